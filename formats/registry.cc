@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/registry.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace kv {
+namespace {
+
+// One line per format; detection asks them in this order.
+constexpr FormatEntry kFormats[] = {
+    {"opaque", "any bytes, archived as they are", "", nullptr, nullptr, nullptr},
+};
+
+}  // namespace
+
+std::span<const FormatEntry> Formats() { return kFormats; }
+
+const FormatEntry* FindFormat(std::string_view id) {
+  for (const FormatEntry& format : kFormats) {
+    if (format.id == id) return &format;
+  }
+  return nullptr;
+}
+
+const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options) {
+  if (!options.from.empty()) {
+    const FormatEntry* format = FindFormat(options.from);
+    if (format != nullptr) return *format;
+    throw Error(Finding::kUsage, fmt::format("unknown format '{}'", options.from))
+        .Hint("'kvtool targets' lists the formats");
+  }
+  Confidence best = Confidence::kNo;
+  std::vector<const FormatEntry*> found;
+  for (const FormatEntry& format : kFormats) {
+    const Confidence confidence = format.probe == nullptr ? Confidence::kNo : format.probe(source);
+    if (confidence == Confidence::kNo || confidence < best) continue;
+    if (confidence > best) found.clear();
+    best = confidence;
+    found.push_back(&format);
+  }
+  if (found.empty()) {
+    throw Error(Finding::kUnknownFormat, "no known format matches the content")
+        .File(source.path)
+        .Hint(
+            "give --from raw with --raw DTYPE:ORDER:SIZES for headerless data, or --from opaque to "
+            "archive the bytes as they are");
+  }
+  if (found.size() > 1) {
+    throw Error(Finding::kAmbiguousFormat,
+                fmt::format("fits both {} and {}", found[0]->id, found[1]->id))
+        .File(source.path)
+        .Hint("choose with --from");
+  }
+  return *found[0];
+}
+
+Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
+  const std::string path = source.path;
+  try {
+    const FormatEntry& format = DetectFormat(source, options);
+    if (format.open == nullptr) {
+      throw Error(Finding::kUnsupportedKind,
+                  fmt::format("{} cannot be read as a snapshot", format.id));
+    }
+    Snapshot snapshot = format.open(std::move(source), options);
+    snapshot.format = format.id;
+    if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
+    return snapshot;
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+}  // namespace kv

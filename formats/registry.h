@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/snapshot/snapshot.h"
+
+namespace kv {
+
+// What a user may have to tell a reader. Each field is the flag of the same name.
+struct OpenOptions {
+  std::string from;                  // registry id; empty = detect
+  std::string raw;                   // --raw DTYPE:ORDER:SIZES
+  std::string k_pattern, v_pattern;  // tensor names with {i} for the layer
+  std::string layout;                // chooses between readings where two fit
+  std::string as_dtype;              // --as bf16: what |V2 or u2 arrays mean
+  std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
+  uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
+  uint64_t batch = 0;                       // which batch row of [B, ...] tensors
+  std::optional<ModelGeometry> geometry;
+};
+
+enum class Confidence { kNo, kMaybe, kCertain };
+
+struct FormatEntry {
+  std::string_view id;  // the word for --from and --to
+  std::string_view summary;
+  std::string_view needs;  // what the user must supply beyond the file, for `kvtool targets`
+  // Looks at content only. Null for formats that cannot be detected.
+  Confidence (*probe)(const Source& source);
+  // Reads metadata and maps tensor bytes. Throws Error. Null for formats without a reader.
+  Snapshot (*open)(Source source, const OpenOptions& options);
+  // Writes canonical [token][kv head][dim] tensors to a file or folder. Null when not writable.
+  void (*write)(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+};
+
+// The table, in the order of detection.
+std::span<const FormatEntry> Formats();
+const FormatEntry* FindFormat(std::string_view id);
+
+// The format of a source: by --from, else by its bytes. Throws kUnknownFormat, kAmbiguousFormat,
+// kUsage.
+const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options);
+
+// Detects, reads and applies the geometry of `options`. Errors carry the file's name.
+Snapshot OpenSnapshot(Source source, const OpenOptions& options);
+
+}  // namespace kv

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace kv {
+
+// Whose fault a failure is; the program turns each into an exit status (apps/kvtool/exit_status.h).
+enum class ErrorCode { kUsage, kInvalidData, kIo, kUnsupported, kInternal };
+
+// What kind of fault, across all formats. The numbers are printed as KVnnnn, documented by
+// `kvtool explain`, and never reused. The table with texts is in error.cc.
+enum class Finding : uint16_t {
+  // the command line and its environment
+  kUsage = 1,
+  kGeometryMissing = 2,
+  kUnknownFormat = 3,
+  kAmbiguousFormat = 4,
+  kConfig = 5,
+  // the file system
+  kOpenFailed = 101,
+  kReadFailed = 102,
+  kWriteFailed = 103,
+  kExists = 104,
+  kUnsafeName = 105,
+  // any file
+  kTruncated = 1001,
+  kTrailingBytes = 1002,
+  kBadMagic = 1003,
+  kBadVersion = 1004,
+  kBadHeader = 1005,
+  kBadField = 1006,
+  kOverflow = 1007,
+  kSizeMismatch = 1008,
+  kBadOffsets = 1009,
+  kUnknownDtype = 1010,
+  kDuplicateName = 1011,
+  kBadName = 1012,
+  kMissingRecord = 1013,
+  kLimit = 1014,
+  kBadText = 1015,
+  kInconsistent = 1016,
+  // compressed data and archives
+  kBadFrame = 1101,
+  kBadPayload = 1102,
+  kChecksum = 1103,
+  kLostChunk = 1104,
+  kContentDiffers = 1105,
+  // pickles and zip files
+  kForbiddenGlobal = 1201,
+  kForbiddenOpcode = 1202,
+  kBadPickle = 1203,
+  kBadZip = 1204,
+  // known, but not something this program can do
+  kUnsupportedVersion = 1301,
+  kUnsupportedKind = 1302,
+  kUnsupportedDtype = 1303,
+  kUnsupportedLayout = 1304,
+  // traces against snapshots
+  kTraceMismatch = 1401,
+  // bugs
+  kInternal = 9001,
+};
+
+struct FindingInfo {
+  Finding finding;
+  ErrorCode code;
+  std::string_view summary;
+  std::string_view explanation;
+};
+
+std::span<const FindingInfo> AllFindings();
+const FindingInfo& InfoOf(Finding finding);
+// "KV1001"
+std::string FindingId(Finding finding);
+
+// The one exception type of the project. `what()` is the whole line that a user reads, without the
+// program's name: "FILE: CONTEXT: MESSAGE (offset 0x10) [KV1001]". Messages are written without the
+// file's name, which the layer that knows it adds while unwinding.
+class Error : public std::exception {
+ public:
+  Error(Finding finding, std::string message);
+
+  Error& At(uint64_t offset);           // byte offset in the file
+  Error& Hint(std::string hint);        // printed on a line of its own
+  Error& In(std::string_view context);  // "layer 3 K"; the outermost comes first
+  Error& File(std::string_view name);   // kept if already set
+
+  Finding finding() const { return finding_; }
+  ErrorCode code() const;
+  std::optional<uint64_t> offset() const { return offset_; }
+  const std::string& hint() const { return hint_; }
+  const std::string& message() const { return message_; }
+  const std::string& file() const { return file_; }
+  const char* what() const noexcept override { return line_.c_str(); }
+
+ private:
+  void Compose();
+
+  Finding finding_;
+  std::string message_, context_, file_, hint_, line_;
+  std::optional<uint64_t> offset_;
+};
+
+// Broken invariants are bugs: prints the place and aborts in every build.
+[[noreturn]] void AssertionFailed(const char* expression, const char* file, int line);
+#define KV_ASSERT(expression) \
+  ((expression) ? void(0) : ::kv::AssertionFailed(#expression, __FILE__, __LINE__))
+
+}  // namespace kv

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace kv {
+
+// CPUs this process may use: affinity mask and cgroup quota respected, at least 1.
+int UsableCpus();
+
+// A fixed set of threads. The calling thread takes part in the work, so a pool of one thread starts
+// none and everything runs inline. Results never depend on the number of threads: work is handed
+// out by index and consumed in index order.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Runs body(0) ... body(count - 1), each once, and returns when all are done. If bodies throw,
+  // the exception of the lowest index is rethrown; indices not yet started then are skipped.
+  void ParallelFor(uint64_t count, const std::function<void(uint64_t)>& body);
+
+  // A pipeline in bounded memory: `next` makes tasks one after another until it returns nothing,
+  // `work` runs on any thread, `emit` gets the results in the order of the tasks. `next` and
+  // `emit` run on the calling thread. At most `window` tasks are between next and emit.
+  template <typename Task, typename Result>
+  void RunOrdered(uint64_t window, const std::function<std::optional<Task>()>& next,
+                  const std::function<Result(Task&)>& work,
+                  const std::function<void(Result&)>& emit);
+
+ private:
+  void Submit(std::function<void()> job);
+  bool RunOne(std::unique_lock<std::mutex>& lock);
+  void WorkerLoop(const std::stop_token& stop);
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<std::function<void()>> jobs_;
+  std::vector<std::jthread> workers_;
+};
+
+template <typename Task, typename Result>
+void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<Task>()>& next,
+                            const std::function<Result(Task&)>& work,
+                            const std::function<void(Result&)>& emit) {
+  struct Slot {
+    Task task;
+    std::optional<Result> result;
+    std::exception_ptr failure;
+    bool done = false;
+  };
+  std::deque<std::shared_ptr<Slot>> slots;
+  // Jobs still queued when an exception leaves must not run against dead captures: drain first.
+  struct Drain {
+    ThreadPool& pool;
+    std::deque<std::shared_ptr<Slot>>& slots;
+    ~Drain() {
+      std::unique_lock lock(pool.mutex_);
+      for (auto& slot : slots) {
+        while (!slot->done) {
+          if (!pool.RunOne(lock)) pool.changed_.wait(lock);
+        }
+      }
+    }
+  } drain{*this, slots};
+
+  bool exhausted = false;
+  for (;;) {
+    while (!exhausted && slots.size() < window) {
+      std::optional<Task> task = next();
+      if (!task) {
+        exhausted = true;
+        break;
+      }
+      auto slot = std::make_shared<Slot>(Slot{std::move(*task), std::nullopt, nullptr, false});
+      slots.push_back(slot);
+      Submit([this, slot, &work] {
+        std::optional<Result> result;
+        std::exception_ptr failure;
+        try {
+          result.emplace(work(slot->task));
+        } catch (...) {
+          failure = std::current_exception();
+        }
+        const std::lock_guard lock(mutex_);
+        slot->result = std::move(result);
+        slot->failure = failure;
+        slot->done = true;
+        changed_.notify_all();
+      });
+    }
+    if (slots.empty()) return;
+    {
+      std::unique_lock lock(mutex_);
+      while (!slots.front()->done) {
+        if (!RunOne(lock)) changed_.wait(lock);
+      }
+    }
+    const std::shared_ptr<Slot> slot = slots.front();
+    slots.pop_front();
+    if (slot->failure) std::rethrow_exception(slot->failure);
+    emit(*slot->result);
+  }
+}
+
+}  // namespace kv

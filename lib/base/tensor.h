@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/dtype.h"
+#include "lib/base/file.h"
+
+namespace kv {
+
+// An n-dimensional array somewhere in memory; owns nothing. Strides are in bytes and never
+// negative. Block-quantised types are one-dimensional rows of whole blocks and have no strides of
+// their own.
+struct TensorView {
+  DType dtype = DType::kF32;
+  std::vector<uint64_t> shape;
+  std::vector<uint64_t> strides;
+  const std::byte* data = nullptr;
+
+  size_t rank() const { return shape.size(); }
+  uint64_t elements() const;  // overflow-checked
+  uint64_t bytes() const;     // of the values, as if contiguous
+  bool is_contiguous() const;
+};
+
+// A C-contiguous view.
+TensorView ContiguousView(DType dtype, std::vector<uint64_t> shape, const std::byte* data);
+// The values in C order.
+Bytes CopyContiguous(const TensorView& view);
+
+struct NamedTensor {
+  std::string name;
+  TensorView view;
+};
+
+// What an array container holds (safetensors, npz, torch ...), independent of which it was. Views
+// point into `source` or `spools` and stay valid as long as the object.
+struct TensorFile {
+  Source source;
+  std::vector<std::shared_ptr<const FileSource>> spools;
+  std::string format;
+  std::vector<NamedTensor> tensors;  // in file order
+  std::map<std::string, std::string> metadata;
+  std::vector<std::string> notes;
+
+  const NamedTensor* Find(std::string_view name) const;
+};
+
+}  // namespace kv

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kv {
+
+// Copies a `rows` x `columns` grid of units of `unit_bytes` between two strided layouts (strides in
+// bytes). Contiguous rows become memcpy, transpositions are tiled to stay in cache.
+void CopyStrided2D(const std::byte* from, uint64_t from_row, uint64_t from_column, std::byte* to,
+                   uint64_t to_row, uint64_t to_column, uint64_t rows, uint64_t columns,
+                   uint32_t unit_bytes) noexcept;
+
+}  // namespace kv

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arrows of the house: apps -> formats -> lib -> lib/kernels -> lib/base.
+
+Also: nothing below apps/ prints, and third-party headers appear only where CONTRIBUTING.md allows them.
+Usage: check_includes.py [ROOT]; exit 1 with one line per violation.
+"""
+import pathlib
+import re
+import sys
+
+# folder -> project folders it may include (prefixes); the first match from the top counts
+ALLOWED = [
+    ("lib/base/", ["lib/base/"]),
+    ("lib/kernels/", ["lib/kernels/", "lib/base/"]),
+    ("lib/", ["lib/"]),
+    ("formats/", ["formats/", "lib/"]),
+    ("apps/", ["apps/", "formats/", "lib/", "version.h"]),
+]
+# third-party header -> folders (or files) that may include it
+THIRD_PARTY = {
+    "xxhash.h": ["lib/base/hash.cc"],
+    "hwy/": ["lib/kernels/"],
+    "cblas.h": ["lib/kernels/"],
+    "zlib.h": ["formats/zip/"],
+    "zstd": ["lib/codec/", "lib/offline/", "apps/kvtool/cmd_targets.cc"],
+    "CLI/": ["apps/"],
+}
+PRINTS = re.compile(r"std::c(out|err)\b|\bfmt::print\(|(?<![fsn])printf\(|\bputs\(")
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    wrong = []
+    for top in ("apps", "formats", "lib"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".h", ".cc"):
+                continue
+            name = path.relative_to(root).as_posix()
+            text = path.read_text()
+            allowed = next(rule for prefix, rule in ALLOWED if name.startswith(prefix))
+            for line, include in re.findall(r'^(#include "([^"]+)")', text, re.M):
+                if include in ("hwy/foreach_target.h",) or include.startswith("hwy/"):
+                    continue
+                if not any(include.startswith(prefix) for prefix in allowed):
+                    wrong.append(f"{name}: {line} points the wrong way")
+            for include in re.findall(r"^#include [<\"]([^>\"]+)[>\"]", text, re.M):
+                for header, places in THIRD_PARTY.items():
+                    if include.startswith(header) and not any(name.startswith(place) for place in places):
+                        wrong.append(f"{name}: <{include}> belongs in {', '.join(places)}")
+            if top != "apps" and name != "lib/base/error.cc" and PRINTS.search(text):
+                wrong.append(f"{name}: the library computes, the program talks")
+    print("\n".join(wrong) if wrong else "all includes point the right way")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Language level, warnings and sanitizers for every target of this project.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+add_library(kv_options INTERFACE)
+target_compile_options(kv_options INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${KVTOOL_WERROR}>:-Werror>)
+# Float results must not depend on the compiler's taste for fused multiply-add.
+target_compile_options(kv_options INTERFACE -ffp-contract=off)
+
+if(KVTOOL_SANITIZE)
+  add_compile_options(-fsanitize=${KVTOOL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${KVTOOL_SANITIZE})
+endif()

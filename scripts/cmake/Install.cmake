@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+# `cmake --install`: the program, the libraries with their headers, and a CMake package that exports
+# them, so that an engine can link the same kernels with find_package(kvtool).
+include(CMakePackageConfigHelpers)
+
+install(TARGETS kvtool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS kv_base kv_kernels kv kv_formats kv_options EXPORT kvtool-targets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtool
+        FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY formats DESTINATION ${CMAKE_INSTALL_DOCDIR}
+        FILES_MATCHING PATTERN "FORMAT.md")
+install(EXPORT kvtool-targets NAMESPACE kvtool:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
+configure_package_config_file(scripts/cmake/kvtool-config.cmake.in kvtool-config.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
+write_basic_package_version_file(kvtool-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake
+              ${PROJECT_BINARY_DIR}/kvtool-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one command-line test: CASE.sh with optional siblings that say what must come out.
+
+  CASE.exit    the exit status (default 0)
+  CASE.stdout  expected standard output, a glob per line: '*' matches within a line, a line '...' any
+               number of lines (missing: anything goes)
+  CASE.stderr  the same for standard error (missing: nothing may be printed)
+
+The script runs under `bash -eu` in an empty folder with $KVTOOL (the program), $TESTDATA, $SHARED_SUITE
+(the folder of the case) and $PYTHON. `run.py --update KVTOOL CASE.sh` rewrites the expectations.
+"""
+import fnmatch
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+
+def matches(lines, patterns):
+    """Whether the lines fit the patterns, '...' standing for any run of lines."""
+    if not patterns:
+        return not lines
+    if patterns[0] == "...":
+        return any(matches(lines[i:], patterns[1:]) for i in range(len(lines) + 1))
+    return bool(lines) and fnmatch.fnmatchcase(lines[0], patterns[0].replace("[", "[[]")) and matches(
+        lines[1:], patterns[1:])
+
+
+def main():
+    update = sys.argv[1] == "--update"
+    kvtool, case = sys.argv[-2:]
+    case = pathlib.Path(case).resolve()
+    root = pathlib.Path(__file__).resolve().parents[2]
+    python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+    env = dict(os.environ, KVTOOL=os.path.abspath(kvtool), TESTDATA=str(root / "testdata"), PYTHON=python,
+               SCRIPTS=str(root / "scripts"), SHARED_SUITE=str(case.parent), NO_COLOR="1", LC_ALL="C.UTF-8")
+    for name in [name for name in env if name.startswith("KVTOOL_")]:
+        del env[name]
+    with tempfile.TemporaryDirectory(prefix="kvtool-cli-") as folder:
+        done = subprocess.run(["bash", "-euo", "pipefail", str(case)], cwd=folder, env=env, text=True,
+                              errors="replace", stdin=subprocess.DEVNULL, capture_output=True, timeout=240)
+    status = {"exit": str(done.returncode), "stdout": done.stdout, "stderr": done.stderr}
+    failed = False
+    for kind, got in status.items():
+        expected = case.with_suffix("." + kind)
+        if update:
+            default = {"exit": "0", "stdout": None, "stderr": ""}[kind]
+            if expected.exists() or got != default and kind != "stdout":
+                expected.write_text(got if got.endswith("\n") or not got else got + "\n")
+            continue
+        if kind == "exit":
+            ok = got == (expected.read_text().strip() if expected.exists() else "0")
+        elif not expected.exists():
+            ok = kind == "stdout" or not got
+        else:
+            ok = matches(got.splitlines(), expected.read_text().splitlines())
+        if not ok:
+            failed = True
+            print(f"--- {kind} differs from {expected.name}; got:\n{got}")
+    if failed:
+        for kind, got in status.items():
+            print(f"--- {kind}:\n{got}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

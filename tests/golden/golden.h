@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lib/base/file.h"
+
+namespace kv::golden {
+
+// The vectors under test: $KVTOOL_GOLDEN_DIR, else testdata/golden.
+std::filesystem::path Root();
+
+// What one row of the table found. A vector is one comparison that the real system's output
+// decides.
+class Run {
+ public:
+  void Checked(int vectors = 1) { checked_ += vectors; }
+  // The path of a file the manifest names, or nothing (counted as absent) if this set lacks it.
+  std::optional<std::filesystem::path> File(const std::string& name);
+  nlohmann::json Json(const std::string& name);
+  Bytes Load(const std::string& name);
+
+  int checked() const { return checked_; }
+  int absent() const { return absent_; }
+
+ private:
+  int checked_ = 0, absent_ = 0;
+};
+
+// One line per area: which files below the root it covers and, where a manifest mixes several kinds
+// in one array, which kind. `check` is null for vectors whose command does not exist yet; `later`
+// then says what will bring it.
+struct Row {
+  std::string_view area;  // as printed
+  std::string_view
+      files;  // glob patterns below the root, separated by spaces; '*' also matches '/'
+  std::string_view kinds;  // "MANIFEST#SECTION=KIND" patterns, separated by spaces
+  void (*check)(Run&);
+  std::string_view later;
+};
+std::span<const Row> Table();
+
+bool Matches(std::string_view patterns, std::string_view name);
+Bytes FromHex(std::string_view hex);
+std::string ToHex(ByteSpan bytes);
+
+}  // namespace kv::golden

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// The one table of golden areas. A file or kind in no row fails the tests.
+#include "tests/golden/golden.h"
+
+namespace kv::golden {
+namespace {
+
+constexpr Row kTable[] = {
+    {"manifests", "*/manifest.json", "infinilm#source infinilm#toolchain infinilm#tool*", nullptr,
+     "read by the rows below"},
+    {"mnn codec", "mnn/codec/*", "", nullptr, "the gear codec"},
+    {"mnn dumps", "mnn/dumps/*", "", nullptr, "the MNN reader"},
+    {"mnn h2o", "mnn/h2o/*", "", nullptr, "replay-h2o"},
+    {"mnn schedule", "mnn/schedule/*", "", nullptr, "replay-lossless"},
+    {"mnn gate", "mnn/gate/*", "", nullptr, "gate"},
+    {"mnn offline", "mnn/offline/*", "", nullptr, "analyze"},
+    {"infinilm", "infinilm/*", "infinilm#*", nullptr, "weights and replay-mlp"},
+    {"blend hkvd and replay", "blend/hkvd/* blend/rope/* blend/replay/*",
+     "blend#hkvd blend#hkvd_errors blend#rope blend#replay", nullptr, "replay-blend"},
+    {"safetensors files", "blend/safetensors/*", "blend#files=safetensors", nullptr,
+     "the safetensors reader"},
+    {"safetensors, bad", "blend/bad/st_*", "blend#bad=bad/st_*", nullptr, "the safetensors reader"},
+    {"npy and npz files", "blend/npy/* blend/npz/*", "blend#files=npy blend#files=npz", nullptr,
+     "npy"},
+    {"npy and npz, bad", "blend/bad/np*", "blend#bad=bad/np*", nullptr, "npy"},
+    {"llama.cpp files", "blend/llamacpp/*", "blend#files=llama.cpp-seq-state", nullptr,
+     "llama-state"},
+    {"llama.cpp, bad", "blend/bad/llama_*", "blend#bad=bad/llama_*", nullptr, "llama-state"},
+    {"mnn dump of blend", "blend/mnn_dump/*", "blend#files=mnn-dump", nullptr, "the MNN reader"},
+    {"torch files", "blend/pt/*", "blend#files=torch* blend#files=pickle*", nullptr,
+     "the torch reader"},
+    {"torch, bad", "blend/bad/pt_* blend/bad/pickle_*", "blend#bad=bad/pt_* blend#bad=bad/pickle_*",
+     nullptr, "the torch reader"},
+    {"engine stores",
+     "blend/vllm_shared_storage/* blend/lmcache/* blend/sglang_hicache/* blend/bad/lmcache_*",
+     "blend#files=safetensors/* blend#files=lmcache* blend#files=sglang* blend#bad=bad/lmcache_*",
+     nullptr, "more formats"},
+};
+
+}  // namespace
+
+std::span<const Row> Table() { return kTable; }
+
+}  // namespace kv::golden
