@@ -74,4 +74,8 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
   }
 }
 
+ModelGeometry ReadModelGeometry(const std::string& path) {
+  throw Error(Finding::kUnsupportedKind, "no reader for model files yet").File(path);
+}
+
 }  // namespace kv

@@ -49,4 +49,7 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
 // Detects, reads and applies the geometry of `options`. Errors carry the file's name.
 Snapshot OpenSnapshot(Source source, const OpenOptions& options);
 
+// Heads and head sizes from a model file (GGUF header).
+ModelGeometry ReadModelGeometry(const std::string& path);
+
 }  // namespace kv

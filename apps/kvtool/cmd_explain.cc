@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/commands.h"
+
+namespace kv {
+namespace {
+
+class Explain : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("FINDING", id_, "A number such as KV1001; none lists all");
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (id_.empty()) {
+      Table table({"finding", "exit", "what it means"});
+      for (const FindingInfo& info : AllFindings()) {
+        table.Row({FindingId(info.finding), std::to_string(StatusOf(info.code)),
+                   std::string(info.summary)});
+      }
+      context.console.Data(table.Text());
+      return kDone;
+    }
+    for (const FindingInfo& info : AllFindings()) {
+      if (FindingId(info.finding) != id_) continue;
+      context.console.Line(fmt::format("{}: {}\n\n{}\n\nExit status {}.", id_, info.summary,
+                                       info.explanation, static_cast<int>(StatusOf(info.code))));
+      return kDone;
+    }
+    throw Error(Finding::kUsage, fmt::format("unknown finding '{}'", Escaped(id_)))
+        .Hint("'kvtool explain' lists them");
+  }
+
+ private:
+  std::string id_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeExplain() { return std::make_unique<Explain>(); }
+
+}  // namespace kv

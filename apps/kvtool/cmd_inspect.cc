@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/snapshot_report.h"
+#include "lib/metrics/tensor_stats.h"
+
+namespace kv {
+namespace {
+
+std::string StatsCells(const TensorStats& stats) {
+  std::string planes;
+  for (const double bits : stats.plane_entropy_bits)
+    planes += fmt::format("{}{:.2f}", planes.empty() ? "" : " ", bits);
+  return planes;
+}
+
+nlohmann::ordered_json StatsJson(const TensorStats& stats) {
+  return {{"values", stats.values},
+          {"min", stats.min},
+          {"max", stats.max},
+          {"mean", stats.mean},
+          {"standard_deviation", stats.standard_deviation},
+          {"nan_count", stats.nan_count},
+          {"infinite_count", stats.infinite_count},
+          {"zero_count", stats.zero_count},
+          {"plane_entropy_bits", stats.plane_entropy_bits},
+          {"predicted_ratio", stats.predicted_ratio}};
+}
+
+class Inspect : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("FILE", files_, "Snapshots: files, folders, '-' for stdin")->required();
+    app.add_flag("--stats", with_stats_,
+                 "Read every value: ranges, NaNs, entropy per byte plane, predicted ratio");
+    app.add_flag("--tensors", with_tensors_, "One line per layer even when all are alike");
+    snapshot_.Declare(app);
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const OpenOptions options = snapshot_.Resolve();
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    ExitStatus status = kDone;
+    for (const std::string& file : files_) {
+      try {
+        const Snapshot snapshot = OpenSnapshot(Source::Open(file), options);
+        nlohmann::ordered_json document = ReportHeader("inspect");
+        document.update(DescribeJson(snapshot));
+        if (!report_.json)
+          context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
+        if (with_stats_) AddStats(snapshot, context.console, document);
+        for (const Note& note : snapshot.notes) {
+          if (note.is_warning) context.console.Warn(file, note.text);
+        }
+        all.push_back(std::move(document));
+      } catch (Error& error) {
+        context.console.Report(error.File(file));
+        status = Worse(status, StatusOf(error.code()));
+      }
+    }
+    if (!all.empty())
+      report_.Emit(context.console, all.size() == 1 ? all[0] : all, Overwrite::kRefuse);
+    return status;
+  }
+
+ private:
+  void AddStats(const Snapshot& snapshot, Console& console,
+                nlohmann::ordered_json& document) const {
+    Table table({"layer", "kv", "min", "max", "mean", "sd", "NaN", "Inf", "zeros",
+                 "bits per byte plane", "predicted"});
+    for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+      const LayerKv& layer = snapshot.layers[i];
+      const auto add = [&](const KvTensor& tensor, const char* which) {
+        const TensorStats stats = StatsOf(snapshot, tensor);
+        document["layers"][i][which]["stats"] = StatsJson(stats);
+        table.Row({std::to_string(layer.index), which, fmt::format("{:.4g}", stats.min),
+                   fmt::format("{:.4g}", stats.max), fmt::format("{:.3g}", stats.mean),
+                   fmt::format("{:.3g}", stats.standard_deviation), std::to_string(stats.nan_count),
+                   std::to_string(stats.infinite_count), std::to_string(stats.zero_count),
+                   StatsCells(stats), fmt::format("{:.3f}x", stats.predicted_ratio)});
+      };
+      add(layer.k, "k");
+      if (layer.v) add(*layer.v, "v");
+    }
+    if (!report_.json) console.Data("\n" + table.Text("  "));
+  }
+
+  std::vector<std::string> files_;
+  bool with_stats_ = false, with_tensors_ = false;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeInspect() { return std::make_unique<Inspect>(); }
+
+}  // namespace kv

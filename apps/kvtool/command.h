@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "apps/kvtool/console.h"
+#include "apps/kvtool/exit_status.h"
+#include "apps/kvtool/options.h"
+
+namespace kv {
+
+// What every command gets besides its own options.
+struct Context {
+  Console& console;
+  const GlobalOptions& global;
+};
+
+// A command declares its options on a CLI11 app and runs after parsing. Declare must only bind
+// variables: parse errors and run errors never mix.
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual void Declare(CLI::App& app) = 0;
+  virtual ExitStatus Run(Context& context) = 0;
+};
+
+struct CommandEntry {
+  std::string_view name;
+  std::string_view group;     // heading in the overview
+  std::string_view summary;   // one line
+  std::string_view examples;  // real ones, shown first by -h
+  std::unique_ptr<Command> (*make)();
+};
+
+// The table of commands, in the order of the overview.
+std::span<const CommandEntry> Commands();
+
+}  // namespace kv

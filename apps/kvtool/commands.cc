@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// The table of commands: one line each, in the order of the overview.
+#include "apps/kvtool/commands.h"
+
+namespace kv {
+namespace {
+
+constexpr CommandEntry kCommands[] = {
+    {"inspect", "Looking", "show what a snapshot is: engine, layers, heads, dtypes, sizes",
+     "  kvtool inspect slot0.bin\n"
+     "  kvtool inspect slot0.bin --stats --gguf model.gguf\n"
+     "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
+     MakeInspect},
+    {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
+     "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
+    {"explain", "Help", "explain a finding number such as KV1001",
+     "  kvtool explain KV1001\n  kvtool explain\n", MakeExplain},
+};
+
+}  // namespace
+
+std::span<const CommandEntry> Commands() { return kCommands; }
+
+}  // namespace kv

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "apps/kvtool/command.h"
+
+namespace kv {
+
+// One maker per command file, named after the command.
+std::unique_ptr<Command> MakeExplain();
+std::unique_ptr<Command> MakeInspect();
+std::unique_ptr<Command> MakeTargets();
+
+}  // namespace kv

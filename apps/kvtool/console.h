@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/error.h"
+
+namespace kv {
+
+enum class When { kAuto, kAlways, kNever };
+
+// The two streams of the program: data on stdout, talk on stderr. All output of commands goes
+// through here.
+class Console {
+ public:
+  // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
+  int verbosity = 0;
+  When colour = When::kAuto;
+
+  void Data(std::string_view text);                   // stdout, as is
+  void Line(std::string_view text);                   // stdout, with a newline
+  void Json(const nlohmann::ordered_json& document);  // stdout; non-finite numbers are null
+  void Say(std::string_view text, int level = 0);     // stderr, from this verbosity on
+  void Warn(std::string_view file, std::string_view text);
+  void Report(const Error& error);
+
+  int warnings() const { return warnings_; }
+  const std::vector<std::string>& warning_texts() const { return warning_texts_; }
+
+  bool stdout_is_terminal() const;
+  bool stderr_is_terminal() const;
+  bool utf8() const;  // whether stdout can show block characters
+  std::string Bold(std::string_view text) const;
+  // A verdict word: green or red on a terminal, plain otherwise.
+  std::string Verdict(bool good, std::string_view text) const;
+  // Removes the progress line, if one is drawn, before anything else is printed.
+  void set_progress_drawn(bool drawn) { progress_drawn_ = drawn; }
+
+ private:
+  bool UseColour() const;
+  void ClearProgress();
+
+  int warnings_ = 0;
+  std::vector<std::string> warning_texts_;
+  bool progress_drawn_ = false;
+};
+
+// Columns padded to their widest cell; numbers (and a leading '-') are right-aligned.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
+  void Row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string Text(std::string_view indent = "") const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "1.234 MiB", IEC units, 4 significant digits.
+std::string HumanBytes(uint64_t bytes);
+// "12.3 MB/s", decimal.
+std::string HumanRate(uint64_t bytes, double seconds);
+// Adaptive: ns, us, ms, s.
+std::string HumanSeconds(double seconds);
+// "3.11x (67.8% removed)"; ratio = original / stored.
+std::string HumanRatio(uint64_t original, uint64_t stored);
+// {"ratio": .., "removed_fraction": ..}
+void PutRatio(nlohmann::ordered_json& object, uint64_t original, uint64_t stored);
+// Blocks on UTF-8 terminals, ASCII otherwise; values in [0, 1].
+std::string Sparkline(const std::vector<double>& values, bool utf8);
+
+}  // namespace kv

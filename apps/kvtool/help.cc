@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/help.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "apps/kvtool/commands.h"
+#include "lib/kernels/targets.h"
+#include "version.h"
+
+namespace kv {
+namespace {
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+// The nearest of `words` if it is near enough to be meant.
+std::string Nearest(std::string_view word, const std::vector<std::string>& words) {
+  std::string best;
+  size_t best_distance = word.size() / 3 + 2;
+  for (const std::string& candidate : words) {
+    const size_t distance = EditDistance(word, candidate);
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::string Head(const CommandEntry& entry) {
+  return fmt::format("kvtool {}: {}\n\nExamples:\n{}\n", entry.name, entry.summary, entry.examples);
+}
+
+}  // namespace
+
+const CommandEntry* FindCommand(std::string_view name) {
+  if (name == "list") name = "inspect";
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+Error UnknownCommand(std::string_view name) {
+  std::vector<std::string> names;
+  for (const CommandEntry& entry : Commands()) names.emplace_back(entry.name);
+  const std::string nearest = Nearest(name, names);
+  std::string message = fmt::format("unknown command '{}'", Escaped(name));
+  if (!nearest.empty()) message += fmt::format("; did you mean '{}'?", nearest);
+  Error error(Finding::kUsage, std::move(message));
+  return error.Hint("'kvtool help' lists the commands");
+}
+
+std::string VersionLine() {
+  return fmt::format("kvtool {} ({}), SIMD {}", KVTOOL_VERSION, KVTOOL_GIT, ActiveSimdTarget());
+}
+
+std::string Overview() {
+  std::string text =
+      "kvtool: what is in this KV cache, does it compress, is the restored one the same?\n\n"
+      "Usage: kvtool COMMAND [OPTIONS]\n";
+  std::string_view group;
+  for (const CommandEntry& entry : Commands()) {
+    if (entry.group != group) {
+      group = entry.group;
+      text += fmt::format("\n{}:\n", group);
+    }
+    text += fmt::format("  {:<16} {}\n", entry.name, entry.summary);
+  }
+  return text +
+         "\n'kvtool COMMAND -h' shows examples and options, 'kvtool COMMAND --help' everything.\n";
+}
+
+std::string ShortHelp(const CommandEntry& entry, CLI::App& app) {
+  // Shared options stay out of the one-screen help.
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_group() == "Everywhere" || option->get_group() == "Reading the snapshot")
+      option->group("");
+  }
+  return Head(entry) + app.help() +
+         "'--help' also lists the options for reading snapshots and those every command has.\n";
+}
+
+std::string LongHelp(const CommandEntry& entry, CLI::App& app) {
+  return Head(entry) + app.help() +
+         "\nExit status: 0 done, 1 a verdict (mismatch, gate failed), 2 usage, 3 invalid input, 4 "
+         "I/O,\n"
+         "5 recognised but unsupported, 70 a bug, 130 interrupted.\n";
+}
+
+int ShowHelp(Console& console, std::string_view name) {
+  const CommandEntry* entry = FindCommand(name);
+  if (entry == nullptr) {
+    console.Report(UnknownCommand(name));
+    return kUsageError;
+  }
+  const std::unique_ptr<Command> command = entry->make();
+  GlobalOptions global;
+  CLI::App app("", fmt::format("kvtool {}", entry->name));
+  PrepareApp(app);
+  command->Declare(app);
+  global.Declare(app);
+  console.Data(LongHelp(*entry, app));
+  return kDone;
+}
+
+void PrepareApp(CLI::App& app) {
+  app.set_help_flag("-h", "Short help with examples");
+  app.set_help_all_flag("--help", "All options");
+  app.set_config("--config", "", "Read option defaults from a file (TOML or INI)")
+      ->envname("KVTOOL_CONFIG");
+  app.option_defaults()->take_last();
+}
+
+Error ExplainParseError(const CLI::ParseError& error, CLI::App& app, int argc, char** argv) {
+  Error usage(Finding::kUsage, error.what());
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    std::vector<std::string> flags;
+    for (const CLI::App* level = &app; level != nullptr;
+         level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front()) {
+      for (const CLI::Option* option : level->get_options()) {
+        for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+      }
+      for (const CLI::App* child : level->get_subcommands(nullptr))
+        flags.push_back(child->get_name());
+    }
+    for (int i = 2; i < argc; ++i) {
+      const std::string word = argv[i];
+      const std::string flag = word.substr(0, word.find('='));
+      if (std::find(flags.begin(), flags.end(), flag) != flags.end()) continue;
+      const std::string nearest = Nearest(flag, flags);
+      if (!nearest.empty() && (flag[0] == '-') == (nearest[0] == '-')) {
+        return Error(Finding::kUsage,
+                     fmt::format("unknown '{}'; did you mean '{}'?", Escaped(flag), nearest))
+            .Hint(fmt::format("'{} -h' shows how it is used", app.get_name()));
+      }
+    }
+  }
+  return usage.Hint(fmt::format("'{} -h' shows how it is used", app.get_name()));
+}
+
+}  // namespace kv

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "lib/base/checked.h"
+#include "lib/base/hash.h"
+#include "lib/base/parallel.h"
+#include "version.h"
+
+namespace kv {
+namespace {
+
+const CLI::IsMember kWhenWords({"auto", "always", "never"});
+
+When ParseWhen(const std::string& word) {
+  return word == "always" ? When::kAlways : word == "never" ? When::kNever : When::kAuto;
+}
+
+Error BadValue(std::string_view flag, std::string_view text, std::string_view expected) {
+  return Error(Finding::kUsage, fmt::format("{} '{}': expected {}", flag, text, expected));
+}
+
+uint64_t ParseNumber(std::string_view text, std::string_view flag, std::string_view whole) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw BadValue(flag, whole, "whole numbers");
+  }
+  return value;
+}
+
+}  // namespace
+
+void GlobalOptions::Declare(CLI::App& app) {
+  const char* group = "Everywhere";
+  app.add_option("-T,--threads", threads, "Threads, 0 = all usable CPUs")
+      ->envname("KVTOOL_THREADS")
+      ->check(CLI::Range(0, 1024))
+      ->group(group);
+  app.add_option("--simd", simd, "Use one SIMD target (see kvtool targets)")
+      ->envname("KVTOOL_SIMD")
+      ->group(group);
+  app.add_option("--progress", progress, "Progress line: auto, always, never")
+      ->check(kWhenWords)
+      ->group(group);
+  app.add_flag_callback(
+         "--no-progress", [this] { progress = "never"; }, "No progress line")
+      ->group(group);
+  app.add_option("--color", colour, "Colour: auto, always, never")->check(kWhenWords)->group(group);
+  app.add_flag_callback(
+         "--no-color", [this] { colour = "never"; }, "No colour")
+      ->group(group);
+  app.add_flag("--deterministic", deterministic, "Leave times and machine out of reports")
+      ->group(group);
+  app.add_flag("-v,--verbose", verbose, "Say more; -vv says most")->group(group);
+  app.add_flag("-q,--quiet", quiet, "Errors only; -qq: exit status only")->group(group);
+}
+
+When GlobalOptions::progress_when() const { return ParseWhen(progress); }
+
+int GlobalOptions::thread_count() const { return threads > 0 ? threads : UsableCpus(); }
+
+void SnapshotOptions::Declare(CLI::App& app) {
+  const char* group = "Reading the snapshot";
+  app.add_option("--from", open.from, "Format of the input (default: detected by its bytes)")
+      ->group(group);
+  app.add_option("--raw", open.raw,
+                 "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128")
+      ->group(group);
+  app.add_option("--gguf", gguf, "Model file that knows the heads")->group(group);
+  app.add_option("--kv-heads", kv_heads, "KV heads per layer, where the file does not say")
+      ->check(CLI::Range(1u, 1u << 20))
+      ->group(group);
+  app.add_option("--head-dim", head_dim, "Head size, where the file does not say")
+      ->check(CLI::Range(1u, 1u << 20))
+      ->group(group);
+  app.add_option("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer")->group(group);
+  app.add_option("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer")->group(group);
+  app.add_option("--layout", open.layout, "Chooses where two readings fit")->group(group);
+  app.add_option("--as", open.as_dtype, "What untyped 16-bit arrays mean: bf16")->group(group);
+  app.add_option("--rotated", open.rotated, "Hadamard-rotated quantised cache: auto, yes, no")
+      ->check(CLI::IsMember({"auto", "yes", "no"}))
+      ->group(group);
+  app.add_option("--batch", open.batch, "Batch row of [B, ...] tensors")->group(group);
+  app.add_option("--max-bytes", max_bytes, "Limit on inflated or derived data (default 64GiB)")
+      ->group(group);
+}
+
+OpenOptions SnapshotOptions::Resolve() const {
+  OpenOptions options = open;
+  if (!max_bytes.empty()) options.max_bytes = ParseSize(max_bytes, "--max-bytes");
+  if (!gguf.empty()) options.geometry = ReadModelGeometry(gguf);
+  if (kv_heads != 0 || head_dim != 0) {
+    if (!options.geometry) options.geometry.emplace();
+    options.geometry->source = gguf.empty() ? (kv_heads != 0 ? "--kv-heads" : "--head-dim") : gguf;
+    options.geometry->uniform = {.kv_heads = kv_heads, .k_dim = head_dim};
+  }
+  return options;
+}
+
+void OutputOptions::Declare(CLI::App& app, const std::string& what) {
+  app.add_option("-o,--output", path, what);
+  app.add_flag("-c,--stdout", to_stdout, "Write to standard output");
+  app.add_flag("-f,--force", force, "Overwrite outputs; write binary data to a terminal");
+}
+
+void ReportOptions::Declare(CLI::App& app) {
+  app.add_flag("--json", json, "JSON document on standard output instead of the table");
+  app.add_option("--json-out", json_out, "Write the JSON document to a file");
+}
+
+void ReportOptions::Emit(Console& console, const nlohmann::ordered_json& document,
+                         Overwrite overwrite) const {
+  if (json) console.Json(document);
+  if (json_out.empty()) return;
+  AtomicFile file(json_out, overwrite);
+  file.Write(AsBytes(document.dump(2) + "\n"));
+  file.Commit();
+}
+
+void SelectionOptions::Declare(CLI::App& app) {
+  const char* group = "Selecting parts";
+  app.add_option("--layers", layers, "Layers, e.g. 0-3,27")->group(group);
+  app.add_option("--tokens", tokens, "Tokens BEGIN:END, end exclusive")->group(group);
+  app.add_option("--kv", kv, "k, v or both")
+      ->check(CLI::IsMember({"k", "v", "both"}))
+      ->group(group);
+}
+
+std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag) {
+  std::vector<uint32_t> list;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view item = text.substr(begin, end - begin);
+    const size_t dash = item.find('-');
+    const uint64_t first = ParseNumber(item.substr(0, dash), flag, text);
+    const uint64_t last =
+        dash == item.npos ? first : ParseNumber(item.substr(dash + 1), flag, text);
+    if (first > last || last > 1'000'000) throw BadValue(flag, text, "ranges like 0-3,27");
+    for (uint64_t i = first; i <= last; ++i) list.push_back(static_cast<uint32_t>(i));
+    begin = end + 1;
+  }
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  return list;
+}
+
+std::pair<uint64_t, uint64_t> ParseRange(std::string_view text, std::string_view flag) {
+  const size_t colon = text.find(':');
+  if (colon == text.npos) throw BadValue(flag, text, "BEGIN:END");
+  const std::string_view first = text.substr(0, colon), last = text.substr(colon + 1);
+  const uint64_t begin = first.empty() ? 0 : ParseNumber(first, flag, text);
+  const uint64_t end = last.empty() ? UINT64_MAX : ParseNumber(last, flag, text);
+  if (begin >= end) throw BadValue(flag, text, "BEGIN before END");
+  return {begin, end};
+}
+
+uint64_t ParseSize(std::string_view text, std::string_view flag) {
+  size_t digits = 0;
+  while (digits < text.size() &&
+         (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.')) {
+    ++digits;
+  }
+  const std::string_view unit = text.substr(digits);
+  constexpr std::string_view kPrefixes = "KMGT";
+  uint64_t scale = 1;
+  if (!unit.empty()) {
+    const size_t power = kPrefixes.find(unit[0]);
+    if (power == kPrefixes.npos || (unit.size() > 1 && unit.substr(1) != "iB")) {
+      throw BadValue(flag, text,
+                     "a size such as 64KiB or 64K (= KiB); decimal units are ambiguous here");
+    }
+    scale = uint64_t{1} << (10 * (power + 1));
+  }
+  const std::string number(text.substr(0, digits));
+  char* end = nullptr;
+  const double value = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || value * static_cast<double>(scale) >= 0x1p63) {
+    throw BadValue(flag, text, "a size such as 64KiB");
+  }
+  return static_cast<uint64_t>(std::llround(value * static_cast<double>(scale)));
+}
+
+nlohmann::ordered_json ReportHeader(std::string_view name) {
+  nlohmann::ordered_json document;
+  document["schema"] = fmt::format("kvtool.{}/1", name);
+  document["tool"] = {{"name", "kvtool"}, {"version", KVTOOL_VERSION}, {"git", KVTOOL_GIT}};
+  return document;
+}
+
+nlohmann::ordered_json InputRecord(const Source& source) {
+  StreamingHash64 hash;
+  constexpr uint64_t kStep = 8 << 20;
+  for (const SourceFile& file : source.files) {
+    for (uint64_t at = 0; at < file.data->size(); at += kStep) {
+      const uint64_t size = std::min(kStep, file.data->size() - at);
+      hash.Update(file.data->bytes().subspan(at, size));
+      file.data->Drop(at, size);
+    }
+  }
+  return {{"file", source.path},
+          {"bytes", source.total_bytes()},
+          {"xxh3", fmt::format("{:016x}", hash.Digest())}};
+}
+
+}  // namespace kv

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/kvtool/console.h"
+#include "formats/registry.h"
+#include "lib/base/file.h"
+
+namespace kv {
+
+// Options that several commands share. Each knows how to declare itself, so that a flag is worded
+// and behaves alike everywhere.
+
+// On every command.
+struct GlobalOptions {
+  int verbose = 0, quiet = 0;
+  std::string colour = "auto", progress = "auto", simd;
+  int threads = 0;
+  bool deterministic = false;
+
+  void Declare(CLI::App& app);
+  When progress_when() const;
+  int thread_count() const;  // 0 resolved to the usable CPUs
+};
+
+// How to read snapshots: --from, --raw, geometry, patterns, limits.
+struct SnapshotOptions {
+  OpenOptions open;
+  std::string gguf;
+  uint32_t kv_heads = 0, head_dim = 0;
+  std::string max_bytes;
+
+  void Declare(CLI::App& app);
+  // With the geometry from the flags and the GGUF file filled in.
+  OpenOptions Resolve() const;
+};
+
+// One output file or folder: -o, -c, -f.
+struct OutputOptions {
+  std::string path;
+  bool to_stdout = false;
+  bool force = false;
+
+  void Declare(CLI::App& app, const std::string& what);
+  Overwrite overwrite() const { return force ? Overwrite::kAllow : Overwrite::kRefuse; }
+};
+
+// --json, --json-out.
+struct ReportOptions {
+  bool json = false;
+  std::string json_out;
+
+  void Declare(CLI::App& app);
+  bool wanted() const { return json || !json_out.empty(); }
+  // Prints and writes the document as asked. The table on stdout is suppressed by --json alone.
+  void Emit(Console& console, const nlohmann::ordered_json& document, Overwrite overwrite) const;
+};
+
+// Which part of a snapshot: --layers 0-3,27, --heads, --tokens 0:512, --kv k|v|both.
+struct SelectionOptions {
+  std::string layers, heads, tokens, kv = "both";
+  void Declare(CLI::App& app);
+};
+
+// "0-3,27" to a sorted list without repeats; throws kUsage naming the flag.
+std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
+// "0:512", "512:", ":512" to [begin, end).
+std::pair<uint64_t, uint64_t> ParseRange(std::string_view text, std::string_view flag);
+// "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.
+uint64_t ParseSize(std::string_view text, std::string_view flag);
+
+// {"schema": "kvtool.NAME/1", "tool": {...}}: how every JSON document begins.
+nlohmann::ordered_json ReportHeader(std::string_view name);
+// {"file", "bytes", "xxh3"} of an input.
+nlohmann::ordered_json InputRecord(const Source& source);
+
+}  // namespace kv

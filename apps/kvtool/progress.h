@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <chrono>
+#include <mutex>
+#include <string>
+
+#include "apps/kvtool/console.h"
+#include "lib/base/progress.h"
+
+namespace kv {
+
+// One line on stderr: bytes, percent, rate, time left. On a terminal after half a second, at most
+// ten times a second; with --progress always and no terminal, a plain line every 30 seconds.
+class ProgressLine : public Progress {
+ public:
+  ProgressLine(Console& console, When when, std::string label);
+  ~ProgressLine() override;
+  void Begin(uint64_t total_bytes) override;
+  void Advance(uint64_t bytes) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void Draw(Clock::time_point now);
+
+  Console& console_;
+  std::string label_;
+  bool enabled_, terminal_;
+  std::mutex mutex_;
+  Clock::time_point begin_, next_;
+  uint64_t total_ = 0, done_ = 0;
+  bool drawn_ = false;
+};
+
+}  // namespace kv

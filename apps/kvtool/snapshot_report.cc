@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/snapshot_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "apps/kvtool/options.h"
+
+namespace kv {
+namespace {
+
+std::string Shape(const KvTensor& tensor) {
+  if (!tensor.heads_known)
+    return fmt::format("{} {} x {} channels", Name(tensor.dtype), tensor.tokens(),
+                       tensor.channels());
+  return fmt::format("{} {} x {} x {}", Name(tensor.dtype), tensor.tokens(), tensor.heads,
+                     tensor.head_dim);
+}
+
+std::string ShapeOf(const LayerKv& layer) {
+  return "K " + Shape(layer.k) + (layer.v ? ", V " + Shape(*layer.v) : ", no V") +
+         (layer.group.empty() ? "" : ", " + layer.group);
+}
+
+std::string_view Word(KeyRotation rotation) {
+  switch (rotation) {
+    case KeyRotation::kUnknown:
+      return "unknown";
+    case KeyRotation::kUnrotated:
+      return "unrotated";
+    case KeyRotation::kRotated:
+      return "rotated (RoPE applied)";
+  }
+  return "?";
+}
+
+std::string_view Word(HadamardRotation rotation) {
+  return rotation == HadamardRotation::kYes  ? "yes"
+         : rotation == HadamardRotation::kNo ? "no"
+                                             : "unknown";
+}
+
+struct CellSummary {
+  int64_t first = 0, last = 0;
+  uint64_t inversions =
+      0;  // positions that step back within a stream: the only trace of fragmentation
+  std::set<int32_t> sequences;
+};
+
+CellSummary Summarise(const CellGroup& group) {
+  CellSummary summary;
+  for (size_t i = 0; i < group.cells.size(); ++i) {
+    const Cell& cell = group.cells[i];
+    if (i == 0) summary.first = summary.last = cell.position;
+    summary.first = std::min(summary.first, cell.position);
+    summary.last = std::max(summary.last, cell.position);
+    if (i > 0 && group.cells[i - 1].stream == cell.stream &&
+        cell.position < group.cells[i - 1].position) {
+      ++summary.inversions;
+    }
+    summary.sequences.insert(cell.sequences.begin(), cell.sequences.end());
+  }
+  return summary;
+}
+
+uint64_t BytesOf(const Snapshot& snapshot, bool values) {
+  uint64_t total = 0;
+  for (const LayerKv& layer : snapshot.layers) {
+    total += values ? (layer.v ? layer.v->bytes() : 0) : layer.k.bytes();
+  }
+  return total;
+}
+
+nlohmann::ordered_json TensorJson(const KvTensor& tensor) {
+  nlohmann::ordered_json json = {{"dtype", Name(tensor.dtype)}, {"tokens", tensor.tokens()}};
+  json["kv_heads"] =
+      tensor.heads_known ? nlohmann::ordered_json(tensor.heads) : nlohmann::ordered_json();
+  json["head_dim"] =
+      tensor.heads_known ? nlohmann::ordered_json(tensor.head_dim) : nlohmann::ordered_json();
+  json["channels"] = tensor.channels();
+  json["bytes"] = tensor.bytes();
+  return json;
+}
+
+std::string Row(std::string_view name, std::string_view value) {
+  return fmt::format("  {:<12} {}\n", name, value);
+}
+
+}  // namespace
+
+std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer) {
+  std::string text = console.Bold(snapshot.source.path) + "\n";
+  text +=
+      Row("format", snapshot.format +
+                        (snapshot.format_version.empty() ? "" : ", " + snapshot.format_version));
+  if (!snapshot.engine.empty()) text += Row("engine", snapshot.engine);
+  if (!snapshot.model.empty()) text += Row("model", snapshot.model);
+
+  // Runs of layers that look alike share a line.
+  for (size_t begin = 0; begin < snapshot.layers.size();) {
+    const std::string shape = ShapeOf(snapshot.layers[begin]);
+    size_t end = begin + 1;
+    while (!every_layer && end < snapshot.layers.size() && ShapeOf(snapshot.layers[end]) == shape)
+      ++end;
+    const std::string label = end - begin == 1
+                                  ? fmt::format("layer {}", snapshot.layers[begin].index)
+                                  : fmt::format("layers {}-{}", snapshot.layers[begin].index,
+                                                snapshot.layers[end - 1].index);
+    text += Row(label, shape);
+    begin = end;
+  }
+  if (!snapshot.layers.empty() && !snapshot.heads_known()) {
+    text += Row("kv heads", "not in the file: give --gguf MODEL, --kv-heads H or --head-dim D");
+  }
+  for (const CellGroup& group : snapshot.cell_groups) {
+    const CellSummary summary = Summarise(group);
+    text +=
+        Row(group.group.empty() ? "cells" : "cells " + group.group,
+            fmt::format("{}, positions {}..{}, {} stream{}, {} sequence{}{}", group.cells.size(),
+                        summary.first, summary.last, group.streams, group.streams == 1 ? "" : "s",
+                        summary.sequences.size(), summary.sequences.size() == 1 ? "" : "s",
+                        summary.inversions > 0
+                            ? fmt::format(", {} order inversions", summary.inversions)
+                            : ""));
+  }
+  if (!snapshot.tokens.empty()) text += Row("token ids", std::to_string(snapshot.tokens.size()));
+  if (snapshot.key_rotation != KeyRotation::kUnknown)
+    text += Row("keys", Word(snapshot.key_rotation));
+  if (snapshot.k_hadamard != HadamardRotation::kNo ||
+      snapshot.v_hadamard != HadamardRotation::kNo) {
+    const bool quantised =
+        std::any_of(snapshot.layers.begin(), snapshot.layers.end(), [](const LayerKv& layer) {
+          return IsBlockQuantised(layer.k.dtype) || (layer.v && IsBlockQuantised(layer.v->dtype));
+        });
+    if (quantised) {
+      text += Row("hadamard",
+                  fmt::format("K {}, V {}", Word(snapshot.k_hadamard), Word(snapshot.v_hadamard)));
+    }
+  }
+  for (const auto& [name, value] : snapshot.facts) text += Row(name, value);
+  const uint64_t total = snapshot.source.total_bytes(), k = BytesOf(snapshot, false),
+                 v = BytesOf(snapshot, true);
+  std::string size =
+      fmt::format("{} = K {} + V {}", HumanBytes(total), HumanBytes(k), HumanBytes(v));
+  if (total > k + v) size += fmt::format(" + {} other", HumanBytes(total - k - v));
+  text += Row("size", size);
+  for (const Note& note : snapshot.notes) {
+    if (!note.is_warning) text += Row("note", note.text);
+  }
+  return text;
+}
+
+nlohmann::ordered_json DescribeJson(const Snapshot& snapshot) {
+  nlohmann::ordered_json json;
+  json["inputs"] = {{{"file", snapshot.source.path}, {"bytes", snapshot.source.total_bytes()}}};
+  json["format"] = snapshot.format;
+  json["format_version"] = snapshot.format_version;
+  json["engine"] = snapshot.engine;
+  json["model"] = snapshot.model;
+  json["k_bytes"] = BytesOf(snapshot, false);
+  json["v_bytes"] = BytesOf(snapshot, true);
+  json["heads_known"] = snapshot.heads_known();
+  json["key_rotation"] = Word(snapshot.key_rotation);
+  json["hadamard"] = {{"k", Word(snapshot.k_hadamard)}, {"v", Word(snapshot.v_hadamard)}};
+  json["token_ids"] = snapshot.tokens.size();
+  json["cells"] = nlohmann::ordered_json::array();
+  for (const CellGroup& group : snapshot.cell_groups) {
+    const CellSummary summary = Summarise(group);
+    json["cells"].push_back({{"group", group.group},
+                             {"count", group.cells.size()},
+                             {"streams", group.streams},
+                             {"first_position", summary.first},
+                             {"last_position", summary.last},
+                             {"sequences", summary.sequences},
+                             {"order_inversions", summary.inversions}});
+  }
+  json["facts"] = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : snapshot.facts) json["facts"][name] = value;
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const LayerKv& layer : snapshot.layers) {
+    nlohmann::ordered_json entry = {{"layer", layer.index}};
+    if (!layer.label.empty()) entry["label"] = layer.label;
+    if (!layer.group.empty()) entry["group"] = layer.group;
+    entry["k"] = TensorJson(layer.k);
+    entry["v"] = layer.v ? TensorJson(*layer.v) : nlohmann::ordered_json();
+    json["layers"].push_back(std::move(entry));
+  }
+  json["notes"] = nlohmann::ordered_json::array();
+  json["warnings"] = nlohmann::ordered_json::array();
+  for (const Note& note : snapshot.notes)
+    json[note.is_warning ? "warnings" : "notes"].push_back(note.text);
+  return json;
+}
+
+}  // namespace kv

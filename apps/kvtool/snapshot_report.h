@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "apps/kvtool/console.h"
+#include "lib/snapshot/snapshot.h"
+
+namespace kv {
+
+// How a snapshot is shown: the same facts as text for people and as JSON for programs.
+std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer);
+nlohmann::ordered_json DescribeJson(const Snapshot& snapshot);
+
+}  // namespace kv

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "lib/snapshot/snapshot.h"
+
+namespace kv {
+
+// What the values of one tensor look like, from one pass over its bytes.
+struct TensorStats {
+  uint64_t values = 0;
+  uint64_t nan_count = 0, infinite_count = 0, zero_count = 0;
+  double min = 0, max = 0, mean = 0, standard_deviation = 0;  // over finite values
+  // Order-0 entropy in bits of each byte plane of a value (of a block, for block-quantised types).
+  std::vector<double> plane_entropy_bits;
+  uint64_t bytes = 0;
+  // What an order-0 coder of the planes could reach: raw bits / sum of plane entropies, at least 1.
+  double predicted_ratio = 1;
+};
+
+// Walks the tensor in pieces of bounded size and drops the pages behind it. Sums are folded in
+// token order, so results do not depend on anything but the values.
+TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor);
+
+// Entropy in bits of a byte histogram.
+double EntropyBits(const std::array<uint64_t, 256>& histogram);
+
+}  // namespace kv

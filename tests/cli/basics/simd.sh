@@ -1,0 +1,2 @@
+"$KVTOOL" targets --simd scalar | head -1
+"$KVTOOL" targets --simd mmx

@@ -1,0 +1,1 @@
+"$KVTOOL" inspect --jsn x
