@@ -12,6 +12,10 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool inspect slot0.bin --stats --gguf model.gguf\n"
      "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
      MakeInspect},
+    {"convert", "Archiving", "write a snapshot, or part of it, in another format",
+     "  kvtool convert slot0.bin --to safetensors --kv-heads 8 -o slot0.safetensors\n"
+     "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0:512 -o part.npz\n",
+     MakeConvert},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
     {"explain", "Help", "explain a finding number such as KV1001",

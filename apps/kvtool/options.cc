@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <tuple>
 
 #include "lib/base/checked.h"
 #include "lib/base/hash.h"
@@ -131,6 +132,16 @@ void SelectionOptions::Declare(CLI::App& app) {
   app.add_option("--kv", kv, "k, v or both")
       ->check(CLI::IsMember({"k", "v", "both"}))
       ->group(group);
+}
+
+Selection SelectionOptions::Resolve() const {
+  Selection selection;
+  if (!layers.empty()) selection.layers = ParseIndexList(layers, "--layers");
+  if (!tokens.empty())
+    std::tie(selection.token_begin, selection.token_end) = ParseRange(tokens, "--tokens");
+  selection.keys = kv != "v";
+  selection.values = kv != "k";
+  return selection;
 }
 
 std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag) {

@@ -10,6 +10,7 @@
 #include "apps/kvtool/console.h"
 #include "formats/registry.h"
 #include "lib/base/file.h"
+#include "lib/snapshot/select.h"
 
 namespace kv {
 
@@ -61,10 +62,12 @@ struct ReportOptions {
   void Emit(Console& console, const nlohmann::ordered_json& document, Overwrite overwrite) const;
 };
 
-// Which part of a snapshot: --layers 0-3,27, --heads, --tokens 0:512, --kv k|v|both.
+// Which part of a snapshot: --layers 0-3,27, --tokens 0:512, --kv k|v|both.
 struct SelectionOptions {
-  std::string layers, heads, tokens, kv = "both";
+  std::string layers, tokens, kv = "both";
+
   void Declare(CLI::App& app);
+  Selection Resolve() const;
 };
 
 // "0-3,27" to a sorted list without repeats; throws kUsage naming the flag.

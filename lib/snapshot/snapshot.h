@@ -31,7 +31,7 @@ struct AxisStride {
 struct StridedPiece {
   const std::byte* data = nullptr;  // unit (first token, head 0, dim 0)
   uint64_t tokens = 0;
-  AxisStride token, head, dim;
+  AxisStride token = {}, head = {}, dim = {};
 };
 
 // K or V of one layer: logically [token][kv head][head dim], read through views that own nothing.
@@ -42,7 +42,7 @@ struct KvTensor {
   uint32_t heads = 0;
   uint32_t head_dim = 0;
   bool heads_known = true;
-  std::vector<StridedPiece> pieces;  // in token order
+  std::vector<StridedPiece> pieces = {};  // in token order
 
   uint64_t channels() const { return uint64_t{heads} * head_dim; }
   uint64_t tokens() const;
@@ -53,23 +53,23 @@ struct KvTensor {
 };
 
 struct LayerKv {
-  uint32_t index = 0;  // as the file numbers it; llama.cpp: position among stored layers
-  std::string label;   // the file's own word where it has one ("model.layers.0.self_attn.attn")
-  std::string group;   // cache the layer belongs to where there are several ("full", "swa")
-  KvTensor k;
-  std::optional<KvTensor> v;  // absent in latent-attention caches
+  uint32_t index = 0;      // as the file numbers it; llama.cpp: position among stored layers
+  std::string label = {};  // the file's own word where it has one ("model.layers.0.self_attn.attn")
+  std::string group = {};  // cache the layer belongs to where there are several ("full", "swa")
+  KvTensor k = {};
+  std::optional<KvTensor> v = {};  // absent in latent-attention caches
 };
 
 // One row of the cache, where the file records it.
 struct Cell {
   int64_t position = 0;
   uint32_t stream = 0;
-  std::vector<int32_t> sequences;
+  std::vector<int32_t> sequences = {};
 };
 
 // Cells of one cache; layers of a group share them.
 struct CellGroup {
-  std::string group;
+  std::string group = {};
   uint32_t streams = 1;
   std::vector<Cell> cells;
 };
