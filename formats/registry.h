@@ -20,7 +20,7 @@ struct OpenOptions {
   std::string as_dtype;              // --as bf16: what |V2 or u2 arrays mean
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
-  uint64_t batch = 0;                       // which batch row of [B, ...] tensors
+  std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
   std::optional<ModelGeometry> geometry;
 };
 

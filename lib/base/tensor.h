@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,6 +38,7 @@ Bytes CopyContiguous(const TensorView& view);
 struct NamedTensor {
   std::string name;
   TensorView view;
+  std::string file;  // of a folder: which file holds it, without ending; else empty
 };
 
 // What an array container holds (safetensors, npz, torch ...), independent of which it was. Views
@@ -48,6 +50,8 @@ struct TensorFile {
   std::vector<NamedTensor> tensors;  // in file order
   std::map<std::string, std::string> metadata;
   std::vector<std::string> notes;
+  // Throw if stored content is damaged (CRC of zip members); they read it all, so opening does not.
+  std::vector<std::function<void()>> checks;
 
   const NamedTensor* Find(std::string_view name) const;
 };

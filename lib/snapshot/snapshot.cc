@@ -68,6 +68,14 @@ uint64_t Snapshot::kv_bytes() const {
   return total;
 }
 
+void Snapshot::CheckContent() const {
+  try {
+    for (const auto& check : checks) check();
+  } catch (Error& error) {
+    throw error.File(source.path);
+  }
+}
+
 const LayerKv* Snapshot::Find(uint32_t index) const {
   for (const LayerKv& layer : layers) {
     if (layer.index == index) return &layer;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,7 +102,11 @@ struct Snapshot {
   std::vector<Note> notes;
   // Facts of this format for `inspect`: {"layout", "E"}, in the order to print.
   std::vector<std::pair<std::string, std::string>> facts;
+  // Throw if stored content is damaged (CRC of zip members). They read it all, so opening does not
+  // run them; whoever is about to hand the values on does, with CheckContent.
+  std::vector<std::function<void()>> checks;
 
+  void CheckContent() const;
   bool heads_known() const;
   uint64_t kv_bytes() const;
   const LayerKv* Find(uint32_t layer) const;

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/file.h"
+
+namespace kv {
+
+struct ZipEntry {
+  // Bytes of the directory, as they are: a label, never a path. Valid as long as the archive.
+  std::string_view name;
+  bool deflated = false;  // else stored
+  uint32_t crc32 = 0;
+  uint64_t size = 0;  // of the content
+  uint64_t compressed_size = 0;
+  uint64_t data_offset = 0;   // in the archive file
+  uint64_t spool_offset = 0;  // in the spool, once inflated
+};
+
+// The directory of a zip file and its content as views: stored entries lie in the mapped archive,
+// deflated ones in a spool file. Rules in FORMAT.md; whatever two readers could see differently is
+// refused.
+class ZipArchive {
+ public:
+  // Reads and checks the directory and every local header, not the content. Throws kBadZip,
+  // kBadOffsets, kDuplicateName, kTruncated, kUnsupportedKind.
+  explicit ZipArchive(std::shared_ptr<const FileSource> file);
+
+  const std::vector<ZipEntry>& entries() const { return entries_; }  // in directory order
+  const ZipEntry* Find(std::string_view name) const;
+
+  // Inflates all deflated entries into one spool file and checks their sizes and CRC. Throws kLimit
+  // when they declare more than `max_bytes` together, kSizeMismatch, kBadPayload, kChecksum.
+  void Inflate(uint64_t max_bytes);
+  // Null if nothing is deflated or Inflate was not called.
+  const std::shared_ptr<const FileSource>& spool() const { return spool_; }
+
+  // The content of an entry; of a deflated one only after Inflate.
+  ByteSpan Data(const ZipEntry& entry) const;
+  // Reads a stored entry and compares its CRC. Throws kChecksum.
+  void CheckStored(const ZipEntry& entry) const;
+
+  const std::shared_ptr<const FileSource>& file() const { return file_; }
+
+ private:
+  std::shared_ptr<const FileSource> file_;
+  std::shared_ptr<const FileSource> spool_;
+  std::vector<ZipEntry> entries_;
+};
+
+}  // namespace kv

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/zip/zip_reader.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* begin = reinterpret_cast<const std::byte*>(data);
+  try {
+    kv::ZipArchive archive(kv::FileSource::FromBytes({begin, begin + size}, "fuzz"));
+    archive.Inflate(1 << 20);
+    for (const kv::ZipEntry& entry : archive.entries()) {
+      if (!entry.deflated) archive.CheckStored(entry);
+      if (archive.Data(entry).size() != entry.size) __builtin_trap();
+    }
+  } catch (const kv::Error&) {
+  }
+  return 0;
+}
