@@ -88,9 +88,10 @@ class ByteWriter {
  public:
   template <typename T>
   void Write(T value) {
-    const size_t at = bytes_.size();
-    bytes_.resize(at + sizeof(T));
-    StoreLE(bytes_.data() + at, value);
+    // Not resize(): g++ 12 takes its zero fill for an overflow when several are inlined in a row.
+    std::byte raw[sizeof(T)];
+    StoreLE(raw, value);
+    bytes_.insert(bytes_.end(), raw, raw + sizeof(T));
   }
   void U8(uint8_t value) { Write(value); }
   void U16(uint16_t value) { Write(value); }

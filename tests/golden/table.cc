@@ -4,10 +4,14 @@
 #include "tests/golden/golden.h"
 
 namespace kv::golden {
+
+void CheckWeightFiles(Run& run);
+void CheckWeightCases(Run& run);
+
 namespace {
 
 constexpr Row kTable[] = {
-    {"manifests", "*/manifest.json", "infinilm#source infinilm#toolchain infinilm#tool*", nullptr,
+    {"manifests", "*/manifest.json", "infinilm#made_with infinilm#source infinilm#tool*", nullptr,
      "read by the rows below"},
     {"mnn codec", "mnn/codec/*", "", nullptr, "the gear codec"},
     {"mnn dumps", "mnn/dumps/*", "", nullptr, "the MNN reader"},
@@ -15,7 +19,11 @@ constexpr Row kTable[] = {
     {"mnn schedule", "mnn/schedule/*", "", nullptr, "replay-lossless"},
     {"mnn gate", "mnn/gate/*", "", nullptr, "gate"},
     {"mnn offline", "mnn/offline/*", "", nullptr, "analyze"},
-    {"infinilm", "infinilm/*", "infinilm#*", nullptr, "weights and replay-mlp"},
+    {"weights, .bin", "infinilm/bin/*", "infinilm#conversions", CheckWeightFiles, ""},
+    {"weights, bad .bin", "infinilm/bin_bad/*", "infinilm#bin_cases", CheckWeightCases, ""},
+    {"weights, .pth", "infinilm/pth/*", "infinilm#pth*", nullptr, "the torch reader"},
+    {"mlp step", "infinilm/compress/* infinilm/dump_kv/*",
+     "infinilm#compress* infinilm#dump_kv infinilm#tolerance", nullptr, "replay-mlp"},
     {"blend hkvd and replay", "blend/hkvd/* blend/rope/* blend/replay/*",
      "blend#hkvd blend#hkvd_errors blend#rope blend#replay", nullptr, "replay-blend"},
     {"safetensors files", "blend/safetensors/*", "blend#files=safetensors", nullptr,

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/mlp/values.h"
+#include "lib/mlp/weights.h"
+
+namespace kv {
+
+// KV-compressor weights `.bin` v1; the grammar is in FORMAT.md.
+
+inline constexpr uint32_t kKvcmMagic = 0x4B56434D;  // on disk the letters MCVK
+inline constexpr uint32_t kKvcmVersion = 1;
+inline constexpr uint64_t kKvcmHeaderBytes = 44;
+inline constexpr uint64_t kKvcmBlockHeaderBytes = 12;
+
+enum class KvcmReading {
+  kStrict,  // the file must follow every rule
+  kCompat,  // whatever the csrc loader would load; each oddity becomes a warning
+};
+
+// Everything wrong with a file, and what could be read of it.
+struct KvcmExamination {
+  std::optional<CompressorWeights> weights;  // unless a fault is fatal
+  std::vector<WeightsFault> faults;
+};
+
+bool LooksLikeKvcm(ByteSpan bytes);
+KvcmExamination ExamineKvcm(Source source);
+// Throws the first fault that the reading does not forgive.
+CompressorWeights ReadKvcm(Source source, KvcmReading reading);
+
+// Writes header, metadata and blocks, values rounded to `dtype` as the original converter does.
+RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& sink);
+
+// What one of the two real loaders does with a file.
+struct LoaderVerdict {
+  std::string_view loader;  // "csrc", "legacy"
+  bool loads = false;
+  std::string message;  // the loader's own words when it refuses
+  std::optional<uint64_t> offset;
+};
+LoaderVerdict CsrcLoader(ByteSpan bytes, std::string_view path);
+LoaderVerdict LegacyLoader(ByteSpan bytes, std::string_view path);
+
+}  // namespace kv

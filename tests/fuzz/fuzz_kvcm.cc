@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Any bytes as a weights .bin: the readers and the two loader models must agree on what loads, and
+// what was read must be written again.
+#include <cstdlib>
+
+#include "formats/kvcm/kvcm.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  kv::Source source;
+  source.files.push_back({"fuzz", kv::FileSource::FromBytes(kv::Bytes(bytes, bytes + size), "")});
+  const kv::ByteSpan file = source.files.front().data->bytes();
+  const bool loads = kv::CsrcLoader(file, "fuzz.bin").loads;
+  kv::LegacyLoader(file, "fuzz.bin");
+  const kv::KvcmExamination examined = kv::ExamineKvcm(source);
+  if (examined.weights.has_value() != loads) std::abort();
+  if (examined.weights) {
+    kv::MemorySink sink;
+    kv::WriteKvcm(*examined.weights, examined.weights->dtype, sink);
+  }
+  return 0;
+}
