@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Every test, as CI runs them: the whole suite in the release build, unit tests and fuzz corpora under
+# ASan+UBSan, and the tests where threads meet under TSan. Ends with ctest's summary.
+#   scripts/test.sh            all of it
+#   scripts/test.sh --quick    the release build only
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/setup.sh --tests
+jobs=$(nproc)
+
+build() { # preset, targets...
+  local preset=$1
+  shift
+  cmake --preset "$preset" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; exit 1; }
+  rm -f "build-$preset.log"
+  echo "== building $preset"
+  cmake --build --preset "$preset" -j "$jobs" --target "$@" -- --quiet
+}
+
+# A quickstart before this may have configured without the tests.
+cmake --preset release -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=ON >/dev/null
+build release all
+if [ "${1:-}" != --quick ]; then
+  # Leaks are checked too; a wrong size in a reader shows as an allocation beyond the limit.
+  export ASAN_OPTIONS=allocator_may_return_null=0:max_allocation_size_mb=2048
+  build asan unit_tests golden_tests fuzz_targets
+  ctest --preset asan -j "$jobs" -L 'unit|golden|fuzz' --quiet || ctest --preset asan --rerun-failed
+  build tsan thread_tests
+  ctest --preset tsan -j "$jobs" -L threads --quiet || ctest --preset tsan --rerun-failed
+fi
+build/release/bin/golden_tests "golden vectors agree" | grep '^golden' || true
+ctest --preset release -j "$jobs"
