@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The one table of golden areas. A file or kind in no row fails the tests.
-#include "tests/golden/golden.h"
+#include "tests/golden/checks.h"
 
 namespace kv::golden {
 
@@ -13,7 +13,7 @@ namespace {
 constexpr Row kTable[] = {
     {"manifests", "*/manifest.json", "infinilm#made_with infinilm#source infinilm#tool*", nullptr,
      "read by the rows below"},
-    {"mnn codec", "mnn/codec/*", "", nullptr, "the gear codec"},
+    {"mnn codec", "mnn/codec/*", "", CheckMnnCodec, ""},
     {"mnn dumps", "mnn/dumps/*", "", nullptr, "the MNN reader"},
     {"mnn h2o", "mnn/h2o/*", "", nullptr, "replay-h2o"},
     {"mnn schedule", "mnn/schedule/*", "", nullptr, "replay-lossless"},

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/codec/backends.h"
+
+#include <zstd.h>
+
+#include <new>
+
+#include "lib/base/checked.h"
+
+namespace kv {
+
+std::string_view Name(Backend backend) { return backend == Backend::kRle ? "rle" : "zstd"; }
+
+namespace {
+
+constexpr uint64_t kZstdBlock = 128 << 10;
+
+}  // namespace
+
+uint64_t MaxDecodedBytes(Backend backend, uint64_t payload_bytes) {
+  if (backend == Backend::kRle) return payload_bytes / 2 * 131;
+  uint64_t bytes;
+  if (__builtin_mul_overflow(payload_bytes / 4, kZstdBlock, &bytes)) return UINT64_MAX;
+  return bytes;
+}
+
+struct Zstd::Contexts {
+  struct FreeCCtx {
+    void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
+  };
+  struct FreeDCtx {
+    void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
+  };
+  std::unique_ptr<ZSTD_CCtx, FreeCCtx> compress;
+  std::unique_ptr<ZSTD_DCtx, FreeDCtx> decompress;
+};
+
+Zstd::Zstd() : contexts_(std::make_unique<Contexts>()) {}
+Zstd::~Zstd() = default;
+Zstd::Zstd(Zstd&&) noexcept = default;
+Zstd& Zstd::operator=(Zstd&&) noexcept = default;
+
+size_t Zstd::Bound(size_t size) { return ZSTD_compressBound(size); }
+
+size_t Zstd::Floor(size_t size) {
+  // Magic, descriptor and one byte of content size; three bytes of header per block; one of
+  // content.
+  return 6 + 3 * CeilDiv(size, kZstdBlock) + 1;
+}
+
+size_t Zstd::Compress(ByteSpan from, std::span<std::byte> to, int level) {
+  if (!contexts_->compress) {
+    contexts_->compress.reset(ZSTD_createCCtx());
+    if (!contexts_->compress) throw std::bad_alloc();
+  }
+  const size_t size = ZSTD_compressCCtx(contexts_->compress.get(), to.data(), to.size(),
+                                        from.data(), from.size(), level);
+  return ZSTD_isError(size) ? 0 : size;
+}
+
+bool Zstd::Decompress(ByteSpan payload, std::span<std::byte> to) {
+  if (!contexts_->decompress) {
+    contexts_->decompress.reset(ZSTD_createDCtx());
+    if (!contexts_->decompress) throw std::bad_alloc();
+  }
+  return ZSTD_decompressDCtx(contexts_->decompress.get(), to.data(), to.size(), payload.data(),
+                             payload.size()) == to.size();
+}
+
+std::span<std::byte> ScratchBuffer::Get(size_t size) {
+  if (size > capacity_) {
+    data_.reset();
+    capacity_ = 0;
+    data_.reset(static_cast<std::byte*>(::operator new[](size, std::align_val_t{64})));
+    capacity_ = size;
+  }
+  return {data_.get(), size};
+}
+
+}  // namespace kv

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "lib/base/dtype.h"
+#include "lib/codec/gear_container.h"
+#include "lib/snapshot/layout.h"
+
+// One piece of a tensor, compressed on its own: what archives are made of.
+namespace kv {
+
+// The ids are stored in .kvz archives and never reused.
+enum class CodecId : uint8_t {
+  kRaw = 0,         // the bytes as they are
+  kGear16 = 1,      // the engine's container of two planes: f16 and bf16
+  kGear32 = 2,      // the engine's container of four planes: f32
+  kZstdPlanes = 3,  // one zstd frame per field of a block struct: q8_0, q4_0 ...
+  kZstd = 4,        // one zstd frame: everything else
+};
+// "raw", "gear-f16" ...; empty for an id that does not exist.
+std::string_view Name(CodecId codec);
+
+// How much time to spend. kCompat is the engine's exhaustive choice, byte for byte.
+enum class Effort : uint8_t { kCompat };
+
+// What the bytes of a chunk are.
+struct ChunkShape {
+  DType dtype = DType::kF16;
+  uint64_t tokens = 0;
+  uint32_t heads = 0;
+  uint64_t units_per_head = 0;  // elements, or blocks for block-quantised types
+  Order order = Order::kTokenHeadDim;
+};
+
+struct EncodedChunk {
+  CodecId codec = CodecId::kRaw;
+  Bytes payload;
+  PlaneChoices planes;  // empty for kRaw and kZstd
+};
+
+// Never fails for a reason of content: what would not shrink is kRaw. The codec follows from the
+// dtype; bytes that are not whole words or blocks of it go to kZstd.
+EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                         CodecScratch& scratch);
+
+// Fills `raw`, whose size the caller knows and has justified; allocates no more than its size in
+// scratch. Throws kBadFrame, kBadPayload and, for damaged structure, kTruncated or kTrailingBytes.
+void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                 CodecScratch& scratch);
+
+}  // namespace kv

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/codec/gear_container.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "lib/kernels/planes.h"
+
+namespace kv {
+
+PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
+                        CodecScratch& scratch, Bytes& out) {
+  const uint32_t count = PlanesOf(kind);
+  if (raw.empty() || raw.size() % count != 0) {
+    throw Error(
+        Finding::kSizeMismatch,
+        fmt::format("{} bytes are not a positive number of {}-byte words", raw.size(), count));
+  }
+  const size_t words = raw.size() / count;
+  if (words > std::numeric_limits<uint32_t>::max()) {
+    throw Error(Finding::kLimit,
+                fmt::format("{} words: a gear container counts them in 32 bits", words));
+  }
+  const std::span<std::byte> planes = scratch.planes.Get(raw.size());
+  std::array<std::byte*, kMaxGearPlanes> plane{};
+  for (uint32_t b = 0; b < count; ++b) plane[b] = planes.data() + b * words;
+  if (kind == GearKind::kTwoPlanes) {
+    SplitPlanes2(raw.data(), words, plane[0], plane[1]);
+  } else {
+    SplitPlanes4(raw.data(), words, plane.data());
+  }
+  std::byte header[4];
+  StoreLE(header, static_cast<uint32_t>(words));
+  out.insert(out.end(), header, header + sizeof(header));
+  PlaneChoices choices;
+  for (uint32_t b = 0; b < count; ++b) {
+    choices.push_back(
+        EncodePlane({plane[b], words}, options.predictors[b], options.zstd, scratch, out));
+  }
+  return choices;
+}
+
+namespace {
+
+uint32_t ReadWords(ByteReader& reader) {
+  const uint32_t words = reader.U32("word count");
+  if (words == 0) throw Error(Finding::kBadFrame, "the word count is 0").At(0);
+  return words;
+}
+
+void ReadPlanes(ByteReader& reader, uint32_t count, GearLayout& layout) {
+  while (layout.planes.size() < count) {
+    const size_t plane = layout.planes.size();
+    try {
+      const PlaneFrame frame = ReadPlaneFrame(reader);
+      if (frame.raw_bytes != layout.words) {
+        throw Error(Finding::kBadFrame, fmt::format("raw_len is {}, but the container has {} words",
+                                                    frame.raw_bytes, layout.words))
+            .At(frame.offset + 2);
+      }
+      CheckPlaneFrame(frame);
+      layout.planes.push_back(frame);
+    } catch (Error& error) {
+      error.In(fmt::format("plane {}", plane));
+      throw;
+    }
+  }
+}
+
+}  // namespace
+
+GearLayout ReadGear(GearKind kind, ByteSpan container) {
+  ByteReader reader(container);
+  GearLayout layout;
+  layout.words = ReadWords(reader);
+  ReadPlanes(reader, PlanesOf(kind), layout);
+  reader.ExpectEnd(fmt::format("plane {}, the last", PlanesOf(kind) - 1));
+  return layout;
+}
+
+GearLayout ReadGear(ByteSpan container) {
+  ByteReader reader(container);
+  GearLayout layout;
+  layout.words = ReadWords(reader);
+  ReadPlanes(reader, PlanesOf(GearKind::kTwoPlanes), layout);
+  if (reader.at_end()) return layout;
+  ReadPlanes(reader, PlanesOf(GearKind::kFourPlanes), layout);
+  reader.ExpectEnd("plane 3, the last");
+  return layout;
+}
+
+namespace {
+
+void DecodeLayout(const GearLayout& layout, std::span<std::byte> raw, CodecScratch& scratch) {
+  const size_t words = layout.words;
+  const std::span<std::byte> planes = scratch.planes.Get(raw.size());
+  std::array<const std::byte*, kMaxGearPlanes> plane{};
+  for (size_t b = 0; b < layout.planes.size(); ++b) {
+    try {
+      DecodePlane(layout.planes[b], planes.subspan(b * words, words), scratch);
+    } catch (Error& error) {
+      error.In(fmt::format("plane {}", b));
+      throw;
+    }
+    plane[b] = planes.data() + b * words;
+  }
+  if (layout.planes.size() == PlanesOf(GearKind::kTwoPlanes)) {
+    JoinPlanes2(plane[0], plane[1], words, raw.data());
+  } else {
+    JoinPlanes4(plane.data(), words, raw.data());
+  }
+}
+
+}  // namespace
+
+void DecodeGear(GearKind kind, ByteSpan container, std::span<std::byte> raw,
+                CodecScratch& scratch) {
+  const GearLayout layout = ReadGear(kind, container);
+  if (layout.raw_bytes() != raw.size()) {
+    throw Error(Finding::kBadFrame, fmt::format("the container holds {} bytes, expected {}",
+                                                layout.raw_bytes(), raw.size()))
+        .At(0);
+  }
+  DecodeLayout(layout, raw, scratch);
+}
+
+Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
+  const GearLayout layout = ReadGear(kind, container);
+  Bytes raw(layout.raw_bytes());
+  DecodeLayout(layout, raw, scratch);
+  return raw;
+}
+
+}  // namespace kv

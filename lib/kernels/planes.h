@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstddef>
+
+namespace kv {
+
+// Byte planes of little-endian words: plane b holds byte b of every word, so plane 0 is the least
+// significant one. `words` counts words; ranges never overlap; any alignment.
+void SplitPlanes2(const std::byte* from, size_t words, std::byte* low, std::byte* high) noexcept;
+void JoinPlanes2(const std::byte* low, const std::byte* high, size_t words, std::byte* to) noexcept;
+void SplitPlanes4(const std::byte* from, size_t words, std::byte* const planes[4]) noexcept;
+void JoinPlanes4(const std::byte* const planes[4], size_t words, std::byte* to) noexcept;
+
+}  // namespace kv
