@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/kernels/gemm.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "lib/base/error.h"
+
+namespace kv {
+namespace {
+
+// OpenBLAS would start threads of its own under ours, and split sums by their number.
+void OneThread() {
+  static const bool once = [] {
+    openblas_set_num_threads(1);
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b, uint64_t ldb,
+          float* c, uint64_t ldc, uint64_t m, uint64_t n, uint64_t k, bool accumulate) {
+  KV_ASSERT(std::max({lda, ldb, ldc, m, n, k}) <= INT_MAX);
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (uint64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, 0.0f);
+    return;
+  }
+  OneThread();
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, b_order, static_cast<int>(m), static_cast<int>(n),
+              static_cast<int>(k), 1.0f, a, static_cast<int>(lda), b, static_cast<int>(ldb),
+              accumulate ? 1.0f : 0.0f, c, static_cast<int>(ldc));
+}
+
+}  // namespace
+
+void GemmNT(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate) noexcept {
+  Gemm(CblasTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);
+}
+
+void GemmNN(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate) noexcept {
+  Gemm(CblasNoTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);
+}
+
+namespace ref {
+
+double Dot(const float* a, uint64_t a_step, const float* b, uint64_t b_step, uint64_t k) noexcept {
+  double sum = 0;
+  for (uint64_t i = 0; i < k; ++i) {
+    sum += static_cast<double>(a[i * a_step]) * static_cast<double>(b[i * b_step]);
+  }
+  return sum;
+}
+
+}  // namespace ref
+}  // namespace kv
