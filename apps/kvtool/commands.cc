@@ -18,6 +18,8 @@ constexpr CommandEntry kCommands[] = {
      MakeConvert},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
+    {"schema", "Help", "print the JSON Schema of a report",
+     "  kvtool schema inspect\n  kvtool schema\n", MakeSchema},
     {"explain", "Help", "explain a finding number such as KV1001",
      "  kvtool explain KV1001\n  kvtool explain\n", MakeExplain},
 };

@@ -10,6 +10,7 @@ namespace kv {
 std::unique_ptr<Command> MakeConvert();
 std::unique_ptr<Command> MakeExplain();
 std::unique_ptr<Command> MakeInspect();
+std::unique_ptr<Command> MakeSchema();
 std::unique_ptr<Command> MakeTargets();
 
 }  // namespace kv

@@ -10,6 +10,7 @@ install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtool
         FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY formats DESTINATION ${CMAKE_INSTALL_DOCDIR}
         FILES_MATCHING PATTERN "FORMAT.md")
+install(DIRECTORY apps/kvtool/schema DESTINATION ${CMAKE_INSTALL_DATADIR}/kvtool)
 install(EXPORT kvtool-targets NAMESPACE kvtool:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 configure_package_config_file(scripts/cmake/kvtool-config.cmake.in kvtool-config.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)

@@ -8,7 +8,7 @@
   CASE.stderr  the same for standard error (missing: nothing may be printed)
 
 The script runs under `bash -eu` in an empty folder with $KVTOOL (the program), $TESTDATA, $SHARED_SUITE
-(the folder of the case) and $PYTHON. `run.py --update KVTOOL CASE.sh` rewrites the expectations.
+(the folder of the case), $SCRIPTS, $PYTHON and $VALIDATE (checks JSON on stdin against its schema). `run.py --update KVTOOL CASE.sh` rewrites the expectations.
 """
 import fnmatch
 import os
@@ -35,7 +35,7 @@ def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
     env = dict(os.environ, KVTOOL=os.path.abspath(kvtool), TESTDATA=str(root / "testdata"), PYTHON=python,
-               SCRIPTS=str(root / "scripts"), SHARED_SUITE=str(case.parent), NO_COLOR="1", LC_ALL="C.UTF-8")
+               SCRIPTS=str(root / "scripts"), VALIDATE=f"{python} {root / 'tests/cli/validate.py'}", SHARED_SUITE=str(case.parent), NO_COLOR="1", LC_ALL="C.UTF-8")
     for name in [name for name in env if name.startswith("KVTOOL_")]:
         del env[name]
     with tempfile.TemporaryDirectory(prefix="kvtool-cli-") as folder:
