@@ -7,6 +7,7 @@ namespace kv::golden {
 
 void CheckWeightFiles(Run& run);
 void CheckWeightCases(Run& run);
+void CheckMnnH2o(Run& run);
 
 namespace {
 
@@ -15,7 +16,7 @@ constexpr Row kTable[] = {
      "read by the rows below"},
     {"mnn codec", "mnn/codec/*", "", CheckMnnCodec, ""},
     {"mnn dumps", "mnn/dumps/*", "", nullptr, "the MNN reader"},
-    {"mnn h2o", "mnn/h2o/*", "", nullptr, "replay-h2o"},
+    {"mnn h2o", "mnn/h2o/*", "", CheckMnnH2o, ""},
     {"mnn schedule", "mnn/schedule/*", "", nullptr, "replay-lossless"},
     {"mnn gate", "mnn/gate/*", "", nullptr, "gate"},
     {"mnn offline", "mnn/offline/*", "", nullptr, "analyze"},

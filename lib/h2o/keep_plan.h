@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kv::h2o {
+
+// `count` consecutive tokens from `begin`.
+struct KeepRange {
+  uint32_t begin = 0, count = 0;
+  uint32_t end() const { return begin + count; }
+  bool operator==(const KeepRange&) const = default;
+};
+
+// Kept tokens: ascending, disjoint, never empty, never adjacent. Indices into a cache as it is, or
+// positions of the uncompacted sequence; the name of the variable says which.
+using KeepPlan = std::vector<KeepRange>;
+
+uint64_t KeptTokens(const KeepPlan& plan);
+bool Contains(const KeepPlan& plan, uint32_t token);
+
+// Ascending, disjoint, non-empty, inside [0, length): what the engine asks of a plan before it
+// moves a byte. Adjacent ranges are allowed there.
+bool IsApplicable(const KeepPlan& plan, uint64_t length);
+
+// Ranges of a sorted list of distinct tokens.
+KeepPlan PlanOf(std::span<const uint32_t> sorted_tokens);
+std::vector<uint32_t> TokensOf(const KeepPlan& plan);
+
+// Adds a range at the end, joining it to the last one where they touch.
+void Append(KeepPlan& plan, KeepRange range);
+
+// The positions that remain when `kept` (indices into the list of `positions`) is applied.
+KeepPlan Select(const KeepPlan& positions, const KeepPlan& kept);
+
+}  // namespace kv::h2o
