@@ -67,6 +67,22 @@ inline size_t RleRun(const std::byte* from, size_t size, size_t at) noexcept {
   return run;
 }
 
+inline size_t RleEncodedSize(const std::byte* from, size_t size) noexcept {
+  size_t at = 0, written = 0;
+  while (at < size) {
+    const size_t run = RleRun(from, size, at);
+    if (run >= kRleMinRun) {
+      written += 2;
+      at += run;
+      continue;
+    }
+    size_t literals = 0;
+    for (; at < size && RleRun(from, size, at) < kRleMinRun; ++at) ++literals;
+    written += literals + (literals + kRleMaxLiterals - 1) / kRleMaxLiterals;
+  }
+  return written;
+}
+
 inline size_t RleEncode(const std::byte* from, size_t size, std::byte* to) noexcept {
   size_t at = 0, written = 0;
   while (at < size) {
