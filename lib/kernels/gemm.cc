@@ -42,6 +42,20 @@ void GemmNT(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c
   Gemm(CblasTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);
 }
 
+void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double* c, uint64_t ldc,
+            uint64_t m, uint64_t n, uint64_t k) noexcept {
+  KV_ASSERT(std::max({lda, ldb, ldc, m, n, k}) <= INT_MAX);
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (uint64_t i = 0; i < m; ++i) std::fill_n(c + i * ldc, n, 0.0);
+    return;
+  }
+  OneThread();
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n),
+              static_cast<int>(k), 1.0, a, static_cast<int>(lda), b, static_cast<int>(ldb), 0.0, c,
+              static_cast<int>(ldc));
+}
+
 void GemmNN(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
             uint64_t m, uint64_t n, uint64_t k, bool accumulate) noexcept {
   Gemm(CblasNoTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);

@@ -12,6 +12,9 @@ namespace kv {
 void GemmNT(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
             uint64_t m, uint64_t n, uint64_t k, bool accumulate = false) noexcept;
 
+void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double* c, uint64_t ldc,
+            uint64_t m, uint64_t n, uint64_t k) noexcept;
+
 // C[m][n] = A[m][k] * B[k][n], or +=.
 void GemmNN(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
             uint64_t m, uint64_t n, uint64_t k, bool accumulate = false) noexcept;

@@ -32,8 +32,11 @@ TEST_CASE("matrix products are near to the double sums, whatever the strides", "
       const std::vector<float> b = Values((transposed ? n : k) * ldb + 1, 2);
       for (const bool accumulate : {false, true}) {
         std::vector<float> c(m * ldc, 2.0f);
-        const auto gemm = transposed ? GemmNT : GemmNN;
-        gemm(a.data(), lda, b.data(), ldb, c.data(), ldc, m, n, k, accumulate);
+        if (transposed) {
+          GemmNT(a.data(), lda, b.data(), ldb, c.data(), ldc, m, n, k, accumulate);
+        } else {
+          GemmNN(a.data(), lda, b.data(), ldb, c.data(), ldc, m, n, k, accumulate);
+        }
         for (uint64_t i = 0; i < m; ++i) {
           for (uint64_t j = 0; j < n; ++j) {
             const double expected = ref::Dot(&a[i * lda], 1, transposed ? &b[j * ldb] : &b[j],
