@@ -6,11 +6,18 @@
 
 #include <vector>
 
+#include "formats/mnn/mnn.h"
+#include "formats/raw/raw.h"
+
 namespace kv {
 namespace {
 
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
+    {"mnn-dump", "MNN dump folders, logical and packed", "", mnn::ProbeDump, mnn::OpenDump,
+     mnn::WriteDump},
+    {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES", nullptr,
+     raw::OpenRaw, nullptr},
     {"opaque", "any bytes, archived as they are", "", nullptr, nullptr, nullptr},
 };
 

@@ -33,26 +33,26 @@ UnitStrides StridesOf(Order order, uint64_t tokens, uint64_t heads, uint64_t uni
   AssertionFailed("order has strides", __FILE__, __LINE__);
 }
 
-// One piece's share of a Gather: tokens [begin, begin + count) of the piece, to row `to_token` on.
+// Indices [at, end) of an axis lie evenly up to here.
+uint64_t EvenRunEnd(const AxisStride& axis, uint64_t at, uint64_t end) {
+  return axis.group == UINT64_MAX ? end : std::min(end, (at / axis.group + 1) * axis.group);
+}
+
+// One piece's share of a Gather: tokens [begin, begin + count) of the piece. Two-level strides are
+// walked tile by tile, each tile a plain grid.
 void GatherPiece(const KvTensor& tensor, const StridedPiece& piece, uint64_t begin, uint64_t count,
                  uint32_t head_begin, uint32_t heads, const UnitStrides& to, std::byte* out) {
-  const uint64_t units = tensor.units_per_head();
-  const uint32_t unit_bytes = tensor.unit_bytes();
-  const bool plain = piece.token.group == UINT64_MAX && piece.dim.group == UINT64_MAX;
+  const uint64_t units = tensor.units_per_head(), end = begin + count;
   for (uint32_t h = 0; h < heads; ++h) {
     const std::byte* from_head = piece.data + piece.head.Offset(head_begin + h);
     std::byte* to_head = out + h * to.head;
-    if (plain) {
-      const std::byte* from = from_head + piece.token.step * begin;
-      CopyStrided2D(from, piece.token.step, piece.dim.step, to_head, to.token, to.unit, count,
-                    units, unit_bytes);
-      continue;
-    }
-    for (uint64_t t = 0; t < count; ++t) {
-      const std::byte* from_row = from_head + piece.token.Offset(begin + t);
-      for (uint64_t d = 0; d < units; ++d) {
-        std::memcpy(to_head + t * to.token + d * to.unit, from_row + piece.dim.Offset(d),
-                    unit_bytes);
+    for (uint64_t t = begin, next_t; t < end; t = next_t) {
+      next_t = EvenRunEnd(piece.token, t, end);
+      for (uint64_t d = 0, next_d; d < units; d = next_d) {
+        next_d = EvenRunEnd(piece.dim, d, units);
+        CopyStrided2D(from_head + piece.token.Offset(t) + piece.dim.Offset(d), piece.token.step,
+                      piece.dim.step, to_head + (t - begin) * to.token + d * to.unit, to.token,
+                      to.unit, next_t - t, next_d - d, tensor.unit_bytes());
       }
     }
   }

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/mnn/meta.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lib/base/checked.h"
+
+namespace kv::mnn {
+namespace {
+
+using Json = nlohmann::json;
+
+// Sizes and counts are `int` in the engine.
+constexpr uint64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+Json ParseObject(ByteSpan bytes) {
+  std::set<std::string> keys;
+  std::string twice;
+  const auto on_event = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::key && depth == 1) {
+      const auto& key = value.get_ref<const std::string&>();
+      if (!keys.insert(key).second && twice.empty()) twice = key;
+    }
+    return true;
+  };
+  Json json;
+  try {
+    json = Json::parse(AsText(bytes).begin(), AsText(bytes).end(), on_event);
+  } catch (const Json::parse_error& error) {
+    throw Error(Finding::kBadText, "not valid JSON").At(error.byte == 0 ? 0 : error.byte - 1);
+  }
+  if (!json.is_object()) throw Error(Finding::kBadText, "expected a JSON object");
+  if (!twice.empty()) {
+    throw Error(Finding::kBadText, fmt::format("key '{}' occurs twice", Escaped(twice, 40)));
+  }
+  return json;
+}
+
+// Typed access to the members of one meta; each refusal names the key.
+class Fields {
+ public:
+  explicit Fields(const Json& json) : json_(json) {}
+
+  bool Has(const char* key) const { return json_.contains(key); }
+
+  uint64_t Count(const char* key, uint64_t least, uint64_t most = kMaxInt) const {
+    const Json& value = Need(key);
+    if (!value.is_number_integer()) throw WrongType(key, "an integer");
+    // Negative numbers are the only ones that nlohmann does not keep as unsigned.
+    if (!value.is_number_unsigned() || value.get<uint64_t>() < least ||
+        value.get<uint64_t>() > most) {
+      throw Error(Finding::kBadField,
+                  fmt::format("{} {} is not in {}..{}", key, value.dump(), least, most));
+    }
+    return value.get<uint64_t>();
+  }
+  // Written by `int` arithmetic that may come out at or below zero.
+  int64_t Signed(const char* key) const {
+    const Json& value = Need(key);
+    if (!value.is_number_integer()) throw WrongType(key, "an integer");
+    return value.get<int64_t>();
+  }
+  std::string Text(const char* key) const {
+    const Json& value = Need(key);
+    if (!value.is_string()) throw WrongType(key, "a string");
+    return value.get<std::string>();
+  }
+  std::string TextOr(const char* key, std::string otherwise) const {
+    return Has(key) ? Text(key) : otherwise;
+  }
+  bool Flag(const char* key) const {
+    if (!Has(key)) return false;
+    if (!json_[key].is_boolean()) throw WrongType(key, "true or false");
+    return json_[key].get<bool>();
+  }
+  void ExpectCount(const char* key, uint64_t expected, const char* because) const {
+    if (!Has(key)) return;
+    const uint64_t found = Count(key, 0, std::numeric_limits<uint64_t>::max());
+    if (found != expected) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("{} is {}, expected {} ({})", key, found, expected, because));
+    }
+  }
+
+ private:
+  const Json& Need(const char* key) const {
+    const auto at = json_.find(key);
+    if (at == json_.end()) {
+      throw Error(Finding::kBadField, fmt::format("required key '{}' is missing", key));
+    }
+    return *at;
+  }
+  static Error WrongType(const char* key, const char* expected) {
+    return {Finding::kBadText, fmt::format("{} is not {}", key, expected)};
+  }
+
+  const Json& json_;
+};
+
+std::string FileName(const Fields& fields, const char* key) {
+  std::string name = fields.Text(key);
+  if (!IsSafeRelativePath(name) || name.find('/') != name.npos) {
+    throw Error(Finding::kUnsafeName,
+                fmt::format("{} '{}' is not a plain file name", key, Escaped(name)));
+  }
+  return name;
+}
+
+DType DTypeOf(const Fields& fields) {
+  const uint64_t bytes = fields.Count("bytes_per_elem", 1);
+  if (bytes != 2 && bytes != 4) {
+    throw Error(Finding::kBadField, fmt::format("bytes_per_elem is {}, expected 2 or 4", bytes));
+  }
+  const std::string_view expected = bytes == 2 ? "fp16" : "fp32";
+  const std::string word = fields.TextOr("dtype", std::string(expected));
+  if (word != expected) {
+    throw Error(Finding::kInconsistent, fmt::format("dtype is '{}', but bytes_per_elem {} means {}",
+                                                    Escaped(word, 40), bytes, expected));
+  }
+  return bytes == 2 ? DType::kF16 : DType::kF32;
+}
+
+void ReadLogical(const Fields& fields, DumpMeta& meta) {
+  meta.begin = fields.Count("seq_start", 0);
+  meta.tokens = fields.Count("seq_len", 1);
+  meta.added = fields.Has("add") ? fields.Count("add", meta.tokens) : meta.tokens;
+  meta.quantised_cache = fields.Flag("quant_key") || fields.Flag("quant_value");
+  fields.ExpectCount("seq_end_exclusive", meta.end(), "seq_start + seq_len");
+  CheckedMul(meta.tokens, CheckedProduct({meta.kv_heads, meta.head_dim, 4}, "rows"), "rows");
+}
+
+// `used` as the engine computes it, but never more than the memory of one head.
+uint64_t HeadBytes(const Fields& fields, const char* used_key, const char* stride_key,
+                   uint64_t elements, uint64_t last_index, uint64_t unit) {
+  const uint64_t whole = CheckedMul(elements, unit, used_key);
+  const uint64_t stride = fields.Count(stride_key, 1, std::numeric_limits<int64_t>::max());
+  const uint64_t used = fields.Count(used_key, 1, std::numeric_limits<int64_t>::max());
+  if (used != std::min(whole, stride)) {
+    throw Error(Finding::kSizeMismatch, fmt::format("{} is {}, but the pack sizes make it {}",
+                                                    used_key, used, std::min(whole, stride)));
+  }
+  if (last_index >= used / unit) {
+    throw Error(Finding::kSizeMismatch,
+                fmt::format("{} {} is too small for the tokens used", stride_key, stride));
+  }
+  return used;
+}
+
+void ReadPacked(const Fields& fields, DumpMeta& meta) {
+  meta.is_packed = true;
+  meta.tokens = meta.added = fields.Count("used_seq_len", 1);
+  const uint64_t capacity = fields.Count("max_seq_len", 0);
+  const int64_t flash = fields.Signed("flash_upper_kv");
+  // The engine's own replacement where it runs without flash attention.
+  const uint64_t block = flash > 0      ? static_cast<uint64_t>(flash)
+                         : capacity > 0 ? capacity
+                                        : meta.tokens;
+  if (block > kMaxInt) {
+    throw Error(Finding::kBadField, fmt::format("flash_upper_kv {} is too large", block));
+  }
+  meta.pack = {.tokens = meta.tokens,
+               .head_dim = meta.head_dim,
+               .pack_h = fields.Count("pack_h", 1),
+               .pack_l = fields.Count("pack_l", 1),
+               .flash_block = block};
+  const PackGeometry& pack = meta.pack;
+  const uint64_t unit = Info(meta.dtype).block_bytes;
+  const uint64_t keys = KeyElements(pack), values = ValueElements(pack);
+  meta.key_head_bytes = HeadBytes(fields, "key_used_bytes", "key_stride_bytes", keys,
+                                  KeyIndex(pack, pack.tokens - 1, pack.head_dim - 1), unit);
+  meta.value_head_bytes = HeadBytes(fields, "value_used_bytes", "value_stride_bytes", values,
+                                    ValueIndex(pack, pack.tokens - 1, pack.head_dim - 1), unit);
+  CheckedMul(meta.kv_heads, meta.key_head_bytes, "packed keys");
+  CheckedMul(meta.kv_heads, meta.value_head_bytes, "packed values");
+}
+
+}  // namespace
+
+uint64_t DumpMeta::k_bytes() const {
+  return kv_heads * (is_packed ? key_head_bytes : tokens * head_dim * Info(dtype).block_bytes);
+}
+
+uint64_t DumpMeta::v_bytes() const {
+  return kv_heads * (is_packed ? value_head_bytes : tokens * head_dim * Info(dtype).block_bytes);
+}
+
+bool LooksLikeMeta(ByteSpan bytes) {
+  if (bytes.size() > kMaxMetaBytes) return false;
+  const std::string_view text = AsText(bytes);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == text.npos || text[first] != '{') return false;
+  const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
+  if (!json.is_object()) return false;
+  for (const char* key : {"layer_id", "kv_heads", "head_dim", "bytes_per_elem", "k_file"}) {
+    if (!json.contains(key)) return false;
+  }
+  return json.contains("seq_len") || json.contains("used_seq_len");
+}
+
+DumpMeta ParseMeta(ByteSpan bytes) {
+  if (bytes.size() > kMaxMetaBytes) {
+    throw Error(Finding::kLimit, fmt::format("a meta of {} bytes; the largest read is {}",
+                                             bytes.size(), kMaxMetaBytes));
+  }
+  const Json json = ParseObject(bytes);
+  const Fields fields(json);
+  DumpMeta meta;
+  meta.layer = static_cast<uint32_t>(fields.Count("layer_id", 0));
+  meta.kv_heads = static_cast<uint32_t>(fields.Count("kv_heads", 1));
+  meta.head_dim = static_cast<uint32_t>(fields.Count("head_dim", 1));
+  meta.dtype = DTypeOf(fields);
+  meta.stage = fields.TextOr("stage", "");
+  meta.run_id = fields.TextOr("run_id", "");
+  meta.k_file = FileName(fields, "k_file");
+  meta.v_file = FileName(fields, "v_file");
+  if (meta.k_file == meta.v_file) {
+    throw Error(Finding::kInconsistent,
+                fmt::format("k_file and v_file are both '{}'", Escaped(meta.k_file)));
+  }
+  const std::string layout = fields.TextOr("layout", "logical");
+  if (layout == "packed") {
+    ReadPacked(fields, meta);
+  } else if (layout == "logical") {
+    ReadLogical(fields, meta);
+  } else {
+    throw Error(Finding::kBadField,
+                fmt::format("layout '{}' is neither logical nor packed", Escaped(layout, 40)));
+  }
+  return meta;
+}
+
+std::string LogicalMetaText(const DumpMeta& meta) {
+  const nlohmann::ordered_json json = {
+      {"layer_id", meta.layer},
+      {"seq_start", meta.begin},
+      {"seq_len", meta.tokens},
+      {"seq_end_exclusive", meta.end()},
+      {"kv_heads", meta.kv_heads},
+      {"head_dim", meta.head_dim},
+      {"bytes_per_elem", Info(meta.dtype).block_bytes},
+      {"dtype", meta.dtype == DType::kF16 ? "fp16" : "fp32"},
+      {"add", meta.added},
+      {"tensor_seq_len", meta.added},
+      {"quant_key", false},
+      {"quant_value", false},
+      {"flash_attention", true},
+      {"stage", meta.stage},
+      {"run_id", meta.run_id},
+      {"k_file", meta.k_file},
+      {"v_file", meta.v_file},
+  };
+  // Run ids come from folder names, which need not be UTF-8.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace kv::mnn

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/registry.h"
+
+namespace kv::raw {
+
+// One axis of headerless data, outermost first. Letters: 2 (K, then V), L layers, B batch rows,
+// T and P tokens (both: the outer one counts pages, the inner one tokens of a page), H kv heads,
+// D dims of a head, C channels of undivided heads.
+struct Axis {
+  char letter;
+  std::optional<uint64_t> size;  // none: follows from the size of the file
+  bool operator==(const Axis&) const = default;
+};
+
+// What `--raw DTYPE:ORDER:SIZES` says. A preset is such a spec with a name.
+struct Spec {
+  std::string name;  // who says so, for messages: "--raw"
+  DType dtype = DType::kF16;
+  std::vector<Axis> axes;
+};
+
+// Throws kUsage naming the part that is wrong.
+Spec ParseSpec(std::string_view text);
+
+// The spec in the words of the flag.
+std::string Described(const Spec& spec);
+
+// Gives the open axis its size. Throws kSizeMismatch when `file_bytes` do not fit.
+Spec Resolve(Spec spec, uint64_t file_bytes);
+
+// Views of one file that is all elements of the spec, whose open axis follows from its size.
+// `batch` chooses the row of B. Throws kSizeMismatch, kUsage.
+Snapshot MakeSnapshot(Source source, const Spec& spec, uint64_t batch);
+
+// The reader: OpenOptions::raw is required.
+Snapshot OpenRaw(Source source, const OpenOptions& options);
+
+}  // namespace kv::raw

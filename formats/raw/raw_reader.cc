@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "formats/raw/raw.h"
+
+namespace kv::raw {
+namespace {
+
+// A piece per page lets the archive code each page as the rows that it is. Past this number the
+// bookkeeping would outgrow its use, and one piece with a two-level stride says the same.
+constexpr uint64_t kMaxPieces = 1 << 14;
+
+// An axis of the resolved spec in units of storage: elements, or blocks of them.
+struct Extent {
+  uint64_t size = 1;
+  uint64_t stride = 0;  // bytes
+  bool exists = false;
+  size_t depth = 0;  // 0 = outermost
+};
+
+class Extents {
+ public:
+  explicit Extents(const Spec& spec) {
+    const DTypeInfo& info = Info(spec.dtype);
+    uint64_t stride = info.block_bytes;
+    for (size_t i = spec.axes.size(); i-- > 0;) {
+      const bool innermost = i + 1 == spec.axes.size();
+      const uint64_t size = *spec.axes[i].size / (innermost ? info.block_elements : 1);
+      At(spec.axes[i].letter) = {size, stride, true, i};
+      stride *= size;  // no more than the file, which Resolve compared
+    }
+  }
+  const Extent& operator[](char letter) const { return extents_[static_cast<uint8_t>(letter)]; }
+
+ private:
+  Extent& At(char letter) { return extents_[static_cast<uint8_t>(letter)]; }
+  Extent extents_[128] = {};
+};
+
+KvTensor MakeTensor(const Spec& spec, const Extents& axes, const std::byte* data) {
+  const bool divided = axes['D'].exists;
+  const Extent& dim = divided ? axes['D'] : axes['C'];
+  const uint64_t units = dim.size;
+  KvTensor tensor{.dtype = spec.dtype,
+                  .heads = static_cast<uint32_t>(axes['H'].size),
+                  .head_dim = static_cast<uint32_t>(units * Info(spec.dtype).block_elements),
+                  .heads_known = divided,
+                  .pieces = {}};
+  // A missing head axis has one head; where it ends is where the next would begin.
+  const AxisStride head{axes['H'].exists ? axes['H'].stride : units * dim.stride};
+
+  const bool paged = axes['T'].exists && axes['P'].exists;
+  const bool page_is_outer = axes['P'].depth < axes['T'].depth;
+  const Extent& token =
+      !paged ? (axes['T'].exists ? axes['T'] : axes['P']) : (page_is_outer ? axes['T'] : axes['P']);
+  const Extent page = paged ? (page_is_outer ? axes['P'] : axes['T']) : Extent{};
+  if (page.stride == token.size * token.stride) {  // pages back to back are none
+    tensor.pieces.push_back({data, page.size * token.size, {token.stride}, head, {dim.stride}});
+    return tensor;
+  }
+  if (page.size > kMaxPieces) {
+    tensor.pieces.push_back({data,
+                             page.size * token.size,
+                             {token.stride, token.size, page.stride},
+                             head,
+                             {dim.stride}});
+    return tensor;
+  }
+  for (uint64_t p = 0; p < page.size; ++p) {
+    tensor.pieces.push_back(
+        {data + p * page.stride, token.size, {token.stride}, head, {dim.stride}});
+  }
+  return tensor;
+}
+
+}  // namespace
+
+Snapshot MakeSnapshot(Source source, const Spec& open_spec, uint64_t batch) {
+  const ByteSpan bytes = source.files.front().data->bytes();
+  const Spec spec = Resolve(open_spec, bytes.size());
+  const Extents axes(spec);
+  if (batch >= axes['B'].size) {
+    throw Error(Finding::kUsage, fmt::format("--batch {}, but {} has {} row{}", batch, spec.name,
+                                             axes['B'].size, axes['B'].size == 1 ? "" : "s"));
+  }
+  const std::byte* data = bytes.data() + batch * axes['B'].stride;
+  Snapshot snapshot;
+  snapshot.facts.emplace_back("layout", Described(spec));
+  if (axes['B'].size > 1) {
+    snapshot.notes.push_back({fmt::format("row {} of {} is read", batch, axes['B'].size), true});
+  }
+  for (uint64_t i = 0; i < axes['L'].size; ++i) {
+    LayerKv& layer = snapshot.layers.emplace_back();
+    layer.index = static_cast<uint32_t>(i);
+    const std::byte* at = data + i * axes['L'].stride;
+    layer.k = MakeTensor(spec, axes, at);
+    if (axes['2'].size == 2) layer.v = MakeTensor(spec, axes, at + axes['2'].stride);
+  }
+  snapshot.source = std::move(source);
+  return snapshot;
+}
+
+Snapshot OpenRaw(Source source, const OpenOptions& options) {
+  if (options.raw.empty()) {
+    throw Error(Finding::kUsage, "--from raw needs --raw DTYPE:ORDER:SIZES")
+        .Hint("e.g. --raw f16:2LTHD:2,32,?,8,128");
+  }
+  if (source.is_folder) {
+    throw Error(Finding::kUnsupportedKind, "is a folder; --raw describes one file");
+  }
+  return MakeSnapshot(std::move(source), ParseSpec(options.raw), options.batch);
+}
+
+}  // namespace kv::raw

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <charconv>
+#include <limits>
+
+#include "formats/raw/raw.h"
+#include "lib/base/checked.h"
+
+namespace kv::raw {
+namespace {
+
+constexpr std::string_view kLetters = "2LBTPHDC";
+// No model comes near it, and a slip of the order must not make billions of layers.
+constexpr uint64_t kMaxLayers = 1 << 16;
+constexpr std::string_view kHint =
+    "DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128; letters 2 (K, then V), L layers, B batch, "
+    "T tokens, P tokens of a page, H kv heads, D dims of a head, C channels (H x D)";
+
+Error Wrong(std::string message) {
+  Error error(Finding::kUsage, "--raw: " + message);
+  error.Hint(std::string(kHint));
+  return error;
+}
+
+// The largest size that an axis can have.
+uint64_t Most(char letter) {
+  switch (letter) {
+    case '2':
+      return 2;
+    case 'L':
+      return kMaxLayers;
+    case 'T':
+    case 'P':
+      return std::numeric_limits<uint64_t>::max();
+    default:
+      return std::numeric_limits<uint32_t>::max();
+  }
+}
+
+std::vector<std::string_view> Split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == text.npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+void CheckOrder(std::string_view order) {
+  if (order.empty()) throw Wrong("ORDER is empty");
+  const auto has = [&](char letter) { return order.find(letter) != order.npos; };
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (kLetters.find(order[i]) == kLetters.npos) {
+      throw Wrong(fmt::format("ORDER '{}': '{}' is not one of {}", Escaped(order, 40),
+                              Escaped(order.substr(i, 1)), kLetters));
+    }
+    if (order.find(order[i], i + 1) != order.npos) {
+      throw Wrong(fmt::format("ORDER '{}': '{}' occurs twice", order, order[i]));
+    }
+  }
+  if (!has('T') && !has('P')) throw Wrong(fmt::format("ORDER '{}' has no tokens (T)", order));
+  if (has('C') && (has('H') || has('D'))) {
+    throw Wrong(fmt::format("ORDER '{}': C stands for H and D together", order));
+  }
+  if (!has('C') && !has('D')) {
+    throw Wrong(fmt::format("ORDER '{}' has neither D (with or without H) nor C", order));
+  }
+}
+
+Axis ParseAxis(char letter, std::string_view text) {
+  if (text == "?") return {letter, std::nullopt};
+  uint64_t size = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), size);
+  if (failed != std::errc() || end != text.data() + text.size() || size == 0) {
+    throw Wrong(fmt::format("SIZES: '{}' for {} is neither a positive number nor '?'",
+                            Escaped(text, 40), letter));
+  }
+  if (size > Most(letter)) {
+    throw Wrong(fmt::format("SIZES: {} for {} is more than {}", size, letter, Most(letter)));
+  }
+  return {letter, size};
+}
+
+}  // namespace
+
+Spec ParseSpec(std::string_view text) {
+  const std::vector<std::string_view> parts = Split(text, ':');
+  if (parts.size() != 3) {
+    throw Wrong(fmt::format("'{}' has {} part{}, expected 3", Escaped(text, 60), parts.size(),
+                            parts.size() == 1 ? "" : "s"));
+  }
+  const std::optional<DType> dtype = ParseDType(parts[0]);
+  if (!dtype) throw Wrong(fmt::format("DTYPE '{}' is not an element type", Escaped(parts[0], 40)));
+  const std::string_view order = parts[1];
+  CheckOrder(order);
+  const std::vector<std::string_view> sizes = Split(parts[2], ',');
+  if (sizes.size() != order.size()) {
+    throw Wrong(fmt::format("SIZES '{}' has {} numbers for the {} letters of ORDER '{}'",
+                            Escaped(parts[2], 60), sizes.size(), order.size(), order));
+  }
+  Spec spec{.name = "--raw", .dtype = *dtype, .axes = {}};
+  bool open = false;
+  for (size_t i = 0; i < order.size(); ++i) {
+    spec.axes.push_back(ParseAxis(order[i], sizes[i]));
+    if (!spec.axes.back().size) {
+      if (open) throw Wrong(fmt::format("SIZES '{}': only one can be '?'", parts[2]));
+      open = true;
+    }
+  }
+  const uint32_t block = Info(*dtype).block_elements;
+  const Axis& inner = spec.axes.back();
+  if (block > 1) {
+    if (inner.letter != 'D' && inner.letter != 'C') {
+      throw Wrong(fmt::format("ORDER '{}': {} blocks run along D or C, which must come last", order,
+                              Name(*dtype)));
+    }
+    if (inner.size && *inner.size % block != 0) {
+      throw Wrong(fmt::format("SIZES: {} for {} is not a multiple of the {} block ({})",
+                              *inner.size, inner.letter, Name(*dtype), block));
+    }
+  }
+  return spec;
+}
+
+std::string Described(const Spec& spec) {
+  std::string order, sizes;
+  for (const Axis& axis : spec.axes) {
+    order += axis.letter;
+    if (!sizes.empty()) sizes += ',';
+    sizes += axis.size ? std::to_string(*axis.size) : "?";
+  }
+  return fmt::format("{}:{}:{}", Name(spec.dtype), order, sizes);
+}
+
+Spec Resolve(Spec spec, uint64_t file_bytes) {
+  const DTypeInfo& info = Info(spec.dtype);
+  uint64_t known = 1;
+  Axis* open = nullptr;
+  for (Axis& axis : spec.axes) {
+    if (axis.size) {
+      known = CheckedMul(known, *axis.size, spec.name + ": the product of the sizes");
+    } else {
+      open = &axis;
+    }
+  }
+  // Blocks hold several elements, so the step of the open axis is counted in blocks where it is
+  // the innermost one.
+  const bool counts_blocks = info.block_elements > 1 && open == &spec.axes.back();
+  const uint64_t blocks = counts_blocks ? known : known / info.block_elements;
+  const uint64_t step = CheckedMul(blocks, info.block_bytes, spec.name + ": the size in bytes");
+  if (open == nullptr) {
+    if (step != file_bytes) {
+      throw Error(Finding::kSizeMismatch, fmt::format("has {} bytes, the sizes of {} make it {}",
+                                                      file_bytes, spec.name, step));
+    }
+    return spec;
+  }
+  if (file_bytes == 0 || file_bytes % step != 0) {
+    throw Error(Finding::kSizeMismatch,
+                fmt::format("has {} bytes, not a multiple of the {} that one {} of {} takes "
+                            "({} bytes over)",
+                            file_bytes, step, open->letter, spec.name, file_bytes % step));
+  }
+  const uint64_t size = file_bytes / step * (counts_blocks ? info.block_elements : 1);
+  if (size > Most(open->letter)) {
+    throw Error(Finding::kSizeMismatch,
+                fmt::format("has {} bytes, which make {} {}; it cannot be more than {}", file_bytes,
+                            open->letter, size, Most(open->letter)));
+  }
+  open->size = size;
+  return spec;
+}
+
+}  // namespace kv::raw
