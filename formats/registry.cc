@@ -33,8 +33,10 @@ const FormatEntry* FindFormat(std::string_view id) {
 }
 
 const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options) {
-  if (!options.from.empty()) {
-    const FormatEntry* format = FindFormat(options.from);
+  const std::string_view from =
+      options.from.empty() && !options.raw.empty() ? "raw" : std::string_view(options.from);
+  if (!from.empty()) {
+    const FormatEntry* format = FindFormat(from);
     if (format != nullptr) return *format;
     throw Error(Finding::kUsage, fmt::format("unknown format '{}'", options.from))
         .Hint("'kvtool targets' lists the formats");
@@ -52,7 +54,7 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
     throw Error(Finding::kUnknownFormat, "no known format matches the content")
         .File(source.path)
         .Hint(
-            "give --from raw with --raw DTYPE:ORDER:SIZES for headerless data, or --from opaque to "
+            "give --raw DTYPE:ORDER:SIZES for headerless data, or --from opaque to "
             "archive the bytes as they are");
   }
   if (found.size() > 1) {

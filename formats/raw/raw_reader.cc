@@ -76,19 +76,24 @@ KvTensor MakeTensor(const Spec& spec, const Extents& axes, const std::byte* data
 
 }  // namespace
 
-Snapshot MakeSnapshot(Source source, const Spec& open_spec, uint64_t batch) {
+Snapshot MakeSnapshot(Source source, const Spec& open_spec, std::optional<uint64_t> batch) {
   const ByteSpan bytes = source.files.front().data->bytes();
   const Spec spec = Resolve(open_spec, bytes.size());
   const Extents axes(spec);
-  if (batch >= axes['B'].size) {
-    throw Error(Finding::kUsage, fmt::format("--batch {}, but {} has {} row{}", batch, spec.name,
-                                             axes['B'].size, axes['B'].size == 1 ? "" : "s"));
+  const uint64_t rows = axes['B'].size;
+  if (rows > 1 && !batch) {
+    throw Error(Finding::kUsage, fmt::format("{} has {} batch rows", spec.name, rows))
+        .Hint("choose one with --batch I");
   }
-  const std::byte* data = bytes.data() + batch * axes['B'].stride;
+  if (batch.value_or(0) >= rows) {
+    throw Error(Finding::kUsage, fmt::format("--batch {}, but {} has {} row{}", *batch, spec.name,
+                                             rows, rows == 1 ? "" : "s"));
+  }
+  const std::byte* data = bytes.data() + batch.value_or(0) * axes['B'].stride;
   Snapshot snapshot;
   snapshot.facts.emplace_back("layout", Described(spec));
-  if (axes['B'].size > 1) {
-    snapshot.notes.push_back({fmt::format("row {} of {} is read", batch, axes['B'].size), true});
+  if (rows > 1) {
+    snapshot.facts.emplace_back("batch row", fmt::format("{} of {}", *batch, rows));
   }
   for (uint64_t i = 0; i < axes['L'].size; ++i) {
     LayerKv& layer = snapshot.layers.emplace_back();

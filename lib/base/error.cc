@@ -26,7 +26,7 @@ constexpr FindingInfo kFindings[] = {
      "--head-dim D "
      "(one gives the other)."},
     {kUnknownFormat, kInvalidData, "no known format matches the bytes of the file",
-     "Formats are detected by content, never by name. Headerless data needs --from raw with --raw "
+     "Formats are detected by content, never by name. Headerless data needs --raw "
      "DTYPE:ORDER:SIZES; anything at all can be archived with --from opaque."},
     {kAmbiguousFormat, kInvalidData, "two readings of the same bytes fit",
      "The bytes can be parsed in more than one way. Choose one with --from or with the flag "

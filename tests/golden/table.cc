@@ -8,6 +8,8 @@ namespace kv::golden {
 void CheckWeightFiles(Run& run);
 void CheckWeightCases(Run& run);
 void CheckMnnH2o(Run& run);
+void CheckMnnDumps(Run& run);
+void CheckBlendMnnDump(Run& run);
 
 namespace {
 
@@ -15,7 +17,7 @@ constexpr Row kTable[] = {
     {"manifests", "*/manifest.json", "infinilm#made_with infinilm#source infinilm#tool*", nullptr,
      "read by the rows below"},
     {"mnn codec", "mnn/codec/*", "", CheckMnnCodec, ""},
-    {"mnn dumps", "mnn/dumps/*", "", nullptr, "the MNN reader"},
+    {"mnn dumps", "mnn/dumps/*", "", CheckMnnDumps, ""},
     {"mnn h2o", "mnn/h2o/*", "", CheckMnnH2o, ""},
     {"mnn schedule", "mnn/schedule/*", "", nullptr, "replay-lossless"},
     {"mnn gate", "mnn/gate/*", "", nullptr, "gate"},
@@ -36,7 +38,7 @@ constexpr Row kTable[] = {
     {"llama.cpp files", "blend/llamacpp/*", "blend#files=llama.cpp-seq-state", nullptr,
      "llama-state"},
     {"llama.cpp, bad", "blend/bad/llama_*", "blend#bad=bad/llama_*", nullptr, "llama-state"},
-    {"mnn dump of blend", "blend/mnn_dump/*", "blend#files=mnn-dump", nullptr, "the MNN reader"},
+    {"mnn dump of blend", "blend/mnn_dump/*", "blend#files=mnn-dump", CheckBlendMnnDump, ""},
     {"torch files", "blend/pt/*", "blend#files=torch* blend#files=pickle*", nullptr,
      "the torch reader"},
     {"torch, bad", "blend/bad/pt_* blend/bad/pickle_*", "blend#bad=bad/pt_* blend#bad=bad/pickle_*",

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/mnn/run_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace kv::mnn {
+namespace {
+
+std::string_view FolderOf(std::string_view name) {
+  const size_t slash = name.rfind('/');
+  return slash == name.npos ? std::string_view() : name.substr(0, slash);
+}
+
+std::string InFolder(std::string_view folder, const std::string& name) {
+  return folder.empty() ? name : fmt::format("{}/{}", folder, name);
+}
+
+std::string_view BaseOf(std::string_view name) { return name.substr(name.rfind('/') + 1); }
+
+// What the engine names its metas: a damaged file of this name is refused, not overlooked.
+bool IsNamedLikeMeta(std::string_view name) {
+  const std::string_view base = BaseOf(name);
+  return (base.starts_with("meta_t") || base.starts_with("packed_meta_")) &&
+         base.ends_with(".json");
+}
+
+bool IsMeta(const SourceFile& file) { return LooksLikeMeta(file.data->bytes()); }
+
+void ExpectOneRun(const Source& source, const std::vector<const SourceFile*>& metas) {
+  std::set<std::string> runs;
+  for (const SourceFile* meta : metas) runs.emplace(FolderOf(FolderOf(meta->name)));
+  if (runs.size() == 1) return;
+  std::vector<std::string> names;
+  for (const std::string& run : runs) names.push_back(run.empty() ? "." : Escaped(run));
+  throw Error(Finding::kAmbiguousFormat,
+              fmt::format("holds {} runs of dumps: {}", runs.size(), Listed(names)))
+      .Hint(fmt::format("name one of them, e.g. {}", source.path + "/" + names.back()));
+}
+
+const std::byte* BytesOfPart(const Source& source, const SourceFile& meta, const char* key,
+                             const std::string& name, uint64_t expected) {
+  const SourceFile* file = source.Find(InFolder(FolderOf(meta.name), name));
+  if (file == nullptr) {
+    throw Error(Finding::kMissingRecord,
+                fmt::format("{} '{}' is not in the folder", key, Escaped(name)))
+        .File(meta.data->name());
+  }
+  if (file->data->size() != expected) {
+    throw Error(file->data->size() < expected ? Finding::kTruncated : Finding::kSizeMismatch,
+                fmt::format("has {} bytes, {} makes it {}", file->data->size(), BaseOf(meta.name),
+                            expected))
+        .File(file->data->name());
+  }
+  return file->data->bytes().data();
+}
+
+Dump ReadDump(const Source& source, const SourceFile& file) {
+  Dump dump;
+  dump.file = &file;
+  try {
+    dump.meta = ParseMeta(file.data->bytes());
+  } catch (Error& error) {
+    throw error.File(file.data->name());
+  }
+  dump.k = BytesOfPart(source, file, "k_file", dump.meta.k_file, dump.meta.k_bytes());
+  dump.v = BytesOfPart(source, file, "v_file", dump.meta.v_file, dump.meta.v_bytes());
+  return dump;
+}
+
+void ExpectSameShape(const Dump& a, const Dump& b) {
+  const auto shape = [](const DumpMeta& m) {
+    return fmt::format("{} heads of {} {}", m.kv_heads, m.head_dim, Name(m.dtype));
+  };
+  if (shape(a.meta) != shape(b.meta)) {
+    throw Error(Finding::kInconsistent, fmt::format("{}, but {} says {}", shape(b.meta),
+                                                    BaseOf(a.file->name), shape(a.meta)))
+        .File(b.file->data->name());
+  }
+}
+
+// Marks a meta's files as used; every data file has one meta.
+void Use(const Dump& dump, std::set<std::string>& used) {
+  const std::string_view folder = FolderOf(dump.file->name);
+  used.insert(dump.file->name);
+  for (const std::string& part : {dump.meta.k_file, dump.meta.v_file}) {
+    if (!used.insert(InFolder(folder, part)).second) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("'{}' belongs to another meta already", Escaped(part)))
+          .File(dump.file->data->name());
+    }
+  }
+}
+
+void AddToLayer(Dump dump, LayerDumps& layer) {
+  if (!layer.logical.empty() || !layer.packed.empty()) {
+    const std::string_view known = FolderOf(layer.first().file->name);
+    if (known != FolderOf(dump.file->name)) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("layer {} is also in {}", dump.meta.layer, known))
+          .File(dump.file->data->name());
+    }
+    ExpectSameShape(layer.first(), dump);
+  }
+  (dump.meta.is_packed ? layer.packed : layer.logical).push_back(std::move(dump));
+}
+
+// A folder is one layer.
+void ExpectOneLayerPerFolder(const std::map<uint32_t, LayerDumps>& layers) {
+  std::map<std::string_view, uint32_t> folders;
+  for (const auto& [index, layer] : layers) {
+    const auto [at, is_new] = folders.emplace(FolderOf(layer.first().file->name), index);
+    if (!is_new) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("layer_id {} in the folder of layer {}", index, at->second))
+          .File(layer.first().file->data->name());
+    }
+  }
+}
+
+}  // namespace
+
+bool HoldsDumps(const Source& source) {
+  return std::any_of(source.files.begin(), source.files.end(), IsMeta);
+}
+
+RunDumps ReadRun(const Source& source) {
+  std::vector<const SourceFile*> metas;
+  for (const SourceFile& file : source.files) {
+    if (IsMeta(file) || IsNamedLikeMeta(file.name)) metas.push_back(&file);
+  }
+  if (metas.empty()) throw Error(Finding::kBadHeader, "no file is the meta of an MNN dump");
+  ExpectOneRun(source, metas);
+  RunDumps run;
+  std::set<std::string> used;
+  for (const SourceFile* file : metas) {
+    Dump dump = ReadDump(source, *file);
+    Use(dump, used);
+    LayerDumps& layer = run.layers[dump.meta.layer];
+    AddToLayer(std::move(dump), layer);
+  }
+  ExpectOneLayerPerFolder(run.layers);
+  for (const SourceFile& file : source.files) {
+    if (used.count(file.name) == 0) run.strangers.push_back(Escaped(file.name));
+  }
+  return run;
+}
+
+// "a, b, c and 4 more"
+std::string Listed(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 4;
+  const size_t shown = std::min(names.size(), kShown);
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+}  // namespace kv::mnn

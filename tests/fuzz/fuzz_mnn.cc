@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// One meta; when it parses and asks for little data, a folder that holds just that.
+#include "formats/mnn/meta.h"
+#include "formats/mnn/mnn.h"
+#include "lib/snapshot/layout.h"
+
+namespace {
+
+constexpr uint64_t kMostData = 1 << 16;
+
+void ReadFolder(const kv::mnn::DumpMeta& meta, kv::ByteSpan text) {
+  kv::Source source;
+  source.path = "run";
+  source.is_folder = true;
+  source.files.push_back({"a", kv::FileSource::FromBytes({text.begin(), text.end()}, "a")});
+  if (meta.k_file == "a" || meta.v_file == "a") return;
+  for (const auto& [name, bytes] :
+       {std::pair{meta.k_file, meta.k_bytes()}, std::pair{meta.v_file, meta.v_bytes()}}) {
+    source.files.push_back({name, kv::FileSource::FromBytes(kv::Bytes(bytes), name)});
+  }
+  std::sort(source.files.begin(), source.files.end(),
+            [](const kv::SourceFile& a, const kv::SourceFile& b) { return a.name < b.name; });
+  const kv::Snapshot snapshot = kv::mnn::OpenDump(std::move(source), {});
+  for (const kv::LayerKv& layer : snapshot.layers) {
+    kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kHeadTokenDim);
+    kv::Gather(*layer.v, 0, layer.v->tokens(), kv::Order::kTokenHeadDim);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const kv::ByteSpan text{reinterpret_cast<const std::byte*>(data), size};
+  try {
+    const kv::mnn::DumpMeta meta = kv::mnn::ParseMeta(text);
+    if (meta.k_bytes() <= kMostData && meta.v_bytes() <= kMostData) ReadFolder(meta, text);
+  } catch (const kv::Error&) {
+  }
+  return 0;
+}
