@@ -171,7 +171,7 @@ TEST_CASE("a capped update says so", "[mnn]") {
         "layer 0: dumps were capped: k_t0_4.bin holds the first 4 of its update's 70 tokens");
 }
 
-TEST_CASE("--layout chooses between logical and packed dumps", "[mnn]") {
+TEST_CASE("the layout option chooses between logical and packed dumps", "[mnn]") {
   const DumpFolder folder;
   folder.Logical("layer_3/", 0, 5, 10, 3);
   folder.Packed("layer_3/", 5, 3);
