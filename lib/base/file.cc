@@ -152,58 +152,23 @@ FileSource::~FileSource() {
   if (map_ != nullptr) ::munmap(map_, bytes_.size());
 }
 
+std::shared_ptr<const FileSource> FileSource::Slice(std::shared_ptr<const FileSource> whole,
+                                                    uint64_t offset, uint64_t size,
+                                                    std::string name) {
+  auto source = std::shared_ptr<FileSource>(new FileSource);
+  source->bytes_ = whole->bytes_.subspan(offset, size);
+  source->name_ = std::move(name);
+  source->whole_ = std::move(whole);
+  return source;
+}
+
 void FileSource::Drop(uint64_t offset, uint64_t size) const {
+  if (whole_ != nullptr) return whole_->Drop(whole_->OffsetOf(bytes_.data()) + offset, size);
   if (map_ == nullptr || size == 0) return;
   static const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t begin = offset / page * page;
   const uint64_t end = std::min<uint64_t>(offset + size, bytes_.size()) / page * page;
   if (end > begin) ::madvise(static_cast<char*>(map_) + begin, end - begin, MADV_DONTNEED);
-}
-
-Source Source::Open(const fs::path& path) {
-  Source source;
-  source.path = path.string();
-  std::error_code ignored;
-  if (path == "-" || !fs::is_directory(path, ignored)) {
-    source.files.push_back({path.filename().string(), FileSource::Open(path)});
-    return source;
-  }
-  source.is_folder = true;
-  try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path)) {
-      if (entry.is_symlink()) {
-        throw Error(Finding::kUnsafeName, "is a link inside a folder").File(entry.path().string());
-      }
-      if (!entry.is_regular_file()) continue;
-      source.files.push_back(
-          {fs::relative(entry.path(), path).generic_string(), FileSource::Open(entry.path())});
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw Error(Finding::kOpenFailed, error.code().message()).File(source.path);
-  }
-  std::sort(source.files.begin(), source.files.end(),
-            [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
-  return source;
-}
-
-uint64_t Source::total_bytes() const {
-  uint64_t total = 0;
-  for (const SourceFile& file : files) total += file.data->size();
-  return total;
-}
-
-const SourceFile* Source::Find(std::string_view name) const {
-  const auto at =
-      std::lower_bound(files.begin(), files.end(), name,
-                       [](const SourceFile& file, std::string_view n) { return file.name < n; });
-  return at != files.end() && at->name == name ? &*at : nullptr;
-}
-
-const SourceFile* Source::FileOf(const std::byte* p) const {
-  for (const SourceFile& file : files) {
-    if (file.data->Contains(p)) return &file;
-  }
-  return nullptr;
 }
 
 void DescriptorSink::Write(ByteSpan bytes) { WriteAll(descriptor_, bytes, name_); }

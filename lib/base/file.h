@@ -22,6 +22,9 @@ class FileSource {
   static std::shared_ptr<const FileSource> FromBytes(Bytes bytes, std::string name);
   // Maps an open descriptor's whole file and closes it.
   static std::shared_ptr<const FileSource> FromDescriptor(int descriptor, std::string name);
+  // A range of another source, which it keeps alive.
+  static std::shared_ptr<const FileSource> Slice(std::shared_ptr<const FileSource> whole,
+                                                 uint64_t offset, uint64_t size, std::string name);
   ~FileSource();
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
@@ -45,6 +48,7 @@ class FileSource {
   ByteSpan bytes_;
   Bytes owned_;
   void* map_ = nullptr;
+  std::shared_ptr<const FileSource> whole_;  // of a slice
 };
 
 struct SourceFile {
@@ -58,13 +62,25 @@ struct Source {
   bool is_folder = false;
   std::vector<SourceFile> files;  // sorted by name
 
-  // Throws kOpenFailed, kReadFailed; links inside a folder are refused (kUnsafeName).
+  // Throws kOpenFailed, kReadFailed; links inside a folder are refused (kUnsafeName). Of a folder
+  // with very many files the small ones share one spool: a process may have some 65,000 mappings,
+  // and an engine that dumps every decoded token writes more files than that.
   static Source Open(const std::filesystem::path& path);
 
   uint64_t total_bytes() const;
   const SourceFile* Find(std::string_view name) const;
-  // The file whose mapping holds `p`, or null.
+  // The file whose bytes hold `p`, or null. FileIndex answers many such questions.
   const SourceFile* FileOf(const std::byte* p) const;
+};
+
+// Finds the file of a source whose bytes hold an address. The source must outlive it unchanged.
+class FileIndex {
+ public:
+  explicit FileIndex(const Source& source);
+  const SourceFile* Find(const std::byte* p) const;  // or null
+
+ private:
+  std::vector<const SourceFile*> files_;  // by address
 };
 
 // Where bytes go, in order.

@@ -152,11 +152,12 @@ void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_
 
 std::vector<Region> RegionsOf(const Snapshot& snapshot) {
   std::vector<Region> regions;
+  const FileIndex files(snapshot.source);
   const auto add = [&](const LayerKv& layer, const KvTensor& tensor, bool is_value) {
     uint64_t token_begin = 0;
     for (const StridedPiece& piece : tensor.pieces) {
       const Order order = OrderOf(tensor, piece);
-      const SourceFile* file = snapshot.source.FileOf(piece.data);
+      const SourceFile* file = files.Find(piece.data);
       if (order != Order::kStorage && file != nullptr && piece.tokens > 0) {
         regions.push_back({.file = static_cast<size_t>(file - snapshot.source.files.data()),
                            .offset = file->data->OffsetOf(piece.data),

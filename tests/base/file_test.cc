@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/base/file.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "lib/base/error.h"
@@ -89,7 +91,13 @@ TEST_CASE("a folder source lists its files sorted and refuses links", "[file]") 
   CHECK(source.files[0].name == "a");
   CHECK(source.Find("b/2")->data->size() == 3);
   CHECK(source.Find("b") == nullptr);
-  CHECK(source.FileOf(source.files[1].data->bytes().data()) == &source.files[1]);
+  const FileIndex index(source);
+  for (const SourceFile& file : source.files) {
+    if (file.data->size() == 0) continue;
+    CHECK(index.Find(file.data->bytes().data()) == &file);
+    CHECK(index.Find(&file.data->bytes().back()) == &file);
+  }
+  CHECK(index.Find(nullptr) == nullptr);
   fs::create_symlink("a", dir / "in/link");
   REQUIRE_THROWS_AS(Source::Open(dir / "in"), Error);
 }
@@ -111,6 +119,34 @@ TEST_CASE("stored names must stay below their folder", "[file]") {
     CHECK(!IsSafeRelativePath(bad));
   }
   CHECK(!IsSafeRelativePath(std::string_view("a\0b", 3)));
+}
+
+TEST_CASE("a folder of very many files is read without a mapping for each", "[file]") {
+  const test::TempDir dir;
+  constexpr int kFiles = 5000;
+  const std::string large(100'000, 'x');
+  for (int i = 0; i < kFiles; ++i) {
+    dir.WriteFile(fmt::format("f{}", i), AsBytes(std::to_string(i)));
+  }
+  dir.WriteFile("empty", {});
+  dir.WriteFile("large", AsBytes(large));
+  const Source source = Source::Open(dir.path());
+  REQUIRE(source.files.size() == kFiles + 2);
+  for (int i = 0; i < kFiles; ++i) {
+    const SourceFile* file = source.Find(fmt::format("f{}", i));
+    REQUIRE(file != nullptr);
+    REQUIRE(AsText(file->data->bytes()) == std::to_string(i));
+    REQUIRE(file->data->name() == (dir / file->name).string());
+  }
+  CHECK(source.Find("empty")->data->size() == 0);
+  CHECK(AsText(source.Find("large")->data->bytes()) == large);
+  const FileIndex index(source);
+  for (const SourceFile& file : source.files) {
+    if (file.data->size() == 0) continue;
+    REQUIRE(index.Find(file.data->bytes().data()) == &file);
+    file.data->Drop(0, file.data->size());
+  }
+  CHECK(AsText(source.Find("f4999")->data->bytes()) == "4999");  // read again from the spool
 }
 
 }  // namespace kv

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "lib/base/file.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+// Folders with more files than this keep the small ones in a spool.
+constexpr size_t kMostMappings = 4096;
+constexpr uint64_t kSmallFile = 64 << 10;
+
+// Small files one after another in an unnamed temporary file, mapped once.
+class SmallFileSpool {
+ public:
+  // Whether the file was small enough; `place` is its index in the list for Finish.
+  bool Add(const fs::path& path, size_t place) {
+    const std::shared_ptr<const FileSource> file = FileSource::Open(path);
+    if (file->size() > kSmallFile) return false;
+    pending_.insert(pending_.end(), file->bytes().begin(), file->bytes().end());
+    parts_.push_back({path.string(), place, offset_, file->size()});
+    offset_ += file->size();
+    if (pending_.size() >= kFlushBytes) Flush();
+    return true;
+  }
+
+  void Finish(std::vector<SourceFile>& files) {
+    Flush();
+    const auto whole = FileSource::FromDescriptor(std::exchange(descriptor_, -1), "spool");
+    for (Part& part : parts_) {
+      files[part.place].data =
+          FileSource::Slice(whole, part.offset, part.size, std::move(part.name));
+    }
+  }
+
+  SmallFileSpool() : descriptor_(OpenSpool()) {}
+  ~SmallFileSpool() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  SmallFileSpool(const SmallFileSpool&) = delete;
+  SmallFileSpool& operator=(const SmallFileSpool&) = delete;
+
+ private:
+  static constexpr size_t kFlushBytes = 1 << 20;
+  struct Part {
+    std::string name;
+    size_t place;
+    uint64_t offset, size;
+  };
+
+  void Flush() {
+    DescriptorSink(descriptor_, "temporary spool file").Write(pending_);
+    pending_.clear();
+  }
+
+  int descriptor_;
+  uint64_t offset_ = 0;
+  Bytes pending_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace
+
+Source Source::Open(const fs::path& path) {
+  Source source;
+  source.path = path.string();
+  std::error_code ignored;
+  if (path == "-" || !fs::is_directory(path, ignored)) {
+    source.files.push_back({path.filename().string(), FileSource::Open(path)});
+    return source;
+  }
+  source.is_folder = true;
+  std::vector<fs::path> paths;
+  try {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path)) {
+      if (entry.is_symlink()) {
+        throw Error(Finding::kUnsafeName, "is a link inside a folder").File(entry.path().string());
+      }
+      if (entry.is_regular_file()) paths.push_back(entry.path());
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw Error(Finding::kOpenFailed, error.code().message()).File(source.path);
+  }
+  std::optional<SmallFileSpool> spool;
+  if (paths.size() > kMostMappings) spool.emplace();
+  for (const fs::path& file : paths) {
+    const std::string name = file.lexically_relative(path).generic_string();
+    if (spool && spool->Add(file, source.files.size())) {
+      source.files.push_back({name, nullptr});
+    } else {
+      source.files.push_back({name, FileSource::Open(file)});
+    }
+  }
+  if (spool) spool->Finish(source.files);
+  std::sort(source.files.begin(), source.files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
+  return source;
+}
+
+uint64_t Source::total_bytes() const {
+  uint64_t total = 0;
+  for (const SourceFile& file : files) total += file.data->size();
+  return total;
+}
+
+const SourceFile* Source::Find(std::string_view name) const {
+  const auto at =
+      std::lower_bound(files.begin(), files.end(), name,
+                       [](const SourceFile& file, std::string_view n) { return file.name < n; });
+  return at != files.end() && at->name == name ? &*at : nullptr;
+}
+
+const SourceFile* Source::FileOf(const std::byte* p) const {
+  for (const SourceFile& file : files) {
+    if (file.data->Contains(p)) return &file;
+  }
+  return nullptr;
+}
+
+FileIndex::FileIndex(const Source& source) {
+  files_.reserve(source.files.size());
+  for (const SourceFile& file : source.files) {
+    if (file.data->size() > 0) files_.push_back(&file);
+  }
+  std::sort(files_.begin(), files_.end(), [](const SourceFile* a, const SourceFile* b) {
+    return a->data->bytes().data() < b->data->bytes().data();
+  });
+}
+
+const SourceFile* FileIndex::Find(const std::byte* p) const {
+  const auto after = std::upper_bound(
+      files_.begin(), files_.end(), p,
+      [](const std::byte* q, const SourceFile* f) { return q < f->data->bytes().data(); });
+  if (after == files_.begin()) return nullptr;
+  const SourceFile* file = *(after - 1);
+  return file->data->Contains(p) ? file : nullptr;
+}
+
+}  // namespace kv

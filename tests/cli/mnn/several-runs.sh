@@ -1,0 +1,1 @@
+"$KVTOOL" inspect "$TESTDATA/golden/mnn/dumps"
