@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "formats/llama_state/llama_state.h"
 #include "formats/mnn/mnn.h"
 #include "formats/raw/raw.h"
 
@@ -14,6 +15,12 @@ namespace {
 
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
+    {"llama-state", "llama.cpp session and sequence files",
+     "heads: --gguf, --kv-heads or --head-dim", llama_state::Probe, llama_state::Open, nullptr},
+    {"llama-seq-blob", "llama_state_seq_get_data in memory", "--from; heads as llama-state",
+     nullptr, llama_state::OpenSeqBlob, nullptr},
+    {"llama-ctx-blob", "llama_state_get_data in memory", "--from; heads as llama-state", nullptr,
+     llama_state::OpenCtxBlob, nullptr},
     {"mnn-dump", "MNN dump folders, logical and packed", "", mnn::ProbeDump, mnn::OpenDump,
      mnn::WriteDump},
     {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES", nullptr,

@@ -11,28 +11,23 @@
 namespace kv {
 namespace {
 
-void Divide(KvTensor& tensor, uint32_t kv_heads, uint32_t head_dim, const LayerKv& layer,
-            char which) {
-  if (tensor.heads_known) return;
+// Divides a row of `tensor` into heads; zeros are unknown, and one gives the other.
+void Divide(KvTensor& tensor, uint32_t heads, uint32_t head_dim) {
+  if (tensor.heads_known || (heads == 0 && head_dim == 0)) return;
   const uint64_t channels = tensor.channels();
-  if (kv_heads == 0 && head_dim != 0 && channels % head_dim == 0) {
-    kv_heads = static_cast<uint32_t>(channels / head_dim);
-  }
-  if (kv_heads == 0 || channels % kv_heads != 0 ||
-      (head_dim != 0 && uint64_t{kv_heads} * head_dim != channels)) {
+  const DTypeInfo& info = Info(tensor.dtype);
+  if (heads == 0) heads = static_cast<uint32_t>(channels / head_dim);
+  if (head_dim == 0) head_dim = static_cast<uint32_t>(channels / std::max(heads, 1u));
+  if (uint64_t{heads} * head_dim != channels) {
     throw Error(Finding::kInconsistent,
                 fmt::format("rows of {} channels do not divide into {} heads of {}", channels,
-                            kv_heads, head_dim == 0 ? "equal size" : std::to_string(head_dim)))
-        .In(fmt::format("layer {} {}", layer.index, which));
+                            heads, head_dim));
   }
-  head_dim = static_cast<uint32_t>(channels / kv_heads);
-  const DTypeInfo& info = Info(tensor.dtype);
   if (head_dim % info.block_elements != 0) {
     throw Error(Finding::kInconsistent,
-                fmt::format("heads of {} do not hold whole {} blocks", head_dim, info.name))
-        .In(fmt::format("layer {} {}", layer.index, which));
+                fmt::format("heads of {} do not hold whole {} blocks", head_dim, info.name));
   }
-  tensor.heads = kv_heads;
+  tensor.heads = heads;
   tensor.head_dim = head_dim;
   tensor.heads_known = true;
   for (StridedPiece& piece : tensor.pieces) {
@@ -40,6 +35,71 @@ void Divide(KvTensor& tensor, uint32_t kv_heads, uint32_t head_dim, const LayerK
     KV_ASSERT(piece.dim.group == UINT64_MAX);
     piece.head = {piece.dim.step * tensor.units_per_head()};
   }
+}
+
+void DivideLayer(const ModelGeometry::Layer& shape, LayerKv& layer) {
+  const std::string_view name = layer.label;
+  const auto in = [&](char which) {
+    return name.empty() ? fmt::format("layer {} {}", layer.index, which)
+                        : fmt::format("layer {} ({}) {}", layer.index, name, which);
+  };
+  const bool is_latent = shape.latent_dim != 0 && layer.k.channels() == shape.latent_dim;
+  try {
+    if (is_latent) {
+      Divide(layer.k, 1, shape.latent_dim);
+    } else {
+      Divide(layer.k, shape.kv_heads, shape.k_dim);
+    }
+  } catch (Error& error) {
+    throw error.In(in('K'));
+  }
+  if (!layer.v || !layer.k.heads_known) return;
+  try {
+    // K and V of a layer have the same heads; only their sizes may differ.
+    Divide(*layer.v, layer.k.heads, is_latent ? 0 : shape.v_dim);
+  } catch (Error& error) {
+    throw error.In(in('V'));
+  }
+}
+
+// The model's layers that own a cache, in the order in which the snapshot stores theirs.
+struct StoredLayers {
+  std::vector<ModelGeometry::Layer> shapes;
+  std::vector<size_t> numbers;  // in the model; empty if the order is not certain
+};
+
+bool SameShape(const ModelGeometry::Layer& a, const ModelGeometry::Layer& b) {
+  return a.kv_heads == b.kv_heads && a.k_dim == b.k_dim && a.v_dim == b.v_dim &&
+         a.latent_dim == b.latent_dim;
+}
+
+StoredLayers InStoredOrder(const ModelGeometry& geometry, const Snapshot& snapshot) {
+  StoredLayers stored;
+  for (size_t i = 0; i < geometry.layers.size(); ++i) {
+    if (geometry.layers[i].has_kv) stored.numbers.push_back(i);
+  }
+  const auto is_swa = [](const LayerKv& layer) { return layer.group == "swa"; };
+  const auto swa = std::count_if(snapshot.layers.begin(), snapshot.layers.end(), is_swa);
+  if (swa != 0) {
+    const auto first_swa =
+        std::stable_partition(stored.numbers.begin(), stored.numbers.end(),
+                              [&](size_t i) { return !geometry.layers[i].sliding; });
+    const bool fits = stored.numbers.end() - first_swa == swa;
+    for (size_t i : stored.numbers) stored.shapes.push_back(geometry.layers[i]);
+    if (fits || stored.shapes.empty()) return stored;
+    // The window pattern is the architecture's own; where all layers are alike it does not matter.
+    const auto& first = stored.shapes[0];
+    const auto differs = [&](const auto& shape) { return !SameShape(shape, first); };
+    if (std::any_of(stored.shapes.begin(), stored.shapes.end(), differs)) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("{} has {} layers with a sliding window, the snapshot holds {}",
+                              geometry.source, stored.numbers.end() - first_swa, swa));
+    }
+    stored.numbers.clear();
+    return stored;
+  }
+  for (size_t i : stored.numbers) stored.shapes.push_back(geometry.layers[i]);
+  return stored;
 }
 
 }  // namespace
@@ -84,29 +144,26 @@ const LayerKv* Snapshot::Find(uint32_t index) const {
 }
 
 void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot) {
-  std::vector<ModelGeometry::Layer> with_kv;  // files store only layers that own a cache
-  for (const ModelGeometry::Layer& layer : geometry.layers) {
-    if (layer.has_kv) with_kv.push_back(layer);
-  }
-  if (!with_kv.empty() && with_kv.size() != snapshot.layers.size()) {
+  const StoredLayers stored = InStoredOrder(geometry, snapshot);
+  const bool per_layer = !stored.shapes.empty();
+  if (per_layer && stored.shapes.size() != snapshot.layers.size()) {
     throw Error(Finding::kInconsistent,
                 fmt::format("{} has {} layers with a cache, the snapshot holds {}", geometry.source,
-                            with_kv.size(), snapshot.layers.size()))
-        .File(snapshot.source.path);
+                            stored.shapes.size(), snapshot.layers.size()));
   }
   for (size_t i = 0; i < snapshot.layers.size(); ++i) {
     LayerKv& layer = snapshot.layers[i];
-    ModelGeometry::Layer shape = with_kv.empty() ? geometry.uniform : with_kv[i];
-    if (geometry.uniform.kv_heads != 0) shape.kv_heads = geometry.uniform.kv_heads;
-    if (geometry.uniform.k_dim != 0) shape.k_dim = geometry.uniform.k_dim;
-    if (geometry.uniform.v_dim != 0) shape.v_dim = geometry.uniform.v_dim;
-    if (shape.kv_heads == 0 && shape.k_dim == 0) continue;
-    try {
-      Divide(layer.k, shape.kv_heads, shape.k_dim, layer, 'K');
-      if (layer.v) Divide(*layer.v, layer.k.heads, 0, layer, 'V');
-    } catch (Error& error) {
-      throw error.File(snapshot.source.path);
+    ModelGeometry::Layer shape = geometry.uniform;
+    if (per_layer) {
+      // Flags win over the model file.
+      shape = stored.shapes[i];
+      if (geometry.uniform.kv_heads != 0) shape.kv_heads = geometry.uniform.kv_heads;
+      if (geometry.uniform.k_dim != 0) shape.k_dim = geometry.uniform.k_dim;
+      if (geometry.uniform.v_dim != 0) shape.v_dim = geometry.uniform.v_dim;
+      if (layer.label.empty() && !stored.numbers.empty())
+        layer.label = fmt::format("blk.{}", stored.numbers[i]);
     }
+    DivideLayer(shape, layer);
   }
 }
 

@@ -118,19 +118,24 @@ struct ModelGeometry {
   std::string architecture;
   struct Layer {
     uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;  // 0 = unknown
-    bool has_kv = true;
+    bool has_kv = true;                           // false: recurrent, or borrows another layer's
     bool sliding = false;
+    // Latent attention (MLA): where a K row has just this width it is one vector for all heads.
+    uint32_t latent_dim = 0;
   };
   std::vector<Layer> layers;  // empty when only the uniform values are known
   Layer uniform;              // from --kv-heads / --head-dim
-  uint32_t query_heads = 0;
-  double rope_base = 0;  // 0 = unknown
+  uint32_t query_heads = 0;   // of the first layer with a cache; 0 = unknown
+  double rope_base = 0;       // 0 = unknown
   uint32_t rope_dims = 0;
-  std::string rope_style;  // "neox", "gptj" or empty
+  std::string rope_style;  // "neox" (pairs i, i+d/2), "gptj" (pairs 2i, 2i+1) or empty
 };
 
-// Divides the rows of every layer into heads. One of kv_heads and head_dim gives the other. Throws
-// kGeometryMissing when neither is known, kInconsistent when they do not divide a row.
+// Divides the rows of every layer into heads; tensors whose heads are known stay as they are, so a
+// second call changes nothing. One of kv_heads and head_dim gives the other; where neither is known
+// rows stay whole. With per-layer geometry, layers are labelled with the model's own numbers
+// ("blk.7") and matched cache by cache: sliding-window layers to the group "swa". Throws
+// kInconsistent when layer counts differ or heads do not divide a row.
 void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot);
 
 // Throws kGeometryMissing, naming the flags, unless every layer's heads are known.

@@ -8,5 +8,7 @@ namespace kv::golden {
 
 // The checks that rows of the table name, each in the file of its area.
 void CheckMnnCodec(Run& run);
+void CheckLlamaFiles(Run& run);
+void CheckLlamaBad(Run& run);
 
 }  // namespace kv::golden

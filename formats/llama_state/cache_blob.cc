@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/llama_state/cache_blob.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kv::llama_state {
+namespace {
+
+struct GgmlType {
+  int32_t id;
+  DType dtype;
+};
+constexpr GgmlType kGgmlTypes[] = {
+    {0, DType::kF32},  {1, DType::kF16},     {2, DType::kQ4_0},
+    {3, DType::kQ4_1}, {6, DType::kQ5_0},    {7, DType::kQ5_1},
+    {8, DType::kQ8_0}, {20, DType::kIQ4_NL}, {30, DType::kBF16},
+};
+
+// Reads a field and refuses it, with the field's own offset, unless it lies in [low, high].
+uint32_t ReadBetween(ByteReader& in, std::string_view field, uint32_t low, uint32_t high) {
+  const uint64_t at = in.offset();
+  const uint32_t value = in.U32(field);
+  if (value >= low && value <= high) return value;
+  throw Error(Finding::kBadField,
+              fmt::format("{} is {}, expected {} to {}", field, value, low, high))
+      .At(at);
+}
+
+uint32_t CheckedChannels(uint64_t elements, uint64_t at) {
+  if (elements > 0 && elements <= kMaxRowElements) return static_cast<uint32_t>(elements);
+  throw Error(Finding::kLimit,
+              fmt::format("a row of {} values, expected 1 to {}", elements, kMaxRowElements))
+      .At(at);
+}
+
+// The head of one K or plain V part: type, bytes of one cell.
+RowShape ReadRowShape(ByteReader& in) {
+  const DType dtype = ReadType(in);
+  const DTypeInfo& info = Info(dtype);
+  const uint64_t at = in.offset();
+  const uint64_t row_bytes = in.U64("row size");
+  if (row_bytes % info.block_bytes != 0) {
+    throw Error(Finding::kBadField, fmt::format("row size {} is not whole {} blocks of {} bytes",
+                                                row_bytes, info.name, info.block_bytes))
+        .At(at);
+  }
+  const uint64_t blocks = row_bytes / info.block_bytes;
+  return {dtype, CheckedChannels(std::min(blocks, kMaxRowElements + 1) * info.block_elements, at)};
+}
+
+// The head of one transposed V part: type, bytes of one element, elements of a row.
+RowShape ReadTransposedShape(ByteReader& in) {
+  const uint64_t type_at = in.offset();
+  const DType dtype = ReadType(in);
+  const DTypeInfo& info = Info(dtype);
+  if (IsBlockQuantised(dtype)) {
+    throw Error(Finding::kBadField, fmt::format("transposed V of type {}", info.name)).At(type_at);
+  }
+  const uint32_t bytes = info.block_bytes;
+  ReadBetween(in, "element size", bytes, bytes);
+  const uint64_t at = in.offset();
+  return {dtype, CheckedChannels(in.U32("row width"), at)};
+}
+
+uint64_t RowBytes(const RowShape& shape) {
+  const DTypeInfo& info = Info(shape.dtype);
+  return uint64_t{shape.channels} / info.block_elements * info.block_bytes;
+}
+
+// The parts of all layers, K or V, of one stream. `shapes` is filled by the first stream that has
+// cells; the others must agree.
+void ReadParts(ByteReader& in, char which, bool transposed, uint32_t layers, uint32_t cells,
+               bool first, std::vector<RowShape>& shapes, std::vector<uint64_t>& offsets) {
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const uint64_t at = in.offset();
+    try {
+      const RowShape shape = transposed ? ReadTransposedShape(in) : ReadRowShape(in);
+      if (first) {
+        shapes.push_back(shape);
+      } else if (shape != shapes[layer]) {
+        throw Error(Finding::kInconsistent, "row type or size differs from the first stream's")
+            .At(at);
+      }
+      offsets.push_back(in.offset());
+      in.Skip(cells * RowBytes(shape), "data");  // 2^32 cells of < 2^27 bytes cannot overflow
+    } catch (Error& error) {
+      throw error.In(fmt::format("layer {} {}", layer, which));
+    }
+  }
+}
+
+// Cells of one stream. In a sequence file all carry the id of that one sequence.
+void CheckCells(ByteReader& in, uint32_t cells, const Layout& layout, Scope scope) {
+  std::optional<int32_t> sequence;
+  for (uint32_t i = 0; i < cells; ++i) {
+    const uint64_t at = in.offset();
+    const CellRecord cell = ReadCell(in, layout, scope);
+    if (scope != Scope::kSequence || cell.ids.empty()) continue;
+    const auto id = LoadLE<int32_t>(cell.ids.data());
+    if (sequence && *sequence != id) {
+      throw Error(Finding::kBadField,
+                  fmt::format("cell {} belongs to sequence {}, the first to {}", i, id, *sequence))
+          .At(at);
+    }
+    sequence = id;
+  }
+}
+
+void ReadStream(ByteReader& in, const Layout& layout, Scope scope, Cache& cache) {
+  Stream& stream = cache.streams.emplace_back();
+  stream.cells = in.U32("cell count");
+  stream.cells_offset = in.offset();
+  if (stream.cells == 0 && layout.has_streams) return;
+  CheckCells(in, stream.cells, layout, scope);
+  const bool first = cache.k.empty();
+  const uint64_t at = in.offset();
+  const bool transposed = ReadBetween(in, "v_trans", 0, 1) != 0;
+  const uint32_t layers = ReadBetween(in, "layer count", 1, kMaxLayers);
+  if (!first && (transposed != cache.v_transposed || layers != cache.k.size())) {
+    throw Error(Finding::kInconsistent, "v_trans or layer count differs from the first stream's")
+        .At(at);
+  }
+  cache.v_transposed = transposed;
+  ReadParts(in, 'K', false, layers, stream.cells, first, cache.k, stream.k_offsets);
+  if (!cache.has_v) return;
+  ReadParts(in, 'V', transposed, layers, stream.cells, first, cache.v, stream.v_offsets);
+}
+
+void ReadCache(ByteReader& in, const Layout& layout, Scope scope, Cache& cache) {
+  const uint32_t streams = layout.has_streams ? ReadBetween(in, "stream count", 1, kMaxStreams) : 1;
+  uint32_t used = 0;
+  for (uint32_t i = 0; i < streams; ++i) {
+    const uint64_t at = in.offset();
+    try {
+      ReadStream(in, layout, scope, cache);
+      used += cache.streams.back().cells > 0;
+      if (scope == Scope::kSequence && used > 1) {
+        throw Error(Finding::kBadField, "a second stream with cells in the state of one sequence")
+            .At(at);
+      }
+    } catch (Error& error) {
+      if (streams > 1) error.In(fmt::format("stream {}", i));
+      throw;
+    }
+  }
+}
+
+bool HasCells(const Cache& cache) {
+  return std::any_of(cache.streams.begin(), cache.streams.end(),
+                     [](const Stream& stream) { return stream.cells > 0; });
+}
+
+// K and V parts whose place in the file was found.
+uint64_t PartsOf(std::span<const Cache> caches) {
+  uint64_t parts = 0;
+  for (const Cache& cache : caches) {
+    for (const Stream& stream : cache.streams)
+      parts += stream.k_offsets.size() + stream.v_offsets.size();
+  }
+  return parts;
+}
+
+Error LeftOver(const ByteReader& in) {
+  return Error(Finding::kTrailingBytes,
+               fmt::format("{} bytes follow the last cache", in.remaining()))
+      .At(in.offset());
+}
+
+}  // namespace
+
+std::string Layout::Word() const {
+  std::string word;
+  for (char letter : letters) {
+    if (!word.empty()) word += '/';
+    word += letter;
+  }
+  return extension != 0 ? word + "'" : word;
+}
+
+std::string Reading::Word() const {
+  std::string kinds;
+  bool all_v = true;
+  for (const Cache& cache : caches) {
+    kinds += kinds.empty() ? "-" : ",";
+    kinds += cache.has_v ? "kv" : "k";
+    all_v &= cache.has_v;
+  }
+  return all_v ? layout->Word() : layout->Word() + kinds;
+}
+
+DType ReadType(ByteReader& in) {
+  const uint64_t at = in.offset();
+  const int32_t id = in.I32("type");
+  for (const GgmlType& type : kGgmlTypes) {
+    if (type.id == id) return type.dtype;
+  }
+  throw Error(Finding::kUnknownDtype, fmt::format("type {} is not a type of a KV cache", id))
+      .At(at);
+}
+
+CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope) {
+  const uint64_t at = in.offset();
+  const bool one = scope == Scope::kSequence;
+  const int32_t position = in.I32("cell position");
+  if (position < 0) {
+    throw Error(Finding::kBadField, fmt::format("cell position is {}", position)).At(at);
+  }
+  const uint32_t count = ReadBetween(in, "sequence ids of a cell", one ? layout.ids : 1,
+                                     one ? layout.ids : kMaxSequencesPerCell);
+  in.Skip(layout.extension, "cell extension");
+  const CellRecord cell{position, in.TakeArray(count, 4, "sequence ids")};
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto id = LoadLE<int32_t>(cell.ids.data() + 4 * i);
+    if (id < 0) throw Error(Finding::kBadField, fmt::format("sequence id is {}", id)).At(at);
+  }
+  return cell;
+}
+
+void Search::Failed(Error error, const Layout& layout, std::pair<uint64_t, uint64_t> reached) {
+  if (furthest && reached <= reached_) return;
+  reached_ = reached;
+  furthest = std::move(error.In("layout " + layout.Word()));
+}
+
+void Search::Try(ByteReader in, const Layout& layout, Scope scope) {
+  std::vector<Cache> none;
+  Extend(in, layout, scope, none);
+}
+
+void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
+                    std::vector<Cache>& before) {
+  for (const bool has_v : {true, false}) {
+    ByteReader at = in;
+    Cache cache{.has_v = has_v, .v_transposed = false, .k = {}, .v = {}, .streams = {}};
+    try {
+      ReadCache(at, layout, scope, cache);
+    } catch (Error& error) {
+      const uint64_t parts = PartsOf(before) + PartsOf({&cache, 1});
+      if (before.empty() || !cache.k.empty()) {
+        Failed(error, layout, {parts, error.offset().value_or(0)});
+      } else if (error.finding() == Finding::kTruncated && HasCells(cache)) {
+        Failed(error, layout, {parts, in.offset()});
+      } else {  // what follows a cache and does not begin like another is just left over
+        Failed(LeftOver(in), layout, {parts, in.offset()});
+      }
+      if (!layout.has_streams) return;
+      continue;
+    }
+    const bool is_empty = cache.k.empty();
+    before.push_back(std::move(cache));
+    if (at.at_end()) {
+      const auto same = [&](const Reading& reading) { return reading.caches == before; };
+      // An empty cache reads the same whatever its cells would have looked like.
+      if (std::none_of(readings.begin(), readings.end(), same))
+        readings.push_back({&layout, before});
+    } else {
+      partial_ends.push_back({at.offset(), before.size()});
+      if (before.size() < kMaxCaches) {
+        Extend(at, layout, scope, before);
+      } else {
+        Failed(LeftOver(at), layout, {PartsOf(before), at.offset()});
+      }
+    }
+    before.pop_back();
+    // Caches without V came long after the stream count; an empty one does not show the difference.
+    if (is_empty || !layout.has_streams) return;
+  }
+}
+
+std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
+  try {
+    RecurrentState state;
+    state.cells = in.U32("cell count");
+    // Sequence states carry no ids here; newer engines may come to write the one.
+    const uint32_t least = scope == Scope::kSequence ? 0 : 1;
+    const uint32_t most = scope == Scope::kSequence ? 1 : kMaxSequencesPerCell;
+    for (uint32_t i = 0; i < state.cells; ++i) {
+      if (in.I32("position") < 0) return std::nullopt;
+      in.TakeArray(ReadBetween(in, "sequence ids", least, most), 4, "sequence ids");
+    }
+    ReadBetween(in, "s_trans", 0, 0);
+    state.layers = ReadBetween(in, "layer count", 1, kMaxLayers);
+    // Layers without a state are skipped silently: the end of the bytes ends the list, first all R
+    // (convolution), then all S, which is the wider.
+    std::vector<uint32_t> widths;
+    while (!in.at_end()) {
+      const RowShape shape = ReadRowShape(in);
+      if (shape.dtype != DType::kF32) return std::nullopt;
+      in.Skip(state.cells * RowBytes(shape), "state");
+      widths.push_back(shape.channels);
+    }
+    state.states = static_cast<uint32_t>(widths.size() / 2);
+    if (widths.empty() || widths.size() % 2 != 0 || state.states > state.layers)
+      return std::nullopt;
+    for (size_t i = 0; i < state.states; ++i) {
+      if (widths[i] >= widths[state.states + i]) return std::nullopt;
+    }
+    return state;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace kv::llama_state

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/dtype.h"
+
+namespace kv::llama_state {
+
+inline constexpr uint32_t kMaxStreams = 256;
+inline constexpr uint32_t kMaxSequencesPerCell = 256;
+inline constexpr uint32_t kMaxLayers = 4096;
+inline constexpr uint64_t kMaxRowElements = uint64_t{1} << 24;
+inline constexpr size_t kMaxCaches = 3;  // full attention, index, sliding window
+
+enum class Scope { kContext, kSequence };
+
+// How one family of builds wrote the bytes. Several rows of FORMAT.md's table can share them.
+struct Layout {
+  std::string_view letters;     // "AB": the names of these bytes
+  bool has_streams = true;      // a stream count in front of each cache
+  bool has_outputs = false;     // SESSION: output rows, logits, embeddings before the caches
+  uint32_t extension = 0;       // bytes per cell between the id count and the ids
+  uint32_t ids = 1;             // SEQ: sequence ids per cell
+  std::string_view written_by;  // for people
+
+  // "A/B", "D'": what --layout takes. The prime says that cells have an extension.
+  std::string Word() const;
+};
+
+// Type and width of the rows of one layer, the same in every stream.
+struct RowShape {
+  DType dtype = DType::kF16;
+  uint32_t channels = 0;
+  bool operator==(const RowShape&) const = default;
+};
+
+// Where one stream's parts lie in the file.
+struct Stream {
+  uint32_t cells = 0;
+  uint64_t cells_offset = 0;
+  std::vector<uint64_t> k_offsets, v_offsets;  // per layer
+  bool operator==(const Stream&) const = default;
+};
+
+// One attention cache.
+struct Cache {
+  bool has_v = true;
+  bool v_transposed = false;
+  std::vector<RowShape> k, v;  // per layer; empty if every stream is
+  std::vector<Stream> streams;
+  bool operator==(const Cache&) const = default;
+};
+
+// One complete way to read the caches of a file.
+struct Reading {
+  const Layout* layout = nullptr;
+  std::vector<Cache> caches;
+
+  // The layout's word, and where a cache has no V, which: "E", "E-k", "E-kv,k".
+  std::string Word() const;
+};
+
+// All readings of the rest of a file under one layout, checked as strictly as the format allows
+// without looking at tensor data. Failures that got far are kept to report when nothing fits.
+class Search {
+ public:
+  // Adds what fits to `readings`.
+  void Try(ByteReader in, const Layout& layout, Scope scope);
+  // A failure that had `reached` so many K and V parts and that offset.
+  void Failed(Error error, const Layout& layout, std::pair<uint64_t, uint64_t> reached);
+
+  std::vector<Reading> readings;
+  // Where whole caches had been read and bytes were left.
+  struct PartialEnd {
+    uint64_t offset;
+    size_t caches;
+  };
+  std::vector<PartialEnd> partial_ends;
+  std::optional<Error> furthest;
+
+ private:
+  std::pair<uint64_t, uint64_t> reached_;
+
+  void Extend(const ByteReader& in, const Layout& layout, Scope scope, std::vector<Cache>& before);
+};
+
+// One cell record at a time: position, then the ids.
+struct CellRecord {
+  int32_t position;
+  ByteSpan ids;  // i32 each
+};
+CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope);
+
+// ggml's number of a cache type. Throws kUnknownDtype.
+DType ReadType(ByteReader& in);
+
+// A recurrent state (Mamba, RWKV) that ends where `in` ends, if the bytes are one.
+struct RecurrentState {
+  uint32_t cells = 0, layers = 0, states = 0;
+};
+std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope);
+
+}  // namespace kv::llama_state

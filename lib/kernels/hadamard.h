@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kv {
+
+// Multiplies each run of `size` values (a power of two that divides `count`) by the orthonormal
+// Sylvester matrix H_size / sqrt(size), H_1 = 1, H_2n = [[H_n, H_n], [H_n, -H_n]], in place. The
+// matrix is symmetric and its own inverse. Any alignment; equal on every SIMD target.
+void Hadamard(float* values, size_t count, uint32_t size) noexcept;
+
+namespace ref {
+void Hadamard(float* values, size_t count, uint32_t size) noexcept;
+}  // namespace ref
+
+}  // namespace kv
