@@ -71,6 +71,7 @@ class ByteReader {
   // Throws kTrailingBytes unless everything was read.
   void ExpectEnd(std::string_view what) const;
 
+  ByteSpan rest() const { return bytes_.subspan(position_); }
   uint64_t remaining() const { return bytes_.size() - position_; }
   uint64_t offset() const { return base_ + position_; }  // in the file
   bool at_end() const { return remaining() == 0; }

@@ -41,6 +41,13 @@ struct NamedTensor {
   std::string file;  // of a folder: which file holds it, without ending; else empty
 };
 
+// Something that a container holds under a name and the reader leaves alone.
+struct OpaqueValue {
+  std::string name;
+  std::string kind;  // "an object of torch.nn.Linear"
+  bool is_foreign = false;  // of a class that is not known to be data
+};
+
 // What an array container holds (safetensors, npz, torch ...), independent of which it was. Views
 // point into `source` or `spools` and stay valid as long as the object.
 struct TensorFile {
@@ -48,6 +55,7 @@ struct TensorFile {
   std::vector<std::shared_ptr<const FileSource>> spools;
   std::string format;
   std::vector<NamedTensor> tensors;  // in file order
+  std::vector<OpaqueValue> opaque;
   std::map<std::string, std::string> metadata;
   std::vector<std::string> notes;
   // Throw if stored content is damaged (CRC of zip members); they read it all, so opening does not.

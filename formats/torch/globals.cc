@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+//
+// Which names a pickle may mention. None is ever resolved; a file that mentions a refused one was
+// made to do something to whoever loads it, so it is not read at all.
+#include <algorithm>
+#include <iterator>
+
+#include "formats/torch/pickle.h"
+
+namespace kv {
+namespace {
+
+using std::string_view;
+
+// Anything below these modules.
+constexpr string_view kForbiddenModules[] = {
+    "_aix_support", "_ctypes",   "_io",          "_osx_support", "_pickle",    "_posixsubprocess",
+    "_pyrepl",      "_socket",   "_thread",      "asyncio",      "atexit",     "bdb",
+    "cloudpickle",  "code",      "codeop",       "commands",     "ctypes",     "dill",
+    "distutils",    "ensurepip", "ftplib",       "http",         "idlelib",    "imp",
+    "importlib",    "io",        "joblib",       "lib2to3",      "marshal",    "multiprocessing",
+    "nt",           "ntpath",    "nturl2path",   "os",           "pdb",        "pickle",
+    "pickletools",  "pip",       "pkgutil",      "platform",     "poplib",     "popen2",
+    "posix",        "posixpath", "profile",      "cProfile",     "pty",        "pydoc",
+    "requests",     "runpy",     "setuptools",   "shelve",       "shutil",     "signal",
+    "smtplib",      "socket",    "socketserver", "ssl",          "subprocess", "sys",
+    "sysconfig",    "telnetlib", "tempfile",     "threading",    "timeit",     "urllib",
+    "urllib2",      "urllib3",   "venv",         "webbrowser",   "xmlrpc",     "zipimport"};
+
+// Single names of modules that also hold data classes.
+constexpr string_view kForbiddenNames[] = {"codecs.open",
+                                           "functools.reduce",
+                                           "logging.config.listen",
+                                           "numpy.DataSource",
+                                           "numpy.fromfile",
+                                           "numpy.load",
+                                           "numpy.memmap",
+                                           "numpy.save",
+                                           "numpy.lib.npyio.load",
+                                           "numpy.testing._private.utils.runstring",
+                                           "operator.attrgetter",
+                                           "operator.methodcaller",
+                                           "torch.compile",
+                                           "torch.jit.load",
+                                           "torch.jit.unsupported_tensor_ops.execWrapper",
+                                           "torch.load",
+                                           "torch.save",
+                                           "torch.serialization.load",
+                                           "torch.serialization.save",
+                                           "types.CodeType",
+                                           "types.FunctionType"};
+
+// Parts of data packages that load or build code.
+constexpr string_view kForbiddenPackages[] = {"torch.hub",
+                                              "torch.multiprocessing",
+                                              "torch.utils.bottleneck",
+                                              "torch.utils.collect_env",
+                                              "torch.utils.cpp_extension",
+                                              "torch.utils.model_zoo",
+                                              "torch.package",
+                                              "torch._dynamo",
+                                              "torch._inductor",
+                                              "torch.ops",
+                                              "torch.classes",
+                                              "numpy.ctypeslib",
+                                              "numpy.distutils",
+                                              "numpy.f2py"};
+
+// Of the builtins only types that hold data.
+constexpr string_view kBuiltinData[] = {
+    "bool", "bytearray", "bytes",   "complex",  "dict",           "float", "frozenset",
+    "int",  "list",      "long",    "object",   "range",          "set",   "slice",
+    "str",  "tuple",     "unicode", "Ellipsis", "NotImplemented",
+};
+
+constexpr string_view kDataPackages[] = {"collections", "numpy", "torch", "transformers"};
+
+template <size_t N>
+bool Contains(const string_view (&list)[N], string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+string_view FirstPart(string_view dotted) { return dotted.substr(0, dotted.find('.')); }
+
+bool IsBuiltins(string_view module) {
+  return module == "builtins" || module == "__builtin__" || module == "__builtins__";
+}
+
+}  // namespace
+
+bool IsForbiddenGlobal(string_view module, string_view name) {
+  if (IsBuiltins(FirstPart(module)))
+    return module != FirstPart(module) || !Contains(kBuiltinData, name);
+  if (Contains(kForbiddenModules, FirstPart(module))) return true;
+  const std::string whole = std::string(module) + "." + std::string(name);
+  if (Contains(kForbiddenNames, whole)) return true;
+  for (const string_view package : kForbiddenPackages) {
+    if (whole.starts_with(package) &&
+        (whole.size() == package.size() || whole[package.size()] == '.'))
+      return true;
+  }
+  // Protocol 4 follows dots in the name: "torch" + "serialization.os.system" is os.system.
+  string_view rest = name;
+  for (size_t dot; (dot = rest.find('.')) != string_view::npos; rest.remove_prefix(dot + 1)) {
+    const string_view part = rest.substr(0, dot);
+    if (Contains(kForbiddenModules, part) || IsBuiltins(part) || part.starts_with("__"))
+      return true;
+  }
+  return false;
+}
+
+bool IsDataClass(string_view global) { return Contains(kDataPackages, FirstPart(global)); }
+
+}  // namespace kv

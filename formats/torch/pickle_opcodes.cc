@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+//
+// The data opcodes of the pickle machine, protocols 0 to 5, grouped by what they touch.
+#include <fmt/format.h>
+
+#include <bit>
+#include <charconv>
+#include <cstdlib>
+
+#include "formats/torch/pickle_machine.h"
+#include "formats/torch/pickle_text.h"
+
+namespace kv {
+
+bool PickleMachine::Scalar(uint8_t opcode) {
+  switch (opcode) {
+    case 'N':  // NONE
+      Push(PickleKind::kNone);
+      return true;
+    case 0x88:  // NEWTRUE
+    case 0x89:  // NEWFALSE
+      out_.values_[Push(PickleKind::kBool)].integer = opcode == 0x88;
+      return true;
+    case 'J':  // BININT
+      out_.values_[Push(PickleKind::kInt)].integer = reader_.I32("BININT");
+      return true;
+    case 'K':  // BININT1
+      out_.values_[Push(PickleKind::kInt)].integer = reader_.U8("BININT1");
+      return true;
+    case 'M':  // BININT2
+      out_.values_[Push(PickleKind::kInt)].integer = reader_.U16("BININT2");
+      return true;
+    case 0x8a:  // LONG1
+      PushInteger(Counted(reader_.U8("LONG1 size"), "LONG1"));
+      return true;
+    case 0x8b: {  // LONG4
+      const int32_t size = reader_.I32("LONG4 size");
+      if (size < 0) Fail("LONG4 of negative size");
+      PushInteger(Counted(static_cast<uint64_t>(size), "LONG4"));
+      return true;
+    }
+    case 'G': {  // BINFLOAT, the one big-endian number
+      const uint64_t bits = __builtin_bswap64(reader_.U64("BINFLOAT"));
+      out_.values_[Push(PickleKind::kFloat)].real = std::bit_cast<double>(bits);
+      return true;
+    }
+    case 'I':  // INT
+    case 'L':  // LONG
+    case 'F':  // FLOAT
+      ScalarLine(opcode);
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Protocol 0: numbers as text.
+void PickleMachine::ScalarLine(uint8_t opcode) {
+  std::string_view line = Line("number");
+  if (opcode == 'I' && (line == "00" || line == "01")) {
+    out_.values_[Push(PickleKind::kBool)].integer = line == "01";
+    return;
+  }
+  if (opcode == 'F') {
+    const std::string text(line);
+    char* end = nullptr;
+    const double real = std::strtod(text.c_str(), &end);
+    if (text.empty() || end != text.c_str() + text.size()) {
+      Fail(fmt::format("'{}' is not a number", Escaped(line)));
+    }
+    out_.values_[Push(PickleKind::kFloat)].real = real;
+    return;
+  }
+  if (opcode == 'L' && line.ends_with('L')) line.remove_suffix(1);
+  int64_t integer = 0;
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), integer);
+  if (end != line.data() + line.size() || error == std::errc::invalid_argument) {
+    Fail(fmt::format("'{}' is not an integer", Escaped(line)));
+  }
+  if (error == std::errc::result_out_of_range) {
+    PushText(PickleKind::kBigInt, line);
+  } else {
+    out_.values_[Push(PickleKind::kInt)].integer = integer;
+  }
+}
+
+void PickleMachine::PushInteger(std::string_view bytes) {
+  if (bytes.size() > 8) return PushText(PickleKind::kBigInt, bytes);
+  uint64_t bits = 0;
+  for (size_t i = bytes.size(); i-- > 0;) bits = bits << 8 | static_cast<uint8_t>(bytes[i]);
+  const size_t unused = 64 - 8 * bytes.size();
+  // Sign-extends from the topmost byte present.
+  const int64_t integer = bytes.empty() ? 0 : static_cast<int64_t>(bits << unused) >> unused;
+  out_.values_[Push(PickleKind::kInt)].integer = integer;
+}
+
+bool PickleMachine::Text(uint8_t opcode) {
+  switch (opcode) {
+    case 'X':  // BINUNICODE
+      PushText(PickleKind::kText, Counted(reader_.U32("BINUNICODE size"), "BINUNICODE"));
+      return true;
+    case 0x8c:  // SHORT_BINUNICODE
+      PushText(PickleKind::kText, Counted(reader_.U8("SHORT_BINUNICODE size"), "text"));
+      return true;
+    case 0x8d:  // BINUNICODE8
+      PushText(PickleKind::kText, Counted(reader_.U64("BINUNICODE8 size"), "BINUNICODE8"));
+      return true;
+    case 'T':  // BINSTRING: the str of Python 2
+      PushText(PickleKind::kText, Counted(reader_.U32("BINSTRING size"), "BINSTRING"));
+      return true;
+    case 'U':  // SHORT_BINSTRING
+      PushText(PickleKind::kText, Counted(reader_.U8("SHORT_BINSTRING size"), "text"));
+      return true;
+    case 'B':  // BINBYTES
+      PushText(PickleKind::kBytes, Counted(reader_.U32("BINBYTES size"), "BINBYTES"));
+      return true;
+    case 'C':  // SHORT_BINBYTES
+      PushText(PickleKind::kBytes, Counted(reader_.U8("SHORT_BINBYTES size"), "bytes"));
+      return true;
+    case 0x8e:  // BINBYTES8
+      PushText(PickleKind::kBytes, Counted(reader_.U64("BINBYTES8 size"), "BINBYTES8"));
+      return true;
+    case 0x96:  // BYTEARRAY8
+      PushText(PickleKind::kBytes, Counted(reader_.U64("BYTEARRAY8 size"), "BYTEARRAY8"));
+      return true;
+    case 'S': {  // STRING, quoted and escaped
+      std::optional<std::string> text = UnquotePython(Line("STRING"));
+      if (!text) Fail("STRING is not a quoted text");
+      PushOwned(PickleKind::kText, std::move(*text));
+      return true;
+    }
+    case 'V': {  // UNICODE, raw-unicode-escape
+      std::optional<std::string> text = DecodeRawUnicode(Line("UNICODE"));
+      if (!text) Fail("UNICODE has a malformed escape");
+      PushOwned(PickleKind::kText, std::move(*text));
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+bool PickleMachine::Container(uint8_t opcode) {
+  switch (opcode) {
+    case ']':  // EMPTY_LIST
+      Push(PickleKind::kList);
+      return true;
+    case '}':  // EMPTY_DICT
+      Push(PickleKind::kDict);
+      return true;
+    case ')':  // EMPTY_TUPLE
+      Push(PickleKind::kTuple);
+      return true;
+    case 0x8f:  // EMPTY_SET
+      Push(PickleKind::kSet);
+      return true;
+    case 'l':     // LIST
+    case 't':     // TUPLE
+    case 0x91: {  // FROZENSET
+      std::vector<PickleId> items = PopMark();
+      const PickleKind kind = opcode == 'l'   ? PickleKind::kList
+                              : opcode == 't' ? PickleKind::kTuple
+                                              : PickleKind::kSet;
+      out_.values_[Push(kind)].items = std::move(items);
+      return true;
+    }
+    case 'd': {  // DICT
+      const std::vector<PickleId> items = PopMark();
+      SetItems(Push(PickleKind::kDict), items);
+      return true;
+    }
+    case 0x85:    // TUPLE1
+    case 0x86:    // TUPLE2
+    case 0x87: {  // TUPLE3
+      std::vector<PickleId> items(opcode - 0x84);
+      for (size_t i = items.size(); i-- > 0;) items[i] = Pop("TUPLE");
+      out_.values_[Push(PickleKind::kTuple)].items = std::move(items);
+      return true;
+    }
+    case 'a': {  // APPEND
+      const PickleId item = Pop("APPEND");
+      Append(Top("APPEND"), {item});
+      return true;
+    }
+    case 'e': {  // APPENDS
+      const std::vector<PickleId> items = PopMark();
+      Append(Top("APPENDS"), items);
+      return true;
+    }
+    case 's': {  // SETITEM
+      const PickleId value = Pop("SETITEM");
+      const PickleId key = Pop("SETITEM");
+      SetItems(Top("SETITEM"), {key, value});
+      return true;
+    }
+    case 'u': {  // SETITEMS
+      const std::vector<PickleId> items = PopMark();
+      SetItems(Top("SETITEMS"), items);
+      return true;
+    }
+    case 0x90: {  // ADDITEMS
+      const std::vector<PickleId> items = PopMark();
+      AddItems(Top("ADDITEMS"), items);
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+bool PickleMachine::Stack(uint8_t opcode) {
+  switch (opcode) {
+    case '(':  // MARK
+      marks_.push_back(stack_.size());
+      return true;
+    case '0':  // POP, also of a mark
+      if (!marks_.empty() && marks_.back() == stack_.size()) {
+        marks_.pop_back();
+      } else {
+        Pop("POP");
+      }
+      return true;
+    case '1':  // POP_MARK
+      PopMark();
+      return true;
+    case '2':  // DUP
+      stack_.push_back(Top("DUP"));
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool PickleMachine::Memo(uint8_t opcode) {
+  const auto index = [&](std::string_view line) {
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
+    if (error != std::errc() || end != line.data() + line.size()) {
+      Fail(fmt::format("'{}' is no memo index", Escaped(line)));
+    }
+    return value;
+  };
+  const auto get = [&](uint64_t key) {
+    const auto found = memo_.find(key);
+    if (found == memo_.end()) Fail(fmt::format("memo {} was never set", key));
+    stack_.push_back(found->second);
+  };
+  switch (opcode) {
+    case 'q':  // BINPUT
+      memo_[reader_.U8("BINPUT")] = Top("BINPUT");
+      return true;
+    case 'r':  // LONG_BINPUT; a map, since the index may be anything
+      memo_[reader_.U32("LONG_BINPUT")] = Top("LONG_BINPUT");
+      return true;
+    case 'p':  // PUT
+      memo_[index(Line("PUT"))] = Top("PUT");
+      return true;
+    case 0x94:  // MEMOIZE
+      memo_.emplace(memo_.size(), Top("MEMOIZE"));
+      return true;
+    case 'h':  // BINGET
+      get(reader_.U8("BINGET"));
+      return true;
+    case 'j':  // LONG_BINGET
+      get(reader_.U32("LONG_BINGET"));
+      return true;
+    case 'g':  // GET
+      get(index(Line("GET")));
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view PickleMachine::Line(std::string_view what) {
+  const std::string_view rest = AsText(reader_.rest());
+  const size_t end = rest.find('\n');
+  if (end == std::string_view::npos) {
+    Fail(fmt::format("{} has no end of line", what), Finding::kTruncated);
+  }
+  reader_.Skip(end + 1, what);
+  return rest.substr(0, end);
+}
+
+std::string_view PickleMachine::Counted(uint64_t size, std::string_view what) {
+  return reader_.Text(size, what);
+}
+
+void PickleMachine::PushText(PickleKind kind, std::string_view text) {
+  out_.values_[Push(kind)].text = text;
+}
+
+void PickleMachine::PushOwned(PickleKind kind, std::string text) {
+  PushText(kind, out_.texts_.emplace_back(std::move(text)));
+}
+
+}  // namespace kv

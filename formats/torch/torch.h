@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "lib/base/tensor.h"
+
+namespace kv {
+
+// PyTorch's .pt and .pth (zip and legacy) and plain pickles, read without executing anything.
+// Grammar, names of tensors and what is refused: FORMAT.md.
+
+inline constexpr uint64_t kTorchMaxBytes = uint64_t{64} << 30;
+
+// Whether the bytes are one of the three containers.
+bool LooksLikeTorch(const Source& source);
+// Headers and pickles only: tensors are views of the mapped file. What is deflated or big-endian is
+// unpacked to a spool; `max_bytes` caps that and the size of any one tensor.
+TensorFile ReadTorch(Source source, uint64_t max_bytes = kTorchMaxBytes);
+
+// A flat OrderedDict of contiguous CPU tensors in the zip form that torch.load reads, `stem` being
+// the name of its root folder. Same input, same bytes.
+void WriteTorch(std::span<const NamedTensor> tensors, std::string_view stem, AtomicFile& file);
+
+}  // namespace kv

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Inside formats/torch: the containers around pickles.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "formats/torch/torch_tensor.h"
+#include "formats/zip/zip_reader.h"
+
+namespace kv {
+
+// Storages as members of a zip archive, or one after another behind the pickles of a legacy file.
+class ZipStorages : public StorageBytes {
+ public:
+  // Finds the one data.pkl, the byte order and what else there is. Throws kMissingRecord, kBadZip.
+  ZipStorages(ZipArchive& archive, TensorFile& file);
+
+  ByteSpan pickle() const { return pickle_; }
+  uint64_t pickle_offset() const { return pickle_offset_; }
+  ByteSpan Find(const StorageId& id) override;
+
+ private:
+  ByteSpan Record(const StorageId& id);
+
+  ZipArchive& archive_;
+  TensorFile& file_;
+  std::string root_;  // with its slash, or empty
+  ByteSpan pickle_;
+  uint64_t pickle_offset_ = 0;
+  bool big_endian_ = false;
+  std::map<std::string, ByteSpan, std::less<>> swapped_;
+};
+
+class LegacyStorages : public StorageBytes {
+ public:
+  // Reads the records behind the object's pickle: the list of keys, then counts and elements.
+  LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& object, bool big_endian,
+                 TensorFile& file);
+  ByteSpan Find(const StorageId& id) override;
+
+ private:
+  std::map<std::string, ByteSpan, std::less<>> records_;
+};
+
+// Elements of another host, in the order of this one, kept alive by `file`.
+ByteSpan SwapBytes(ByteSpan bytes, uint64_t item, const std::string& name, TensorFile& file);
+
+bool IsLegacyTorch(ByteSpan bytes);
+void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file);
+void ReadZipTorch(std::shared_ptr<const FileSource> source, uint64_t max_bytes, TensorFile& file);
+
+}  // namespace kv

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "formats/torch/torch.h"
+#include "formats/torch/torch_container.h"
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kZipMagic = "PK\x03\x04";
+constexpr uint64_t kTarMagicAt = 257;
+
+bool IsZip(ByteSpan bytes) { return AsText(bytes).starts_with(kZipMagic); }
+
+bool IsBinaryPickle(ByteSpan bytes) {
+  return bytes.size() > 2 && bytes[0] == std::byte{0x80} && bytes[1] >= std::byte{2} &&
+         bytes[1] <= std::byte{5};
+}
+
+bool IsTar(ByteSpan bytes) {
+  return bytes.size() > kTarMagicAt + 5 && AsText(bytes.subspan(kTarMagicAt, 5)) == "ustar";
+}
+
+// A plain pickle has no storages; whatever refers to one came out of a torch file.
+class NoStorages : public StorageBytes {
+ public:
+  ByteSpan Find(const StorageId& id) override {
+    throw Error(Finding::kMissingRecord,
+                fmt::format("a plain pickle holds no storage '{}'", Escaped(id.key)));
+  }
+};
+
+void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
+  const Pickle pickle(bytes);
+  const PickleKind root = pickle[pickle.root()].kind;
+  // More pickles behind an integer: a legacy file whose magic number is another.
+  if (pickle.length() < bytes.size() && (root == PickleKind::kInt || root == PickleKind::kBigInt)) {
+    throw Error(Finding::kBadMagic, "the first pickle is an integer, but not torch's magic number")
+        .At(0);
+  }
+  if (pickle.length() < bytes.size()) {
+    file.notes.push_back(fmt::format("{} bytes follow the pickle", bytes.size() - pickle.length()));
+  }
+  NoStorages storages;
+  TensorBuilder builder(pickle, storages, max_bytes);
+  WalkPickle(pickle, builder, file);
+}
+
+// A file that holds nothing but objects of unknown classes was not read at all: better say so.
+void RefuseForeignOnly(const TensorFile& file) {
+  if (!file.tensors.empty()) return;
+  for (const OpaqueValue& value : file.opaque) {
+    if (!value.is_foreign) continue;
+    throw Error(Finding::kForbiddenGlobal,
+                fmt::format("'{}' is {}, which is not known to be plain data", Escaped(value.name),
+                            value.kind));
+  }
+}
+
+}  // namespace
+
+bool LooksLikeTorch(const Source& source) {
+  if (source.is_folder || source.files.size() != 1) return false;
+  const ByteSpan bytes = source.files.front().data->bytes();
+  if (IsBinaryPickle(bytes)) return true;
+  if (!IsZip(bytes)) return false;
+  try {
+    const ZipArchive archive(source.files.front().data);
+    for (const ZipEntry& entry : archive.entries()) {
+      if (entry.name == "data.pkl" || entry.name.ends_with("/data.pkl")) return true;
+    }
+  } catch (const Error&) {
+    return false;
+  }
+  return false;
+}
+
+TensorFile ReadTorch(Source source, uint64_t max_bytes) {
+  if (source.files.size() != 1) {
+    throw Error(Finding::kUnsupportedKind, "a torch file is one file, not a folder");
+  }
+  TensorFile file;
+  const std::shared_ptr<const FileSource> data = source.files.front().data;
+  file.source = std::move(source);
+  if (IsZip(data->bytes())) {
+    file.format = "torch";
+    ReadZipTorch(data, max_bytes, file);
+  } else if (IsLegacyTorch(data->bytes())) {
+    file.format = "torch-legacy";
+    ReadLegacyTorch(data->bytes(), max_bytes, file);
+  } else if (IsTar(data->bytes())) {
+    throw Error(Finding::kUnsupportedKind, "a tar file of torch before 0.1.10");
+  } else {
+    file.format = "pickle";
+    ReadPlainPickle(data->bytes(), max_bytes, file);
+  }
+  RefuseForeignOnly(file);
+  return file;
+}
+
+}  // namespace kv

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Inside formats/torch: from the nodes of a pickle to tensors.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "formats/torch/pickle.h"
+#include "lib/base/tensor.h"
+
+namespace kv {
+
+// What a persistent id says about a storage.
+struct StorageId {
+  std::string_view key;
+  std::string_view type;       // "torch.FloatStorage"
+  std::optional<DType> dtype;  // none for complex, quantised and other types
+  uint64_t numel = 0;          // elements; bytes of an untyped storage
+  bool untyped = false;
+  bool is_module = false;       // ('module', ...): a class's source text, no storage
+  PickleId view = kPickleNone;  // of the legacy form: (key, offset, size)
+
+  uint64_t bytes() const;  // overflow-checked
+};
+// Throws kBadPickle.
+StorageId ParseStorageId(const Pickle& pickle, PickleId storage);
+
+// Where a container keeps the bytes of a storage; already in host order.
+class StorageBytes {
+ public:
+  virtual ~StorageBytes() = default;
+  virtual ByteSpan Find(const StorageId& id) = 0;
+};
+
+// The functions of torch that rebuild tensors, as data.
+class TensorBuilder {
+ public:
+  TensorBuilder(const Pickle& pickle, StorageBytes& storages, uint64_t max_bytes)
+      : pickle_(pickle), storages_(storages), max_bytes_(max_bytes) {}
+
+  // Whether a value is a tensor (or parameter ...) that this class can build.
+  bool IsTensor(PickleId id) const;
+  // Every bound is checked. Nothing for element types without a DType. Throws kBadOffsets,
+  // kBadField, kLimit, kMissingRecord, kSizeMismatch.
+  std::optional<TensorView> Build(PickleId id);
+
+ private:
+  struct Call {
+    std::string_view function;  // without the module
+    PickleId arguments;
+  };
+  // The innermost rebuild call, through parameters and tensor subclasses.
+  std::optional<Call> Find(PickleId id) const;
+  std::vector<uint64_t> Extents(PickleId id, std::string_view what) const;
+  uint64_t Natural(PickleId id, std::string_view what) const;
+
+  const Pickle& pickle_;
+  StorageBytes& storages_;
+  uint64_t max_bytes_;
+};
+
+// "torch.float32" and "torch.FloatStorage" to a DType.
+std::optional<DType> TorchDType(std::string_view global);
+std::optional<DType> TorchStorageDType(std::string_view global);
+
+// Puts tensors, scalars and opaque objects below the root into `file`, named by their key paths.
+// Throws kLimit, kDuplicateName and what TensorBuilder throws.
+void WalkPickle(const Pickle& pickle, TensorBuilder& builder, TensorFile& file);
+
+}  // namespace kv

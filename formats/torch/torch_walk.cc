@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+//
+// Key paths: keys of dicts, indices of lists, attributes of objects, joined by '/'.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "formats/torch/torch_tensor.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kMostTensors = 1'000'000;
+constexpr uint64_t kMostVisits = 10'000'000;
+constexpr size_t kMostOpaque = 1000;
+constexpr size_t kScalarDepth = 2;  // path parts of scalars worth keeping
+constexpr size_t kMostScalars = 1000, kMostScalarVisits = 100'000;
+constexpr size_t kLongestText = 4096;
+
+// What lies below a value when it is walked, shared values counted each time they are reached.
+struct Weight {
+  uint64_t tensors = 0;
+  uint64_t visits = 0;
+  bool known = false;
+};
+
+uint64_t CappedAdd(uint64_t a, uint64_t b) { return std::min(a + b, uint64_t{1} << 62); }
+
+class Walker {
+ public:
+  Walker(const Pickle& pickle, TensorBuilder& builder, TensorFile& file)
+      : pickle_(pickle), builder_(builder), file_(file), weights_(pickle.size()) {}
+
+  void Run() {
+    const Weight total = Weigh(pickle_.root());
+    if (total.tensors > kMostTensors || total.visits > kMostVisits) {
+      Error error(Finding::kLimit, fmt::format("more than {} tensors, or {} steps to reach them",
+                                               kMostTensors, kMostVisits));
+      throw error.At(pickle_[pickle_.root()].offset);
+    }
+    const std::string_view root_class = pickle_.ClassOf(pickle_.root());
+    if (!root_class.empty() && !builder_.IsTensor(pickle_.root())) {
+      file_.metadata["__class__"] = root_class;
+    }
+    Visit(pickle_.root(), 0);
+  }
+
+ private:
+  // Calls `with(name, child)` for what can hold tensors. Depth is bounded: CheckShape saw to it.
+  template <typename F>
+  void ForEachChild(PickleId id, F with) const {
+    const PickleValue& value = pickle_[id];
+    switch (value.kind) {
+      case PickleKind::kDict:
+        for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
+          with(KeyName(value.items[i], i / 2), value.items[i + 1]);
+        }
+        return;
+      case PickleKind::kList:
+      case PickleKind::kTuple:
+      case PickleKind::kSet:
+        for (size_t i = 0; i < value.items.size(); ++i) with(std::to_string(i), value.items[i]);
+        return;
+      case PickleKind::kObject:
+        if (builder_.IsTensor(id) || !IsDataClass(pickle_.ClassOf(id))) return;
+        ForEachPart(value, with);
+        return;
+      default:
+        return;
+    }
+  }
+
+  // Attributes of an object stand beside the items that it holds as a list or dict.
+  template <typename F>
+  void ForEachPart(const PickleValue& object, F with) const {
+    const std::vector<PickleId>& arguments = pickle_[object.items[1]].items;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      with(fmt::format("__args__/{}", i), arguments[i]);
+    }
+    for (size_t i = 2; i < object.items.size(); ++i) {
+      const PickleValue& state = pickle_[object.items[i]];
+      if (state.kind == PickleKind::kTuple && state.items.size() == 2) {  // (dict, slots)
+        ForEachChild(state.items[0], with);
+        ForEachChild(state.items[1], with);
+      } else {
+        ForEachChild(object.items[i], with);
+      }
+    }
+  }
+
+  std::string KeyName(PickleId key, size_t index) const {
+    const PickleValue& value = pickle_[key];
+    if (value.kind == PickleKind::kText) return std::string(value.text);
+    if (value.kind == PickleKind::kInt) return std::to_string(value.integer);
+    return fmt::format("#{}", index);
+  }
+
+  Weight Weigh(PickleId id) {
+    if (weights_[id].known) return weights_[id];
+    Weight weight{.tensors = builder_.IsTensor(id) ? uint64_t{1} : 0, .visits = 1, .known = true};
+    ForEachChild(id, [&](const std::string&, PickleId child) {
+      const Weight below = Weigh(child);
+      weight.tensors = CappedAdd(weight.tensors, below.tensors);
+      weight.visits = CappedAdd(weight.visits, below.tensors > 0 ? below.visits : 1);
+    });
+    weights_[id] = weight;
+    return weight;
+  }
+
+  void Visit(PickleId id, size_t depth) {
+    if (builder_.IsTensor(id)) return AddTensor(id);
+    const PickleValue& value = pickle_[id];
+    switch (value.kind) {
+      case PickleKind::kDict:
+      case PickleKind::kList:
+      case PickleKind::kTuple:
+      case PickleKind::kSet:
+        break;
+      case PickleKind::kObject:
+        if (!IsDataClass(pickle_.ClassOf(id))) return AddOpaque(id, true);
+        if (weights_[id].tensors == 0) return AddOpaque(id, false);
+        break;
+      case PickleKind::kStorage:
+        return AddOpaque(id, false);
+      default:
+        return AddScalar(value, depth);
+    }
+    if (weights_[id].tensors == 0) {
+      // Of interest for scalars near the root only; shared containers are not walked without end.
+      if (depth >= kScalarDepth || value.items.size() > scalar_budget_) return;
+      scalar_budget_ -= value.items.size();
+    }
+    const size_t length = path_.size();
+    ForEachChild(id, [&](const std::string& name, PickleId child) {
+      if (length > 0) path_ += '/';
+      path_ += name;
+      Visit(child, depth + 1);
+      path_.resize(length);
+    });
+  }
+
+  void AddTensor(PickleId id) {
+    try {
+      std::optional<TensorView> view = builder_.Build(id);
+      if (!view) return AddOpaque(id, false);
+      if (!names_.insert(path_).second) {
+        throw Error(Finding::kDuplicateName, "two tensors have this name").At(pickle_[id].offset);
+      }
+      file_.tensors.push_back({path_, std::move(*view)});
+    } catch (Error& error) {
+      throw error.In(fmt::format("tensor '{}'", Escaped(path_)));
+    }
+  }
+
+  void AddOpaque(PickleId id, bool is_foreign) {
+    if (file_.opaque.size() >= kMostOpaque) return;
+    file_.opaque.push_back({path_, pickle_.Describe(id), is_foreign});
+  }
+
+  void AddScalar(const PickleValue& value, size_t depth) {
+    if (depth > kScalarDepth || path_.empty() || file_.metadata.size() >= kMostScalars) return;
+    switch (value.kind) {
+      case PickleKind::kBool:
+        file_.metadata[path_] = value.integer != 0 ? "true" : "false";
+        break;
+      case PickleKind::kInt:
+        file_.metadata[path_] = std::to_string(value.integer);
+        break;
+      case PickleKind::kFloat:
+        file_.metadata[path_] = fmt::format("{}", value.real);
+        break;
+      case PickleKind::kText:
+        if (value.text.size() <= kLongestText) file_.metadata[path_] = value.text;
+        break;
+      default:
+        break;
+    }
+  }
+
+  const Pickle& pickle_;
+  TensorBuilder& builder_;
+  TensorFile& file_;
+  std::vector<Weight> weights_;
+  std::unordered_set<std::string> names_;
+  std::string path_;
+  size_t scalar_budget_ = kMostScalarVisits;
+};
+
+}  // namespace
+
+void WalkPickle(const Pickle& pickle, TensorBuilder& builder, TensorFile& file) {
+  Walker(pickle, builder, file).Run();
+}
+
+}  // namespace kv
