@@ -40,10 +40,11 @@ DeclaredStorages CollectStorages(const Pickle& object) {
     const Declared declared{Info(*id.dtype).block_bytes, id.numel};
     const auto [found, added] = storages.emplace(id.key, declared);
     if (!added && (found->second.item != declared.item || found->second.numel != declared.numel)) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("storage '{}' has {} elements of {} bytes here and {} of {} elsewhere",
-                              Escaped(id.key), declared.numel, declared.item, found->second.numel,
-                              found->second.item))
+      throw Error(
+          Finding::kInconsistent,
+          fmt::format("storage '{}' has {} elements of {} bytes here and {} of {} elsewhere",
+                      Escaped(id.key), declared.numel, declared.item, found->second.numel,
+                      found->second.item))
           .At(object[i].offset);
     }
   }
@@ -75,23 +76,25 @@ LegacyStorages::LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& ob
     const std::string key(keys[item].text);
     const auto known = declared.find(key);
     if (known == declared.end()) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("storage '{}' is listed but the object does not use it", Escaped(key)))
+      throw Error(
+          Finding::kInconsistent,
+          fmt::format("storage '{}' is listed but the object does not use it", Escaped(key)))
           .At(keys[item].offset);
     }
     const uint64_t at = reader.offset();
     const uint64_t numel = Swapped(reader.U64("element count"), big_endian);
     if (numel != known->second.numel) {
       throw Error(Finding::kSizeMismatch,
-                  fmt::format("storage '{}' has {} elements, the object says {}", Escaped(key), numel,
-                              known->second.numel))
+                  fmt::format("storage '{}' has {} elements, the object says {}", Escaped(key),
+                              numel, known->second.numel))
           .At(at);
     }
     const uint64_t width = known->second.item;
     ByteSpan data = reader.TakeArray(numel, width, fmt::format("storage '{}'", Escaped(key)));
     if (big_endian && width > 1) data = SwapBytes(data, width, key, file);
     if (!records_.emplace(key, data).second) {
-      throw Error(Finding::kDuplicateName, fmt::format("storage '{}' is listed twice", Escaped(key)))
+      throw Error(Finding::kDuplicateName,
+                  fmt::format("storage '{}' is listed twice", Escaped(key)))
           .At(at);
     }
   }
@@ -105,7 +108,9 @@ ByteSpan LegacyStorages::Find(const StorageId& id) {
   if (found == records_.end()) {
     throw Error(Finding::kMissingRecord, fmt::format("storage '{}' is missing", Escaped(id.key)));
   }
-  return found->second;
+  if (!id.part) return found->second;
+  const uint64_t width = Info(*id.dtype).block_bytes;
+  return found->second.subspan(id.part->first * width, id.part->second * width);
 }
 
 void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
@@ -122,9 +127,8 @@ void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
   const uint64_t protocol_at = offset;
   const Pickle protocol = next();
   if (protocol[protocol.root()].integer != kProtocol) {
-    throw Error(Finding::kBadVersion,
-                fmt::format("protocol version is {}, expected {}",
-                            protocol[protocol.root()].integer, kProtocol))
+    throw Error(Finding::kBadVersion, fmt::format("protocol version is {}, expected {}",
+                                                  protocol[protocol.root()].integer, kProtocol))
         .At(protocol_at);
   }
   const Pickle system = next();

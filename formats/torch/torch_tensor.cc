@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/base/checked.h"
 
 namespace kv {
@@ -55,6 +57,16 @@ bool Among(std::string_view name, const std::string_view (&list)[N]) {
     if (candidate == name) return true;
   }
   return false;
+}
+
+uint64_t SaturatingMul(uint64_t a, uint64_t b) {
+  uint64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  uint64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
 [[noreturn]] void Fail(Finding finding, const std::string& message, const PickleValue& at) {
@@ -117,7 +129,21 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
          pickle[storage]);
   }
   id.numel = static_cast<uint64_t>(numel);
-  if (tuple.items.size() == 6) id.view = tuple.items[5];
+  if (tuple.items.size() == 6 && kind(5) == PickleKind::kTuple) {
+    const std::vector<PickleId>& view = pickle[tuple.items[5]].items;  // (key, offset, count)
+    if (view.size() != 3 || pickle[view[1]].kind != PickleKind::kInt ||
+        pickle[view[2]].kind != PickleKind::kInt) {
+      Fail(Finding::kBadPickle, "view of a storage is not (key, offset, count)", pickle[storage]);
+    }
+    const int64_t first = pickle[view[1]].integer, count = pickle[view[2]].integer;
+    if (first < 0 || count < 0 || first > numel || count > numel - first) {
+      Fail(Finding::kBadOffsets,
+           fmt::format("a view of {} elements from {} leaves its storage '{}' of {}", count, first,
+                       Escaped(id.key), numel),
+           pickle[storage]);
+    }
+    id.part = {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
+  }
   return id;
 }
 
@@ -200,44 +226,45 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
     Fail(Finding::kBadField,
          fmt::format("a tensor has {} sizes and {} strides", shape.size(), strides.size()), node);
   }
-  const uint64_t item = Info(*dtype).block_bytes;
+  TensorView view{*dtype, std::move(shape), std::move(strides), nullptr};
+  Locate(view, offset, storage, node);
+  return view;
+}
+
+// Sets data and byte strides after checking that the last value lies in the storage.
+void TensorBuilder::Locate(TensorView& view, uint64_t offset, const StorageId& storage,
+                           const PickleValue& node) {
+  const uint64_t item = Info(view.dtype).block_bytes;
+  const bool empty = std::find(view.shape.begin(), view.shape.end(), 0) != view.shape.end();
   // An expanded view can claim more values than exist; nobody may have to visit them all.
-  unsigned __int128 elements = 1, last = offset;
-  bool empty = false, huge = false;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    empty |= shape[axis] == 0;
-    elements *= shape[axis];
-    huge |= elements * item > max_bytes_;
-    if (huge) elements = 1;  // no overflow while looking for an empty axis
-    if (shape[axis] > 0) last += static_cast<unsigned __int128>(shape[axis] - 1) * strides[axis];
+  uint64_t bytes = item, last = offset;
+  for (size_t axis = 0; axis < view.rank() && !empty; ++axis) {
+    bytes = SaturatingMul(bytes, view.shape[axis]);
+    last = SaturatingAdd(last, SaturatingMul(view.shape[axis] - 1, view.strides[axis]));
   }
-  if (huge && !empty) {
+  if (!empty && bytes > max_bytes_) {
     Fail(Finding::kLimit,
-         fmt::format("a tensor of shape [{}] has more than {} bytes", fmt::join(shape, ", "),
+         fmt::format("a tensor of shape [{}] has more than {} bytes", fmt::join(view.shape, ", "),
                      max_bytes_),
          node);
   }
-  const ByteSpan bytes = storages_.Find(storage);
-  const uint64_t numel = bytes.size() / item;
+  const ByteSpan data = storages_.Find(storage);
+  const uint64_t numel = data.size() / item;
   if (!empty && last >= numel) {
-    Fail(Finding::kBadOffsets,
-         fmt::format(
-             "a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
-             "elements",
-             fmt::join(shape, ", "), fmt::join(strides, ", "), offset, Escaped(storage.key), numel),
-         node);
+    Fail(
+        Finding::kBadOffsets,
+        fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
+                    "elements",
+                    fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
+                    Escaped(storage.key), numel),
+        node);
   }
-  TensorView view{*dtype, std::move(shape), std::move(strides), bytes.data()};
-  if (empty) {  // strides may be anything and are never followed
-    for (uint64_t& stride : view.strides) stride = 0;
-    return view;
-  }
+  view.data = data.data() + (empty ? 0 : offset * item);
   for (size_t axis = 0; axis < view.rank(); ++axis) {
-    // The stride of an axis of one is never followed and may be anything.
-    view.strides[axis] = view.shape[axis] == 1 ? item : view.strides[axis] * item;
+    // Strides that are never followed may be anything.
+    const bool followed = !empty && view.shape[axis] > 1;
+    view.strides[axis] = followed ? view.strides[axis] * item : item;
   }
-  view.data += offset * item;
-  return view;
 }
 
 }  // namespace kv

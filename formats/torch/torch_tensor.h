@@ -20,8 +20,9 @@ struct StorageId {
   std::optional<DType> dtype;  // none for complex, quantised and other types
   uint64_t numel = 0;          // elements; bytes of an untyped storage
   bool untyped = false;
-  bool is_module = false;       // ('module', ...): a class's source text, no storage
-  PickleId view = kPickleNone;  // of the legacy form: (key, offset, size)
+  bool is_module = false;  // ('module', ...): a class's source text, no storage
+  // Of the legacy form: only this part of the storage is meant.
+  std::optional<std::pair<uint64_t, uint64_t>> part;  // first element, count
 
   uint64_t bytes() const;  // overflow-checked
 };
@@ -55,6 +56,7 @@ class TensorBuilder {
   // The innermost rebuild call, through parameters and tensor subclasses.
   std::optional<Call> Find(PickleId id) const;
   std::vector<uint64_t> Extents(PickleId id, std::string_view what) const;
+  void Locate(TensorView& view, uint64_t offset, const StorageId& storage, const PickleValue& node);
   uint64_t Natural(PickleId id, std::string_view what) const;
 
   const Pickle& pickle_;

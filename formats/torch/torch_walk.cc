@@ -148,7 +148,7 @@ class Walker {
       if (!names_.insert(path_).second) {
         throw Error(Finding::kDuplicateName, "two tensors have this name").At(pickle_[id].offset);
       }
-      file_.tensors.push_back({path_, std::move(*view)});
+      file_.tensors.push_back({path_, std::move(*view), ""});
     } catch (Error& error) {
       throw error.In(fmt::format("tensor '{}'", Escaped(path_)));
     }

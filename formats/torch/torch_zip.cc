@@ -23,8 +23,8 @@ std::optional<std::string_view> RootOf(std::string_view name) {
 
 bool IsPlainKey(std::string_view key) {
   const auto plain = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-           c == '_' || c == '.' || c == '-';
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' ||
+           c == '.' || c == '-';
   };
   return !key.empty() && key.find("..") == std::string_view::npos &&
          std::all_of(key.begin(), key.end(), plain);
@@ -81,8 +81,8 @@ ByteSpan ZipStorages::Record(const StorageId& id) {
   }
   const uint64_t wanted = id.bytes();
   if (entry->size < wanted) {
-    throw Error(Finding::kSizeMismatch, fmt::format("record '{}' has {} bytes, {} expected", name,
-                                                    entry->size, wanted))
+    throw Error(Finding::kSizeMismatch,
+                fmt::format("record '{}' has {} bytes, {} expected", name, entry->size, wanted))
         .At(entry->data_offset);
   }
   if (entry->size > wanted) {
@@ -117,10 +117,15 @@ ByteSpan SwapBytes(ByteSpan bytes, uint64_t item, const std::string& name, Tenso
 }
 
 void ReadZipTorch(std::shared_ptr<const FileSource> source, uint64_t max_bytes, TensorFile& file) {
-  ZipArchive archive(std::move(source));
-  archive.Inflate(max_bytes);
-  if (archive.spool() != nullptr) file.spools.push_back(archive.spool());
-  ZipStorages storages(archive, file);
+  const auto archive = std::make_shared<ZipArchive>(std::move(source));
+  archive->Inflate(max_bytes);
+  if (archive->spool() != nullptr) file.spools.push_back(archive->spool());
+  file.checks.emplace_back([archive] {
+    for (const ZipEntry& entry : archive->entries()) {
+      if (!entry.deflated) archive->CheckStored(entry);
+    }
+  });
+  ZipStorages storages(*archive, file);
   const Pickle pickle(storages.pickle(), storages.pickle_offset());
   TensorBuilder builder(pickle, storages, max_bytes);
   WalkPickle(pickle, builder, file);

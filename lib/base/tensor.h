@@ -43,8 +43,8 @@ struct NamedTensor {
 
 // Something that a container holds under a name and the reader leaves alone.
 struct OpaqueValue {
-  std::string name;
-  std::string kind;  // "an object of torch.nn.Linear"
+  std::string name = {};
+  std::string kind = {};    // "an object of torch.nn.Linear"
   bool is_foreign = false;  // of a class that is not known to be data
 };
 

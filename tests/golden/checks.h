@@ -10,5 +10,9 @@ namespace kv::golden {
 void CheckMnnCodec(Run& run);
 void CheckLlamaFiles(Run& run);
 void CheckLlamaBad(Run& run);
+void CheckTorchFiles(Run& run);
+void CheckTorchBad(Run& run);
+void CheckWeightFiles(Run& run);
+void CheckWeightCases(Run& run);
 
 }  // namespace kv::golden

@@ -5,8 +5,6 @@
 
 namespace kv::golden {
 
-void CheckWeightFiles(Run& run);
-void CheckWeightCases(Run& run);
 void CheckMnnH2o(Run& run);
 void CheckMnnDumps(Run& run);
 void CheckBlendMnnDump(Run& run);
@@ -38,10 +36,9 @@ constexpr Row kTable[] = {
     {"llama.cpp files", "blend/llamacpp/*", "blend#files=llama.cpp-seq-state", CheckLlamaFiles, ""},
     {"llama.cpp, bad", "blend/bad/llama_*", "blend#bad=bad/llama_*", CheckLlamaBad, ""},
     {"mnn dump of blend", "blend/mnn_dump/*", "blend#files=mnn-dump", CheckBlendMnnDump, ""},
-    {"torch files", "blend/pt/*", "blend#files=torch* blend#files=pickle*", nullptr,
-     "the torch reader"},
+    {"torch files", "blend/pt/*", "blend#files=torch* blend#files=pickle*", CheckTorchFiles, ""},
     {"torch, bad", "blend/bad/pt_* blend/bad/pickle_*", "blend#bad=bad/pt_* blend#bad=bad/pickle_*",
-     nullptr, "the torch reader"},
+     CheckTorchBad, ""},
     {"engine stores",
      "blend/vllm_shared_storage/* blend/lmcache/* blend/sglang_hicache/* blend/bad/lmcache_*",
      "blend#files=safetensors/* blend#files=lmcache* blend#files=sglang* blend#bad=bad/lmcache_*",

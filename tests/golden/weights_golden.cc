@@ -6,7 +6,7 @@
 #include <string>
 
 #include "formats/kvcm/kvcm.h"
-#include "tests/golden/golden.h"
+#include "tests/golden/checks.h"
 
 namespace kv::golden {
 namespace {

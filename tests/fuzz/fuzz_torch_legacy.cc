@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Any bytes as a legacy torch file: every value of every tensor that comes out must be readable.
+#include "formats/torch/torch.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  kv::Source source;
+  source.files.push_back({"fuzz", kv::FileSource::FromBytes(kv::Bytes(bytes, bytes + size), "")});
+  try {
+    const kv::TensorFile file = kv::ReadTorch(source, 1 << 20);
+    for (size_t i = 0; i < file.tensors.size() && i < 64; ++i) {
+      kv::CopyContiguous(file.tensors[i].view);
+    }
+  } catch (const kv::Error&) {
+  }
+  return 0;
+}

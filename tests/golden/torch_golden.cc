@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Torch files of the blend set: tensors by key path and hash, and files that must be refused.
+#include <catch2/catch.hpp>
+#include <cctype>
+#include <filesystem>
+
+#include "formats/torch/torch.h"
+#include "tests/golden/checks.h"
+#include "tests/support/sha256.h"
+
+namespace kv::golden {
+namespace {
+
+bool IsTorch(const std::string& format) {
+  return format.starts_with("torch") || format.starts_with("pickle");
+}
+
+// The manifest writes dtypes as safetensors does: F16, BOOL.
+std::optional<DType> DTypeOf(std::string name) {
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return ParseDType(name);
+}
+
+}  // namespace
+
+void CheckTorchFiles(Run& run) {
+  const auto manifest = run.Json("blend/manifest.json");
+  for (const auto& item : manifest.value("files", nlohmann::json::array())) {
+    if (!IsTorch(item.at("format"))) continue;
+    const auto path = run.File("blend/" + item.at("file").get<std::string>());
+    if (!path) continue;
+    INFO(item.at("file"));
+    const TensorFile file = ReadTorch(Source::Open(*path));
+    CHECK((file.format == "pickle" || LooksLikeTorch(file.source)));
+    CHECK(file.tensors.size() == item.at("tensors").size());
+    for (const auto& [name, expected] : item.at("tensors").items()) {
+      INFO(name);
+      const NamedTensor* tensor = file.Find(name);
+      REQUIRE(tensor != nullptr);
+      CHECK(tensor->view.dtype == DTypeOf(expected.at("dtype")));
+      CHECK(tensor->view.shape == expected.at("shape").get<std::vector<uint64_t>>());
+      CHECK(test::Sha256(CopyContiguous(tensor->view)) == expected.at("sha256"));
+    }
+    if (item.contains("object")) CHECK(file.metadata.at("__class__") == item.at("object"));
+    run.Checked();
+  }
+}
+
+void CheckTorchBad(Run& run) {
+  const auto manifest = run.Json("blend/manifest.json");
+  for (const auto& item : manifest.value("bad", nlohmann::json::array())) {
+    const std::string name = item.at("file");
+    if (!Matches("bad/pt_* bad/pickle_*", name)) continue;
+    const auto path = run.File("blend/" + name);
+    if (!path) continue;
+    INFO(name);
+    const std::string expect = item.at("expect");
+    try {
+      const TensorFile file = ReadTorch(Source::Open(*path));
+      for (const NamedTensor& tensor : file.tensors) CopyContiguous(tensor.view);
+      CHECK(expect != "reject");
+    } catch (const Error& error) {
+      CHECK(expect.find("reject") != std::string::npos);
+      CHECK(error.code() != ErrorCode::kInternal);
+    }
+    CHECK_FALSE(std::filesystem::exists("KVTOOL_PWNED"));
+    CHECK_FALSE(std::filesystem::exists("/tmp/KVTOOL_PWNED"));
+    run.Checked();
+  }
+}
+
+}  // namespace kv::golden
