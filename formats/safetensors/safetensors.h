@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+
+#include "formats/registry.h"
+#include "formats/tensors/tensor_writer.h"
+#include "lib/base/tensor.h"
+
+namespace kv {
+
+// One file, or a folder of them (tensors then carry the file they are in). Only headers are read;
+// tensors are views. Throws as the rules of FORMAT.md say.
+TensorFile ReadSafetensors(Source source, const OpenOptions& options);
+
+// The official writer's order and padding, in bounded memory.
+void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const TensorMetadata& metadata,
+                          Sink& sink);
+
+// For the registry.
+Confidence ProbeSafetensors(const Source& source);
+Snapshot OpenSafetensors(Source source, const OpenOptions& options);
+void WriteSafetensors(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+
+}  // namespace kv

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/tensors/axes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kRoles = "L2BTHDC";
+constexpr uint32_t kWidest = 1 << 24;  // heads or dims
+
+std::string_view WordOf(char role) {
+  switch (role) {
+    case 'L':
+      return "layer";
+    case '2':
+      return "K/V";
+    case 'B':
+      return "batch";
+    case 'T':
+      return "token";
+    case 'H':
+      return "head";
+    case 'D':
+      return "dim";
+    default:
+      return "channel";
+  }
+}
+
+struct Axis {
+  uint64_t extent = 1, stride = 0;
+};
+
+}  // namespace
+
+Axes Axes::Parse(std::string_view text) {
+  Axes axes;
+  bool joined = false;
+  std::string seen;
+  const auto refuse = [&](std::string_view why) {
+    return Error(Finding::kUsage, fmt::format("--layout '{}': {}", text, why))
+        .Hint(
+            "one letter per axis: L layer, 2 K/V, B batch, T token, H head, D dim, C channels; "
+            "e.g. thd, bhtd, 2ltc, th(2d)");
+  };
+  for (char c : text) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    if (c == 'S') c = 'T';
+    if (c == '[' || c == ']' || c == ',' || c == ' ') continue;
+    if (c == '(' || c == ')') {
+      if (joined == (c == '(')) throw refuse("unbalanced parentheses");
+      joined = c == '(';
+      if (joined) axes.axes_.emplace_back();
+      continue;
+    }
+    if (kRoles.find(c) == kRoles.npos) throw refuse("unknown letter");
+    if (seen.find(c) != seen.npos) throw refuse("a letter occurs twice");
+    seen += c;
+    if (joined) {
+      axes.axes_.back() += c;
+    } else {
+      axes.axes_.emplace_back(1, c);
+    }
+  }
+  if (joined) throw refuse("unbalanced parentheses");
+  if (!axes.Has('T') || axes.Has('D') == axes.Has('C') || (axes.Has('C') && axes.Has('H'))) {
+    throw refuse("needs T, and either D (with H) or C");
+  }
+  for (const std::string& axis : axes.axes_) {
+    const bool pair = axis == "2D" || axis == "2C";
+    if (axis.size() != 1 && !pair && axis != "HD")
+      throw refuse("only (2D), (2C) and (HD) can be joined");
+  }
+  // (HD) is what C says, with fewer letters.
+  for (std::string& axis : axes.axes_) {
+    if (axis == "HD") axis = "C";
+  }
+  return axes;
+}
+
+bool Axes::Has(char role) const {
+  return std::any_of(axes_.begin(), axes_.end(),
+                     [&](const std::string& axis) { return axis.find(role) != axis.npos; });
+}
+
+std::string Axes::text() const {
+  std::string out;
+  for (const std::string& axis : axes_) {
+    out += out.empty() ? "" : ", ";
+    for (size_t i = 0; i < axis.size(); ++i) {
+      out += i == 0 ? "" : " x ";
+      out += WordOf(axis[i]);
+    }
+  }
+  return "[" + out + "]";
+}
+
+namespace {
+
+Axis FindAxis(const std::vector<std::string>& axes, const TensorView& array, char role) {
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const size_t at = axes[i].find(role);
+    if (at == axes[i].npos) continue;
+    if (axes[i].size() == 1) return {array.shape[i], array.strides[i]};
+    const uint64_t half = array.shape[i] / 2;  // "2D" or "2C"
+    return at == 0 ? Axis{2, half * array.strides[i]} : Axis{half, array.strides[i]};
+  }
+  return {};
+}
+
+}  // namespace
+
+uint64_t Axes::Extent(const TensorView& array, char role) const {
+  return FindAxis(axes_, array, role).extent;
+}
+
+KvTensor Axes::View(const TensorView& array, const Place& place) const {
+  const auto refuse = [&](std::string why) {
+    return Error(Finding::kInconsistent, fmt::format("shape [{}] cannot be {}: {}",
+                                                     fmt::join(array.shape, ", "), text(), why))
+        .Hint("name the axes with --layout, e.g. --layout thd");
+  };
+  if (array.rank() != rank()) throw refuse(fmt::format("it has {} axes", array.rank()));
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i][0] != '2') continue;
+    const uint64_t extent = array.shape[i];
+    if (axes_[i].size() == 1 ? extent != 2 : extent % 2 != 0)
+      throw refuse(fmt::format("axis {} does not hold K and V", i));
+  }
+  const auto axis = [&](char role) { return FindAxis(axes_, array, role); };
+  const Axis dim = axis(Has('C') ? 'C' : 'D'), head = axis('H'), token = axis('T');
+  if (dim.extent == 0 || head.extent == 0 || dim.extent > kWidest || head.extent > kWidest) {
+    throw refuse("heads and dims must be between 1 and 2^24");
+  }
+  uint64_t offset = 0;
+  for (const auto& [role, index] :
+       {std::pair('L', place.layer), {'2', place.part}, {'B', place.batch}}) {
+    const Axis outer = axis(role);
+    if (index >= outer.extent) throw refuse(fmt::format("there is no {} {}", WordOf(role), index));
+    offset += index * outer.stride;
+  }
+  const uint64_t bytes = Info(array.dtype).block_bytes;
+  KvTensor tensor{.dtype = array.dtype,
+                  .heads = static_cast<uint32_t>(head.extent),
+                  .head_dim = static_cast<uint32_t>(dim.extent),
+                  .heads_known = !Has('C'),
+                  .pieces = {}};
+  // An axis of one element may have any stride; give it the one that RegionsOf recognises.
+  const uint64_t dim_stride = dim.extent == 1 ? bytes : dim.stride;
+  tensor.pieces.push_back({token.extent == 0 ? array.data : array.data + offset,
+                           token.extent,
+                           {token.stride},
+                           {head.stride},
+                           {dim_stride}});
+  return tensor;
+}
+
+}  // namespace kv

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/tensors/tensor_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace kv {
+namespace {
+
+using Part = NameMatch::Part;
+
+constexpr size_t kLongestName = 1000;
+constexpr size_t kMostLayerDigits = 6;
+constexpr size_t kNamesShown = 6;
+
+struct Pattern {
+  std::string_view text;
+  bool joined = false;  // K and V in one tensor
+};
+constexpr Pattern kPatterns[] = {
+    {"{x}_cache.{i}"},
+    {"layers.{i}.{x}"},
+    {"layer.{i}.{x}"},
+    {"layer_{i}_{x}"},
+    {"layer_{i}.{x}"},
+    {"{x}_{i}"},
+    {"{x}.{i}"},
+    {"past_key_values.{i}.{x}"},
+    {"past_key_values.{i}.{01}"},
+    {"present.{i}.{x}"},
+    {"model.layers.{i}.self_attn.{x}"},
+    {"{i}.{01}"},
+    {"*-l{i}-{x}"},
+    {"{x}"},
+    {"{x}_cache"},
+    {"model.layers.{i}.*.kv_cache", true},
+    {"kv_cache", true},
+};
+
+char Folded(char c) {
+  if (c == '/') return '.';
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+bool Take(std::string_view& text, std::string_view word) {
+  if (text.size() < word.size() ||
+      !std::equal(word.begin(), word.end(), text.begin(),
+                  [](char a, char b) { return Folded(a) == Folded(b); })) {
+    return false;
+  }
+  text.remove_prefix(word.size());
+  return true;
+}
+
+bool TakeNumber(std::string_view& text, uint32_t& number) {
+  size_t digits = 0;
+  number = 0;
+  while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') {
+    if (digits == kMostLayerDigits) return false;
+    number = number * 10 + static_cast<uint32_t>(text[digits++] - '0');
+  }
+  text.remove_prefix(digits);
+  return digits != 0;
+}
+
+bool Matches(std::string_view pattern, std::string_view name, NameMatch& match);
+
+bool MatchesWord(std::string_view pattern, std::string_view name, NameMatch& match,
+                 std::initializer_list<std::string_view> words, Part part) {
+  for (const std::string_view word : words) {
+    std::string_view rest = name;
+    NameMatch attempt = match;
+    attempt.part = part;
+    if (!Take(rest, word) || !Matches(pattern, rest, attempt)) continue;
+    match = attempt;
+    return true;
+  }
+  return false;
+}
+
+// The depth of the recursion is the number of placeholders in the pattern.
+bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) {
+  while (!pattern.empty()) {
+    if (Take(pattern, "{i}")) {
+      if (!TakeNumber(name, match.layer)) return false;
+    } else if (Take(pattern, "{x}")) {
+      return MatchesWord(pattern, name, match, {"keys", "key", "k"}, Part::kKey) ||
+             MatchesWord(pattern, name, match, {"values", "value", "v"}, Part::kValue);
+    } else if (Take(pattern, "{01}")) {
+      return MatchesWord(pattern, name, match, {"0"}, Part::kKey) ||
+             MatchesWord(pattern, name, match, {"1"}, Part::kValue);
+    } else if (pattern.front() == '*') {
+      pattern.remove_prefix(1);
+      for (size_t skip = 0; skip <= name.size(); ++skip) {
+        NameMatch attempt = match;
+        if (!Matches(pattern, name.substr(skip), attempt)) continue;
+        match = attempt;
+        return true;
+      }
+      return false;
+    } else if (name.empty() || Folded(pattern.front()) != Folded(name.front())) {
+      return false;
+    } else {
+      pattern.remove_prefix(1);
+      name.remove_prefix(1);
+    }
+  }
+  return name.empty();
+}
+
+// How patterns see a tensor of a folder: with the file it lies in, or by its own name alone.
+std::string NameOf(const NamedTensor& tensor, bool with_file) {
+  return with_file && !tensor.file.empty() ? tensor.file + "/" + tensor.name : tensor.name;
+}
+
+void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor) {
+  KvTensors::Layer& layer = found.layers[match.layer];
+  const NamedTensor*& place = match.part == Part::kValue ? layer.v : layer.k;
+  if (place != nullptr) {
+    throw Error(Finding::kDuplicateName,
+                fmt::format("'{}' and '{}' are both {} of layer {}", Escaped(NameOf(*place, true)),
+                            Escaped(NameOf(tensor, true)), match.part == Part::kValue ? "V" : "K",
+                            match.layer));
+  }
+  place = &tensor;
+}
+
+KvTensors Collect(const TensorFile& file, const Pattern& pattern, bool with_file) {
+  KvTensors found{.pattern = std::string(pattern.text), .joined = pattern.joined, .layers = {}};
+  for (const NamedTensor& tensor : file.tensors) {
+    if (const auto match = MatchName(pattern.text, NameOf(tensor, with_file)))
+      Insert(found, *match, tensor);
+  }
+  return found;
+}
+
+KvTensors CollectGiven(const TensorFile& file, const OpenOptions& options) {
+  if (options.k_pattern.empty()) throw Error(Finding::kUsage, "--v-pattern needs --k-pattern");
+  for (const std::string& pattern : {options.k_pattern, options.v_pattern}) {
+    if (std::count(pattern.begin(), pattern.end(), '*') > 1)
+      throw Error(Finding::kUsage, fmt::format("'{}': one * at most", pattern));
+  }
+  KvTensors found{.pattern = options.k_pattern, .layers = {}};
+  if (!options.v_pattern.empty()) found.pattern += ", " + options.v_pattern;
+  for (const NamedTensor& tensor : file.tensors) {
+    for (const Part part : {Part::kKey, Part::kValue}) {
+      const std::string& pattern = part == Part::kKey ? options.k_pattern : options.v_pattern;
+      if (pattern.empty()) continue;
+      auto match = MatchName(pattern, NameOf(tensor, true));
+      if (!match) match = MatchName(pattern, tensor.name);
+      if (!match || (match->part != Part::kBoth && match->part != part)) continue;
+      match->part = part;
+      Insert(found, *match, tensor);
+    }
+  }
+  return found;
+}
+
+std::string Names(const TensorFile& file) {
+  std::string names;
+  for (size_t i = 0; i < file.tensors.size() && i < kNamesShown; ++i)
+    names += fmt::format("{}'{}'", i == 0 ? "" : ", ", Escaped(NameOf(file.tensors[i], true), 80));
+  if (file.tensors.size() > kNamesShown)
+    names += fmt::format(" and {} more", file.tensors.size() - kNamesShown);
+  return names.empty() ? "none" : names;
+}
+
+std::string Sample(const KvTensors& found) {
+  const auto& [index, layer] = *found.layers.begin();
+  const NamedTensor* tensor = layer.k != nullptr ? layer.k : layer.v;
+  return fmt::format("{} ({} layers, e.g. '{}')", found.pattern, found.layers.size(),
+                     Escaped(NameOf(*tensor, true), 80));
+}
+
+void RequirePairs(const KvTensors& found) {
+  const bool has_v = std::any_of(found.layers.begin(), found.layers.end(),
+                                 [](const auto& item) { return item.second.v != nullptr; });
+  for (const auto& [index, layer] : found.layers) {
+    if (layer.k != nullptr && (layer.v != nullptr || !has_v)) continue;
+    throw Error(Finding::kMissingRecord,
+                fmt::format("layer {} has no {} (names {})", index, layer.k == nullptr ? "K" : "V",
+                            found.pattern));
+  }
+}
+
+}  // namespace
+
+std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name) {
+  NameMatch match;
+  if (name.size() > kLongestName || !Matches(pattern, name, match)) return std::nullopt;
+  return match;
+}
+
+bool IsSideTensor(std::string_view name) {
+  for (const std::string_view side : {"positions", "streams", "tokens", "input_ids"}) {
+    if (name.substr(0, side.size()) == side &&
+        (name.size() == side.size() || name[side.size()] == '.')) {
+      return true;
+    }
+  }
+  return false;
+}
+
+KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
+  KvTensors best;
+  if (!options.k_pattern.empty() || !options.v_pattern.empty()) {
+    best = CollectGiven(file, options);
+  } else {
+    for (const bool with_file : {true, false}) {
+      for (const Pattern& pattern : kPatterns) {
+        KvTensors found = Collect(file, pattern, with_file);
+        if (found.layers.empty()) continue;
+        if (!best.layers.empty()) {
+          throw Error(Finding::kAmbiguousFormat,
+                      fmt::format("two name patterns fit: {} and {}", Sample(best), Sample(found)))
+              .Hint("choose with --k-pattern and --v-pattern");
+        }
+        best = std::move(found);
+      }
+      if (!best.layers.empty()) break;
+    }
+  }
+  if (best.layers.empty() && options.k_pattern.empty() && file.tensors.size() == 1) {
+    best = {
+        .pattern = "the only array", .lone = true, .layers = {{0, {&file.tensors[0], nullptr}}}};
+  }
+  if (best.layers.empty()) {
+    throw Error(Finding::kUnsupportedKind,
+                fmt::format("no tensor has a name of K or V; there is {}", Names(file)))
+        .Hint("name them with --k-pattern and --v-pattern, {i} = layer");
+  }
+  RequirePairs(best);
+  return best;
+}
+
+}  // namespace kv

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/registry.h"
+#include "lib/base/tensor.h"
+
+namespace kv {
+
+// A name pattern: literal text, {i} = the layer's number, {x} = k, key, keys or v, value, values,
+// {01} = 0 for K and 1 for V, * = anything. '/' and '.' are the same character, case is ignored.
+struct NameMatch {
+  uint32_t layer = 0;
+  enum class Part { kKey, kValue, kBoth } part = Part::kBoth;  // kBoth: the name says neither
+};
+std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name);
+
+// The tensors of a file that are K and V, by their names.
+struct KvTensors {
+  struct Layer {
+    const NamedTensor* k = nullptr;  // K alone, or K and V in one where `joined`
+    const NamedTensor* v = nullptr;
+  };
+  std::string pattern;  // what decided: "key_cache.{i}"
+  bool joined = false;
+  bool lone = false;  // the only array of the file, whatever its name
+  std::map<uint32_t, Layer> layers;
+};
+
+// By --k-pattern/--v-pattern if given, else by the built-in patterns (FORMAT.md), else the single
+// tensor there is. Throws kAmbiguousFormat when two patterns find different sets, kDuplicateName,
+// kMissingRecord when K and V do not pair, kUnsupportedKind when nothing fits.
+KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options);
+
+// Tensors that describe the tokens, not K or V: positions, tokens, streams.
+bool IsSideTensor(std::string_view name);
+
+}  // namespace kv

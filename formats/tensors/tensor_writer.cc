@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/tensors/tensor_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/base/checked.h"
+#include "lib/snapshot/layout.h"
+#include "lib/snapshot/residency.h"
+
+namespace kv {
+namespace {
+
+// Large enough that gathering a transposed tensor touches whole pages of each of its rows.
+constexpr uint64_t kGatherBytes = 8 << 20;
+
+void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, Sink& sink) {
+  const uint64_t tokens = tensor.tokens();
+  const uint64_t step = std::max<uint64_t>(1, kGatherBytes / tensor.row_bytes());
+  for (uint64_t begin = 0; begin < tokens; begin += step) {
+    const uint64_t count = std::min(step, tokens - begin);
+    sink.Write(Gather(tensor, begin, count, Order::kTokenHeadDim));
+    DropTokens(snapshot, tensor, begin, count);
+  }
+  DropTensor(snapshot, tensor);
+}
+
+void AddTensor(const Snapshot& snapshot, const KvTensor& tensor, std::string name,
+               TensorExport& out) {
+  const bool blocks = IsBlockQuantised(tensor.dtype);
+  const uint64_t last =
+      blocks ? tensor.units_per_head() * tensor.unit_bytes() : uint64_t{tensor.head_dim};
+  // What npy cannot say (bf16, f8) and no array can (blocks).
+  if (blocks || tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF8E4M3 ||
+      tensor.dtype == DType::kF8E5M2) {
+    out.metadata[std::string(kDtypePrefix) + name] = Name(tensor.dtype);
+  }
+  out.tensors.push_back({std::move(name),
+                         blocks ? DType::kU8 : tensor.dtype,
+                         {tensor.tokens(), tensor.heads, last},
+                         [&snapshot, &tensor](Sink& sink) { WriteRows(snapshot, tensor, sink); }});
+}
+
+template <typename T>
+TensorToWrite Vector(std::string name, DType dtype, std::vector<T> values) {
+  const uint64_t count = values.size();
+  return {std::move(name), dtype, {count}, [values = std::move(values)](Sink& sink) {
+            sink.Write(std::as_bytes(std::span(values)));
+          }};
+}
+
+void AddCells(const Snapshot& snapshot, TensorExport& out) {
+  for (const CellGroup& group : snapshot.cell_groups) {
+    const std::string suffix = group.group.empty() ? "" : "." + group.group;
+    std::vector<int64_t> positions;
+    std::vector<int32_t> streams;
+    for (const Cell& cell : group.cells) {
+      positions.push_back(cell.position);
+      streams.push_back(static_cast<int32_t>(cell.stream));
+    }
+    out.tensors.push_back(Vector("positions" + suffix, DType::kI64, std::move(positions)));
+    if (group.streams > 1)
+      out.tensors.push_back(Vector("streams" + suffix, DType::kI32, std::move(streams)));
+  }
+  if (!snapshot.tokens.empty())
+    out.tensors.push_back(Vector("tokens", DType::kI32, snapshot.tokens));
+}
+
+void AddWords(const Snapshot& snapshot, TensorMetadata& metadata) {
+  const auto put = [&](std::string_view key, std::string value) {
+    if (!value.empty()) metadata[std::string(key)] = std::move(value);
+  };
+  const auto hadamard = [](HadamardRotation rotation) {
+    return rotation == HadamardRotation::kUnknown ? ""
+           : rotation == HadamardRotation::kYes   ? "yes"
+                                                  : "no";
+  };
+  put(kLayoutKey, std::string(Name(Order::kTokenHeadDim)));
+  put(kEngineKey, snapshot.engine);
+  put(kModelKey, snapshot.model);
+  put(kSourceKey, snapshot.format_version.empty()
+                      ? snapshot.format
+                      : fmt::format("{} ({})", snapshot.format, snapshot.format_version));
+  put(kKeyRotationKey, snapshot.key_rotation == KeyRotation::kRotated     ? "rotated"
+                       : snapshot.key_rotation == KeyRotation::kUnrotated ? "unrotated"
+                                                                          : "");
+  put(kKHadamardKey, hadamard(snapshot.k_hadamard));
+  put(kVHadamardKey, hadamard(snapshot.v_hadamard));
+  std::string groups;
+  bool any = false;
+  for (const LayerKv& layer : snapshot.layers) {
+    groups += (&layer == &snapshot.layers.front() ? "" : ",") + layer.group;
+    any |= !layer.group.empty();
+  }
+  if (any) put(kGroupsKey, groups);
+}
+
+void WriteView(const TensorView& view, size_t axis, const std::byte* from, Sink& sink) {
+  TensorView inner = view;
+  inner.shape.erase(inner.shape.begin(), inner.shape.begin() + static_cast<std::ptrdiff_t>(axis));
+  inner.strides.erase(inner.strides.begin(),
+                      inner.strides.begin() + static_cast<std::ptrdiff_t>(axis));
+  inner.data = from;
+  if (inner.rank() <= 1 || inner.bytes() <= kGatherBytes) {
+    sink.Write(CopyContiguous(inner));
+    return;
+  }
+  for (uint64_t i = 0; i < view.shape[axis]; ++i)
+    WriteView(view, axis + 1, from + i * view.strides[axis], sink);
+}
+
+}  // namespace
+
+uint64_t TensorToWrite::bytes() const {
+  uint64_t count = 1;
+  for (const uint64_t extent : shape) count = CheckedMul(count, extent, "tensor shape");
+  return BytesOf(dtype, count);
+}
+
+TensorExport ExportOf(const Snapshot& snapshot) {
+  RequireHeads(snapshot, "writing [token, head, dim] arrays");
+  TensorExport out;
+  for (const LayerKv& layer : snapshot.layers) {
+    AddTensor(snapshot, layer.k, fmt::format("k_{}", layer.index), out);
+    if (layer.v) AddTensor(snapshot, *layer.v, fmt::format("v_{}", layer.index), out);
+  }
+  AddCells(snapshot, out);
+  AddWords(snapshot, out.metadata);
+  return out;
+}
+
+TensorToWrite ToWrite(std::string name, const TensorView& view) {
+  return {std::move(name), view.dtype, view.shape,
+          [view](Sink& sink) { WriteView(view, 0, view.data, sink); }};
+}
+
+}  // namespace kv

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "formats/tensors/metadata.h"
+#include "lib/base/tensor.h"
+#include "lib/snapshot/snapshot.h"
+
+namespace kv {
+
+// A tensor on its way into a container: what its header needs, and its values in C order when asked
+// for. Never of a block type.
+struct TensorToWrite {
+  std::string name;
+  DType dtype = DType::kF16;
+  std::vector<uint64_t> shape;
+  std::function<void(Sink&)> write;  // exactly bytes()
+
+  uint64_t bytes() const;
+};
+
+struct TensorExport {
+  std::vector<TensorToWrite> tensors;
+  TensorMetadata metadata;
+};
+
+// K and V as k_{layer} and v_{layer}, [token, head, dim]; positions and token ids beside them; what
+// the arrays themselves cannot say as metadata. Block types become bytes, [token, head, block
+// bytes]. The snapshot must outlive the export; values are gathered in bounded memory while
+// written. Throws kGeometryMissing while heads are unknown.
+TensorExport ExportOf(const Snapshot& snapshot);
+
+// A tensor held in memory or mapped.
+TensorToWrite ToWrite(std::string name, const TensorView& view);
+
+}  // namespace kv
