@@ -8,13 +8,21 @@
 
 #include "formats/llama_state/llama_state.h"
 #include "formats/mnn/mnn.h"
+#include "formats/npy/npy.h"
 #include "formats/raw/raw.h"
+#include "formats/safetensors/safetensors.h"
 
 namespace kv {
 namespace {
 
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
+    {"npz", "numpy archives, stored or deflated", "K/V names or --k-pattern", ProbeNpz, OpenNpz,
+     WriteNpz},
+    {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout", ProbeNpy, OpenNpy,
+     WriteNpy},
+    {"safetensors", "safetensors: a file or a folder of them", "K/V names or --k-pattern",
+     ProbeSafetensors, OpenSafetensors, WriteSafetensors},
     {"llama-state", "llama.cpp session and sequence files",
      "heads: --gguf, --kv-heads or --head-dim", llama_state::Probe, llama_state::Open, nullptr},
     {"llama-seq-blob", "llama_state_seq_get_data in memory", "--from; heads as llama-state",

@@ -15,6 +15,8 @@
 namespace kv {
 namespace {
 
+constexpr uint64_t kMostLayers = 1 << 16;  // an empty array may claim any number
+
 struct Reading {
   Axes axes;
   std::string note;  // where the file itself does not decide
@@ -238,7 +240,10 @@ class Assembler {
                     "--layout has a layer axis, yet each layer has its own tensors");
       }
       const KvTensors::Layer& tensors = found_.layers.begin()->second;
-      for (uint64_t i = 0; i < axes_.Extent(tensors.k->view, 'L'); ++i)
+      const TensorView& array = tensors.k->view;
+      const uint64_t count = array.rank() == axes_.rank() ? axes_.Extent(array, 'L') : 1;
+      if (count > kMostLayers) throw Error(Finding::kLimit, fmt::format("{} layers", count));
+      for (uint64_t i = 0; i < count; ++i)
         layers.push_back(Layer(static_cast<uint32_t>(i), i, tensors));
     } else {
       for (const auto& [index, tensors] : found_.layers) layers.push_back(Layer(index, 0, tensors));

@@ -8,6 +8,10 @@ namespace kv::golden {
 void CheckMnnH2o(Run& run);
 void CheckMnnDumps(Run& run);
 void CheckBlendMnnDump(Run& run);
+void CheckSafetensorsFiles(Run& run);
+void CheckSafetensorsBad(Run& run);
+void CheckNpyFiles(Run& run);
+void CheckNpyBad(Run& run);
 
 namespace {
 
@@ -27,12 +31,12 @@ constexpr Row kTable[] = {
      "infinilm#compress* infinilm#dump_kv infinilm#tolerance", nullptr, "replay-mlp"},
     {"blend hkvd and replay", "blend/hkvd/* blend/rope/* blend/replay/*",
      "blend#hkvd blend#hkvd_errors blend#rope blend#replay", nullptr, "replay-blend"},
-    {"safetensors files", "blend/safetensors/*", "blend#files=safetensors", nullptr,
-     "the safetensors reader"},
-    {"safetensors, bad", "blend/bad/st_*", "blend#bad=bad/st_*", nullptr, "the safetensors reader"},
-    {"npy and npz files", "blend/npy/* blend/npz/*", "blend#files=npy blend#files=npz", nullptr,
-     "npy"},
-    {"npy and npz, bad", "blend/bad/np*", "blend#bad=bad/np*", nullptr, "npy"},
+    {"safetensors files", "blend/safetensors/*", "blend#files=safetensors", CheckSafetensorsFiles,
+     ""},
+    {"safetensors, bad", "blend/bad/st_*", "blend#bad=bad/st_*", CheckSafetensorsBad, ""},
+    {"npy and npz files", "blend/npy/* blend/npz/*", "blend#files=npy blend#files=npz",
+     CheckNpyFiles, ""},
+    {"npy and npz, bad", "blend/bad/np*", "blend#bad=bad/np*", CheckNpyBad, ""},
     {"llama.cpp files", "blend/llamacpp/*", "blend#files=llama.cpp-seq-state", CheckLlamaFiles, ""},
     {"llama.cpp, bad", "blend/bad/llama_*", "blend#bad=bad/llama_*", CheckLlamaBad, ""},
     {"mnn dump of blend", "blend/mnn_dump/*", "blend#files=mnn-dump", CheckBlendMnnDump, ""},

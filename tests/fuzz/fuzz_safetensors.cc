@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/safetensors/safetensors.h"
+#include "formats/tensors/tensor_snapshot.h"
+#include "lib/snapshot/layout.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* begin = reinterpret_cast<const std::byte*>(data);
+  try {
+    const auto bytes = kv::FileSource::FromBytes({begin, begin + size}, "fuzz");
+    const kv::TensorFile file =
+        kv::ReadSafetensors({.path = "fuzz", .is_folder = false, .files = {{"fuzz", bytes}}}, {});
+    for (const kv::NamedTensor& tensor : file.tensors) kv::CopyContiguous(tensor.view);
+    const kv::Snapshot snapshot = kv::SnapshotOf(file, {});
+    for (const kv::LayerKv& layer : snapshot.layers)
+      kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
+  } catch (const kv::Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// safetensors, npy and npz: every tensor of the valid files, every bad file refused in little
+// memory.
+#include <catch2/catch.hpp>
+
+#include "formats/npy/npy.h"
+#include "formats/safetensors/safetensors.h"
+#include "tests/golden/checks.h"
+#include "tests/support/peak_memory.h"
+#include "tests/support/sha256.h"
+
+namespace kv::golden {
+namespace {
+
+constexpr uint64_t kMostMemory = uint64_t{256} << 20;
+
+using Reader = TensorFile (*)(Source, const OpenOptions&);
+
+Reader ReaderFor(const std::string& file) {
+  if (Matches("*.safetensors", file)) return ReadSafetensors;
+  return Matches("*.npz", file) ? ReadNpz : ReadNpy;
+}
+
+// The manifest's words are those of safetensors.
+std::string ManifestWord(DType dtype) {
+  std::string word(Name(dtype));
+  for (char& c : word) c = static_cast<char>(std::toupper(c));
+  return word;
+}
+
+void CheckTensors(const nlohmann::json& item, const TensorFile& file, Run& run) {
+  const auto& expected = item.at("tensors");
+  CHECK(file.tensors.size() == expected.size());
+  for (const auto& [name, tensor] : expected.items()) {
+    INFO("tensor '" << name << "'");
+    const NamedTensor* found = file.Find(name);
+    REQUIRE(found != nullptr);
+    CHECK(ManifestWord(found->view.dtype) == tensor.at("dtype").get<std::string>());
+    CHECK(found->view.shape == tensor.at("shape").get<std::vector<uint64_t>>());
+    CHECK(test::Sha256(CopyContiguous(found->view)) == tensor.at("sha256").get<std::string>());
+    run.Checked();
+  }
+  if (item.contains("metadata")) {
+    CHECK(file.metadata == item.at("metadata").get<std::map<std::string, std::string>>());
+    run.Checked();
+  }
+  for (const auto& check : file.checks) CHECK_NOTHROW(check());
+}
+
+void CheckFiles(Run& run, std::string_view formats) {
+  const nlohmann::json manifest = run.Json("blend/manifest.json");
+  for (const auto& item : manifest.value("files", nlohmann::json::array())) {
+    const std::string name = item.at("file");
+    if (!Matches(formats, item.at("format").get<std::string>())) continue;
+    const auto path = run.File("blend/" + name);
+    if (!path) continue;
+    INFO(name);
+    CheckTensors(item, ReaderFor(name)(Source::Open(*path), {}), run);
+  }
+}
+
+// Everything a reader does before a value is used: parse, inflate, check.
+bool Accepts(const std::filesystem::path& path, Reader read) {
+  try {
+    const TensorFile file = read(Source::Open(path), {});
+    for (const auto& check : file.checks) check();
+    for (const NamedTensor& tensor : file.tensors) (void)test::Sha256(CopyContiguous(tensor.view));
+    return true;
+  } catch (const Error& error) {
+    INFO(error.what());
+    CHECK(error.code() != ErrorCode::kInternal);
+    CHECK(std::string_view(error.what()).find('\n') == std::string_view::npos);
+    return false;
+  }
+}
+
+void CheckBad(Run& run, std::string_view files) {
+  const nlohmann::json manifest = run.Json("blend/manifest.json");
+  for (const auto& item : manifest.value("bad", nlohmann::json::array())) {
+    const std::string name = item.at("file");
+    if (!Matches(files, name)) continue;
+    const auto path = run.File("blend/" + name);
+    if (!path) continue;
+    const std::string expect = item.value("expect", "reject");
+    INFO(name << ": " << expect);
+    const test::PeakMemory memory;
+    const bool accepted = Accepts(*path, ReaderFor(name));
+    CHECK(memory.growth_bytes() < kMostMemory);
+    const bool may_accept = expect.find("accept") != expect.npos;
+    const bool may_reject =
+        expect.find("reject") != expect.npos || expect.find("limit") != expect.npos;
+    CHECK((accepted ? may_accept : may_reject));
+    run.Checked();
+  }
+}
+
+}  // namespace
+
+void CheckSafetensorsFiles(Run& run) { CheckFiles(run, "safetensors"); }
+void CheckSafetensorsBad(Run& run) { CheckBad(run, "bad/st_*"); }
+void CheckNpyFiles(Run& run) { CheckFiles(run, "npy npz"); }
+void CheckNpyBad(Run& run) { CheckBad(run, "bad/np*"); }
+
+}  // namespace kv::golden
