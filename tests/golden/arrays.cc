@@ -65,7 +65,7 @@ bool Accepts(const std::filesystem::path& path, Reader read) {
   try {
     const TensorFile file = read(Source::Open(path), {});
     for (const auto& check : file.checks) check();
-    for (const NamedTensor& tensor : file.tensors) (void)test::Sha256(CopyContiguous(tensor.view));
+    for (const NamedTensor& tensor : file.tensors) CopyContiguous(tensor.view);
     return true;
   } catch (const Error& error) {
     INFO(error.what());
