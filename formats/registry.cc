@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "formats/gguf/gguf.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/mnn/mnn.h"
 #include "formats/npy/npy.h"
@@ -99,7 +100,11 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
 }
 
 ModelGeometry ReadModelGeometry(const std::string& path) {
-  throw Error(Finding::kUnsupportedKind, "no reader for model files yet").File(path);
+  try {
+    return ReadGgufGeometry(*FileSource::Open(path));
+  } catch (Error& error) {
+    throw error.File(path);
+  }
 }
 
 }  // namespace kv

@@ -97,6 +97,18 @@ std::string ReadArchitecture(ByteReader& in) {
       .Hint("--from opaque archives the bytes as they are");
 }
 
+// Heads from flags or a model file, which must be of the architecture that a SESSION names.
+void ApplyModel(const ModelGeometry& geometry, Snapshot& snapshot) {
+  const std::string& wanted = geometry.architecture;
+  if (snapshot.model.empty()) snapshot.model = wanted;
+  if (!wanted.empty() && snapshot.model != wanted) {
+    throw Error(Finding::kInconsistent,
+                fmt::format("a state of architecture {}, but {} is {}", snapshot.model,
+                            geometry.source, Escaped(wanted)));
+  }
+  ApplyGeometry(geometry, snapshot);
+}
+
 Snapshot Finish(Source source, const OpenOptions& options, Body body, std::string container,
                 TokenList list) {
   const Reading reading = ChooseReading(body, options.layout);
@@ -110,7 +122,7 @@ Snapshot Finish(Source source, const OpenOptions& options, Body body, std::strin
     snapshot.facts.emplace_back("tokens",
                                 fmt::format("server record, {} media", *list.media_count));
   }
-  if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
+  if (options.geometry) ApplyModel(*options.geometry, snapshot);
   SettleHadamard(snapshot, *reading.layout, options.rotated);
   return snapshot;
 }

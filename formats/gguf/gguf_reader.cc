@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/gguf/gguf.h"
+#include "formats/gguf/metadata.h"
+
+namespace kv {
+namespace gguf {
+namespace {
+
+constexpr uint32_t kMaxLayers = 4096;
+constexpr uint32_t kMaxHeads = 1 << 16, kMaxDim = 1 << 20;
+
+// Which values RoPE rotates together, by architecture; those in no list are not guessed. Models of
+// the first list take neighbours (the converter permutes their weights for it), of the second
+// values half a head apart, M-RoPE included.
+constexpr std::string_view kNeighbours[] = {
+    "llama",        "llama4",     "deci",      "baichuan",      "starcoder", "internlm2",
+    "minicpm",      "xverse",     "command-r", "cohere2",       "olmo",      "arctic",
+    "deepseek",     "deepseek2",  "plm",       "chatglm",       "granite",   "granitemoe",
+    "chameleon",    "bailingmoe", "smollm3",   "granitehybrid", "arcee",     "ernie4_5",
+    "ernie4_5-moe", "mistral3"};
+constexpr std::string_view kHalves[] = {
+    "falcon",      "falcon-h1", "grok",    "dbrx",         "stablelm", "bitnet",      "qwen",
+    "qwen2",       "qwen2moe",  "qwen2vl", "qwen3",        "qwen3moe", "qwen3vl",     "qwen3next",
+    "olmo2",       "olmoe",     "phi2",    "phi3",         "phimoe",   "plamo2",      "gemma",
+    "gemma2",      "gemma3",    "gemma3n", "starcoder2",   "openelm",  "gptneox",     "codeshell",
+    "orion",       "nemotron",  "exaone",  "exaone4",      "minicpm3", "bailingmoe2", "dots1",
+    "hunyuan-moe", "gpt-oss",   "lfm2",    "smallthinker", "glm4moe",  "seed_oss"};
+
+// Windows that an architecture lays out itself when the file names none: layer i slides unless it
+// is the last of its period (the first, where dense_first).
+struct WindowPattern {
+  std::string_view architecture;
+  uint32_t period;
+  bool dense_first = false;
+};
+constexpr WindowPattern kPatterns[] = {
+    {"gemma2", 2},  {"gemma3", 6},  {"gemma3n", 5}, {"cohere2", 4}, {"llama4", 4},
+    {"gpt-oss", 2}, {"exaone4", 4}, {"olmo2", 4},   {"afmoe", 4},   {"smallthinker", 4, true},
+};
+
+template <size_t kCount>
+bool Contains(const std::string_view (&list)[kCount], std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+// The keys of one model: "{architecture}.name".
+class Keys {
+ public:
+  Keys(const Metadata& metadata, std::string_view architecture)
+      : metadata_(metadata), prefix_(fmt::format("{}.", architecture)) {}
+
+  std::optional<uint32_t> Count(std::string_view name, uint32_t limit) const {
+    const std::optional<uint32_t> count = metadata_.Count(Key(name));
+    if (count) CheckLimit(name, *count, limit);
+    return count;
+  }
+  uint32_t Need(std::string_view name, uint32_t limit) const {
+    const std::optional<uint32_t> count = Count(name, limit);
+    if (count && *count > 0) return *count;
+    throw Error(count ? Finding::kBadField : Finding::kMissingRecord,
+                fmt::format("{}{} is {}", prefix_, name, count ? "0" : "missing"));
+  }
+  // One number for every layer, or one each; empty if the key is missing.
+  std::vector<uint32_t> PerLayer(std::string_view name, uint32_t layers, uint32_t limit) const {
+    const std::string key = Key(name);
+    std::optional<std::vector<uint32_t>> counts = metadata_.Counts(key);
+    if (!counts) return {};
+    for (uint32_t count : *counts) CheckLimit(name, count, limit);
+    if (!metadata_.IsArray(key)) return std::vector<uint32_t>(layers, counts->front());
+    if (counts->size() == layers) return *std::move(counts);
+    throw Error(Finding::kInconsistent,
+                fmt::format("{} has {} entries, block_count is {}", key, counts->size(), layers));
+  }
+  std::optional<double> Real(std::string_view name) const { return metadata_.Real(Key(name)); }
+  bool IsArray(std::string_view name) const { return metadata_.IsArray(Key(name)); }
+
+ private:
+  std::string Key(std::string_view name) const {
+    std::string key = prefix_;
+    key += name;
+    return key;
+  }
+  void CheckLimit(std::string_view name, uint32_t count, uint32_t limit) const {
+    if (count <= limit) return;
+    throw Error(Finding::kLimit,
+                fmt::format("{}{} is {}, at most {} is read", prefix_, name, count, limit));
+  }
+
+  const Metadata& metadata_;
+  std::string prefix_;
+};
+
+// Which layers have a sliding window.
+std::vector<bool> SlidingLayers(const Keys& keys, std::string_view architecture, uint32_t layers) {
+  std::vector<bool> sliding(layers, false);
+  const std::string_view pattern_key = "attention.sliding_window_pattern";
+  const std::optional<uint32_t> window = keys.Count("attention.sliding_window", UINT32_MAX);
+  const bool has_window = window ? *window > 0 : architecture == "llama4";
+  if (!has_window) return sliding;
+  const std::vector<uint32_t> given = keys.PerLayer(pattern_key, layers, UINT32_MAX);
+  if (!given.empty() && keys.IsArray(pattern_key)) {
+    std::transform(given.begin(), given.end(), sliding.begin(), [](uint32_t v) { return v != 0; });
+    return sliding;
+  }
+  const auto known =
+      std::find_if(std::begin(kPatterns), std::end(kPatterns),
+                   [&](const WindowPattern& p) { return p.architecture == architecture; });
+  if (known == std::end(kPatterns) && given.empty()) return sliding;
+  const uint32_t period = given.empty() ? known->period : given[0];
+  const bool dense_first = known != std::end(kPatterns) && known->dense_first;
+  for (uint32_t i = 0; i < layers; ++i) {
+    const uint32_t dense = dense_first ? 0 : period - 1;
+    sliding[i] = period == 0 || i % period != dense;
+  }
+  return sliding;
+}
+
+std::vector<ModelGeometry::Layer> ReadLayers(const Keys& keys, std::string_view architecture,
+                                             uint32_t count, const std::vector<uint32_t>& heads) {
+  std::vector<uint32_t> kv_heads = keys.PerLayer("attention.head_count_kv", count, kMaxHeads);
+  if (kv_heads.empty()) kv_heads = heads;
+  const uint32_t most_heads = *std::max_element(heads.begin(), heads.end());
+  const uint32_t shared = keys.Count("attention.shared_kv_layers", count).value_or(0);
+  const uint32_t width = keys.Count("embedding_length", kMaxDim).value_or(0);
+  const uint32_t fallback = most_heads == 0 ? 0 : width / most_heads;
+  const auto dim = [&](const char* name, uint32_t otherwise) {
+    return keys.Count(name, kMaxDim).value_or(otherwise);
+  };
+  const uint32_t k_dim = dim("attention.key_length", fallback);
+  const uint32_t v_dim = dim("attention.value_length", fallback);
+  const uint32_t k_swa = dim("attention.key_length_swa", k_dim);
+  const uint32_t v_swa = dim("attention.value_length_swa", v_dim);
+  const uint32_t rank = dim("attention.kv_lora_rank", 0);
+  const uint32_t latent = rank == 0 ? 0 : rank + dim("rope.dimension_count", 0);
+  const std::vector<bool> sliding = SlidingLayers(keys, architecture, count);
+  std::vector<ModelGeometry::Layer> layers;
+  for (uint32_t i = 0; i < count; ++i) {
+    layers.push_back({.kv_heads = kv_heads[i],
+                      .k_dim = sliding[i] ? k_swa : k_dim,
+                      .v_dim = sliding[i] ? v_swa : v_dim,
+                      .has_kv = kv_heads[i] != 0 && i < count - shared,
+                      .sliding = sliding[i],
+                      .latent_dim = latent});
+  }
+  return layers;
+}
+
+}  // namespace
+}  // namespace gguf
+
+ModelGeometry ReadGgufGeometry(const FileSource& file) {
+  const gguf::Metadata metadata(file.bytes());
+  const std::optional<std::string> architecture = metadata.Text("general.architecture");
+  if (!architecture || architecture->empty() || architecture->size() > 64)
+    throw Error(Finding::kMissingRecord, "general.architecture is missing or no name");
+  const gguf::Keys keys(metadata, *architecture);
+  const uint32_t count = keys.Need("block_count", gguf::kMaxLayers);
+  const std::vector<uint32_t> heads = keys.PerLayer("attention.head_count", count, gguf::kMaxHeads);
+  if (heads.empty()) {
+    throw Error(Finding::kMissingRecord,
+                fmt::format("{}.attention.head_count is missing", Escaped(*architecture)));
+  }
+  ModelGeometry geometry;
+  geometry.source = file.name();
+  geometry.architecture = *architecture;
+  geometry.layers = gguf::ReadLayers(keys, *architecture, count, heads);
+  const auto first = std::find_if(geometry.layers.begin(), geometry.layers.end(),
+                                  [](const ModelGeometry::Layer& layer) { return layer.has_kv; });
+  if (first == geometry.layers.end()) {
+    throw Error(Finding::kUnsupportedKind,
+                fmt::format("no layer of this {} model has a KV cache", Escaped(*architecture)));
+  }
+  geometry.query_heads = heads[static_cast<size_t>(first - geometry.layers.begin())];
+  if (gguf::Contains(gguf::kNeighbours, *architecture)) geometry.rope_style = "gptj";
+  if (gguf::Contains(gguf::kHalves, *architecture)) geometry.rope_style = "neox";
+  if (!geometry.rope_style.empty()) {
+    geometry.rope_base = keys.Real("rope.freq_base").value_or(10000.0);
+    geometry.rope_dims = keys.Count("rope.dimension_count", gguf::kMaxDim).value_or(first->k_dim);
+  }
+  return geometry;
+}
+
+}  // namespace kv

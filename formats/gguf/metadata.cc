@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/gguf/metadata.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+namespace kv::gguf {
+namespace {
+
+constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
+constexpr uint64_t kMaxKeys = 1 << 16, kMaxKeyBytes = 1 << 16;
+constexpr uint64_t kMaxArrayRead = 1 << 16;  // of arrays that are decoded; others are passed over
+
+// Bytes of one value, 0 for those without a fixed size.
+uint64_t SizeOf(Type type) {
+  switch (type) {
+    case Type::kU8:
+    case Type::kI8:
+    case Type::kBool:
+      return 1;
+    case Type::kU16:
+    case Type::kI16:
+      return 2;
+    case Type::kU32:
+    case Type::kI32:
+    case Type::kF32:
+      return 4;
+    case Type::kU64:
+    case Type::kI64:
+    case Type::kF64:
+      return 8;
+    case Type::kString:
+    case Type::kArray:
+      break;
+  }
+  return 0;
+}
+
+Type ReadType(ByteReader& in) {
+  const uint64_t at = in.offset();
+  const uint32_t number = in.U32("value type");
+  if (number <= 12) return static_cast<Type>(number);
+  throw Error(Finding::kBadField, fmt::format("value type {}, expected 0 to 12", number)).At(at);
+}
+
+// The integer at `from`, if the type is one and the value fits.
+std::optional<uint32_t> IntegerAt(Type type, const std::byte* from) {
+  int64_t value = 0;
+  switch (type) {
+    case Type::kU8:
+    case Type::kBool:
+      value = LoadLE<uint8_t>(from);
+      break;
+    case Type::kI8:
+      value = LoadLE<int8_t>(from);
+      break;
+    case Type::kU16:
+      value = LoadLE<uint16_t>(from);
+      break;
+    case Type::kI16:
+      value = LoadLE<int16_t>(from);
+      break;
+    case Type::kU32:
+      value = LoadLE<uint32_t>(from);
+      break;
+    case Type::kI32:
+      value = LoadLE<int32_t>(from);
+      break;
+    case Type::kU64:
+    case Type::kI64:
+      value = LoadLE<int64_t>(from);  // what exceeds 2^63 is negative and refused as well
+      break;
+    default:
+      return std::nullopt;
+  }
+  if (value < 0 || value > UINT32_MAX) return std::nullopt;
+  return static_cast<uint32_t>(value);
+}
+
+void CheckVersion(uint32_t version) {
+  if (version == 2 || version == 3) return;
+  const bool swapped = version != 0 && (version & 0xffff) == 0;
+  if (version == 0) throw Error(Finding::kBadVersion, "GGUF version 0 never existed").At(4);
+  throw Error(Finding::kUnsupportedVersion,
+              swapped ? "a big-endian GGUF file; little-endian ones are read"
+                      : fmt::format("GGUF version {}; supported: 2 and 3", version))
+      .At(4);
+}
+
+}  // namespace
+
+Metadata::Metadata(ByteSpan file) {
+  ByteReader in(file);
+  const uint32_t magic = in.U32("magic");
+  if (magic != kMagic) {
+    throw Error(Finding::kBadMagic,
+                fmt::format("magic {:#010x}, expected {:#x} (GGUF)", magic, kMagic))
+        .At(0);
+  }
+  CheckVersion(in.U32("version"));
+  in.U64("tensor count");
+  const uint64_t count_at = in.offset();
+  const uint64_t count = in.U64("key count");
+  if (count > kMaxKeys) {
+    throw Error(Finding::kLimit, fmt::format("{} keys, at most {} are read", count, kMaxKeys))
+        .At(count_at);
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t at = in.offset();
+    const uint64_t length = in.U64("key length");
+    if (length == 0 || length > kMaxKeyBytes) {
+      throw Error(Finding::kBadName,
+                  fmt::format("key of {} bytes, expected 1 to {}", length, kMaxKeyBytes))
+          .At(at);
+    }
+    const std::string_view key = in.Text(length, "key");
+    try {
+      const Type type = ReadType(in);
+      if (!values_.emplace(key, ReadValue(in, type)).second)
+        throw Error(Finding::kDuplicateName, "the key occurs twice").At(at);
+    } catch (Error& error) {
+      throw error.In(Escaped(key, 64));
+    }
+  }
+}
+
+Metadata::Value Metadata::ReadValue(ByteReader& in, Type type) const {
+  Value value{.type = type, .bytes = {}, .offset = in.offset()};
+  if (type == Type::kArray) {
+    value.is_array = true;
+    value.type = ReadType(in);
+    value.count = in.U64("array length");
+    if (value.type == Type::kArray) {
+      throw Error(Finding::kBadField, "an array of arrays").At(value.offset);
+    }
+  }
+  if (const uint64_t size = SizeOf(value.type); size != 0) {
+    value.bytes = in.TakeArray(value.count, size, "value");
+    return value;
+  }
+  if (value.count > in.remaining() / 8) {  // each string has a length: fail before walking
+    throw Error(Finding::kTruncated, fmt::format("{} strings need more than the {} bytes left",
+                                                 value.count, in.remaining()))
+        .At(value.offset);
+  }
+  for (uint64_t i = 0; i < value.count; ++i)
+    value.bytes = in.Take(in.U64("string length"), "string");
+  return value;
+}
+
+const Metadata::Value* Metadata::Find(std::string_view key) const {
+  const auto at = values_.find(key);
+  return at == values_.end() ? nullptr : &at->second;
+}
+
+std::optional<std::string> Metadata::Text(std::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_array || value->type != Type::kString)
+    throw Error(Finding::kBadField, "expected a string").At(value->offset).In(key);
+  return std::string(AsText(value->bytes));
+}
+
+std::optional<uint32_t> Metadata::Count(std::string_view key) const {
+  const std::optional<std::vector<uint32_t>> counts = Counts(key);
+  if (!counts) return std::nullopt;
+  if (Find(key)->is_array)
+    throw Error(Finding::kBadField, "expected one number").At(Find(key)->offset).In(key);
+  return counts->front();
+}
+
+std::optional<double> Metadata::Real(std::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  std::optional<double> real;
+  if (!value->is_array && value->type == Type::kF32) real = LoadLE<float>(value->bytes.data());
+  if (!value->is_array && value->type == Type::kF64) real = LoadLE<double>(value->bytes.data());
+  if (!real || !std::isfinite(*real))
+    throw Error(Finding::kBadField, "expected a number").At(value->offset).In(key);
+  return real;
+}
+
+std::optional<std::vector<uint32_t>> Metadata::Counts(std::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->count > kMaxArrayRead) {
+    throw Error(Finding::kLimit,
+                fmt::format("{} entries, at most {} are read", value->count, kMaxArrayRead))
+        .At(value->offset)
+        .In(key);
+  }
+  std::vector<uint32_t> counts;
+  for (uint64_t i = 0; i < value->count; ++i) {
+    const auto number = SizeOf(value->type) == 0
+                            ? std::nullopt
+                            : IntegerAt(value->type, value->bytes.data() + i * SizeOf(value->type));
+    if (!number) {
+      throw Error(Finding::kBadField, "expected whole numbers that fit 32 bits")
+          .At(value->offset)
+          .In(key);
+    }
+    counts.push_back(*number);
+  }
+  return counts;
+}
+
+}  // namespace kv::gguf
