@@ -16,12 +16,14 @@ void Divide(KvTensor& tensor, uint32_t heads, uint32_t head_dim) {
   if (tensor.heads_known || (heads == 0 && head_dim == 0)) return;
   const uint64_t channels = tensor.channels();
   const DTypeInfo& info = Info(tensor.dtype);
+  const std::string wanted = heads == 0      ? fmt::format("heads of {}", head_dim)
+                             : head_dim == 0 ? fmt::format("{} heads", heads)
+                                             : fmt::format("{} heads of {}", heads, head_dim);
   if (heads == 0) heads = static_cast<uint32_t>(channels / head_dim);
-  if (head_dim == 0) head_dim = static_cast<uint32_t>(channels / std::max(heads, 1u));
-  if (uint64_t{heads} * head_dim != channels) {
+  if (head_dim == 0) head_dim = static_cast<uint32_t>(channels / heads);
+  if (heads == 0 || uint64_t{heads} * head_dim != channels) {
     throw Error(Finding::kInconsistent,
-                fmt::format("rows of {} channels do not divide into {} heads of {}", channels,
-                            heads, head_dim));
+                fmt::format("rows of {} channels are not {}", channels, wanted));
   }
   if (head_dim % info.block_elements != 0) {
     throw Error(Finding::kInconsistent,

@@ -1,0 +1,2 @@
+cd "$TESTDATA/llamacpp/states"
+"$KVTOOL" inspect synthetic-mamba-recurrent-v050.session.bin
