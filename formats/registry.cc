@@ -12,6 +12,7 @@
 #include "formats/npy/npy.h"
 #include "formats/raw/raw.h"
 #include "formats/safetensors/safetensors.h"
+#include "formats/torch/torch.h"
 
 namespace kv {
 namespace {
@@ -24,6 +25,8 @@ constexpr FormatEntry kFormats[] = {
      WriteNpy},
     {"safetensors", "safetensors: a file or a folder of them", "K/V names or --k-pattern",
      ProbeSafetensors, OpenSafetensors, WriteSafetensors},
+    {"torch", "PyTorch files, zip and legacy, and pickles", "K/V names or --k-pattern", ProbeTorch,
+     OpenTorch, WriteTorchSnapshot},
     {"llama-state", "llama.cpp session and sequence files",
      "heads: --gguf, --kv-heads or --head-dim", llama_state::Probe, llama_state::Open, nullptr},
     {"llama-seq-blob", "llama_state_seq_get_data in memory", "--from; heads as llama-state",

@@ -2,9 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <span>
 #include <string_view>
+#include <vector>
 
+#include "formats/registry.h"
+#include "formats/tensors/tensor_writer.h"
 #include "lib/base/tensor.h"
 
 namespace kv {
@@ -20,8 +22,14 @@ bool LooksLikeTorch(const Source& source);
 // unpacked to a spool; `max_bytes` caps that and the size of any one tensor.
 TensorFile ReadTorch(Source source, uint64_t max_bytes = kTorchMaxBytes);
 
-// A flat OrderedDict of contiguous CPU tensors in the zip form that torch.load reads, `stem` being
-// the name of its root folder. Same input, same bytes.
-void WriteTorch(std::span<const NamedTensor> tensors, std::string_view stem, AtomicFile& file);
+// A flat OrderedDict of contiguous CPU tensors, and of texts behind them, in the zip form that
+// torch.load reads; `stem` names its root folder. Same input, same bytes.
+void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem, AtomicFile& file,
+                const TensorMetadata& texts = {});
+
+// For the registry.
+Confidence ProbeTorch(const Source& source);
+Snapshot OpenTorch(Source source, const OpenOptions& options);
+void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
 
 }  // namespace kv

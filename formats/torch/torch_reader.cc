@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include "formats/tensors/tensor_snapshot.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_container.h"
 
@@ -97,6 +98,14 @@ TensorFile ReadTorch(Source source, uint64_t max_bytes) {
   }
   RefuseForeignOnly(file);
   return file;
+}
+
+Confidence ProbeTorch(const Source& source) {
+  return LooksLikeTorch(source) ? Confidence::kCertain : Confidence::kNo;
+}
+
+Snapshot OpenTorch(Source source, const OpenOptions& options) {
+  return SnapshotOf(ReadTorch(std::move(source), options.max_bytes), options);
 }
 
 }  // namespace kv

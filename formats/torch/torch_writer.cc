@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "formats/torch/torch.h"
 #include "formats/zip/zip_writer.h"
 #include "lib/base/checked.h"
@@ -77,34 +79,38 @@ class PickleWriter {
 };
 
 // _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict())
-void WriteTensor(PickleWriter& pickle, const TensorView& view, size_t key) {
-  const TensorView dense = ContiguousView(view.dtype, view.shape, nullptr);
-  std::vector<uint64_t> strides = dense.strides;
-  for (uint64_t& stride : strides) stride /= Info(view.dtype).block_bytes;
+void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) {
+  const uint64_t item = Info(tensor.dtype).block_bytes;
+  std::vector<uint64_t> strides = ContiguousView(tensor.dtype, tensor.shape, nullptr).strides;
+  for (uint64_t& stride : strides) stride /= item;
   pickle.Global("torch._utils", "_rebuild_tensor_v2");
   pickle.Op('(');
   pickle.Op('(');
   pickle.Text("storage");
-  pickle.Global("torch", StorageType(view.dtype));
+  pickle.Global("torch", StorageType(tensor.dtype));
   pickle.Text(std::to_string(key));
   pickle.Text("cpu");
-  pickle.Integer(view.elements());
+  pickle.Integer(tensor.bytes() / item);
   pickle.Ops("tQ");
   pickle.Integer(0);
-  pickle.IntegerTuple(view.shape);
+  pickle.IntegerTuple(tensor.shape);
   pickle.IntegerTuple(strides);
   pickle.Ops("\x89");
   pickle.Global("collections", "OrderedDict");
   pickle.Ops(")RtR");
 }
 
-Bytes PickleOf(std::span<const NamedTensor> tensors) {
+Bytes PickleOf(const std::vector<TensorToWrite>& tensors, const TensorMetadata& texts) {
   PickleWriter pickle;
   pickle.Global("collections", "OrderedDict");
   pickle.Ops(")R(");
   for (size_t i = 0; i < tensors.size(); ++i) {
     pickle.Text(tensors[i].name);
-    WriteTensor(pickle, tensors[i].view, i);
+    WriteTensor(pickle, tensors[i], i);
+  }
+  for (const auto& [name, text] : texts) {
+    pickle.Text(name);
+    pickle.Text(text);
   }
   pickle.Ops("u.");
   return pickle.Release();
@@ -112,16 +118,27 @@ Bytes PickleOf(std::span<const NamedTensor> tensors) {
 
 }  // namespace
 
-void WriteTorch(std::span<const NamedTensor> tensors, std::string_view stem, AtomicFile& file) {
+void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem, AtomicFile& file,
+                const TensorMetadata& texts) {
   const std::string root = fmt::format("{}/", stem.empty() ? "archive" : stem);
   ZipWriter zip(file);
-  zip.Add(root + "data.pkl", PickleOf(tensors));
+  zip.Add(root + "data.pkl", PickleOf(tensors, texts));
   zip.Add(root + "byteorder", AsBytes("little"));
   for (size_t i = 0; i < tensors.size(); ++i) {
-    zip.Add(fmt::format("{}data/{}", root, i), CopyContiguous(tensors[i].view));
+    zip.Begin(fmt::format("{}data/{}", root, i), tensors[i].bytes());
+    tensors[i].write(zip);
+    zip.End();
   }
   zip.Add(root + "version", AsBytes("3\n"));
   zip.Finish();
+}
+
+void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+  snapshot.CheckContent();
+  const TensorExport content = ExportOf(snapshot);
+  AtomicFile file(path, overwrite);
+  WriteTorch(content.tensors, std::filesystem::path(path).stem().string(), file, content.metadata);
+  file.Commit();
 }
 
 }  // namespace kv

@@ -186,19 +186,22 @@ TEST_CASE("an archive needs one object and a known byte order") {
 
 TEST_CASE("what is written is read again, aligned and under the same names") {
   const CompressorWeights weights = test::SampleWeights();
+  const std::byte* data = weights.blocks[0].weight.data;
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < weights.blocks.size(); ++i) {
     tensors.push_back({"w." + std::to_string(i), weights.blocks[i].weight, ""});
   }
-  tensors.push_back({"scalar", ContiguousView(DType::kF32, {}, weights.blocks[0].weight.data), ""});
-  tensors.push_back(
-      {"empty", ContiguousView(DType::kI64, {0, 3}, weights.blocks[0].weight.data), ""});
+  tensors.push_back({"scalar", ContiguousView(DType::kF32, {}, data), ""});
+  tensors.push_back({"empty", ContiguousView(DType::kI64, {0, 3}, data), ""});
+  std::vector<TensorToWrite> writes;
+  for (const NamedTensor& tensor : tensors) writes.push_back(ToWrite(tensor.name, tensor.view));
   const test::TempDir folder;
   AtomicFile out(folder / "w.pth", Overwrite::kRefuse);
-  WriteTorch(tensors, "w", out);
+  WriteTorch(writes, "w", out, {{"kvtool.engine", "none"}});
   out.Commit();
   const TensorFile back = ReadTorch(Source::Open(folder / "w.pth"));
   CHECK(LooksLikeTorch(back.source));
+  CHECK(back.metadata.at("kvtool.engine") == "none");
   REQUIRE(back.tensors.size() == tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     CHECK(back.tensors[i].name == tensors[i].name);

@@ -14,5 +14,6 @@ void CheckTorchFiles(Run& run);
 void CheckTorchBad(Run& run);
 void CheckWeightFiles(Run& run);
 void CheckWeightCases(Run& run);
+void CheckWeightConversions(Run& run);
 
 }  // namespace kv::golden

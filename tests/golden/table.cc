@@ -26,7 +26,7 @@ constexpr Row kTable[] = {
     {"mnn offline", "mnn/offline/*", "", nullptr, "analyze"},
     {"weights, .bin", "infinilm/bin/*", "infinilm#conversions", CheckWeightFiles, ""},
     {"weights, bad .bin", "infinilm/bin_bad/*", "infinilm#bin_cases", CheckWeightCases, ""},
-    {"weights, .pth", "infinilm/pth/*", "infinilm#pth*", nullptr, "the torch reader"},
+    {"weights, .pth", "infinilm/pth/*", "infinilm#pth*", CheckWeightConversions, ""},
     {"mlp step", "infinilm/compress/* infinilm/dump_kv/*",
      "infinilm#compress* infinilm#dump_kv infinilm#tolerance", nullptr, "replay-mlp"},
     {"blend hkvd and replay", "blend/hkvd/* blend/rope/* blend/replay/*",

@@ -3,10 +3,13 @@
 // KV-compressor weights: files of the real converter and what the two real loaders did with
 // damaged ones.
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <sstream>
 #include <string>
 
-#include "formats/kvcm/kvcm.h"
+#include "formats/weights_file.h"
 #include "tests/golden/checks.h"
+#include "tests/support/sha256.h"
 
 namespace kv::golden {
 namespace {
@@ -68,6 +71,92 @@ void CheckWeightCases(Run& run) {
     if (!csrc.loads) CHECK_THROWS_AS(ReadKvcm(source, KvcmReading::kStrict), Error);
     run.Checked();
   }
+}
+
+namespace {
+
+std::vector<std::string> SplitList(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+struct Conversion {
+  CheckpointOptions options;
+  DType dtype = DType::kF16;
+};
+
+// The converter's command line; nothing for what its argument parser refuses.
+std::optional<Conversion> ParseArgs(const nlohmann::json& args) {
+  Conversion conversion;
+  for (size_t i = 0; i + 1 < args.size(); i += 2) {
+    const std::string flag = args[i], value = args[i + 1];
+    const auto number = [&] { return static_cast<uint32_t>(std::stoul(value)); };
+    CheckpointOptions& options = conversion.options;
+    if (flag == "--dtype") {
+      if (value != "fp16" && value != "bf16" && value != "fp32") return std::nullopt;
+      conversion.dtype = *ParseDType(value);
+    } else if (flag == "--prefix-order") {
+      options.prefix_order = SplitList(value);
+    } else if (flag == "--slot-order") {
+      for (const std::string& slot : SplitList(value)) {
+        options.slot_order.push_back(static_cast<uint32_t>(std::stoul(slot)));
+      }
+    } else if (flag == "--compression-factor") {
+      options.compression_factor = number();
+    } else if (flag == "--min-seq-len") {
+      options.min_seq_len = number();
+    } else if (flag == "--num-heads") {
+      options.num_heads = number();
+    } else if (flag == "--head-dim") {
+      options.head_dim = number();
+    } else {
+      FAIL("unknown converter option " << flag);
+    }
+  }
+  return conversion;
+}
+
+// The bytes that our conversion writes, or nothing where it refuses.
+std::optional<Bytes> Convert(const std::filesystem::path& path, const Conversion& conversion) {
+  try {
+    const WeightsFile file =
+        OpenWeights(Source::Open(path), {conversion.options, KvcmReading::kStrict});
+    MemorySink sink;
+    WriteKvcm(file.weights, conversion.dtype, sink);
+    return sink.bytes();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+// Every run of the real converter: the same bytes, or a refusal where it failed, unless the
+// manifest says that we may do better. Text-only checkpoints we detect instead of failing half-way.
+void CheckWeightConversions(Run& run) {
+  const auto manifest = run.Json("infinilm/manifest.json");
+  for (const auto& item : manifest.value("conversions", nlohmann::json::array())) {
+    const std::string name = In(item.at("input"));
+    const auto path = run.File(name);
+    const auto conversion = ParseArgs(item.at("args"));
+    if (!path || !conversion) continue;
+    INFO(name << " " << item.at("args").dump());
+    const std::optional<Bytes> bytes = Convert(*path, *conversion);
+    const std::string expects = item.value("product_expects", "");
+    if (expects.starts_with("refuse")) {
+      CHECK_FALSE(bytes.has_value());
+    } else if (item.at("exit") == 0) {
+      REQUIRE(bytes.has_value());
+      CHECK(test::Sha256(*bytes) == item.at("sha256"));
+    } else if (!item.contains("product_may") && item.at("error").get<std::string>().find(
+                                                    "weight: compress_i") == std::string::npos) {
+      CHECK_FALSE(bytes.has_value());
+    }
+    run.Checked();
+  }
+  CHECK_FALSE(std::filesystem::exists("KVTOOL_PWNED"));
 }
 
 }  // namespace kv::golden

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "formats/kvcm/kvcm.h"
+#include "lib/mlp/checkpoint.h"
+
+namespace kv {
+
+// Compressor weights from and to whatever holds them: the engine's .bin, torch checkpoints,
+// safetensors. Commands know this file and no container.
+
+enum class WeightsContainer { kBin, kTorch, kSafetensors };
+
+// "bin", "pth" or "safetensors"; nothing for other words.
+std::optional<WeightsContainer> ParseWeightsContainer(std::string_view word);
+std::string_view Name(WeightsContainer container);
+// By content. Throws kUnknownFormat.
+WeightsContainer DetectWeights(const Source& source);
+
+struct WeightsFile {
+  CompressorWeights weights;
+  WeightsContainer container = WeightsContainer::kBin;
+  std::optional<CheckpointShares> shares;  // of a checkpoint
+};
+
+struct WeightsOpenOptions {
+  CheckpointOptions checkpoint;
+  KvcmReading reading = KvcmReading::kStrict;
+};
+
+// Errors carry the file's name.
+WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options = {});
+
+// Writes the weights under `path`, complete or not at all. `notes` gets what the container cannot
+// hold.
+RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer container,
+                            DType dtype, const std::string& path, Overwrite overwrite,
+                            std::vector<std::string>& notes);
+
+// What is wrong with a file and what the two engines' loaders would do with it.
+struct WeightsVerdict {
+  WeightsContainer container = WeightsContainer::kBin;
+  std::optional<CompressorWeights> weights;  // as far as it could be read
+  std::vector<WeightsFault> faults;
+  LoaderVerdict csrc, legacy;
+};
+WeightsVerdict VerifyWeights(Source source);
+
+}  // namespace kv
