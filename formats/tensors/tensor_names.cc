@@ -161,8 +161,12 @@ KvTensors CollectGiven(const TensorFile& file, const OpenOptions& options) {
 
 std::string Names(const TensorFile& file) {
   std::string names;
-  for (size_t i = 0; i < file.tensors.size() && i < kNamesShown; ++i)
-    names += fmt::format("{}'{}'", i == 0 ? "" : ", ", Escaped(NameOf(file.tensors[i], true), 80));
+  for (size_t i = 0; i < file.tensors.size() && i < kNamesShown; ++i) {
+    const TensorView& view = file.tensors[i].view;
+    names += fmt::format("{}'{}' {} [{}]", i == 0 ? "" : ", ",
+                         Escaped(NameOf(file.tensors[i], true), 80), Name(view.dtype),
+                         fmt::join(view.shape, ", "));
+  }
   if (file.tensors.size() > kNamesShown)
     names += fmt::format(" and {} more", file.tensors.size() - kNamesShown);
   return names.empty() ? "none" : names;
@@ -171,8 +175,8 @@ std::string Names(const TensorFile& file) {
 std::string Sample(const KvTensors& found) {
   const auto& [index, layer] = *found.layers.begin();
   const NamedTensor* tensor = layer.k != nullptr ? layer.k : layer.v;
-  return fmt::format("{} ({} layers, e.g. '{}')", found.pattern, found.layers.size(),
-                     Escaped(NameOf(*tensor, true), 80));
+  return fmt::format("{} ({} layer{}, e.g. '{}')", found.pattern, found.layers.size(),
+                     found.layers.size() == 1 ? "" : "s", Escaped(NameOf(*tensor, true), 80));
 }
 
 void RequirePairs(const KvTensors& found) {
@@ -229,7 +233,7 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
   }
   if (best.layers.empty()) {
     throw Error(Finding::kUnsupportedKind,
-                fmt::format("no tensor has a name of K or V; there is {}", Names(file)))
+                fmt::format("no tensor has a name of K or V: {}", Names(file)))
         .Hint("name them with --k-pattern and --v-pattern, {i} = layer");
   }
   RequirePairs(best);

@@ -83,7 +83,9 @@ Reading ReadLone(const TensorFile& file, const TensorView& array) {
       reading.axes = Axes::Parse("L2BHTD");
       break;
     default:
-      throw Undecided(fmt::format("an array of {} axes is no cache", array.rank()));
+      throw Error(
+          Finding::kUnsupportedKind,
+          fmt::format("its only array, of shape [{}], is no cache", fmt::join(shape, ", ")));
   }
   reading.note = fmt::format("the array of shape [{}] is read as {}; --layout names other axes",
                              fmt::join(shape, ", "), reading.axes.text());
@@ -110,7 +112,8 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
     case 4:
       return {Axes::Parse("BHTD"), ""};
     default:
-      throw Undecided(fmt::format("K and V of {} axes", k.rank()));
+      throw Undecided(fmt::format("what the axes of K, of shape [{}], mean cannot be told",
+                                  fmt::join(k.shape, ", ")));
   }
 }
 
@@ -209,6 +212,14 @@ void AddCells(const TensorFile& file, Snapshot& snapshot) {
       snapshot.tokens.push_back(static_cast<int32_t>(token));
     return;
   }
+}
+
+// "key_cache.0, value_cache.0 ...": what the pattern found.
+std::string SampleNames(const KvTensors& found) {
+  const KvTensors::Layer& layer = found.layers.begin()->second;
+  std::string names = Escaped(layer.k->name, 80);
+  if (layer.v != nullptr) names += ", " + Escaped(layer.v->name, 80);
+  return names + (found.layers.size() > 1 ? " ..." : "");
 }
 
 void AddNotes(const TensorFile& file, const KvTensors& found, const Reading& reading,
@@ -322,8 +333,8 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   snapshot.v_hadamard = HadamardOf(Lookup(file.metadata, kVHadamardKey));
   if (found.joined) snapshot.engine = "vLLM";
   const std::string origin = Lookup(file.metadata, kSourceKey);
-  if (!origin.empty()) snapshot.facts.emplace_back("converted_from", origin);
-  snapshot.facts.emplace_back("names", found.pattern);
+  if (!origin.empty()) snapshot.facts.emplace_back("origin", origin);
+  snapshot.facts.emplace_back("names", SampleNames(found));
   snapshot.facts.emplace_back("axes", reading.axes.text());
   AddCells(file, snapshot);
   AddNotes(file, found, reading, snapshot);

@@ -123,10 +123,9 @@ struct Central {
   uint64_t local_offset = 0;
 };
 
-Central ReadCentral(ByteReader& reader) {
+void ReadCentral(ByteReader& reader, Central& central) {
   const uint64_t at = reader.offset();
   if (reader.U32("entry signature") != kCentralSignature) throw Bad("no directory entry", at);
-  Central central;
   ZipEntry& entry = central.entry;
   reader.Skip(4, "versions");
   central.flags = reader.U16("flags");
@@ -165,7 +164,6 @@ Central ReadCentral(ByteReader& reader) {
                                                     entry.compressed_size, entry.size))
         .At(at);
   }
-  return central;
 }
 
 // Finds where the content begins. The directory decides; a local header that says something else
@@ -225,10 +223,10 @@ std::vector<ZipEntry> ReadDirectory(ByteSpan file) {
   std::unordered_set<std::string_view> names;
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const uint64_t at = reader.offset();
-    std::string_view name;
+    Central central;
+    const std::string_view& name = central.entry.name;
     try {
-      Central central = ReadCentral(reader);
-      name = central.entry.name;
+      ReadCentral(reader, central);
       ReadLocal(file, directory.offset, central);
       centrals.push_back(central);
     } catch (Error& error) {

@@ -206,7 +206,7 @@ TEST_CASE("one array may hold layers, K and V, and both side by side") {
     CHECK(v(s, 0) == 60 + 30 + 6 + 2);
   }
   CHECK(Arrays().Add("a", {2, 2, 4, 5, 6}).Refusal() == Finding::kAmbiguousFormat);
-  CHECK(Arrays().Add("a", {3}).Refusal() == Finding::kAmbiguousFormat);
+  CHECK(Arrays().Add("a", {3}).Refusal() == Finding::kUnsupportedKind);
   CHECK(Arrays().Add("kv_cache", {4, 5, 6}).Refusal() == Finding::kAmbiguousFormat);
   CHECK(Arrays().Add("a", {uint64_t{1} << 40, 2, 0, 5, 6}).Refusal() == Finding::kLimit);
   CHECK(Arrays().Add("a", {3, 5, 6}).Refusal(Layout("2TC")) == Finding::kInconsistent);
