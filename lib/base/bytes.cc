@@ -43,6 +43,10 @@ void ByteReader::ExpectEnd(std::string_view what) const {
       .At(offset());
 }
 
+void ByteWriter::Append(ByteSpan bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+
+void ByteWriter::Pad(uint64_t count, std::byte value) { bytes_.insert(bytes_.end(), count, value); }
+
 std::string Escaped(std::string_view text, size_t limit) {
   std::string out;
   for (char c : text.substr(0, limit)) {

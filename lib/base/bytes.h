@@ -89,21 +89,18 @@ class ByteWriter {
  public:
   template <typename T>
   void Write(T value) {
-    // Not resize(): g++ 12 takes its zero fill for an overflow when several are inlined in a row.
     std::byte raw[sizeof(T)];
     StoreLE(raw, value);
-    bytes_.insert(bytes_.end(), raw, raw + sizeof(T));
+    Append(ByteSpan(raw));
   }
   void U8(uint8_t value) { Write(value); }
   void U16(uint16_t value) { Write(value); }
   void U32(uint32_t value) { Write(value); }
   void U64(uint64_t value) { Write(value); }
   void I32(int32_t value) { Write(value); }
-  void Append(ByteSpan bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  void Append(ByteSpan bytes);
   void Append(std::string_view text) { Append(AsBytes(text)); }
-  void Pad(uint64_t count, std::byte value = std::byte{0}) {
-    bytes_.insert(bytes_.end(), count, value);
-  }
+  void Pad(uint64_t count, std::byte value = std::byte{0});
 
   uint64_t size() const { return bytes_.size(); }
   std::byte* data() { return bytes_.data(); }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/kernels/rans.h"
+
+// Static tables for symbols in context, found by merging contexts as long as that saves bytes.
+namespace kv {
+
+// At most 16 tables over 2^symbol_bits symbols and a map from contexts to tables.
+struct ContextModel {
+  uint32_t symbol_bits = 6;
+  std::vector<uint8_t> table_of;                  // per context
+  std::vector<std::array<uint16_t, 256>> tables;  // frequencies, each table sums to 2048
+
+  bool operator==(const ContextModel&) const = default;
+};
+
+// Counts of symbols per context: counts[context * 256 + symbol].
+struct ContextCounts {
+  uint32_t contexts = 0;
+  uint32_t symbol_bits = 6;
+  std::vector<uint32_t> counts;
+
+  ContextCounts(uint32_t context_count, uint32_t bits)
+      : contexts(context_count), symbol_bits(bits), counts(size_t{context_count} * 256) {}
+  uint32_t* Of(uint32_t context) { return counts.data() + size_t{context} * 256; }
+  const uint32_t* Of(uint32_t context) const { return counts.data() + size_t{context} * 256; }
+};
+
+// Which contexts share a table. `order` lists the contexts so that neighbours are alike; `scale` is
+// how many symbols each count stands for (sampling). Contexts never seen go with a neighbour.
+struct ContextGroups {
+  std::vector<uint8_t> group_of;  // per context
+  uint32_t groups = 1;
+};
+ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
+                            uint32_t scale);
+
+// The contexts of symbols with a sign bit on top, from most negative over -0 and +0 to most
+// positive.
+std::vector<uint16_t> SignedOrder(uint32_t symbol_bits);
+
+// Frequencies that sum to 2048, at least 1 for every symbol present.
+std::array<uint16_t, 256> Normalise(const uint32_t* counts, uint32_t symbols);
+// One table per group from exact counts per group.
+ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_group);
+
+// Bits that coding the counts with these frequencies takes, without the tables. Exact to 2^-16 bit.
+uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& frequencies,
+                     uint32_t symbols);
+
+// Wire form: u8 table count; u16 number of runs, runs of table << 4 | length - 1 over the contexts
+// in `order`; per table a presence mask and frequencies (one byte below 128, else 0x80 | high,
+// low).
+void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, ByteWriter& out);
+// Throws kBadFrame for anything that is not a model: no table, counts that do not sum to 2048, a
+// map that does not cover the contexts.
+ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits,
+                       const std::vector<uint16_t>& order);
+
+// 2048 slots per table.
+void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots);
+// 256 entries per table.
+void MakeEncoderSymbols(const ContextModel& model, std::vector<RansEncoderSymbol>& symbols);
+
+}  // namespace kv

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/codec/context_frame.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "lib/base/half.h"
+#include "tests/support/targets.h"
+
+namespace kv {
+namespace {
+
+// Channels with their own offset that wander slowly, as keys do.
+Bytes KeyLike(size_t rows, size_t columns, bool bfloat, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> offset(columns), state(columns);
+  for (float& o : offset) o = 3 * normal(random);
+  Bytes values(2 * rows * columns);
+  for (size_t i = 0; i < rows * columns; ++i) {
+    float& x = state[i % columns];
+    x = 0.9f * x + 0.4f * normal(random);
+    const float value = offset[i % columns] + x;
+    StoreLE(values.data() + 2 * i, bfloat ? F32ToBF16(value) : F32ToF16(value));
+  }
+  return values;
+}
+
+Bytes RandomBits(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes values(2 * count);
+  for (std::byte& b : values) b = static_cast<std::byte>(random());
+  return values;
+}
+
+Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns) {
+  ContextScratch scratch;
+  Bytes frame;
+  const ContextPlan plan = PlanContext(values, bfloat, rows, columns, scratch);
+  EncodeContext(values, plan, scratch, frame);
+  CHECK(plan.bytes < frame.size() + 64);
+  CHECK(frame.size() < plan.bytes + frame.size() / 100 + 64);
+  test::ForEachTarget([&](const std::string& target) {
+    INFO(target);
+    Bytes back(values.size());
+    DecodeContext(frame, bfloat, back, scratch);
+    REQUIRE(back == values);
+  });
+  return frame;
+}
+
+}  // namespace
+
+TEST_CASE("key-like rows come back and beat coding without context", "[context]") {
+  for (const bool bfloat : {false, true}) {
+    const Bytes values = KeyLike(300, 64, bfloat, 1);
+    const Bytes in_rows = CheckRoundTrip(values, bfloat, 300, 64);
+    const Bytes flat = CheckRoundTrip(values, bfloat, 1, 300 * 64);
+    CHECK(in_rows.size() < 0.97 * static_cast<double>(flat.size()));
+  }
+}
+
+TEST_CASE("every width and count of values survives", "[context]") {
+  for (const bool bfloat : {false, true}) {
+    for (const size_t columns : {1, 3, 15, 16, 17, 40}) {
+      for (const size_t rows : {1, 2, 5, 33})
+        CheckRoundTrip(KeyLike(rows, columns, bfloat, 2), bfloat, rows, columns);
+    }
+  }
+}
+
+TEST_CASE("any bits survive: noise, NaNs, zeros, constants", "[context]") {
+  for (const bool bfloat : {false, true}) {
+    CheckRoundTrip(RandomBits(64 * 32, 3), bfloat, 64, 32);
+    CheckRoundTrip(Bytes(2 * 64 * 32), bfloat, 64, 32);
+    CheckRoundTrip(Bytes(2 * 64 * 32, std::byte{0xff}), bfloat, 64, 32);
+    Bytes mixed = KeyLike(64, 32, bfloat, 4);
+    for (size_t i = 0; i < mixed.size(); i += 94)
+      StoreLE(mixed.data() + i, static_cast<uint16_t>(i));
+    CheckRoundTrip(mixed, bfloat, 64, 32);
+  }
+}
+
+TEST_CASE("a damaged frame is refused or decodes to something, never past its bounds",
+          "[context]") {
+  const Bytes values = KeyLike(40, 32, true, 5);
+  const Bytes frame = CheckRoundTrip(values, true, 40, 32);
+  ContextScratch scratch;
+  Bytes out(values.size());
+  int refused = 0;
+  for (size_t at = 0; at < frame.size(); ++at) {
+    Bytes bad = frame;
+    bad[at] ^= std::byte{0x41};
+    try {
+      DecodeContext(bad, true, out, scratch);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kInvalidData);
+      ++refused;
+    }
+    REQUIRE_THROWS_AS(DecodeContext(ByteSpan(frame).first(at), true, out, scratch), Error);
+  }
+  CHECK(refused > 0);
+}
+
+TEST_CASE("frequencies keep every symbol that occurs", "[context]") {
+  std::array<uint32_t, 256> counts{};
+  counts[3] = 1'000'000;
+  for (uint32_t s = 10; s < 200; ++s) counts[s] = 1;
+  const auto frequencies = Normalise(counts.data(), 256);
+  uint32_t sum = 0;
+  for (uint32_t s = 0; s < 256; ++s) {
+    CHECK((frequencies[s] > 0) == (counts[s] > 0));
+    sum += frequencies[s];
+  }
+  CHECK(sum == kRansTotal);
+}
+
+}  // namespace kv
