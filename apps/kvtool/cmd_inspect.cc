@@ -72,6 +72,7 @@ class Inspect : public Command {
  private:
   void AddStats(const Snapshot& snapshot, Console& console,
                 nlohmann::ordered_json& document) const {
+    snapshot.CheckContent();
     Table table({"layer", "kv", "min", "max", "mean", "sd", "NaN", "Inf", "zeros",
                  "bits per byte plane", "predicted"});
     for (size_t i = 0; i < snapshot.layers.size(); ++i) {

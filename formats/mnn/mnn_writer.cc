@@ -55,6 +55,7 @@ void WriteRows(const KvTensor& tensor, const std::filesystem::path& path) {
 
 void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
   RequireHeads(snapshot, "an MNN dump");
+  snapshot.CheckContent();
   std::set<uint32_t> indices;
   for (const LayerKv& layer : snapshot.layers) {
     CheckLayer(layer);

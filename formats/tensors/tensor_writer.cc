@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lib/base/checked.h"
 #include "lib/snapshot/layout.h"
@@ -122,7 +123,12 @@ uint64_t TensorToWrite::bytes() const {
 TensorExport ExportOf(const Snapshot& snapshot) {
   RequireHeads(snapshot, "writing [token, head, dim] arrays");
   TensorExport out;
+  std::set<uint32_t> indices;
   for (const LayerKv& layer : snapshot.layers) {
+    if (!indices.insert(layer.index).second) {
+      throw Error(Finding::kUnsupportedLayout,
+                  fmt::format("two layers have the index {}", layer.index));
+    }
     AddTensor(snapshot, layer.k, fmt::format("k_{}", layer.index), out);
     if (layer.v) AddTensor(snapshot, *layer.v, fmt::format("v_{}", layer.index), out);
   }

@@ -336,11 +336,14 @@ TEST_CASE("a snapshot written to arrays reads back bit for bit, in each containe
   }
 }
 
-TEST_CASE("arrays are not written while heads are unknown") {
+TEST_CASE("arrays are not written while heads are unknown or two layers are one") {
   Bytes bytes;
   Snapshot snapshot = Sample(DType::kF16, bytes);
   snapshot.layers[0].k.heads_known = false;
   const test::TempDir folder;
+  CHECK_THROWS_AS(WriteNpz(snapshot, folder / "x", Overwrite::kRefuse), Error);
+  snapshot.layers[0].k.heads_known = true;
+  snapshot.layers[0].index = snapshot.layers[1].index;
   CHECK_THROWS_AS(WriteNpz(snapshot, folder / "x", Overwrite::kRefuse), Error);
   CHECK_FALSE(std::filesystem::exists(folder / "x"));
 }

@@ -19,4 +19,5 @@ done
 "$KVTOOL" inspect batch.npz --batch 2 || echo "exit $?"
 "$KVTOOL" inspect batch.npz --layout xyz || echo "exit $?"
 "$KVTOOL" inspect damaged.npz | grep layer
+"$KVTOOL" inspect damaged.npz --stats > stats.txt || echo "exit $?"
 "$KVTOOL" convert damaged.npz --to npy -o out || echo "exit $?, nothing written: $(ls out 2>&1 | wc -l)"
