@@ -16,6 +16,7 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kMostLayers = 1 << 16;  // an empty array may claim any number
+constexpr size_t kNotesShown = 8;          // the same thing may hold for a million tensors
 
 struct Reading {
   Axes axes;
@@ -208,8 +209,11 @@ void AddCells(const TensorFile& file, Snapshot& snapshot) {
   for (const char* name : {"tokens", "input_ids"}) {
     const NamedTensor* tensor = file.Find(name);
     if (tensor == nullptr || tensor->view.rank() != 1) continue;
-    for (const int64_t token : SideValues(file, name, tensor->view.shape[0]))
+    for (const int64_t token : SideValues(file, name, tensor->view.shape[0])) {
+      if (token != static_cast<int32_t>(token))
+        throw Error(Finding::kBadField, fmt::format("token id {}", token)).In(name);
       snapshot.tokens.push_back(static_cast<int32_t>(token));
+    }
     return;
   }
 }
@@ -224,7 +228,12 @@ std::string SampleNames(const KvTensors& found) {
 
 void AddNotes(const TensorFile& file, const KvTensors& found, const Reading& reading,
               Snapshot& snapshot) {
-  for (const std::string& note : file.notes) snapshot.notes.push_back({note});
+  for (size_t i = 0; i < file.notes.size() && i < kNotesShown; ++i)
+    snapshot.notes.push_back({file.notes[i]});
+  if (file.notes.size() > kNotesShown) {
+    snapshot.notes.push_back(
+        {fmt::format("and {} more of this kind", file.notes.size() - kNotesShown)});
+  }
   if (!reading.note.empty()) snapshot.notes.push_back({reading.note});
   size_t used = 0;
   for (const auto& [index, layer] : found.layers)

@@ -38,6 +38,12 @@ class Arrays {
     file_.metadata[std::string(key)] = std::move(value);
     return *this;
   }
+  // Points a vector of one integer at `value`.
+  void Set(std::string_view name, const int64_t& value) {
+    for (NamedTensor& tensor : file_.tensors) {
+      if (tensor.name == name) tensor.view.data = reinterpret_cast<const std::byte*>(&value);
+    }
+  }
   Snapshot Open(const OpenOptions& options = {}) const { return SnapshotOf(file_, options); }
   Finding Refusal(const OpenOptions& options = {}) const {
     try {
@@ -243,6 +249,15 @@ TEST_CASE("one row of a batch is read when it is named") {
   CHECK(At(arrays.Open(options).layers[0].k, 0, 0, 0) == 80);
   options.batch = 3;
   CHECK(arrays.Refusal(options) == Finding::kUsage);
+}
+
+TEST_CASE("token ids beyond 32 bits are refused") {
+  const int64_t token = int64_t{1} << 40;
+  Arrays arrays;
+  arrays.Add("k_0", {1, 2, 3, 4}).Add("tokens", {1}, DType::kI64);
+  CHECK(arrays.Open().tokens == std::vector<int32_t>{0});
+  arrays.Set("tokens", token);
+  CHECK(arrays.Refusal() == Finding::kBadField);
 }
 
 TEST_CASE("integers become the floats that --as says") {
