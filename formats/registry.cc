@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/gguf/gguf.h"
+#include "formats/infinilm_dump/infinilm_dump.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/mnn/mnn.h"
 #include "formats/npy/npy.h"
@@ -35,6 +36,8 @@ constexpr FormatEntry kFormats[] = {
      llama_state::OpenCtxBlob, nullptr},
     {"mnn-dump", "MNN dump folders, logical and packed", "", mnn::ProbeDump, mnn::OpenDump,
      mnn::WriteDump},
+    {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
+     infinilm::ProbeDump, infinilm::OpenDump, infinilm::WriteDump, infinilm::WriteDumpPair},
     {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES", nullptr,
      raw::OpenRaw, nullptr},
     {"opaque", "any bytes, archived as they are", "", nullptr, nullptr, nullptr},

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "lib/mlp/plan.h"
 #include "lib/snapshot/snapshot.h"
 
 namespace kv {
@@ -36,6 +37,10 @@ struct FormatEntry {
   Snapshot (*open)(Source source, const OpenOptions& options);
   // Writes canonical [token][kv head][dim] tensors to a file or folder. Null when not writable.
   void (*write)(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+  // Writes a cache before and after a compression step as one dump. Null when the format holds one
+  // cache.
+  void (*write_step)(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
+                     const std::string& path, Overwrite overwrite) = nullptr;
 };
 
 // The table, in the order of detection.

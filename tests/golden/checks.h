@@ -15,5 +15,7 @@ void CheckTorchBad(Run& run);
 void CheckWeightFiles(Run& run);
 void CheckWeightCases(Run& run);
 void CheckWeightConversions(Run& run);
+void CheckMlpStep(Run& run);
+void CheckMlpDump(Run& run);
 
 }  // namespace kv::golden

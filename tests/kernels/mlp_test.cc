@@ -108,26 +108,6 @@ TEST_CASE("an MLP is what its reference says: near in float, equal in the 16-bit
   }
 }
 
-TEST_CASE("tiles and threads do not show in the result", "[mlp]") {
-  std::mt19937 random(3);
-  for (const MlpNumbers numbers : {MlpNumbers::kF32, MlpNumbers::kF16}) {
-    const Mlp mlp(Linears({40, 16, 16, 8}, numbers, true, random), numbers);
-    const uint64_t rows = 3 * mlp.tile_rows() + 5;
-    const std::vector<float> x = Inputs(rows * 40, numbers, random);
-    std::vector<std::vector<float>> results;
-    for (const int threads : {1, 2, 4}) {
-      ThreadPool pool(threads);
-      std::vector<float> y(rows * 8);
-      mlp.Run(x.data(), 40, rows, y.data(), 8, pool);
-      results.push_back(std::move(y));
-    }
-    CHECK(results[1] == results[0]);
-    CHECK(results[2] == results[0]);
-    ThreadPool pool(2);
-    mlp.Run(x.data(), 40, 0, nullptr, 8, pool);  // no rows: nothing is touched
-  }
-}
-
 TEST_CASE("an MLP counts its work", "[mlp]") {
   std::mt19937 random(4);
   const Mlp mlp(Linears({640, 128, 128, 128}, MlpNumbers::kF32, true, random), MlpNumbers::kF32);

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/mlp/csrc_outcome.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kv {
+namespace {
+
+constexpr uint32_t kTextBlocks = 6, kAllBlocks = 12;
+
+// A segment of one tensor: its new length, or no result because the first Linear does not fit.
+struct SegmentResult {
+  bool exists = true;
+  bool changed = false;
+  bool throws = false;
+  uint64_t length = 0;
+};
+
+class Simulation {
+ public:
+  Simulation(const CompressorWeights& weights, const StepSettings& settings, uint64_t tokens)
+      : weights_(weights), tokens_(tokens) {
+    const WeightsHeader& header = weights.header;
+    factor_ = settings.factor <= 1 ? header.compression_factor : settings.factor;
+    min_groups_ = settings.min_seq_len == 0 ? header.min_seq_len : settings.min_seq_len;
+    image_ = std::min(settings.image_len, tokens);
+    has_image_ = header.blocks_per_layer >= kAllBlocks;
+  }
+
+  CsrcOutcome Run(std::span<const CsrcLayer> layers) {
+    outcome_.layers_overwritten.assign(layers.size(), false);
+    outcome_.returned_length = tokens_;
+    if (factor_ <= 1) return Nothing(fmt::format("the effective factor is {}", factor_));
+    if (weights_.header.blocks_per_layer < kTextBlocks) {
+      return Nothing(fmt::format("layers have {} blocks, fewer than the six of the text MLPs",
+                                 weights_.header.blocks_per_layer));
+    }
+    std::optional<uint64_t> new_length;
+    for (size_t l = 0; l < layers.size(); ++l) {
+      const uint32_t dims[] = {layers[l].k_dim, layers[l].v_dim};
+      for (uint32_t side = 0; side < 2; ++side) {
+        if (!RunTensor(static_cast<uint32_t>(l), side, dims[side], new_length)) return outcome_;
+      }
+    }
+    outcome_.returned_length = new_length.value_or(tokens_);
+    CheckOrder();
+    return outcome_;
+  }
+
+ private:
+  CsrcOutcome Nothing(std::string reason) {
+    outcome_.effect = CsrcEffect::kNothing;
+    outcome_.reason = std::move(reason);
+    return outcome_;
+  }
+
+  // Gives up at this layer: what was written before stays.
+  bool Stop(std::string reason) {
+    const auto& written = outcome_.layers_overwritten;
+    const bool any = std::find(written.begin(), written.end(), true) != written.end();
+    outcome_.effect = any ? CsrcEffect::kHalfWritten : CsrcEffect::kNothing;
+    outcome_.reason = std::move(reason);
+    return false;
+  }
+
+  SegmentResult RunSegment(uint32_t layer, uint32_t base, uint32_t head_dim, uint64_t tokens,
+                           bool has_mlp) const {
+    SegmentResult result;
+    result.length = tokens;
+    if (!has_mlp || tokens == 0 || tokens / factor_ < min_groups_) return result;
+    const LinearBlock& first = weights_.Block(layer, base);
+    if (first.cols() != uint64_t{factor_} * head_dim) {
+      result.exists = false;
+      return result;
+    }
+    const LinearBlock& second = weights_.Block(layer, base + 1);
+    const LinearBlock& third = weights_.Block(layer, base + 2);
+    result.throws =
+        second.cols() != first.rows() || third.cols() != second.rows() || third.rows() != head_dim;
+    result.length = CompressedLength(tokens, factor_, min_groups_);
+    result.changed = GroupsOf(tokens, factor_, min_groups_) > 0;
+    return result;
+  }
+
+  // K (side 0) or V of one layer; false when csrc ends here.
+  bool RunTensor(uint32_t layer, uint32_t side, uint32_t head_dim,
+                 std::optional<uint64_t>& new_length) {
+    if (layer >= weights_.header.num_layers) {
+      return Stop(fmt::format("the file has {} layers, so layer {} of the cache has no MLPs",
+                              weights_.header.num_layers, layer));
+    }
+    const SegmentResult image =
+        RunSegment(layer, kTextBlocks + 3 * side, head_dim, image_, has_image_);
+    const SegmentResult text = RunSegment(layer, 3 * side, head_dim, tokens_ - image_, true);
+    if (image.throws || text.throws) {
+      outcome_.effect = CsrcEffect::kThrows;
+      outcome_.returned_length = 0;
+      outcome_.reason = fmt::format(
+          "the blocks of layer {} do not chain or do not give head dim {}", layer, head_dim);
+      return false;
+    }
+    const bool has_text = tokens_ > image_, has_prefix = image_ > 0;
+    if ((!image.exists && (!has_text || !text.exists)) || (!text.exists && !has_prefix)) {
+      return Stop(fmt::format("the first block of layer {} does not take factor {} x head dim {}",
+                              layer, factor_, head_dim));
+    }
+    uint64_t length = image.length + text.length;
+    if (!image.exists || !text.exists) {
+      length = image.exists ? image.length : text.length;
+      outcome_.effect = CsrcEffect::kLosesTokens;
+      outcome_.reason = fmt::format(
+          "the {} MLP does not take factor {} x head dim {}: its {} tokens get no result and are "
+          "left out",
+          image.exists ? "text" : "image", factor_, head_dim,
+          image.exists ? tokens_ - image_ : image_);
+    }
+    if (new_length && *new_length != length) {
+      return Stop(fmt::format("layer {} would have {} tokens, layers before it {}", layer, length,
+                              *new_length));
+    }
+    new_length = length;
+    if (image.changed || text.changed || length != tokens_) {
+      outcome_.layers_overwritten[layer] = true;
+    }
+    return true;
+  }
+
+  // csrc knows no names: block 0 is compress_tk, whatever was exported there.
+  void CheckOrder() {
+    if (weights_.names_assumed || outcome_.effect != CsrcEffect::kCompresses) return;
+    const size_t used = has_image_ ? kMlpRoles : kMlpRoles / 2;
+    for (size_t i = 0; i < std::min(used, weights_.prefixes.size()); ++i) {
+      if (weights_.prefixes[i] == kMlpPrefixes[i]) continue;
+      outcome_.effect = CsrcEffect::kWrongMlp;
+      outcome_.reason = fmt::format("{} lies where csrc expects {}, which it applies unasked",
+                                    weights_.prefixes[i], kMlpPrefixes[i]);
+      return;
+    }
+  }
+
+  const CompressorWeights& weights_;
+  uint64_t tokens_, image_ = 0;
+  uint32_t factor_ = 0;
+  uint64_t min_groups_ = 0;
+  bool has_image_ = false;
+  CsrcOutcome outcome_;
+};
+
+}  // namespace
+
+std::string_view Name(CsrcEffect effect) {
+  switch (effect) {
+    case CsrcEffect::kCompresses:
+      return "compresses";
+    case CsrcEffect::kNothing:
+      return "nothing";
+    case CsrcEffect::kWrongMlp:
+      return "wrong_mlp";
+    case CsrcEffect::kLosesTokens:
+      return "loses_tokens";
+    case CsrcEffect::kHalfWritten:
+      return "half_written";
+    case CsrcEffect::kThrows:
+      return "throws";
+  }
+  return "?";
+}
+
+bool CsrcOutcome::corrupts() const {
+  return effect != CsrcEffect::kCompresses && effect != CsrcEffect::kNothing;
+}
+
+CsrcOutcome SimulateCsrc(const CompressorWeights& weights, std::span<const CsrcLayer> layers,
+                         uint64_t cache_tokens, const StepSettings& settings) {
+  const uint64_t tokens = std::min(cache_tokens, settings.seq_len.value_or(cache_tokens));
+  return Simulation(weights, settings, tokens).Run(layers);
+}
+
+CsrcOutcome SimulateCsrc(const CompressorWeights& weights, const Snapshot& snapshot,
+                         const StepSettings& settings) {
+  std::vector<CsrcLayer> layers;
+  for (const LayerKv& layer : snapshot.layers) {
+    layers.push_back({layer.k.head_dim, layer.v ? layer.v->head_dim : layer.k.head_dim});
+  }
+  const uint64_t tokens = snapshot.layers.empty() ? 0 : snapshot.layers.front().k.tokens();
+  return SimulateCsrc(weights, layers, tokens, settings);
+}
+
+StepPlan PlanNothing(const Snapshot& snapshot, const StepSettings& settings) {
+  RequireHeads(snapshot, "the compression step");
+  StepPlan plan;
+  plan.factor = std::max(1u, settings.factor);
+  plan.min_seq_len = settings.min_seq_len;
+  for (const LayerKv& layer : snapshot.layers) {
+    for (const KvTensor* tensor : {&layer.k, layer.v ? &*layer.v : nullptr}) {
+      if (tensor == nullptr) {
+        throw Error(Finding::kUnsupportedKind, "there is no V to compress")
+            .In(fmt::format("layer {} V", layer.index));
+      }
+      const uint64_t tokens = std::min(tensor->tokens(), settings.seq_len.value_or(UINT64_MAX));
+      if (plan.bytes_before == 0) plan.tokens = tokens;
+      if (tokens != plan.tokens) {
+        throw Error(Finding::kInconsistent, "layers have different numbers of tokens")
+            .In(fmt::format("layer {}", layer.index));
+      }
+      plan.bytes_before += tokens * tensor->row_bytes();
+      plan.bytes_after += tokens * tensor->row_bytes();
+    }
+  }
+  plan.layers = snapshot.layers.size();
+  plan.new_length = plan.tokens;
+  plan.image_len = std::min(settings.image_len, plan.tokens);
+  plan.image = {0, plan.image_len, 0, MlpRole::kImageK, MlpRole::kImageV, RawReason::kFewGroups};
+  plan.text = {plan.image_len,  plan.tokens - plan.image_len, 0, MlpRole::kTextK,
+               MlpRole::kTextV, RawReason::kFewGroups};
+  return plan;
+}
+
+}  // namespace kv

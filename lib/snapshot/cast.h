@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/base/parallel.h"
+#include "lib/snapshot/snapshot.h"
+
+namespace kv {
+
+// The same cache with K and V as f32, f16 or bf16 (rounded to nearest, ties to even; block types
+// are dequantised). Tensors that have the type already stay views of the original. Throws kUsage
+// for other types.
+Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool);
+
+}  // namespace kv
