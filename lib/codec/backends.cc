@@ -4,6 +4,7 @@
 
 #include <zstd.h>
 
+#include <algorithm>
 #include <new>
 
 #include "lib/base/checked.h"
@@ -18,11 +19,19 @@ constexpr uint64_t kZstdBlock = 128 << 10;
 
 }  // namespace
 
-uint64_t MaxDecodedBytes(Backend backend, uint64_t payload_bytes) {
-  if (backend == Backend::kRle) return payload_bytes / 2 * 131;
-  uint64_t bytes;
-  if (__builtin_mul_overflow(payload_bytes / 4, kZstdBlock, &bytes)) return UINT64_MAX;
-  return bytes;
+uint64_t MaxDecodedBytes(Backend backend, ByteSpan payload) {
+  if (backend == Backend::kRle) return payload.size() / 2 * 131;
+  // Frames are small against what they may stand for, so the sum stays far from 64 bits.
+  uint64_t sum = 0;
+  while (!payload.empty()) {
+    const size_t frame = ZSTD_findFrameCompressedSize(payload.data(), payload.size());
+    const uint64_t content = ZSTD_getFrameContentSize(payload.data(), payload.size());
+    if (ZSTD_isError(frame) || content == ZSTD_CONTENTSIZE_ERROR) return 0;
+    const uint64_t most = frame / 4 * kZstdBlock;
+    sum += content == ZSTD_CONTENTSIZE_UNKNOWN ? most : std::min(content, most);
+    payload = payload.subspan(frame);
+  }
+  return sum;
 }
 
 struct Zstd::Contexts {

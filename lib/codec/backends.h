@@ -17,9 +17,10 @@ namespace kv {
 enum class Backend : uint8_t { kRle = 0, kZstd = 1 };
 std::string_view Name(Backend backend);
 
-// The most bytes a payload can decode to: a bound on what a header may make us allocate. A repeat
-// token of two bytes stands for 131, a zstd block of four for 128 KiB.
-uint64_t MaxDecodedBytes(Backend backend, uint64_t payload_bytes);
+// The most bytes a payload can decode to, from its size and its own headers: a bound on what
+// somebody else's header may make us allocate. A repeat token of two bytes stands for 131, a zstd
+// block of four for 128 KiB.
+uint64_t MaxDecodedBytes(Backend backend, ByteSpan payload);
 
 // The engine's level; part of the format, since the choice between backends depends on it.
 constexpr int kGearZstdLevel = 3;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <new>
 
 #include "lib/kernels/planes.h"
 
@@ -93,10 +94,12 @@ GearLayout ReadGear(ByteSpan container) {
 
 namespace {
 
-void DecodeLayout(const GearLayout& layout, std::span<std::byte> raw, CodecScratch& scratch) {
+using PlanePointers = std::array<const std::byte*, kMaxGearPlanes>;
+
+PlanePointers DecodePlanes(const GearLayout& layout, CodecScratch& scratch) {
   const size_t words = layout.words;
-  const std::span<std::byte> planes = scratch.planes.Get(raw.size());
-  std::array<const std::byte*, kMaxGearPlanes> plane{};
+  const std::span<std::byte> planes = scratch.planes.Get(layout.raw_bytes());
+  PlanePointers pointers{};
   for (size_t b = 0; b < layout.planes.size(); ++b) {
     try {
       DecodePlane(layout.planes[b], planes.subspan(b * words, words), scratch);
@@ -104,12 +107,16 @@ void DecodeLayout(const GearLayout& layout, std::span<std::byte> raw, CodecScrat
       error.In(fmt::format("plane {}", b));
       throw;
     }
-    plane[b] = planes.data() + b * words;
+    pointers[b] = planes.data() + b * words;
   }
-  if (layout.planes.size() == PlanesOf(GearKind::kTwoPlanes)) {
-    JoinPlanes2(plane[0], plane[1], words, raw.data());
+  return pointers;
+}
+
+void JoinPlanes(GearKind kind, const PlanePointers& planes, size_t words, std::byte* to) {
+  if (kind == GearKind::kTwoPlanes) {
+    JoinPlanes2(planes[0], planes[1], words, to);
   } else {
-    JoinPlanes4(plane.data(), words, raw.data());
+    JoinPlanes4(planes.data(), words, to);
   }
 }
 
@@ -123,14 +130,22 @@ void DecodeGear(GearKind kind, ByteSpan container, std::span<std::byte> raw,
                                                 layout.raw_bytes(), raw.size()))
         .At(0);
   }
-  DecodeLayout(layout, raw, scratch);
+  JoinPlanes(kind, DecodePlanes(layout, scratch), layout.words, raw.data());
 }
 
 Bytes DecodeGear(GearKind kind, ByteSpan container, CodecScratch& scratch) {
   const GearLayout layout = ReadGear(kind, container);
-  Bytes raw(layout.raw_bytes());
-  DecodeLayout(layout, raw, scratch);
-  return raw;
+  try {
+    // Planes first: their memory is not touched before a payload fills it, so that a damaged one
+    // costs no more than it holds.
+    const PlanePointers planes = DecodePlanes(layout, scratch);
+    Bytes raw(layout.raw_bytes());
+    JoinPlanes(kind, planes, layout.words, raw.data());
+    return raw;
+  } catch (const std::bad_alloc&) {
+    throw Error(Finding::kLimit,
+                fmt::format("decoding needs {} bytes of memory", 2 * layout.raw_bytes()));
+  }
 }
 
 }  // namespace kv

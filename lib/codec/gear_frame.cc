@@ -153,11 +153,11 @@ void CheckPlaneFrame(const PlaneFrame& frame) {
         .At(frame.offset);
   }
   const auto backend = static_cast<Backend>(frame.codec);
-  if (frame.raw_bytes > MaxDecodedBytes(backend, frame.payload.size())) {
+  const uint64_t most = MaxDecodedBytes(backend, frame.payload);
+  if (frame.raw_bytes > most) {
     throw Error(Finding::kBadFrame,
-                fmt::format("raw_len is {}, but {} bytes of {} hold at most {}", frame.raw_bytes,
-                            frame.payload.size(), Name(backend),
-                            MaxDecodedBytes(backend, frame.payload.size())))
+                fmt::format("raw_len is {}, but the {} payload of {} bytes holds at most {}",
+                            frame.raw_bytes, Name(backend), frame.payload.size(), most))
         .At(frame.offset + 2);
   }
 }

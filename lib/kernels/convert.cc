@@ -8,6 +8,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/kernels/convert.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -44,14 +45,48 @@ using VU = hn::Vec<DU>;
 const uint16_t* U16(const std::byte* p) { return reinterpret_cast<const uint16_t*>(p); }
 uint16_t* U16(std::byte* p) { return reinterpret_cast<uint16_t*>(p); }
 
-// Calls body(at) for steps of `lanes`, the last overlapping the one before; false if there is less
-// than one.
-template <class Body>
-HWY_INLINE bool ForVectors(size_t count, size_t lanes, const Body& body) {
+// Outputs from this size on bypass the caches: they would not stay there anyway, and ordinary
+// stores would first read every line that they overwrite.
+constexpr size_t kStreamBytes = 16 << 20;
+
+// How far ahead, in values, streaming loops ask for their input: the arithmetic between two loads
+// is too long for the processor to look that far by itself.
+constexpr size_t kPrefetch = 2048;
+
+struct Cached {
+  template <class V, class D, typename T>
+  static HWY_INLINE void Store(V v, D d, T* to) {
+    hn::StoreU(v, d, to);
+  }
+};
+struct Streamed {
+  template <class V, class D, typename T>
+  static HWY_INLINE void Store(V v, D d, T* to) {
+    hn::Stream(v, d, to);
+  }
+};
+
+// Calls body(at, store) for steps of `lanes`. The first and the last overlap their neighbours, so
+// that those in between store aligned vectors. False if there is less than one step.
+template <typename F, typename T, class Body>
+HWY_INLINE bool ForVectors(const F* from, T* to, size_t count, size_t lanes, const Body& body) {
   if (count < lanes) return false;
+  const size_t bytes = lanes * sizeof(T), past = reinterpret_cast<uintptr_t>(to) % bytes;
   size_t at = 0;
-  for (; at + lanes <= count; at += lanes) body(at);
-  if (at < count) body(count - lanes);
+  if (past % sizeof(T) == 0) {
+    body(0, Cached());
+    at = (bytes - past) / sizeof(T);
+    if (count * sizeof(T) >= kStreamBytes) {
+      for (; at + lanes + kPrefetch <= count; at += lanes) {
+        for (size_t line = 0; line < lanes; line += 64 / sizeof(F))
+          hwy::Prefetch(from + at + kPrefetch + line);
+        body(at, Streamed());
+      }
+      hwy::FlushStream();
+    }
+  }
+  for (; at + lanes <= count; at += lanes) body(at, Cached());
+  if (at < count) body(count - lanes, Cached());
   return true;
 }
 
@@ -77,14 +112,15 @@ HWY_INLINE VF WidenHalf(hn::Vec<DHalf> half) {
   return hn::BitCast(DF(), hn::IfThenElse(is_nan, nan, hn::BitCast(du, wide)));
 }
 
-HWY_INLINE void StoreHalves(const float* from, uint16_t* to) {
+template <class To>
+HWY_INLINE void StoreHalves(const float* from, uint16_t* to, To) {
   const DF df;
   const hn::Rebind<hwy::float16_t, DF> df16;
   const DHalf dhalf;
   const size_t lanes = hn::Lanes(df);
   for (const size_t at : {size_t{0}, lanes}) {
     const auto half = hn::DemoteTo(df16, hn::LoadU(df, from + at));
-    hn::StoreU(hn::BitCast(dhalf, half), dhalf, to + at);
+    To::Store(hn::BitCast(dhalf, half), dhalf, to + at);
   }
 }
 
@@ -129,11 +165,12 @@ HWY_INLINE VU NarrowHalf(VF value) {
   return hn::Or(sign, result);
 }
 
-HWY_INLINE void StoreHalves(const float* from, uint16_t* to) {
+template <class To>
+HWY_INLINE void StoreHalves(const float* from, uint16_t* to, To) {
   const DF df;
   const VU low = NarrowHalf(hn::LoadU(df, from));
   const VU high = NarrowHalf(hn::LoadU(df, from + hn::Lanes(df)));
-  hn::StoreU(LowHalves(high, low), D16(), to);
+  To::Store(LowHalves(high, low), D16(), to);
 }
 
 #endif  // F16C
@@ -144,41 +181,46 @@ HWY_INLINE VU NarrowBFloat(VF value) {
   const VU top = hn::ShiftRight<16>(bits);
   const VU rounded =
       hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fff)), hn::And(top, hn::Set(du, 1))));
-  const auto is_nan = hn::Gt(hn::And(bits, hn::Set(du, 0x7fffffff)), hn::Set(du, 0x7f800000));
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
   return hn::IfThenElse(is_nan, hn::Or(top, hn::Set(du, 0x40)), rounded);
 }
 
 void HalfToFloatT(const std::byte* from, float* to, size_t count) {
   const DF df;
-  const bool done = ForVectors(count, hn::Lanes(df), [&](size_t at) HWY_ATTR {
-    hn::StoreU(WidenHalf(hn::LoadU(DHalf(), U16(from + 2 * at))), df, to + at);
-  });
+  const bool done =
+      ForVectors(U16(from), to, count, hn::Lanes(df), [&](size_t at, auto store) HWY_ATTR {
+        store.Store(WidenHalf(hn::LoadU(DHalf(), U16(from + 2 * at))), df, to + at);
+      });
   if (!done) ref::HalfToFloat(from, to, count);
 }
 
 void BFloatToFloatT(const std::byte* from, float* to, size_t count) {
   const DF df;
-  const bool done = ForVectors(count, hn::Lanes(df), [&](size_t at) HWY_ATTR {
-    const VU wide = hn::PromoteTo(DU(), hn::LoadU(DHalf(), U16(from + 2 * at)));
-    hn::StoreU(hn::BitCast(df, hn::ShiftLeft<16>(wide)), df, to + at);
-  });
+  const bool done =
+      ForVectors(U16(from), to, count, hn::Lanes(df), [&](size_t at, auto store) HWY_ATTR {
+        const VU wide = hn::PromoteTo(DU(), hn::LoadU(DHalf(), U16(from + 2 * at)));
+        store.Store(hn::BitCast(df, hn::ShiftLeft<16>(wide)), df, to + at);
+      });
   if (!done) ref::BFloatToFloat(from, to, count);
 }
 
 void FloatToHalfT(const float* from, std::byte* to, size_t count) {
-  const bool done = ForVectors(count, 2 * hn::Lanes(DF()), [&](size_t at) HWY_ATTR {
-    StoreHalves(from + at, U16(to + 2 * at));
+  uint16_t* const halves = U16(to);
+  const size_t lanes = 2 * hn::Lanes(DF());
+  const bool done = ForVectors(from, halves, count, lanes, [&](size_t at, auto store) HWY_ATTR {
+    StoreHalves(from + at, halves + at, store);
   });
   if (!done) ref::FloatToHalf(from, to, count);
 }
 
 void FloatToBFloatT(const float* from, std::byte* to, size_t count) {
   const DF df;
+  uint16_t* const halves = U16(to);
   const size_t lanes = hn::Lanes(df);
-  const bool done = ForVectors(count, 2 * lanes, [&](size_t at) HWY_ATTR {
+  const bool done = ForVectors(from, halves, count, 2 * lanes, [&](size_t at, auto store) HWY_ATTR {
     const VU low = NarrowBFloat(hn::LoadU(df, from + at));
     const VU high = NarrowBFloat(hn::LoadU(df, from + at + lanes));
-    hn::StoreU(LowHalves(high, low), D16(), U16(to + 2 * at));
+    store.Store(LowHalves(high, low), D16(), halves + at);
   });
   if (!done) ref::FloatToBFloat(from, to, count);
 }

@@ -40,14 +40,19 @@ uint8_t* U8(std::byte* p) { return reinterpret_cast<uint8_t*>(p); }
 using D = hn::ScalableTag<uint8_t>;
 using V = hn::Vec<D>;
 
-// Each body takes one vector's worth of words at `at`; ForWords walks there, and ends with a vector
-// that overlaps the one before instead of a scalar tail. Fewer words than a vector are left to the
-// caller (false).
-template <class Body>
-bool ForWords(size_t words, const Body& body) {
+// Each body takes one vector's worth of words at `at`. The first and the last one overlap their
+// neighbours: no scalar tail, and in between all stores to `to` (which advances by `kStride` bytes
+// a word) are aligned. Fewer words than a vector are left to the caller (false).
+template <size_t kStride, class Body>
+HWY_INLINE bool ForWords(size_t words, const std::byte* to, const Body& body) {
   const size_t lanes = hn::Lanes(D());
   if (words < lanes) return false;
+  const size_t past = reinterpret_cast<uintptr_t>(to) % lanes;
   size_t at = 0;
+  if (past % kStride == 0 && past != 0) {
+    body(0);
+    at = (lanes - past) / kStride;
+  }
   for (; at + lanes <= words; at += lanes) body(at);
   if (at < words) body(words - lanes);
   return true;
@@ -56,7 +61,7 @@ bool ForWords(size_t words, const Body& body) {
 void Split2(const std::byte* from, size_t words, std::byte* const* planes) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  const bool done = ForWords(words, [&](size_t at) HWY_ATTR {
+  const bool done = ForWords<1>(words, planes[0], [&](size_t at) HWY_ATTR {
     const V v0 = hn::LoadU(d, U8(from + 2 * at));
     const V v1 = hn::LoadU(d, U8(from + 2 * at + lanes));
     hn::StoreU(hn::ConcatEven(d, v1, v0), d, U8(planes[0] + at));
@@ -67,7 +72,7 @@ void Split2(const std::byte* from, size_t words, std::byte* const* planes) {
 
 void Join2(const std::byte* const* planes, size_t words, std::byte* to) {
   const D d;
-  const bool done = ForWords(words, [&](size_t at) HWY_ATTR {
+  const bool done = ForWords<2>(words, to, [&](size_t at) HWY_ATTR {
     hn::StoreInterleaved2(hn::LoadU(d, U8(planes[0] + at)), hn::LoadU(d, U8(planes[1] + at)), d,
                           U8(to + 2 * at));
   });
@@ -77,7 +82,7 @@ void Join2(const std::byte* const* planes, size_t words, std::byte* to) {
 void Split4(const std::byte* from, size_t words, std::byte* const* planes) {
   const D d;
   const size_t lanes = hn::Lanes(d);
-  const bool done = ForWords(words, [&](size_t at) HWY_ATTR {
+  const bool done = ForWords<1>(words, planes[0], [&](size_t at) HWY_ATTR {
     const uint8_t* p = U8(from + 4 * at);
     const V v0 = hn::LoadU(d, p), v1 = hn::LoadU(d, p + lanes);
     const V v2 = hn::LoadU(d, p + 2 * lanes), v3 = hn::LoadU(d, p + 3 * lanes);
@@ -93,7 +98,7 @@ void Split4(const std::byte* from, size_t words, std::byte* const* planes) {
 
 void Join4(const std::byte* const* planes, size_t words, std::byte* to) {
   const D d;
-  const bool done = ForWords(words, [&](size_t at) HWY_ATTR {
+  const bool done = ForWords<4>(words, to, [&](size_t at) HWY_ATTR {
     hn::StoreInterleaved4(hn::LoadU(d, U8(planes[0] + at)), hn::LoadU(d, U8(planes[1] + at)),
                           hn::LoadU(d, U8(planes[2] + at)), hn::LoadU(d, U8(planes[3] + at)), d,
                           U8(to + 4 * at));

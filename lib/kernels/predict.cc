@@ -42,30 +42,53 @@ using D = hn::ScalableTag<uint8_t>;
 using V = hn::Vec<D>;
 
 struct Delta {
-  static HWY_INLINE V Undo(V v, V before) { return hn::Sub(v, before); }
+  template <class T>
+  static HWY_INLINE T Undo(T v, T before) {
+    return hn::Sub(v, before);
+  }
   static HWY_INLINE V Apply(V a, V b) { return hn::Add(a, b); }
 };
 struct Xor {
-  static HWY_INLINE V Undo(V v, V before) { return hn::Xor(v, before); }
+  template <class T>
+  static HWY_INLINE T Undo(T v, T before) {
+    return hn::Xor(v, before);
+  }
   static HWY_INLINE V Apply(V a, V b) { return hn::Xor(a, b); }
 };
 
-// The vectorised part of an encoder: [1, size), the last vector overlapping the one before. False
-// if there is less than one vector.
+// Loading every vector again one byte earlier would split cache lines; shifting the last byte of
+// the vector before into this one does not, and keeps up with memcpy. Longer vectors than 32 bytes
+// would need more shuffles for it.
+using DEncode = hn::CappedTag<uint8_t, 32>;
+using VEncode = hn::Vec<DEncode>;
+
+HWY_INLINE VEncode OneEarlier(VEncode v, VEncode before) {
+  const DEncode d;
+#if HWY_MAX_BYTES == 16
+  const VEncode blocks = before;
+#else
+  const VEncode blocks = hn::ConcatLowerUpper(d, v, before);
+#endif
+  return hn::CombineShiftRightBytes<15>(d, v, blocks);
+}
+
+// The vectorised part of an encoder; returns where it stopped. All stores but the first are
+// aligned.
 template <class Op>
-HWY_INLINE bool Encode(const std::byte* from, size_t size, std::byte* to) {
-  const D d;
+HWY_INLINE size_t Encode(const std::byte* from, size_t size, std::byte* to) {
+  const DEncode d;
   const size_t lanes = hn::Lanes(d);
-  if (size < lanes + 1) return false;
-  to[0] = from[0];
-  const auto one = [&](size_t at) HWY_ATTR {
-    const V v = hn::LoadU(d, U8(from + at)), before = hn::LoadU(d, U8(from + at - 1));
-    hn::StoreU(Op::Undo(v, before), d, U8(to + at));
-  };
-  size_t at = 1;
-  for (; at + lanes <= size; at += lanes) one(at);
-  if (at < size) one(size - lanes);
-  return true;
+  if (size < 2 * lanes) return 0;
+  VEncode before = hn::LoadU(d, U8(from));
+  hn::StoreU(Op::Undo(before, OneEarlier(before, hn::Zero(d))), d, U8(to));
+  size_t at = lanes - reinterpret_cast<uintptr_t>(to) % lanes;
+  before = hn::Set(d, static_cast<uint8_t>(from[at - 1]));  // only its last byte counts
+  for (; at + lanes <= size; at += lanes) {
+    const VEncode v = hn::LoadU(d, U8(from + at));
+    hn::StoreU(Op::Undo(v, OneEarlier(v, before)), d, U8(to + at));
+    before = v;
+  }
+  return at;
 }
 
 // Inclusive prefix over the 16-byte blocks of a vector, each for itself.
@@ -127,19 +150,26 @@ HWY_INLINE size_t Decode(const std::byte* from, size_t size, std::byte* to) {
   return at;
 }
 
+// The byte in front of `at`: 0 at the start of a plane.
+std::byte Before(const std::byte* plane, size_t at) {
+  return at == 0 ? std::byte{0} : plane[at - 1];
+}
+
 void DeltaEncodeT(const std::byte* from, size_t size, std::byte* to) {
-  if (!Encode<Delta>(from, size, to)) ref::DeltaEncode(from, size, to);
+  const size_t at = Encode<Delta>(from, size, to);
+  ref::DeltaEncode(from + at, size - at, to + at, Before(from, at));
 }
 void XorEncodeT(const std::byte* from, size_t size, std::byte* to) {
-  if (!Encode<Xor>(from, size, to)) ref::XorEncode(from, size, to);
+  const size_t at = Encode<Xor>(from, size, to);
+  ref::XorEncode(from + at, size - at, to + at, Before(from, at));
 }
 void DeltaDecodeT(const std::byte* from, size_t size, std::byte* to) {
   const size_t at = Decode<Delta>(from, size, to);
-  ref::DeltaDecode(from + at, size - at, to + at, at == 0 ? std::byte{0} : to[at - 1]);
+  ref::DeltaDecode(from + at, size - at, to + at, Before(to, at));
 }
 void XorDecodeT(const std::byte* from, size_t size, std::byte* to) {
   const size_t at = Decode<Xor>(from, size, to);
-  ref::XorDecode(from + at, size - at, to + at, at == 0 ? std::byte{0} : to[at - 1]);
+  ref::XorDecode(from + at, size - at, to + at, Before(to, at));
 }
 
 #endif  // HWY_TARGET

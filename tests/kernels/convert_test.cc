@@ -107,5 +107,31 @@ TEST_CASE("floats narrow to the same bits on every target", "[kernels]") {
   });
 }
 
+// Outputs of 16 MiB and more are written around the caches.
+TEST_CASE("large conversions equal small ones", "[kernels]") {
+  constexpr size_t kCount = (9 << 20) + 5, kPiece = 10007;
+  const std::vector<float> tricky = TrickyFloats();
+  std::vector<float> floats(kCount);
+  for (size_t i = 0; i < kCount; ++i) floats[i] = tricky[i % tricky.size()];
+  test::ForEachTarget([&](const std::string& target) {
+    INFO(target);
+    for (const bool bfloat : {false, true}) {
+      const auto narrow = bfloat ? FloatToBFloat : FloatToHalf;
+      const auto widen = bfloat ? BFloatToFloat : HalfToFloat;
+      Bytes large(2 * kCount + 2), small(large.size());
+      std::vector<float> wide(kCount), pieces(kCount);
+      narrow(floats.data(), large.data() + 2, kCount);
+      widen(large.data() + 2, wide.data(), kCount);
+      for (size_t at = 0; at < kCount; at += kPiece) {
+        const size_t count = std::min(kPiece, kCount - at);
+        narrow(floats.data() + at, small.data() + 2 + 2 * at, count);
+        widen(small.data() + 2 + 2 * at, pieces.data() + at, count);
+      }
+      CHECK((large == small));
+      CHECK((BytesOf(wide) == BytesOf(pieces)));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace kv
