@@ -16,6 +16,11 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool convert slot0.bin --to safetensors --kv-heads 8 -o slot0.safetensors\n"
      "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0:512 -o part.npz\n",
      MakeConvert},
+    {"frame", "Codec", "encode, decode or inspect a bare gear container, as the engine stores it",
+     "  kvtool frame encode --dtype f16 k.bin -o k.gear\n"
+     "  kvtool frame inspect k.gear\n"
+     "  kvtool frame decode --dtype f16 k.gear -o - | cmp - k.bin\n",
+     MakeFrame},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
     {"schema", "Help", "print the JSON Schema of a report",

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "apps/kvtool/commands.h"
+#include "lib/base/dtype.h"
+#include "lib/codec/gear_container.h"
+
+namespace kv {
+namespace {
+
+GearKind KindOf(const std::string& word) {
+  const std::optional<DType> dtype = ParseDType(word);
+  if (dtype == DType::kF16 || dtype == DType::kBF16) return GearKind::kTwoPlanes;
+  if (dtype == DType::kF32) return GearKind::kFourPlanes;
+  throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f16, bf16 or f32", word));
+}
+
+// -o FILE, -o - or -c, checked before any work is done.
+class Output {
+ public:
+  Output(const OutputOptions& options, const Console& console) {
+    if (options.to_stdout == !options.path.empty()) {
+      throw Error(Finding::kUsage, "expected one output: -o FILE, or -c for standard output");
+    }
+    if (options.to_stdout || options.path == "-") {
+      if (console.stdout_is_terminal() && !options.force) {
+        throw Error(Finding::kUsage, "will not write binary data to a terminal (use -f to do so)");
+      }
+      return;
+    }
+    name_ = options.path;
+    file_ = std::make_unique<AtomicFile>(options.path, options.overwrite());
+  }
+
+  void Write(ByteSpan bytes) {
+    if (file_ == nullptr) return DescriptorSink(STDOUT_FILENO, name_).Write(bytes);
+    file_->Write(bytes);
+    file_->Commit();
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_ = "stdout";
+  std::unique_ptr<AtomicFile> file_;
+};
+
+struct PlaneNames {
+  std::string_view predictor, backend;
+};
+
+PlaneNames NamesOf(const PlaneFrame& frame) {
+  return {Name(static_cast<Predictor>(frame.mode)), Name(static_cast<Backend>(frame.codec))};
+}
+
+class Frame : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    encode_ = app.add_subcommand("encode", "Compress little-endian values to a bare container");
+    DeclareCoding(*encode_);
+    encode_->add_option("--predictors", predictors_,
+                        "Predictors to try: raw,delta_seq,xor_seq (default: all)");
+    encode_->add_option("--lo-predictors", low_, "The same for the low byte plane of 16-bit types");
+    encode_->add_option("--hi-predictors", high_, "The same for the high byte plane");
+    encode_->add_flag("--no-zstd", no_zstd_, "RLE only, as an engine without zstd");
+    decode_ = app.add_subcommand("decode", "Restore the values of a bare container");
+    DeclareCoding(*decode_);
+    inspect_ = app.add_subcommand("inspect", "Show the planes of a bare container");
+    inspect_->add_option("IN", input_, "Container, '-' for stdin")->required();
+    inspect_->fallthrough();
+    report_.Declare(*inspect_);
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (!encode_->parsed() && !decode_->parsed() && !inspect_->parsed())
+      throw Error(Finding::kUsage, "expected one of encode, decode, inspect");
+    try {
+      if (encode_->parsed()) Encode(context.console);
+      if (decode_->parsed()) Decode(context.console);
+      if (inspect_->parsed()) Inspect(context.console);
+    } catch (Error& error) {
+      if (error.code() == ErrorCode::kInvalidData) error.File(input_);
+      throw;
+    }
+    return kDone;
+  }
+
+ private:
+  void DeclareCoding(CLI::App& app) {
+    app.add_option("IN", input_, "File to read, '-' for stdin")->required();
+    app.add_option("--dtype", dtype_, "What the values are: f16, bf16, f32")->required();
+    output_.Declare(app, "File to write, '-' for stdout");
+    app.fallthrough();
+  }
+
+  GearOptions Options(GearKind kind) const {
+    const bool split = encode_->count("--lo-predictors") + encode_->count("--hi-predictors") > 0;
+    if (split && kind != GearKind::kTwoPlanes) {
+      throw Error(Finding::kUsage,
+                  "--lo-predictors and --hi-predictors: only 16-bit types have a low and a high "
+                  "plane")
+          .Hint("--predictors holds for all four planes of f32");
+    }
+    GearOptions options;
+    options.zstd = !no_zstd_;
+    if (encode_->count("--predictors") > 0) options.predictors.fill(ParsePredictors(predictors_));
+    if (encode_->count("--lo-predictors") > 0) options.predictors[0] = ParsePredictors(low_);
+    if (encode_->count("--hi-predictors") > 0) options.predictors[1] = ParsePredictors(high_);
+    return options;
+  }
+
+  void Encode(Console& console) {
+    const GearKind kind = KindOf(dtype_);
+    const GearOptions options = Options(kind);
+    Output output(output_, console);
+    const auto input = FileSource::Open(input_);
+    CodecScratch scratch;
+    Bytes container;
+    const PlaneChoices choices = EncodeGear(kind, input->bytes(), options, scratch, container);
+    output.Write(container);
+    std::string planes;
+    for (const PlaneChoice& choice : choices)
+      planes += fmt::format("{} {}+{}", planes.empty() ? ":" : ",", Name(choice.predictor),
+                            Name(choice.backend));
+    console.Say(fmt::format("{}: {} bytes to {}, {}{}", output.name(), input->size(),
+                            container.size(), HumanRatio(input->size(), container.size()), planes));
+  }
+
+  void Decode(Console& console) {
+    const GearKind kind = KindOf(dtype_);
+    Output output(output_, console);
+    const auto input = FileSource::Open(input_);
+    CodecScratch scratch;
+    const Bytes values = DecodeOrExplain(kind, input->bytes(), scratch);
+    output.Write(values);
+    console.Say(fmt::format("{}: {} bytes from {}", output.name(), values.size(), input->size()));
+  }
+
+  // A container does not say what it holds; where the other kind fits, say so.
+  static Bytes DecodeOrExplain(GearKind kind, ByteSpan container, CodecScratch& scratch) {
+    try {
+      return DecodeGear(kind, container, scratch);
+    } catch (Error& error) {
+      try {
+        const GearLayout other = ReadGear(container);
+        if (other.planes.size() != PlanesOf(kind)) {
+          error.Hint(fmt::format("it has {} planes: try --dtype {}", other.planes.size(),
+                                 other.planes.size() == 2 ? "f16" : "f32"));
+        }
+      } catch (const Error&) {
+        error.Hint("a container begins with its word count and has no magic: is this one?");
+      }
+      throw;
+    }
+  }
+
+  void Inspect(Console& console) const {
+    const Source source = Source::Open(input_);
+    if (source.is_folder) throw Error(Finding::kOpenFailed, "is a folder").File(input_);
+    const ByteSpan container = source.files[0].data->bytes();
+    const GearLayout layout = Read(container);
+    const bool two = layout.planes.size() == PlanesOf(GearKind::kTwoPlanes);
+    nlohmann::ordered_json document = ReportHeader("frame");
+    document["inputs"] = {InputRecord(source)};
+    document["dtypes"] =
+        two ? nlohmann::ordered_json{"f16", "bf16"} : nlohmann::ordered_json{"f32"};
+    document["words"] = layout.words;
+    document["raw_bytes"] = layout.raw_bytes();
+    document["stored_bytes"] = container.size();
+    PutRatio(document, layout.raw_bytes(), container.size());
+    document["planes"] = nlohmann::ordered_json::array();
+    for (const PlaneFrame& frame : layout.planes) {
+      nlohmann::ordered_json plane = {{"offset", frame.offset},
+                                      {"predictor", NamesOf(frame).predictor},
+                                      {"backend", NamesOf(frame).backend},
+                                      {"raw_bytes", frame.raw_bytes},
+                                      {"payload_bytes", frame.payload.size()}};
+      PutRatio(plane, frame.raw_bytes, kPlaneHeaderBytes + frame.payload.size());
+      document["planes"].push_back(std::move(plane));
+    }
+    if (!report_.json) Print(console, layout, container.size());
+    report_.Emit(console, document, Overwrite::kRefuse);
+  }
+
+  static GearLayout Read(ByteSpan container) {
+    try {
+      return ReadGear(container);
+    } catch (Error& error) {
+      error.Hint("a container begins with its word count and has no magic: is this one?");
+      throw;
+    }
+  }
+
+  void Print(Console& console, const GearLayout& layout, uint64_t stored) const {
+    const bool two = layout.planes.size() == PlanesOf(GearKind::kTwoPlanes);
+    console.Line(fmt::format("{}: gear container of {} values, {} planes ({})", input_,
+                             layout.words, layout.planes.size(), two ? "f16 or bf16" : "f32"));
+    console.Line(fmt::format("{} bytes, {} as values: {}", stored, layout.raw_bytes(),
+                             HumanRatio(layout.raw_bytes(), stored)));
+    Table table({"plane", "offset", "predictor", "backend", "raw bytes", "payload bytes", "ratio"});
+    for (size_t i = 0; i < layout.planes.size(); ++i) {
+      const PlaneFrame& frame = layout.planes[i];
+      const uint64_t size = kPlaneHeaderBytes + frame.payload.size();
+      table.Row({std::to_string(i), fmt::format("{:#x}", frame.offset),
+                 std::string(NamesOf(frame).predictor), std::string(NamesOf(frame).backend),
+                 std::to_string(frame.raw_bytes), std::to_string(frame.payload.size()),
+                 fmt::format("{:.3f}x",
+                             static_cast<double>(frame.raw_bytes) / static_cast<double>(size))});
+    }
+    console.Data(table.Text("  "));
+  }
+
+  CLI::App *encode_ = nullptr, *decode_ = nullptr, *inspect_ = nullptr;
+  std::string input_, dtype_, predictors_, low_, high_;
+  bool no_zstd_ = false;
+  OutputOptions output_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeFrame() { return std::make_unique<Frame>(); }
+
+}  // namespace kv
