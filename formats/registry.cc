@@ -8,6 +8,7 @@
 
 #include "formats/gguf/gguf.h"
 #include "formats/infinilm_dump/infinilm_dump.h"
+#include "formats/kvz/kvz.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/mnn/mnn.h"
 #include "formats/npy/npy.h"
@@ -20,6 +21,8 @@ namespace {
 
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
+    {"kvz", "kvtool's archive: any of these, restored byte for byte", "", ProbeKvz, OpenKvz,
+     nullptr},
     {"npz", "numpy archives, stored or deflated", "K/V names or --k-pattern", ProbeNpz, OpenNpz,
      WriteNpz},
     {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout", ProbeNpy, OpenNpy,

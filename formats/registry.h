@@ -22,6 +22,8 @@ struct OpenOptions {
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
   std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
+  // No value will be read: formats that must decode to have any may leave tensors without bytes.
+  bool metadata_only = false;
   std::optional<ModelGeometry> geometry;
 };
 

@@ -165,9 +165,13 @@ std::shared_ptr<const FileSource> FileSource::Slice(std::shared_ptr<const FileSo
 void FileSource::Drop(uint64_t offset, uint64_t size) const {
   if (whole_ != nullptr) return whole_->Drop(whole_->OffsetOf(bytes_.data()) + offset, size);
   if (map_ == nullptr || size == 0) return;
+  // A fault maps its neighbours too, in aligned windows of this size: what lies before the range in
+  // the first window came back with it and would add up over many calls.
+  constexpr uint64_t kWindow = 64 << 10;
   static const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t begin = offset / page * page;
-  const uint64_t end = std::min<uint64_t>(offset + size, bytes_.size()) / page * page;
+  const uint64_t begin = offset / kWindow * kWindow;
+  const uint64_t stop = std::min<uint64_t>(offset + size, bytes_.size());
+  const uint64_t end = stop == bytes_.size() ? stop : stop / page * page;
   if (end > begin) ::madvise(static_cast<char*>(map_) + begin, end - begin, MADV_DONTNEED);
 }
 

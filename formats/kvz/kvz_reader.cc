@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "formats/kvz/archive.h"
+#include "formats/kvz/kvz.h"
+#include "formats/kvz/records.h"
+#include "lib/base/hash.h"
+
+namespace kv {
+namespace {
+
+std::string Ratio(uint64_t raw, uint64_t stored) {
+  return stored == 0
+             ? "-"
+             : fmt::format("{:.3f}x", static_cast<double>(raw) / static_cast<double>(stored));
+}
+
+// The facts of the archive, before those of its source.
+std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  facts.emplace_back(
+      "restores",
+      fmt::format("{} {}, {} bytes{}", archive.files().size(),
+                  archive.files().size() == 1 ? "file" : "files", archive.source_bytes(),
+                  archive.source_hash() ? ", " + HashText(*archive.source_hash()) : ""));
+  facts.emplace_back("chunks", std::to_string(archive.chunks().size()));
+  std::string ratio = "whole " + Ratio(archive.source_bytes(), archive.data().size());
+  for (const auto& [kind, name] :
+       {std::pair{ChunkKind::kKey, "K"}, {ChunkKind::kValue, "V"}, {ChunkKind::kOpaque, "other"}}) {
+    if (archive.stored_bytes(kind) == 0) continue;
+    ratio +=
+        fmt::format(", {} {}", name, Ratio(archive.raw_bytes(kind), archive.stored_bytes(kind)));
+  }
+  facts.emplace_back("ratio", ratio);
+  return facts;
+}
+
+}  // namespace
+
+Confidence ProbeKvz(const Source& source) {
+  if (source.is_folder || source.files.size() != 1) return Confidence::kNo;
+  const ByteSpan bytes = source.files[0].data->bytes();
+  return kvz::HasMagic(bytes) || kvz::HasTrailerMagic(bytes) ? Confidence::kCertain
+                                                             : Confidence::kNo;
+}
+
+Snapshot OpenKvz(Source source, const OpenOptions& options) {
+  if (source.files.size() != 1) {
+    throw Error(Finding::kBadMagic, "an archive is one file, not a folder");
+  }
+  const Archive archive = Archive::Open(source.files[0].data);
+  Snapshot snapshot;
+  if (options.metadata_only) {
+    if (archive.description()) snapshot = *archive.description();
+  } else {
+    ThreadPool pool(UsableCpus());
+    snapshot = LoadTensors(archive, {}, pool);
+  }
+  snapshot.source = std::move(source);
+  snapshot.format_version =
+      snapshot.format.empty()
+          ? fmt::format("version {}, of opaque bytes", kvz::kVersion)
+          : fmt::format("version {}, of {}{}{}", kvz::kVersion, snapshot.format,
+                        snapshot.format_version.empty() ? "" : ", ", snapshot.format_version);
+  std::vector<std::pair<std::string, std::string>> facts = FactsOf(archive);
+  facts.insert(facts.end(), snapshot.facts.begin(), snapshot.facts.end());
+  snapshot.facts = std::move(facts);
+  for (const Damage& damage : archive.damage()) {
+    snapshot.notes.push_back({fmt::format("damaged {}: {}", damage.part, damage.text), true});
+  }
+  return snapshot;
+}
+
+}  // namespace kv
