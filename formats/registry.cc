@@ -57,6 +57,16 @@ const FormatEntry* FindFormat(std::string_view id) {
   return nullptr;
 }
 
+const FormatEntry& WritableFormat(std::string_view id) {
+  const FormatEntry* format = FindFormat(id);
+  if (format != nullptr && format->write != nullptr) return *format;
+  std::string known;
+  for (const FormatEntry& entry : kFormats) {
+    if (entry.write != nullptr) known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.id);
+  }
+  throw Error(Finding::kUsage, fmt::format("--to '{}': expected one of {}", id, known));
+}
+
 const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options) {
   const std::string_view from =
       options.from.empty() && !options.raw.empty() ? "raw" : std::string_view(options.from);

@@ -48,6 +48,8 @@ struct FormatEntry {
 // The table, in the order of detection.
 std::span<const FormatEntry> Formats();
 const FormatEntry* FindFormat(std::string_view id);
+// What --to names. Throws kUsage with the formats that can be written.
+const FormatEntry& WritableFormat(std::string_view id);
 
 // The format of a source: by --from, else by its bytes. Throws kUnknownFormat, kAmbiguousFormat,
 // kUsage.

@@ -7,16 +7,6 @@
 namespace kv {
 namespace {
 
-const FormatEntry& WritableFormat(const std::string& name) {
-  const FormatEntry* format = FindFormat(name);
-  if (format != nullptr && format->write != nullptr) return *format;
-  std::string known;
-  for (const FormatEntry& entry : Formats()) {
-    if (entry.write != nullptr) known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.id);
-  }
-  throw Error(Finding::kUsage, fmt::format("--to '{}': expected one of {}", name, known));
-}
-
 class Convert : public Command {
  public:
   void Declare(CLI::App& app) override {

@@ -44,7 +44,8 @@ class Inspect : public Command {
   }
 
   ExitStatus Run(Context& context) override {
-    const OpenOptions options = snapshot_.Resolve();
+    OpenOptions options = snapshot_.Resolve();
+    options.metadata_only = !with_stats_;
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     ExitStatus status = kDone;
     for (const std::string& file : files_) {

@@ -12,6 +12,20 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool inspect slot0.bin --stats --gguf model.gguf\n"
      "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
      MakeInspect},
+    {"compress", "Archiving", "make a snapshot smaller without losing a bit (.kvz)",
+     "  kvtool compress slot0.bin\n"
+     "  kvtool compress dump/run_1 -o run_1.kvz -T 4\n"
+     "  kvtool compress any.bin --from opaque -c > any.kvz\n",
+     MakeCompress},
+    {"decompress", "Archiving", "restore the source of an archive, or tensors from it",
+     "  kvtool decompress slot0.bin.kvz -o restored.bin\n"
+     "  kvtool decompress slot0.bin.kvz --layers 3-5 --tokens 0:512 --kv k --to npz -o part.npz\n"
+     "  kvtool decompress damaged.kvz --keep-going -o what-is-left.bin\n",
+     MakeDecompress},
+    {"verify", "Archiving", "prove that an archive is whole and restores its source",
+     "  kvtool verify slot0.bin.kvz\n"
+     "  kvtool verify slot0.bin.kvz --against slot0.bin\n",
+     MakeVerify},
     {"convert", "Archiving", "write a snapshot, or part of it, in another format",
      "  kvtool convert slot0.bin --to safetensors --kv-heads 8 -o slot0.safetensors\n"
      "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0:512 -o part.npz\n",

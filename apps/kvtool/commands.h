@@ -7,11 +7,14 @@
 namespace kv {
 
 // One maker per command file, named after the command.
+std::unique_ptr<Command> MakeCompress();
 std::unique_ptr<Command> MakeConvert();
+std::unique_ptr<Command> MakeDecompress();
 std::unique_ptr<Command> MakeExplain();
 std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeInspect();
 std::unique_ptr<Command> MakeSchema();
 std::unique_ptr<Command> MakeTargets();
+std::unique_ptr<Command> MakeVerify();
 
 }  // namespace kv

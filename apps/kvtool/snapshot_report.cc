@@ -141,10 +141,11 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
     }
   }
   for (const auto& [name, value] : snapshot.facts) text += Row(name, value);
-  const uint64_t total = snapshot.source.total_bytes(), k = BytesOf(snapshot, false),
-                 v = BytesOf(snapshot, true);
-  std::string size =
-      fmt::format("{} = K {} + V {}", HumanBytes(total), HumanBytes(k), HumanBytes(v));
+  const uint64_t stored = snapshot.source.total_bytes(),
+                 total = snapshot.unpacked_bytes > 0 ? snapshot.unpacked_bytes : stored,
+                 k = BytesOf(snapshot, false), v = BytesOf(snapshot, true);
+  std::string size = snapshot.unpacked_bytes > 0 ? HumanBytes(stored) + ", unpacked " : "";
+  size += fmt::format("{} = K {} + V {}", HumanBytes(total), HumanBytes(k), HumanBytes(v));
   if (total > k + v) size += fmt::format(" + {} other", HumanBytes(total - k - v));
   text += Row("size", size);
   for (const Note& note : snapshot.notes) {
@@ -160,6 +161,7 @@ nlohmann::ordered_json DescribeJson(const Snapshot& snapshot) {
   json["format_version"] = snapshot.format_version;
   json["engine"] = snapshot.engine;
   json["model"] = snapshot.model;
+  if (snapshot.unpacked_bytes > 0) json["unpacked_bytes"] = snapshot.unpacked_bytes;
   json["k_bytes"] = BytesOf(snapshot, false);
   json["v_bytes"] = BytesOf(snapshot, true);
   json["heads_known"] = snapshot.heads_known();

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,16 @@ class Archive {
   // reader with an index has no need of, and a careful one wants to know.
   std::vector<Damage> CheckRecords() const;
 
+  // The same, and every payload against its hash: all that can be said without decoding.
+  std::vector<Damage> CheckStored(ThreadPool& pool) const;
+
+  // Of tensors held in chunks: layers and tokens no chunk is there for. Only an archive without its
+  // index can lack any.
+  std::vector<ChunkHead> MissingTokens() const;
+
+  // The chunk that holds a byte of the source, or null.
+  const ArchivedChunk* FindChunk(uint32_t file, uint64_t offset) const;
+
   // Decodes one chunk and checks both hashes. `raw` is resized.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
 
@@ -181,6 +192,35 @@ struct RestoreReport {
 // Restores the source in order, in bounded memory.
 RestoreReport Restore(const Archive& archive, const RestoreOptions& options, ThreadPool& pool,
                       RestoreTarget& target);
+
+// Compares what is restored with another source, byte for byte. Both must outlive it.
+class SourceComparer : public RestoreTarget, private Sink {
+ public:
+  struct Difference {
+    std::string file;
+    std::string text;     // "first at byte 17", "is missing", "has 3 bytes, 5 restored"
+    uint64_t offset = 0;  // of the first byte that differs
+    std::optional<ChunkHead> chunk;
+  };
+
+  SourceComparer(const Archive& archive, const Source& source);
+  Sink& Begin(size_t file) override;
+  void End(size_t file) override;
+  // One per chunk with a differing byte, and one per file that is missing or of another length.
+  const std::vector<Difference>& differences() const { return differences_; }
+
+ private:
+  void Write(ByteSpan bytes) override;
+  void Mismatch(uint64_t offset);
+
+  const Archive& archive_;
+  const Source& source_;
+  const FileSource* other_ = nullptr;  // the same file of the source
+  size_t file_ = 0;
+  uint64_t position_ = 0;
+  std::vector<Difference> differences_;
+  std::set<const ArchivedChunk*> different_;
+};
 
 // The tensors of an archive as a snapshot: what `wanted` covers is decoded into an unnamed
 // temporary file, nothing else is read. All layers and tokens are there, for Select to cut; values

@@ -58,6 +58,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
     snapshot = LoadTensors(archive, {}, pool);
   }
   snapshot.source = std::move(source);
+  snapshot.unpacked_bytes = archive.source_bytes();
   snapshot.format_version =
       snapshot.format.empty()
           ? fmt::format("version {}, of opaque bytes", kvz::kVersion)

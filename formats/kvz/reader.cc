@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "formats/kvz/archive.h"
 #include "formats/kvz/records.h"
@@ -331,6 +332,81 @@ std::vector<Damage> Archive::CheckRecords() const {
   }
   expect(*index_offset_);
   return damage;
+}
+
+std::vector<Damage> Archive::CheckStored(ThreadPool& pool) const {
+  std::vector<Damage> damage = CheckRecords();
+  std::vector<std::optional<Error>> failures(chunks_.size());
+  pool.ParallelFor(chunks_.size(), [&](uint64_t i) {
+    const ArchivedChunk& chunk = chunks_[i];
+    try {
+      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+    } catch (const Error& error) {
+      failures[i] = error;
+    }
+    data_->Drop(chunk.record_offset, chunk.record_end() - chunk.record_offset);
+  });
+  for (size_t i = 0; i < failures.size(); ++i) {
+    if (!failures[i]) continue;
+    damage.push_back({"chunk", failures[i]->message(), failures[i]->finding(),
+                      failures[i]->offset().value_or(0), chunks_[i].head});
+  }
+  return damage;
+}
+
+std::vector<ChunkHead> Archive::MissingTokens() const {
+  std::vector<ChunkHead> missing;
+  if (!description_ || has_index()) return missing;
+  // Per tensor: token ranges and how many bytes of each row are there. A token is missing if some
+  // of its row is.
+  std::map<std::pair<uint32_t, bool>, std::map<uint64_t, std::pair<uint64_t, uint64_t>>> held;
+  for (const ArchivedChunk& chunk : chunks_) {
+    const ChunkHead& head = chunk.head;
+    if (head.kind == ChunkKind::kOpaque || chunk.record_end() > data_->size()) continue;
+    auto& range = held[{head.layer, head.kind == ChunkKind::kValue}][head.token_begin];
+    range.first = std::max(range.first, head.tokens);
+    range.second += head.raw_bytes;
+  }
+  const auto look = [&](const LayerKv& layer, const KvTensor& tensor, bool is_value) {
+    const auto add = [&](uint64_t begin, uint64_t end) {
+      if (begin >= end) return;
+      ChunkHead& head = missing.emplace_back();
+      head.kind = is_value ? ChunkKind::kValue : ChunkKind::kKey;
+      head.layer = layer.index;
+      head.token_begin = begin;
+      head.tokens = end - begin;
+    };
+    uint64_t next = 0;
+    for (const auto& [begin, range] : held[{layer.index, is_value}]) {
+      if (range.second < range.first * tensor.row_bytes()) continue;
+      add(next, begin);
+      next = std::max(next, begin + range.first);
+    }
+    add(next, tensor.tokens());
+  };
+  for (size_t i = 0; i < description_->layers.size(); ++i) {
+    const LayerKv& layer = description_->layers[i];
+    if (holds_tensor_[i][0]) look(layer, layer.k, false);
+    if (layer.v && holds_tensor_[i][1]) look(layer, *layer.v, true);
+  }
+  return missing;
+}
+
+const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
+  auto at = std::upper_bound(chunks_.begin(), chunks_.end(), std::pair(file, offset),
+                             [](const auto& place, const ArchivedChunk& chunk) {
+                               return place < std::pair(chunk.head.file, chunk.head.source_offset);
+                             });
+  while (at != chunks_.begin()) {
+    const ChunkHead& head = (--at)->head;
+    if (head.file != file || offset >= head.source_offset + head.extent_bytes) return nullptr;
+    if (!head.shares_extent()) return &*at;
+    const uint64_t token = (offset - head.source_offset) / head.unit_bytes % head.extent_tokens;
+    if (token >= head.extent_token_begin && token < head.extent_token_begin + head.tokens) {
+      return &*at;
+    }
+  }
+  return nullptr;
 }
 
 void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {

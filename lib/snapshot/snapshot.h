@@ -94,6 +94,7 @@ struct Snapshot {
   std::string format_version;  // the file's own words: "SEQ 3, layout E"
   std::string engine;          // "llama.cpp"
   std::string model;           // architecture or model name, if known
+  uint64_t unpacked_bytes = 0;  // of what an archive restores; 0 where the source is no archive
   std::vector<LayerKv> layers;
   std::vector<CellGroup> cell_groups;  // empty when the file has no cell records
   std::vector<int32_t> tokens;         // token ids stored in the file, if any

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "apps/kvtool/archive_output.h"
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/progress.h"
+#include "apps/kvtool/verify.h"
+#include "formats/registry.h"
+#include "lib/base/hash.h"
+#include "lib/snapshot/select.h"
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kSuffix = ".kvz";
+
+std::string RestoredName(const std::string& name) {
+  if (name.size() > kSuffix.size() && name.ends_with(kSuffix)) {
+    return name.substr(0, name.size() - kSuffix.size());
+  }
+  throw Error(Finding::kUsage, fmt::format("'{}' does not end in {}: give -o", name, kSuffix));
+}
+
+class Decompress : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("FILE", inputs_, "Archives, '-' for stdin")->required();
+    output_.Declare(app, "File or folder to write (default: FILE without .kvz)");
+    app.add_flag("--keep-going", keep_going_,
+                 "Restore what can be restored, zeros for the rest, and say what is lost; go on "
+                 "with the next input after an error");
+    app.add_flag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
+    app.add_option("--to", to_,
+                   "Write tensors in this format instead of the source (see kvtool targets)");
+    selection_.Declare(app);
+    app.add_option("--gguf", geometry_.gguf, "Model file that knows the heads, for --to");
+    app.add_option("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
+        ->check(CLI::Range(1u, 1u << 20));
+    app.add_option("--head-dim", geometry_.head_dim, "Head size, for --to")
+        ->check(CLI::Range(1u, 1u << 20));
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (test_) return VerifyArchives(inputs_, "", keep_going_, report_, context);
+    output_.Check(inputs_);
+    const Selection selection = selection_.Resolve();
+    if (to_.empty() && !selection.is_all()) {
+      throw Error(Finding::kUsage, "--layers, --tokens and --kv need --to FORMAT")
+          .Hint("a part of a source is not a source; --to npz, for example, writes tensors");
+    }
+    ThreadPool pool(context.global.thread_count());
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    const ExitStatus status =
+        ForEachInput(inputs_, keep_going_, context.console, [&](const std::string& input) {
+          return to_.empty() ? RestoreOne(input, pool, context, all)
+                             : ExtractOne(input, selection, pool, context, all);
+        });
+    if (!all.empty()) {
+      report_.Emit(context.console, all.size() == 1 ? all[0] : all, output_.one.overwrite());
+    }
+    return status;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static double SecondsSince(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  void MakeFolder(const std::string& path) const {
+    if (output_.folder.empty()) return;
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  }
+
+  ExitStatus RestoreOne(const std::string& input, ThreadPool& pool, Context& context,
+                        nlohmann::ordered_json& all) const {
+    const auto begin = Clock::now();
+    const std::string path = output_.PathFor(input, RestoredName);
+    const Archive archive = Archive::Open(FileSource::Open(input));
+    if (path == "-") {
+      output_.RefuseTerminal(context.console);
+      if (report_.json) {
+        throw Error(Finding::kUsage, "the source and --json both go to standard output")
+            .Hint("give --json-out FILE");
+      }
+      // What has gone down a pipe cannot be taken back: look before the first byte.
+      if (!keep_going_) RefuseDamaged(archive, pool);
+    }
+    MakeFolder(path);
+    ProgressLine progress(context.console, context.global.progress_when(), input);
+    RestoreOptions options;
+    options.keep_going = keep_going_;
+    options.progress = &progress;
+    const std::unique_ptr<OutputTarget> target =
+        MakeOutputTarget(archive, path, output_.one.overwrite());
+    const RestoreReport report = Restore(archive, options, pool, *target);
+    target->Commit();
+
+    const double seconds = SecondsSince(begin);
+    for (const Damage& damage : report.damage) context.console.Report(damage.AsError().File(input));
+    for (const LostRange& lost : report.lost) {
+      context.console.Say(fmt::format("kvtool: {}: {}", input, LostText(archive, lost)), -1);
+    }
+    for (const ChunkHead& head : archive.MissingTokens()) {
+      context.console.Say(fmt::format("kvtool: {}: lost: {}", input, kv::Describe(head)), -1);
+    }
+    Tell(context, input, path, archive, report, seconds);
+    all.push_back(Document(context, input, path, archive, report, seconds));
+    return report.intact() ? kDone : kInvalid;
+  }
+
+  static void RefuseDamaged(const Archive& archive, ThreadPool& pool) {
+    std::vector<Damage> damage = archive.damage();
+    for (Damage& one : archive.CheckStored(pool)) damage.push_back(std::move(one));
+    if (!damage.empty()) throw damage[0].AsError();
+  }
+
+  void Tell(Context& context, const std::string& input, const std::string& path,
+            const Archive& archive, const RestoreReport& report, double seconds) const {
+    const std::string to = path == "-" ? "stdout" : path;
+    std::string text = fmt::format("{} -> {}: {}, {}", input, to, HumanBytes(report.bytes),
+                                   HumanRate(report.bytes, seconds));
+    if (report.lost_bytes > 0) {
+      text += fmt::format("\n  damaged: {} of {} bytes lost, zeros in their place",
+                          report.lost_bytes, report.bytes);
+    } else if (!report.intact()) {
+      text += "\n  damaged, but nothing is lost";
+    }
+    if (report.lost_bytes == 0) {
+      text += fmt::format(
+          "\n  {}: every chunk{} as archived, {}", archive.source_hash() ? "identical" : "restored",
+          archive.source_hash() ? " and the whole source" : "", HashText(report.source_hash));
+    }
+    context.console.Say(text);
+  }
+
+  nlohmann::ordered_json Document(Context& context, const std::string& input,
+                                  const std::string& path, const Archive& archive,
+                                  const RestoreReport& report, double seconds) const {
+    nlohmann::ordered_json document = ReportHeader("decompress");
+    document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
+    document["params"] = {{"keep_going", keep_going_}, {"to", nullptr}};
+    document["output"] = path;
+    document["restored_bytes"] = report.bytes;
+    document["lost_bytes"] = report.lost_bytes;
+    document["xxh3"] = fmt::format("{:016x}", report.source_hash);
+    document["identical"] = report.lost_bytes == 0 && archive.source_hash() == report.source_hash;
+    document["damage"] = nlohmann::ordered_json::array();
+    for (const Damage& damage : report.damage) document["damage"].push_back(DamageJson(damage));
+    document["lost"] = nlohmann::ordered_json::array();
+    for (const LostRange& lost : report.lost) document["lost"].push_back(LostJson(archive, lost));
+    AddTiming(context, report.bytes, seconds, document);
+    return document;
+  }
+
+  static void AddTiming(Context& context, uint64_t bytes, double seconds,
+                        nlohmann::ordered_json& document) {
+    if (context.global.deterministic) return;
+    document["environment"] = {{"threads", context.global.thread_count()}};
+    document["timing"] = {{"elapsed_us", static_cast<uint64_t>(seconds * 1e6)},
+                          {"mb_per_s", static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)}};
+  }
+
+  ExitStatus ExtractOne(const std::string& input, const Selection& selection, ThreadPool& pool,
+                        Context& context, nlohmann::ordered_json& all) const {
+    const auto begin = Clock::now();
+    const FormatEntry& format = WritableFormat(to_);
+    const std::string path = output_.PathFor(
+        input, [&](const std::string& name) { return RestoredName(name) + "." + to_; });
+    if (path == "-") throw Error(Finding::kUsage, "--to writes a file or folder: give -o");
+    MakeFolder(path);
+    const Archive archive = Archive::Open(FileSource::Open(input));
+    for (const Damage& damage : archive.damage()) {
+      context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
+    }
+    ProgressLine progress(context.console, context.global.progress_when(), input);
+    Snapshot snapshot = LoadTensors(archive, selection, pool, &progress);
+    snapshot.source.path = input;
+    const OpenOptions options = geometry_.Resolve();
+    if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
+    snapshot = Select(std::move(snapshot), selection);
+    format.write(snapshot, path, output_.one.overwrite());
+
+    const double seconds = SecondsSince(begin);
+    const uint64_t bytes = snapshot.kv_bytes();
+    context.console.Say(fmt::format("{} -> {}: {} layer{}, {} of K and V, {}", input, path,
+                                    snapshot.layers.size(),
+                                    snapshot.layers.size() == 1 ? "" : "s", HumanBytes(bytes),
+                                    HumanRate(bytes, seconds)));
+    nlohmann::ordered_json document = ReportHeader("decompress");
+    document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
+    document["params"] = {{"keep_going", keep_going_}, {"to", to_}};
+    document["output"] = path;
+    document["layers"] = snapshot.layers.size();
+    document["kv_bytes"] = bytes;
+    AddTiming(context, bytes, seconds, document);
+    all.push_back(std::move(document));
+    return kDone;
+  }
+
+  std::vector<std::string> inputs_;
+  ArchiveOutput output_;
+  bool keep_going_ = false, test_ = false;
+  std::string to_;
+  SelectionOptions selection_;
+  SnapshotOptions geometry_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeDecompress() { return std::make_unique<Decompress>(); }
+
+}  // namespace kv

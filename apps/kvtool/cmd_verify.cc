@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/archive_output.h"
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/progress.h"
+#include "apps/kvtool/verify.h"
+#include "lib/base/hash.h"
+
+namespace kv {
+namespace {
+
+// Restored bytes are hashed by Restore and needed no further.
+class NoTarget : public RestoreTarget, private Sink {
+ public:
+  Sink& Begin(size_t) override { return *this; }
+  void End(size_t) override {}
+
+ private:
+  void Write(ByteSpan) override {}
+};
+
+struct Findings {
+  RestoreReport restored;
+  std::vector<ChunkHead> missing;
+  std::vector<SourceComparer::Difference> differences;
+
+  bool good() const { return restored.intact() && differences.empty(); }
+};
+
+Findings Look(const Archive& archive, const std::string& against, ThreadPool& pool,
+              Progress& progress) {
+  Findings findings;
+  RestoreOptions options;
+  options.keep_going = true;
+  options.progress = &progress;
+  if (against.empty()) {
+    NoTarget nowhere;
+    findings.restored = Restore(archive, options, pool, nowhere);
+  } else {
+    const Source source = Source::Open(against);
+    SourceComparer comparer(archive, source);
+    findings.restored = Restore(archive, options, pool, comparer);
+    findings.differences = comparer.differences();
+  }
+  findings.missing = archive.MissingTokens();
+  return findings;
+}
+
+std::string DifferenceText(const SourceComparer::Difference& difference,
+                           const std::string& against) {
+  std::string text = against;
+  if (!difference.file.empty()) text += "/" + difference.file;
+  if (difference.chunk) text += ": " + Describe(*difference.chunk);
+  return text + ": " + difference.text;
+}
+
+void Print(const Findings& findings, const Archive& archive, const std::string& input,
+           const std::string& against, Console& console) {
+  for (const Damage& damage : findings.restored.damage) {
+    console.Line(fmt::format("{}: {}: {} (offset {:#x}) [{}]", input, Place(damage), damage.text,
+                             damage.offset, FindingId(damage.finding)));
+  }
+  for (const LostRange& lost : findings.restored.lost) {
+    console.Line(fmt::format("{}: {}", input, LostText(archive, lost)));
+  }
+  for (const ChunkHead& head : findings.missing) {
+    console.Line(fmt::format("{}: lost: {}", input, Describe(head)));
+  }
+  for (const SourceComparer::Difference& difference : findings.differences) {
+    console.Line(fmt::format("{}: {}", input, DifferenceText(difference, against)));
+  }
+  const RestoreReport& restored = findings.restored;
+  std::string verdict;
+  if (findings.good()) {
+    const size_t chunks = archive.chunks().size();
+    verdict = against.empty() ? console.Verdict(true, "intact")
+                              : console.Verdict(true, "identical") + " to " + against;
+    verdict += fmt::format(": {} bytes in {} chunk{}, {}", restored.bytes, chunks,
+                           chunks == 1 ? "" : "s", HashText(restored.source_hash));
+  } else if (!restored.intact()) {
+    verdict = fmt::format("{}: {} of {} bytes lost", console.Verdict(false, "damaged"),
+                          restored.lost_bytes, restored.bytes);
+  } else {
+    verdict = fmt::format("{} from {}", console.Verdict(false, "different"), against);
+  }
+  console.Line(fmt::format("{}: {}", input, verdict));
+}
+
+nlohmann::ordered_json Document(const Findings& findings, const Archive& archive,
+                                const std::string& input, const std::string& against) {
+  const RestoreReport& restored = findings.restored;
+  nlohmann::ordered_json document = ReportHeader("verify");
+  document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
+  document["params"] = {
+      {"against", against.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(against)}};
+  document["verdict"] = findings.good()      ? (against.empty() ? "intact" : "identical")
+                        : !restored.intact() ? "damaged"
+                                             : "different";
+  document["chunks"] = archive.chunks().size();
+  document["source_bytes"] = restored.bytes;
+  document["lost_bytes"] = restored.lost_bytes;
+  document["xxh3"] = fmt::format("{:016x}", restored.source_hash);
+  document["damage"] = nlohmann::ordered_json::array();
+  for (const Damage& damage : restored.damage) document["damage"].push_back(DamageJson(damage));
+  document["lost"] = nlohmann::ordered_json::array();
+  for (const LostRange& lost : restored.lost) document["lost"].push_back(LostJson(archive, lost));
+  document["missing"] = nlohmann::ordered_json::array();
+  for (const ChunkHead& head : findings.missing) document["missing"].push_back(ChunkJson(head));
+  document["differences"] = nlohmann::ordered_json::array();
+  for (const SourceComparer::Difference& difference : findings.differences) {
+    nlohmann::ordered_json entry = {
+        {"file", difference.file}, {"offset", difference.offset}, {"text", difference.text}};
+    if (difference.chunk) entry["chunk"] = ChunkJson(*difference.chunk);
+    document["differences"].push_back(std::move(entry));
+  }
+  return document;
+}
+
+class Verify : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("FILE", inputs_, "Archives, '-' for stdin")->required();
+    app.add_option("--against", against_, "File or folder that the archive must restore to");
+    app.add_flag("--keep-going", keep_going_, "Go on with the next input after an error");
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    return VerifyArchives(inputs_, against_, keep_going_, report_, context);
+  }
+
+ private:
+  std::vector<std::string> inputs_;
+  std::string against_;
+  bool keep_going_ = false;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::string& against,
+                          bool keep_going, const ReportOptions& report, Context& context) {
+  if (!against.empty() && inputs.size() > 1) {
+    throw Error(Finding::kUsage,
+                fmt::format("--against takes one archive, {} were given", inputs.size()));
+  }
+  ThreadPool pool(context.global.thread_count());
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  const ExitStatus status =
+      ForEachInput(inputs, keep_going, context.console, [&](const std::string& input) {
+        const Archive archive = Archive::Open(FileSource::Open(input));
+        ProgressLine progress(context.console, context.global.progress_when(), input);
+        const Findings findings = Look(archive, against, pool, progress);
+        if (!report.json && context.console.verbosity > -1) {
+          Print(findings, archive, input, against, context.console);
+        }
+        all.push_back(Document(findings, archive, input, against));
+        // A chunk of a codec from the future is whole, only not for this program.
+        const bool unsupported =
+            std::any_of(findings.restored.damage.begin(), findings.restored.damage.end(),
+                        [](const Damage& damage) {
+                          return InfoOf(damage.finding).code == ErrorCode::kUnsupported;
+                        });
+        return unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
+      });
+  if (!all.empty()) {
+    report.Emit(context.console, all.size() == 1 ? all[0] : all, Overwrite::kRefuse);
+  }
+  return status;
+}
+
+std::unique_ptr<Command> MakeVerify() { return std::make_unique<Verify>(); }
+
+}  // namespace kv

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "formats/kvz/archive.h"
+
+namespace kv {
+
+SourceComparer::SourceComparer(const Archive& archive, const Source& source)
+    : archive_(archive), source_(source) {
+  if (archive.is_folder() != source.is_folder) {
+    throw Error(Finding::kContentDiffers, archive.is_folder()
+                                              ? "the archive holds a folder, a file was given"
+                                              : "the archive holds a file, a folder was given")
+        .File(source.path);
+  }
+  for (const SourceFile& file : source.files) {
+    const auto same = [&](const ArchivedFile& archived) { return archived.name == file.name; };
+    if (archive.is_folder() && std::none_of(archive.files().begin(), archive.files().end(), same)) {
+      differences_.push_back({file.name, "is not in the archive", 0, std::nullopt});
+    }
+  }
+}
+
+Sink& SourceComparer::Begin(size_t file) {
+  const ArchivedFile& archived = archive_.files()[file];
+  const SourceFile* found = archive_.is_folder() ? source_.Find(archived.name) : &source_.files[0];
+  other_ = found == nullptr ? nullptr : found->data.get();
+  file_ = file;
+  position_ = 0;
+  if (other_ == nullptr) {
+    differences_.push_back({archived.name, "is only in the archive", 0, std::nullopt});
+  } else if (other_->size() != archived.size) {
+    const uint64_t shorter = std::min(other_->size(), archived.size);
+    differences_.push_back(
+        {archived.name, fmt::format("has {} bytes, {} are archived", other_->size(), archived.size),
+         shorter, std::nullopt});
+  }
+  return *this;
+}
+
+void SourceComparer::End(size_t) {}
+
+void SourceComparer::Write(ByteSpan bytes) {
+  if (other_ == nullptr) return;
+  const uint64_t size =
+      std::min<uint64_t>(bytes.size(), other_->size() - std::min(position_, other_->size()));
+  if (size > 0 && std::memcmp(bytes.data(), other_->bytes().data() + position_, size) != 0) {
+    // Which chunks differ is looked for in steps: one finding per chunk, not per byte.
+    constexpr uint64_t kStep = 256;
+    for (uint64_t at = 0; at < size; at += kStep) {
+      const uint64_t step = std::min(kStep, size - at);
+      const std::byte* a = bytes.data() + at;
+      const std::byte* b = other_->bytes().data() + position_ + at;
+      if (std::memcmp(a, b, step) == 0) continue;
+      for (uint64_t i = 0; i < step; ++i) {
+        if (a[i] != b[i]) Mismatch(position_ + at + i);
+      }
+    }
+  }
+  if (size > 0) other_->Drop(position_, size);
+  position_ += bytes.size();
+}
+
+void SourceComparer::Mismatch(uint64_t offset) {
+  const auto file = static_cast<uint32_t>(file_);
+  const ArchivedChunk* chunk = archive_.FindChunk(file, offset);
+  if (!different_.insert(chunk).second) return;
+  std::optional<ChunkHead> head;
+  if (chunk != nullptr) head = chunk->head;
+  differences_.push_back({archive_.files()[file_].name,
+                          fmt::format("differs, first at byte {}", offset), offset, head});
+}
+
+}  // namespace kv

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Restores the source of a .kvz archive: an independent decoder, written from formats/kvz/FORMAT.md
+and formats/gear/FORMAT.md alone, that shares no code with kvtool.
+
+  decode_kvz.py ARCHIVE OUTPUT          restore the file or folder
+  decode_kvz.py ARCHIVE --list          one line per chunk
+  decode_kvz.py ARCHIVE OUTPUT --walk   do not use index and trailer, as after truncation
+
+Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes
+are checked; without it the decoder says that it did not.
+"""
+import argparse
+import os
+import pathlib
+import struct
+import sys
+
+import numpy
+import zstandard
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+MAGIC = b"\x89KVZ\r\n\x1a\n"
+MARKER = b"KVZr"
+TRAILER_MAGIC = b"KVZ.END\n"
+SOURCE, CHUNK, INDEX = 1, 2, 3
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD = 0, 1, 2, 3, 4
+HEAD = struct.Struct("<II6BHQQ6I6Q")
+FIELDS = ("file layer kind codec dtype order source_order heads_known reserved token_begin tokens head_begin "
+          "heads unit_begin units unit_bytes parameter raw_bytes raw_hash source_offset extent_bytes "
+          "extent_tokens extent_token_begin").split()
+# Fields of a block struct as (begin, end), one zstd frame each.
+BLOCK_PLANES = {
+    15: [(0, 1), (1, 2), (2, 34)],                          # q8_0
+    16: [(0, 1), (1, 2), (2, 18)],                          # q4_0
+    17: [(0, 1), (1, 2), (2, 3), (3, 4), (4, 20)],          # q4_1
+    18: [(0, 1), (1, 2), (2, 6), (6, 22)],                  # q5_0
+    19: [(0, 1), (1, 2), (2, 3), (3, 4), (4, 8), (8, 24)],  # q5_1
+    20: [(0, 1), (1, 2), (2, 18)],                          # iq4_nl
+}
+
+
+class Damaged(Exception):
+    pass
+
+
+def check(data, stored, what):
+    if xxhash is not None and xxhash.xxh3_64_intdigest(data) != stored:
+        raise Damaged(f"{what}: hash differs")
+
+
+def unzstd(payload, size):
+    raw = zstandard.ZstdDecompressor().decompress(payload, max_output_size=size) if size else b""
+    if len(raw) != size:
+        raise Damaged(f"a zstd frame of {len(raw)} bytes, {size} expected")
+    return raw
+
+
+# ---- gear -----------------------------------------------------------------------------------------
+
+
+def unrle(payload, size):
+    out = bytearray()
+    at = 0
+    while at < len(payload):
+        control = payload[at]
+        if control < 128:
+            piece = payload[at + 1:at + 2 + control]
+            if len(piece) != control + 1:
+                raise Damaged("RLE: literals end early")
+            at += 2 + control
+        else:
+            piece = payload[at + 1:at + 2] * ((control & 127) + 4)
+            at += 2
+        out += piece
+    if len(out) != size:
+        raise Damaged(f"RLE: {len(out)} bytes, {size} expected")
+    return bytes(out)
+
+
+def plane(data, at, words):
+    mode, codec, raw_len, payload_len = struct.unpack_from("<BBII", data, at)
+    at += 10
+    payload = data[at:at + payload_len]
+    if raw_len != words or len(payload) != payload_len or mode > 2 or codec > 1:
+        raise Damaged("gear: a plane that does not fit its container")
+    residual = numpy.frombuffer(unzstd(payload, words) if codec else unrle(payload, words), numpy.uint8)
+    if mode == 1:
+        residual = numpy.cumsum(residual, dtype=numpy.uint8)
+    elif mode == 2:
+        residual = numpy.bitwise_xor.accumulate(residual)
+    return residual, at + payload_len
+
+
+def gear(payload, planes, size):
+    (words,) = struct.unpack_from("<I", payload, 0)
+    if words * planes != size:
+        raise Damaged(f"gear: {words} words of {planes} bytes are not {size}")
+    out = numpy.empty((words, planes), numpy.uint8)
+    at = 4
+    for lane in range(planes):
+        out[:, lane], at = plane(payload, at, words)
+    if at != len(payload):
+        raise Damaged("gear: bytes after the last plane")
+    return out.tobytes()
+
+
+def block_planes(payload, dtype, unit_bytes, size):
+    blocks = size // unit_bytes
+    out = numpy.empty((blocks, unit_bytes), numpy.uint8)
+    at = 0
+    for begin, end in BLOCK_PLANES[dtype]:
+        (length,) = struct.unpack_from("<I", payload, at)
+        raw = unzstd(payload[at + 4:at + 4 + length], blocks * (end - begin))
+        out[:, begin:end] = numpy.frombuffer(raw, numpy.uint8).reshape(blocks, end - begin)
+        at += 4 + length
+    if at != len(payload):
+        raise Damaged("zstd-planes: bytes after the last plane")
+    return out.tobytes()
+
+
+def decode(chunk, payload):
+    codec, size = chunk["codec"], chunk["raw_bytes"]
+    if codec == RAW:
+        raw = payload
+    elif codec == GEAR_F16:
+        raw = gear(payload, 2, size)
+    elif codec == GEAR_F32:
+        raw = gear(payload, 4, size)
+    elif codec == ZSTD_PLANES:
+        raw = block_planes(payload, chunk["dtype"], chunk["unit_bytes"], size)
+    elif codec == ZSTD:
+        raw = unzstd(payload, size)
+    else:
+        raise Damaged(f"codec {codec} is unknown")
+    if len(raw) != size:
+        raise Damaged(f"{len(raw)} bytes decoded, {size} expected")
+    check(raw, chunk["raw_hash"], "decoded chunk")
+    return raw
+
+
+# ---- the archive ----------------------------------------------------------------------------------
+
+
+def head_of(data):
+    if len(data) != HEAD.size:
+        raise Damaged(f"a chunk head of {len(data)} bytes")
+    return dict(zip(FIELDS, HEAD.unpack(data)))
+
+
+def record_at(data, at):
+    """(type, head, payload offset, payload length, payload hash)"""
+    marker, kind, head_len, _tag, length, digest = struct.unpack_from("<4sIIIQQ", data, at)
+    if marker != MARKER or head_len > 256:
+        raise Damaged(f"no record at {at}")
+    end = at + 32 + head_len
+    (stored,) = struct.unpack_from("<Q", data, end)
+    check(data[at:end], stored, f"head of the record at {at}")
+    return kind, bytes(data[at + 32:end]), end + 8, length, digest
+
+
+def table_of(data, head, offset, length, digest):
+    codec, _, raw_bytes = struct.unpack("<IIQ", head)
+    payload = bytes(data[offset:offset + length])
+    check(payload, digest, "table")
+    return payload if codec == RAW else unzstd(payload, raw_bytes)
+
+
+def files_of(table):
+    flags, count = struct.unpack_from("<II", table, 0)
+    files, at = [], 8
+    for _ in range(count):
+        size, name_len = struct.unpack_from("<QI", table, at)
+        files.append((table[at + 12:at + 12 + name_len].decode(), size))
+        at += 12 + name_len
+    return bool(flags & 1), files
+
+
+def open_archive(data, walk):
+    """(is_folder, files, chunks, file hashes)"""
+    if data[:8] != MAGIC or struct.unpack_from("<I", data, 8)[0] != 1:
+        raise Damaged("not a .kvz archive of version 1")
+    check(data[:16], struct.unpack_from("<Q", data, 16)[0], "header")
+    chunks = []
+    if not walk:
+        trailer = data[-40:]
+        if trailer[32:] != TRAILER_MAGIC:
+            raise Damaged("the archive has no trailer; try --walk")
+        check(trailer[:24], struct.unpack_from("<Q", trailer, 24)[0], "trailer")
+        index_offset, _, total = struct.unpack_from("<QQQ", trailer, 0)
+        if total != len(data):
+            raise Damaged("the trailer speaks of another length")
+        _, *rest = record_at(data, index_offset)
+        index = table_of(data, *rest)
+        (table_len,) = struct.unpack_from("<Q", index, 0)
+        is_folder, files = files_of(index[8:8 + table_len])
+        at = 8 + table_len
+        hashes = struct.unpack_from(f"<{len(files)}Q", index, at)
+        at += 8 * len(files) + 8
+        (count,) = struct.unpack_from("<Q", index, at)
+        at += 8
+        for _ in range(count):
+            offset, length, digest = struct.unpack_from("<QQQ", index, at)
+            chunk = head_of(index[at + 24:at + 24 + HEAD.size])
+            chunk.update(offset=offset + 32 + HEAD.size + 8, length=length, digest=digest)
+            chunks.append(chunk)
+            at += 24 + HEAD.size
+        return is_folder, files, chunks, hashes
+    at, is_folder, files = 24, False, None
+    while at + 40 <= len(data) and data[at:at + 4] == MARKER:
+        kind, head, offset, length, digest = record_at(data, at)
+        if kind == SOURCE:
+            is_folder, files = files_of(table_of(data, head, offset, length, digest))
+        elif kind == CHUNK and offset + length <= len(data):
+            chunk = head_of(head)
+            chunk.update(offset=offset, length=length, digest=digest)
+            chunks.append(chunk)
+        at = offset + length
+    return is_folder, files, chunks, None
+
+
+def place(chunk, raw, out):
+    """Puts decoded units where they were; `out` is the file."""
+    begin, end = chunk["source_offset"], chunk["source_offset"] + chunk["extent_bytes"]
+    heads, tokens, units, size = chunk["heads"], chunk["tokens"], chunk["units"], chunk["unit_bytes"]
+    if chunk["kind"] == 0:
+        out[begin:end] = numpy.frombuffer(raw, numpy.uint8)
+        return
+    shape = {0: (tokens, heads, units, size), 1: (heads, tokens, units, size)}[chunk["order"]]
+    values = numpy.frombuffer(raw, numpy.uint8).reshape(shape)
+    if chunk["order"] == 0:
+        values = values.transpose(1, 0, 2, 3)  # [head][token][unit] from here on
+    extent = out[begin:end]
+    if chunk["source_order"] == 0:
+        extent[:] = values.transpose(1, 0, 2, 3).reshape(-1)
+    elif chunk["source_order"] == 1:
+        extent[:] = values.reshape(-1)
+    else:
+        first = chunk["extent_token_begin"]
+        columns = extent.reshape(heads, units, chunk["extent_tokens"], size)
+        columns[:, :, first:first + tokens] = values.transpose(0, 2, 1, 3)
+
+
+def safe(name):
+    parts = name.split("/")
+    return bool(name) and "\\" not in name and "\0" not in name and not any(p in ("", ".", "..") for p in parts)
+
+
+def restore(data, files, is_folder, chunks, hashes, output):
+    by_file = {}
+    for chunk in chunks:
+        by_file.setdefault(chunk["file"], []).append(chunk)
+    for number, (name, size) in enumerate(files):
+        out = numpy.zeros(size, numpy.uint8)
+        covered = 0
+        for chunk in by_file.get(number, []):
+            payload = bytes(data[chunk["offset"]:chunk["offset"] + chunk["length"]])
+            check(payload, chunk["digest"], "payload")
+            place(chunk, decode(chunk, payload), out)
+            covered += chunk["raw_bytes"]
+        if covered != size:
+            print(f"{name or output}: {size - covered} of {size} bytes are not in the archive", file=sys.stderr)
+        elif hashes is not None:
+            check(out, hashes[number], "restored file")
+        if is_folder and not safe(name):
+            raise Damaged(f"unsafe name {name!r}")
+        path = pathlib.Path(output, name) if is_folder else pathlib.Path(output)
+        os.makedirs(path.parent, exist_ok=True)
+        out.tofile(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="independent decoder of .kvz archives")
+    parser.add_argument("archive")
+    parser.add_argument("output", nargs="?")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--walk", action="store_true")
+    options = parser.parse_args()
+    data = memoryview(numpy.memmap(options.archive, numpy.uint8, "r"))
+    data = memoryview(bytes(data)) if len(data) < 1 << 30 else data
+    try:
+        is_folder, files, chunks, hashes = open_archive(data, options.walk)
+        if options.list:
+            for chunk in chunks:
+                print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key not in ("reserved", "raw_hash")))
+        if options.output:
+            if xxhash is None:
+                print("python3-xxhash is missing: hashes are not checked", file=sys.stderr)
+            if is_folder:
+                os.makedirs(options.output, exist_ok=True)
+            restore(data, files, is_folder, chunks, hashes, options.output)
+    except (Damaged, struct.error, zstandard.ZstdError) as error:
+        print(f"decode_kvz.py: {options.archive}: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
