@@ -30,6 +30,7 @@ CellGroup ReadCells(const FileSource& file, const Cache& cache, const Layout& la
   uint64_t total = 0;
   for (const Stream& stream : cache.streams) total += stream.cells;
   group.cells.reserve(total);
+  std::vector<int32_t> ids;
   for (uint32_t s = 0; s < cache.streams.size(); ++s) {
     const Stream& stream = cache.streams[s];
     ByteReader in(file.bytes().subspan(stream.cells_offset), stream.cells_offset);
@@ -38,10 +39,12 @@ CellGroup ReadCells(const FileSource& file, const Cache& cache, const Layout& la
       Cell& cell = group.cells.emplace_back();
       cell.position = record.position;
       cell.stream = s;
-      cell.sequences.resize(record.ids.size() / 4);
-      if (!record.ids.empty())
-        std::memcpy(cell.sequences.data(), record.ids.data(), record.ids.size());
+      ids.resize(record.ids.size() / 4);
+      if (!ids.empty()) std::memcpy(ids.data(), record.ids.data(), record.ids.size());
+      cell.sequences = SequenceIds(ids);
     }
+    // Read for good: of a small model with many tokens the records are much of the file.
+    file.Drop(stream.cells_offset, in.offset() - stream.cells_offset);
   }
   return group;
 }

@@ -10,6 +10,7 @@
 
 #include "lib/base/dtype.h"
 #include "lib/base/file.h"
+#include "lib/snapshot/sequence_ids.h"
 
 namespace kv {
 
@@ -65,7 +66,7 @@ struct LayerKv {
 struct Cell {
   int64_t position = 0;
   uint32_t stream = 0;
-  std::vector<int32_t> sequences = {};
+  SequenceIds sequences = {};
 };
 
 // Cells of one cache; layers of a group share them.
