@@ -58,7 +58,7 @@ FrameSet StandInFrames(Data data, DType dtype, uint64_t frame_bytes) {
 FrameSet RealFrames(DType dtype, uint64_t frame_bytes) {
   const std::filesystem::path path =
       std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/states" /
-      (dtype == DType::kBF16 ? "s260k-v050-bf16.seq0.bin" : "kjv3m-v050-f16.seq0.bin");
+      (dtype == DType::kBF16 ? "s260k-v050-bf16.seq0.bin" : "s260k-b8352-2seq.session.bin");
   FrameSet set;
   if (!std::filesystem::exists(path)) return set;
   const Snapshot snapshot = OpenSnapshot(Source::Open(path), {});

@@ -63,6 +63,7 @@ using Narrow = void (*)(const float*, std::byte*, size_t) noexcept;
 
 void Convert(Widen widen, Widen widen_reference, Narrow narrow, Narrow narrow_reference,
              const Bytes& raw) {
+  if (raw.size() < 4) return;
   std::vector<float> got(raw.size() / 2), wanted(got.size()), floats(raw.size() / 4);
   widen(raw.data(), got.data(), got.size());
   widen_reference(raw.data(), wanted.data(), wanted.size());
