@@ -45,6 +45,7 @@ using V4 = hn::Vec<D4>;
 constexpr size_t kStep = hn::MaxLanes(D());
 constexpr size_t kRegs = kLanes / kStep;
 constexpr size_t kKeysAtOnce = 4;
+constexpr size_t kTotalBlock = 64;
 
 template <KeyType type>
 constexpr size_t kKeyBytes = type == KeyType::kF32 ? 4 : 2;
@@ -259,6 +260,13 @@ HWY_INLINE float SumRun(const float* run, size_t count, V top) {
 
 double BlockSums(const float* row, size_t count, size_t block, float* sums) {
   double total = 0;
+  if (block == 1) {
+    for (size_t begin = 0; begin < count; begin += kTotalBlock) {
+      total += SumRun<false>(row + begin, std::min(kTotalBlock, count - begin), hn::Zero(D()));
+    }
+    if (sums != row) std::copy_n(row, count, sums);
+    return total;
+  }
   for (size_t begin = 0, b = 0; begin < count; begin += block, ++b) {
     sums[b] = SumRun<false>(row + begin, std::min(block, count - begin), hn::Zero(D()));
     total += sums[b];

@@ -32,7 +32,8 @@ float RowMaximum(const float* row, size_t count) noexcept;
 // row[i] = exp(row[i] - maximum) for values up to the maximum. Within 2 ulp; 0 below e^-87; NaN
 // stays.
 void ExpRow(float* row, size_t count, float maximum) noexcept;
-// sums[b] = sum of row[b * block ... ]; returns the sum of everything, added in double.
+// sums[b] = sum of row[b * block ... ]; returns the sum of the sums, in double (of blocks of 64
+// when `block` is 1). `sums` may be `row`.
 double BlockSums(const float* row, size_t count, size_t block, float* sums) noexcept;
 // Both at once, without writing the weights back when `block` is a multiple of 16.
 double ExpBlockSums(float* row, size_t count, float maximum, size_t block, float* sums) noexcept;
@@ -44,10 +45,10 @@ enum class WeightRule {
   kSoftmax,     // normalised over all keys
   kFlashLocal,  // exp(s - running maximum over 64-key sub-blocks), neither rescaled nor normalised
 };
-// Adds one head's weights to `sums`, key by key in float as the engine's loop does. Uses `logits`
-// as scratch.
-void AddBlockWeights(float* logits, size_t count, size_t block, WeightRule rule,
-                     float* sums) noexcept;
+// Logits to weights, in place. Masked keys are -infinity; a row that sees nothing becomes 0.
+void WeighRow(float* row, size_t count, WeightRule rule) noexcept;
+// sums[i / block] += weights[i], key by key in float, as the engine's loop adds.
+void AddInOrder(const float* weights, size_t count, size_t block, float* sums) noexcept;
 
 // Consecutive query rows of one head over one kv head's keys: row r sees the first visible + r
 // keys.
@@ -63,17 +64,19 @@ struct ScoreTile {
     return visible + rows - 1 < keys.count ? visible + rows - 1 : keys.count;
   }
 };
-// Rows of a tile that keeps its logits inside the cache.
+// The most rows of a tile.
 inline constexpr size_t kTileRows = 128;
 
-// Floats that the functions below need to widen keys.
+// Floats of scratch that the functions below need.
 size_t TileScratchFloats(size_t dim) noexcept;
 // logits[r * stride + j] for all columns() of the tile; what a row does not see is left undefined.
 void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scratch) noexcept;
-// Adds row_weights[r] (1 if null) * softmax(row r), summed per block, to `sums`. `logits` has room
-// for rows * columns() floats.
+// sums += weight * softmax(row), summed per block; `row` holds logits and is used up.
+void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept;
+// The same for all rows of a tile, weighted by row_weights[r] (1 if null). `logits` has room for
+// rows * columns() floats.
 void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights, float* logits,
-                      float* scratch, double* sums) noexcept;
+                      float* scratch, float* sums) noexcept;
 
 namespace ref {
 

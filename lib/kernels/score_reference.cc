@@ -14,6 +14,7 @@ namespace kv::ref {
 namespace {
 
 constexpr size_t kLanes = 16;
+constexpr size_t kTotalBlock = 64;
 
 float Fold(float* lanes) {
   for (size_t half = kLanes / 2; half > 0; half /= 2) {
@@ -80,6 +81,15 @@ void ExpRow(float* row, size_t count, float maximum) noexcept {
 
 double BlockSums(const float* row, size_t count, size_t block, float* sums) noexcept {
   double total = 0;
+  if (block == 1) {
+    float unused;
+    for (size_t begin = 0; begin < count; begin += kTotalBlock) {
+      const size_t part = std::min(kTotalBlock, count - begin);
+      total += ref::BlockSums(row + begin, part, kTotalBlock, &unused);
+    }
+    if (sums != row) std::copy_n(row, count, sums);
+    return total;
+  }
   for (size_t begin = 0, b = 0; begin < count; begin += block, ++b) {
     const size_t end = std::min(count, begin + block);
     float lanes[kLanes] = {};

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 
+#include "lib/base/error.h"
 #include "lib/kernels/convert.h"
+#include "lib/kernels/gemm.h"
 #include "lib/kernels/score.h"
 
 namespace kv {
@@ -16,12 +15,6 @@ namespace {
 // Keys per panel: 256 x 128 floats are widened into 128 KiB, which stays in L2 beside the queries.
 constexpr size_t kPanelKeys = 256;
 constexpr size_t kFlashKeys = 64;
-
-// Threads are ours (heads over threads), so BLAS must not start its own.
-void OneBlasThread() {
-  static std::once_flag once;
-  std::call_once(once, [] { openblas_set_num_threads(1); });
-}
 
 void WidenKeys(const KeyRows& keys, size_t begin, size_t count, float* out) {
   for (size_t i = 0; i < count; ++i) {
@@ -43,55 +36,75 @@ void WidenKeys(const KeyRows& keys, size_t begin, size_t count, float* out) {
 
 }  // namespace
 
-size_t TileScratchFloats(size_t dim) noexcept { return kPanelKeys * dim; }
+size_t TileScratchFloats(size_t dim) noexcept { return (kTileRows + kPanelKeys) * dim; }
 
 void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scratch) noexcept {
-  OneBlasThread();
+  KV_ASSERT(tile.rows <= kTileRows);
   const size_t columns = tile.columns(), dim = tile.keys.dim;
+  float* queries = scratch;
+  float* panel = scratch + kTileRows * dim;
+  for (size_t r = 0; r < tile.rows; ++r) {
+    const float* from = tile.queries + r * tile.query_stride;
+    for (size_t i = 0; i < dim; ++i) queries[r * dim + i] = from[i] * tile.scale;
+  }
   for (size_t begin = 0; begin < columns; begin += kPanelKeys) {
     const size_t count = std::min(kPanelKeys, columns - begin);
     // Rows that see nothing of this panel are left out.
     const size_t first = begin < tile.visible ? 0 : begin - tile.visible + 1;
-    WidenKeys(tile.keys, begin, count, scratch);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(tile.rows - first),
-                static_cast<int>(count), static_cast<int>(dim), tile.scale,
-                tile.queries + first * tile.query_stride, static_cast<int>(tile.query_stride),
-                scratch, static_cast<int>(dim), 0.0f, logits + first * stride + begin,
-                static_cast<int>(stride));
+    WidenKeys(tile.keys, begin, count, panel);
+    GemmNT(queries + first * dim, dim, panel, dim, logits + first * stride + begin, stride,
+           tile.rows - first, count, dim);
   }
+}
+
+void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept {
+  // Block b is read before its sum lands at row[b]: in place, since b <= b * block.
+  const float maximum = RowMaximum(row, count);
+  if (maximum == -INFINITY) return;  // it sees nothing
+  const double total = ExpBlockSums(row, count, maximum, block, row);
+  AddScaled(row, (count + block - 1) / block, static_cast<float>(weight / total), sums);
 }
 
 void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights, float* logits,
-                      float* scratch, double* sums) noexcept {
+                      float* scratch, float* sums) noexcept {
   const size_t columns = tile.columns();
   TileLogits(tile, logits, columns, scratch);
   for (size_t r = 0; r < tile.rows; ++r) {
-    float* row = logits + r * columns;
-    const size_t seen = std::min(columns, tile.visible + r);
-    const size_t blocks = (seen + block - 1) / block;
-    // Block b is read before its sum lands at row[b]: in place, since b <= b * block.
-    const double total = ExpBlockSums(row, seen, RowMaximum(row, seen), block, row);
-    const double weight = (row_weights == nullptr ? 1.0 : row_weights[r]) / total;
-    for (size_t b = 0; b < blocks; ++b) sums[b] += weight * row[b];
+    AddRowBlockSums(logits + r * columns, std::min(columns, tile.visible + r), block,
+                    row_weights == nullptr ? 1.0 : row_weights[r], sums);
   }
 }
 
-void AddBlockWeights(float* logits, size_t count, size_t block, WeightRule rule,
-                     float* sums) noexcept {
+void WeighRow(float* row, size_t count, WeightRule rule) noexcept {
   if (rule == WeightRule::kSoftmax) {
-    ExpRow(logits, count, RowMaximum(logits, count));
+    const float maximum = RowMaximum(row, count);
+    if (maximum == -INFINITY) {
+      std::fill_n(row, count, 0.0f);
+      return;
+    }
+    ExpRow(row, count, maximum);
     float total = 0;
-    for (size_t i = 0; i < count; ++i) total += logits[i];
+    for (size_t i = 0; i < count; ++i) total += row[i];
     total += 1e-20f;
-    for (size_t i = 0; i < count; ++i) sums[i / block] += logits[i] / total;
+    for (size_t i = 0; i < count; ++i) row[i] /= total;
     return;
   }
   float maximum = -INFINITY;
   for (size_t begin = 0; begin < count; begin += kFlashKeys) {
     const size_t keys = std::min(kFlashKeys, count - begin);
-    maximum = std::max(maximum, RowMaximum(logits + begin, keys));
-    ExpRow(logits + begin, keys, maximum);
-    for (size_t i = begin; i < begin + keys; ++i) sums[i / block] += logits[i];
+    maximum = std::max(maximum, RowMaximum(row + begin, keys));
+    if (maximum == -INFINITY) {
+      std::fill_n(row + begin, keys, 0.0f);
+    } else {
+      ExpRow(row + begin, keys, maximum);
+    }
+  }
+}
+
+void AddInOrder(const float* weights, size_t count, size_t block, float* sums) noexcept {
+  for (size_t begin = 0; begin < count; begin += block, ++sums) {
+    const size_t end = std::min(count, begin + block);
+    for (size_t i = begin; i < end; ++i) *sums += weights[i];
   }
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "lib/base/error.h"
 #include "lib/kernels/gemm.h"
@@ -43,10 +44,8 @@ void Softmax(std::span<double> row) {
 // Rows of doubles, filled a tile at a time.
 using FillTile = std::function<void(uint64_t begin, uint64_t count, std::span<double> out)>;
 
-// Share of the k largest probabilities among the visible keys that is kept, for each k of kTopK;
-// of equal ones the lower index counts as larger.
-void TopKKept(std::span<const double> p, std::span<const uint8_t> kept, uint64_t row,
-              std::vector<uint32_t>& order, AttentionRows& out) {
+// The largest kTopK.back() visible keys, largest first; of equal ones the lower index.
+void LargestKeys(std::span<const double> p, std::vector<uint32_t>& order) {
   order.clear();
   for (uint32_t j = 0; j < p.size(); ++j) {
     if (p[j] > 0) order.push_back(j);
@@ -54,10 +53,16 @@ void TopKKept(std::span<const double> p, std::span<const uint8_t> kept, uint64_t
   const size_t most = std::min<size_t>(kTopK.back(), order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end(),
                     [&](uint32_t a, uint32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
+  order.resize(most);
+}
+
+// Share of the k largest probabilities that is kept, for each k of kTopK.
+void TopKKept(std::span<const uint32_t> largest, std::span<const uint8_t> kept, uint64_t row,
+              AttentionRows& out) {
   for (size_t i = 0; i < kTopK.size(); ++i) {
-    const size_t k = std::min<size_t>(kTopK[i], order.size());
+    const size_t k = std::min<size_t>(kTopK[i], largest.size());
     size_t hits = 0;
-    for (size_t j = 0; j < k; ++j) hits += kept[order[j]] != 0;
+    for (size_t j = 0; j < k; ++j) hits += kept[largest[j]] != 0;
     out.top_k[i][row] = k == 0 ? 1.0 : static_cast<double>(hits) / static_cast<double>(k);
   }
 }
@@ -101,9 +106,9 @@ double JsOfSubset(double mass) {
 }
 
 // Row `row` of the metrics of a kept subset; turns P into P - P' in `p`.
-void KeptRow(std::span<double> p, std::span<const uint8_t> kept, uint64_t row,
-             std::vector<uint32_t>& order, AttentionRows& out) {
-  TopKKept(p, kept, row, order, out);
+void KeptRow(std::span<double> p, std::span<const uint8_t> kept, std::span<const uint32_t> largest,
+             uint64_t row, AttentionRows& out) {
+  TopKKept(largest, kept, row, out);
   double mass = 0, total = 0;
   bool evicting = false;
   for (size_t j = 0; j < p.size(); ++j) {
@@ -145,27 +150,39 @@ void Outputs(std::span<const double> p, uint64_t rows, const FloatMatrix& v,
   GemmNN(narrow.data(), v.rows, v.data, v.stride, out.data(), v.columns, rows, v.columns, v.rows);
 }
 
-AttentionRows CompareKeptRows(uint64_t rows, uint64_t keys, const FillTile& fill,
-                              const FloatMatrix& v, std::span<const uint8_t> kept) {
-  KV_ASSERT(kept.size() == keys && (v.empty() || v.rows == keys));
-  AttentionRows out = MakeRows(rows, !v.empty());
-  std::vector<double> p;
+std::vector<AttentionRows> CompareKeptRows(uint64_t rows, uint64_t keys, const FillTile& fill,
+                                           const FloatMatrix& v,
+                                           std::span<const std::span<const uint8_t>> kept_sets) {
+  KV_ASSERT(v.empty() || v.rows == keys);
+  std::vector<AttentionRows> out;
+  for (const std::span<const uint8_t> kept : kept_sets) {
+    KV_ASSERT(kept.size() == keys);
+    out.push_back(MakeRows(rows, !v.empty()));
+  }
+  std::vector<double> p, changed;
   std::vector<float> narrow, o, e;
-  std::vector<uint32_t> order;
+  std::vector<std::vector<uint32_t>> largest(kTileRows);
   for (uint64_t begin = 0; begin < rows; begin += kTileRows) {
     const uint64_t count = std::min(kTileRows, rows - begin);
     p.resize(count * keys);
     fill(begin, count, p);
     if (!v.empty()) Outputs(p, count, v, narrow, o);
     for (uint64_t i = 0; i < count; ++i) {
-      KeptRow(std::span(p).subspan(i * keys, keys), kept, begin + i, order, out);
+      LargestKeys(std::span(p).subspan(i * keys, keys), largest[i]);
     }
-    if (v.empty()) continue;
-    // The difference goes through the GEMM itself: its rounding is relative to the error, and keys
-    // that change nothing contribute exactly nothing.
-    Outputs(p, count, v, narrow, e);
-    for (uint64_t i = 0; i < count; ++i) {
-      StoreOutput(&o[i * v.columns], &e[i * v.columns], v.columns, begin + i, out);
+    for (size_t set = 0; set < kept_sets.size(); ++set) {
+      changed = p;
+      for (uint64_t i = 0; i < count; ++i) {
+        KeptRow(std::span(changed).subspan(i * keys, keys), kept_sets[set], largest[i], begin + i,
+                out[set]);
+      }
+      if (v.empty()) continue;
+      // The difference goes through the GEMM itself: its rounding is relative to the error, and
+      // keys that change nothing contribute exactly nothing.
+      Outputs(changed, count, v, narrow, e);
+      for (uint64_t i = 0; i < count; ++i) {
+        StoreOutput(&o[i * v.columns], &e[i * v.columns], v.columns, begin + i, out[set]);
+      }
     }
   }
   return out;
@@ -174,9 +191,10 @@ AttentionRows CompareKeptRows(uint64_t rows, uint64_t keys, const FillTile& fill
 // Row `row` of KL, JS and masses between P and P' through the groups that P' is made of.
 void GroupRow(std::span<const double> p, std::span<const double> changed,
               std::span<const TokenRange> sources, std::span<const uint8_t> kept,
-              std::span<const uint64_t> dropped, uint64_t row, std::vector<uint32_t>& order,
+              std::span<const uint64_t> dropped, uint64_t row, std::vector<uint32_t>& largest,
               AttentionRows& out) {
-  TopKKept(p, kept, row, order, out);
+  LargestKeys(p, largest);
+  TopKKept(largest, kept, row, out);
   double mass = 0, changed_mass = 0, covered = 0, lost = 0, kl = 0, js = 0;
   for (uint64_t t : dropped) lost += p[t];
   for (size_t j = 0; j < sources.size(); ++j) {
@@ -240,23 +258,35 @@ void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
   }
 }
 
-AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
-                          std::span<const uint8_t> kept, const AttentionRule& rule) {
+std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
+                                           std::span<const std::span<const uint8_t>> kept_sets,
+                                           const AttentionRule& rule) {
   const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
     AttentionProbabilities(queries, full, rule, begin, count, out);
   };
-  return CompareKeptRows(queries.q.rows, full.k.rows, fill, full.v, kept);
+  return CompareKeptRows(queries.q.rows, full.k.rows, fill, full.v, kept_sets);
 }
 
-AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
-                                       std::span<const uint8_t> kept) {
+std::vector<AttentionRows> CompareKeptSetsProbabilities(
+    const FloatMatrix& probabilities, const FloatMatrix& v,
+    std::span<const std::span<const uint8_t>> kept_sets) {
   const uint64_t keys = probabilities.columns;
   const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
     for (uint64_t i = 0; i < count; ++i) {
       std::copy_n(probabilities.row(begin + i), keys, &out[i * keys]);
     }
   };
-  return CompareKeptRows(probabilities.rows, keys, fill, v, kept);
+  return CompareKeptRows(probabilities.rows, keys, fill, v, kept_sets);
+}
+
+AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
+                          std::span<const uint8_t> kept, const AttentionRule& rule) {
+  return std::move(CompareKeptSets(queries, full, {&kept, 1}, rule).front());
+}
+
+AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
+                                       std::span<const uint8_t> kept) {
+  return std::move(CompareKeptSetsProbabilities(probabilities, v, {&kept, 1}).front());
 }
 
 AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
@@ -300,6 +330,22 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
     }
   }
   return out;
+}
+
+void AppendRows(const AttentionRows& from, AttentionRows& to) {
+  const auto append = [](const auto& more, auto& all) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  append(from.mass, to.mass);
+  append(from.changed_mass, to.changed_mass);
+  append(from.kl, to.kl);
+  append(from.js, to.js);
+  for (size_t i = 0; i < kTopK.size(); ++i) append(from.top_k[i], to.top_k[i]);
+  append(from.evicting, to.evicting);
+  append(from.error2, to.error2);
+  append(from.norm2, to.norm2);
+  append(from.changed_norm2, to.changed_norm2);
+  append(from.dot, to.dot);
 }
 
 void AttentionSamples::Add(std::span<const AttentionRows> heads) {

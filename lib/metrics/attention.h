@@ -79,6 +79,15 @@ AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
 AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
                                        std::span<const uint8_t> kept);
 
+// The same for several kept sets at once: P, o and the largest keys are computed once. One result
+// per set, with the bits that CompareKept gives.
+std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
+                                           std::span<const std::span<const uint8_t>> kept_sets,
+                                           const AttentionRule& rule = {});
+std::vector<AttentionRows> CompareKeptSetsProbabilities(
+    const FloatMatrix& probabilities, const FloatMatrix& v,
+    std::span<const std::span<const uint8_t>> kept_sets);
+
 // The tokens [begin, end) of the full cache that a key of the changed cache stands for.
 struct TokenRange {
   uint64_t begin = 0, end = 0;
@@ -124,6 +133,9 @@ class AttentionSamples {
   std::array<std::vector<double>, kTopK.size()> top_k_;
   double error2_ = 0, norm2_ = 0;
 };
+
+// Rows of the same head that follow each other.
+void AppendRows(const AttentionRows& from, AttentionRows& to);
 
 inline AttentionSummary Summarise(std::span<const AttentionRows> heads) {
   AttentionSamples samples;

@@ -155,7 +155,8 @@ void CheckAccumulation(const json& item) {
   std::vector<float> sums(CeilDiv(item.at("kv_len").get<size_t>(), block));
   for (const json& head : item.at("logits")) {
     std::vector<float> row = head.get<std::vector<float>>();
-    AddBlockWeights(row.data(), row.size(), block, rule, sums.data());
+    WeighRow(row.data(), row.size(), rule);
+    AddInOrder(row.data(), row.size(), block, sums.data());
   }
   REQUIRE(item.at("block_acc").size() == sums.size());
   for (size_t b = 0; b < sums.size(); ++b) {

@@ -183,7 +183,8 @@ TEST_CASE("tiles give the softmax of double arithmetic", "[score]") {
         REQUIRE(tile.columns() == count);
         Floats logits(rows * count), scratch(TileScratchFloats(dim));
         for (const size_t block : {1, 32, 50}) {
-          std::vector<double> sums(count / block + 1), expected(count / block + 1);
+          Floats sums(count / block + 1);
+          std::vector<double> expected(count / block + 1);
           AddTileBlockSums(tile, block, weights.data(), logits.data(), scratch.data(), sums.data());
           for (size_t r = 0; r < rows; ++r) {
             const std::vector<double> p = Softmax(tile, r);
@@ -214,8 +215,10 @@ TEST_CASE("flash weights are measured against the maximum so far", "[score]") {
   Floats logits(130);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = 0.1f * static_cast<float>(i);
   Floats flash_row = logits, exact_row = logits, flash(3), exact(3);
-  AddBlockWeights(flash_row.data(), 130, 64, WeightRule::kFlashLocal, flash.data());
-  AddBlockWeights(exact_row.data(), 130, 64, WeightRule::kSoftmax, exact.data());
+  WeighRow(flash_row.data(), 130, WeightRule::kFlashLocal);
+  WeighRow(exact_row.data(), 130, WeightRule::kSoftmax);
+  AddInOrder(flash_row.data(), 130, 64, flash.data());
+  AddInOrder(exact_row.data(), 130, 64, exact.data());
   for (const size_t last : {63, 127, 129}) CHECK(flash_row[last] == 1.0f);
   CHECK(flash[0] == Approx(flash[1]));  // both rise alike, whatever came later
   CHECK(exact[0] < 0.01f * exact[1]);
@@ -223,8 +226,10 @@ TEST_CASE("flash weights are measured against the maximum so far", "[score]") {
   // A falling row has one maximum: both rules agree up to the normalisation.
   for (float& x : logits) x = -x;
   Floats falling_flash = logits, falling_exact = logits, a(3), b(3);
-  AddBlockWeights(falling_flash.data(), 130, 64, WeightRule::kFlashLocal, a.data());
-  AddBlockWeights(falling_exact.data(), 130, 64, WeightRule::kSoftmax, b.data());
+  WeighRow(falling_flash.data(), 130, WeightRule::kFlashLocal);
+  WeighRow(falling_exact.data(), 130, WeightRule::kSoftmax);
+  AddInOrder(falling_flash.data(), 130, 64, a.data());
+  AddInOrder(falling_exact.data(), 130, 64, b.data());
   CHECK(a[1] / a[0] == Approx(b[1] / b[0]));
 }
 

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/h2o/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/base/error.h"
+
+namespace kv::h2o {
+namespace {
+
+Error Refused(const AttentionTrace& trace, std::string message) {
+  return std::move(Error(Finding::kTraceMismatch, std::move(message)).File(trace.path));
+}
+
+uint64_t RowBytes(const LayerKv& layer) {
+  return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
+}
+
+// One replay from the inputs to its runs.
+class Replayer {
+ public:
+  Replayer(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request,
+           ThreadPool& pool, Progress* progress)
+      : snapshot_(snapshot), trace_(trace), request_(request), pool_(pool), progress_(progress) {}
+
+  ReplayResult Run() {
+    result_.engine = request_.engine;
+    result_.weights = request_.weights.value_or(
+        request_.engine == Engine::kExact ? WeightRule::kSoftmax : WeightRule::kFlashLocal);
+    result_.prompt = PromptTokens(trace_, request_);
+    result_.end = trace_.end_position();
+    if (trace_.block_scores) {
+      RunStream();
+      return std::move(result_);
+    }
+    CollectLayers();
+    for (const float target : request_.targets) {
+      Config config = ConfigFor(target);
+      if (request_.engine == Engine::kExact) {
+        PlanExact(config);
+      } else {
+        PlanMnn(config);
+      }
+    }
+    for (ReplayRun& run : result_.runs) CountBytes(run);
+    if (request_.measure_quality) Measure();
+    return std::move(result_);
+  }
+
+ private:
+  Config ConfigFor(float target) const {
+    Config config = request_.config;
+    config.target_lossy_ratio = target;
+    if (config.target_mode == TargetMode::kStatic) config.target_keep_ratio = 1.0f / target;
+    return Sanitised(config);
+  }
+
+  PolicyOptions OptionsFor(const Config& config) const {
+    return {config, result_.weights, request_.granularity, request_.seed};
+  }
+
+  void CollectLayers() {
+    for (const LayerKv& layer : snapshot_.layers) {
+      const TraceLayer* rows = trace_.Find(layer.index);
+      if (rows == nullptr) {
+        result_.missing_layers.push_back(layer.index);
+      } else {
+        result_.traced_layers.push_back(layer.index);
+        attentions_.emplace_back(trace_, *rows, layer);
+      }
+    }
+  }
+
+  // Layer numbers of the engine are positions among the layers of the snapshot.
+  uint32_t PlaceOf(uint32_t layer) const {
+    for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
+      if (snapshot_.layers[i].index == layer) return static_cast<uint32_t>(i);
+    }
+    return 0;
+  }
+  uint32_t layer_count() const { return static_cast<uint32_t>(snapshot_.layers.size()); }
+
+  ReplayRun RunOf(std::string policy, const Config& config,
+                  std::vector<LayerSchedule> schedules) const {
+    ReplayRun run;
+    run.policy = std::move(policy);
+    run.config = config;
+    run.schedules = std::move(schedules);
+    for (size_t i = 0; i < run.schedules.size(); ++i) {
+      run.schedules[i].layer = snapshot_.layers[i].index;
+    }
+    return run;
+  }
+
+  void PlanPolicy(const std::string& name, const Config& config,
+                  const std::vector<LayerSchedule>& schedules) {
+    ReplayRun run = RunOf(name, config, schedules);
+    const LayerRange range = EvictedLayers(config, layer_count());
+    for (const LayerAttention& attention : attentions_) {
+      const uint32_t place = PlaceOf(attention.layer());
+      const LayerPlace in_range{place - std::min(place, range.first), range.last - range.first + 1,
+                                result_.prompt};
+      run.plans.push_back(PlanLayer(*FindPolicy(name), OptionsFor(config), attention, in_range,
+                                    schedules[place], pool_));
+    }
+    if (name == "full") {
+      for (LayerSchedule& schedule : run.schedules) schedule.evictions.clear();
+    }
+    result_.runs.push_back(std::move(run));
+  }
+
+  void PlanExact(const Config& config) {
+    std::vector<LayerSchedule> schedules;
+    for (uint32_t i = 0; i < layer_count(); ++i) {
+      schedules.push_back(ExactSchedule(config, i, layer_count(), result_.prompt, result_.end));
+    }
+    for (const std::string& name : request_.policies) PlanPolicy(name, config, schedules);
+  }
+
+  MnnGeometry GeometryOfModel() const {
+    const KvTensor& k = snapshot_.layers.front().k;
+    // Block types have no whole bytes per element; the engine knows fp16 and fp32.
+    const uint32_t bytes = IsBlockQuantised(k.dtype) ? 2 : Info(k.dtype).block_bytes;
+    return {layer_count(), trace_.query_heads, k.heads, k.head_dim, bytes};
+  }
+
+  void PlanMnn(const Config& config) {
+    const auto revision =
+        request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
+    if (request_.granularity != Granularity::kLayer) {
+      throw Error(Finding::kUsage, "--granularity kv-head: the mnn engines decide per layer");
+    }
+    const LayerRange range = EvictedLayers(config, layer_count());
+    for (uint32_t i = range.first; revision == MnnRevision::kR6 && i <= range.last; ++i) {
+      if (trace_.Find(snapshot_.layers[i].index) != nullptr) continue;
+      throw Refused(trace_, fmt::format("layer {} has no rows: mnn-r6 folds all layers into one "
+                                        "score vector and needs every one of the range",
+                                        snapshot_.layers[i].index));
+    }
+    // The engine counts layers by their place, whatever the file calls them.
+    const auto source = TraceBlockSums(
+        attentions_, Places(), static_cast<uint64_t>(config.block_tokens), result_.weights, pool_);
+    MnnReplay replay =
+        ReplayMnn(config, GeometryOfModel(), revision, result_.prompt, result_.end, *source);
+    const std::vector<LayerSchedule> schedules = replay.schedules;
+    for (const std::string& name : request_.policies) {
+      if (name != "block") {
+        PlanPolicy(name, config, schedules);
+        continue;
+      }
+      ReplayRun run = RunOf(name, config, schedules);
+      for (const LayerAttention& attention : attentions_) {
+        run.plans.push_back(replay.plans[PlaceOf(attention.layer())]);
+        run.plans.back().layer = attention.layer();
+      }
+      run.mnn = replay;
+      result_.runs.push_back(std::move(run));
+    }
+  }
+
+  std::vector<uint32_t> Places() const {
+    std::vector<uint32_t> places;
+    for (const LayerAttention& attention : attentions_) {
+      places.push_back(PlaceOf(attention.layer()));
+    }
+    return places;
+  }
+
+  void RunStream() {
+    const BlockScoreStream& stream = *trace_.block_scores;
+    if (request_.engine == Engine::kExact) {
+      throw Error(Finding::kUsage, "a stream of block scores replays with --engine mnn or mnn-r6");
+    }
+    if (request_.policies != std::vector<std::string>{"block"}) {
+      throw Error(Finding::kUsage,
+                  "--policy: a stream of block scores holds no attention rows to choose by");
+    }
+    if (stream.layers != layer_count()) {
+      throw Refused(trace_, fmt::format("the stream has {} layers, the snapshot {}", stream.layers,
+                                        layer_count()));
+    }
+    const auto revision =
+        request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
+    for (const float target : request_.targets) {
+      const Config config = ConfigFor(target);
+      const auto source = StreamBlockSums(stream.open(), stream.layers, result_.prompt);
+      MnnReplay replay =
+          ReplayMnn(config, GeometryOfModel(), revision, result_.prompt, UINT32_MAX, *source);
+      result_.end = result_.prompt + replay.allocated_tokens.size();
+      ReplayRun run = RunOf("block", config, replay.schedules);
+      run.plans = replay.plans;
+      for (size_t i = 0; i < run.plans.size(); ++i) run.plans[i].layer = snapshot_.layers[i].index;
+      run.mnn = std::move(replay);
+      CountBytes(run);
+      result_.runs.push_back(std::move(run));
+    }
+    for (const LayerKv& layer : snapshot_.layers) result_.traced_layers.push_back(layer.index);
+  }
+
+  // Lengths come from the plan where there is one (pyramid has its own), else from the schedule.
+  void CountBytes(ReplayRun& run) const {
+    for (uint64_t token = result_.prompt; token < result_.end; ++token) {
+      StepBytes step{token, 0, 0, 0};
+      for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
+        const uint64_t row = RowBytes(snapshot_.layers[i]);
+        step.full += (token + 1) * row;
+        step.kept += LengthOf(run, i, token) * row;
+      }
+      step.allocated = step.kept;
+      if (run.mnn) {
+        const uint64_t row = RowBytes(snapshot_.layers.front());
+        step.allocated = run.mnn->allocated_tokens[token - result_.prompt] * row;
+      }
+      run.steps.push_back(step);
+    }
+  }
+
+  static uint64_t LengthOf(const ReplayRun& run, size_t layer, uint64_t token) {
+    for (const LayerPlan& plan : run.plans) {
+      if (plan.layer != run.schedules[layer].layer) continue;
+      uint64_t length = token + 1;
+      for (const KeepEvent& event : plan.events) {
+        if (event.eviction.token >= token) break;
+        length = event.eviction.kept + (token - event.eviction.token);
+      }
+      return length;
+    }
+    return run.schedules[layer].LengthAt(token);
+  }
+
+  void Measure() {
+    std::vector<AttentionSamples> pooled(result_.runs.size());
+    if (progress_ != nullptr) progress_->Begin(attentions_.size());
+    for (size_t i = 0; i < attentions_.size(); ++i) {
+      std::vector<const LayerPlan*> plans;
+      for (const ReplayRun& run : result_.runs) plans.push_back(&run.plans[i]);
+      std::vector<LayerQuality> of_layer =
+          MeasureLayer(attentions_[i], plans, result_.prompt, pooled, pool_);
+      for (size_t r = 0; r < of_layer.size(); ++r) {
+        result_.runs[r].layers.push_back(std::move(of_layer[r]));
+      }
+      if (progress_ != nullptr) progress_->Advance(1);
+    }
+    for (size_t r = 0; r < pooled.size(); ++r) result_.runs[r].quality = pooled[r].Summarise();
+  }
+
+  const Snapshot& snapshot_;
+  const AttentionTrace& trace_;
+  const ReplayRequest& request_;
+  ThreadPool& pool_;
+  Progress* progress_;
+  std::vector<LayerAttention> attentions_;
+  ReplayResult result_;
+};
+
+}  // namespace
+
+std::string_view Name(Engine engine) {
+  switch (engine) {
+    case Engine::kExact:
+      return "exact";
+    case Engine::kMnn:
+      return "mnn";
+    case Engine::kMnnR6:
+      return "mnn-r6";
+  }
+  return "?";
+}
+
+std::optional<Engine> ParseEngine(std::string_view name) {
+  for (const Engine engine : {Engine::kExact, Engine::kMnn, Engine::kMnnR6}) {
+    if (name == Name(engine)) return engine;
+  }
+  return std::nullopt;
+}
+
+uint64_t ReplayRun::triggers() const {
+  uint64_t sum = 0;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.triggers;
+  return sum;
+}
+
+uint64_t ReplayRun::evictions() const {
+  uint64_t sum = 0;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.evictions.size();
+  return sum;
+}
+
+uint64_t ReplayRun::floor_dominated() const {
+  uint64_t sum = 0;
+  for (const LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
+  return sum;
+}
+
+double ReplayRun::ratio() const {
+  if (steps.empty() || steps.back().kept == 0) return 1;
+  return static_cast<double>(steps.back().full) / static_cast<double>(steps.back().kept);
+}
+
+uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request) {
+  const std::optional<uint64_t> prompt =
+      trace.prompt_tokens ? trace.prompt_tokens : request.prompt_tokens;
+  if (!prompt) {
+    throw std::move(Error(Finding::kUsage, "the trace does not say where its prompt ends")
+                        .File(trace.path)
+                        .Hint("give --prompt-tokens N: rows from position N on are decode steps"));
+  }
+  if (trace.block_scores) return *prompt;
+  if (*prompt < trace.q_start || *prompt >= trace.end_position()) {
+    throw std::move(Error(Finding::kUsage,
+                          fmt::format("--prompt-tokens {}: the trace's rows are positions {} to {}",
+                                      *prompt, trace.q_start, trace.end_position() - 1))
+                        .File(trace.path));
+  }
+  return *prompt;
+}
+
+ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
+                    const ReplayRequest& request, ThreadPool& pool, Progress* progress) {
+  return Replayer(snapshot, trace, request, pool, progress).Run();
+}
+
+}  // namespace kv::h2o
