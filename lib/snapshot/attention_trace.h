@@ -43,7 +43,6 @@ struct BlockScoreCall {
   uint64_t line = 0;  // of the file
   uint64_t step = 0;  // decode step, from 1
   uint32_t layer = 0;
-  uint64_t query_rows = 1;
   std::vector<float> block_sums;
 };
 

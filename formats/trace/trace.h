@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+
+#include "formats/registry.h"
+#include "lib/base/tensor.h"
+#include "lib/snapshot/attention_trace.h"
+
+namespace kv {
+
+// Opens a trace, whatever carries it: safetensors (file or folder), npz, an npy set DIR/STEM, torch
+// files, a JSON Lines stream of block scores. Only headers are read. Throws as FORMAT.md says.
+AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options);
+
+// The neutral step between arrays and trace: kvtool's names, or those of an npy set with this stem.
+AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem);
+
+// A stream of block scores: a header line, then one line per layer call.
+AttentionTrace OpenBlockScores(std::shared_ptr<const FileSource> source);
+
+}  // namespace kv

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "formats/npy/npy.h"
+#include "formats/safetensors/safetensors.h"
+#include "formats/trace/trace.h"
+#include "lib/base/error.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kNpy = ".npy";
+
+// The files DIR/STEM-*.npy, named without folder.
+Source NpySet(const std::string& path) {
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
+  const std::string prefix = fs::path(path).filename().string() + "-";
+  Source source;
+  source.path = path;
+  source.is_folder = true;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(prefix, 0) != 0 || name.size() < kNpy.size() ||
+        name.substr(name.size() - kNpy.size()) != kNpy) {
+      continue;
+    }
+    source.files.push_back({name, FileSource::Open(entry.path())});
+  }
+  if (source.files.empty()) {
+    throw std::move(
+        Error(Finding::kOpenFailed, "no such file, and no npy set of this stem")
+            .File(path)
+            .Hint("a trace is a file, a folder, or DIR/STEM for DIR/STEM-L0-Q.npy ..."));
+  }
+  std::sort(source.files.begin(), source.files.end(),
+            [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
+  return source;
+}
+
+bool LooksLikeText(const Source& source) {
+  const std::string_view text = AsText(source.files.at(0).data->bytes()).substr(0, 4096);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return !source.is_folder && first != std::string_view::npos && text[first] == '{';
+}
+
+TensorFile ReadArrays(Source source, const OpenOptions& options) {
+  if (ProbeNpz(source) != Confidence::kNo) return ReadNpz(std::move(source), options);
+  if (ProbeNpy(source) != Confidence::kNo) return ReadNpy(std::move(source), options);
+  return ReadSafetensors(std::move(source), options);
+}
+
+}  // namespace
+
+AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
+  if (path != "-" && !fs::exists(path)) {
+    const std::string stem = fs::path(path).filename().string();
+    TensorFile file = ReadNpy(NpySet(path), options);
+    file.format = "npy set";
+    return TraceOfTensors(std::move(file), stem);
+  }
+  Source source = Source::Open(path);
+  if (source.files.empty()) {
+    throw std::move(Error(Finding::kMissingRecord, "an empty folder").File(path));
+  }
+  // The length that begins a safetensors file may look like a brace: it is asked first.
+  if (ProbeSafetensors(source) == Confidence::kNo && LooksLikeText(source)) {
+    return OpenBlockScores(source.files.front().data);
+  }
+  try {
+    return TraceOfTensors(ReadArrays(std::move(source), options), "");
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+}  // namespace kv
