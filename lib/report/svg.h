@@ -29,9 +29,9 @@ struct LineChart {
   std::string title;  // for screen readers and tooltips
   std::string x_label, y_label;
   std::vector<ChartSeries> series;
-  std::optional<double> y_min, y_max;  // else from the data, with round ends
-  bool markers = false;                // a dot with a tooltip at each point
-  bool bytes = false;                  // y values are bytes: labelled in KiB, MiB ...
+  std::optional<double> y_min = {}, y_max = {};  // else from the data, with round ends
+  bool markers = false;                          // a dot with a tooltip at each point
+  bool bytes = false;                            // y values are bytes: labelled in KiB, MiB ...
 };
 std::string Render(const LineChart& chart);
 

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/commands.h"
+#include "formats/trace/trace.h"
+
+namespace kv {
+namespace {
+
+nlohmann::ordered_json LayerJson(const TraceLayer& layer) {
+  return {{"layer", layer.layer},
+          {"queries", layer.queries.has_value()},
+          {"probabilities", !layer.probabilities.empty()},
+          {"keys", layer.keys.has_value()},
+          {"values", layer.values.has_value()}};
+}
+
+nlohmann::ordered_json DescribeTrace(const AttentionTrace& trace) {
+  nlohmann::ordered_json json = ReportHeader("trace");
+  json["file"] = trace.path;
+  json["format"] = trace.format;
+  json["level"] = Name(trace.level);
+  json["engine"] = trace.engine;
+  json["model"] = trace.model;
+  json["query_heads"] = trace.query_heads;
+  json["kv_heads"] = trace.kv_heads;
+  json["head_dim"] = trace.head_dim;
+  json["q_start"] = trace.q_start;
+  json["rows"] = trace.rows;
+  json["prompt_tokens"] =
+      trace.prompt_tokens ? nlohmann::ordered_json(*trace.prompt_tokens) : nullptr;
+  json["scale"] = trace.scale;
+  json["softcap"] = trace.softcap;
+  json["window"] = trace.window;
+  json["rope"] = trace.rope;
+  json["tokens"] = trace.tokens.size();
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const TraceLayer& layer : trace.layers) json["layers"].push_back(LayerJson(layer));
+  return json;
+}
+
+std::string OrUnknown(uint64_t value) {
+  return value == 0 ? std::string("not recorded") : std::to_string(value);
+}
+
+class Trace : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.require_subcommand(1);
+    CLI::App* inspect = app.add_subcommand("inspect", "Show what a trace holds");
+    inspect->add_option("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set")->required();
+    inspect->add_option("--batch", options_.batch, "Batch row of [B, ...] tensors");
+    report_.Declare(*inspect);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const AttentionTrace trace = OpenTrace(file_, options_);
+    nlohmann::ordered_json document = DescribeTrace(trace);
+    for (const Note& note : trace.notes) context.console.Warn(file_, note.text);
+    if (trace.block_scores) CountCalls(trace, document);
+    if (!report_.json) Print(context.console, trace, document);
+    report_.Emit(context.console, document, Overwrite::kRefuse);
+    return kDone;
+  }
+
+ private:
+  // A stream does not say its length: it is read to the end.
+  static void CountCalls(const AttentionTrace& trace, nlohmann::ordered_json& document) {
+    const auto reader = trace.block_scores->open();
+    uint64_t calls = 0, steps = 0;
+    while (const auto call = reader->Next()) {
+      ++calls;
+      steps = call->step;
+    }
+    document["calls"] = calls;
+    document["steps"] = steps;
+  }
+
+  void Print(Console& console, const AttentionTrace& trace,
+             const nlohmann::ordered_json& document) const {
+    console.Line(fmt::format("{}: {} trace, {}", file_, Name(trace.level), trace.format));
+    if (!trace.engine.empty() || !trace.model.empty()) {
+      console.Line(fmt::format("  recorded by   {} {}", trace.engine, trace.model));
+    }
+    console.Line(fmt::format("  query heads   {}", trace.query_heads));
+    console.Line(fmt::format("  kv heads      {}", OrUnknown(trace.kv_heads)));
+    console.Line(fmt::format("  head dim      {}", OrUnknown(trace.head_dim)));
+    if (trace.block_scores) {
+      console.Line(fmt::format("  layers        {}", trace.block_scores->layers));
+      console.Line(fmt::format("  calls         {} in {} steps", document["calls"].dump(),
+                               document["steps"].dump()));
+    } else {
+      console.Line(fmt::format("  positions     {} to {}", trace.q_start, trace.end_position() - 1));
+    }
+    console.Line(fmt::format("  prompt        {}", trace.prompt_tokens
+                                                       ? fmt::format("{} tokens", *trace.prompt_tokens)
+                                                       : "not recorded: --prompt-tokens"));
+    for (const TraceLayer& layer : trace.layers) {
+      console.Line(fmt::format("  layer {:<4}    {}{}{}{}", layer.layer,
+                               layer.queries ? "queries " : "",
+                               layer.probabilities.empty() ? "" : "probabilities ",
+                               layer.keys ? "keys " : "", layer.values ? "values" : ""));
+    }
+  }
+
+  std::string file_;
+  OpenOptions options_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeTrace() { return std::make_unique<Trace>(); }
+
+}  // namespace kv

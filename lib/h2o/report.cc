@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/h2o/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace kv::h2o {
+namespace {
+
+Json ConfigJson(const Config& config) {
+  Json json = Json::object();
+  ForEachParameter(config, [&](std::string_view name, double value) {
+    if (name == "h2o_target_mode") {
+      json[std::string(name)] = value == 0 ? "static" : "adaptive";
+    } else if (value == static_cast<double>(static_cast<int64_t>(value))) {
+      json[std::string(name)] = static_cast<int64_t>(value);
+    } else {
+      // As float prints: 0.9, not 0.89999997615814209.
+      json[std::string(name)] = std::stod(fmt::format("{}", static_cast<float>(value)));
+    }
+  });
+  return json;
+}
+
+Json RangesJson(const KeepPlan& plan) {
+  Json ranges = Json::array();
+  for (const KeepRange& range : plan) ranges.push_back({range.begin, range.count});
+  return ranges;
+}
+
+Json MetricsJson(const MnnMetrics& metrics) {
+  return {{"h2o_keep_ratio", metrics.keep_ratio},
+          {"h2o_lossy_ratio", metrics.lossy_ratio},
+          {"h2o_target_keep_effective", metrics.target_keep_effective},
+          {"h2o_floor_keep_by_recent_sink", metrics.floor_keep},
+          {"h2o_block_quantized_keep", metrics.quantized_keep},
+          {"h2o_last_evict_tokens", metrics.last_evict_tokens},
+          {"h2o_total_evict_tokens", metrics.total_evict_tokens}};
+}
+
+Json QualityJson(const AttentionSummary& s) {
+  Json json = {{"rows", s.rows}, {"evicting_rows", s.evicting_rows}};
+  json["mass"] = {{"mean", s.mass.mean}, {"p5", s.mass.p5}, {"p1", s.mass.p1}, {"min", s.mass.min}};
+  if (s.has_output) {
+    json["output_error"] = {{"mean", s.output_error.mean},
+                            {"p95", s.output_error.p95},
+                            {"max", s.output_error.max},
+                            {"frobenius", s.output_error_frobenius}};
+    json["output_cosine"] = {
+        {"mean", s.output_cosine.mean}, {"p5", s.output_cosine.p5}, {"min", s.output_cosine.min}};
+  } else {
+    json["output_error"] = json["output_cosine"] = nullptr;
+  }
+  json["kl"] = {{"mean", s.kl.mean}, {"p95", s.kl.p95}, {"max", s.kl.max}};
+  json["js"] = {{"mean", s.js.mean}, {"p95", s.js.p95}};
+  for (size_t i = 0; i < kTopK.size(); ++i) {
+    json["top_k_overlap"][std::to_string(kTopK[i])] = s.top_k[i].mean;
+  }
+  json["nan_count"] = s.mass.nans;
+  return json;
+}
+
+Json HeadsJson(const std::vector<AttentionSummary>& heads) {
+  Json json = Json::array();
+  for (size_t h = 0; h < heads.size(); ++h) {
+    Json head = {{"head", h},
+                 {"mass_mean", heads[h].mass.mean},
+                 {"mass_p5", heads[h].mass.p5},
+                 {"kl_mean", heads[h].kl.mean},
+                 {"top_k_overlap_16", heads[h].top_k[1].mean}};
+    if (heads[h].has_output) {
+      head["output_error_mean"] = heads[h].output_error.mean;
+      head["output_cosine_p5"] = heads[h].output_cosine.p5;
+    }
+    json.push_back(std::move(head));
+  }
+  return json;
+}
+
+uint64_t LengthAtEnd(const ReplayRun& run, const LayerSchedule& schedule, uint64_t end) {
+  for (const LayerPlan& plan : run.plans) {
+    if (plan.layer == schedule.layer) return KeptTokens(plan.HeldBefore(0, end - 1)) + 1;
+  }
+  return schedule.LengthAt(end - 1);
+}
+
+Json LayersJson(const ReplayResult& result, const ReplayRun& run) {
+  Json layers = Json::array();
+  for (const LayerSchedule& schedule : run.schedules) {
+    const uint64_t length = LengthAtEnd(run, schedule, result.end);
+    Json layer = {{"layer", schedule.layer},
+                  {"in_range", schedule.in_range},
+                  {"traced", std::count(result.traced_layers.begin(), result.traced_layers.end(),
+                                        schedule.layer) != 0},
+                  {"triggers", schedule.triggers},
+                  {"floor_dominated_triggers", schedule.floor_dominated},
+                  {"evictions", schedule.evictions.size()},
+                  {"full_tokens", result.end},
+                  {"kept_tokens", length},
+                  {"keep_ratio", static_cast<double>(length) / static_cast<double>(result.end)}};
+    for (const LayerPlan& plan : run.plans) {
+      if (plan.layer == schedule.layer && plan.units == 1) {
+        layer["kept"] = RangesJson(plan.HeldBefore(0, result.end));
+      }
+    }
+    layer["attention"] = nullptr;
+    for (const LayerQuality& quality : run.layers) {
+      if (quality.layer != schedule.layer) continue;
+      layer["attention"] = QualityJson(quality.summary);
+      layer["heads"] = HeadsJson(quality.heads);
+    }
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+// Means over tenths of the decode steps: whether the loss grows.
+Json DecilesJson(const ReplayRun& run) {
+  Json deciles = Json::array();
+  if (run.layers.empty()) return deciles;
+  const size_t steps = run.layers.front().step_mass.size();
+  for (size_t d = 0; d < 10; ++d) {
+    const size_t begin = steps * d / 10, end = steps * (d + 1) / 10;
+    if (begin == end) continue;
+    double mass = 0, error = 0;
+    for (const LayerQuality& layer : run.layers) {
+      for (size_t i = begin; i < end; ++i) {
+        mass += layer.step_mass[i];
+        if (!layer.step_output_error.empty()) error += layer.step_output_error[i];
+      }
+    }
+    const auto count = static_cast<double>((end - begin) * run.layers.size());
+    Json decile = {{"first_step", begin}, {"steps", end - begin}, {"mass_mean", mass / count}};
+    if (!run.layers.front().step_output_error.empty()) decile["output_error_mean"] = error / count;
+    deciles.push_back(std::move(decile));
+  }
+  return deciles;
+}
+
+double RatioOf(uint64_t full, uint64_t kept) {
+  return kept == 0 ? 1.0 : static_cast<double>(full) / static_cast<double>(kept);
+}
+
+Json StepJson(const StepBytes& step) {
+  return {{"token", step.token},
+          {"full_bytes", step.full},
+          {"kept_bytes", step.kept},
+          {"allocated_bytes", step.allocated},
+          {"ratio", RatioOf(step.full, step.kept)}};
+}
+
+Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
+  Json json = {{"policy", run.policy},
+               {"target_ratio", run.config.target_mode == TargetMode::kStatic
+                                    ? 1.0 / static_cast<double>(run.config.target_keep_ratio)
+                                    : static_cast<double>(run.config.target_lossy_ratio)},
+               {"params", ConfigJson(run.config)},
+               {"triggers", run.triggers()},
+               {"floor_dominated_triggers", run.floor_dominated()},
+               {"evictions", run.evictions()}};
+  const std::string why = WhyNothing(result, run);
+  json["nothing_evicted_because"] = why.empty() ? Json(nullptr) : Json(why);
+  const StepBytes last = run.steps.empty() ? StepBytes{} : run.steps.back();
+  json["full_bytes"] = last.full;
+  json["kept_bytes"] = last.kept;
+  json["allocated_bytes"] = last.allocated;
+  json["ratio"] = run.ratio();
+  json["removed_fraction"] = 1 - 1 / run.ratio();
+  json["engine_report"] = nullptr;
+  if (run.mnn) {
+    json["engine_report"] = MetricsJson(run.mnn->metrics);
+    json["engine_report"]["meta_previous"] = run.mnn->meta_previous;
+    json["engine_report"]["plans_dropped"] = run.mnn->plans_dropped;
+  }
+  json["attention"] = run.quality ? QualityJson(*run.quality) : Json(nullptr);
+  json["deciles"] = DecilesJson(run);
+  json["layers"] = LayersJson(result, run);
+  if (detail) {
+    json["steps"] = Json::array();
+    for (const StepBytes& step : run.steps) json["steps"].push_back(StepJson(step));
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string_view Name(WeightRule rule) { return rule == WeightRule::kSoftmax ? "exact" : "flash"; }
+
+Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request,
+                const ReplayResult& result, bool detail) {
+  Json json = Json::object();
+  json["trace"] = {{"level", Name(trace.level)},
+                   {"format", trace.format},
+                   {"engine", trace.engine},
+                   {"model", trace.model},
+                   {"layers", result.traced_layers},
+                   {"missing_layers", result.missing_layers},
+                   {"rows", trace.rows},
+                   {"q_start", trace.q_start},
+                   {"query_heads", trace.query_heads},
+                   {"kv_heads", snapshot.layers.front().k.heads},
+                   {"head_dim", snapshot.layers.front().k.head_dim},
+                   {"prompt_tokens", result.prompt},
+                   {"decode_steps", result.end - result.prompt},
+                   {"open_loop", true}};
+  json["params"] = {
+      {"engine", Name(result.engine)},
+      {"scores", Name(result.weights)},
+      {"granularity", request.granularity == Granularity::kLayer ? "layer" : "kv-head"},
+      {"seed", request.seed},
+      {"policies", request.policies},
+      {"target_ratios", request.targets}};
+  json["runs"] = Json::array();
+  for (const ReplayRun& run : result.runs) json["runs"].push_back(RunJson(result, run, detail));
+  json["warnings"] = result.warnings;
+  return json;
+}
+
+Json PlanEvents(const ReplayRun& run) {
+  std::vector<std::pair<uint64_t, Json>> events;
+  for (const LayerPlan& plan : run.plans) {
+    for (const KeepEvent& event : plan.events) {
+      for (uint32_t unit = 0; unit < plan.units; ++unit) {
+        events.emplace_back(event.eviction.token,
+                            Json{{"token", event.eviction.token},
+                                 {"layer", plan.layer},
+                                 {"kv_head", plan.units == 1 ? Json(nullptr) : Json(unit)},
+                                 {"kept", RangesJson(event.kept[unit])},
+                                 {"length_before", event.eviction.length_before}});
+      }
+    }
+  }
+  std::stable_sort(events.begin(), events.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  Json json = Json::array();
+  for (auto& [token, event] : events) json.push_back(std::move(event));
+  return json;
+}
+
+namespace {
+
+Json EventHeader(const ReplayRun& run, std::string_view type) {
+  return {{"schema", "kvtool.h2o-event/1"},
+          {"type", type},
+          {"policy", run.policy},
+          {"target_ratio", static_cast<double>(run.config.target_lossy_ratio)}};
+}
+
+Json CallJson(const ReplayRun& run, const MnnCall& call) {
+  Json json = EventHeader(run, "call");
+  json["token"] = call.token;
+  json["layer"] = run.schedules[call.start.layer].layer;
+  json["global_step"] = call.start.global_step;
+  json["plan_applied"] = call.start.plan_applied;
+  json["plan_dropped"] = call.start.plan_dropped;
+  json["length_before"] = call.start.length_before;
+  json["length_compacted"] = call.start.length_compacted;
+  json["length"] = call.start.length;
+  json["triggered"] = call.end.triggered;
+  json["final_keep_tokens"] = call.end.final_keep_tokens;
+  if (!call.end.triggered) return json;
+  const Decision& decision = call.end.decision;
+  json["floor_dominates"] = decision.budget.floor_dominates;
+  json["kept_tokens"] = decision.kept;
+  json["evicted_tokens"] = decision.evicted;
+  json["kept"] = RangesJson(call.planned);
+  json.update(MetricsJson(call.metrics));
+  return json;
+}
+
+}  // namespace
+
+void ForEachEvent(const ReplayResult& result, const std::function<void(const Json&)>& emit) {
+  for (const ReplayRun& run : result.runs) {
+    std::multimap<uint64_t, Json> by_token;  // equal keys stay in the order of insertion
+    if (run.mnn) {
+      for (const MnnCall& call : run.mnn->calls) by_token.emplace(call.token, CallJson(run, call));
+    } else {
+      for (const Json& event : PlanEvents(run)) {
+        Json json = EventHeader(run, "eviction");
+        json.update(event);
+        uint64_t kept = 0;
+        for (const Json& range : event["kept"]) kept += range[1].get<uint64_t>();
+        const auto before = event["length_before"].get<uint64_t>();
+        json["kept_tokens"] = kept;
+        json["evicted_tokens"] = before - kept;
+        json["keep_ratio"] = static_cast<double>(kept) / static_cast<double>(before);
+        by_token.emplace(event["token"].get<uint64_t>(), std::move(json));
+      }
+    }
+    for (const StepBytes& step : run.steps) {
+      Json json = EventHeader(run, "step");
+      json.update(StepJson(step));
+      by_token.emplace(step.token, std::move(json));
+    }
+    for (const auto& [token, json] : by_token) emit(json);
+  }
+}
+
+std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
+  if (run.policy == "full" || run.evictions() > 0) return {};
+  const Config& config = run.config;
+  const uint64_t steps = result.end - result.prompt;
+  const bool in_range = std::any_of(run.schedules.begin(), run.schedules.end(),
+                                    [](const LayerSchedule& s) { return s.in_range; });
+  if (!in_range) {
+    return fmt::format("no layer is in the range: h2o_layer_start {}, h2o_layer_end {}",
+                       config.layer_start, config.layer_end);
+  }
+  if (run.triggers() > 0) {
+    return fmt::format(
+        "{} triggers, but sink and recent blocks alone reach the target: h2o_sink_tokens {}, "
+        "h2o_recent_tokens {}, h2o_block_tokens {}",
+        run.triggers(), config.sink_tokens, config.recent_tokens, config.block_tokens);
+  }
+  if (result.end < static_cast<uint64_t>(config.trigger_min_tokens)) {
+    return fmt::format(
+        "no trigger fired: the cache never reaches h2o_trigger_min_tokens {}, it ends at {}",
+        config.trigger_min_tokens, result.end);
+  }
+  return fmt::format("no trigger fired: h2o_update_interval {} is longer than the {} decode steps",
+                     config.update_interval, steps);
+}
+
+}  // namespace kv::h2o
