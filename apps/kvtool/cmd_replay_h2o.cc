@@ -161,7 +161,8 @@ class ReplayH2o : public Command {
       begin = end + 1;
       if (h2o::FindPolicy(names.back()) != nullptr) continue;
       std::string known = "all";
-      for (const h2o::PolicyInfo& policy : h2o::Policies()) known += fmt::format(", {}", policy.name);
+      for (const h2o::PolicyInfo& policy : h2o::Policies())
+        known += fmt::format(", {}", policy.name);
       throw Error(Finding::kUsage,
                   fmt::format("--policy '{}': expected one of {}", Escaped(names.back()), known));
     }
@@ -239,9 +240,8 @@ class ReplayH2o : public Command {
     const Snapshot written = OpenSnapshot(Source::Open(snapshot_out_), options);
     const uint64_t rows = h2o::CheckRows(snapshot, run, written);
     document["snapshot_out"] = {{"file", snapshot_out_}, {"format", to_}, {"rows_checked", rows}};
-    context.console.Say(
-        fmt::format("{}: {} of K and V, {} rows equal to their source rows by hash", snapshot_out_,
-                    HumanBytes(written.kv_bytes()), rows));
+    context.console.Say(fmt::format("{}: {} of K and V, {} rows equal to their source rows by hash",
+                                    snapshot_out_, HumanBytes(written.kv_bytes()), rows));
   }
 
   void Print(Console& console, const AttentionTrace& trace, const h2o::ReplayResult& result) const {
@@ -253,8 +253,8 @@ class ReplayH2o : public Command {
     std::vector<std::string> header = {"policy", "target", "true ratio", "removed", "evictions"};
     if (engine) header.push_back("h2o_lossy_ratio");
     if (!no_quality_ && !trace.block_scores) {
-      header.insert(header.end(), {"mass", "mass p5", "output error", "error p95", "cosine p5",
-                                   "KL", "top-16"});
+      header.insert(header.end(),
+                    {"mass", "mass p5", "output error", "error p95", "cosine p5", "KL", "top-16"});
     }
     Table table(header);
     for (const h2o::ReplayRun& run : result.runs) table.Row(RowOf(run, engine));

@@ -49,7 +49,8 @@ class Trace : public Command {
   void Declare(CLI::App& app) override {
     app.require_subcommand(1);
     CLI::App* inspect = app.add_subcommand("inspect", "Show what a trace holds");
-    inspect->add_option("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set")->required();
+    inspect->add_option("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set")
+        ->required();
     inspect->add_option("--batch", options_.batch, "Batch row of [B, ...] tensors");
     report_.Declare(*inspect);
   }
@@ -91,11 +92,12 @@ class Trace : public Command {
       console.Line(fmt::format("  calls         {} in {} steps", document["calls"].dump(),
                                document["steps"].dump()));
     } else {
-      console.Line(fmt::format("  positions     {} to {}", trace.q_start, trace.end_position() - 1));
+      console.Line(
+          fmt::format("  positions     {} to {}", trace.q_start, trace.end_position() - 1));
     }
-    console.Line(fmt::format("  prompt        {}", trace.prompt_tokens
-                                                       ? fmt::format("{} tokens", *trace.prompt_tokens)
-                                                       : "not recorded: --prompt-tokens"));
+    console.Line(fmt::format("  prompt        {}",
+                             trace.prompt_tokens ? fmt::format("{} tokens", *trace.prompt_tokens)
+                                                 : "not recorded: --prompt-tokens"));
     for (const TraceLayer& layer : trace.layers) {
       console.Line(fmt::format("  layer {:<4}    {}{}{}{}", layer.layer,
                                layer.queries ? "queries " : "",

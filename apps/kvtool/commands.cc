@@ -35,6 +35,14 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool frame inspect k.gear\n"
      "  kvtool frame decode --dtype f16 k.gear -o - | cmp - k.bin\n",
      MakeFrame},
+    {"replay-h2o", "Replaying", "what H2O eviction would keep, save and cost in attention",
+     "  kvtool replay-h2o slot0.bin --trace slot0.trace.safetensors --target-ratio 2,3,3.5\n"
+     "  kvtool replay-h2o slot0.bin --trace t.npz --engine mnn --plan-out plan.json\n"
+     "  kvtool replay-h2o slot0.bin --trace dir/stem --policy all --html-out h2o.html\n",
+     MakeReplayH2o},
+    {"trace", "Replaying", "show what an attention trace holds",
+     "  kvtool trace inspect slot0.trace.safetensors\n  kvtool trace inspect dir/stem --json\n",
+     MakeTrace},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
     {"schema", "Help", "print the JSON Schema of a report",

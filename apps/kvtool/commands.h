@@ -13,8 +13,10 @@ std::unique_ptr<Command> MakeDecompress();
 std::unique_ptr<Command> MakeExplain();
 std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeInspect();
+std::unique_ptr<Command> MakeReplayH2o();
 std::unique_ptr<Command> MakeSchema();
 std::unique_ptr<Command> MakeTargets();
 std::unique_ptr<Command> MakeVerify();
+std::unique_ptr<Command> MakeTrace();
 
 }  // namespace kv

@@ -172,6 +172,57 @@ std::pair<uint64_t, uint64_t> ParseRange(std::string_view text, std::string_view
   return {begin, end};
 }
 
+namespace {
+
+double ParseReal(std::string_view text, std::string_view flag, std::string_view whole) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
+      !std::isfinite(value)) {
+    throw BadValue(flag, whole, "numbers like 2,3,3.5 or ranges like 2-4+0.5 and 2-16*2");
+  }
+  return value;
+}
+
+// FIRST-LAST+STEP or FIRST-LAST*FACTOR; the end belongs to the range up to rounding.
+void AppendRange(std::string_view item, size_t dash, std::string_view flag, std::string_view whole,
+                 std::vector<double>& list) {
+  constexpr size_t kMost = 1000;
+  const size_t sign = item.find_first_of("+*", dash + 1);
+  const double first = ParseReal(item.substr(0, dash), flag, whole);
+  const double last = ParseReal(item.substr(dash + 1, sign - dash - 1), flag, whole);
+  const bool factor = sign != item.npos && item[sign] == '*';
+  const double step = sign == item.npos ? 1 : ParseReal(item.substr(sign + 1), flag, whole);
+  if (first > last || (factor ? step <= 1 || first <= 0 : step <= 0)) {
+    throw BadValue(flag, whole, "ranges that rise: FIRST-LAST+STEP or FIRST-LAST*FACTOR");
+  }
+  for (size_t i = 0;; ++i) {
+    const double value = factor ? first * std::pow(step, static_cast<double>(i))
+                                : first + step * static_cast<double>(i);
+    if (value > last * (1 + 1e-9)) return;
+    if (list.size() == kMost) throw BadValue(flag, whole, "at most 1000 values");
+    list.push_back(value);
+  }
+}
+
+}  // namespace
+
+std::vector<double> ParseSweep(std::string_view text, std::string_view flag) {
+  std::vector<double> list;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view item = text.substr(begin, end - begin);
+    const size_t dash = item.find('-', 1);
+    if (dash == item.npos) {
+      list.push_back(ParseReal(item, flag, text));
+    } else {
+      AppendRange(item, dash, flag, text, list);
+    }
+    begin = end + 1;
+  }
+  return list;
+}
+
 uint64_t ParseSize(std::string_view text, std::string_view flag) {
   size_t digits = 0;
   while (digits < text.size() &&

@@ -74,6 +74,8 @@ struct SelectionOptions {
 std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
 // "0:512", "512:", ":512" to [begin, end).
 std::pair<uint64_t, uint64_t> ParseRange(std::string_view text, std::string_view flag);
+// "2,3,3.5", "2-4+0.5" (steps), "2-16*2" (factors) to a list in the order given.
+std::vector<double> ParseSweep(std::string_view text, std::string_view flag);
 // "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.
 uint64_t ParseSize(std::string_view text, std::string_view flag);
 
