@@ -147,9 +147,9 @@ def decode(chunk, payload):
 
 
 def head_of(data):
-    if len(data) != HEAD.size:
+    if len(data) < HEAD.size:
         raise Damaged(f"a chunk head of {len(data)} bytes")
-    return dict(zip(FIELDS, HEAD.unpack(data)))
+    return dict(zip(FIELDS, HEAD.unpack(data[:HEAD.size])), lead=bytes(data[HEAD.size:]))
 
 
 def record_at(data, at):
@@ -204,11 +204,11 @@ def open_archive(data, walk):
         (count,) = struct.unpack_from("<Q", index, at)
         at += 8
         for _ in range(count):
-            offset, length, digest = struct.unpack_from("<QQQ", index, at)
-            chunk = head_of(index[at + 24:at + 24 + HEAD.size])
-            chunk.update(offset=offset + 32 + HEAD.size + 8, length=length, digest=digest)
+            offset, length, digest, head_len = struct.unpack_from("<QQQI", index, at)
+            chunk = head_of(index[at + 28:at + 28 + head_len])
+            chunk.update(offset=offset + 32 + head_len + 8, length=length, digest=digest)
             chunks.append(chunk)
-            at += 24 + HEAD.size
+            at += 28 + head_len
         return is_folder, files, chunks, hashes
     at, is_folder, files = 24, False, None
     while at + 40 <= len(data) and data[at:at + 4] == MARKER:
@@ -227,6 +227,7 @@ def place(chunk, raw, out):
     """Puts decoded units where they were; `out` is the file."""
     begin, end = chunk["source_offset"], chunk["source_offset"] + chunk["extent_bytes"]
     heads, tokens, units, size = chunk["heads"], chunk["tokens"], chunk["units"], chunk["unit_bytes"]
+    out[begin - len(chunk["lead"]):begin] = numpy.frombuffer(chunk["lead"], numpy.uint8)
     if chunk["kind"] == 0:
         out[begin:end] = numpy.frombuffer(raw, numpy.uint8)
         return
@@ -261,7 +262,7 @@ def restore(data, files, is_folder, chunks, hashes, output):
             payload = bytes(data[chunk["offset"]:chunk["offset"] + chunk["length"]])
             check(payload, chunk["digest"], "payload")
             place(chunk, decode(chunk, payload), out)
-            covered += chunk["raw_bytes"]
+            covered += chunk["raw_bytes"] + len(chunk["lead"])
         if covered != size:
             print(f"{name or output}: {size - covered} of {size} bytes are not in the archive", file=sys.stderr)
         elif hashes is not None:

@@ -42,7 +42,9 @@ struct ChunkHead {
   uint64_t raw_bytes = 0, raw_hash = 0;
   uint64_t source_offset = 0, extent_bytes = 0;
   uint64_t extent_tokens = 0, extent_token_begin = 0;
+  Bytes lead;  // the few bytes of the source between the extent before and this one
 
+  uint64_t source_begin() const { return source_offset - lead.size(); }
   // Several chunks fill one extent: a transposed V.
   bool shares_extent() const { return source_order == Order::kHeadDimToken; }
   ChunkShape shape() const { return {dtype, tokens, heads, units, order}; }

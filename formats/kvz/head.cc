@@ -131,6 +131,7 @@ void AppendHead(const ChunkHead& head, ByteWriter& out) {
                                head.extent_tokens, head.extent_token_begin}) {
     out.U64(value);
   }
+  out.Append(head.lead);
 }
 
 ChunkHead ReadHead(ByteReader& in) {
@@ -158,6 +159,12 @@ ChunkHead ReadHead(ByteReader& in) {
   head.extent_bytes = in.U64("extent bytes");
   head.extent_tokens = in.U64("extent tokens");
   head.extent_token_begin = in.U64("first token in the extent");
+
+  const ByteSpan lead = in.Take(in.remaining(), "lead");
+  head.lead.assign(lead.begin(), lead.end());
+  Require(head.lead.size() <= kMaxLeadBytes && head.lead.size() <= head.source_offset,
+          "the lead has at most 128 bytes");
+  Require(head.lead.empty() || head.extent_token_begin == 0, "the lead comes before the extent");
 
   if (head.raw_bytes == 0 || head.raw_bytes > kMaxChunkBytes) {
     throw Error(Finding::kLimit, fmt::format("chunk head: {} decoded bytes, 1..{} expected",

@@ -51,7 +51,7 @@ std::optional<ChunkHead> Planner::Next() {
     const uint64_t size = source_.files[file_].data->size();
     if (region_ < regions_.size() && regions_[region_].file == file_) {
       const Region& region = regions_[region_];
-      if (position_ < region.offset) {
+      if (position_ + kMaxLeadBytes < region.offset) {
         PlanOpaque(region.offset - position_);
       } else {
         PlanRegion(region);
@@ -94,7 +94,7 @@ void Planner::PlanRegion(const Region& region) {
   const uint64_t limit =
       region.order == Order::kHeadDimToken ? kMaxExtentBytes : kMaxChunkBytes / 2;
   if (longest > limit) {  // a single row is too long to be a unit of work
-    for (const uint64_t end = position_ + region.size; position_ < end;) {
+    for (const uint64_t end = region.offset + region.size; position_ < end;) {
       PlanOpaque(end - position_);
     }
     return;
@@ -158,6 +158,9 @@ void Planner::PlanRegion(const Region& region) {
                    });
                  });
   }
+  const ByteSpan bytes = source_.files[file_].data->bytes();
+  const ByteSpan lead = bytes.subspan(position_, region.offset - position_);
+  ready_.front().lead.assign(lead.begin(), lead.end());
   position_ = region.offset + region.size;
 }
 

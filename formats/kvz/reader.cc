@@ -99,23 +99,23 @@ class ArchiveReader {
     for (ArchivedFile& file : a_.files_) file.hash = in.U64("file hash");
     a_.source_hash_ = in.U64("source hash");
     const uint64_t count = in.U64("number of chunks");
-    const ByteSpan entries = in.TakeArray(count, kIndexEntryBytes, "chunks");
-    in.ExpectEnd("the index");
-    ByteReader from(entries);
     for (uint64_t i = 0; i < count; ++i) {
       ArchivedChunk chunk;
-      chunk.record_offset = from.U64("record offset");
-      chunk.payload_bytes = from.U64("payload length");
-      chunk.payload_hash = from.U64("payload hash");
-      chunk.head = ReadHead(from);
+      chunk.record_offset = in.U64("record offset");
+      chunk.payload_bytes = in.U64("payload length");
+      chunk.payload_hash = in.U64("payload hash");
+      const auto head_bytes = in.U32("head length");
+      ByteReader head(in.Take(head_bytes, "chunk head"));
+      chunk.head = ReadHead(head);
       chunk.payload_offset = CheckedAdd(
-          chunk.record_offset, kPrefixBytes + kChunkHeadBytes + kHeadHashBytes, "record offset");
+          chunk.record_offset, kPrefixBytes + head_bytes + kHeadHashBytes, "record offset");
       if (CheckedAdd(chunk.payload_offset, chunk.payload_bytes, "record") > record.offset) {
         throw Error(Finding::kBadOffsets, "a chunk lies outside the archive")
             .In(Describe(chunk.head));
       }
       a_.chunks_.push_back(std::move(chunk));
     }
+    in.ExpectEnd("the index");
     a_.index_offset_ = record.offset;
     a_.index_end_ = record.end();
   }
@@ -153,7 +153,6 @@ class ArchiveReader {
       ByteReader in(record.head, record.offset + kPrefixBytes);
       ArchivedChunk chunk;
       chunk.head = ReadHead(in);
-      in.ExpectEnd("the chunk head");
       chunk.record_offset = record.offset;
       chunk.payload_offset = record.payload_offset;
       chunk.payload_bytes = record.payload_bytes;
@@ -198,11 +197,12 @@ class ArchiveReader {
       throw Error(Finding::kBadOffsets, "the extent lies outside the source");
     }
     if (before == nullptr || before->file != head.file ||
-        before->source_offset + before->extent_bytes <= head.source_offset) {
+        before->source_offset + before->extent_bytes <= head.source_begin()) {
       return;
     }
     // The same extent, then, which only a transposed V may share.
     ChunkHead same = *before;
+    same.lead.clear();
     same.token_begin = head.token_begin;
     same.tokens = head.tokens;
     same.codec = head.codec;
@@ -222,7 +222,7 @@ class ArchiveReader {
     for (uint32_t file = 0; file < a_.files_.size(); ++file) {
       uint64_t covered = 0;
       for (; next < a_.chunks_.size() && a_.chunks_[next].head.file == file; ++next) {
-        covered += a_.chunks_[next].head.raw_bytes;
+        covered += a_.chunks_[next].head.raw_bytes + a_.chunks_[next].head.lead.size();
       }
       if (covered != a_.files_[file].size) {
         throw Error(Finding::kBadOffsets, fmt::format("chunks hold {} of the {} bytes of file {}",
@@ -265,6 +265,7 @@ uint64_t Archive::stored_bytes(ChunkKind kind) const {
   uint64_t total = 0;
   for (const ArchivedChunk& chunk : chunks_) {
     if (chunk.head.kind == kind) total += chunk.payload_bytes;
+    if (kind == ChunkKind::kOpaque) total += chunk.head.lead.size();
   }
   return total;
 }
@@ -273,6 +274,7 @@ uint64_t Archive::raw_bytes(ChunkKind kind) const {
   uint64_t total = 0;
   for (const ArchivedChunk& chunk : chunks_) {
     if (chunk.head.kind == kind) total += chunk.head.raw_bytes;
+    if (kind == ChunkKind::kOpaque) total += chunk.head.lead.size();
   }
   return total;
 }
@@ -321,7 +323,7 @@ std::vector<Damage> Archive::CheckRecords() const {
       const Record record = ReadRecord(bytes, chunk->record_offset);
       ByteReader in(record.head, record.offset + kPrefixBytes);
       const bool same = record.type == static_cast<uint32_t>(RecordType::kChunk) &&
-                        record.head.size() == kChunkHeadBytes && ReadHead(in) == chunk->head &&
+                        ReadHead(in) == chunk->head &&
                         record.payload_offset == chunk->payload_offset &&
                         record.payload_bytes == chunk->payload_bytes &&
                         record.payload_hash == chunk->payload_hash;

@@ -14,7 +14,8 @@ constexpr uint32_t kVersion = 1;
 constexpr uint64_t kHeaderBytes = 24, kTrailerBytes = 40;
 constexpr uint64_t kPrefixBytes = 32, kHeadHashBytes = 8, kChunkHeadBytes = 104;
 constexpr uint64_t kTableHeadBytes = 16, kMaxHeadBytes = 256;
-constexpr uint64_t kIndexEntryBytes = 24 + kChunkHeadBytes;
+// Gaps up to this size, a row header say, travel in the head of the chunk that follows.
+constexpr uint64_t kMaxLeadBytes = 128;
 constexpr uint64_t kMaxChunkBytes = 16 << 20;
 constexpr uint64_t kMaxExtentBytes = 64 << 20;
 
@@ -62,8 +63,8 @@ Bytes TableRecord(RecordType type, uint32_t tag, ByteSpan table);
 Bytes ReadTable(ByteSpan archive, const Record& record, uint64_t max_bytes);
 
 void AppendHead(const ChunkHead& head, ByteWriter& out);
-// Reads the 104 bytes and checks every rule that needs nothing else. Throws kBadField,
-// kUnknownDtype, kOverflow, kSizeMismatch, kLimit.
+// Reads 104 bytes, the lead after them to the end, and checks every rule that needs nothing else.
+// Throws kBadField, kUnknownDtype, kOverflow, kSizeMismatch, kLimit.
 ChunkHead ReadHead(ByteReader& reader);
 
 // Copies the units of a chunk from their places in the extent into the chunk's own order, and back.

@@ -94,8 +94,8 @@ class Restorer {
     Step step{Step::kChunk, file_, position_, 0, nullptr, nullptr, false};
     const std::vector<ArchivedChunk>& chunks = archive_.chunks();
     const bool more = next_ < chunks.size() && chunks[next_].head.file == file_;
-    if (!more || chunks[next_].head.source_offset > position_) {
-      const uint64_t end = more ? chunks[next_].head.source_offset : size;
+    if (!more || chunks[next_].head.source_begin() > position_) {
+      const uint64_t end = more ? chunks[next_].head.source_begin() : size;
       step.kind = end > position_ ? Step::kHole : Step::kEndOfFile;
       step.bytes = end - position_;
       position_ = end;
@@ -113,6 +113,7 @@ class Restorer {
       step.extent = extent_;
       step.ends_extent = next_ == chunks.size() || chunks[next_].head.file != file_ ||
                          chunks[next_].head.source_offset != head.source_offset;
+      position_ = head.source_offset;
       if (!step.ends_extent) return step;
       extent_.reset();
     }
@@ -130,6 +131,7 @@ class Restorer {
         WriteZeros(step.bytes);
         break;
       case Step::kChunk:
+        Write(step.chunk->head.lead);
         if (!step.extent) {
           Write(restored.bytes);
         } else {

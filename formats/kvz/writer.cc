@@ -144,6 +144,7 @@ class Writer {
     entries_.U64(summary_.archive_bytes);
     entries_.U64(written.encoded.payload.size());
     entries_.U64(written.payload_hash);
+    entries_.U32(static_cast<uint32_t>(kChunkHeadBytes + head.lead.size()));
     AppendHead(head, entries_);
     ++entry_count_;
     Put(written.start);
@@ -153,6 +154,9 @@ class Writer {
     part.raw_bytes += head.raw_bytes;
     part.stored_bytes += written.encoded.payload.size();
     ++part.chunks;
+    WriteSummary::Part& other = summary_.parts[static_cast<size_t>(ChunkKind::kOpaque)];
+    other.raw_bytes += head.lead.size();
+    other.stored_bytes += head.lead.size();
     ++summary_.codecs[std::string(Name(written.encoded.codec))];
     for (const PlaneChoice& plane : written.encoded.planes) {
       ++summary_.choices[fmt::format("{}+{}", Name(plane.predictor), Name(plane.backend))];
@@ -162,7 +166,7 @@ class Writer {
         head.kind == ChunkKind::kOpaque) {
       written.file->Drop(head.source_offset, head.extent_bytes);
     }
-    if (options_.progress != nullptr) options_.progress->Advance(head.raw_bytes);
+    if (options_.progress != nullptr) options_.progress->Advance(head.raw_bytes + head.lead.size());
   }
 
   void Finish(const Bytes& table) {

@@ -99,6 +99,7 @@ TEST_CASE("kvz: an archive cut anywhere gives up the chunks it holds", "[kvz][da
     uint64_t held = 0;
     for (const ArchivedChunk& chunk : sample.chunks) {
       if (chunk.record_end() <= size) held += chunk.head.raw_bytes;
+      if (chunk.payload_offset <= size) held += chunk.head.lead.size();
     }
     REQUIRE(unpacked.report.lost_bytes == sample.original.size() - held);
   }
@@ -113,7 +114,8 @@ TEST_CASE("kvz: without its index, damage costs a chunk and the rest is found", 
     damaged[sample.chunks[hit].record_offset + 16] ^= std::byte{0x40};  // its payload length
     const test::Unpacked unpacked = Unpack(OpenBytes(damaged), true);
     CheckRestored(sample, unpacked);
-    CHECK(unpacked.report.lost_bytes == sample.chunks[hit].head.raw_bytes);
+    const ChunkHead& head = sample.chunks[hit].head;
+    CHECK(unpacked.report.lost_bytes == head.raw_bytes + head.lead.size());
   }
 }
 
@@ -133,6 +135,7 @@ Bytes Forge(const kvz::SourceTable& table, const std::vector<ChunkHead>& heads,
     entries.U64(out.size());
     entries.U64(payload.size());
     entries.U64(Hash64(payload));
+    entries.U32(static_cast<uint32_t>(kvz::kChunkHeadBytes + head.lead.size()));
     AppendHead(head, entries);
     put(RecordStart(RecordType::kChunk, tag, bytes.bytes(), payload.size(), Hash64(payload)));
     put(payload);
