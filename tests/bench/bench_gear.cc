@@ -146,18 +146,19 @@ void B3Decode(benchmark::State& state, Data data, DType dtype, uint64_t frame_by
   const std::vector<Bytes> encoded = EncodeAll(set, kind, scratch);
   std::vector<GearLayout> layouts;
   for (const Bytes& container : encoded) layouts.push_back(ReadGear(kind, container));
-  Bytes raw(frame_bytes), plane(frame_bytes);
+  Bytes raw(frame_bytes), planes(frame_bytes);
   const std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context(ZSTD_createDCtx(),
                                                                    ZSTD_freeDCtx);
   Versus(
       state, {.bytes = set.bytes(), .figure = Figure::kOverhead, .target = 1.20, .repeats = 4},
       [&] {
         for (const GearLayout& layout : layouts) {
+          std::byte* plane = planes.data();
           for (const PlaneFrame& frame : layout.planes) {
             if (frame.codec != static_cast<uint8_t>(Backend::kZstd)) continue;
-            benchmark::DoNotOptimize(ZSTD_decompressDCtx(context.get(), plane.data(), plane.size(),
-                                                         frame.payload.data(),
-                                                         frame.payload.size()));
+            benchmark::DoNotOptimize(ZSTD_decompressDCtx(
+                context.get(), plane, frame.raw_bytes, frame.payload.data(), frame.payload.size()));
+            plane += frame.raw_bytes;
           }
         }
       },
