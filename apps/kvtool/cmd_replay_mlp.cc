@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/mlp_report.h"
+#include "apps/kvtool/progress.h"
+#include "formats/weights_file.h"
+#include "lib/mlp/compressor.h"
+#include "lib/snapshot/cast.h"
+
+namespace kv {
+namespace {
+
+class ReplayMlp : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("SNAPSHOT", input_, "Cache: file, folder or '-'")->required();
+    app.add_option("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors")
+        ->required();
+    app.add_option("--image-len", settings_.image_len, "Tokens of the image prefix (default 0)");
+    app.add_option("--factor", settings_.factor, "Tokens per group; 0, 1: as the weights say");
+    app.add_option("--min-seq-len", settings_.min_seq_len,
+                   "Least groups (not tokens) of a segment to compress it; 0: as the weights say");
+    app.add_option("--seq-len", settings_.seq_len,
+                   "Compress the first N tokens only, drop the rest");
+    app.add_option("--dtype", dtype_, "Convert the cache first: f32, f16, bf16");
+    app.add_option("--weights-cast", cast_,
+                   "Weights of another type than the cache: nearest, or truncate as csrc does")
+        ->check(CLI::IsMember({"nearest", "truncate"}));
+    app.add_option("--prefix-order", prefix_order_,
+                   "Order in which a .bin was exported, where it is not the default")
+        ->delimiter(',');
+    app.add_option("--compat", compat_,
+                   "csrc: where it would silently do nothing, warn and do nothing")
+        ->check(CLI::IsMember({"csrc"}));
+    app.add_flag("--dry-run", dry_run_, "Print the plan, compute nothing");
+    app.add_option("-o,--output", output_, "Write the compressed cache");
+    app.add_option("--to", to_, "Its format (see kvtool targets)");
+    app.add_flag("-f,--force", force_, "Overwrite the output");
+    DeclareQuality(app);
+    snapshot_.Declare(app);
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const FormatEntry* format = OutputFormat();
+    ThreadPool pool(context.global.thread_count());
+    const OpenOptions options = snapshot_.Resolve();
+    Snapshot cache = OpenSnapshot(Source::Open(input_), options);
+    if (!dtype_.empty()) cache = CastSnapshot(std::move(cache), ParseCacheDType(), pool);
+    const CompressorWeights weights = ReadWeights();
+    WarnAbout(context.console, cache, weights);
+
+    const std::optional<CsrcOutcome> csrc = AskCsrc(cache, weights);
+    const StepPlan plan = Plan(context.console, cache, weights, csrc);
+    nlohmann::ordered_json document = ReportHeader("replay-mlp");
+    document["inputs"] = {InputRecord(cache.source), InputRecord(weights.source)};
+    document["params"] = Params(weights);
+    document["plan"] = PlanJson(plan);
+    document["csrc"] = csrc ? CsrcJson(*csrc) : nlohmann::ordered_json();
+    Print(context.console, PlanText(plan));
+    if (csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*csrc)));
+    if (!dry_run_) Apply(context, cache, weights, plan, options, format, pool, document);
+    document["warnings"] = context.console.warning_texts();
+    report_.Emit(context.console, document, overwrite());
+    return kDone;
+  }
+
+ private:
+  void DeclareQuality(CLI::App& app) {
+    const char* group = "What it costs";
+    app.add_flag("--no-quality", no_quality_, "Do not measure attention")->group(group);
+    app.add_option("--queries", key_queries_,
+                   "Keys of the last N tokens are asked as queries (default 64)")
+        ->check(CLI::Range(1u, 1u << 20))
+        ->group(group);
+    app.add_option("--positions", positions_,
+                   "Where the next token stands: new-len (as InfiniLM does) or original")
+        ->check(CLI::IsMember({"new-len", "original"}))
+        ->group(group);
+    app.add_option("--rope-base", rope_base_, "RoPE base, to move queries (default: from --gguf)")
+        ->check(CLI::PositiveNumber)
+        ->group(group);
+    app.add_option("--rope-dims", rope_.dims, "Rotated dims of a head (default: all)")
+        ->group(group);
+    app.add_option("--rope-style", rope_style_, "neox (halves) or gptj (pairs)")
+        ->check(CLI::IsMember({"neox", "gptj"}))
+        ->group(group);
+  }
+
+  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
+  void Print(Console& console, std::string_view text) const {
+    if (!report_.json) console.Data(text);
+  }
+
+  const FormatEntry* OutputFormat() const {
+    if (output_.empty() != to_.empty()) throw Error(Finding::kUsage, "-o and --to go together");
+    if (output_.empty()) return nullptr;
+    if (dry_run_) throw Error(Finding::kUsage, "--dry-run writes nothing: leave out -o");
+    const FormatEntry* format = FindFormat(to_);
+    if (format == nullptr || (format->write == nullptr && format->write_step == nullptr)) {
+      throw Error(Finding::kUsage, fmt::format("--to '{}' cannot be written", to_))
+          .Hint("'kvtool targets' lists the formats");
+    }
+    return format;
+  }
+
+  DType ParseCacheDType() const {
+    const std::optional<DType> dtype = ParseDType(dtype_);
+    if (!dtype) throw Error(Finding::kUsage, fmt::format("--dtype '{}' is no dtype", dtype_));
+    return *dtype;
+  }
+
+  CompressorWeights ReadWeights() const {
+    WeightsOpenOptions options;
+    options.reading = compat_.empty() ? KvcmReading::kStrict : KvcmReading::kCompat;
+    CompressorWeights weights = OpenWeights(Source::Open(weights_path_), options).weights;
+    if (prefix_order_.empty()) return weights;
+    if (!weights.names_assumed) {
+      throw Error(Finding::kUsage, "--prefix-order: these weights name their prefixes")
+          .File(weights_path_);
+    }
+    if (prefix_order_.size() * kSlotsPerMlp != weights.header.blocks_per_layer) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--prefix-order names {} MLPs, layers have {} blocks of three",
+                              prefix_order_.size(), weights.header.blocks_per_layer))
+          .File(weights_path_);
+    }
+    weights.prefixes = prefix_order_;
+    weights.names_assumed = false;
+    return weights;
+  }
+
+  void WarnAbout(Console& console, const Snapshot& cache, const CompressorWeights& weights) const {
+    for (const Note& note : cache.notes) {
+      if (note.is_warning) console.Warn(input_, note.text);
+    }
+    for (const Note& note : weights.notes) {
+      if (note.is_warning) console.Warn(weights_path_, note.text);
+    }
+    if (cache.key_rotation == KeyRotation::kUnrotated) {
+      console.Warn(input_, "K is stored before RoPE, compressors are trained on rotated K");
+    }
+    if (settings_.image_len > 0 && weights.is_text_only()) {
+      console.Warn(weights_path_, "there are no image MLPs: the image prefix stays as it is");
+    }
+  }
+
+  // Unless the snapshot is a part of a cache: csrc always has all layers.
+  std::optional<CsrcOutcome> AskCsrc(const Snapshot& cache,
+                                     const CompressorWeights& weights) const {
+    for (size_t i = 0; i < cache.layers.size(); ++i) {
+      if (cache.layers[i].index != i) return std::nullopt;
+    }
+    if (!cache.heads_known()) return std::nullopt;
+    return SimulateCsrc(weights, cache, settings_);
+  }
+
+  StepPlan Plan(Console& console, const Snapshot& cache, const CompressorWeights& weights,
+                const std::optional<CsrcOutcome>& csrc) const {
+    if (!compat_.empty() && csrc) {
+      if (csrc->effect == CsrcEffect::kNothing) {
+        console.Warn(weights_path_, "csrc " + CsrcText(*csrc));
+        return PlanNothing(cache, settings_);
+      }
+      if (csrc->effect == CsrcEffect::kWrongMlp) {
+        console.Warn(weights_path_, "csrc " + CsrcText(*csrc) + "; here each is applied by name");
+      } else if (csrc->corrupts()) {
+        throw Error(Finding::kInconsistent, "csrc " + CsrcText(*csrc))
+            .File(weights_path_)
+            .Hint("that is not repeated here: the cache would be lost");
+      }
+    }
+    try {
+      return PlanStep(cache, weights, settings_);
+    } catch (Error& error) {
+      if (csrc && error.hint().empty()) error.Hint("csrc " + CsrcText(*csrc));
+      throw error.File(weights_path_);
+    }
+  }
+
+  nlohmann::ordered_json Params(const CompressorWeights& weights) const {
+    return {{"image_len", settings_.image_len},
+            {"factor", settings_.factor},
+            {"min_seq_len", settings_.min_seq_len},
+            {"dtype", dtype_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(dtype_)},
+            {"weights_dtype", std::string(Name(weights.dtype))},
+            {"weights_cast", cast_},
+            {"compat", compat_.empty() ? "none" : compat_},
+            {"positions", positions_.empty() ? "new-len" : positions_},
+            {"dry_run", dry_run_}};
+  }
+
+  void Apply(Context& context, const Snapshot& cache, const CompressorWeights& weights,
+             const StepPlan& plan, const OpenOptions& options, const FormatEntry* format,
+             ThreadPool& pool, nlohmann::ordered_json& document) {
+    const auto begin = std::chrono::steady_clock::now();
+    Snapshot result;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "compressing");
+      result = CompressCache(cache, weights, plan,
+                             cast_ == "nearest" ? WeightsCast::kNearest : WeightsCast::kTruncate,
+                             pool, &progress);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    if (!context.global.deterministic) {
+      document["timing"] = {{"step_us", static_cast<uint64_t>(took.count() * 1e6)},
+                            {"gflops", static_cast<double>(plan.flop) * 1e-9 / took.count()},
+                            {"threads", pool.threads()}};
+    }
+    if (!no_quality_) {
+      const StepQuality quality = Measure(context.console, cache, result, plan, options, pool);
+      document["quality"] = QualityJson(quality);
+      Print(context.console, "\n" + QualityText(quality));
+    }
+    if (format == nullptr) return;
+    if (format->write_step != nullptr) {
+      format->write_step(cache, result, plan, output_, overwrite());
+    } else {
+      format->write(result, output_, overwrite());
+    }
+    document["output"] = {{"path", output_}, {"format", to_}};
+    context.console.Say(
+        fmt::format("{}: {} tokens, {}", output_, plan.new_length, HumanBytes(plan.bytes_after)));
+  }
+
+  StepQuality Measure(Console& console, const Snapshot& cache, const Snapshot& result,
+                      const StepPlan& plan, const OpenOptions& options, ThreadPool& pool) {
+    QualityOptions quality;
+    quality.key_queries = key_queries_;
+    quality.rope = KnownRope(options);
+    quality.positions =
+        positions_ == "original" ? PositionRule::kOriginal : PositionRule::kNewLength;
+    if (quality.positions == PositionRule::kNewLength && !quality.rope.known()) {
+      if (!positions_.empty()) {
+        throw Error(Finding::kGeometryMissing,
+                    "--positions new-len moves queries, which needs RoPE")
+            .Hint("give --gguf MODEL or --rope-base and --rope-style");
+      }
+      console.Say(
+          "RoPE is unknown, so queries keep their rotation: figures are for original positions "
+          "(--gguf, or --rope-base and --rope-style, for new-len)");
+    }
+    return MeasureStep(cache, result, plan, quality, pool);
+  }
+
+  Rope KnownRope(const OpenOptions& options) const {
+    Rope rope = rope_;
+    std::string style = rope_style_;
+    if (options.geometry) {
+      rope.base = options.geometry->rope_base;
+      if (rope.dims == 0) rope.dims = options.geometry->rope_dims;
+      if (style.empty()) style = options.geometry->rope_style;
+    }
+    if (rope_base_ > 0) rope.base = rope_base_;
+    rope.interleaved = style == "gptj";
+    return rope;
+  }
+
+  std::string input_, weights_path_, dtype_, compat_, output_, to_, positions_, rope_style_;
+  std::string cast_ = "nearest";
+  std::vector<std::string> prefix_order_;
+  StepSettings settings_;
+  Rope rope_;
+  double rope_base_ = 0;
+  uint32_t key_queries_ = 64;
+  bool dry_run_ = false, force_ = false, no_quality_ = false;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReplayMlp() { return std::make_unique<ReplayMlp>(); }
+
+}  // namespace kv
