@@ -17,7 +17,7 @@ std::unique_ptr<Command> MakeReplayH2o();
 std::unique_ptr<Command> MakeReplayMlp();
 std::unique_ptr<Command> MakeSchema();
 std::unique_ptr<Command> MakeTargets();
-std::unique_ptr<Command> MakeVerify();
 std::unique_ptr<Command> MakeTrace();
+std::unique_ptr<Command> MakeVerify();
 
 }  // namespace kv
