@@ -173,7 +173,7 @@ class ReplayH2o : public Command {
     if (!result.missing_layers.empty()) {
       result.warnings.push_back(
           fmt::format("the trace has no rows of layers {}: their lengths are replayed, what they "
-                      "keep is not",
+                      "keep is not, and --snapshot-out leaves them whole",
                       fmt::join(result.missing_layers, ", ")));
     }
     for (const h2o::ReplayRun& run : result.runs) {
@@ -208,7 +208,9 @@ class ReplayH2o : public Command {
     if (!snapshot_out_.empty()) WriteSnapshot(context, snapshot, result.runs.front(), document);
     if (!html_.empty()) {
       AtomicFile file(html_, overwrite());
-      file.Write(AsBytes(h2o::ReportPage(snapshot, trace, result, document["tool"].dump())));
+      file.Write(AsBytes(h2o::ReportPage(
+          snapshot, trace, result,
+          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()))));
       file.Commit();
     }
     report_.Emit(context.console, document, overwrite());
@@ -250,7 +252,7 @@ class ReplayH2o : public Command {
         Name(trace.level), result.traced_layers.size(), result.prompt, result.end - 1,
         h2o::Name(result.engine), h2o::Name(result.weights)));
     const bool engine = result.engine != h2o::Engine::kExact;
-    std::vector<std::string> header = {"policy", "target", "true ratio", "removed", "evictions"};
+    std::vector<std::string> header = {"policy", "target", "true ratio", "mean ratio", "evictions"};
     if (engine) header.push_back("h2o_lossy_ratio");
     if (!no_quality_ && !trace.block_scores) {
       header.insert(header.end(),
@@ -267,7 +269,7 @@ class ReplayH2o : public Command {
         is_static ? 1 / run.config.target_keep_ratio : run.config.target_lossy_ratio;
     std::vector<std::string> row = {
         run.policy, fmt::format("{:.4g}x", target), fmt::format("{:.3f}x", run.ratio()),
-        fmt::format("{:.1f}%", 100 * (1 - 1 / run.ratio())), std::to_string(run.evictions())};
+        fmt::format("{:.3f}x", run.mean_ratio()), std::to_string(run.evictions())};
     if (engine) {
       row.push_back(run.mnn ? fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio)
                             : std::string(1, '-'));

@@ -26,9 +26,10 @@ class FromTrace : public BlockSumSource {
 
   std::optional<std::vector<float>> Sums(const CallStart& start, uint64_t blocks,
                                          uint64_t position) override {
+    if (!start.in_range) return std::vector<float>();
     std::vector<float> sums(blocks);
     for (Layer& layer : layers_) {
-      if (layer.place != start.layer || !start.in_range) continue;
+      if (layer.place != start.layer) continue;
       for (KeptKeys& keys : layer.keys) {
         if (keys.size() == 0) keys.AppendUpTo(position);  // the prompt
         if (start.plan_applied) keys.Compact(start.applied);
@@ -88,7 +89,7 @@ class FromStream : public BlockSumSource {
         throw Differs(fmt::format("step {} layer {} comes when step {} layer {} is due",
                                   next_->step, next_->layer, step, start.layer));
       }
-      if (!start.in_range) return std::vector<float>(blocks);
+      if (!start.in_range) return std::vector<float>();
       if (!next_) {
         throw Error(
             Finding::kTraceMismatch,

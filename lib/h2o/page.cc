@@ -37,7 +37,7 @@ const ReplayRun& MainRun(const ReplayResult& result) {
 
 std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
   const bool engine = result.engine != Engine::kExact;
-  std::vector<std::vector<std::string>> rows = {{"policy", "target", "true ratio", "removed"}};
+  std::vector<std::vector<std::string>> rows = {{"policy", "target", "true ratio", "mean ratio"}};
   if (engine) rows[0].push_back("h2o_lossy_ratio");
   for (const char* name : {"evictions", "mass kept", "mass p5", "output error", "error p95",
                            "cosine p5", "top-16 kept"}) {
@@ -45,7 +45,7 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
   }
   for (const ReplayRun& run : result.runs) {
     std::vector<std::string> row = {run.policy, Times(TargetOf(run)), Times(run.ratio()),
-                                    fmt::format("{:.1f}%", 100 * (1 - 1 / run.ratio()))};
+                                    Times(run.mean_ratio())};
     if (engine) {
       row.push_back(run.mnn ? Times(static_cast<double>(run.mnn->metrics.lossy_ratio))
                             : std::string());
@@ -79,7 +79,7 @@ std::vector<ChartSeries> ByRatio(const ReplayResult& result,
       series.push_back({run.policy, {}, run.policy == "block", run.policy == "oracle-mass"});
       found = std::prev(series.end());
     }
-    found->points.push_back({run.ratio(), value(run)});
+    found->points.push_back({run.mean_ratio(), value(run)});
   }
   for (ChartSeries& s : series) {
     std::stable_sort(s.points.begin(), s.points.end(),
@@ -95,7 +95,7 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
   page.Heading("Quality against ratio");
   LineChart lost;
   lost.title = "Attention mass lost against the ratio of the whole model";
-  lost.x_label = "true ratio, whole model";
+  lost.x_label = "ratio of the whole model, mean of the steps";
   lost.y_label = "attention mass lost, mean";
   lost.series = ByRatio(result, [](const ReplayRun& run) { return 1 - run.quality->mass.mean; });
   lost.markers = true;
@@ -158,7 +158,7 @@ double LifeOf(const std::vector<std::pair<uint64_t, double>>& shares, uint64_t p
 }
 
 StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan) {
-  StripRow row{fmt::format("{}", plan.layer), {}};
+  StripRow row{fmt::format("L{}", plan.layer), {}};
   const uint64_t end = result.end;
   std::vector<double> life(end, 2);
   std::vector<std::vector<std::pair<uint64_t, double>>> shares(end);
@@ -198,14 +198,14 @@ void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page
   map.x_end = static_cast<double>(result.end);
   for (const LayerPlan& plan : run.plans) map.rows.push_back(LayerRow(result, plan));
   page.Figure(Render(map),
-              "Blue: held to the end. Orange: evicted, the paler the sooner. One row per traced "
-              "layer, one column per original position.",
-              true);
+              "Blue: held to the end. Orange: evicted, the fainter the sooner. One row per traced "
+              "layer, one column per original position.");
   AddBytes(run, page);
 }
 
 void AddHeads(const ReplayRun& run, report::Page& page) {
   if (run.layers.empty()) return;
+  page.Heading("Where it costs");
   const bool output = run.layers.front().summary.has_output;
   double most = 0;
   const auto value_of = [&](const AttentionSummary& head) {
@@ -221,7 +221,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   map.low_label = "0";
   map.high_label = Percent(most);
   for (const LayerQuality& layer : run.layers) {
-    StripRow row{std::to_string(layer.layer), {}};
+    StripRow row{fmt::format("L{}", layer.layer), {}};
     for (size_t h = 0; h < layer.heads.size(); ++h) {
       const double value = value_of(layer.heads[h]);
       const auto x = static_cast<double>(h);

@@ -97,6 +97,10 @@ class Replayer {
 
   void PlanPolicy(const std::string& name, const Config& config,
                   const std::vector<LayerSchedule>& schedules) {
+    // The whole cache is the same for every target.
+    const bool again = std::any_of(result_.runs.begin(), result_.runs.end(),
+                                   [](const ReplayRun& run) { return run.policy == "full"; });
+    if (name == "full" && again) return;
     ReplayRun run = RunOf(name, config, schedules);
     const LayerRange range = EvictedLayers(config, layer_count());
     for (const LayerAttention& attention : attentions_) {
@@ -107,7 +111,9 @@ class Replayer {
                                     schedules[place], pool_));
     }
     if (name == "full") {
-      for (LayerSchedule& schedule : run.schedules) schedule.evictions.clear();
+      for (LayerSchedule& schedule : run.schedules) {
+        schedule = {schedule.layer, schedule.in_range, {}, 0, 0};
+      }
     }
     result_.runs.push_back(std::move(run));
   }
@@ -233,7 +239,7 @@ class Replayer {
 
   void Measure() {
     std::vector<AttentionSamples> pooled(result_.runs.size());
-    if (progress_ != nullptr) progress_->Begin(attentions_.size());
+    if (progress_ != nullptr) progress_->Begin(snapshot_.kv_bytes());
     for (size_t i = 0; i < attentions_.size(); ++i) {
       std::vector<const LayerPlan*> plans;
       for (const ReplayRun& run : result_.runs) plans.push_back(&run.plans[i]);
@@ -242,7 +248,9 @@ class Replayer {
       for (size_t r = 0; r < of_layer.size(); ++r) {
         result_.runs[r].layers.push_back(std::move(of_layer[r]));
       }
-      if (progress_ != nullptr) progress_->Advance(1);
+      if (progress_ != nullptr) {
+        progress_->Advance(RowBytes(attentions_[i].kv()) * attentions_[i].kv().k.tokens());
+      }
     }
     for (size_t r = 0; r < pooled.size(); ++r) result_.runs[r].quality = pooled[r].Summarise();
   }
@@ -298,6 +306,15 @@ uint64_t ReplayRun::floor_dominated() const {
 double ReplayRun::ratio() const {
   if (steps.empty() || steps.back().kept == 0) return 1;
   return static_cast<double>(steps.back().full) / static_cast<double>(steps.back().kept);
+}
+
+double ReplayRun::mean_ratio() const {
+  double full = 0, kept = 0;
+  for (const StepBytes& step : steps) {
+    full += static_cast<double>(step.full);
+    kept += static_cast<double>(step.kept);
+  }
+  return kept == 0 ? 1 : full / kept;
 }
 
 uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request) {

@@ -53,6 +53,8 @@ struct ReplayRun {
   uint64_t floor_dominated() const;
   // Full over kept, all layers, at the last step.
   double ratio() const;
+  // The same over all steps together: what the quality figures, means over steps, go with.
+  double mean_ratio() const;
 };
 
 struct ReplayResult {

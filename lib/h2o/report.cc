@@ -169,6 +169,7 @@ Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
   json["kept_bytes"] = last.kept;
   json["allocated_bytes"] = last.allocated;
   json["ratio"] = run.ratio();
+  json["mean_ratio"] = run.mean_ratio();
   json["removed_fraction"] = 1 - 1 / run.ratio();
   json["engine_report"] = nullptr;
   if (run.mnn) {
@@ -193,7 +194,8 @@ std::string_view Name(WeightRule rule) { return rule == WeightRule::kSoftmax ? "
 Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request,
                 const ReplayResult& result, bool detail) {
   Json json = Json::object();
-  json["trace"] = {{"level", Name(trace.level)},
+  json["trace"] = {{"file", trace.path},
+                   {"level", Name(trace.level)},
                    {"format", trace.format},
                    {"engine", trace.engine},
                    {"model", trace.model},

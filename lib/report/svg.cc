@@ -52,13 +52,22 @@ Extent ExtentOf(const LineChart& chart, double ChartPoint::*axis) {
   return {low, high};
 }
 
+// Round in the unit of the labels: 64 KiB rather than 62.5.
+std::vector<double> YTicks(const LineChart& chart, double low, double high) {
+  double unit = 1;
+  while (chart.bytes && high >= 1024 * unit) unit *= 1024;
+  std::vector<double> ticks = RoundTicks(low / unit, high / unit, 5);
+  for (double& tick : ticks) tick *= unit;
+  return ticks;
+}
+
 // Labels at the right end, pushed apart so that they can be read.
 struct EndLabel {
   double y;
   size_t series;
 };
 
-std::vector<EndLabel> Spread(std::vector<EndLabel> labels, double top, double bottom) {
+std::vector<EndLabel> Spread(std::vector<EndLabel> labels, double bottom) {
   constexpr double kStep = kText + 1;
   std::sort(labels.begin(), labels.end(), [](const EndLabel& a, const EndLabel& b) {
     return a.y != b.y ? a.y < b.y : a.series < b.series;
@@ -72,7 +81,6 @@ std::vector<EndLabel> Spread(std::vector<EndLabel> labels, double top, double bo
       labels[i].y = std::min(labels[i].y, labels[i + 1].y - kStep);
     }
   }
-  static_cast<void>(top);
   return labels;
 }
 
@@ -123,7 +131,7 @@ void DrawEndLabels(const LineChart& chart, const Frame& frame, std::string& out)
     const auto last = std::find_if(points.rbegin(), points.rend(), IsDrawable);
     if (last != points.rend()) labels.push_back({frame.Y(last->y), i});
   }
-  for (const EndLabel& label : Spread(std::move(labels), frame.top, frame.bottom)) {
+  for (const EndLabel& label : Spread(std::move(labels), frame.bottom)) {
     out += fmt::format("<rect class=\"f{}\" x=\"{}\" y=\"{}\" width=\"8\" height=\"3\"/>\n",
                        label.series % kColours, Coordinate(frame.right + 5),
                        Coordinate(label.y - 1.5));
@@ -140,7 +148,7 @@ std::string Render(const LineChart& chart) {
   const double label_room = 20 + 6.2 * static_cast<double>(std::min<size_t>(longest, 22));
   const Extent x = ExtentOf(chart, &ChartPoint::x), y = ExtentOf(chart, &ChartPoint::y);
   const double y_low = chart.y_min.value_or(y.low), y_high = chart.y_max.value_or(y.high);
-  const std::vector<double> y_ticks = RoundTicks(y_low, y_high, 5);
+  const std::vector<double> y_ticks = YTicks(chart, y_low, y_high);
   const std::vector<double> x_ticks = RoundTicks(x.low, x.high, 5);
   const double step = y_ticks.size() > 1 ? y_ticks[1] - y_ticks[0] : 1;
   const double rows = 14.0 * static_cast<double>(chart.series.size());
@@ -152,7 +160,7 @@ std::string Render(const LineChart& chart) {
   frame.y_low = chart.y_min ? y_low : std::floor(y_low / step) * step;
   frame.y_high = chart.y_max ? y_high : std::ceil(y_high / step) * step;
   std::string out = Open(kWidth, frame.bottom + 36, chart.title);
-  DrawAxes(chart, frame, x_ticks, RoundTicks(frame.y_low, frame.y_high, 5), out);
+  DrawAxes(chart, frame, x_ticks, YTicks(chart, frame.y_low, frame.y_high), out);
   std::vector<size_t> order(chart.series.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_partition(order.begin(), order.end(),

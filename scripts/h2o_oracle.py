@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An independent replay of H2O eviction in numpy: the cross-check of `kvtool replay-h2o`.
+
+Written from the rules, not from the program: token by token, row by row, in double precision, one plain loop
+per rule. `make` draws a random snapshot and trace, `plan` prints what each rule keeps, in the shape of
+kvtool.h2o-plan/1's events, and `compare` reads a plan of kvtool's and says where it differs.
+
+  h2o_oracle.py make --seed 7 --out DIR [--layers 3 --heads 4 --kv-heads 2 --dim 16 --tokens 160 --prompt 64]
+  h2o_oracle.py compare DIR PLAN.json --engine exact|mnn|mnn-r6 --policy P [--scores exact|flash] [--NAME VALUE ...]
+"""
+import argparse
+import json
+import math
+import os
+import sys
+
+import numpy as np
+
+f32 = np.float32
+
+PARAMETERS = {
+    "layer_start": 2, "layer_end": -1, "block_tokens": 64, "sink": 32, "recent": 256, "target_ratio": 3.0,
+    "ema_alpha": 0.9, "update_interval": 16, "trigger_min": 512,
+}
+
+
+def make(args):
+    rng = np.random.default_rng(args.seed)
+    os.makedirs(args.out, exist_ok=True)
+    snapshot = {"positions": np.arange(args.tokens, dtype=np.int64)}
+    trace = {}
+    for layer in range(args.layers):
+        k = rng.standard_normal((args.tokens, args.kv_heads, args.dim))
+        # Some keys attract attention for a while, so that what is kept is not a matter of noise.
+        k += np.where(rng.random((args.tokens, 1, 1)) < 0.1, 1.5, 0) * rng.standard_normal((1, args.kv_heads, args.dim))
+        snapshot[f"k_{layer}"] = k.astype(np.float16)
+        snapshot[f"v_{layer}"] = rng.standard_normal(k.shape).astype(np.float16)
+        trace[f"q.{layer}"] = (1.5 * rng.standard_normal((args.tokens, args.heads, args.dim))).astype(f32)
+    np.savez(os.path.join(args.out, "snapshot.npz"), **snapshot)
+    np.savez(os.path.join(args.out, "trace.npz"), **trace)
+    probabilities = {f"a.{layer}": full_attention(snapshot, trace, layer) for layer in range(args.layers)}
+    np.savez(os.path.join(args.out, "probabilities.npz"), **{n: a.astype(f32) for n, a in probabilities.items()})
+    with open(os.path.join(args.out, "shape.json"), "w") as file:
+        json.dump({"layers": args.layers, "prompt": args.prompt, "tokens": args.tokens}, file)
+
+
+def scores_of(snapshot, trace, layer):
+    """Logits [head, query, key], not masked."""
+    q = trace[f"q.{layer}"].astype(np.float64)
+    k = snapshot[f"k_{layer}"].astype(np.float64)
+    k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
+    return np.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[2])
+
+
+def full_attention(snapshot, trace, layer):
+    s = scores_of(snapshot, trace, layer)
+    s = np.where(np.tril(np.ones(s.shape[1:], bool)), s, -np.inf)
+    return softmax(s)
+
+
+def softmax(s):
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return p / p.sum(axis=-1, keepdims=True)
+
+
+def flash(s):
+    """exp(s - running maximum over 64-key blocks), neither rescaled nor normalised."""
+    out = np.empty_like(s)
+    most = np.full(s.shape[:-1], -np.inf)
+    for begin in range(0, s.shape[-1], 64):
+        part = s[..., begin:begin + 64]
+        most = np.maximum(most, part.max(axis=-1))
+        out[..., begin:begin + 64] = np.exp(part - most[..., None])
+    return out
+
+
+def decide(p, n, block_scores, keep_floor):
+    """Kept blocks, or None when nothing is evicted."""
+    size = p["block_tokens"]
+    blocks = -(-n // size)
+    length = [min(n, (b + 1) * size) - b * size for b in range(blocks)]
+    keep = {t // size for t in range(0, min(n, p["sink"]), size)}
+    keep |= set(range(max(0, n - p["recent"]) // size, blocks))
+    floor = sum(length[b] for b in keep)
+    wanted = int(math.ceil(f32(f32(1) / f32(p["target_ratio"])) * f32(n)))
+    wanted = min(max(wanted, 1), n)
+    if floor >= wanted and not keep_floor:
+        return None
+    quantised = floor
+    target = max(wanted, floor)
+    if floor < target:
+        quantised = min(n, floor + -(-(target - floor) // size) * size)
+    kept = floor
+    for b in sorted((b for b in range(blocks) if b not in keep), key=lambda b: (-block_scores[b], b)):
+        if kept >= quantised:
+            break
+        keep.add(b)
+        kept += length[b]
+    return sorted(keep) if kept < n else None
+
+
+def in_range(p, layer, layers):
+    start = min(max(p["layer_start"], 0), layers - 1)
+    end = layers - 1 if p["layer_end"] < 0 else min(p["layer_end"], layers - 1)
+    return start <= layer <= end
+
+
+def ranges(positions):
+    out = []
+    for t in positions:
+        if out and out[-1][0] + out[-1][1] == t:
+            out[-1][1] += 1
+        else:
+            out.append([int(t), 1])
+    return out
+
+
+def event(token, layer, head, kept, before):
+    return {"token": token, "layer": layer, "kv_head": head, "kept": ranges(kept), "length_before": before}
+
+
+def schedule(p, layer, shape):
+    """(token, length, kept) of every eviction of a layer on the token clock."""
+    if not in_range(p, layer, shape["layers"]):
+        return []
+    out, length, clock, last = [], shape["prompt"], 0, 0
+    for token in range(shape["prompt"], shape["tokens"]):
+        length += 1
+        clock += 1
+        if length < p["trigger_min"] or clock - last < p["update_interval"]:
+            continue
+        last = clock
+        blocks = -(-length // p["block_tokens"])
+        kept = decide(p, length, [0.0] * blocks, False)
+        if kept is not None:
+            size = p["block_tokens"]
+            keep = sum(min(length, (b + 1) * size) - b * size for b in kept)
+            out.append((token, length, keep))
+            length = keep
+    return out
+
+
+def block_rule(p, shape, snapshot, trace, weights, per_head):
+    events = []
+    for layer in range(shape["layers"]):
+        plan = {token: (length, keep) for token, length, keep in schedule(p, layer, shape)}
+        s = scores_of(snapshot, trace, layer)
+        kv_heads = snapshot[f"k_{layer}"].shape[1]
+        units = kv_heads if per_head else 1
+        heads = np.split(np.arange(s.shape[0]), units)
+        cache = [list(range(shape["prompt"])) for _ in range(units)]
+        ema = [np.zeros(shape["prompt"]) for _ in range(units)]
+        for token in range(shape["prompt"], shape["tokens"]):
+            for unit in range(units):
+                cache[unit].append(token)
+                ema[unit] = np.append(ema[unit], 0.0)
+                mass = weights(s[heads[unit], token][:, cache[unit]]).mean(axis=0)
+                ema[unit] = p["ema_alpha"] * ema[unit] + (1 - p["ema_alpha"]) * mass
+            if token not in plan:
+                continue
+            for unit in range(units):
+                n, size = len(cache[unit]), p["block_tokens"]
+                sums = [ema[unit][b:b + size].sum() for b in range(0, n, size)]
+                kept = decide(p, n, sums, False)
+                index = [t for b in kept for t in range(b * size, min(n, (b + 1) * size))]
+                cache[unit] = [cache[unit][i] for i in index]
+                ema[unit] = ema[unit][index]
+                events.append(event(token, layer, unit if per_head else None, cache[unit], n))
+    return events
+
+
+def top(scores, keep, last):
+    n = len(scores)
+    order = sorted(range(n - last), key=lambda i: (-scores[i], i))[:keep - last]
+    return sorted(order) + list(range(n - last, n))
+
+
+def token_rule(p, shape, snapshot, trace, name):
+    """Rules that choose single tokens, on the schedule of the block rule."""
+    events = []
+    for layer in range(shape["layers"]):
+        s = scores_of(snapshot, trace, layer)
+        k = snapshot[f"k_{layer}"].astype(np.float64)
+        kv_heads = k.shape[1]
+        heads = np.split(np.arange(s.shape[0]), kv_heads)
+        full = full_attention(snapshot, trace, layer)
+        shared = name in ("tova", "window", "streaming")
+        cache = [[] for _ in range(kv_heads)]
+        heavy = [np.zeros(0) for _ in range(kv_heads)]
+        done = 0
+        for token, _, keep in schedule(p, layer, shape):
+            for t in range(done, token + 1):
+                for h in range(kv_heads):
+                    cache[h].append(t)
+                    heavy[h] = np.append(heavy[h], 0.0)
+                    heavy[h] += softmax(s[heads[h], t][:, cache[h]]).sum(axis=0)
+            done = token + 1
+            n = len(cache[0])
+            rows = np.stack([softmax(s[g, token][cache[h]]) for h in range(kv_heads) for g in heads[h]])
+            before = n
+            for h in range(kv_heads):
+                window = min(64, keep, n)
+                if name == "window":
+                    chosen = list(range(n - keep, n))
+                elif name == "streaming":
+                    sinks = min(4, keep)
+                    chosen = list(range(sinks)) + list(range(n - (keep - sinks), n))
+                elif name == "tova":
+                    chosen = top(rows.sum(axis=0), keep, 1)
+                elif name == "h2o":
+                    chosen = top(heavy[h], keep, keep - keep // 2)
+                elif name == "knorm":
+                    chosen = top(-np.linalg.norm(k[cache[h], h], axis=-1), keep, 0)
+                elif name == "keydiff":
+                    unit = k[cache[h], h] / np.linalg.norm(k[cache[h], h], axis=-1, keepdims=True)
+                    chosen = top(-(unit @ unit.sum(axis=0)), keep, 0)
+                elif name == "oracle-mass":
+                    future = full[heads[h], token + 1:].sum(axis=(0, 1))
+                    chosen = top(future[cache[h]], keep, 0)
+                elif name == "snapkv":
+                    sums = np.zeros(n)
+                    for g in heads[h]:
+                        for t in range(token + 1 - window, token + 1):
+                            seen = [i for i in range(n) if cache[h][i] <= t]
+                            sums[seen] += softmax(s[g, t][[cache[h][i] for i in seen]])
+                    front = np.pad(sums[:n - window], 2)
+                    pooled = np.array([front[i:i + 5].sum() / 5 for i in range(n - window)] + [0.0] * window)
+                    chosen = top(pooled, keep, window)
+                cache[h] = [cache[h][i] for i in chosen]
+                heavy[h] = heavy[h][chosen]
+            for h in range(1 if shared else kv_heads):
+                events.append(event(token, layer, None if shared else h, cache[h], before))
+    return events
+
+
+def mnn(p, shape, snapshot, trace, weights, r6):
+    """The engine: layer-call clock, float32 scores per block, plans applied at the next call."""
+    layers = shape["layers"]
+    cache = [list(range(shape["prompt"])) for _ in range(layers)]
+    scores = [np.zeros(0, f32) for _ in range(layers)]
+    pending = [None] * layers
+    s = [scores_of(snapshot, trace, layer) for layer in range(layers)]
+    alpha, size = f32(p["ema_alpha"]), p["block_tokens"]
+    calls = last = 0
+    events = []
+    for token in range(shape["prompt"], shape["tokens"]):
+        for layer in range(layers):
+            calls += 1
+            if pending[layer] is not None:
+                cache[layer] = [cache[layer][i] for i in pending[layer]]
+                pending[layer] = None
+            cache[layer].append(token)
+            if not in_range(p, layer, layers):
+                continue
+            n = len(cache[layer])
+            w = weights(s[layer][:, token][:, cache[layer]]).sum(axis=0)
+            acc = np.array([w[b:b + size].sum() for b in range(0, n, size)], f32)
+            slot = 0 if r6 else layer
+            old = np.zeros(len(acc), f32)
+            old[:min(len(acc), len(scores[slot]))] = scores[slot][:len(acc)]
+            scores[slot] = alpha * old + (f32(1) - alpha) * (acc / f32(s[layer].shape[0]))
+            if n < p["trigger_min"] or calls - last < p["update_interval"]:
+                continue
+            last = calls
+            kept = decide(p, n, scores[slot], r6)
+            if kept is None:
+                continue
+            scores[slot] = scores[slot][kept]
+            pending[layer] = [t for b in kept for t in range(b * size, min(n, (b + 1) * size))]
+            events.append(event(token, layer, None, [cache[layer][i] for i in pending[layer]], n))
+    return events
+
+
+def compare(args, p):
+    snapshot = dict(np.load(os.path.join(args.folder, "snapshot.npz")))
+    trace = dict(np.load(os.path.join(args.folder, "trace.npz")))
+    with open(os.path.join(args.folder, "shape.json")) as file:
+        shape = json.load(file)
+    with open(args.plan) as file:
+        theirs = json.load(file)["events"]
+    weights = flash if args.scores == "flash" else softmax
+    if args.engine != "exact":
+        ours = mnn(p, shape, snapshot, trace, weights, args.engine == "mnn-r6")
+    elif args.policy == "block":
+        ours = block_rule(p, shape, snapshot, trace, weights, args.granularity == "kv-head")
+    else:
+        ours = token_rule(p, shape, snapshot, trace, args.policy)
+    order = lambda e: (e["token"], e["layer"], -1 if e["kv_head"] is None else e["kv_head"])
+    ours.sort(key=order)
+    theirs.sort(key=order)
+    for a, b in zip(ours, theirs):
+        if a != b:
+            sys.exit(f"plans differ:\n  oracle {json.dumps(a)}\n  kvtool {json.dumps(b)}")
+    if len(ours) != len(theirs):
+        sys.exit(f"the oracle has {len(ours)} events, kvtool {len(theirs)}")
+    print(f"{args.engine} {args.policy}: {len(ours)} plans agree")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    maker = commands.add_parser("make")
+    maker.add_argument("--out", required=True)
+    for name, value in {"seed": 0, "layers": 3, "heads": 4, "kv-heads": 2, "dim": 16, "tokens": 160, "prompt": 64}.items():
+        maker.add_argument(f"--{name}", type=int, default=value)
+    checker = commands.add_parser("compare")
+    checker.add_argument("folder")
+    checker.add_argument("plan")
+    checker.add_argument("--engine", default="exact")
+    checker.add_argument("--policy", default="block")
+    checker.add_argument("--scores", default="exact")
+    checker.add_argument("--granularity", default="layer")
+    for name, value in PARAMETERS.items():
+        checker.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    args = parser.parse_args()
+    if args.command == "make":
+        make(args)
+    else:
+        compare(args, {name: getattr(args, name) for name in PARAMETERS})
+
+
+if __name__ == "__main__":
+    main()

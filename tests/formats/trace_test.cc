@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/trace/trace.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "formats/safetensors/safetensors.h"
+#include "lib/base/half.h"
+#include "lib/metrics/attention.h"
+#include "lib/snapshot/layout.h"
+#include "tests/support/temp_dir.h"
+
+namespace kv {
+namespace {
+
+// Tensors and metadata for a safetensors trace in memory.
+struct Written {
+  std::vector<std::unique_ptr<Bytes>> storage;
+  std::vector<TensorToWrite> tensors;
+  TensorMetadata metadata = {{"kvtool.trace", "1"}};
+
+  void Add(std::string name, DType dtype, std::vector<uint64_t> shape) {
+    TensorView view = ContiguousView(dtype, std::move(shape), nullptr);
+    storage.push_back(std::make_unique<Bytes>(view.bytes()));
+    view.data = storage.back()->data();
+    tensors.push_back(ToWrite(std::move(name), view));
+  }
+  std::string Write(const test::TempDir& folder, const std::string& name = "t.safetensors") const {
+    MemorySink sink;
+    WriteSafetensorsFile(tensors, metadata, sink);
+    return folder.WriteFile(name, sink.bytes()).string();
+  }
+};
+
+std::string Failure(const std::string& path, Finding expected) {
+  try {
+    OpenTrace(path, {});
+  } catch (const Error& error) {
+    CHECK(error.finding() == expected);
+    return error.what();
+  }
+  FAIL("opened " << path);
+  return {};
+}
+
+std::string WriteText(const test::TempDir& folder, std::string_view text) {
+  return folder.WriteFile("stream.jsonl", AsBytes(text)).string();
+}
+
+constexpr std::string_view kHeader =
+    R"({"kvtool.trace":"1","params":{"layers":2,"num_head":4,"head_dim":8,"prompt_tokens":6,"h2o_block_tokens":2}})"
+    "\n";
+
+const std::string kReal = std::string(KVTOOL_TESTDATA) + "/trace/";
+
+}  // namespace
+
+TEST_CASE("a safetensors trace says what it holds", "[trace]") {
+  const test::TempDir folder;
+  Written written;
+  written.Add("q.3", DType::kF16, {5, 4, 8});
+  written.Add("k.3", DType::kF16, {9, 2, 8});
+  written.Add("a.3", DType::kF32, {4, 5, 9});
+  written.Add("a.1", DType::kBF16, {4, 5, 3});
+  written.Add("tokens", DType::kI32, {9});
+  written.Add("positions", DType::kI32, {9});
+  written.metadata.insert({{"prompt_tokens", "6"},
+                           {"q_start", "4"},
+                           {"scale", "0.25"},
+                           {"softcap", "30"},
+                           {"window", "7"},
+                           {"engine", "some engine"}});
+  const AttentionTrace trace = OpenTrace(written.Write(folder), {});
+  CHECK(trace.format == "safetensors");
+  CHECK(trace.level == TraceLevel::kProbabilities);  // layer 1 has no queries
+  CHECK(trace.query_heads == 4);
+  CHECK(trace.kv_heads == 2);
+  CHECK(trace.head_dim == 8);
+  CHECK(trace.rows == 5);
+  CHECK(trace.q_start == 4);
+  CHECK(trace.end_position() == 9);
+  CHECK(trace.prompt_tokens == 6u);
+  CHECK(trace.scale == 0.25);
+  CHECK(trace.softcap == 30);
+  CHECK(trace.window == 7);
+  CHECK(trace.tokens.size() == 9);
+  CHECK(trace.notes.size() == 1);  // positions
+  REQUIRE(trace.layers.size() == 2);
+  CHECK(trace.Find(2) == nullptr);
+  CHECK(trace.Find(1)->probabilities[0].key_begin == 6);  // the last three positions
+  CHECK(trace.Find(3)->probabilities[0].key_begin == 0);
+}
+
+TEST_CASE("a folder of safetensors is one trace", "[trace]") {
+  const test::TempDir folder;
+  for (int layer = 0; layer < 2; ++layer) {
+    Written written;
+    written.Add("q." + std::to_string(layer), DType::kF16, {5, 4, 8});
+    written.Write(folder, "trace/part-" + std::to_string(layer) + ".safetensors");
+  }
+  CHECK(OpenTrace((folder / "trace").string(), {}).layers.size() == 2);
+}
+
+TEST_CASE("traces that contradict themselves are refused", "[trace]") {
+  const test::TempDir folder;
+  const auto failure = [&](const std::function<void(Written&)>& fill, Finding expected) {
+    Written written;
+    fill(written);
+    return Failure(written.Write(folder), expected);
+  };
+  CHECK(failure(
+            [](Written& w) {
+              w.Add("k.0", DType::kF16, {5, 2, 8});
+            },
+            Finding::kMissingRecord)
+            .find("no layer has queries") != std::string::npos);
+  CHECK(failure([](Written& w) { w.Add("weight", DType::kF16, {5}); }, Finding::kMissingRecord)
+            .find("q.{layer}") != std::string::npos);
+  failure(
+      [](Written& w) {
+        w.Add("q.0", DType::kF16, {5, 4, 8});
+        w.metadata.erase("kvtool.trace");
+      },
+      Finding::kMissingRecord);
+  failure(
+      [](Written& w) {
+        w.Add("q.0", DType::kF16, {5, 4, 8});
+        w.metadata["kvtool.trace"] = "2";
+      },
+      Finding::kUnsupportedVersion);
+  for (const auto& [key, value] : std::map<std::string, std::string>{
+           {"prompt_tokens", "-1"}, {"q_start", "9999999999"}, {"scale", "nan"}, {"window", "x"}}) {
+    INFO(key);
+    const std::string name = key, text = value;
+    failure(
+        [&](Written& w) {
+          w.Add("q.0", DType::kF16, {5, 4, 8});
+          w.metadata[name] = text;
+        },
+        Finding::kBadField);
+  }
+  CHECK(failure(
+            [](Written& w) {
+              w.Add("q.0", DType::kF16, {5, 4, 8});
+              w.Add("q.1", DType::kF16, {6, 4, 8});
+            },
+            Finding::kBadField)
+            .find("6 rows, expected 5") != std::string::npos);
+  failure([](Written& w) { w.Add("q.0", DType::kF16, {5, 32}); }, Finding::kBadField);
+  failure([](Written& w) { w.Add("q.0", DType::kI32, {5, 4, 8}); }, Finding::kUnsupportedDtype);
+  failure(
+      [](Written& w) {
+        w.Add("q.0", DType::kF16, {5, 4, 8});
+        w.Add("a.0", DType::kF16, {8, 5, 5});
+      },
+      Finding::kBadField);
+  CHECK(Failure((folder / "no" / "such").string(), Finding::kOpenFailed).find("npy set") !=
+        std::string::npos);
+}
+
+TEST_CASE("a stream of block scores is read call by call", "[trace]") {
+  const test::TempDir folder;
+  const std::string path =
+      WriteText(folder, std::string(kHeader) +
+                            "{\"step\":1,\"layer\":0,\"block_acc\":[1,2.5]}\n\n"
+                            "{\"step\":1,\"layer\":1,\"block_acc\":[]}\n");
+  const AttentionTrace trace = OpenTrace(path, {});
+  REQUIRE(trace.block_scores);
+  CHECK(trace.level == TraceLevel::kBlockScores);
+  CHECK(trace.prompt_tokens == 6u);
+  CHECK(trace.block_scores->kv_heads == 4);
+  CHECK(trace.block_scores->parameters == TraceParameters{{"h2o_block_tokens", 2.0}});
+  for (int pass = 0; pass < 2; ++pass) {  // every reader starts at the first call
+    const auto reader = trace.block_scores->open();
+    const auto first = reader->Next();
+    REQUIRE(first);
+    CHECK(first->line == 2);
+    CHECK(first->block_sums == std::vector<float>{1.0f, 2.5f});
+    const auto second = reader->Next();
+    REQUIRE(second);
+    CHECK(second->line == 4);
+    CHECK(second->layer == 1);
+    CHECK_FALSE(reader->Next());
+  }
+}
+
+TEST_CASE("broken streams are refused with their line", "[trace]") {
+  const test::TempDir folder;
+  const auto bad_header = [&](std::string_view text, Finding expected) {
+    return Failure(WriteText(folder, text), expected);
+  };
+  bad_header("{\"params\":{}}\n", Finding::kBadVersion);
+  bad_header("{\"kvtool.trace\":\"1\"}\n", Finding::kBadField);
+  bad_header("{\"kvtool.trace\":\"1\",\"params\":{\"layers\":0}}\n", Finding::kBadField);
+  bad_header("{\"kvtool.trace\":\"1\",\"params\":\n", Finding::kBadText);
+  for (const std::string_view line :
+       {"{\"step\":0,\"layer\":0,\"block_acc\":[]}", "{\"step\":1,\"layer\":-1,\"block_acc\":[]}",
+        "{\"step\":1,\"layer\":0}", "{\"step\":1,\"layer\":0,\"block_acc\":[\"x\"]}", "[1]",
+        "{\"step\":1"}) {
+    INFO(line);
+    const AttentionTrace trace =
+        OpenTrace(WriteText(folder, std::string(kHeader) + std::string(line)), {});
+    const auto reader = trace.block_scores->open();
+    try {
+      reader->Next();
+      FAIL("read");
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find("line 2") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("recomputed probabilities are the recorded ones of a real model", "[trace]") {
+  for (const auto& [stem, layer, heads] :
+       {std::tuple{"kjv3m", 0u, 2u}, {"kjv3m", 3u, 2u}, {"s260k", 2u, 4u}}) {
+    INFO(stem << " layer " << layer);
+    const AttentionTrace trace = OpenTrace(kReal + stem, {});
+    OpenOptions options;
+    options.geometry = GeometryOf(trace);
+    const Snapshot snapshot = OpenSnapshot(Source::Open(kReal + stem + ".seq0.bin"), options);
+    RequireMatch(trace, snapshot);
+    const TraceLayer& rows = *trace.Find(layer);
+    REQUIRE(rows.queries);
+    REQUIRE(rows.probabilities.size() == 1);
+    const uint64_t n = trace.rows, dim = trace.head_dim;
+    const std::vector<float> k = GatherFloats(snapshot.Find(layer)->k, 0, n, Order::kHeadTokenDim);
+    std::vector<int64_t> positions(n);
+    for (uint64_t i = 0; i < n; ++i) positions[i] = static_cast<int64_t>(i);
+    std::vector<float> q(n * dim), recorded(n);
+    std::vector<double> p(n * n);
+    double worst = 0;
+    for (uint32_t h = 0; h < trace.query_heads; ++h) {
+      ReadQueries(rows, h, 0, n, q.data());
+      const float* keys = &k[h / (trace.query_heads / heads) * n * dim];
+      AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
+                             {}, 0, n, p);
+      for (uint64_t row = 0; row < n; ++row) {
+        ReadProbabilityRow(rows, h, row, n, recorded.data());
+        for (uint64_t j = 0; j < n; ++j) {
+          worst = std::max(worst, std::abs(p[row * n + j] - static_cast<double>(recorded[j])));
+        }
+      }
+    }
+    CHECK(worst < 1e-3);
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/h2o/replay.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "lib/h2o/compact.h"
+#include "lib/h2o/report.h"
+#include "tests/support/attention_case.h"
+#include "tests/support/targets.h"
+
+namespace kv::h2o {
+namespace {
+
+using test::AttentionCase;
+using test::MakeAttentionCase;
+
+ReplayRequest SmallRequest() {
+  ReplayRequest request;
+  request.config.block_tokens = 8;
+  request.config.sink_tokens = 6;
+  request.config.recent_tokens = 20;
+  request.config.trigger_min_tokens = 70;
+  request.config.layer_start = 1;
+  request.targets = {2.0f};
+  request.prompt_tokens = 64;
+  return request;
+}
+
+ReplayResult RunOn(const AttentionCase& made, const ReplayRequest& request, int threads = 1) {
+  ThreadPool pool(threads);
+  return Replay(made.snapshot, made.trace, request, pool);
+}
+
+std::string Text(const AttentionCase& made, const ReplayRequest& request, int threads) {
+  const ReplayResult result = RunOn(made, request, threads);
+  return ReportJson(made.snapshot, made.trace, request, result, true).dump() +
+         PlanEvents(result.runs.front()).dump();
+}
+
+// Replaces a layer's queries by the probabilities they give.
+void RecordProbabilities(AttentionCase& made) {
+  for (TraceLayer& rows : made.trace.layers) {
+    const LayerKv& layer = *made.snapshot.Find(rows.layer);
+    const uint64_t n = made.trace.rows, heads = made.trace.query_heads, dim = layer.k.head_dim;
+    const std::vector<float> k = GatherFloats(layer.k, 0, n, Order::kHeadTokenDim);
+    std::byte* out = made.Keep(heads * n * n * 4);
+    std::vector<float> q(n * dim);
+    std::vector<double> p(n * n);
+    std::vector<int64_t> positions(n);
+    for (uint64_t i = 0; i < n; ++i) positions[i] = static_cast<int64_t>(i);
+    for (uint32_t h = 0; h < heads; ++h) {
+      ReadQueries(rows, h, 0, n, q.data());
+      const float* keys = &k[h / (heads / layer.k.heads) * n * dim];
+      AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
+                             {}, 0, n, p);
+      for (size_t i = 0; i < p.size(); ++i) {
+        StoreLE(out + 4 * (h * n * n + i), static_cast<float>(p[i]));
+      }
+    }
+    rows.queries.reset();
+    rows.probabilities = {{0, 0, ContiguousView(DType::kF32, {heads, n, n}, out)}};
+  }
+  made.trace.level = TraceLevel::kProbabilities;
+}
+
+std::vector<std::string> AllPolicies() {
+  std::vector<std::string> names;
+  for (const PolicyInfo& policy : Policies()) names.emplace_back(policy.name);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("replays are the same for every SIMD target and number of threads", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 1);
+  ReplayRequest request = SmallRequest();
+  request.policies = AllPolicies();
+  request.targets = {1.5f, 3.0f};
+  for (const Engine engine : {Engine::kExact, Engine::kMnn, Engine::kMnnR6}) {
+    request.engine = engine;
+    request.config.layer_start = engine == Engine::kMnnR6 ? 0 : 1;
+    const std::string expected = Text(*made, request, 1);
+    CHECK(Text(*made, request, 4) == expected);
+    test::ForEachTarget([&](const std::string& target) {
+      INFO(target);
+      CHECK(Text(*made, request, 2) == expected);
+    });
+  }
+}
+
+TEST_CASE("every policy keeps the same number of tokens, and none beats the oracle", "[h2o]") {
+  for (const uint32_t seed : {1u, 2u, 3u}) {
+    const auto made = MakeAttentionCase({}, seed);
+    ReplayRequest request = SmallRequest();
+    request.policies = AllPolicies();
+    request.config.update_interval = 60;  // one eviction: the oracle's choice is the best there is
+    const ReplayResult result = RunOn(*made, request);
+    const ReplayRun* oracle = nullptr;
+    for (const ReplayRun& run : result.runs) {
+      if (run.policy == "oracle-mass") oracle = &run;
+    }
+    REQUIRE(oracle != nullptr);
+    for (const ReplayRun& run : result.runs) {
+      INFO(run.policy << " seed " << seed);
+      if (run.policy == "full") continue;
+      if (run.policy != "pyramid") CHECK(run.steps.back().kept == oracle->steps.back().kept);
+      CHECK(run.quality->mass.mean <= oracle->quality->mass.mean + 1e-9);
+      for (const LayerPlan& plan : run.plans) {
+        for (const KeepEvent& event : plan.events) {
+          for (const KeepPlan& kept : event.kept) {
+            CHECK(IsApplicable(kept, event.eviction.token + 1));
+            CHECK(KeptTokens(kept) == event.eviction.kept);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 4);
+  ReplayRequest request = SmallRequest();
+  request.policies = {"full", "random"};
+  const ReplayResult result = RunOn(*made, request);
+  const AttentionSummary& full = *result.runs[0].quality;
+  CHECK(full.mass.min == 1.0);
+  CHECK(full.output_error.max == 0.0);
+  CHECK(full.kl.max == 0.0);
+  CHECK(full.top_k[0].min == 1.0);
+  CHECK(full.evicting_rows == 0);
+  const AttentionSummary& random = *result.runs[1].quality;
+  CHECK(random.evicting_rows > 0);
+  CHECK(random.kl.max == Approx(-std::log(random.mass.min)).epsilon(1e-9));
+  CHECK(random.mass.min < 0.9);
+  // Layer 0 is out of range and untouched.
+  CHECK(result.runs[1].layers[0].summary.mass.min == 1.0);
+}
+
+TEST_CASE("probabilities give the plans and figures of the queries they came from", "[h2o]") {
+  const auto queries = MakeAttentionCase({}, 5);
+  const auto probabilities = MakeAttentionCase({}, 5);
+  RecordProbabilities(*probabilities);
+  ReplayRequest request = SmallRequest();
+  request.policies = AllPolicies();
+  for (const WeightRule weights : {WeightRule::kSoftmax, WeightRule::kFlashLocal}) {
+    request.weights = weights;
+    const ReplayResult a = RunOn(*queries, request), b = RunOn(*probabilities, request);
+    for (size_t i = 0; i < a.runs.size(); ++i) {
+      INFO(a.runs[i].policy);
+      CHECK(PlanEvents(a.runs[i]) == PlanEvents(b.runs[i]));
+      CHECK(a.runs[i].quality->mass.mean == Approx(b.runs[i].quality->mass.mean).epsilon(1e-5));
+      CHECK(a.runs[i].quality->output_error.mean ==
+            Approx(b.runs[i].quality->output_error.mean).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("the compacted snapshot holds the kept rows, and a wrong one is noticed", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 6);
+  ReplayRequest request = SmallRequest();
+  for (const Granularity granularity : {Granularity::kLayer, Granularity::kKvHead}) {
+    request.granularity = granularity;
+    const ReplayResult result = RunOn(*made, request);
+    const ReplayRun& run = result.runs.front();
+    Snapshot compacted = Compacted(made->snapshot, run);
+    CHECK(CheckRows(made->snapshot, run, compacted) > 0);
+    CHECK(compacted.kv_bytes() < made->snapshot.kv_bytes());
+    CHECK(compacted.layers[0].k.tokens() == 160);
+    // The V rows of another place, as the engine's R6 moved them.
+    std::swap(*compacted.layers[1].v, *compacted.layers[2].v);
+    try {
+      CheckRows(made->snapshot, run, compacted);
+      FAIL("swapped V passed");
+    } catch (const Error& error) {
+      CHECK(error.finding() == Finding::kContentDiffers);
+    }
+  }
+}
+
+TEST_CASE("a missing layer changes nothing of the others in the mnn engine", "[h2o]") {
+  const auto whole = MakeAttentionCase({}, 7);
+  auto part = MakeAttentionCase({}, 7);
+  part->trace.layers.erase(part->trace.layers.begin() + 1);
+  ReplayRequest request = SmallRequest();
+  request.engine = Engine::kMnn;
+  const ReplayResult a = RunOn(*whole, request), b = RunOn(*part, request);
+  CHECK(b.missing_layers == std::vector<uint32_t>{1});
+  CHECK(a.runs[0].steps.back().kept == b.runs[0].steps.back().kept);
+  REQUIRE(b.runs[0].plans.size() == 2);
+  CHECK(a.runs[0].plans[2].events.size() == b.runs[0].plans[1].events.size());
+  for (size_t i = 0; i < b.runs[0].plans[1].events.size(); ++i) {
+    CHECK(a.runs[0].plans[2].events[i].kept == b.runs[0].plans[1].events[i].kept);
+  }
+  request.engine = Engine::kMnnR6;
+  CHECK_THROWS_AS(RunOn(*part, request), Error);  // one score vector needs every layer
+}
+
+TEST_CASE("a run in which nothing happens names the parameter", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 8);
+  const auto why = [&](const std::function<void(ReplayRequest&)>& change) {
+    ReplayRequest request = SmallRequest();
+    request.measure_quality = false;
+    change(request);
+    const ReplayResult result = RunOn(*made, request);
+    return WhyNothing(result, result.runs.front());
+  };
+  CHECK(why([](ReplayRequest&) {}).empty());
+  CHECK(why([](ReplayRequest& r) {
+          r.config.trigger_min_tokens = 512;
+        }).find("h2o_trigger_min_tokens 512") != std::string::npos);
+  CHECK(why([](ReplayRequest& r) {
+          r.config.update_interval = 1000;
+        }).find("h2o_update_interval 1000") != std::string::npos);
+  CHECK(why([](ReplayRequest& r) { r.config.recent_tokens = 140; }).find("h2o_recent_tokens 140") !=
+        std::string::npos);
+  CHECK(why([](ReplayRequest& r) {
+          r.config.layer_start = 2;
+          r.config.layer_end = 1;
+        }).find("h2o_layer_start") != std::string::npos);
+}
+
+TEST_CASE("the trace is refused by name where the snapshot differs", "[h2o]") {
+  const auto finding = [](const std::function<void(AttentionCase&)>& change) -> std::string {
+    auto made = MakeAttentionCase({}, 9);
+    change(*made);
+    try {
+      RequireMatch(made->trace, made->snapshot);
+    } catch (const Error& error) {
+      CHECK(error.finding() == Finding::kTraceMismatch);
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(finding([](AttentionCase&) {}).empty());
+  CHECK(finding([](AttentionCase& c) { c.snapshot.layers.pop_back(); }).find("layer 2") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.kv_heads = 4; }).find("4 kv heads") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.query_heads = 3; }).find("no multiple") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.head_dim = 8; }).find("head dim 8") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.rows = 161; }).find("position 161") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          c.trace.tokens = {1, 2, 3};
+          c.snapshot.tokens = {1, 5, 3};
+        }).find("token 1 is 2") != std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          c.snapshot.cell_groups.push_back({"", 1, {{0, 0, {}}, {2, 0, {}}}});
+        }).find("position 2") != std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          // Values of one layer as another's keys.
+          const std::byte* other = c.snapshot.layers[1].k.pieces[0].data;
+          c.trace.layers[0].keys = ContiguousView(DType::kF16, {160, 2, 16}, other);
+        }).find("layer 0") != std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          const std::byte* same = c.snapshot.layers[0].k.pieces[0].data;
+          c.trace.layers[0].keys = ContiguousView(DType::kF16, {160, 2, 16}, same);
+        }).empty());
+}
+
+TEST_CASE("budgets of a pyramid fall from layer to layer and add up", "[h2o]") {
+  const auto made = MakeAttentionCase({6, 4, 2, 16, 420}, 10);
+  ReplayRequest request = SmallRequest();
+  request.config.layer_start = 0;
+  request.config.trigger_min_tokens = 400;
+  request.config.update_interval = 30;
+  request.prompt_tokens = 380;
+  request.policies = {"pyramid", "snapkv"};
+  request.measure_quality = false;
+  const ReplayResult result = RunOn(*made, request);
+  uint64_t previous = UINT64_MAX, sum = 0, common = 0;
+  for (const LayerPlan& plan : result.runs[0].plans) {
+    REQUIRE(plan.events.size() == 1);
+    CHECK(plan.events[0].eviction.kept <= previous);
+    previous = plan.events[0].eviction.kept;
+    sum += previous;
+  }
+  for (const LayerPlan& plan : result.runs[1].plans) common += plan.events[0].eviction.kept;
+  CHECK(previous < result.runs[0].plans[0].events[0].eviction.kept);
+  CHECK(std::abs(static_cast<double>(sum) - static_cast<double>(common)) <= 6);
+}
+
+}  // namespace kv::h2o

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "lib/base/half.h"
+#include "lib/snapshot/attention_trace.h"
+#include "lib/snapshot/layout.h"
+
+namespace kv::test {
+
+// A random snapshot (f16) and the trace of random queries over it, kept in memory. Seeded.
+struct AttentionCase {
+  Snapshot snapshot;
+  AttentionTrace trace;
+  std::vector<std::unique_ptr<Bytes>> storage;
+
+  std::byte* Keep(size_t bytes) {
+    storage.push_back(std::make_unique<Bytes>(bytes));
+    return storage.back()->data();
+  }
+};
+
+struct CaseShape {
+  uint32_t layers = 3, query_heads = 4, kv_heads = 2, dim = 16;
+  uint64_t tokens = 160;
+};
+
+inline std::unique_ptr<AttentionCase> MakeAttentionCase(const CaseShape& shape, uint32_t seed) {
+  auto made = std::make_unique<AttentionCase>();
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  made->snapshot.source.path = "snapshot";
+  made->trace.path = "trace";
+  made->trace.query_heads = shape.query_heads;
+  made->trace.head_dim = shape.dim;
+  made->trace.rows = shape.tokens;
+  for (uint32_t l = 0; l < shape.layers; ++l) {
+    LayerKv layer;
+    layer.index = l;
+    const size_t values = shape.tokens * shape.kv_heads * shape.dim;
+    KvTensor tensors[2];
+    for (KvTensor& tensor : tensors) {
+      std::byte* bytes = made->Keep(values * 2);
+      for (size_t i = 0; i < values; ++i) StoreLE(bytes + 2 * i, F32ToF16(normal(random)));
+      tensor = ContiguousTensor(bytes, DType::kF16, shape.tokens, shape.kv_heads, shape.dim,
+                                Order::kTokenHeadDim);
+    }
+    layer.k = tensors[0];
+    layer.v = tensors[1];
+    made->snapshot.layers.push_back(layer);
+    const size_t queries = shape.tokens * shape.query_heads * shape.dim;
+    std::byte* q = made->Keep(queries * 4);
+    for (size_t i = 0; i < queries; ++i) StoreLE(q + 4 * i, 1.5f * normal(random));
+    TraceLayer rows;
+    rows.layer = l;
+    rows.queries = ContiguousView(DType::kF32, {shape.tokens, shape.query_heads, shape.dim}, q);
+    made->trace.layers.push_back(rows);
+  }
+  return made;
+}
+
+}  // namespace kv::test
