@@ -102,6 +102,9 @@ Snapshot MakeSnapshot(Source source, const Spec& open_spec, std::optional<uint64
     layer.k = MakeTensor(spec, axes, at);
     if (axes['2'].size == 2) layer.v = MakeTensor(spec, axes, at + axes['2'].stride);
   }
+  // Interleaved axes and other batch rows are elements too.
+  snapshot.stored.push_back(
+      {.data = bytes.data(), .bytes = bytes.size(), .dtype = spec.dtype, .of_layer = false});
   snapshot.source = std::move(source);
   return snapshot;
 }

@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 #include "lib/base/error.h"
 
@@ -57,13 +59,17 @@ int Spool(int from, const std::string& name) {
 // Temporary names that a signal handler must remove: a fixed table of heap strings.
 std::array<std::atomic<const char*>, 64> temporaries;
 
-const char* RememberTemporary(const std::string& name) {
-  char* copy = ::strdup(name.c_str());
+void RememberTemporary(const std::string& name) {
+  // A signal may come while a name is being forgotten, so names are never freed.
+  static std::mutex mutex;
+  static auto* const names = new std::set<std::string>;
+  std::unique_lock lock(mutex);
+  const char* copy = names->insert(name).first->c_str();
+  lock.unlock();
   for (auto& slot : temporaries) {
     const char* expected = nullptr;
-    if (slot.compare_exchange_strong(expected, copy)) return copy;
-  }
-  return copy;  // table full: only the signal path loses this name
+    if (slot.compare_exchange_strong(expected, copy)) return;
+  }  // table full: only the signal path loses this name
 }
 
 void ForgetTemporary(const std::string& name) {

@@ -75,6 +75,83 @@ Order OrderOf(const KvTensor& tensor, const StridedPiece& piece) {
   return Order::kStorage;
 }
 
+size_t IndexOf(const Snapshot& snapshot, const SourceFile& file) {
+  return static_cast<size_t>(&file - snapshot.source.files.data());
+}
+
+bool IsBefore(const Region& a, const Region& b) {
+  return a.file != b.file ? a.file < b.file : a.offset < b.offset;
+}
+
+void AddPieces(const Snapshot& snapshot, const FileIndex& files, const LayerKv& layer,
+               const KvTensor& tensor, bool is_value, std::vector<Region>& regions) {
+  uint64_t token_begin = 0;
+  for (const StridedPiece& piece : tensor.pieces) {
+    const Order order = OrderOf(tensor, piece);
+    const SourceFile* file = files.Find(piece.data);
+    if (order != Order::kStorage && file != nullptr && piece.tokens > 0) {
+      regions.push_back({.file = IndexOf(snapshot, *file),
+                         .offset = file->data->OffsetOf(piece.data),
+                         .size = piece.tokens * tensor.row_bytes(),
+                         .layer = layer.index,
+                         .is_value = is_value,
+                         .dtype = tensor.dtype,
+                         .order = order,
+                         .token_begin = token_begin,
+                         .tokens = piece.tokens,
+                         .heads = tensor.heads,
+                         .head_dim = tensor.head_dim,
+                         .heads_known = tensor.heads_known});
+    }
+    token_begin += piece.tokens;
+  }
+}
+
+// What of the stored ranges lies between the regions so far, which are sorted.
+void AddStored(const Snapshot& snapshot, const FileIndex& files, std::vector<Region>& regions) {
+  std::vector<Region> between;
+  for (const StoredRange& stored : snapshot.stored) {
+    const SourceFile* file = files.Find(stored.data);
+    if (file == nullptr) continue;
+    Region region{.file = IndexOf(snapshot, *file),
+                  .offset = file->data->OffsetOf(stored.data),
+                  .of_layer = stored.of_layer,
+                  .layer = stored.layer,
+                  .is_value = stored.is_value,
+                  .dtype = stored.dtype,
+                  .order = Order::kStorage};
+    const uint64_t end = region.offset + stored.bytes;
+    auto next = std::lower_bound(regions.begin(), regions.end(), region, IsBefore);
+    if (next != regions.begin() && std::prev(next)->file == region.file) --next;
+    const auto add_until = [&](uint64_t limit) {
+      // Elements count from the start of the range; regions of another grid leave bytes over.
+      region.size = limit > region.offset ? limit - region.offset : 0;
+      if (region.size > 0 && region.size % Info(region.dtype).block_bytes == 0) {
+        between.push_back(region);
+      }
+    };
+    for (; next != regions.end() && next->file == region.file && next->offset < end; ++next) {
+      add_until(next->offset);
+      region.offset = std::max(region.offset, next->offset + next->size);
+    }
+    add_until(end);
+  }
+  regions.insert(regions.end(), between.begin(), between.end());
+}
+
+void ExpectDisjoint(const Snapshot& snapshot, const std::vector<Region>& regions) {
+  for (size_t i = 1; i < regions.size(); ++i) {
+    const Region& a = regions[i - 1];
+    const Region& b = regions[i];
+    if (a.file == b.file && a.offset + a.size > b.offset) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("layers {} and {} share bytes", a.layer, b.layer))
+          .At(b.offset)
+          .File(snapshot.source.path);
+    }
+  }
+}
+
 }  // namespace
 
 std::string_view Name(Order order) {
@@ -151,47 +228,18 @@ void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_
 }
 
 std::vector<Region> RegionsOf(const Snapshot& snapshot) {
-  std::vector<Region> regions;
   const FileIndex files(snapshot.source);
-  const auto add = [&](const LayerKv& layer, const KvTensor& tensor, bool is_value) {
-    uint64_t token_begin = 0;
-    for (const StridedPiece& piece : tensor.pieces) {
-      const Order order = OrderOf(tensor, piece);
-      const SourceFile* file = files.Find(piece.data);
-      if (order != Order::kStorage && file != nullptr && piece.tokens > 0) {
-        regions.push_back({.file = static_cast<size_t>(file - snapshot.source.files.data()),
-                           .offset = file->data->OffsetOf(piece.data),
-                           .size = piece.tokens * tensor.row_bytes(),
-                           .layer = layer.index,
-                           .is_value = is_value,
-                           .dtype = tensor.dtype,
-                           .order = order,
-                           .token_begin = token_begin,
-                           .tokens = piece.tokens,
-                           .heads = tensor.heads,
-                           .head_dim = tensor.head_dim,
-                           .heads_known = tensor.heads_known});
-      }
-      token_begin += piece.tokens;
-    }
-  };
+  std::vector<Region> regions;
   for (const LayerKv& layer : snapshot.layers) {
-    add(layer, layer.k, false);
-    if (layer.v) add(layer, *layer.v, true);
+    AddPieces(snapshot, files, layer, layer.k, false, regions);
+    if (layer.v) AddPieces(snapshot, files, layer, *layer.v, true, regions);
   }
-  std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) {
-    return a.file != b.file ? a.file < b.file : a.offset < b.offset;
-  });
-  for (size_t i = 1; i < regions.size(); ++i) {
-    const Region& a = regions[i - 1];
-    const Region& b = regions[i];
-    if (a.file == b.file && a.offset + a.size > b.offset) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("layers {} and {} share bytes", a.layer, b.layer))
-          .At(b.offset)
-          .File(snapshot.source.path);
-    }
-  }
+  std::sort(regions.begin(), regions.end(), IsBefore);
+  ExpectDisjoint(snapshot, regions);
+  if (snapshot.stored.empty()) return regions;
+  AddStored(snapshot, files, regions);
+  std::sort(regions.begin(), regions.end(), IsBefore);
+  ExpectDisjoint(snapshot, regions);
   return regions;
 }
 

@@ -36,23 +36,24 @@ std::vector<float> GatherFloats(const KvTensor& tensor, uint64_t token_begin, ui
 void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_order,
              uint64_t tokens, uint64_t heads, uint64_t units, uint32_t unit_bytes);
 
-// A range of one source file that holds nothing but the values of one tensor piece, in a known
-// order.
+// A range of one source file that holds nothing but the values of one tensor piece in a known
+// order, or, with Order::kStorage, elements of one type whose places in tensors it does not say.
 struct Region {
   size_t file = 0;  // index into Source::files
   uint64_t offset = 0, size = 0;
+  bool of_layer = true;  // false: kStorage of unknown or several layers
   uint32_t layer = 0;
   bool is_value = false;
   DType dtype = DType::kF16;
   Order order = Order::kTokenHeadDim;
+  // Not for kStorage.
   uint64_t token_begin = 0, tokens = 0;  // in the tensor
   uint32_t heads = 0, head_dim = 0;      // of the tensor; see KvTensor::heads_known
   bool heads_known = true;
 };
 
-// The regions of a snapshot, sorted by file and offset. Pieces that do not tile a range of a source
-// file exactly (packed tiles with padding, spooled members) have none. Overlaps throw
-// kInconsistent.
+// The regions of a snapshot, sorted by file and offset: pieces that tile a range of a source file
+// exactly, and of the stored ranges whatever lies between them. Overlaps throw kInconsistent.
 std::vector<Region> RegionsOf(const Snapshot& snapshot);
 
 }  // namespace kv

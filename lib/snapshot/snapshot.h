@@ -62,6 +62,17 @@ struct LayerKv {
   std::optional<KvTensor> v = {};  // absent in latent-attention caches
 };
 
+// Bytes of a source file that are elements of one type in an order that no pieces tile: packed
+// tiles with their padding, interleaved layers. What pieces do tile may be part of it.
+struct StoredRange {
+  const std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  DType dtype = DType::kF16;
+  bool of_layer = true;  // all of one layer's K or V
+  uint32_t layer = 0;
+  bool is_value = false;
+};
+
 // One row of the cache, where the file records it.
 struct Cell {
   int64_t position = 0;
@@ -97,6 +108,7 @@ struct Snapshot {
   std::string model;           // architecture or model name, if known
   uint64_t unpacked_bytes = 0;  // of what an archive restores; 0 where the source is no archive
   std::vector<LayerKv> layers;
+  std::vector<StoredRange> stored;
   std::vector<CellGroup> cell_groups;  // empty when the file has no cell records
   std::vector<int32_t> tokens;         // token ids stored in the file, if any
   KeyRotation key_rotation = KeyRotation::kUnknown;
