@@ -8,6 +8,7 @@
 #include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
 #include "lib/snapshot/layout.h"
+#include "lib/snapshot/residency.h"
 
 namespace kv::mnn {
 namespace {
@@ -41,13 +42,17 @@ void CheckLayer(const LayerKv& layer) {
   if (k.tokens() == 0) throw fail(Finding::kUnsupportedLayout, "has no tokens");
 }
 
-void WriteRows(const KvTensor& tensor, const std::filesystem::path& path) {
+void WriteRows(const Snapshot& snapshot, const KvTensor& tensor,
+               const std::filesystem::path& path) {
   AtomicFile file(path, Overwrite::kRefuse);
   const uint64_t row = tensor.row_bytes(), tokens = tensor.tokens();
   const uint64_t step = std::max<uint64_t>(1, kStepBytes / row);
   for (uint64_t begin = 0; begin < tokens; begin += step) {
-    file.Write(Gather(tensor, begin, std::min(step, tokens - begin), Order::kTokenHeadDim));
+    const uint64_t count = std::min(step, tokens - begin);
+    file.Write(Gather(tensor, begin, count, Order::kTokenHeadDim));
+    DropTokens(snapshot, tensor, begin, count);
   }
+  DropTensor(snapshot, tensor);
   file.Commit();
 }
 
@@ -80,8 +85,8 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite over
     meta.v_file = fmt::format("v_t0_{}.bin", meta.tokens);
     const auto where = folder.working_path() / fmt::format("layer_{}", layer.index);
     std::filesystem::create_directory(where);
-    WriteRows(layer.k, where / meta.k_file);
-    WriteRows(*layer.v, where / meta.v_file);
+    WriteRows(snapshot, layer.k, where / meta.k_file);
+    WriteRows(snapshot, *layer.v, where / meta.v_file);
     AtomicFile text(where / fmt::format("meta_t0_{}.json", meta.tokens), Overwrite::kRefuse);
     text.Write(AsBytes(LogicalMetaText(meta)));
     text.Commit();

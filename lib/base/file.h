@@ -69,18 +69,10 @@ struct Source {
 
   uint64_t total_bytes() const;
   const SourceFile* Find(std::string_view name) const;
-  // The file whose bytes hold `p`, or null. FileIndex answers many such questions.
+  // The file whose bytes hold `p`, or null. Logarithmic for what Open opened.
   const SourceFile* FileOf(const std::byte* p) const;
-};
 
-// Finds the file of a source whose bytes hold an address. The source must outlive it unchanged.
-class FileIndex {
- public:
-  explicit FileIndex(const Source& source);
-  const SourceFile* Find(const std::byte* p) const;  // or null
-
- private:
-  std::vector<const SourceFile*> files_;  // by address
+  std::vector<uint32_t> by_address;  // places in `files`, sorted by where their bytes lie
 };
 
 // Where bytes go, in order.

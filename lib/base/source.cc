@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -73,6 +74,7 @@ Source Source::Open(const fs::path& path) {
   std::error_code ignored;
   if (path == "-" || !fs::is_directory(path, ignored)) {
     source.files.push_back({path.filename().string(), FileSource::Open(path)});
+    source.by_address = {0};
     return source;
   }
   source.is_folder = true;
@@ -100,6 +102,14 @@ Source Source::Open(const fs::path& path) {
   if (spool) spool->Finish(source.files);
   std::sort(source.files.begin(), source.files.end(),
             [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
+  source.by_address.resize(source.files.size());
+  std::iota(source.by_address.begin(), source.by_address.end(), 0);
+  const auto place = [&](uint32_t i) {
+    const ByteSpan bytes = source.files[i].data->bytes();
+    return std::pair(bytes.data(), bytes.size());  // empty ones before their neighbour
+  };
+  std::sort(source.by_address.begin(), source.by_address.end(),
+            [&](uint32_t a, uint32_t b) { return place(a) < place(b); });
   return source;
 }
 
@@ -117,29 +127,18 @@ const SourceFile* Source::Find(std::string_view name) const {
 }
 
 const SourceFile* Source::FileOf(const std::byte* p) const {
-  for (const SourceFile& file : files) {
-    if (file.data->Contains(p)) return &file;
+  if (by_address.size() != files.size()) {  // put together by hand
+    for (const SourceFile& file : files) {
+      if (file.data->Contains(p)) return &file;
+    }
+    return nullptr;
   }
-  return nullptr;
-}
-
-FileIndex::FileIndex(const Source& source) {
-  files_.reserve(source.files.size());
-  for (const SourceFile& file : source.files) {
-    if (file.data->size() > 0) files_.push_back(&file);
-  }
-  std::sort(files_.begin(), files_.end(), [](const SourceFile* a, const SourceFile* b) {
-    return a->data->bytes().data() < b->data->bytes().data();
-  });
-}
-
-const SourceFile* FileIndex::Find(const std::byte* p) const {
   const auto after = std::upper_bound(
-      files_.begin(), files_.end(), p,
-      [](const std::byte* q, const SourceFile* f) { return q < f->data->bytes().data(); });
-  if (after == files_.begin()) return nullptr;
-  const SourceFile* file = *(after - 1);
-  return file->data->Contains(p) ? file : nullptr;
+      by_address.begin(), by_address.end(), p,
+      [&](const std::byte* q, uint32_t place) { return q < files[place].data->bytes().data(); });
+  if (after == by_address.begin()) return nullptr;
+  const SourceFile& file = files[*(after - 1)];
+  return file.data->Contains(p) ? &file : nullptr;
 }
 
 }  // namespace kv

@@ -76,9 +76,8 @@ TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor) {
     stats.values += values.size();
     stats.bytes += raw.size();
   }
-  const FileIndex files(snapshot.source);
   for (const StridedPiece& piece : tensor.pieces) {
-    if (const SourceFile* file = files.Find(piece.data)) {
+    if (const SourceFile* file = snapshot.source.FileOf(piece.data)) {
       file->data->Drop(file->data->OffsetOf(piece.data), piece.tokens * tensor.row_bytes());
     }
   }

@@ -83,12 +83,12 @@ bool IsBefore(const Region& a, const Region& b) {
   return a.file != b.file ? a.file < b.file : a.offset < b.offset;
 }
 
-void AddPieces(const Snapshot& snapshot, const FileIndex& files, const LayerKv& layer,
-               const KvTensor& tensor, bool is_value, std::vector<Region>& regions) {
+void AddPieces(const Snapshot& snapshot, const LayerKv& layer, const KvTensor& tensor,
+               bool is_value, std::vector<Region>& regions) {
   uint64_t token_begin = 0;
   for (const StridedPiece& piece : tensor.pieces) {
     const Order order = OrderOf(tensor, piece);
-    const SourceFile* file = files.Find(piece.data);
+    const SourceFile* file = snapshot.source.FileOf(piece.data);
     if (order != Order::kStorage && file != nullptr && piece.tokens > 0) {
       regions.push_back({.file = IndexOf(snapshot, *file),
                          .offset = file->data->OffsetOf(piece.data),
@@ -108,10 +108,10 @@ void AddPieces(const Snapshot& snapshot, const FileIndex& files, const LayerKv& 
 }
 
 // What of the stored ranges lies between the regions so far, which are sorted.
-void AddStored(const Snapshot& snapshot, const FileIndex& files, std::vector<Region>& regions) {
+void AddStored(const Snapshot& snapshot, std::vector<Region>& regions) {
   std::vector<Region> between;
   for (const StoredRange& stored : snapshot.stored) {
-    const SourceFile* file = files.Find(stored.data);
+    const SourceFile* file = snapshot.source.FileOf(stored.data);
     if (file == nullptr) continue;
     Region region{.file = IndexOf(snapshot, *file),
                   .offset = file->data->OffsetOf(stored.data),
@@ -228,16 +228,15 @@ void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_
 }
 
 std::vector<Region> RegionsOf(const Snapshot& snapshot) {
-  const FileIndex files(snapshot.source);
   std::vector<Region> regions;
   for (const LayerKv& layer : snapshot.layers) {
-    AddPieces(snapshot, files, layer, layer.k, false, regions);
-    if (layer.v) AddPieces(snapshot, files, layer, *layer.v, true, regions);
+    AddPieces(snapshot, layer, layer.k, false, regions);
+    if (layer.v) AddPieces(snapshot, layer, *layer.v, true, regions);
   }
   std::sort(regions.begin(), regions.end(), IsBefore);
   ExpectDisjoint(snapshot, regions);
   if (snapshot.stored.empty()) return regions;
-  AddStored(snapshot, files, regions);
+  AddStored(snapshot, regions);
   std::sort(regions.begin(), regions.end(), IsBefore);
   ExpectDisjoint(snapshot, regions);
   return regions;

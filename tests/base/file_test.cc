@@ -91,13 +91,12 @@ TEST_CASE("a folder source lists its files sorted and refuses links", "[file]") 
   CHECK(source.files[0].name == "a");
   CHECK(source.Find("b/2")->data->size() == 3);
   CHECK(source.Find("b") == nullptr);
-  const FileIndex index(source);
   for (const SourceFile& file : source.files) {
     if (file.data->size() == 0) continue;
-    CHECK(index.Find(file.data->bytes().data()) == &file);
-    CHECK(index.Find(&file.data->bytes().back()) == &file);
+    CHECK(source.FileOf(file.data->bytes().data()) == &file);
+    CHECK(source.FileOf(&file.data->bytes().back()) == &file);
   }
-  CHECK(index.Find(nullptr) == nullptr);
+  CHECK(source.FileOf(nullptr) == nullptr);
   fs::create_symlink("a", dir / "in/link");
   REQUIRE_THROWS_AS(Source::Open(dir / "in"), Error);
 }
@@ -140,10 +139,9 @@ TEST_CASE("a folder of very many files is read without a mapping for each", "[fi
   }
   CHECK(source.Find("empty")->data->size() == 0);
   CHECK(AsText(source.Find("large")->data->bytes()) == large);
-  const FileIndex index(source);
   for (const SourceFile& file : source.files) {
     if (file.data->size() == 0) continue;
-    REQUIRE(index.Find(file.data->bytes().data()) == &file);
+    REQUIRE(source.FileOf(file.data->bytes().data()) == &file);
     file.data->Drop(0, file.data->size());
   }
   CHECK(AsText(source.Find("f4999")->data->bytes()) == "4999");  // read again from the spool
