@@ -107,18 +107,12 @@ void AddPacked(const std::vector<Dump>& dumps, DType dtype, LayerKv& layer) {
   layer.v = PackedValues(longest.v, dtype, meta.pack, meta.kv_heads, meta.value_head_bytes);
 }
 
-// Every data file of the layer is elements of K or V, read as the snapshot or not.
-void AddStored(const LayerDumps& layer, DType dtype, uint32_t index,
-               std::vector<StoredRange>& stored) {
+// Every data file is elements, whether it is read as the snapshot or not.
+void AddStored(const LayerDumps& layer, DType dtype, std::vector<StoredRange>& stored) {
   for (const auto* dumps : {&layer.logical, &layer.packed}) {
     for (const Dump& dump : *dumps) {
-      const DumpMeta& meta = dump.meta;
-      stored.push_back({.data = dump.k, .bytes = meta.k_bytes(), .dtype = dtype, .layer = index});
-      stored.push_back({.data = dump.v,
-                        .bytes = meta.v_bytes(),
-                        .dtype = dtype,
-                        .layer = index,
-                        .is_value = true});
+      stored.push_back({dump.k, dump.meta.k_bytes(), dtype});
+      stored.push_back({dump.v, dump.meta.v_bytes(), dtype});
     }
   }
 }
@@ -221,7 +215,7 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
     const DType dtype = stored == DType::kF16 && options.as_dtype == "bf16" ? DType::kBF16 : stored;
     LayerKv& layer = snapshot.layers.emplace_back();
     layer.index = index;
-    AddStored(dumps, dtype, index, snapshot.stored);
+    AddStored(dumps, dtype, snapshot.stored);
     if (packed) {
       AddPacked(dumps.packed, dtype, layer);
     } else {

@@ -103,8 +103,7 @@ Snapshot MakeSnapshot(Source source, const Spec& open_spec, std::optional<uint64
     if (axes['2'].size == 2) layer.v = MakeTensor(spec, axes, at + axes['2'].stride);
   }
   // Interleaved axes and other batch rows are elements too.
-  snapshot.stored.push_back(
-      {.data = bytes.data(), .bytes = bytes.size(), .dtype = spec.dtype, .of_layer = false});
+  snapshot.stored.push_back({bytes.data(), bytes.size(), spec.dtype});
   snapshot.source = std::move(source);
   return snapshot;
 }

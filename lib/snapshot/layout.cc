@@ -93,10 +93,10 @@ void AddPieces(const Snapshot& snapshot, const LayerKv& layer, const KvTensor& t
       regions.push_back({.file = IndexOf(snapshot, *file),
                          .offset = file->data->OffsetOf(piece.data),
                          .size = piece.tokens * tensor.row_bytes(),
-                         .layer = layer.index,
-                         .is_value = is_value,
                          .dtype = tensor.dtype,
                          .order = order,
+                         .layer = layer.index,
+                         .is_value = is_value,
                          .token_begin = token_begin,
                          .tokens = piece.tokens,
                          .heads = tensor.heads,
@@ -115,9 +115,6 @@ void AddStored(const Snapshot& snapshot, std::vector<Region>& regions) {
     if (file == nullptr) continue;
     Region region{.file = IndexOf(snapshot, *file),
                   .offset = file->data->OffsetOf(stored.data),
-                  .of_layer = stored.of_layer,
-                  .layer = stored.layer,
-                  .is_value = stored.is_value,
                   .dtype = stored.dtype,
                   .order = Order::kStorage};
     const uint64_t end = region.offset + stored.bytes;

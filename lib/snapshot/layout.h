@@ -41,12 +41,11 @@ void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_
 struct Region {
   size_t file = 0;  // index into Source::files
   uint64_t offset = 0, size = 0;
-  bool of_layer = true;  // false: kStorage of unknown or several layers
-  uint32_t layer = 0;
-  bool is_value = false;
   DType dtype = DType::kF16;
   Order order = Order::kTokenHeadDim;
   // Not for kStorage.
+  uint32_t layer = 0;
+  bool is_value = false;
   uint64_t token_begin = 0, tokens = 0;  // in the tensor
   uint32_t heads = 0, head_dim = 0;      // of the tensor; see KvTensor::heads_known
   bool heads_known = true;

@@ -62,15 +62,12 @@ struct LayerKv {
   std::optional<KvTensor> v = {};  // absent in latent-attention caches
 };
 
-// Bytes of a source file that are elements of one type in an order that no pieces tile: packed
-// tiles with their padding, interleaved layers. What pieces do tile may be part of it.
+// Bytes of a source file that are elements of one type in an order that pieces cannot tile: packed
+// tiles with their padding, interleaved layers. Pieces may lie inside.
 struct StoredRange {
   const std::byte* data = nullptr;
   uint64_t bytes = 0;
   DType dtype = DType::kF16;
-  bool of_layer = true;  // all of one layer's K or V
-  uint32_t layer = 0;
-  bool is_value = false;
 };
 
 // One row of the cache, where the file records it.

@@ -23,23 +23,18 @@ const std::byte* Data(const Snapshot& snapshot) {
 
 TEST_CASE("stored ranges become regions where no piece lies", "[snapshot]") {
   Snapshot snapshot = OneFile(100);
-  // Two rows of two f16 values at 20 and at 40; bytes 10..90 are f16 of layer 3's V.
+  // Two rows of two f16 values at 20 and at 40; bytes 10..90 are f16 elements.
   KvTensor k = ContiguousTensor(Data(snapshot) + 20, DType::kF16, 2, 1, 2, Order::kTokenHeadDim);
   k.pieces.push_back(k.pieces[0]);
   k.pieces[1].data += 20;
   snapshot.layers.push_back({.index = 3, .k = k});
-  snapshot.stored.push_back({.data = Data(snapshot) + 10,
-                             .bytes = 80,
-                             .dtype = DType::kF16,
-                             .layer = 3,
-                             .is_value = true});
+  snapshot.stored.push_back({Data(snapshot) + 10, 80, DType::kF16});
   const std::vector<Region> regions = RegionsOf(snapshot);
   REQUIRE(regions.size() == 5);
   const uint64_t expected[][2] = {{10, 10}, {20, 8}, {28, 12}, {40, 8}, {48, 42}};
   for (size_t i = 0; i < 5; ++i) {
     CHECK(regions[i].offset == expected[i][0]);
     CHECK(regions[i].size == expected[i][1]);
-    CHECK(regions[i].is_value == (i % 2 == 0));
     CHECK((regions[i].order == Order::kStorage) == (i % 2 == 0));
   }
 }
