@@ -13,7 +13,9 @@
 namespace kv {
 
 std::string Describe(const ChunkHead& head) {
-  if (head.kind == ChunkKind::kOpaque) return "opaque bytes";
+  if (head.kind == ChunkKind::kOpaque) {
+    return head.dtype == DType::kU8 ? "opaque bytes" : fmt::format("{} elements", Name(head.dtype));
+  }
   std::string text =
       fmt::format("layer {} {} tokens {}:{}", head.layer, head.kind == ChunkKind::kKey ? 'K' : 'V',
                   head.token_begin, head.token_begin + head.tokens);
@@ -30,6 +32,7 @@ void Require(bool holds, std::string_view rule) {
 void CheckOpaque(const ChunkHead& head) {
   ChunkHead plain;  // all that an opaque chunk may say
   plain.file = head.file;
+  plain.dtype = head.dtype;
   plain.codec = head.codec;
   plain.codec_parameter = head.codec_parameter;
   plain.raw_bytes = head.raw_bytes;
@@ -37,6 +40,7 @@ void CheckOpaque(const ChunkHead& head) {
   plain.source_offset = head.source_offset;
   plain.extent_bytes = head.raw_bytes;
   Require(head == plain, "an opaque chunk has no geometry");
+  Require(!IsBlockQuantised(head.dtype), "an opaque chunk is bytes or plain elements");
 }
 
 void CheckTensor(const ChunkHead& head) {

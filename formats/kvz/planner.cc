@@ -52,13 +52,13 @@ std::optional<ChunkHead> Planner::Next() {
     if (region_ < regions_.size() && regions_[region_].file == file_) {
       const Region& region = regions_[region_];
       if (position_ + kMaxLeadBytes < region.offset) {
-        PlanOpaque(region.offset - position_);
+        PlanOpaque(region.offset - position_, DType::kU8);
       } else {
         PlanRegion(region);
         ++region_;
       }
     } else if (position_ < size) {
-      PlanOpaque(size - position_);
+      PlanOpaque(size - position_, DType::kU8);
     } else {
       ++file_;
       position_ = 0;
@@ -67,12 +67,16 @@ std::optional<ChunkHead> Planner::Next() {
   return ready_[taken_++];
 }
 
-void Planner::PlanOpaque(uint64_t size) {
+void Planner::PlanOpaque(uint64_t size, DType dtype) {
+  if (IsBlockQuantised(dtype)) dtype = DType::kU8;
+  const uint64_t unit = Info(dtype).block_bytes,
+                 step = std::max(chunk_bytes_ / unit, uint64_t{1}) * unit;
   // A long stretch is planned piece by piece: the list stays short.
-  size = std::min(size, size < 2 * chunk_bytes_ ? size : chunk_bytes_);
-  ForEachPiece(size, chunk_bytes_, [&](uint64_t, uint64_t count) {
+  size = std::min(size, size < 2 * step ? size : step);
+  ForEachPiece(size, step, [&](uint64_t, uint64_t count) {
     ChunkHead head;
     head.file = static_cast<uint32_t>(file_);
+    head.dtype = dtype;
     head.raw_bytes = head.extent_bytes = count;
     head.source_offset = position_;
     ready_.push_back(head);
@@ -82,6 +86,13 @@ void Planner::PlanOpaque(uint64_t size) {
 
 void Planner::PlanRegion(const Region& region) {
   if (region.size == 0) return;
+  const auto plan_elements = [&] {
+    if (position_ < region.offset) PlanOpaque(region.offset - position_, DType::kU8);
+    for (const uint64_t end = region.offset + region.size; position_ < end;) {
+      PlanOpaque(end - position_, region.dtype);
+    }
+  };
+  if (region.order == Order::kStorage) return plan_elements();
   const ChunkHead whole = TensorHead(region);
   const uint64_t unit_bytes = whole.unit_bytes;
   const uint64_t head_row = whole.units * unit_bytes;    // one token of one head
@@ -93,12 +104,7 @@ void Planner::PlanRegion(const Region& region) {
                                                                   : region.tokens * unit_bytes;
   const uint64_t limit =
       region.order == Order::kHeadDimToken ? kMaxExtentBytes : kMaxChunkBytes / 2;
-  if (longest > limit) {  // a single row is too long to be a unit of work
-    for (const uint64_t end = region.offset + region.size; position_ < end;) {
-      PlanOpaque(end - position_);
-    }
-    return;
-  }
+  if (longest > limit) return plan_elements();  // a single row is too long to be a unit of work
 
   const auto add = [&](ChunkHead head, uint64_t token, uint64_t tokens) {
     head.token_begin = region.token_begin + token;

@@ -94,7 +94,9 @@ class Planner {
   std::optional<ChunkHead> Next();
 
  private:
-  void PlanOpaque(uint64_t size);
+  // The next stretch of at most `size` bytes that no tensor explains; `dtype` says what elements
+  // they are.
+  void PlanOpaque(uint64_t size, DType dtype);
   void PlanRegion(const Region& region);
 
   const Source& source_;

@@ -291,7 +291,10 @@ SourceTable TableOf(const Source& source, const Snapshot* snapshot,
   copy.notes = snapshot->notes;
   copy.facts = snapshot->facts;
   std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes in regions
-  for (const Region& region : regions) held[{region.layer, region.is_value}] += region.size;
+  for (const Region& region : regions) {
+    if (region.order == Order::kStorage) continue;
+    held[{region.layer, region.is_value}] += region.size;
+  }
   for (const LayerKv& layer : copy.layers) {
     const auto holds = [&](const KvTensor& tensor, bool is_value) {
       const auto at = held.find({layer.index, is_value});

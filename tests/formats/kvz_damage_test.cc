@@ -227,6 +227,9 @@ TEST_CASE("kvz: malformed archives with right hashes are refused by name", "[kvz
   head = OpaqueHead(0, 8);
   head.tokens = 1;
   CHECK(with({head}) == Finding::kBadField);
+  head = OpaqueHead(0, 8);
+  head.dtype = DType::kQ8_0;
+  CHECK(with({head}) == Finding::kBadField);
 
   ChunkHead keys = OpaqueHead(0, 8);
   keys.kind = ChunkKind::kKey;

@@ -99,6 +99,30 @@ TEST_CASE("kvz: known heads are coded head by head, unknown ones as rows", "[kvz
   CHECK(seen == 3);
 }
 
+TEST_CASE("kvz: elements in no named order are coded by their planes", "[kvz]") {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kQ8_0}) {
+    KvSourceBuilder builder(9);
+    builder.Layer({.dtype = dtype, .tokens = 100, .heads = 2, .head_dim = 64}, nullptr);
+    Snapshot snapshot = builder.Build();
+    // The piece is forgotten; what its bytes are is not.
+    const StridedPiece piece = snapshot.layers[0].k.pieces[0];
+    snapshot.stored.push_back({piece.data, snapshot.layers[0].k.bytes(), dtype});
+    snapshot.layers[0].k.pieces[0].dim.step *= 2;
+    snapshot.layers[0].k.pieces[0].tokens = 10;
+    for (const uint64_t chunk_bytes : {7, 1000, 1 << 20}) CheckRoundTrip(snapshot, chunk_bytes);
+    const Archive archive = OpenBytes(Pack(snapshot.source, &snapshot, 1 << 20));
+    CHECK_FALSE(archive.HoldsTensor(0, false));
+    std::set<CodecId> codecs;
+    for (const ArchivedChunk& chunk : archive.chunks()) {
+      CHECK(chunk.head.kind == ChunkKind::kOpaque);
+      codecs.insert(static_cast<CodecId>(chunk.head.codec));
+    }
+    const bool two = dtype == DType::kF16 || dtype == DType::kBF16;
+    CHECK(codecs.count(CodecId::kGear16) == (two ? 1 : 0));
+    CHECK(codecs.count(CodecId::kGear32) == (dtype == DType::kF32 ? 1 : 0));
+  }
+}
+
 TEST_CASE("kvz: chunks are contiguous and near the size asked for", "[kvz]") {
   KvSourceBuilder builder;
   const Shape rows{.tokens = 1000, .heads = 2, .head_dim = 32};

@@ -9,6 +9,7 @@
 
 #include "formats/mnn/meta.h"
 #include "lib/snapshot/layout.h"
+#include "tests/support/archives.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::mnn {
@@ -408,6 +409,29 @@ TEST_CASE("what an MNN dump cannot say is not written", "[mnn]") {
   KvTensor rows_only = tensor(DType::kF32, 4, 1, 6);
   rows_only.heads_known = false;
   refuse(rows_only, rows_only, Finding::kGeometryMissing);
+}
+
+TEST_CASE("a dump folder comes back from an archive, its data never opaque bytes", "[mnn][kvz]") {
+  const DumpFolder folder;
+  folder.Logical("layer_0/", 0, 9, 10);
+  folder.Logical("layer_0/", 4, 2, 50);  // overlaps: part of the first update is in no tensor
+  folder.Packed("layer_0/", 7);
+  folder.Packed("layer_0/", 9);
+  for (const char* layout : {"logical", "packed"}) {
+    const Snapshot snapshot = Read(folder, layout);
+    const Archive archive = test::OpenBytes(test::Pack(snapshot.source, &snapshot, 64));
+    const test::Unpacked unpacked = test::Unpack(archive);
+    REQUIRE(unpacked.files.size() == snapshot.source.files.size());
+    for (size_t i = 0; i < unpacked.files.size(); ++i) {
+      CHECK(unpacked.files[i] == test::CopyOf(snapshot.source.files[i].data->bytes()));
+    }
+    for (const ArchivedChunk& chunk : archive.chunks()) {
+      const std::string& name = archive.files()[chunk.head.file].name;
+      INFO(name << " at " << chunk.head.source_offset);
+      CHECK(chunk.head.dtype == (name.ends_with(".bin") ? DType::kF16 : DType::kU8));
+    }
+    CHECK(archive.HoldsTensor(0, false) == (layout == std::string("logical")));
+  }
 }
 
 }  // namespace kv::mnn

@@ -1,0 +1,20 @@
+# Real dumps through the archive, logical or packed as the snapshot: the folder comes back as it was,
+# by kvtool and by the decoder written from FORMAT.md alone.
+for name in case_fp16_h8_l1_fa64 case_fp32_h4_l1_fa64; do
+  run="$TESTDATA/golden/mnn/dumps/$name"
+  for layout in logical packed; do
+    "$KVTOOL" compress -q "$run" --layout "$layout" -o "$layout.kvz"
+    "$KVTOOL" verify -q "$layout.kvz" --against "$run"
+    "$KVTOOL" decompress -q "$layout.kvz" -o restored
+    diff -r restored "$run"
+    if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
+      "$PYTHON" "$SCRIPTS/decode_kvz.py" "$layout.kvz" decoded > decoder.log 2>&1
+      diff -r decoded "$run"
+    fi
+    rm -rf restored decoded
+    echo "$name $layout restored"
+  done
+  "$KVTOOL" decompress -q logical.kvz --to npz --layers 1 --kv k -o k.npz
+  "$KVTOOL" decompress packed.kvz --to npz -o none.npz || echo "exit $?"
+  rm ./*.kvz ./*.npz
+done
