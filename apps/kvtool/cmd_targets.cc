@@ -6,6 +6,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/help.h"
 #include "lib/base/parallel.h"
+#include "lib/codec/chunk.h"
 #include "lib/kernels/targets.h"
 
 namespace kv {
@@ -39,6 +40,11 @@ class Targets : public Command {
                                      {"writes", format.write != nullptr},
                                      {"summary", format.summary},
                                      {"needs", format.needs}});
+    }
+    document["codecs"] = nlohmann::ordered_json::array();
+    for (unsigned id = 0; id < 256; ++id) {
+      const std::string_view name = Name(static_cast<CodecId>(id));
+      if (!name.empty()) document["codecs"].push_back({{"id", id}, {"name", name}});
     }
     document["dtypes"] = nlohmann::ordered_json::array();
     for (const DTypeInfo& info : AllDTypes()) document["dtypes"].push_back(info.name);
@@ -75,6 +81,12 @@ class Targets : public Command {
                    yes(format["writes"]), format["summary"], format["needs"]});
     }
     console.Data(formats.Text("  "));
+    std::string codecs;
+    for (const auto& codec : document["codecs"]) {
+      codecs += fmt::format("{}{} {}", codecs.empty() ? "" : ", ", codec["id"].get<unsigned>(),
+                            codec["name"].get<std::string>());
+    }
+    console.Line("\n" + console.Bold("codecs") + " (as numbered in .kvz archives)\n  " + codecs);
     std::string dtypes;
     for (const auto& name : document["dtypes"])
       dtypes += (dtypes.empty() ? "" : " ") + name.get<std::string>();
