@@ -72,7 +72,7 @@ struct Source {
   // The file whose bytes hold `p`, or null. Logarithmic for what Open opened.
   const SourceFile* FileOf(const std::byte* p) const;
 
-  std::vector<uint32_t> by_address;  // places in `files`, sorted by where their bytes lie
+  std::vector<uint32_t> by_address = {};  // places in `files`, sorted by where their bytes lie
 };
 
 // Where bytes go, in order.
