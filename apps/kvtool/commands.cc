@@ -48,6 +48,12 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-mlp cache.safetensors --weights llava.bin -o small.npz --to npz\n"
      "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .csrc\n",
      MakeReplayMlp},
+    {"weights", "Compressor", "inspect, convert, verify and compare KV-compressor weights",
+     "  kvtool weights inspect checkpoint.pth --stats\n"
+     "  kvtool weights convert checkpoint.pth -o compressor.bin --dtype bf16\n"
+     "  kvtool weights verify compressor.bin --layers 32 --head-dim 128\n"
+     "  kvtool weights diff checkpoint.pth compressor.bin --atol 1e-3\n",
+     MakeWeights},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
     {"schema", "Help", "print the JSON Schema of a report",

@@ -19,5 +19,6 @@ std::unique_ptr<Command> MakeSchema();
 std::unique_ptr<Command> MakeTargets();
 std::unique_ptr<Command> MakeTrace();
 std::unique_ptr<Command> MakeVerify();
+std::unique_ptr<Command> MakeWeights();
 
 }  // namespace kv

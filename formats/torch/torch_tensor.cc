@@ -170,6 +170,9 @@ bool TensorBuilder::IsTensor(PickleId id) const { return Find(id).has_value(); }
 
 uint64_t TensorBuilder::Natural(PickleId id, std::string_view what) const {
   const PickleValue& value = pickle_[id];
+  if (value.kind == PickleKind::kBigInt) {
+    Fail(Finding::kLimit, fmt::format("{} needs more than 64 bits", what), value);
+  }
   if (value.kind != PickleKind::kInt) {
     Fail(Finding::kBadPickle, fmt::format("{} is {}, expected an int", what, pickle_.Describe(id)),
          value);

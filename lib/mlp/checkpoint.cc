@@ -74,7 +74,7 @@ class Finder {
     file_ = std::move(file);
   }
 
-  CompressorWeights Run() {
+  void Run() {
     ChooseContainer();
     RefuseForeign();
     ChoosePrefixes();
@@ -82,10 +82,10 @@ class Finder {
     CountLayers();
     ReadHeader();
     for (uint32_t layer = 0; layer < weights_.header.num_layers; ++layer) ReadLayer(layer);
-    return std::move(weights_);
   }
 
   CheckpointShares Shares() const;
+  CompressorWeights Release() { return std::move(weights_); }
 
  private:
   void ChooseContainer();
@@ -131,7 +131,7 @@ void Finder::ChooseContainer() {
     if (key && IsWanted(key->prefix) && !IsOptimizer(tensor.name)) containers[key->container];
   }
   if (containers.empty()) {
-    throw Error(Finding::kUnsupportedKind,
+    throw Error(Finding::kMissingRecord,
                 fmt::format("no compressor weights among {} tensors", file_.tensors.size()))
         .Hint("keys like compress_tk.0.0.weight are expected; name others with --prefix-order");
   }
@@ -349,9 +349,9 @@ CheckpointShares Finder::Shares() const {
 CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
                             CheckpointShares* shares) {
   Finder finder(std::move(file), options);
-  CompressorWeights weights = finder.Run();
+  finder.Run();
   if (shares != nullptr) *shares = finder.Shares();
-  return weights;
+  return finder.Release();
 }
 
 CompressorWeights Adjusted(CompressorWeights weights, const CheckpointOptions& options) {

@@ -31,8 +31,8 @@ struct CheckpointShares {
   std::vector<std::string> untrained;  // prefixes for which the optimizer kept no state
 };
 
-// Throws kMissingRecord, kAmbiguousFormat, kInconsistent, kForbiddenGlobal (an object of an unknown
-// class among the weights), kUnsupportedKind (no compressor in the file).
+// Throws kMissingRecord (also without any compressor), kAmbiguousFormat, kInconsistent,
+// kForbiddenGlobal (an object of an unknown class among the weights).
 CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
                             CheckpointShares* shares = nullptr);
 

@@ -69,6 +69,9 @@ TEST_CASE("a tensor may not leave its storage, whatever its numbers") {
   CHECK(Refusal(PickleTensor(kSix, 0, {2, 2}, {1})) == Finding::kBadField);
   CHECK(Refusal(PickleTensor(kSix, 0, {INT64_MAX, INT64_MAX}, {0, 0})) == Finding::kLimit);
   CHECK(Refusal(PickleTensor(kSix, 0, {1 << 20}, {0}), 1 << 20) == Finding::kLimit);
+  const std::string wide = "\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff"s + "\x01";
+  CHECK(Refusal(Cat({"ctorch._utils\n_rebuild_tensor\n(", kSix, "K"s, "\0"s, "(", wide,
+                     "t(K\x01ttR"})) == Finding::kLimit);
   CHECK(ReadTensor(PickleTensor(kSix, 0, {1 << 10}, {0}), 1 << 20).tensors.size() == 1);
 }
 

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// `kvtool weights VERB`: what the verbs share, and the dispatch.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <sstream>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/weights_commands.h"
+
+namespace kv {
+namespace {
+
+struct Verb {
+  std::string_view name, summary;
+  std::unique_ptr<Command> (*make)();
+};
+constexpr Verb kVerbs[] = {
+    {"inspect", "Show header, blocks, statistics and what looks wrong", MakeWeightsInspect},
+    {"convert", "Write weights as .bin, .pth or safetensors", MakeWeightsConvert},
+    {"verify", "Check every rule; say what the engines' loaders would do", MakeWeightsVerify},
+    {"diff", "Compare two files block by block, whatever holds them", MakeWeightsDiff},
+};
+
+class Weights : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    for (const Verb& verb : kVerbs) {
+      CLI::App* sub = app.add_subcommand(std::string(verb.name), std::string(verb.summary));
+      sub->fallthrough();
+      commands_.emplace_back(sub, verb.make());
+      commands_.back().second->Declare(*sub);
+    }
+  }
+
+  ExitStatus Run(Context& context) override {
+    for (const auto& [app, command] : commands_) {
+      if (app->parsed()) return command->Run(context);
+    }
+    throw Error(Finding::kUsage, "a verb is missing: inspect, convert, verify or diff");
+  }
+
+ private:
+  std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands_;
+};
+
+// Comma-separated, blanks trimmed, empty items dropped: as the original converter does.
+std::vector<std::string> SplitList(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    const size_t first = item.find_first_not_of(" \t");
+    if (first == std::string::npos) continue;
+    items.push_back(item.substr(first, item.find_last_not_of(" \t") - first + 1));
+  }
+  return items;
+}
+
+uint32_t Whole(const std::string& text, std::string_view flag) {
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Error(Finding::kUsage, fmt::format("{} '{}': expected a whole number", flag, text));
+  }
+  return value;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeWeights() { return std::make_unique<Weights>(); }
+
+void CheckpointFlags::Declare(CLI::App& app) {
+  app.add_option("--prefix-order", prefix_order,
+                 "MLPs and their order, e.g. compress_tk,compress_tv (default: those found)");
+  app.add_option("--slot-order", slot_order,
+                 "Indices of the three linear layers, e.g. 0,3,6 (default: those found)");
+  app.add_option("--compression-factor", compression_factor,
+                 "Tokens per group (default: columns / head size of the first block)");
+  app.add_option("--min-seq-len", min_seq_len,
+                 "Least groups in a segment that are compressed (default: 2)");
+  app.add_option("--num-heads", num_heads, "Written to the header; nobody reads it (default: 0)");
+  app.add_option("--head-dim", head_dim, "Head size (default: rows of the first block)");
+  app.add_flag("--text-only", text_only, "Leave the image MLPs out");
+}
+
+CheckpointOptions CheckpointFlags::Resolve() const {
+  CheckpointOptions options;
+  for (const std::string& prefix : SplitList(prefix_order)) {
+    // A DataParallel "module." in front of the prefix belongs to where the weights are.
+    options.prefix_order.push_back(prefix.substr(prefix.rfind('.') + 1));
+  }
+  for (const std::string& slot : SplitList(slot_order)) {
+    options.slot_order.push_back(Whole(slot, "--slot-order"));
+  }
+  if (!slot_order.empty() && options.slot_order.size() != kSlotsPerMlp) {
+    throw Error(Finding::kUsage, "--slot-order must have exactly 3 entries (e.g. 0,3,6)");
+  }
+  options.compression_factor = compression_factor;
+  if (!min_seq_len.empty()) options.min_seq_len = Whole(min_seq_len, "--min-seq-len");
+  options.num_heads = num_heads;
+  options.head_dim = head_dim;
+  options.text_only = text_only;
+  return options;
+}
+
+void WarnOf(const WeightsFile& file, Console& console) {
+  const std::string& path = file.weights.source.path;
+  for (const Note& note : file.weights.notes) {
+    if (note.is_warning) console.Warn(path, note.text);
+  }
+  if (!file.shares || file.shares->untrained.empty()) return;
+  console.Warn(path, fmt::format("the optimizer kept no state for {}: these were never trained",
+                                 fmt::join(file.shares->untrained, ", ")));
+}
+
+std::string ChoiceText(const CompressorWeights& weights) {
+  std::string text =
+      fmt::format("{}{}, slots {}", fmt::join(weights.prefixes, ", "),
+                  weights.is_text_only() ? " (text only)" : "", fmt::join(weights.slots, ","));
+  if (weights.names_assumed) text += ", names assumed: a .bin holds none";
+  std::string_view place = weights.container;
+  if (!place.empty()) place.remove_suffix(1);  // its slash or dot
+  if (!place.empty()) text += fmt::format(", in {}", Escaped(place));
+  return text;
+}
+
+nlohmann::ordered_json HeaderJson(const CompressorWeights& weights) {
+  const WeightsHeader& header = weights.header;
+  return {{"dtype", Name(weights.dtype)},
+          {"num_layers", header.num_layers},
+          {"num_heads", header.num_heads},
+          {"head_dim", header.head_dim},
+          {"hidden_size", header.hidden_size},
+          {"compression_factor", header.compression_factor},
+          {"min_seq_len", header.min_seq_len},
+          {"weight_count_per_layer", header.blocks_per_layer},
+          {"metadata_bytes", weights.metadata.size()},
+          {"prefixes", weights.prefixes},
+          {"prefix_names_assumed", weights.names_assumed},
+          {"slots", weights.slots},
+          {"text_only", weights.is_text_only()},
+          {"container", weights.container}};
+}
+
+nlohmann::ordered_json FaultJson(const WeightsFault& fault) {
+  nlohmann::ordered_json json = {{"finding", FindingId(fault.finding)},
+                                 {"field", fault.field},
+                                 {"offset", nullptr},
+                                 {"found", fault.found},
+                                 {"expected", fault.expected}};
+  if (fault.offset) json["offset"] = *fault.offset;
+  if (!fault.effect.empty()) json["effect"] = fault.effect;
+  return json;
+}
+
+}  // namespace kv

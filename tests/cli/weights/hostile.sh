@@ -1,0 +1,6 @@
+# Malicious files: refused by name and offset, nothing is run, nothing is left.
+ln -s "$TESTDATA/golden/blend/bad" bad
+for file in bad/pt_* bad/pickle_*; do
+  "$KVTOOL" weights inspect "$file" 2>&1 && echo "$file: read" || [ $? = 3 ] || [ $? = 5 ] || echo "$file: status $?"
+done
+ls
