@@ -50,6 +50,7 @@ class ReplayMlp : public Command {
     const FormatEntry* format = OutputFormat();
     ThreadPool pool(context.global.thread_count());
     const OpenOptions options = snapshot_.Resolve();
+    const QualityOptions quality = ResolveQuality(options);
     Snapshot cache = OpenSnapshot(Source::Open(input_), options);
     if (!dtype_.empty()) cache = CastSnapshot(std::move(cache), ParseCacheDType(), pool);
     const CompressorWeights weights = ReadWeights();
@@ -64,7 +65,7 @@ class ReplayMlp : public Command {
     document["csrc"] = csrc ? CsrcJson(*csrc) : nlohmann::ordered_json();
     Print(context.console, PlanText(plan));
     if (csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*csrc)));
-    if (!dry_run_) Apply(context, cache, weights, plan, options, format, pool, document);
+    if (!dry_run_) Apply(context, cache, weights, plan, quality, format, pool, document);
     document["warnings"] = context.console.warning_texts();
     report_.Emit(context.console, document, overwrite());
     return kDone;
@@ -196,7 +197,7 @@ class ReplayMlp : public Command {
   }
 
   void Apply(Context& context, const Snapshot& cache, const CompressorWeights& weights,
-             const StepPlan& plan, const OpenOptions& options, const FormatEntry* format,
+             const StepPlan& plan, const QualityOptions& asked, const FormatEntry* format,
              ThreadPool& pool, nlohmann::ordered_json& document) {
     const auto begin = std::chrono::steady_clock::now();
     Snapshot result;
@@ -213,7 +214,13 @@ class ReplayMlp : public Command {
                             {"threads", pool.threads()}};
     }
     if (!no_quality_) {
-      const StepQuality quality = Measure(context.console, cache, result, plan, options, pool);
+      if (asked.positions == PositionRule::kNewLength && !asked.rope.known()) {
+        context.console.Say(
+            "RoPE is unknown, so queries keep their rotation: figures are for original positions "
+            "(--gguf, or --rope-base and --rope-style, for new-len)");
+      }
+      const StepQuality quality = MeasureStep(cache, result, plan, asked, pool);
+      WarnAboutNorms(context.console, quality);
       document["quality"] = QualityJson(quality);
       Print(context.console, "\n" + QualityText(quality));
     }
@@ -228,24 +235,34 @@ class ReplayMlp : public Command {
         fmt::format("{}: {} tokens, {}", output_, plan.new_length, HumanBytes(plan.bytes_after)));
   }
 
-  StepQuality Measure(Console& console, const Snapshot& cache, const Snapshot& result,
-                      const StepPlan& plan, const OpenOptions& options, ThreadPool& pool) {
+  QualityOptions ResolveQuality(const OpenOptions& options) const {
     QualityOptions quality;
     quality.key_queries = key_queries_;
     quality.rope = KnownRope(options);
     quality.positions =
         positions_ == "original" ? PositionRule::kOriginal : PositionRule::kNewLength;
-    if (quality.positions == PositionRule::kNewLength && !quality.rope.known()) {
-      if (!positions_.empty()) {
-        throw Error(Finding::kGeometryMissing,
-                    "--positions new-len moves queries, which needs RoPE")
-            .Hint("give --gguf MODEL or --rope-base and --rope-style");
-      }
-      console.Say(
-          "RoPE is unknown, so queries keep their rotation: figures are for original positions "
-          "(--gguf, or --rope-base and --rope-style, for new-len)");
+    if (quality.positions == PositionRule::kOriginal || quality.rope.known()) return quality;
+    if (!positions_.empty()) {
+      throw Error(Finding::kGeometryMissing, "--positions new-len moves queries, which needs RoPE")
+          .Hint("give --gguf MODEL or --rope-base and --rope-style");
     }
-    return MeasureStep(cache, result, plan, quality, pool);
+    return quality;
+  }
+
+  // A trained MLP gives tokens about as long as those it stands for.
+  void WarnAboutNorms(Console& console, const StepQuality& quality) const {
+    constexpr double kFar = 3;
+    const auto is_far = [](double ratio) {
+      return ratio != 0 && !(ratio < kFar && ratio > 1 / kFar);
+    };
+    const auto count =
+        std::count_if(quality.norm_ratios.begin(), quality.norm_ratios.end(),
+                      [&](const NormRatio& ratio) { return is_far(ratio.k) || is_far(ratio.v); });
+    if (count == 0) return;
+    console.Warn(weights_path_,
+                 fmt::format("in {} of {} layers compressed tokens are more than {}x longer or "
+                             "shorter than their sources: untrained, or weights of another cache",
+                             count, quality.norm_ratios.size(), kFar));
   }
 
   Rope KnownRope(const OpenOptions& options) const {

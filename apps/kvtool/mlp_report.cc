@@ -123,6 +123,11 @@ std::string PlanText(const StepPlan& plan) {
   };
   row("image", plan.image);
   row("text", plan.text);
+  // A segment that stays raw has a reason, unless the whole step was left out.
+  const bool left_out = plan.image.groups + plan.text.groups == 0 &&
+                        plan.image.raw_reason == RawReason::kNone &&
+                        plan.text.raw_reason == RawReason::kNone;
+  if (left_out) return fmt::format("nothing is compressed: {} tokens\n", plan.tokens);
   return fmt::format(
       "groups of {} tokens{}, at least {} per segment{}\n{}{} tokens -> {} in {} layers, {} -> {}, "
       "{}\n",

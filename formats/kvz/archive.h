@@ -226,8 +226,9 @@ class SourceComparer : public RestoreTarget, private Sink {
 
 // The tensors of an archive as a snapshot: what `wanted` covers is decoded into an unnamed
 // temporary file, nothing else is read. All layers and tokens are there, for Select to cut; values
-// outside `wanted` are null or zero. Throws kUnsupportedKind when the archive's source was not
-// readable as a snapshot, kUnsupportedLayout when a wanted tensor is not in chunks of its own.
+// outside `wanted` are null or zero, K or V that it leaves out are gone. Throws kUnsupportedKind
+// when the archive's source was not readable as a snapshot, kUnsupportedLayout when a wanted tensor
+// is not in chunks of its own.
 Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool& pool,
                      Progress* progress = nullptr);
 

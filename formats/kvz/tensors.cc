@@ -205,6 +205,10 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
                               tensor.heads, tensor.head_dim, place.order);
     tensor.heads_known = heads_known;
   }
+  for (LayerKv& layer : snapshot.layers) {
+    if (!wanted.keys) layer.k.pieces.clear();
+    if (!wanted.values) layer.v.reset();
+  }
   snapshot.spools.push_back(bytes);
   return snapshot;
 }

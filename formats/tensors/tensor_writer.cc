@@ -129,7 +129,7 @@ TensorExport ExportOf(const Snapshot& snapshot) {
       throw Error(Finding::kUnsupportedLayout,
                   fmt::format("two layers have the index {}", layer.index));
     }
-    AddTensor(snapshot, layer.k, fmt::format("k_{}", layer.index), out);
+    if (layer.has_k()) AddTensor(snapshot, layer.k, fmt::format("k_{}", layer.index), out);
     if (layer.v) AddTensor(snapshot, *layer.v, fmt::format("v_{}", layer.index), out);
   }
   AddCells(snapshot, out);

@@ -213,9 +213,9 @@ StepPlan PlanNothing(const Snapshot& snapshot, const StepSettings& settings) {
   plan.layers = snapshot.layers.size();
   plan.new_length = plan.tokens;
   plan.image_len = std::min(settings.image_len, plan.tokens);
-  plan.image = {0, plan.image_len, 0, MlpRole::kImageK, MlpRole::kImageV, RawReason::kFewGroups};
-  plan.text = {plan.image_len,  plan.tokens - plan.image_len, 0, MlpRole::kTextK,
-               MlpRole::kTextV, RawReason::kFewGroups};
+  plan.image = {0, plan.image_len, 0, MlpRole::kImageK, MlpRole::kImageV, RawReason::kNone};
+  plan.text = {plan.image_len,  plan.tokens - plan.image_len, 0, MlpRole::kTextK, MlpRole::kTextV,
+               RawReason::kNone};
   return plan;
 }
 

@@ -60,10 +60,11 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
   }
   bool any = false;
   for (LayerKv& layer : snapshot.layers) {
-    const uint64_t end = std::min(selection.token_end, layer.k.tokens());
+    const uint64_t tokens = layer.has_k() || !layer.v ? layer.k.tokens() : layer.v->tokens();
+    const uint64_t end = std::min(selection.token_end, tokens);
     const uint64_t begin = std::min(selection.token_begin, end);
     any |= begin < end;
-    layer.k = SliceTokens(layer.k, begin, end - begin);
+    if (layer.has_k()) layer.k = SliceTokens(layer.k, begin, end - begin);
     if (layer.v) layer.v = SliceTokens(*layer.v, begin, end - begin);
   }
   if (!any) {

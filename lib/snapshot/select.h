@@ -25,8 +25,7 @@ struct Selection {
 // Tokens [begin, begin + count) of a tensor as views into the same bytes.
 KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count);
 
-// Keeps the selected layers and tokens, with their cells. K and V cannot be dropped here (a layer
-// has a K): writers that can leave one out look at the selection themselves. Throws kUsage when a
+// Keeps the selected layers and tokens, with their cells; K and V both stay. Throws kUsage when a
 // layer does not exist or the token range is empty or beyond every layer.
 Snapshot Select(Snapshot snapshot, const Selection& selection);
 

@@ -60,6 +60,9 @@ struct LayerKv {
   std::string group = {};  // cache the layer belongs to where there are several ("full", "swa")
   KvTensor k = {};
   std::optional<KvTensor> v = {};  // absent in latent-attention caches
+
+  // A part of a snapshot (--kv v) may have left K out: it has no pieces then.
+  bool has_k() const { return !k.pieces.empty(); }
 };
 
 // Bytes of a source file that are elements of one type in an order that pieces cannot tile: packed
