@@ -7,6 +7,7 @@
 
 #include "formats/npy/npy.h"
 #include "formats/safetensors/safetensors.h"
+#include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
 #include "lib/base/error.h"
 
@@ -73,6 +74,9 @@ AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
     return OpenBlockScores(source.files.front().data);
   }
   try {
+    if (ProbeNpz(source) == Confidence::kNo && LooksLikeTorch(source)) {
+      return TraceOfTorch(ReadTorch(std::move(source), options.max_bytes), options.batch);
+    }
     return TraceOfTensors(ReadArrays(std::move(source), options), "");
   } catch (Error& error) {
     throw error.File(path);

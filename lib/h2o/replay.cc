@@ -136,6 +136,11 @@ class Replayer {
   void PlanMnn(const Config& config) {
     const auto revision =
         request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
+    if (revision == MnnRevision::kR6 && result_.warnings.empty()) {
+      result_.warnings.push_back(
+          "mnn-r6 also moved V rows to wrong places when it compacted under flash attention; the "
+          "figures here are of its plans, with V where it belongs");
+    }
     if (request_.granularity != Granularity::kLayer) {
       throw Error(Finding::kUsage, "--granularity kv-head: the mnn engines decide per layer");
     }

@@ -159,6 +159,48 @@ TEST_CASE("traces that contradict themselves are refused", "[trace]") {
         std::string::npos);
 }
 
+TEST_CASE("attentions of torch are a trace of probabilities, step by step", "[trace]") {
+  // [batch 2][heads 3][rows][keys]: a prompt of 4, two steps, a window of 3 keys in layer 1.
+  const auto make = [](std::vector<std::pair<std::string, std::vector<uint64_t>>> tensors) {
+    static const Bytes zeros(1 << 12);
+    TensorFile file;
+    file.source.path = "attentions.pt";
+    for (auto& [name, shape] : tensors) {
+      file.tensors.push_back({name, ContiguousView(DType::kF32, shape, zeros.data()), {}});
+    }
+    return file;
+  };
+  const AttentionTrace trace = TraceOfTorch(make({{"0/0", {2, 3, 4, 4}},
+                                                  {"0/1", {2, 3, 4, 4}},
+                                                  {"1/0", {2, 3, 1, 5}},
+                                                  {"1/1", {2, 3, 1, 3}},
+                                                  {"2/0", {2, 3, 1, 6}},
+                                                  {"2/1", {2, 3, 1, 3}},
+                                                  {"sequences", {2, 6}}}),
+                                            1);
+  CHECK(trace.prompt_tokens == 4u);
+  CHECK(trace.rows == 6);
+  CHECK(trace.query_heads == 3);
+  CHECK(trace.notes.size() == 1);
+  REQUIRE(trace.layers.size() == 2);
+  REQUIRE(trace.layers[1].probabilities.size() == 3);
+  CHECK(trace.layers[1].probabilities[2].row_begin == 5);
+  CHECK(trace.layers[1].probabilities[2].key_begin == 3);
+  CHECK(trace.layers[0].probabilities[2].key_begin == 0);
+  std::vector<float> row(6, 1.0f);
+  ReadProbabilityRow(trace.layers[1], 2, 5, 6, row.data());
+  CHECK(row == std::vector<float>(6, 0.0f));
+
+  const AttentionTrace single =
+      TraceOfTorch(make({{"attentions/0", {1, 3, 4, 9}}, {"attentions/1", {1, 3, 4, 9}}}), 0);
+  CHECK_FALSE(single.prompt_tokens);
+  CHECK(single.layers[1].probabilities[0].key_begin == 0);  // a static cache
+  CHECK_THROWS_AS(TraceOfTorch(make({{"0/0", {1, 3, 4, 4}}, {"1/1", {1, 3, 1, 5}}}), 0), Error);
+  CHECK_THROWS_AS(TraceOfTorch(make({{"0", {1, 3, 4, 4}}}), 1), Error);
+  CHECK_THROWS_AS(TraceOfTorch(make({{"0", {1, 3, 4}}}), 0), Error);
+  CHECK_THROWS_AS(TraceOfTorch(make({{"weight", {1, 3, 4, 4}}}), 0), Error);
+}
+
 TEST_CASE("a stream of block scores is read call by call", "[trace]") {
   const test::TempDir folder;
   const std::string path =

@@ -55,7 +55,7 @@ void RecordProbabilities(AttentionCase& made) {
       ReadQueries(rows, h, 0, n, q.data());
       const float* keys = &k[h / (heads / layer.k.heads) * n * dim];
       AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
-                             {}, 0, n, p);
+                             {0, made.trace.softcap, made.trace.window}, 0, n, p);
       for (size_t i = 0; i < p.size(); ++i) {
         StoreLE(out + 4 * (h * n * n + i), static_cast<float>(p[i]));
       }
@@ -140,13 +140,25 @@ TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]
 }
 
 TEST_CASE("probabilities give the plans and figures of the queries they came from", "[h2o]") {
-  const auto queries = MakeAttentionCase({}, 5);
-  const auto probabilities = MakeAttentionCase({}, 5);
-  RecordProbabilities(*probabilities);
-  ReplayRequest request = SmallRequest();
-  request.policies = AllPolicies();
-  for (const WeightRule weights : {WeightRule::kSoftmax, WeightRule::kFlashLocal}) {
-    request.weights = weights;
+  struct Variant {
+    double softcap;
+    uint64_t window;
+    WeightRule weights;
+  };
+  for (const Variant& variant :
+       {Variant{0, 0, WeightRule::kSoftmax}, Variant{0, 0, WeightRule::kFlashLocal},
+        Variant{3, 0, WeightRule::kSoftmax}, Variant{0, 50, WeightRule::kSoftmax}}) {
+    INFO("softcap " << variant.softcap << " window " << variant.window);
+    const auto queries = MakeAttentionCase({}, 5);
+    const auto probabilities = MakeAttentionCase({}, 5);
+    for (AttentionCase* made : {queries.get(), probabilities.get()}) {
+      made->trace.softcap = variant.softcap;
+      made->trace.window = variant.window;
+    }
+    RecordProbabilities(*probabilities);
+    ReplayRequest request = SmallRequest();
+    request.policies = AllPolicies();
+    request.weights = variant.weights;
     const ReplayResult a = RunOn(*queries, request), b = RunOn(*probabilities, request);
     for (size_t i = 0; i < a.runs.size(); ++i) {
       INFO(a.runs[i].policy);

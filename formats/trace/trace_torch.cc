@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "formats/trace/trace.h"
+#include "lib/base/error.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kMostPositions = uint64_t{1} << 31;
+constexpr uint64_t kMostIndex = 1 << 24;
+
+std::optional<uint64_t> ParseIndex(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
+      value >= kMostIndex) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+// The numbers that end a tensor's path: "attentions/3/1" has 3 and 1.
+struct Path {
+  std::string_view prefix;
+  std::vector<uint64_t> indices;
+};
+
+Path PathOf(std::string_view name) {
+  Path path{name, {}};
+  while (!path.prefix.empty() && path.indices.size() < 2) {
+    const size_t slash = path.prefix.rfind('/');
+    const std::string_view last =
+        slash == path.prefix.npos ? path.prefix : path.prefix.substr(slash + 1);
+    const auto index = ParseIndex(last);
+    if (!index) break;
+    path.indices.insert(path.indices.begin(), *index);
+    path.prefix = slash == path.prefix.npos ? std::string_view() : path.prefix.substr(0, slash);
+  }
+  return path;
+}
+
+bool IsAttentionPrefix(std::string_view prefix) {
+  return prefix.empty() || prefix == "attentions" || prefix == "decoder_attentions";
+}
+
+// One batch row: [q_heads][rows][keys].
+TensorView BatchRow(const NamedTensor& tensor, uint64_t batch) {
+  const TensorView& view = tensor.view;
+  const bool is_float = Info(view.dtype).is_float && !IsBlockQuantised(view.dtype);
+  if (view.rank() != 4 || !is_float) {
+    throw std::move(Error(Finding::kBadField, fmt::format("{} of {} axes, expected floats "
+                                                          "[batch, query heads, rows, keys]",
+                                                          Name(view.dtype), view.rank()))
+                        .In(Escaped(tensor.name)));
+  }
+  if (batch >= view.shape[0]) {
+    throw std::move(Error(Finding::kUsage, fmt::format("--batch {}: the trace has {} batch rows",
+                                                       batch, view.shape[0])));
+  }
+  TensorView row{view.dtype,
+                 {view.shape.begin() + 1, view.shape.end()},
+                 {view.strides.begin() + 1, view.strides.end()},
+                 view.data + batch * view.strides[0]};
+  for (const uint64_t extent : row.shape) {
+    if (extent != 0 && extent <= kMostPositions) continue;
+    throw std::move(Error(Finding::kBadField, fmt::format("extent {}, expected 1 to 2^31", extent))
+                        .In(Escaped(tensor.name)));
+  }
+  return row;
+}
+
+}  // namespace
+
+AttentionTrace TraceOfTorch(TensorFile file, uint64_t batch) {
+  const auto storage = std::make_shared<TensorFile>(std::move(file));
+  AttentionTrace trace;
+  trace.path = storage->source.path;
+  trace.format = storage->format;
+  trace.level = TraceLevel::kProbabilities;
+  trace.storage = storage;
+  // [layer][step]: steps of one layer in order
+  std::map<uint64_t, std::map<uint64_t, const NamedTensor*>> by_layer;
+  uint64_t steps = 1;
+  for (const NamedTensor& tensor : storage->tensors) {
+    const Path path = PathOf(tensor.name);
+    if (path.indices.empty() || !IsAttentionPrefix(path.prefix)) {
+      trace.notes.push_back({fmt::format("tensor '{}' is none of a trace", Escaped(tensor.name))});
+      continue;
+    }
+    const uint64_t step = path.indices.size() == 2 ? path.indices.front() : 0;
+    by_layer[path.indices.back()].emplace(step, &tensor);
+    steps = std::max(steps, step + 1);
+  }
+  for (const auto& [index, of_steps] : by_layer) {
+    TraceLayer layer;
+    layer.layer = static_cast<uint32_t>(index);
+    uint64_t rows = 0;
+    for (const auto& [step, tensor] : of_steps) {
+      const TensorView view = BatchRow(*tensor, batch);
+      if (trace.query_heads == 0) trace.query_heads = static_cast<uint32_t>(view.shape[0]);
+      if (view.shape[0] != trace.query_heads || rows + view.shape[1] > kMostPositions) {
+        throw std::move(Error(Finding::kBadField, fmt::format("{} query heads, expected {}",
+                                                              view.shape[0], trace.query_heads))
+                            .In(Escaped(tensor->name)));
+      }
+      const uint64_t end = rows + view.shape[1];
+      // Fewer columns than positions: a sliding window's last ones. More: a static cache's zeros.
+      const uint64_t key_begin = view.shape[2] >= end ? 0 : end - view.shape[2];
+      layer.probabilities.push_back({rows, key_begin, view});
+      if (step == 0 && steps > 1) trace.prompt_tokens = view.shape[1];
+      rows = end;
+    }
+    if (of_steps.size() != steps || (trace.rows != 0 && rows != trace.rows)) {
+      throw std::move(Error(Finding::kInconsistent,
+                            fmt::format("layer {} has {} steps and {} rows, others {} and {}",
+                                        index, of_steps.size(), rows, steps, trace.rows))
+                          .File(trace.path));
+    }
+    trace.rows = rows;
+    trace.layers.push_back(std::move(layer));
+  }
+  if (trace.layers.empty()) {
+    throw std::move(Error(Finding::kMissingRecord,
+                          "no tuple of attentions: expected tensors [batch, heads, rows, keys] "
+                          "under LAYER or STEP/LAYER")
+                        .File(trace.path));
+  }
+  return trace;
+}
+
+}  // namespace kv
