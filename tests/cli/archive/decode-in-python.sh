@@ -20,7 +20,7 @@ both half --raw f16:2LCT:2,3,512,?
 both half --raw q4_0:2LTC:2,16,?,1024
 both single --raw f32:2LTHD:2,3,?,8,64
 both half --from opaque
-"$PYTHON" "$SCRIPTS/make_llama_state.py" state --layers 2 --tokens 64 --kv-heads 2 --head-dim 32 --transposed 2>&-
+"$PYTHON" "$SCRIPTS/make_llama_state.py" state --layers 2 --tokens 64 --kv-heads 2 --head-dim 32 --transposed > /dev/null 2>&1
 both state
 both state --kv-heads 2
 mkdir tree
