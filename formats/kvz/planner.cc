@@ -51,7 +51,8 @@ std::optional<ChunkHead> Planner::Next() {
     const uint64_t size = source_.files[file_].data->size();
     if (region_ < regions_.size() && regions_[region_].file == file_) {
       const Region& region = regions_[region_];
-      if (position_ + kMaxLeadBytes < region.offset) {
+      const uint64_t carried = region.order == Order::kStorage ? 0 : kMaxLeadBytes;
+      if (position_ + carried < region.offset) {
         PlanOpaque(region.offset - position_, DType::kU8);
       } else {
         PlanRegion(region);
@@ -87,7 +88,7 @@ void Planner::PlanOpaque(uint64_t size, DType dtype) {
 void Planner::PlanRegion(const Region& region) {
   if (region.size == 0) return;
   const auto plan_elements = [&] {
-    if (position_ < region.offset) PlanOpaque(region.offset - position_, DType::kU8);
+    while (position_ < region.offset) PlanOpaque(region.offset - position_, DType::kU8);
     for (const uint64_t end = region.offset + region.size; position_ < end;) {
       PlanOpaque(end - position_, region.dtype);
     }
