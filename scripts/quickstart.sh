@@ -12,7 +12,7 @@ cmake --build --preset release --target kvtool
 kvtool=build/release/bin/kvtool
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cp testdata/llamacpp/s260k-v050-f16.seq0.bin "$work/slot0.bin"
+cp testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$work/slot0.bin"
 
 run() {
   printf '\n$ %s\n' "kvtool ${*//$work\//}"
