@@ -8,8 +8,10 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/mlp_report.h"
 #include "apps/kvtool/progress.h"
+#include "formats/trace/trace.h"
 #include "formats/weights_file.h"
 #include "lib/mlp/compressor.h"
+#include "lib/mlp/trace_queries.h"
 #include "lib/snapshot/cast.h"
 
 namespace kv {
@@ -50,8 +52,15 @@ class ReplayMlp : public Command {
     const FormatEntry* format = OutputFormat();
     ThreadPool pool(context.global.thread_count());
     const OpenOptions options = snapshot_.Resolve();
-    const QualityOptions quality = ResolveQuality(options);
+    QualityOptions quality = ResolveQuality(options);
     Snapshot cache = OpenSnapshot(Source::Open(input_), options);
+    AttentionTrace trace;  // asked by `quality`, so it lives as long
+    if (!trace_path_.empty()) {
+      trace = OpenTrace(trace_path_, options);
+      if (const auto geometry = GeometryOf(trace)) ApplyGeometry(*geometry, cache);
+      RequireMatch(trace, cache);
+      quality.queries = QueriesOf(trace);
+    }
     if (!dtype_.empty()) cache = CastSnapshot(std::move(cache), ParseCacheDType(), pool);
     const CompressorWeights weights = ReadWeights();
     WarnAbout(context.console, cache, weights);
@@ -75,8 +84,9 @@ class ReplayMlp : public Command {
   void DeclareQuality(CLI::App& app) {
     const char* group = "What it costs";
     app.add_flag("--no-quality", no_quality_, "Do not measure attention")->group(group);
+    app.add_option("--trace", trace_path_, "Ask the queries recorded in this trace")->group(group);
     app.add_option("--queries", key_queries_,
-                   "Keys of the last N tokens are asked as queries (default 64)")
+                   "Without a trace: keys of the last N tokens are asked (default 64)")
         ->check(CLI::Range(1u, 1u << 20))
         ->group(group);
     app.add_option("--positions", positions_,
@@ -193,6 +203,8 @@ class ReplayMlp : public Command {
             {"weights_cast", cast_},
             {"compat", compat_.empty() ? "none" : compat_},
             {"positions", positions_.empty() ? "new-len" : positions_},
+            {"trace",
+             trace_path_.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(trace_path_)},
             {"dry_run", dry_run_}};
   }
 
@@ -278,7 +290,8 @@ class ReplayMlp : public Command {
     return rope;
   }
 
-  std::string input_, weights_path_, dtype_, compat_, output_, to_, positions_, rope_style_;
+  std::string input_, weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_,
+      rope_style_;
   std::string cast_ = "nearest";
   std::vector<std::string> prefix_order_;
   StepSettings settings_;
