@@ -213,6 +213,7 @@ class SourceComparer : public RestoreTarget, private Sink {
 
  private:
   void Write(ByteSpan bytes) override;
+  void Compare(ByteSpan bytes);
   void Mismatch(uint64_t offset);
 
   const Archive& archive_;

@@ -46,6 +46,14 @@ void SourceComparer::End(size_t) {}
 
 void SourceComparer::Write(ByteSpan bytes) {
   if (other_ == nullptr) return;
+  // An extent may come in one piece; the pages of the other side need not all be in memory for it.
+  constexpr uint64_t kPiece = 1 << 20;
+  for (uint64_t at = 0; at < bytes.size(); at += kPiece) {
+    Compare(bytes.subspan(at, std::min<uint64_t>(kPiece, bytes.size() - at)));
+  }
+}
+
+void SourceComparer::Compare(ByteSpan bytes) {
   const uint64_t size =
       std::min<uint64_t>(bytes.size(), other_->size() - std::min(position_, other_->size()));
   if (size > 0 && std::memcmp(bytes.data(), other_->bytes().data() + position_, size) != 0) {

@@ -10,7 +10,7 @@ namespace {
 
 // Shared extents are gathered and restored as a whole, so they bound the memory that a transposed V
 // takes on both sides, however long the context is.
-constexpr uint64_t kExtentTarget = 32 << 20;
+constexpr uint64_t kExtentTarget = 16 << 20;
 
 // Cuts [0, total) into pieces of `step`; a rest under a quarter of a step joins the last piece.
 template <typename Body>
