@@ -184,9 +184,8 @@ class Compress : public Command {
     document["proof"] = {{"chunks_decoded_and_compared", summary.checked},
                          {"archive_read_back", summary.checked && path != "-"}};
     const std::vector<std::string>& warnings = context.console.warning_texts();
-    document["warnings"] =
-        std::vector<std::string>(warnings.begin() + static_cast<std::ptrdiff_t>(first_warning),
-                                 warnings.end());
+    document["warnings"] = std::vector<std::string>(
+        warnings.begin() + static_cast<std::ptrdiff_t>(first_warning), warnings.end());
     if (!context.global.deterministic) {
       document["environment"] = {{"threads", context.global.thread_count()}};
       document["timing"] = {

@@ -190,9 +190,8 @@ class Decompress : public Command {
     const double seconds = SecondsSince(begin);
     const uint64_t bytes = snapshot.kv_bytes();
     context.console.Say(fmt::format("{} -> {}: {} layer{}, {} of K and V, {}", input, path,
-                                    snapshot.layers.size(),
-                                    snapshot.layers.size() == 1 ? "" : "s", HumanBytes(bytes),
-                                    HumanRate(bytes, seconds)));
+                                    snapshot.layers.size(), snapshot.layers.size() == 1 ? "" : "s",
+                                    HumanBytes(bytes), HumanRate(bytes, seconds)));
     nlohmann::ordered_json document = ReportHeader("decompress");
     document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
     document["params"] = {{"keep_going", keep_going_}, {"to", to_}};

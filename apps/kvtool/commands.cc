@@ -43,7 +43,8 @@ constexpr CommandEntry kCommands[] = {
     {"trace", "Replaying", "show what an attention trace holds",
      "  kvtool trace inspect slot0.trace.safetensors\n  kvtool trace inspect dir/stem --json\n",
      MakeTrace},
-    {"replay-mlp", "Replaying", "apply the MLP compression step to a cache and measure what it costs",
+    {"replay-mlp", "Replaying",
+     "apply the MLP compression step to a cache and measure what it costs",
      "  kvtool replay-mlp dump_kv --weights llava.bin --image-len 576 --dry-run\n"
      "  kvtool replay-mlp cache.safetensors --weights llava.bin -o small.npz --to npz\n"
      "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .csrc\n",

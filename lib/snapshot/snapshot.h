@@ -102,10 +102,10 @@ struct Snapshot {
   Source source;
   std::vector<std::shared_ptr<const FileSource>> spools;  // inflated members, kept alive
 
-  std::string format;          // registry id: "llama-state"
-  std::string format_version;  // the file's own words: "SEQ 3, layout E"
-  std::string engine;          // "llama.cpp"
-  std::string model;           // architecture or model name, if known
+  std::string format;           // registry id: "llama-state"
+  std::string format_version;   // the file's own words: "SEQ 3, layout E"
+  std::string engine;           // "llama.cpp"
+  std::string model;            // architecture or model name, if known
   uint64_t unpacked_bytes = 0;  // of what an archive restores; 0 where the source is no archive
   std::vector<LayerKv> layers;
   std::vector<StoredRange> stored;

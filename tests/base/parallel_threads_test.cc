@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/base/parallel.h"
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <stdexcept>
 #include <string>
+
+#include "lib/base/parallel.h"
 
 namespace kv {
 
