@@ -104,7 +104,7 @@ class ReplayH2o : public Command {
     for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
 
     const h2o::ReplayRequest request = RequestFor(trace);
-    const bool single = request.targets.size() == 1 && request.policies.size() == 1;
+    const bool single = request.targets.size() <= 1 && request.policies.size() == 1;
     if (!single && (!plan_.empty() || !snapshot_out_.empty())) {
       throw Error(Finding::kUsage, fmt::format("{}: choose one --policy and one --target-ratio",
                                                plan_.empty() ? "--snapshot-out" : "--plan-out"));
@@ -128,11 +128,7 @@ class ReplayH2o : public Command {
     h2o::ReplayRequest request;
     request.engine = h2o::ParseEngine(engine_).value_or(h2o::Engine::kExact);
     request.config = config_.Resolve(trace);
-    if (targets_.empty()) {
-      request.targets = {request.config.target_mode == h2o::TargetMode::kStatic
-                             ? 1 / request.config.target_keep_ratio
-                             : request.config.target_lossy_ratio};
-    } else {
+    if (!targets_.empty()) {
       for (const double ratio : ParseSweep(targets_, "--target-ratio")) {
         if (!(ratio >= 1)) throw Error(Finding::kUsage, "--target-ratio: a ratio is at least 1");
         request.targets.push_back(static_cast<float>(ratio));
@@ -264,11 +260,8 @@ class ReplayH2o : public Command {
   }
 
   static std::vector<std::string> RowOf(const h2o::ReplayRun& run, bool engine) {
-    const bool is_static = run.config.target_mode == h2o::TargetMode::kStatic;
-    const float target =
-        is_static ? 1 / run.config.target_keep_ratio : run.config.target_lossy_ratio;
     std::vector<std::string> row = {
-        run.policy, fmt::format("{:.4g}x", target), fmt::format("{:.3f}x", run.ratio()),
+        run.policy, fmt::format("{:.4g}x", run.target_ratio()), fmt::format("{:.3f}x", run.ratio()),
         fmt::format("{:.3f}x", run.mean_ratio()), std::to_string(run.evictions())};
     if (engine) {
       row.push_back(run.mnn ? fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio)

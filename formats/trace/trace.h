@@ -17,8 +17,9 @@ AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options);
 // The neutral step between arrays and trace: kvtool's names, or those of an npy set with this stem.
 AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem);
 
-// Hugging Face attentions: a tuple over layers, or over steps of layers; one batch row.
-AttentionTrace TraceOfTorch(TensorFile file, uint64_t batch);
+// Hugging Face attentions: a tuple over layers, or over steps of layers; one batch row,
+// which must be named where there are several.
+AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch);
 
 // A stream of block scores: a header line, then one line per layer call.
 AttentionTrace OpenBlockScores(std::shared_ptr<const FileSource> source);

@@ -75,8 +75,7 @@ AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
   }
   try {
     if (ProbeNpz(source) == Confidence::kNo && LooksLikeTorch(source)) {
-      return TraceOfTorch(ReadTorch(std::move(source), options.max_bytes),
-                          options.batch.value_or(0));
+      return TraceOfTorch(ReadTorch(std::move(source), options.max_bytes), options.batch);
     }
     return TraceOfTensors(ReadArrays(std::move(source), options), "");
   } catch (Error& error) {

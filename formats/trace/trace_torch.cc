@@ -50,7 +50,7 @@ bool IsAttentionPrefix(std::string_view prefix) {
 }
 
 // One batch row: [q_heads][rows][keys].
-TensorView BatchRow(const NamedTensor& tensor, uint64_t batch) {
+TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
   const TensorView& view = tensor.view;
   const bool is_float = Info(view.dtype).is_float && !IsBlockQuantised(view.dtype);
   if (view.rank() != 4 || !is_float) {
@@ -59,6 +59,12 @@ TensorView BatchRow(const NamedTensor& tensor, uint64_t batch) {
                                                           Name(view.dtype), view.rank()))
                         .In(Escaped(tensor.name)));
   }
+  if (!named && view.shape[0] > 1) {
+    throw std::move(
+        Error(Finding::kUsage, fmt::format("the trace has {} batch rows", view.shape[0]))
+            .Hint("name one with --batch"));
+  }
+  const uint64_t batch = named.value_or(0);
   if (batch >= view.shape[0]) {
     throw std::move(Error(Finding::kUsage, fmt::format("--batch {}: the trace has {} batch rows",
                                                        batch, view.shape[0])));
@@ -77,7 +83,7 @@ TensorView BatchRow(const NamedTensor& tensor, uint64_t batch) {
 
 }  // namespace
 
-AttentionTrace TraceOfTorch(TensorFile file, uint64_t batch) {
+AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
   const auto storage = std::make_shared<TensorFile>(std::move(file));
   AttentionTrace trace;
   trace.path = storage->source.path;

@@ -21,12 +21,6 @@ using report::StripSpan;
 
 std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
 std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
-double TargetOf(const ReplayRun& run) {
-  return run.config.target_mode == TargetMode::kStatic
-             ? 1 / static_cast<double>(run.config.target_keep_ratio)
-             : static_cast<double>(run.config.target_lossy_ratio);
-}
-
 // The run that the detailed figures show: the first one that evicts.
 const ReplayRun& MainRun(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
@@ -44,7 +38,7 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
     rows[0].push_back(name);
   }
   for (const ReplayRun& run : result.runs) {
-    std::vector<std::string> row = {run.policy, Times(TargetOf(run)), Times(run.ratio()),
+    std::vector<std::string> row = {run.policy, Times(run.target_ratio()), Times(run.ratio()),
                                     Times(run.mean_ratio())};
     if (engine) {
       row.push_back(run.mnn ? Times(static_cast<double>(run.mnn->metrics.lossy_ratio))
@@ -191,7 +185,7 @@ StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan) {
 }
 
 void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page) {
-  page.Heading(fmt::format("What stays: {} at target {}", run.policy, Times(TargetOf(run))));
+  page.Heading(fmt::format("What stays: {} at target {}", run.policy, Times(run.target_ratio())));
   StripMap map;
   map.title = "Kept tokens by layer and position";
   map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
@@ -292,7 +286,7 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   for (const ReplayRun& each : result.runs) {
     const std::string why = WhyNothing(result, each);
     if (!why.empty()) {
-      notes.push_back(fmt::format("{} at {}: {}", each.policy, Times(TargetOf(each)), why));
+      notes.push_back(fmt::format("{} at {}: {}", each.policy, Times(each.target_ratio()), why));
     }
   }
   page.Heading("Runs");

@@ -33,12 +33,15 @@ class Replayer {
     result_.prompt = PromptTokens(trace_, request_);
     result_.end = trace_.end_position();
     if (trace_.block_scores) {
-      RunStream();
+      try {
+        RunStream();
+      } catch (Error& error) {
+        throw error.File(trace_.path);
+      }
       return std::move(result_);
     }
     CollectLayers();
-    for (const float target : request_.targets) {
-      Config config = ConfigFor(target);
+    for (const Config& config : Configs()) {
       if (request_.engine == Engine::kExact) {
         PlanExact(config);
       } else {
@@ -51,11 +54,16 @@ class Replayer {
   }
 
  private:
-  Config ConfigFor(float target) const {
-    Config config = request_.config;
-    config.target_lossy_ratio = target;
-    if (config.target_mode == TargetMode::kStatic) config.target_keep_ratio = 1.0f / target;
-    return Sanitised(config);
+  std::vector<Config> Configs() const {
+    if (request_.targets.empty()) return {Sanitised(request_.config)};
+    std::vector<Config> configs;
+    for (const float target : request_.targets) {
+      Config config = request_.config;
+      config.target_lossy_ratio = target;
+      if (config.target_mode == TargetMode::kStatic) config.target_keep_ratio = 1.0f / target;
+      configs.push_back(Sanitised(config));
+    }
+    return configs;
   }
 
   PolicyOptions OptionsFor(const Config& config) const {
@@ -195,8 +203,7 @@ class Replayer {
     }
     const auto revision =
         request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
-    for (const float target : request_.targets) {
-      const Config config = ConfigFor(target);
+    for (const Config& config : Configs()) {
       const auto source = StreamBlockSums(stream.open(), stream.layers, result_.prompt);
       MnnReplay replay =
           ReplayMnn(config, GeometryOfModel(), revision, result_.prompt, UINT32_MAX, *source);
@@ -306,6 +313,12 @@ uint64_t ReplayRun::floor_dominated() const {
   uint64_t sum = 0;
   for (const LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
   return sum;
+}
+
+double ReplayRun::target_ratio() const {
+  return config.target_mode == TargetMode::kStatic
+             ? 1 / static_cast<double>(config.target_keep_ratio)
+             : static_cast<double>(config.target_lossy_ratio);
 }
 
 double ReplayRun::ratio() const {

@@ -51,6 +51,7 @@ struct ReplayRun {
   uint64_t triggers() const;
   uint64_t evictions() const;
   uint64_t floor_dominated() const;
+  double target_ratio() const;
   // Full over kept, all layers, at the last step.
   double ratio() const;
   // The same over all steps together: what the quality figures, means over steps, go with.

@@ -155,9 +155,7 @@ Json StepJson(const StepBytes& step) {
 
 Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
   Json json = {{"policy", run.policy},
-               {"target_ratio", run.config.target_mode == TargetMode::kStatic
-                                    ? 1.0 / static_cast<double>(run.config.target_keep_ratio)
-                                    : static_cast<double>(run.config.target_lossy_ratio)},
+               {"target_ratio", run.target_ratio()},
                {"params", ConfigJson(run.config)},
                {"triggers", run.triggers()},
                {"floor_dominated_triggers", run.floor_dominated()},
@@ -249,7 +247,7 @@ Json EventHeader(const ReplayRun& run, std::string_view type) {
   return {{"schema", "kvtool.h2o-event/1"},
           {"type", type},
           {"policy", run.policy},
-          {"target_ratio", static_cast<double>(run.config.target_lossy_ratio)}};
+          {"target_ratio", run.target_ratio()}};
 }
 
 Json CallJson(const ReplayRun& run, const MnnCall& call) {

@@ -184,7 +184,9 @@ std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace) {
   if (trace.kv_heads == 0 && trace.head_dim == 0) return std::nullopt;
   ModelGeometry geometry;
   geometry.source = trace.path;
-  geometry.uniform = {trace.kv_heads, trace.head_dim, trace.head_dim};
+  // One of the two: what contradicts the snapshot is for RequireMatch to name.
+  geometry.uniform.kv_heads = trace.kv_heads;
+  if (trace.kv_heads == 0) geometry.uniform.k_dim = geometry.uniform.v_dim = trace.head_dim;
   geometry.query_heads = trace.query_heads;
   return geometry;
 }
