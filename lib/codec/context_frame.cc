@@ -109,6 +109,13 @@ void RefineMap(ContextGroups& groups, uint32_t from_bits, uint32_t to_bits) {
   groups.group_of = std::move(fine);
 }
 
+// The map as the kernels index it: by any byte.
+std::array<uint8_t, 256> TableOfByte(const ContextModel& model) {
+  std::array<uint8_t, 256> table_of{};
+  std::copy(model.table_of.begin(), model.table_of.end(), table_of.begin());
+  return table_of;
+}
+
 struct Candidate {
   uint32_t symbol_bits = 6;
   ContextGroups groups;  // over contexts of symbol_bits
@@ -187,11 +194,12 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   scratch.symbols.resize(count);
   ToSymbols(values.data(), count, plan.shape, scratch.symbols.data());
   MakeEncoderSymbols(plan.model, scratch.encoder_symbols);
+  const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
   scratch.words.resize(count);
   RansStates states;
   uint16_t* end = scratch.words.data() + count;
   const uint16_t* begin =
-      RansEncode(scratch.symbols.data(), plan.grid, {.table_of = plan.model.table_of.data()},
+      RansEncode(scratch.symbols.data(), plan.grid, {.table_of = table_of.data()},
                  scratch.encoder_symbols.data(), scratch.words.data(), end, states);
   ByteWriter frame;
   frame.U8(static_cast<uint8_t>(plan.shape.symbol_bits));
@@ -249,10 +257,11 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   scratch.words.resize(stream.size() / 2 + kRansLanes);
   std::memcpy(scratch.words.data(), stream.data(), stream.size() / 2 * 2);
   MakeSlots(model, scratch.slots);
+  const std::array<uint8_t, 256> table_of = TableOfByte(model);
   scratch.symbols.resize(count);
   const size_t used =
-      RansDecode(scratch.symbols.data(), grid, {.table_of = model.table_of.data()},
-                 scratch.slots.data(), scratch.words.data(), stream.size() / 2, states);
+      RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
+                 scratch.words.data(), stream.size() / 2, states);
   if (used * 2 != stream.size() ||
       std::any_of(states.begin(), states.end(), [](uint32_t state) { return state != kRansLow; })) {
     throw Error(Finding::kBadPayload, "the coded symbols do not end where they should")

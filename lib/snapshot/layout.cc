@@ -212,6 +212,7 @@ std::vector<float> GatherFloats(const KvTensor& tensor, uint64_t token_begin, ui
 void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_order,
              uint64_t tokens, uint64_t heads, uint64_t units, uint32_t unit_bytes) {
   KV_ASSERT(from.size() == tokens * heads * units * unit_bytes && to.size() == from.size());
+  if (from.empty()) return;  // an empty span may have no address
   if (from_order == to_order) {
     std::memcpy(to.data(), from.data(), from.size());
     return;

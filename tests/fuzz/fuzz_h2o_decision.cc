@@ -39,7 +39,7 @@ void CheckPlan(const kv::h2o::Config& config, uint64_t n, const kv::h2o::Decisio
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto take = [&](auto& value) {
     const size_t count = std::min(sizeof(value), size);
-    std::memcpy(&value, data, count);
+    if (count > 0) std::memcpy(&value, data, count);
     data += count;
     size -= count;
   };
