@@ -9,18 +9,20 @@ scripts/setup.sh
 [ -f build/release/build.ninja ] || cmake --preset release -DKVTOOL_DEVELOPER=OFF -DKVTOOL_BENCH=OFF >/dev/null
 cmake --build --preset release --target kvtool
 
-kvtool=build/release/bin/kvtool
+kvtool=$PWD/build/release/bin/kvtool
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$work/slot0.bin"
+cd "$work"
 
 run() {
-  printf '\n$ %s\n' "kvtool ${*//$work\//}"
+  printf '\n$ kvtool %s\n' "$*"
   "$kvtool" "$@"
 }
-run inspect "$work/slot0.bin" --kv-heads 4
-run compress "$work/slot0.bin" -o "$work/slot0.kvz"
-run verify "$work/slot0.kvz" --against "$work/slot0.bin"
-run decompress "$work/slot0.kvz" -o "$work/restored.bin"
-cmp "$work/restored.bin" "$work/slot0.bin"
-printf '\n$ cmp restored.bin slot0.bin\nidentical. The program is %s\n' "$kvtool"
+run inspect slot0.bin --kv-heads 4
+run compress slot0.bin -o slot0.kvz
+run verify slot0.kvz --against slot0.bin
+run decompress slot0.kvz -o restored.bin
+printf '\n$ cmp restored.bin slot0.bin\n'
+cmp restored.bin slot0.bin
+printf 'identical. The program is %s\n' build/release/bin/kvtool
