@@ -113,19 +113,19 @@ int ShowHelp(Console& console, std::string_view name) {
   const std::unique_ptr<Command> command = entry->make();
   GlobalOptions global;
   CLI::App app("", fmt::format("kvtool {}", entry->name));
-  PrepareApp(app);
-  command->Declare(app);
-  global.Declare(app);
+  PrepareApp(app, *command, global);
   console.Data(LongHelp(*entry, app));
   return kDone;
 }
 
-void PrepareApp(CLI::App& app) {
+void PrepareApp(CLI::App& app, Command& command, GlobalOptions& global) {
   app.set_help_flag("-h", "Short help with examples");
   app.set_help_all_flag("--help", "All options");
   app.set_config("--config", "", "Read option defaults from a file (TOML or INI)")
       ->envname("KVTOOL_CONFIG");
   app.option_defaults()->take_last();
+  command.Declare(app);
+  global.Declare(app);
 }
 
 Error ExplainParseError(const CLI::ParseError& error, CLI::App& app, int argc, char** argv) {

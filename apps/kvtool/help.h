@@ -19,8 +19,9 @@ std::string ShortHelp(const CommandEntry& entry, CLI::App& app);
 std::string LongHelp(const CommandEntry& entry, CLI::App& app);
 int ShowHelp(Console& console, std::string_view command);
 
-// -h, --help and --config, and CLI11's defaults for this program.
-void PrepareApp(CLI::App& app);
+// Declares all that a command line of this command takes: -h, --help and --config with CLI11's
+// defaults for this program, the command's options, and those of every command.
+void PrepareApp(CLI::App& app, Command& command, GlobalOptions& global);
 // A usage error in one line, with a suggestion where a flag looks mistyped.
 Error ExplainParseError(const CLI::ParseError& error, CLI::App& app, int argc, char** argv);
 

@@ -105,9 +105,7 @@ int Main(int argc, char** argv) {
   const std::unique_ptr<Command> command = entry->make();
   GlobalOptions global;
   CLI::App app("", fmt::format("kvtool {}", entry->name));
-  PrepareApp(app);
-  command->Declare(app);
-  global.Declare(app);
+  PrepareApp(app, *command, global);
   try {
     app.parse(argc - 1, argv + 1);
   } catch (const CLI::CallForHelp&) {
