@@ -142,16 +142,25 @@ void AddColumnSums(const LayerAttention& attention, uint32_t head, uint64_t begi
     const size_t visible = Visible(keys, first);
     KV_ASSERT(visible + (row_weights.size() - done) - 1 <= n);
     const size_t columns = visible + rows - 1;
-    scratch.logits.resize(rows * columns);
+    std::fill(tile_sums.begin(), tile_sums.end(), 0.0f);
     if (attention.has_queries()) {
       scratch.queries.resize(rows * dim);
-      scratch.tile.resize(TileScratchFloats(dim));
       ReadQueries(attention.rows(), head, first - attention.first_row(), rows,
                   scratch.queries.data());
-      TileLogits({scratch.queries.data(), dim, rows, keys.rows(), visible, attention.scale()},
-                 scratch.logits.data(), columns, scratch.tile.data());
     }
-    std::fill(tile_sums.begin(), tile_sums.end(), 0.0f);
+    const ScoreTile tile{scratch.queries.data(), dim, rows, keys.rows(), visible,
+                         attention.scale()};
+    if (attention.has_queries() && !attention.masks() && rule == WeightRule::kSoftmax) {
+      scratch.tile.resize(BlockSumScratchFloats(dim, columns));
+      AddTileBlockSums(tile, 1, &row_weights[done], scratch.tile.data(), tile_sums.data());
+      for (size_t j = 0; j < columns; ++j) sums[j] += tile_sums[j];
+      continue;
+    }
+    scratch.logits.resize(rows * columns);
+    if (attention.has_queries()) {
+      scratch.tile.resize(TileScratchFloats(dim));
+      TileLogits(tile, scratch.logits.data(), columns, scratch.tile.data());
+    }
     for (size_t r = 0; r < rows; ++r) {
       float* row = scratch.logits.data() + r * columns;
       const size_t seen = visible + r;

@@ -37,6 +37,8 @@ class LayerAttention {
   // Keys of one kv head at positions [begin, begin + count), packed; block types become float.
   void GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count, std::byte* out) const;
 
+  // Whether softcap or window change logits.
+  bool masks() const { return trace_.softcap != 0 || trace_.window != 0; }
   // What softcap and window do to logits of the query at `position`; keys at ascending positions.
   void Mask(uint64_t position, std::span<const uint32_t> key_positions, float* logits) const;
 

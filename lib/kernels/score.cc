@@ -12,6 +12,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "lib/kernels/score-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kv {
 namespace HWY_NAMESPACE {
@@ -35,80 +37,11 @@ void AddScaled(const float* row, size_t count, float weight, float* sums) {
 
 #else
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-constexpr size_t kLanes = 16;  // virtual lanes: of one vector, or of several shorter ones
-using D = hn::CappedTag<float, kLanes>;
-using V = hn::Vec<D>;
-using D4 = hn::CappedTag<float, 4>;
-using V4 = hn::Vec<D4>;
-constexpr size_t kStep = hn::MaxLanes(D());
-constexpr size_t kRegs = kLanes / kStep;
 constexpr size_t kKeysAtOnce = 4;
 constexpr size_t kTotalBlock = 64;
 
-template <KeyType type>
-constexpr size_t kKeyBytes = type == KeyType::kF32 ? 4 : 2;
-
-// kStep values of a key, widened in registers.
-template <KeyType type>
-HWY_INLINE V Widen(const std::byte* p) {
-  const D d;
-  if constexpr (type == KeyType::kF32) {
-    return hn::LoadU(d, reinterpret_cast<const float*>(p));
-#if HWY_TARGET <= HWY_AVX2
-  } else if constexpr (type == KeyType::kF16) {
-    const hn::Rebind<hwy::float16_t, D> dh;
-    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(p)));
-#endif
-  } else {
-    const hn::Rebind<uint16_t, D> d16;
-    const hn::Rebind<uint32_t, D> d32;
-    const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p)));
-    if constexpr (type == KeyType::kBF16) return hn::BitCast(d, hn::ShiftLeft<16>(bits));
-    // Without F16C: shift the exponent into place and rebias by a multiplication, which is exact
-    // for subnormals too; infinities and NaNs get their exponent back.
-    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d32, 0x8000u)));
-    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(d32, 0x7fffu)));
-    const auto scaled = hn::BitCast(d32, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f)));
-    const hn::Rebind<int32_t, D> di;
-    const auto special = hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x0f7fffff));
-    const auto exponent =
-        hn::IfThenElseZero(hn::RebindMask(d32, special), hn::Set(d32, 0x7f800000u));
-    return hn::BitCast(d, hn::Or(sign, hn::Or(scaled, exponent)));
-  }
-}
-
 HWY_INLINE void Clear(V* lanes) {
   for (size_t r = 0; r < kRegs; ++r) lanes[r] = hn::Zero(D());
-}
-
-// 16 virtual lanes to 4: i + 8, then i + 4.
-HWY_INLINE V4 FoldTo4(const V* lanes) {
-  if constexpr (kStep == 16) {
-#if HWY_MAX_BYTES >= 64
-    const hn::Half<D> d8;
-    const auto a = hn::Add(hn::LowerHalf(d8, lanes[0]), hn::UpperHalf(d8, lanes[0]));
-    return hn::Add(hn::LowerHalf(D4(), a), hn::UpperHalf(D4(), a));
-#endif
-  } else if constexpr (kStep == 8) {
-#if HWY_MAX_BYTES == 32
-    const auto a = hn::Add(lanes[0], lanes[1]);
-    return hn::Add(hn::LowerHalf(D4(), a), hn::UpperHalf(D4(), a));
-#endif
-  } else {
-#if HWY_MAX_BYTES == 16
-    return hn::Add(hn::Add(lanes[0], lanes[2]), hn::Add(lanes[1], lanes[3]));
-#endif
-  }
-}
-
-// Four such vectors to their four sums: i + 2, then i + 1.
-HWY_INLINE V4 FoldFour(V4 a, V4 b, V4 c, V4 d) {
-  const D4 d4;
-  const V4 ab = hn::Add(hn::InterleaveLower(d4, a, b), hn::InterleaveUpper(d4, a, b));
-  const V4 cd = hn::Add(hn::InterleaveLower(d4, c, d), hn::InterleaveUpper(d4, c, d));
-  return hn::Add(hn::ConcatLowerLower(d4, cd, ab), hn::ConcatUpperUpper(d4, cd, ab));
 }
 
 HWY_INLINE float Fold(const V* lanes) {
@@ -197,28 +130,6 @@ float RowMaximum(const float* row, size_t count) {
   float maximum = hn::GetLane(hn::MaxOfLanes(d, best[0]));
   for (; i < count; ++i) maximum = row[i] > maximum ? row[i] : maximum;
   return maximum;
-}
-
-// kv::ref::Exp, step for step.
-HWY_INLINE V Exp(V x) {
-  const D d;
-  const hn::Rebind<uint32_t, D> du;
-  const auto underflows = hn::Lt(x, hn::Set(d, -87.0f));
-  x = hn::IfThenElse(underflows, hn::Zero(d), x);
-  const V magic = hn::Set(d, 12582912.0f);
-  const V shifted = hn::Add(hn::Mul(x, hn::Set(d, 1.44269504088896341f)), magic);
-  const V n = hn::Sub(shifted, magic);
-  V r = hn::Sub(x, hn::Mul(n, hn::Set(d, 0.693359375f)));
-  r = hn::Sub(r, hn::Mul(n, hn::Set(d, -2.12194440e-4f)));
-  V p = hn::Set(d, 1.9875691500e-4f);
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 1.3981999507e-3f));
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 8.3334519073e-3f));
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 4.1665795894e-2f));
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 1.6666665459e-1f));
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 5.0000001201e-1f));
-  const V y = hn::Add(hn::Add(hn::Mul(p, hn::Mul(r, r)), r), hn::Set(d, 1.0f));
-  const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(du, shifted)), hn::Set(du, 0x3f800000u));
-  return hn::IfThenZeroElse(underflows, hn::Mul(y, hn::BitCast(d, power)));
 }
 
 void ExpRow(float* row, size_t count, float maximum) {

@@ -9,9 +9,10 @@ namespace kv {
 // Attention scores without materialised probabilities. Keys stay in their stored type and are
 // widened in registers (one query) or panel by panel (tiles). The one-query kernels add in an order
 // that does not depend on vector width: 16 virtual lanes, element i on lane i % 16, folded as
-// i + 8, i + 4, i + 2, i + 1, products and sums rounded separately. They are equal on every SIMD
-// target, to the bit, to kv::ref below. Tiles multiply through one-threaded BLAS, which chooses its
-// own kernels by CPU: equal for every SIMD target and thread count on one machine.
+// i + 8, i + 4, i + 2, i + 1, products and sums rounded separately. They and AddTileBlockSums are
+// equal on every SIMD target, to the bit, to kv::ref below. TileLogits multiplies through
+// one-threaded BLAS, which chooses its own kernels by CPU: equal for every SIMD target and thread
+// count on one machine.
 
 enum class KeyType { kF16, kBF16, kF32 };
 
@@ -67,16 +68,23 @@ struct ScoreTile {
 // The most rows of a tile.
 inline constexpr size_t kTileRows = 128;
 
-// Floats of scratch that the functions below need.
+// Floats of scratch that TileLogits needs.
 size_t TileScratchFloats(size_t dim) noexcept;
-// logits[r * stride + j] for all columns() of the tile; what a row does not see is left undefined.
+// logits[r * stride + j] for all columns() of the tile of up to kTileRows rows; what a row does not
+// see is left undefined.
 void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scratch) noexcept;
 // sums += weight * softmax(row), summed per block; `row` holds logits and is used up.
 void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept;
-// The same for all rows of a tile, weighted by row_weights[r] (1 if null). `logits` has room for
-// rows * columns() floats.
-void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights, float* logits,
-                      float* scratch, float* sums) noexcept;
+
+// The same for all rows of a tile at once, weighted by row_weights[r] (1 if null), without BLAS: 64
+// rows stand side by side in vector lanes, so that maxima, exponentials and block sums need no
+// shuffle. Products are fused and added in the order of the dimensions; equal to kv::ref on every
+// SIMD target and machine, to the bit.
+void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights, float* scratch,
+                      float* sums) noexcept;
+inline constexpr size_t kSubTileRows = 64;
+// Floats of scratch that it needs.
+size_t BlockSumScratchFloats(size_t dim, size_t columns) noexcept;
 
 namespace ref {
 
@@ -87,6 +95,8 @@ void ExpRow(float* row, size_t count, float maximum) noexcept;
 double BlockSums(const float* row, size_t count, size_t block, float* sums) noexcept;
 double ExpBlockSums(float* row, size_t count, float maximum, size_t block, float* sums) noexcept;
 void AddScaled(const float* row, size_t count, float weight, float* sums) noexcept;
+void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights,
+                      float* sums) noexcept;
 
 }  // namespace ref
 }  // namespace kv

@@ -66,16 +66,6 @@ void AddRowBlockSums(float* row, size_t count, size_t block, double weight, floa
   AddScaled(row, (count + block - 1) / block, static_cast<float>(weight / total), sums);
 }
 
-void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights, float* logits,
-                      float* scratch, float* sums) noexcept {
-  const size_t columns = tile.columns();
-  TileLogits(tile, logits, columns, scratch);
-  for (size_t r = 0; r < tile.rows; ++r) {
-    AddRowBlockSums(logits + r * columns, std::min(columns, tile.visible + r), block,
-                    row_weights == nullptr ? 1.0 : row_weights[r], sums);
-  }
-}
-
 void WeighRow(float* row, size_t count, WeightRule rule) noexcept {
   if (rule == WeightRule::kSoftmax) {
     const float maximum = RowMaximum(row, count);

@@ -106,7 +106,7 @@ BENCHMARK(B9)->Name("B9_h2o_decode_32x128x4096_f16")->Unit(benchmark::kMilliseco
 
 struct Buffers {
   std::vector<float> logits = std::vector<float>(kTileRows * kTokens);
-  std::vector<float> scratch = std::vector<float>(TileScratchFloats(kDim));
+  std::vector<float> scratch = std::vector<float>(BlockSumScratchFloats(kDim, kTokens));
   std::vector<float> sums = std::vector<float>(kTokens);
 };
 
@@ -116,7 +116,7 @@ void Scores(const KeyRows& keys, const std::vector<float>& queries, size_t block
   std::fill(buffers.sums.begin(), buffers.sums.end(), 0.0f);
   for (size_t begin = 0; begin < kTokens; begin += kTileRows) {
     AddTileBlockSums({&queries[begin * kDim], kDim, kTileRows, keys, begin + 1, kScale}, block,
-                     nullptr, buffers.logits.data(), buffers.scratch.data(), buffers.sums.data());
+                     nullptr, buffers.scratch.data(), buffers.sums.data());
   }
 }
 

@@ -181,11 +181,11 @@ TEST_CASE("tiles give the softmax of double arithmetic", "[score]") {
         const KeyRows keys{bytes.data(), KeyType::kF16, dim * 2, count, dim};
         const ScoreTile tile{queries.data(), dim, rows, keys, visible, 0.2f};
         REQUIRE(tile.columns() == count);
-        Floats logits(rows * count), scratch(TileScratchFloats(dim));
+        Floats scratch(BlockSumScratchFloats(dim, count));
         for (const size_t block : {1, 32, 50}) {
           Floats sums(count / block + 1);
           std::vector<double> expected(count / block + 1);
-          AddTileBlockSums(tile, block, weights.data(), logits.data(), scratch.data(), sums.data());
+          AddTileBlockSums(tile, block, weights.data(), scratch.data(), sums.data());
           for (size_t r = 0; r < rows; ++r) {
             const std::vector<double> p = Softmax(tile, r);
             for (size_t j = 0; j < p.size(); ++j) expected[j / block] += weights[r] * p[j];
@@ -197,6 +197,53 @@ TEST_CASE("tiles give the softmax of double arithmetic", "[score]") {
       }
     }
   }
+}
+
+TEST_CASE("block sums of a tile are the reference's bits on every target", "[score]") {
+  test::ForEachTarget([](const std::string& target) {
+    for (const KeyType type : {KeyType::kF16, KeyType::kBF16, KeyType::kF32}) {
+      for (const size_t dim : {1, 8, 17, 64}) {
+        for (const size_t rows : {1, 3, 64, 70}) {
+          for (const size_t visible : {0, 1, 6, 131}) {
+            INFO(target << " dim " << dim << " rows " << rows << " visible " << visible);
+            const size_t count = visible + rows - 1, stride = dim * BytesOfKey(type) + 3;
+            const Bytes bytes = MakeKeys(type, count, dim, stride, 1, 11);
+            const Floats queries = Normal(rows * dim, 12, 3.0f), weights = Normal(rows, 4);
+            const KeyRows keys{bytes.data() + 1, type, stride, count, dim};
+            const ScoreTile tile{queries.data(), dim, rows, keys, visible, 0.2f};
+            Floats scratch(BlockSumScratchFloats(dim, count));
+            for (const size_t block : {1, 5, 64, 100}) {
+              Floats sums = Normal(count / block + 1, 9), expected = sums;
+              ref::AddTileBlockSums(tile, block, weights.data(), expected.data());
+              AddTileBlockSums(tile, block, weights.data(), scratch.data(), sums.data());
+              REQUIRE(SameBits(sums, expected));
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("a NaN key spoils the rows that see it, on every target", "[score]") {
+  test::ForEachTarget([](const std::string& target) {
+    INFO(target);
+    const size_t dim = 4, rows = 3;
+    Floats keys{1, 2, 3, 4, 4, 3, 2, 1, NAN, 1, 1, 1};
+    const Floats queries = Normal(rows * dim, 1);
+    const KeyRows key_rows{reinterpret_cast<const std::byte*>(keys.data()), KeyType::kF32, 16, 3,
+                           dim};
+    const ScoreTile tile{queries.data(), dim, rows, key_rows, 1, 1.0f};
+    Floats scratch(BlockSumScratchFloats(dim, 3)), sums(3);
+    const Floats first_two{1, 1, 0};
+    AddTileBlockSums(tile, 1, first_two.data(), scratch.data(), sums.data());
+    CHECK(std::isnan(sums[2]));
+    Floats of_two(2);
+    ScoreTile two = tile;
+    two.rows = 2;
+    AddTileBlockSums(two, 1, nullptr, scratch.data(), of_two.data());
+    CHECK(of_two[0] + of_two[1] == Approx(2.0f));
+  });
 }
 
 TEST_CASE("one query and a tile of one row agree", "[score]") {
