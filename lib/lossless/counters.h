@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+
+namespace kv::lossless {
+
+// The engine's counters of one layer, under its definitions: no-gain samples and failures count as
+// raw = compressed, skipped ranges as nothing, times are raised to 1 us where data came back.
+struct LayerCounters {
+  uint64_t raw_bytes = 0, compressed_bytes = 0, decompressed_bytes = 0;
+  int64_t compress_us = 0, decompress_us = 0;
+  uint64_t fallback_count = 0;
+  uint64_t update_count = 0;
+  uint64_t backpressure_skip_count = 0;
+
+  void Add(const LayerCounters& other) {
+    raw_bytes += other.raw_bytes;
+    compressed_bytes += other.compressed_bytes;
+    decompressed_bytes += other.decompressed_bytes;
+    compress_us += other.compress_us;
+    decompress_us += other.decompress_us;
+    fallback_count += other.fallback_count;
+    update_count += other.update_count;
+    backpressure_skip_count += other.backpressure_skip_count;
+  }
+};
+
+// What the engine exports after a layer call (h2o_lossless_*): sums over the layers in scope. While
+// no layer has valid bytes the old values stay, so failures alone are never seen in them.
+struct EngineMetrics {
+  double ratio = 1.0;    // h2o_lossless_ratio
+  int64_t codec_us = 0;  // h2o_codec_us: of the last result
+  LayerCounters sums;    // h2o_lossless_raw_bytes ...
+  uint64_t queue_depth_peak = 0;
+  uint64_t async_queue_peak = 0;
+  int64_t async_wait_us = 0;
+  uint64_t decode_cache_hit = 0, decode_cache_miss = 0;
+};
+
+// The same work counted for what it was.
+struct Measured {
+  uint64_t encode_calls = 0, encoded_tokens = 0;
+  uint64_t encoded_raw_bytes = 0;   // handed to the encoder, again and again if need be
+  uint64_t encoded_blob_bytes = 0;  // what it made of them, useful or not
+  // Blobs that were decoded and found equal to the bytes they were made of: the only ratio that is
+  // proven. In engine mnn the replay decodes each blob once for this, outside all its timings.
+  uint64_t verified_raw_bytes = 0, verified_blob_bytes = 0;
+  uint64_t verify_failures = 0;
+  uint64_t no_gain = 0;   // ranges whose blob was no smaller
+  uint64_t failures = 0;  // encoders and decoders that threw
+  uint64_t backpressure = 0;
+  uint64_t decode_calls = 0;  // a decoder ran because somebody needed the bytes
+  uint64_t cache_copies = 0;  // the bytes came out of a cache of decoded ranges
+  uint64_t seeded_hits = 0;   // of these: out of an entry that no decoder ever filled
+  int64_t encode_us = 0, decode_us = 0, wait_us = 0;
+
+  void Add(const Measured& other);
+  double verified_ratio() const {
+    return verified_blob_bytes == 0
+               ? 1.0
+               : static_cast<double>(verified_raw_bytes) / static_cast<double>(verified_blob_bytes);
+  }
+};
+
+}  // namespace kv::lossless
