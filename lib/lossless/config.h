@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <variant>
 
@@ -48,6 +49,7 @@ struct Config {
   int64_t max_queue = 256;
   int64_t decode_cache_blocks = 64;
   bool strict_roundtrip_check = false;
+  std::string codec_runtime = "fp16_gear_predictive_v3";  // the engine never reads it
 
   bool active() const { return enable && gear_delta && runtime_enable; }
   bool operator==(const Config&) const = default;

@@ -6,6 +6,7 @@
 namespace kv::golden {
 
 void CheckMnnH2o(Run& run);
+void CheckMnnSchedule(Run& run);
 void CheckMnnDumps(Run& run);
 void CheckBlendMnnDump(Run& run);
 void CheckSafetensorsFiles(Run& run);
@@ -21,7 +22,7 @@ constexpr Row kTable[] = {
     {"mnn codec", "mnn/codec/*", "", CheckMnnCodec, ""},
     {"mnn dumps", "mnn/dumps/*", "", CheckMnnDumps, ""},
     {"mnn h2o", "mnn/h2o/*", "", CheckMnnH2o, ""},
-    {"mnn schedule", "mnn/schedule/*", "", nullptr, "replay-lossless"},
+    {"mnn schedule", "mnn/schedule/*", "", CheckMnnSchedule, ""},
     {"mnn gate", "mnn/gate/*", "", nullptr, "gate"},
     {"mnn offline", "mnn/offline/*", "", nullptr, "analyze"},
     {"weights, .bin", "infinilm/bin/*", "infinilm#conversions", CheckWeightFiles, ""},

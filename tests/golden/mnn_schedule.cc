@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <catch2/catch.hpp>
+
+#include "lib/lossless/schedule.h"
+#include "tests/golden/golden.h"
+
+namespace kv::golden {
+
+void CheckMnnSchedule(Run& run);
+
+namespace {
+
+using lossless::Config;
+using nlohmann::json;
+
+Config ConfigOf(const json& scenario) {
+  const json& params = scenario.at("params");
+  Config config;
+  lossless::SetParameter("h2o_lossless_runtime_mode", scenario.at("mode").get<double>(), config);
+  config.hot_sink_tokens = params.at("hot_sink");
+  config.hot_recent_tokens = params.at("hot_recent");
+  config.block_tokens = params.at("block_tokens");
+  config.store_grouped_step_tokens = params.at("store_grouped_step");
+  config.store_bootstrap_tokens = params.at("store_bootstrap");
+  return Sanitised(config);
+}
+
+// One layer whose budget is its length, from some step on a smaller one. Returns the number of
+// events compared.
+int CheckScenario(const json& scenario) {
+  const Config config = ConfigOf(scenario);
+  const json& params = scenario.at("params");
+  const json& events = scenario.at("events");
+  const uint64_t shrink_at = scenario.at("shrink_at_step");
+  lossless::LayerClock clock;
+  uint64_t length = scenario.at("prompt_tokens"), encoded = 0;
+  size_t next = 0;
+  for (uint64_t step = 1; step <= scenario.at("decode_steps").get<uint64_t>(); ++step) {
+    ++length;
+    uint64_t budget = length;
+    if (shrink_at != 0 && step >= shrink_at) budget = scenario.at("shrink_budget_to");
+    const lossless::ColdRange cold = ColdRangeOf(config, budget);
+    Shrink(cold, clock);
+    const auto range = NextEncode(config, params.at("trigger_min"), params.at("update_interval"),
+                                  clock, cold, length, step);
+    if (!range) continue;
+    INFO("step " << step);
+    Advance(config, cold, *range, step, clock);
+    encoded += range->tokens;
+    REQUIRE(next < events.size());
+    const json& event = events[next++];
+    CHECK(event.at("step") == step);
+    CHECK(event.at("kv_len") == length);
+    CHECK(event.at("budget") == budget);
+    CHECK(event.at("cold") == json({cold.begin, cold.end}));
+    CHECK(event.at("start") == range->begin);
+    CHECK(event.at("count") == range->tokens);
+    CHECK(event.at("bootstrap") == range->bootstrap);
+    CHECK(event.at("last_budget_after") == clock.last_budget);
+  }
+  CHECK(next == events.size());
+  CHECK(encoded == scenario.at("total_encoded_tokens"));
+  CHECK(length == scenario.at("final_kv_len"));
+  return static_cast<int>(next);
+}
+
+}  // namespace
+
+void CheckMnnSchedule(Run& run) {
+  for (const json& scenario : run.Json("mnn/schedule/lossless_schedule.json")) {
+    INFO(scenario.at("name").get<std::string>());
+    run.Checked(CheckScenario(scenario));
+  }
+}
+
+}  // namespace kv::golden
