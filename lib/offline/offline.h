@@ -76,7 +76,7 @@ struct Options {
 Options OnlineSimOptions();
 Options UpperBoundOptions();
 
-struct Bytes2 {
+struct Sizes {
   uint64_t raw = 0, compressed = 0, chunk_meta = 0;
   double ratio() const {
     return compressed == 0 ? 0.0 : static_cast<double>(raw) / static_cast<double>(compressed);
@@ -88,13 +88,13 @@ struct Result {
   uint64_t entries = 0;  // selected; some of them may fail later
   uint64_t dumps = 0;    // runs among them
   uint64_t groups = 0, chunks = 0;
-  Bytes2 k, v;
+  Sizes k, v;
   // How many blocks took each predictor. Predictors that competed and never won count 0.
   std::array<std::map<Predictor, uint64_t>, kStreams> mode_counts;
   uint64_t scanned = 0, converted = 0, skipped = 0;
   std::vector<std::pair<std::string, uint64_t>> skip_reasons;  // in the order of occurrence
 
-  Bytes2 total() const {
+  Sizes total() const {
     return {k.raw + v.raw, k.compressed + v.compressed, k.chunk_meta + v.chunk_meta};
   }
   double ratio() const { return total().ratio(); }

@@ -3,6 +3,8 @@
 // One meta; when it parses and asks for little data, a folder that holds just that.
 #include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
+#include "formats/mnn/offline_entries.h"
+#include "lib/offline/offline.h"
 #include "lib/snapshot/layout.h"
 
 namespace {
@@ -28,10 +30,25 @@ void ReadFolder(const kv::mnn::DumpMeta& meta, kv::ByteSpan text) {
   }
 }
 
+// The same text for the reader that looks past damage, beside two files that it may name.
+void ReadLeniently(kv::ByteSpan text) {
+  kv::Source source;
+  source.is_folder = true;
+  for (const auto& [name, bytes] :
+       {std::pair{"k_t0_2.bin", kv::Bytes(64)},
+        std::pair{"meta_t0_2.json", kv::Bytes(text.begin(), text.end())},
+        std::pair{"v_t0_2.bin", kv::Bytes(64)}}) {
+    source.files.push_back({name, kv::FileSource::FromBytes(bytes, name)});
+  }
+  kv::ThreadPool pool(1);
+  kv::offline::Simulate(kv::mnn::ReadOfflineEntries(source), {}, pool);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const kv::ByteSpan text{reinterpret_cast<const std::byte*>(data), size};
+  ReadLeniently(text);
   try {
     const kv::mnn::DumpMeta meta = kv::mnn::ParseMeta(text);
     if (meta.k_bytes() <= kMostData && meta.v_bytes() <= kMostData) ReadFolder(meta, text);

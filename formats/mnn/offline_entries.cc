@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/mnn/offline_entries.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "lib/base/checked.h"
+#include "lib/snapshot/layout.h"
+
+namespace kv::mnn {
+namespace {
+
+using Json = nlohmann::json;
+using offline::Defect;
+using offline::Entry;
+
+bool IsLogicalMeta(std::string_view name) {
+  const std::string_view base = name.substr(name.rfind('/') + 1);
+  return base.starts_with("meta_") && base.ends_with(".json");
+}
+
+// Path by path component, as Python orders paths: '/' sorts before every other byte.
+bool PathLess(std::string_view a, std::string_view b) {
+  return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+    const auto rank = [](char c) { return c == '/' ? -1 : int{static_cast<unsigned char>(c)}; };
+    return rank(x) < rank(y);
+  });
+}
+
+// What Python's int() makes of a JSON value; nothing where it fails.
+std::optional<int64_t> AsInt(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return std::nullopt;
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (!(std::abs(number) < 0x1p63)) return std::nullopt;
+    return static_cast<int64_t>(number);
+  }
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::optional<int64_t> IntOr(const Json& meta, const char* key, int64_t otherwise) {
+  const auto at = meta.find(key);
+  return at == meta.end() ? std::optional(otherwise) : AsInt(*at);
+}
+
+std::string TextOr(const Json& meta, const char* key, const std::string& otherwise) {
+  const auto at = meta.find(key);
+  if (at == meta.end()) return otherwise;
+  return at->is_string() ? at->get<std::string>() : at->dump();
+}
+
+std::string StringOrNothing(const Json& meta, const char* key) {
+  const auto at = meta.find(key);
+  return at != meta.end() && at->is_string() ? at->get<std::string>() : std::string();
+}
+
+Defect ReadNumbers(const Json& meta, Entry& entry) {
+  const auto read = [&](const char* key, int64_t otherwise, int64_t& to) {
+    const auto number = IntOr(meta, key, otherwise);
+    if (number) to = *number;
+    return number.has_value();
+  };
+  const bool ok = read("layer_id", -1, entry.layer) && read("seq_start", 0, entry.seq_start) &&
+                  read("seq_len", 0, entry.tokens) && read("kv_heads", 0, entry.heads) &&
+                  read("head_dim", 0, entry.head_dim) &&
+                  read("bytes_per_elem", 0, entry.element_bytes);
+  return ok ? Defect::kNone : Defect::kMetaNumbers;
+}
+
+// The bytes of a file beside the meta, which must lie in the source.
+Defect FindPart(const Source& source, std::string_view folder, const std::string& name,
+                ByteSpan& bytes) {
+  const std::string path =
+      (std::filesystem::path(folder) / name).lexically_normal().generic_string();
+  if (const SourceFile* file = source.Find(path)) {
+    bytes = file->data->bytes();
+    return Defect::kNone;
+  }
+  const bool is_folder =
+      std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+        return file.name.size() > path.size() && file.name.starts_with(path) &&
+               file.name[path.size()] == '/';
+      });
+  return is_folder ? Defect::kUnreadable : Defect::kNoFiles;
+}
+
+// The size that K and V must have; nothing if no file can have it.
+std::optional<uint64_t> ExpectedBytes(const Entry& entry) {
+  if (entry.tokens <= 0 || entry.heads <= 0 || entry.head_dim <= 0) return std::nullopt;
+  if (entry.heads > UINT32_MAX || entry.head_dim > UINT32_MAX) return std::nullopt;
+  try {
+    return CheckedMul(
+        CheckedProduct({static_cast<uint64_t>(entry.tokens), static_cast<uint64_t>(entry.heads),
+                        static_cast<uint64_t>(entry.head_dim)},
+                       "values"),
+        static_cast<uint64_t>(entry.element_bytes), "bytes");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+Defect ReadTensors(const Source& source, std::string_view folder, const Json& meta, Entry& entry) {
+  const std::string k_file = StringOrNothing(meta, "k_file");
+  const std::string v_file = StringOrNothing(meta, "v_file");
+  if (k_file.empty() || v_file.empty()) return Defect::kNoFileNames;
+  ByteSpan k, v;
+  const Defect k_defect = FindPart(source, folder, k_file, k);
+  const Defect v_defect = FindPart(source, folder, v_file, v);
+  if (k_defect != Defect::kNone || v_defect != Defect::kNone) {
+    const bool missing = k_defect == Defect::kNoFiles || v_defect == Defect::kNoFiles;
+    return missing ? Defect::kNoFiles : Defect::kUnreadable;
+  }
+  // Other sizes are for the simulator to refuse by name.
+  if (entry.element_bytes != 2 && entry.element_bytes != 4) return Defect::kNone;
+  const auto expected = ExpectedBytes(entry);
+  if (!expected || k.size() != *expected || v.size() != *expected) return Defect::kWrongSize;
+  const DType dtype = entry.element_bytes == 2 ? DType::kF16 : DType::kF32;
+  const auto tensor = [&](ByteSpan bytes) {
+    return ContiguousTensor(bytes.data(), dtype, static_cast<uint64_t>(entry.tokens),
+                            static_cast<uint32_t>(entry.heads),
+                            static_cast<uint32_t>(entry.head_dim), Order::kTokenHeadDim);
+  };
+  entry.k = tensor(k);
+  entry.v = tensor(v);
+  return Defect::kNone;
+}
+
+Entry ReadEntry(const Source& source, const SourceFile& file) {
+  Entry entry;
+  const size_t slash = file.name.rfind('/');
+  const std::string_view folder =
+      slash == file.name.npos ? std::string_view() : std::string_view(file.name).substr(0, slash);
+  entry.place = folder;
+  const std::string_view text = AsText(file.data->bytes());
+  const Json meta = Json::parse(text.begin(), text.end(), nullptr, false);
+  if (!meta.is_object()) {
+    entry.defect = Defect::kMetaParse;
+    return entry;
+  }
+  entry.stage = TextOr(meta, "stage", "unknown");
+  entry.run = StringOrNothing(meta, "run_id");
+  entry.defect = ReadNumbers(meta, entry);
+  if (entry.defect == Defect::kNone) entry.defect = ReadTensors(source, folder, meta, entry);
+  return entry;
+}
+
+}  // namespace
+
+std::vector<Entry> ReadOfflineEntries(const Source& source) {
+  std::vector<const SourceFile*> metas;
+  for (const SourceFile& file : source.files) {
+    if (IsLogicalMeta(file.name)) metas.push_back(&file);
+  }
+  std::sort(metas.begin(), metas.end(),
+            [](const SourceFile* a, const SourceFile* b) { return PathLess(a->name, b->name); });
+  std::vector<Entry> entries;
+  entries.reserve(metas.size());
+  for (const SourceFile* meta : metas) entries.push_back(ReadEntry(source, *meta));
+  return entries;
+}
+
+}  // namespace kv::mnn
