@@ -59,11 +59,13 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
                   [&](const LayerKv& layer) { return !selection.HasLayer(layer.index); });
   }
   bool any = false;
+  uint64_t most = 0;
   for (LayerKv& layer : snapshot.layers) {
     const uint64_t tokens = layer.has_k() || !layer.v ? layer.k.tokens() : layer.v->tokens();
     const uint64_t end = std::min(selection.token_end, tokens);
     const uint64_t begin = std::min(selection.token_begin, end);
     any |= begin < end;
+    most = std::max(most, tokens);
     if (layer.has_k()) layer.k = SliceTokens(layer.k, begin, end - begin);
     if (layer.v) layer.v = SliceTokens(*layer.v, begin, end - begin);
   }
@@ -71,6 +73,13 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
     throw Error(Finding::kUsage,
                 fmt::format("--tokens: no layer has tokens from {} on", selection.token_begin))
         .File(snapshot.source.path);
+  }
+  if (snapshot.tokens.size() == most) {  // else the list is not one id per row
+    const auto first = snapshot.tokens.begin();
+    const auto at = [&](uint64_t token) {
+      return first + static_cast<std::ptrdiff_t>(std::min(token, most));
+    };
+    snapshot.tokens = std::vector<int32_t>(at(selection.token_begin), at(selection.token_end));
   }
   for (CellGroup& group : snapshot.cell_groups) {
     const auto end = group.cells.begin() + static_cast<std::ptrdiff_t>(std::min<uint64_t>(

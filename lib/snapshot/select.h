@@ -25,7 +25,7 @@ struct Selection {
 // Tokens [begin, begin + count) of a tensor as views into the same bytes.
 KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count);
 
-// Keeps the selected layers and tokens, with their cells; K and V both stay. Throws kUsage when a
+// Keeps the selected layers and tokens, with their cells and ids; K and V both stay. Throws kUsage when a
 // layer does not exist or the token range is empty or beyond every layer.
 Snapshot Select(Snapshot snapshot, const Selection& selection);
 
