@@ -30,6 +30,10 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool convert slot0.bin --to safetensors --kv-heads 8 -o slot0.safetensors\n"
      "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0:512 -o part.npz\n",
      MakeConvert},
+    {"diff", "Archiving", "compare two snapshots across formats, value by value",
+     "  kvtool diff slot0.bin slot0.safetensors\n"
+     "  kvtool diff before.kvz after.npz --atol 1e-3 --json | jq .first\n",
+     MakeDiff},
     {"frame", "Codec", "encode, decode or inspect a bare gear container, as the engine stores it",
      "  kvtool frame encode --dtype f16 k.bin -o k.gear\n"
      "  kvtool frame inspect k.gear\n"

@@ -10,6 +10,7 @@ namespace kv {
 std::unique_ptr<Command> MakeCompress();
 std::unique_ptr<Command> MakeConvert();
 std::unique_ptr<Command> MakeDecompress();
+std::unique_ptr<Command> MakeDiff();
 std::unique_ptr<Command> MakeExplain();
 std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeInspect();

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/progress.h"
+#include "lib/snapshot/diff.h"
+
+namespace kv {
+namespace {
+
+std::string Bits(DType dtype, uint64_t bits) {
+  return fmt::format("{:#0{}x}", bits, 2 + 2 * Info(dtype).block_bytes);
+}
+
+// "0.5 (0x3800)"; of a block type the value alone.
+std::string ValueText(DType dtype, double value, uint64_t bits) {
+  const std::string number = fmt::format("{:.9g}", value);
+  return IsBlockQuantised(dtype) ? number : fmt::format("{} ({})", number, Bits(dtype, bits));
+}
+
+std::string PlaceText(const TensorDiff& diff) {
+  const DifferingValue& at = *diff.first;
+  return diff.heads_known ? fmt::format("token {} head {} dim {}", at.token, at.head, at.dim)
+                          : fmt::format("token {} channel {}", at.token, at.dim);
+}
+
+nlohmann::ordered_json FirstJson(const TensorDiff& diff) {
+  const DifferingValue& at = *diff.first;
+  nlohmann::ordered_json json = {{"token", at.token}};
+  if (diff.heads_known) json["head"] = at.head;
+  json[diff.heads_known ? "dim" : "channel"] = at.dim;
+  json["a"] = at.a;
+  json["b"] = at.b;
+  if (!IsBlockQuantised(diff.a_dtype)) json["a_bits"] = Bits(diff.a_dtype, at.a_bits);
+  if (!IsBlockQuantised(diff.b_dtype)) json["b_bits"] = Bits(diff.b_dtype, at.b_bits);
+  return json;
+}
+
+nlohmann::ordered_json TensorJson(const TensorDiff& diff) {
+  nlohmann::ordered_json json = {{"a_dtype", Name(diff.a_dtype)},
+                                 {"b_dtype", Name(diff.b_dtype)},
+                                 {"values", diff.values},
+                                 {"different_count", diff.different},
+                                 {"beyond_tolerance_count", diff.beyond},
+                                 {"not_finite_count", diff.not_finite},
+                                 {"max_abs", diff.max_abs},
+                                 {"mean_abs", diff.mean_abs()},
+                                 {"max_rel", diff.max_rel}};
+  json["max_ulp"] =
+      diff.has_ulp() ? nlohmann::ordered_json(diff.max_ulp) : nlohmann::ordered_json();
+  if (diff.first) json["first"] = FirstJson(diff);
+  return json;
+}
+
+// The first difference that counts, or else the first at all, in the order of layers, K before V.
+struct First {
+  const TensorDiff* diff = nullptr;
+  uint32_t layer = 0;
+  char part = 'K';
+};
+
+First FirstOf(const SnapshotDiff& diff) {
+  First first;
+  for (const LayerDiff& layer : diff.layers) {
+    for (const auto& [part, name] : {std::pair{&layer.k, 'K'}, {&layer.v, 'V'}}) {
+      if (!*part || !(*part)->first) continue;
+      if (first.diff == nullptr || (!first.diff->first->is_beyond && (*part)->first->is_beyond)) {
+        first = {&**part, layer.layer, name};
+      }
+    }
+  }
+  return first;
+}
+
+class Diff : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("A", a_, "Snapshot in any readable format")->required();
+    app.add_option("B", b_, "Snapshot in any readable format")->required();
+    app.add_option("--atol", atol_,
+                   "Compare values, which may be so far apart; without it stored bits decide, so "
+                   "that -0, NaN payloads and element types count");
+    app.add_option("--from-b", from_b_, "Format of B where it is not that of --from; auto detects")
+        ->group("Reading the snapshot");
+    selection_.Declare(app);
+    snapshot_.Declare(app);
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    if (atol_ && !(*atol_ >= 0))
+      throw Error(Finding::kUsage, fmt::format("--atol {}: expected 0 or more", *atol_));
+    const Selection selection = selection_.Resolve();
+    const OpenOptions options = snapshot_.Resolve();
+    OpenOptions options_b = options;
+    if (!from_b_.empty()) {
+      options_b.from = from_b_ == "auto" ? "" : from_b_;
+      if (from_b_ != "raw") options_b.raw.clear();
+    }
+    const Snapshot a = Select(OpenSnapshot(Source::Open(a_), options), selection);
+    const Snapshot b = Select(OpenSnapshot(Source::Open(b_), options_b), selection);
+    WarnOf(a, a_, context.console);
+    WarnOf(b, b_, context.console);
+
+    ThreadPool pool(context.global.thread_count());
+    ProgressLine progress(context.console, context.global.progress_when(), a_);
+    const SnapshotDiff diff = DiffSnapshots(
+        a, b, {.atol = atol_, .keys = selection.keys, .values = selection.values}, pool, &progress);
+    if (!report_.json && context.console.verbosity > -1) Print(diff, context.console);
+    if (report_.wanted()) report_.Emit(context.console, Document(a, b, diff), Overwrite::kRefuse);
+    return diff.equal() ? kDone : kVerdict;
+  }
+
+ private:
+  static void WarnOf(const Snapshot& snapshot, const std::string& path, Console& console) {
+    for (const Note& note : snapshot.notes) {
+      if (note.is_warning) {
+        console.Warn(path, note.text);
+      } else {
+        console.Say(fmt::format("{}: {}", path, note.text), 1);
+      }
+    }
+  }
+
+  nlohmann::ordered_json Document(const Snapshot& a, const Snapshot& b,
+                                  const SnapshotDiff& diff) const {
+    nlohmann::ordered_json document = ReportHeader("diff");
+    document["inputs"] = {InputRecord(a.source), InputRecord(b.source)};
+    document["inputs"][0]["format"] = a.format;
+    document["inputs"][1]["format"] = b.format;
+    document["params"]["atol"] = atol_ ? nlohmann::ordered_json(*atol_) : nlohmann::ordered_json();
+    document["verdict"] = Name(diff.verdict());
+    document["equal"] = diff.equal();
+    document["structure"] = diff.structure;
+    document["notes"] = diff.notes;
+    const TensorDiff total = diff.Total();
+    document["values"] = total.values;
+    document["different_count"] = total.different;
+    document["beyond_tolerance_count"] = total.beyond;
+    const First first = FirstOf(diff);
+    document["first"] = nullptr;
+    if (first.diff != nullptr) {
+      document["first"] = {{"layer", first.layer}, {"part", first.part == 'K' ? "k" : "v"}};
+      document["first"].update(FirstJson(*first.diff));
+    }
+    document["layers"] = nlohmann::ordered_json::array();
+    for (const LayerDiff& layer : diff.layers) {
+      nlohmann::ordered_json json = {{"layer", layer.layer}};
+      if (layer.k) json["k"] = TensorJson(*layer.k);
+      if (layer.v) json["v"] = TensorJson(*layer.v);
+      document["layers"].push_back(std::move(json));
+    }
+    return document;
+  }
+
+  void Print(const SnapshotDiff& diff, Console& console) const {
+    for (const std::string& text : diff.structure) console.Line("  " + text);
+    for (const std::string& text : diff.notes) console.Line("  " + text + " (does not count)");
+    Table table({"layer", "kv", "values", "differ", "beyond", "max abs", "mean abs", "max rel",
+                 "max ulp", "first at"});
+    bool any = false;
+    for (const LayerDiff& layer : diff.layers) {
+      for (const auto& [part, name] : {std::pair{&layer.k, "k"}, {&layer.v, "v"}}) {
+        if (!*part || (*part)->different == 0) continue;
+        const TensorDiff& of = **part;
+        any = true;
+        table.Row({std::to_string(layer.layer), name, std::to_string(of.values),
+                   std::to_string(of.different), std::to_string(of.beyond),
+                   fmt::format("{:.3g}", of.max_abs), fmt::format("{:.3g}", of.mean_abs()),
+                   fmt::format("{:.3g}", of.max_rel),
+                   of.has_ulp() ? std::to_string(of.max_ulp) : "-", PlaceText(of)});
+      }
+    }
+    if (any) console.Data(table.Text("  "));
+    const First first = FirstOf(diff);
+    if (first.diff != nullptr) {
+      const DifferingValue& at = *first.diff->first;
+      console.Line(fmt::format("  first{}: layer {} {} {}: {} and {}",
+                               at.is_beyond ? "" : ", within the tolerance", first.layer,
+                               first.part, PlaceText(*first.diff),
+                               ValueText(first.diff->a_dtype, at.a, at.a_bits),
+                               ValueText(first.diff->b_dtype, at.b, at.b_bits)));
+    }
+    console.Line(fmt::format("{} and {}: {}", a_, b_, VerdictText(diff, console)));
+  }
+
+  static std::string VerdictText(const SnapshotDiff& diff, Console& console) {
+    const TensorDiff total = diff.Total();
+    switch (diff.verdict()) {
+      case DiffVerdict::kIdentical:
+        return fmt::format("{}: {} layer{}, {} values", console.Verdict(true, "identical"),
+                           diff.layers.size(), diff.layers.size() == 1 ? "" : "s", total.values);
+      case DiffVerdict::kEqualValues:
+        return fmt::format("{}, not in bytes: all {} values, as {}{}",
+                           console.Verdict(diff.equal(), "equal in value"), total.values,
+                           TypesText(diff), diff.equal() ? "" : "; --atol 0 takes that for equal");
+      case DiffVerdict::kWithinTolerance:
+        return fmt::format("{}, {} of {} values differ",
+                           console.Verdict(true, "equal within the tolerance"), total.different,
+                           total.values);
+      case DiffVerdict::kDifferent:
+        break;
+    }
+    if (total.beyond == 0) {
+      return fmt::format("{} as above; all {} values that both have are {}",
+                         console.Verdict(false, "DIFFERENT"), total.values,
+                         total.different == 0 ? "equal" : "equal within the tolerance");
+    }
+    const bool tolerated = diff.by_value && total.beyond < total.different;
+    return fmt::format("{}, {} of {} values{}", console.Verdict(false, "DIFFERENT"), total.beyond,
+                       total.values, tolerated ? " beyond the tolerance" : "");
+  }
+
+  // Of the first tensors whose types differ.
+  static std::string TypesText(const SnapshotDiff& diff) {
+    for (const LayerDiff& layer : diff.layers) {
+      for (const auto* part : {&layer.k, &layer.v}) {
+        if (!*part || (*part)->same_dtype()) continue;
+        return fmt::format("{} and {}", Name((*part)->a_dtype), Name((*part)->b_dtype));
+      }
+    }
+    return "?";
+  }
+
+  std::string a_, b_, from_b_;
+  std::optional<double> atol_;
+  SelectionOptions selection_;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeDiff() { return std::make_unique<Diff>(); }
+
+}  // namespace kv

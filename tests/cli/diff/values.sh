@@ -1,0 +1,35 @@
+# What differs, where first, by how much; element types; the report.
+cat > make.py <<'PY'
+import numpy as np
+k = (np.arange(4 * 2 * 8, dtype=np.float32) / 8).reshape(4, 2, 8).astype(np.float16)
+def save(name, k0, v0=k):
+    np.savez(name, k_0=k0, v_0=v0)
+save("a.npz", k)
+one = k.copy(); one[2, 1, 3] += np.float16(0.25); save("one.npz", one)
+zero = k.copy(); zero[0, 0, 0] = -0.0; save("zero.npz", zero)
+nan = k.copy(); nan.view(np.uint16)[1, 0, 0] = 0x7e01; save("nan.npz", nan, nan)
+save("wide.npz", k.astype(np.float32), k.astype(np.float32))
+save("short.npz", k[:3], k[:3])
+PY
+$PYTHON make.py
+try() { "$KVTOOL" diff "$@" --layout thd || echo "status $?"; }
+try a.npz a.npz
+try a.npz one.npz
+try a.npz one.npz --atol 0.25
+try a.npz one.npz --atol 0.2
+try a.npz zero.npz
+try a.npz zero.npz --atol 0
+try a.npz nan.npz --atol 1e9
+try nan.npz nan.npz
+try a.npz wide.npz
+try a.npz wide.npz --atol 0
+try a.npz short.npz
+try one.npz a.npz -qq
+"$KVTOOL" diff one.npz a.npz --layout thd --json --json-out report.json > stdout.json || echo "status $?"
+cmp report.json stdout.json
+$VALIDATE < report.json
+jq -c '[.verdict, .equal, .different_count, .first, (.layers[0].k | .max_abs, .max_ulp)]' report.json
+(try nan.npz a.npz --json | grep -v status) | jq -c '[.first.a, .first.a_bits, .layers[0].v.not_finite_count]'
+"$KVTOOL" diff a.npz wide.npz --layout thd --json > report.json || echo "status $?"
+$VALIDATE < report.json
+jq -c '[.verdict, .equal, .first, .layers[0].k.max_ulp]' report.json
