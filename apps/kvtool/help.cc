@@ -5,43 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "apps/kvtool/commands.h"
+#include "lib/base/nearest.h"
 #include "lib/kernels/targets.h"
 #include "version.h"
 
 namespace kv {
 namespace {
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
-// The nearest of `words` if it is near enough to be meant.
-std::string Nearest(std::string_view word, const std::vector<std::string>& words) {
-  std::string best;
-  size_t best_distance = word.size() / 3 + 2;
-  for (const std::string& candidate : words) {
-    const size_t distance = EditDistance(word, candidate);
-    if (distance < best_distance) {
-      best = candidate;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
 
 std::string Head(const CommandEntry& entry) {
   return fmt::format("kvtool {}: {}\n\nExamples:\n{}\n", entry.name, entry.summary, entry.examples);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/gate/rules.h"
+
+namespace kv::gate {
+
+// How far a figure may move from an older run's, as a share of the older value.
+struct DeltaRule {
+  std::string metric;
+  std::optional<double> max_drop, max_rise;
+};
+
+// Ratios may drop by 1%, attention error may rise by 5%, resident bytes by 1%.
+std::vector<DeltaRule> DefaultDeltaRules();
+
+// The figures of an older summary.json, by case. Figures that were unknown are absent.
+struct Baseline {
+  std::string file;
+  std::string generated_at, verdict;  // of the older run
+  std::map<std::string, std::map<std::string, double, std::less<>>, std::less<>> cases;
+};
+
+// Reads kvtool.gate/1, and the original's summary.json, whose rows have the same keys. Throws
+// kBadText, kBadField.
+Baseline ParseBaseline(std::string_view text, std::string file);
+
+// One outcome per rule whose figure the older run has for this case.
+std::vector<RuleOutcome> CompareWithBaseline(const Baseline& baseline, const std::string& name,
+                                             const std::vector<DeltaRule>& rules,
+                                             const Measurements& measured);
+
+}  // namespace kv::gate

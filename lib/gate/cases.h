@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/gate/params.h"
+#include "lib/gate/rules.h"
+
+namespace kv::gate {
+
+enum class Suite { kRuntime, kLlmDemo };
+std::string_view Name(Suite suite);
+
+// How to read a snapshot; each is the flag of the same name.
+struct Reading {
+  std::string from, gguf;
+  uint32_t kv_heads = 0, head_dim = 0;
+};
+
+// One case of the gate, ready to run.
+struct CaseSpec {
+  std::string name;
+  Suite suite = Suite::kRuntime;
+  std::string mode;  // "probe", "full", "store"
+  std::string snapshot, trace;
+  Reading reading;
+  std::string engine = "mnn";           // or "design"
+  std::vector<uint64_t> prompt_tokens;  // one row each; empty: the trace says
+  uint64_t repeat = 5;                  // equal baselines, for the noise of speeds
+  // Beyond what the gate's scripts set for the mode.
+  Params params;
+  std::vector<Rule> rules;
+};
+
+// The engine's own run of prompts: nothing that a replay could stand in for.
+inline bool NeedsEngine(const CaseSpec& spec) { return spec.suite == Suite::kLlmDemo; }
+
+// "runtime_baseline" ... "llm_demo_store", in the suite's order.
+const std::vector<std::string>& SuiteCaseNames();
+// A case of the suite with its mode, params and thresholds; nothing for other names.
+std::optional<CaseSpec> SuiteCase(std::string_view name);
+// The thresholds of the suite's runtime case of this mode.
+std::vector<Rule> SuiteRules(std::string_view mode);
+
+// What no threshold can turn off: decoded bytes are the bytes. Appended to rules that do not speak
+// of it, where the case compresses at all.
+void RequireContent(CaseSpec& spec);
+
+}  // namespace kv::gate

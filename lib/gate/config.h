@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/gate/baseline.h"
+#include "lib/gate/cases.h"
+
+namespace kv::gate {
+
+struct Config {
+  std::string path;  // as given; empty without a file
+  std::vector<CaseSpec> cases;
+  std::vector<DeltaRule> baseline_rules;
+};
+
+// kvtool.gate-config/1: JSON with // comments. Paths in it are relative to `folder`. A case without
+// rules takes those of "defaults", or else the suite's for its name and mode; rules that are given
+// stand alone. Unknown keys, metrics and parameters throw kConfig with the nearest known one.
+Config ParseConfig(std::string_view text, const std::filesystem::path& folder);
+
+// The six cases of the suite over one snapshot.
+Config SuiteConfig(const std::string& snapshot, const std::string& trace);
+
+// Keeps the cases of these names. Throws kUsage for a name that is none of them.
+void KeepCases(const std::vector<std::string>& names, Config& config);
+
+}  // namespace kv::gate

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kv::gate {
+
+// Where a figure comes from.
+enum class Voice {
+  kOriginal,  // a key of the original gate, with the original's definition
+  kTrue,      // what that key is taken for: measured on the very bytes, worst row instead of best
+};
+
+// What may keep a figure from being known.
+enum class Needs {
+  kReplay,  // replayed cases and engine logs have it
+  kEngine,  // only a whole engine has it
+  kClock,   // wall time: not under --deterministic
+};
+
+enum class Better { kHigher, kLower, kNeither };
+
+struct MetricInfo {
+  std::string_view name;  // "lossy_best", "attention_error.worst"
+  Voice voice;
+  Needs needs;
+  Better better;
+  bool is_flag;  // true or false, kept as 1 or 0
+  std::string_view summary;
+};
+
+// Every figure that a rule can name, in the order of reports.
+std::span<const MetricInfo> Metrics();
+const MetricInfo* FindMetric(std::string_view name);
+std::vector<std::string> MetricNames();
+
+// The part of the cache that decided a figure. Tokens are positions; end exclusive.
+struct Where {
+  std::optional<uint32_t> layer = {};
+  std::string kind = {};  // "K", "V" or empty
+  std::optional<uint32_t> head = {};
+  std::optional<uint64_t> token_begin = {}, token_end = {};
+
+  bool known() const { return layer || head || token_begin || !kind.empty(); }
+  bool operator==(const Where&) const = default;
+};
+// "layer 3 K, head 2, tokens 16 to 47"; empty when nothing is known.
+std::string Text(const Where& where);
+
+// One figure: a value, or the reason why there is none.
+struct Measurement {
+  std::optional<double> value;
+  std::string reason;
+  Where where = {};
+};
+
+class Measurements {
+ public:
+  // The name must be in the table. A value that is not finite becomes a reason.
+  void Set(std::string_view name, double value, Where where = {});
+  void Missing(std::string_view name, std::string reason);
+  // Null: never spoken of.
+  const Measurement* Find(std::string_view name) const;
+  std::optional<double> Value(std::string_view name) const;
+
+ private:
+  std::map<std::string, Measurement, std::less<>> by_name_;
+};
+
+}  // namespace kv::gate

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/gate/metrics.h"
+
+namespace kv::gate {
+
+enum class Op { kAtLeast, kAtMost, kAbove, kBelow, kEqual, kDiffers };
+std::string_view Name(Op op);  // ">="
+std::optional<Op> ParseOp(std::string_view text);
+bool Holds(double value, Op op, double limit);
+
+// A threshold on one figure of one case.
+struct Rule {
+  std::string metric;
+  Op op = Op::kAtLeast;
+  double limit = 0;
+  bool required = false;  // a figure that is not known fails the rule
+};
+
+// neither pass nor fail: what was not measured proves nothing
+enum class Status { kPass, kFail, kNotRun };
+std::string_view Name(Status status);  // "pass", "fail", "not_run"
+
+struct RuleOutcome {
+  Rule rule;
+  Status status = Status::kNotRun;
+  std::optional<double> value;
+  // How far inside the limit the value lies, negative outside; nothing for flags.
+  std::optional<double> margin;
+  std::string reason;  // why not run, or what a reader must know of a verdict
+  Where where;
+  std::string reproduce;           // a command line, of failed rules
+  std::optional<double> baseline;  // of a delta rule: the older value
+};
+
+// Whether the speeds of two replays differ at all: known only against the spread of repeated ones.
+struct Noise {
+  std::vector<double> baseline_tps;  // of equal runs
+  // (max - min) / median of the runs; nothing from fewer than two.
+  std::optional<double> relative() const;
+  double median() const;
+};
+
+RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise* noise = nullptr);
+
+// "lossy_best 1 < 3"
+std::string Text(const RuleOutcome& outcome);
+std::string NumberText(double value, bool is_flag = false);
+
+}  // namespace kv::gate

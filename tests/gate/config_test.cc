@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/gate/config.h"
+
+#include <catch2/catch.hpp>
+
+#include "lib/base/error.h"
+
+namespace kv::gate {
+namespace {
+
+std::string MessageOf(const std::string& text) {
+  try {
+    ParseConfig(text, "");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kUsage);
+    return error.message();
+  }
+  return "accepted";
+}
+
+// A config with one case of these members.
+std::string WithCase(const std::string& members) {
+  return R"({"schema": "kvtool.gate-config/1", "cases": [{)" + members + "}]}";
+}
+
+bool Says(const std::string& message, const std::string& part) {
+  INFO(message);
+  return message.find(part) != std::string::npos;
+}
+
+TEST_CASE("A gate config with comments gives cases with paths beside the config") {
+  const Config config = ParseConfig(R"(
+    {
+      "schema": "kvtool.gate-config/1",
+      // what all cases share
+      "defaults": {"snapshot": "s.bin", "params": {"h2o_block_tokens": 8}, "prompt_tokens": [64, 96]},
+      "cases": [
+        {"name": "runtime_store", "mode": "store", "trace": "/t.safetensors",
+         "params": {"h2o_target_lossy_ratio": 3.5, "h2o_lossless_store_disable_front": true},
+         "rules": [{"metric": "lossy_best", "op": ">=", "limit": 3.0}]},
+        {"name": "mine", "mode": "probe", "prompt_tokens": 32, "engine": "design"} /* block */
+      ]
+    })",
+                                    "dir/sub");
+  REQUIRE(config.cases.size() == 2);
+  const CaseSpec& store = config.cases[0];
+  CHECK(store.snapshot == "dir/sub/s.bin");
+  CHECK(store.trace == "/t.safetensors");
+  CHECK(store.prompt_tokens == std::vector<uint64_t>{64, 96});
+  CHECK(NumberOr(store.params, "h2o_block_tokens", 0) == 8);
+  CHECK(NumberOr(store.params, "h2o_target_lossy_ratio", 0) == 3.5);
+  CHECK(IsOn(store.params, "h2o_lossless_store_disable_front"));
+  // The rules that are given and the one that nothing turns off.
+  REQUIRE(store.rules.size() == 2);
+  CHECK(store.rules[0].metric == "lossy_best");
+  CHECK(store.rules[0].limit == 3.0);
+  CHECK(store.rules[1].metric == "content.mismatches");
+  const CaseSpec& mine = config.cases[1];
+  CHECK(mine.engine == "design");
+  CHECK(mine.prompt_tokens == std::vector<uint64_t>{32});
+  CHECK(mine.rules.size() == SuiteRules("probe").size() + 1);
+  CHECK_FALSE(config.baseline_rules.empty());
+}
+
+TEST_CASE("Without a config the gate is the suite with its thresholds") {
+  const Config config = SuiteConfig("s.bin", "t");
+  REQUIRE(config.cases.size() == SuiteCaseNames().size());
+  for (const CaseSpec& spec : config.cases) {
+    INFO(spec.name);
+    CHECK(spec.snapshot == "s.bin");
+    CHECK(NeedsEngine(spec) == (spec.name.substr(0, 3) == "llm"));
+    const bool baseline = spec.name == "runtime_baseline";
+    for (const Rule& rule : spec.rules) {
+      REQUIRE(FindMetric(rule.metric) != nullptr);
+      if (rule.metric == "lossy_best") CHECK(rule.limit == (baseline ? 1.0 : 3.0));
+      if (rule.metric == "lossless_selected_value") CHECK(rule.limit == (baseline ? 1.0 : 1.3));
+      if (rule.metric == "runtime_async_wait_best_us") {
+        CHECK(rule.limit == (spec.mode == "store" ? 40000 : 20000));
+      }
+    }
+    CHECK(IsOn(spec.params, "h2o_enable") == !baseline);
+  }
+}
+
+TEST_CASE("Rules of the defaults hold for cases that have none, but not for the engine's own") {
+  const Config config = ParseConfig(R"({"schema": "kvtool.gate-config/1",
+      "defaults": {"rules": [{"metric": "measured_ratio", "op": ">", "limit": 1, "required": true}],
+                   "params": {"h2o_enable": 1}},
+      "cases": [{"name": "runtime_full"}, {"name": "llm_demo_full"}, {"name": "runtime_baseline"}]})",
+                                    "");
+  REQUIRE(config.cases[0].rules.size() == 2);
+  CHECK(config.cases[0].rules[0].required);
+  CHECK(config.cases[1].rules.front().metric == "decode_drop_ratio");
+  // What makes a case what it is stands over the defaults; nothing is compressed in it.
+  CHECK_FALSE(IsOn(config.cases[2].params, "h2o_enable"));
+  CHECK(config.cases[2].rules.size() == 1);
+}
+
+TEST_CASE("A typo in a gate config is named with its place and the nearest word") {
+  CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "probe", "snapshto": "x")")),
+             "cases[0]: unknown key 'snapshto'; did you mean 'snapshot'?"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "stroe")")),
+             "cases[0].mode: 'stroe' is none of probe, full, store; did you mean 'store'?"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "full", "params": {"h2o_sink_token": 1})")),
+             "did you mean 'h2o_sink_tokens'?"));
+  CHECK(Says(
+      MessageOf(WithCase(
+          R"("name": "a", "mode": "full", "rules": [{"metric": "lossy_bets", "op": ">=", "limit": 1}])")),
+      "cases[0].rules[0].metric: unknown metric 'lossy_bets'; did you mean 'lossy_best'?"));
+  CHECK(Says(MessageOf(WithCase(
+                 R"("name": "a", "mode": "full", "params": {"h2o_lossless_scope": "front"})")),
+             "did you mean 'front_n'?"));
+  CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1", "case": []})"),
+             "unknown key 'case'; did you mean 'cases'?"));
+}
+
+TEST_CASE("Gate configs that mean nothing are refused") {
+  CHECK(Says(MessageOf("{"), "line 1: no JSON"));
+  CHECK(Says(MessageOf("{\n\"schema\": nil}"), "line 2: no JSON"));
+  CHECK(Says(MessageOf("[]"), "expected an object"));
+  CHECK(Says(MessageOf("{}"), "expected \"schema\""));
+  CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/2", "cases": []})"), "schema: expected"));
+  CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1"})"), "expected 'cases'"));
+  CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1", "cases": []})"), "decides nothing"));
+  CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1", "cases": {}})"), "expected an array"));
+  CHECK(Says(MessageOf(WithCase(R"("mode": "full")")), "a case needs 'name'"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "a")")), "a case needs 'mode'"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "", "mode": "full")")), "1 to 200 bytes"));
+  CHECK(
+      Says(MessageOf(WithCase(R"("name": "runtime_store", "mode": "full")")), "is of mode store"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "full", "name": "b")")), "given twice"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "full", "prompt_tokens": [])")),
+             "at least one"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "full", "prompt_tokens": 1.5)")),
+             "a whole number"));
+  CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "full", "repeat": 0)")), "a whole number"));
+  CHECK(
+      Says(MessageOf(WithCase(R"("name": "a", "mode": "full", "params": {"h2o_ema_alpha": "x"})")),
+           "expected a number"));
+  CHECK(Says(
+      MessageOf(WithCase(R"("name": "a", "mode": "full", "params": {"h2o_ema_alpha": 1e999})")),
+      "no JSON"));
+  CHECK(
+      Says(MessageOf(WithCase(
+               R"("name": "a", "mode": "full", "params": {"h2o_lossless_runtime_mode": "store"})")),
+           "mode is full, but"));
+  CHECK(Says(
+      MessageOf(WithCase(R"("name": "a", "mode": "full", "rules": [{"metric": "lossy_best"}])")),
+      "a rule needs 'op'"));
+  CHECK(Says(
+      MessageOf(WithCase(
+          R"("name": "a", "mode": "full", "rules": [{"metric": "lossy_best", "op": "=>", "limit": 1}])")),
+      "expected one of >="));
+  CHECK(Says(
+      MessageOf(WithCase(
+          R"("name": "a", "mode": "full", "rules": [{"metric": "kv_content_consistency_pass", "op": ">=", "limit": true}])")),
+      "is true or false"));
+  const std::string twice = R"({"name": "a", "mode": "full"})";
+  CHECK(Says(
+      MessageOf(R"({"schema": "kvtool.gate-config/1", "cases": [)" + twice + "," + twice + "]}"),
+      "a second case 'a'"));
+  CHECK(Says(MessageOf(
+                 R"({"schema": "kvtool.gate-config/1", "cases": [{"name": "a", "mode": "full"}],
+                     "baseline_rules": [{"metric": "lossy_best"}]})"),
+             "expected 'max_drop' or 'max_rise'"));
+}
+
+TEST_CASE("Cases are chosen by name") {
+  Config config = SuiteConfig("s", "t");
+  KeepCases({"runtime_store", "runtime_probe"}, config);
+  REQUIRE(config.cases.size() == 2);
+  CHECK(config.cases[0].name == "runtime_probe");
+  CHECK_THROWS_AS(KeepCases({"runtime_stroe"}, config), Error);
+}
+
+}  // namespace
+}  // namespace kv::gate

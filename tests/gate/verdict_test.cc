@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "lib/base/error.h"
+#include "lib/gate/markdown.h"
+#include "lib/gate/summary.h"
+
+namespace kv::gate {
+namespace {
+
+Status StatusOf(const Rule& rule, const Measurements& measured, const Noise* noise = nullptr) {
+  return Evaluate(rule, measured, noise).status;
+}
+
+CaseResult Case(const std::string& name, std::vector<Rule> rules, Measurements measured) {
+  CaseResult result;
+  result.spec = SuiteCase(name).value_or(CaseSpec{});
+  result.spec.name = name;
+  if (result.spec.mode.empty()) result.spec.mode = "full";
+  result.spec.rules = std::move(rules);
+  result.origin = Origin::kReplay;
+  result.measured = std::move(measured);
+  return result;
+}
+
+TEST_CASE("A rule passes, fails or is not run, and its margin is negative outside the limit") {
+  Measurements measured;
+  measured.Set("lossy_best", 2.5, {.layer = 3, .token_begin = 0, .token_end = 96});
+  measured.Set("runtime_fallback_best", 0);
+  measured.Set("kv_content_consistency_pass", 1);
+  measured.Missing("decode_gate_tps", "needs an engine");
+  measured.Set("measured_ratio", std::numeric_limits<double>::quiet_NaN());
+
+  const RuleOutcome below = Evaluate({"lossy_best", Op::kAtLeast, 3}, measured);
+  CHECK(below.status == Status::kFail);
+  CHECK(below.margin == -0.5);
+  CHECK(below.where.layer == 3u);
+  CHECK(Text(below) == "lossy_best 2.5 < 3");
+  CHECK(Text(below.where) == "layer 3, tokens 0:96");
+  const RuleOutcome above = Evaluate({"lossy_best", Op::kAtLeast, 2}, measured);
+  CHECK(above.status == Status::kPass);
+  CHECK(Text(above) == "lossy_best 2.5 >= 2");
+  CHECK(StatusOf({"lossy_best", Op::kAtLeast, 2.5}, measured) == Status::kPass);
+  CHECK(StatusOf({"lossy_best", Op::kAbove, 2.5}, measured) == Status::kFail);
+  CHECK(StatusOf({"lossy_best", Op::kBelow, 2.5}, measured) == Status::kFail);
+  CHECK(StatusOf({"lossy_best", Op::kEqual, 2.5}, measured) == Status::kPass);
+  CHECK(StatusOf({"lossy_best", Op::kDiffers, 2.5}, measured) == Status::kFail);
+  CHECK(StatusOf({"runtime_fallback_best", Op::kAtMost, 0}, measured) == Status::kPass);
+
+  const RuleOutcome flag = Evaluate({"kv_content_consistency_pass", Op::kEqual, 0}, measured);
+  CHECK(flag.status == Status::kFail);
+  CHECK_FALSE(flag.margin);
+  CHECK(Text(flag) == "kv_content_consistency_pass true != false");
+
+  const RuleOutcome unknown = Evaluate({"decode_gate_tps", Op::kAbove, 0}, measured);
+  CHECK(unknown.status == Status::kNotRun);
+  CHECK(unknown.reason == "needs an engine");
+  CHECK_FALSE(unknown.value);
+  const RuleOutcome required = Evaluate({"decode_gate_tps", Op::kAbove, 0, true}, measured);
+  CHECK(required.status == Status::kFail);
+  CHECK(required.reason == "required, but not known: needs an engine");
+  CHECK(StatusOf({"measured_ratio", Op::kBelow, 9}, measured) == Status::kNotRun);
+  CHECK(StatusOf({"evictions", Op::kBelow, 9}, measured) == Status::kNotRun);
+}
+
+TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
+  const Rule rule{"attention_drop_ratio", Op::kAtMost, 0.05};
+  Measurements measured;
+  measured.Set("attention_drop_ratio", 0.08);
+  const Noise quiet{{100, 101, 102}}, loud{{90, 100, 110}}, single{{100}};
+  CHECK(quiet.relative() == Approx(2.0 / 101));
+  CHECK_FALSE(single.relative());
+  CHECK(StatusOf(rule, measured, &quiet) == Status::kFail);
+  CHECK(StatusOf(rule, measured, &loud) == Status::kNotRun);
+  CHECK(StatusOf(rule, measured, &single) == Status::kNotRun);
+  CHECK(StatusOf(rule, measured) == Status::kNotRun);
+  measured.Set("attention_drop_ratio", -0.3);
+  CHECK(StatusOf(rule, measured, &loud) == Status::kPass);
+}
+
+TEST_CASE("A gate passes by a case that passed, and never by what was not run") {
+  Measurements good;
+  good.Set("lossy_best", 3.5);
+  const Rule rule{"lossy_best", Op::kAtLeast, 3};
+
+  GateResult result;
+  result.cases = {Case("runtime_full", {rule}, good),
+                  NotRun(SuiteCase("llm_demo_full").value(), "no engine logs")};
+  Judge({}, result);
+  CHECK(result.passed());
+  CHECK(result.cases[0].status == Status::kPass);
+  CHECK(result.cases[1].status == Status::kNotRun);
+  for (const RuleOutcome& outcome : result.cases[1].rules)
+    CHECK(outcome.reason == "no engine logs");
+  const Json row = OriginalRow(result.cases[1], {});
+  CHECK(row["overall_pass"] == false);
+  CHECK(row["candidate_decode_tps_avg"].is_null());
+  CHECK(row["failure_reason"] == "not run: no engine logs");
+
+  GateResult nothing;
+  nothing.cases = {NotRun(SuiteCase("llm_demo_full").value(), "no engine logs"),
+                   Case("runtime_full", {{"decode_drop_ratio", Op::kAtMost, 1}}, good)};
+  Judge({}, nothing);
+  CHECK_FALSE(nothing.passed());
+  CHECK(nothing.reason.find("no case was decided") == 0);
+
+  GateResult failed;
+  failed.cases = {Case("runtime_full", {rule, {"lossy_best", Op::kAtLeast, 4}}, good)};
+  Judge({}, failed);
+  CHECK_FALSE(failed.passed());
+  CHECK(failed.cases[0].reason == "lossy_best 3.5 < 4");
+
+  GateResult required;
+  CaseResult demo = NotRun(SuiteCase("llm_demo_full").value(), "no engine logs");
+  demo.spec.rules.front().required = true;
+  required.cases = {demo, Case("runtime_full", {rule}, good)};
+  Judge({}, required);
+  CHECK_FALSE(required.passed());
+}
+
+TEST_CASE("An older summary adds rules on how far figures may move") {
+  Measurements old_figures;
+  old_figures.Set("lossy_worst", 3.0);
+  old_figures.Set("whole_model_ratio", 2.0);
+  old_figures.Set("attention_error.mean", 0.10);
+  old_figures.Set("content.mismatches", 0);
+  GateResult old_gate;
+  old_gate.cases = {Case("runtime_full", {{"lossy_worst", Op::kAtLeast, 1}}, old_figures),
+                    Case("gone", {{"lossy_worst", Op::kAtLeast, 1}}, old_figures)};
+  Judge({}, old_gate);
+  Json document = {{"schema", "kvtool.gate/1"}};
+  document.update(SummaryJson(old_gate, "2026-01-01T00:00:00Z", {}));
+  const Baseline baseline = ParseBaseline(document.dump(), "old.json");
+  CHECK(baseline.verdict == "pass");
+  CHECK(baseline.cases.at("runtime_full").at("attention_error.mean") == 0.10);
+
+  Measurements figures;
+  figures.Set("lossy_worst", 2.99);
+  figures.Set("whole_model_ratio", 1.9);
+  figures.Set("attention_error.mean", 0.104);
+  GateResult gate;
+  gate.baseline = baseline;
+  gate.cases = {Case("runtime_full", {}, figures),
+                Case("new", {{"lossy_worst", Op::kAbove, 0}}, figures)};
+  Judge(DefaultDeltaRules(), gate);
+  CHECK_FALSE(gate.passed());
+  CHECK(gate.missing_cases == std::vector<std::string>{"gone"});
+  REQUIRE(gate.cases[0].rules.size() == 3);
+  CHECK(gate.cases[0].rules[0].status == Status::kPass);
+  const RuleOutcome& dropped = gate.cases[0].rules[1];
+  CHECK(dropped.status == Status::kFail);
+  CHECK(dropped.rule.limit == Approx(1.98));
+  CHECK(dropped.baseline == 2.0);
+  CHECK(gate.cases[0].rules[2].status == Status::kPass);
+  CHECK(gate.cases[1].rules.size() == 1);
+}
+
+TEST_CASE("The original's summary serves as a baseline") {
+  const Baseline baseline = ParseBaseline(
+      R"({"overall_pass": true, "rows": [{"case": "runtime_store", "lossy_best": 3.1,
+          "lossless_selected_value": 1.4, "quality_status": "PASS", "unheard_of": 7}]})",
+      "summary.json");
+  CHECK(baseline.cases.at("runtime_store").size() == 2);
+  CHECK(baseline.cases.at("runtime_store").at("lossless_selected_value") == 1.4);
+  for (const char* text : {"{", "[]", "{}", R"({"rows": 3})", R"({"rows": [{}]})",
+                           R"({"rows": [3]})", R"({"schema": "kvtool.h2o/1", "rows": []})",
+                           R"({"schema": "kvtool.gate/1", "rows": []})"}) {
+    INFO(text);
+    CHECK_THROWS_AS(ParseBaseline(text, "old.json"), Error);
+  }
+}
+
+TEST_CASE("The summary has the original's keys with nulls for what nobody measured") {
+  Measurements measured;
+  measured.Set("lossy_best", 2.0, {.layer = 4, .token_begin = 0, .token_end = 128});
+  measured.Set("content.mismatches", 0);
+  measured.Missing("decode_gate_tps", "tokens/s need an engine");
+  GateResult gate;
+  gate.noise.baseline_tps = {10, 11};
+  gate.cases = {Case("runtime_full",
+                     {{"lossy_best", Op::kAtLeast, 3},
+                      {"decode_gate_tps", Op::kAbove, 1},
+                      {"content.mismatches", Op::kAtMost, 0}},
+                     measured)};
+  Judge({}, gate);
+  gate.cases[0].rules[0].reproduce = "kvtool gate g.json --case runtime_full";
+  const Json json = SummaryJson(gate, "", {"s.json", "s.md", "c.jsonl"});
+  CHECK(json["generated_at"].is_null());
+  CHECK(json["overall_pass"] == false);
+  CHECK(json["verdict"] == "fail");
+  CHECK(json["total_cases"] == 1);
+  const Json& row = json["rows"][0];
+  CHECK(row["lossy_best"] == 2);
+  CHECK(row["decode_gate_tps"].is_null());
+  CHECK(row["quality_status"] == "FAIL");
+  CHECK(row["failure_reason"] == "lossy_best 2 < 3 at layer 4, tokens 0:128");
+  const Json& item = json["cases"][0];
+  CHECK(item["engine"]["lossy_best"] == 2);
+  CHECK(item["true_figures"]["content"]["mismatches"] == 0);
+  CHECK(item["not_measured"]["decode_gate_tps"] == "tokens/s need an engine");
+  CHECK(item["rules"][0]["where"]["layer"] == 4);
+  CHECK(item["rules"][0]["margin"] == -1.0);
+  CHECK(item["rules"][1]["status"] == "not_run");
+  CHECK(json["baseline_noise"]["runs"] == 2);
+  CHECK(json["baseline"].is_null());
+
+  const std::string text = SummaryMarkdown(gate, {"s.json", "s.md", "c.jsonl"});
+  INFO(text);
+  CHECK(text.find("# H2O final Summary\n\n- overall_pass: false\n- total_cases: 1\n") == 0);
+  CHECK(text.find("- **runtime_full**: lossy_best 2 \\< 3, at layer 4, tokens 0:128\n"
+                  "  `kvtool gate g.json --case runtime_full`") != text.npos);
+  CHECK(text.find("1. case=runtime_full, mode=full, pass=false, rc=0, decode=n/a/n/a(avg)") !=
+        text.npos);
+  CHECK(text.find("- summary_json: `s.json`\n- cases_jsonl: `c.jsonl`\n") != text.npos);
+}
+
+}  // namespace
+}  // namespace kv::gate
