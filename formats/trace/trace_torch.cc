@@ -66,8 +66,8 @@ TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
   }
   const uint64_t batch = named.value_or(0);
   if (batch >= view.shape[0]) {
-    throw std::move(Error(Finding::kUsage, fmt::format("--batch {}: the trace has {} batch rows",
-                                                       batch, view.shape[0])));
+    throw Error(Finding::kUsage,
+                fmt::format("--batch {}: the trace has {} batch rows", batch, view.shape[0]));
   }
   TensorView row{view.dtype,
                  {view.shape.begin() + 1, view.shape.end()},
