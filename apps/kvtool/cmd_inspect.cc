@@ -20,16 +20,10 @@ std::string StatsCells(const TensorStats& stats) {
 }
 
 nlohmann::ordered_json StatsJson(const TensorStats& stats) {
-  return {{"values", stats.values},
-          {"min", stats.min},
-          {"max", stats.max},
-          {"mean", stats.mean},
-          {"standard_deviation", stats.standard_deviation},
-          {"nan_count", stats.nan_count},
-          {"infinite_count", stats.infinite_count},
-          {"zero_count", stats.zero_count},
-          {"plane_entropy_bits", stats.plane_entropy_bits},
-          {"predicted_ratio", stats.predicted_ratio}};
+  nlohmann::ordered_json json = SummaryJson(stats);
+  json["plane_entropy_bits"] = stats.plane_entropy_bits;
+  json["predicted_ratio"] = stats.predicted_ratio;
+  return json;
 }
 
 class Inspect : public Command {

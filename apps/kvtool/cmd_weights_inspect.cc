@@ -15,17 +15,11 @@ uint64_t BlockBytes(const LinearBlock& block) {
 }
 
 nlohmann::ordered_json StatsJson(const ValueStats& stats) {
-  return {{"values", stats.values},
-          {"min", stats.min},
-          {"max", stats.max},
-          {"mean", stats.mean},
-          {"standard_deviation", stats.standard_deviation},
-          {"nan_count", stats.nan_count},
-          {"infinite_count", stats.infinite_count},
-          {"zero_count", stats.zero_count},
-          {"f16_overflow_count", stats.f16_overflows},
-          {"f16_flush_count", stats.f16_flushes},
-          {"bf16_overflow_count", stats.bf16_overflows}};
+  nlohmann::ordered_json json = SummaryJson(stats);
+  json["f16_overflow_count"] = stats.f16_overflows;
+  json["f16_flush_count"] = stats.f16_flushes;
+  json["bf16_overflow_count"] = stats.bf16_overflows;
+  return json;
 }
 
 class Inspect : public Command {

@@ -5,45 +5,48 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/base/half.h"
 #include "lib/kernels/dequantise.h"
+#include "lib/kernels/histogram.h"
 #include "lib/snapshot/layout.h"
+#include "lib/snapshot/residency.h"
 
 namespace kv {
 namespace {
 
 constexpr uint64_t kSliceBytes = 4 << 20;
 
-struct Moments {
-  uint64_t finite = 0;
-  double mean = 0, sum_squares = 0;  // Welford
+using Histogram = std::array<uint64_t, 256>;
 
-  void Add(double value) {
-    ++finite;
-    const double delta = value - mean;
-    mean += delta / static_cast<double>(finite);
-    sum_squares += delta * (value - mean);
-  }
-};
+bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-void AddValues(std::span<const float> values, TensorStats& stats, Moments& moments) {
-  for (const float value : values) {
-    if (std::isnan(value)) {
-      ++stats.nan_count;
-    } else if (std::isinf(value)) {
-      ++stats.infinite_count;
-    } else {
-      if (moments.finite == 0) stats.min = stats.max = value;
-      stats.min = std::min<double>(stats.min, value);
-      stats.max = std::max<double>(stats.max, value);
-      stats.zero_count += value == 0;
-      moments.Add(value);
-    }
+// Calls `body` with the rows of the tensor, some MiB at a time.
+template <typename Body>
+void ForEachSlice(const Snapshot& snapshot, const KvTensor& tensor, Body body) {
+  const uint64_t tokens = tensor.tokens();
+  const uint64_t step =
+      std::max<uint64_t>(1, kSliceBytes / std::max<uint64_t>(1, tensor.row_bytes()));
+  for (uint64_t begin = 0; begin < tokens; begin += step) {
+    const uint64_t count = std::min(step, tokens - begin);
+    body(Gather(tensor, begin, count, Order::kTokenHeadDim), count);
+    DropTokens(snapshot, tensor, begin, count);
   }
+  DropTensor(snapshot, tensor);
+}
+
+void AddEntropies(const std::vector<Histogram>& planes, TensorStats& stats) {
+  double coded_bits = 0;
+  for (const Histogram& plane : planes) {
+    stats.plane_entropy_bits.push_back(EntropyBits(plane));
+    coded_bits += stats.plane_entropy_bits.back();
+  }
+  const double raw_bits = 8.0 * static_cast<double>(planes.size());
+  if (coded_bits > 0) stats.predicted_ratio = std::max(1.0, raw_bits / coded_bits);
 }
 
 }  // namespace
 
-double EntropyBits(const std::array<uint64_t, 256>& histogram) {
+double EntropyBits(const Histogram& histogram) {
   double total = 0;
   for (const uint64_t count : histogram) total += static_cast<double>(count);
   double bits = 0;
@@ -55,42 +58,47 @@ double EntropyBits(const std::array<uint64_t, 256>& histogram) {
   return bits;
 }
 
-TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor) {
-  TensorStats stats;
+TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns) {
+  KV_ASSERT(IsHalf(dtype) && patterns.size() == 65536);
   Moments moments;
-  const uint32_t planes = tensor.unit_bytes();
-  std::vector<std::array<uint64_t, 256>> histograms(planes);
-  for (auto& histogram : histograms) histogram.fill(0);
+  std::vector<Histogram> planes(2, Histogram{});
+  for (uint32_t pattern = 0; pattern < patterns.size(); ++pattern) {
+    const uint64_t count = patterns[pattern];
+    const auto bits = static_cast<uint16_t>(pattern);
+    moments.Add(dtype == DType::kF16 ? F16ToF32(bits) : BF16ToF32(bits), count);
+    planes[0][pattern & 0xff] += count;
+    planes[1][pattern >> 8] += count;
+  }
+  TensorStats stats{moments.Finish(), {}, 0, 1};
+  stats.bytes = 2 * stats.values;
+  AddEntropies(planes, stats);
+  return stats;
+}
 
-  const uint64_t tokens = tensor.tokens();
-  const uint64_t step =
-      std::max<uint64_t>(1, kSliceBytes / std::max<uint64_t>(1, tensor.row_bytes()));
+TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor) {
+  if (IsHalf(tensor.dtype)) {
+    std::vector<uint64_t> patterns(65536);
+    ForEachSlice(snapshot, tensor, [&](const Bytes& raw, uint64_t) {
+      CountWords(raw.data(), raw.size() / 2, patterns.data());
+    });
+    return StatsOfPatterns(tensor.dtype, patterns);
+  }
+  Moments moments;
+  const uint32_t unit = tensor.unit_bytes();
+  std::vector<Histogram> planes(unit, Histogram{});
   std::vector<float> values;
-  for (uint64_t begin = 0; begin < tokens; begin += step) {
-    const uint64_t count = std::min(step, tokens - begin);
-    const Bytes raw = Gather(tensor, begin, count, Order::kTokenHeadDim);
-    for (size_t i = 0; i < raw.size(); ++i) ++histograms[i % planes][static_cast<size_t>(raw[i])];
-    values.resize(count * tensor.channels());
-    ToFloats(tensor.dtype, raw, values);
-    AddValues(values, stats, moments);
-    stats.values += values.size();
-    stats.bytes += raw.size();
-  }
-  for (const StridedPiece& piece : tensor.pieces) {
-    if (const SourceFile* file = snapshot.source.FileOf(piece.data)) {
-      file->data->Drop(file->data->OffsetOf(piece.data), piece.tokens * tensor.row_bytes());
+  uint64_t bytes = 0;
+  ForEachSlice(snapshot, tensor, [&](const Bytes& raw, uint64_t tokens) {
+    bytes += raw.size();
+    for (size_t i = 0; i < raw.size(); i += unit) {
+      for (uint32_t b = 0; b < unit; ++b) ++planes[b][static_cast<size_t>(raw[i + b])];
     }
-  }
-  stats.mean = moments.mean;
-  if (moments.finite > 0) {
-    stats.standard_deviation = std::sqrt(moments.sum_squares / static_cast<double>(moments.finite));
-  }
-  double coded_bits = 0;
-  for (const auto& histogram : histograms) {
-    stats.plane_entropy_bits.push_back(EntropyBits(histogram));
-    coded_bits += stats.plane_entropy_bits.back();
-  }
-  if (coded_bits > 0) stats.predicted_ratio = std::max(1.0, 8.0 * planes / coded_bits);
+    values.resize(tokens * tensor.channels());
+    ToFloats(tensor.dtype, raw, values);
+    for (const float value : values) moments.Add(value);
+  });
+  TensorStats stats{moments.Finish(), {}, bytes, 1};
+  AddEntropies(planes, stats);
   return stats;
 }
 

@@ -6,15 +6,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/metrics/moments.h"
 #include "lib/snapshot/snapshot.h"
 
 namespace kv {
 
 // What the values of one tensor look like, from one pass over its bytes.
-struct TensorStats {
-  uint64_t values = 0;
-  uint64_t nan_count = 0, infinite_count = 0, zero_count = 0;
-  double min = 0, max = 0, mean = 0, standard_deviation = 0;  // over finite values
+struct TensorStats : ValueSummary {
   // Order-0 entropy in bits of each byte plane of a value (of a block, for block-quantised types).
   std::vector<double> plane_entropy_bits;
   uint64_t bytes = 0;
@@ -22,9 +20,12 @@ struct TensorStats {
   double predicted_ratio = 1;
 };
 
-// Walks the tensor in pieces of bounded size and drops the pages behind it. Sums are folded in
-// token order, so results do not depend on anything but the values.
+// Walks the tensor in pieces of bounded size and drops the pages behind it. Results do not depend
+// on anything but the values.
 TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor);
+
+// The same from how often each pattern of a 16-bit type occurs.
+TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns);
 
 // Entropy in bits of a byte histogram.
 double EntropyBits(const std::array<uint64_t, 256>& histogram);

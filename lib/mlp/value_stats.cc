@@ -22,29 +22,9 @@ std::vector<double> ToDoubles(const TensorView& view) {
 }
 
 ValueStats StatsOfValues(const TensorView& view) {
-  ValueStats stats;
-  const std::vector<double> values = ToDoubles(view);
-  stats.values = values.size();
-  uint64_t finite = 0;
-  double sum = 0;
-  for (const double value : values) {
-    stats.nan_count += std::isnan(value);
-    stats.infinite_count += std::isinf(value);
-    stats.zero_count += value == 0;
-    if (!std::isfinite(value)) continue;
-    stats.min = finite == 0 ? value : std::min(stats.min, value);
-    stats.max = finite == 0 ? value : std::max(stats.max, value);
-    sum += value;
-    ++finite;
-  }
-  if (finite > 0) {
-    stats.mean = sum / static_cast<double>(finite);
-    double squares = 0;
-    for (const double value : values) {
-      if (std::isfinite(value)) squares += (value - stats.mean) * (value - stats.mean);
-    }
-    stats.standard_deviation = std::sqrt(squares / static_cast<double>(finite));
-  }
+  Moments moments;
+  for (const double value : ToDoubles(view)) moments.Add(value);
+  ValueStats stats{moments.Finish()};
   RoundingCounts f16, bf16;
   RoundValues(view, DType::kF16, &f16);
   RoundValues(view, DType::kBF16, &bf16);

@@ -7,14 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "lib/metrics/moments.h"
 #include "lib/mlp/weights.h"
 
 namespace kv {
 
 // What the values of one block look like.
-struct ValueStats {
-  uint64_t values = 0, nan_count = 0, infinite_count = 0, zero_count = 0;
-  double min = 0, max = 0, mean = 0, standard_deviation = 0;  // over finite values
+struct ValueStats : ValueSummary {
   // How many finite values another type would turn into infinities, or into zeros.
   uint64_t f16_overflows = 0, f16_flushes = 0, bf16_overflows = 0;
 };

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+
+namespace kv {
+
+// What many values look like. Range, mean and deviation are over the finite ones.
+struct ValueSummary {
+  uint64_t values = 0, nan_count = 0, infinite_count = 0, zero_count = 0;
+  double min = 0, max = 0, mean = 0, standard_deviation = 0;
+};
+
+// {"values", "min", "max", "mean", "standard_deviation", "nan_count", "infinite_count",
+// "zero_count"}
+nlohmann::ordered_json SummaryJson(const ValueSummary& summary);
+
+// Takes values one by one, in one pass and without storing them (Welford's method), so results
+// depend on nothing but their order.
+class Moments {
+ public:
+  void Add(double value, uint64_t count = 1);
+  ValueSummary Finish() const;
+
+ private:
+  ValueSummary summary_;
+  uint64_t finite_ = 0;
+  double squares_ = 0;
+};
+
+}  // namespace kv
