@@ -43,6 +43,15 @@ void MnnEngine::Truncate(uint32_t layer, uint64_t length) {
   layers_[layer].length = length;
 }
 
+bool MnnEngine::DropPlan(uint32_t index) {
+  Layer& layer = layers_[index];
+  const bool had_plan = layer.pending_ready;
+  layer.pending.clear();
+  layer.pending_remove = 0;
+  layer.pending_ready = false;
+  return had_plan;
+}
+
 void MnnEngine::ApplyPending(Layer& layer, CallStart& start) {
   if (!layer.pending_ready) return;
   const bool fits = layer.pending_remove == layer.length && !layer.pending.empty() &&

@@ -89,6 +89,9 @@ class MnnEngine {
   // Cuts a layer's cache outside the engine's control (a rolled back draft): a plan made before no
   // longer fits and is dropped at the next call.
   void Truncate(uint32_t layer, uint64_t length);
+  // Forgets a layer's plan, as the engine's lossless path does when its range shrinks; the scores
+  // stay remapped. Whether there was one.
+  bool DropPlan(uint32_t layer);
 
  private:
   struct Layer {

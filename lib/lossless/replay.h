@@ -12,7 +12,8 @@
 #include "lib/h2o/mnn_engine.h"
 #include "lib/kernels/score.h"
 #include "lib/lossless/config.h"
-#include "lib/lossless/counters.h"
+#include "lib/lossless/layer_cache.h"
+#include "lib/lossless/runtime.h"
 #include "lib/snapshot/attention_trace.h"
 #include "lib/snapshot/snapshot.h"
 
@@ -41,63 +42,6 @@ struct ReplayRequest {
   bool keep_events = false;
   const RangeCodec* codec = nullptr;  // null: the gear codec
   std::stop_token stop;               // ends the replay between two layer calls
-};
-
-// A call that did something.
-enum class EventKind {
-  kEvict,         // H2O decided; tokens = kept, of `length`
-  kCompact,       // its plan was applied; tokens = kept
-  kEncode,        // a range was handed to the encoder
-  kApply,         // its result came back; bytes and microseconds are set
-  kDrop,          // its raw bytes were given up (mnn: overwritten with zeros; design: freed)
-  kRestore,       // its raw bytes came back into the cache (mnn), or a reader decoded it (design)
-  kDecode,        // it was decoded and compared (mnn: probe, full)
-  kShrink,        // the cold range became shorter: blocks and plan thrown away
-  kBackpressure,  // the queue was full: mnn skips the range for good, design comes back to it
-  kFallback,      // something failed; `what` says it
-};
-std::string_view Name(EventKind kind);
-
-struct Event {
-  EventKind kind = EventKind::kEncode;
-  uint64_t token = 0;              // position decoded
-  uint32_t layer = 0;              // of the snapshot
-  uint64_t length = 0;             // tokens in the layer's cache
-  uint64_t begin = 0, tokens = 0;  // of the range, in the layer's cache
-  uint64_t raw_bytes = 0, compressed_bytes = 0;
-  int64_t us = 0;
-  std::string_view what;
-};
-
-// Where the first byte differed from the snapshot.
-struct Difference {
-  uint32_t layer = 0;
-  bool is_value = false;
-  uint32_t head = 0;
-  uint64_t position = 0;  // of the token
-};
-
-// Ranges of the running cache compared with the snapshot's rows, by hash, whenever bytes came out
-// of the lossless path, and all that is held at the end.
-struct ContentCheck {
-  uint64_t ranges = 0, bytes = 0, mismatches = 0;
-  std::optional<Difference> first;
-
-  bool equal() const { return mismatches == 0; }
-  void Add(const ContentCheck& other);
-};
-
-// Bytes of K and V, all layers together, after one decode step.
-struct Resident {
-  uint64_t token = 0;
-  uint64_t full = 0;       // if nothing were evicted, compressed or over-allocated
-  uint64_t held = 0;       // rows that the layers hold, at their raw size
-  uint64_t raw = 0;        // allocated for raw rows (mnn: buffers that never shrink)
-  uint64_t blobs = 0;      // compressed
-  uint64_t caches = 0;     // decoded copies
-  uint64_t in_flight = 0;  // copies that wait for a worker, and its results
-
-  uint64_t total() const { return raw + blobs + caches + in_flight; }
 };
 
 struct LayerResult {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/lossless/decode_cache.h"
+
+#include <algorithm>
+
+namespace kv::lossless {
+namespace {
+
+bool IsSamePlace(const RangeIdentity& a, const RangeIdentity& b) {
+  return a.begin == b.begin && a.tokens == b.tokens;
+}
+
+bool HasSameBytes(const RangeIdentity& a, const RangeIdentity& b) {
+  return a.raw_bytes == b.raw_bytes && a.compressed_bytes == b.compressed_bytes;
+}
+
+bool IsMatch(const RangeIdentity& a, const RangeIdentity& b) {
+  return HasSameBytes(a, b) && ((a.raw_hash != 0 && a.raw_hash == b.raw_hash) ||
+                                (a.blob_hash != 0 && a.blob_hash == b.blob_hash));
+}
+
+}  // namespace
+
+const DecodeCache::Entry* DecodeCache::Find(const RangeIdentity& id, bool same_place) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return IsMatch(entry.id, id) && (!same_place || IsSamePlace(entry.id, id));
+  });
+  if (found == entries_.end()) return nullptr;
+  std::rotate(found, found + 1, entries_.end());
+  return &entries_.back();
+}
+
+void DecodeCache::Insert(Entry entry, bool by_place) {
+  if (capacity_ == 0) return;
+  std::erase_if(entries_, [&](const Entry& old) {
+    return IsMatch(old.id, entry.id) ||
+           (by_place && IsSamePlace(old.id, entry.id) && HasSameBytes(old.id, entry.id));
+  });
+  entries_.push_back(std::move(entry));
+  if (entries_.size() > capacity_) entries_.pop_front();
+}
+
+uint64_t DecodeCache::bytes() const {
+  uint64_t sum = 0;
+  for (const Entry& entry : entries_) sum += entry.decoded.size();
+  return sum;
+}
+
+std::shared_ptr<const Bytes> RangeCache::Find(const Key& key) {
+  const auto found = index_.find(key);
+  if (found == index_.end()) return nullptr;
+  entries_.splice(entries_.end(), entries_, found->second);
+  return found->second->bytes;
+}
+
+void RangeCache::Insert(const Key& key, std::shared_ptr<const Bytes> bytes) {
+  Erase(key);
+  if (bytes->size() > capacity_) return;
+  bytes_ += bytes->size();
+  entries_.push_back({key, std::move(bytes)});
+  index_[key] = std::prev(entries_.end());
+  while (bytes_ > capacity_) Erase(Key(entries_.front().key));
+}
+
+void RangeCache::Erase(const Key& key) {
+  const auto found = index_.find(key);
+  if (found == index_.end()) return;
+  bytes_ -= found->second->bytes->size();
+  entries_.erase(found->second);
+  index_.erase(found);
+}
+
+}  // namespace kv::lossless
