@@ -111,6 +111,11 @@ struct GateFigures {
   bool decomp_pass() const { return decomp_required_pass && decomp_budget_pass; }
 };
 
+// The rows with their numbers in full: "1e-05" is not 1.
+std::vector<AnalyzerRow> ExactRows(const BenchTable& table);
+// What stands after the decode speed's plus-minus: the deviation over repetitions, 0 if absent.
+double DecodeDeviation(const BenchTable& table, size_t row);
+
 // Throws kMissingRecord for a table without rows.
 GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
                     const std::optional<OfflineRatio>& upper,

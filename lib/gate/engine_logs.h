@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/gate/engine_analyzer.h"
@@ -63,9 +64,11 @@ struct EngineCase {
 
 // How much the engine's speed varies when nothing is changed: repeated baselines of the suite.
 struct BaselineNoise {
-  std::vector<double> tokens_per_second;
-  double mean = 0, standard_deviation = 0;
-  double relative() const;  // half the spread of the values over their mean; 0: unknown
+  std::vector<double> tokens_per_second = {};
+
+  double mean() const;
+  // Half the spread of the values over their mean; nothing from fewer than two.
+  std::optional<double> relative() const;
 };
 
 struct EngineVerdict {
@@ -74,8 +77,8 @@ struct EngineVerdict {
   RuleStatus status = RuleStatus::kNotRun;
   std::vector<EngineCase> cases;
   std::vector<std::string> absent_cases;  // of the suite's six: nothing was there to judge
-  BaselineNoise baseline_noise;
-  std::vector<std::string> notes;
+  BaselineNoise baseline_noise;           // of the runtime cases
+  std::vector<std::string> notes = {};
 };
 
 // Throws kOpenFailed, kBadText, kLimit, kMissingRecord (nothing to judge), kUsage (options).
@@ -86,8 +89,7 @@ EngineVerdict AnalyzeEngineLogs(const EngineLogsInput& input);
 nlohmann::ordered_json CaseJson(const EngineCase& engine_case);
 nlohmann::ordered_json NoiseJson(const BaselineNoise& noise);
 
-// The original's summary.json, summary.md and cases.jsonl, byte for byte (`base` is the folder as
-// printed).
+// The original's summary.json, summary.md and cases.jsonl, byte for byte.
 nlohmann::ordered_json SuiteSummary(const EngineVerdict& verdict, std::string_view generated_at);
 std::string SuiteSummaryText(const nlohmann::ordered_json& summary);
 std::string SuiteMarkdown(const EngineVerdict& verdict);

@@ -9,6 +9,7 @@ void CheckMnnH2o(Run& run);
 void CheckMnnSchedule(Run& run);
 void CheckMnnDumps(Run& run);
 void CheckMnnOffline(Run& run);
+void CheckMnnGate(Run& run);
 void CheckBlendMnnDump(Run& run);
 void CheckSafetensorsFiles(Run& run);
 void CheckSafetensorsBad(Run& run);
@@ -24,7 +25,7 @@ constexpr Row kTable[] = {
     {"mnn dumps", "mnn/dumps/*", "", CheckMnnDumps, ""},
     {"mnn h2o", "mnn/h2o/*", "", CheckMnnH2o, ""},
     {"mnn schedule", "mnn/schedule/*", "", CheckMnnSchedule, ""},
-    {"mnn gate", "mnn/gate/*", "", nullptr, "gate"},
+    {"mnn gate", "mnn/gate/*", "", CheckMnnGate, ""},
     {"mnn offline", "mnn/offline/*", "", CheckMnnOffline, ""},
     {"weights, .bin", "infinilm/bin/*", "infinilm#conversions", CheckWeightFiles, ""},
     {"weights, bad .bin", "infinilm/bin_bad/*", "infinilm#bin_cases", CheckWeightCases, ""},

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/gate/engine_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/base/error.h"
+#include "lib/base/file.h"
+
+namespace kv::gate {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxLogBytes = 64u << 20;
+constexpr size_t kMaxFiles = 4096;
+
+}  // namespace
+
+bool EndsWith(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+
+std::string ReadLog(const fs::path& path, const std::string& shown) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  if (!error && size > kMaxLogBytes) {
+    throw Error(Finding::kLimit,
+                fmt::format("a log of {} bytes; at most {} are read", size, kMaxLogBytes))
+        .File(shown);
+  }
+  const auto source = FileSource::Open(path);
+  return std::string(AsText(source->bytes()));
+}
+
+bool LogFolder::exists() const {
+  std::error_code error;
+  return fs::is_directory(path_, error);
+}
+
+std::vector<std::string> LogFolder::Names(bool folders) const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (folders ? !it->is_directory(ignored) : !it->is_regular_file(ignored)) continue;
+    names.push_back(it->path().filename().string());
+    if (names.size() > kMaxFiles) {
+      throw Error(Finding::kLimit, fmt::format("a folder of more than {} logs", kMaxFiles))
+          .File(shown_);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> LogFolder::Files() const { return Names(false); }
+std::vector<std::string> LogFolder::Folders() const { return Names(true); }
+
+std::optional<std::string> LogFolder::Text(const std::string& name) const {
+  std::error_code error;
+  if (!fs::is_regular_file(path_ / name, error)) return std::nullopt;
+  return ReadLog(path_ / name, Shown(name));
+}
+
+}  // namespace kv::gate

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kv::gate {
+
+// A folder that an engine wrote, read with care: sizes and counts bounded, only regular files,
+// names as printed beside the paths.
+class LogFolder {
+ public:
+  LogFolder(std::filesystem::path path, std::string shown)
+      : path_(std::move(path)), shown_(std::move(shown)) {}
+
+  const std::string& shown() const { return shown_; }
+  std::string Shown(const std::string& name) const { return shown_ + "/" + name; }
+  bool exists() const;
+  LogFolder Sub(const std::string& name) const { return {path_ / name, Shown(name)}; }
+  // Names of the regular files (or folders) directly in it, sorted. Throws kLimit.
+  std::vector<std::string> Files() const;
+  std::vector<std::string> Folders() const;
+  // The whole text of a file; nothing if there is none. Throws kReadFailed, kLimit.
+  std::optional<std::string> Text(const std::string& name) const;
+
+ private:
+  std::vector<std::string> Names(bool folders) const;
+
+  std::filesystem::path path_;
+  std::string shown_;
+};
+
+std::string ReadLog(const std::filesystem::path& path, const std::string& shown);
+bool EndsWith(std::string_view text, std::string_view suffix);
+
+}  // namespace kv::gate
