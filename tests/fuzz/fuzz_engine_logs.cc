@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Any text as every kind of log: refused with an error of this project, or judged; what is judged
+// can be written, and a table that was written reads back as itself.
+#include <cstdlib>
+
+#include "lib/base/error.h"
+#include "lib/gate/engine_demo.h"
+#include "lib/gate/engine_truth.h"
+
+namespace {
+
+using namespace kv::gate;
+
+void Require(bool holds) {
+  if (!holds) std::abort();
+}
+
+template <typename F>
+void Try(F&& use) {
+  try {
+    use();
+  } catch (const kv::Error&) {
+  }
+}
+
+void Judge(const BenchTable& table) {
+  if (table.size() == 0) return;
+  const AnalyzerOptions options = SuiteOptions("runtime_store");
+  const std::string report = GateMarkdown(Analyze(table, options, {}, {}, {}));
+  const GateBullets bullets = ParseGateBullets(report);
+  Require(bullets.count("overall_pass") == 1);
+  const RuntimeFacts facts = FactsOfTable(table, &table);
+  for (const EngineRule& rule : RuntimeRules(facts, bullets, options, {})) {
+    Require(rule.status != RuleStatus::kPass || !rule.limit || rule.value);
+  }
+  Require(!PythonJson(RuntimeFigures(facts, {}), 2).empty());
+  const std::string csv = table.Csv();
+  Require(BenchTable::FromCsv(csv).Csv() == csv);
+}
+
+void JudgeReport(std::string_view text) {
+  const GateBullets bullets = ParseGateBullets(text);
+  const AnalyzerOptions options = OptionsOfReport(bullets, SuiteOptions("runtime_full"));
+  RuntimeRules(FactsOfReport(text), bullets, options, {});
+  SuiteCase suite_case;
+  suite_case.return_code = 1;
+  suite_case.console_text = suite_case.summary_text = suite_case.report_text = text;
+  Require(!SuiteLines({RuntimeRow(suite_case), DemoRow(suite_case)}).empty());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  Try([&] {
+    BenchTable table;
+    table.AddMarkdown(text, "a.log");
+    Judge(table);
+  });
+  Try([&] {
+    BenchTable table;
+    table.AddJson(text, "a.json");
+    Judge(table);
+  });
+  Try([&] { Judge(BenchTable::FromCsv(text)); });
+  Try([&] { ParseOfflineRatio(text, "offline.json"); });
+  Try([&] { JudgeReport(text); });
+  Try([&] {
+    const Json document = ParseJson(text, "summary.json");
+    const Json report = DemoReport(document, "a", document, "b", DemoOptions{});
+    Require(!DemoReportText(report).empty());
+    DemoRules(report, {}, {});
+    DemoRules(document, {}, {});
+    DemoFigures(document, {});
+    SummariseBuckets(document);
+  });
+  InvalidLines invalid;
+  ScanInvalidLines(text, "a.log", invalid);
+  LosslessLines lossless;
+  ScanLosslessLines(text, lossless);
+  DemoRunFiles run;
+  run.standard_output = run.metrics_jsonl = text;
+  Require(SummariseRuns(Json::array({DemoRun(run, 1)})).contains("overall_pass"));
+  return 0;
+}
