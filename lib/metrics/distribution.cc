@@ -5,20 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/metrics/quantile.h"
+
 namespace kv {
-namespace {
-
-double Quantile(const std::vector<double>& sorted, double share) {
-  const double rank = share * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(rank);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  const double part = rank - static_cast<double>(below);
-  // Equal neighbours may be infinite: no difference then.
-  if (part == 0 || sorted[below] == sorted[above]) return sorted[below];
-  return sorted[below] + (sorted[above] - sorted[below]) * part;
-}
-
-}  // namespace
 
 Distribution Describe(std::vector<double> values) {
   Distribution out;
@@ -34,11 +23,11 @@ Distribution Describe(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   out.min = values.front();
   out.max = values.back();
-  out.p1 = Quantile(values, 0.01);
-  out.p5 = Quantile(values, 0.05);
-  out.p50 = Quantile(values, 0.50);
-  out.p95 = Quantile(values, 0.95);
-  out.p99 = Quantile(values, 0.99);
+  out.p1 = QuantileOfSorted(values, 0.01);
+  out.p5 = QuantileOfSorted(values, 0.05);
+  out.p50 = QuantileOfSorted(values, 0.50);
+  out.p95 = QuantileOfSorted(values, 0.95);
+  out.p99 = QuantileOfSorted(values, 0.99);
   return out;
 }
 

@@ -15,6 +15,9 @@ void CheckSafetensorsFiles(Run& run);
 void CheckSafetensorsBad(Run& run);
 void CheckNpyFiles(Run& run);
 void CheckNpyBad(Run& run);
+void CheckBlendHkvd(Run& run);
+void CheckBlendRope(Run& run);
+void CheckBlendReplay(Run& run);
 
 namespace {
 
@@ -32,8 +35,9 @@ constexpr Row kTable[] = {
     {"weights, .pth", "infinilm/pth/*", "infinilm#pth*", CheckWeightConversions, ""},
     {"mlp step", "infinilm/compress/*", "infinilm#compress* infinilm#tolerance", CheckMlpStep, ""},
     {"mlp step, dump", "infinilm/dump_kv/*", "infinilm#dump_kv", CheckMlpDump, ""},
-    {"blend hkvd and replay", "blend/hkvd/* blend/rope/* blend/replay/*",
-     "blend#hkvd blend#hkvd_errors blend#rope blend#replay", nullptr, "replay-blend"},
+    {"blend hkvd", "blend/hkvd/*", "blend#hkvd blend#hkvd_errors", CheckBlendHkvd, ""},
+    {"blend rope", "blend/rope/*", "blend#rope", CheckBlendRope, ""},
+    {"blend replay", "blend/replay/*", "blend#replay", CheckBlendReplay, ""},
     {"safetensors files", "blend/safetensors/*", "blend#files=safetensors", CheckSafetensorsFiles,
      ""},
     {"safetensors, bad", "blend/bad/st_*", "blend#bad=bad/st_*", CheckSafetensorsBad, ""},
