@@ -28,7 +28,8 @@ MAGIC = b"\x89KVZ\r\n\x1a\n"
 MARKER = b"KVZr"
 TRAILER_MAGIC = b"KVZ.END\n"
 SOURCE, CHUNK, INDEX = 1, 2, 3
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD = 0, 1, 2, 3, 4
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS = 0, 1, 2, 3, 4, 16, 17, 18
+BF16 = 2
 HEAD = struct.Struct("<II6BHQQ6I6Q")
 FIELDS = ("file layer kind codec dtype order source_order heads_known reserved token_begin tokens head_begin "
           "heads unit_begin units unit_bytes parameter raw_bytes raw_hash source_offset extent_bytes "
@@ -123,8 +124,149 @@ def block_planes(payload, dtype, unit_bytes, size):
     return out.tobytes()
 
 
-def decode(chunk, payload):
-    codec, size = chunk["codec"], chunk["raw_bytes"]
+# ---- kvtool's own codecs --------------------------------------------------------------------------
+
+
+def words16(values):
+    return values.astype("<u2").tobytes()
+
+
+def rotated(payload, size):
+    words = numpy.frombuffer(gear(payload, 2, size), "<u2")
+    return words16((words >> 1) | (words << 15))
+
+
+def raw_bits(data, at, count, width):
+    """The planes of `width` bits per value: (values, offset behind them)."""
+    padded, out, shift = -(-count // 8) * 8, numpy.zeros(-(-count // 8) * 8, numpy.uint32), 0
+    for w in (8, 4, 2, 1):
+        if width & w:
+            size = padded * w // 8
+            plane = numpy.frombuffer(data, numpy.uint8, size, at).astype(numpy.uint32)
+            parts = [plane >> (g * w) & ((1 << w) - 1) for g in range(8 // w)]
+            out |= numpy.concatenate(parts) << shift
+            at, shift = at + size, shift + w
+    return out[:count], at
+
+
+def signed_order(bits):
+    half = 1 << (bits - 1)
+    return list(range(2 * half - 1, half - 1, -1)) + list(range(half))
+
+
+class Tables:
+    """Static rANS tables and which context takes which."""
+
+    def __init__(self, data, at, bits, order):
+        count = data[at]
+        (runs,) = struct.unpack_from("<H", data, at + 1)
+        at += 3
+        covered = [run >> 4 for run in data[at:at + runs] for _ in range((run & 15) + 1)]
+        if not 1 <= count <= 16 or len(covered) != len(order) or max(covered) >= count:
+            raise Damaged("the context map does not cover the contexts")
+        self.table_of = numpy.zeros(max(order) + 1, numpy.intp)
+        self.table_of[order] = covered
+        at += runs
+        self.symbol, self.frequency, self.offset = (numpy.zeros((count, 2048), numpy.uint32) for _ in range(3))
+        for table in range(count):
+            mask = data[at:at + (1 << bits) // 8]
+            at += len(mask)
+            start = 0
+            for s in range(1 << bits):
+                if mask[s // 8] >> (s % 8) & 1:
+                    f = data[at]
+                    at += 1
+                    if f >= 128:
+                        f = (f & 127) << 8 | data[at]
+                        at += 1
+                    self.symbol[table, start:start + f] = s
+                    self.frequency[table, start:start + f] = f
+                    self.offset[table, start:start + f] = numpy.arange(len(self.offset[table, start:start + f]))
+                    start += f
+            if start != 2048:
+                raise Damaged("frequencies do not sum to 2048")
+        self.end = at
+
+
+class Lanes:
+    """Sixteen interleaved rANS decoders; a row of symbols at a time."""
+
+    def __init__(self, data, at):
+        self.states = numpy.frombuffer(data, "<u4", 16, at).astype(numpy.uint64)
+        if (len(data) - at) % 2:
+            raise Damaged("half a word at the end")
+        self.words = numpy.frombuffer(data, "<u2", offset=at + 64).astype(numpy.uint64)
+        self.used = 0
+
+    def row(self, tables, which):
+        out = numpy.empty(len(which), numpy.uint32)
+        for begin in range(0, len(which), 16):
+            table = which[begin:begin + 16]
+            x = self.states[:len(table)]
+            slot = (x & 2047).astype(numpy.intp)
+            out[begin:begin + 16] = tables.symbol[table, slot]
+            x = tables.frequency[table, slot] * (x >> 11) + tables.offset[table, slot]
+            low = x < 1 << 15
+            need = int(low.sum())
+            x[low] = x[low] << 16 | self.words[self.used:self.used + need]
+            self.used += need
+            self.states[:len(table)] = x
+        return out
+
+    def finish(self):
+        if self.used != len(self.words) or (self.states != 1 << 15).any():
+            raise Damaged("the coded symbols do not end where they should")
+
+
+def values_of(symbols, bits, bfloat, base, escapes, low):
+    """16-bit floats from symbols, escaped exponents and raw bits."""
+    if not bfloat:
+        return words16(symbols << (16 - bits) | low)
+    field = symbols >> (bits - 6) & 31
+    exponent = field + base
+    if base:
+        if int((field == 0).sum()) != len(escapes):
+            raise Damaged("the number of escapes does not fit the symbols")
+        exponent[field == 0] = escapes
+    top = symbols & ((1 << (bits - 6)) - 1)
+    return words16(symbols >> (bits - 1) << 15 | exponent << 7 | top << (13 - bits) | low)
+
+
+def prev(payload, bfloat, size):
+    bits, base, _, rows, columns, escape_count = struct.unpack_from("<BBHIII", payload, 0)
+    if rows * columns * 2 != size or not 6 <= bits <= 8:
+        raise Damaged("prev: a grid that does not fit the chunk")
+    at = 16 + escape_count
+    escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
+    tables = Tables(payload, at, bits, signed_order(bits))
+    low, at = raw_bits(payload, tables.end, rows * columns, (13 if bfloat else 16) - bits)
+    lanes = Lanes(payload, at)
+    symbols = numpy.zeros((rows, columns), numpy.uint32)
+    above = numpy.zeros(columns, numpy.uint32)
+    for row in symbols:
+        row[:] = lanes.row(tables, tables.table_of[above])
+        above = row
+    lanes.finish()
+    return values_of(symbols.reshape(-1), bits, bfloat, base, escapes, low)
+
+
+def rows_of(chunk, payload):
+    rows = chunk["tokens"] if chunk["order"] == 0 else chunk["heads"] * chunk["tokens"]
+    codec, new, length = struct.unpack_from("<BII", payload, 0)
+    width = (new.bit_length() + 7) // 8
+    planes = numpy.frombuffer(unzstd(payload[9:9 + length], rows * width), numpy.uint8).reshape(width, rows)
+    references = sum(planes[byte].astype(numpy.int64) << (8 * byte) for byte in range(width))
+    if codec == ROWS or int((references == 0).sum()) != new:
+        raise Damaged("rows: the references do not fit the rows")
+    inner = dict(chunk, codec=codec, raw_bytes=chunk["raw_bytes"] // rows * new, tokens=new, heads=1,
+                 units=chunk["raw_bytes"] // rows // chunk["unit_bytes"], order=0)
+    unique = numpy.frombuffer(decode_as(codec, inner, payload[9 + length:]), numpy.uint8).reshape(new, -1)
+    first = numpy.cumsum(references == 0) - 1
+    return unique[numpy.where(references == 0, first, references - 1)].tobytes()
+
+
+def decode_as(codec, chunk, payload):
+    size = chunk["raw_bytes"]
     if codec == RAW:
         raw = payload
     elif codec == GEAR_F16:
@@ -135,10 +277,21 @@ def decode(chunk, payload):
         raw = block_planes(payload, chunk["dtype"], chunk["unit_bytes"], size)
     elif codec == ZSTD:
         raw = unzstd(payload, size)
+    elif codec == PREV:
+        raw = prev(payload, chunk["dtype"] == BF16, size)
+    elif codec == ROTATED:
+        raw = rotated(payload, size)
+    elif codec == ROWS:
+        raw = rows_of(chunk, payload)
     else:
         raise Damaged(f"codec {codec} is unknown")
     if len(raw) != size:
         raise Damaged(f"{len(raw)} bytes decoded, {size} expected")
+    return raw
+
+
+def decode(chunk, payload):
+    raw = decode_as(chunk["codec"], chunk, payload)
     check(raw, chunk["raw_hash"], "decoded chunk")
     return raw
 

@@ -64,8 +64,10 @@ class Compress : public Command {
   void Declare(CLI::App& app) override {
     app.add_option("FILE", inputs_, "Snapshots: files, folders, '-' for stdin")->required();
     output_.Declare(app, "Archive to write (default: FILE.kvz; of '-': standard output)");
-    app.add_option("--level", level_, "compat: exactly the engine's choices")
-        ->check(CLI::IsMember({"compat"}));
+    app.add_option("--level", level_,
+                   "Size against time: compat (exactly the engine's choices), fast, default, high, "
+                   "max")
+        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}));
     app.add_flag("--no-check,!--check", no_check_, "Do not decode and compare what was written");
     app.add_flag("--keep-going", keep_going_, "Go on with the next input after an error");
     snapshot_.Declare(app);
@@ -109,6 +111,7 @@ class Compress : public Command {
     ProgressLine progress(context.console, context.global.progress_when(), input);
     WriteOptions write;
     write.check = !no_check_;
+    write.effort = *ParseEffort(level_);
     write.progress = &progress;
     WriteSummary summary;
     const Snapshot* described = snapshot ? &*snapshot : nullptr;

@@ -165,7 +165,7 @@ struct WriteSummary {
 
 // Writes the archive of a source in one pass and bounded memory. `snapshot`, if any, is what a
 // reader made of the source: its regions become K and V chunks, all other bytes are opaque. The
-// archive's bytes depend on nothing but source, snapshot and chunk_bytes.
+// archive's bytes depend on nothing but source, snapshot, chunk_bytes and effort.
 WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out);
 

@@ -23,13 +23,14 @@ void ForEachPiece(uint64_t total, uint64_t step, const Body& body) {
   }
 }
 
-ChunkHead TensorHead(const Region& region) {
+ChunkHead TensorHead(const Region& region, Effort effort) {
   ChunkHead head;
   head.file = static_cast<uint32_t>(region.file);
   head.layer = region.layer;
   head.kind = region.is_value ? ChunkKind::kValue : ChunkKind::kKey;
   head.dtype = region.dtype;
-  head.order = region.heads_known ? Order::kHeadTokenDim : Order::kTokenHeadDim;
+  const bool by_head = region.heads_known && effort == Effort::kCompat;
+  head.order = by_head ? Order::kHeadTokenDim : Order::kTokenHeadDim;
   head.source_order = region.order;
   head.heads_known = region.heads_known;
   head.heads = region.heads;
@@ -40,8 +41,9 @@ ChunkHead TensorHead(const Region& region) {
 
 }  // namespace
 
-Planner::Planner(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes)
-    : source_(source), regions_(regions), chunk_bytes_(chunk_bytes) {}
+Planner::Planner(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes,
+                 Effort effort)
+    : source_(source), regions_(regions), chunk_bytes_(chunk_bytes), effort_(effort) {}
 
 std::optional<ChunkHead> Planner::Next() {
   while (taken_ == ready_.size()) {
@@ -94,7 +96,7 @@ void Planner::PlanRegion(const Region& region) {
     }
   };
   if (region.order == Order::kStorage) return plan_elements();
-  const ChunkHead whole = TensorHead(region);
+  const ChunkHead whole = TensorHead(region, effort_);
   const uint64_t unit_bytes = whole.unit_bytes;
   const uint64_t head_row = whole.units * unit_bytes;    // one token of one head
   const uint64_t row = head_row * whole.heads;           // one token

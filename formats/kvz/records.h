@@ -90,7 +90,10 @@ SourceTable TableOf(const Source& source, const Snapshot* snapshot,
 // codec.
 class Planner {
  public:
-  Planner(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes);
+  // `effort` decides on the order of units: the engine codes head after head, the levels above it
+  // want all channels of a token together.
+  Planner(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes,
+          Effort effort = Effort::kCompat);
   std::optional<ChunkHead> Next();
 
  private:
@@ -102,6 +105,7 @@ class Planner {
   const Source& source_;
   const std::vector<Region>& regions_;
   uint64_t chunk_bytes_;
+  Effort effort_;
   size_t file_ = 0, region_ = 0;
   uint64_t position_ = 0;         // in the file: everything before is planned
   std::vector<ChunkHead> ready_;  // of the current stretch

@@ -117,7 +117,7 @@ class Writer {
     Put(HeaderBytes());
     Put(TableRecord(RecordType::kSource, tag_, table));
 
-    Planner planner(source_, regions, options_.chunk_bytes);
+    Planner planner(source_, regions, options_.chunk_bytes, options_.effort);
     const uint64_t window = 2 * static_cast<uint64_t>(pool.threads());
     pool.RunOrdered<Task, Written>(
         window,

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/codec/backends.h"
 
+#define ZSTD_STATIC_LINKING_ONLY  // for parameters that go by name only there
 #include <zstd.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ struct Zstd::Contexts {
   struct FreeDCtx {
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
-  std::unique_ptr<ZSTD_CCtx, FreeCCtx> compress;
+  std::unique_ptr<ZSTD_CCtx, FreeCCtx> compress, literals;
   std::unique_ptr<ZSTD_DCtx, FreeDCtx> decompress;
 };
 
@@ -66,6 +67,41 @@ size_t Zstd::Compress(ByteSpan from, std::span<std::byte> to, int level) {
   const size_t size = ZSTD_compressCCtx(contexts_->compress.get(), to.data(), to.size(),
                                         from.data(), from.size(), level);
   return ZSTD_isError(size) ? 0 : size;
+}
+
+size_t Zstd::CompressLiterals(ByteSpan from, std::span<std::byte> to) {
+  if (!contexts_->literals) {
+    contexts_->literals.reset(ZSTD_createCCtx());
+    ZSTD_CCtx* context = contexts_->literals.get();
+    if (context == nullptr) throw std::bad_alloc();
+    // The lowest level skips ahead so fast that next to everything is a literal; on its own it
+    // would then leave literals uncompressed.
+    const bool set =
+        !ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, ZSTD_minCLevel())) &&
+        !ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_literalCompressionMode, 1));
+    KV_ASSERT(set);
+  }
+  const size_t size =
+      ZSTD_compress2(contexts_->literals.get(), to.data(), to.size(), from.data(), from.size());
+  return ZSTD_isError(size) ? 0 : size;
+}
+
+size_t Zstd::Store(ByteSpan from, std::span<std::byte> to) {
+  KV_ASSERT(to.size() >= Bound(from.size()) && from.size() <= UINT32_MAX);
+  std::byte* out = to.data();
+  StoreLE(out, uint32_t{ZSTD_MAGICNUMBER});
+  out[4] = std::byte{0xa0};  // one segment, content size in four bytes
+  StoreLE(out + 5, static_cast<uint32_t>(from.size()));
+  out += 9;
+  do {
+    const size_t size = std::min<size_t>(from.size(), kZstdBlock);
+    const bool last = size == from.size();
+    const auto header = static_cast<uint32_t>(size << 3 | (last ? 1 : 0));  // type 0: raw
+    for (int byte = 0; byte < 3; ++byte) *out++ = static_cast<std::byte>(header >> (8 * byte));
+    out = std::copy(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(size), out);
+    from = from.subspan(size);
+  } while (!from.empty());
+  return static_cast<size_t>(out - to.data());
 }
 
 bool Zstd::Decompress(ByteSpan payload, std::span<std::byte> to) {

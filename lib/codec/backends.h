@@ -8,8 +8,10 @@
 #include <new>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "lib/base/bytes.h"
+#include "lib/kernels/rans.h"
 
 namespace kv {
 
@@ -40,6 +42,10 @@ class Zstd {
   // Bit for bit what one-shot ZSTD_compress writes. `to` has room for Bound(from.size()). 0 on
   // failure.
   size_t Compress(ByteSpan from, std::span<std::byte> to, int level = kGearZstdLevel);
+  // An ordinary frame whose encoder hardly looks for matches: what byte statistics give, fast.
+  size_t CompressLiterals(ByteSpan from, std::span<std::byte> to);
+  // An ordinary frame that holds the bytes as they are.
+  static size_t Store(ByteSpan from, std::span<std::byte> to);
   // Whether the payload decodes to exactly `to.size()` bytes. Allocates nothing that depends on the
   // payload.
   bool Decompress(ByteSpan payload, std::span<std::byte> to);
@@ -63,10 +69,19 @@ class ScratchBuffer {
   size_t capacity_ = 0;
 };
 
+// Buffers of the context coder (context_frame.h).
+struct ContextScratch {
+  std::vector<uint8_t> symbols;
+  std::vector<uint16_t> words;
+  std::vector<RansSlot> slots;
+  std::vector<RansEncoderSymbol> encoder_symbols;
+};
+
 // What encoding and decoding reuse from chunk to chunk. One object per thread.
 struct CodecScratch {
   Zstd zstd;
-  ScratchBuffer planes, predicted, best, candidate;
+  ScratchBuffer planes, predicted, best, candidate, rows;
+  ContextScratch context;
 };
 
 }  // namespace kv

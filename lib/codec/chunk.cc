@@ -5,8 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "lib/codec/block_planes.h"
+#include "lib/codec/chunk_levels.h"
+#include "lib/codec/context_frame.h"
+#include "lib/codec/row_frame.h"
+#include "lib/kernels/rotate.h"
 
 namespace kv {
 
@@ -22,8 +27,27 @@ std::string_view Name(CodecId codec) {
       return "zstd-planes";
     case CodecId::kZstd:
       return "zstd";
+    case CodecId::kPrev:
+      return "prev";
+    case CodecId::kRotated16:
+      return "rotated";
+    case CodecId::kRows:
+      return "rows";
   }
   return {};
+}
+
+namespace {
+constexpr std::string_view kEffortNames[] = {"compat", "fast", "default", "high", "max"};
+}  // namespace
+
+std::string_view Name(Effort effort) { return kEffortNames[static_cast<size_t>(effort)]; }
+
+std::optional<Effort> ParseEffort(std::string_view name) {
+  for (size_t i = 0; i < std::size(kEffortNames); ++i) {
+    if (name == kEffortNames[i]) return static_cast<Effort>(i);
+  }
+  return std::nullopt;
 }
 
 namespace {
@@ -65,14 +89,10 @@ void DecodeZstd(ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratc
 
 }  // namespace
 
-EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
-                         CodecScratch& scratch) {
-  KV_ASSERT(effort == Effort::kCompat);
+EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
   EncodedChunk chunk;
   chunk.codec = CodecFor(shape.dtype, raw);
   switch (chunk.codec) {
-    case CodecId::kRaw:
-      break;
     case CodecId::kGear16:
       chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, {}, scratch, chunk.payload);
       break;
@@ -85,12 +105,68 @@ EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
     case CodecId::kZstd:
       EncodeZstd(raw, scratch, chunk.payload);
       break;
+    default:
+      chunk.payload.assign(raw.begin(), raw.end());
+      break;
   }
+  return chunk;
+}
+
+EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                         CodecScratch& scratch) {
+  EncodedChunk chunk = effort == Effort::kCompat ? EncodeCompat(shape, raw, scratch)
+                                                 : EncodeByCost(shape, raw, effort, scratch);
   if (chunk.payload.size() >= raw.size()) {
     chunk = {CodecId::kRaw, Bytes(raw.begin(), raw.end()), {}};
   }
   return chunk;
 }
+
+ChunkGrid GridOf(const ChunkShape& shape, uint64_t raw_bytes) {
+  const DTypeInfo& info = Info(shape.dtype);
+  uint64_t rows = 0, units = shape.units_per_head;
+  if (shape.order == Order::kTokenHeadDim) {
+    rows = shape.tokens;
+    units *= shape.heads;
+  } else if (shape.order == Order::kHeadTokenDim) {
+    rows = shape.heads * shape.tokens;
+  }
+  // Shapes come from files: they count only where they explain the bytes.
+  if (rows > 0 && units > 0 && raw_bytes % rows == 0 && raw_bytes / rows % units == 0 &&
+      raw_bytes / rows / units == info.block_bytes) {
+    return {rows, units};
+  }
+  return {1, raw_bytes / info.block_bytes};
+}
+
+namespace {
+
+void DecodeRotated(ByteSpan payload, std::span<std::byte> raw, CodecScratch& scratch) {
+  DecodeGear(GearKind::kTwoPlanes, payload, raw, scratch);
+  RotateRight16(raw.data(), raw.size() / 2, raw.data());
+}
+
+void DecodeRows(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                CodecScratch& scratch) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  const uint64_t row_bytes = raw.size() / grid.rows;
+  if (raw.empty() || row_bytes * grid.rows != raw.size()) {
+    throw Error(Finding::kBadFrame, fmt::format("{} bytes are not {} rows", raw.size(), grid.rows));
+  }
+  ByteReader reader(payload);
+  const auto inner = static_cast<CodecId>(reader.U8("codec of the rows"));
+  if (inner == CodecId::kRows) throw Error(Finding::kBadFrame, "rows inside rows").At(0);
+  const RowPlan plan = ReadReferences(reader, grid.rows, scratch);
+  const ChunkShape rows{shape.dtype, plan.unique, 1, grid.columns, Order::kTokenHeadDim};
+  const uint64_t new_bytes = plan.unique * row_bytes;
+  const std::span<std::byte> new_rows = scratch.rows.Get(new_bytes).first(new_bytes);
+  DecodeChunk(inner, rows, reader.Take(reader.remaining(), "rows"), new_rows, scratch);
+  RepeatRows(plan, new_rows, row_bytes, raw);
+}
+
+bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+}  // namespace
 
 void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                  CodecScratch& scratch) {
@@ -105,9 +181,16 @@ void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::
       return DecodeBlockPlanes(shape.dtype, payload, raw, scratch);
     case CodecId::kZstd:
       return DecodeZstd(payload, raw, scratch);
+    case CodecId::kPrev:
+      if (!IsHalf(shape.dtype)) break;
+      return DecodeContext(payload, shape.dtype == DType::kBF16, raw, scratch.context);
+    case CodecId::kRotated16:
+      return DecodeRotated(payload, raw, scratch);
+    case CodecId::kRows:
+      return DecodeRows(shape, payload, raw, scratch);
   }
-  throw Error(Finding::kBadFrame,
-              fmt::format("codec {} does not exist", static_cast<unsigned>(codec)));
+  throw Error(Finding::kBadFrame, fmt::format("there is no codec {} for {}",
+                                              static_cast<unsigned>(codec), Name(shape.dtype)));
 }
 
 }  // namespace kv

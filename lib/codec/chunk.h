@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -20,12 +21,19 @@ enum class CodecId : uint8_t {
   kGear32 = 2,      // the engine's container of four planes: f32
   kZstdPlanes = 3,  // one zstd frame per field of a block struct: q8_0, q4_0 ...
   kZstd = 4,        // one zstd frame: everything else
+  // kvtool's own; formats/kvz/FORMAT.md is their grammar.
+  kPrev = 16,       // f16, bf16: sign and exponent in the context of the row above
+  kRotated16 = 17,  // gear-f16 of words rotated left by one: exponent and mantissa apart
+  kRows = 18,       // rows that come back stored once, in any codec but this
 };
 // "raw", "gear-f16" ...; empty for an id that does not exist.
 std::string_view Name(CodecId codec);
 
-// How much time to spend. kCompat is the engine's exhaustive choice, byte for byte.
-enum class Effort : uint8_t { kCompat };
+// How much time to spend. kCompat is the engine's exhaustive choice, byte for byte; the others
+// choose by cost, each among what the ones before it have.
+enum class Effort : uint8_t { kCompat, kFast, kDefault, kHigh, kMax };
+std::string_view Name(Effort effort);
+std::optional<Effort> ParseEffort(std::string_view name);
 
 // What the bytes of a chunk are.
 struct ChunkShape {
@@ -42,8 +50,8 @@ struct EncodedChunk {
   PlaneChoices planes;  // empty for kRaw and kZstd
 };
 
-// Never fails for a reason of content: what would not shrink is kRaw. The codec follows from the
-// dtype; bytes that are not whole words or blocks of it go to kZstd.
+// Never fails for a reason of content: what would not shrink is kRaw. At kCompat the codec follows
+// from the dtype; bytes that are not whole words or blocks of it go to kZstd.
 EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
                          CodecScratch& scratch);
 

@@ -5,12 +5,24 @@
 #include <optional>
 
 #include "lib/base/dtype.h"
+#include "lib/codec/backends.h"
 #include "lib/codec/context_model.h"
 #include "lib/kernels/symbols.h"
 
 // f16 and bf16 rows coded as symbols in the context of the row above: sign, exponent and the top
 // mantissa bits through rANS, the rest raw. formats/kvz/FORMAT.md is the grammar.
 namespace kv {
+
+// What is known of half floats after one look: enough to say what coding them takes without a
+// context.
+struct HalfSurvey {
+  bool bfloat = false;
+  std::array<uint32_t, 256> high{};  // counts of high bytes (f16) or exponents (bf16)
+  uint64_t high_bytes = 0;           // what their entropy comes to
+  // The same, from a sample, of the other byte: of bf16, mantissa and sign.
+  uint64_t low_bytes = 0;
+};
+HalfSurvey SurveyHalves(ByteSpan values, bool bfloat);
 
 // What coding a grid this way takes, known before it is done.
 struct ContextPlan {
@@ -21,18 +33,12 @@ struct ContextPlan {
   uint64_t bytes = 0;  // of the frame, within a few bytes
 };
 
-// Buffers that are reused from frame to frame.
-struct ContextScratch {
-  std::vector<uint8_t> symbols;
-  std::vector<uint16_t> words;
-  std::vector<RansSlot> slots;
-  std::vector<RansEncoderSymbol> encoder_symbols;
-};
-
 // Finds symbol width, exponent window and tables by cost. `values` are rows x columns 16-bit
-// floats.
-ContextPlan PlanContext(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                        ContextScratch& scratch);
+// floats. Nothing if the frame would not be smaller than `to_beat` bytes, which is soon seen where
+// the row above says little.
+std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey, uint64_t rows,
+                                       uint64_t columns, uint64_t to_beat, ContextScratch& scratch);
+// Appends the frame to `out`.
 void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scratch, Bytes& out);
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,

@@ -16,11 +16,13 @@ namespace {
 // do not depend on how a compiler orders float operations.
 constexpr uint32_t kLogBits = 12;
 struct LogTable {
-  std::array<uint32_t, 1u << kLogBits> log;
+  std::array<uint32_t, 1u << kLogBits> log, times;  // log2(n), n * log2(n)
   LogTable() {
-    log[0] = 0;
-    for (uint32_t i = 1; i < log.size(); ++i)
+    log[0] = times[0] = 0;
+    for (uint32_t i = 1; i < log.size(); ++i) {
       log[i] = static_cast<uint32_t>(std::lround(std::log2(i) * 65536));
+      times[i] = i * log[i];
+    }
   }
 };
 const LogTable kLog;
@@ -31,98 +33,122 @@ uint64_t Log2Of(uint64_t n) {
   return kLog.log[n >> shift] + (uint64_t{shift} << 16);
 }
 
-// What a table of these counts costs: the symbols at their entropy, the mask and the frequencies.
-uint64_t TableCost(const uint32_t* counts, uint32_t symbols, uint32_t scale) {
-  uint64_t total = 0, inside = 0;
-  uint32_t present = 0;
-  for (uint32_t s = 0; s < symbols; ++s) {
-    const uint32_t n = counts[s];
-    if (n == 0) continue;
-    ++present;
-    total += n;
-    inside += n * Log2Of(n);
+// n * log2(n).
+uint64_t Weight(uint64_t n) { return n < kLog.times.size() ? kLog.times[n] : n * Log2Of(n); }
+
+// Clusters of contexts under merging. Only symbols that occur anywhere are counted, and sums that
+// do not change are kept: merging is what planning a short frame costs.
+class Merger {
+ public:
+  Merger(const ContextCounts& counts, uint32_t scale)
+      : mask_bits_(1u << counts.symbol_bits), scale_(scale) {
+    const uint32_t symbols = 1u << counts.symbol_bits;
+    for (uint32_t s = 0; s < symbols; ++s) {
+      uint32_t any = 0;
+      for (uint32_t context = 0; context < counts.contexts; ++context) any |= counts.Of(context)[s];
+      if (any != 0) present_.push_back(s);
+    }
   }
-  if (total == 0) return 0;
-  const uint64_t header_bits =
-      symbols + 9 * uint64_t{present};  // about one frequency in eight is large
-  return (total * Log2Of(total) - inside) * scale + (header_bits << 16);
-}
 
-struct Cluster {
-  std::vector<uint32_t> contexts;
-  std::vector<uint32_t> counts;
-  uint64_t cost = 0;
-};
-
-int64_t MergeDelta(const Cluster& a, const Cluster& b, uint32_t symbols, uint32_t scale,
-                   std::vector<uint32_t>& sum) {
-  for (uint32_t s = 0; s < symbols; ++s) sum[s] = a.counts[s] + b.counts[s];
-  return static_cast<int64_t>(TableCost(sum.data(), symbols, scale)) -
-         static_cast<int64_t>(a.cost + b.cost);
-}
-
-void Absorb(Cluster& into, Cluster& from, uint32_t symbols, uint32_t scale) {
-  for (uint32_t s = 0; s < symbols; ++s) into.counts[s] += from.counts[s];
-  into.contexts.insert(into.contexts.end(), from.contexts.begin(), from.contexts.end());
-  into.cost = TableCost(into.counts.data(), symbols, scale);
-}
-
-// Merges neighbours, cheapest first, until no merge saves bytes and few enough are left for all
-// pairs.
-void MergeNeighbours(std::vector<Cluster>& clusters, uint32_t symbols, uint32_t scale,
-                     size_t most) {
-  std::vector<uint32_t> sum(symbols);
-  std::vector<int64_t> delta;  // of clusters i and i + 1
-  for (size_t i = 0; i + 1 < clusters.size(); ++i) {
-    delta.push_back(MergeDelta(clusters[i], clusters[i + 1], symbols, scale, sum));
+  // False for contexts without counts.
+  bool Add(const uint32_t* row) {
+    Cluster cluster;
+    for (const uint32_t s : present_) {
+      cluster.counts.push_back(row[s]);
+      cluster.total += row[s];
+    }
+    if (cluster.total == 0) return false;
+    cluster.cost = Cost(cluster.counts.data(), cluster.counts.data(), 0, cluster.total);
+    clusters_.push_back(std::move(cluster));
+    return true;
   }
-  while (!delta.empty()) {
-    const auto best =
-        static_cast<size_t>(std::min_element(delta.begin(), delta.end()) - delta.begin());
-    if (delta[best] >= 0 && clusters.size() <= most) return;
-    Absorb(clusters[best], clusters[best + 1], symbols, scale);
-    clusters.erase(clusters.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-    delta.erase(delta.begin() + static_cast<std::ptrdiff_t>(best));
-    if (best > 0)
-      delta[best - 1] = MergeDelta(clusters[best - 1], clusters[best], symbols, scale, sum);
-    if (best < delta.size())
-      delta[best] = MergeDelta(clusters[best], clusters[best + 1], symbols, scale, sum);
-  }
-}
+  void Join(uint32_t context) { clusters_.back().contexts.push_back(context); }
+  bool empty() const { return clusters_.empty(); }
+  size_t size() const { return clusters_.size(); }
+  const std::vector<uint32_t>& contexts(size_t i) const { return clusters_[i].contexts; }
 
-void MergeAnyPairs(std::vector<Cluster>& clusters, uint32_t symbols, uint32_t scale, size_t most) {
-  std::vector<uint32_t> sum(symbols);
-  const size_t n = clusters.size();
-  std::vector<int64_t> delta(n * n);
-  std::vector<bool> gone(n);
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = i + 1; j < n; ++j)
-      delta[i * n + j] = MergeDelta(clusters[i], clusters[j], symbols, scale, sum);
+  // Merges neighbours, cheapest first, until no merge saves bytes and at most `most` are left.
+  void MergeNeighbours(size_t most) {
+    std::vector<int64_t> delta;  // of clusters i and i + 1
+    for (size_t i = 0; i + 1 < size(); ++i) delta.push_back(Delta(i, i + 1));
+    while (!delta.empty()) {
+      const auto best =
+          static_cast<size_t>(std::min_element(delta.begin(), delta.end()) - delta.begin());
+      if (delta[best] >= 0 && size() <= most) return;
+      Absorb(best, best + 1);
+      clusters_.erase(clusters_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+      delta.erase(delta.begin() + static_cast<std::ptrdiff_t>(best));
+      if (best > 0) delta[best - 1] = Delta(best - 1, best);
+      if (best < delta.size()) delta[best] = Delta(best, best + 1);
+    }
   }
-  for (size_t left = n; left > 1;) {
-    size_t a = 0, b = 0;
+
+  void MergeAnyPairs(size_t most) {
+    const size_t n = size();
+    std::vector<int64_t> delta(n * n);
+    std::vector<bool> gone(n);
     for (size_t i = 0; i < n; ++i) {
-      for (size_t j = i + 1; j < n; ++j) {
-        if (gone[i] || gone[j]) continue;
-        if (b == 0 || delta[i * n + j] < delta[a * n + b]) a = i, b = j;
+      for (size_t j = i + 1; j < n; ++j) delta[i * n + j] = Delta(i, j);
+    }
+    for (size_t left = n; left > 1; --left) {
+      size_t a = 0, b = 0;
+      for (size_t i = 0; i < n; ++i) {
+        if (gone[i]) continue;
+        for (size_t j = i + 1; j < n; ++j) {
+          if (!gone[j] && (b == 0 || delta[i * n + j] < delta[a * n + b])) a = i, b = j;
+        }
+      }
+      if (delta[a * n + b] >= 0 && left <= most) break;
+      Absorb(a, b);
+      gone[b] = true;
+      for (size_t i = 0; i < n; ++i) {
+        if (i != a && !gone[i]) delta[std::min(i, a) * n + std::max(i, a)] = Delta(i, a);
       }
     }
-    if (delta[a * n + b] >= 0 && left <= most) break;
-    Absorb(clusters[a], clusters[b], symbols, scale);
-    gone[b] = true;
-    --left;
+    std::vector<Cluster> kept;
     for (size_t i = 0; i < n; ++i) {
-      if (i == a || gone[i]) continue;
-      delta[std::min(i, a) * n + std::max(i, a)] =
-          MergeDelta(clusters[i], clusters[a], symbols, scale, sum);
+      if (!gone[i]) kept.push_back(std::move(clusters_[i]));
     }
+    clusters_ = std::move(kept);
   }
-  std::vector<Cluster> kept;
-  for (size_t i = 0; i < n; ++i) {
-    if (!gone[i]) kept.push_back(std::move(clusters[i]));
+
+ private:
+  struct Cluster {
+    std::vector<uint32_t> contexts, counts;
+    uint64_t total = 0, cost = 0;
+  };
+
+  // What a table costs: its symbols at their entropy, the mask and the frequencies. Of the sum of
+  // two rows, or (keep_b = 0) of the first alone.
+  uint64_t Cost(const uint32_t* a, const uint32_t* b, uint32_t keep_b, uint64_t total) const {
+    uint64_t inside = 0;
+    uint32_t present = 0;
+    for (size_t s = 0; s < present_.size(); ++s) {
+      const uint32_t n = a[s] + b[s] * keep_b;
+      present += n != 0;
+      inside += Weight(n);
+    }
+    // About one frequency in eight is large.
+    const uint64_t header_bits = mask_bits_ + 9 * uint64_t{present};
+    return (Weight(total) - inside) * scale_ + (header_bits << 16);
   }
-  clusters = std::move(kept);
-}
+  int64_t Delta(size_t i, size_t j) const {
+    const Cluster &a = clusters_[i], &b = clusters_[j];
+    return static_cast<int64_t>(Cost(a.counts.data(), b.counts.data(), 1, a.total + b.total)) -
+           static_cast<int64_t>(a.cost + b.cost);
+  }
+  void Absorb(size_t i, size_t j) {
+    Cluster &into = clusters_[i], &from = clusters_[j];
+    for (size_t s = 0; s < present_.size(); ++s) into.counts[s] += from.counts[s];
+    into.contexts.insert(into.contexts.end(), from.contexts.begin(), from.contexts.end());
+    into.total += from.total;
+    into.cost = Cost(into.counts.data(), into.counts.data(), 0, into.total);
+  }
+
+  uint64_t mask_bits_, scale_;
+  std::vector<uint32_t> present_;  // symbols
+  std::vector<Cluster> clusters_;
+};
 
 }  // namespace
 
@@ -137,35 +163,37 @@ std::vector<uint16_t> SignedOrder(uint32_t symbol_bits) {
 
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
                             uint32_t scale) {
-  const uint32_t symbols = 1u << counts.symbol_bits;
-  std::vector<Cluster> clusters;
-  std::vector<uint32_t> unseen;
+  Merger merger(counts, scale);
+  std::vector<uint32_t> unseen;  // before the first cluster
   for (const uint16_t context : order) {
-    const uint32_t* row = counts.Of(context);
-    if (std::all_of(row, row + symbols, [](uint32_t n) { return n == 0; })) {
-      // Goes with the cluster before it, so that the map stays in few runs.
-      if (clusters.empty()) {
-        unseen.push_back(context);
-      } else {
-        clusters.back().contexts.push_back(context);
-      }
+    // A context without counts goes with the cluster before it: the map stays in few runs.
+    if (!merger.Add(counts.Of(context)) && merger.empty()) {
+      unseen.push_back(context);
       continue;
     }
-    Cluster cluster{std::move(unseen), {row, row + symbols}, TableCost(row, symbols, scale)};
-    unseen = {};
-    cluster.contexts.push_back(context);
-    clusters.push_back(std::move(cluster));
+    merger.Join(context);
+    for (const uint32_t other : unseen) merger.Join(other);
+    unseen.clear();
   }
   ContextGroups groups{std::vector<uint8_t>(counts.contexts), 1};
-  if (clusters.empty()) return groups;
-  MergeNeighbours(clusters, symbols, scale, 24);
-  MergeAnyPairs(clusters, symbols, scale, kMaxRansTables);
-  groups.groups = static_cast<uint32_t>(clusters.size());
-  for (size_t g = 0; g < clusters.size(); ++g) {
-    for (const uint32_t context : clusters[g].contexts)
+  if (merger.empty()) return groups;
+  merger.MergeNeighbours(20);
+  merger.MergeAnyPairs(kMaxRansTables);
+  groups.groups = static_cast<uint32_t>(merger.size());
+  for (size_t g = 0; g < merger.size(); ++g) {
+    for (const uint32_t context : merger.contexts(g))
       groups.group_of[context] = static_cast<uint8_t>(g);
   }
   return groups;
+}
+
+uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols) {
+  uint64_t total = 0, inside = 0;
+  for (uint32_t s = 0; s < symbols; ++s) {
+    total += counts[s];
+    inside += Weight(counts[s]);
+  }
+  return total == 0 ? 0 : Weight(total) - inside;
 }
 
 std::array<uint16_t, 256> Normalise(const uint32_t* counts, uint32_t symbols) {
@@ -176,8 +204,10 @@ std::array<uint16_t, 256> Normalise(const uint32_t* counts, uint32_t symbols) {
     return frequencies;
   }
   uint32_t sum = 0;
+  std::vector<uint32_t> present;
   for (uint32_t s = 0; s < symbols; ++s) {
     if (counts[s] == 0) continue;
+    present.push_back(s);
     const uint64_t exact = (uint64_t{counts[s]} * kRansTotal + total / 2) / total;
     frequencies[s] = static_cast<uint16_t>(std::max<uint64_t>(1, exact));
     sum += frequencies[s];
@@ -187,9 +217,9 @@ std::array<uint16_t, 256> Normalise(const uint32_t* counts, uint32_t symbols) {
     const int step = sum < kRansTotal ? 1 : -1;
     uint32_t best = symbols;
     int64_t best_gain = 0;
-    for (uint32_t s = 0; s < symbols; ++s) {
+    for (const uint32_t s : present) {
       const uint32_t f = frequencies[s];
-      if (f == 0 || (step < 0 && f == 1)) continue;
+      if (step < 0 && f == 1) continue;
       const int64_t gain = static_cast<int64_t>(counts[s]) *
                            (static_cast<int64_t>(Log2Of(f + static_cast<uint32_t>(step))) -
                             static_cast<int64_t>(Log2Of(f)));

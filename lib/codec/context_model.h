@@ -21,16 +21,18 @@ struct ContextModel {
   bool operator==(const ContextModel&) const = default;
 };
 
-// Counts of symbols per context: counts[context * 256 + symbol].
+// Counts of symbols per context.
 struct ContextCounts {
   uint32_t contexts = 0;
   uint32_t symbol_bits = 6;
-  std::vector<uint32_t> counts;
+  std::vector<uint32_t> counts;  // [context << symbol_bits | symbol]
 
   ContextCounts(uint32_t context_count, uint32_t bits)
-      : contexts(context_count), symbol_bits(bits), counts(size_t{context_count} * 256) {}
-  uint32_t* Of(uint32_t context) { return counts.data() + size_t{context} * 256; }
-  const uint32_t* Of(uint32_t context) const { return counts.data() + size_t{context} * 256; }
+      : contexts(context_count), symbol_bits(bits), counts(size_t{context_count} << bits) {}
+  uint32_t* Of(uint32_t context) { return counts.data() + (size_t{context} << symbol_bits); }
+  const uint32_t* Of(uint32_t context) const {
+    return counts.data() + (size_t{context} << symbol_bits);
+  }
 };
 
 // Which contexts share a table. `order` lists the contexts so that neighbours are alike; `scale` is
@@ -54,6 +56,9 @@ ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_gro
 // Bits that coding the counts with these frequencies takes, without the tables. Exact to 2^-16 bit.
 uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& frequencies,
                      uint32_t symbols);
+
+// Entropy of the counts in bits, without tables. Exact to 2^-16 bit for each symbol.
+uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols);
 
 // Wire form: u8 table count; u16 number of runs, runs of table << 4 | length - 1 over the contexts
 // in `order`; per table a presence mask and frequencies (one byte below 128, else 0x80 | high,

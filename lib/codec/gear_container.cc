@@ -37,8 +37,10 @@ PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
   out.insert(out.end(), header, header + sizeof(header));
   PlaneChoices choices;
   for (uint32_t b = 0; b < count; ++b) {
-    choices.push_back(
-        EncodePlane({plane[b], words}, options.predictors[b], options.zstd, scratch, out));
+    const ByteSpan bytes(plane[b], words);
+    choices.push_back(options.literals
+                          ? EncodeLiteralPlane(bytes, scratch, out)
+                          : EncodePlane(bytes, options.predictors[b], options.zstd, scratch, out));
   }
   return choices;
 }

@@ -19,7 +19,8 @@ constexpr uint32_t kMaxGearPlanes = 4;
 
 struct GearOptions {
   std::array<PredictorSet, kMaxGearPlanes> predictors;  // per plane, least significant byte first
-  bool zstd = true;  // false: RLE only, as the engine without the library
+  bool zstd = true;       // false: RLE only, as the engine without the library
+  bool literals = false;  // true: no choice at all, EncodeLiteralPlane
 };
 
 // What the encoder did: one entry per plane.

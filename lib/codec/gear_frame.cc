@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <limits>
 #include <utility>
 
+#include "lib/codec/context_model.h"
 #include "lib/kernels/predict.h"
 #include "lib/kernels/rle.h"
 
@@ -83,6 +85,21 @@ void Try(Predictor predictor, ByteSpan plane, bool use_zstd, CodecScratch& scrat
   std::swap(scratch.best, scratch.candidate);
 }
 
+// zstd keeps literals that would shrink by less than 1/64.
+bool LooksLikeNoise(ByteSpan plane) {
+  constexpr size_t kSampled = 1 << 12;
+  const size_t step = plane.size() / kSampled | 1;  // odd, lest it fall in with a row
+  std::array<uint32_t, 256> counts{};
+  uint64_t sampled = 0;
+  for (size_t i = 0; i < plane.size(); i += step, ++sampled)
+    ++counts[static_cast<uint8_t>(plane[i])];
+  // What a plug-in entropy of so few samples lacks: 0.72 bit for each value that occurs.
+  uint64_t present = 0;
+  for (const uint32_t n : counts) present += n != 0;
+  const uint64_t bits16 = EntropyBits16(counts.data(), 256) + present * 47274;
+  return bits16 / 65536 >= sampled * 8 - sampled / 8;
+}
+
 void AppendHeader(const PlaneChoice& choice, Bytes& out) {
   std::byte header[kPlaneHeaderBytes];
   header[0] = static_cast<std::byte>(choice.predictor);
@@ -120,6 +137,16 @@ PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use
     out.resize(at + best.bytes);
     RleEncode(predicted.data(), predicted.size(), out.data() + at);
   }
+  return choice;
+}
+
+PlaneChoice EncodeLiteralPlane(ByteSpan plane, CodecScratch& scratch, Bytes& out) {
+  const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
+  size_t size = LooksLikeNoise(plane) ? 0 : scratch.zstd.CompressLiterals(plane, frame);
+  if (size == 0 || size >= plane.size()) size = Zstd::Store(plane, frame);
+  const PlaneChoice choice{Predictor::kRaw, Backend::kZstd, plane.size(), size};
+  AppendHeader(choice, out);
+  out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
   return choice;
 }
 

@@ -48,6 +48,10 @@ constexpr uint64_t kPlaneHeaderBytes = 10;
 PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use_zstd,
                         CodecScratch& scratch, Bytes& out);
 
+// The same grammar at the speed of byte statistics: predictor raw, zstd frames without matches, or
+// with the bytes as they are where statistics give nothing.
+PlaneChoice EncodeLiteralPlane(ByteSpan plane, CodecScratch& scratch, Bytes& out);
+
 // A frame as it lies in the file, its structure checked but mode, codec and payload not yet.
 struct PlaneFrame {
   uint64_t offset = 0;  // of the header

@@ -146,6 +146,68 @@ size_t Decode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts, con
              : DecodeGrid<false>(symbols, grid, contexts, slots, words, word_count, states);
 }
 
+// Scalar code: what a vector gains on the arithmetic it loses on gathering the parameters. It is
+// compiled for every target all the same, since shifts by a variable are cheaper on some.
+template <bool kGivenTables>
+uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                     const RansEncoderSymbol* symbols_of, uint16_t* words_end,
+                     RansStates& all_states) {
+  const RansEncoderSymbol* table_at[256] = {};  // table_of, scaled to symbols
+  if (!kGivenTables) {
+    for (int s = 0; s < 256; ++s) table_at[s] = symbols_of + 256 * size_t{contexts.table_of[s]};
+  }
+  RansStates states;
+  states.fill(kRansLow);
+  uint16_t* out = words_end;
+  const auto put = [&](const RansEncoderSymbol& symbol, uint32_t& kept) HWY_ATTR {
+    // Written always, kept only if needed: no branch to mispredict.
+    uint32_t state = kept;
+    const bool full = state >= symbol.limit;
+    out[-1] = static_cast<uint16_t>(state);
+    out -= full;
+    state = full ? state >> 16 : state;
+    const auto quotient =
+        static_cast<uint32_t>((uint64_t{state} * symbol.reciprocal) >> (32 + symbol.shift));
+    kept = state + symbol.bias + quotient * symbol.complement;
+  };
+  for (size_t row = grid.rows; row-- > 0;) {
+    const uint8_t* in = symbols + row * grid.columns;
+    const uint8_t* context =
+        kGivenTables ? contexts.tables + row * grid.columns : in - grid.columns;
+    const auto table = [&](size_t column) HWY_ATTR {
+      if (kGivenTables) return symbols_of + 256 * size_t{context[column]};
+      return table_at[row > 0 ? context[column] : contexts.first_above];
+    };
+    size_t column = grid.columns;
+    while (column % kRansLanes != 0) {
+      --column;
+      put(table(column)[in[column]], states[column % kRansLanes]);
+    }
+    if (!kGivenTables && row == 0) {
+      while (column-- > 0) put(table(column)[in[column]], states[column % kRansLanes]);
+      continue;
+    }
+    while (column > 0) {
+      column -= kRansLanes;
+      for (size_t lane = kRansLanes; lane-- > 0;) {
+        const uint8_t above = context[column + lane];
+        const RansEncoderSymbol* at =
+            kGivenTables ? symbols_of + 256 * size_t{above} : table_at[above];
+        put(at[in[column + lane]], states[lane]);
+      }
+    }
+  }
+  all_states = states;
+  return out;
+}
+
+uint16_t* Encode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                 const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
+  return contexts.tables != nullptr
+             ? EncodeGrid<true>(symbols, grid, contexts, symbols_of, words_end, states)
+             : EncodeGrid<false>(symbols, grid, contexts, symbols_of, words_end, states);
+}
+
 #undef KV_RANS_VECTOR
 }  // namespace HWY_NAMESPACE
 }  // namespace kv
@@ -155,6 +217,7 @@ HWY_AFTER_NAMESPACE();
 namespace kv {
 
 HWY_EXPORT(Decode);
+HWY_EXPORT(Encode);
 
 RansEncoderSymbol MakeRansEncoderSymbol(uint32_t start, uint32_t frequency) noexcept {
   RansEncoderSymbol symbol{};
@@ -176,38 +239,9 @@ RansEncoderSymbol MakeRansEncoderSymbol(uint32_t start, uint32_t frequency) noex
 }
 
 uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                     const RansEncoderSymbol* symbols_of, uint16_t* words, uint16_t* words_end,
+                     const RansEncoderSymbol* symbols_of, uint16_t* words_end,
                      RansStates& states) noexcept {
-  states.fill(kRansLow);
-  uint16_t* out = words_end;
-  const RansEncoderSymbol* first_table =
-      contexts.tables == nullptr
-          ? symbols_of + 256 * size_t{contexts.table_of[contexts.first_above]}
-          : nullptr;
-  const auto put = [&](const RansEncoderSymbol& symbol, uint32_t& state) {
-    // Written always, kept only if needed: no branch to mispredict. The room for it is guaranteed
-    // because a symbol emits at most one word.
-    const bool full = state >= symbol.limit;
-    if (out != words) out[-1] = static_cast<uint16_t>(state);
-    out -= full;
-    state >>= full ? 16 : 0;
-    const auto quotient =
-        static_cast<uint32_t>((uint64_t{state} * symbol.reciprocal) >> 32) >> symbol.shift;
-    state += symbol.bias + quotient * symbol.complement;
-  };
-  for (size_t row = grid.rows; row-- > 0;) {
-    const uint8_t* in = symbols + row * grid.columns;
-    for (size_t column = grid.columns; column-- > 0;) {
-      const RansEncoderSymbol* table = first_table;
-      if (contexts.tables != nullptr) {
-        table = symbols_of + 256 * size_t{contexts.tables[row * grid.columns + column]};
-      } else if (row > 0) {
-        table = symbols_of + 256 * size_t{contexts.table_of[in[column - grid.columns]]};
-      }
-      put(table[in[column]], states[column % kRansLanes]);
-    }
-  }
-  return out;
+  return HWY_DYNAMIC_DISPATCH(Encode)(symbols, grid, contexts, symbols_of, words_end, states);
 }
 
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,

@@ -49,11 +49,11 @@ struct RansContexts {
   const uint8_t* tables = nullptr;
 };
 
-// Encodes the whole grid back to front. `symbols_of` holds tables * 256 entries. Words go to the
-// end of [words, words_end), which must have room for one per symbol; returns where the stream
-// begins. The states are those a decoder starts from.
+// Encodes the whole grid back to front. `symbols_of` holds tables * 256 entries. Words go to what
+// lies before `words_end`, which must have room for one more than there are symbols; returns where
+// the stream begins. The states are those a decoder starts from.
 uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                     const RansEncoderSymbol* symbols_of, uint16_t* words, uint16_t* words_end,
+                     const RansEncoderSymbol* symbols_of, uint16_t* words_end,
                      RansStates& states) noexcept;
 
 // Decodes a grid; `slots` holds tables * 2048 entries. With `table_of` contexts, columns must be at

@@ -6,8 +6,144 @@
 
 #include "lib/base/bytes.h"
 
-// Plain loops: each is one load, a few shifts and one store per value, which compilers vectorise.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/kernels/symbols.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
 namespace kv {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D16 = hn::ScalableTag<uint16_t>;
+using D8 = hn::Rebind<uint8_t, D16>;
+
+void To(const std::byte* values, size_t count, const SymbolShape& shape, uint8_t* symbols) {
+  const D16 d;
+  const D8 d8;
+  const auto store = [&](auto symbol, size_t i) HWY_ATTR {
+    const hn::RebindToSigned<D16> di;
+    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, symbol)), d8, symbols + i);
+  };
+  const auto* words = reinterpret_cast<const uint16_t*>(values);
+  const int bits = static_cast<int>(shape.symbol_bits);
+  size_t i = 0;
+  if (!shape.bfloat) {
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
+      store(hn::ShiftRightSame(hn::LoadU(d, words + i), 16 - bits), i);
+  } else {
+    const auto base = hn::Set(d, static_cast<uint16_t>(shape.exponent_base));
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+      const auto value = hn::LoadU(d, words + i);
+      // An exponent below the base wraps far above 31.
+      const auto field = hn::Sub(hn::And(hn::ShiftRight<7>(value), hn::Set(d, 0xff)), base);
+      const auto kept = hn::IfThenZeroElse(hn::Gt(field, hn::Set(d, 31)), field);
+      const auto sign = hn::ShiftLeftSame(hn::ShiftRight<15>(value), bits - 1);
+      const auto top = hn::ShiftRightSame(hn::And(value, hn::Set(d, 0x7f)), 13 - bits);
+      store(hn::Or(hn::Or(sign, hn::ShiftLeftSame(kept, bits - 6)), top), i);
+    }
+  }
+  ref::ToSymbols(values + 2 * i, count - i, shape, symbols + i);
+}
+
+// Whether any symbol's exponent field is 0: an escape.
+bool AnyEscape(const uint8_t* symbols, size_t count, uint32_t field_mask) {
+  const hn::ScalableTag<uint8_t> d;
+  const auto mask = hn::Set(d, static_cast<uint8_t>(field_mask));
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto field = hn::And(hn::LoadU(d, symbols + i), mask);
+    if (!hn::AllFalse(d, hn::Eq(field, hn::Zero(d)))) return true;
+  }
+  for (; i < count; ++i) {
+    if ((symbols[i] & field_mask) == 0) return true;
+  }
+  return false;
+}
+
+// Symbols and planes together, an eighth of the values at a time: within it no plane changes its
+// segment.
+void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const std::byte* planes,
+          std::byte* values) {
+  const D16 d;
+  const D8 d8;
+  const uint32_t raw_bits = shape.raw_bits();
+  const int mantissa_bits = static_cast<int>(shape.symbol_bits) - 6;
+  const size_t eighth = (count + 7) / 8;
+  const auto* plane = reinterpret_cast<const uint8_t*>(planes);
+  const uint8_t* plane8 = plane;
+  const uint8_t* plane4 = plane8 + (raw_bits & 8) * eighth;
+  const uint8_t* plane2 = plane4 + (raw_bits & 4) * eighth;
+  const uint8_t* plane1 = plane2 + (raw_bits & 2) * eighth;
+  const int shift4 = raw_bits & 8, shift2 = shift4 + (raw_bits & 4),
+            shift1 = shift2 + (raw_bits & 2);
+  const auto base = hn::Set(d, static_cast<uint16_t>(shape.exponent_base));
+  for (size_t part = 0; part < 8; ++part) {
+    const size_t begin = std::min(count, part * eighth);
+    const size_t end = std::min(count, begin + eighth);
+    // Where value i finds its bits in each plane: byte i - origin, shifted right.
+    const size_t origin4 = part / 4 * 4 * eighth, origin2 = part / 2 * 2 * eighth,
+                 origin1 = part * eighth;
+    const int right4 = 4 * static_cast<int>(part / 4), right2 = 2 * static_cast<int>(part / 2),
+              right1 = static_cast<int>(part);
+    size_t i = begin;
+    for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
+      const auto load = [&](const uint8_t* from)
+                            HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(d8, from)); };
+      const auto symbol = load(symbols + i);
+      auto value = hn::ShiftLeftSame(symbol, static_cast<int>(raw_bits));
+      if (shape.bfloat) {
+        const auto field = hn::And(hn::ShiftRightSame(symbol, mantissa_bits), hn::Set(d, 31));
+        const auto top =
+            hn::And(symbol, hn::Set(d, static_cast<uint16_t>((1u << mantissa_bits) - 1)));
+        const auto sign = hn::ShiftLeft<15>(hn::ShiftRightSame(symbol, mantissa_bits + 5));
+        value = hn::Or(hn::Or(sign, hn::ShiftLeft<7>(hn::Add(field, base))),
+                       hn::ShiftLeftSame(top, static_cast<int>(raw_bits)));
+      }
+      if (raw_bits & 8) value = hn::Or(value, load(plane8 + i));
+      if (raw_bits & 4) {
+        const auto bits = hn::ShiftRightSame(load(plane4 + i - origin4), right4);
+        value = hn::Or(value, hn::ShiftLeftSame(hn::And(bits, hn::Set(d, 15)), shift4));
+      }
+      if (raw_bits & 2) {
+        const auto bits = hn::ShiftRightSame(load(plane2 + i - origin2), right2);
+        value = hn::Or(value, hn::ShiftLeftSame(hn::And(bits, hn::Set(d, 3)), shift2));
+      }
+      if (raw_bits & 1) {
+        const auto bits = hn::ShiftRightSame(load(plane1 + i - origin1), right1);
+        value = hn::Or(value, hn::ShiftLeftSame(hn::And(bits, hn::Set(d, 1)), shift1));
+      }
+      hn::StoreU(value, d, reinterpret_cast<uint16_t*>(values) + i);
+    }
+    for (; i < end; ++i) {
+      uint32_t value = uint32_t{symbols[i]} << raw_bits;
+      if (shape.bfloat) {
+        const uint32_t symbol = symbols[i], field = (symbol >> mantissa_bits) & 31;
+        value = symbol >> (mantissa_bits + 5) << 15 | (field + shape.exponent_base) << 7 |
+                (symbol & ((1u << mantissa_bits) - 1)) << raw_bits;
+      }
+      if (raw_bits & 8) value |= plane8[i];
+      if (raw_bits & 4) value |= (plane4[i - origin4] >> right4 & 15u) << shift4;
+      if (raw_bits & 2) value |= (plane2[i - origin2] >> right2 & 3u) << shift2;
+      if (raw_bits & 1) value |= (plane1[i - origin1] >> right1 & 1u) << shift1;
+      StoreLE(values + 2 * i, static_cast<uint16_t>(value));
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kv {
+
+HWY_EXPORT(To);
+HWY_EXPORT(AnyEscape);
+HWY_EXPORT(Join);
+
 namespace {
 
 uint16_t Value(const std::byte* values, size_t i) { return LoadLE<uint16_t>(values + 2 * i); }
@@ -36,40 +172,11 @@ void PackPlane(const std::byte* values, size_t count, uint32_t shift, std::byte*
   }
 }
 
-template <uint32_t kWidth>
-void UnpackPlane(const std::byte* plane, size_t count, uint32_t shift, std::byte* values) {
-  constexpr size_t kShare = 8 / kWidth;
-  const size_t segment = Padded(count) / kShare;
-  for (size_t g = 0; g < kShare && g * segment < count; ++g) {
-    const size_t end = std::min(segment, count - g * segment);
-    std::byte* out = values + 2 * g * segment;
-    for (size_t i = 0; i < end; ++i) {
-      const uint32_t bits =
-          (static_cast<uint32_t>(plane[i]) >> (g * kWidth)) & ((1u << kWidth) - 1);
-      StoreLE(out + 2 * i, static_cast<uint16_t>(LoadLE<uint16_t>(out + 2 * i) | bits << shift));
-    }
-  }
-}
-
 }  // namespace
 
 void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
                uint8_t* symbols) noexcept {
-  const uint32_t bits = shape.symbol_bits;
-  if (!shape.bfloat) {
-    for (size_t i = 0; i < count; ++i)
-      symbols[i] = static_cast<uint8_t>(Value(values, i) >> (16 - bits));
-    return;
-  }
-  const uint32_t mantissa_bits = bits - 6, base = shape.exponent_base;
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t value = Value(values, i);
-    const uint32_t exponent = (value >> 7) & 0xff;
-    const uint32_t field =
-        exponent - base <= 31 ? exponent - base : 0;  // below the base wraps far above 31
-    const uint32_t top = (value & 0x7f) >> (7 - mantissa_bits);
-    symbols[i] = static_cast<uint8_t>((value >> 15) << (bits - 1) | field << mantissa_bits | top);
-  }
+  HWY_DYNAMIC_DISPATCH(To)(values, count, shape, symbols);
 }
 
 size_t RawPlaneBytes(size_t count, uint32_t raw_bits) noexcept {
@@ -102,53 +209,41 @@ void PackRawBits(const std::byte* values, size_t count, uint32_t raw_bits,
 bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept {
-  const uint32_t bits = shape.symbol_bits, raw_bits = shape.raw_bits();
+  HWY_DYNAMIC_DISPATCH(Join)(symbols, count, shape, planes, values);
+  if (!shape.has_escapes()) return escape_count == 0;
+  const uint32_t field_mask = 31u << (shape.symbol_bits - 6);
+  if (escape_count == 0) return !HWY_DYNAMIC_DISPATCH(AnyEscape)(symbols, count, field_mask);
   size_t used = 0;
-  if (!shape.bfloat) {
-    for (size_t i = 0; i < count; ++i) {
-      StoreLE(values + 2 * i, static_cast<uint16_t>(uint32_t{symbols[i]} << raw_bits));
-    }
-  } else {
-    const uint32_t mantissa_bits = bits - 6;
-    for (size_t i = 0; i < count; ++i) {
-      const uint32_t symbol = symbols[i];
-      const uint32_t field = (symbol >> mantissa_bits) & 31;
-      const uint32_t top = symbol & ((1u << mantissa_bits) - 1);
-      const uint32_t value =
-          (symbol >> (bits - 1)) << 15 | (field + shape.exponent_base) << 7 | top << raw_bits;
-      StoreLE(values + 2 * i, static_cast<uint16_t>(value));
-    }
-    if (shape.has_escapes()) {
-      const uint32_t field_mask = 31u << mantissa_bits;
-      for (size_t i = 0; i < count; ++i) {
-        if ((symbols[i] & field_mask) != 0) continue;
-        if (used == escape_count) return false;
-        const uint32_t value = LoadLE<uint16_t>(values + 2 * i) & 0x807fu;
-        StoreLE(values + 2 * i, static_cast<uint16_t>(value | uint32_t{escapes[used++]} << 7));
-      }
-    }
+  for (size_t i = 0; i < count; ++i) {
+    if ((symbols[i] & field_mask) != 0) continue;
+    if (used == escape_count) return false;
+    const uint32_t value = LoadLE<uint16_t>(values + 2 * i) & 0x807fu;
+    StoreLE(values + 2 * i, static_cast<uint16_t>(value | uint32_t{escapes[used++]} << 7));
   }
-  if (used != escape_count) return false;
-
-  uint32_t shift = 0;
-  const size_t eighth = Padded(count) / 8;
-  if (raw_bits & 8) {
-    UnpackPlane<8>(planes, count, shift, values);
-    planes += 8 * eighth;
-    shift += 8;
-  }
-  if (raw_bits & 4) {
-    UnpackPlane<4>(planes, count, shift, values);
-    planes += 4 * eighth;
-    shift += 4;
-  }
-  if (raw_bits & 2) {
-    UnpackPlane<2>(planes, count, shift, values);
-    planes += 2 * eighth;
-    shift += 2;
-  }
-  if (raw_bits & 1) UnpackPlane<1>(planes, count, shift, values);
-  return true;
+  return used == escape_count;
 }
 
+namespace ref {
+
+void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
+               uint8_t* symbols) noexcept {
+  const uint32_t bits = shape.symbol_bits;
+  if (!shape.bfloat) {
+    for (size_t i = 0; i < count; ++i)
+      symbols[i] = static_cast<uint8_t>(Value(values, i) >> (16 - bits));
+    return;
+  }
+  const uint32_t mantissa_bits = bits - 6, base = shape.exponent_base;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t value = Value(values, i);
+    const uint32_t exponent = (value >> 7) & 0xff;
+    const uint32_t field =
+        exponent - base <= 31 ? exponent - base : 0;  // below the base wraps far above 31
+    const uint32_t top = (value & 0x7f) >> (7 - mantissa_bits);
+    symbols[i] = static_cast<uint8_t>((value >> 15) << (bits - 1) | field << mantissa_bits | top);
+  }
+}
+
+}  // namespace ref
 }  // namespace kv
+#endif  // HWY_ONCE

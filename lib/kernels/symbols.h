@@ -38,4 +38,9 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept;
 
+namespace ref {
+void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
+               uint8_t* symbols) noexcept;
+}  // namespace ref
+
 }  // namespace kv

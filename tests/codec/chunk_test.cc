@@ -5,6 +5,9 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "lib/base/half.h"
+#include "tests/support/targets.h"
+
 namespace kv {
 namespace {
 
@@ -13,6 +16,39 @@ Bytes RandomBytes(size_t size, uint32_t seed, uint32_t values = 256) {
   Bytes bytes(size);
   for (std::byte& b : bytes) b = static_cast<std::byte>(random() % values);
   return bytes;
+}
+
+constexpr Effort kEfforts[] = {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh,
+                               Effort::kMax};
+
+struct Grid {
+  uint64_t rows, columns;
+
+  ChunkShape Shape(DType dtype) const { return {dtype, rows, 1, columns, Order::kTokenHeadDim}; }
+};
+
+// Channels that remember (`memory` near 1) or not (0), as halves.
+Bytes Walk(const Grid& grid, DType dtype, float memory, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> state(grid.columns), offset(grid.columns);
+  for (float& o : offset) o = memory * 3 * normal(random);
+  Bytes bytes(2 * grid.rows * grid.columns);
+  for (size_t i = 0; i < grid.rows * grid.columns; ++i) {
+    float& x = state[i % grid.columns];
+    x = memory * x + (1 - 0.6f * memory) * normal(random);
+    const float value = offset[i % grid.columns] + x;
+    StoreLE(bytes.data() + 2 * i, dtype == DType::kBF16 ? F32ToBF16(value) : F32ToF16(value));
+  }
+  return bytes;
+}
+
+// Every fifth row is a copy of an earlier one.
+Bytes WithCopies(Bytes rows, const Grid& grid) {
+  const auto row = static_cast<std::ptrdiff_t>(rows.size() / grid.rows);
+  for (std::ptrdiff_t i = 5; i < static_cast<std::ptrdiff_t>(grid.rows); i += 5)
+    std::copy_n(rows.begin() + (i * 7 % i) * row, row, rows.begin() + i * row);
+  return rows;
 }
 
 ChunkShape ShapeOf(DType dtype, uint64_t units) {
@@ -34,10 +70,14 @@ TEST_CASE("chunks of every dtype come back, whole units or not", "[codec]") {
         INFO(info.name << ", " << size << " bytes, " << values << " different values");
         const Bytes raw = RandomBytes(size, static_cast<uint32_t>(size) + values, values);
         const ChunkShape shape = ShapeOf(info.dtype, size / info.block_bytes);
-        const EncodedChunk chunk = EncodeChunk(shape, raw, Effort::kCompat, scratch);
-        CHECK(chunk.payload.size() <= raw.size());
-        CHECK((chunk.codec == CodecId::kRaw || chunk.payload.size() < raw.size()));
-        CHECK(RoundTrip(shape, chunk, size) == raw);
+        for (const Effort effort : kEfforts) {
+          INFO(Name(effort));
+          if (size > 10000 && effort > Effort::kDefault) continue;
+          const EncodedChunk chunk = EncodeChunk(shape, raw, effort, scratch);
+          REQUIRE(chunk.payload.size() <= raw.size());
+          REQUIRE((chunk.codec == CodecId::kRaw || chunk.payload.size() < raw.size()));
+          REQUIRE(RoundTrip(shape, chunk, size) == raw);
+        }
       }
     }
   }
@@ -63,6 +103,124 @@ TEST_CASE("the dtype decides the codec, and what would grow is stored", "[codec]
     CHECK_FALSE(Name(id).empty());
   }
   CHECK(Name(static_cast<CodecId>(200)).empty());
+}
+
+TEST_CASE("levels choose by what the values are like", "[codec]") {
+  CodecScratch scratch;
+  const Grid grid{256, 64};
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    INFO(Name(dtype));
+    const auto codec = [&](const Bytes& raw, Effort effort) {
+      return EncodeChunk(grid.Shape(dtype), raw, effort, scratch).codec;
+    };
+    const CodecId literal = dtype == DType::kF16 ? CodecId::kGear16 : CodecId::kRotated16;
+    const Bytes keys = Walk(grid, dtype, 0.95f, 1), values = Walk(grid, dtype, 0, 2);
+    CHECK(codec(keys, Effort::kFast) == literal);
+    CHECK(codec(values, Effort::kFast) == literal);
+    CHECK(codec(keys, Effort::kDefault) == CodecId::kPrev);
+    CHECK(codec(values, Effort::kDefault) == literal);
+    CHECK(codec(WithCopies(values, grid), Effort::kDefault) == CodecId::kRows);
+    CHECK(codec(WithCopies(keys, grid), Effort::kHigh) == CodecId::kRows);
+  }
+}
+
+TEST_CASE("no level above compat is larger by more than a thousandth, nor are higher ones",
+          "[codec]") {
+  CodecScratch scratch;
+  for (const Grid& grid : {Grid{3, 16}, Grid{40, 8}, Grid{100, 64}, Grid{64, 300}, Grid{1, 5000}}) {
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      for (const float memory : {0.0f, 0.5f, 0.98f}) {
+        for (const bool copies : {false, true}) {
+          INFO(Name(dtype) << ' ' << grid.rows << 'x' << grid.columns << ' ' << memory << copies);
+          Bytes raw = Walk(grid, dtype, memory, 7);
+          if (copies) raw = WithCopies(std::move(raw), grid);
+          const auto size = [&](Effort effort) {
+            return EncodeChunk(grid.Shape(dtype), raw, effort, scratch).payload.size();
+          };
+          const size_t compat = size(Effort::kCompat), standard = size(Effort::kDefault);
+          const size_t slack = 24;  // tiny chunks: a thousandth of them is no byte
+          CHECK(standard <= compat + compat / 1000 + slack);
+          CHECK(size(Effort::kHigh) <= standard + standard / 1000 + slack);
+          CHECK(size(Effort::kMax) <= compat);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("zeros and constants cost next to nothing at any level", "[codec]") {
+  CodecScratch scratch;
+  const Grid grid{512, 128};
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const std::byte value : {std::byte{0}, std::byte{0x3c}}) {
+      const Bytes raw(2 * grid.rows * grid.columns, value);
+      for (const Effort effort : kEfforts) {
+        const EncodedChunk chunk = EncodeChunk(grid.Shape(dtype), raw, effort, scratch);
+        CHECK(chunk.payload.size() < 150);
+        CHECK(RoundTrip(grid.Shape(dtype), chunk, raw.size()) == raw);
+      }
+    }
+  }
+}
+
+TEST_CASE("every SIMD target writes and reads the same chunk", "[codec]") {
+  const Grid grid{150, 72};
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const float memory : {0.0f, 0.97f}) {
+      const Bytes raw = WithCopies(Walk(grid, dtype, memory, 5), grid);
+      for (const Effort effort : kEfforts) {
+        std::optional<EncodedChunk> first;
+        test::ForEachTarget([&](const std::string& target) {
+          INFO(target);
+          CodecScratch scratch;
+          const EncodedChunk chunk = EncodeChunk(grid.Shape(dtype), raw, effort, scratch);
+          if (!first) first = chunk;
+          REQUIRE(chunk.codec == first->codec);
+          REQUIRE(chunk.payload == first->payload);
+          REQUIRE(RoundTrip(grid.Shape(dtype), chunk, raw.size()) == raw);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("bf16 zeros among values keep their exponents", "[codec]") {
+  CodecScratch scratch;
+  const Grid grid{64, 64};
+  Bytes raw = Walk(grid, DType::kBF16, 0.97f, 3);
+  for (const size_t step : {2, 3, 5, 97}) {  // most, some, few values are zero
+    Bytes sparse = raw;
+    for (size_t i = 0; i < sparse.size() / 2; ++i) {
+      if ((step == 2) == (i % 5 != 0) && (step == 2 || i % step == 0))
+        StoreLE(sparse.data() + 2 * i, uint16_t{0});
+    }
+    const EncodedChunk chunk =
+        EncodeChunk(grid.Shape(DType::kBF16), sparse, Effort::kHigh, scratch);
+    CHECK(RoundTrip(grid.Shape(DType::kBF16), chunk, sparse.size()) == sparse);
+  }
+}
+
+TEST_CASE("rows refuse references to what is not there, and themselves", "[codec][reject]") {
+  CodecScratch scratch;
+  const Grid grid{50, 64};
+  const Bytes raw = WithCopies(Walk(grid, DType::kF16, 0, 4), grid);
+  const ChunkShape shape = grid.Shape(DType::kF16);
+  const EncodedChunk chunk = EncodeChunk(shape, raw, Effort::kDefault, scratch);
+  REQUIRE(chunk.codec == CodecId::kRows);
+  Bytes out(raw.size());
+  const auto refused = [&](size_t at, uint8_t value) {
+    Bytes bad = chunk.payload;
+    bad[at] = std::byte{value};
+    CHECK_THROWS_AS(DecodeChunk(CodecId::kRows, shape, bad, out, scratch), Error);
+  };
+  refused(0, 18);   // rows in rows
+  refused(0, 200);  // no codec
+  refused(1, 0);    // no new rows
+  refused(1, 51);   // more than rows
+  refused(1, 30);   // not what the references say
+  refused(4, 255);
+  refused(5, 255);  // references past the end
+  CHECK_THROWS_AS(DecodeChunk(CodecId::kPrev, ShapeOf(DType::kF32, 1), raw, out, scratch), Error);
 }
 
 TEST_CASE("a gear chunk is the engine's container", "[codec]") {

@@ -37,7 +37,11 @@ Bytes RandomBits(size_t count, uint32_t seed) {
 Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns) {
   ContextScratch scratch;
   Bytes frame;
-  const ContextPlan plan = PlanContext(values, bfloat, rows, columns, scratch);
+  const HalfSurvey survey = SurveyHalves(values, bfloat);
+  const std::optional<ContextPlan> found =
+      PlanContext(values, survey, rows, columns, UINT64_MAX, scratch);
+  REQUIRE(found);
+  const ContextPlan& plan = *found;
   EncodeContext(values, plan, scratch, frame);
   CHECK(plan.bytes < frame.size() + 64);
   CHECK(frame.size() < plan.bytes + frame.size() / 100 + 64);

@@ -46,7 +46,7 @@ std::vector<uint16_t> Encode(const Case& c, const RansContexts& contexts, RansSt
   std::vector<uint16_t> words(c.symbols.size() + 1);
   uint16_t* end = words.data() + words.size();
   const uint16_t* begin =
-      RansEncode(c.symbols.data(), c.grid, contexts, symbols.data(), words.data(), end, states);
+      RansEncode(c.symbols.data(), c.grid, contexts, symbols.data(), end, states);
   return {begin, static_cast<const uint16_t*>(end)};
 }
 

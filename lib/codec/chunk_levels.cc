@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/codec/chunk_levels.h"
+
+#include <algorithm>
+
+#include "lib/codec/context_frame.h"
+#include "lib/codec/row_frame.h"
+#include "lib/kernels/rotate.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
+
+// How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
+// Of long chunks only some columns are looked at: what comes back mostly does so below itself.
+struct Repeats {
+  uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
+};
+Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, bool bfloat) {
+  constexpr uint32_t kTableBits = 12;
+  constexpr uint64_t kFew = 64 << 10, kWord = 8;
+  const uint64_t value_mask = bfloat ? 0xfff0fff0fff0fff0u : 0xff00ff00ff00ff00u;
+  const uint64_t step = raw.size() <= kFew ? 2 * kWord : 16 * kWord;
+  std::array<uint32_t, 1u << kTableBits> seen{};
+  Repeats repeats;
+  const auto look = [&](const std::byte* at) {
+    uint64_t hash = (LoadLE<uint64_t>(at) & value_mask) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
+    const auto tag = static_cast<uint32_t>(hash >> 16) | 1;
+    uint32_t& slot = seen[hash >> (64 - kTableBits)];
+    const bool before = slot == tag;
+    slot = tag;
+    return before;
+  };
+  row_bytes = std::clamp<uint64_t>(row_bytes, kWord, raw.size());
+  for (uint64_t row = 0; row + row_bytes <= raw.size(); row += row_bytes) {
+    for (uint64_t at = 0; at + 2 * kWord <= row_bytes; at += step) {
+      const bool first = look(raw.data() + row + at), second = look(raw.data() + row + at + kWord);
+      repeats.looked += 2;
+      repeats.four += uint64_t{first} + uint64_t{second};
+      repeats.eight += 2 * uint64_t{first && second};
+    }
+  }
+  return repeats;
+}
+
+// Whether matches may beat statistics, that is whether zstd is worth its time. Context coding does
+// better where values only resemble those of the row above.
+bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, bool in_context) {
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype == DType::kBF16);
+  if (in_context) return repeats.eight * 25 > repeats.looked;
+  return repeats.four * (dtype == DType::kBF16 ? 16 : 48) > repeats.looked;
+}
+
+void Keep(EncodedChunk& best, EncodedChunk candidate) {
+  if (candidate.payload.size() < best.payload.size()) best = std::move(candidate);
+}
+
+EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
+  EncodedChunk chunk;
+  const GearOptions literals{.predictors = {}, .literals = true};
+  if (shape.dtype == DType::kF16) {
+    chunk.codec = CodecId::kGear16;
+    chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);
+    return chunk;
+  }
+  const std::span<std::byte> rotated = scratch.predicted.Get(raw.size()).first(raw.size());
+  RotateLeft16(raw.data(), raw.size() / 2, rotated.data());
+  chunk.codec = CodecId::kRotated16;
+  chunk.planes = EncodeGear(GearKind::kTwoPlanes, rotated, literals, scratch, chunk.payload);
+  return chunk;
+}
+
+// zstd as the engine has it, without predictors: those never win on caches.
+EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
+  EncodedChunk chunk{CodecId::kGear16, {}, {}};
+  GearOptions options;
+  options.predictors.fill({.raw = true, .delta_seq = false, .xor_seq = false});
+  chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, options, scratch, chunk.payload);
+  return chunk;
+}
+
+// What EncodeLiterals comes to, from counts alone.
+uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
+  constexpr uint64_t kHeaders = 4 + 2 * (kPlaneHeaderBytes + 12);
+  const uint64_t tables = count / (128 << 10) * 64 + 64;
+  const bool noise = survey.low_bytes >= count - count / 64;
+  return kHeaders + survey.high_bytes + survey.high_bytes / 256 + tables +
+         (noise ? count : survey.low_bytes);
+}
+
+// f16 and bf16. The context coder takes more time than literals, so the default wants something
+// for it.
+EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                          CodecScratch& scratch) {
+  EncodedChunk best;
+  bool coded = false;
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (effort > Effort::kFast) {
+    const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16);
+    const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
+    const uint64_t to_beat = effort == Effort::kDefault ? literal - literal / 100 : literal;
+    const std::optional<ContextPlan> plan =
+        PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
+    if (plan) {
+      best.codec = CodecId::kPrev;
+      EncodeContext(raw, *plan, scratch.context, best.payload);
+      coded = true;
+    }
+  }
+  if (!coded) best = EncodeLiterals(shape, raw, scratch);
+  if (effort == Effort::kMax) {
+    Keep(best, EncodeCompat(shape, raw, scratch));
+  } else if (effort > Effort::kFast &&
+             WantsMatches(raw, grid.rows, shape.dtype, coded && effort == Effort::kDefault)) {
+    Keep(best, EncodeMatches(raw, scratch));
+  }
+  return best;
+}
+
+bool IsHalves(DType dtype, ByteSpan raw) {
+  return (dtype == DType::kF16 || dtype == DType::kBF16) && raw.size() % 2 == 0;
+}
+
+EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                        CodecScratch& scratch) {
+  if (IsHalves(shape.dtype, raw)) return EncodeHalves(shape, raw, effort, scratch);
+  return EncodeCompat(shape, raw, scratch);
+}
+
+EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& plan,
+                        const ChunkGrid& grid, Effort effort, CodecScratch& scratch) {
+  const std::span<std::byte> rows = NewRows(plan, raw, raw.size() / grid.rows, scratch);
+  const ChunkShape rows_shape{shape.dtype, plan.unique, 1, grid.columns, Order::kTokenHeadDim};
+  EncodedChunk inner = EncodeOnce(rows_shape, rows, effort, scratch);
+  if (inner.payload.size() >= rows.size()) {
+    inner = {CodecId::kRaw, Bytes(rows.begin(), rows.end()), {}};
+  }
+  EncodedChunk chunk{CodecId::kRows, {static_cast<std::byte>(inner.codec)}, {}};
+  WriteReferences(plan, scratch, chunk.payload);
+  chunk.payload.insert(chunk.payload.end(), inner.payload.begin(), inner.payload.end());
+  chunk.planes = std::move(inner.planes);
+  // Where rows that differ still share much, matches over all of them may need fewer bytes.
+  if (effort == Effort::kMax) {
+    Keep(chunk, EncodeOnce(shape, raw, effort, scratch));
+  } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype, false)) {
+    Keep(chunk, EncodeMatches(raw, scratch));
+  }
+  return chunk;
+}
+
+}  // namespace
+
+EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                          CodecScratch& scratch) {
+  if (raw.empty() || raw.size() > kMaxBytes) return EncodeCompat(shape, raw, scratch);
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
+    const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows);
+    // A reference costs some bytes, a row the more the longer it is.
+    if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > 8 * grid.rows) {
+      return EncodeRows(shape, raw, plan, grid, effort, scratch);
+    }
+  }
+  return EncodeOnce(shape, raw, effort, scratch);
+}
+
+}  // namespace kv

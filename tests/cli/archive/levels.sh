@@ -1,0 +1,33 @@
+# Every level restores the source, here and in the independent decoder; the kinds of chunk are as the
+# values want them; higher levels are not larger.
+"$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing: skipped"; exit; }
+"$PYTHON" - <<'END'
+import numpy
+random = numpy.random.default_rng(5)
+tokens, channels = 160, 48
+walk = numpy.empty((tokens, channels), numpy.float32)
+state = 2 * random.standard_normal(channels)
+for row in walk:
+    state = 0.97 * state + 0.2 * random.standard_normal(channels)
+    row[:] = state
+noise = random.standard_normal((tokens, channels)).astype(numpy.float32)
+again = noise[random.integers(0, 30, tokens)]
+for name, store in (("f16", lambda v: v.astype("<f2")), ("bf16", lambda v: (v.astype("<f4").view("<u4") >> 16).astype("<u2"))):
+    with open(name, "wb") as file:
+        for values in (walk, noise, walk[::-1], again):  # K and V of two layers
+            file.write(store(values).tobytes())
+END
+for name in f16 bf16; do
+  last=
+  for level in compat fast default high max; do
+    "$KVTOOL" compress -qq -f --level $level --raw "$name:L2THD:2,2,?,3,16" $name -o x.kvz
+    "$KVTOOL" verify -q x.kvz --against $name
+    rm -f y
+    "$PYTHON" "$SCRIPTS/decode_kvz.py" x.kvz y 2> said && cmp y $name || { cat said; echo "$name $level: the decoder failed"; }
+    codecs=$("$PYTHON" "$SCRIPTS/decode_kvz.py" x.kvz --list 2> said | grep -o ' codec=[0-9]*' | sort | uniq -c | tr -s ' \n' ' ')
+    echo "$name $level:$codecs"
+    size=$(stat -c %s x.kvz)
+    if [ "$level" = max ] && [ "$size" -gt "$last" ]; then echo "$name: max is larger than high"; fi
+    last=$size
+  done
+done
