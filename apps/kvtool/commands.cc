@@ -59,6 +59,11 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool weights verify compressor.bin --layers 32 --head-dim 128\n"
      "  kvtool weights diff checkpoint.pth compressor.bin --atol 1e-3\n",
      MakeWeights},
+    {"report", "Judging", "show the summary of a gate as a page, or as JUnit XML for a CI",
+     "  kvtool report summary.json --html-out gate.html\n"
+     "  kvtool report runs/*/summary.json --html-out history.html\n"
+     "  kvtool report summary.json --junit-out gate.xml\n",
+     MakeReport},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
     {"schema", "Help", "print the JSON Schema of a report",

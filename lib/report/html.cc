@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lib/report/html_style.h"
 #include "lib/report/svg.h"
 
 namespace kv::report {
@@ -112,9 +113,10 @@ std::string Page::Text() const {
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light "
-      "dark\">\n<title>{}</title>\n<style>\n{}{}</style>\n"
+      "dark\">\n<title>{}</title>\n<style>\n{}{}{}</style>\n"
       "</head>\n<body>\n<main>\n{}{}</main>\n</body>\n</html>\n",
-      title_, ChartStyle(), kStyle, body_, in_figures_ ? "</div>\n" : "");
+      title_, ChartStyle(), kStyle, judges_ ? VerdictStyle() : "", body_,
+      in_figures_ ? "</div>\n" : "");
 }
 
 }  // namespace kv::report

@@ -26,8 +26,7 @@ struct JunitSuite {
 };
 
 // A JUnit XML document: one testsuite per suite, counts filled in. No host name and no time of its
-// own: the same text for the same results. Text is escaped here; characters that XML 1.0 cannot
-// hold are written as \xNN.
+// own: the same text for the same results. Text is escaped here, control characters as \xNN.
 std::string JunitXml(std::string_view name, const std::vector<JunitSuite>& suites);
 
 }  // namespace kv::report

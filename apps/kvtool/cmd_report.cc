@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/commands.h"
+#include "lib/gate/summary_view.h"
+
+namespace kv {
+namespace {
+
+// A summary of more than this was not written by a gate.
+constexpr uint64_t kMaxSummaryBytes = 64u << 20;
+
+class Report : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("SUMMARY", files_,
+                   "summary.json of kvtool gate or of the engine's suite; several make a history, "
+                   "by their dates, else the newest last")
+        ->required();
+    app.add_option("--html-out", html_, "Write a self-contained page");
+    app.add_option("--junit-out", junit_, "Write JUnit XML: a suite per case, a test per rule");
+    app.add_flag("-f,--force", force_, "Overwrite outputs");
+  }
+
+  ExitStatus Run(Context& context) override {
+    std::vector<gate::Summary> summaries;
+    for (const std::string& file : files_) {
+      const auto source = FileSource::Open(file);
+      if (source->size() > kMaxSummaryBytes) {
+        throw Error(Finding::kLimit, fmt::format("a summary of {} bytes; at most {} are read",
+                                                 source->size(), kMaxSummaryBytes))
+            .File(file);
+      }
+      summaries.push_back(gate::ParseSummary(AsText(source->bytes()), file));
+    }
+    const gate::Summary& newest = gate::Newest(summaries);
+    if (!html_.empty()) {
+      const nlohmann::ordered_json header = ReportHeader("report");
+      Write(html_, gate::SummaryPage(summaries,
+                                     fmt::format("Made by kvtool {}.",
+                                                 header["tool"]["version"].get<std::string>())));
+    }
+    if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest));
+    Print(context.console, gate::ViewOf(newest));
+    return kDone;
+  }
+
+ private:
+  void Write(const std::string& path, const std::string& text) const {
+    AtomicFile file(path, force_ ? Overwrite::kAllow : Overwrite::kRefuse);
+    file.Write(AsBytes(text));
+    file.Commit();
+  }
+
+  static void Print(Console& console, const gate::SummaryView& view) {
+    Table table({"case", "mode", "status", "decided by"});
+    for (const gate::CaseView& c : view.cases) {
+      const gate::RuleView* rule = c.Deciding();
+      const bool decides =
+          rule != nullptr && rule->verdict == c.verdict && c.verdict != gate::Verdict::kNotRun;
+      table.Row({c.name, c.mode, std::string(gate::Word(c.verdict)),
+                 decides ? rule->metric + ": " + rule->Sentence() : c.reason});
+    }
+    console.Line(fmt::format("{}: {}, {} passed, {} failed, {} not run", view.file,
+                             console.Verdict(view.pass, view.pass ? "pass" : "fail"),
+                             view.Count(gate::Verdict::kPass), view.Count(gate::Verdict::kFail),
+                             view.Count(gate::Verdict::kNotRun)));
+    console.Data(table.Text());
+  }
+
+  std::vector<std::string> files_;
+  std::string html_, junit_;
+  bool force_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReport() { return std::make_unique<Report>(); }
+
+}  // namespace kv
