@@ -11,6 +11,7 @@
 #include "formats/kvz/kvz.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/mnn/mnn.h"
+#include "formats/mnn/offline_entries.h"
 #include "formats/npy/npy.h"
 #include "formats/raw/raw.h"
 #include "formats/safetensors/safetensors.h"
@@ -38,7 +39,7 @@ constexpr FormatEntry kFormats[] = {
     {"llama-ctx-blob", "llama_state_get_data in memory", "--from; heads as llama-state", nullptr,
      llama_state::OpenCtxBlob, nullptr},
     {"mnn-dump", "MNN dump folders, logical and packed", "", mnn::ProbeDump, mnn::OpenDump,
-     mnn::WriteDump},
+     mnn::WriteDump, nullptr, mnn::ReadDumpEntries},
     {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
      infinilm::ProbeDump, infinilm::OpenDump, infinilm::WriteDump, infinilm::WriteDumpPair},
     {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES", nullptr,

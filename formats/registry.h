@@ -12,6 +12,10 @@
 
 namespace kv {
 
+namespace analysis {
+struct DumpEntries;
+}
+
 // What a user may have to tell a reader. Each field is the flag of the same name.
 struct OpenOptions {
   std::string from;                  // registry id; empty = detect
@@ -43,6 +47,9 @@ struct FormatEntry {
   // cache.
   void (*write_step)(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
                      const std::string& path, Overwrite overwrite) = nullptr;
+  // Every dump in a folder on its own, runs and overlaps and damage as they are
+  // (lib/analysis/dump_entries.h). Null where a snapshot is all there is.
+  analysis::DumpEntries (*read_dumps)(const Source& source) = nullptr;
 };
 
 // The table, in the order of detection.

@@ -12,6 +12,12 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool inspect slot0.bin --stats --gguf model.gguf\n"
      "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
      MakeInspect},
+    {"analyze", "Looking", "say what compresses: ratios proved by decoding, entropies, structure",
+     "  kvtool analyze slot0.bin\n"
+     "  kvtool analyze slot0.bin --gguf model.gguf --per-head --json | jq .summary\n"
+     "  kvtool analyze dump/run_1 --offline-codec adaptive --entry-mode aggregate\n"
+     "  kvtool analyze dump/run_1 --distribution --csv-out layer_metrics.csv\n",
+     MakeAnalyze},
     {"compress", "Archiving", "make a snapshot smaller without losing a bit (.kvz)",
      "  kvtool compress slot0.bin\n"
      "  kvtool compress dump/run_1 -o run_1.kvz -T 4\n"

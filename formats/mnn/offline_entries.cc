@@ -19,17 +19,24 @@ using Json = nlohmann::json;
 using offline::Defect;
 using offline::Entry;
 
-bool IsLogicalMeta(std::string_view name) {
-  const std::string_view base = name.substr(name.rfind('/') + 1);
-  return base.starts_with("meta_") && base.ends_with(".json");
-}
-
 // Path by path component, as Python orders paths: '/' sorts before every other byte.
 bool PathLess(std::string_view a, std::string_view b) {
   return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
     const auto rank = [](char c) { return c == '/' ? -1 : int{static_cast<unsigned char>(c)}; };
     return rank(x) < rank(y);
   });
+}
+
+// Metas by their names, in the original's order.
+std::vector<const SourceFile*> FindMetas(const Source& source, std::string_view prefix) {
+  std::vector<const SourceFile*> metas;
+  for (const SourceFile& file : source.files) {
+    const std::string_view base = std::string_view(file.name).substr(file.name.rfind('/') + 1);
+    if (base.starts_with(prefix) && base.ends_with(".json")) metas.push_back(&file);
+  }
+  std::sort(metas.begin(), metas.end(),
+            [](const SourceFile* a, const SourceFile* b) { return PathLess(a->name, b->name); });
+  return metas;
 }
 
 // What Python's int() makes of a JSON value; nothing where it fails.
@@ -137,14 +144,22 @@ Defect ReadTensors(const Source& source, std::string_view folder, const Json& me
   return Defect::kNone;
 }
 
+std::string_view FolderOf(const SourceFile& file) {
+  const size_t slash = file.name.rfind('/');
+  return slash == file.name.npos ? std::string_view()
+                                 : std::string_view(file.name).substr(0, slash);
+}
+
+Json ParseMetaText(const SourceFile& file) {
+  const std::string_view text = AsText(file.data->bytes());
+  return Json::parse(text.begin(), text.end(), nullptr, false);
+}
+
 Entry ReadEntry(const Source& source, const SourceFile& file) {
   Entry entry;
-  const size_t slash = file.name.rfind('/');
-  const std::string_view folder =
-      slash == file.name.npos ? std::string_view() : std::string_view(file.name).substr(0, slash);
+  const std::string_view folder = FolderOf(file);
   entry.place = folder;
-  const std::string_view text = AsText(file.data->bytes());
-  const Json meta = Json::parse(text.begin(), text.end(), nullptr, false);
+  const Json meta = ParseMetaText(file);
   if (!meta.is_object()) {
     entry.defect = Defect::kMetaParse;
     return entry;
@@ -159,15 +174,40 @@ Entry ReadEntry(const Source& source, const SourceFile& file) {
 }  // namespace
 
 std::vector<Entry> ReadOfflineEntries(const Source& source) {
-  std::vector<const SourceFile*> metas;
-  for (const SourceFile& file : source.files) {
-    if (IsLogicalMeta(file.name)) metas.push_back(&file);
-  }
-  std::sort(metas.begin(), metas.end(),
-            [](const SourceFile* a, const SourceFile* b) { return PathLess(a->name, b->name); });
   std::vector<Entry> entries;
-  entries.reserve(metas.size());
-  for (const SourceFile* meta : metas) entries.push_back(ReadEntry(source, *meta));
+  for (const SourceFile* meta : FindMetas(source, "meta_")) {
+    entries.push_back(ReadEntry(source, *meta));
+  }
+  return entries;
+}
+
+std::vector<analysis::PackedEntry> ReadPackedEntries(const Source& source) {
+  std::vector<analysis::PackedEntry> entries;
+  for (const SourceFile* file : FindMetas(source, "packed_meta_")) {
+    const Json meta = ParseMetaText(*file);
+    if (!meta.is_object()) continue;
+    const auto number = [&](const char* key) { return IntOr(meta, key, 0).value_or(0); };
+    analysis::PackedEntry entry{.layer = number("layer_id"),
+                                .stage = TextOr(meta, "stage", ""),
+                                .used_tokens = number("used_seq_len"),
+                                .max_tokens = number("max_seq_len"),
+                                .heads = number("kv_heads"),
+                                .head_dim = number("head_dim"),
+                                .element_bytes = number("bytes_per_elem"),
+                                .pack_h = number("pack_h"),
+                                .pack_l = number("pack_l"),
+                                .flash_block = number("flash_upper_kv"),
+                                .key_used_bytes = number("key_used_bytes"),
+                                .value_used_bytes = number("value_used_bytes"),
+                                .k = {},
+                                .v = {}};
+    const std::string_view folder = FolderOf(*file);
+    const auto found = [&](const char* key, ByteSpan& bytes) {
+      const std::string name = StringOrNothing(meta, key);
+      return !name.empty() && FindPart(source, folder, name, bytes) == Defect::kNone;
+    };
+    if (found("k_file", entry.k) && found("v_file", entry.v)) entries.push_back(entry);
+  }
   return entries;
 }
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "lib/offline/entry.h"
+#include "lib/analysis/dump_entries.h"
 
 namespace kv::mnn {
 
@@ -12,5 +12,11 @@ namespace kv::mnn {
 // them. That script looks past damage and counts it, and so does this: nothing here throws for
 // content. Views point into `source`.
 std::vector<offline::Entry> ReadOfflineEntries(const Source& source);
+// The packed dumps, in the same spirit; those without data files are left out.
+std::vector<analysis::PackedEntry> ReadPackedEntries(const Source& source);
+
+inline analysis::DumpEntries ReadDumpEntries(const Source& source) {
+  return {ReadOfflineEntries(source), ReadPackedEntries(source)};
+}
 
 }  // namespace kv::mnn

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <tuple>
 
+#include "lib/base/reuse.h"
 #include "lib/kernels/convert.h"
 #include "lib/kernels/planes.h"
 #include "lib/offline/plane_coder.h"
@@ -252,26 +252,6 @@ void AddTask(const Task& task, const Outcome& outcome, const Options& options, R
   Merge(outcome.lo_counts, result.mode_counts[task.is_value ? kVLo : kKLo]);
 }
 
-// One Worker per thread that is at work, handed from task to task.
-class Workers {
- public:
-  std::unique_ptr<Worker> Take() {
-    const std::lock_guard lock(mutex_);
-    if (idle_.empty()) return std::make_unique<Worker>();
-    auto worker = std::move(idle_.back());
-    idle_.pop_back();
-    return worker;
-  }
-  void Return(std::unique_ptr<Worker> worker) {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(worker));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Worker>> idle_;
-};
-
 }  // namespace
 
 Result Simulate(std::span<const Entry> entries, const Options& options, ThreadPool& pool,
@@ -294,11 +274,10 @@ Result Simulate(std::span<const Entry> entries, const Options& options, ThreadPo
   }
   if (progress != nullptr) progress->Begin(result.total().raw);
   std::vector<Outcome> outcomes(tasks.size());
-  Workers workers;
+  Reuse<Worker> workers;
   pool.ParallelFor(tasks.size(), [&](uint64_t i) {
-    auto worker = workers.Take();
+    const Reuse<Worker>::Lease worker(workers);
     outcomes[i] = Run(tasks[i], options, *worker);
-    workers.Return(std::move(worker));
     if (progress != nullptr) progress->Advance(2 * tasks[i].tokens * tasks[i].group->row());
   });
   for (size_t i = 0; i < tasks.size(); ++i) AddTask(tasks[i], outcomes[i], options, result);

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/analyze_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace kv {
+namespace {
+
+using analysis::Analysis;
+using analysis::LayerAnalysis;
+using analysis::TensorAnalysis;
+using analysis::Totals;
+
+std::string Row(std::string_view name, std::string_view value) {
+  return fmt::format("  {:<9} {}\n", name, value);
+}
+
+std::string Ratio(double ratio) { return fmt::format("{:.3f}x", ratio); }
+
+// "f16", or "f16 and q8_0" where tensors differ.
+std::string DTypesOf(const Analysis& analysis) {
+  std::set<std::string_view> names;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    for (const auto* tensor : {&layer.k, &layer.v}) {
+      if (*tensor) names.insert(Name((*tensor)->dtype));
+    }
+  }
+  std::string text;
+  for (const std::string_view name : names)
+    text += fmt::format("{}{}", text.empty() ? "" : " and ", name);
+  return text;
+}
+
+uint64_t MostTokens(const Analysis& analysis) {
+  uint64_t most = 0;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    for (const auto* tensor : {&layer.k, &layer.v}) {
+      if (*tensor) most = std::max(most, (*tensor)->tokens);
+    }
+  }
+  return most;
+}
+
+// "1.151x   13.90 bits per value, 12.71 possible without repeats"
+std::string TotalsLine(const Totals& totals) {
+  if (totals.raw_bytes == 0) return "not in the snapshot";
+  std::string line =
+      fmt::format("{:<8} {:.2f} bits per value, entropy bound {:.2f} ({})", Ratio(totals.ratio()),
+                  totals.reached(), totals.bound(), Ratio(totals.bound_ratio()));
+  if (totals.reached() < totals.bound()) line += ": repeats, which no entropy sees, beat it";
+  return line;
+}
+
+std::string RatiosByLayer(const Analysis& analysis, bool values, bool utf8) {
+  std::vector<double> ratios;
+  double most = 1;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    const auto& tensor = values ? layer.v : layer.k;
+    ratios.push_back(tensor ? tensor->measured.ratio() : 1);
+    most = std::max(most, ratios.back());
+  }
+  for (double& ratio : ratios) ratio = most > 1 ? (ratio - 1) / (most - 1) : 0;
+  return fmt::format("{}  0% to {:.1f}% of the bytes gained", Sparkline(ratios, utf8),
+                     100 * (most - 1));
+}
+
+std::string Percent(uint64_t part, uint64_t whole) {
+  if (part == 0 || whole == 0) return "0";
+  const double share = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  return share < 0.1 ? "<0.1%" : fmt::format("{:.1f}%", share);
+}
+
+std::string PlanesOf(const TensorAnalysis& tensor) {
+  std::string text;
+  if (tensor.measured.planes.size() > 4) return "-";
+  for (auto plane = tensor.measured.planes.rbegin(); plane != tensor.measured.planes.rend();
+       ++plane) {
+    text += fmt::format("{}{:.2f}", text.empty() ? "" : " ", plane->ratio());
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string WorstAndBestHead(const TensorAnalysis& tensor) {
+  if (tensor.heads_coded.empty()) return "-";
+  const auto [least, most] =
+      std::minmax_element(tensor.heads_coded.begin(), tensor.heads_coded.end(),
+                          [](const auto& a, const auto& b) { return a.ratio() < b.ratio(); });
+  return fmt::format("{:.2f} ({}) .. {:.2f} ({})", least->ratio(),
+                     least - tensor.heads_coded.begin(), most->ratio(),
+                     most - tensor.heads_coded.begin());
+}
+
+Table LayersTable(const Analysis& analysis, bool per_head) {
+  std::vector<std::string> header = {
+      "layer",     "kv",      "ratio", "bits", "bound", "best model", "high to low plane",
+      "zero rows", "repeated"};
+  if (per_head) header.push_back("heads, worst .. best");
+  Table table(header);
+  for (const LayerAnalysis& layer : analysis.layers) {
+    const auto add = [&](const TensorAnalysis& tensor, const char* which) {
+      const auto bound = tensor.bound();
+      std::vector<std::string> row = {std::to_string(layer.layer),
+                                      which,
+                                      Ratio(tensor.measured.ratio()),
+                                      fmt::format("{:.2f}", tensor.reached_bits()),
+                                      fmt::format("{:.2f}", bound.total_bits()),
+                                      std::string(bound.name),
+                                      PlanesOf(tensor),
+                                      Percent(tensor.structure.zero_rows, tensor.tokens),
+                                      Percent(tensor.structure.repeated_rows, tensor.tokens)};
+      if (per_head) row.push_back(WorstAndBestHead(tensor));
+      table.Row(std::move(row));
+    };
+    if (layer.k) add(*layer.k, "K");
+    if (layer.v) add(*layer.v, "V");
+  }
+  return table;
+}
+
+// What storing exact values in half the size would give in all.
+std::string NarrowLine(const Analysis& analysis) {
+  analysis::Coded as_is, narrow;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    for (const auto* tensor : {&layer.k, &layer.v}) {
+      if (!*tensor) continue;
+      as_is.Add((*tensor)->measured);
+      narrow.Add((*tensor)->narrow ? *(*tensor)->narrow : (*tensor)->measured);
+    }
+  }
+  if (narrow.coded_bytes == as_is.coded_bytes) return {};
+  return fmt::format("{:<8} if those values were stored in two bytes, without losing a bit",
+                     Ratio(narrow.ratio()));
+}
+
+}  // namespace
+
+std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
+                         const Console& console) {
+  const Totals total = analysis.total();
+  std::string text =
+      fmt::format("{}: {}{}, {} layer{}, {} tokens, {}, {}\n", console.Bold(snapshot.source.path),
+                  snapshot.format, snapshot.engine.empty() ? "" : " of " + snapshot.engine,
+                  analysis.layers.size(), analysis.layers.size() == 1 ? "" : "s",
+                  MostTokens(analysis), DTypesOf(analysis), HumanBytes(total.raw_bytes));
+  if (total.raw_bytes == 0) return text;
+  text +=
+      Row("overall", fmt::format("{}; {}", HumanRatio(total.raw_bytes, total.coded_bytes),
+                                 total.decodes ? "decoded again and equal by hash"
+                                               : console.Verdict(false, "DECODED DIFFERENTLY")));
+  text += Row("K", TotalsLine(analysis.k));
+  text += Row("V", TotalsLine(analysis.v));
+  const auto extreme = [](const analysis::Extreme& e) {
+    return fmt::format("layer {} {}, {}", e.layer, e.is_value ? "V" : "K", Ratio(e.ratio));
+  };
+  text += Row("best", extreme(analysis.best));
+  text += Row("worst", extreme(analysis.worst));
+  const std::string narrow = NarrowLine(analysis);
+  if (!narrow.empty()) text += Row("narrow", narrow);
+  if (analysis.layers.size() > 2) {
+    if (analysis.k.raw_bytes > 0)
+      text += Row("K layers", RatiosByLayer(analysis, false, console.utf8()));
+    if (analysis.v.raw_bytes > 0)
+      text += Row("V layers", RatiosByLayer(analysis, true, console.utf8()));
+  }
+  for (const std::string& finding : analysis.findings) text += Row("note", finding);
+  bool per_head = false;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    for (const auto* tensor : {&layer.k, &layer.v}) {
+      per_head |= *tensor && !(*tensor)->heads_coded.empty();
+    }
+  }
+  return text + "\n" + LayersTable(analysis, per_head).Text("  ");
+}
+
+std::string OfflineText(const offline::Options& options, const offline::Result& result,
+                        const Console& console) {
+  std::string text = console.Bold("MNN's offline experiment") +
+                     fmt::format(": {}, {}, {}\n", Name(options.codec), Name(options.entry_mode),
+                                 Name(options.scope));
+  if (result.entries == 0) {
+    text += Row("nothing", fmt::format("none of {} entries is selected", result.scanned));
+  } else {
+    const offline::Sizes total = result.total();
+    text += Row("overall",
+                fmt::format("{}, K {}, V {}; an estimate, nothing is decoded", Ratio(total.ratio()),
+                            Ratio(result.k.ratio()), Ratio(result.v.ratio())));
+    text +=
+        Row("counted", fmt::format("{} of {} entries in {} layers, {} as f16", result.entries,
+                                   result.scanned, result.layers.size(), HumanBytes(total.raw)));
+    for (size_t i = 0; i < offline::kStreams; ++i) {
+      std::string chosen;
+      for (const auto& [predictor, count] : result.mode_counts[i]) {
+        if (count > 0) {
+          chosen += fmt::format("{}{} {}", chosen.empty() ? "" : ", ", Name(predictor), count);
+        }
+      }
+      text += Row(Name(static_cast<offline::Stream>(i)), chosen.empty() ? "-" : chosen);
+    }
+  }
+  for (const auto& [reason, count] : result.skip_reasons) {
+    text += Row("skipped", fmt::format("{} {}", count, reason));
+  }
+  return text;
+}
+
+std::string RowsText(std::string_view title, const std::vector<nlohmann::ordered_json>& rows,
+                     const Console& console) {
+  std::string text =
+      console.Bold(title) + fmt::format(": {} dump{}\n", rows.size(), rows.size() == 1 ? "" : "s");
+  if (rows.empty()) return text;
+  std::vector<std::string> names;
+  for (const auto& [name, first] : rows.front().items()) {
+    const bool says_something = std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
+      return !row[name].is_number_float() || row[name].template get<double>() != 0;
+    });
+    if (says_something) names.push_back(name);
+  }
+  Table table(names);
+  for (const auto& row : rows) {
+    std::vector<std::string> cells;
+    for (const std::string& name : names) {
+      const auto& value = row[name];
+      cells.push_back(value.is_number_float() ? fmt::format("{:.3f}", value.get<double>())
+                      : value.is_string()     ? value.get<std::string>()
+                                              : value.dump());
+    }
+    table.Row(std::move(cells));
+  }
+  return text + table.Text("  ");
+}
+
+}  // namespace kv

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/kvtool/console.h"
+#include "lib/analysis/analysis.h"
+#include "lib/offline/offline.h"
+
+namespace kv {
+
+// What `analyze` shows people: first what compresses, then layer by layer.
+std::string AnalysisText(const Snapshot& snapshot, const analysis::Analysis& analysis,
+                         const Console& console);
+std::string OfflineText(const offline::Options& options, const offline::Result& result,
+                        const Console& console);
+// Rows of the distribution or the packed report; columns that are 0 in all of them are left out.
+std::string RowsText(std::string_view title, const std::vector<nlohmann::ordered_json>& rows,
+                     const Console& console);
+
+}  // namespace kv

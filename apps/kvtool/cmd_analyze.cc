@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "apps/kvtool/analyze_report.h"
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/offline_options.h"
+#include "apps/kvtool/progress.h"
+#include "lib/analysis/dump_rows.h"
+#include "lib/analysis/report.h"
+#include "lib/offline/result_report.h"
+
+namespace kv {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class Analyze : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("FILE", input_, "Snapshot or folder of dumps: file, folder or '-'")->required();
+    app.add_flag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");
+    app.add_flag("--distribution", distribution_,
+                 "Entropies and zstd ratios per dump (of a snapshot: per layer)");
+    app.add_flag("--packed", packed_, "The same of packed MNN dumps, padding included");
+    app.add_option("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
+    app.add_option("--rope-theta", rope_.base, "Base of the rotation that --distribution undoes")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--rope-dim", rope_.dims, "Rotated dims of a head (all)");
+    app.add_flag("-f,--force", force_, "Overwrite outputs");
+    offline_.Declare(app);
+    selection_.Declare(app);
+    snapshot_.Declare(app);
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::optional<offline::Options> simulated = offline_.Resolve();
+    CheckOutputs();
+    const OpenOptions options = snapshot_.Resolve();
+    ThreadPool pool(context.global.thread_count());
+    Inputs inputs = Open(context, options);
+    Json document = ReportHeader("analyze");
+    document["inputs"] = {InputRecord(inputs.source())};
+    ExitStatus status = kDone;
+    if (inputs.snapshot) status = AddAnalysis(context, *inputs.snapshot, pool, document);
+    if (simulated) AddOffline(context, *simulated, inputs, pool, document);
+    if (with_rows()) AddRows(context, inputs, options, pool, document);
+    document["warnings"] = context.console.warning_texts();
+    if (!context.global.deterministic) {
+      const std::chrono::duration<double, std::micro> took =
+          std::chrono::steady_clock::now() - begin;
+      document["timing"] = {{"elapsed_us", static_cast<uint64_t>(took.count())},
+                            {"threads", pool.threads()}};
+    }
+    report_.Emit(context.console, document, overwrite());
+    return status;
+  }
+
+ private:
+  // A snapshot, its dumps where the format has them, or only those: a folder of several runs is no
+  // snapshot.
+  struct Inputs {
+    std::optional<Snapshot> snapshot;
+    std::optional<Source> runs;
+    analysis::DumpEntries dumps;
+
+    const Source& source() const { return snapshot ? snapshot->source : *runs; }
+  };
+
+  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
+  bool with_rows() const { return distribution_ || packed_ || !csv_.empty(); }
+
+  void CheckOutputs() const {
+    if (distribution_ && packed_ && !csv_.empty()) {
+      throw Error(Finding::kUsage, "--csv-out: give --distribution or --packed, not both");
+    }
+  }
+
+  Inputs Open(Context& context, const OpenOptions& options) const {
+    Inputs inputs;
+    Source source = Source::Open(input_);
+    const FormatEntry& format = DetectFormat(source, options);
+    const bool dumps_wanted = format.read_dumps != nullptr && selection_.Resolve().is_all();
+    try {
+      inputs.snapshot = Select(OpenSnapshot(source, options), selection_.Resolve());
+    } catch (Error& error) {
+      // What needs no snapshot goes on without: the dumps, one by one.
+      if (!dumps_wanted || (!with_rows() && offline_.codec.empty())) throw error.File(input_);
+      context.console.Warn(input_, fmt::format("no layers: {}", error.message()));
+      inputs.runs = std::move(source);
+    }
+    if (inputs.snapshot) {
+      for (const Note& note : inputs.snapshot->notes) {
+        if (note.is_warning) context.console.Warn(input_, note.text);
+      }
+      inputs.snapshot->CheckContent();
+    }
+    if (dumps_wanted)
+      inputs.dumps = format.read_dumps(inputs.source());
+    else
+      inputs.dumps.logical = offline::EntriesOf(*inputs.snapshot);
+    return inputs;
+  }
+
+  ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot, ThreadPool& pool,
+                         Json& document) const {
+    document["format"] = snapshot.format;
+    document["engine"] = snapshot.engine;
+    document["model"] = snapshot.model;
+    analysis::Analysis analysis;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "analyze");
+      analysis = analysis::Analyse(snapshot, {per_head_}, pool, &progress);
+    }
+    document.update(analysis::AnalysisJson(analysis));
+    if (!report_.json) context.console.Data(AnalysisText(snapshot, analysis, context.console));
+    return analysis.total().decodes ? kDone : kVerdict;
+  }
+
+  void AddOffline(Context& context, const offline::Options& options, const Inputs& inputs,
+                  ThreadPool& pool, Json& document) const {
+    offline::Result result;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "simulate");
+      result = offline::Simulate(inputs.dumps.logical, options, pool, &progress);
+    }
+    const Json original = offline::ResultJson(input_, options, result);
+    document["offline"] = original;
+    Write(offline_.json_out, original.dump(2, ' ', true));
+    Write(offline_.md_out, offline::ResultMarkdown(input_, options, result));
+    if (!report_.json) {
+      context.console.Data("\n" + OfflineText(options, result, context.console));
+    }
+  }
+
+  void AddRows(Context& context, const Inputs& inputs, const OpenOptions& options, ThreadPool& pool,
+               Json& document) const {
+    analysis::RowOptions row_options{offline_.values.zstd_level, rope_};
+    if (!rope_.known() && options.geometry) {
+      row_options.rope.base = options.geometry->rope_base;
+      if (rope_.dims == 0) row_options.rope.dims = options.geometry->rope_dims;
+    }
+    const auto add = [&](const char* name, const char* title, const std::vector<Json>& rows,
+                         bool positive_only) {
+      document[name] = {{"averages", analysis::RowAverages(rows, positive_only)}, {"rows", rows}};
+      Write(csv_, analysis::RowsCsv(rows));
+      if (!report_.json) context.console.Data("\n" + RowsText(title, rows, context.console));
+    };
+    if (distribution_ || !packed_) {
+      add("distribution", "Distribution",
+          analysis::DistributionRows(inputs.dumps.logical, row_options, pool), false);
+    }
+    if (packed_) {
+      add("packed", "Packed dumps, padding included",
+          analysis::PackedRows(inputs.dumps.packed, row_options, pool), true);
+    }
+  }
+
+  void Write(const std::string& path, const std::string& text) const {
+    if (path.empty()) return;
+    AtomicFile file(path, overwrite());
+    file.Write(AsBytes(text));
+    file.Commit();
+  }
+
+  std::string input_, csv_;
+  bool per_head_ = false, distribution_ = false, packed_ = false, force_ = false;
+  Rope rope_;
+  OfflineOptions offline_;
+  SelectionOptions selection_;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeAnalyze() { return std::make_unique<Analyze>(); }
+
+}  // namespace kv

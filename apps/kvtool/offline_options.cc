@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/offline_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/kvtool/options.h"
+
+namespace kv {
+namespace {
+
+template <typename T>
+T Chosen(const std::string& word, std::initializer_list<T> all) {
+  return *std::find_if(all.begin(), all.end(), [&](T value) { return Name(value) == word; });
+}
+
+std::string FlagOf(offline::Stream stream) {
+  std::string flag = fmt::format("--{}-predictors", Name(stream));
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+}  // namespace
+
+void OfflineOptions::Declare(CLI::App& app) {
+  const char* group = "MNN's offline experiment (names and defaults of its script)";
+  CLI::Option* needed =
+      app.add_option("--offline-codec", codec, "Simulate it: adaptive (adaptive_v22) or legacy")
+          ->check(CLI::IsMember({"adaptive", "adaptive_v22", "legacy"}))
+          ->group(group);
+  const auto add = [&](const char* flag, auto& to, const char* text) {
+    return app.add_option(flag, to, text)->needs(needed)->group(group);
+  };
+  const auto add_flag = [&](const char* flag, bool& to, const char* text) {
+    app.add_flag(flag, to, text)->needs(needed)->group(group);
+  };
+  const CLI::Range counts(int64_t{0}, int64_t{1} << 40);
+  add("--entry-mode", entry_mode, "per_meta, aggregate, chunked, chunked_grouped (per_meta)")
+      ->check(CLI::IsMember({"per_meta", "aggregate", "chunked", "chunked_grouped"}));
+  add("--stage", stage, "prefill, decode or both (both)")
+      ->check(CLI::IsMember({"prefill", "decode", "both"}));
+  add("--scope", scope, "front_n, layer_range or layer_ids (front_n)")
+      ->check(CLI::IsMember({"front_n", "layer_range", "layer_ids"}));
+  add("--front-n", values.front_n, "Layers of scope front_n (2)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  add("--layer-start", values.layer_start, "First layer of scope layer_range (2)");
+  add("--layer-end", values.layer_end, "Last layer of scope layer_range, -1 = all (-1)");
+  add("--layer-ids", layer_ids, "Layers of scope layer_ids, e.g. 0,2");
+  add("--zstd-level", values.zstd_level, "zstd level, also of --distribution and --packed (3)")
+      ->check(CLI::Range(-131072, 22));
+  add("--online-chunk-seq", values.chunk_tokens, "Tokens per chunk, 0 = whole (0)")->check(counts);
+  add("--online-framing-bytes", values.framing_bytes, "Bytes that each chunk adds (16)")
+      ->check(counts);
+  add("--adaptive-block-seq", values.block_tokens, "Tokens per choice of predictor (64)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  add("--min-seq-len", values.min_tokens, "Leave shorter entries out")->check(counts);
+  add("--max-seq-len", values.max_tokens, "Leave longer entries out")->check(counts);
+  add_flag("--aggregate-by-stage", values.aggregate_by_stage, "Join prefill and decode apart");
+  add_flag("--bitshuffle", values.bitshuffle, "Shuffle bits before zstd");
+  add_flag("--strict-fp16", values.strict_fp16, "Leave f32 out instead of rounding it to f16");
+  for (size_t i = 0; i < offline::kStreams; ++i) {
+    const auto stream = static_cast<offline::Stream>(i);
+    add(FlagOf(stream).c_str(), predictors[i], "Candidates in their order, e.g. raw,delta_seq");
+  }
+  add("--offline-json-out", json_out, "Write the script's own JSON document");
+  add("--offline-md-out", md_out, "Write the script's own Markdown summary");
+}
+
+std::optional<offline::Options> OfflineOptions::Resolve() const {
+  if (codec.empty()) return std::nullopt;
+  using namespace offline;
+  Options options = values;
+  options.codec = codec == "legacy" ? CodecMode::kLegacy : CodecMode::kAdaptive;
+  options.stage = Chosen(stage, {Stage::kBoth, Stage::kPrefill, Stage::kDecode});
+  options.scope = Chosen(scope, {Scope::kFrontN, Scope::kLayerRange, Scope::kLayerIds});
+  options.entry_mode = Chosen(entry_mode, {EntryMode::kPerMeta, EntryMode::kAggregate,
+                                           EntryMode::kChunked, EntryMode::kChunkedGrouped});
+  if (!layer_ids.empty()) {
+    const std::vector<uint32_t> ids = ParseIndexList(layer_ids, "--layer-ids");
+    options.layer_ids = {ids.begin(), ids.end()};
+  }
+  if (options.scope == Scope::kLayerIds && options.layer_ids.empty()) {
+    throw Error(Finding::kUsage, "--scope layer_ids: give --layer-ids");
+  }
+  for (size_t i = 0; i < kStreams; ++i) {
+    if (predictors[i].empty()) continue;
+    options.predictors[i] = ParsePredictorList(predictors[i], FlagOf(static_cast<Stream>(i)));
+  }
+  return options;
+}
+
+}  // namespace kv

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "lib/offline/offline.h"
+
+namespace kv {
+
+// The options of MNN's offline experiment, under the names its script has.
+struct OfflineOptions {
+  std::string codec, json_out, md_out;
+  std::string stage = "both", scope = "front_n", entry_mode = "per_meta", layer_ids;
+  std::string predictors[offline::kStreams];
+  offline::Options values;
+
+  void Declare(CLI::App& app);
+  // Nothing unless --offline-codec was given. Throws kUsage.
+  std::optional<offline::Options> Resolve() const;
+};
+
+}  // namespace kv

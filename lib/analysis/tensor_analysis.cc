@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/analysis/tensor_analysis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lib/analysis/cross_channel.h"
+#include "lib/base/hash.h"
+#include "lib/codec/chunk.h"
+#include "lib/kernels/convert.h"
+#include "lib/kernels/histogram.h"
+#include "lib/snapshot/layout.h"
+#include "lib/snapshot/residency.h"
+
+namespace kv::analysis {
+namespace {
+
+// As much as `compress` puts into a chunk.
+constexpr uint64_t kChunkBytes = 1 << 20;
+
+bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+uint64_t TokensPerChunk(uint64_t row_bytes) {
+  return std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, row_bytes));
+}
+
+// Calls `body` with every chunk's first token and number of tokens.
+template <typename Body>
+void ForEachChunk(const KvTensor& tensor, uint64_t row_bytes, Body body) {
+  const uint64_t tokens = tensor.tokens(), step = TokensPerChunk(row_bytes);
+  for (uint64_t begin = 0; begin < tokens; begin += step) {
+    body(begin, std::min(step, tokens - begin));
+  }
+}
+
+// Encodes chunks, decodes them again and keeps both hashes.
+class Measurer {
+ public:
+  void Add(const ChunkShape& shape, ByteSpan raw) {
+    const EncodedChunk chunk = EncodeChunk(shape, raw, Effort::kCompat, scratch_);
+    const auto decoded = decoded_.Get(raw.size());
+    DecodeChunk(chunk.codec, shape, chunk.payload, decoded, scratch_);
+    raw_hash_.Update(raw);
+    decoded_hash_.Update(decoded);
+    measured_.Add({raw.size(), chunk.payload.size()});
+    ++measured_.chunks;
+    if (chunk.codec == CodecId::kRaw && Info(shape.dtype).is_float) {
+      const uint32_t planes = Info(shape.dtype).block_bytes;
+      measured_.planes.resize(planes);
+      for (Coded& plane : measured_.planes) {
+        plane.Add({raw.size() / planes, raw.size() / planes});
+      }
+    }
+    measured_.planes.resize(std::max(measured_.planes.size(), chunk.planes.size()));
+    for (size_t i = 0; i < chunk.planes.size(); ++i) {
+      measured_.planes[i].Add(
+          {chunk.planes[i].raw_bytes, chunk.planes[i].payload_bytes + kPlaneHeaderBytes});
+    }
+  }
+
+  Measured Finish() {
+    measured_.raw_hash = raw_hash_.Digest();
+    measured_.decoded_hash = decoded_hash_.Digest();
+    return measured_;
+  }
+
+ private:
+  Measured measured_;
+  CodecScratch scratch_;
+  ScratchBuffer decoded_;
+  StreamingHash64 raw_hash_, decoded_hash_;
+};
+
+// What compress does: head by head where heads are known.
+ChunkShape ShapeOf(const KvTensor& tensor, uint64_t tokens) {
+  return {tensor.dtype, tokens, tensor.heads, tensor.units_per_head(),
+          tensor.heads_known ? Order::kHeadTokenDim : Order::kTokenHeadDim};
+}
+
+std::vector<Coded> CodeHeads(const Snapshot& snapshot, const KvTensor& tensor) {
+  std::vector<Coded> heads;
+  CodecScratch scratch;
+  Bytes raw;
+  const uint64_t row_bytes = tensor.units_per_head() * tensor.unit_bytes();
+  for (uint32_t head = 0; head < tensor.heads; ++head) {
+    Coded& coded = heads.emplace_back();
+    ForEachChunk(tensor, row_bytes, [&](uint64_t begin, uint64_t tokens) {
+      raw.resize(tokens * row_bytes);
+      Gather(tensor, begin, tokens, head, 1, Order::kHeadTokenDim, raw);
+      const ChunkShape shape = {tensor.dtype, tokens, 1, tensor.units_per_head(),
+                                Order::kHeadTokenDim};
+      const EncodedChunk chunk = EncodeChunk(shape, raw, Effort::kCompat, scratch);
+      coded.Add({raw.size(), chunk.payload.size()});
+    });
+  }
+  DropTensor(snapshot, tensor);
+  return heads;
+}
+
+// Stores f32 values, all of which are exact in `dtype`, in half their size.
+Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtype) {
+  Measurer measurer;
+  Bytes halves;
+  ForEachChunk(tensor, tensor.row_bytes() / 2, [&](uint64_t begin, uint64_t tokens) {
+    ChunkShape shape = ShapeOf(tensor, tokens);
+    const Bytes raw = Gather(tensor, begin, tokens, shape.order);
+    std::vector<float> floats(raw.size() / 4);
+    std::memcpy(floats.data(), raw.data(), raw.size());
+    halves.resize(raw.size() / 2);
+    (dtype == DType::kF16 ? FloatToHalf : FloatToBFloat)(floats.data(), halves.data(),
+                                                         floats.size());
+    shape.dtype = dtype;
+    measurer.Add(shape, halves);
+    DropTokens(snapshot, tensor, begin, tokens);
+  });
+  Measured measured = measurer.Finish();
+  measured.raw_bytes = tensor.bytes();  // what it stands for
+  return measured;
+}
+
+}  // namespace
+
+EntropyModel TensorAnalysis::bound() const {
+  if (models.empty()) {
+    const double bits =
+        std::accumulate(stats.plane_entropy_bits.begin(), stats.plane_entropy_bits.end(), 0.0);
+    return {"byte_planes", "every byte of a value (or block) on its own",
+            bits / static_cast<double>(Info(dtype).block_elements)};
+  }
+  return *std::min_element(
+      models.begin(), models.end(),
+      [](const EntropyModel& a, const EntropyModel& b) { return a.total_bits() < b.total_bits(); });
+}
+
+TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
+                             const TensorOptions& options) {
+  TensorAnalysis out;
+  out.dtype = tensor.dtype;
+  out.tokens = tensor.tokens();
+  out.heads = tensor.heads;
+  out.head_dim = tensor.head_dim;
+  out.heads_known = tensor.heads_known;
+
+  const uint64_t units = tensor.units_per_head() * tensor.heads;
+  std::optional<EntropyModels> models;
+  if (IsHalf(tensor.dtype)) models.emplace(tensor.dtype, units);
+  if (tensor.dtype == DType::kF32) out.narrowness.emplace();
+  StructureFinder structure(units, tensor.unit_bytes());
+  Measurer measurer;
+  Bytes coded_order;
+  ForEachChunk(tensor, tensor.row_bytes(), [&](uint64_t begin, uint64_t tokens) {
+    const Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
+    structure.Add(rows, tokens);
+    if (models) models->Add(rows, tokens);
+    if (out.narrowness) CountNarrow(rows, *out.narrowness);
+    const ChunkShape shape = ShapeOf(tensor, tokens);
+    if (shape.order == Order::kTokenHeadDim || tensor.heads == 1) {
+      measurer.Add(shape, rows);
+    } else {
+      coded_order.resize(rows.size());
+      Reorder(rows, Order::kTokenHeadDim, coded_order, shape.order, tokens, tensor.heads,
+              tensor.units_per_head(), tensor.unit_bytes());
+      measurer.Add(shape, coded_order);
+    }
+    DropTokens(snapshot, tensor, begin, tokens);
+  });
+  out.measured = measurer.Finish();
+  out.structure = structure.Finish();
+  if (models) {
+    out.models = models->Models();
+    out.autoregressive_gain_bits = models->autoregressive_gain_bits();
+    out.stats = StatsOfPatterns(tensor.dtype, models->patterns());
+  } else {
+    out.stats = StatsOf(snapshot, tensor);
+  }
+  const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
+  if (finite && Info(tensor.dtype).is_float) out.cross_channel_gain_bits = CrossChannelGain(tensor);
+  if (options.per_head && tensor.heads_known) out.heads_coded = CodeHeads(snapshot, tensor);
+  if (out.narrowness && (out.narrowness->is_f16() || out.narrowness->is_bf16())) {
+    // What fits both is mostly zeros; f16 keeps more of the rest.
+    out.narrow_dtype = out.narrowness->is_f16() ? DType::kF16 : DType::kBF16;
+    out.narrow = CodeNarrow(snapshot, tensor, *out.narrow_dtype);
+  }
+  DropTensor(snapshot, tensor);
+  return out;
+}
+
+}  // namespace kv::analysis

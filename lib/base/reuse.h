@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace kv {
+
+// Objects that are dear to make (compression contexts, buffers), handed from task to task: as many
+// are made as tasks run at once.
+template <typename T>
+class Reuse {
+ public:
+  // Gives the object back when it goes.
+  class Lease {
+   public:
+    explicit Lease(Reuse& pool) : pool_(pool), object_(pool.Take()) {}
+    ~Lease() { pool_.Return(std::move(object_)); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    T& operator*() const { return *object_; }
+
+   private:
+    Reuse& pool_;
+    std::unique_ptr<T> object_;
+  };
+
+ private:
+  std::unique_ptr<T> Take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return std::make_unique<T>();
+    auto object = std::move(idle_.back());
+    idle_.pop_back();
+    return object;
+  }
+  void Return(std::unique_ptr<T> object) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(object));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> idle_;
+};
+
+}  // namespace kv
