@@ -50,6 +50,13 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-h2o slot0.bin --trace t.npz --engine mnn --plan-out plan.json\n"
      "  kvtool replay-h2o slot0.bin --trace dir/stem --policy all --html-out h2o.html\n",
      MakeReplayH2o},
+    {"replay-lossless", "Replaying",
+     "run the engine's lossless path, or its intended design, over a cache being decoded",
+     "  kvtool replay-lossless slot0.bin --mode store --prompt-tokens 512\n"
+     "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --preset gate --json\n"
+     "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --engine design "
+     "--html-out l.html\n",
+     MakeReplayLossless},
     {"trace", "Replaying", "show what an attention trace holds",
      "  kvtool trace inspect slot0.trace.safetensors\n  kvtool trace inspect dir/stem --json\n",
      MakeTrace},

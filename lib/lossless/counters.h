@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace kv::lossless {
@@ -47,6 +48,7 @@ struct Measured {
   // Blobs that were decoded and found equal to the bytes they were made of: the only ratio that is
   // proven. In engine mnn the replay decodes each blob once for this, outside all its timings.
   uint64_t verified_raw_bytes = 0, verified_blob_bytes = 0;
+  std::array<uint64_t, 2> verified_raw_of{}, verified_blob_of{};  // of these: K, V
   uint64_t verify_failures = 0;
   uint64_t no_gain = 0;   // ranges whose blob was no smaller
   uint64_t failures = 0;  // encoders and decoders that threw
@@ -57,6 +59,7 @@ struct Measured {
   int64_t encode_us = 0, decode_us = 0, wait_us = 0;
 
   void Add(const Measured& other);
+  void AddVerified(bool is_value, uint64_t raw_bytes, uint64_t blob_bytes);
   double verified_ratio() const {
     return verified_blob_bytes == 0
                ? 1.0

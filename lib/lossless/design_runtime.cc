@@ -177,8 +177,7 @@ void DesignRuntime::Apply(EncodeResult result) {
     const auto& bytes = result.task.raw.tensors[is_value];
     if (bytes == nullptr || result.failed) continue;
     if (result.verified[is_value]) {
-      measured.verified_raw_bytes += bytes->size();
-      measured.verified_blob_bytes += result.blobs[is_value].size();
+      measured.AddVerified(is_value, bytes->size(), result.blobs[is_value].size());
     } else {
       ++measured.verify_failures;
     }

@@ -38,8 +38,11 @@ void MnnRuntime::Audit(Layer& layer, const EncodeResult& result) {
     }
   }
   if (equal) {
-    layer.measured.verified_raw_bytes += result.task.raw.size();
-    layer.measured.verified_blob_bytes += result.blob_bytes();
+    for (const bool is_value : {false, true}) {
+      const auto& raw = result.task.raw.tensors[is_value];
+      if (raw == nullptr) continue;
+      layer.measured.AddVerified(is_value, raw->size(), result.blobs[is_value].size());
+    }
   } else {
     ++layer.measured.verify_failures;
   }

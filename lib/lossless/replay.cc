@@ -17,6 +17,7 @@ namespace {
 
 // No cache is as long: H2O then never triggers.
 constexpr int64_t kNever = int64_t{1} << 40;
+constexpr int64_t kMostThreads = 256;
 
 bool IsStorable(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32;
@@ -43,6 +44,10 @@ class Replayer {
     result_.lossless = Sanitised(request_.lossless);
     result_.h2o = h2o::Sanitised(request_.h2o);
     result_.h2o_enabled = request_.h2o_enable;
+    if (result_.lossless.async_threads > kMostThreads) {
+      throw Error(Finding::kUsage, fmt::format("h2o_lossless_async_threads {}: at most {}",
+                                               result_.lossless.async_threads, kMostThreads));
+    }
     Prepare();
     FindSteps();
     const GearRangeCodec gear(result_.lossless);
@@ -170,15 +175,16 @@ class Replayer {
         snapshot_,
         request_.h2o_enable || trace_ == nullptr || !trace_->block_scores ? trace_ : nullptr,
         request_.weights, engine.config(), result_.prompt, pool_);
+    for (const LayerKv& layer : snapshot_.layers) result_.plans.push_back({layer.index, 1, {}});
     if (progress_ != nullptr) progress_->Begin(snapshot_.kv_bytes());
     NoteBytes(result_.prompt - 1);
     double seconds = 0;
     uint64_t steps = 0;
     for (uint64_t token = result_.prompt; token < result_.end && !result_.stopped; ++token) {
       const Stopwatch watch;
-      const double audit = runtime_->audit_seconds();
+      const double replay_only = runtime_->audit_seconds() + counting_seconds_;
       if (!DecodeToken(token, engine, attention)) break;
-      seconds += watch.seconds() - (runtime_->audit_seconds() - audit);
+      seconds += watch.seconds() - (runtime_->audit_seconds() + counting_seconds_ - replay_only);
       ++steps;
       NoteBytes(token);
       if (progress_ != nullptr) {
@@ -210,6 +216,7 @@ class Replayer {
       if (start.plan_applied) {
         runtime_->Compact(layer, start.applied);
         Log(EventKind::kCompact, token, layer, start.length_before, start.length_compacted);
+        NotePlan(token, layer, start);
       }
       runtime_->Append(layer, token);
       const uint64_t blocks = engine.blocks(start.length);
@@ -238,9 +245,19 @@ class Replayer {
       if (runtime_->Step(call, token)) {
         result_.h2o_plans_cleared += engine.DropPlan(layer);
       }
+      const Stopwatch counting;
       result_.peak_bytes = std::max(result_.peak_bytes, runtime_->TotalBytes().total());
+      counting_seconds_ += counting.seconds();
     }
     return true;
+  }
+
+  // Decided at the end of the token before.
+  void NotePlan(uint64_t token, uint32_t layer, const h2o::CallStart& start) {
+    h2o::KeepPlan kept;
+    for (const uint32_t position : runtime_->positions(layer)) h2o::Append(kept, {position, 1});
+    result_.plans[layer].events.push_back(
+        {{token - 1, start.length_before, start.length_compacted}, {std::move(kept)}});
   }
 
   void Log(EventKind kind, uint64_t token, uint32_t layer, uint64_t length, uint64_t tokens) {
@@ -297,6 +314,7 @@ class Replayer {
   ThreadPool& pool_;
   Progress* progress_;
   std::unique_ptr<Runtime> runtime_;
+  double counting_seconds_ = 0;
   ReplayResult result_;
 };
 

@@ -10,6 +10,7 @@
 #include "lib/base/parallel.h"
 #include "lib/base/progress.h"
 #include "lib/h2o/mnn_engine.h"
+#include "lib/h2o/timeline.h"
 #include "lib/kernels/score.h"
 #include "lib/lossless/config.h"
 #include "lib/lossless/layer_cache.h"
@@ -83,9 +84,10 @@ struct ReplayResult {
   Measured measured;
   ContentCheck content;
   std::vector<LayerResult> layers;
-  std::vector<Resident> steps;  // [0] is after the prefill, then one per decode step
-  uint64_t peak_bytes = 0;      // largest total() after any layer call
-  std::optional<Speed> speed;   // attention only; nothing without recorded queries
+  std::vector<h2o::LayerPlan> plans;  // what H2O's applied plans left, by layer
+  std::vector<Resident> steps;        // [0] is after the prefill, then one per decode step
+  uint64_t peak_bytes = 0;            // largest total() after any layer call
+  std::optional<Speed> speed;         // attention only; nothing without recorded queries
   std::string no_speed_reason;
   std::vector<Event> events;  // on request
   std::vector<std::string> warnings;

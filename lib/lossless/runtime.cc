@@ -19,6 +19,13 @@ void Resident::Add(const Resident& other) {
   in_flight += other.in_flight;
 }
 
+void Measured::AddVerified(bool is_value, uint64_t raw_bytes, uint64_t blob_bytes) {
+  verified_raw_bytes += raw_bytes;
+  verified_blob_bytes += blob_bytes;
+  verified_raw_of[is_value] += raw_bytes;
+  verified_blob_of[is_value] += blob_bytes;
+}
+
 void Measured::Add(const Measured& other) {
   encode_calls += other.encode_calls;
   encoded_tokens += other.encoded_tokens;
@@ -26,6 +33,10 @@ void Measured::Add(const Measured& other) {
   encoded_blob_bytes += other.encoded_blob_bytes;
   verified_raw_bytes += other.verified_raw_bytes;
   verified_blob_bytes += other.verified_blob_bytes;
+  for (const bool is_value : {false, true}) {
+    verified_raw_of[is_value] += other.verified_raw_of[is_value];
+    verified_blob_of[is_value] += other.verified_blob_of[is_value];
+  }
   verify_failures += other.verify_failures;
   no_gain += other.no_gain;
   failures += other.failures;

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/progress.h"
+#include "formats/trace/trace.h"
+#include "lib/lossless/report.h"
+
+namespace kv {
+namespace {
+
+constexpr std::string_view kLosslessPrefix = "h2o_lossless_";
+
+// The engine's parameters as flags: h2o_lossless_front_n is --front-n, h2o_layer_start is
+// --h2o-layer-start.
+class ParameterFlags {
+ public:
+  void Declare(CLI::App& app) {
+    lossless::ForEachParameter({}, [&](std::string_view name, const auto& value) {
+      Add(app, name, std::string(name.substr(kLosslessPrefix.size())), TextOf(value),
+          "The engine's lossless parameters (defaults as in the engine)");
+    });
+    h2o::ForEachParameter({}, [&](std::string_view name, double value) {
+      const bool is_word = name == "h2o_target_mode";
+      Add(app, name, std::string(name), is_word ? "adaptive" : TextOf(value),
+          "The engine's H2O parameters (defaults as in the engine)");
+    });
+    app.add_option("--h2o-enable", h2o_enable_, "1: H2O evicts (0; 1 with --preset gate)")
+        ->check(CLI::Range(0, 1))
+        ->group("The engine's H2O parameters (defaults as in the engine)");
+  }
+
+  void Apply(bool gate, lossless::ReplayRequest& request) const {
+    // Whoever runs this command wants the path to run; the engine's switches are off.
+    request.lossless.enable = request.lossless.gear_delta = request.lossless.runtime_enable = true;
+    if (gate) {
+      request.lossless = lossless::GateConfig(request.lossless.mode);
+      request.h2o = lossless::GateH2oConfig();
+    }
+    request.h2o_enable = h2o_enable_ < 0 ? gate : h2o_enable_ == 1;
+    for (const auto& [name, text] : given_) Set(name, text, request);
+  }
+
+ private:
+  static std::string TextOf(const lossless::ParameterValue& value) {
+    if (const auto* number = std::get_if<double>(&value)) {
+      return fmt::format("{}", static_cast<float>(*number));
+    }
+    return std::string(std::get<std::string_view>(value));
+  }
+
+  void Add(CLI::App& app, std::string_view name, std::string flag, const std::string& fallback,
+           const std::string& group) {
+    if (flag == "runtime_mode") return;  // --mode
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const std::string meta(name);
+    CLI::Option* option = app.add_option_function<std::string>(
+        "--" + flag, [this, meta](const std::string& text) { given_.emplace_back(meta, text); },
+        fmt::format("{} ({})", name, fallback));
+    option->group(group);
+    if (flag == "scope") {
+      option->check(CLI::IsMember(
+          {"none", "front_n", "h2o_kept", "front_n_and_h2o_kept", "front_n+h2o_kept"}));
+    } else if (flag == "codec") {
+      option->check(CLI::IsMember({"none", "gear_delta"}));
+    } else if (flag == "h2o-target-mode") {
+      option->check(CLI::IsMember({"adaptive", "static"}));
+    }
+  }
+
+  static void Set(const std::string& name, const std::string& text,
+                  lossless::ReplayRequest& request) {
+    if (name == "h2o_target_mode") {
+      h2o::SetParameter(name, text == "static" ? 0 : 1, request.h2o);
+      return;
+    }
+    double number = 0;
+    const char* end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(text.data(), end, number);
+    const bool is_number = error == std::errc() && at == end && !text.empty();
+    if (name.starts_with(kLosslessPrefix)) {
+      lossless::ParameterValue value = std::string_view(text);
+      if (is_number) value = number;
+      if (lossless::SetParameter(name, value, request.lossless) == lossless::SetResult::kSet)
+        return;
+    } else if (is_number && h2o::SetParameter(name, number, request.h2o)) {
+      return;
+    }
+    throw Error(Finding::kUsage, fmt::format("{} is a number, not '{}'", name, Escaped(text)));
+  }
+
+  std::vector<std::pair<std::string, std::string>> given_;  // meta name, text
+  int h2o_enable_ = -1;
+};
+
+class ReplayLossless : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("SNAPSHOT", input_, "Snapshot: file, folder or '-'")->required();
+    app.add_option("--mode", mode_, "What the engine does with a range: probe, full or store")
+        ->required()
+        ->check(CLI::IsMember({"probe", "full", "store"}));
+    app.add_option("--engine", engine_, "mnn (its code) or design (what its text promises)")
+        ->check(CLI::IsMember({"mnn", "design"}));
+    app.add_option("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set");
+    app.add_option("--preset", preset_, "Parameters to start from: the engine's or its gate's")
+        ->check(CLI::IsMember({"engine", "gate"}));
+    app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say");
+    app.add_option("--limit", limit_, "Decode at most so many tokens");
+    app.add_option("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
+        ->check(CLI::IsMember({"exact", "flash"}));
+    app.add_option("--cache-size", cache_size_, "design: room for decoded ranges (64MiB)");
+    app.add_flag("--detail", detail_, "Bytes of every step in the JSON document");
+    app.add_option("--jsonl", jsonl_, "Write one JSON record per event");
+    app.add_option("--html-out", html_, "Write a self-contained page");
+    app.add_flag("-f,--force", force_, "Overwrite outputs");
+    parameters_.Declare(app);
+    snapshot_.Declare(app);
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const OpenOptions options = snapshot_.Resolve();
+    std::optional<AttentionTrace> trace;
+    if (!trace_.empty()) trace = OpenTrace(trace_, options);
+    Snapshot snapshot = OpenSnapshot(Source::Open(input_), options);
+    if (trace && !snapshot.heads_known()) {
+      if (const auto geometry = GeometryOf(*trace)) ApplyGeometry(*geometry, snapshot);
+    }
+    for (const Note& note : snapshot.notes) {
+      if (note.is_warning) context.console.Warn(input_, note.text);
+    }
+    if (trace) {
+      for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
+    }
+    const lossless::ReplayRequest request = RequestFor(context);
+    ThreadPool pool(context.global.thread_count());
+    lossless::ReplayResult result;
+    try {
+      ProgressLine progress(context.console, context.global.progress_when(), "replay");
+      result = lossless::Replay(snapshot, trace ? &*trace : nullptr, request, pool, &progress);
+    } catch (Error& error) {
+      throw error.File(input_);
+    }
+    if (const std::string why = lossless::WhyNothing(result); !why.empty()) {
+      result.warnings.push_back("nothing was encoded: " + why);
+    }
+    for (const std::string& warning : result.warnings) context.console.Warn(input_, warning);
+    WriteOutputs(context, snapshot, trace, result);
+    if (!report_.json) Print(context, result);
+    return result.content.equal() ? kDone : kVerdict;
+  }
+
+ private:
+  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
+
+  lossless::ReplayRequest RequestFor(const Context& context) const {
+    lossless::ReplayRequest request;
+    request.engine = *lossless::ParseEngine(engine_);
+    request.lossless.mode = *lossless::ParseMode(mode_);
+    parameters_.Apply(preset_ == "gate", request);
+    if (scores_ == "exact") request.weights = WeightRule::kSoftmax;
+    if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
+    if (limit_ >= 0) request.decode_tokens = static_cast<uint64_t>(limit_);
+    if (!cache_size_.empty()) request.cache_bytes = ParseSize(cache_size_, "--cache-size");
+    request.deterministic = context.global.deterministic;
+    request.keep_events = !jsonl_.empty();
+    return request;
+  }
+
+  void WriteOutputs(Context& context, const Snapshot& snapshot,
+                    const std::optional<AttentionTrace>& trace,
+                    const lossless::ReplayResult& result) const {
+    const bool timing = !context.global.deterministic;
+    nlohmann::ordered_json document = ReportHeader("replay-lossless");
+    document["inputs"] = {InputRecord(snapshot.source)};
+    document["trace"] = nullptr;
+    if (trace) document["trace"] = {{"file", trace_}, {"level", Name(trace->level)}};
+    if (limit_ >= 0) document["limited"] = true;
+    document.update(lossless::ReportJson(result, {detail_, timing}));
+    if (!jsonl_.empty()) {
+      AtomicFile file(jsonl_, overwrite());
+      lossless::ForEachEvent(result, timing, [&](const nlohmann::ordered_json& event) {
+        file.Write(AsBytes(event.dump() + "\n"));
+      });
+      file.Commit();
+    }
+    if (!html_.empty()) {
+      AtomicFile file(html_, overwrite());
+      file.Write(AsBytes(lossless::ReportPage(
+          input_, result,
+          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()))));
+      file.Commit();
+    }
+    report_.Emit(context.console, document, overwrite());
+  }
+
+  void Print(Context& context, const lossless::ReplayResult& r) const {
+    Console& console = context.console;
+    const lossless::Totals totals = lossless::TotalsOf(r);
+    const lossless::Measured& m = r.measured;
+    const lossless::Resident &first = r.steps.front(), &last = r.steps.back();
+    console.Line(fmt::format("{}: {} layers, prompt {}, {} decoded; engine {}, mode {}, scope {}",
+                             input_, r.layers.size(), r.prompt, r.end - r.prompt, engine_, mode_,
+                             lossless::Name(r.lossless.scope)));
+    const auto fact = [&](std::string_view name, const std::string& text) {
+      console.Line(fmt::format("  {:<12} {}", name, text));
+    };
+    fact("cold zone", fmt::format("{} of {} held rows (tokens x layers), {} encoded",
+                                  totals.cold_tokens, totals.held_tokens, m.encoded_tokens));
+    fact("whole model",
+         fmt::format("{:.3f}x: {} full, {} resident at the end", r.whole_model_ratio(),
+                     HumanBytes(last.full), HumanBytes(last.total())));
+    fact("resident", fmt::format("{} after prefill, peak {}, end {} (raw {}, blobs {}, copies {})",
+                                 HumanBytes(first.total()), HumanBytes(r.peak_bytes),
+                                 HumanBytes(last.total()), HumanBytes(last.raw),
+                                 HumanBytes(last.blobs), HumanBytes(last.caches + last.in_flight)));
+    fact("content", ContentText(console, r.content));
+    fact("proven", m.verified_blob_bytes == 0
+                       ? "nothing was encoded and decoded back"
+                       : fmt::format("{:.3f}x on {} encoded and decoded back", m.verified_ratio(),
+                                     HumanBytes(m.verified_raw_bytes)));
+    fact("reads", fmt::format("{} decoded, {} copied from a cache ({} of them never decoded)",
+                              m.decode_calls, m.cache_copies, m.seeded_hits));
+    fact("trouble", fmt::format("{} failures, {} blobs not proven, {} full queues, {} without gain",
+                                m.failures, m.verify_failures, m.backpressure, m.no_gain));
+    if (r.speed && !context.global.deterministic) {
+      fact("speed", fmt::format("{:.1f} t/s, attention only", r.speed->tokens_per_second()));
+    }
+    PrintEngineTerms(console, r);
+  }
+
+  static std::string ContentText(const Console& console, const lossless::ContentCheck& content) {
+    if (content.equal()) {
+      return fmt::format("{}: {} ranges, {} compared by hash", console.Verdict(true, "equal"),
+                         content.ranges, HumanBytes(content.bytes));
+    }
+    const lossless::Difference& at = *content.first;
+    return fmt::format("{}: {} of {} ranges, first at layer {} {} head {} position {}",
+                       console.Verdict(false, "differs"), content.mismatches, content.ranges,
+                       at.layer, at.is_value ? "V" : "K", at.head, at.position);
+  }
+
+  void PrintEngineTerms(Console& console, const lossless::ReplayResult& r) const {
+    const lossless::EngineMetrics& m = r.metrics;
+    const auto fact = [&](std::string_view name, const std::string& text) {
+      console.Line(fmt::format("  {:<18} {}", name, text));
+    };
+    console.Line("in the engine's terms");
+    fact("h2o_lossless_ratio", fmt::format("{:.4f}, {} in {} updates", m.ratio,
+                                           HumanBytes(m.sums.raw_bytes), m.sums.update_count));
+    fact("decompressed",
+         fmt::format("{}, cache {} hits, {} misses", HumanBytes(m.sums.decompressed_bytes),
+                     m.decode_cache_hit, m.decode_cache_miss));
+    fact("queue peak", fmt::format("{}, fallback {}, skipped {}", m.queue_depth_peak,
+                                   m.sums.fallback_count, m.sums.backpressure_skip_count));
+    if (!r.h2o_enabled) return;
+    fact("h2o_lossy_ratio", fmt::format("{:.4f}, keep {:.4f}, {} tokens evicted, {} plans thrown "
+                                        "away",
+                                        r.h2o_metrics.lossy_ratio, r.h2o_metrics.keep_ratio,
+                                        r.h2o_metrics.total_evict_tokens, r.h2o_plans_cleared));
+  }
+
+  std::string input_, trace_, mode_, engine_ = "mnn", preset_ = "engine", scores_ = "flash";
+  std::string cache_size_, jsonl_, html_;
+  int64_t prompt_ = -1, limit_ = -1;
+  bool detail_ = false, force_ = false;
+  ParameterFlags parameters_;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReplayLossless() { return std::make_unique<ReplayLossless>(); }
+
+}  // namespace kv
