@@ -77,11 +77,7 @@ EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& 
 }
 
 EncodeWorkers::EncodeWorkers(const RangeCodec& codec, uint64_t threads, uint64_t capacity)
-    : codec_(codec), capacity_(capacity) {
-  for (uint64_t i = 0; i < threads; ++i) {
-    threads_.emplace_back([this](const std::stop_token& stop) { Loop(stop); });
-  }
-}
+    : codec_(codec), most_threads_(threads), capacity_(capacity) {}
 
 EncodeWorkers::~EncodeWorkers() {
   {
@@ -95,6 +91,9 @@ bool EncodeWorkers::TrySubmit(EncodeTask& task) {
   const std::lock_guard lock(mutex_);
   if (queued_.size() + running_ >= capacity_) return false;
   queued_.push_back(std::move(task));
+  if (threads_.size() < std::min<uint64_t>(most_threads_, queued_.size() + running_)) {
+    threads_.emplace_back([this](const std::stop_token& stop) { Loop(stop); });
+  }
   changed_.notify_all();
   return true;
 }

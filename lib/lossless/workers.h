@@ -44,9 +44,9 @@ struct EncodeResult {
 // Never throws: whatever the codec throws is a failed result.
 EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept;
 
-// Encoders on threads of their own, behind one queue of bounded length. Results wait until the
-// owner takes them. Destruction drops what is queued, waits for what runs and leaves nothing
-// behind.
+// Encoders on threads of their own, started as work comes in, behind one queue of bounded length.
+// Results wait until the owner takes them. Destruction drops what is queued, waits for what runs
+// and leaves nothing behind.
 class EncodeWorkers {
  public:
   EncodeWorkers(const RangeCodec& codec, uint64_t threads, uint64_t capacity);
@@ -68,7 +68,7 @@ class EncodeWorkers {
   void Loop(const std::stop_token& stop);
 
   const RangeCodec& codec_;
-  const uint64_t capacity_;
+  const uint64_t most_threads_, capacity_;
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<EncodeTask> queued_;
