@@ -66,6 +66,12 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-mlp cache.safetensors --weights llava.bin -o small.npz --to npz\n"
      "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .csrc\n",
      MakeReplayMlp},
+    {"gate", "Judging", "run the quality gate; its verdict is the exit status",
+     "  kvtool gate gate.json -o out/summary.json\n"
+     "  kvtool gate --snapshot slot0.bin --trace slot0.trace.safetensors\n"
+     "  kvtool gate gate.json --baseline main/summary.json --deterministic --json | jq .verdict\n"
+     "  kvtool gate --engine-logs exp/h2o_final/out_20260221\n",
+     MakeGate},
     {"weights", "Compressor", "inspect, convert, verify and compare KV-compressor weights",
      "  kvtool weights inspect checkpoint.pth --stats\n"
      "  kvtool weights convert checkpoint.pth -o compressor.bin --dtype bf16\n"

@@ -32,7 +32,9 @@ std::string Nearest(std::string_view word, std::span<const std::string> words) {
   std::string best;
   size_t best_distance = word.size() / 3 + 2;
   for (const std::string& candidate : words) {
-    const size_t distance = EditDistance(word, candidate);
+    // A word cut short is nearer than one with letters changed.
+    const bool begins = word.size() >= 4 && candidate.substr(0, word.size()) == word;
+    const size_t distance = begins ? 1 : EditDistance(word, candidate);
     if (distance < best_distance) {
       best = candidate;
       best_distance = distance;

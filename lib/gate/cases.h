@@ -35,6 +35,7 @@ struct CaseSpec {
   // Beyond what the gate's scripts set for the mode.
   Params params;
   std::vector<Rule> rules;
+  bool own_rules = false;  // given, not the suite's
 };
 
 // The engine's own run of prompts: nothing that a replay could stand in for.
@@ -43,7 +44,7 @@ inline bool NeedsEngine(const CaseSpec& spec) { return spec.suite == Suite::kLlm
 // "runtime_baseline" ... "llm_demo_store", in the suite's order.
 const std::vector<std::string>& SuiteCaseNames();
 // A case of the suite with its mode, params and thresholds; nothing for other names.
-std::optional<CaseSpec> SuiteCase(std::string_view name);
+std::optional<CaseSpec> FindSuiteCase(std::string_view name);
 // The thresholds of the suite's runtime case of this mode.
 std::vector<Rule> SuiteRules(std::string_view mode);
 

@@ -105,8 +105,9 @@ const MetricInfo& Metric(const Node& node) {
   const std::string name = Word(node);
   const MetricInfo* info = FindMetric(name);
   if (info != nullptr) return *info;
-  throw node.Wrong(
-      fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, MetricNames())));
+  throw node
+      .Wrong(fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, MetricNames())))
+      .Hint("'kvtool schema gate-config' lists the metrics");
 }
 
 Rule RuleOf(const Node& node) {
@@ -231,7 +232,7 @@ CaseSpec CaseOf(const Node& node, const Json& defaults, const std::filesystem::p
   if (!node.Has("name")) throw node.Wrong("a case needs 'name'");
   const std::string name = Word(node.At("name"));
   if (name.empty() || name.size() > 200) throw node.At("name").Wrong("expected 1 to 200 bytes");
-  const std::optional<CaseSpec> known = SuiteCase(name);
+  const std::optional<CaseSpec> known = FindSuiteCase(name);
   CaseSpec spec = known.value_or(CaseSpec{});
   spec.name = name;
 
@@ -260,6 +261,7 @@ CaseSpec CaseOf(const Node& node, const Json& defaults, const std::filesystem::p
   }
   if (spec.mode.empty()) throw node.Wrong("a case needs 'mode': probe, full or store");
 
+  spec.own_rules = node.Has("rules") || (base.Has("rules") && !NeedsEngine(spec));
   if (node.Has("rules")) {
     spec.rules = RulesOf(node.At("rules"));
   } else if (base.Has("rules") && !NeedsEngine(spec)) {
@@ -354,7 +356,7 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder) {
 Config SuiteConfig(const std::string& snapshot, const std::string& trace) {
   Config config;
   for (const std::string& name : SuiteCaseNames()) {
-    CaseSpec spec = SuiteCase(name).value();
+    CaseSpec spec = FindSuiteCase(name).value();
     spec.snapshot = snapshot;
     spec.trace = trace;
     RequireContent(spec);

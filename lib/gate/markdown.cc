@@ -108,7 +108,7 @@ void Rules(const GateResult& result, std::string& text) {
       "## Rules\n\n| case | rule | value | margin | status |\n| --- | --- | ---: | ---: | --- |\n";
   for (const CaseResult& item : result.cases) {
     for (const RuleOutcome& rule : item.rules) {
-      const bool is_flag = FindMetric(rule.rule.metric)->is_flag;
+      const bool is_flag = IsFlag(rule.rule.metric);
       std::string status(Name(rule.status));
       if (rule.status == Status::kNotRun) status += ": " + rule.reason;
       text += fmt::format("| {} | {} {} {}{} | {} | {} | {} |\n", Cell(item.spec.name),

@@ -55,14 +55,14 @@ constexpr MetricInfo kMetrics[] = {
     {"decode_pass", kOriginal, kEngine, kHigher, true, "the original's own verdict on speed"},
 
     {"whole_model_ratio", kTrue, kReplay, kHigher, false,
-     "bytes of all layers without eviction over bytes kept, at the end; worst row"},
+     "K and V of the whole sequence over the bytes resident at the end; worst row"},
     {"measured_ratio", kTrue, kReplay, kHigher, false,
      "raw over compressed of the very bytes that were compressed and decoded; worst row"},
-    {"covered_fraction", kTrue, kReplay, kHigher, false,
-     "share of the cache's bytes that the runtime compressed at all; worst row"},
     {"lossy_worst", kTrue, kReplay, kHigher, false, "smallest h2o_lossy_ratio of any row"},
     {"lossy_mean", kTrue, kReplay, kHigher, false, "mean h2o_lossy_ratio over rows"},
     {"evictions", kTrue, kReplay, kNeither, false, "plans that removed something; all rows"},
+    {"runtime_failures", kTrue, kReplay, kLower, false,
+     "ranges that failed to encode, decode or verify, exported by the engine or not"},
     {"content.compared_ranges", kTrue, kReplay, kHigher, false,
      "ranges decoded and compared with their source by hash; all rows"},
     {"content.mismatches", kTrue, kReplay, kLower, false, "of these: not the same bytes"},
@@ -90,6 +90,11 @@ const MetricInfo* FindMetric(std::string_view name) {
   return found == std::end(kMetrics) ? nullptr : found;
 }
 
+bool IsFlag(std::string_view name) {
+  const MetricInfo* info = FindMetric(name);
+  return info != nullptr && info->is_flag;
+}
+
 std::vector<std::string> MetricNames() {
   std::vector<std::string> names;
   for (const MetricInfo& info : kMetrics) names.emplace_back(info.name);
@@ -107,17 +112,15 @@ std::string Text(const Where& where) {
             ? fmt::format("token {}", *where.token_begin)
             : fmt::format("tokens {}:{}", *where.token_begin, *where.token_end));
   }
+  if (!where.log.empty()) add(where.log);
   return text;
 }
 
-void Measurements::Set(std::string_view name, double value, Where where) {
+void Measurements::Set(std::string_view name, double value, Where where, std::string note) {
   KV_ASSERT(FindMetric(name) != nullptr);
-  if (!std::isfinite(value)) {
-    by_name_.insert_or_assign(std::string(name),
-                              Measurement{{}, "not a finite number", std::move(where)});
-    return;
-  }
-  by_name_.insert_or_assign(std::string(name), Measurement{value, {}, std::move(where)});
+  if (!std::isfinite(value)) return Missing(name, "not a finite number");
+  by_name_.insert_or_assign(std::string(name),
+                            Measurement{value, std::move(note), std::move(where)});
 }
 
 void Measurements::Missing(std::string_view name, std::string reason) {

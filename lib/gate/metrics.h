@@ -39,6 +39,8 @@ struct MetricInfo {
 // Every figure that a rule can name, in the order of reports.
 std::span<const MetricInfo> Metrics();
 const MetricInfo* FindMetric(std::string_view name);
+// Whether the metric is true or false; no for names that are not in the table.
+bool IsFlag(std::string_view name);
 std::vector<std::string> MetricNames();
 
 // The part of the cache that decided a figure. Tokens are positions; end exclusive.
@@ -47,8 +49,9 @@ struct Where {
   std::string kind = {};  // "K", "V" or empty
   std::optional<uint32_t> head = {};
   std::optional<uint64_t> token_begin = {}, token_end = {};
+  std::string log = {};  // of engine logs: the file and row
 
-  bool known() const { return layer || head || token_begin || !kind.empty(); }
+  bool known() const { return layer || head || token_begin || !kind.empty() || !log.empty(); }
   bool operator==(const Where&) const = default;
 };
 // "layer 3 K, head 2, tokens 16 to 47"; empty when nothing is known.
@@ -57,14 +60,14 @@ std::string Text(const Where& where);
 // One figure: a value, or the reason why there is none.
 struct Measurement {
   std::optional<double> value;
-  std::string reason;
+  std::string reason;  // of a value: what a reader of a failure must know
   Where where = {};
 };
 
 class Measurements {
  public:
   // The name must be in the table. A value that is not finite becomes a reason.
-  void Set(std::string_view name, double value, Where where = {});
+  void Set(std::string_view name, double value, Where where = {}, std::string note = {});
   void Missing(std::string_view name, std::string reason);
   // Null: never spoken of.
   const Measurement* Find(std::string_view name) const;

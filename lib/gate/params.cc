@@ -35,6 +35,7 @@ constexpr ParamInfo kParams[] = {
     {"h2o_lossless_store_disable_front", ""},
     {"h2o_lossless_store_bootstrap_tokens", ""},
     {"h2o_lossless_store_grouped_step_tokens", ""},
+    {"h2o_lossless_codec_runtime", "*"},
     {"h2o_lossless_predictors_k", "*"},
     {"h2o_lossless_predictors_v", "*"},
     {"h2o_lossless_async_threads", ""},

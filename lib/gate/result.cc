@@ -9,6 +9,9 @@ namespace {
 
 void JudgeCase(const GateResult& gate, const std::vector<DeltaRule>& delta_rules,
                CaseResult& result) {
+  // Engine logs may fail a case by what is no rule: a return code, a missing report.
+  const std::string stated = result.reason;
+  const bool failed_before = result.status == Status::kFail;
   if (result.origin == Origin::kNone) {
     for (const Rule& rule : result.spec.rules) {
       RuleOutcome outcome;
@@ -18,8 +21,10 @@ void JudgeCase(const GateResult& gate, const std::vector<DeltaRule>& delta_rules
       result.rules.push_back(std::move(outcome));
     }
   } else {
-    for (const Rule& rule : result.spec.rules) {
-      result.rules.push_back(Evaluate(rule, result.measured, &gate.noise));
+    if (result.rules.empty()) {
+      for (const Rule& rule : result.spec.rules) {
+        result.rules.push_back(Evaluate(rule, result.measured, &result.noise));
+      }
     }
     if (gate.baseline) {
       auto deltas =
@@ -31,13 +36,14 @@ void JudgeCase(const GateResult& gate, const std::vector<DeltaRule>& delta_rules
     return std::any_of(result.rules.begin(), result.rules.end(),
                        [&](const RuleOutcome& r) { return r.status == status; });
   };
-  result.status = any(Status::kFail)   ? Status::kFail
-                  : any(Status::kPass) ? Status::kPass
-                                       : Status::kNotRun;
+  result.status = failed_before || any(Status::kFail) ? Status::kFail
+                  : any(Status::kPass)                ? Status::kPass
+                                                      : Status::kNotRun;
   if (const RuleOutcome* failure = result.first_failure()) {
     result.reason = Text(*failure);
     if (failure->where.known()) result.reason += " at " + Text(failure->where);
     if (!failure->reason.empty()) result.reason += ": " + failure->reason;
+    if (result.logs && !stated.empty()) result.reason = stated;
   } else if (result.status == Status::kNotRun && result.reason.empty()) {
     result.reason = result.rules.empty() ? "the case has no rules" : result.rules.front().reason;
   }
@@ -62,6 +68,15 @@ uint64_t GateResult::count(Status status) const {
   return static_cast<uint64_t>(
       std::count_if(cases.begin(), cases.end(),
                     [&](const CaseResult& result) { return result.status == status; }));
+}
+
+const Noise* GateResult::worst_noise() const {
+  const Noise* worst = nullptr;
+  for (const CaseResult& item : cases) {
+    const std::optional<double> relative = item.noise.relative();
+    if (relative && (worst == nullptr || *relative > *worst->relative())) worst = &item.noise;
+  }
+  return worst;
 }
 
 CaseResult NotRun(CaseSpec spec, std::string reason) {

@@ -40,6 +40,11 @@ struct RowFigures {
 enum class Origin { kNone, kReplay, kEngineLogs };
 std::string_view Name(Origin origin);
 
+// A case that the engine ran: the row that the original writes of it, and what its logs really say.
+struct LogFigures {
+  Json row, true_figures;
+};
+
 struct CaseResult {
   CaseSpec spec;
   Origin origin = Origin::kNone;
@@ -47,23 +52,26 @@ struct CaseResult {
   std::string reason;  // why it failed or was not run
   std::vector<RuleOutcome> rules;
   Measurements measured;
+  Noise noise;  // of speeds over this case's snapshot
   std::vector<RowFigures> rows;
   std::vector<LayerFigures> layers;
   std::vector<ResidentSample> resident_over_time;
   std::vector<std::string> warnings;
-  std::optional<Json> original_row;  // of engine logs: the row that the original writes
+  std::optional<LogFigures> logs;  // of engine logs
 
   const RuleOutcome* first_failure() const;
 };
 
 struct GateResult {
   std::vector<CaseResult> cases;
-  Noise noise;
   std::optional<Baseline> baseline;
   std::vector<std::string> missing_cases;  // of the baseline, not in this run
   std::string reason;                      // of a failed verdict that no rule explains
+  std::optional<Json> engine_logs;         // what they say of the whole suite
 
   uint64_t count(Status status) const;
+  // Of the case where equal baselines differ most; null without any.
+  const Noise* worst_noise() const;
   bool passed() const { return reason.empty() && count(Status::kFail) == 0; }
 };
 
@@ -71,8 +79,8 @@ struct GateResult {
 CaseResult NotRun(CaseSpec spec, std::string reason);
 
 // Evaluates the rules of every case, those against the baseline included, and sets each status:
-// failed by any rule, passed by one at least, else not run. A gate where no case passed decided
-// nothing and fails.
+// failed by any rule, passed by one at least, else not run. Rules that a case has outcomes of are
+// not evaluated again. A gate where no case was decided fails.
 void Judge(const std::vector<DeltaRule>& delta_rules, GateResult& result);
 
 }  // namespace kv::gate

@@ -51,14 +51,29 @@ double Margin(double value, Op op, double limit) {
   return 0;
 }
 
-// A difference in speed that repeated equal runs show as well is no difference.
-std::string WithinNoise(const Rule& rule, double value, const Noise* noise) {
+// A difference in speed that equal runs show as well is no difference.
+std::string NoVerdictOnSpeed(const Rule& rule, double value, const Noise* noise) {
   if (rule.metric != "attention_drop_ratio") return {};
   const std::optional<double> relative = noise == nullptr ? std::nullopt : noise->relative();
   if (!relative) return "the noise of repeated baselines was not measured";
+  if (noise->seconds < kLeastSeconds) {
+    return fmt::format("a replay shorter than {:.0f} ms is not timed", 1e3 * kLeastSeconds);
+  }
   if (std::abs(value) > *relative) return {};
   return fmt::format("a difference of {:.2f}% is within the noise of {} equal baselines, {:.2f}%",
                      100 * value, noise->baseline_tps.size(), 100 * *relative);
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double Spread(const std::vector<double>& values) {
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  return (*high - *low) / Median(values);
 }
 
 }  // namespace
@@ -98,18 +113,13 @@ std::string_view Name(Status status) {
   return status == Status::kPass ? "pass" : status == Status::kFail ? "fail" : "not_run";
 }
 
-double Noise::median() const {
-  if (baseline_tps.empty()) return 0;
-  std::vector<double> sorted = baseline_tps;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-}
+double Noise::baseline() const { return Median(baseline_tps); }
+double Noise::candidate() const { return Median(candidate_tps); }
 
 std::optional<double> Noise::relative() const {
-  if (baseline_tps.size() < 2 || !(median() > 0)) return std::nullopt;
-  const auto [low, high] = std::minmax_element(baseline_tps.begin(), baseline_tps.end());
-  return (*high - *low) / median();
+  if (baseline_tps.size() < 2 || !(baseline() > 0)) return std::nullopt;
+  if (candidate_tps.size() < 2 || !(candidate() > 0)) return Spread(baseline_tps);
+  return std::max(Spread(baseline_tps), Spread(candidate_tps));
 }
 
 RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise* noise) {
@@ -125,14 +135,16 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
   const double value = *measurement->value;
   outcome.value = value;
   outcome.where = measurement->where;
-  if (!FindMetric(rule.metric)->is_flag) outcome.margin = Margin(value, rule.op, rule.limit);
-  outcome.reason = WithinNoise(rule, value, noise);
+  if (!IsFlag(rule.metric)) outcome.margin = Margin(value, rule.op, rule.limit);
+  outcome.reason = NoVerdictOnSpeed(rule, value, noise);
   if (!outcome.reason.empty()) return outcome;
   outcome.status = Holds(value, rule.op, rule.limit) ? Status::kPass : Status::kFail;
+  if (outcome.status == Status::kFail) outcome.reason = measurement->reason;
   return outcome;
 }
 
 std::string NumberText(double value, bool is_flag) {
+  if (std::isnan(value)) return "no limit";
   if (is_flag) return value != 0 ? "true" : "false";
   if (value == std::floor(value) && std::abs(value) < 1e15) return fmt::format("{:.0f}", value);
   return fmt::format("{:.4g}", value);
@@ -140,7 +152,8 @@ std::string NumberText(double value, bool is_flag) {
 
 std::string Text(const RuleOutcome& outcome) {
   const Rule& rule = outcome.rule;
-  const bool is_flag = FindMetric(rule.metric) != nullptr && FindMetric(rule.metric)->is_flag;
+  const bool is_flag = IsFlag(rule.metric);
+  if (std::isnan(rule.limit)) return rule.metric;  // a rule in words: its reason says it all
   const std::string limit = NumberText(rule.limit, is_flag);
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.metric, Name(rule.op), limit);

@@ -20,7 +20,7 @@ bool Holds(double value, Op op, double limit);
 struct Rule {
   std::string metric;
   Op op = Op::kAtLeast;
-  double limit = 0;
+  double limit = 0;       // NaN: the engine's rule has none
   bool required = false;  // a figure that is not known fails the rule
 };
 
@@ -36,17 +36,26 @@ struct RuleOutcome {
   std::optional<double> margin;
   std::string reason;  // why not run, or what a reader must know of a verdict
   Where where;
-  std::string reproduce;           // a command line, of failed rules
-  std::optional<double> baseline;  // of a delta rule: the older value
+  std::string reproduce;                // a command line, of failed rules
+  std::optional<double> baseline = {};  // of a delta rule: the older value
+  // Of engine logs: the original's value and verdict, where they may differ.
+  std::optional<double> engine_value = {};
+  std::optional<bool> engine_pass = {};
 };
 
-// Whether the speeds of two replays differ at all: known only against the spread of repeated ones.
+// Speeds of equal replays in turn, without and with the case's parameters: whether two speeds
+// differ is known only against the spread of equal ones.
 struct Noise {
-  std::vector<double> baseline_tps;  // of equal runs
-  // (max - min) / median of the runs; nothing from fewer than two.
+  std::vector<double> baseline_tps, candidate_tps;
+  double seconds = 0;  // of the shortest replay
+
+  // The wider of both spreads, (max - min) / median; nothing from fewer than two runs.
   std::optional<double> relative() const;
-  double median() const;
+  double baseline() const;  // medians
+  double candidate() const;
 };
+// Shorter replays are not timed: a scheduler's tick would decide.
+inline constexpr double kLeastSeconds = 0.1;
 
 RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise* noise = nullptr);
 

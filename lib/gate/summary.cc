@@ -3,6 +3,7 @@
 #include "lib/gate/summary.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kv::gate {
 namespace {
@@ -16,6 +17,7 @@ Json NullableWhole(const std::optional<T>& value) {
 
 // Counts and bytes stay whole numbers.
 Json Figure(double value, bool is_flag) {
+  if (std::isnan(value)) return nullptr;
   if (is_flag) return value != 0;
   constexpr double kExact = 9007199254740992.0;
   if (value == static_cast<double>(static_cast<int64_t>(std::clamp(value, -kExact, kExact)))) {
@@ -30,15 +32,17 @@ Json ValueOf(const Measurements& measured, std::string_view name) {
 }
 
 Json WhereJson(const Where& where) {
-  return {{"layer", NullableWhole(where.layer)},
-          {"kind", where.kind.empty() ? Json(nullptr) : Json(where.kind)},
-          {"head", NullableWhole(where.head)},
-          {"token_begin", NullableWhole(where.token_begin)},
-          {"token_end", NullableWhole(where.token_end)}};
+  Json json = {{"layer", NullableWhole(where.layer)},
+               {"kind", where.kind.empty() ? Json(nullptr) : Json(where.kind)},
+               {"head", NullableWhole(where.head)},
+               {"token_begin", NullableWhole(where.token_begin)},
+               {"token_end", NullableWhole(where.token_end)}};
+  if (!where.log.empty()) json["log"] = where.log;
+  return json;
 }
 
 Json RuleJson(const RuleOutcome& outcome) {
-  const bool is_flag = FindMetric(outcome.rule.metric)->is_flag;
+  const bool is_flag = IsFlag(outcome.rule.metric);
   Json json = {{"metric", outcome.rule.metric},
                {"op", Name(outcome.rule.op)},
                {"limit", Figure(outcome.rule.limit, is_flag)},
@@ -50,6 +54,8 @@ Json RuleJson(const RuleOutcome& outcome) {
                {"where", WhereJson(outcome.where)},
                {"reproduce", outcome.reproduce.empty() ? Json(nullptr) : Json(outcome.reproduce)}};
   if (outcome.baseline) json["baseline"] = Figure(*outcome.baseline, is_flag);
+  if (outcome.engine_value) json["engine_value"] = Figure(*outcome.engine_value, is_flag);
+  if (outcome.engine_pass) json["engine_pass"] = *outcome.engine_pass;
   return json;
 }
 
@@ -84,6 +90,16 @@ Json ParamsJson(const Params& params) {
   return json;
 }
 
+Json NoiseJson(const Noise& noise) {
+  const bool measured = !noise.baseline_tps.empty();
+  return {{"runs", noise.baseline_tps.size()},
+          {"attention_tps", noise.baseline_tps},
+          {"median_tps", measured ? Json(noise.baseline()) : Json(nullptr)},
+          {"candidate_attention_tps", noise.candidate_tps},
+          {"candidate_median_tps", measured ? Json(noise.candidate()) : Json(nullptr)},
+          {"relative", Nullable(noise.relative())}};
+}
+
 Json RowJson(const RowFigures& row) {
   return {{"prompt_tokens", row.prompt_tokens},
           {"decode_tokens", row.decode_tokens},
@@ -107,8 +123,9 @@ Json CaseJson(const CaseResult& result) {
                {"params", ParamsJson(spec.params)}};
   json["rules"] = Json::array();
   for (const RuleOutcome& rule : result.rules) json["rules"].push_back(RuleJson(rule));
-  json["engine"] = Figures(result.measured, Voice::kOriginal);
-  json["true_figures"] = Figures(result.measured, Voice::kTrue);
+  json["engine"] = result.logs ? result.logs->row : Figures(result.measured, Voice::kOriginal);
+  json["true_figures"] =
+      result.logs ? result.logs->true_figures : Figures(result.measured, Voice::kTrue);
   json["not_measured"] = Reasons(result.measured);
   json["rows"] = Json::array();
   for (const RowFigures& row : result.rows) json["rows"].push_back(RowJson(row));
@@ -123,6 +140,7 @@ Json CaseJson(const CaseResult& result) {
   for (const ResidentSample& sample : result.resident_over_time) {
     json["resident_over_time"].push_back({{"token", sample.token}, {"bytes", sample.bytes}});
   }
+  json["baseline_noise"] = NoiseJson(result.noise);
   json["warnings"] = result.warnings;
   return json;
 }
@@ -183,13 +201,6 @@ void PutLlmDemo(const CaseResult& result, Json& row) {
   row["run_order"] = "";
 }
 
-Json NoiseJson(const Noise& noise) {
-  return {{"runs", noise.baseline_tps.size()},
-          {"attention_tps", noise.baseline_tps},
-          {"median_tps", noise.baseline_tps.empty() ? Json(nullptr) : Json(noise.median())},
-          {"relative", Nullable(noise.relative())}};
-}
-
 Json BaselineJson(const GateResult& result) {
   if (!result.baseline) return nullptr;
   const Baseline& baseline = *result.baseline;
@@ -203,7 +214,7 @@ Json BaselineJson(const GateResult& result) {
 }  // namespace
 
 Json OriginalRow(const CaseResult& result, const OutputNames& outputs) {
-  if (result.original_row) return *result.original_row;
+  if (result.logs) return result.logs->row;
   const bool ran = result.origin != Origin::kNone;
   Json row = {{"suite", Name(result.spec.suite)},
               {"case", result.spec.name},
@@ -249,8 +260,10 @@ Json SummaryJson(const GateResult& result, const std::string& generated_at,
   for (const CaseResult& item : result.cases) json["rows"].push_back(OriginalRow(item, outputs));
   json["cases"] = Json::array();
   for (const CaseResult& item : result.cases) json["cases"].push_back(CaseJson(item));
-  json["baseline_noise"] = NoiseJson(result.noise);
+  const Noise* noise = result.worst_noise();
+  json["baseline_noise"] = NoiseJson(noise == nullptr ? Noise{} : *noise);
   json["baseline"] = BaselineJson(result);
+  if (result.engine_logs) json["engine_logs"] = *result.engine_logs;
   return json;
 }
 

@@ -16,7 +16,7 @@ Status StatusOf(const Rule& rule, const Measurements& measured, const Noise* noi
 
 CaseResult Case(const std::string& name, std::vector<Rule> rules, Measurements measured) {
   CaseResult result;
-  result.spec = SuiteCase(name).value_or(CaseSpec{});
+  result.spec = FindSuiteCase(name).value_or(CaseSpec{});
   result.spec.name = name;
   if (result.spec.mode.empty()) result.spec.mode = "full";
   result.spec.rules = std::move(rules);
@@ -69,11 +69,15 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
   const Rule rule{"attention_drop_ratio", Op::kAtMost, 0.05};
   Measurements measured;
   measured.Set("attention_drop_ratio", 0.08);
-  const Noise quiet{{100, 101, 102}}, loud{{90, 100, 110}}, single{{100}};
+  const Noise quiet{{100, 101, 102}, {92, 92, 93}, 1}, loud{{90, 100, 110}, {92, 92, 92}, 1},
+      restless{{100, 100, 100}, {85, 92, 99}, 1}, single{{100}, {92}, 1},
+      brief{{100, 101, 102}, {92, 92, 93}, 0.01};
   CHECK(quiet.relative() == Approx(2.0 / 101));
   CHECK_FALSE(single.relative());
   CHECK(StatusOf(rule, measured, &quiet) == Status::kFail);
   CHECK(StatusOf(rule, measured, &loud) == Status::kNotRun);
+  CHECK(StatusOf(rule, measured, &restless) == Status::kNotRun);
+  CHECK(StatusOf(rule, measured, &brief) == Status::kNotRun);
   CHECK(StatusOf(rule, measured, &single) == Status::kNotRun);
   CHECK(StatusOf(rule, measured) == Status::kNotRun);
   measured.Set("attention_drop_ratio", -0.3);
@@ -87,7 +91,7 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
 
   GateResult result;
   result.cases = {Case("runtime_full", {rule}, good),
-                  NotRun(SuiteCase("llm_demo_full").value(), "no engine logs")};
+                  NotRun(FindSuiteCase("llm_demo_full").value(), "no engine logs")};
   Judge({}, result);
   CHECK(result.passed());
   CHECK(result.cases[0].status == Status::kPass);
@@ -100,7 +104,7 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   CHECK(row["failure_reason"] == "not run: no engine logs");
 
   GateResult nothing;
-  nothing.cases = {NotRun(SuiteCase("llm_demo_full").value(), "no engine logs"),
+  nothing.cases = {NotRun(FindSuiteCase("llm_demo_full").value(), "no engine logs"),
                    Case("runtime_full", {{"decode_drop_ratio", Op::kAtMost, 1}}, good)};
   Judge({}, nothing);
   CHECK_FALSE(nothing.passed());
@@ -113,7 +117,7 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   CHECK(failed.cases[0].reason == "lossy_best 3.5 < 4");
 
   GateResult required;
-  CaseResult demo = NotRun(SuiteCase("llm_demo_full").value(), "no engine logs");
+  CaseResult demo = NotRun(FindSuiteCase("llm_demo_full").value(), "no engine logs");
   demo.spec.rules.front().required = true;
   required.cases = {demo, Case("runtime_full", {rule}, good)};
   Judge({}, required);
@@ -178,12 +182,12 @@ TEST_CASE("The summary has the original's keys with nulls for what nobody measur
   measured.Set("content.mismatches", 0);
   measured.Missing("decode_gate_tps", "tokens/s need an engine");
   GateResult gate;
-  gate.noise.baseline_tps = {10, 11};
   gate.cases = {Case("runtime_full",
                      {{"lossy_best", Op::kAtLeast, 3},
                       {"decode_gate_tps", Op::kAbove, 1},
                       {"content.mismatches", Op::kAtMost, 0}},
                      measured)};
+  gate.cases[0].noise.baseline_tps = {10, 11};
   Judge({}, gate);
   gate.cases[0].rules[0].reproduce = "kvtool gate g.json --case runtime_full";
   const Json json = SummaryJson(gate, "", {"s.json", "s.md", "c.jsonl"});

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/gate_inputs.h"
+#include "apps/kvtool/gate_report.h"
+#include "apps/kvtool/progress.h"
+#include "lib/gate/config.h"
+#include "lib/gate/engine_cases.h"
+#include "lib/gate/markdown.h"
+#include "lib/gate/replay_case.h"
+#include "lib/gate/reproduce.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kMostConfigBytes = uint64_t{16} << 20;
+
+std::string ReadText(const std::string& path) {
+  const auto file = FileSource::Open(path);
+  if (file->size() > kMostConfigBytes) {
+    throw Error(Finding::kLimit, fmt::format("{} bytes; a configuration or summary has at most {}",
+                                             file->size(), kMostConfigBytes))
+        .File(path);
+  }
+  const ByteSpan bytes = file->bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The options of the original analyzer, under its names.
+struct EngineLogFlags {
+  gate::EngineLogsInput input;
+  std::string path, return_codes, offline, online, bench_log;
+
+  void Declare(CLI::App& app) {
+    const char* group = "Engine logs (the original analyzer's options)";
+    app.add_option("--engine-logs", path,
+                   "Judge what the real engine wrote: a suite's output or a "
+                   "folder of bench logs")
+        ->group(group);
+    app.add_option("--return-codes", return_codes, "Of its cases: runtime_full=1,... (0)")
+        ->group(group);
+    app.add_option("--offline-lossless-json", offline, "Offline upper bound")->group(group);
+    app.add_option("--offline-lossless-online-json", online, "Offline online-sim")->group(group);
+    app.add_option("--bench-stdout-log", bench_log, "Console of the bench")->group(group);
+    for (const std::string_view name : gate::AnalyzerOptionNames()) {
+      std::string flag = "--" + std::string(name);
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      const std::string key(name);
+      if (name.substr(0, 8) == "require_" || name.substr(0, 7) == "strict_") {
+        app.add_flag_callback(
+               flag, [this, key] { input.options.emplace_back(key, ""); }, "On; off by default")
+            ->group(group);
+      } else {
+        app.add_option_function<std::string>(
+               flag,
+               [this, key](const std::string& value) { input.options.emplace_back(key, value); },
+               "As in the original")
+            ->group(group);
+      }
+    }
+  }
+
+  bool given() const { return !path.empty(); }
+
+  gate::EngineLogsInput Resolve() const {
+    gate::EngineLogsInput resolved = input;
+    resolved.path = path;
+    resolved.offline_lossless_json = offline;
+    resolved.offline_lossless_online_json = online;
+    resolved.bench_stdout_log = bench_log;
+    for (size_t begin = 0; begin < return_codes.size();) {
+      const size_t end = std::min(return_codes.find(',', begin), return_codes.size());
+      const std::string item = return_codes.substr(begin, end - begin);
+      const size_t equals = item.find('=');
+      int64_t code = 0;
+      const char* last = item.data() + item.size();
+      if (equals == 0 || equals == item.npos ||
+          std::from_chars(item.data() + equals + 1, last, code).ptr != last ||
+          equals + 1 == item.size()) {
+        throw Error(Finding::kUsage,
+                    fmt::format("--return-codes '{}': expected CASE=N,CASE=N", return_codes));
+      }
+      resolved.return_codes[item.substr(0, equals)] = code;
+      begin = end + 1;
+    }
+    return resolved;
+  }
+
+  void RequireLogs() const {
+    if (given() || (input.options.empty() && return_codes.empty() && offline.empty() &&
+                    online.empty() && bench_log.empty())) {
+      return;
+    }
+    throw Error(Finding::kUsage, "options of the original analyzer go with --engine-logs");
+  }
+};
+
+class Gate : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("CONFIG", config_, "Cases and thresholds (JSON, // comments allowed)");
+    app.add_option("--snapshot", snapshot_path_, "Of cases that name none; alone: the six cases");
+    app.add_option("--trace", trace_, "Of cases that name none: file, folder, or DIR/STEM");
+    app.add_option("--prompt-tokens", prompts_, "Where prefill ends: one row each, e.g. 512,1024");
+    app.add_option("--case", only_, "Run this case only; may be repeated")->take_all();
+    app.add_option("-o,--output", outputs_.summary_json,
+                   "Write summary.json, with summary.md and cases.jsonl beside it");
+    app.add_option("--md-out", outputs_.summary_md, "Write summary.md here");
+    app.add_option("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
+    app.add_option("--baseline", baseline_, "An older summary.json to compare with");
+    app.add_flag("--json", json_, "summary.json on standard output instead of the table");
+    app.add_flag("-f,--force", force_, "Overwrite outputs");
+    logs_.Declare(app);
+    reading_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    logs_.RequireLogs();
+    gate::Config config = ResolveConfig();
+    PlaceOutputs();
+    gate::GateResult result;
+    if (!baseline_.empty()) result.baseline = ReadBaseline();
+    GateInputs inputs(context.console, reading_);
+    RunCases(context, config, inputs, result);
+    gate::Judge(config.baseline_rules, result);
+    if (!only_.empty()) result.missing_cases.clear();  // left out on purpose
+    gate::AddReproduction(CommandWords(context), result);
+    for (const std::string& name : result.missing_cases) {
+      context.console.Warn(baseline_, fmt::format("case '{}' is not in this run", name));
+    }
+    WriteOutputs(context, inputs, result);
+    if (!json_) PrintGate(context.console, result);
+    return result.passed() ? kDone : kVerdict;
+  }
+
+ private:
+  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
+
+  gate::Config ResolveConfig() const {
+    gate::Config config;
+    if (!config_.empty()) {
+      try {
+        config = gate::ParseConfig(
+            ReadText(config_), std::filesystem::path(config_ == "-" ? "" : config_).parent_path());
+      } catch (Error& error) {
+        throw error.File(config_);
+      }
+    } else if (!snapshot_path_.empty()) {
+      config = gate::SuiteConfig(snapshot_path_, trace_);
+    } else if (logs_.given()) {
+      config.baseline_rules = gate::DefaultDeltaRules();
+      return config;
+    } else {
+      throw Error(Finding::kUsage, "expected CONFIG, or --snapshot and --trace, or --engine-logs");
+    }
+    gate::KeepCases(only_, config);
+    std::vector<uint64_t> prompts;
+    if (!prompts_.empty()) {
+      for (const double value : ParseSweep(prompts_, "--prompt-tokens")) {
+        if (!(value >= 1 && value == std::floor(value))) {
+          throw Error(Finding::kUsage, "--prompt-tokens: expected whole numbers, at least 1");
+        }
+        prompts.push_back(static_cast<uint64_t>(value));
+      }
+    }
+    for (gate::CaseSpec& spec : config.cases) {
+      if (spec.snapshot.empty()) spec.snapshot = snapshot_path_;
+      if (spec.trace.empty()) spec.trace = trace_;
+      if (!prompts.empty()) spec.prompt_tokens = prompts;
+    }
+    return config;
+  }
+
+  gate::Baseline ReadBaseline() const {
+    try {
+      return gate::ParseBaseline(ReadText(baseline_), baseline_);
+    } catch (Error& error) {
+      throw error.File(baseline_);
+    }
+  }
+
+  // The three files that the original writes, side by side.
+  void PlaceOutputs() {
+    if (outputs_.summary_json.empty()) return;
+    const std::filesystem::path folder = std::filesystem::path(outputs_.summary_json).parent_path();
+    if (outputs_.summary_md.empty()) outputs_.summary_md = (folder / "summary.md").string();
+    if (outputs_.cases_jsonl.empty()) outputs_.cases_jsonl = (folder / "cases.jsonl").string();
+  }
+
+  // Without a config and a snapshot the cases are those of the logs.
+  std::vector<gate::CaseResult> ReadLogs(gate::Config& config, gate::GateResult& result) const {
+    if (!logs_.given()) return {};
+    const gate::EngineVerdict verdict = gate::AnalyzeEngineLogs(logs_.Resolve());
+    result.engine_logs = gate::LogsJson(verdict);
+    std::vector<gate::CaseResult> of_logs = gate::CasesOfLogs(verdict);
+    if (!config.cases.empty()) return of_logs;
+    for (const gate::CaseResult& item : of_logs) config.cases.push_back(item.spec);
+    for (const std::string& name : verdict.absent_cases) {
+      if (auto spec = gate::FindSuiteCase(name)) config.cases.push_back(std::move(*spec));
+    }
+    gate::KeepCases(only_, config);
+    return of_logs;
+  }
+
+  // Logs know what a replay cannot: the engine's own cases, and those without a snapshot.
+  std::optional<gate::CaseResult> FromLogs(const gate::CaseSpec& spec,
+                                           std::vector<gate::CaseResult>& of_logs) const {
+    if (!logs_.given() || (!gate::NeedsEngine(spec) && !spec.snapshot.empty())) {
+      return std::nullopt;
+    }
+    std::optional<gate::CaseResult> taken = gate::TakeCase(spec, of_logs);
+    if (taken) return taken;
+    return gate::NotRun(spec, "the engine logs have no such case");
+  }
+
+  void RunCases(Context& context, gate::Config& config, GateInputs& inputs,
+                gate::GateResult& result) const {
+    std::vector<gate::CaseResult> of_logs = ReadLogs(config, result);
+    ThreadPool pool(context.global.thread_count());
+    ProgressLine progress(context.console, context.global.progress_when(), "gate");
+    for (const gate::CaseSpec& spec : config.cases) {
+      if (std::optional<gate::CaseResult> taken = FromLogs(spec, of_logs)) {
+        result.cases.push_back(std::move(*taken));
+        continue;
+      }
+      if (gate::NeedsEngine(spec)) {
+        result.cases.push_back(gate::NotRun(
+            spec, "the engine's own run of prompts, which no replay stands in for: --engine-logs"));
+        continue;
+      }
+      const GateInputs::Pair& pair = inputs.Open(spec);
+      const gate::Subject subject{pair.snapshot, pair.trace ? &*pair.trace : nullptr,
+                                  context.global.deterministic, pool};
+      result.cases.push_back(gate::ReplayCase(spec, subject, &progress));
+    }
+    for (const gate::CaseResult& item : result.cases) {
+      if (item.logs) continue;
+      for (const std::string& warning : item.warnings) {
+        context.console.Warn(item.spec.name, warning);
+      }
+    }
+  }
+
+  std::vector<std::string> CommandWords(const Context& context) const {
+    std::vector<std::string> words = {"kvtool", "gate"};
+    const auto add = [&](const char* flag, const std::string& value) {
+      if (value.empty()) return;
+      if (*flag != '\0') words.emplace_back(flag);
+      words.push_back(value);
+    };
+    add("", config_);
+    add("--snapshot", snapshot_path_);
+    add("--trace", trace_);
+    add("--prompt-tokens", prompts_);
+    add("--from", reading_.open.from);
+    add("--gguf", reading_.gguf);
+    add("--engine-logs", logs_.path);
+    add("--return-codes", logs_.return_codes);
+    add("--offline-lossless-json", logs_.offline);
+    add("--offline-lossless-online-json", logs_.online);
+    add("--bench-stdout-log", logs_.bench_log);
+    for (const auto& [name, value] : logs_.input.options) {
+      std::string flag = "--" + name;
+      std::replace(flag.begin(), flag.end(), '_', '-');
+      words.push_back(flag);
+      if (!value.empty()) words.push_back(value);
+    }
+    add("--baseline", baseline_);
+    if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
+    if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
+    if (context.global.deterministic) words.emplace_back("--deterministic");
+    return words;
+  }
+
+  void WriteText(const std::string& path, const std::string& text) const {
+    if (path.empty()) return;
+    AtomicFile file(path, overwrite());
+    file.Write(AsBytes(text));
+    file.Commit();
+  }
+
+  void WriteOutputs(Context& context, const GateInputs& inputs,
+                    const gate::GateResult& result) const {
+    const std::string now =
+        context.global.deterministic
+            ? std::string()
+            : fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+    nlohmann::ordered_json document = ReportHeader("gate");
+    document["inputs"] = inputs.records();
+    document.update(gate::SummaryJson(result, now, outputs_));
+    document["warnings"] = context.console.warning_texts();
+    std::string cases;
+    for (const nlohmann::ordered_json& row : document["rows"]) {
+      cases += row.dump(-1, ' ', true) + "\n";
+    }
+    WriteText(outputs_.cases_jsonl, cases);
+    WriteText(outputs_.summary_md, gate::SummaryMarkdown(result, outputs_));
+    WriteText(outputs_.summary_json, document.dump(2, ' ', true) + "\n");
+    if (json_) context.console.Json(document);
+  }
+
+  std::string config_, snapshot_path_, trace_, prompts_, baseline_;
+  std::vector<std::string> only_;
+  gate::OutputNames outputs_;
+  bool json_ = false, force_ = false;
+  EngineLogFlags logs_;
+  SnapshotOptions reading_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeGate() { return std::make_unique<Gate>(); }
+
+}  // namespace kv

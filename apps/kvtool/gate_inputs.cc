@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/gate_inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/trace/trace.h"
+
+namespace kv {
+
+OpenOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
+  SnapshotOptions options = options_;
+  if (!reading.from.empty()) options.open.from = reading.from;
+  if (!reading.gguf.empty()) options.gguf = reading.gguf;
+  if (reading.kv_heads != 0) options.kv_heads = reading.kv_heads;
+  if (reading.head_dim != 0) options.head_dim = reading.head_dim;
+  return options.Resolve();
+}
+
+const GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
+  if (spec.snapshot.empty()) {
+    throw Error(Finding::kUsage, fmt::format("case '{}' has no snapshot", Escaped(spec.name)))
+        .Hint("give the case 'snapshot', or all cases --snapshot");
+  }
+  const gate::Reading& reading = spec.reading;
+  const std::string key =
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.snapshot, spec.trace, reading.from, reading.gguf,
+                  reading.kv_heads, reading.head_dim);
+  std::unique_ptr<Pair>& pair = pairs_[key];
+  if (pair != nullptr) return *pair;
+
+  const OpenOptions options = OptionsFor(reading);
+  auto opened = std::make_unique<Pair>(
+      Pair{OpenSnapshot(Source::Open(spec.snapshot), options), std::nullopt});
+  Snapshot& snapshot = opened->snapshot;
+  if (snapshot.layers.empty()) {
+    throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")
+        .File(spec.snapshot);
+  }
+  if (!spec.trace.empty()) {
+    opened->trace = OpenTrace(spec.trace, options);
+    for (const Note& note : opened->trace->notes) console_.Warn(spec.trace, note.text);
+    if (!snapshot.heads_known()) {
+      if (const auto geometry = GeometryOf(*opened->trace)) ApplyGeometry(*geometry, snapshot);
+    }
+  }
+  RequireHeads(snapshot, "a replay");
+  if (opened->trace) RequireMatch(*opened->trace, snapshot);
+  for (const Note& note : snapshot.notes) {
+    if (note.is_warning) console_.Warn(spec.snapshot, note.text);
+  }
+  const nlohmann::ordered_json record = InputRecord(snapshot.source);
+  if (std::find(records_.begin(), records_.end(), record) == records_.end()) {
+    records_.push_back(record);
+  }
+  pair = std::move(opened);
+  return *pair;
+}
+
+}  // namespace kv

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "apps/kvtool/command.h"
+#include "lib/gate/cases.h"
+#include "lib/snapshot/attention_trace.h"
+
+namespace kv {
+
+// The snapshots and traces of a gate, each pair opened once for all its cases.
+class GateInputs {
+ public:
+  GateInputs(Console& console, SnapshotOptions options)
+      : console_(console), options_(std::move(options)) {}
+
+  struct Pair {
+    Snapshot snapshot;
+    std::optional<AttentionTrace> trace;
+  };
+  // What a case is replayed on. Throws kUsage for a case without a snapshot, and what opening and
+  // RequireMatch throw.
+  const Pair& Open(const gate::CaseSpec& spec);
+  // InputRecord of every snapshot opened.
+  const nlohmann::ordered_json& records() const { return records_; }
+
+ private:
+  OpenOptions OptionsFor(const gate::Reading& reading) const;
+
+  Console& console_;
+  SnapshotOptions options_;
+  std::map<std::string, std::unique_ptr<Pair>> pairs_;
+  nlohmann::ordered_json records_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace kv

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/gate_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "lib/gate/reproduce.h"
+
+namespace kv {
+namespace {
+
+using gate::CaseResult;
+using gate::RuleOutcome;
+using gate::Status;
+
+// Coloured words in a table would upset its padding; the table stays plain.
+std::string Words(Status status) {
+  return status == Status::kPass ? "pass" : status == Status::kFail ? "FAIL" : "not run";
+}
+
+std::string RuleCounts(const CaseResult& item) {
+  const auto count = [&](Status status) {
+    return std::count_if(item.rules.begin(), item.rules.end(),
+                         [&](const RuleOutcome& rule) { return rule.status == status; });
+  };
+  return fmt::format("{}/{}/{}", count(Status::kPass), count(Status::kFail),
+                     count(Status::kNotRun));
+}
+
+std::string DecidedBy(const CaseResult& item) {
+  const RuleOutcome* rule = gate::DecidingRule(item);
+  if (rule == nullptr) return item.status == Status::kNotRun ? "-" : "flags only";
+  return std::isnan(rule->rule.limit) ? rule->reason : Text(*rule);
+}
+
+void PrintFailures(Console& console, const CaseResult& item) {
+  for (const RuleOutcome& rule : item.rules) {
+    if (rule.status != Status::kFail) continue;
+    std::string line = fmt::format("{}: {}", item.spec.name, Text(rule));
+    if (rule.baseline) line += fmt::format(" (was {})", gate::NumberText(*rule.baseline));
+    if (rule.where.known()) line += ", at " + Text(rule.where);
+    console.Line(line);
+    if (!rule.reason.empty()) console.Line("  " + rule.reason);
+  }
+  if (item.logs && item.logs->row.value("overall_pass", false) && item.status == Status::kFail) {
+    console.Line("  the engine's own verdict on this case: pass");
+  }
+  const RuleOutcome* failure = item.first_failure();
+  if (failure != nullptr && !failure->reproduce.empty()) {
+    console.Line("  again: " + failure->reproduce);
+  }
+}
+
+// Rules that nobody could decide, one line per reason.
+void PrintNotRun(Console& console, const gate::GateResult& result) {
+  std::map<std::string, std::vector<std::string>> metrics_by_reason;
+  for (const CaseResult& item : result.cases) {
+    for (const RuleOutcome& rule : item.rules) {
+      if (rule.status != Status::kNotRun) continue;
+      std::vector<std::string>& metrics = metrics_by_reason[rule.reason];
+      if (std::count(metrics.begin(), metrics.end(), rule.rule.metric) == 0) {
+        metrics.push_back(rule.rule.metric);
+      }
+    }
+  }
+  for (const auto& [reason, metrics] : metrics_by_reason) {
+    console.Line(fmt::format("not run: {}: {}", fmt::join(metrics, ", "), reason));
+  }
+}
+
+}  // namespace
+
+void PrintGate(Console& console, const gate::GateResult& result) {
+  const bool passed = result.passed();
+  console.Line(fmt::format("{}: {} passed, {} failed, {} not run{}{}",
+                           console.Verdict(passed, passed ? "gate passed" : "gate FAILED"),
+                           result.count(Status::kPass), result.count(Status::kFail),
+                           result.count(Status::kNotRun), result.reason.empty() ? "" : "; ",
+                           result.reason));
+  Table table({"case", "mode", "verdict", "rules", "decided by", "whole model", "measured",
+               "attention error"});
+  for (const CaseResult& item : result.cases) {
+    const auto figure = [&](std::string_view name, std::string_view unit, double scale) {
+      const std::optional<double> value = item.measured.Value(name);
+      return value ? fmt::format("{:.4g}{}", *value * scale, unit) : std::string(1, '-');
+    };
+    table.Row({item.spec.name, item.spec.mode, Words(item.status), RuleCounts(item),
+               DecidedBy(item), figure("whole_model_ratio", "x", 1),
+               figure("measured_ratio", "x", 1), figure("attention_error.mean", "%", 100)});
+  }
+  console.Data(table.Text());
+  for (const CaseResult& item : result.cases) PrintFailures(console, item);
+  PrintNotRun(console, result);
+}
+
+}  // namespace kv

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "apps/kvtool/console.h"
+#include "lib/gate/result.h"
+
+namespace kv {
+
+// The verdict for people: one line per case, then every failed rule with its place, its reason and
+// the command that shows it again.
+void PrintGate(Console& console, const gate::GateResult& result);
+
+}  // namespace kv

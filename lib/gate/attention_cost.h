@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+
+#include "lib/gate/replay_case.h"
+#include "lib/h2o/quality.h"
+
+namespace kv::gate {
+
+// What a row's evictions cost in attention against the full cache.
+struct AttentionCost {
+  std::vector<h2o::LayerQuality> layers;  // of the traced layers
+  std::optional<AttentionSummary> summary;
+  std::string missing;  // why there is none
+};
+
+// Replays H2O of the row alone and measures its plans. They are the row's plans unless the lossless
+// path threw some away, which it says.
+AttentionCost MeasureAttention(const lossless::ReplayRequest& request,
+                               const lossless::ReplayResult& row, const Subject& subject);
+
+}  // namespace kv::gate

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/gate/engine_cases.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace kv::gate {
+namespace {
+
+Status StatusOf(RuleStatus status) {
+  return status == RuleStatus::kPass   ? Status::kPass
+         : status == RuleStatus::kFail ? Status::kFail
+                                       : Status::kNotRun;
+}
+
+// What a rule of ours can name, from the original's row.
+void Collect(const Json& figures, Measurements& measured) {
+  for (const auto& [key, value] : figures.items()) {
+    if (FindMetric(key) == nullptr) continue;
+    if (value.is_boolean()) {
+      measured.Set(key, value.get<bool>() ? 1 : 0);
+    } else if (value.is_number()) {
+      measured.Set(key, value.get<double>());
+    }
+  }
+}
+
+RuleOutcome OutcomeOf(const EngineRule& rule) {
+  RuleOutcome outcome;
+  outcome.rule.metric = rule.metric;
+  outcome.rule.op = ParseOp(rule.op).value_or(Op::kEqual);
+  outcome.rule.limit = rule.limit.value_or(std::numeric_limits<double>::quiet_NaN());
+  outcome.status = StatusOf(rule.status);
+  outcome.value = rule.value;
+  if (rule.value && rule.limit && !IsFlag(rule.metric)) {
+    const bool low = outcome.rule.op == Op::kAtMost || outcome.rule.op == Op::kBelow;
+    outcome.margin = low ? *rule.limit - *rule.value : *rule.value - *rule.limit;
+  }
+  outcome.reason = rule.reason;
+  outcome.where.log = rule.log;
+  outcome.engine_value = rule.engine_value;
+  outcome.engine_pass = rule.engine_pass;
+  return outcome;
+}
+
+}  // namespace
+
+std::vector<CaseResult> CasesOfLogs(const EngineVerdict& verdict) {
+  std::vector<CaseResult> results;
+  for (const EngineCase& item : verdict.cases) {
+    CaseResult result;
+    result.spec.name = item.name;
+    result.spec.suite = item.suite == Name(Suite::kLlmDemo) ? Suite::kLlmDemo : Suite::kRuntime;
+    result.spec.mode = item.mode;
+    result.origin = Origin::kEngineLogs;
+    result.status = StatusOf(item.status);
+    result.reason = item.reason;
+    result.logs = LogFigures{
+        item.engine, item.true_figures.is_null() ? Json::object() : Json(item.true_figures)};
+    Collect(result.logs->row, result.measured);
+    Collect(result.logs->true_figures, result.measured);
+    for (const EngineRule& rule : item.rules) result.rules.push_back(OutcomeOf(rule));
+    result.warnings = item.notes;
+    results.push_back(std::move(result));
+  }
+  return results;
+}
+
+Json LogsJson(const EngineVerdict& verdict) {
+  return {{"path", verdict.path},
+          {"engine_pass", verdict.engine_pass},
+          {"absent_cases", verdict.absent_cases},
+          {"baseline_noise", NoiseJson(verdict.baseline_noise)},
+          {"notes", verdict.notes}};
+}
+
+std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>& of_logs) {
+  const auto found = std::find_if(of_logs.begin(), of_logs.end(), [&](const CaseResult& item) {
+    return item.spec.name == spec.name;
+  });
+  if (found == of_logs.end()) return std::nullopt;
+  CaseResult result = std::move(*found);
+  of_logs.erase(found);
+  if (spec.own_rules) {
+    result.spec.rules = spec.rules;
+    result.rules.clear();
+  }
+  return result;
+}
+
+}  // namespace kv::gate

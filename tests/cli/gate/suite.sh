@@ -1,0 +1,16 @@
+# No config: the six cases of the suite. A cache too short for its parameters fails, and the engine's own
+# cases are neither passed nor failed.
+cd "$TESTDATA/trace"
+status=0
+"$KVTOOL" gate --snapshot s260k.seq0.bin --trace s260k --prompt-tokens 96 --json -q > "$OLDPWD/summary.json" || status=$?
+echo "exit $status"
+cd "$OLDPWD"
+$VALIDATE < summary.json
+jq -r '.cases[] | "\(.name) \(.mode) \(.status): \(.reason)"' summary.json
+jq -c '[.rows[] | [.case, .overall_pass]]' summary.json
+jq -r '.generated_at' summary.json | grep -cE '^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$'
+# What a failed rule names runs that case alone, to the same end.
+command=$(jq -r '.cases[] | select(.name == "runtime_store") | .rules[] | select(.status == "fail") | .reproduce' summary.json | head -1)
+echo "$command"
+(cd "$TESTDATA/trace" && eval "\"$KVTOOL\" ${command#kvtool } --json -q") > again.json || status=$?
+jq -c '[.total_cases, .cases[0].name, .cases[0].status]' again.json
