@@ -57,6 +57,15 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --engine design "
      "--html-out l.html\n",
      MakeReplayLossless},
+    {"replay-blend", "Replaying",
+     "what CacheBlend would recompute of cached chunks, and what error is left",
+     "  kvtool replay-blend --full prompt.bin --chunks sys.bin a.bin b.bin ask.bin --gguf "
+     "model.gguf\n"
+     "  kvtool replay-blend --full f.safetensors --old old_kvs.pt --chunk-lens 33,512,17 "
+     "--rope-base 1e4\n"
+     "  kvtool replay-blend --full f.npz --chunks a.npz b.npz --trace q.npz --html-out "
+     "blend.html\n",
+     MakeReplayBlend},
     {"trace", "Replaying", "show what an attention trace holds",
      "  kvtool trace inspect slot0.trace.safetensors\n  kvtool trace inspect dir/stem --json\n",
      MakeTrace},

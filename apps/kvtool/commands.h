@@ -16,6 +16,7 @@ std::unique_ptr<Command> MakeExplain();
 std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeGate();
 std::unique_ptr<Command> MakeInspect();
+std::unique_ptr<Command> MakeReplayBlend();
 std::unique_ptr<Command> MakeReplayH2o();
 std::unique_ptr<Command> MakeReplayLossless();
 std::unique_ptr<Command> MakeReplayMlp();

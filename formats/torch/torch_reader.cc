@@ -14,8 +14,8 @@ constexpr uint64_t kTarMagicAt = 257;
 
 bool IsZip(ByteSpan bytes) { return AsText(bytes).starts_with(kZipMagic); }
 
-// A protocol mark and an opcode, of which none is below '('. Without the opcode, safetensors headers
-// of 640, 896, 1152 or 1408 bytes would look like pickles too.
+// A protocol mark and an opcode, of which none is below '('. Without the opcode, safetensors
+// headers of 640, 896, 1152 or 1408 bytes would look like pickles too.
 bool IsBinaryPickle(ByteSpan bytes) {
   return bytes.size() > 2 && bytes[0] == std::byte{0x80} && bytes[1] >= std::byte{2} &&
          bytes[1] <= std::byte{5} && bytes[2] >= std::byte{'('};

@@ -44,7 +44,7 @@ CachePair::CachePair(FullCache full, OldCache old, std::optional<Rope> rope)
   if (!turn_old && !full_.unrotated) return;
   if (!rope_) {
     throw Error(Finding::kUsage,
-                fmt::format("keys of the {} must be turned to the prompt's positions: --rope-theta "
+                fmt::format("keys of the {} must be turned to the prompt's positions: --rope-base "
                             "and --rope-style say how",
                             turn_old ? "chunks" : "full run"))
         .Hint("--gguf MODEL knows them; config.json has rope_theta (10000 if it does not say)");
@@ -70,6 +70,8 @@ std::optional<size_t> CachePair::Place(uint32_t layer) const {
 DType CachePair::dtype() const {
   return full_.rows.parts().front().snapshot->layers.front().v->dtype;
 }
+
+uint64_t CachePair::bytes() const { return full_.rows.bytes() + old_.rows.bytes(); }
 
 void CachePair::ReadFull(size_t layer, bool is_value, uint64_t begin, uint64_t count,
                          float* out) const {

@@ -27,6 +27,7 @@ class CachePair {
   const std::vector<KvRows::Layer>& layers() const { return full_.rows.layers(); }
   std::optional<size_t> Place(uint32_t layer) const;  // of a layer's number
   DType dtype() const;                                // of the full run's first layer
+  uint64_t bytes() const;                             // of K and V of both
 
   // [token][head][dim] of tokens [begin, begin + count).
   void ReadFull(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;

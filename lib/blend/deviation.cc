@@ -87,12 +87,15 @@ TensorDeviation Measure(const CachePair& caches, size_t layer, bool is_value, Th
 
 double TensorDeviation::relative() const { return sum == 0 ? 0 : std::sqrt(sum / full_sum); }
 
-std::vector<LayerDeviation> MeasureDeviations(const CachePair& caches, ThreadPool& pool) {
+std::vector<LayerDeviation> MeasureDeviations(const CachePair& caches, ThreadPool& pool,
+                                              Progress* progress) {
   std::vector<LayerDeviation> layers;
+  if (progress != nullptr) progress->Begin(caches.bytes());
   for (size_t i = 0; i < caches.layers().size(); ++i) {
     layers.push_back({caches.layers()[i].index, Measure(caches, i, true, pool),
                       Measure(caches, i, false, pool)});
     caches.Drop(i);
+    if (progress != nullptr) progress->Advance(caches.bytes() / caches.layers().size());
   }
   return layers;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/parallel.h"
+#include "lib/base/progress.h"
 #include "lib/blend/cache_pair.h"
 
 namespace kv::blend {
@@ -29,7 +30,8 @@ struct LayerDeviation {
 
 // One pass over both caches, layer by layer. The same bits for every number of threads and every
 // SIMD target.
-std::vector<LayerDeviation> MeasureDeviations(const CachePair& caches, ThreadPool& pool);
+std::vector<LayerDeviation> MeasureDeviations(const CachePair& caches, ThreadPool& pool,
+                                              Progress* progress);
 
 // Scores of one layer's values in a 16-bit dtype, for tokens [0, count).
 std::vector<float> ScoresInDtype(const CachePair& caches, size_t layer, uint64_t count, DType dtype,

@@ -55,7 +55,7 @@ std::string Describe(const Reading& reading, const CachePair& caches) {
                                                            : "--old-rope local";
   if (reading.state == KeyState::kLocal && reading.later_first == 1) text += " --bos dropped";
   if (reading.state != KeyState::kGlobal || caches.full().unrotated) {
-    text += fmt::format(" --rope-theta {} --rope-style {}", reading.rope.theta,
+    text += fmt::format(" --rope-base {} --rope-style {}", reading.rope.theta,
                         Name(reading.rope.pairs));
   }
   return text;

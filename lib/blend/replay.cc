@@ -27,9 +27,7 @@ class Replayer {
   Result Run() {
     FindCheckLayer();
     scored_ = is_lmcache() ? result_.covered : result_.tokens - request().suffix;
-    if (progress_ != nullptr) progress_->Begin(2 * caches_.layers().size());
-    result_.layers = MeasureDeviations(caches_, pool_);
-    if (progress_ != nullptr) progress_->Advance(caches_.layers().size());
+    result_.layers = MeasureDeviations(caches_, pool_, progress_);
     RankLayers();
     Select();
     first_blended_ = result_.check_place + (is_lmcache() ? 0 : 1);
@@ -178,7 +176,6 @@ class Replayer {
         }
       }
       caches_.Drop(i);
-      if (progress_ != nullptr) progress_->Advance(1);
     }
     for (CurvePoint& point : result_.curve) point.mean = MeanOf(point.layers);
   }
@@ -249,9 +246,9 @@ class Replayer {
     result_.faults.push_back(
         {"suffix_len_one",
          fmt::format(
-             "three of the original's four scripts force 1 token instead of {}: {} of their "
-             "{} selected tokens would be the question's own",
-             request().suffix, in_suffix, k),
+             "three of the original's four scripts force 1 token instead of {}: the question then "
+             "takes {} of the {} chosen tokens, and {} of its own stay as its chunk had them",
+             request().suffix, in_suffix, k, request().suffix - 1 - in_suffix),
          share});
   }
 

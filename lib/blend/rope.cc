@@ -108,7 +108,7 @@ std::string Name(const RopeScaling& scaling) {
 void RequireFit(const Rope& rope, uint32_t head_dim) {
   if (!(rope.theta > 0) || !std::isfinite(rope.theta)) {
     throw Error(Finding::kUsage,
-                fmt::format("--rope-theta {}: expected a positive number", rope.theta));
+                fmt::format("--rope-base {}: expected a positive number", rope.theta));
   }
   const uint32_t dim = rope.DimOf(head_dim);
   if (dim > head_dim || dim % 2 != 0) {
@@ -116,7 +116,7 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
                 fmt::format("RoPE turns {} values of a head, which has {}: expected an even number "
                             "up to that",
                             dim, head_dim))
-        .Hint("--rope-dim, --head-dim");
+        .Hint("--rope-dims, --head-dim");
   }
 }
 

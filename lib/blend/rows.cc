@@ -98,6 +98,16 @@ KvRows::KvRows(std::vector<Part> parts) : parts_(std::move(parts)) {
   for (const Part& part : parts_) RequireSameShapes(layers_, first.source.path, *part.snapshot);
 }
 
+uint64_t KvRows::bytes() const {
+  uint64_t bytes = 0;
+  for (const Part& part : parts_) {
+    for (const LayerKv& layer : part.snapshot->layers) {
+      bytes += part.rows * (layer.k.row_bytes() + layer.v->row_bytes());
+    }
+  }
+  return bytes;
+}
+
 void KvRows::ReadHeads(size_t layer, bool is_value, uint32_t head, uint32_t heads, uint64_t begin,
                        uint64_t count, float* out) const {
   uint64_t part_begin = 0;

@@ -36,6 +36,7 @@ class KvRows {
   const std::vector<Part>& parts() const { return parts_; }
   const std::vector<Layer>& layers() const { return layers_; }
   uint64_t tokens() const { return tokens_; }
+  uint64_t bytes() const;
 
   // Values of tokens [begin, begin + count) as floats, [token][head][dim]; block types are
   // dequantised, llama.cpp's Hadamard rotation undone.

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/kvtool/blend_report.h"
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/progress.h"
+#include "formats/trace/trace.h"
+
+namespace kv {
+namespace {
+
+constexpr double kCurve[] = {0, 0.05, 0.10, 0.15, 0.16, 0.20, 0.30, 0.50, 0.75, 1};
+
+// How keys are rotated, and where they stand.
+struct RopeFlags {
+  std::string old_state = "auto", full_state = "auto", bos = "none", style, scaling = "none";
+  double base = 0;
+  uint32_t dims = 0;
+
+  void Declare(CLI::App& app) {
+    const char* group = "Positions of keys (RoPE)";
+    app.add_option("--old-rope", old_state,
+                   "Old keys are unrotated, local (at positions of their chunk), global (of the "
+                   "prompt) or at:P0,P1,... (first kept token of each chunk)")
+        ->group(group);
+    app.add_option("--full-rope", full_state, "Full keys are rotated or unrotated (auto)")
+        ->group(group);
+    app.add_option("--bos", bos,
+                   "Later chunks begin with a BOS token: none, drop it, or dropped already")
+        ->check(CLI::IsMember({"none", "drop", "dropped"}))
+        ->group(group);
+    app.add_option("--rope-base", base, "RoPE base theta (default: from --gguf)")
+        ->check(CLI::PositiveNumber)
+        ->group(group);
+    app.add_option("--rope-style", style,
+                   "neox (halves) or gptj (pairs) (default: --gguf, or neox)")
+        ->check(CLI::IsMember({"neox", "gptj"}))
+        ->group(group);
+    app.add_option("--rope-dims", dims, "Rotated dims of a head (default: --gguf, or all)")
+        ->group(group);
+    app.add_option("--rope-scaling", scaling,
+                   "none, linear:FACTOR, llama3 or llama3:FACTOR,LOW,HIGH,ORIGINAL")
+        ->group(group);
+  }
+
+  std::optional<blend::Rope> Resolve(const OpenOptions& options) const {
+    blend::Rope rope;
+    rope.theta = base;
+    rope.rotary_dim = dims;
+    rope.scaling = blend::ParseScaling(scaling);
+    std::string pairs = style;
+    if (options.geometry) {
+      const ModelGeometry& geometry = *options.geometry;
+      if (rope.theta == 0) rope.theta = geometry.rope_base;
+      if (rope.rotary_dim == 0) rope.rotary_dim = geometry.rope_dims;
+      if (pairs.empty()) pairs = geometry.rope_style;
+    }
+    if (rope.theta == 0) return std::nullopt;
+    if (!pairs.empty()) rope.pairs = blend::ParsePairs(pairs);
+    return rope;
+  }
+};
+
+class ReplayBlend : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("--full", full_, "Cache of the whole prompt, from an ordinary prefill")
+        ->required();
+    app.add_option("--chunks", chunks_, "Caches of the chunks, in the order of the prompt");
+    app.add_option("--old", old_, "Instead: one cache with all chunks joined (old_kvs)");
+    app.add_option("--chunk-lens", lengths_, "Tokens of each chunk of --old: 33,512,512,17")
+        ->delimiter(',');
+    app.add_option("--suffix-len", suffix_,
+                   "Last tokens, always recomputed (default: the last chunk)");
+    app.add_option("--trace", trace_, "Queries of the full run: what blending costs in attention");
+    app.add_option("--engine", engine_, "Whose code: cacheblend (V, suffix forced) or lmcache (K)")
+        ->check(CLI::IsMember({"cacheblend", "lmcache"}));
+    app.add_option("--score", score_, "What is compared: v, k or k+v (default: as the engine)")
+        ->check(CLI::IsMember({"v", "k", "k+v"}));
+    app.add_option("--ratio", ratio_, "Share of tokens to recompute (0.16)");
+    app.add_option("--ratios", ratios_, "The curve: 0.05:0.5 or 0:1:0.1 (steps) or 0.1,0.15,0.2");
+    app.add_option("--check-layer", check_layer_, "Layer at which tokens are chosen (1)");
+    app.add_option("--mask", mask_,
+                   "What recomputed queries see: exact, or bottom-right as engines")
+        ->check(CLI::IsMember({"exact", "bottom-right"}));
+    app.add_option("--emulate-dtype", emulate_, "Round scores as a model in f16 or bf16 does")
+        ->check(CLI::IsMember({"f16", "bf16"}));
+    app.add_option("--seed", seed_, "Of the random baseline (0)");
+    app.add_option("--prefill-ms", prefill_ms_,
+                   "Measured prefill of this prompt: which ratio hides")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--load-gbps", load_gbps_, "and the store's speed in GB/s (decimal gigabytes)")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--gate", gates_, "Fail (exit 1) unless dev_v_remaining_frac@0.16.mean<=0.2");
+    app.add_option("--old-layout", old_layout_, "As --layout, for chunks stored differently");
+    app.add_flag("--detail", detail_, "The deviation of every token in the JSON document");
+    app.add_option("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
+    app.add_option("--html-out", html_, "Write a self-contained page");
+    app.add_flag("-f,--force", force_, "Overwrite outputs");
+    rope_.Declare(app);
+    snapshot_.Declare(app);
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const blend::Request request = ParseRequest();
+    const OpenOptions options = snapshot_.Resolve();
+    OpenOptions old_options = options;
+    if (!old_layout_.empty()) old_options.layout = old_layout_;
+    AttentionTrace trace;
+    if (!trace_.empty()) trace = OpenTrace(trace_, options);
+    const std::vector<std::string> old_paths = OldPaths();
+    const auto full = Open(context, full_, options, GeometryOf(trace));
+    std::vector<std::shared_ptr<const Snapshot>> old;
+    for (const std::string& path : old_paths) {
+      old.push_back(Open(context, path, old_options, HeadsOf(*full)));
+    }
+    if (!trace_.empty()) {
+      RequireMatch(trace, *full);
+      for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
+    }
+    const blend::CachePair caches = Pair(full, old, options);
+    ThreadPool pool(context.global.thread_count());
+    blend::Result result;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "replay");
+      blend::Request whole = request;
+      whole.suffix = SuffixOf(caches);
+      result = blend::Replay(caches, trace_.empty() ? nullptr : &trace, whole, pool, &progress);
+    }
+    for (const std::string& warning : result.warnings) context.console.Warn(full_, warning);
+    return Report(context, caches, result, trace, full, old);
+  }
+
+ private:
+  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
+
+  std::vector<std::string> OldPaths() const {
+    if (chunks_.empty() == old_.empty()) {
+      throw Error(Finding::kUsage, "give --chunks FILE... or --old FILE, the caches to blend");
+    }
+    if (!lengths_.empty() && old_.empty()) {
+      throw Error(Finding::kUsage, "--chunk-lens is for --old; files of --chunks have lengths");
+    }
+    return old_.empty() ? chunks_ : std::vector<std::string>{old_};
+  }
+
+  static std::shared_ptr<const Snapshot> Open(Context& context, const std::string& path,
+                                              const OpenOptions& options,
+                                              const std::optional<ModelGeometry>& else_by) {
+    auto snapshot = std::make_shared<Snapshot>(OpenSnapshot(Source::Open(path), options));
+    if (!snapshot->heads_known() && else_by) ApplyGeometry(*else_by, *snapshot);
+    RequireHeads(*snapshot, "a replay");
+    snapshot->CheckContent();
+    for (const Note& note : snapshot->notes) {
+      if (note.is_warning) context.console.Warn(path, note.text);
+    }
+    return snapshot;
+  }
+
+  // Chunks have the full run's heads.
+  static std::optional<ModelGeometry> HeadsOf(const Snapshot& full) {
+    if (full.layers.empty()) return std::nullopt;
+    ModelGeometry geometry;
+    geometry.source = full.source.path;
+    geometry.uniform.kv_heads = full.layers.front().k.heads;
+    return geometry;
+  }
+
+  blend::CachePair Pair(const std::shared_ptr<const Snapshot>& full,
+                        const std::vector<std::shared_ptr<const Snapshot>>& old,
+                        const OpenOptions& options) const {
+    const blend::KeyStateFlag state = blend::ParseKeyState(rope_.old_state, "--old-rope");
+    const blend::BosRule bos = blend::ParseBosRule(rope_.bos);
+    blend::OldCache joined = old_.empty() ? blend::JoinChunks(old, bos, state)
+                                          : blend::SplitOld(old.front(), lengths_, bos, state);
+    blend::FullCache whole =
+        blend::WholePrompt(full, blend::ParseKeyState(rope_.full_state, "--full-rope"));
+    blend::RequireSamePrompt(whole, joined, suffix_);
+    return {std::move(whole), std::move(joined), rope_.Resolve(options)};
+  }
+
+  uint64_t SuffixOf(const blend::CachePair& caches) const {
+    if (suffix_) return *suffix_;
+    if (caches.old().chunks.size() > 1) return caches.old().chunks.back().tokens;
+    throw Error(Finding::kUsage, "--suffix-len: how many last tokens are the question")
+        .Hint("with several chunks the last one is taken");
+  }
+
+  blend::Request ParseRequest() {
+    blend::Request request;
+    request.engine = engine_ == "lmcache" ? blend::Engine::kLmCache : blend::Engine::kCacheBlend;
+    const std::string score = !score_.empty() ? score_ : engine_ == "lmcache" ? "k" : "v";
+    request.score = score == "k+v" ? blend::ScoreRule::kKAndV
+                    : score == "k" ? blend::ScoreRule::kK
+                                   : blend::ScoreRule::kV;
+    request.check_layer = check_layer_;
+    request.ratio = ratio_;
+    request.mask = mask_ == "exact" ? blend::Mask::kExact : blend::Mask::kBottomRight;
+    request.seed = seed_;
+    if (!emulate_.empty()) {
+      if (request.score != blend::ScoreRule::kV) {
+        throw Error(Finding::kUsage, "--emulate-dtype: the original computes scores of V so");
+      }
+      request.emulate = emulate_ == "f16" ? DType::kF16 : DType::kBF16;
+    }
+    request.ratios.assign(std::begin(kCurve), std::end(kCurve));
+    if (!ratios_.empty()) request.ratios = ParseRatios(ratios_);
+    request.ratios.push_back(ratio_);
+    for (const std::string& text : gates_) {
+      parsed_gates_.push_back(blend::ParseGate(text));
+      request.ratios.push_back(parsed_gates_.back().ratio);
+    }
+    for (const double ratio : request.ratios) blend::TopCount(0, ratio);
+    std::sort(request.ratios.begin(), request.ratios.end());
+    request.ratios.erase(std::unique(request.ratios.begin(), request.ratios.end()),
+                         request.ratios.end());
+    if ((prefill_ms_ > 0) != (load_gbps_ > 0)) {
+      throw Error(Finding::kUsage, "--prefill-ms and --load-gbps belong together");
+    }
+    return request;
+  }
+
+  // FIRST:LAST[:STEP], in steps of 0.05; else a list as in every command.
+  static std::vector<double> ParseRatios(const std::string& text) {
+    const size_t colon = text.find(':');
+    if (colon == text.npos) return ParseSweep(text, "--ratios");
+    std::string sweep = text;
+    sweep[colon] = '-';
+    const size_t second = sweep.find(':');
+    if (second == sweep.npos) {
+      sweep += "+0.05";
+    } else {
+      sweep[second] = '+';
+    }
+    std::vector<double> ratios;
+    try {
+      ratios = ParseSweep(sweep, "--ratios");
+    } catch (const Error&) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--ratios '{}': expected FIRST:LAST or FIRST:LAST:STEP that rise, or "
+                              "a list such as 0.1,0.15,0.2",
+                              text));
+    }
+    // 0.05 + 2 * 0.05 is 0.15000000000000002: the ratio a user would write is meant.
+    for (double& ratio : ratios) ratio = std::round(ratio * 1e9) / 1e9;
+    return ratios;
+  }
+
+  ExitStatus Report(Context& context, const blend::CachePair& caches, const blend::Result& result,
+                    const AttentionTrace& trace, const std::shared_ptr<const Snapshot>& full,
+                    const std::vector<std::shared_ptr<const Snapshot>>& old) {
+    blend::ReportExtras extras;
+    extras.trace = trace_.empty() ? nullptr : &trace;
+    extras.detail = detail_;
+    extras.indices_file = indices_out_;
+    if (prefill_ms_ > 0) {
+      extras.controller = blend::PlanRatio(caches, prefill_ms_ / 1e3, load_gbps_ * 1e9);
+    }
+    for (const blend::Gate& gate : parsed_gates_) extras.gates.push_back(Judge(gate, result));
+    if (!indices_out_.empty()) {
+      AtomicFile file(indices_out_, overwrite());
+      WriteIndices(result.selection.indices, file);
+      file.Commit();
+    }
+    if (report_.wanted() || !html_.empty()) {
+      nlohmann::ordered_json document = ReportHeader("blend");
+      document["inputs"] = Inputs(*full, old);
+      document.update(blend::ReportJson(caches, result, extras));
+      document["warnings"] = context.console.warning_texts();
+      if (!html_.empty()) {
+        AtomicFile file(html_, overwrite());
+        file.Write(AsBytes(blend::ReportPage(
+            caches, result, extras,
+            fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()))));
+        file.Commit();
+      }
+      report_.Emit(context.console, document, overwrite());
+    }
+    if (!report_.json) PrintBlend(context.console, full_, caches, result, extras);
+    return extras.pass() ? kDone : kVerdict;
+  }
+
+  nlohmann::ordered_json Inputs(const Snapshot& full,
+                                const std::vector<std::shared_ptr<const Snapshot>>& old) const {
+    nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
+    const auto add = [&](std::string_view role, const Source& source, std::string_view format) {
+      nlohmann::ordered_json input = {{"role", role}};
+      input.update(InputRecord(source));
+      input["format"] = format;
+      inputs.push_back(std::move(input));
+    };
+    add("full", full.source, full.format);
+    for (const auto& chunk : old) add("old", chunk->source, chunk->format);
+    if (!trace_.empty()) inputs.push_back({{"role", "q"}, {"file", trace_}});
+    return inputs;
+  }
+
+  std::string full_, old_, trace_, engine_ = "cacheblend", score_, ratios_, mask_ = "exact";
+  std::string emulate_, old_layout_, indices_out_, html_;
+  std::vector<std::string> chunks_, gates_;
+  std::vector<blend::Gate> parsed_gates_;
+  std::vector<uint64_t> lengths_;
+  std::optional<uint64_t> suffix_;
+  double ratio_ = 0.16, prefill_ms_ = 0, load_gbps_ = 0;
+  uint32_t check_layer_ = 1;
+  uint64_t seed_ = 0;
+  bool detail_ = false, force_ = false;
+  RopeFlags rope_;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReplayBlend() { return std::make_unique<ReplayBlend>(); }
+
+}  // namespace kv

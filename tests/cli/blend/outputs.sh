@@ -1,0 +1,14 @@
+# The page stands alone; indices move to a file; outputs are not overwritten without -f.
+$PYTHON "$SHARED_SUITE/make.py" "$TESTDATA/golden/blend/replay"
+run() { "$KVTOOL" replay-blend --full full.npz --chunks chunk?.npz --rope-base 1e4 --trace q.npz "$@"; }
+run --json --detail --indices-out hkvd.npy --html-out page.html > out.json
+$VALIDATE < out.json
+jq -c '.selection.indices, .selection.indices_file, .curve[0].indices, (.layers[1].dev_v.tokens | length)' out.json
+$PYTHON -c 'import numpy; a = numpy.load("hkvd.npy"); print(a.dtype, a.tolist())'
+grep -c '<svg' page.html
+grep -o '<h2>[^<]*' page.html
+if grep -E '<script|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
+run --html-out page.html > table || echo "exit $?"
+run --html-out page.html -f > table
+# The question need not be among the chunks: it is computed anew in any case.
+"$KVTOOL" replay-blend --full full.npz --chunks chunk[0-3].npz --suffix-len 6 --rope-base 1e4 --json | jq -c '.tokens.covered, .selection.indices'
