@@ -112,6 +112,14 @@ void ReadSeries(const Json& object, CaseView& c) {
   });
 }
 
+void AddTexts(const Json& object, const char* key, std::vector<std::string>& texts) {
+  const Json* list = Find(object, key);
+  if (list == nullptr || !list->is_array()) return;
+  for (const Json& text : *list) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+}
+
 CaseView CaseOf(const Json& entry) {
   CaseView c;
   c.name = TextAt(entry, "name", "unnamed");
@@ -127,13 +135,14 @@ CaseView CaseOf(const Json& entry) {
     ReadSeries(*truth, c);
   }
   ReadSeries(entry, c);
-  for (const char* key : {"warnings", "notes"}) {
-    const Json* notes = Find(entry, key);
-    if (notes == nullptr || !notes->is_array()) continue;
-    for (const Json& note : *notes) {
-      if (note.is_string()) c.notes.push_back(note.get<std::string>());
-    }
+  ForEachIn(entry, "rows", [&](const Json& row) { c.rows.push_back(row); });
+  std::vector<std::pair<std::string, Json>> missing;
+  if (const Json* reasons = Find(entry, "not_measured")) Flatten(*reasons, "", missing);
+  for (const auto& [name, reason] : missing) {
+    if (reason.is_string()) c.missing.emplace_back(name, reason.get<std::string>());
   }
+  AddTexts(entry, "warnings", c.notes);
+  AddTexts(entry, "notes", c.notes);
   return c;
 }
 
@@ -278,7 +287,7 @@ Summary ParseSummary(std::string_view text, std::string_view file) {
         .File(file);
   }
   for (const Json& entry : entries) {
-    for (const char* key : {"rules", "layers", "resident_over_time", "notes", "warnings"}) {
+    for (const char* key : {"rules", "rows", "layers", "resident_over_time", "notes", "warnings"}) {
       const Json* list = Find(entry, key);
       if (list == nullptr || list->size() <= kMaxEntries) continue;
       throw Error(Finding::kLimit, fmt::format("{} entries in '{}'; at most {} are shown",
@@ -304,6 +313,12 @@ SummaryView ViewOf(const Summary& summary) {
   }
   if (const Json* noise = Find(document, "baseline_noise"))
     view.noise = NumberIn(*noise, "relative");
+  if (const Json* logs = Find(document, "engine_logs")) {
+    std::vector<std::string> absent;
+    AddTexts(*logs, "notes", view.notes);
+    AddTexts(*logs, "absent_cases", absent);
+    for (const std::string& name : absent) view.notes.push_back("The logs have no case " + name);
+  }
   const Json* cases = Find(document, "cases");
   view.is_original = cases == nullptr || !cases->is_array();
   if (view.is_original) {

@@ -49,6 +49,8 @@ struct CaseView {
   std::vector<RuleView> rules;
   // Figures by name, dots between the names of objects: of the engine's definitions, and true ones.
   std::vector<std::pair<std::string, Json>> engine, truth;
+  std::vector<std::pair<std::string, std::string>> missing;  // figure and why nobody measured it
+  std::vector<Json> rows;                                    // one per prompt length
   std::vector<LayerView> layers;
   std::vector<PointView> resident;
   std::vector<std::string> notes;
@@ -62,6 +64,7 @@ struct SummaryView {
   std::string file, generated_at, tool, reason, baseline_file;
   bool pass = false, is_original = false;
   std::optional<double> noise;
+  std::vector<std::string> notes;
   std::vector<CaseView> cases;
 
   size_t Count(Verdict verdict) const;

@@ -43,7 +43,7 @@ std::string_view VerdictStyle() {
 .badge{display:inline-block;min-width:4.2rem;text-align:center;border-radius:.3rem;padding:.05rem .45rem;font-size:.78rem;font-weight:700;color:var(--paper);background:var(--tone);white-space:nowrap}
 h2.entry{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:baseline;border-top:1px solid var(--rule);padding-top:1rem}
 h2.entry span{overflow-wrap:anywhere}h2.entry small{font-weight:400;color:var(--dim)}
-.records td{white-space:normal;vertical-align:top;overflow-wrap:anywhere}.records td:nth-child(2){font-weight:600}
+.records td{white-space:normal;vertical-align:top;overflow-wrap:break-word}.records td:nth-child(2){font-weight:600;white-space:nowrap}
 .records a{color:inherit;text-decoration-color:var(--dim);text-underline-offset:.2em}
 .gauge{display:block;position:relative;width:7rem;height:.55rem;margin-top:.45rem;background:var(--rule);border-radius:.28rem;overflow:hidden}
 .gauge i{position:absolute;left:0;top:0;bottom:0;background:var(--tone)}
@@ -52,7 +52,7 @@ pre{overflow-x:auto;border:1px solid var(--rule);border-radius:.4rem;padding:.5r
 details{margin:.6rem 0}summary{cursor:pointer;color:var(--dim)}
 @media(max-width:44rem){.records,.records tbody,.records tr,.records td{display:block}.records tr.h{display:none}
 .records tr{border-left:.25rem solid var(--tone);padding:.1rem 0 .1rem .7rem;margin:.7rem 0}
-.records td{border:0;padding:.1rem 0;text-align:left}.records td:empty{display:none}
+.records td{border:0;padding:.1rem 0;text-align:left;overflow-wrap:anywhere}.records td:nth-child(2){white-space:normal}.records td:empty{display:none}
 .records td[data-name]::before{content:attr(data-name) " ";color:var(--dim);font-size:.82rem;font-weight:400}
 .records td:nth-child(2)::before{content:""}.gauge{width:100%;max-width:18rem;margin:.3rem 0}}
 )";

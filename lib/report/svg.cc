@@ -149,7 +149,12 @@ std::string Render(const LineChart& chart) {
   const Extent x = ExtentOf(chart, &ChartPoint::x), y = ExtentOf(chart, &ChartPoint::y);
   const double y_low = chart.y_min.value_or(y.low), y_high = chart.y_max.value_or(y.high);
   const std::vector<double> y_ticks = YTicks(chart, y_low, y_high);
-  const std::vector<double> x_ticks = RoundTicks(x.low, x.high, 5);
+  std::vector<double> x_ticks = RoundTicks(x.low, x.high, 5);
+  if (chart.whole_x) {
+    x_ticks.erase(std::remove_if(x_ticks.begin(), x_ticks.end(),
+                                 [](double tick) { return tick != std::round(tick); }),
+                  x_ticks.end());
+  }
   const double step = y_ticks.size() > 1 ? y_ticks[1] - y_ticks[0] : 1;
   const double rows = 14.0 * static_cast<double>(chart.series.size());
   Frame frame{

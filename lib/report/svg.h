@@ -32,6 +32,7 @@ struct LineChart {
   std::optional<double> y_min = {}, y_max = {};  // else from the data, with round ends
   bool markers = false;                          // a dot with a tooltip at each point
   bool bytes = false;                            // y values are bytes: labelled in KiB, MiB ...
+  bool whole_x = false;                          // x values are numbered things: whole ticks only
 };
 std::string Render(const LineChart& chart);
 

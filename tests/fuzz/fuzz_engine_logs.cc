@@ -7,6 +7,7 @@
 #include "lib/base/error.h"
 #include "lib/gate/engine_demo.h"
 #include "lib/gate/engine_truth.h"
+#include "lib/gate/summary_page.h"
 
 namespace {
 
@@ -74,6 +75,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     DemoRules(document, {}, {});
     DemoFigures(document, {});
     SummariseBuckets(document);
+  });
+  Try([&] {
+    const std::vector<Summary> summaries(2, ParseSummary(text, "summary.json"));
+    Require(SummaryPage(summaries, "").find("<script") == std::string::npos);
+    Require(!SummaryJunit(summaries[0]).empty());
   });
   InvalidLines invalid;
   ScanInvalidLines(text, "a.log", invalid);

@@ -88,12 +88,13 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
   REQUIRE(verdict != std::string::npos);
   REQUIRE(cases != std::string::npos);
   CHECK(verdict < cases);
-  for (const char* part : {"1 failed, 1 not run. runtime_store: lossy_best is 2.5x, needs &gt;= 3x",
-                           "href=\"#runtime_store\"", "id=\"runtime_store\"", "too &lt;little&gt;",
-                           "kvtool gate --snapshot s &amp; t", "layer 3 K, head 1, tokens 64:128",
-                           "Lossless ratio per layer", "Resident bytes over time",
-                           "Attention error per layer", "<h2>History</h2>", "2026-11-01T10:00:00",
-                           "mind this", "3.1%", "prefers-color-scheme:dark", "name=\"viewport\""}) {
+  for (const char* part :
+       {"1 failed, 1 not run. runtime_store: lossy_best is 2.5x, needs \u2265 3x",
+        "href=\"#runtime_store\"", "id=\"runtime_store\"", "too &lt;little&gt;",
+        "kvtool gate --snapshot s &amp; t", "layer 3 K, head 1, tokens 64:128",
+        "Lossless ratio per layer", "Resident bytes over time", "Attention error per layer",
+        "<h2>History</h2>", "2026-11-01T10:00:00", "mind this", "3.1%", "prefers-color-scheme:dark",
+        "name=\"viewport\""}) {
     INFO(part);
     CHECK(Has(page, part));
   }
