@@ -6,13 +6,17 @@
 
 #include <vector>
 
+#include "formats/foreign.h"
 #include "formats/gguf/gguf.h"
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "formats/kvz/kvz.h"
 #include "formats/llama_state/llama_state.h"
+#include "formats/lmcache/lmcache.h"
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/offline_entries.h"
 #include "formats/npy/npy.h"
+#include "formats/pages.h"
+#include "formats/raw/presets.h"
 #include "formats/raw/raw.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
@@ -30,8 +34,10 @@ constexpr FormatEntry kFormats[] = {
      WriteNpy},
     {"safetensors", "safetensors: a file or a folder of them", "K/V names or --k-pattern",
      ProbeSafetensors, OpenSafetensors, WriteSafetensors},
-    {"torch", "PyTorch files, zip and legacy, and pickles", "K/V names or --k-pattern", ProbeTorch,
-     OpenTorch, WriteTorchSnapshot},
+    {"torch", "PyTorch files, zip and legacy, and pickles; written: Hugging Face's (K, V) tuples",
+     "K/V names or --k-pattern", ProbeTorch, OpenTorch, WriteTorchTuple},
+    {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
+     nullptr, OpenTorch, WriteTorchSnapshot},
     {"llama-state", "llama.cpp session and sequence files",
      "heads: --gguf, --kv-heads or --head-dim", llama_state::Probe, llama_state::Open, nullptr},
     {"llama-seq-blob", "llama_state_seq_get_data in memory", "--from; heads as llama-state",
@@ -42,10 +48,26 @@ constexpr FormatEntry kFormats[] = {
      mnn::WriteDump, nullptr, mnn::ReadDumpEntries},
     {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
      infinilm::ProbeDump, infinilm::OpenDump, infinilm::WriteDump, infinilm::WriteDumpPair},
+    {"lmcache", "LMCache chunks with their 28-byte header (.data)",
+     "heads: --kv-heads or --head-dim; --order for several", lmcache::ProbeChunk,
+     lmcache::OpenChunk, nullptr},
     {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES", nullptr,
      raw::OpenRaw, nullptr},
     {"opaque", "any bytes, archived as they are", "", nullptr, nullptr, nullptr},
 };
+
+// For what no bytes say what it is, the name may.
+std::string WhatToTry(const Source& source) {
+  for (const SourceFile& file : source.files) {
+    const raw::Preset* preset = raw::PresetForName(file.name);
+    if (preset == nullptr) continue;
+    return fmt::format("by its name it may be of {}, which has no header: --raw {}:{}{}",
+                       preset->engine, preset->name, preset->needs,
+                       source.files.size() > 1 ? ", and --order for several files" : "");
+  }
+  return "give --raw DTYPE:ORDER:SIZES for headerless data, or --from opaque to archive the bytes "
+         "as they are";
+}
 
 }  // namespace
 
@@ -75,8 +97,9 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
     const FormatEntry* format = FindFormat(from);
     if (format != nullptr) return *format;
     throw Error(Finding::kUsage, fmt::format("unknown format '{}'", options.from))
-        .Hint("'kvtool targets' lists the formats");
+        .Hint("'kvtool formats' lists them");
   }
+  RefuseForeign(source);
   Confidence best = Confidence::kNo;
   std::vector<const FormatEntry*> found;
   for (const FormatEntry& format : kFormats) {
@@ -87,11 +110,8 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
     found.push_back(&format);
   }
   if (found.empty()) {
-    throw Error(Finding::kUnknownFormat, "no known format matches the content")
-        .File(source.path)
-        .Hint(
-            "give --raw DTYPE:ORDER:SIZES for headerless data, or --from opaque to "
-            "archive the bytes as they are");
+    Error error(Finding::kUnknownFormat, "no known format matches the content");
+    throw error.File(source.path).Hint(WhatToTry(source));
   }
   if (found.size() > 1) {
     throw Error(Finding::kAmbiguousFormat,
@@ -105,6 +125,7 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
 Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
   const std::string path = source.path;
   try {
+    if (!options.order.empty()) return OpenPages(std::move(source), options);
     const FormatEntry& format = DetectFormat(source, options);
     if (format.open == nullptr) {
       throw Error(Finding::kUnsupportedKind,

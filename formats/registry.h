@@ -19,10 +19,11 @@ struct DumpEntries;
 // What a user may have to tell a reader. Each field is the flag of the same name.
 struct OpenOptions {
   std::string from;                  // registry id; empty = detect
-  std::string raw;                   // --raw DTYPE:ORDER:SIZES
+  std::string raw;                   // --raw DTYPE:ORDER:SIZES or PRESET:DTYPE:SIZES
   std::string k_pattern, v_pattern;  // tensor names with {i} for the layer
   std::string layout;                // chooses between readings where two fit
   std::string as_dtype;              // --as bf16: what |V2 or u2 arrays mean
+  std::string order;                 // --order: which file of a folder of pages follows which
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
   std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
@@ -62,7 +63,8 @@ const FormatEntry& WritableFormat(std::string_view id);
 // kUsage.
 const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options);
 
-// Detects, reads and applies the geometry of `options`. Errors carry the file's name.
+// Detects, reads and applies the geometry of `options`. With --order, the files of a folder are
+// read one by one and joined in that order. Errors carry the file's name.
 Snapshot OpenSnapshot(Source source, const OpenOptions& options);
 
 // Heads and head sizes from a model file (GGUF header).

@@ -72,7 +72,12 @@ void SnapshotOptions::Declare(CLI::App& app) {
   app.add_option("--from", open.from, "Format of the input (default: detected by its bytes)")
       ->group(group);
   app.add_option("--raw", open.raw,
-                 "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128")
+                 "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or "
+                 "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128")
+      ->group(group);
+  app.add_option("--order", open.order,
+                 "Join the files of a folder as pages of one cache, in this order: a file with a "
+                 "name per line, or a pattern such as '*.data' (by name)")
       ->group(group);
   app.add_option("--gguf", gguf, "Model file that knows the heads")->group(group);
   app.add_option("--kv-heads", kv_heads, "KV heads per layer, where the file does not say")
@@ -84,7 +89,8 @@ void SnapshotOptions::Declare(CLI::App& app) {
   app.add_option("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer")->group(group);
   app.add_option("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer")->group(group);
   app.add_option("--layout", open.layout, "Chooses where two readings fit")->group(group);
-  app.add_option("--as", open.as_dtype, "What untyped 16-bit arrays mean: bf16")->group(group);
+  app.add_option("--as", open.as_dtype, "What untyped 16- or 8-bit arrays mean: bf16, f8_e4m3")
+      ->group(group);
   app.add_option("--rotated", open.rotated, "Hadamard-rotated quantised cache: auto, yes, no")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->group(group);

@@ -36,10 +36,11 @@ std::string Described(const Spec& spec);
 // Gives the open axis its size. Throws kSizeMismatch when `file_bytes` do not fit.
 Spec Resolve(Spec spec, uint64_t file_bytes);
 
-// Views of one file that is all elements of the spec, whose open axis follows from its size.
-// `batch` chooses the row of B and must be given where there are several. Throws kSizeMismatch,
-// kUsage.
-Snapshot MakeSnapshot(Source source, const Spec& spec, std::optional<uint64_t> batch);
+// Views of `data`, which lies in `source` and is all elements of the spec, whose open axis follows
+// from its size. `batch` chooses the row of B and must be given where there are several. Throws
+// kSizeMismatch, kUsage.
+Snapshot MakeSnapshot(Source source, ByteSpan data, const Spec& spec,
+                      std::optional<uint64_t> batch);
 
 // The reader: OpenOptions::raw is required.
 Snapshot OpenRaw(Source source, const OpenOptions& options);

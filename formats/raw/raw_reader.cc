@@ -2,6 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <charconv>
+
+#include "formats/mnn/cache_files.h"
+#include "formats/raw/fs_tier.h"
+#include "formats/raw/presets.h"
 #include "formats/raw/raw.h"
 
 namespace kv::raw {
@@ -76,8 +81,8 @@ KvTensor MakeTensor(const Spec& spec, const Extents& axes, const std::byte* data
 
 }  // namespace
 
-Snapshot MakeSnapshot(Source source, const Spec& open_spec, std::optional<uint64_t> batch) {
-  const ByteSpan bytes = source.files.front().data->bytes();
+Snapshot MakeSnapshot(Source source, ByteSpan bytes, const Spec& open_spec,
+                      std::optional<uint64_t> batch) {
   const Spec spec = Resolve(open_spec, bytes.size());
   const Extents axes(spec);
   const uint64_t rows = axes['B'].size;
@@ -108,15 +113,76 @@ Snapshot MakeSnapshot(Source source, const Spec& open_spec, std::optional<uint64
   return snapshot;
 }
 
+namespace {
+
+// The one file of a source that is no note beside it.
+const SourceFile& OnlyPage(const Source& source) {
+  const SourceFile* only = nullptr;
+  size_t pages = 0;
+  for (const SourceFile& file : source.files) {
+    if (source.is_folder && (file.name.ends_with(".json") || file.data->size() == 0)) continue;
+    if (pages++ == 0) only = &file;
+  }
+  if (pages == 1) return *only;
+  if (pages == 0) throw Error(Finding::kMissingRecord, "no file with data in it");
+  throw std::move(
+      Error(Finding::kUsage,
+            fmt::format("holds {} files, and no word on which follows which", pages))
+          .Hint("give --order FILE, a file with one name per line, or --order '*.bin'"));
+}
+
+// "...@5f3a@half@12.pt": the layer of a file that holds one.
+std::optional<uint32_t> LayerInName(std::string_view name) {
+  const std::string_view stem = name.substr(0, name.rfind('.'));
+  const size_t at = stem.rfind('@');
+  uint32_t layer = 0;
+  if (at == stem.npos) return std::nullopt;
+  const auto [end, failed] =
+      std::from_chars(stem.data() + at + 1, stem.data() + stem.size(), layer);
+  if (failed != std::errc() || end != stem.data() + stem.size() || layer > UINT16_MAX)
+    return std::nullopt;
+  return layer;
+}
+
+Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) {
+  std::optional<TierConfig> told;
+  if (source.is_folder) told = FillInFromTier(source, spec);
+  if (spec.preset->order.empty()) {
+    FillIn(options, "", spec);
+    if (!spec.dtype) throw Error(Finding::kUsage, "--raw mnn-cache: the element type is missing");
+    return mnn::OpenCacheFiles(std::move(source), *spec.dtype, spec.sizes);
+  }
+  const SourceFile& page = OnlyPage(source);
+  FillIn(options, page.name, spec);
+  const ByteSpan bytes = page.data->bytes();
+  const std::optional<uint32_t> layer = spec.preset->order.find('L') == std::string_view::npos
+                                            ? LayerInName(page.name)
+                                            : std::nullopt;
+  Snapshot snapshot = MakeSnapshot(std::move(source), bytes, SpecOf(spec), options.batch);
+  if (layer) snapshot.layers.front().index = *layer;
+  snapshot.format_version = spec.preset->name;
+  snapshot.engine = spec.preset->engine;
+  snapshot.key_rotation = KeyRotation::kRotated;
+  if (told) {
+    snapshot.model = told->model;
+    snapshot.facts.insert(snapshot.facts.end(), told->facts.begin(), told->facts.end());
+  }
+  return snapshot;
+}
+
+}  // namespace
+
 Snapshot OpenRaw(Source source, const OpenOptions& options) {
   if (options.raw.empty()) {
-    throw Error(Finding::kUsage, "--from raw needs --raw DTYPE:ORDER:SIZES")
-        .Hint("e.g. --raw f16:2LTHD:2,32,?,8,128");
+    throw std::move(
+        Error(Finding::kUsage, "--from raw needs --raw DTYPE:ORDER:SIZES, or a preset")
+            .Hint("e.g. --raw f16:2LTHD:2,32,?,8,128; kvtool formats lists the presets"));
   }
-  if (source.is_folder) {
-    throw Error(Finding::kUnsupportedKind, "is a folder; --raw describes one file");
-  }
-  return MakeSnapshot(std::move(source), ParseSpec(options.raw), options.batch);
+  if (auto preset = ParsePreset(options.raw))
+    return OpenPreset(std::move(source), std::move(*preset), options);
+  const Spec spec = ParseSpec(options.raw);
+  const ByteSpan bytes = OnlyPage(source).data->bytes();
+  return MakeSnapshot(std::move(source), bytes, spec, options.batch);
 }
 
 }  // namespace kv::raw

@@ -36,6 +36,9 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
         if (offsets_ == 2) throw Bad("data_offsets has more than two numbers");
         (offsets_++ == 0 ? tensor().begin : tensor().end) = value;
         return true;
+      case Where::kTensor:
+        if (key_ == "fmt") tensor().memory_format = value;
+        return Scalar("a number");
       default:
         return Scalar("a number");
     }
@@ -71,7 +74,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
       inside = Where::kMetadata;
     } else if (where() == Where::kRoot) {
       inside = Where::kTensor;
-      header_.tensors.push_back({.name = key_, .dtype = {}, .shape = {}});
+      header_.tensors.push_back({.name = key_, .dtype = {}, .shape = {}, .memory_format = {}});
     } else {
       Scalar("an object");
     }

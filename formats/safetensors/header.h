@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ inline constexpr uint64_t kLengthBytes = 8;
 struct HeaderTensor {
   std::string name, dtype;
   std::vector<uint64_t> shape;
-  uint64_t begin = 0, end = 0;  // in the data
+  uint64_t begin = 0, end = 0;               // in the data
+  std::optional<uint64_t> memory_format = {};  // LMCache's extra field "fmt"
 };
 
 struct Header {

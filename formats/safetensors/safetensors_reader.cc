@@ -96,6 +96,10 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
                                  : fmt::format("'{}': values of type {} are kept as bytes",
                                                Escaped(tensor.name), word.name));
       }
+      if (tensor.memory_format) {
+        file.metadata.emplace(kMemoryFormatPrefix + tensor.name,
+                              std::to_string(*tensor.memory_format));
+      }
       file.tensors.push_back({tensor.name,
                               ContiguousView(word.dtype, ShapeAsStored(tensor, word, size),
                                              data.data() + tensor.begin),

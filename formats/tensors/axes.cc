@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "lib/base/checked.h"
+
 namespace kv {
 namespace {
 
@@ -31,10 +33,6 @@ std::string_view WordOf(char role) {
   }
 }
 
-struct Axis {
-  uint64_t extent = 1, stride = 0;
-};
-
 }  // namespace
 
 Axes Axes::Parse(std::string_view text) {
@@ -45,7 +43,7 @@ Axes Axes::Parse(std::string_view text) {
     return Error(Finding::kUsage, fmt::format("--layout '{}': {}", text, why))
         .Hint(
             "one letter per axis: L layer, 2 K/V, B batch, T token, H head, D dim, C channels; "
-            "e.g. thd, bhtd, 2ltc, th(2d)");
+            "e.g. thd, bhtd, 2ltc, th(2d), l2(htd)");
   };
   for (char c : text) {
     if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
@@ -71,9 +69,9 @@ Axes Axes::Parse(std::string_view text) {
     throw refuse("needs T, and either D (with H) or C");
   }
   for (const std::string& axis : axes.axes_) {
-    const bool pair = axis == "2D" || axis == "2C";
-    if (axis.size() != 1 && !pair && axis != "HD")
-      throw refuse("only (2D), (2C) and (HD) can be joined");
+    if (axis.empty()) throw refuse("empty parentheses");
+    if (axis.find_first_of("LB") != axis.npos && axis.size() > 1)
+      throw refuse("layers and batch rows have an axis of their own");
   }
   // (HD) is what C says, with fewer letters.
   for (std::string& axis : axes.axes_) {
@@ -99,26 +97,51 @@ std::string Axes::text() const {
   return "[" + out + "]";
 }
 
-namespace {
-
-Axis FindAxis(const std::vector<std::string>& axes, const TensorView& array, char role) {
-  for (size_t i = 0; i < axes.size(); ++i) {
-    const size_t at = axes[i].find(role);
-    if (at == axes[i].npos) continue;
-    if (axes[i].size() == 1) return {array.shape[i], array.strides[i]};
-    const uint64_t half = array.shape[i] / 2;  // "2D" or "2C"
-    return at == 0 ? Axis{2, half * array.strides[i]} : Axis{half, array.strides[i]};
+// A joined axis is divided by what is known of its parts; one part may follow from the rest.
+Axes::Axis Axes::Find(const TensorView& array, char role, const HeadSizes& heads) const {
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const std::string& axis = axes_[i];
+    const size_t at = axis.find(role);
+    if (at == axis.npos) continue;
+    if (axis.size() == 1) return {array.shape[i], array.strides[i]};
+    uint64_t known = 1, inner = 1, own = 0;
+    size_t open = axis.npos;
+    const auto size_of = [&](char part) {
+      return part == '2' ? 2 : part == 'H' ? heads.count : part == 'D' ? heads.dim : 0;
+    };
+    for (size_t part = 0; part < axis.size(); ++part) {
+      const uint64_t size = size_of(axis[part]);
+      if (size == 0 && open != axis.npos) {
+        throw Error(Finding::kGeometryMissing,
+                    fmt::format("{} cannot be divided without the heads", text()))
+            .Hint("give --kv-heads and --head-dim, or --gguf MODEL");
+      }
+      if (size == 0) open = part;
+      if (size != 0) known = CheckedMul(known, size, "joined axis");
+    }
+    const uint64_t rest = array.shape[i] / known;
+    if (array.shape[i] % known != 0 || (open == axis.npos && rest != 1)) {
+      throw Error(
+          Finding::kInconsistent,
+          fmt::format("axis {} has {} elements, not a multiple of {}", i, array.shape[i], known));
+    }
+    for (size_t part = axis.size(); part-- > at;) {
+      own = part == open ? rest : size_of(axis[part]);
+      if (part > at) inner *= own;
+    }
+    return {own, inner * array.strides[i]};
   }
   return {};
 }
 
-}  // namespace
-
 uint64_t Axes::Extent(const TensorView& array, char role) const {
-  return FindAxis(axes_, array, role).extent;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].size() == 1 && axes_[i][0] == role) return array.shape[i];
+  }
+  return 1;
 }
 
-KvTensor Axes::View(const TensorView& array, const Place& place) const {
+KvTensor Axes::View(const TensorView& array, const Place& place, const HeadSizes& heads) const {
   const auto refuse = [&](std::string why) {
     return Error(Finding::kInconsistent, fmt::format("shape [{}] cannot be {}: {}",
                                                      fmt::join(array.shape, ", "), text(), why))
@@ -126,12 +149,12 @@ KvTensor Axes::View(const TensorView& array, const Place& place) const {
   };
   if (array.rank() != rank()) throw refuse(fmt::format("it has {} axes", array.rank()));
   for (size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i][0] != '2') continue;
+    if (axes_[i].find('2') == std::string::npos) continue;
     const uint64_t extent = array.shape[i];
     if (axes_[i].size() == 1 ? extent != 2 : extent % 2 != 0)
       throw refuse(fmt::format("axis {} does not hold K and V", i));
   }
-  const auto axis = [&](char role) { return FindAxis(axes_, array, role); };
+  const auto axis = [&](char role) { return Find(array, role, heads); };
   const Axis dim = axis(Has('C') ? 'C' : 'D'), head = axis('H'), token = axis('T');
   if (dim.extent == 0 || head.extent == 0 || dim.extent > kWidest || head.extent > kWidest) {
     throw refuse("heads and dims must be between 1 and 2^24");

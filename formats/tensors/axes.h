@@ -12,9 +12,15 @@
 
 namespace kv {
 
+// What an axis that joins heads with something else is divided by; 0 = not known.
+struct HeadSizes {
+  uint64_t count = 0, dim = 0;
+};
+
 // What the axes of an array mean, outermost first, one letter each: L layer, 2 K then V, B batch,
 // T (or S) token, H head, D dim, C channels (heads x dim, not yet divided). Parentheses join what
-// one axis holds: "TH(2D)" has K and V side by side in its last axis.
+// one axis holds: "TH(2D)" has K and V side by side in its last axis, "L2(HTD)" all values of a
+// layer's K in one.
 class Axes {
  public:
   // "bhtd", "[B, H, S, D]" ... Throws kUsage.
@@ -27,12 +33,18 @@ class Axes {
   struct Place {
     uint64_t layer = 0, part = 0, batch = 0;
   };
-  // One layer's K or V of the array. Throws kInconsistent when the array does not have these axes.
-  KvTensor View(const TensorView& array, const Place& place) const;
-  // Extent of a role; 1 if absent.
+  // One layer's K or V of the array. Throws kInconsistent when the array does not have these axes,
+  // kGeometryMissing when a joined one cannot be divided.
+  KvTensor View(const TensorView& array, const Place& place, const HeadSizes& heads = {}) const;
+  // Extent of a role that has an axis to itself; 1 if absent.
   uint64_t Extent(const TensorView& array, char role) const;
 
  private:
+  struct Axis {
+    uint64_t extent = 1, stride = 0;
+  };
+  Axis Find(const TensorView& array, char role, const HeadSizes& heads) const;
+
   std::vector<std::string> axes_;  // roles of each, outermost first
 };
 

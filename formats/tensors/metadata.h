@@ -22,6 +22,8 @@ inline constexpr std::string_view kKHadamardKey = "kvtool.k_hadamard";
 inline constexpr std::string_view kVHadamardKey = "kvtool.v_hadamard";
 inline constexpr std::string_view kGroupsKey = "kvtool.layer_groups";
 inline constexpr std::string_view kDtypePrefix = "kvtool.dtype.";  // + tensor name
+// + tensor name: the layout number that LMCache keeps beside a tensor's shape.
+inline const std::string kMemoryFormatPrefix = "lmcache.fmt.";
 
 std::string Lookup(const TensorMetadata& metadata, std::string_view key);  // empty if absent
 bool IsKvtoolFile(const TensorMetadata& metadata);

@@ -19,6 +19,7 @@ constexpr size_t kNamesShown = 6;
 struct Pattern {
   std::string_view text;
   bool joined = false;  // K and V in one tensor
+  std::string_view engine = {};
 };
 constexpr Pattern kPatterns[] = {
     {"{x}_cache.{i}"},
@@ -36,8 +37,12 @@ constexpr Pattern kPatterns[] = {
     {"*-l{i}-{x}"},
     {"{x}"},
     {"{x}_cache"},
-    {"model.layers.{i}.*.kv_cache", true},
-    {"kv_cache", true},
+    {"{x}_cache_{i}"},
+    {"{i}.{x}"},
+    {"model.layers.{i}.*.kv_cache", true, "vLLM"},
+    {"kv_cache", true, "vLLM"},
+    {"kvcache", true, "LMCache"},
+    {"kv_chunk", true, "LMCache"},
 };
 
 char Folded(char c) {
@@ -111,9 +116,23 @@ bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) 
   return name.empty();
 }
 
-// How patterns see a tensor of a folder: with the file it lies in, or by its own name alone.
+// How patterns see the names of a file.
+struct Naming {
+  bool with_file = false;        // of a folder: FILE/NAME
+  std::string_view prefix = {};  // left off; names without it are not seen
+};
+
 std::string NameOf(const NamedTensor& tensor, bool with_file) {
   return with_file && !tensor.file.empty() ? tensor.file + "/" + tensor.name : tensor.name;
+}
+
+std::optional<NameMatch> MatchAs(const Naming& naming, std::string_view pattern,
+                                 const NamedTensor& tensor) {
+  const std::string name = NameOf(tensor, naming.with_file);
+  if (naming.prefix.empty()) return MatchName(pattern, name);
+  const size_t cut = naming.prefix.size();
+  if (name.size() <= cut || name.compare(0, cut, naming.prefix) != 0) return std::nullopt;
+  return MatchName(pattern, std::string_view(name).substr(cut + 1));
 }
 
 void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor) {
@@ -128,11 +147,14 @@ void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor)
   place = &tensor;
 }
 
-KvTensors Collect(const TensorFile& file, const Pattern& pattern, bool with_file) {
-  KvTensors found{.pattern = std::string(pattern.text), .joined = pattern.joined, .layers = {}};
+KvTensors Collect(const TensorFile& file, const Pattern& pattern, const Naming& naming) {
+  KvTensors found{.pattern = std::string(pattern.text),
+                  .prefix = std::string(naming.prefix),
+                  .engine = pattern.engine,
+                  .joined = pattern.joined,
+                  .layers = {}};
   for (const NamedTensor& tensor : file.tensors) {
-    if (const auto match = MatchName(pattern.text, NameOf(tensor, with_file)))
-      Insert(found, *match, tensor);
+    if (const auto match = MatchAs(naming, pattern.text, tensor)) Insert(found, *match, tensor);
   }
   return found;
 }
@@ -179,11 +201,130 @@ std::string Sample(const KvTensors& found) {
                      found.layers.size() == 1 ? "" : "s", Escaped(NameOf(*tensor, true), 80));
 }
 
-void RequirePairs(const KvTensors& found) {
+KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming) {
+  KvTensors best;
+  for (const Pattern& pattern : kPatterns) {
+    KvTensors found = Collect(file, pattern, naming);
+    if (found.layers.empty()) continue;
+    if (!best.layers.empty()) {
+      throw Error(Finding::kAmbiguousFormat,
+                  fmt::format("two name patterns fit: {} and {}", Sample(best), Sample(found)))
+          .Hint("choose with --k-pattern and --v-pattern");
+    }
+    best = std::move(found);
+  }
+  return best;
+}
+
+// "past_key_values" of "past_key_values/key_cache/3": what to cut off so that a pattern of layers
+// fits.
+std::string_view PrefixOf(std::string_view name) {
+  for (size_t at = name.find_first_of("./"); at != name.npos;
+       at = name.find_first_of("./", at + 1)) {
+    for (const Pattern& pattern : kPatterns) {
+      if (pattern.text.find("{i}") != pattern.text.npos &&
+          MatchName(pattern.text, name.substr(at + 1))) {
+        return name.substr(0, at);
+      }
+    }
+  }
+  return {};
+}
+
+// The cache below one name of the root: {"past_key_values": cache, "input_ids": ...}.
+KvTensors CollectBelowPrefix(const TensorFile& file) {
+  std::set<std::string_view> prefixes;
+  for (const NamedTensor& tensor : file.tensors) prefixes.insert(PrefixOf(tensor.name));
+  prefixes.erase("");
+  if (prefixes.empty()) return {};
+  if (prefixes.size() > 1) {
+    throw Error(Finding::kAmbiguousFormat,
+                fmt::format("holds {} caches, '{}' and '{}'{}", prefixes.size(),
+                            Escaped(*prefixes.begin(), 80), Escaped(*prefixes.rbegin(), 80),
+                            prefixes.size() > 2 ? " among them" : ""))
+        .Hint("choose with --k-pattern and --v-pattern");
+  }
+  return CollectBuiltIn(file, {.prefix = *prefixes.begin()});
+}
+
+// Attention probabilities, as a model returns them: [batch, head, query, key] for every layer, or
+// for every layer of every step. Their names are those of a tuple of pairs, their shapes are not.
+void RefuseAttention(const TensorFile& file) {
+  struct Step {
+    uint64_t queries, keys;
+    bool operator!=(const Step& other) const {
+      return queries != other.queries || keys != other.keys;
+    }
+  };
+  std::map<uint32_t, Step> steps;
+  bool nested = false;
+  for (const NamedTensor& tensor : file.tensors) {
+    const auto flat = MatchName("{i}", tensor.name), deep = MatchName("{i}.*", tensor.name);
+    if ((!flat && !deep) || tensor.view.rank() != 4) return;
+    nested |= !flat;
+    const Step step{tensor.view.shape[2], tensor.view.shape[3]};
+    const auto [at, is_new] = steps.try_emplace(flat ? flat->layer : deep->layer, step);
+    if (!is_new && at->second != step) return;
+  }
+  if (steps.empty()) return;
+  const Step first = steps.begin()->second;
+  for (const auto& [index, step] : steps) {
+    const bool later = nested && index > 0;
+    if (later ? step.queries != 1 || step.keys != first.keys + index
+              : step.queries != step.keys || step != first) {
+      return;
+    }
+  }
+  if (nested && steps.size() < 2) return;  // one step alone may as well be a layer of K and V
+  throw Error(Finding::kUnsupportedKind,
+              fmt::format("holds attention probabilities [batch, head, query, key] of {} {}, not K "
+                          "and V",
+                          steps.size(), nested ? "steps" : "layers"))
+      .Hint("a trace: kvtool trace inspect, or --trace of the replay commands");
+}
+
+// One prompt per folder is how connectors store; two in one cannot be told apart by layer names.
+void RefuseSeveralFolders(const TensorFile& file) {
+  std::set<std::string_view> folders;
+  for (const NamedTensor& tensor : file.tensors) {
+    if (tensor.name != "kv_cache") return;
+    const size_t slash = tensor.file.rfind('/');
+    folders.insert(slash == std::string::npos ? std::string_view()
+                                              : std::string_view(tensor.file).substr(0, slash));
+  }
+  if (folders.size() < 2) return;
+  throw Error(Finding::kAmbiguousFormat,
+              fmt::format("holds {} caches, one per folder: '{}', '{}'{}", folders.size(),
+                          Escaped(*folders.begin(), 80), Escaped(*std::next(folders.begin()), 80),
+                          folders.size() > 2 ? " ..." : ""))
+      .Hint("give one of these folders");
+}
+
+// Tensors of kinds that are not values in rows: K of one may be all that is missing.
+void RefuseUnreadTensors(const TensorFile& file) {
+  constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
+      {"_rebuild_qtensor", "quantised"},
+      {"_rebuild_sparse", "sparse"},
+      {"_rebuild_nested_tensor", "nested"},
+      {"_rebuild_meta_tensor", "without data (meta)"},
+      {"_rebuild_wrapper_subclass", "of a wrapping class"},
+  };
+  for (const OpaqueValue& value : file.opaque) {
+    for (const auto& [function, word] : kKinds) {
+      if (value.kind.find(function) == value.kind.npos) continue;
+      throw Error(Finding::kUnsupportedKind,
+                  fmt::format("'{}' is a tensor that is {}: such are not read",
+                              Escaped(value.name, 80), word));
+    }
+  }
+}
+
+void RequirePairs(const TensorFile& file, const KvTensors& found) {
   const bool has_v = std::any_of(found.layers.begin(), found.layers.end(),
                                  [](const auto& item) { return item.second.v != nullptr; });
   for (const auto& [index, layer] : found.layers) {
     if (layer.k != nullptr && (layer.v != nullptr || !has_v)) continue;
+    RefuseUnreadTensors(file);
     throw Error(Finding::kMissingRecord,
                 fmt::format("layer {} has no {} (names {})", index, layer.k == nullptr ? "K" : "V",
                             found.pattern));
@@ -213,30 +354,23 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
   if (!options.k_pattern.empty() || !options.v_pattern.empty()) {
     best = CollectGiven(file, options);
   } else {
-    for (const bool with_file : {true, false}) {
-      for (const Pattern& pattern : kPatterns) {
-        KvTensors found = Collect(file, pattern, with_file);
-        if (found.layers.empty()) continue;
-        if (!best.layers.empty()) {
-          throw Error(Finding::kAmbiguousFormat,
-                      fmt::format("two name patterns fit: {} and {}", Sample(best), Sample(found)))
-              .Hint("choose with --k-pattern and --v-pattern");
-        }
-        best = std::move(found);
-      }
-      if (!best.layers.empty()) break;
-    }
+    RefuseAttention(file);
+    RefuseSeveralFolders(file);
+    best = CollectBuiltIn(file, {.with_file = true});
+    if (best.layers.empty()) best = CollectBuiltIn(file, {});
+    if (best.layers.empty()) best = CollectBelowPrefix(file);
   }
   if (best.layers.empty() && options.k_pattern.empty() && file.tensors.size() == 1) {
     best = {
         .pattern = "the only array", .lone = true, .layers = {{0, {&file.tensors[0], nullptr}}}};
   }
   if (best.layers.empty()) {
+    RefuseUnreadTensors(file);
     throw Error(Finding::kUnsupportedKind,
                 fmt::format("no tensor has a name of K or V: {}", Names(file)))
         .Hint("name them with --k-pattern and --v-pattern, {i} = layer");
   }
-  RequirePairs(best);
+  RequirePairs(file, best);
   return best;
 }
 

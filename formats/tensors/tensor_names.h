@@ -26,15 +26,18 @@ struct KvTensors {
     const NamedTensor* k = nullptr;  // K alone, or K and V in one where `joined`
     const NamedTensor* v = nullptr;
   };
-  std::string pattern;  // what decided: "key_cache.{i}"
+  std::string pattern = {};      // what decided: "key_cache.{i}"
+  std::string prefix = {};       // what stands before it in every name: "past_key_values"
+  std::string_view engine = {};  // whose names these are, where only one writes them
   bool joined = false;
   bool lone = false;  // the only array of the file, whatever its name
   std::map<uint32_t, Layer> layers;
 };
 
-// By --k-pattern/--v-pattern if given, else by the built-in patterns (FORMAT.md), else the single
-// tensor there is. Throws kAmbiguousFormat when two patterns find different sets, kDuplicateName,
-// kMissingRecord when K and V do not pair, kUnsupportedKind when nothing fits.
+// By --k-pattern/--v-pattern if given, else by the built-in patterns (FORMAT.md), else by these
+// below one common prefix, else the single tensor there is. Throws kAmbiguousFormat when two
+// patterns or prefixes find different sets, kDuplicateName, kMissingRecord when K and V do not
+// pair, kUnsupportedKind when nothing fits.
 KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options);
 
 // Tensors that describe the tokens, not K or V: positions, tokens, streams.

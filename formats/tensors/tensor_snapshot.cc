@@ -9,6 +9,7 @@
 
 #include "formats/tensors/axes.h"
 #include "formats/tensors/metadata.h"
+#include "formats/tensors/reading.h"
 #include "formats/tensors/tensor_names.h"
 #include "lib/snapshot/layout.h"
 
@@ -17,106 +18,6 @@ namespace {
 
 constexpr uint64_t kMostLayers = 1 << 16;  // an empty array may claim any number
 constexpr size_t kNotesShown = 8;          // the same thing may hold for a million tensors
-
-struct Reading {
-  Axes axes;
-  std::string note;  // where the file itself does not decide
-};
-
-Error Undecided(std::string what) {
-  Error error(Finding::kAmbiguousFormat, std::move(what));
-  return error.Hint("name the axes with --layout, e.g. --layout 2ltc");
-}
-
-std::optional<uint64_t> TokensToldBySide(const TensorFile& file) {
-  for (const NamedTensor& tensor : file.tensors) {
-    if (IsSideTensor(tensor.name) && tensor.view.rank() == 1) return tensor.view.shape[0];
-  }
-  return std::nullopt;
-}
-
-// [head, token, dim] is what a Hugging Face cache without its batch axis is; [token, head, dim]
-// what engines dump. The shape alone cannot tell.
-Reading ReadRank3(const TensorFile& file, const TensorView& k) {
-  if (const auto tokens = TokensToldBySide(file)) {
-    const bool first = k.shape[0] == *tokens, second = k.shape[1] == *tokens;
-    if (first != second) return {Axes::Parse(first ? "THD" : "HTD"), ""};
-  }
-  return {
-      Axes::Parse("HTD"),
-      fmt::format("arrays of shape [{}] are read as [head, token, dim]; if they are [token, head, "
-                  "dim] give --layout thd",
-                  fmt::join(k.shape, ", "))};
-}
-
-// One tensor with K and V together (vLLM's connectors), by engine version.
-Reading ReadJoined(const TensorView& array) {
-  const auto& shape = array.shape;
-  if (array.rank() == 3 && shape[0] == 2) return {Axes::Parse("2TC"), ""};
-  if (array.rank() == 4 && shape[1] == 2) return {Axes::Parse("T2HD"), ""};
-  if (array.rank() == 2) return {Axes::Parse("TC"), "one latent per token, no K and V apart"};
-  throw Undecided(
-      fmt::format("kv_cache of shape [{}] fits several versions of its writer (th(2d), thd)",
-                  fmt::join(shape, ", ")));
-}
-
-// The only array of a file, with no name to go by.
-Reading ReadLone(const TensorFile& file, const TensorView& array) {
-  const auto& shape = array.shape;
-  Reading reading;
-  switch (array.rank()) {
-    case 2:
-      reading.axes = Axes::Parse("TC");
-      break;
-    case 3:
-      return ReadRank3(file, array);
-    case 4:
-      reading.axes = Axes::Parse("BHTD");
-      break;
-    case 5:
-      if ((shape[0] == 2) == (shape[1] == 2)) {
-        throw Undecided(
-            fmt::format("which axis of [{}] is K and V cannot be told", fmt::join(shape, ", ")));
-      }
-      reading.axes = Axes::Parse(shape[0] == 2 ? "2LHTD" : "L2HTD");
-      break;
-    case 6:
-      reading.axes = Axes::Parse("L2BHTD");
-      break;
-    default:
-      throw Error(
-          Finding::kUnsupportedKind,
-          fmt::format("its only array, of shape [{}], is no cache", fmt::join(shape, ", ")));
-  }
-  reading.note = fmt::format("the array of shape [{}] is read as {}; --layout names other axes",
-                             fmt::join(shape, ", "), reading.axes.text());
-  return reading;
-}
-
-Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
-  if (!options.layout.empty()) return {Axes::Parse(options.layout), ""};
-  const TensorView& k = found.layers.begin()->second.k->view;
-  if (IsKvtoolFile(file.metadata)) {
-    const std::string layout = Lookup(file.metadata, kLayoutKey);
-    if (layout == Name(Order::kTokenHeadDim)) return {Axes::Parse("THD"), ""};
-    throw Error(Finding::kUnsupportedLayout,
-                fmt::format("{} is '{}'; only '{}' is known", kLayoutKey, Escaped(layout),
-                            Name(Order::kTokenHeadDim)));
-  }
-  if (found.joined) return ReadJoined(k);
-  if (found.lone) return ReadLone(file, k);
-  switch (k.rank()) {
-    case 2:
-      return {Axes::Parse("TC"), ""};
-    case 3:
-      return ReadRank3(file, k);
-    case 4:
-      return {Axes::Parse("BHTD"), ""};
-    default:
-      throw Undecided(fmt::format("what the axes of K, of shape [{}], mean cannot be told",
-                                  fmt::join(k.shape, ", ")));
-  }
-}
 
 // Gives the values the type they really have: kvtool's metadata, or --as for integers.
 void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions& options,
@@ -150,13 +51,24 @@ void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions
   piece.dim.step = info.block_bytes;
 }
 
+bool IsTransformers(const TensorFile& file) {
+  return Lookup(file.metadata, "__class__").starts_with("transformers.");
+}
+
+// A list over layers of pairs [K, V].
+bool IsPairs(const KvTensors& found) { return found.pattern.ends_with("{i}.{01}"); }
+
 KeyRotation RotationOf(const TensorFile& file, const KvTensors& found) {
   const std::string told = Lookup(file.metadata, kKeyRotationKey);
   if (told == "rotated") return KeyRotation::kRotated;
   if (told == "unrotated") return KeyRotation::kUnrotated;
-  // Hugging Face and vLLM rotate before they cache.
-  for (const std::string_view words : {"past_key_values", "present", "{x}_cache", "kv_cache"}) {
-    if (found.pattern.find(words) != std::string::npos) return KeyRotation::kRotated;
+  // Hugging Face and the engines rotate before they cache.
+  if (!found.engine.empty() || IsTransformers(file)) return KeyRotation::kRotated;
+  const size_t rank = found.layers.begin()->second.k->view.rank();
+  if (IsPairs(found)) return rank == 4 ? KeyRotation::kRotated : KeyRotation::kUnknown;
+  for (const std::string_view words : {"past_key_values", "present", "{x}_cache"}) {
+    if ((found.prefix + "." + found.pattern).find(words) != std::string::npos)
+      return KeyRotation::kRotated;
   }
   return KeyRotation::kUnknown;
 }
@@ -235,6 +147,13 @@ void AddNotes(const TensorFile& file, const KvTensors& found, const Reading& rea
         {fmt::format("and {} more of this kind", file.notes.size() - kNotesShown)});
   }
   if (!reading.note.empty()) snapshot.notes.push_back({reading.note});
+  if (IsPairs(found) && found.layers.begin()->second.k->view.rank() == 2 &&
+      snapshot.key_rotation == KeyRotation::kUnknown) {
+    snapshot.notes.push_back(
+        {"pairs of [token, channel] rows are how CacheBlend's old_kvs are saved: their keys are "
+         "from before RoPE",
+         false});
+  }
   size_t used = 0;
   for (const auto& [index, layer] : found.layers)
     used += (layer.k != nullptr) + (layer.v != nullptr);
@@ -303,7 +222,8 @@ class Assembler {
             .Hint("choose one row with --batch; if the axis is something else give --layout");
       }
       KvTensor view = axes_.View(
-          tensor.view, {.layer = layer, .part = part, .batch = options_.batch.value_or(0)});
+          tensor.view, {.layer = layer, .part = part, .batch = options_.batch.value_or(0)},
+          HeadsOf(options_));
       Retype(file_, tensor, options_, view);
       return view;
     } catch (Error& error) {
@@ -340,7 +260,11 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   snapshot.key_rotation = RotationOf(file, found);
   snapshot.k_hadamard = HadamardOf(Lookup(file.metadata, kKHadamardKey));
   snapshot.v_hadamard = HadamardOf(Lookup(file.metadata, kVHadamardKey));
-  if (found.joined) snapshot.engine = "vLLM";
+  if (!found.engine.empty()) snapshot.engine = found.engine;
+  if (snapshot.engine.empty() && IsTransformers(file)) {
+    snapshot.engine = "transformers";
+    snapshot.facts.emplace_back("object", Escaped(Lookup(file.metadata, "__class__"), 120));
+  }
   const std::string origin = Lookup(file.metadata, kSourceKey);
   if (!origin.empty()) snapshot.facts.emplace_back("origin", origin);
   snapshot.facts.emplace_back("names", SampleNames(found));

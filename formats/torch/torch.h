@@ -30,6 +30,10 @@ void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem
 // For the registry.
 Confidence ProbeTorch(const Source& source);
 Snapshot OpenTorch(Source source, const OpenOptions& options);
+// A tuple over layers of (K, V), [1, head, token, dim] each: Hugging Face's legacy cache, which
+// DynamicCache.from_legacy_cache takes. Throws kUnsupportedLayout for what it cannot say.
+void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+// kvtool's own names and words in a flat dict: nothing is lost.
 void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
 
 }  // namespace kv

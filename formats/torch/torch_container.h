@@ -12,6 +12,10 @@
 
 namespace kv {
 
+// Reads a legacy file that is one storage. Its values stay where they are if that is the mapped
+// file, else `file` keeps a copy.
+EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file);
+
 // Storages as members of a zip archive, or one after another behind the pickles of a legacy file.
 class ZipStorages : public StorageBytes {
  public:
@@ -21,6 +25,7 @@ class ZipStorages : public StorageBytes {
   ByteSpan pickle() const { return pickle_; }
   uint64_t pickle_offset() const { return pickle_offset_; }
   ByteSpan Find(const StorageId& id) override;
+  EmbeddedStorage Embedded(ByteSpan file) override { return ReadEmbedded(file, file_); }
 
  private:
   ByteSpan Record(const StorageId& id);
@@ -40,8 +45,10 @@ class LegacyStorages : public StorageBytes {
   LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& object, bool big_endian,
                  TensorFile& file);
   ByteSpan Find(const StorageId& id) override;
+  EmbeddedStorage Embedded(ByteSpan file) override { return ReadEmbedded(file, file_); }
 
  private:
+  TensorFile& file_;
   std::map<std::string, ByteSpan, std::less<>> records_;
 };
 

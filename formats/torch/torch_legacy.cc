@@ -59,7 +59,8 @@ bool IsLegacyTorch(ByteSpan bytes) {
 }
 
 LegacyStorages::LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& object,
-                               bool big_endian, TensorFile& file) {
+                               bool big_endian, TensorFile& file)
+    : file_(file) {
   const DeclaredStorages declared = CollectStorages(object);
   const Pickle keys(bytes.subspan(offset), offset);
   if (keys[keys.root()].kind != PickleKind::kList) {
@@ -113,31 +114,73 @@ ByteSpan LegacyStorages::Find(const StorageId& id) {
   return found->second.subspan(id.part->first * width, id.part->second * width);
 }
 
-void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
-  uint64_t offset = 0;
+namespace {
+
+// The pickles before the list of keys.
+struct LegacyHead {
+  std::unique_ptr<Pickle> object;
+  bool big_endian = false;
+  uint64_t length = 0;
+};
+
+LegacyHead ReadHead(ByteSpan bytes) {
+  LegacyHead head;
+  uint64_t& offset = head.length;
   const auto next = [&] {
-    Pickle pickle(bytes.subspan(offset), offset);
-    offset += pickle.length();
+    auto pickle = std::make_unique<Pickle>(bytes.subspan(offset), offset);
+    offset += pickle->length();
     return pickle;
   };
-  const Pickle magic = next();
-  if (magic[magic.root()].kind != PickleKind::kBigInt || magic[magic.root()].text != kMagic) {
-    throw Error(Finding::kBadMagic, "the first pickle is not the magic number of torch").At(0);
+  const auto magic = next();
+  if ((*magic)[magic->root()].kind != PickleKind::kBigInt ||
+      (*magic)[magic->root()].text != kMagic) {
+    throw std::move(
+        Error(Finding::kBadMagic, "the first pickle is not the magic number of torch").At(0));
   }
   const uint64_t protocol_at = offset;
-  const Pickle protocol = next();
-  if (protocol[protocol.root()].integer != kProtocol) {
-    throw Error(Finding::kBadVersion, fmt::format("protocol version is {}, expected {}",
-                                                  protocol[protocol.root()].integer, kProtocol))
-        .At(protocol_at);
+  const auto protocol = next();
+  const int64_t version = (*protocol)[protocol->root()].integer;
+  if (version != kProtocol) {
+    throw std::move(Error(Finding::kBadVersion,
+                          fmt::format("protocol version is {}, expected {}", version, kProtocol))
+                        .At(protocol_at));
   }
-  const Pickle system = next();
-  const PickleValue& little = system[system.Get(system.root(), "little_endian")];
-  const bool big_endian = little.kind == PickleKind::kBool && little.integer == 0;
-  const Pickle object = next();
-  LegacyStorages storages(bytes, offset, object, big_endian, file);
-  TensorBuilder builder(object, storages, max_bytes);
-  WalkPickle(object, builder, file);
+  const auto system = next();
+  const PickleValue& little = (*system)[system->Get(system->root(), "little_endian")];
+  head.big_endian = little.kind == PickleKind::kBool && little.integer == 0;
+  head.object = next();
+  return head;
+}
+
+}  // namespace
+
+void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
+  const LegacyHead head = ReadHead(bytes);
+  LegacyStorages storages(bytes, head.length, *head.object, head.big_endian, file);
+  TensorBuilder builder(*head.object, storages, max_bytes);
+  WalkPickle(*head.object, builder, file);
+}
+
+EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
+  // Protocol 2 spells bytes as text: they were put together in memory and go away with the pickle.
+  const bool mapped = !bytes.empty() && file.source.FileOf(bytes.data()) != nullptr;
+  if (!mapped) {
+    file.spools.push_back(FileSource::FromBytes({bytes.begin(), bytes.end()}, "storage"));
+    bytes = file.spools.back()->bytes();
+  }
+  if (!IsLegacyTorch(bytes)) {
+    throw Error(Finding::kUnsupportedKind, "a storage in the pickle is no legacy torch file");
+  }
+  const LegacyHead head = ReadHead(bytes);
+  const Pickle& object = *head.object;
+  if (object[object.root()].kind != PickleKind::kStorage) {
+    throw Error(Finding::kBadPickle,
+                fmt::format("a storage in the pickle is {}", object.Describe(object.root())));
+  }
+  LegacyStorages storages(bytes, head.length, object, head.big_endian, file);
+  const StorageId id = ParseStorageId(object, object.root());
+  if (id.is_module) throw Error(Finding::kBadPickle, "a storage in the pickle is a module");
+  return {id.dtype, storages.Find(id)};
 }
 
 }  // namespace kv

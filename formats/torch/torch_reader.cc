@@ -25,13 +25,18 @@ bool IsTar(ByteSpan bytes) {
   return bytes.size() > kTarMagicAt + 5 && AsText(bytes.subspan(kTarMagicAt, 5)) == "ustar";
 }
 
-// A plain pickle has no storages; whatever refers to one came out of a torch file.
-class NoStorages : public StorageBytes {
+// A plain pickle has the storages that lie in it; what refers to others came out of a torch file.
+class PlainStorages : public StorageBytes {
  public:
+  explicit PlainStorages(TensorFile& file) : file_(file) {}
   ByteSpan Find(const StorageId& id) override {
     throw Error(Finding::kMissingRecord,
                 fmt::format("a plain pickle holds no storage '{}'", Escaped(id.key)));
   }
+  EmbeddedStorage Embedded(ByteSpan bytes) override { return ReadEmbedded(bytes, file_); }
+
+ private:
+  TensorFile& file_;
 };
 
 void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
@@ -45,9 +50,19 @@ void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
   if (pickle.length() < bytes.size()) {
     file.notes.push_back(fmt::format("{} bytes follow the pickle", bytes.size() - pickle.length()));
   }
-  NoStorages storages;
+  PlainStorages storages(file);
   TensorBuilder builder(pickle, storages, max_bytes);
   WalkPickle(pickle, builder, file);
+}
+
+// Caches whose tensors are not the values: what stands in key_cache then is the unquantised rest.
+void RefuseQuantisedCache(const TensorFile& file) {
+  const std::string name = Lookup(file.metadata, "__class__");
+  if (name.starts_with("transformers.") && name.find("Quant") != std::string::npos) {
+    throw Error(Finding::kUnsupportedKind,
+                fmt::format("a {} keeps its values packed by its own quantiser (quanto, HQQ)",
+                            Escaped(name, 120)));
+  }
 }
 
 // A file that holds nothing but objects of unknown classes was not read at all: better say so.
@@ -55,6 +70,11 @@ void RefuseForeignOnly(const TensorFile& file) {
   if (!file.tensors.empty()) return;
   for (const OpaqueValue& value : file.opaque) {
     if (!value.is_foreign) continue;
+    if (value.kind.find("CacheGen") != std::string::npos) {
+      throw Error(Finding::kUnsupportedKind,
+                  "LMCache's CacheGen serde: symbols of an arithmetic coder whose tables only its "
+                  "GPU decoder knows");
+    }
     throw Error(Finding::kForbiddenGlobal,
                 fmt::format("'{}' is {}, which is not known to be plain data", Escaped(value.name),
                             value.kind));
@@ -98,6 +118,7 @@ TensorFile ReadTorch(Source source, uint64_t max_bytes) {
     file.format = "pickle";
     ReadPlainPickle(data->bytes(), max_bytes, file);
   }
+  RefuseQuantisedCache(file);
   RefuseForeignOnly(file);
   return file;
 }

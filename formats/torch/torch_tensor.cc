@@ -213,12 +213,13 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
     Fail(Finding::kBadPickle, fmt::format("{} has {} arguments", call->function, arguments.size()),
          node);
   }
-  if (pickle_[arguments[0]].kind != PickleKind::kStorage) {
+  const std::optional<EmbeddedStorage> embedded = FindEmbedded(arguments[0]);
+  if (!embedded && pickle_[arguments[0]].kind != PickleKind::kStorage) {
     Fail(Finding::kBadPickle,
          fmt::format("a tensor is made from {}", pickle_.Describe(arguments[0])), node);
   }
-  const StorageId storage = ParseStorageId(pickle_, arguments[0]);
-  std::optional<DType> dtype = storage.dtype;
+  const StorageId storage = embedded ? StorageId() : ParseStorageId(pickle_, arguments[0]);
+  std::optional<DType> dtype = embedded ? embedded->dtype : storage.dtype;
   if (has_dtype) dtype = TorchDType(pickle_[arguments[6]].text);
   if (!dtype || storage.is_module) return std::nullopt;
 
@@ -230,13 +231,28 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
          fmt::format("a tensor has {} sizes and {} strides", shape.size(), strides.size()), node);
   }
   TensorView view{*dtype, std::move(shape), std::move(strides), nullptr};
-  Locate(view, offset, storage, node);
+  const auto find = [&] { return embedded ? embedded->data : storages_.Find(storage); };
+  Locate(view, offset, node, find, embedded ? "in the pickle" : storage.key);
   return view;
 }
 
+// pickle.dump writes a storage as a call of _load_from_bytes with what torch.save makes of it.
+std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
+  if (pickle_.ClassOf(storage) != "torch.storage._load_from_bytes") return std::nullopt;
+  const std::vector<PickleId>& arguments = pickle_[pickle_[storage].items[1]].items;
+  if (arguments.size() != 1 || pickle_[arguments[0]].kind != PickleKind::kBytes) {
+    Fail(Finding::kBadPickle, "_load_from_bytes is not given bytes", pickle_[storage]);
+  }
+  const auto known = embedded_.find(arguments[0]);
+  if (known != embedded_.end()) return known->second;
+  const EmbeddedStorage found = storages_.Embedded(AsBytes(pickle_[arguments[0]].text));
+  embedded_.emplace(arguments[0], found);
+  return found;
+}
+
 // Sets data and byte strides after checking that the last value lies in the storage.
-void TensorBuilder::Locate(TensorView& view, uint64_t offset, const StorageId& storage,
-                           const PickleValue& node) {
+void TensorBuilder::Locate(TensorView& view, uint64_t offset, const PickleValue& node,
+                           const std::function<ByteSpan()>& find, std::string_view key) const {
   const uint64_t item = Info(view.dtype).block_bytes;
   const bool empty = std::find(view.shape.begin(), view.shape.end(), 0) != view.shape.end();
   // An expanded view can claim more values than exist; nobody may have to visit them all.
@@ -251,7 +267,7 @@ void TensorBuilder::Locate(TensorView& view, uint64_t offset, const StorageId& s
                      max_bytes_),
          node);
   }
-  const ByteSpan data = storages_.Find(storage);
+  const ByteSpan data = find();
   const uint64_t numel = data.size() / item;
   if (!empty && last >= numel) {
     Fail(
@@ -259,7 +275,7 @@ void TensorBuilder::Locate(TensorView& view, uint64_t offset, const StorageId& s
         fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
                     "elements",
                     fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
-                    Escaped(storage.key), numel),
+                    Escaped(key), numel),
         node);
   }
   view.data = data.data() + (empty ? 0 : offset * item);

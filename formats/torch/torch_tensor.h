@@ -3,6 +3,7 @@
 // Inside formats/torch: from the nodes of a pickle to tensors.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,11 +30,19 @@ struct StorageId {
 // Throws kBadPickle.
 StorageId ParseStorageId(const Pickle& pickle, PickleId storage);
 
+// A storage that lies in the pickle itself.
+struct EmbeddedStorage {
+  std::optional<DType> dtype;
+  ByteSpan data;
+};
+
 // Where a container keeps the bytes of a storage; already in host order.
 class StorageBytes {
  public:
   virtual ~StorageBytes() = default;
   virtual ByteSpan Find(const StorageId& id) = 0;
+  // What torch.storage._load_from_bytes is given: a legacy file whose object is one storage.
+  virtual EmbeddedStorage Embedded(ByteSpan file) = 0;
 };
 
 // The functions of torch that rebuild tensors, as data.
@@ -56,12 +65,15 @@ class TensorBuilder {
   // The innermost rebuild call, through parameters and tensor subclasses.
   std::optional<Call> Find(PickleId id) const;
   std::vector<uint64_t> Extents(PickleId id, std::string_view what) const;
-  void Locate(TensorView& view, uint64_t offset, const StorageId& storage, const PickleValue& node);
+  std::optional<EmbeddedStorage> FindEmbedded(PickleId storage);
+  void Locate(TensorView& view, uint64_t offset, const PickleValue& node,
+              const std::function<ByteSpan()>& find, std::string_view key) const;
   uint64_t Natural(PickleId id, std::string_view what) const;
 
   const Pickle& pickle_;
   StorageBytes& storages_;
   uint64_t max_bytes_;
+  std::map<PickleId, EmbeddedStorage> embedded_;  // by the bytes; tensors share them
 };
 
 // "torch.float32" and "torch.FloatStorage" to a DType.

@@ -48,6 +48,13 @@ class Walker {
   }
 
  private:
+  // Objects of data classes, but not tensors of kinds that are no rows: the parts of a sparse one
+  // are tensors, and none of them is it.
+  bool IsWalked(PickleId id) const {
+    const std::string_view name = pickle_.ClassOf(id);
+    return IsDataClass(name) && !name.starts_with("torch._utils._rebuild_");
+  }
+
   // Calls `with(name, child)` for what can hold tensors. Depth is bounded: CheckShape saw to it.
   template <typename F>
   void ForEachChild(PickleId id, F with) const {
@@ -64,7 +71,7 @@ class Walker {
         for (size_t i = 0; i < value.items.size(); ++i) with(std::to_string(i), value.items[i]);
         return;
       case PickleKind::kObject:
-        if (builder_.IsTensor(id) || !IsDataClass(pickle_.ClassOf(id))) return;
+        if (builder_.IsTensor(id) || !IsWalked(id)) return;
         ForEachPart(value, with);
         return;
       default:
@@ -120,6 +127,7 @@ class Walker {
         break;
       case PickleKind::kObject:
         if (!IsDataClass(pickle_.ClassOf(id))) return AddOpaque(id, true);
+        if (!IsWalked(id)) return AddOpaque(id, false);
         if (weights_[id].tensors == 0) return AddOpaque(id, false);
         break;
       case PickleKind::kStorage:

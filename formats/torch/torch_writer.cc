@@ -7,9 +7,13 @@
 #include "formats/torch/torch.h"
 #include "formats/zip/zip_writer.h"
 #include "lib/base/checked.h"
+#include "lib/snapshot/layout.h"
+#include "lib/snapshot/residency.h"
 
 namespace kv {
 namespace {
+
+constexpr uint64_t kGatherBytes = 8 << 20;
 
 std::string_view StorageType(DType dtype) {
   switch (dtype) {
@@ -78,16 +82,26 @@ class PickleWriter {
   ByteWriter out_;
 };
 
-// _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict())
+// Types that have no storage class of their own lie in untyped bytes.
+std::string_view UntypedName(DType dtype) {
+  return dtype == DType::kF8E4M3 ? "float8_e4m3fn" : dtype == DType::kF8E5M2 ? "float8_e5m2" : "";
+}
+
+// _rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or _v3 with a dtype behind.
 void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) {
   const uint64_t item = Info(tensor.dtype).block_bytes;
+  const std::string_view untyped = UntypedName(tensor.dtype);
   std::vector<uint64_t> strides = ContiguousView(tensor.dtype, tensor.shape, nullptr).strides;
   for (uint64_t& stride : strides) stride /= item;
-  pickle.Global("torch._utils", "_rebuild_tensor_v2");
+  pickle.Global("torch._utils", untyped.empty() ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   pickle.Op('(');
   pickle.Op('(');
   pickle.Text("storage");
-  pickle.Global("torch", StorageType(tensor.dtype));
+  if (untyped.empty()) {
+    pickle.Global("torch", StorageType(tensor.dtype));
+  } else {
+    pickle.Global("torch.storage", "UntypedStorage");
+  }
   pickle.Text(std::to_string(key));
   pickle.Text("cpu");
   pickle.Integer(tensor.bytes() / item);
@@ -97,10 +111,12 @@ void WriteTensor(PickleWriter& pickle, const TensorToWrite& tensor, size_t key) 
   pickle.IntegerTuple(strides);
   pickle.Ops("\x89");
   pickle.Global("collections", "OrderedDict");
-  pickle.Ops(")RtR");
+  pickle.Ops(")R");
+  if (!untyped.empty()) pickle.Global("torch", untyped);
+  pickle.Ops("tR");
 }
 
-Bytes PickleOf(const std::vector<TensorToWrite>& tensors, const TensorMetadata& texts) {
+Bytes DictOf(const std::vector<TensorToWrite>& tensors, const TensorMetadata& texts) {
   PickleWriter pickle;
   pickle.Global("collections", "OrderedDict");
   pickle.Ops(")R(");
@@ -118,11 +134,13 @@ Bytes PickleOf(const std::vector<TensorToWrite>& tensors, const TensorMetadata& 
 
 }  // namespace
 
-void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem, AtomicFile& file,
-                const TensorMetadata& texts) {
+namespace {
+
+void WriteArchive(Bytes pickle, const std::vector<TensorToWrite>& tensors, std::string_view stem,
+                  AtomicFile& file) {
   const std::string root = fmt::format("{}/", stem.empty() ? "archive" : stem);
   ZipWriter zip(file);
-  zip.Add(root + "data.pkl", PickleOf(tensors, texts));
+  zip.Add(root + "data.pkl", pickle);
   zip.Add(root + "byteorder", AsBytes("little"));
   for (size_t i = 0; i < tensors.size(); ++i) {
     zip.Begin(fmt::format("{}data/{}", root, i), tensors[i].bytes());
@@ -131,6 +149,74 @@ void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem
   }
   zip.Add(root + "version", AsBytes("3\n"));
   zip.Finish();
+}
+
+// [head, token, dim] of a tensor, a few MiB at a time.
+void WriteHeads(const Snapshot& snapshot, const KvTensor& tensor, Sink& sink) {
+  const uint64_t tokens = tensor.tokens(), row = tensor.row_bytes() / tensor.heads;
+  const uint64_t step = std::max<uint64_t>(1, kGatherBytes / row);
+  Bytes rows;
+  for (uint32_t head = 0; head < tensor.heads; ++head) {
+    for (uint64_t begin = 0; begin < tokens; begin += step) {
+      const uint64_t count = std::min(step, tokens - begin);
+      rows.resize(count * row);
+      Gather(tensor, begin, count, head, 1, Order::kHeadTokenDim, rows);
+      sink.Write(rows);
+    }
+  }
+  DropTensor(snapshot, tensor);
+}
+
+TensorToWrite HeadsOf(const Snapshot& snapshot, const KvTensor& tensor) {
+  return {"", tensor.dtype, {1, tensor.heads, tensor.tokens(), tensor.head_dim}, [&](Sink& sink) {
+            WriteHeads(snapshot, tensor, sink);
+          }};
+}
+
+// What a tuple of pairs cannot say must be what everyone takes for granted.
+void CheckTuple(const Snapshot& snapshot, const std::string& path) {
+  const auto refuse = [&](std::string why) {
+    return Error(Finding::kUnsupportedLayout, why + ", which a tuple of (K, V) cannot say")
+        .File(path)
+        .Hint("--to torch-dict or safetensors can");
+  };
+  if (snapshot.key_rotation == KeyRotation::kUnrotated) throw refuse("keys are from before RoPE");
+  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+    const LayerKv& layer = snapshot.layers[i];
+    if (layer.index != i) throw refuse(fmt::format("layer {} is at place {}", layer.index, i));
+    if (!layer.v || !layer.has_k()) throw refuse(fmt::format("layer {} has not both", layer.index));
+    for (const KvTensor* tensor : {&layer.k, &*layer.v}) {
+      if (IsBlockQuantised(tensor->dtype))
+        throw refuse(fmt::format("layer {} is {}", layer.index, Name(tensor->dtype)));
+    }
+  }
+}
+
+}  // namespace
+
+void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem, AtomicFile& file,
+                const TensorMetadata& texts) {
+  WriteArchive(DictOf(tensors, texts), tensors, stem, file);
+}
+
+void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+  RequireHeads(snapshot, "writing [batch, head, token, dim] tensors");
+  CheckTuple(snapshot, path);
+  snapshot.CheckContent();
+  std::vector<TensorToWrite> tensors;
+  PickleWriter pickle;
+  pickle.Op('(');
+  for (const LayerKv& layer : snapshot.layers) {
+    for (const KvTensor* tensor : {&layer.k, &*layer.v}) {
+      tensors.push_back(HeadsOf(snapshot, *tensor));
+      WriteTensor(pickle, tensors.back(), tensors.size() - 1);
+    }
+    pickle.Ops("\x86");
+  }
+  pickle.Ops("t.");
+  AtomicFile file(path, overwrite);
+  WriteArchive(pickle.Release(), tensors, std::filesystem::path(path).stem().string(), file);
+  file.Commit();
 }
 
 void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {

@@ -180,10 +180,74 @@ TEST_CASE("axes are named by letters") {
   CHECK(Axes::Parse("TH(2D)").text() == "[token, head, K/V x dim]");
   CHECK(Axes::Parse("t(hd)").text() == "[token, channel]");
   for (const char* bad :
-       {"", "hd", "th", "thdd", "xtd", "(td)", "t(hd", "thd)", "thc", "tdc", "t((hd))"}) {
+       {"", "hd", "th", "thdd", "xtd", "()td", "(lt)d", "t(hd", "thd)", "thc", "tdc", "t((hd))"}) {
     INFO(bad);
     CHECK_THROWS_AS(Axes::Parse(bad), Error);
   }
+}
+
+OpenOptions Heads(uint32_t heads, uint32_t dim) {
+  OpenOptions options;
+  options.geometry.emplace().uniform = {.kv_heads = heads, .k_dim = dim};
+  return options;
+}
+
+TEST_CASE("a joined axis is divided by what is known of the heads") {
+  // A block of TensorRT-LLM: [layer, K/V, head x token x dim].
+  const Arrays block = std::move(Arrays().Add("a", {3, 2, 4 * 5 * 6}));
+  OpenOptions options = Heads(4, 6);
+  options.layout = "l2(htd)";
+  const Snapshot s = block.Open(options);
+  REQUIRE(s.layers.size() == 3);
+  CHECK(s.layers[0].k.tokens() == 5);
+  CHECK(At(*s.layers[2].v, 3, 2, 1) == (2 * 2 + 1) * 120 + 2 * 30 + 3 * 6 + 1);
+  CHECK(block.Refusal(Layout("l2(htd)")) == Finding::kGeometryMissing);
+  options = Heads(7, 6);
+  options.layout = "l2(htd)";
+  CHECK(block.Refusal(options) == Finding::kInconsistent);
+}
+
+TEST_CASE("a kv_cache of rank 3 is K and V side by side or one of them, by the head size") {
+  const Arrays pool = std::move(Arrays().Add("kv_cache", {4, 5, 6}));
+  CHECK(pool.Refusal() == Finding::kAmbiguousFormat);
+  CHECK(At(*pool.Open(Heads(0, 3)).layers[0].v, 1, 1, 2) == 30 + 6 + 3 + 2);
+  CHECK_FALSE(pool.Open(Heads(0, 6)).layers[0].v);
+}
+
+TEST_CASE("a cache is found below one name of the root, and never below two") {
+  const Arrays one = std::move(Arrays()
+                                   .Add("past_key_values/layers/0/keys", {1, 2, 3, 4})
+                                   .Add("past_key_values/layers/0/values", {1, 2, 3, 4})
+                                   .Add("logits", {1, 3, 9}));
+  CHECK(one.Open().layers.at(0).v->tokens() == 3);
+  CHECK(one.Open().key_rotation == KeyRotation::kRotated);
+  const Arrays two = std::move(Arrays()
+                                   .Add("a/key_cache/0", {1, 2, 3, 4})
+                                   .Add("a/value_cache/0", {1, 2, 3, 4})
+                                   .Add("b/key_cache/0", {1, 2, 3, 4})
+                                   .Add("b/value_cache/0", {1, 2, 3, 4}));
+  CHECK(two.Refusal() == Finding::kAmbiguousFormat);
+  OpenOptions chosen;
+  chosen.k_pattern = "b.key_cache.{i}";
+  chosen.v_pattern = "b.value_cache.{i}";
+  CHECK(At(two.Open(chosen).layers.at(0).k, 0, 0, 0) == 2000);
+}
+
+TEST_CASE("attention probabilities are named for what they are") {
+  CHECK(Arrays().Add("0", {1, 4, 6, 6}).Add("1", {1, 4, 6, 6}).Refusal() ==
+        Finding::kUnsupportedKind);
+  // Two layers of three steps look like pairs of K and V by their names.
+  Arrays steps;
+  for (uint64_t step = 0; step < 3; ++step) {
+    for (const char* layer : {"0", "1"}) {
+      const uint64_t queries = step == 0 ? 6 : 1;
+      steps.Add(std::to_string(step) + "/" + layer, {1, 4, queries, 6 + step});
+    }
+  }
+  CHECK(steps.Refusal() == Finding::kUnsupportedKind);
+  Arrays pairs;
+  for (const char* name : {"0/0", "0/1", "1/0", "1/1"}) pairs.Add(name, {1, 4, 6, 6});
+  CHECK(pairs.Open().layers.size() == 2);
 }
 
 TEST_CASE("one array may hold layers, K and V, and both side by side") {
@@ -212,6 +276,8 @@ TEST_CASE("one array may hold layers, K and V, and both side by side") {
     CHECK(v(s, 0) == 60 + 30 + 6 + 2);
   }
   CHECK(Arrays().Add("a", {2, 2, 4, 5, 6}).Refusal() == Finding::kAmbiguousFormat);
+  CHECK(Arrays().Add("a", {3, 2, 60}).Refusal() == Finding::kAmbiguousFormat);
+  CHECK(Arrays().Add("kv_cache", {2, 2, 5, 6}).Refusal() == Finding::kAmbiguousFormat);
   CHECK(Arrays().Add("a", {3}).Refusal() == Finding::kUnsupportedKind);
   CHECK(Arrays().Add("kv_cache", {4, 5, 6}).Refusal() == Finding::kAmbiguousFormat);
   CHECK(Arrays().Add("a", {uint64_t{1} << 40, 2, 0, 5, 6}).Refusal() == Finding::kLimit);

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "lib/snapshot/layout.h"
 #include "tests/support/pickle_builder.h"
 #include "tests/support/sample_weights.h"
 
@@ -214,6 +215,122 @@ TEST_CASE("what is written is read again, aligned and under the same names") {
     CHECK(back.source.files.front().data->OffsetOf(back.tensors[i].view.data) % 64 == 0);
   }
   for (const auto& check : back.checks) CHECK_NOTHROW(check());
+}
+
+namespace {
+
+// What torch.save(storage, _use_new_zipfile_serialization=False) writes: the argument of
+// _load_from_bytes in a plain pickle.
+std::string LegacyStorage(std::string_view type, const std::vector<float>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  return Cat({"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.",
+              "\x80\x02M\xe9\x03.",
+              "\x80\x02}(",
+              PickleText("little_endian"),
+              "\x88u.",
+              "\x80\x02",
+              PickleStorage(type, "94", count),
+              ".",
+              "\x80\x02](",
+              PickleText("94"),
+              "e.",
+              {reinterpret_cast<const char*>(&count), 8},
+              Floats(values)});
+}
+
+std::string PickleBytes(std::string_view bytes) {
+  const auto size = static_cast<uint32_t>(bytes.size());
+  return Cat({"B", {reinterpret_cast<const char*>(&size), 4}, bytes});
+}
+
+TensorFile ReadPickle(const std::string& root) {
+  const test::TempDir temp;
+  return ReadTorch(Source::Open(temp.WriteFile("a.pkl", AsBytes(Cat({"\x80\x04", root, "."})))));
+}
+
+}  // namespace
+
+TEST_CASE("pickle.dump of tensors is read where its storages lie") {
+  const std::string storage =
+      Cat({"ctorch.storage\n_load_from_bytes\n",
+           PickleBytes(LegacyStorage("FloatStorage", {0, 1, 2, 3, 4, 5})), "\x85R"});
+  const TensorFile file = ReadPickle(PickleTensor(storage, 1, {2, 2}, {1, 3}));
+  REQUIRE(file.tensors.size() == 1);
+  const float expected[] = {1, 4, 2, 5};
+  CHECK(std::memcmp(CopyContiguous(file.tensors[0].view).data(), expected, sizeof(expected)) == 0);
+  CHECK(file.source.FileOf(file.tensors[0].view.data) != nullptr);
+  CHECK_THROWS_AS(ReadPickle(PickleTensor(storage, 3, {2, 2}, {1, 3})), Error);
+  const auto refused = [](std::string_view argument) {
+    const std::string made = Cat({"ctorch.storage\n_load_from_bytes\n", argument, "\x85R"});
+    CHECK_THROWS_AS(ReadPickle(PickleTensor(made, 0, {1}, {1})), Error);
+  };
+  refused("K\x01");
+  refused(PickleBytes("PK\x03\x04"));
+  refused(PickleBytes(LegacyStorage("FloatStorage", {1, 2}).substr(0, 90)));
+  refused(PickleBytes(Cat({"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."})));
+}
+
+TEST_CASE("quantised tensors and caches are refused by their kind") {
+  const auto finding = [](const std::string& root) {
+    TorchArchive archive;
+    archive.Add("a/data.pkl", Cat({"\x80\x02", root, "."})).Add("a/data/0", Floats({0, 1}));
+    try {
+      OpenTorch(archive.Open(), {});
+    } catch (const Error& error) {
+      return error.finding();
+    }
+    return Finding{0};
+  };
+  const std::string good = PickleTensor(PickleStorage("FloatStorage", "0", 2), 0, {1, 2}, {2, 1});
+  const std::string quantised =
+      Cat({"ctorch._utils\n_rebuild_qtensor\n(", PickleStorage("QInt8Storage", "0", 8), "tR"});
+  CHECK(finding(Cat({"}(", PickleText("k"), quantised, PickleText("v"), good, "u"})) ==
+        Finding::kUnsupportedKind);
+  const std::string cache =
+      Cat({"ctransformers.cache_utils\nQuantoQuantizedCache\n)\x81}(", PickleText("key_cache"), "]",
+           good, "a", PickleText("value_cache"), "]", good, "aub"});
+  CHECK(finding(cache) == Finding::kUnsupportedKind);
+}
+
+TEST_CASE("a snapshot is written as Hugging Face's tuple and comes back") {
+  const test::TempDir temp;
+  const Bytes values = [] {
+    ByteWriter out;
+    for (uint16_t i = 0; i < 2 * 3 * 4; ++i) out.U16(i);
+    return out.Release();
+  }();
+  Snapshot snapshot;
+  snapshot.layers.resize(2);
+  for (uint32_t i = 0; i < 2; ++i) {
+    snapshot.layers[i].index = i;
+    snapshot.layers[i].k =
+        ContiguousTensor(values.data(), DType::kBF16, 2, 3, 4, Order::kTokenHeadDim);
+    snapshot.layers[i].v =
+        ContiguousTensor(values.data(), DType::kBF16, 3, 2, 4, Order::kHeadTokenDim);
+    if (i == 1) snapshot.layers[i].v = snapshot.layers[i].k;
+    if (i == 0) snapshot.layers[i].k = *snapshot.layers[i].v;
+  }
+  const std::string path = (temp / "cache.pt").string();
+  WriteTorchTuple(snapshot, path, Overwrite::kRefuse);
+  const Snapshot back = OpenSnapshot(Source::Open(path), {});
+  REQUIRE(back.layers.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    const KvTensor &ours = snapshot.layers[i].k, &theirs = back.layers[i].k;
+    CHECK(theirs.heads == ours.heads);
+    CHECK(Gather(theirs, 0, theirs.tokens(), Order::kTokenHeadDim) ==
+          Gather(ours, 0, ours.tokens(), Order::kTokenHeadDim));
+  }
+  CHECK(back.key_rotation == KeyRotation::kRotated);
+  const auto refused = [&](auto change) {
+    Snapshot other = snapshot;
+    change(other);
+    CHECK_THROWS_AS(WriteTorchTuple(other, (temp / "no.pt").string(), Overwrite::kRefuse), Error);
+    CHECK_FALSE(std::filesystem::exists(temp / "no.pt"));
+  };
+  refused([](Snapshot& s) { s.layers[1].index = 5; });
+  refused([](Snapshot& s) { s.layers[1].v.reset(); });
+  refused([](Snapshot& s) { s.key_rotation = KeyRotation::kUnrotated; });
+  refused([](Snapshot& s) { s.layers[0].k.heads_known = false; });
 }
 
 }  // namespace kv

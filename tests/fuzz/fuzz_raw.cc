@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     source.path = "data";
     source.files.push_back(
         {"data", kv::FileSource::FromBytes({bytes.begin(), bytes.end()}, "data")});
-    const kv::Snapshot snapshot = kv::raw::MakeSnapshot(std::move(source), spec, 0);
+    const kv::ByteSpan data = source.files.front().data->bytes();
+    const kv::Snapshot snapshot = kv::raw::MakeSnapshot(std::move(source), data, spec, 0);
     for (const kv::LayerKv& layer : snapshot.layers) {
       kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
     }

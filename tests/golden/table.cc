@@ -18,6 +18,7 @@ void CheckNpyBad(Run& run);
 void CheckBlendHkvd(Run& run);
 void CheckBlendRope(Run& run);
 void CheckBlendReplay(Run& run);
+void CheckStoreFiles(Run& run);
 
 namespace {
 
@@ -53,7 +54,7 @@ constexpr Row kTable[] = {
     {"engine stores",
      "blend/vllm_shared_storage/* blend/lmcache/* blend/sglang_hicache/* blend/bad/lmcache_*",
      "blend#files=safetensors/* blend#files=lmcache* blend#files=sglang* blend#bad=bad/lmcache_*",
-     nullptr, "more formats"},
+     CheckStoreFiles, ""},
 };
 
 }  // namespace

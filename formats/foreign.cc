@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/foreign.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "formats/kvcm/kvcm.h"
+
+namespace kv {
+namespace {
+
+using std::string_view;
+
+constexpr size_t kPickleWindow = 4096;
+
+string_view Head(const Source& source, size_t bytes) {
+  if (source.is_folder || source.files.size() != 1) return {};
+  const ByteSpan all = source.files.front().data->bytes();
+  return AsText(all.first(std::min(all.size(), bytes)));
+}
+
+template <size_t N>
+bool Begins(const Source& source, const char (&magic)[N]) {
+  const string_view word(magic, N - 1);
+  return Head(source, word.size()) == word;
+}
+
+bool IsGguf(const Source& source) { return Begins(source, "GGUF") || Begins(source, "FUGG"); }
+
+bool IsWeights(const Source& source) {
+  return !source.is_folder && source.files.size() == 1 &&
+         LooksLikeKvcm(source.files.front().data->bytes());
+}
+
+// A pickled dataclass of LMCache, named near its beginning.
+bool IsCacheGen(const Source& source) {
+  const string_view head = Head(source, kPickleWindow);
+  return head.starts_with('\x80') && (head.find("CacheGenGPUEncoderOutput") != head.npos ||
+                                      head.find("CacheGenEncoderOutput") != head.npos);
+}
+
+// The first header of a tar archive: its checksum counts itself as blanks.
+bool IsTar(const Source& source) {
+  constexpr size_t kHeader = 512, kChecksum = 148, kChecksumBytes = 8, kMagic = 257;
+  const string_view head = Head(source, kHeader);
+  if (head.size() < kHeader || head.substr(kMagic, 5) != "ustar") return false;
+  unsigned sum = 0, told = 0;
+  for (size_t i = 0; i < kHeader; ++i) {
+    const bool own = i >= kChecksum && i < kChecksum + kChecksumBytes;
+    sum += own ? ' ' : static_cast<unsigned char>(head[i]);
+  }
+  const char* text = head.data() + kChecksum;
+  const char* end = text + kChecksumBytes;
+  while (text != end && *text == ' ') ++text;
+  std::from_chars(text, end, told, 8);
+  return sum == told;
+}
+
+// Torch before 0.1.10 wrote tar files whose members have fixed names.
+bool IsTorchTar(const Source& source) {
+  if (!IsTar(source)) return false;
+  const string_view name = Head(source, 100);
+  return name.starts_with("sys_info") || name.starts_with("pickle") ||
+         name.starts_with("storages") || name.starts_with("tensors");
+}
+
+bool IsCompressed(const Source& source) {
+  return Begins(source, "\x1f\x8b") || Begins(source, "\x28\xb5\x2f\xfd") ||
+         Begins(source, "\xfd\x37zXZ") || Begins(source, "\x04\x22\x4d\x18") ||
+         Begins(source, "BZh");
+}
+
+bool IsHdf5(const Source& source) { return Begins(source, "\x89HDF\r\n\x1a\n"); }
+
+bool IsTable(const Source& source) { return Begins(source, "PAR1") || Begins(source, "ARROW1"); }
+
+bool IsDynamoArena(const Source& source) {
+  return source.path.find("dynamo-kvbm-disk-cache-") != std::string::npos;
+}
+
+constexpr ForeignFormat kForeign[] = {
+    {"cachegen", "LMCache chunks of the CacheGen serde",
+     "symbols of an arithmetic coder whose tables only its GPU decoder knows",
+     "set remote_serde to naive, or take the chunks of the local disk", IsCacheGen},
+    {"mooncake", "Mooncake store",
+     "objects of a distributed store; no file that a user can name holds a cache",
+     "store through LMCache's disk or vLLM's example connector", nullptr},
+    {"lmcache-remote", "LMCache on Redis, Valkey, S3, NIXL and other servers",
+     "kept by servers, not in files", "store to LMCache's disk, fs or GDS backend", nullptr},
+    {"dynamo-kvbm", "NVIDIA Dynamo KVBM, dynamo-kvbm-disk-cache-*",
+     "one raw arena for all blocks, deleted while in use; where a block lies is known to the "
+     "process only",
+     "", IsDynamoArena},
+    {"torch-tar", "torch files before 0.1.10",
+     "tar archives of a layout that no torch since writes",
+     "load and save them with a torch that still can", IsTorchTar},
+    {"torch-quantised", "torch tensors that are quantised, sparse, nested or of wrapping classes",
+     "their values are not rows in a storage", "save them dequantised", nullptr},
+    {"transformers-quantised", "QuantizedCache of transformers (quanto, HQQ)",
+     "values are packed by the quantiser's own classes", "save the dequantised tensors", nullptr},
+    {"npy-object", "numpy arrays of Python objects", "they are pickles that run code when loaded",
+     "save plain arrays", nullptr},
+    {"mnn-quantised", "MNN caches with quant_key or quant_value, packed",
+     "the engine does not dump them; the logical dump holds their float input",
+     "dump with MNN_KV_DUMP_PACKED=0", nullptr},
+    {"gguf", "GGUF model files", "weights of a model, not a cache",
+     "--gguf FILE takes layers and heads from it", IsGguf},
+    {"weights-bin", "KV-compressor weights", "weights, not a cache", "kvtool weights inspect",
+     IsWeights},
+    {"hdf5", "HDF5 files", "names and axes are each writer's own, and no engine writes them",
+     "save the arrays as npz or safetensors", IsHdf5},
+    {"columns", "Parquet and Arrow files", "tables, not arrays of a cache",
+     "save the arrays as npz or safetensors", IsTable},
+    {"compressed", "files compressed with gzip, zstd, xz, bzip2 or lz4",
+     "what is inside cannot be mapped", "unpack it first, or archive it with --from opaque",
+     IsCompressed},
+};
+
+}  // namespace
+
+std::span<const ForeignFormat> ForeignFormats() { return kForeign; }
+
+void RefuseForeign(const Source& source) {
+  for (const ForeignFormat& format : kForeign) {
+    if (format.recognise == nullptr || !format.recognise(source)) continue;
+    Error error(Finding::kUnsupportedKind,
+                fmt::format("not read as a cache ({}): {}", format.what, format.reason));
+    if (!format.hint.empty()) error.Hint(std::string(format.hint));
+    throw error;
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace kv::lmcache {
+
+// LMCache's numbers for the layouts of a chunk.
+struct MemoryFormat {
+  int number;
+  std::string_view name;  // LMCache's own word
+  std::string_view axes;  // outermost first, letters as in formats/raw; empty where it is no cache
+};
+
+// Throws kBadField for numbers that LMCache never had.
+const MemoryFormat& MemoryFormatOf(int64_t number);
+// The number as text, as metadata keeps it.
+const MemoryFormat& MemoryFormatOf(std::string_view number);
+
+}  // namespace kv::lmcache

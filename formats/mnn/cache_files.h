@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "formats/registry.h"
+
+namespace kv::mnn {
+
+// What the engine itself keeps on disk: prefix caches (NAME_LAYER.k, NAME_LAYER.v) and caches in
+// mapped files (ADDRESS.k, ADDRESS.v). Packed memory without a header: FORMAT.md.
+
+inline constexpr std::string_view kCachePreset = "mnn-cache";
+
+// H kv heads, D head size, T tokens in use, hP and lP the packing, FA the flash block (none: the
+// engine ran without flash attention).
+bool IsCacheKey(std::string_view key);
+
+// A folder of such files, or one of a pair beside each other in it. Throws kUsage where a size is
+// missing, kSizeMismatch where the files do not have the sizes of the packing.
+Snapshot OpenCacheFiles(Source source, DType dtype,
+                        const std::map<std::string, uint64_t, std::less<>>& sizes);
+
+}  // namespace kv::mnn

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/pages.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <filesystem>
+#include <set>
+
+#include "formats/raw/fs_tier.h"
+#include "lib/snapshot/concatenate.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kLargestOrder = 64 << 20;
+
+bool IsPattern(std::string_view text) { return text.find('*') != text.npos; }
+
+std::string_view LastPart(std::string_view name) {
+  const size_t slash = name.rfind('/');
+  return slash == name.npos ? name : name.substr(slash + 1);
+}
+
+// Without its ending; ".kvcache.safetensors" is one.
+std::string_view Stem(std::string_view name) {
+  const std::string_view last = LastPart(name);
+  return last.substr(0, last.find('.'));
+}
+
+bool Fits(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0 ||
+         ::fnmatch(pattern.c_str(), std::string(LastPart(name)).c_str(), 0) == 0;
+}
+
+class PageList {
+ public:
+  // The order may lie in the folder itself; it is no page.
+  PageList(const Source& folder, const std::string& order) : folder_(folder) {
+    std::error_code ignored;
+    for (const SourceFile& file : folder.files) {
+      if (!std::filesystem::equivalent(order, std::filesystem::path(folder.path) / file.name,
+                                       ignored)) {
+        files_.push_back(&file);
+      }
+    }
+  }
+
+  void Add(const std::string& line) {
+    const size_t before = pages_.size();
+    if (IsPattern(line)) {
+      for (const SourceFile* file : files_) {
+        if (Fits(line, file->name)) AddFile(*file);
+      }
+    } else {
+      AddFile(Named(line));
+    }
+    if (pages_.size() == before) {
+      throw Error(Finding::kMissingRecord,
+                  fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
+    }
+  }
+
+  std::vector<const SourceFile*> Release() { return std::move(pages_); }
+
+ private:
+  const SourceFile& Named(const std::string& line) const {
+    if (const SourceFile* exact = folder_.Find(line)) return *exact;
+    for (const auto part : {LastPart, Stem}) {
+      const SourceFile* found = nullptr;
+      for (const SourceFile* file : files_) {
+        if (part(file->name) != line) continue;
+        if (found != nullptr) {
+          throw Error(Finding::kUsage,
+                      fmt::format("--order: '{}' is '{}' or '{}'", Escaped(line, 120),
+                                  Escaped(found->name, 120), Escaped(file->name, 120)));
+        }
+        found = file;
+      }
+      if (found != nullptr) return *found;
+    }
+    throw Error(Finding::kMissingRecord,
+                fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
+  }
+
+  void AddFile(const SourceFile& file) {
+    if (!seen_.insert(&file).second) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--order names '{}' twice", Escaped(file.name, 120)));
+    }
+    pages_.push_back(&file);
+  }
+
+  const Source& folder_;
+  std::vector<const SourceFile*> files_, pages_;
+  std::set<const SourceFile*> seen_;
+};
+
+Source PageSource(const Source& folder, const SourceFile& page) {
+  Source source;
+  source.path = folder.path + "/" + page.name;
+  source.files.push_back({std::string(LastPart(page.name)), page.data});
+  source.by_address = {0};
+  return source;
+}
+
+}  // namespace
+
+std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& order) {
+  PageList pages(folder, order);
+  if (IsPattern(order)) {
+    pages.Add(order);
+    return pages.Release();
+  }
+  const auto file = FileSource::Open(order);
+  if (file->size() > kLargestOrder) throw Error(Finding::kLimit, "--order: is above 64 MiB");
+  std::string_view text = AsText(file->bytes());
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.remove_suffix(1);
+    if (!line.empty()) pages.Add(std::string(line));
+  }
+  std::vector<const SourceFile*> list = pages.Release();
+  if (list.empty()) throw Error(Finding::kUsage, fmt::format("--order {}: is empty", order));
+  return list;
+}
+
+Snapshot OpenPages(Source folder, const OpenOptions& options) {
+  if (!folder.is_folder)
+    throw Error(Finding::kUsage, "--order: is one file, not a folder of pages");
+  const std::vector<const SourceFile*> pages = InOrder(folder, options.order);
+  OpenOptions each = options;
+  each.order.clear();
+  std::optional<raw::TierConfig> told;
+  if (auto preset = raw::ParsePreset(options.raw)) {
+    told = raw::FillInFromTier(folder, *preset);
+    each.raw = raw::Described(*preset);
+  }
+  std::vector<Snapshot> parts;
+  for (const SourceFile* page : pages)
+    parts.push_back(OpenSnapshot(PageSource(folder, *page), each));
+
+  size_t others = 0;
+  for (const SourceFile& file : folder.files) others += !file.name.ends_with(".json");
+  others -= std::min(others, pages.size());
+  Snapshot snapshot = Concatenate(std::move(parts), std::move(folder));
+  snapshot.facts.emplace_back(
+      "pages", fmt::format("{}, in the order of --order {}: the caller's word, not the files'",
+                           pages.size(), options.order));
+  if (others > 0) {
+    snapshot.notes.push_back({fmt::format("{} file{} of the folder {} not in --order", others,
+                                          others == 1 ? "" : "s", others == 1 ? "is" : "are"),
+                              false});
+  }
+  if (told) {
+    snapshot.model = told->model;
+    snapshot.facts.insert(snapshot.facts.end(), told->facts.begin(), told->facts.end());
+  }
+  return snapshot;
+}
+
+}  // namespace kv

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "formats/raw/raw.h"
+
+namespace kv::raw {
+
+// An engine's headerless files: the order of their axes is known, some of the sizes are not.
+struct Preset {
+  std::string_view name;     // what --raw says: "hicache"
+  std::string_view summary;  // whose files, in which of its layouts
+  std::string_view order;    // axes as in Spec; empty where the files are no plain array
+  std::string_view needs;    // what the user gives, as the flag says it: "DTYPE:L=,H=,D="
+  std::string_view engine;
+  std::string_view names;  // what its files are called, as a glob: for hints only
+};
+std::span<const Preset> Presets();
+
+// The sizes of a preset by their letters: {"L", 32}.
+using Sizes = std::map<std::string, uint64_t, std::less<>>;
+
+// What `--raw PRESET:DTYPE:KEY=VALUE,...` says.
+struct PresetSpec {
+  const Preset* preset = nullptr;
+  std::optional<DType> dtype;  // none: left to the file's name
+  Sizes sizes;
+};
+
+// Whether the text begins with the name of a preset. Throws kUsage naming the part that is wrong.
+std::optional<PresetSpec> ParsePreset(std::string_view text);
+
+// Adds what flags and a model file say of layers and heads, and what the name of the file says of
+// its type.
+void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec);
+
+// The order with its sizes. One of T and P may follow from the size of the file. Throws kUsage
+// naming what is missing.
+Spec SpecOf(const PresetSpec& preset);
+
+// The preset whose files have names like this one, or null.
+const Preset* PresetForName(std::string_view file);
+
+}  // namespace kv::raw
