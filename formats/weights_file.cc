@@ -13,14 +13,10 @@
 namespace kv {
 namespace {
 
-struct Word {
-  WeightsContainer container;
-  std::string_view name;
-};
-constexpr Word kWords[] = {
-    {WeightsContainer::kBin, "bin"},
-    {WeightsContainer::kTorch, "pth"},
-    {WeightsContainer::kSafetensors, "safetensors"},
+constexpr WeightsForm kForms[] = {
+    {WeightsContainer::kBin, "bin", "what the engine loads: header, blocks, one element type"},
+    {WeightsContainer::kTorch, "pth", "torch checkpoints, read without running a pickle"},
+    {WeightsContainer::kSafetensors, "safetensors", "the checkpoint's names, the .bin's header"},
 };
 
 // Numbers of the .bin header that a checkpoint has no place for; safetensors keeps them as text.
@@ -147,15 +143,17 @@ void RequireNames(const CompressorWeights& weights) {
 
 }  // namespace
 
+std::span<const WeightsForm> WeightsForms() { return kForms; }
+
 std::optional<WeightsContainer> ParseWeightsContainer(std::string_view word) {
-  for (const Word& known : kWords) {
+  for (const WeightsForm& known : kForms) {
     if (known.name == word) return known.container;
   }
   return word == "pt" ? std::optional(WeightsContainer::kTorch) : std::nullopt;
 }
 
 std::string_view Name(WeightsContainer container) {
-  return kWords[static_cast<size_t>(container)].name;
+  return kForms[static_cast<size_t>(container)].name;
 }
 
 WeightsContainer DetectWeights(const Source& source) {

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,13 @@ namespace kv {
 // safetensors. Commands know this file and no container.
 
 enum class WeightsContainer { kBin, kTorch, kSafetensors };
+
+struct WeightsForm {
+  WeightsContainer container;
+  std::string_view name;
+  std::string_view summary;
+};
+std::span<const WeightsForm> WeightsForms();
 
 // "bin", "pth" or "safetensors"; nothing for other words.
 std::optional<WeightsContainer> ParseWeightsContainer(std::string_view word);

@@ -92,6 +92,10 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool report runs/*/summary.json --html-out history.html\n"
      "  kvtool report summary.json --junit-out gate.xml\n",
      MakeReport},
+    {"formats", "Help", "list what can be read and written, what you supply, and what not",
+     "  kvtool formats\n"
+     "  kvtool formats --json | jq -r '.formats[] | select(.writes) | .name'\n",
+     MakeFormats},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
     {"schema", "Help", "print the JSON Schema of a report",

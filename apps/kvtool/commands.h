@@ -13,6 +13,7 @@ std::unique_ptr<Command> MakeConvert();
 std::unique_ptr<Command> MakeDecompress();
 std::unique_ptr<Command> MakeDiff();
 std::unique_ptr<Command> MakeExplain();
+std::unique_ptr<Command> MakeFormats();
 std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeGate();
 std::unique_ptr<Command> MakeInspect();

@@ -2,13 +2,25 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "formats/registry.h"
 #include "lib/base/tensor.h"
 #include "lib/snapshot/attention_trace.h"
 
 namespace kv {
+
+// One form that traces come in.
+struct TraceCarrier {
+  std::string_view id;
+  std::string_view summary;
+  bool (*fits)(const Source& source);
+  AttentionTrace (*open)(Source source, const OpenOptions& options);
+};
+// In the order of detection.
+std::span<const TraceCarrier> TraceCarriers();
 
 // Opens a trace, whatever carries it: safetensors (file or folder), npz, an npy set DIR/STEM, torch
 // files, a JSON Lines stream of block scores. Only headers are read. Throws as FORMAT.md says.

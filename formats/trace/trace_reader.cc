@@ -50,13 +50,40 @@ bool LooksLikeText(const Source& source) {
   return !source.is_folder && first != std::string_view::npos && text[first] == '{';
 }
 
-TensorFile ReadArrays(Source source, const OpenOptions& options) {
-  if (ProbeNpz(source) != Confidence::kNo) return ReadNpz(std::move(source), options);
-  if (ProbeNpy(source) != Confidence::kNo) return ReadNpy(std::move(source), options);
-  return ReadSafetensors(std::move(source), options);
+template <TensorFile (*Read)(Source, const OpenOptions&)>
+AttentionTrace OpenArrays(Source source, const OpenOptions& options) {
+  return TraceOfTensors(Read(std::move(source), options), "");
 }
 
+bool IsSafetensors(const Source& source) { return ProbeSafetensors(source) != Confidence::kNo; }
+bool IsNpz(const Source& source) { return ProbeNpz(source) != Confidence::kNo; }
+bool IsNpy(const Source& source) { return ProbeNpy(source) != Confidence::kNo; }
+
+AttentionTrace OpenStream(Source source, const OpenOptions&) {
+  return OpenBlockScores(source.files.front().data);
+}
+
+AttentionTrace OpenTorchTrace(Source source, const OpenOptions& options) {
+  return TraceOfTorch(ReadTorch(std::move(source), options.max_bytes), options.batch);
+}
+
+// In the order of asking. The length that begins a safetensors file may look like a brace, so it is
+// asked before text, and again as what an unknown file is taken for: its reader says what is wrong.
+constexpr TraceCarrier kCarriers[] = {
+    {"safetensors", "Q, K and probabilities as named tensors: a file or a folder", IsSafetensors,
+     OpenArrays<ReadSafetensors>},
+    {"block-scores", "JSON Lines: scores per block, a line per layer call", LooksLikeText,
+     OpenStream},
+    {"npz", "numpy archives of named arrays", IsNpz, OpenArrays<ReadNpz>},
+    {"torch", "attentions as Hugging Face returns them, saved by torch.save", LooksLikeTorch,
+     OpenTorchTrace},
+    {"npy", "numpy arrays: a folder, or DIR/STEM for DIR/STEM-L0-Q.npy ...", IsNpy,
+     OpenArrays<ReadNpy>},
+};
+
 }  // namespace
+
+std::span<const TraceCarrier> TraceCarriers() { return kCarriers; }
 
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
   if (path != "-" && !fs::exists(path)) {
@@ -69,15 +96,11 @@ AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
   if (source.files.empty()) {
     throw std::move(Error(Finding::kMissingRecord, "an empty folder").File(path));
   }
-  // The length that begins a safetensors file may look like a brace: it is asked first.
-  if (ProbeSafetensors(source) == Confidence::kNo && LooksLikeText(source)) {
-    return OpenBlockScores(source.files.front().data);
-  }
   try {
-    if (ProbeNpz(source) == Confidence::kNo && LooksLikeTorch(source)) {
-      return TraceOfTorch(ReadTorch(std::move(source), options.max_bytes), options.batch);
+    for (const TraceCarrier& carrier : kCarriers) {
+      if (carrier.fits(source)) return carrier.open(std::move(source), options);
     }
-    return TraceOfTensors(ReadArrays(std::move(source), options), "");
+    return OpenArrays<ReadSafetensors>(std::move(source), options);
   } catch (Error& error) {
     throw error.File(path);
   }

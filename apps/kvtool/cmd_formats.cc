@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "apps/kvtool/commands.h"
+#include "formats/catalogue.h"
+#include "formats/foreign.h"
+
+namespace kv {
+namespace {
+
+struct Section {
+  FormatKind kind;
+  std::string_view heading;
+};
+constexpr Section kSections[] = {
+    {FormatKind::kSnapshot, "KV caches (--from and --to take these names)"},
+    {FormatKind::kPreset, "Headerless files of engines (--raw NAME:DTYPE:KEY=VALUE,...)"},
+    {FormatKind::kTrace, "Attention traces (--trace)"},
+    {FormatKind::kWeights, "Compressor weights (kvtool weights)"},
+    {FormatKind::kModel, "Models (--gguf)"},
+};
+
+std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "named" : "-"; }
+
+class ListOfFormats : public Command {
+ public:
+  void Declare(CLI::App& app) override { report_.Declare(app); }
+
+  ExitStatus Run(Context& context) override {
+    if (!report_.json) Print(context.console);
+    report_.Emit(context.console, Document(), Overwrite::kRefuse);
+    return kDone;
+  }
+
+ private:
+  static void Print(Console& console) {
+    for (const Section& section : kSections) {
+      Table table({"name", "reads", "writes", "what it is", "you supply"});
+      for (const FormatListing& format : ListFormats()) {
+        if (format.kind != section.kind) continue;
+        table.Row({std::string(format.id), Ability(format.reads, format.detected),
+                   Ability(format.writes, true), std::string(format.summary),
+                   std::string(format.needs)});
+      }
+      console.Line(console.Bold(section.heading));
+      console.Data(table.Text("  "));
+      console.Line("");
+    }
+    console.Line("reads: yes = known by its bytes, named = when --from or --raw names it\n");
+    Table table({"name", "what it is", "why it is not read", "instead"});
+    for (const ForeignFormat& format : ForeignFormats()) {
+      table.Row({std::string(format.id), std::string(format.what), std::string(format.reason),
+                 std::string(format.hint)});
+    }
+    console.Line(console.Bold("Not read as caches"));
+    console.Data(table.Text("  "));
+  }
+
+  static nlohmann::ordered_json Document() {
+    nlohmann::ordered_json document = ReportHeader("formats");
+    document["formats"] = nlohmann::ordered_json::array();
+    for (const FormatListing& format : ListFormats()) {
+      document["formats"].push_back({{"name", format.id},
+                                     {"kind", Name(format.kind)},
+                                     {"detected", format.detected},
+                                     {"reads", format.reads},
+                                     {"writes", format.writes},
+                                     {"summary", format.summary},
+                                     {"needs", format.needs}});
+    }
+    document["not_read"] = nlohmann::ordered_json::array();
+    for (const ForeignFormat& format : ForeignFormats()) {
+      document["not_read"].push_back({{"name", format.id},
+                                      {"summary", format.what},
+                                      {"reason", format.reason},
+                                      {"instead", format.hint},
+                                      {"recognised", format.recognise != nullptr}});
+    }
+    return document;
+  }
+
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeFormats() { return std::make_unique<ListOfFormats>(); }
+
+}  // namespace kv

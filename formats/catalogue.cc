@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/catalogue.h"
+
+#include "formats/raw/presets.h"
+#include "formats/registry.h"
+#include "formats/trace/trace.h"
+#include "formats/weights_file.h"
+
+namespace kv {
+
+std::string_view Name(FormatKind kind) {
+  switch (kind) {
+    case FormatKind::kSnapshot:
+      return "snapshot";
+    case FormatKind::kPreset:
+      return "preset";
+    case FormatKind::kTrace:
+      return "trace";
+    case FormatKind::kWeights:
+      return "weights";
+    case FormatKind::kModel:
+      return "model";
+  }
+  return "?";
+}
+
+std::vector<FormatListing> ListFormats() {
+  std::vector<FormatListing> list;
+  for (const FormatEntry& format : Formats()) {
+    list.push_back({format.id, FormatKind::kSnapshot, format.probe != nullptr,
+                    format.open != nullptr, format.write != nullptr, format.summary, format.needs});
+  }
+  for (const raw::Preset& preset : raw::Presets()) {
+    list.push_back(
+        {preset.name, FormatKind::kPreset, false, true, false, preset.summary, preset.needs});
+  }
+  for (const TraceCarrier& carrier : TraceCarriers()) {
+    list.push_back({carrier.id, FormatKind::kTrace, true, true, false, carrier.summary, ""});
+  }
+  for (const WeightsForm& form : WeightsForms()) {
+    list.push_back({form.name, FormatKind::kWeights, true, true, true, form.summary, ""});
+  }
+  list.push_back({"gguf", FormatKind::kModel, true, true, false,
+                  "the header of a model file: layers and heads for --gguf", ""});
+  return list;
+}
+
+}  // namespace kv
