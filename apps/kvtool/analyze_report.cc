@@ -55,17 +55,18 @@ std::string TotalsLine(const Totals& totals) {
   return line;
 }
 
+// The layers in their order, from the ratio 1 up to the best.
 std::string RatiosByLayer(const Analysis& analysis, bool values, bool utf8) {
   std::vector<double> ratios;
-  double most = 1;
   for (const LayerAnalysis& layer : analysis.layers) {
     const auto& tensor = values ? layer.v : layer.k;
-    ratios.push_back(tensor ? tensor->measured.ratio() : 1);
-    most = std::max(most, ratios.back());
+    if (tensor) ratios.push_back(tensor->measured.ratio());
   }
-  for (double& ratio : ratios) ratio = most > 1 ? (ratio - 1) / (most - 1) : 0;
-  return fmt::format("{}  0% to {:.1f}% of the bytes gained", Sparkline(ratios, utf8),
-                     100 * (most - 1));
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  const std::string range = fmt::format("{} to {}", Ratio(*least), Ratio(*most));
+  const double top = std::max(*most - 1, 1e-9);
+  for (double& ratio : ratios) ratio = std::clamp((ratio - 1) / top, 0.0, 1.0);
+  return fmt::format("{}  {}", Sparkline(ratios, utf8), range);
 }
 
 std::string Percent(uint64_t part, uint64_t whole) {
@@ -121,6 +122,21 @@ Table LayersTable(const Analysis& analysis, bool per_head) {
   return table;
 }
 
+// Columns that a table for people has room for: what a dump is, and ratios and entropies of the
+// whole, where any row has one.
+bool IsShown(const std::string& name, const std::vector<nlohmann::ordered_json>& rows) {
+  for (const char* part :
+       {"_hi", "_lo", "_diff", "kv_heads", "head_dim", "bytes", "pack_", "flash", "max_seq"}) {
+    if (name.find(part) != name.npos && !name.ends_with("half_zstd_ratio") &&
+        !name.ends_with("half_gear_ratio")) {
+      return false;
+    }
+  }
+  return std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
+    return !row[name].is_number_float() || row[name].template get<double>() != 0;
+  });
+}
+
 // What storing exact values in half the size would give in all.
 std::string NarrowLine(const Analysis& analysis) {
   analysis::Coded as_is, narrow;
@@ -160,11 +176,12 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
   text += Row("worst", extreme(analysis.worst));
   const std::string narrow = NarrowLine(analysis);
   if (!narrow.empty()) text += Row("narrow", narrow);
-  if (analysis.layers.size() > 2) {
-    if (analysis.k.raw_bytes > 0)
-      text += Row("K layers", RatiosByLayer(analysis, false, console.utf8()));
-    if (analysis.v.raw_bytes > 0)
-      text += Row("V layers", RatiosByLayer(analysis, true, console.utf8()));
+  const bool several = analysis.layers.size() > 2;
+  if (several && analysis.k.raw_bytes > 0) {
+    text += Row("K layers", RatiosByLayer(analysis, false, console.utf8()));
+  }
+  if (several && analysis.v.raw_bytes > 0) {
+    text += Row("V layers", RatiosByLayer(analysis, true, console.utf8()));
   }
   for (const std::string& finding : analysis.findings) text += Row("note", finding);
   bool per_head = false;
@@ -209,18 +226,17 @@ std::string OfflineText(const offline::Options& options, const offline::Result& 
 
 std::string RowsText(std::string_view title, const std::vector<nlohmann::ordered_json>& rows,
                      const Console& console) {
+  constexpr size_t kMostRows = 40;
   std::string text =
       console.Bold(title) + fmt::format(": {} dump{}\n", rows.size(), rows.size() == 1 ? "" : "s");
   if (rows.empty()) return text;
   std::vector<std::string> names;
   for (const auto& [name, first] : rows.front().items()) {
-    const bool says_something = std::any_of(rows.begin(), rows.end(), [&](const auto& row) {
-      return !row[name].is_number_float() || row[name].template get<double>() != 0;
-    });
-    if (says_something) names.push_back(name);
+    if (IsShown(name, rows)) names.push_back(name);
   }
   Table table(names);
-  for (const auto& row : rows) {
+  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
+    const auto& row = rows[i];
     std::vector<std::string> cells;
     for (const std::string& name : names) {
       const auto& value = row[name];
@@ -230,7 +246,12 @@ std::string RowsText(std::string_view title, const std::vector<nlohmann::ordered
     }
     table.Row(std::move(cells));
   }
-  return text + table.Text("  ");
+  text += table.Text("  ");
+  if (rows.size() > kMostRows) {
+    text +=
+        fmt::format("  ... and {} more: --csv-out and --json have all\n", rows.size() - kMostRows);
+  }
+  return text;
 }
 
 }  // namespace kv

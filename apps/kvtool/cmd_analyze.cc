@@ -25,6 +25,8 @@ class Analyze : public Command {
     app.add_flag("--distribution", distribution_,
                  "Entropies and zstd ratios per dump (of a snapshot: per layer)");
     app.add_flag("--packed", packed_, "The same of packed MNN dumps, padding included");
+    app.add_flag("--reports-only", reports_only_,
+                 "Leave the layers out: only what --offline-codec, --distribution or --packed say");
     app.add_option("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
     app.add_option("--rope-theta", rope_.base, "Base of the rotation that --distribution undoes")
         ->check(CLI::PositiveNumber);
@@ -46,7 +48,9 @@ class Analyze : public Command {
     Json document = ReportHeader("analyze");
     document["inputs"] = {InputRecord(inputs.source())};
     ExitStatus status = kDone;
-    if (inputs.snapshot) status = AddAnalysis(context, *inputs.snapshot, pool, document);
+    if (inputs.snapshot && !reports_only_) {
+      status = AddAnalysis(context, *inputs.snapshot, pool, document);
+    }
     if (simulated) AddOffline(context, *simulated, inputs, pool, document);
     if (with_rows()) AddRows(context, inputs, options, pool, document);
     document["warnings"] = context.console.warning_texts();
@@ -73,10 +77,15 @@ class Analyze : public Command {
 
   Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
   bool with_rows() const { return distribution_ || packed_ || !csv_.empty(); }
+  bool with_reports() const { return with_rows() || !offline_.codec.empty(); }
 
   void CheckOutputs() const {
     if (distribution_ && packed_ && !csv_.empty()) {
       throw Error(Finding::kUsage, "--csv-out: give --distribution or --packed, not both");
+    }
+    if (reports_only_ && !with_reports()) {
+      throw Error(Finding::kUsage,
+                  "--reports-only: give --offline-codec, --distribution or --packed");
     }
   }
 
@@ -85,13 +94,17 @@ class Analyze : public Command {
     Source source = Source::Open(input_);
     const FormatEntry& format = DetectFormat(source, options);
     const bool dumps_wanted = format.read_dumps != nullptr && selection_.Resolve().is_all();
-    try {
-      inputs.snapshot = Select(OpenSnapshot(source, options), selection_.Resolve());
-    } catch (Error& error) {
-      // What needs no snapshot goes on without: the dumps, one by one.
-      if (!dumps_wanted || (!with_rows() && offline_.codec.empty())) throw error.File(input_);
-      context.console.Warn(input_, fmt::format("no layers: {}", error.message()));
+    if (dumps_wanted && reports_only_) {
       inputs.runs = std::move(source);
+    } else {
+      try {
+        inputs.snapshot = Select(OpenSnapshot(source, options), selection_.Resolve());
+      } catch (Error& error) {
+        // What needs no snapshot goes on without: the dumps, one by one.
+        if (!dumps_wanted || !with_reports()) throw error.File(input_);
+        context.console.Warn(input_, fmt::format("no layers: {}", error.message()));
+        inputs.runs = std::move(source);
+      }
     }
     if (inputs.snapshot) {
       for (const Note& note : inputs.snapshot->notes) {
@@ -168,7 +181,8 @@ class Analyze : public Command {
   }
 
   std::string input_, csv_;
-  bool per_head_ = false, distribution_ = false, packed_ = false, force_ = false;
+  bool per_head_ = false, distribution_ = false, packed_ = false, reports_only_ = false;
+  bool force_ = false;
   Rope rope_;
   OfflineOptions offline_;
   SelectionOptions selection_;

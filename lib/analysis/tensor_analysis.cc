@@ -124,10 +124,14 @@ Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtyp
 
 EntropyModel TensorAnalysis::bound() const {
   if (models.empty()) {
-    const double bits =
-        std::accumulate(stats.plane_entropy_bits.begin(), stats.plane_entropy_bits.end(), 0.0);
+    const auto& bits = stats.plane_entropy_bits;
+    const double per_unit = std::accumulate(bits.begin(), bits.end(), 0.0);
+    const double units = values() / static_cast<double>(Info(dtype).block_elements);
+    double numbers = 0;
+    for (const uint32_t symbols : stats.plane_symbols) numbers += std::max(symbols, 1u) - 1;
+    const double tables = units > 0 ? numbers / 2 * std::log2(units) / values() : 0;
     return {"byte_planes", "every byte of a value (or block) on its own",
-            bits / static_cast<double>(Info(dtype).block_elements)};
+            per_unit / static_cast<double>(Info(dtype).block_elements), tables};
   }
   return *std::min_element(
       models.begin(), models.end(),

@@ -38,6 +38,8 @@ void AddEntropies(const std::vector<Histogram>& planes, TensorStats& stats) {
   double coded_bits = 0;
   for (const Histogram& plane : planes) {
     stats.plane_entropy_bits.push_back(EntropyBits(plane));
+    stats.plane_symbols.push_back(
+        static_cast<uint32_t>(256 - std::count(plane.begin(), plane.end(), uint64_t{0})));
     coded_bits += stats.plane_entropy_bits.back();
   }
   const double raw_bits = 8.0 * static_cast<double>(planes.size());
@@ -69,7 +71,7 @@ TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns) 
     planes[0][pattern & 0xff] += count;
     planes[1][pattern >> 8] += count;
   }
-  TensorStats stats{moments.Finish(), {}, 0, 1};
+  TensorStats stats{moments.Finish(), {}, {}, 0, 1};
   stats.bytes = 2 * stats.values;
   AddEntropies(planes, stats);
   return stats;
@@ -97,7 +99,7 @@ TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor) {
     ToFloats(tensor.dtype, raw, values);
     for (const float value : values) moments.Add(value);
   });
-  TensorStats stats{moments.Finish(), {}, bytes, 1};
+  TensorStats stats{moments.Finish(), {}, {}, bytes, 1};
   AddEntropies(planes, stats);
   return stats;
 }

@@ -15,6 +15,7 @@ namespace kv {
 struct TensorStats : ValueSummary {
   // Order-0 entropy in bits of each byte plane of a value (of a block, for block-quantised types).
   std::vector<double> plane_entropy_bits;
+  std::vector<uint32_t> plane_symbols;  // how many different bytes each plane has
   uint64_t bytes = 0;
   // What an order-0 coder of the planes could reach: raw bits / sum of plane entropies, at least 1.
   double predicted_ratio = 1;

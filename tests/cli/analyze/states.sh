@@ -1,0 +1,11 @@
+# Real states: text, a document per format, the same with every number of threads.
+for state in kjv3m-v050-f16.seq0.bin s260k-v050-bf16.seq0.bin kjv3m-v050-q8_0-rotated.seq0.bin; do
+  file=$(find "$TESTDATA" -name "$state" | head -1)
+  [ -n "$file" ] || continue
+  for threads in 1 4; do "$KVTOOL" analyze "$file" -q -T $threads --json --deterministic > $threads.json; done
+  cmp 1.json 4.json
+  $VALIDATE < 1.json > /dev/null
+  jq -e '.summary.total.decodes and (.summary.total.ratio > 1)' 1.json > /dev/null
+done
+cp "$TESTDATA/trace/s260k.seq0.bin" .
+"$KVTOOL" analyze s260k.seq0.bin --kv-heads 4 --per-head
