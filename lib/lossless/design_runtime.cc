@@ -82,11 +82,13 @@ void DesignRuntime::Visit(uint32_t index, bool is_value, const PieceVisitor& vis
 
 bool DesignRuntime::Step(const LayerCall& call, uint64_t token) {
   token_ = token;
-  if (!setup_.config.active() || !IsInScope(call.layer)) return false;
-  Layer& layer = layers_[call.layer];
-  Drain();
-  if (call.length >= setup_.trigger_min) CutBlocks(layer);
-  SubmitBlocks(call.layer, layer);
+  if (setup_.config.active() && IsInScope(call.layer)) {
+    Layer& layer = layers_[call.layer];
+    if (call.length >= setup_.trigger_min) CutBlocks(layer);
+    SubmitBlocks(call.layer, layer);
+  }
+  // As the engine: workers overlap with the rest of the same token.
+  if (call.layer + 1 == layers_.size()) Settle();
   return false;
 }
 
@@ -102,7 +104,8 @@ void DesignRuntime::CutBlocks(Layer& layer) {
   while (layer.hot.size() > recent) {
     const uint64_t cold = layer.hot.size() - recent;
     if (layer.opened && cold < block) break;
-    AddBlock(layer, std::min(cold, block));
+    // No sliver at the end of the first cut: what is less than half a block joins the last one.
+    AddBlock(layer, !layer.opened && cold < block + block / 2 ? cold : block);
   }
   layer.opened = true;
 }
@@ -134,7 +137,10 @@ void DesignRuntime::SubmitBlocks(uint32_t index, Layer& layer) {
       task.raw.tensors[is_value] = block.tensors[is_value].raw;
     }
     const uint64_t raw = task.raw.size();
-    if (workers_ != nullptr && !workers_->TrySubmit(task)) {
+    // Where luck must not count, results not yet taken still fill the queue.
+    const bool is_full = workers_ != nullptr && setup_.deterministic &&
+                         workers_->untaken() >= static_cast<uint64_t>(setup_.config.max_queue);
+    if (is_full || (workers_ != nullptr && !workers_->TrySubmit(task))) {
       // Later then; until then it is raw.
       ++layer.measured.backpressure;
       Log(EventKind::kBackpressure, layer, block);
@@ -143,16 +149,20 @@ void DesignRuntime::SubmitBlocks(uint32_t index, Layer& layer) {
     Log(EventKind::kEncode, layer, block, raw);
     block.state = State::kQueued;
     in_flight_bytes_ += raw;
-    if (workers_ != nullptr) queue_peak_ = std::max(queue_peak_, workers_->unfinished());
+    largest_task_bytes_ = std::max(largest_task_bytes_, raw);
+    if (workers_ != nullptr) NotePeak();
     if (workers_ == nullptr) Apply(RunEncoder(setup_.codec, std::move(task), scratch_));
   }
 }
 
+void DesignRuntime::NotePeak() {
+  const uint64_t pending = setup_.deterministic ? workers_->untaken() : workers_->unfinished();
+  queue_peak_ = std::max(queue_peak_, pending);
+}
+
 void DesignRuntime::Drain() {
-  if (workers_ == nullptr) return;
-  std::vector<EncodeResult> results =
-      setup_.deterministic ? workers_->WaitAll(wait_us_) : workers_->TakeReady();
-  for (EncodeResult& result : results) Apply(std::move(result));
+  if (workers_ == nullptr || setup_.deterministic) return;
+  for (EncodeResult& result : workers_->TakeReady()) Apply(std::move(result));
 }
 
 void DesignRuntime::Apply(EncodeResult result) {
@@ -270,7 +280,10 @@ Resident DesignRuntime::TotalBytes() const {
   Resident sum;
   for (uint32_t i = 0; i < layers_.size(); ++i) sum.Add(LayerBytes(i));
   sum.caches = cache_.bytes();
-  sum.in_flight = in_flight_bytes_;
+  // A task shares the bytes of its block; what a worker adds is the copy that proves its blob.
+  const auto running = static_cast<uint64_t>(std::max<int64_t>(1, setup_.config.async_threads));
+  sum.in_flight = std::min(in_flight_bytes_, running * largest_task_bytes_);
+  if (workers_ != nullptr) sum.in_flight += workers_->finished_blob_bytes();
   return sum;
 }
 

@@ -80,6 +80,7 @@ class DesignRuntime : public Runtime {
   };
 
   bool IsInScope(uint32_t layer) const;
+  void NotePeak();
   void Drain();
   void CutBlocks(Layer& layer);
   void AddBlock(Layer& layer, uint64_t tokens);
@@ -100,7 +101,7 @@ class DesignRuntime : public Runtime {
   RangeCache cache_;
   CodecScratch scratch_;
   uint64_t next_block_ = 0, token_ = 0;
-  uint64_t in_flight_bytes_ = 0;
+  uint64_t in_flight_bytes_ = 0, largest_task_bytes_ = 0;
   uint64_t queue_peak_ = 0;
   int64_t wait_us_ = 0, last_codec_us_ = 0;
   double audit_seconds_ = 0;

@@ -31,7 +31,7 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
   chart.y_min = 0;
   ChartSeries full{"full", {}, false, true}, resident{"resident", {}, true, false};
   ChartSeries raw{"raw rows", {}, false, false}, blobs{"blobs", {}, false, false};
-  ChartSeries caches{"decoded copies", {}, false, false};
+  ChartSeries caches{"copies", {}, false, false};
   const size_t stride = std::max<size_t>(1, result.steps.size() / 400);
   for (size_t i = 0; i < result.steps.size(); ++i) {
     if (i % stride != 0 && i + 1 != result.steps.size()) continue;
@@ -44,14 +44,36 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
     caches.points.push_back({x, static_cast<double>(step.caches + step.in_flight)});
   }
   chart.series = {resident, full, raw, blobs, caches};
-  page.Heading("Memory");
+  page.Heading("Memory and ratio");
   page.Figure(Render(chart),
               result.engine == Engine::kMnn
                   ? "The engine's buffers never shrink: blobs and decoded copies come on top of "
                     "the raw rows they stand for."
                   : "Raw rows give way to blobs once a blob was decoded again and found equal; "
-                    "decoded copies are bounded by the cache's capacity.",
-              true);
+                    "copies are bounded by the cache's capacity.");
+}
+
+// Beside the memory: figures that follow each other share a row.
+void AddRatios(const ReplayResult& result, report::Page& page) {
+  LineChart chart;
+  chart.title = "Ratio of verified blobs by layer";
+  chart.x_label = "layer";
+  chart.y_label = "raw / compressed, decoded again and equal";
+  chart.markers = true;
+  for (const bool is_value : {false, true}) {
+    ChartSeries series{is_value ? "V" : "K", {}, false, false};
+    for (const LayerResult& layer : result.layers) {
+      const Measured& m = layer.measured;
+      if (m.verified_blob_of[is_value] == 0) continue;
+      series.points.push_back({static_cast<double>(layer.layer),
+                               static_cast<double>(m.verified_raw_of[is_value]) /
+                                   static_cast<double>(m.verified_blob_of[is_value])});
+    }
+    if (!series.points.empty()) chart.series.push_back(std::move(series));
+  }
+  if (!chart.series.empty()) {
+    page.Figure(Render(chart), "Layers without a point had nothing encoded.");
+  }
 }
 
 void AddLayers(const ReplayResult& result, report::Page& page) {
@@ -92,16 +114,17 @@ std::string ReportPage(const std::string& name, const ReplayResult& result,
                   Name(result.engine), Name(result.lossless.mode), Name(result.lossless.scope),
                   result.prompt, result.end - result.prompt));
   page.Facts({{"ratio, whole model", Times(result.whole_model_ratio())},
-              {"the engine says", Times(result.metrics.ratio)},
+              {"ratio, encoded ranges", Times(result.metrics.ratio)},
               {"content", result.content.equal() ? "equal" : "differs"},
               {"before", Bytes(result.steps.front().total())},
               {"peak", Bytes(result.peak_bytes)},
               {"end", Bytes(result.steps.back().total())}});
   page.Paragraph(
       "The ratio of the whole model is the K and V of the whole sequence over what is resident at "
-      "the end: raw rows, blobs, decoded copies and what is in flight. The engine's own ratio is "
-      "that of the ranges it sampled.");
+      "the end: raw rows, blobs, decoded copies and what is in flight. The ratio of encoded "
+      "ranges, which the engine reports, knows nothing of all the others.");
   AddMemory(result, page);
+  AddRatios(result, page);
   AddLayers(result, page);
   AddEngineTerms(result, page);
   std::vector<std::string> notes = result.warnings;
