@@ -283,7 +283,9 @@ Resident DesignRuntime::TotalBytes() const {
   // A task shares the bytes of its block; what a worker adds is the copy that proves its blob.
   const auto running = static_cast<uint64_t>(std::max<int64_t>(1, setup_.config.async_threads));
   sum.in_flight = std::min(in_flight_bytes_, running * largest_task_bytes_);
-  if (workers_ != nullptr) sum.in_flight += workers_->finished_blob_bytes();
+  if (workers_ != nullptr && !setup_.deterministic) {
+    sum.in_flight += workers_->finished_blob_bytes();
+  }
   return sum;
 }
 

@@ -288,7 +288,7 @@ Resident MnnRuntime::TotalBytes() const {
   for (uint32_t i = 0; i < layers_.size(); ++i) sum.Add(LayerBytes(i));
   sum.caches += global_.bytes();
   sum.in_flight = in_flight_bytes_;
-  if (is_async()) sum.in_flight += workers_->finished_blob_bytes();
+  if (is_async() && !setup_.deterministic) sum.in_flight += workers_->finished_blob_bytes();
   return sum;
 }
 
