@@ -20,9 +20,11 @@ constexpr std::string_view kLosslessPrefix = "h2o_lossless_";
 class ParameterFlags {
  public:
   void Declare(CLI::App& app) {
-    lossless::ForEachParameter({}, [&](std::string_view name, const auto& value) {
+    lossless::Config defaults;
+    SwitchOn(defaults);
+    lossless::ForEachParameter(defaults, [&](std::string_view name, const auto& value) {
       Add(app, name, std::string(name.substr(kLosslessPrefix.size())), TextOf(value),
-          "The engine's lossless parameters (defaults as in the engine)");
+          "The engine's lossless parameters (defaults as in the engine, but switched on)");
     });
     h2o::ForEachParameter({}, [&](std::string_view name, double value) {
       const bool is_word = name == "h2o_target_mode";
@@ -35,8 +37,7 @@ class ParameterFlags {
   }
 
   void Apply(bool gate, lossless::ReplayRequest& request) const {
-    // Whoever runs this command wants the path to run; the engine's switches are off.
-    request.lossless.enable = request.lossless.gear_delta = request.lossless.runtime_enable = true;
+    SwitchOn(request.lossless);
     if (gate) {
       request.lossless = lossless::GateConfig(request.lossless.mode);
       request.h2o = lossless::GateH2oConfig();
@@ -46,6 +47,11 @@ class ParameterFlags {
   }
 
  private:
+  // Whoever runs this command wants the path to run; the engine's switches are off.
+  static void SwitchOn(lossless::Config& config) {
+    config.enable = config.gear_delta = config.runtime_enable = true;
+  }
+
   static std::string TextOf(const lossless::ParameterValue& value) {
     if (const auto* number = std::get_if<double>(&value)) {
       return fmt::format("{}", static_cast<float>(*number));
@@ -69,6 +75,8 @@ class ParameterFlags {
       option->check(CLI::IsMember({"none", "gear_delta"}));
     } else if (flag == "h2o-target-mode") {
       option->check(CLI::IsMember({"adaptive", "static"}));
+    } else if (fallback.find_first_not_of("-.0123456789") == std::string::npos) {
+      option->type_name("N");
     }
   }
 
@@ -113,7 +121,8 @@ class ReplayLossless : public Command {
     app.add_option("--limit", limit_, "Decode at most so many tokens");
     app.add_option("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
         ->check(CLI::IsMember({"exact", "flash"}));
-    app.add_option("--cache-size", cache_size_, "design: room for decoded ranges (64MiB)");
+    app.add_option("--cache-size", cache_size_,
+                   "design: room for decoded ranges (a sixteenth of K and V)");
     app.add_flag("--detail", detail_, "Bytes of every step in the JSON document");
     app.add_option("--jsonl", jsonl_, "Write one JSON record per event");
     app.add_option("--html-out", html_, "Write a self-contained page");

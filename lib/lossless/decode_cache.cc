@@ -47,28 +47,24 @@ uint64_t DecodeCache::bytes() const {
   return sum;
 }
 
-std::shared_ptr<const Bytes> RangeCache::Find(const Key& key) {
-  const auto found = index_.find(key);
-  if (found == index_.end()) return nullptr;
-  entries_.splice(entries_.end(), entries_, found->second);
-  return found->second->bytes;
+std::shared_ptr<const Bytes> RangeCache::Find(const Key& key) const {
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? nullptr : found->second;
 }
 
-void RangeCache::Insert(const Key& key, std::shared_ptr<const Bytes> bytes) {
+bool RangeCache::Insert(const Key& key, std::shared_ptr<const Bytes> bytes) {
   Erase(key);
-  if (bytes->size() > capacity_) return;
+  if (bytes->size() > capacity_ - bytes_) return false;
   bytes_ += bytes->size();
-  entries_.push_back({key, std::move(bytes)});
-  index_[key] = std::prev(entries_.end());
-  while (bytes_ > capacity_) Erase(Key(entries_.front().key));
+  entries_.emplace(key, std::move(bytes));
+  return true;
 }
 
 void RangeCache::Erase(const Key& key) {
-  const auto found = index_.find(key);
-  if (found == index_.end()) return;
-  bytes_ -= found->second->bytes->size();
-  entries_.erase(found->second);
-  index_.erase(found);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return;
+  bytes_ -= found->second->size();
+  entries_.erase(found);
 }
 
 }  // namespace kv::lossless

@@ -4,10 +4,8 @@
 
 #include <cstdint>
 #include <deque>
-#include <list>
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "lib/lossless/layer_cache.h"
 
@@ -47,7 +45,11 @@ class DecodeCache {
   std::deque<Entry> entries_;  // most recently used last
 };
 
-// The cache of the intended design: keyed by what the bytes are, its capacity in bytes.
+// The cache of the intended design: keyed by what the bytes are, its capacity in bytes. Every token
+// reads every block of every layer in the same order, so that "least recently used" would throw out
+// each range just before it is read again. What is in stays instead until its block is gone, and a
+// full cache takes nothing more: of a cyclic reader it serves capacity over need, which no other
+// rule betters.
 class RangeCache {
  public:
   struct Key {
@@ -62,22 +64,16 @@ class RangeCache {
 
   explicit RangeCache(uint64_t capacity_bytes) : capacity_(capacity_bytes) {}
 
-  std::shared_ptr<const Bytes> Find(const Key& key);
-  // What is larger than the whole cache is not kept.
-  void Insert(const Key& key, std::shared_ptr<const Bytes> bytes);
+  std::shared_ptr<const Bytes> Find(const Key& key) const;
+  // Whether there was room.
+  bool Insert(const Key& key, std::shared_ptr<const Bytes> bytes);
   void Erase(const Key& key);
 
   uint64_t bytes() const { return bytes_; }
 
  private:
-  struct Entry {
-    Key key;
-    std::shared_ptr<const Bytes> bytes;
-  };
-
   uint64_t capacity_, bytes_ = 0;
-  std::list<Entry> entries_;  // most recently used last
-  std::map<Key, std::list<Entry>::iterator> index_;
+  std::map<Key, std::shared_ptr<const Bytes>> entries_;
 };
 
 }  // namespace kv::lossless

@@ -143,9 +143,9 @@ void MnnRuntime::Restore(uint32_t index) {
   for (const Block& block : dropped) {
     const Stopwatch watch;
     const std::optional<Decoded> decoded = DecodedOf(layer, block);
-    const bool restored = decoded && IsStrictlyEqual(block, decoded->bytes);
+    const bool restored =
+        decoded && IsStrictlyEqual(block, decoded->bytes) && Scatter(layer, block, decoded->bytes);
     if (restored) {
-      Scatter(layer, block, decoded->bytes);
       global_.Insert({block.id, decoded->bytes, decoded->seeded}, false);
     }
     const int64_t us = restored ? std::max<int64_t>(1, watch.us()) : watch.us();
@@ -173,11 +173,17 @@ void MnnRuntime::Restore(uint32_t index) {
   audit_seconds_ += watch.seconds();
 }
 
-void MnnRuntime::Scatter(Layer& layer, const Block& block, const RangeBytes& decoded) {
+// A hit in the global cache may be another layer's bytes: its key does not hold the geometry.
+bool MnnRuntime::Scatter(Layer& layer, const Block& block, const RangeBytes& decoded) {
+  for (const bool is_value : {false, true}) {
+    const uint64_t bytes = decoded.tensors[is_value] ? decoded.tensors[is_value]->size() : 0;
+    if (bytes != block.id.tokens * layer.cache.shape(is_value).row_bytes()) return false;
+  }
   for (const bool is_value : {false, true}) {
     if (decoded.tensors[is_value] == nullptr) continue;
     layer.cache.Scatter(is_value, block.id.begin, block.id.tokens, *decoded.tensors[is_value]);
   }
+  return true;
 }
 
 }  // namespace kv::lossless

@@ -98,7 +98,8 @@ class MnnRuntime : public Runtime {
   void DecodeOnce(Layer& layer, Block& block);
   void CheckDecoded(Layer& layer, const Block& block, const RangeBytes& decoded);
   void Restore(uint32_t index);
-  void Scatter(Layer& layer, const Block& block, const RangeBytes& decoded);
+  // False, and nothing done, where the bytes are not the shape of the range.
+  bool Scatter(Layer& layer, const Block& block, const RangeBytes& decoded);
   void ShrinkBlocks(Layer& layer);
   void Fallback(Layer& layer, std::string_view what);
 

@@ -18,6 +18,7 @@ namespace {
 // No cache is as long: H2O then never triggers.
 constexpr int64_t kNever = int64_t{1} << 40;
 constexpr int64_t kMostThreads = 256;
+constexpr uint64_t kCacheShare = 16;
 
 bool IsStorable(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32;
@@ -50,6 +51,9 @@ class Replayer {
     }
     Prepare();
     FindSteps();
+    if (request_.engine == Engine::kDesign) {
+      result_.cache_bytes = request_.cache_bytes.value_or(snapshot_.kv_bytes() / kCacheShare);
+    }
     const GearRangeCodec gear(result_.lossless);
     const RuntimeSetup setup = SetupFor(request_.codec != nullptr ? *request_.codec : gear);
     runtime_ = request_.engine == Engine::kMnn ? MakeMnnRuntime(setup) : MakeDesignRuntime(setup);
@@ -152,7 +156,7 @@ class Replayer {
             .trigger_min = static_cast<uint64_t>(result_.h2o.trigger_min_tokens),
             .update_interval = static_cast<uint64_t>(result_.h2o.update_interval),
             .prompt = result_.prompt,
-            .cache_bytes = request_.cache_bytes,
+            .cache_bytes = result_.cache_bytes,
             .deterministic = request_.deterministic,
             .codec = codec,
             .events = request_.keep_events ? &result_.events : nullptr};

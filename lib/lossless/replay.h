@@ -34,9 +34,10 @@ struct ReplayRequest {
   h2o::Config h2o;  // interval and trigger length count for the lossless path even without H2O
   h2o::MnnRevision revision = h2o::MnnRevision::kFinal;
   WeightRule weights = WeightRule::kFlashLocal;
-  std::optional<uint64_t> prompt_tokens;      // where the trace does not say
-  std::optional<uint64_t> decode_tokens;      // stop after so many; else at the end of the cache
-  uint64_t cache_bytes = uint64_t{64} << 20;  // engine design: room for decoded ranges
+  std::optional<uint64_t> prompt_tokens;  // where the trace does not say
+  std::optional<uint64_t> decode_tokens;  // stop after so many; else at the end of the cache
+  // Engine design: room for decoded ranges; else a sixteenth of the whole cache.
+  std::optional<uint64_t> cache_bytes;
   // Results of workers are taken only where the engine waits for them anyway, so that queue figures
   // do not depend on their luck: those of the slowest workers.
   bool deterministic = false;
@@ -73,6 +74,8 @@ struct ReplayResult {
   bool h2o_enabled = false;
   uint64_t prompt = 0, end = 0;  // decode positions [prompt, end)
   bool stopped = false;          // by the request's stop token; figures are up to there
+
+  uint64_t cache_bytes = 0;  // room for decoded ranges; engine design
 
   // Under the engine's definitions. h2o_evict_us is timing.
   EngineMetrics metrics;  // as exported after the last layer call

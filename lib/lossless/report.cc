@@ -197,6 +197,7 @@ Json ReportJson(const ReplayResult& result, const ReportOptions& options) {
   json["params"] = ParamsJson(result);
   json["prompt_tokens"] = result.prompt;
   json["decode_tokens"] = result.end - result.prompt;
+  if (result.engine == Engine::kDesign) json["cache_capacity_bytes"] = result.cache_bytes;
   json["held_token_rows"] = totals.held_tokens;
   json["cold_token_rows"] = totals.cold_tokens;
   json["content"] = ContentJson(result.content);

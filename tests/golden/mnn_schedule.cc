@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
 
-#include "lib/lossless/schedule.h"
+#include "lib/lossless/replay.h"
 #include "tests/golden/golden.h"
+#include "tests/support/attention_case.h"
 
 namespace kv::golden {
 
@@ -65,12 +66,45 @@ int CheckScenario(const json& scenario) {
   return static_cast<int>(next);
 }
 
+// The same events from the runtime at work, threads, codec and all, over a cache of noise.
+void CheckReplay(const json& scenario) {
+  if (scenario.at("shrink_at_step") != 0) return;  // a budget that no runtime has of its own
+  const json& params = scenario.at("params");
+  const uint64_t prompt = scenario.at("prompt_tokens");
+  test::CaseShape shape{.layers = 1, .query_heads = 1, .kv_heads = 1, .dim = 4};
+  shape.tokens = prompt + scenario.at("decode_steps").get<uint64_t>();
+  const auto made = test::MakeAttentionCase(shape, 1);
+  lossless::ReplayRequest request;
+  request.lossless = ConfigOf(scenario);
+  request.lossless.enable = true;
+  request.lossless.gear_delta = true;
+  request.lossless.runtime_enable = true;
+  request.h2o.trigger_min_tokens = params.at("trigger_min");
+  request.h2o.update_interval = params.at("update_interval");
+  request.prompt_tokens = prompt;
+  request.keep_events = true;
+  ThreadPool pool(1);
+  const lossless::ReplayResult result = Replay(made->snapshot, nullptr, request, pool);
+  CHECK(result.content.equal());
+  json replayed = json::array(), expected = json::array();
+  for (const lossless::Event& event : result.events) {
+    if (event.kind != lossless::EventKind::kEncode) continue;
+    replayed.push_back({event.token - prompt + 1, event.length, event.begin, event.tokens});
+  }
+  for (const json& event : scenario.at("events")) {
+    expected.push_back(
+        {event.at("step"), event.at("kv_len"), event.at("start"), event.at("count")});
+  }
+  CHECK(replayed == expected);
+}
+
 }  // namespace
 
 void CheckMnnSchedule(Run& run) {
   for (const json& scenario : run.Json("mnn/schedule/lossless_schedule.json")) {
     INFO(scenario.at("name").get<std::string>());
     run.Checked(CheckScenario(scenario));
+    CheckReplay(scenario);
   }
 }
 

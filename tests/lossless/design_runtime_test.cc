@@ -60,7 +60,9 @@ TEST_CASE("a cache of decoded ranges trades memory for decoding", "[lossless]") 
   ReplayRequest request = SmallRequest(Engine::kDesign, Mode::kStore);
   request.cache_bytes = 16 << 10;
   const ReplayResult small = RunCase(*made, request);
-  for (const Resident& step : small.steps) CHECK(step.caches <= request.cache_bytes);
+  CHECK(small.cache_bytes == request.cache_bytes);
+  CHECK(small.measured.cache_copies > 0);
+  for (const Resident& step : small.steps) CHECK(step.caches <= small.cache_bytes);
   request.cache_bytes = 64 << 20;
   const ReplayResult large = RunCase(*made, request);
   CHECK(large.content.equal());
