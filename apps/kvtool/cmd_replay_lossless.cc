@@ -31,18 +31,26 @@ class ParameterFlags {
       Add(app, name, std::string(name), is_word ? "adaptive" : TextOf(value),
           "The engine's H2O parameters (defaults as in the engine)");
     });
-    app.add_option("--h2o-enable", h2o_enable_, "1: H2O evicts (0; 1 with --preset gate)")
+    app.add_option("--h2o-enable", h2o_enable_,
+                   "1: H2O evicts (0; 1 with --preset gate or block scores)")
         ->check(CLI::Range(0, 1))
         ->group("The engine's H2O parameters (defaults as in the engine)");
   }
 
-  void Apply(bool gate, lossless::ReplayRequest& request) const {
+  // A recorded stream of block scores brings the parameters it was recorded with.
+  void Apply(bool gate, const AttentionTrace* trace, lossless::ReplayRequest& request) const {
     SwitchOn(request.lossless);
     if (gate) {
       request.lossless = lossless::GateConfig(request.lossless.mode);
       request.h2o = lossless::GateH2oConfig();
     }
-    request.h2o_enable = h2o_enable_ < 0 ? gate : h2o_enable_ == 1;
+    const bool is_stream = trace != nullptr && trace->block_scores.has_value();
+    if (is_stream) {
+      for (const auto& [name, value] : trace->block_scores->parameters) {
+        h2o::SetParameter(name, value, request.h2o);
+      }
+    }
+    request.h2o_enable = h2o_enable_ < 0 ? gate || is_stream : h2o_enable_ == 1;
     for (const auto& [name, text] : given_) Set(name, text, request);
   }
 
@@ -146,12 +154,13 @@ class ReplayLossless : public Command {
     if (trace) {
       for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
     }
-    const lossless::ReplayRequest request = RequestFor(context);
+    const AttentionTrace* const rows = trace ? &*trace : nullptr;
+    const lossless::ReplayRequest request = RequestFor(context, rows);
     ThreadPool pool(context.global.thread_count());
     lossless::ReplayResult result;
     try {
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
-      result = lossless::Replay(snapshot, trace ? &*trace : nullptr, request, pool, &progress);
+      result = lossless::Replay(snapshot, rows, request, pool, &progress);
     } catch (Error& error) {
       throw error.File(input_);
     }
@@ -167,11 +176,11 @@ class ReplayLossless : public Command {
  private:
   Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
 
-  lossless::ReplayRequest RequestFor(const Context& context) const {
+  lossless::ReplayRequest RequestFor(const Context& context, const AttentionTrace* trace) const {
     lossless::ReplayRequest request;
     request.engine = *lossless::ParseEngine(engine_);
     request.lossless.mode = *lossless::ParseMode(mode_);
-    parameters_.Apply(preset_ == "gate", request);
+    parameters_.Apply(preset_ == "gate", trace, request);
     if (scores_ == "exact") request.weights = WeightRule::kSoftmax;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
     if (limit_ >= 0) request.decode_tokens = static_cast<uint64_t>(limit_);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <stop_token>
 
+#include "tests/support/kv_source.h"
 #include "tests/support/lossless_case.h"
 
 namespace kv::lossless {
@@ -178,6 +179,32 @@ TEST_CASE("probe and full of the design prove the blobs and keep the bytes", "[l
     CHECK(result.measured.verified_raw_bytes > 0);
     CHECK(result.steps.back().blobs == 0);
     CHECK(result.steps.back().raw >= result.steps.back().held);
+  }
+}
+
+TEST_CASE("layers of other types and shapes, and without V, are replayed alike", "[lossless]") {
+  test::KvSourceBuilder builder(3);
+  test::KvSourceBuilder::Shape wide{.dtype = DType::kF32, .tokens = 160, .pieces = 3};
+  test::KvSourceBuilder::Shape half{.order = Order::kHeadDimToken, .tokens = 160, .head_dim = 16};
+  test::KvSourceBuilder::Shape brain{.dtype = DType::kBF16, .tokens = 160, .heads = 1};
+  builder.Layer(wide, &half);
+  builder.Layer(brain, nullptr);
+  builder.Layer(half, &brain);
+  const Snapshot snapshot = builder.Build();
+  ThreadPool pool(1);
+  for (const Engine engine : {Engine::kMnn, Engine::kDesign}) {
+    for (const Mode mode : {Mode::kProbe, Mode::kFull, Mode::kStore}) {
+      ReplayRequest request = SmallRequest(engine, mode);
+      request.h2o_enable = true;
+      request.h2o = EvictingH2o();
+      request.lossless.decode_cache_blocks = 0;
+      const ReplayResult result = Replay(snapshot, nullptr, request, pool);
+      CHECK(result.content.equal());
+      CHECK(result.measured.verified_raw_bytes > 0);
+      CHECK(result.measured.failures == 0);
+      CHECK(result.layers[1].measured.verified_raw_of[1] == 0);
+      CHECK(CountEvents(result, EventKind::kCompact) > 0);
+    }
   }
 }
 
