@@ -8,22 +8,14 @@
 #include <cmath>
 
 #include "lib/base/error.h"
-#include "lib/gate/engine_demo.h"
 
 namespace kv::gate {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxRuns = 4096;
 constexpr size_t kMaxNotes = 8;
 constexpr const char* kBenchStdout = "bench_stdout.log";
-
-// Logs of llm_bench; transcripts of other programs lie beside them.
-bool IsBenchLog(std::string_view name) {
-  return EndsWith(name, ".log") && !EndsWith(name, "stdout.log") &&
-         !EndsWith(name, ".stderr.log") && !EndsWith(name, ".console.log");
-}
 
 // What is read of all logs of a case.
 struct BenchLogs {
@@ -91,95 +83,62 @@ void CompareReports(const GateBullets& written, const GateBullets& made,
   }
 }
 
+// Runs of the bench's manifest that did not end well.
+void ReadManifest(const LogFolder& folder, CaseLogs& logs) {
+  const auto text = folder.Text("manifest.json");
+  if (!text) return;
+  const Json runs = ParseJson(OnlyUtf8(*text), folder.Shown("manifest.json"));
+  if (!runs.is_array()) return;
+  logs.bench_runs = runs.size();
+  for (const Json& run : runs) {
+    const double code = NumberAt(run, "return_code");
+    if (code == 0) continue;
+    ++logs.failed_runs;
+    if (logs.notes.size() >= kMaxNotes) continue;
+    logs.notes.push_back(
+        fmt::format("run {} returned {:.0f}", TextAt(run, "run_id", "without a name"), code));
+  }
+}
+
+// Whether the settings can reach the target at all: no plan keeps less than its floor.
+void NoteFeasibility(const GateFigures& figures, std::vector<std::string>& notes) {
+  size_t unreachable = 0;
+  double ceiling = HUGE_VAL;
+  for (const AnalyzerRow& row : figures.rows) {
+    const double keep = std::max({row.floor_keep, row.quantized_keep, 1e-9});
+    if (1 / keep + 1e-6 >= figures.options.lossy_target) continue;
+    ++unreachable;
+    ceiling = std::min(ceiling, 1 / keep);
+  }
+  if (unreachable == 0) return;
+  notes.push_back(fmt::format(
+      "{} of {} rows cannot reach the lossy target {:.4g}: sink, recent and block settings keep "
+      "so much that at most {:.4g} is possible",
+      unreachable, figures.rows.size(), figures.options.lossy_target, ceiling));
+}
+
 // The figures of a table, and the report that the analyzer would write of it.
 void Analyse(const BenchLogs& bench, const BenchTable* baseline,
              const std::optional<OfflineRatio>& upper, const std::optional<OfflineRatio>& online,
              CaseLogs& logs) {
   logs.facts = FactsOfTable(bench.table, baseline);
-  logs.gate_markdown =
-      GateMarkdown(Analyze(bench.table, logs.options, upper, online, bench.invalid));
-}
-
-std::optional<Json> ReadObject(const LogFolder& folder, const std::string& name) {
-  const auto text = folder.Text(name);
-  if (!text) return std::nullopt;
-  Json document = ParseJson(OnlyUtf8(*text), folder.Shown(name));
-  if (!document.is_object()) {
-    throw Error(Finding::kBadText, "expected a JSON object").File(folder.Shown(name));
+  // Without a baseline of its own, the engine's rule: the best row of the same-batch baseline.
+  if (baseline != nullptr && !(logs.options.decode_baseline > 0)) {
+    logs.options.decode_baseline = FactsOfTable(*baseline, nullptr).decode.most.value_or(0);
+    logs.options.decode_baseline_source = "same_batch";
+    logs.options.decode_baseline_samples = 1;
   }
-  return document;
-}
-
-Json ReadRuns(const std::string& text, const std::string& shown) {
-  Json rows = Json::array();
-  ForEachLine(text, [&](std::string_view line) {
-    if (Strip(line).empty()) return;
-    if (rows.size() == kMaxRuns) {
-      throw Error(Finding::kLimit, fmt::format("more than {} runs", kMaxRuns)).File(shown);
-    }
-    rows.push_back(ParseJson(OnlyUtf8(line), shown));
-  });
-  return rows;
-}
-
-// A *_summary.json, else the same figures from *_runs.jsonl; named as printed.
-std::optional<std::pair<Json, std::string>> ReadDemoSummary(const LogFolder& folder,
-                                                            const std::string& tag) {
-  for (const LogFolder& place : {folder.Sub(tag), folder}) {
-    const std::string summary = tag + "_summary.json", runs = tag + "_runs.jsonl";
-    if (auto document = ReadObject(place, summary)) return {{*document, place.Shown(summary)}};
-    if (const auto text = place.Text(runs)) {
-      return {{SummariseBuckets(ReadRuns(*text, place.Shown(runs))), place.Shown(runs)}};
-    }
-  }
-  return std::nullopt;
-}
-
-// Runs without a runner around them: PROMPT.jsonl metrics and PROMPT.stdout.log transcripts.
-Json LooseRuns(const LogFolder& folder) {
-  std::map<std::string, DemoRunFiles> by_prompt;
-  std::vector<std::unique_ptr<std::string>> texts;
-  const auto keep = [&](const std::string& name) {
-    texts.push_back(std::make_unique<std::string>(*folder.Text(name)));
-    return std::string_view(*texts.back());
-  };
-  for (const std::string& name : folder.Files()) {
-    for (const char* suffix : {".stdout.log", ".stderr.log", ".jsonl"}) {
-      if (!EndsWith(name, suffix) || by_prompt.size() == kMaxRuns) continue;
-      const std::string prompt = name.substr(0, name.size() - std::string_view(suffix).size());
-      DemoRunFiles& run = by_prompt[prompt];
-      run.run_tag = "candidate";
-      run.prompt_file = prompt + ".txt";
-      const bool is_metrics = EndsWith(name, ".jsonl");
-      auto& text = is_metrics                      ? run.metrics_jsonl
-                   : EndsWith(name, ".stdout.log") ? run.standard_output
-                                                   : run.standard_error;
-      auto& path = is_metrics                      ? run.metrics_path
-                   : EndsWith(name, ".stdout.log") ? run.stdout_log
-                                                   : run.stderr_log;
-      text = keep(name);
-      path = folder.Shown(name);
-    }
-  }
-  Json rows = Json::array();
-  for (const auto& [prompt, run] : by_prompt) {
-    rows.push_back(DemoRun(run, static_cast<int64_t>(rows.size()) + 1));
-  }
-  return rows;
-}
-
-void CompareDemoReports(const Json& written, const Json& made, std::vector<std::string>& notes) {
-  for (const auto& item : made.items()) {
-    if (!item.value().is_number() || !written.contains(item.key())) continue;
-    const double said = NumberAt(written, item.key()), is = item.value().get<double>();
-    if (std::abs(said - is) <= 1e-9 * std::max(1.0, std::abs(is))) continue;
-    if (notes.size() >= kMaxNotes) return;
-    notes.push_back(fmt::format("llm_demo_report.json says {} {}, the summaries give {}",
-                                item.key(), said, is));
-  }
+  const GateFigures figures = Analyze(bench.table, logs.options, upper, online, bench.invalid);
+  logs.gate_markdown = GateMarkdown(figures);
+  NoteFeasibility(figures, logs.notes);
 }
 
 }  // namespace
+
+bool IsBenchLog(std::string_view name) {
+  return EndsWith(name, ".log") && !EndsWith(name, "stdout.log") &&
+         !EndsWith(name, ".stderr.log") && !EndsWith(name, ".console.log");
+}
 
 CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   CaseLogs logs{std::move(suite_case), {}};
@@ -198,6 +157,7 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   }
   logs.lossless = bench.lossless;
   logs.has_stdout = bench.has_stdout;
+  ReadManifest(folder, logs);
   if (bench.table.size() > 0) {
     const BenchTable baseline = ReadTable(folder.Sub("baseline_batch"), "h2o_metrics.csv");
     const auto upper = ReadOffline(folder, "offline_lossless_upper.json", logs.notes);
@@ -208,49 +168,6 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
     if (logs.bullets.empty()) logs.bullets = made;
   } else if (!logs.bullets.empty()) {
     logs.facts = FactsOfReport(*c.summary_text);
-  }
-  return logs;
-}
-
-bool HoldsDemo(const LogFolder& folder) {
-  if (folder.Text("llm_demo_report.json") || ReadDemoSummary(folder, "candidate")) return true;
-  const std::vector<std::string> files = folder.Files();
-  return std::none_of(files.begin(), files.end(), IsBenchLog) &&
-         std::any_of(files.begin(), files.end(), [](const std::string& name) {
-           return EndsWith(name, ".jsonl") || EndsWith(name, ".stdout.log");
-         });
-}
-
-CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
-  CaseLogs logs{std::move(suite_case), AnalyzerOptions{}};
-  SuiteCase& c = logs.suite_case;
-  c.report_text = folder.Text("llm_demo_report.json");
-  logs.report_missing = !c.report_text.has_value();
-  if (c.report_text) {
-    try {
-      logs.report = *ReadObject(folder, "llm_demo_report.json");
-    } catch (const Error& error) {
-      logs.notes.push_back(error.what());
-      logs.report_missing = true;
-    }
-  }
-  const auto baseline = ReadDemoSummary(folder, "baseline");
-  auto candidate = ReadDemoSummary(folder, "candidate");
-  if (!candidate && !c.report_text) {
-    const Json rows = LooseRuns(folder);
-    if (!rows.empty()) candidate = {{SummariseBuckets(rows), folder.shown()}};
-  }
-  if (!candidate) return logs;
-  DemoOptions options;
-  options.decode_drop_target = NumberAt(logs.report, "decode_drop_target", 0.08);
-  const Json none = {{"overall_pass", true}};
-  const Json made = DemoReport(baseline ? baseline->first : none, baseline ? baseline->second : "",
-                               candidate->first, candidate->second, options);
-  if (!logs.report.empty()) {
-    CompareDemoReports(logs.report, made, logs.notes);
-  } else {
-    logs.report = made;
-    logs.gate_markdown = DemoReportText(made);
   }
   return logs;
 }
@@ -271,7 +188,8 @@ CaseLogs ReadBenchLogs(const fs::path& path, const std::string& shown, SuiteCase
     bench.AddLogsIn(folder);
     bench.AddLogsIn(folder.Sub("logs"));
     for (const std::string& name : folder.Files()) {
-      if (!EndsWith(name, ".json") || StartsWith(name, "offline_")) continue;
+      const bool other = StartsWith(name, "offline_") || name == "manifest.json";
+      if (!EndsWith(name, ".json") || other) continue;
       bench.table.AddJson(*folder.Text(name), folder.Shown(name));
     }
     const auto csv = folder.Text("h2o_metrics.csv");
@@ -302,35 +220,47 @@ CaseLogs ReadBenchLogs(const fs::path& path, const std::string& shown, SuiteCase
   const BenchTable baseline = ReadTable(folder.Sub("baseline_batch"), "h2o_metrics.csv");
   logs.lossless = bench.lossless;
   logs.has_stdout = bench.has_stdout;
+  ReadManifest(folder, logs);
   Analyse(bench, baseline.size() > 0 ? &baseline : nullptr, upper, online, logs);
   logs.bullets = ParseGateBullets(logs.gate_markdown);
   logs.suite_case.summary_text = logs.gate_markdown;
   return logs;
 }
 
+namespace {
+
+// A count of bad things that must be 0, or of good ones that must not.
+EngineRule CountRule(std::string_view metric, std::string_view op, uint64_t count,
+                     std::string_view reason) {
+  EngineRule rule;
+  rule.metric = metric;
+  rule.op = op;
+  rule.limit = 0;
+  rule.value = static_cast<double>(count);
+  rule.status = (op == ">") == (count > 0) ? RuleStatus::kPass : RuleStatus::kFail;
+  if (rule.status == RuleStatus::kFail) rule.reason = reason;
+  return rule;
+}
+
+}  // namespace
+
 void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCase& engine_case) {
   const LosslessLines& lines = logs.lossless;
   const bool expected = logs.has_stdout && logs.suite_case.name != "runtime_baseline" &&
                         (options.runtime_mode == "full" || options.runtime_mode == "store");
+  if (logs.bench_runs > 0) {
+    engine_case.rules.push_back(
+        CountRule("bench_runs_failed", "<=", logs.failed_runs, "runs of manifest.json failed"));
+  }
   if (expected || lines.count > 0) {
-    EngineRule rule;
-    rule.metric = "h2o_lossless_lines";
-    rule.op = ">";
-    rule.limit = 0;
-    rule.value = static_cast<double>(lines.count);
-    rule.status = lines.count > 0 ? RuleStatus::kPass : RuleStatus::kFail;
-    if (lines.count == 0) rule.reason = "no [H2O-LOSSLESS] line: the lossless runtime never ran";
-    engine_case.rules.push_back(std::move(rule));
+    engine_case.rules.push_back(
+        CountRule("h2o_lossless_lines", ">", lines.count,
+                  "no [H2O-LOSSLESS] line: the lossless runtime never ran"));
   }
   if (lines.count == 0) return;
-  EngineRule grouping;
-  grouping.metric = "h2o_lossless_lines_of_192_tokens";
-  grouping.op = "<=";
-  grouping.limit = 0;
-  grouping.value = static_cast<double>(lines.of_192_tokens);
-  grouping.status = lines.of_192_tokens == 0 ? RuleStatus::kPass : RuleStatus::kFail;
-  if (lines.of_192_tokens > 0) grouping.reason = "an engine that still groups 192 tokens";
-  engine_case.rules.push_back(std::move(grouping));
+  engine_case.rules.push_back(CountRule("h2o_lossless_lines_of_192_tokens",
+                                        "<=", lines.of_192_tokens,
+                                        "an engine that still groups 192 tokens"));
   Json layers = Json::array();
   for (const LosslessLines::Layer& layer : lines.layers) {
     layers.push_back({{"layer", layer.layer},

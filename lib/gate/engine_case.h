@@ -23,6 +23,7 @@ struct CaseLogs {
   bool has_stdout = false;       // a transcript that should hold [H2O-LOSSLESS] lines
   Json report = Json::object();  // of llm_demo: the engine's report, or made anew
   bool report_missing = false;
+  uint64_t bench_runs = 0, failed_runs = 0;  // of the bench's manifest
   std::vector<std::string> notes = {};
 };
 
@@ -37,6 +38,8 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case);
 // no row in them.
 CaseLogs ReadBenchLogs(const std::filesystem::path& path, const std::string& shown,
                        SuiteCase suite_case, const LooseOptions& loose);
+// Logs of llm_bench; transcripts of other programs lie beside them.
+bool IsBenchLog(std::string_view name);
 // Whether a folder holds what llm_demo's runner writes.
 bool HoldsDemo(const LogFolder& folder);
 // The checks of the suite's shell on the engine's own lines.

@@ -71,6 +71,14 @@ RuleStatus Worst(const std::vector<RuleStatus>& statuses) {
   return has(RuleStatus::kPass) ? RuleStatus::kPass : RuleStatus::kNotRun;
 }
 
+// "lossy_best 2.4, needs >= 3: the worst row"
+std::string Sentence(const EngineRule& rule) {
+  std::string text = rule.metric;
+  if (rule.value) text += fmt::format(" {:.6g}", *rule.value);
+  if (rule.value && rule.limit) text += fmt::format(", needs {} {:.6g}", rule.op, *rule.limit);
+  return rule.reason.empty() ? text : text + ": " + rule.reason;
+}
+
 // What decides a case: its first failing rule; the rules that could not be judged are named.
 void Conclude(EngineCase& c) {
   std::vector<RuleStatus> statuses;
@@ -78,7 +86,7 @@ void Conclude(EngineCase& c) {
   for (const EngineRule& rule : c.rules) {
     statuses.push_back(rule.status);
     if (rule.status == RuleStatus::kFail && c.reason.empty()) {
-      c.reason = rule.metric + ": " + rule.reason;
+      c.reason = Sentence(rule);
     }
     if (rule.status == RuleStatus::kNotRun) open += (open.empty() ? "" : ", ") + rule.metric;
   }

@@ -57,11 +57,7 @@ EngineRule Decide(std::string_view metric, Limit limit, const std::optional<doub
     return rule;
   }
   rule.status = Holds(*value, limit.op, limit.value) ? RuleStatus::kPass : RuleStatus::kFail;
-  if (rule.status == RuleStatus::kFail) {
-    rule.reason = fmt::format("{:.6g} is not {} {:.6g}", *value, limit.op, limit.value);
-  }
-  rule.reason += rule.reason.empty() || unlike.empty() ? "" : ": ";
-  rule.reason += rule.reason.empty() ? "" : unlike;
+  if (rule.status == RuleStatus::kFail) rule.reason = unlike;
   return rule;
 }
 

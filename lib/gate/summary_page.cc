@@ -85,7 +85,7 @@ void AddRules(const CaseView& c, Page& page) {
   bool remarks = false;
   std::vector<Record> records;
   for (const RuleView& rule : c.rules) {
-    std::string remark = Pretty(rule.reason);
+    std::string remark = rule.reason == rule.Sentence() ? "" : Pretty(rule.reason);
     if (rule.baseline) {
       remark += fmt::format("{}was {}", remark.empty() ? "" : "; ",
                             FigureText(rule.metric, *rule.baseline));

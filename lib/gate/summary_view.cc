@@ -224,6 +224,7 @@ std::string FigureText(std::string_view name, double value) {
 
 std::string RuleView::Sentence() const {
   const auto words = [](bool flag) { return std::string(flag ? "yes" : "no"); };
+  if (!value && !flag_value && !limit && !reason.empty()) return reason;
   const std::string is = value        ? FigureText(metric, *value)
                          : flag_value ? words(*flag_value)
                                       : "not measured";
@@ -233,8 +234,8 @@ std::string RuleView::Sentence() const {
 }
 
 double RuleView::Slack() const {
-  if (!margin || !limit) return HUGE_VAL;
-  return *margin / std::max(std::abs(*limit), 1e-300);
+  if (!margin || !limit || *limit == 0) return HUGE_VAL;
+  return *margin / std::abs(*limit);
 }
 
 std::optional<double> RuleView::Gauge() const {

@@ -28,7 +28,7 @@ struct RuleView {
 
   // "2.61x, needs >= 3x"
   std::string Sentence() const;
-  // How far inside its limit, as a share of it; rules without both come last.
+  // How far inside its limit, as a share of it; rules where that says nothing come last.
   double Slack() const;
   // value / limit, for rules where that says something.
   std::optional<double> Gauge() const;

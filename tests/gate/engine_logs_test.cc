@@ -159,7 +159,7 @@ TEST_CASE("a suite case without a report fails, with the figures of its logs bes
   REQUIRE(verdict.cases.size() == 2);
   CHECK(verdict.cases[0].engine.at("failure_reason") == "error: it broke");
   CHECK(verdict.cases[0].status == RuleStatus::kFail);
-  CHECK(verdict.cases[0].reason == "return_code: error: it broke");
+  CHECK(verdict.cases[0].reason == "return_code 3, needs == 0: error: it broke");
   CHECK(RuleOf(verdict.cases[0], "lossy_best").status == RuleStatus::kPass);
   CHECK(RuleOf(verdict.cases[0], "runtime_decomp_required").value == 1e-05);
   REQUIRE_FALSE(verdict.cases[0].notes.empty());
@@ -272,6 +272,27 @@ TEST_CASE("hostile logs are refused", "[gate]") {
   CHECK(finding([&] { AnalyzeEngineLogs(Logs(dir.path() / "none")); }) == Finding::kOpenFailed);
   Write(dir.path() / "x.log", wide);
   CHECK(finding([&] { AnalyzeEngineLogs(Logs(dir.path())); }) == Finding::kMissingRecord);
+}
+
+TEST_CASE("a folder of bench logs brings its own baseline, and its failed runs count", "[gate]") {
+  test::TempDir dir;
+  Write(dir.path() / "logs/a.log", Log({{512, 5.0, 0.01, 3.2, 2, 1, "5.00"}}));
+  Write(dir.path() / "baseline_batch/logs/a.log",
+        Log({{512, 5.1, 0.01, 1, 0, 0, "0.00"}, {1024, 6.0, 0.01, 1, 0, 0, "0.00"}}));
+  Write(dir.path() / "manifest.json",
+        R"([{"run_id": "run_0001", "return_code": 0}, {"run_id": "run_0002", "return_code": 9}])");
+  const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
+  REQUIRE(verdict.cases.size() == 1);
+  // The engine sets 5 against the best baseline row, of another length.
+  const EngineRule& drop = RuleOf(verdict.cases[0], "decode_drop_ratio");
+  CHECK(drop.engine_value.value() == Approx(1 - 5.0 / 6).margin(1e-6));
+  CHECK(drop.engine_pass == false);
+  CHECK(drop.value.value() == Approx(1 - 5.0 / 5.1));
+  CHECK(drop.status == RuleStatus::kPass);
+  CHECK(RuleOf(verdict.cases[0], "bench_runs_failed").value == 1);
+  CHECK(verdict.status == RuleStatus::kFail);
+  REQUIRE_FALSE(verdict.cases[0].notes.empty());
+  CHECK(verdict.cases[0].notes[0] == "run run_0002 returned 9");
 }
 
 TEST_CASE("the engine's own lines are held against it", "[gate]") {
