@@ -127,7 +127,8 @@ EngineCase Judge(const CaseLogs& logs, const EngineLogsInput& input, const Basel
     }
   }
   AddLineRules(logs, options, c);
-  // A case that did not end, or left no report, fails whatever else is there.
+  // A case that did not end, or left no report, fails whatever else is there. Where the engine's
+  // gate had its word, what it found comes first: the return code follows from it.
   const bool no_report = suite_case.return_code != 0 || logs.report_missing;
   if (no_report) {
     EngineRule rule;
@@ -140,7 +141,9 @@ EngineCase Judge(const CaseLogs& logs, const EngineLogsInput& input, const Basel
       rule.limit = 0;
       rule.value = static_cast<double>(suite_case.return_code);
     }
-    c.rules.insert(c.rules.begin(), std::move(rule));
+    const auto status = logs.bullets.find("quality_status");
+    const bool gate_failed = !logs.report_missing && status != logs.bullets.end();
+    c.rules.insert(gate_failed ? c.rules.end() : c.rules.begin(), std::move(rule));
   }
   Conclude(c);
   return c;

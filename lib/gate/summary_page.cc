@@ -21,12 +21,22 @@ using report::Tone;
 
 // With the signs that a page can show.
 std::string Pretty(std::string text) {
-  for (const auto& [plain, sign] : {std::pair{">=", "\u2265"}, std::pair{"<=", "\u2264"}}) {
+  // A sign and its number stay on one line.
+  for (const auto& [plain, sign] :
+       {std::pair{" >= ", "\u00a0\u2265\u00a0"}, std::pair{" <= ", "\u00a0\u2264\u00a0"}}) {
     for (size_t at = text.find(plain); at != std::string::npos; at = text.find(plain, at)) {
-      text.replace(at, 2, sign);
+      text.replace(at, 4, sign);
     }
   }
   return text;
+}
+
+std::string DecidingText(const CaseView& c) {
+  const RuleView* rule = c.Deciding();
+  if (c.verdict == Verdict::kNotRun || rule == nullptr || rule->verdict != c.verdict) {
+    return c.reason;
+  }
+  return rule->metric + ": " + Pretty(rule->Sentence());
 }
 
 void AddVerdict(const SummaryView& view, Page& page) {
@@ -36,21 +46,9 @@ void AddVerdict(const SummaryView& view, Page& page) {
   if (!view.reason.empty()) {
     text += ". " + view.reason;
   } else if (failed != view.cases.end()) {
-    const RuleView* rule = failed->Deciding();
-    text += ". " + failed->name + ": ";
-    text += rule != nullptr && rule->verdict == Verdict::kFail
-                ? rule->metric + " is " + Pretty(rule->Sentence())
-                : failed->reason;
+    text += ". " + failed->name + ": " + DecidingText(*failed);
   }
   page.Verdict(view.pass ? Tone::kGood : Tone::kBad, view.pass ? "Pass" : "Fail", text);
-}
-
-std::string DecidingText(const CaseView& c) {
-  const RuleView* rule = c.Deciding();
-  if (c.verdict == Verdict::kNotRun || rule == nullptr || rule->verdict != c.verdict) {
-    return c.reason;
-  }
-  return rule->metric + ": " + Pretty(rule->Sentence());
 }
 
 std::optional<double> DecidingGauge(const CaseView& c) {
@@ -77,35 +75,39 @@ std::string EngineWord(const RuleView& rule) {
   return text;
 }
 
+// What a rule found. Rules without figures are on yes and no.
+std::string ValueCell(const RuleView& rule) {
+  const bool has_figures = rule.value || rule.limit || rule.flag_value || rule.flag_limit;
+  if (has_figures) return Pretty(rule.Sentence());
+  if (rule.verdict == Verdict::kNotRun) return "not measured";
+  return rule.verdict == Verdict::kPass ? "yes" : "no";
+}
+
+std::string RemarkOf(const RuleView& rule) {
+  std::string remark = Pretty(rule.reason);
+  const auto add = [&](const std::string& part) { remark += (remark.empty() ? "" : "; ") + part; };
+  if (rule.baseline) add("was " + FigureText(rule.metric, *rule.baseline));
+  if (!rule.where.empty()) add(rule.where);
+  return remark;
+}
+
 void AddRules(const CaseView& c, Page& page) {
   if (c.rules.empty()) return;
   const bool engine = std::any_of(c.rules.begin(), c.rules.end(), [](const RuleView& rule) {
     return rule.engine_value || rule.engine_pass;
   });
-  bool remarks = false;
   std::vector<Record> records;
   for (const RuleView& rule : c.rules) {
-    std::string remark = rule.reason == rule.Sentence() ? "" : Pretty(rule.reason);
-    if (rule.baseline) {
-      remark += fmt::format("{}was {}", remark.empty() ? "" : "; ",
-                            FigureText(rule.metric, *rule.baseline));
-    }
-    if (!rule.where.empty()) remark += (remark.empty() ? "" : "; ") + rule.where;
     Record record{ToneOf(rule.verdict),
                   std::string(Word(rule.verdict)),
-                  {rule.metric, Pretty(rule.Sentence())},
-                  rule.verdict == Verdict::kNotRun ? std::nullopt : rule.Gauge()};
+                  {rule.metric, ValueCell(rule)},
+                  rule.verdict == Verdict::kNotRun ? std::nullopt : rule.Gauge(),
+                  RemarkOf(rule)};
     if (engine) record.cells.push_back(EngineWord(rule));
-    remarks |= !remark.empty();
-    record.cells.push_back(std::move(remark));
     records.push_back(std::move(record));
-  }
-  if (!remarks) {
-    for (Record& record : records) record.cells.pop_back();
   }
   std::vector<std::string> header = {"", "rule", "value"};
   if (engine) header.push_back("the engine says");
-  if (remarks) header.push_back("remark");
   page.Records(header, records);
   std::vector<std::string> shown;
   for (const RuleView& rule : c.rules) {
@@ -119,12 +121,13 @@ void AddRules(const CaseView& c, Page& page) {
 // What the original calls a figure, and the figure that answers the question behind it.
 struct Pair {
   const char *question, *engine, *truth;
+  bool of_prompts = false;  // of cases that ran real prompts
 };
 constexpr Pair kPairs[] = {
     {"eviction", "lossy_best", "lossy_worst"},
-    {"real prompts", "candidate_lossy_ratio_avg", "lossy_worst"},
+    {"real prompts", "candidate_lossy_ratio_avg", "lossy_worst", true},
     {"lossless", "lossless_selected_value", "measured_ratio"},
-    {"real prompts", "candidate_lossless_ratio_avg", "measured_ratio"},
+    {"real prompts", "candidate_lossless_ratio_avg", "measured_ratio", true},
     {"whole model", "candidate_runtime_total_ratio_avg", "whole_model_ratio"},
     {"content", "kv_content_consistency_pass", "content.compared_ranges"},
     {"decode speed", "decode_drop_ratio", "attention_drop_ratio"}};
@@ -149,8 +152,8 @@ void AddPairs(const CaseView& c, Page& page) {
   std::vector<Record> records;
   for (const Pair& pair : kPairs) {
     const Json *engine = FigureOf(c.engine, pair.engine), *truth = FigureOf(c.truth, pair.truth);
-    const bool of_prompts = Contains(pair.engine, "candidate_");
-    if (engine == nullptr && (truth == nullptr || of_prompts)) continue;
+    if (pair.of_prompts && (engine == nullptr || c.suite != "llm_demo")) continue;
+    if (engine == nullptr && truth == nullptr) continue;
     const auto text = [](const char* name, const Json* value) {
       return value == nullptr ? "not measured" : fmt::format("{} {}", ValueText(name, value), name);
     };

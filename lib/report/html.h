@@ -18,6 +18,7 @@ struct Record {
   std::string word;                  // "pass"
   std::vector<std::string> cells;    // one per column after the word
   std::optional<double> gauge = {};  // value over its limit: a bar with the limit in its middle
+  std::string remark = {};           // a line of its own below the cells
 };
 
 // One self-contained page: inline style and SVG, no script, no network. Text arguments are plain

@@ -44,6 +44,7 @@ std::string_view VerdictStyle() {
 h2.entry{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:baseline;border-top:1px solid var(--rule);padding-top:1rem}
 h2.entry span{overflow-wrap:anywhere}h2.entry small{font-weight:400;color:var(--dim)}
 .records td{white-space:normal;vertical-align:top;overflow-wrap:break-word}.records td:nth-child(2){font-weight:600;white-space:nowrap}
+.records .above td{border-bottom:0}.records .below td{padding-top:0;color:var(--dim)}.records .below td:nth-child(2){font-weight:400;white-space:normal;max-width:44rem}
 .records a{color:inherit;text-decoration-color:var(--dim);text-underline-offset:.2em}
 .gauge{display:block;position:relative;width:7rem;height:.55rem;margin-top:.45rem;background:var(--rule);border-radius:.28rem;overflow:hidden}
 .gauge i{position:absolute;left:0;top:0;bottom:0;background:var(--tone)}
@@ -52,6 +53,7 @@ pre{overflow-x:auto;border:1px solid var(--rule);border-radius:.4rem;padding:.5r
 details{margin:.6rem 0}summary{cursor:pointer;color:var(--dim)}
 @media(max-width:44rem){.records,.records tbody,.records tr,.records td{display:block}.records tr.h{display:none}
 .records tr{border-left:.25rem solid var(--tone);padding:.1rem 0 .1rem .7rem;margin:.7rem 0}
+.records .above{margin-bottom:0}.records .below{margin-top:0}
 .records td{border:0;padding:.1rem 0;text-align:left;overflow-wrap:anywhere}.records td:nth-child(2){white-space:normal}.records td:empty{display:none}
 .records td[data-name]::before{content:attr(data-name) " ";color:var(--dim);font-size:.82rem;font-weight:400}
 .records td:nth-child(2)::before{content:""}.gauge{width:100%;max-width:18rem;margin:.3rem 0}}
@@ -86,8 +88,9 @@ void Page::Records(const std::vector<std::string>& header, const std::vector<Rec
   for (const std::string& name : header) body_ += fmt::format("<th>{}</th>", EscapeMarkup(name));
   body_ += gauges ? "<th>against the limit</th></tr>\n" : "</tr>\n";
   for (const Record& record : records) {
-    body_ += fmt::format("<tr class=\"{}\"><td><span class=\"badge\">{}</span></td>",
-                         ClassOf(record.tone), EscapeMarkup(record.word));
+    body_ += fmt::format("<tr class=\"{}{}\"><td><span class=\"badge\">{}</span></td>",
+                         ClassOf(record.tone), record.remark.empty() ? "" : " above",
+                         EscapeMarkup(record.word));
     for (size_t i = 0; i < record.cells.size(); ++i) {
       const std::string cell = EscapeMarkup(record.cells[i]);
       const std::string name = i + 1 < header.size() ? EscapeMarkup(header[i + 1]) : "";
@@ -98,6 +101,10 @@ void Page::Records(const std::vector<std::string>& header, const std::vector<Rec
     }
     if (gauges) body_ += "<td>" + (record.gauge ? Gauge(*record.gauge) : "") + "</td>";
     body_ += "</tr>\n";
+    if (record.remark.empty()) continue;
+    body_ += fmt::format("<tr class=\"{} below\"><td></td><td colspan=\"{}\">{}</td></tr>\n",
+                         ClassOf(record.tone), header.size() - 1 + (gauges ? 1 : 0),
+                         EscapeMarkup(record.remark));
   }
   body_ += "</table></div>\n";
 }

@@ -89,7 +89,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
   REQUIRE(cases != std::string::npos);
   CHECK(verdict < cases);
   for (const char* part :
-       {"1 failed, 1 not run. runtime_store: lossy_best is 2.5x, needs \u2265 3x",
+       {"1 failed, 1 not run. runtime_store: lossy_best: 2.5x, needs\u00a0\u2265\u00a03x",
         "href=\"#runtime_store\"", "id=\"runtime_store\"", "too &lt;little&gt;",
         "kvtool gate --snapshot s &amp; t", "layer 3 K, head 1, tokens 64:128",
         "Lossless ratio per layer", "Resident bytes over time", "Attention error per layer",
