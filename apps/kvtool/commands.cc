@@ -81,17 +81,17 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool gate gate.json --baseline main/summary.json --deterministic --json | jq .verdict\n"
      "  kvtool gate --engine-logs exp/h2o_final/out_20260221\n",
      MakeGate},
+    {"report", "Judging", "show the summary of a gate as a page, or as JUnit XML for a CI",
+     "  kvtool report summary.json --html-out gate.html\n"
+     "  kvtool report runs/*/summary.json --html-out history.html\n"
+     "  kvtool report summary.json --junit-out gate.xml\n",
+     MakeReport},
     {"weights", "Compressor", "inspect, convert, verify and compare KV-compressor weights",
      "  kvtool weights inspect checkpoint.pth --stats\n"
      "  kvtool weights convert checkpoint.pth -o compressor.bin --dtype bf16\n"
      "  kvtool weights verify compressor.bin --layers 32 --head-dim 128\n"
      "  kvtool weights diff checkpoint.pth compressor.bin --atol 1e-3\n",
      MakeWeights},
-    {"report", "Judging", "show the summary of a gate as a page, or as JUnit XML for a CI",
-     "  kvtool report summary.json --html-out gate.html\n"
-     "  kvtool report runs/*/summary.json --html-out history.html\n"
-     "  kvtool report summary.json --junit-out gate.xml\n",
-     MakeReport},
     {"formats", "Help", "list what can be read and written, what you supply, and what not",
      "  kvtool formats\n"
      "  kvtool formats --json | jq -r '.formats[] | select(.writes) | .name'\n",
