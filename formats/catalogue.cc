@@ -4,6 +4,7 @@
 
 #include "formats/raw/presets.h"
 #include "formats/registry.h"
+#include "formats/tensors/tensor_names.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
 
@@ -13,6 +14,8 @@ std::string_view Name(FormatKind kind) {
   switch (kind) {
     case FormatKind::kSnapshot:
       return "snapshot";
+    case FormatKind::kNames:
+      return "names";
     case FormatKind::kPreset:
       return "preset";
     case FormatKind::kTrace:
@@ -30,6 +33,9 @@ std::vector<FormatListing> ListFormats() {
   for (const FormatEntry& format : Formats()) {
     list.push_back({format.id, FormatKind::kSnapshot, format.probe != nullptr,
                     format.open != nullptr, format.write != nullptr, format.summary, format.needs});
+  }
+  for (const NamePattern& pattern : NamePatterns()) {
+    list.push_back({pattern.text, FormatKind::kNames, true, true, false, pattern.whose, ""});
   }
   for (const raw::Preset& preset : raw::Presets()) {
     list.push_back(

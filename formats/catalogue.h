@@ -9,7 +9,7 @@ namespace kv {
 
 // Everything that can be read or written, for `kvtool formats`: put together from the tables that
 // the readers and writers themselves go by.
-enum class FormatKind { kSnapshot, kPreset, kTrace, kWeights, kModel };
+enum class FormatKind { kSnapshot, kNames, kPreset, kTrace, kWeights, kModel };
 std::string_view Name(FormatKind kind);
 
 struct FormatListing {

@@ -140,7 +140,7 @@ Snapshot OpenPages(Source folder, const OpenOptions& options) {
   }
   std::vector<Snapshot> parts;
   for (const SourceFile* page : pages)
-    parts.push_back(OpenSnapshot(PageSource(folder, *page), each));
+    parts.push_back(OpenUndivided(PageSource(folder, *page), each));
 
   size_t others = 0;
   for (const SourceFile& file : folder.files) others += !file.name.ends_with(".json");

@@ -16,7 +16,12 @@ namespace kv {
 // without its ending, where it is the only one. Throws kUsage, kMissingRecord, kOpenFailed.
 std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& order);
 
-// Reads the files of a folder one by one and joins them in that order.
+// Reads the files of a folder one by one and joins them in that order. Like OpenUndivided, it
+// leaves rows whole whose heads are not in the files.
 Snapshot OpenPages(Source folder, const OpenOptions& options);
+
+// One source in the format that it has or that the options name: OpenSnapshot without --order and
+// without the geometry.
+Snapshot OpenUndivided(Source source, const OpenOptions& options);
 
 }  // namespace kv

@@ -35,7 +35,8 @@ constexpr FormatEntry kFormats[] = {
     {"safetensors", "safetensors: a file or a folder of them", "K/V names or --k-pattern",
      ProbeSafetensors, OpenSafetensors, WriteSafetensors},
     {"torch", "PyTorch files, zip and legacy, and pickles; written: Hugging Face's (K, V) tuples",
-     "K/V names or --k-pattern", ProbeTorch, OpenTorch, WriteTorchTuple},
+     "K/V names or --k-pattern; --layout 'l2(htd)' and heads for blocks of TensorRT-LLM",
+     ProbeTorch, OpenTorch, WriteTorchTuple},
     {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
      nullptr, OpenTorch, WriteTorchSnapshot},
     {"llama-state", "llama.cpp session and sequence files",
@@ -65,8 +66,11 @@ std::string WhatToTry(const Source& source) {
                        preset->engine, preset->name, preset->needs,
                        source.files.size() > 1 ? ", and --order for several files" : "");
   }
-  return "give --raw DTYPE:ORDER:SIZES for headerless data, or --from opaque to archive the bytes "
-         "as they are";
+  return fmt::format(
+      "give --raw DTYPE:ORDER:SIZES for headerless data, {}or --from opaque to archive the bytes "
+      "as "
+      "they are",
+      source.is_folder ? "--order for pages of one cache, " : "");
 }
 
 }  // namespace
@@ -122,10 +126,9 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
   return *found[0];
 }
 
-Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
+Snapshot OpenUndivided(Source source, const OpenOptions& options) {
   const std::string path = source.path;
   try {
-    if (!options.order.empty()) return OpenPages(std::move(source), options);
     const FormatEntry& format = DetectFormat(source, options);
     if (format.open == nullptr) {
       throw Error(Finding::kUnsupportedKind,
@@ -133,6 +136,17 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
     }
     Snapshot snapshot = format.open(std::move(source), options);
     snapshot.format = format.id;
+    return snapshot;
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
+  const std::string path = source.path;
+  try {
+    Snapshot snapshot = options.order.empty() ? OpenUndivided(std::move(source), options)
+                                              : OpenPages(std::move(source), options);
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     return snapshot;
   } catch (Error& error) {

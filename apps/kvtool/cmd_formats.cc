@@ -15,6 +15,9 @@ struct Section {
 };
 constexpr Section kSections[] = {
     {FormatKind::kSnapshot, "KV caches (--from and --to take these names)"},
+    {FormatKind::kNames,
+     "Names known in them: {i} layer, {x} k/key/keys or v/value/values, {01} K is 0 and V is 1 "
+     "(others: --k-pattern, --v-pattern)"},
     {FormatKind::kPreset, "Headerless files of engines (--raw NAME:DTYPE:KEY=VALUE,...)"},
     {FormatKind::kTrace, "Attention traces (--trace)"},
     {FormatKind::kWeights, "Compressor weights (kvtool weights)"},
@@ -36,9 +39,16 @@ class ListOfFormats : public Command {
  private:
   static void Print(Console& console) {
     for (const Section& section : kSections) {
-      Table table({"name", "reads", "writes", "what it is", "you supply"});
+      const bool names = section.kind == FormatKind::kNames;
+      Table table(
+          names ? std::vector<std::string>{"name", "whose"}
+                : std::vector<std::string>{"name", "reads", "writes", "what it is", "you supply"});
       for (const FormatListing& format : ListFormats()) {
         if (format.kind != section.kind) continue;
+        if (names) {
+          table.Row({std::string(format.id), std::string(format.summary)});
+          continue;
+        }
         table.Row({std::string(format.id), Ability(format.reads, format.detected),
                    Ability(format.writes, true), std::string(format.summary),
                    std::string(format.needs)});

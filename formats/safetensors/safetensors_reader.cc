@@ -60,6 +60,13 @@ std::vector<uint64_t> ShapeAsStored(const HeaderTensor& tensor, const TypeWord& 
   return shape;
 }
 
+// LMCache's GDS backend keeps a copy of each header beside its file.
+bool IsHeaderCopy(const Source& source, std::string_view name) {
+  constexpr std::string_view kCopy = ".metadata";
+  return source.is_folder && name.ends_with(kCopy) &&
+         source.Find(name.substr(0, name.size() - kCopy.size())) != nullptr;
+}
+
 void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
   safetensors::Header header = safetensors::ParseHeader(bytes);
   const ByteSpan data = bytes.subspan(header.data_offset);
@@ -129,6 +136,7 @@ TensorFile ReadSafetensors(Source source, const OpenOptions&) {
   file.source = std::move(source);
   file.format = "safetensors";
   for (const SourceFile& member : file.source.files) {
+    if (IsHeaderCopy(file.source, member.name)) continue;
     if (file.source.is_folder && !LooksRight(member.data->bytes())) {
       file.notes.push_back(Escaped(member.name) + " is left out: no safetensors");
       continue;

@@ -16,33 +16,29 @@ constexpr size_t kLongestName = 1000;
 constexpr size_t kMostLayerDigits = 6;
 constexpr size_t kNamesShown = 6;
 
-struct Pattern {
-  std::string_view text;
-  bool joined = false;  // K and V in one tensor
-  std::string_view engine = {};
-};
-constexpr Pattern kPatterns[] = {
-    {"{x}_cache.{i}"},
-    {"layers.{i}.{x}"},
-    {"layer.{i}.{x}"},
-    {"layer_{i}_{x}"},
-    {"layer_{i}.{x}"},
-    {"{x}_{i}"},
-    {"{x}.{i}"},
-    {"past_key_values.{i}.{x}"},
-    {"past_key_values.{i}.{01}"},
-    {"present.{i}.{x}"},
-    {"model.layers.{i}.self_attn.{x}"},
-    {"{i}.{01}"},
-    {"*-l{i}-{x}"},
-    {"{x}"},
-    {"{x}_cache"},
-    {"{x}_cache_{i}"},
-    {"{i}.{x}"},
-    {"model.layers.{i}.*.kv_cache", true, "vLLM"},
-    {"kv_cache", true, "vLLM"},
-    {"kvcache", true, "LMCache"},
-    {"kv_chunk", true, "LMCache"},
+constexpr NamePattern kPatterns[] = {
+    {"{x}_cache.{i}", "transformers DynamicCache with key_cache and value_cache (4.4x)"},
+    {"layers.{i}.{x}", "transformers DynamicCache with layers (4.57)"},
+    {"layer.{i}.{x}", "scripts"},
+    {"layer_{i}_{x}", "scripts"},
+    {"layer_{i}.{x}", "scripts"},
+    {"{x}_{i}", "kvtool, scripts"},
+    {"{x}.{i}", "scripts"},
+    {"past_key_values.{i}.{x}", "ONNX inputs, scripts"},
+    {"past_key_values.{i}.{01}", "a legacy cache in a dict"},
+    {"present.{i}.{x}", "ONNX outputs"},
+    {"model.layers.{i}.self_attn.{x}", "scripts"},
+    {"{i}.{01}", "transformers legacy cache, CacheBlend's old_kvs: pairs (K, V)"},
+    {"*-l{i}-{x}", "numpy sets of traces"},
+    {"{x}", "one layer, or all in one array with --layout"},
+    {"{x}_cache", "one layer, or all in one array with --layout"},
+    {"{x}_cache_{i}", "transformers StaticCache buffers"},
+    {"{i}.{x}", "a list of dicts"},
+    {"model.layers.{i}.*.kv_cache", "vLLM example and shared-storage connectors, a prompt's folder",
+     true, "vLLM"},
+    {"kv_cache", "vLLM example and shared-storage connectors, one layer", true, "vLLM"},
+    {"kvcache", "LMCache GDS backend", true, "LMCache"},
+    {"kv_chunk", "LMCache 2024 local disk", true, "LMCache"},
 };
 
 char Folded(char c) {
@@ -147,7 +143,7 @@ void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor)
   place = &tensor;
 }
 
-KvTensors Collect(const TensorFile& file, const Pattern& pattern, const Naming& naming) {
+KvTensors Collect(const TensorFile& file, const NamePattern& pattern, const Naming& naming) {
   KvTensors found{.pattern = std::string(pattern.text),
                   .prefix = std::string(naming.prefix),
                   .engine = pattern.engine,
@@ -203,7 +199,7 @@ std::string Sample(const KvTensors& found) {
 
 KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming) {
   KvTensors best;
-  for (const Pattern& pattern : kPatterns) {
+  for (const NamePattern& pattern : kPatterns) {
     KvTensors found = Collect(file, pattern, naming);
     if (found.layers.empty()) continue;
     if (!best.layers.empty()) {
@@ -221,7 +217,7 @@ KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming) {
 std::string_view PrefixOf(std::string_view name) {
   for (size_t at = name.find_first_of("./"); at != name.npos;
        at = name.find_first_of("./", at + 1)) {
-    for (const Pattern& pattern : kPatterns) {
+    for (const NamePattern& pattern : kPatterns) {
       if (pattern.text.find("{i}") != pattern.text.npos &&
           MatchName(pattern.text, name.substr(at + 1))) {
         return name.substr(0, at);
@@ -332,6 +328,8 @@ void RequirePairs(const TensorFile& file, const KvTensors& found) {
 }
 
 }  // namespace
+
+std::span<const NamePattern> NamePatterns() { return kPatterns; }
 
 std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name) {
   NameMatch match;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,15 @@ struct NameMatch {
   enum class Part { kKey, kValue, kBoth } part = Part::kBoth;  // kBoth: the name says neither
 };
 std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name);
+
+// The built-in patterns, in the order of trying.
+struct NamePattern {
+  std::string_view text;
+  std::string_view whose;
+  bool joined = false;  // K and V in one tensor
+  std::string_view engine = {};
+};
+std::span<const NamePattern> NamePatterns();
 
 // The tensors of a file that are K and V, by their names.
 struct KvTensors {

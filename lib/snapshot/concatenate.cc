@@ -62,6 +62,22 @@ void AppendAll(std::vector<T>& into, std::vector<T>&& from) {
   std::move(from.begin(), from.end(), std::back_inserter(into));
 }
 
+// Cells are kept where every part has them for the same caches.
+void AppendCells(Snapshot& whole, std::vector<CellGroup>&& groups, bool first) {
+  if (first) {
+    whole.cell_groups = std::move(groups);
+    return;
+  }
+  const bool alike =
+      std::equal(whole.cell_groups.begin(), whole.cell_groups.end(), groups.begin(), groups.end(),
+                 [](const CellGroup& a, const CellGroup& b) { return a.group == b.group; });
+  if (!alike) whole.cell_groups.clear();
+  for (size_t i = 0; i < whole.cell_groups.size(); ++i) {
+    whole.cell_groups[i].streams = std::max(whole.cell_groups[i].streams, groups[i].streams);
+    AppendAll(whole.cell_groups[i].cells, std::move(groups[i].cells));
+  }
+}
+
 void CheckTokens(Snapshot& snapshot) {
   uint64_t least = UINT64_MAX, most = 0;
   for (const LayerKv& layer : snapshot.layers) {
@@ -105,6 +121,7 @@ Snapshot Concatenate(std::vector<Snapshot> parts, Source source) {
     AppendAll(whole.stored, std::move(part.stored));
     AppendAll(whole.checks, std::move(part.checks));
     AppendNotes(whole.notes, std::move(part.notes));
+    AppendCells(whole, std::move(part.cell_groups), first);
     if (all_tokens) AppendAll(whole.tokens, std::move(part.tokens));
     whole.unpacked_bytes += part.unpacked_bytes;
   }

@@ -214,6 +214,10 @@ TEST_CASE("layers in files of their own come together") {
   REQUIRE(s.layers.size() == 2);
   CHECK(s.layers[1].index == 1);
   CHECK(s.layers[1].v->tokens() == 4);
+  // A model file speaks of the whole cache, not of a page.
+  OpenOptions model = Raw("lmcache-disk-layer::", "*.pt");
+  model.geometry.emplace().layers.resize(2, {.kv_heads = 2, .k_dim = 3});
+  CHECK(OpenSnapshot(Source::Open(temp.path()), model).layers[1].k.heads == 2);
 }
 
 // One layer of an MNN cache with room for `capacity` tokens: elements say where they are.

@@ -214,6 +214,16 @@ TEST_CASE("a kv_cache of rank 3 is K and V side by side or one of them, by the h
   CHECK_FALSE(pool.Open(Heads(0, 6)).layers[0].v);
 }
 
+TEST_CASE("an 8-bit kv_cache holds what --as says") {
+  OpenOptions options;
+  options.as_dtype = "f8_e4m3";
+  const Snapshot s = Arrays().Add("kv_cache", {2, 3, 8}, DType::kU8).Open(options);
+  CHECK(s.layers[0].v->dtype == DType::kF8E4M3);
+  options.as_dtype = "bf16";
+  CHECK(Arrays().Add("kv_cache", {2, 3, 8}, DType::kU8).Open(options).layers[0].k.dtype ==
+        DType::kU8);
+}
+
 TEST_CASE("a cache is found below one name of the root, and never below two") {
   const Arrays one = std::move(Arrays()
                                    .Add("past_key_values/layers/0/keys", {1, 2, 3, 4})
