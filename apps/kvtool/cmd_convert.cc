@@ -11,7 +11,7 @@ class Convert : public Command {
  public:
   void Declare(CLI::App& app) override {
     app.add_option("IN", input_, "Snapshot: file, folder or '-'")->required();
-    app.add_option("--to", to_, "Format to write (see kvtool targets)")->required();
+    app.add_option("--to", to_, "Format to write (see kvtool formats)")->required();
     app.add_option("-o,--output", output_, "File or folder to write")->required();
     app.add_flag("-f,--force", force_, "Overwrite the output");
     selection_.Declare(app);

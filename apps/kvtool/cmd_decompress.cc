@@ -34,7 +34,7 @@ class Decompress : public Command {
                  "with the next input after an error");
     app.add_flag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
     app.add_option("--to", to_,
-                   "Write tensors in this format instead of the source (see kvtool targets)");
+                   "Write tensors in this format instead of the source (see kvtool formats)");
     selection_.Declare(app);
     app.add_option("--gguf", geometry_.gguf, "Model file that knows the heads, for --to");
     app.add_option("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")

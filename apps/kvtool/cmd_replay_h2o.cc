@@ -230,7 +230,7 @@ class ReplayH2o : public Command {
     const FormatEntry* format = FindFormat(to_);
     if (format == nullptr || format->write == nullptr) {
       throw Error(Finding::kUsage, fmt::format("--to '{}': not a format that can be written", to_))
-          .Hint("'kvtool targets' lists the formats");
+          .Hint("'kvtool formats' lists them");
     }
     format->write(h2o::Compacted(snapshot, run), snapshot_out_, overwrite());
     OpenOptions options;

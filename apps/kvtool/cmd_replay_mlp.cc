@@ -41,7 +41,7 @@ class ReplayMlp : public Command {
         ->check(CLI::IsMember({"csrc"}));
     app.add_flag("--dry-run", dry_run_, "Print the plan, compute nothing");
     app.add_option("-o,--output", output_, "Write the compressed cache");
-    app.add_option("--to", to_, "Its format (see kvtool targets)");
+    app.add_option("--to", to_, "Its format (see kvtool formats)");
     app.add_flag("-f,--force", force_, "Overwrite the output");
     DeclareQuality(app);
     snapshot_.Declare(app);
@@ -115,7 +115,7 @@ class ReplayMlp : public Command {
     const FormatEntry* format = FindFormat(to_);
     if (format == nullptr || (format->write == nullptr && format->write_step == nullptr)) {
       throw Error(Finding::kUsage, fmt::format("--to '{}' cannot be written", to_))
-          .Hint("'kvtool targets' lists the formats");
+          .Hint("'kvtool formats' lists them");
     }
     return format;
   }

@@ -135,10 +135,12 @@ void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor)
   KvTensors::Layer& layer = found.layers[match.layer];
   const NamedTensor*& place = match.part == Part::kValue ? layer.v : layer.k;
   if (place != nullptr) {
-    throw Error(Finding::kDuplicateName,
+    Error error(Finding::kDuplicateName,
                 fmt::format("'{}' and '{}' are both {} of layer {}", Escaped(NameOf(*place, true)),
                             Escaped(NameOf(tensor, true)), match.part == Part::kValue ? "V" : "K",
                             match.layer));
+    if (place->file != tensor.file) error.Hint("--order joins files that are pages of one cache");
+    throw error;
   }
   place = &tensor;
 }

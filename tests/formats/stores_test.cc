@@ -309,7 +309,17 @@ TEST_CASE("the catalogue lists every format once per kind, as the registry has i
     INFO(format.id);
     CHECK(seen.emplace(format.kind, format.id).second);
     CHECK_FALSE(format.summary.empty());
-    if (format.kind == FormatKind::kPreset) CHECK(raw::ParsePreset(format.id));
+    if (format.kind == FormatKind::kPreset) {
+      const auto preset = raw::ParsePreset(format.id);
+      REQUIRE(preset);
+      // What the table asks for is what the reader asks for.
+      for (const char letter : preset->preset->order) {
+        const bool open =
+            letter == 'T' || (letter == 'P' && format.needs.find("P=") == format.needs.npos);
+        if (letter == '2' || open) continue;
+        CHECK(format.needs.find(std::string(1, letter) + "=") != format.needs.npos);
+      }
+    }
     if (format.kind == FormatKind::kSnapshot) {
       const FormatEntry* entry = FindFormat(format.id);
       REQUIRE(entry != nullptr);
