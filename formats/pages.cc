@@ -6,6 +6,8 @@
 #include <fnmatch.h>
 
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <set>
 
 #include "formats/raw/fs_tier.h"
@@ -43,6 +45,8 @@ class PageList {
       if (!std::filesystem::equivalent(order, std::filesystem::path(folder.path) / file.name,
                                        ignored)) {
         files_.push_back(&file);
+        by_last_part_.emplace(LastPart(file.name), &file);
+        by_stem_.emplace(Stem(file.name), &file);
       }
     }
   }
@@ -67,18 +71,13 @@ class PageList {
  private:
   const SourceFile& Named(const std::string& line) const {
     if (const SourceFile* exact = folder_.Find(line)) return *exact;
-    for (const auto part : {LastPart, Stem}) {
-      const SourceFile* found = nullptr;
-      for (const SourceFile* file : files_) {
-        if (part(file->name) != line) continue;
-        if (found != nullptr) {
-          throw Error(Finding::kUsage,
-                      fmt::format("--order: '{}' is '{}' or '{}'", Escaped(line, 120),
-                                  Escaped(found->name, 120), Escaped(file->name, 120)));
-        }
-        found = file;
-      }
-      if (found != nullptr) return *found;
+    for (const auto* names : {&by_last_part_, &by_stem_}) {
+      const auto [first, end] = names->equal_range(line);
+      if (first == end) continue;
+      if (std::next(first) == end) return *first->second;
+      throw Error(Finding::kUsage, fmt::format("--order: '{}' is '{}' or '{}'", Escaped(line, 120),
+                                               Escaped(first->second->name, 120),
+                                               Escaped(std::next(first)->second->name, 120)));
     }
     throw Error(Finding::kMissingRecord,
                 fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
@@ -94,6 +93,7 @@ class PageList {
 
   const Source& folder_;
   std::vector<const SourceFile*> files_, pages_;
+  std::multimap<std::string_view, const SourceFile*> by_last_part_, by_stem_;
   std::set<const SourceFile*> seen_;
 };
 

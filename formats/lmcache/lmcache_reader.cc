@@ -176,6 +176,10 @@ Snapshot OpenChunk(Source source, const OpenOptions& options) {
                                       fmt::join(*shape, ", "), Name(*dtype), payload))
                         .At(12));
   }
+  const size_t layer_axis = format.axes.find('L');
+  if (layer_axis != format.axes.npos && (*shape)[layer_axis] > raw::kMostLayers) {
+    throw std::move(Error(Finding::kLimit, fmt::format("{} layers", (*shape)[layer_axis])).At(12));
+  }
   raw::Spec spec{.name = "the header", .dtype = *dtype, .axes = {}};
   for (size_t i = 0; i < shape->size(); ++i) spec.axes.push_back({format.axes[i], (*shape)[i]});
   Snapshot snapshot =

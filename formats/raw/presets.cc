@@ -155,6 +155,9 @@ Spec SpecOf(const PresetSpec& preset) {
   if (undivided && order.find("HD") == order.npos && order.find('H') != order.npos) {
     throw Wrong(*preset.preset, "heads and dims are apart in it: give H= and D=, not C=");
   }
+  if (size_of('L').value_or(1) > kMostLayers) {
+    throw Wrong(*preset.preset, fmt::format("L={} is more than {}", *size_of('L'), kMostLayers));
+  }
   if (!missing.empty()) throw Wrong(*preset.preset, missing + " is missing");
   return spec;
 }

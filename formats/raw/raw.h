@@ -11,6 +11,9 @@
 
 namespace kv::raw {
 
+// No model comes near it, and a slip of the order must not make billions of layers.
+inline constexpr uint64_t kMostLayers = 1 << 16;
+
 // One axis of headerless data, outermost first. Letters: 2 (K, then V), L layers, B batch rows,
 // T and P tokens (both: the outer one counts pages, the inner one tokens of a page), H kv heads,
 // D dims of a head, C channels of undivided heads.

@@ -12,8 +12,6 @@ namespace kv::raw {
 namespace {
 
 constexpr std::string_view kLetters = "2LBTPHDC";
-// No model comes near it, and a slip of the order must not make billions of layers.
-constexpr uint64_t kMaxLayers = 1 << 16;
 constexpr std::string_view kHint =
     "DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128; letters 2 (K, then V), L layers, B batch, "
     "T tokens, P tokens of a page, H kv heads, D dims of a head, C channels (H x D)";
@@ -30,7 +28,7 @@ uint64_t Most(char letter) {
     case '2':
       return 2;
     case 'L':
-      return kMaxLayers;
+      return kMostLayers;
     case 'T':
     case 'P':
       return std::numeric_limits<uint64_t>::max();

@@ -215,18 +215,23 @@ KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming) {
 }
 
 // "past_key_values" of "past_key_values/key_cache/3": what to cut off so that a pattern of layers
-// fits.
+// fits. Only the last parts of a name can be a pattern's; the longest that fits decides.
 std::string_view PrefixOf(std::string_view name) {
-  for (size_t at = name.find_first_of("./"); at != name.npos;
-       at = name.find_first_of("./", at + 1)) {
+  constexpr size_t kMostParts = 5;
+  std::string_view prefix;
+  size_t cut = name.size();
+  for (size_t parts = 0; parts < kMostParts && cut != 0; ++parts) {
+    cut = name.find_last_of("./", cut - 1);
+    if (cut == name.npos) break;
     for (const NamePattern& pattern : kPatterns) {
-      if (pattern.text.find("{i}") != pattern.text.npos &&
-          MatchName(pattern.text, name.substr(at + 1))) {
-        return name.substr(0, at);
+      const bool of_layers = pattern.text.find("{i}") != pattern.text.npos;
+      if (of_layers && pattern.text.find('*') == pattern.text.npos &&
+          MatchName(pattern.text, name.substr(cut + 1))) {
+        prefix = name.substr(0, cut);
       }
     }
   }
-  return {};
+  return prefix;
 }
 
 // The cache below one name of the root: {"past_key_values": cache, "input_ids": ...}.
