@@ -32,17 +32,22 @@ FLAGS = {"entry_mode": "--entry-mode", "codec": "--offline-codec", "block": "--a
          "stage": "--stage", "strict": "--strict-fp16", "level": "--zstd-level"}
 
 
+def minus(block, before):
+    """Differences modulo 256, through 16-bit integers as the experiment has them."""
+    return ((block.astype(np.int16) - before.astype(np.int16)) & 0xFF).astype(np.uint8)
+
+
 def predict(block, name):
     """Bytes of a [token][head][dim] block, each against the same place one token (seq) or one dim (pair) before."""
     out = block
     if name.startswith("pair_delta"):
-        out = out.copy()
-        odd = out[..., 1::2]
-        odd -= block[..., 0:2 * odd.shape[-1]:2]
+        out = block.copy()
+        odd = block[..., 1::2]
+        out[..., 1::2] = minus(odd, block[..., 0:2 * odd.shape[-1]:2])
     if name == "xor_seq":
-        out = np.concatenate([out[:1], out[1:] ^ out[:-1]])
+        out = np.concatenate([out[:1], np.bitwise_xor(out[1:], out[:-1])])
     elif name.endswith("delta_seq"):
-        out = np.concatenate([out[:1], out[1:] - out[:-1]])
+        out = np.concatenate([out[:1], minus(out[1:], out[:-1])])
     return out
 
 
@@ -188,37 +193,52 @@ def check(arguments):
     print(f"{len(option_sets)} option sets agree")
 
 
-def timed(body):
-    begin = time.perf_counter()
-    result = body()
-    return time.perf_counter() - begin, result
+def method(arguments):
+    """One side of the bench: what the experiment's scripts do, as a process of its own."""
+    if arguments.options == "distribution":
+        print(json.dumps(distribution(arguments.dumps, DEFAULTS)))
+    else:
+        print(json.dumps(experiment(arguments.dumps, json.loads(arguments.options))))
+
+
+def timed(flags):
+    """Seconds on the clock and on the CPUs, and the document."""
+    before, begin = os.times(), time.perf_counter()
+    done = subprocess.run(flags, check=True, capture_output=True, text=True)
+    took, after = time.perf_counter() - begin, os.times()
+    return took, after.children_user + after.children_system - before.children_user - before.children_system, json.loads(done.stdout)
 
 
 def bench(arguments):
-    cases = [("offline, prefill of 4096 tokens", (4096, 0), {"entry_mode": "chunked_grouped", "chunk": 192, "framing": 8}),
-             ("offline, 1024 tokens and 512 decoded, per meta", (1024, 512), {}),
-             ("offline, 2048 decoded, per meta", (0, 2048), {}),
-             ("distribution, prefill of 4096 tokens", (4096, 0), None),
+    cases = [("offline, 4096 tokens at once, as the gate", (4096, 0), {"entry_mode": "chunked_grouped", "chunk": 192, "framing": 8}),
+             ("offline, 1024 tokens + 512 decoded", (1024, 512), {}),
+             ("offline, 2048 decoded", (0, 2048), {}),
+             ("offline, 128 tokens + 6 decoded", (128, 6), {}),
+             ("distribution, 4096 tokens at once", (4096, 0), None),
              ("distribution, 2048 decoded", (0, 2048), None)]
-    print(f"libzstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}, numpy {np.__version__}, {arguments.threads} threads, best of {arguments.rounds}")
-    for name, (prefill, decode), changes in cases:
+    print(f"libzstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}, numpy {np.__version__}; whole processes, least of {arguments.rounds} rounds; "
+          f"kvtool with {arguments.threads} threads")
+    print(f"{'':44}{'numpy s':>9}{'kvtool s':>10}{'faster':>9}   CPU time: numpy s, kvtool s, ratio")
+    for name, sizes, changes in cases:
         with tempfile.TemporaryDirectory() as folder:
-            make_dumps(folder, prefill, decode)
+            make_dumps(folder, *sizes)
             options = dict(DEFAULTS, **(changes or {}))
-            peer_best = own_best = float("inf")
+            peer = [sys.executable, __file__, "method", folder, json.dumps(options) if changes is not None else "distribution"]
+            ours = command(arguments.kvtool, folder, options, arguments.threads, changes is None)
+            best = [float("inf")] * 4
             for _ in range(arguments.rounds):
-                took, expected = timed(lambda: (experiment if changes is not None else distribution)(folder, options))
-                peer_best = min(peer_best, took)
-                took, document = timed(lambda: own(arguments.kvtool, folder, options, arguments.threads, changes is None))
-                own_best = min(own_best, took)
+                *peer_times, expected = timed(peer)
+                *own_times, document = timed(ours)
+                best = [min(old, new) for old, new in zip(best, peer_times + own_times)]
             if changes is not None:
-                compare(expected, document["offline"], name)
+                compare({which: tuple(sizes) for which, sizes in expected.items()}, document["offline"], name)
             else:
                 rows = document["distribution"]["rows"]  # both walk the metas in the order of their paths
                 assert len(rows) == len(expected)
                 for row, figures in zip(rows, expected):
                     assert abs(row["k_gear_ratio"] - figures["k"][-1]) < 1e-12 and abs(row["v_entropy"] - figures["v"][0]) < 1e-9
-            print(f"{name:48} numpy {peer_best:7.3f} s   kvtool {own_best:7.3f} s   {peer_best / own_best:6.1f}x")
+            wall, cpu, own_wall, own_cpu = best
+            print(f"{name:44}{wall:9.3f}{own_wall:10.3f}{wall / own_wall:8.1f}x   {cpu:9.3f} {own_cpu:9.3f} {cpu / own_cpu:6.1f}x")
 
 
 def main():
@@ -229,6 +249,10 @@ def main():
     one.add_argument("--rounds", type=int, default=5)
     one.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     one.set_defaults(run=bench)
+    peer = commands.add_parser("method", help="used by bench")
+    peer.add_argument("dumps")
+    peer.add_argument("options")
+    peer.set_defaults(run=method)
     two = commands.add_parser("check")
     two.add_argument("kvtool")
     two.add_argument("dumps")

@@ -28,7 +28,8 @@ class Analyze : public Command {
     app.add_flag("--reports-only", reports_only_,
                  "Leave the layers out: only what --offline-codec, --distribution or --packed say");
     app.add_option("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
-    app.add_option("--rope-theta", rope_.base, "Base of the rotation that --distribution undoes")
+    app.add_option("--rope-theta", rope_.base,
+                   "Base of K's rotary embedding (or --gguf): undo it too")
         ->check(CLI::PositiveNumber);
     app.add_option("--rope-dim", rope_.dims, "Rotated dims of a head (all)");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
@@ -49,7 +50,7 @@ class Analyze : public Command {
     document["inputs"] = {InputRecord(inputs.source())};
     ExitStatus status = kDone;
     if (inputs.snapshot && !reports_only_) {
-      status = AddAnalysis(context, *inputs.snapshot, pool, document);
+      status = AddAnalysis(context, *inputs.snapshot, RopeOf(options), pool, document);
     }
     if (simulated) AddOffline(context, *simulated, inputs, pool, document);
     if (with_rows()) AddRows(context, inputs, options, pool, document);
@@ -78,6 +79,16 @@ class Analyze : public Command {
   Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
   bool with_rows() const { return distribution_ || packed_ || !csv_.empty(); }
   bool with_reports() const { return with_rows() || !offline_.codec.empty(); }
+
+  // From the flags, else from the model.
+  Rope RopeOf(const OpenOptions& options) const {
+    Rope rope = rope_;
+    if (!rope.known() && options.geometry) {
+      rope.base = options.geometry->rope_base;
+      if (rope.dims == 0) rope.dims = options.geometry->rope_dims;
+    }
+    return rope;
+  }
 
   void CheckOutputs() const {
     if (distribution_ && packed_ && !csv_.empty()) {
@@ -119,15 +130,15 @@ class Analyze : public Command {
     return inputs;
   }
 
-  ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot, ThreadPool& pool,
-                         Json& document) const {
+  ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot, const Rope& rope,
+                         ThreadPool& pool, Json& document) const {
     document["format"] = snapshot.format;
     document["engine"] = snapshot.engine;
     document["model"] = snapshot.model;
     analysis::Analysis analysis;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "analyze");
-      analysis = analysis::Analyse(snapshot, {per_head_}, pool, &progress);
+      analysis = analysis::Analyse(snapshot, {per_head_, rope}, pool, &progress);
     }
     document.update(analysis::AnalysisJson(analysis));
     if (!report_.json) context.console.Data(AnalysisText(snapshot, analysis, context.console));
@@ -152,11 +163,7 @@ class Analyze : public Command {
 
   void AddRows(Context& context, const Inputs& inputs, const OpenOptions& options, ThreadPool& pool,
                Json& document) const {
-    analysis::RowOptions row_options{offline_.values.zstd_level, rope_};
-    if (!rope_.known() && options.geometry) {
-      row_options.rope.base = options.geometry->rope_base;
-      if (rope_.dims == 0) row_options.rope.dims = options.geometry->rope_dims;
-    }
+    const analysis::RowOptions row_options{offline_.values.zstd_level, RopeOf(options)};
     const auto add = [&](const char* name, const char* title, const std::vector<Json>& rows,
                          bool positive_only) {
       document[name] = {{"averages", analysis::RowAverages(rows, positive_only)}, {"rows", rows}};

@@ -31,9 +31,9 @@ Json MeasuredJson(const Measured& measured) {
   return json;
 }
 
-Json ModelsJson(const TensorAnalysis& tensor) {
+Json ModelsJson(const std::vector<EntropyModel>& models) {
   Json json = Json::array();
-  for (const EntropyModel& model : tensor.models) {
+  for (const EntropyModel& model : models) {
     json.push_back({{"name", model.name}, {"bits", model.bits}, {"table_bits", model.table_bits}});
   }
   return json;
@@ -56,7 +56,14 @@ Json TensorJson(const TensorAnalysis& tensor) {
   json["bits_per_value"] = tensor.reached_bits();
   const EntropyModel bound = tensor.bound();
   json["bound"] = {{"bits_per_value", bound.total_bits()}, {"model", bound.name}};
-  json["models"] = ModelsJson(tensor);
+  json["models"] = ModelsJson(tensor.models);
+  if (!tensor.unrotated.empty()) {
+    json["unrotated"] = Json::array();
+    for (const Unrotated& turned : tensor.unrotated) {
+      json["unrotated"].push_back({{"pairs", turned.interleaved ? "adjacent" : "halves"},
+                                   {"models", ModelsJson(turned.models)}});
+    }
+  }
   json["autoregressive_gain_bits"] =
       tensor.models.empty() ? Json() : Json(tensor.autoregressive_gain_bits);
   json["cross_channel_gain_bits"] =

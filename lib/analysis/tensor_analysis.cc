@@ -10,7 +10,7 @@
 #include "lib/base/hash.h"
 #include "lib/codec/chunk.h"
 #include "lib/kernels/convert.h"
-#include "lib/kernels/histogram.h"
+#include "lib/kernels/dequantise.h"
 #include "lib/snapshot/layout.h"
 #include "lib/snapshot/residency.h"
 
@@ -120,26 +120,64 @@ Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtyp
   return measured;
 }
 
+Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, bool interleaved,
+                   std::span<const int64_t> positions) {
+  rope.interleaved = interleaved;
+  EntropyModels models(tensor.dtype, tensor.channels());
+  std::vector<float> floats;
+  ForEachChunk(tensor, tensor.row_bytes(), [&](uint64_t begin, uint64_t tokens) {
+    Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
+    floats.resize(rows.size() / 2);
+    ToFloats(tensor.dtype, rows, floats);
+    for (uint64_t t = 0; t < tokens; ++t) {
+      const auto place = static_cast<int64_t>(begin + t);
+      const int64_t position = positions.empty() ? place : positions[begin + t];
+      ShiftPositions(rope, -static_cast<double>(position), &floats[t * tensor.channels()],
+                     tensor.heads, tensor.head_dim);
+    }
+    (tensor.dtype == DType::kF16 ? FloatToHalf : FloatToBFloat)(floats.data(), rows.data(),
+                                                                floats.size());
+    models.Add(rows, tokens);
+    DropTokens(snapshot, tensor, begin, tokens);
+  });
+  return {interleaved, models.Models()};
+}
+
+// How many numbers describe the planes of a type: those of a block type's quants share a table.
+double TableNumbers(DType dtype, const std::vector<uint32_t>& symbols) {
+  const size_t bytes = symbols.size();
+  const size_t quants = !IsBlockQuantised(dtype) ? 0 : dtype == DType::kQ8_0 ? 32 : 16;
+  double numbers = 0;
+  for (size_t i = 0; i + quants < bytes; ++i) numbers += std::max(symbols[i], 1u) - 1;
+  if (quants == 0) return numbers;
+  const auto first = symbols.end() - static_cast<std::ptrdiff_t>(std::min(quants, bytes));
+  return numbers + std::max(*std::max_element(first, symbols.end()), 1u) - 1;
+}
+
 }  // namespace
 
-EntropyModel TensorAnalysis::bound() const {
-  if (models.empty()) {
-    const auto& bits = stats.plane_entropy_bits;
-    const double per_unit = std::accumulate(bits.begin(), bits.end(), 0.0);
-    const double units = values() / static_cast<double>(Info(dtype).block_elements);
-    double numbers = 0;
-    for (const uint32_t symbols : stats.plane_symbols) numbers += std::max(symbols, 1u) - 1;
-    const double tables = units > 0 ? numbers / 2 * std::log2(units) / values() : 0;
-    return {"byte_planes", "every byte of a value (or block) on its own",
-            per_unit / static_cast<double>(Info(dtype).block_elements), tables};
-  }
+const EntropyModel& Cheapest(const std::vector<EntropyModel>& models) {
   return *std::min_element(
       models.begin(), models.end(),
       [](const EntropyModel& a, const EntropyModel& b) { return a.total_bits() < b.total_bits(); });
 }
 
+EntropyModel TensorAnalysis::bound() const {
+  if (!models.empty()) return Cheapest(models);
+  const auto& planes = stats.plane_entropy_bits;
+  const double block = static_cast<double>(Info(dtype).block_elements);
+  const double bits = std::accumulate(planes.begin(), planes.end(), 0.0) / block;
+  if (values() == 0) return {"byte_planes", "", 0};
+  const double tables =
+      TableNumbers(dtype, stats.plane_symbols) / 2 * std::log2(values() / block) / values();
+  // Nothing needs more than it takes as it is.
+  const double raw = 8.0 * static_cast<double>(planes.size()) / block;
+  return {"byte_planes", "every byte of a value (or block) on its own", bits,
+          std::min(tables, raw - bits)};
+}
+
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
-                             const TensorOptions& options) {
+                             const TensorOptions& options, std::span<const int64_t> positions) {
   TensorAnalysis out;
   out.dtype = tensor.dtype;
   out.tokens = tensor.tokens();
@@ -181,6 +219,11 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
   }
   const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
   if (finite && Info(tensor.dtype).is_float) out.cross_channel_gain_bits = CrossChannelGain(tensor);
+  if (options.rope.known() && models && tensor.heads_known && finite) {
+    for (const bool interleaved : {true, false}) {
+      out.unrotated.push_back(Unrotate(snapshot, tensor, options.rope, interleaved, positions));
+    }
+  }
   if (options.per_head && tensor.heads_known) out.heads_coded = CodeHeads(snapshot, tensor);
   if (out.narrowness && (out.narrowness->is_f16() || out.narrowness->is_bf16())) {
     // What fits both is mostly zeros; f16 keeps more of the rest.

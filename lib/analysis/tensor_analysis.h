@@ -9,6 +9,7 @@
 #include "lib/analysis/entropy_models.h"
 #include "lib/analysis/structure.h"
 #include "lib/metrics/tensor_stats.h"
+#include "lib/mlp/quality.h"
 #include "lib/snapshot/snapshot.h"
 
 namespace kv::analysis {
@@ -36,6 +37,13 @@ struct Measured : Coded {
   bool decodes() const { return raw_hash == decoded_hash; }
 };
 
+// 16-bit values with their rotary embedding undone and rounded again: what a predictor that knows
+// the rotation could hope for. Models often do not say which dims they pair.
+struct Unrotated {
+  bool interleaved = false;  // pairs (2i, 2i+1), else halves
+  std::vector<EntropyModel> models;
+};
+
 struct TensorAnalysis {
   DType dtype = DType::kF16;
   uint64_t tokens = 0;
@@ -47,6 +55,7 @@ struct TensorAnalysis {
   std::vector<EntropyModel> models;  // 16-bit floats only
   double autoregressive_gain_bits = 0;
   std::optional<double> cross_channel_gain_bits;  // inside a head; where heads are known
+  std::vector<Unrotated> unrotated;               // on request
   Structure structure;
   // f32 only. Where every value is exact in half the size, `narrow` is what storing it so gives.
   std::optional<Narrowness> narrowness;
@@ -64,11 +73,15 @@ struct TensorAnalysis {
 
 struct TensorOptions {
   bool per_head = false;
+  Rope rope = {};  // of the model; known: K is also priced with it undone
 };
 
 // Everything above, in one walk over the tensor and one more per further answer. Needs memory for a
-// few slices, whatever the tensor's size.
+// few slices, whatever the tensor's size. `positions` are those of K's tokens; empty: their places.
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
-                             const TensorOptions& options);
+                             const TensorOptions& options, std::span<const int64_t> positions = {});
+
+// The model that needs least.
+const EntropyModel& Cheapest(const std::vector<EntropyModel>& models);
 
 }  // namespace kv::analysis

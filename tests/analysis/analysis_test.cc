@@ -9,6 +9,7 @@
 #include "lib/analysis/report.h"
 #include "lib/base/half.h"
 #include "lib/snapshot/cast.h"
+#include "lib/snapshot/layout.h"
 #include "tests/support/mlp_weights.h"
 
 namespace kv::analysis {
@@ -110,6 +111,43 @@ TEST_CASE("f32 that came from bf16 is said to be half free, and every part may b
   CHECK(AnalysisJson(analysis)["summary"]["v"].is_null());
   rounded.layers.clear();
   CHECK(Analyse(rounded, {}, pool).total().raw_bytes == 0);
+}
+
+TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
+  // Constant keys, turned as positions go: undone, next to nothing is left.
+  const uint32_t heads = 2, dim = 16;
+  const uint64_t tokens = 400;
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  std::vector<float> key(heads * dim);
+  for (float& x : key) x = normal(random);
+  Rope rope;
+  rope.base = 10000;
+  Snapshot snapshot;
+  Bytes stored(tokens * heads * dim * 2);
+  for (uint64_t t = 0; t < tokens; ++t) {
+    std::vector<float> row = key;
+    ShiftPositions(rope, static_cast<double>(t), row.data(), heads, dim);
+    for (size_t c = 0; c < row.size(); ++c) {
+      StoreLE(&stored[(t * row.size() + c) * 2], F32ToF16(row[c]));
+    }
+  }
+  snapshot.spools.push_back(FileSource::FromBytes(std::move(stored), "keys"));
+  snapshot.layers.push_back({0,
+                             {},
+                             {},
+                             ContiguousTensor(snapshot.spools[0]->bytes().data(), DType::kF16,
+                                              tokens, heads, dim, Order::kTokenHeadDim),
+                             {}});
+  ThreadPool pool(1);
+  const Analysis analysis = Analyse(snapshot, {false, rope}, pool);
+  const TensorAnalysis& k = *analysis.layers[0].k;
+  REQUIRE(k.unrotated.size() == 2);
+  CHECK(k.unrotated[0].interleaved);
+  const double wrong = Cheapest(k.unrotated[0].models).total_bits();
+  const double right = Cheapest(k.unrotated[1].models).total_bits();
+  CHECK(right < wrong - 2);
+  CHECK(analysis.findings.size() == 1);
 }
 
 }  // namespace kv::analysis
