@@ -45,12 +45,13 @@ uint64_t MostTokens(const Analysis& analysis) {
   return most;
 }
 
-// "1.151x   13.90 bits per value, 12.71 possible without repeats"
+// "1.151x   13.90 of 16 bits per value, entropy bound 12.71 (1.259x)"
 std::string TotalsLine(const Totals& totals) {
   if (totals.raw_bytes == 0) return "not in the snapshot";
-  std::string line =
-      fmt::format("{:<8} {:.2f} bits per value, entropy bound {:.2f} ({})", Ratio(totals.ratio()),
-                  totals.reached(), totals.bound(), Ratio(totals.bound_ratio()));
+  const double raw = 8.0 * static_cast<double>(totals.raw_bytes) / totals.values;
+  std::string line = fmt::format("{:<8} {:.2f} of {:.4g} bits per value, entropy bound {:.2f} ({})",
+                                 Ratio(totals.ratio()), totals.reached(), raw, totals.bound(),
+                                 Ratio(totals.bound_ratio()));
   if (totals.reached() < totals.bound()) line += ": repeats, which no entropy sees, beat it";
   return line;
 }
