@@ -46,14 +46,21 @@ uint64_t MostTokens(const Analysis& analysis) {
 }
 
 // "1.151x   13.90 of 16 bits per value, entropy bound 12.71 (1.259x)"
-std::string TotalsLine(const Totals& totals) {
+std::string TotalsLine(const Analysis& analysis, bool values) {
+  const Totals& totals = values ? analysis.v : analysis.k;
   if (totals.raw_bytes == 0) return "not in the snapshot";
   const double raw = 8.0 * static_cast<double>(totals.raw_bytes) / totals.values;
   std::string line = fmt::format("{:<8} {:.2f} of {:.4g} bits per value, entropy bound {:.2f} ({})",
                                  Ratio(totals.ratio()), totals.reached(), raw, totals.bound(),
                                  Ratio(totals.bound_ratio()));
-  if (totals.reached() < totals.bound()) line += ": repeats, which no entropy sees, beat it";
-  return line;
+  if (totals.reached() >= totals.bound()) return line;
+  const bool repeats =
+      std::any_of(analysis.layers.begin(), analysis.layers.end(), [&](const LayerAnalysis& layer) {
+        const auto& tensor = values ? layer.v : layer.k;
+        return tensor && tensor->structure.repeated_rows > 0;
+      });
+  return line +
+         fmt::format(": {}, which no entropy sees, beat it", repeats ? "repeated rows" : "matches");
 }
 
 // The layers in their order, from the ratio 1 up to the best.
@@ -168,8 +175,8 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
       Row("overall", fmt::format("{}; {}", HumanRatio(total.raw_bytes, total.coded_bytes),
                                  total.decodes ? "decoded again and equal by hash"
                                                : console.Verdict(false, "DECODED DIFFERENTLY")));
-  text += Row("K", TotalsLine(analysis.k));
-  text += Row("V", TotalsLine(analysis.v));
+  text += Row("K", TotalsLine(analysis, false));
+  text += Row("V", TotalsLine(analysis, true));
   const auto extreme = [](const analysis::Extreme& e) {
     return fmt::format("layer {} {}, {}", e.layer, e.is_value ? "V" : "K", Ratio(e.ratio));
   };

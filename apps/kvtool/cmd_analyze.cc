@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
+#include <set>
 
 #include "apps/kvtool/analyze_report.h"
 #include "apps/kvtool/commands.h"
@@ -49,9 +51,7 @@ class Analyze : public Command {
     Json document = ReportHeader("analyze");
     document["inputs"] = {InputRecord(inputs.source())};
     ExitStatus status = kDone;
-    if (inputs.snapshot && !reports_only_) {
-      status = AddAnalysis(context, *inputs.snapshot, RopeOf(options), pool, document);
-    }
+    if (!reports_only_) status = AddLayers(context, inputs, options, pool, document);
     if (simulated) AddOffline(context, *simulated, inputs, pool, document);
     if (with_rows()) AddRows(context, inputs, options, pool, document);
     document["warnings"] = context.console.warning_texts();
@@ -67,10 +67,11 @@ class Analyze : public Command {
 
  private:
   // A snapshot, its dumps where the format has them, or only those: a folder of several runs is no
-  // snapshot.
+  // snapshot, but each of them is.
   struct Inputs {
     std::optional<Snapshot> snapshot;
     std::optional<Source> runs;
+    std::set<std::filesystem::path> run_folders;
     analysis::DumpEntries dumps;
 
     const Source& source() const { return snapshot ? snapshot->source : *runs; }
@@ -109,25 +110,57 @@ class Analyze : public Command {
       inputs.runs = std::move(source);
     } else {
       try {
-        inputs.snapshot = Select(OpenSnapshot(source, options), selection_.Resolve());
+        inputs.snapshot = OpenOne(context, source, options);
       } catch (Error& error) {
-        // What needs no snapshot goes on without: the dumps, one by one.
-        if (!dumps_wanted || !with_reports()) throw error.File(input_);
-        context.console.Warn(input_, fmt::format("no layers: {}", error.message()));
+        // What needs no snapshot goes on without: other runs, the dumps one by one.
+        const bool several = error.finding() == Finding::kAmbiguousFormat;
+        if (!dumps_wanted || !(several || with_reports())) throw error.File(input_);
+        if (!several) context.console.Warn(input_, fmt::format("no layers: {}", error.message()));
         inputs.runs = std::move(source);
       }
     }
-    if (inputs.snapshot) {
-      for (const Note& note : inputs.snapshot->notes) {
-        if (note.is_warning) context.console.Warn(input_, note.text);
-      }
-      inputs.snapshot->CheckContent();
-    }
-    if (dumps_wanted)
-      inputs.dumps = format.read_dumps(inputs.source());
-    else
+    if (!dumps_wanted) {
       inputs.dumps.logical = offline::EntriesOf(*inputs.snapshot);
+      return inputs;
+    }
+    inputs.dumps = format.read_dumps(inputs.source());
+    for (const offline::Entry& entry : inputs.dumps.logical) {
+      if (inputs.runs) inputs.run_folders.insert(std::filesystem::path(entry.place).parent_path());
+    }
     return inputs;
+  }
+
+  Snapshot OpenOne(Context& context, const Source& source, const OpenOptions& options) const {
+    Snapshot snapshot = Select(OpenSnapshot(source, options), selection_.Resolve());
+    for (const Note& note : snapshot.notes) {
+      if (note.is_warning) context.console.Warn(source.path, note.text);
+    }
+    snapshot.CheckContent();
+    return snapshot;
+  }
+
+  ExitStatus AddLayers(Context& context, const Inputs& inputs, const OpenOptions& options,
+                       ThreadPool& pool, Json& document) const {
+    if (inputs.snapshot) {
+      return AddAnalysis(context, *inputs.snapshot, RopeOf(options), pool, document);
+    }
+    ExitStatus status = kDone;
+    document["runs"] = Json::array();
+    for (const std::filesystem::path& folder : inputs.run_folders) {
+      const Source source = Source::Open(std::filesystem::path(input_) / folder);
+      Json run = {{"run", folder.generic_string()}};
+      if (!report_.json && !document["runs"].empty()) context.console.Line("");
+      try {
+        const Snapshot snapshot = OpenOne(context, source, options);
+        status = Worse(status, AddAnalysis(context, snapshot, RopeOf(options), pool, run));
+      } catch (Error& error) {
+        // Damage is counted by the other reports, which look past it.
+        if (!with_reports()) throw error.File(source.path);
+        context.console.Warn(source.path, fmt::format("no layers: {}", error.message()));
+      }
+      document["runs"].push_back(std::move(run));
+    }
+    return status;
   }
 
   ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot, const Rope& rope,

@@ -28,17 +28,13 @@ Sums SumsOf(const KvTensor& tensor, uint32_t head) {
   const uint64_t dim = tensor.head_dim, tokens = tensor.tokens();
   Sums sums{std::vector<double>(dim), std::vector<double>(dim * dim)};
   Bytes raw;
-  std::vector<float> rows, columns, products(dim * dim);
+  std::vector<float> columns, products(dim * dim);
   for (uint64_t begin = 0; begin < tokens; begin += kSliceTokens) {
     const uint64_t count = std::min(kSliceTokens, tokens - begin);
     raw.resize(count * dim * tensor.unit_bytes());
-    Gather(tensor, begin, count, head, 1, Order::kTokenHeadDim, raw);
-    rows.resize(count * dim);
-    ToFloats(tensor.dtype, raw, rows);
+    Gather(tensor, begin, count, head, 1, Order::kHeadDimToken, raw);
     columns.resize(count * dim);
-    for (uint64_t t = 0; t < count; ++t) {
-      for (uint64_t d = 0; d < dim; ++d) columns[d * count + t] = rows[t * dim + d];
-    }
+    ToFloats(tensor.dtype, raw, columns);
     GemmNT(columns.data(), count, columns.data(), count, products.data(), dim, dim, dim, count);
     for (uint64_t i = 0; i < dim * dim; ++i) sums.second[i] += products[i];
     for (uint64_t d = 0; d < dim; ++d) {

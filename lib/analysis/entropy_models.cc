@@ -32,6 +32,12 @@ struct Price {
   Price operator/(double n) const { return {bits / n, table_bits / n}; }
 };
 
+// No table is worth more than storing values as they are.
+Price Capped(Price price, double raw_bits) {
+  price.table_bits = std::min(price.table_bits, std::max(0.0, raw_bits - price.bits));
+  return price;
+}
+
 Price PriceOf(const uint64_t* counts, size_t size) {
   double total = 0, bits = 0, symbols = 0;
   for (size_t i = 0; i < size; ++i) {
@@ -217,12 +223,12 @@ std::vector<EntropyModel> EntropyModels::Models() const {
     return PriceOf(Folded(patterns_, size, f)) / n;
   };
   const uint32_t m = mantissa_bits_, fold = 1u << (16 - m), low = (1u << m) - 1;
-  const Price mantissa = marginal(1u << m, [&](uint32_t v) { return v & low; });
+  const Price mantissa = Capped(marginal(1u << m, [&](uint32_t v) { return v & low; }), m);
   const Price sign = marginal(2, [](uint32_t v) { return v >> 15; });
   const Price exponent = marginal(fold / 2, [&](uint32_t v) { return (v & 0x7fff) >> m; });
   const Price signed_exponent = marginal(fold, [&](uint32_t v) { return v >> m; });
-  const Price low_byte = marginal(256, [](uint32_t v) { return v & 0xff; });
-  const Price high_byte = marginal(256, [](uint32_t v) { return v >> 8; });
+  const Price low_byte = Capped(marginal(256, [](uint32_t v) { return v & 0xff; }), 8);
+  const Price high_byte = Capped(marginal(256, [](uint32_t v) { return v >> 8; }), 8);
   const auto rotated = [](uint32_t v) { return (v << 1 | v >> 15) & 0xffff; };
   const auto add = [&](std::string_view name, std::string_view summary, const Price& price) {
     models.push_back({name, summary, price.bits, price.table_bits});

@@ -143,15 +143,27 @@ Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, 
   return {interleaved, models.Models()};
 }
 
-// How many numbers describe the planes of a type: those of a block type's quants share a table.
-double TableNumbers(DType dtype, const std::vector<uint32_t>& symbols) {
-  const size_t bytes = symbols.size();
-  const size_t quants = !IsBlockQuantised(dtype) ? 0 : dtype == DType::kQ8_0 ? 32 : 16;
-  double numbers = 0;
-  for (size_t i = 0; i + quants < bytes; ++i) numbers += std::max(symbols[i], 1u) - 1;
-  if (quants == 0) return numbers;
-  const auto first = symbols.end() - static_cast<std::ptrdiff_t>(std::min(quants, bytes));
-  return numbers + std::max(*std::max_element(first, symbols.end()), 1u) - 1;
+// Byte planes with their tables, in bits per unit. The quants of a block type share one table; no
+// table is worth more than storing bytes as they are.
+double PlaneTableBits(const TensorAnalysis& tensor, double units) {
+  const auto& bits = tensor.stats.plane_entropy_bits;
+  const auto& symbols = tensor.stats.plane_symbols;
+  const size_t quants = !IsBlockQuantised(tensor.dtype) ? 0
+                        : tensor.dtype == DType::kQ8_0  ? 32
+                                                        : 16;
+  const auto price = [](uint32_t count, double n) {
+    return static_cast<double>(std::max(count, 1u) - 1) / 2 * std::log2(std::max(n, 2.0)) / n;
+  };
+  double tables = 0;
+  for (size_t i = 0; i + quants < bits.size(); ++i) {
+    tables += std::min(price(symbols[i], units), 8 - bits[i]);
+  }
+  if (quants > 0) {
+    const auto first = symbols.end() - static_cast<std::ptrdiff_t>(quants);
+    const double n = static_cast<double>(quants) * units;
+    tables += static_cast<double>(quants) * price(*std::max_element(first, symbols.end()), n);
+  }
+  return tables;
 }
 
 }  // namespace
@@ -164,16 +176,12 @@ const EntropyModel& Cheapest(const std::vector<EntropyModel>& models) {
 
 EntropyModel TensorAnalysis::bound() const {
   if (!models.empty()) return Cheapest(models);
+  if (values() == 0) return {"byte_planes", "", 0};
   const auto& planes = stats.plane_entropy_bits;
   const double block = static_cast<double>(Info(dtype).block_elements);
   const double bits = std::accumulate(planes.begin(), planes.end(), 0.0) / block;
-  if (values() == 0) return {"byte_planes", "", 0};
-  const double tables =
-      TableNumbers(dtype, stats.plane_symbols) / 2 * std::log2(values() / block) / values();
-  // Nothing needs more than it takes as it is.
-  const double raw = 8.0 * static_cast<double>(planes.size()) / block;
   return {"byte_planes", "every byte of a value (or block) on its own", bits,
-          std::min(tables, raw - bits)};
+          PlaneTableBits(*this, values() / block) / block};
 }
 
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,

@@ -5,7 +5,6 @@ expect 2 "$dump/run_a" --entry-mode aggregate
 expect 2 "$dump/run_a" --offline-codec adaptive --scope layer_ids
 expect 2 "$dump/run_a" --offline-codec adaptive --k-hi-predictors delta
 expect 2 "$dump/run_a" --distribution --packed --csv-out x.csv
-expect 3 "$dump"  # two runs are no snapshot, and nothing else was asked
 expect 2 "$dump/run_a" --reports-only
 expect 4 nowhere.bin
 touch there.json
