@@ -131,7 +131,12 @@ class Analyze : public Command {
   }
 
   Snapshot OpenOne(Context& context, const Source& source, const OpenOptions& options) const {
-    Snapshot snapshot = Select(OpenSnapshot(source, options), selection_.Resolve());
+    const Selection selection = selection_.Resolve();
+    Snapshot snapshot = Select(OpenSnapshot(source, options), selection);
+    for (LayerKv& layer : snapshot.layers) {
+      if (!selection.keys) layer.k.pieces.clear();
+      if (!selection.values) layer.v.reset();
+    }
     for (const Note& note : snapshot.notes) {
       if (note.is_warning) context.console.Warn(source.path, note.text);
     }
