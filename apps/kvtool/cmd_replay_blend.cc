@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "apps/kvtool/blend_report.h"
 #include "apps/kvtool/commands.h"
@@ -269,7 +270,7 @@ class ReplayBlend : public Command {
     }
     if (report_.wanted() || !html_.empty()) {
       nlohmann::ordered_json document = ReportHeader("blend");
-      document["inputs"] = Inputs(*full, old);
+      document["inputs"] = Inputs(*full, trace, old);
       document.update(blend::ReportJson(caches, result, extras));
       document["warnings"] = context.console.warning_texts();
       if (!html_.empty()) {
@@ -285,7 +286,7 @@ class ReplayBlend : public Command {
     return extras.pass() ? kDone : kVerdict;
   }
 
-  nlohmann::ordered_json Inputs(const Snapshot& full,
+  nlohmann::ordered_json Inputs(const Snapshot& full, const AttentionTrace& trace,
                                 const std::vector<std::shared_ptr<const Snapshot>>& old) const {
     nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
     const auto add = [&](std::string_view role, const Source& source, std::string_view format) {
@@ -296,7 +297,15 @@ class ReplayBlend : public Command {
     };
     add("full", full.source, full.format);
     for (const auto& chunk : old) add("old", chunk->source, chunk->format);
-    if (!trace_.empty()) inputs.push_back({{"role", "q"}, {"file", trace_}});
+    if (!trace_.empty()) {
+      // A set of npy files has a stem and no file of that name.
+      std::error_code ignored;
+      if (std::filesystem::exists(trace_, ignored)) {
+        add("q", Source::Open(trace_), trace.format);
+      } else {
+        inputs.push_back({{"role", "q"}, {"file", trace_}, {"format", trace.format}});
+      }
+    }
     return inputs;
   }
 

@@ -43,23 +43,26 @@ struct Rule {
       : scale(trace.scale != 0 ? trace.scale : 1 / std::sqrt(static_cast<double>(k_dim))),
         softcap(trace.softcap),
         window(trace.window) {}
+
+  double Score(float logit) const {
+    const double score = scale * static_cast<double>(logit);
+    return softcap == 0 ? score : softcap * std::tanh(score / softcap);
+  }
+  // The first key that a query at this position sees.
+  uint64_t First(uint64_t position) const {
+    return window != 0 && position + 1 > window ? position + 1 - window : 0;
+  }
 };
 
-// Probabilities of one query over keys [0, visible); later ones are 0. `position` matters for
-// sliding windows only.
-void Softmax(const Rule& rule, uint64_t position, uint64_t visible, std::span<const float> logits,
+// Probabilities of one query over keys [first, visible); others are 0.
+void Softmax(const Rule& rule, uint64_t first, uint64_t visible, std::span<const float> logits,
              std::span<double> p) {
+  std::fill(p.begin(), p.end(), 0.0);
   double largest = -INFINITY;
-  const uint64_t first =
-      rule.window != 0 && position + 1 > rule.window ? position + 1 - rule.window : 0;
   for (uint64_t j = first; j < visible; ++j) {
-    double score = rule.scale * static_cast<double>(logits[j]);
-    if (rule.softcap != 0) score = rule.softcap * std::tanh(score / rule.softcap);
-    p[j] = score;
-    if (!(score <= largest)) largest = score;  // a NaN wins and makes the row NaN
+    p[j] = rule.Score(logits[j]);
+    if (!(p[j] <= largest)) largest = p[j];  // a NaN wins and makes the row NaN
   }
-  std::fill(p.begin(), p.begin() + static_cast<std::ptrdiff_t>(std::min(first, visible)), 0.0);
-  std::fill(p.begin() + static_cast<std::ptrdiff_t>(visible), p.end(), 0.0);
   double sum = 0;
   for (uint64_t j = first; j < visible; ++j) sum += p[j] = std::exp(p[j] - largest);
   for (uint64_t j = first; j < visible; ++j) p[j] /= sum;
@@ -146,6 +149,42 @@ struct TileLogits {
   }
 };
 
+// exp(score - the largest of both versions) of a tile, so that each blend only picks and divides.
+struct TileWeights {
+  std::vector<double> full, old;
+
+  void Compute(const Rule& rule, std::span<const uint64_t> positions, const TileLogits& logits,
+               uint64_t n) {
+    full.assign(positions.size() * n, 0);
+    old.assign(positions.size() * n, 0);
+    for (size_t r = 0; r < positions.size(); ++r) {
+      const uint64_t first = rule.First(positions[r]), visible = positions[r] + 1;
+      double* a = &full[r * n];
+      double* b = &old[r * n];
+      double largest = -INFINITY;
+      for (uint64_t j = first; j < visible; ++j) {
+        a[j] = rule.Score(logits.full[r * n + j]);
+        b[j] = rule.Score(logits.old[r * n + j]);
+        largest = std::max({largest, a[j], b[j]});  // NaNs are passed over and stay in their column
+      }
+      for (uint64_t j = first; j < visible; ++j) {
+        a[j] = std::exp(a[j] - largest);
+        b[j] = std::exp(b[j] - largest);
+      }
+    }
+  }
+  // Probabilities of a row; false if the other version's scores tower so far above that nothing is
+  // left of these.
+  bool Pick(uint64_t row, const std::vector<uint8_t>& recomputed, std::span<double> p) const {
+    const double* a = &full[row * p.size()];
+    const double* b = &old[row * p.size()];
+    double sum = 0;
+    for (size_t j = 0; j < p.size(); ++j) sum += p[j] = recomputed[j] != 0 ? a[j] : b[j];
+    for (double& value : p) value /= sum;
+    return !(sum < 1e-200);
+  }
+};
+
 // The query heads of one kv head, tile by tile of the given positions: `body(first row, rows,
 // queries)`.
 template <typename Body>
@@ -175,26 +214,32 @@ std::vector<Sums> MeasureHead(const CachePair& caches, const QueryRows& queries,
   const uint64_t n = kv.tokens;
   std::vector<Sums> sums(recomputed.size(), Sums(positions.size()));
   TileLogits logits;
+  TileWeights weights;
   std::vector<double> full_p(kTileRows * n), blend_p(kTileRows * n);
   std::vector<float> values, narrow, full_out, blend_out;
+  const std::vector<uint8_t> all(n, 1);
+  const auto probabilities = [&](std::span<const uint64_t> rows, const std::vector<uint8_t>& set,
+                                 std::vector<double>& out) {
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const std::span<double> p(&out[r * n], n);
+      if (weights.Pick(r, set, p)) continue;
+      Softmax(rule, rule.First(rows[r]), rows[r] + 1, logits.Blend(r, set), p);
+    }
+  };
   ForTiles(caches, queries, layer, kv_head, positions,
-           [&](uint64_t first, uint64_t rows, const std::vector<float>& tile) {
-             logits.Compute(tile, rows, kv);
-             for (uint64_t r = 0; r < rows; ++r) {
-               const uint64_t position = positions[first + r];
-               Softmax(rule, position, position + 1, logits.Full(r), {&full_p[r * n], n});
-             }
-             Outputs(full_p, rows, kv, kv.full_v, narrow, full_out);
+           [&](uint64_t first, uint64_t count, const std::vector<float>& tile) {
+             const std::span<const uint64_t> rows = positions.subspan(first, count);
+             logits.Compute(tile, count, kv);
+             weights.Compute(rule, rows, logits, n);
+             probabilities(rows, all, full_p);
+             Outputs(full_p, count, kv, kv.full_v, narrow, full_out);
              for (size_t s = 0; s < recomputed.size(); ++s) {
-               for (uint64_t r = 0; r < rows; ++r) {
-                 const uint64_t position = positions[first + r];
-                 Softmax(rule, position, position + 1, logits.Blend(r, recomputed[s]),
-                         {&blend_p[r * n], n});
-                 sums[s].probability2 += Distance2({&full_p[r * n], n}, {&blend_p[r * n], n});
-               }
+               probabilities(rows, recomputed[s], blend_p);
+               sums[s].probability2 +=
+                   Distance2({full_p.data(), count * n}, {blend_p.data(), count * n});
                kv.BlendV(recomputed[s], values);
-               Outputs(blend_p, rows, kv, values, narrow, blend_out);
-               for (uint64_t r = 0; r < rows; ++r) {
+               Outputs(blend_p, count, kv, values, narrow, blend_out);
+               for (uint64_t r = 0; r < count; ++r) {
                  sums[s].AddRow(first + r, {&full_out[r * kv.v_dim], kv.v_dim},
                                 {&blend_out[r * kv.v_dim], kv.v_dim});
                }
@@ -252,29 +297,30 @@ LeakSums MeasureLeakHead(const CachePair& caches, const QueryRows& queries, size
   TileLogits logits;
   std::vector<double> full_p(kTileRows * n), exact_p(kTileRows * n), leak_p(kTileRows * n);
   std::vector<float> narrow, full_out, exact_out, leak_out;
-  ForTiles(caches, queries, layer, kv_head, positions,
-           [&](uint64_t first, uint64_t rows, const std::vector<float>& tile) {
-             logits.Compute(tile, rows, kv);
-             for (uint64_t r = 0; r < rows; ++r) {
-               const uint64_t position = positions[first + r], sees = visible[first + r];
-               Softmax(rule, position, position + 1, logits.Full(r), {&full_p[r * n], n});
-               const auto blended = logits.Blend(r, recomputed);
-               Softmax(rule, position, position + 1, blended, {&exact_p[r * n], n});
-               Softmax(rule, sees - 1, sees, blended, {&leak_p[r * n], n});
-               for (uint64_t j = position + 1; j < sees; ++j) sums.mass += leak_p[r * n + j];
-               const std::vector<double>& chosen = mask == Mask::kExact ? exact_p : leak_p;
-               sums.full.probability2 += Distance2({&full_p[r * n], n}, {&chosen[r * n], n});
-             }
-             Outputs(full_p, rows, kv, kv.full_v, narrow, full_out);
-             Outputs(exact_p, rows, kv, values, narrow, exact_out);
-             Outputs(leak_p, rows, kv, values, narrow, leak_out);
-             const std::vector<float>& chosen = mask == Mask::kExact ? exact_out : leak_out;
-             for (uint64_t r = 0; r < rows; ++r) {
-               const uint64_t at = r * kv.v_dim;
-               sums.leak.AddRow(first + r, {&exact_out[at], kv.v_dim}, {&leak_out[at], kv.v_dim});
-               sums.full.AddRow(first + r, {&full_out[at], kv.v_dim}, {&chosen[at], kv.v_dim});
-             }
-           });
+  ForTiles(
+      caches, queries, layer, kv_head, positions,
+      [&](uint64_t first, uint64_t rows, const std::vector<float>& tile) {
+        logits.Compute(tile, rows, kv);
+        for (uint64_t r = 0; r < rows; ++r) {
+          const uint64_t position = positions[first + r], sees = visible[first + r];
+          Softmax(rule, rule.First(position), position + 1, logits.Full(r), {&full_p[r * n], n});
+          const auto blended = logits.Blend(r, recomputed);
+          Softmax(rule, rule.First(position), position + 1, blended, {&exact_p[r * n], n});
+          Softmax(rule, rule.First(sees - 1), sees, blended, {&leak_p[r * n], n});
+          for (uint64_t j = position + 1; j < sees; ++j) sums.mass += leak_p[r * n + j];
+          const std::vector<double>& chosen = mask == Mask::kExact ? exact_p : leak_p;
+          sums.full.probability2 += Distance2({&full_p[r * n], n}, {&chosen[r * n], n});
+        }
+        Outputs(full_p, rows, kv, kv.full_v, narrow, full_out);
+        Outputs(exact_p, rows, kv, values, narrow, exact_out);
+        Outputs(leak_p, rows, kv, values, narrow, leak_out);
+        const std::vector<float>& chosen = mask == Mask::kExact ? exact_out : leak_out;
+        for (uint64_t r = 0; r < rows; ++r) {
+          const uint64_t at = r * kv.v_dim;
+          sums.leak.AddRow(first + r, {&exact_out[at], kv.v_dim}, {&leak_out[at], kv.v_dim});
+          sums.full.AddRow(first + r, {&full_out[at], kv.v_dim}, {&chosen[at], kv.v_dim});
+        }
+      });
   return sums;
 }
 

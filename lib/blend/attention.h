@@ -50,7 +50,7 @@ struct LeakError {
   double leak_out_rel_l2 = 0;   // its outputs against those of the exact mask
   AttentionError against_full;  // with the mask asked for, against the full run
 };
-inline constexpr uint64_t kMostLeakQueries = 256;
+inline constexpr uint64_t kMostLeakQueries = 64;
 
 LeakError MeasureLeak(const CachePair& caches, const QueryRows& queries, size_t layer,
                       std::span<const uint64_t> imp, Mask mask, ThreadPool& pool);

@@ -47,7 +47,7 @@ Error BadGate(std::string_view text) {
   }
   return std::move(
       Error(Finding::kUsage, fmt::format("--gate '{}': expected FIGURE@RATIO.mean<=LIMIT "
-                                         "(or min, max, a layer's number; or >=)",
+                                         "(or min, max, layerN; or >=)",
                                          text))
           .Hint("figures: " + known));
 }
@@ -62,7 +62,11 @@ double ParseReal(std::string_view number, std::string_view whole) {
   return value;
 }
 
+// "layer12": with the word, since "@0.1" would else be ratio 0, layer 1.
 std::optional<uint32_t> LayerNumber(std::string_view text) {
+  constexpr std::string_view kWord = "layer";
+  if (!text.starts_with(kWord)) return std::nullopt;
+  text.remove_prefix(kWord.size());
   uint32_t layer = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layer);
   if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -116,7 +120,7 @@ GateResult Judge(const Gate& gate, const Result& result) {
     }
     if (!found) {
       throw Error(Finding::kUsage,
-                  fmt::format("--gate {}: layer {} is not blended", gate.Name(), gate.over));
+                  fmt::format("--gate {}: {} is not blended", gate.Name(), gate.over));
     }
   }
   judged.pass =

@@ -11,7 +11,7 @@
 namespace kv::blend {
 
 // A limit on a figure of the curve: "dev_v_remaining_frac@0.16.mean<=0.2". Figures are those of the
-// report; after the ratio comes mean, min, max (over blended layers) or a layer's number.
+// report; after the ratio comes mean, min, max (over blended layers) or layerN.
 struct Gate {
   std::string figure, over;  // "dev_v_remaining_frac", "mean"
   double ratio = 0, limit = 0;

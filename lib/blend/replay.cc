@@ -116,6 +116,12 @@ class Replayer {
     const uint64_t k = TopCount(scored_, request().ratio);
     result_.selection = check.Select(k, is_lmcache() ? scored_ : result_.tokens);
     result_.nonfinite = check.nonfinite();
+    if (request().check_layer != 0 && IsRounding(result_.layers[result_.check_place])) {
+      result_.warnings.push_back(fmt::format(
+          "layer {} deviates by rounding only: there is nothing to blend, and the choice "
+          "is arbitrary",
+          request().check_layer));
+    }
     if (result_.nonfinite > 0) {
       result_.warnings.push_back(
           fmt::format("{} of {} scores are not finite; they rank first, NaN before infinity, as "

@@ -12,7 +12,7 @@ run --chunks chunk?.npz --rope-base 1e4 --check-layer 3
 run --chunks chunk?.npz --rope-base 1e4 --rope-scaling yarn:4
 run --chunks chunk?.npz --rope-base 1e4 --rope-dims 7
 run --chunks chunk?.npz --rope-base 1e4 --gate 'nothing@0.1.mean<=1'
-run --chunks chunk?.npz --rope-base 1e4 --gate 'dev_v_remaining_frac@0.1.0<=1'
+run --chunks chunk?.npz --rope-base 1e4 --gate 'dev_v_remaining_frac@0.1.layer0<=1'
 run --chunks chunk?.npz --rope-base 1e4 --prefill-ms 4
 run --chunks chunk?.npz --rope-base 1e4 --chunk-lens 4,18
 run --old full.npz
