@@ -15,6 +15,7 @@ namespace {
 // Cells cost far more in memory than in the file, where a run of them is one entry.
 constexpr uint64_t kMaxCells = 4 << 20;
 constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 50;
+constexpr std::string_view kStorageFact = "storage.";  // entries of Snapshot::storage among facts
 
 void AppendText(std::string_view text, ByteWriter& out) {
   out.U32(static_cast<uint32_t>(text.size()));
@@ -147,9 +148,13 @@ void AppendDescription(const SourceTable& table, ByteWriter& out) {
   out.U8(static_cast<uint8_t>(snapshot.k_hadamard));
   out.U8(static_cast<uint8_t>(snapshot.v_hadamard));
   out.U8(0);
-  out.U32(static_cast<uint32_t>(snapshot.facts.size()));
+  out.U32(static_cast<uint32_t>(snapshot.facts.size() + snapshot.storage.size()));
   for (const auto& [name, value] : snapshot.facts) {
     AppendText(name, out);
+    AppendText(value, out);
+  }
+  for (const auto& [name, value] : snapshot.storage) {
+    AppendText(std::string(kStorageFact) + name, out);
     AppendText(value, out);
   }
   out.U32(static_cast<uint32_t>(snapshot.notes.size()));
@@ -185,7 +190,12 @@ void ReadDescription(ByteReader& in, SourceTable& table) {
   ReadWord<uint8_t>(in, 0, "reserved field");
   for (uint32_t left = ReadCount(in, 8, "facts"); left > 0; --left) {
     std::string name = ReadText(in, "fact");
-    snapshot.facts.emplace_back(std::move(name), ReadText(in, "fact"));
+    std::string value = ReadText(in, "fact");
+    if (name.compare(0, kStorageFact.size(), kStorageFact) == 0) {
+      snapshot.storage[name.substr(kStorageFact.size())] = std::move(value);
+    } else {
+      snapshot.facts.emplace_back(std::move(name), std::move(value));
+    }
   }
   for (uint32_t left = ReadCount(in, 5, "notes"); left > 0; --left) {
     const bool is_warning = ReadWord<uint8_t>(in, 1, "note kind") != 0;
@@ -290,6 +300,7 @@ SourceTable TableOf(const Source& source, const Snapshot* snapshot,
   copy.v_hadamard = snapshot->v_hadamard;
   copy.notes = snapshot->notes;
   copy.facts = snapshot->facts;
+  copy.storage = snapshot->storage;
   std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes in regions
   for (const Region& region : regions) {
     if (region.order == Order::kStorage) continue;

@@ -30,6 +30,8 @@ CellGroup ReadCells(const FileSource& file, const Cache& cache, const Layout& la
   uint64_t total = 0;
   for (const Stream& stream : cache.streams) total += stream.cells;
   group.cells.reserve(total);
+  group.extension_words = layout.extension / sizeof(int32_t);
+  group.extensions.reserve(total * group.extension_words);
   std::vector<int32_t> ids;
   for (uint32_t s = 0; s < cache.streams.size(); ++s) {
     const Stream& stream = cache.streams[s];
@@ -42,6 +44,8 @@ CellGroup ReadCells(const FileSource& file, const Cache& cache, const Layout& la
       ids.resize(record.ids.size() / 4);
       if (!ids.empty()) std::memcpy(ids.data(), record.ids.data(), record.ids.size());
       cell.sequences = SequenceIds(ids);
+      for (uint32_t w = 0; w < group.extension_words; ++w)
+        group.extensions.push_back(LoadLE<int32_t>(record.extension.data() + 4 * w));
     }
     // Read for good: of a small model with many tokens the records are much of the file.
     file.Drop(stream.cells_offset, in.offset() - stream.cells_offset);
@@ -81,10 +85,15 @@ std::string ValueStorage(const Reading& reading) {
 }
 
 void AddFactsAndNotes(const Reading& reading, Snapshot& snapshot) {
-  if (!snapshot.layers.empty()) snapshot.facts.emplace_back("v storage", ValueStorage(reading));
+  if (!snapshot.layers.empty()) {
+    const std::string order = ValueStorage(reading);
+    if (order.find("transposed") != std::string::npos) snapshot.storage["v_order"] = order;
+    snapshot.facts.emplace_back("v storage", order);
+  }
   if (reading.layout->extension != 0) {
     snapshot.facts.emplace_back("extension",
                                 fmt::format("{} bytes per cell", reading.layout->extension));
+    snapshot.storage["extension_words"] = std::to_string(reading.layout->extension / 4);
   }
   if (snapshot.layers.empty()) snapshot.notes.push_back({"the cache is empty", true});
   const bool none_has_v = std::none_of(snapshot.layers.begin(), snapshot.layers.end(),

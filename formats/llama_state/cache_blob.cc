@@ -201,6 +201,13 @@ DType ReadType(ByteReader& in) {
       .At(at);
 }
 
+std::optional<int32_t> TypeNumber(DType dtype) {
+  for (const GgmlType& type : kGgmlTypes) {
+    if (type.dtype == dtype) return type.id;
+  }
+  return std::nullopt;
+}
+
 CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope) {
   const uint64_t at = in.offset();
   const bool one = scope == Scope::kSequence;
@@ -210,8 +217,8 @@ CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope) {
   }
   const uint32_t count = ReadBetween(in, "sequence ids of a cell", one ? layout.ids : 1,
                                      one ? layout.ids : kMaxSequencesPerCell);
-  in.Skip(layout.extension, "cell extension");
-  const CellRecord cell{position, in.TakeArray(count, 4, "sequence ids")};
+  const ByteSpan extension = in.Take(layout.extension, "cell extension");
+  const CellRecord cell{position, extension, in.TakeArray(count, 4, "sequence ids")};
   for (uint32_t i = 0; i < count; ++i) {
     const auto id = LoadLE<int32_t>(cell.ids.data() + 4 * i);
     if (id < 0) throw Error(Finding::kBadField, fmt::format("sequence id is {}", id)).At(at);

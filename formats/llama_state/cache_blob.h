@@ -13,6 +13,9 @@
 
 namespace kv::llama_state {
 
+inline constexpr uint32_t kSessionMagic = 0x6767736e;  // "nsgg" in the file
+inline constexpr uint32_t kSequenceMagic = 0x67677371;
+inline constexpr uint64_t kMaxArchitecture = 64;
 inline constexpr uint32_t kMaxStreams = 256;
 inline constexpr uint32_t kMaxSequencesPerCell = 256;
 inline constexpr uint32_t kMaxLayers = 4096;
@@ -91,15 +94,17 @@ class Search {
   void Extend(const ByteReader& in, const Layout& layout, Scope scope, std::vector<Cache>& before);
 };
 
-// One cell record at a time: position, then the ids.
+// One cell record at a time: position, extension, then the ids.
 struct CellRecord {
   int32_t position;
-  ByteSpan ids;  // i32 each
+  ByteSpan extension, ids;  // i32 each
 };
 CellRecord ReadCell(ByteReader& in, const Layout& layout, Scope scope);
 
 // ggml's number of a cache type. Throws kUnknownDtype.
 DType ReadType(ByteReader& in);
+// The same, to write. Nothing if llama.cpp has no cache of this type.
+std::optional<int32_t> TypeNumber(DType dtype);
 
 // A recurrent state (Mamba, RWKV) that ends where `in` ends, if the bytes are one.
 struct RecurrentState {

@@ -13,10 +13,7 @@
 namespace kv::llama_state {
 namespace {
 
-constexpr uint32_t kSessionMagic = 0x6767736e;  // "nsgg" in the file
-constexpr uint32_t kSequenceMagic = 0x67677371;
 constexpr uint32_t kBlobMagic = 0xaf143cd8;  // in front of newer sequence blobs in memory
-constexpr uint64_t kMaxArchitecture = 64;
 
 // The layouts by where they occur; FORMAT.md says which builds wrote them. Version 9 / 2 covers
 // several, and only their consistency with the whole file tells which one it is.
@@ -118,9 +115,11 @@ Snapshot Finish(Source source, const OpenOptions& options, Body body, std::strin
   snapshot.format_version = fmt::format("{}, layout {}", container, reading.Word());
   snapshot.engine = "llama.cpp";
   snapshot.facts.emplace_back("builds", reading.layout->written_by);
+  if (reading.layout->has_outputs) snapshot.storage["outputs"] = "logits, embeddings";
   if (list.media_count) {
     snapshot.facts.emplace_back("tokens",
                                 fmt::format("server record, {} media", *list.media_count));
+    snapshot.storage["tokens"] = *list.media_count == 0 ? "record" : "record with media";
   }
   if (options.geometry) ApplyModel(*options.geometry, snapshot);
   SettleHadamard(snapshot, *reading.layout, options.rotated);

@@ -21,7 +21,10 @@ inline constexpr std::string_view kKeyRotationKey = "kvtool.key_rotation";
 inline constexpr std::string_view kKHadamardKey = "kvtool.k_hadamard";
 inline constexpr std::string_view kVHadamardKey = "kvtool.v_hadamard";
 inline constexpr std::string_view kGroupsKey = "kvtool.layer_groups";
-inline constexpr std::string_view kDtypePrefix = "kvtool.dtype.";  // + tensor name
+inline constexpr std::string_view kCachesKey = "kvtool.caches";
+inline constexpr std::string_view kSequencesKey = "kvtool.sequences";  // + ".swa" as positions
+inline constexpr std::string_view kStoragePrefix = "kvtool.storage.";  // + key of Snapshot::storage
+inline constexpr std::string_view kDtypePrefix = "kvtool.dtype.";      // + tensor name
 // + tensor name: the layout number that LMCache keeps beside a tensor's shape.
 inline const std::string kMemoryFormatPrefix = "lmcache.fmt.";
 

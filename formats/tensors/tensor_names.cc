@@ -345,7 +345,8 @@ std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view na
 }
 
 bool IsSideTensor(std::string_view name) {
-  for (const std::string_view side : {"positions", "streams", "tokens", "input_ids"}) {
+  for (const std::string_view side :
+       {"positions", "streams", "extensions", "tokens", "input_ids"}) {
     if (name.substr(0, side.size()) == side &&
         (name.size() == side.size() || name[side.size()] == '.')) {
       return true;

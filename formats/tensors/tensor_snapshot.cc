@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/tensors/axes.h"
+#include "formats/tensors/cells.h"
 #include "formats/tensors/metadata.h"
 #include "formats/tensors/reading.h"
 #include "formats/tensors/tensor_names.h"
@@ -77,57 +78,6 @@ HadamardRotation HadamardOf(const std::string& word) {
   return word == "yes"  ? HadamardRotation::kYes
          : word == "no" ? HadamardRotation::kNo
                         : HadamardRotation::kUnknown;
-}
-
-std::vector<int64_t> Integers(const TensorView& view) {
-  std::vector<int64_t> values(view.shape[0]);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const std::byte* from = view.data + i * view.strides[0];
-    values[i] = view.dtype == DType::kI64 ? LoadLE<int64_t>(from) : LoadLE<int32_t>(from);
-  }
-  return values;
-}
-
-// A vector of integers, one per row of the cache, if the file has it under this name.
-std::vector<int64_t> SideValues(const TensorFile& file, const std::string& name, uint64_t count) {
-  const NamedTensor* tensor = file.Find(name);
-  if (tensor == nullptr || tensor->view.rank() != 1 || tensor->view.shape[0] != count ||
-      (tensor->view.dtype != DType::kI32 && tensor->view.dtype != DType::kI64)) {
-    return {};
-  }
-  return Integers(tensor->view);
-}
-
-void AddCells(const TensorFile& file, Snapshot& snapshot) {
-  std::set<std::string> done;
-  for (const LayerKv& layer : snapshot.layers) {
-    if (!done.insert(layer.group).second) continue;
-    const std::string suffix = layer.group.empty() ? "" : "." + layer.group;
-    const uint64_t tokens = layer.k.tokens();
-    const auto positions = SideValues(file, "positions" + suffix, tokens);
-    if (positions.empty()) continue;
-    const auto streams = SideValues(file, "streams" + suffix, tokens);
-    CellGroup cells{.group = layer.group, .streams = 1, .cells = {}};
-    for (size_t i = 0; i < positions.size(); ++i) {
-      const int64_t stream = streams.empty() ? 0 : streams[i];
-      if (stream < 0 || stream >= UINT16_MAX)
-        throw Error(Finding::kBadField, fmt::format("stream {}", stream)).In("streams" + suffix);
-      cells.cells.push_back(
-          {.position = positions[i], .stream = static_cast<uint32_t>(stream), .sequences = {}});
-      cells.streams = std::max(cells.streams, static_cast<uint32_t>(stream) + 1);
-    }
-    snapshot.cell_groups.push_back(std::move(cells));
-  }
-  for (const char* name : {"tokens", "input_ids"}) {
-    const NamedTensor* tensor = file.Find(name);
-    if (tensor == nullptr || tensor->view.rank() != 1) continue;
-    for (const int64_t token : SideValues(file, name, tensor->view.shape[0])) {
-      if (token != static_cast<int32_t>(token))
-        throw Error(Finding::kBadField, fmt::format("token id {}", token)).In(name);
-      snapshot.tokens.push_back(static_cast<int32_t>(token));
-    }
-    return;
-  }
 }
 
 // "key_cache.0, value_cache.0 ...": what the pattern found.
@@ -260,6 +210,10 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   snapshot.key_rotation = RotationOf(file, found);
   snapshot.k_hadamard = HadamardOf(Lookup(file.metadata, kKHadamardKey));
   snapshot.v_hadamard = HadamardOf(Lookup(file.metadata, kVHadamardKey));
+  for (const auto& [key, value] : file.metadata) {
+    if (key.compare(0, kStoragePrefix.size(), kStoragePrefix) == 0)
+      snapshot.storage[key.substr(kStoragePrefix.size())] = value;
+  }
   if (!found.engine.empty()) snapshot.engine = found.engine;
   if (snapshot.engine.empty() && IsTransformers(file)) {
     snapshot.engine = "transformers";
@@ -269,7 +223,7 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   if (!origin.empty()) snapshot.facts.emplace_back("origin", origin);
   snapshot.facts.emplace_back("names", SampleNames(found));
   snapshot.facts.emplace_back("axes", reading.axes.text());
-  AddCells(file, snapshot);
+  ImportCells(file, snapshot);
   AddNotes(file, found, reading, snapshot);
   snapshot.source = std::move(file.source);
   snapshot.spools = std::move(file.spools);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "formats/tensors/cells.h"
 #include "lib/base/checked.h"
 #include "lib/snapshot/layout.h"
 #include "lib/snapshot/residency.h"
@@ -44,31 +45,6 @@ void AddTensor(const Snapshot& snapshot, const KvTensor& tensor, std::string nam
                          [&snapshot, &tensor](Sink& sink) { WriteRows(snapshot, tensor, sink); }});
 }
 
-template <typename T>
-TensorToWrite Vector(std::string name, DType dtype, std::vector<T> values) {
-  const uint64_t count = values.size();
-  return {std::move(name), dtype, {count}, [values = std::move(values)](Sink& sink) {
-            sink.Write(std::as_bytes(std::span(values)));
-          }};
-}
-
-void AddCells(const Snapshot& snapshot, TensorExport& out) {
-  for (const CellGroup& group : snapshot.cell_groups) {
-    const std::string suffix = group.group.empty() ? "" : "." + group.group;
-    std::vector<int64_t> positions;
-    std::vector<int32_t> streams;
-    for (const Cell& cell : group.cells) {
-      positions.push_back(cell.position);
-      streams.push_back(static_cast<int32_t>(cell.stream));
-    }
-    out.tensors.push_back(Vector("positions" + suffix, DType::kI64, std::move(positions)));
-    if (group.streams > 1)
-      out.tensors.push_back(Vector("streams" + suffix, DType::kI32, std::move(streams)));
-  }
-  if (!snapshot.tokens.empty())
-    out.tensors.push_back(Vector("tokens", DType::kI32, snapshot.tokens));
-}
-
 void AddWords(const Snapshot& snapshot, TensorMetadata& metadata) {
   const auto put = [&](std::string_view key, std::string value) {
     if (!value.empty()) metadata[std::string(key)] = std::move(value);
@@ -96,6 +72,8 @@ void AddWords(const Snapshot& snapshot, TensorMetadata& metadata) {
     any |= !layer.group.empty();
   }
   if (any) put(kGroupsKey, groups);
+  for (const auto& [key, value] : snapshot.storage)
+    metadata[std::string(kStoragePrefix) + key] = value;
 }
 
 void WriteView(const TensorView& view, size_t axis, const std::byte* from, Sink& sink) {
@@ -132,7 +110,7 @@ TensorExport ExportOf(const Snapshot& snapshot) {
     if (layer.has_k()) AddTensor(snapshot, layer.k, fmt::format("k_{}", layer.index), out);
     if (layer.v) AddTensor(snapshot, *layer.v, fmt::format("v_{}", layer.index), out);
   }
-  AddCells(snapshot, out);
+  ExportCells(snapshot, out);
   AddWords(snapshot, out.metadata);
   return out;
 }

@@ -8,13 +8,15 @@
 
 #include "lib/base/checked.h"
 #include "lib/kernels/convert.h"
+#include "lib/snapshot/hadamard.h"
 #include "lib/snapshot/layout.h"
 
 namespace kv {
 namespace {
 
-Bytes CastTensor(const KvTensor& tensor, DType dtype) {
-  const std::vector<float> values = GatherFloats(tensor, 0, tensor.tokens(), Order::kTokenHeadDim);
+Bytes CastTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value, DType dtype) {
+  std::vector<float> values = GatherFloats(tensor, 0, tensor.tokens(), Order::kTokenHeadDim);
+  UndoHadamard(snapshot, tensor, is_value, values);
   Bytes out(BytesOf(dtype, values.size()));
   if (dtype == DType::kF16) {
     FloatToHalf(values.data(), out.data(), values.size());
@@ -26,6 +28,18 @@ Bytes CastTensor(const KvTensor& tensor, DType dtype) {
   return out;
 }
 
+void ExpectRotationKnown(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
+  const HadamardRotation state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+  if (!IsBlockQuantised(tensor.dtype) || state == HadamardRotation::kNo) return;
+  if (state == HadamardRotation::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
+  // Formats of other engines never rotate and leave the question open.
+  if (snapshot.engine != "llama.cpp") return;
+  throw Error(Finding::kGeometryMissing,
+              "it is not known whether the quantised values are Hadamard-rotated")
+      .File(snapshot.source.path)
+      .Hint("give the heads, and --rotated yes or no where that does not settle it");
+}
+
 }  // namespace
 
 Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
@@ -33,22 +47,25 @@ Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
     throw Error(Finding::kUsage, fmt::format("a cache cannot be converted to {}", Name(dtype)))
         .Hint("f32, f16 or bf16");
   }
-  std::vector<KvTensor*> tensors;
+  std::vector<std::pair<KvTensor*, bool>> tensors;
   for (LayerKv& layer : snapshot.layers) {
-    if (layer.k.dtype != dtype) tensors.push_back(&layer.k);
-    if (layer.v && layer.v->dtype != dtype) tensors.push_back(&*layer.v);
+    if (layer.k.dtype != dtype) tensors.emplace_back(&layer.k, false);
+    if (layer.v && layer.v->dtype != dtype) tensors.emplace_back(&*layer.v, true);
   }
+  for (const auto& [tensor, is_value] : tensors) ExpectRotationKnown(snapshot, *tensor, is_value);
   const size_t first = snapshot.spools.size();
   snapshot.spools.resize(first + tensors.size());
   pool.ParallelFor(tensors.size(), [&](uint64_t i) {
-    KvTensor& tensor = *tensors[i];
+    KvTensor& tensor = *tensors[i].first;
     auto& spool = snapshot.spools[first + i];
-    spool = FileSource::FromBytes(CastTensor(tensor, dtype), std::string(Name(dtype)));
+    spool = FileSource::FromBytes(CastTensor(snapshot, tensor, tensors[i].second, dtype),
+                                  std::string(Name(dtype)));
     const bool heads_known = tensor.heads_known;
     tensor = ContiguousTensor(spool->bytes().data(), dtype, tensor.tokens(), tensor.heads,
                               tensor.head_dim, Order::kTokenHeadDim);
     tensor.heads_known = heads_known;
   });
+  snapshot.k_hadamard = snapshot.v_hadamard = HadamardRotation::kNo;  // no blocks are left
   return snapshot;
 }
 

@@ -8,8 +8,9 @@
 namespace kv {
 
 // The same cache with K and V as f32, f16 or bf16 (rounded to nearest, ties to even; block types
-// are dequantised). Tensors that have the type already stay views of the original. Throws kUsage
-// for other types.
+// are dequantised and, where an engine stored them Hadamard-rotated, turned back). Tensors that have
+// the type already stay views of the original. Throws kUsage for other types, kGeometryMissing
+// where it is open whether values are rotated.
 Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool);
 
 }  // namespace kv

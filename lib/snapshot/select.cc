@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 namespace kv {
 namespace {
@@ -24,6 +25,36 @@ void SlicePiece(const StridedPiece& piece, uint64_t begin, uint64_t end,
     out.push_back(part);
     begin = part_end;
   }
+}
+
+// Cells by their place, with what an engine keeps beside them.
+void KeepCells(const std::vector<bool>& keep, CellGroup& group) {
+  const uint32_t words = group.extension_words;
+  size_t to = 0;
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (!keep[i]) continue;
+    if (to != i) {
+      group.cells[to] = std::move(group.cells[i]);
+      std::copy_n(group.extensions.begin() + static_cast<std::ptrdiff_t>(i * words), words,
+                  group.extensions.begin() + static_cast<std::ptrdiff_t>(to * words));
+    }
+    ++to;
+  }
+  group.cells.resize(to);
+  group.extensions.resize(to * words);
+}
+
+KvTensor KeepTokens(const KvTensor& tensor, const std::vector<bool>& keep) {
+  KvTensor kept = tensor;
+  kept.pieces.clear();
+  for (uint64_t begin = 0, end; begin < keep.size(); begin = end) {
+    end = begin + 1;
+    if (!keep[begin]) continue;
+    while (end < keep.size() && keep[end]) ++end;
+    const KvTensor run = SliceTokens(tensor, begin, end - begin);
+    kept.pieces.insert(kept.pieces.end(), run.pieces.begin(), run.pieces.end());
+  }
+  return kept;
 }
 
 }  // namespace
@@ -82,12 +113,44 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
     snapshot.tokens = std::vector<int32_t>(at(selection.token_begin), at(selection.token_end));
   }
   for (CellGroup& group : snapshot.cell_groups) {
-    const auto end = group.cells.begin() + static_cast<std::ptrdiff_t>(std::min<uint64_t>(
-                                               selection.token_end, group.cells.size()));
-    group.cells.erase(end, group.cells.end());
-    group.cells.erase(group.cells.begin(),
-                      group.cells.begin() + static_cast<std::ptrdiff_t>(std::min<uint64_t>(
-                                                selection.token_begin, group.cells.size())));
+    std::vector<bool> keep(group.cells.size());
+    for (size_t i = 0; i < keep.size(); ++i)
+      keep[i] = i >= selection.token_begin && i < selection.token_end;
+    KeepCells(keep, group);
+  }
+  return snapshot;
+}
+
+Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
+  std::map<std::string, std::vector<bool>> kept;
+  uint64_t count = 0;
+  for (CellGroup& group : snapshot.cell_groups) {
+    std::vector<bool>& keep = kept[group.group];
+    for (Cell& cell : group.cells) {
+      const auto ids = cell.sequences.ids();
+      keep.push_back(std::find(ids.begin(), ids.end(), sequence) != ids.end());
+      count += keep.back();
+    }
+    // The token list is then that of another sequence, or of several.
+    if (std::find(keep.begin(), keep.end(), false) != keep.end()) snapshot.tokens.clear();
+    KeepCells(keep, group);
+    for (Cell& cell : group.cells) cell.sequences = {sequence};
+  }
+  if (count == 0) {
+    throw Error(Finding::kUsage, fmt::format("--sequence {}: no cell belongs to it", sequence))
+        .File(snapshot.source.path);
+  }
+  for (LayerKv& layer : snapshot.layers) {
+    const auto keep = kept.find(layer.group);
+    for (KvTensor* tensor : {&layer.k, layer.v ? &*layer.v : nullptr}) {
+      if (tensor == nullptr || tensor->pieces.empty()) continue;
+      if (keep == kept.end() || keep->second.size() != tensor->tokens()) {
+        throw Error(Finding::kUnsupportedLayout, "it is not recorded which sequence its rows hold")
+            .In(fmt::format("layer {}", layer.index))
+            .File(snapshot.source.path);
+      }
+      *tensor = KeepTokens(*tensor, keep->second);
+    }
   }
   return snapshot;
 }

@@ -25,8 +25,13 @@ struct Selection {
 // Tokens [begin, begin + count) of a tensor as views into the same bytes.
 KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count);
 
-// Keeps the selected layers and tokens, with their cells and ids; K and V both stay. Throws kUsage when a
-// layer does not exist or the token range is empty or beyond every layer.
+// Keeps the selected layers and tokens, with their cells and ids; K and V both stay. Throws kUsage
+// when a layer does not exist or the token range is empty or beyond every layer.
 Snapshot Select(Snapshot snapshot, const Selection& selection);
+
+// Keeps the cells of one sequence, which then belong to no other. Token ids go unless all cells
+// stay: nothing says whose they are. Throws kUsage when no cell does,
+// kUnsupportedLayout when the cells of some layer are not recorded.
+Snapshot SelectSequence(Snapshot snapshot, int32_t sequence);
 
 }  // namespace kv

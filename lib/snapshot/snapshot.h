@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,6 +86,10 @@ struct CellGroup {
   std::string group = {};
   uint32_t streams = 1;
   std::vector<Cell> cells;
+  // What an engine keeps per cell besides, in its own words: llama.cpp's second and third position
+  // of M-RoPE models. [cell][extension_words]; empty when there is none.
+  uint32_t extension_words = 0;
+  std::vector<int32_t> extensions = {};
 };
 
 enum class KeyRotation { kUnknown, kUnrotated, kRotated };  // RoPE
@@ -116,6 +121,10 @@ struct Snapshot {
   std::vector<Note> notes;
   // Facts of this format for `inspect`: {"layout", "E"}, in the order to print.
   std::vector<std::pair<std::string, std::string>> facts;
+  // How the source keeps what its values do not show, or how the next file shall, in words that
+  // formats agree on: {"v_order", "transposed"}, {"version", "b6122"}. Nothing but writers of such
+  // formats needs them.
+  std::map<std::string, std::string> storage;
   // Throw if stored content is damaged (CRC of zip members). They read it all, so opening does not
   // run them; whoever is about to hand the values on does, with CheckContent.
   std::vector<std::function<void()>> checks;
