@@ -24,6 +24,15 @@
 namespace kv {
 namespace {
 
+// What formats without cells and text lose.
+std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
+  std::vector<std::string> lost;
+  if (!snapshot.cell_groups.empty()) lost.emplace_back("positions and sequences");
+  if (!snapshot.tokens.empty()) lost.emplace_back("token ids");
+  if (snapshot.cell_groups.size() > 1) lost.emplace_back("which cache a layer belongs to");
+  return lost;
+}
+
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
     {"kvz", "kvtool's archive: any of these, restored byte for byte", "", ProbeKvz, OpenKvz,
@@ -39,16 +48,21 @@ constexpr FormatEntry kFormats[] = {
      ProbeTorch, OpenTorch, WriteTorchTuple},
     {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
      nullptr, OpenTorch, WriteTorchSnapshot},
-    {"llama-state", "llama.cpp session and sequence files",
-     "heads: --gguf, --kv-heads or --head-dim", llama_state::Probe, llama_state::Open, nullptr},
+    {"llama-state", "llama.cpp session and sequence files; writes sequence files",
+     "heads: --gguf, --kv-heads or --head-dim", llama_state::Probe, llama_state::Open,
+     llama_state::WriteSequence, nullptr, llama_state::NotKept, true},
+    {"llama-session", "llama.cpp session files, written (read as llama-state)",
+     "the architecture: --gguf", nullptr, llama_state::Open, llama_state::WriteSession, nullptr,
+     llama_state::NotKept, true},
     {"llama-seq-blob", "llama_state_seq_get_data in memory", "--from; heads as llama-state",
      nullptr, llama_state::OpenSeqBlob, nullptr},
     {"llama-ctx-blob", "llama_state_get_data in memory", "--from; heads as llama-state", nullptr,
      llama_state::OpenCtxBlob, nullptr},
     {"mnn-dump", "MNN dump folders, logical and packed", "", mnn::ProbeDump, mnn::OpenDump,
-     mnn::WriteDump, nullptr, mnn::ReadDumpEntries},
+     mnn::WriteDump, nullptr, BesideTensors, false, mnn::ReadDumpEntries},
     {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
-     infinilm::ProbeDump, infinilm::OpenDump, infinilm::WriteDump, infinilm::WriteDumpPair},
+     infinilm::ProbeDump, infinilm::OpenDump, infinilm::WriteDump, infinilm::WriteDumpPair,
+     BesideTensors},
     {"lmcache", "LMCache chunks with their 28-byte header (.data)",
      "heads: --kv-heads or --head-dim; --order for several", lmcache::ProbeChunk,
      lmcache::OpenChunk, nullptr},

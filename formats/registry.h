@@ -48,6 +48,11 @@ struct FormatEntry {
   // cache.
   void (*write_step)(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
                      const std::string& path, Overwrite overwrite) = nullptr;
+  // What `write` would leave out or cannot promise of this snapshot, a phrase each. Null when
+  // nothing ever is.
+  std::vector<std::string> (*not_kept)(const Snapshot& snapshot) = nullptr;
+  // Whether `write` heeds Snapshot::storage: --v-order, --target-version.
+  bool has_choices = false;
   // Every dump in a folder on its own, runs and overlaps and damage as they are
   // (lib/analysis/dump_entries.h). Null where a snapshot is all there is.
   analysis::DumpEntries (*read_dumps)(const Source& source) = nullptr;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "lib/snapshot/cast.h"
 
 namespace kv {
 namespace {
@@ -14,7 +15,20 @@ class Convert : public Command {
     app.add_option("--to", to_, "Format to write (see kvtool formats)")->required();
     app.add_option("-o,--output", output_, "File or folder to write")->required();
     app.add_flag("-f,--force", force_, "Overwrite the output");
+    const char* group = "Writing";
+    app.add_option("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)")
+        ->group(group);
+    app.add_option("--v-order", v_order_,
+                   "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
+                   "source has it, else rows)")
+        ->check(CLI::IsMember({"rows", "transposed"}))
+        ->group(group);
+    app.add_option("--target-version", version_,
+                   "Version of the format or engine to write for, e.g. b6122 (default: newest)")
+        ->group(group);
     selection_.Declare(app);
+    app.add_option("--sequence", sequence_, "Only the cells of one sequence")
+        ->group("Selecting parts");
     snapshot_.Declare(app);
     report_.Declare(app);
   }
@@ -25,18 +39,39 @@ class Convert : public Command {
     Selection selection = selection_.Resolve();
     if (!selection.keys || !selection.values)
       throw Error(Finding::kUsage, "--kv: convert writes K and V");
-    const Snapshot snapshot =
-        Select(OpenSnapshot(Source::Open(input_), snapshot_.Resolve()), selection);
+    if ((!v_order_.empty() || !version_.empty()) && !format.has_choices) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{}: {} has no such choice",
+                              v_order_.empty() ? "--target-version" : "--v-order", to_));
+    }
+    Snapshot snapshot = Select(OpenSnapshot(Source::Open(input_), snapshot_.Resolve()), selection);
+    if (sequence_) snapshot = SelectSequence(std::move(snapshot), *sequence_);
     for (const Note& note : snapshot.notes) {
       if (note.is_warning) context.console.Warn(input_, note.text);
     }
-    format.write(snapshot, output_, overwrite);
+    if (!dtype_.empty()) {
+      ThreadPool pool(context.global.thread_count());
+      snapshot = CastSnapshot(std::move(snapshot), ParseValueType(), pool);
+    }
+    if (!v_order_.empty()) snapshot.storage["v_order"] = v_order_;
+    snapshot.storage.erase("version");
+    if (!version_.empty()) snapshot.storage["version"] = version_;
+    try {
+      format.write(snapshot, output_, overwrite);
+    } catch (Error& error) {
+      throw error.File(input_);
+    }
+    const std::vector<std::string> not_kept =
+        format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot);
+    for (const std::string& what : not_kept)
+      context.console.Say(fmt::format("{}: not kept: {}", output_, what));
 
     nlohmann::ordered_json document = ReportHeader("convert");
     document["inputs"] = {InputRecord(snapshot.source)};
     document["params"] = {{"to", to_}, {"layers", snapshot.layers.size()}};
     document["output"] = output_;
     document["kv_bytes"] = snapshot.kv_bytes();
+    document["not_kept"] = not_kept;
     report_.Emit(context.console, document, overwrite);
     if (!report_.json) {
       context.console.Say(fmt::format("{}: {} layers, {} of K and V, from {} to {}", output_,
@@ -47,7 +82,13 @@ class Convert : public Command {
   }
 
  private:
-  std::string input_, to_, output_;
+  DType ParseValueType() const {
+    if (const std::optional<DType> dtype = ParseDType(dtype_)) return *dtype;
+    throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f32, f16 or bf16", dtype_));
+  }
+
+  std::string input_, to_, output_, dtype_, v_order_, version_;
+  std::optional<int32_t> sequence_;
   bool force_ = false;
   SelectionOptions selection_;
   SnapshotOptions snapshot_;

@@ -69,4 +69,19 @@ TokenList ReadTokenList(ByteReader& in) {
   }
 }
 
+void WriteTokenList(const std::vector<int32_t>& tokens, bool as_record, ByteWriter& out) {
+  const auto count = static_cast<uint32_t>(tokens.size());
+  if (as_record || (count > 0 && tokens[0] == kNoToken)) {
+    out.U32(count + 4);
+    out.I32(kNoToken);
+    out.U32(kRecordVersion);
+    out.U32(count);
+    for (const int32_t token : tokens) out.I32(token);
+    out.U32(0);  // media
+    return;
+  }
+  out.U32(count);
+  for (const int32_t token : tokens) out.I32(token);
+}
+
 }  // namespace kv::llama_state

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Every kind of readable snapshot in the test data, through every writable format and back. Driven
+// by the table of formats: a new one is in by itself.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <set>
+
+#include "formats/registry.h"
+#include "lib/snapshot/diff.h"
+#include "tests/support/temp_dir.h"
+
+namespace kv {
+namespace {
+namespace fs = std::filesystem;
+
+constexpr uintmax_t kLargest = 300 << 10;  // sources; this is about kinds, not sizes
+
+std::optional<Snapshot> TryOpen(const fs::path& path) {
+  OpenOptions options;
+  for (const bool with_heads : {true, false}) {
+    if (with_heads) {
+      options.geometry.emplace();
+      options.geometry->source = "test";
+      options.geometry->uniform.kv_heads = 2;
+    }
+    try {
+      Snapshot snapshot = OpenSnapshot(Source::Open(path), options);
+      snapshot.CheckContent();
+      return snapshot;
+    } catch (const Error&) {
+      options.geometry.reset();
+    }
+  }
+  return std::nullopt;
+}
+
+// What makes a snapshot another kind to a writer.
+std::string KindOf(const Snapshot& snapshot) {
+  std::string kind = snapshot.format + '|' + snapshot.format_version;
+  for (const LayerKv& layer : snapshot.layers) {
+    kind += Name(layer.k.dtype);
+    kind += layer.v ? Name(layer.v->dtype) : "-";
+    kind += layer.group + (layer.k.tokens() == snapshot.layers[0].k.tokens() ? "" : "~");
+    if (&layer - snapshot.layers.data() > 2) break;
+  }
+  for (const CellGroup& group : snapshot.cell_groups) kind += std::to_string(group.streams);
+  for (const auto& [key, value] : snapshot.storage) kind += key + value;
+  return kind;
+}
+
+uintmax_t SizeOf(const fs::path& path) {
+  if (!fs::is_directory(path)) return fs::file_size(path);
+  uintmax_t total = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file()) total += entry.file_size();
+  }
+  return total;
+}
+
+// One path of each kind.
+std::vector<std::pair<std::string, Snapshot>> Sources() {
+  std::vector<fs::path> paths;
+  for (const char* root : {"llamacpp", "golden", "trace"}) {
+    const fs::path folder = fs::path(KVTOOL_TESTDATA) / root;
+    if (!fs::exists(folder)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      const bool is_kind = entry.is_regular_file() || entry.is_directory();
+      if (is_kind && SizeOf(entry.path()) <= kLargest) paths.push_back(entry.path());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  std::set<std::string> kinds;
+  std::vector<std::pair<std::string, Snapshot>> sources;
+  for (const fs::path& path : paths) {
+    std::optional<Snapshot> snapshot = TryOpen(path);
+    if (!snapshot || snapshot->layers.empty() || snapshot->format == "kvz") continue;
+    if (kinds.insert(KindOf(*snapshot)).second)
+      sources.emplace_back(path.string(), std::move(*snapshot));
+  }
+  return sources;
+}
+
+bool IsRefusal(Finding finding) {
+  return InfoOf(finding).code == ErrorCode::kUnsupported || finding == Finding::kGeometryMissing;
+}
+
+// Writes and reads again; nothing if the format refused before it wrote anything.
+std::optional<Snapshot> Through(const FormatEntry& format, const Snapshot& snapshot,
+                                const fs::path& folder) {
+  static int count = 0;
+  const fs::path path = folder / (std::to_string(++count) + "." + std::string(format.id));
+  try {
+    format.write(snapshot, path.string(), Overwrite::kRefuse);
+  } catch (const Error& error) {
+    INFO(error.what());
+    CHECK(IsRefusal(error.finding()));
+    CHECK_FALSE(fs::exists(path));
+    return std::nullopt;
+  }
+  OpenOptions options;
+  if (format.probe == nullptr && format.open != nullptr) options.from = format.id;
+  return OpenSnapshot(Source::Open(path), options);
+}
+
+// Formats that number stored layers from 0 say so.
+Snapshot Expected(const FormatEntry& format, Snapshot snapshot) {
+  if (format.not_kept == nullptr) return snapshot;
+  for (const std::string& what : format.not_kept(snapshot)) {
+    if (what.find("layer numbers") == what.npos) continue;
+    for (size_t i = 0; i < snapshot.layers.size(); ++i)
+      snapshot.layers[i].index = static_cast<uint32_t>(i);
+  }
+  return snapshot;
+}
+
+void ExpectSame(const Snapshot& a, const Snapshot& b) {
+  ThreadPool pool(1);
+  const SnapshotDiff diff = DiffSnapshots(a, b, {}, pool);
+  for (const std::string& text : diff.structure) UNSCOPED_INFO(text);
+  CHECK(diff.verdict() == DiffVerdict::kIdentical);
+}
+
+}  // namespace
+
+TEST_CASE("a cache survives every format that takes it, and the way back", "[matrix]") {
+  const test::TempDir folder;
+  std::set<std::string_view> used;
+  const auto sources = Sources();
+  REQUIRE(sources.size() > 1);
+  for (const auto& [name, snapshot] : sources) {
+    INFO(name << " (" << snapshot.format << ", " << snapshot.format_version << ")");
+    size_t carried = 0;
+    for (const FormatEntry& format : Formats()) {
+      if (format.write == nullptr) continue;
+      INFO("through " << format.id);
+      const std::optional<Snapshot> there = Through(format, snapshot, folder.path());
+      if (!there) continue;
+      ++carried;
+      used.insert(format.id);
+      ExpectSame(Expected(format, snapshot), *there);
+      const FormatEntry* own = FindFormat(snapshot.format);
+      if (own == nullptr || own->write == nullptr) continue;
+      INFO("and back");
+      const std::optional<Snapshot> back = Through(*own, *there, folder.path());
+      if (back) ExpectSame(Expected(*own, *there), *back);
+    }
+    if (snapshot.heads_known()) CHECK(carried > 0);
+  }
+  for (const FormatEntry& format : Formats()) {
+    INFO(format.id << " took no snapshot of the test data");
+    CHECK((format.write == nullptr || used.count(format.id) == 1));
+  }
+}
+
+}  // namespace kv
