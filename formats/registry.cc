@@ -45,7 +45,7 @@ constexpr FormatEntry kFormats[] = {
      ProbeSafetensors, OpenSafetensors, WriteSafetensors},
     {"torch", "PyTorch files, zip and legacy, and pickles; written: Hugging Face's (K, V) tuples",
      "K/V names or --k-pattern; --layout 'l2(htd)' and heads for blocks of TensorRT-LLM",
-     ProbeTorch, OpenTorch, WriteTorchTuple},
+     ProbeTorch, OpenTorch, WriteTorchTuple, nullptr, BesideTensors},
     {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
      nullptr, OpenTorch, WriteTorchSnapshot},
     {"llama-state", "llama.cpp session and sequence files; writes sequence files",
