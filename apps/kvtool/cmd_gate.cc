@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/gate_inputs.h"
+#include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
 #include "apps/kvtool/progress.h"
 #include "lib/gate/config.h"
@@ -18,6 +18,7 @@
 #include "lib/gate/markdown.h"
 #include "lib/gate/replay_case.h"
 #include "lib/gate/reproduce.h"
+#include "lib/gate/summary_page.h"
 
 namespace kv {
 namespace {
@@ -35,74 +36,10 @@ std::string ReadText(const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The options of the original analyzer, under its names.
-struct EngineLogFlags {
-  gate::EngineLogsInput input;
-  std::string path, return_codes, offline, online, bench_log;
-
-  void Declare(CLI::App& app) {
-    const char* group = "Engine logs (the original analyzer's options)";
-    app.add_option("--engine-logs", path,
-                   "Judge what the real engine wrote: a suite's output or a "
-                   "folder of bench logs")
-        ->group(group);
-    app.add_option("--return-codes", return_codes, "Of its cases: runtime_full=1,... (0)")
-        ->group(group);
-    app.add_option("--offline-lossless-json", offline, "Offline upper bound")->group(group);
-    app.add_option("--offline-lossless-online-json", online, "Offline online-sim")->group(group);
-    app.add_option("--bench-stdout-log", bench_log, "Console of the bench")->group(group);
-    for (const std::string_view name : gate::AnalyzerOptionNames()) {
-      std::string flag = "--" + std::string(name);
-      std::replace(flag.begin(), flag.end(), '_', '-');
-      const std::string key(name);
-      if (name.substr(0, 8) == "require_" || name.substr(0, 7) == "strict_") {
-        app.add_flag_callback(
-               flag, [this, key] { input.options.emplace_back(key, ""); }, "On; off by default")
-            ->group(group);
-      } else {
-        app.add_option_function<std::string>(
-               flag,
-               [this, key](const std::string& value) { input.options.emplace_back(key, value); },
-               "As in the original")
-            ->group(group);
-      }
-    }
-  }
-
-  bool given() const { return !path.empty(); }
-
-  gate::EngineLogsInput Resolve() const {
-    gate::EngineLogsInput resolved = input;
-    resolved.path = path;
-    resolved.offline_lossless_json = offline;
-    resolved.offline_lossless_online_json = online;
-    resolved.bench_stdout_log = bench_log;
-    for (size_t begin = 0; begin < return_codes.size();) {
-      const size_t end = std::min(return_codes.find(',', begin), return_codes.size());
-      const std::string item = return_codes.substr(begin, end - begin);
-      const size_t equals = item.find('=');
-      int64_t code = 0;
-      const char* last = item.data() + item.size();
-      if (equals == 0 || equals == item.npos ||
-          std::from_chars(item.data() + equals + 1, last, code).ptr != last ||
-          equals + 1 == item.size()) {
-        throw Error(Finding::kUsage,
-                    fmt::format("--return-codes '{}': expected CASE=N,CASE=N", return_codes));
-      }
-      resolved.return_codes[item.substr(0, equals)] = code;
-      begin = end + 1;
-    }
-    return resolved;
-  }
-
-  void RequireLogs() const {
-    if (given() || (input.options.empty() && return_codes.empty() && offline.empty() &&
-                    online.empty() && bench_log.empty())) {
-      return;
-    }
-    throw Error(Finding::kUsage, "options of the original analyzer go with --engine-logs");
-  }
-};
+// ASCII, as the original writes it. Paths need not be UTF-8.
+std::string JsonText(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+}
 
 class Gate : public Command {
  public:
@@ -116,6 +53,8 @@ class Gate : public Command {
                    "Write summary.json, with summary.md and cases.jsonl beside it");
     app.add_option("--md-out", outputs_.summary_md, "Write summary.md here");
     app.add_option("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
+    app.add_option("--html-out", html_, "Write a self-contained page");
+    app.add_option("--junit-out", junit_, "Write JUnit XML: one test per rule");
     app.add_option("--baseline", baseline_, "An older summary.json to compare with");
     app.add_flag("--json", json_, "summary.json on standard output instead of the table");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
@@ -263,17 +202,7 @@ class Gate : public Command {
     add("--prompt-tokens", prompts_);
     add("--from", reading_.open.from);
     add("--gguf", reading_.gguf);
-    add("--engine-logs", logs_.path);
-    add("--return-codes", logs_.return_codes);
-    add("--offline-lossless-json", logs_.offline);
-    add("--offline-lossless-online-json", logs_.online);
-    add("--bench-stdout-log", logs_.bench_log);
-    for (const auto& [name, value] : logs_.input.options) {
-      std::string flag = "--" + name;
-      std::replace(flag.begin(), flag.end(), '_', '-');
-      words.push_back(flag);
-      if (!value.empty()) words.push_back(value);
-    }
+    logs_.AddWords(words);
     add("--baseline", baseline_);
     if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
     if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
@@ -300,19 +229,27 @@ class Gate : public Command {
     document["warnings"] = context.console.warning_texts();
     std::string cases;
     for (const nlohmann::ordered_json& row : document["rows"]) {
-      cases += row.dump(-1, ' ', true) + "\n";
+      cases += JsonText(row, -1) + "\n";
     }
     WriteText(outputs_.cases_jsonl, cases);
     WriteText(outputs_.summary_md, gate::SummaryMarkdown(result, outputs_));
-    WriteText(outputs_.summary_json, document.dump(2, ' ', true) + "\n");
+    WriteText(outputs_.summary_json, JsonText(document, 2) + "\n");
+    const gate::Summary summary{outputs_.summary_json, document};
+    if (!html_.empty()) {
+      WriteText(html_,
+                gate::SummaryPage({&summary, 1},
+                                  fmt::format("Made by kvtool {}.",
+                                              document["tool"]["version"].get<std::string>())));
+    }
+    if (!junit_.empty()) WriteText(junit_, gate::SummaryJunit(summary));
     if (json_) context.console.Json(document);
   }
 
-  std::string config_, snapshot_path_, trace_, prompts_, baseline_;
+  std::string config_, snapshot_path_, trace_, prompts_, baseline_, html_, junit_;
   std::vector<std::string> only_;
   gate::OutputNames outputs_;
   bool json_ = false, force_ = false;
-  EngineLogFlags logs_;
+  EngineLogOptions logs_;
   SnapshotOptions reading_;
 };
 

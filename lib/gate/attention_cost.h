@@ -16,9 +16,7 @@ struct AttentionCost {
   std::string missing;  // why there is none
 };
 
-// Replays H2O of the row alone and measures its plans. They are the row's plans unless the lossless
-// path threw some away, which it says.
-AttentionCost MeasureAttention(const lossless::ReplayRequest& request,
-                               const lossless::ReplayResult& row, const Subject& subject);
+// Measures the plans that the row's cache was really compacted by.
+AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject& subject);
 
 }  // namespace kv::gate

@@ -159,6 +159,11 @@ std::vector<std::string> Split(std::string_view words, char by) {
 ParamValue ParamOf(const ParamInfo& info, const Node& node) {
   if (info.words.empty()) {
     if (node.json.is_boolean()) return node.json.get<bool>() ? 1.0 : 0.0;
+    // The engine clamps the rest; threads would really be started.
+    constexpr double kMostThreads = 256;
+    if (info.name == "h2o_lossless_async_threads") {
+      return static_cast<double>(Whole(node, 0, kMostThreads));
+    }
     return Number(node);
   }
   if (info.words == "*") return Word(node);

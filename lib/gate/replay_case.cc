@@ -125,7 +125,7 @@ CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* pr
     request.prompt_tokens = prompt;
     ReplayedRow row;
     row.replay = lossless::Replay(subject.snapshot, subject.trace, request, subject.pool, progress);
-    row.attention = MeasureAttention(request, row.replay, subject);
+    row.attention = MeasureAttention(row.replay, subject);
     for (const std::string& warning : row.replay.warnings) {
       if (std::count(result.warnings.begin(), result.warnings.end(), warning) == 0) {
         result.warnings.push_back(warning);

@@ -195,6 +195,15 @@ void MeasureTimes(const Rows& rows, bool deterministic, const CaseResult& result
   }
 }
 
+std::optional<double> Ratio(uint64_t raw, uint64_t stored) {
+  if (stored == 0) return std::nullopt;
+  return static_cast<double>(raw) / static_cast<double>(stored);
+}
+
+std::optional<double> VerifiedRatio(const lossless::Measured& measured, size_t kind) {
+  return Ratio(measured.verified_raw_of[kind], measured.verified_blob_of[kind]);
+}
+
 // The ratio of bytes that were decoded and compared, and the layer that compressed worst.
 void MeasureRatio(const Rows& rows, Measurements& out) {
   const auto compressed = [](const ReplayedRow& row) {
@@ -211,18 +220,19 @@ void MeasureRatio(const Rows& rows, Measurements& out) {
       worst = &row.replay;
     }
   }
-  const LayerResult* layer = nullptr;
-  for (const LayerResult& candidate : worst->layers) {
-    if (candidate.measured.verified_blob_bytes == 0) continue;
-    if (layer == nullptr ||
-        candidate.measured.verified_ratio() < layer->measured.verified_ratio()) {
-      layer = &candidate;
+  Where where;
+  double least = 0;
+  for (const LayerResult& layer : worst->layers) {
+    for (const size_t kind : {0, 1}) {
+      const std::optional<double> ratio = VerifiedRatio(layer.measured, kind);
+      if (!ratio || (where.layer && *ratio >= least)) continue;
+      least = *ratio;
+      where = TokensOf(layer.layer, 0, worst->end);
+      where.kind = kind == 0 ? "K" : "V";
     }
   }
-  out.Set("measured_ratio", worst->measured.verified_ratio(),
-          layer == nullptr ? Where{} : TokensOf(layer->layer, 0, worst->end),
-          layer == nullptr ? std::string()
-                           : fmt::format("worst layer {:.4f}x", layer->measured.verified_ratio()));
+  out.Set("measured_ratio", worst->measured.verified_ratio(), where,
+          fmt::format("worst {:.4g}x here", least));
 }
 
 void MeasureContent(const Rows& rows, Measurements& out) {
@@ -351,11 +361,6 @@ void MeasureTrue(const Rows& rows, CaseResult& result) {
   MeasureResident(rows, result);
 }
 
-std::optional<double> Ratio(uint64_t raw, uint64_t stored) {
-  if (stored == 0) return std::nullopt;
-  return static_cast<double>(raw) / static_cast<double>(stored);
-}
-
 void DescribeRows(const Rows& rows, CaseResult& result) {
   for (const ReplayedRow& row : rows) {
     RowFigures figures;
@@ -376,8 +381,8 @@ void DescribeRows(const Rows& rows, CaseResult& result) {
   for (const LayerResult& layer : worst.replay.layers) {
     LayerFigures figures;
     figures.layer = layer.layer;
-    figures.k_ratio = figures.v_ratio =
-        Ratio(layer.measured.verified_raw_bytes, layer.measured.verified_blob_bytes);
+    figures.k_ratio = VerifiedRatio(layer.measured, 0);
+    figures.v_ratio = VerifiedRatio(layer.measured, 1);
     for (const h2o::LayerQuality& quality : worst.attention.layers) {
       if (quality.layer == layer.layer && quality.summary.has_output) {
         figures.attention_error = quality.summary.output_error.mean;

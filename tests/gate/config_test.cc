@@ -141,6 +141,9 @@ TEST_CASE("Gate configs that mean nothing are refused") {
   CHECK(Says(
       MessageOf(WithCase(R"("name": "a", "mode": "full", "params": {"h2o_ema_alpha": 1e999})")),
       "no JSON"));
+  CHECK(Says(MessageOf(WithCase(
+                 R"("name": "a", "mode": "full", "params": {"h2o_lossless_async_threads": 257})")),
+             "from 0 to 256"));
   CHECK(
       Says(MessageOf(WithCase(
                R"("name": "a", "mode": "full", "params": {"h2o_lossless_runtime_mode": "store"})")),

@@ -1,3 +1,13 @@
 # A gate that must fail, and says why: case, layer, head, tokens, and the command to see it again.
 cd "$TESTDATA"
-"$KVTOOL" gate gate/fail.json --deterministic
+status=0
+"$KVTOOL" gate gate/fail.json --deterministic --html-out "$OLDPWD/gate.html" --junit-out "$OLDPWD/gate.xml" || status=$?
+echo "exit $status"
+cd "$OLDPWD"
+$PYTHON - << 'PY'
+import xml.etree.ElementTree as tree
+suites = tree.parse("gate.xml").getroot()
+print({key: suites.get(key) for key in ("tests", "failures", "skipped")})
+PY
+grep -c "<svg" gate.html > /dev/null && echo "a page with pictures"
+if grep -E '<script|https?://[^w]|@import|url\(' gate.html; then echo "the page reaches out"; fi

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/gate_log_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "lib/gate/engine_analyzer.h"
+
+namespace kv {
+namespace {
+
+std::string FlagOf(std::string_view name) {
+  std::string flag = "--" + std::string(name);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+bool IsSwitch(std::string_view name) {
+  return name.substr(0, 8) == "require_" || name.substr(0, 7) == "strict_";
+}
+
+// "runtime_full=1" to its place in the codes.
+void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& codes) {
+  const size_t equals = item.find('=');
+  const char* end = item.data() + item.size();
+  int64_t code = 0;
+  if (equals == item.npos || equals == 0 || equals + 1 == item.size() ||
+      std::from_chars(item.data() + equals + 1, end, code).ptr != end) {
+    throw Error(Finding::kUsage,
+                fmt::format("--return-codes '{}': expected CASE=N,CASE=N", Escaped(item)));
+  }
+  codes[item.substr(0, equals)] = code;
+}
+
+}  // namespace
+
+void EngineLogOptions::Declare(CLI::App& app) {
+  const char* group = "Engine logs (the original analyzer's options)";
+  app.add_option("--engine-logs", path,
+                 "Judge what the real engine wrote: a suite's output, or a "
+                 "folder of bench logs")
+      ->group(group);
+  app.add_option("--return-codes", return_codes, "Of its cases: runtime_full=1,... (0)")
+      ->group(group);
+  app.add_option("--offline-lossless-json", offline, "Offline upper bound")->group(group);
+  app.add_option("--offline-lossless-online-json", online, "Offline online-sim")->group(group);
+  app.add_option("--bench-stdout-log", bench_log, "Console of the bench")->group(group);
+  for (const std::string_view name : gate::AnalyzerOptionNames()) {
+    const std::string key(name);
+    if (IsSwitch(name)) {
+      app.add_flag_callback(
+             FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); }, "On (off)")
+          ->group(group);
+    } else {
+      app.add_option_function<std::string>(
+             FlagOf(name),
+             [this, key](const std::string& value) { analyzer.emplace_back(key, value); },
+             "As in the original")
+          ->group(group);
+    }
+  }
+}
+
+void EngineLogOptions::RequireLogs() const {
+  if (given() || (analyzer.empty() && return_codes.empty() && offline.empty() && online.empty() &&
+                  bench_log.empty())) {
+    return;
+  }
+  throw Error(Finding::kUsage, "options of the original analyzer go with --engine-logs");
+}
+
+gate::EngineLogsInput EngineLogOptions::Resolve() const {
+  gate::EngineLogsInput input;
+  input.path = path;
+  input.options = analyzer;
+  input.offline_lossless_json = offline;
+  input.offline_lossless_online_json = online;
+  input.bench_stdout_log = bench_log;
+  for (size_t begin = 0; begin < return_codes.size();) {
+    const size_t end = std::min(return_codes.find(',', begin), return_codes.size());
+    AddReturnCode(return_codes.substr(begin, end - begin), input.return_codes);
+    begin = end + 1;
+  }
+  return input;
+}
+
+void EngineLogOptions::AddWords(std::vector<std::string>& words) const {
+  for (const auto& [flag, value] : {std::pair{"--engine-logs", &path},
+                                    {"--return-codes", &return_codes},
+                                    {"--offline-lossless-json", &offline},
+                                    {"--offline-lossless-online-json", &online},
+                                    {"--bench-stdout-log", &bench_log}}) {
+    if (value->empty()) continue;
+    words.emplace_back(flag);
+    words.push_back(*value);
+  }
+  for (const auto& [name, value] : analyzer) {
+    words.push_back(FlagOf(name));
+    if (!value.empty()) words.push_back(value);
+  }
+}
+
+}  // namespace kv

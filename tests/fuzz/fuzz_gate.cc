@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Any bytes as a gate's config and as an older summary: what is accepted can be judged and reported.
+#include <cstdlib>
+
+#include "lib/base/error.h"
+#include "lib/gate/config.h"
+#include "lib/gate/markdown.h"
+
+namespace {
+
+void JudgeConfig(std::string_view text, kv::gate::GateResult& result) {
+  const kv::gate::Config config = kv::gate::ParseConfig(text, "folder");
+  if (config.cases.empty()) std::abort();
+  for (const kv::gate::CaseSpec& spec : config.cases) {
+    for (const kv::gate::Rule& rule : spec.rules) {
+      if (kv::gate::FindMetric(rule.metric) == nullptr) std::abort();
+    }
+    result.cases.push_back(kv::gate::NotRun(spec, "not here"));
+  }
+  kv::gate::Judge(config.baseline_rules, result);
+  // Nothing was measured, so nothing may pass.
+  if (result.passed()) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  kv::gate::GateResult result;
+  try {
+    result.baseline = kv::gate::ParseBaseline(text, "old.json");
+  } catch (const kv::Error&) {
+  }
+  try {
+    JudgeConfig(text, result);
+    kv::gate::SummaryJson(result, "", {}).dump();
+    kv::gate::SummaryMarkdown(result, {});
+  } catch (const kv::Error&) {
+  }
+  return 0;
+}
