@@ -7,6 +7,7 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <map>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/gate_inputs.h"
@@ -41,6 +42,29 @@ std::string JsonText(const nlohmann::ordered_json& json, int indent) {
   return json.dump(indent, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// All files of a run, refused before the first case runs and finished together.
+class OutputFiles {
+ public:
+  explicit OutputFiles(Overwrite overwrite) : overwrite_(overwrite) {}
+
+  void Open(const std::string& path) {
+    if (path.empty()) return;
+    if (!files_.emplace(path, std::make_unique<AtomicFile>(path, overwrite_)).second) {
+      throw Error(Finding::kUsage, fmt::format("two outputs are named '{}'", Escaped(path)));
+    }
+  }
+  void Write(const std::string& path, const std::string& text) {
+    if (!path.empty()) files_.at(path)->Write(AsBytes(text));
+  }
+  void Commit() {
+    for (auto& [path, file] : files_) file->Commit();
+  }
+
+ private:
+  Overwrite overwrite_;
+  std::map<std::string, std::unique_ptr<AtomicFile>> files_;
+};
+
 class Gate : public Command {
  public:
   void Declare(CLI::App& app) override {
@@ -56,6 +80,7 @@ class Gate : public Command {
     app.add_option("--html-out", html_, "Write a self-contained page");
     app.add_option("--junit-out", junit_, "Write JUnit XML: one test per rule");
     app.add_option("--baseline", baseline_, "An older summary.json to compare with");
+    app.add_flag("--list-metrics", list_metrics_, "What rules can name, and what it means");
     app.add_flag("--json", json_, "summary.json on standard output instead of the table");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
     logs_.Declare(app);
@@ -63,9 +88,18 @@ class Gate : public Command {
   }
 
   ExitStatus Run(Context& context) override {
+    if (list_metrics_) {
+      PrintMetrics(context.console);
+      return kDone;
+    }
     logs_.RequireLogs();
     gate::Config config = ResolveConfig();
     PlaceOutputs();
+    OutputFiles files(overwrite());
+    for (const std::string& path :
+         {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, html_, junit_}) {
+      files.Open(path);
+    }
     gate::GateResult result;
     if (!baseline_.empty()) result.baseline = ReadBaseline();
     GateInputs inputs(context.console, reading_);
@@ -76,7 +110,7 @@ class Gate : public Command {
     for (const std::string& name : result.missing_cases) {
       context.console.Warn(baseline_, fmt::format("case '{}' is not in this run", name));
     }
-    WriteOutputs(context, inputs, result);
+    WriteOutputs(context, inputs, result, files);
     if (!json_) PrintGate(context.console, result);
     return result.passed() ? kDone : kVerdict;
   }
@@ -210,15 +244,8 @@ class Gate : public Command {
     return words;
   }
 
-  void WriteText(const std::string& path, const std::string& text) const {
-    if (path.empty()) return;
-    AtomicFile file(path, overwrite());
-    file.Write(AsBytes(text));
-    file.Commit();
-  }
-
-  void WriteOutputs(Context& context, const GateInputs& inputs,
-                    const gate::GateResult& result) const {
+  void WriteOutputs(Context& context, const GateInputs& inputs, const gate::GateResult& result,
+                    OutputFiles& files) const {
     const std::string now =
         context.global.deterministic
             ? std::string()
@@ -231,24 +258,25 @@ class Gate : public Command {
     for (const nlohmann::ordered_json& row : document["rows"]) {
       cases += JsonText(row, -1) + "\n";
     }
-    WriteText(outputs_.cases_jsonl, cases);
-    WriteText(outputs_.summary_md, gate::SummaryMarkdown(result, outputs_));
-    WriteText(outputs_.summary_json, JsonText(document, 2) + "\n");
+    files.Write(outputs_.cases_jsonl, cases);
+    files.Write(outputs_.summary_md, gate::SummaryMarkdown(result, outputs_));
+    files.Write(outputs_.summary_json, JsonText(document, 2) + "\n");
     const gate::Summary summary{outputs_.summary_json, document};
     if (!html_.empty()) {
-      WriteText(html_,
-                gate::SummaryPage({&summary, 1},
-                                  fmt::format("Made by kvtool {}.",
-                                              document["tool"]["version"].get<std::string>())));
+      files.Write(html_,
+                  gate::SummaryPage({&summary, 1},
+                                    fmt::format("Made by kvtool {}.",
+                                                document["tool"]["version"].get<std::string>())));
     }
-    if (!junit_.empty()) WriteText(junit_, gate::SummaryJunit(summary));
+    if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary));
+    files.Commit();
     if (json_) context.console.Json(document);
   }
 
   std::string config_, snapshot_path_, trace_, prompts_, baseline_, html_, junit_;
   std::vector<std::string> only_;
   gate::OutputNames outputs_;
-  bool json_ = false, force_ = false;
+  bool json_ = false, force_ = false, list_metrics_ = false;
   EngineLogOptions logs_;
   SnapshotOptions reading_;
 };

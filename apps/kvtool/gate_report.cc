@@ -97,4 +97,21 @@ void PrintGate(Console& console, const gate::GateResult& result) {
   PrintNotRun(console, result);
 }
 
+void PrintMetrics(Console& console) {
+  Table table({"metric", "whose", "known from", "better", "what it is"});
+  for (const gate::MetricInfo& info : gate::Metrics()) {
+    const char* known = info.needs == gate::Needs::kReplay   ? "replay"
+                        : info.needs == gate::Needs::kEngine ? "engine logs"
+                                                             : "clock";
+    const char* better = info.is_flag                           ? "true"
+                         : info.better == gate::Better::kHigher ? "higher"
+                         : info.better == gate::Better::kLower  ? "lower"
+                                                                : "-";
+    table.Row({std::string(info.name),
+               info.voice == gate::Voice::kOriginal ? "original" : "true figure", known, better,
+               std::string(info.summary)});
+  }
+  console.Data(table.Text());
+}
+
 }  // namespace kv

@@ -11,4 +11,7 @@ namespace kv {
 // the command that shows it again.
 void PrintGate(Console& console, const gate::GateResult& result);
 
+// Every figure that a rule can name.
+void PrintMetrics(Console& console);
+
 }  // namespace kv

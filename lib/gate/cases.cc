@@ -77,7 +77,7 @@ void RequireContent(CaseSpec& spec) {
     return rule.metric == "content.mismatches";
   });
   if (named || NeedsEngine(spec) || !IsOn(spec.params, "h2o_lossless_enable")) return;
-  spec.rules.push_back({"content.mismatches", kAtMost, 0});
+  spec.rules.push_back({"content.mismatches", kAtMost, 0, false, true});
 }
 
 }  // namespace kv::gate

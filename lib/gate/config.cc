@@ -107,7 +107,7 @@ const MetricInfo& Metric(const Node& node) {
   if (info != nullptr) return *info;
   throw node
       .Wrong(fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, MetricNames())))
-      .Hint("'kvtool schema gate-config' lists the metrics");
+      .Hint("'kvtool gate --list-metrics' tells them");
 }
 
 Rule RuleOf(const Node& node) {

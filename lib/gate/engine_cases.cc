@@ -82,10 +82,16 @@ std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>
   if (found == of_logs.end()) return std::nullopt;
   CaseResult result = std::move(*found);
   of_logs.erase(found);
-  if (spec.own_rules) {
-    result.spec.rules = spec.rules;
-    result.rules.clear();
-  }
+  if (!spec.own_rules) return result;
+  // Thresholds are the config's; that a run crashed or wrote no report is no threshold.
+  result.spec.rules = spec.rules;
+  std::erase_if(result.spec.rules, [](const Rule& rule) { return rule.implied; });
+  std::erase_if(result.rules, [](const RuleOutcome& outcome) {
+    return outcome.status != Status::kFail ||
+           (outcome.rule.metric != "return_code" && outcome.rule.metric != "summary_exists");
+  });
+  result.status = Status::kNotRun;
+  result.reason.clear();
   return result;
 }
 

@@ -21,10 +21,8 @@ void JudgeCase(const GateResult& gate, const std::vector<DeltaRule>& delta_rules
       result.rules.push_back(std::move(outcome));
     }
   } else {
-    if (result.rules.empty()) {
-      for (const Rule& rule : result.spec.rules) {
-        result.rules.push_back(Evaluate(rule, result.measured, &result.noise));
-      }
+    for (const Rule& rule : result.spec.rules) {
+      result.rules.push_back(Evaluate(rule, result.measured, &result.noise));
     }
     if (gate.baseline) {
       auto deltas =

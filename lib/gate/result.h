@@ -79,8 +79,8 @@ struct GateResult {
 CaseResult NotRun(CaseSpec spec, std::string reason);
 
 // Evaluates the rules of every case, those against the baseline included, and sets each status:
-// failed by any rule, passed by one at least, else not run. Rules that a case has outcomes of are
-// not evaluated again. A gate where no case was decided fails.
+// failed by any rule, passed by one at least, else not run. Outcomes that a case already has, those
+// of engine logs, count too. A gate where no case was decided fails.
 void Judge(const std::vector<DeltaRule>& delta_rules, GateResult& result);
 
 }  // namespace kv::gate

@@ -22,6 +22,7 @@ struct Rule {
   Op op = Op::kAtLeast;
   double limit = 0;       // NaN: the engine's rule has none
   bool required = false;  // a figure that is not known fails the rule
+  bool implied = false;   // asked of every replay, by no config
 };
 
 // neither pass nor fail: what was not measured proves nothing

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Any bytes as a gate's config and as an older summary: what is accepted can be judged and reported.
+// Any bytes as a gate's config and as an older summary: what is accepted can be judged and
+// reported.
 #include <cstdlib>
 
 #include "lib/base/error.h"

@@ -15,3 +15,10 @@ cd "$out"
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --engine-logs "$TESTDATA/golden/mnn/gate/suite" --deterministic --json > both.json || echo "exit $?"
 jq -c '[.cases[] | [.name, .origin, .status]]' both.json
 $VALIDATE < both.json
+# A config's own rules hold for a case of the logs as for any other.
+cat > own.json << 'JSON'
+{"schema": "kvtool.gate-config/1", "cases": [
+  {"name": "llm_demo_full", "rules": [{"metric": "candidate_lossy_ratio_avg", "op": ">=", "limit": 2.8}]},
+  {"name": "runtime_store", "rules": [{"metric": "lossy_best", "op": ">=", "limit": 3.15}]}]}
+JSON
+"$KVTOOL" gate own.json --engine-logs "$TESTDATA/golden/mnn/gate/suite"

@@ -16,6 +16,6 @@ echo "{}" > old.json
 gate --snapshot "$trace/kjv3m.seq0.bin" --trace "$trace/kjv3m" --prompt-tokens 48 --baseline old.json
 touch summary.md
 gate --snapshot "$trace/kjv3m.seq0.bin" --trace "$trace/kjv3m" --prompt-tokens 48 -o summary.json
-ls summary.json 2> /dev/null || echo "no summary.json"
+ls summary.json cases.jsonl 2> /dev/null || echo "nothing else was written"
 gate --snapshot "$trace/kjv3m.seq0.bin" --trace "$trace/kjv3m" --prompt-tokens 48 -o summary.json -f
 ls summary.json
