@@ -129,6 +129,33 @@ void CheckPackedDumps(const fs::path& folder, const Truth& truth, Run& run) {
   }
 }
 
+// The engine's own files are its packed memory, heads at whole strides: what `moved` holds.
+void CheckCacheFiles(const fs::path& folder, const json& meta, const Truth& truth,
+                     const std::vector<uint64_t>& kept, Run& run) {
+  const test::TempDir temp;
+  fs::copy_file(folder / meta.at("k_file"), temp / "prompt_0.k");
+  fs::copy_file(folder / meta.at("v_file"), temp / "prompt_0.v");
+  OpenOptions options;
+  options.raw = fmt::format(
+      "mnn-cache:{}:H={},D={},T={},hP={},lP={}", truth.unit == 2 ? "f16" : "f32", truth.heads,
+      truth.head_dim, kept.size(), meta.at("pack_h").get<int>(), meta.at("pack_l").get<int>());
+  const int flash = meta.at("flash_upper_kv");
+  if (flash > 0) options.raw += fmt::format(",FA={}", flash);
+  INFO(options.raw);
+  const Snapshot snapshot = OpenSnapshot(Source::Open(temp.path()), options);
+  REQUIRE(snapshot.layers.size() == 1);
+  for (const bool value : {false, true}) {
+    Bytes rows;
+    for (const uint64_t token : kept) {
+      const Bytes& row = (value ? truth.v : truth.k).at(token);
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    const KvTensor& tensor = value ? *snapshot.layers[0].v : snapshot.layers[0].k;
+    CHECK(Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim) == rows);
+    run.Checked();
+  }
+}
+
 // A cache after the engine's compaction: the rows of `reserve_pairs` [begin, count], back to back,
 // in heads at the engine's full stride.
 void CheckMoved(const fs::path& folder, const Truth& truth, Run& run) {
@@ -151,6 +178,7 @@ void CheckMoved(const fs::path& folder, const Truth& truth, Run& run) {
     CHECK(PackedHolds(ReadBytes(folder / file), stride, geometry, kept, truth, value));
     run.Checked();
   }
+  CheckCacheFiles(folder, meta, truth, kept, run);
 }
 
 void CheckReader(const fs::path& run_folder, const std::map<uint32_t, Truth>& truths, Run& run) {
