@@ -16,8 +16,8 @@ namespace {
 constexpr uint64_t kFrameTokens = 512;
 // Counts of a sixteenth before anything was seen: adaptive coders begin like that.
 constexpr double kPrior = 1.0 / 16;
-// 256 counters for every channel must stay small against the data.
-constexpr uint64_t kMaxChannels = 1 << 16;
+// 256 counters for every channel must not dwarf the values they count.
+constexpr uint64_t kFewChannels = 8192, kEnoughTokens = 96;
 
 // Of an order-0 coder and its table, for everything counted, not per value.
 struct Price {
@@ -93,7 +93,7 @@ const std::vector<double>& Rising() {
 
 }  // namespace
 
-EntropyModels::EntropyModels(DType dtype, uint64_t channels)
+EntropyModels::EntropyModels(DType dtype, uint64_t channels, uint64_t tokens)
     : bfloat_(dtype == DType::kBF16),
       mantissa_bits_(bfloat_ ? 7 : 10),
       channels_(channels),
@@ -110,7 +110,7 @@ EntropyModels::EntropyModels(DType dtype, uint64_t channels)
       exponents_(channels) {
   KV_ASSERT(dtype == DType::kF16 || dtype == DType::kBF16);
   KV_ASSERT(channels > 0);
-  if (channels <= kMaxChannels) {
+  if (channels <= kFewChannels || tokens >= kEnoughTokens) {
     frame_counts_.resize(channels * 256);
     channel_counts_.resize(channels * 256);
   }

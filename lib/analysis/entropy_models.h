@@ -29,7 +29,8 @@ struct EntropyModel {
 // `Models()`.
 class EntropyModels {
  public:
-  EntropyModels(DType dtype, uint64_t channels);
+  // `tokens` in all: what decides whether counting by channel pays.
+  EntropyModels(DType dtype, uint64_t channels, uint64_t tokens);
 
   // The next tokens.
   void Add(ByteSpan rows, uint64_t tokens);
@@ -71,7 +72,7 @@ class EntropyModels {
   // How often high bytes follow each other: [before][this], along tokens and along channels.
   std::vector<uint64_t> token_pairs_, channel_pairs_;
   std::vector<uint16_t> previous_;
-  // Per channel, [channel][high byte]; empty when there are too many channels for them to pay.
+  // Per channel, [channel][high byte]; empty when they would dwarf the values.
   std::vector<uint16_t> frame_counts_;
   std::vector<uint32_t> channel_counts_;
   double frame_bits_ = 0;  // of closed frames

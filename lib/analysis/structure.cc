@@ -9,6 +9,12 @@
 #include "lib/kernels/convert.h"
 
 namespace kv::analysis {
+namespace {
+
+// Shorter rows repeat by chance, and their hashes would take more room than they do.
+constexpr uint64_t kLeastRow = 8;
+
+}  // namespace
 
 StructureFinder::StructureFinder(uint64_t units, uint32_t unit_bytes)
     : units_(units), unit_bytes_(unit_bytes) {
@@ -36,13 +42,17 @@ void StructureFinder::Add(ByteSpan rows, uint64_t tokens) {
       continue;
     }
     found_.trailing_zero_rows = 0;
-    found_.repeated_rows += !rows_.insert(Hash64(row)).second;
+    if (row_bytes >= kLeastRow) row_hashes_.push_back(Hash64(row));
   }
   found_.tokens += tokens;
 }
 
 Structure StructureFinder::Finish() const {
   Structure found = found_;
+  std::vector<uint64_t> hashes = row_hashes_;
+  std::sort(hashes.begin(), hashes.end());
+  const auto distinct = std::unique(hashes.begin(), hashes.end()) - hashes.begin();
+  found.repeated_rows = hashes.size() - static_cast<uint64_t>(distinct);
   // One token is no evidence of anything constant.
   if (found.tokens < 2) return found;
   const auto is_zero = [&](const Bytes& bytes, uint64_t unit) {

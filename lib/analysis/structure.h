@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_set>
 #include <vector>
 
 #include "lib/base/bytes.h"
@@ -15,9 +14,10 @@ struct Structure {
   uint64_t tokens = 0, channels = 0;
   uint64_t zero_rows = 0;           // every byte of the token is zero
   uint64_t trailing_zero_rows = 0;  // of them at the end: padding
-  uint64_t repeated_rows = 0;       // equal to an earlier row that is not zero, by hash
-  uint64_t constant_channels = 0;   // the same in every token
-  uint64_t zero_channels = 0;       // of them zero
+  uint64_t repeated_rows =
+      0;  // equal to an earlier row that is not zero, by hash; 0 for rows below 8 bytes
+  uint64_t constant_channels = 0;  // the same in every token
+  uint64_t zero_channels = 0;      // of them zero
 };
 
 // Takes rows of `units` storage units of `unit_bytes`.
@@ -31,8 +31,8 @@ class StructureFinder {
   uint64_t units_;
   uint32_t unit_bytes_;
   Structure found_;
-  Bytes first_, differs_;  // the first row; bits in which any later one is not the same
-  std::unordered_set<uint64_t> rows_;
+  Bytes first_, differs_;             // the first row; bits in which any later one is not the same
+  std::vector<uint64_t> row_hashes_;  // of rows that are not zero
 };
 
 // How many values of an f32 cache are exactly those of a type of half the size.

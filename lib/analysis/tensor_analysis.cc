@@ -123,7 +123,7 @@ Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtyp
 Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, bool interleaved,
                    std::span<const int64_t> positions) {
   rope.interleaved = interleaved;
-  EntropyModels models(tensor.dtype, tensor.channels());
+  EntropyModels models(tensor.dtype, tensor.channels(), tensor.tokens());
   std::vector<float> floats;
   ForEachChunk(tensor, tensor.row_bytes(), [&](uint64_t begin, uint64_t tokens) {
     Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
@@ -195,7 +195,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
 
   const uint64_t units = tensor.units_per_head() * tensor.heads;
   std::optional<EntropyModels> models;
-  if (IsHalf(tensor.dtype)) models.emplace(tensor.dtype, units);
+  if (IsHalf(tensor.dtype)) models.emplace(tensor.dtype, units, out.tokens);
   if (tensor.dtype == DType::kF32) out.narrowness.emplace();
   StructureFinder structure(units, tensor.unit_bytes());
   Measurer measurer;

@@ -27,7 +27,7 @@ Bytes Rows(DType dtype, uint64_t tokens, uint64_t channels, F value) {
 
 std::map<std::string, EntropyModel> ModelsOf(DType dtype, uint64_t tokens, uint64_t channels,
                                              const Bytes& rows, uint64_t step) {
-  EntropyModels models(dtype, channels);
+  EntropyModels models(dtype, channels, tokens);
   for (uint64_t t = 0; t < tokens; t += step) {
     const uint64_t count = std::min(step, tokens - t);
     models.Add(ByteSpan(rows).subspan(t * channels * 2, count * channels * 2), count);
@@ -101,7 +101,7 @@ TEST_CASE("gaussian values cost what theory says, and their own channel's spread
   CHECK(models["byte_planes"].bits > 13.45);
   // Eight values of nothing in common with those before.
   CHECK(models["token_delta"].bits > models["byte_planes"].bits);
-  EntropyModels independent(DType::kF16, channels);
+  EntropyModels independent(DType::kF16, channels, tokens);
   independent.Add(rows, tokens);
   CHECK(independent.autoregressive_gain_bits() < 0.01);
 }
@@ -118,7 +118,7 @@ TEST_CASE("values that follow the token before are cheaper given it") {
     });
     auto models = ModelsOf(dtype, tokens, channels, rows, 500);
     CHECK(models["previous_token"].bits < models["byte_planes"].bits - 0.5);
-    EntropyModels walk(dtype, channels);
+    EntropyModels walk(dtype, channels, tokens);
     walk.Add(rows, tokens);
     CHECK(walk.autoregressive_gain_bits() == Approx(1.68).margin(0.1));
   }
