@@ -210,9 +210,9 @@ class Gate : public Command {
             spec, "the engine's own run of prompts, which no replay stands in for: --engine-logs"));
         continue;
       }
-      const GateInputs::Pair& pair = inputs.Open(spec);
+      GateInputs::Pair& pair = inputs.Open(spec);
       const gate::Subject subject{pair.snapshot, pair.trace ? &*pair.trace : nullptr,
-                                  context.global.deterministic, pool};
+                                  context.global.deterministic, pool, &pair.of_snapshot};
       result.cases.push_back(gate::ReplayCase(spec, subject, &progress));
     }
     for (const gate::CaseResult& item : result.cases) {

@@ -19,7 +19,7 @@ OpenOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
   return options.Resolve();
 }
 
-const GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
+GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
   if (spec.snapshot.empty()) {
     throw Error(Finding::kUsage, fmt::format("case '{}' has no snapshot", Escaped(spec.name)))
         .Hint("give the case 'snapshot', or all cases --snapshot");
@@ -32,8 +32,7 @@ const GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
   if (pair != nullptr) return *pair;
 
   const OpenOptions options = OptionsFor(reading);
-  auto opened = std::make_unique<Pair>(
-      Pair{OpenSnapshot(Source::Open(spec.snapshot), options), std::nullopt});
+  auto opened = std::make_unique<Pair>(Pair{OpenSnapshot(Source::Open(spec.snapshot), options)});
   Snapshot& snapshot = opened->snapshot;
   if (snapshot.layers.empty()) {
     throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")

@@ -21,11 +21,12 @@ class GateInputs {
 
   struct Pair {
     Snapshot snapshot;
-    std::optional<AttentionTrace> trace;
+    std::optional<AttentionTrace> trace = {};
+    gate::Measurements of_snapshot = {};
   };
   // What a case is replayed on. Throws kUsage for a case without a snapshot, and what opening and
   // RequireMatch throw.
-  const Pair& Open(const gate::CaseSpec& spec);
+  Pair& Open(const gate::CaseSpec& spec);
   // InputRecord of every snapshot opened.
   const nlohmann::ordered_json& records() const { return records_; }
 

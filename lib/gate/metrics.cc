@@ -128,6 +128,10 @@ void Measurements::Missing(std::string_view name, std::string reason) {
   by_name_.insert_or_assign(std::string(name), Measurement{{}, std::move(reason), {}});
 }
 
+void Measurements::Copy(std::string_view name, const Measurements& from) {
+  by_name_.insert_or_assign(std::string(name), *from.Find(name));
+}
+
 const Measurement* Measurements::Find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &found->second;

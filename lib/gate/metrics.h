@@ -69,6 +69,7 @@ class Measurements {
   // The name must be in the table. A value that is not finite becomes a reason.
   void Set(std::string_view name, double value, Where where = {}, std::string note = {});
   void Missing(std::string_view name, std::string reason);
+  void Copy(std::string_view name, const Measurements& from);  // which must have it
   // Null: never spoken of.
   const Measurement* Find(std::string_view name) const;
   std::optional<double> Value(std::string_view name) const;

@@ -6,7 +6,9 @@
 
 namespace kv::gate {
 
-// lossless_selected_value as the original makes it: its offline estimate (online-sim: grouped
+inline constexpr std::string_view kOfflineRatio = "lossless_selected_value";
+
+// kOfflineRatio as the original makes it: its offline estimate (online-sim: grouped
 // chunks of 192 tokens, framing 8) over the front layers of the cache.
 void MeasureOfflineRatio(const Subject& subject, Measurements& measured);
 

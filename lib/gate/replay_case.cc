@@ -138,7 +138,10 @@ CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* pr
 
   if (AsksForSpeed(spec)) result.noise = MeasureSpeeds(spec, request, subject);
   MeasureRows(rows, subject.deterministic, result);
-  MeasureOfflineRatio(subject, result.measured);
+  Measurements own;
+  Measurements& shared = subject.of_snapshot == nullptr ? own : *subject.of_snapshot;
+  if (shared.Find(kOfflineRatio) == nullptr) MeasureOfflineRatio(subject, shared);
+  result.measured.Copy(kOfflineRatio, shared);
   return result;
 }
 

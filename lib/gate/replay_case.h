@@ -17,6 +17,7 @@ struct Subject {
   const AttentionTrace* trace = nullptr;
   bool deterministic = false;
   ThreadPool& pool;
+  Measurements* of_snapshot = nullptr;  // figures that no case changes, kept from case to case
   const lossless::RangeCodec* codec = nullptr;  // null: the engine's; tests give one that fails
 };
 

@@ -20,7 +20,7 @@ struct RealCase {
   ThreadPool pool{2};
 
   RealCase() { ApplyGeometry(GeometryOf(trace).value(), snapshot); }
-  Subject subject() { return {snapshot, &trace, true, pool}; }
+  Subject subject() { return {snapshot, &trace, true, pool, nullptr, nullptr}; }
 };
 
 CaseSpec SmallSpec(const std::string& mode) {
@@ -171,7 +171,8 @@ TEST_CASE("Equal summaries for any number of threads") {
         spec.engine = engine;
         spec.rules = SuiteRules(mode);
         RequireContent(spec);
-        gate.cases.push_back(ReplayCase(spec, {real.snapshot, &real.trace, true, pool}));
+        gate.cases.push_back(
+            ReplayCase(spec, {real.snapshot, &real.trace, true, pool, nullptr, nullptr}));
       }
     }
     Judge({}, gate);
