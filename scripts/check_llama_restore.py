@@ -7,18 +7,22 @@ For each case the engine restores the original state, drops the last token, deco
 greedily; the same with the file that came back. Tokens and every bit of the logits must be equal, and the
 engine, asked to save what it restored, must write our file again byte for byte.
 
-  check_llama_restore.py build/release/bin/kvtool --fetch ENGINE_DIR --data DATA_DIR
-  check_llama_restore.py build/release/bin/kvtool --engine ENGINE_DIR --data DATA_DIR
+With older engines, whose states kvtool writes too, the newest state is written for that build
+(--target-version) and must go on with the tokens that the engine finds by reading the prompt itself.
 
-ENGINE_DIR holds (or gets, with --fetch, 11 MB from the npm registry) the prebuilt CPU libraries of
-@node-llama-cpp/linux-x64 3.22.1, which are llama.cpp v0.5.0. DATA_DIR holds models/*.gguf and
-llamacpp/states/*.bin. Exit status: 0 all equal, 1 something differs, 77 no engine or no data.
+  check_llama_restore.py build/release/bin/kvtool --fetch ENGINES --data DATA_DIR
+  check_llama_restore.py build/release/bin/kvtool --engine ENGINES/3.22.1 --data DATA_DIR
+
+Each engine folder holds the prebuilt CPU libraries of one release of the npm package
+@node-llama-cpp/linux-x64; --fetch downloads those of RELEASES (some 11 MB each). DATA_DIR holds models/*.gguf
+and llamacpp/states/*.bin. Exit status: 0 all equal, 1 something differs, 77 no engine or no data.
 """
 import argparse
 import ctypes
 import glob
 import hashlib
 import io
+import json
 import os
 import pathlib
 import subprocess
@@ -27,7 +31,9 @@ import tarfile
 import tempfile
 import urllib.request
 
-PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-3.22.1.tgz"
+PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{}.tgz"
+# v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
+RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 SKIP = 77
@@ -41,10 +47,19 @@ class Params(ctypes.Structure):
     _fields_ = [("words", ctypes.c_int32 * 64)]
 
 
-# Fields of llama_context_params in v0.5.0: offset in words, default.
-FIELDS = {"n_ctx": (0, 512), "n_batch": (1, 2048), "n_seq_max": (3, 1), "n_threads": (7, 4),
-          "n_threads_batch": (8, 4), "flash_attn": (13, -1), "type_k": (26, 1), "type_v": (27, 1)}
-UNIFIED_BYTE = 133  # bool kv_unified
+# Where fields of llama_context_params lie, by build: word offset and the default that must be there.
+# `flash` is a word (-1 automatic, 0, 1) or, before late 2025, the offset of a bool; `unified` is a bool.
+LAYOUTS = [
+    {"n_ctx": (0, 512), "n_seq_max": (3, 1), "n_threads": (7, 4), "n_threads_batch": (8, 4), "flash": (13, -1),
+     "type_k": (26, 1), "type_v": (27, 1), "unified": 133},
+    {"n_ctx": (0, 512), "n_seq_max": (3, 1), "n_threads": (4, 4), "n_threads_batch": (5, 4), "flash": (9, -1),
+     "type_k": (22, 1), "type_v": (23, 1), "unified": 117},
+    {"n_ctx": (0, 512), "n_seq_max": (3, 1), "n_threads": (4, 4), "n_threads_batch": (5, 4), "flash": 114,
+     "type_k": (22, 1), "type_v": (23, 1), "unified": 118, "flags": (24, 0)},
+    {"n_ctx": (0, 512), "n_seq_max": (3, 1), "n_threads": (4, 4), "n_threads_batch": (5, 4), "flash": 99,
+     "type_k": (22, 1), "type_v": (23, 1), "flags": (24, 0x10000)},
+]
+OLD_NAMES = {"memory_seq_pos_max": "kv_cache_seq_pos_max", "memory_seq_rm": "kv_cache_seq_rm"}
 
 
 class Batch(ctypes.Structure):
@@ -59,9 +74,11 @@ class Engine:
         def load(pattern):
             return ctypes.CDLL(glob.glob(os.path.join(folder, pattern))[0], ctypes.RTLD_GLOBAL)
 
+        with open(os.path.join(folder, "_nlcBuildMetadata.json"), encoding="utf-8") as text:
+            self.version = json.load(text)["buildOptions"]["llamaCpp"]["release"]
         load("libggml-base.so")
-        ggml = load("libggml.v*.so")
-        self.lib = load("libllama.v*.so")
+        ggml = load("libggml.*so")
+        self.lib = load("libllama.*so")
         pointer, i32, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_size_t
         for name, result, *arguments in [
                 ("model_default_params", None, pointer), ("context_default_params", None, pointer),
@@ -76,7 +93,13 @@ class Engine:
                 ("state_load_file", ctypes.c_bool, pointer, ctypes.c_char_p, pointer, size, pointer),
                 ("state_save_file", ctypes.c_bool, pointer, ctypes.c_char_p, pointer, size),
                 ("log_set", None, pointer, pointer)]:
-            function = getattr(self.lib, "llama_" + name)
+            if name == "get_memory" and not hasattr(self.lib, "llama_get_memory"):
+                self.get_memory = lambda context: context  # what the older names take
+                continue
+            if not hasattr(self.lib, "llama_" + name):
+                function = getattr(self.lib, "llama_" + OLD_NAMES[name])
+            else:
+                function = getattr(self.lib, "llama_" + name)
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
         self.quiet = ctypes.CFUNCTYPE(None, i32, ctypes.c_char_p, pointer)(lambda *_: None)
@@ -97,15 +120,20 @@ class Engine:
     def context(self, model, setup):
         params = Params()
         self.context_default_params(ctypes.byref(params))
-        for name, (word, default) in FIELDS.items():
-            if params.words[word] != default:
-                raise SystemExit(f"{name} is {params.words[word]} by default, {default} in v0.5.0: another engine")
-        wanted = {"n_ctx": 2048, "n_threads": 1, "n_threads_batch": 1, "flash_attn": int(setup.flash),
+        layout = next((layout for layout in LAYOUTS if all(
+            params.words[at[0]] == at[1] for at in layout.values() if isinstance(at, tuple))), None)
+        if layout is None:
+            raise SystemExit(f"the parameters of llama.cpp {self.version} lie elsewhere than this script knows")
+        flags = ctypes.cast(ctypes.byref(params), ctypes.POINTER(ctypes.c_uint8))
+        wanted = {"n_ctx": 2048, "n_threads": 1, "n_threads_batch": 1, "flash": int(setup.flash),
                   "type_k": TYPES[setup.k], "type_v": TYPES[setup.v], "n_seq_max": setup.sequences}
         for name, value in wanted.items():
-            params.words[FIELDS[name][0]] = value
+            if isinstance(layout[name], tuple):
+                params.words[layout[name][0]] = value
+            else:
+                flags[layout[name]] = value
         if setup.sequences > 1:
-            ctypes.cast(ctypes.byref(params), ctypes.POINTER(ctypes.c_uint8))[UNIFIED_BYTE] = 1
+            flags[layout["unified"]] = 1
         context = self.init_from_model(model, params)
         if not context:
             raise SystemExit("the engine makes no context")
@@ -120,12 +148,19 @@ class Setup:
 
 
 class Run:
-    """What the engine made of one file."""
+    """What the engine made of one file, or, without a file, of a prompt."""
 
     def __init__(self, engine, models, setup, path, folder, prompt=None):
         model = engine.model(str(models / (setup.model + ".gguf")))
         context = engine.context(model, setup)
         ids, count = (ctypes.c_int32 * 4096)(), ctypes.c_size_t()
+        self.tokens, self.logits, self.saved_same, self.prompt = [], b"", False, prompt
+        if path is None:
+            whole = (ctypes.c_int32 * len(prompt))(*prompt)
+            self.loaded = engine.decode(context, engine.batch_get_one(ctypes.byref(whole), len(prompt))) == 0
+            self.go_on(engine, context, model, prompt)
+            engine.free(context)
+            return
         data = path.read_bytes()
         session = data[:4] == b"nsgg"
         name = os.fsencode(path)
@@ -133,15 +168,15 @@ class Run:
             self.loaded = engine.state_load_file(context, name, ids, 4096, ctypes.byref(count))
         else:
             self.loaded = engine.state_seq_load_file(context, name, 0, ids, 4096, ctypes.byref(count)) > 0
-        self.tokens, self.logits, self.saved_same = [], b"", False
         if self.loaded:
+            self.prompt = list(ids[:count.value])
             again = folder / "saved.bin"
             if session:
                 engine.state_save_file(context, os.fsencode(again), ids, count)
             else:
                 engine.state_seq_save_file(context, os.fsencode(again), 0, ids, count)
             self.saved_same = again.read_bytes() == data
-            self.go_on(engine, context, model, prompt or list(ids[:count.value]))
+            self.go_on(engine, context, model, self.prompt)
         engine.free(context)
 
     def go_on(self, engine, context, model, prompt):
@@ -190,14 +225,14 @@ class Checker:
         self.tool("convert", source, "--to", "llama-session" if session else "llama-state", *final, "-o", back)
         return back
 
-    def compare(self, name, setup, state, ways, *final, other=None, exact=True, prompt=None):
+    def compare(self, name, setup, state, ways, *final, other=None, exact=True):
         """`other`: the engine's set-up for the file that came back, where it is not that of the original."""
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
-            original = Run(self.engine, self.models, setup, state, folder, prompt)
+            original = Run(self.engine, self.models, setup, state, folder)
             for way in ways:
                 back = self.trip(state, way, folder, *final)
-                run = Run(self.engine, self.models, other or setup, back, folder, prompt)
+                run = Run(self.engine, self.models, other or setup, back, folder)
                 good = original.loaded and run.loaded and run.saved_same and run.tokens == original.tokens
                 good = good and (not exact or run.logits == original.logits)
                 self.failures += not good
@@ -223,9 +258,28 @@ class Checker:
             print(f"{'ok  ' if good else 'FAIL'} control, one bit of K turned: logits "
                   f"{'up to %.2g apart' % distance(*runs) if good else 'EQUAL'}")
 
+    def older(self, setup, state, *final):
+        """The newest engine's state, written for this one, against this one's own reading of the prompt."""
+        with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
+            folder = pathlib.Path(folder)
+            back = self.trip(state, "safetensors", folder, "--target-version", self.engine.version, *final)
+            run = Run(self.engine, self.models, setup, back, folder)
+            own = Run(self.engine, self.models, setup, None, folder, run.prompt) if run.loaded else None
+            good = run.loaded and run.saved_same and run.tokens == own.tokens
+            self.failures += not good
+            text = "the engine refuses it" if not run.loaded else (
+                f"{TOKENS} tokens {'equal' if run.tokens == own.tokens else 'DIFFER'}, logits up to "
+                f"{distance(run, own):.2g} apart, saved again {'equal' if run.saved_same else 'DIFFERENT'}")
+            print(f"{'ok  ' if good else 'FAIL'} {self.engine.version}: SEQ f16 written for it by --target-version, V in "
+                  f"{'rows' if setup.flash else 'columns'}, against its own reading of the prompt: {text}")
+
     def all(self):
         rows, columns = Setup(), Setup(flash=False)
         state = self.states / "s260k-v050-f16.seq0.bin"
+        self.older(rows, state, "--v-order", "rows")
+        self.older(columns, state, "--v-order", "transposed")
+        if self.engine.version != "v0.5.0":
+            return self.failures
         self.compare("SEQ f16, V in rows", rows, state,
                      ["direct", "archive", "kvz", "safetensors", "npz", "npy", "torch"])
         self.compare("SEQ f16, V turned for an engine without flash attention", rows, state, ["safetensors"],
@@ -254,36 +308,45 @@ def distance(a, b):
 
 
 def fetch(folder):
-    """Unpacks the libraries of the package into `folder`."""
-    with urllib.request.urlopen(PACKAGE, timeout=60) as answer:
-        archive = answer.read()
-    print(f"{PACKAGE}: {len(archive)} bytes, sha256 {hashlib.sha256(archive).hexdigest()}")
-    os.makedirs(folder, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as package:
-        for member in package.getmembers():
-            if member.isfile() and member.name.endswith(".so"):
-                target = os.path.join(folder, os.path.basename(member.name))
-                with package.extractfile(member) as data, open(target, "wb") as out:
-                    out.write(data.read())
+    """Unpacks the libraries of every release into a folder of its own."""
+    engines = []
+    for release in RELEASES:
+        address = PACKAGE.format(release)
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            archive = answer.read()
+        print(f"{address}: {len(archive)} bytes, sha256 {hashlib.sha256(archive).hexdigest()}")
+        target = os.path.join(folder, release)
+        os.makedirs(target, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as package:
+            for member in package.getmembers():
+                name = os.path.basename(member.name)
+                if member.isfile() and (name.endswith(".so") or name == "_nlcBuildMetadata.json"):
+                    with package.extractfile(member) as data, open(os.path.join(target, name), "wb") as out:
+                        out.write(data.read())
+        engines.append(target)
+    return engines
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kvtool")
-    parser.add_argument("--engine", metavar="DIR", help="folder with the engine's libraries")
-    parser.add_argument("--fetch", metavar="DIR", help="download them into this folder first")
+    parser.add_argument("--engine", metavar="DIR", action="append", default=[], help="folder with an engine's libraries")
+    parser.add_argument("--fetch", metavar="DIR", help="download all engines below this folder first")
     parser.add_argument("--data", metavar="DIR", required=True, help="folder with models/ and llamacpp/states/")
     arguments = parser.parse_args()
-    if arguments.fetch:
-        fetch(arguments.fetch)
-        arguments.engine = arguments.fetch
-    if not arguments.engine or not glob.glob(os.path.join(arguments.engine, "libllama.v*.so")):
+    engines = arguments.engine + (fetch(arguments.fetch) if arguments.fetch else [])
+    if not engines or not all(glob.glob(os.path.join(engine, "libllama.*so")) for engine in engines):
         print("skipped: no engine")
         return SKIP
     if not os.path.isdir(os.path.join(arguments.data, "llamacpp/states")):
         print("skipped: no states")
         return SKIP
-    return 1 if Checker(arguments).all() else 0
+    if len(engines) == 1:
+        arguments.engine = engines[0]
+        return 1 if Checker(arguments).all() else 0
+    # One process each: two builds of a library do not share one.
+    return max(subprocess.run([sys.executable, __file__, arguments.kvtool, "--engine", engine, "--data",
+                               arguments.data]).returncode for engine in engines)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/verify.h"
-#include "formats/registry.h"
+#include "formats/kvz/kvz.h"
 #include "lib/base/hash.h"
 #include "lib/snapshot/select.h"
 
@@ -41,6 +41,8 @@ class Decompress : public Command {
         ->check(CLI::Range(1u, 1u << 20));
     app.add_option("--head-dim", geometry_.head_dim, "Head size, for --to")
         ->check(CLI::Range(1u, 1u << 20));
+    app.add_option("--layout", geometry_.open.layout,
+                   "Chooses where two readings of the archived source fit, for --to");
     report_.Declare(app);
   }
 
@@ -180,12 +182,16 @@ class Decompress : public Command {
       context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
     }
     ProgressLine progress(context.console, context.global.progress_when(), input);
-    Snapshot snapshot = LoadTensors(archive, selection, pool, &progress);
-    snapshot.source.path = input;
     const OpenOptions options = geometry_.Resolve();
+    Snapshot snapshot = LoadSnapshot(archive, selection, options, pool, &progress);
+    snapshot.source.path = input;
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     snapshot = Select(std::move(snapshot), selection);
     format.write(snapshot, path, output_.one.overwrite());
+    for (const std::string& what :
+         format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot)) {
+      context.console.Say(fmt::format("{}: not kept: {}", path, what));
+    }
 
     const double seconds = SecondsSince(begin);
     const uint64_t bytes = snapshot.kv_bytes();

@@ -81,8 +81,11 @@ class Diff : public Command {
     app.add_option("--atol", atol_,
                    "Compare values, which may be so far apart; without it stored bits decide, so "
                    "that -0, NaN payloads and element types count");
-    app.add_option("--from-b", from_b_, "Format of B where it is not that of --from; auto detects")
-        ->group("Reading the snapshot");
+    const char* group = "Reading the snapshot";
+    app.add_option("--from-b", from_b_, "Format of B, where it is not read like A; auto detects it")
+        ->group(group);
+    app.add_option("--layout-b", layout_b_, "--layout of B, where it is not read like A")
+        ->group(group);
     selection_.Declare(app);
     snapshot_.Declare(app);
     report_.Declare(app);
@@ -94,8 +97,9 @@ class Diff : public Command {
     const Selection selection = selection_.Resolve();
     const OpenOptions options = snapshot_.Resolve();
     OpenOptions options_b = options;
-    if (!from_b_.empty()) {
+    if (!from_b_.empty() || !layout_b_.empty()) {
       options_b.from = from_b_ == "auto" ? "" : from_b_;
+      options_b.layout = layout_b_;
       if (from_b_ != "raw") options_b.raw.clear();
     }
     const Snapshot a = Select(OpenSnapshot(Source::Open(a_), options), selection);
@@ -223,7 +227,7 @@ class Diff : public Command {
     return "?";
   }
 
-  std::string a_, b_, from_b_;
+  std::string a_, b_, from_b_, layout_b_;
   std::optional<double> atol_;
   SelectionOptions selection_;
   SnapshotOptions snapshot_;

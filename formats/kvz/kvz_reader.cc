@@ -55,7 +55,7 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
     if (archive.description()) snapshot = *archive.description();
   } else {
     ThreadPool pool(UsableCpus());
-    snapshot = LoadTensors(archive, {}, pool);
+    snapshot = LoadSnapshot(archive, {}, options, pool);
   }
   snapshot.source = std::move(source);
   snapshot.unpacked_bytes = archive.source_bytes();

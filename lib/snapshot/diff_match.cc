@@ -169,6 +169,11 @@ class Matcher {
     };
     const bool with_ids = has_ids(a) && has_ids(b);
     if (has_ids(a) != has_ids(b)) OnlyIn("sequence ids", has_ids(a));
+    const bool with_extensions = a.extension_words == b.extension_words;
+    if (!with_extensions) Note("positions in more than one dimension are kept differently");
+    const auto extension = [](const CellGroup& group, size_t i) {
+      return group.extensions.begin() + static_cast<std::ptrdiff_t>(i * group.extension_words);
+    };
     const auto ids = [](const Cell& cell) {
       return fmt::format("{}", fmt::join(cell.sequences, ","));
     };
@@ -181,6 +186,9 @@ class Matcher {
         text = fmt::format("stream {} and {}", x.stream, y.stream);
       } else if (with_ids && !(x.sequences == y.sequences)) {
         text = fmt::format("sequences {} and {}", ids(x), ids(y));
+      } else if (with_extensions &&
+                 !std::equal(extension(a, i), extension(a, i + 1), extension(b, i))) {
+        text = "further positions";
       } else {
         continue;
       }

@@ -229,6 +229,19 @@ TEST_CASE("positions, sequences and token ids count where both sides have them",
     CHECK(Diff(a, b).structure ==
           std::vector<std::string>{"cell 2: sequences 0,1 and 0, the first that differs"});
   }
+  SECTION("other further positions") {
+    for (CellGroup* group : {&a.cell_groups[0], &b.cell_groups[0]}) {
+      group->extension_words = 2;
+      group->extensions = {0, 0, 1, 1, 2, 2};
+    }
+    CHECK(Diff(a, b).equal());
+    b.cell_groups[0].extensions[3] = 7;
+    CHECK(Diff(a, b).structure ==
+          std::vector<std::string>{"cell 1: further positions, the first that differs"});
+    b.cell_groups[0].extension_words = 0;
+    b.cell_groups[0].extensions.clear();
+    CHECK(Diff(a, b).notes.size() == 1);
+  }
   SECTION("no sequences") {
     for (Cell& cell : b.cell_groups[0].cells) cell.sequences = {};
     CHECK(Diff(a, b).notes == std::vector<std::string>{"sequence ids only in A"});

@@ -20,6 +20,9 @@ trip synthetic-qwen2vl-mrope-v050.seq0 npz llama-state
 "$KVTOOL" compress "$states/s260k-b3889-f16-vtrans.seq0.bin" -o a.kvz -qq
 "$KVTOOL" convert a.kvz --to llama-state --target-version b4753 -o a.bin -qq
 cmp a.bin "$states/s260k-b3889-f16-vtrans.seq0.bin" && echo "through an archive: same bytes"
+"$KVTOOL" compress "$states/synthetic-qwen2vl-mrope-b8352.seq0.bin" -o m.kvz -qq
+"$KVTOOL" convert m.kvz --to llama-state --target-version D -o m.bin -qq
+cmp m.bin "$states/synthetic-qwen2vl-mrope-b8352.seq0.bin" && echo "with the positions of M-RoPE"
 # V turned, one sequence cut out, values converted: the same cache as far as each can be.
 "$KVTOOL" convert "$states/s260k-v050-f16.seq0.bin" --to llama-state --v-order transposed -o turned.bin -qq
 "$KVTOOL" inspect turned.bin -qq | grep 'v storage'

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Archives whose values lie in opaque chunks (packed tiles, deflated members): the source is
+// restored into an unnamed temporary file and read again.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "formats/kvz/archive.h"
+#include "formats/kvz/kvz.h"
+
+namespace kv {
+namespace {
+
+// All files of a source, one after another in a temporary file.
+class SpoolTarget : public RestoreTarget, private Sink {
+ public:
+  SpoolTarget() : descriptor_(OpenSpool()) {}
+  ~SpoolTarget() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  SpoolTarget(const SpoolTarget&) = delete;
+  SpoolTarget& operator=(const SpoolTarget&) = delete;
+
+  Sink& Begin(size_t) override {
+    begins_.push_back(size_);
+    return *this;
+  }
+  void End(size_t) override {}
+
+  Source Take(const Archive& archive) {
+    const auto whole = FileSource::FromDescriptor(std::exchange(descriptor_, -1), "temporary file");
+    Source source;
+    source.path = archive.data().name();
+    source.is_folder = archive.is_folder();
+    KV_ASSERT(begins_.size() == archive.files().size());
+    for (size_t i = 0; i < begins_.size(); ++i) {
+      const uint64_t end = i + 1 < begins_.size() ? begins_[i + 1] : size_;
+      const std::string& name = source.is_folder ? archive.files()[i].name : source.path;
+      source.files.push_back({name, FileSource::Slice(whole, begins_[i], end - begins_[i], name)});
+    }
+    return source;
+  }
+
+ private:
+  void Write(ByteSpan bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) throw Error(Finding::kWriteFailed, "cannot write the temporary file");
+      bytes = bytes.subspan(static_cast<size_t>(written));
+      size_ += static_cast<uint64_t>(written);
+    }
+  }
+
+  int descriptor_;
+  uint64_t size_ = 0;
+  std::vector<uint64_t> begins_;
+};
+
+bool HoldsAll(const Archive& archive, const Selection& wanted) {
+  // What the description of an archive has no room for.
+  if (archive.description()->storage.count("extension_words") != 0) return false;
+  const std::vector<LayerKv>& layers = archive.description()->layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!wanted.HasLayer(layers[i].index)) continue;
+    if (wanted.keys && !archive.HoldsTensor(i, false)) return false;
+    if (wanted.values && layers[i].v && !archive.HoldsTensor(i, true)) return false;
+  }
+  return true;
+}
+
+// Reads the source as it was read when it was archived. Where a format has two readings of one
+// source (MNN: logical, packed) their names serve as --layout.
+Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions options) {
+  options.from = described.format;
+  options.metadata_only = false;
+  Snapshot snapshot = OpenSnapshot(source, options);
+  if (snapshot.format_version != described.format_version && options.layout.empty()) {
+    options.layout = described.format_version;
+    snapshot = OpenSnapshot(source, options);
+  }
+  if (snapshot.format_version == described.format_version) return snapshot;
+  throw Error(Finding::kAmbiguousFormat,
+              fmt::format("the restored source reads as {}, it was archived as {}",
+                          snapshot.format_version, described.format_version))
+      .File(source.path)
+      .Hint("decompress it without --to and convert the restored source");
+}
+
+Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPool& pool,
+                    Progress* progress) {
+  const Snapshot& described = *archive.description();
+  if (described.format == "kvz") {
+    throw Error(Finding::kUnsupportedKind, "an archive of an archive").File(archive.data().name());
+  }
+  RestoreOptions restore;
+  restore.progress = progress;
+  SpoolTarget target;
+  Restore(archive, restore, pool, target);
+  return ReadAgain(target.Take(archive), described, options);
+}
+
+}  // namespace
+
+Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,
+                      ThreadPool& pool, Progress* progress) {
+  if (!archive.description() || !archive.damage().empty() || HoldsAll(archive, wanted))
+    return LoadTensors(archive, wanted, pool, progress);
+  Snapshot snapshot = LoadSource(archive, options, pool, progress);
+  for (LayerKv& layer : snapshot.layers) {
+    if (!wanted.keys) layer.k.pieces.clear();
+    if (!wanted.values) layer.v.reset();
+  }
+  // The views keep their bytes when the archive becomes the source of the snapshot.
+  for (const SourceFile& file : snapshot.source.files) snapshot.spools.push_back(file.data);
+  return snapshot;
+}
+
+}  // namespace kv
