@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <utility>
 
 #include "formats/kvz/archive.h"
 #include "formats/kvz/kvz.h"
@@ -95,6 +95,12 @@ Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPo
   const Snapshot& described = *archive.description();
   if (described.format == "kvz") {
     throw Error(Finding::kUnsupportedKind, "an archive of an archive").File(archive.data().name());
+  }
+  if (archive.source_bytes() > options.max_bytes) {
+    throw Error(Finding::kLimit, fmt::format("its source has {} bytes, {} are allowed",
+                                             archive.source_bytes(), options.max_bytes))
+        .File(archive.data().name())
+        .Hint("--max-bytes raises the limit");
   }
   RestoreOptions restore;
   restore.progress = progress;
