@@ -22,8 +22,11 @@ constexpr NamePattern kPatterns[] = {
     {"layer.{i}.{x}", "scripts"},
     {"layer_{i}_{x}", "scripts"},
     {"layer_{i}.{x}", "scripts"},
+    {"layer{i}.{x}", "scripts"},
+    {"layer{i}_{x}", "scripts"},
     {"{x}_{i}", "kvtool, scripts"},
     {"{x}.{i}", "scripts"},
+    {"{x}{i}", "scripts"},
     {"past_key_values.{i}.{x}", "ONNX inputs, scripts"},
     {"past_key_values.{i}.{01}", "a legacy cache in a dict"},
     {"present.{i}.{x}", "ONNX outputs"},
@@ -237,8 +240,12 @@ std::string_view PrefixOf(std::string_view name) {
 // The cache below one name of the root: {"past_key_values": cache, "input_ids": ...}.
 KvTensors CollectBelowPrefix(const TensorFile& file) {
   std::set<std::string_view> prefixes;
-  for (const NamedTensor& tensor : file.tensors) prefixes.insert(PrefixOf(tensor.name));
-  prefixes.erase("");
+  for (const NamedTensor& tensor : file.tensors) {
+    const std::string_view prefix = PrefixOf(tensor.name);
+    // What generate() returns beside the cache: [step][layer], which looks like pairs.
+    if (!prefix.empty() && !prefix.ends_with("attentions") && !prefix.ends_with("hidden_states"))
+      prefixes.insert(prefix);
+  }
   if (prefixes.empty()) return {};
   if (prefixes.size() > 1) {
     throw Error(Finding::kAmbiguousFormat,

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "formats/torch/torch_tensor.h"
@@ -79,12 +80,15 @@ class Walker {
     }
   }
 
-  // Attributes of an object stand beside the items that it holds as a list or dict.
+  // Attributes of an object stand beside the items that it holds as a list or dict; what it was
+  // called with and has under a name too (ModelOutput of transformers) goes by the name.
   template <typename F>
   void ForEachPart(const PickleValue& object, F with) const {
     const std::vector<PickleId>& arguments = pickle_[object.items[1]].items;
+    const std::unordered_set<PickleId> named =
+        arguments.empty() ? std::unordered_set<PickleId>() : NamedIn(object);
     for (size_t i = 0; i < arguments.size(); ++i) {
-      with(fmt::format("__args__/{}", i), arguments[i]);
+      if (named.count(arguments[i]) == 0) with(fmt::format("__args__/{}", i), arguments[i]);
     }
     for (size_t i = 2; i < object.items.size(); ++i) {
       const PickleValue& state = pickle_[object.items[i]];
@@ -95,6 +99,17 @@ class Walker {
         ForEachChild(object.items[i], with);
       }
     }
+  }
+
+  // The values of an object's own dicts.
+  std::unordered_set<PickleId> NamedIn(const PickleValue& object) const {
+    std::unordered_set<PickleId> ids;
+    for (size_t i = 2; i < object.items.size(); ++i) {
+      const PickleValue& state = pickle_[object.items[i]];
+      if (state.kind != PickleKind::kDict) continue;
+      for (size_t at = 1; at < state.items.size(); at += 2) ids.insert(state.items[at]);
+    }
+    return ids;
   }
 
   std::string KeyName(PickleId key, size_t index) const {
@@ -153,7 +168,9 @@ class Walker {
     try {
       std::optional<TensorView> view = builder_.Build(id);
       if (!view) return AddOpaque(id, false);
-      if (!names_.insert(path_).second) {
+      const auto [known, is_new] = names_.emplace(path_, id);
+      if (!is_new && known->second == id) return;  // an item that is an attribute as well
+      if (!is_new) {
         throw Error(Finding::kDuplicateName, "two tensors have this name").At(pickle_[id].offset);
       }
       file_.tensors.push_back({path_, std::move(*view), ""});
@@ -191,7 +208,7 @@ class Walker {
   TensorBuilder& builder_;
   TensorFile& file_;
   std::vector<Weight> weights_;
-  std::unordered_set<std::string> names_;
+  std::unordered_map<std::string, PickleId> names_;
   std::string path_;
   size_t scalar_budget_ = kMostScalarVisits;
 };

@@ -77,6 +77,8 @@ TEST_CASE("name patterns match by their placeholders, whatever the case and sepa
   CHECK(layer("{x}_cache.{i}", "key_cache.12") == 120);
   CHECK(layer("{x}_cache.{i}", "Value_Cache/3") == 31);
   CHECK(layer("{x}_{i}", "keys_5") == 50);
+  CHECK(layer("{x}{i}", "v7") == 71);
+  CHECK(layer("layer{i}.{x}", "layer3/key") == 30);
   CHECK(layer("{x}_{i}", "key_5_") == -1);
   CHECK(layer("{i}.{01}", "7/1") == 71);
   CHECK(layer("*-l{i}-{x}", "run-7-L2-K") == 20);
@@ -228,6 +230,8 @@ TEST_CASE("a cache is found below one name of the root, and never below two") {
   const Arrays one = std::move(Arrays()
                                    .Add("past_key_values/layers/0/keys", {1, 2, 3, 4})
                                    .Add("past_key_values/layers/0/values", {1, 2, 3, 4})
+                                   .Add("attentions/0/0", {1, 4, 3, 3})
+                                   .Add("attentions/0/1", {1, 4, 3, 3})
                                    .Add("logits", {1, 3, 9}));
   CHECK(one.Open().layers.at(0).v->tokens() == 3);
   CHECK(one.Open().key_rotation == KeyRotation::kRotated);

@@ -270,6 +270,23 @@ TEST_CASE("pickle.dump of tensors is read where its storages lie") {
   refused(PickleBytes(Cat({"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."})));
 }
 
+TEST_CASE("what a model returns has its cache once, by its name") {
+  // An OrderedDict subclass: called with its fields, which are its items and its attributes too.
+  TorchArchive archive;
+  const std::string k =
+      PickleTensor(PickleStorage("FloatStorage", "0", 6), 0, {1, 1, 3, 2}, {6, 6, 2, 1});
+  archive
+      .Add("a/data.pkl",
+           Cat({"\x80\x02", "ctransformers.modeling_outputs\nCausalLMOutputWithPast\n(", "N", "((",
+                k, "q\x01h\x01tt", "q\x02t", "R(", PickleText("past_key_values"), "h\x02u}(",
+                PickleText("past_key_values"), "h\x02", PickleText("loss"), "Nub."}))
+      .Add("a/data/0", Floats({0, 1, 2, 3, 4, 5}));
+  const TensorFile file = ReadTorch(archive.Open());
+  REQUIRE(file.tensors.size() == 2);
+  CHECK(file.tensors[0].name == "past_key_values/0/0");
+  CHECK(file.tensors[1].name == "past_key_values/0/1");
+}
+
 TEST_CASE("quantised tensors and caches are refused by their kind") {
   const auto finding = [](const std::string& root) {
     TorchArchive archive;
