@@ -10,6 +10,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "formats/trace/trace.h"
+#include "lib/blend/blended.h"
 
 namespace kv {
 namespace {
@@ -100,6 +101,9 @@ class ReplayBlend : public Command {
     app.add_option("--old-layout", old_layout_, "As --layout, for chunks stored differently");
     app.add_flag("--detail", detail_, "The deviation of every token in the JSON document");
     app.add_option("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
+    app.add_option("--blended-out", blended_out_,
+                   "Write the blended cache, keys at prompt positions");
+    app.add_option("--to", to_, "Format of --blended-out (safetensors)");
     app.add_option("--html-out", html_, "Write a self-contained page");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
     rope_.Declare(app);
@@ -109,6 +113,7 @@ class ReplayBlend : public Command {
 
   ExitStatus Run(Context& context) override {
     const blend::Request request = ParseRequest();
+    if (!blended_out_.empty()) WritableFormat(to_);
     const OpenOptions options = snapshot_.Resolve();
     OpenOptions old_options = options;
     if (!old_layout_.empty()) old_options.layout = old_layout_;
@@ -134,6 +139,12 @@ class ReplayBlend : public Command {
       result = blend::Replay(caches, trace_.empty() ? nullptr : &trace, whole, pool, &progress);
     }
     for (const std::string& warning : result.warnings) context.console.Warn(full_, warning);
+    if (!blended_out_.empty()) {
+      const Snapshot blended = blend::BlendedCache(caches, result, pool);
+      WritableFormat(to_).write(blended, blended_out_, overwrite());
+      context.console.Say(
+          fmt::format("{}: {} of K and V", blended_out_, HumanBytes(blended.kv_bytes())));
+    }
     return Report(context, caches, result, trace, full, old);
   }
 
@@ -310,7 +321,7 @@ class ReplayBlend : public Command {
   }
 
   std::string full_, old_, trace_, engine_ = "cacheblend", score_, ratios_, mask_ = "exact";
-  std::string emulate_, old_layout_, indices_out_, html_;
+  std::string emulate_, old_layout_, indices_out_, html_, blended_out_, to_ = "safetensors";
   std::vector<std::string> chunks_, gates_;
   std::vector<blend::Gate> parsed_gates_;
   std::vector<uint64_t> lengths_;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lib/base/error.h"
+#include "lib/blend/blended.h"
 #include "lib/blend/curve.h"
 #include "tests/support/blend_case.h"
 #include "tests/support/targets.h"
@@ -200,6 +201,55 @@ TEST_CASE("keys that were not rotated as said are found out in layer 0", "[blend
   const Result result = Run(*made, JoinChunks(swapped, BosRule::kNone, {}), RequestFor(6));
   REQUIRE(result.warnings.size() == 1);
   CHECK(result.warnings[0].find("V of layer 0") == 0);
+}
+
+std::vector<float> Values(const Snapshot& snapshot, size_t layer, bool is_value) {
+  const LayerKv& kv = snapshot.layers[layer];
+  const KvTensor& tensor = is_value ? *kv.v : kv.k;
+  return GatherFloats(tensor, 0, tensor.tokens(), Order::kTokenHeadDim);
+}
+
+TEST_CASE("the blended cache has the full run's bits where it was recomputed", "[blend]") {
+  const auto made = MakeBlendCase({5, 20, 17, 6}, 11, DType::kBF16);
+  const CachePair caches(WholePrompt(made->full, {}), Chunked(*made), made->rope);
+  ThreadPool pool(2);
+  const Result result = Replay(caches, nullptr, RequestFor(6), pool, nullptr);
+  const Snapshot blended = BlendedCache(caches, result, pool);
+  const uint64_t row = uint64_t{made->kv_heads} * made->dim;
+  for (size_t layer = 0; layer < 4; ++layer) {
+    for (const bool is_value : {false, true}) {
+      const std::vector<float> full = Values(*made->full, layer, is_value);
+      const std::vector<float> got = Values(blended, layer, is_value);
+      std::vector<float> old(full.size());
+      caches.ReadOld(layer, is_value, 0, caches.tokens(), old.data());
+      for (uint64_t t = 0; t < caches.tokens(); ++t) {
+        const auto& indices = result.selection.indices;
+        const bool recomputed = layer <= 1 || std::binary_search(indices.begin(), indices.end(), t);
+        const std::vector<float>& want = recomputed ? full : old;
+        for (uint64_t d = 0; d < row; ++d) {
+          const float rounded = BF16ToF32(F32ToBF16(want[t * row + d]));
+          CHECK(got[t * row + d] == rounded);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a blended cache replayed again deviates by what was left", "[blend]") {
+  const auto made = MakeBlendCase({5, 20, 17, 6}, 12);
+  const CachePair caches(WholePrompt(made->full, {}), Chunked(*made), made->rope);
+  ThreadPool pool(1);
+  const Result result = Replay(caches, nullptr, RequestFor(6), pool, nullptr);
+  const auto blended = std::make_shared<Snapshot>(BlendedCache(caches, result, pool));
+  const Result again =
+      Run(*made, SplitOld(blended, made->lengths, BosRule::kNone, {KeyState::kGlobal, {}}),
+          RequestFor(6));
+  for (const CurveLayer& layer : result.main().layers) {
+    CHECK(again.layers[layer.layer].v.sum == Approx(layer.v_sum));
+    CHECK(again.layers[layer.layer].k.sum == Approx(layer.k_sum));
+  }
+  CHECK(again.layers[1].v.sum == 0);
+  CHECK(again.warnings.size() == 1);  // the check layer has nothing to choose by any more
 }
 
 TEST_CASE("baselines choose as many tokens", "[blend]") {

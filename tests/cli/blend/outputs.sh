@@ -12,3 +12,9 @@ run --html-out page.html > table || echo "exit $?"
 run --html-out page.html -f > table
 # The question need not be among the chunks: it is computed anew in any case.
 "$KVTOOL" replay-blend --full full.npz --chunks chunk[0-3].npz --suffix-len 6 --rope-base 1e4 --json | jq -c '.tokens.covered, .selection.indices'
+# What blending leaves behind, in any format: blended again, nothing up to the check layer is left to choose by.
+run --blended-out blended.npz --to npz > table
+"$KVTOOL" replay-blend --full full.npz --old blended.npz --old-rope global --chunk-lens 4,18,18,14,6 --json |
+  jq -c '[.layers[] | .dev_v.sum | . * 1000 | round]'
+jq -c '[.curve[] | select(.ratio == 0.16) | .layers[].dev_v_remaining | . * 1000 | round]' out.json
+run --blended-out blended.npz --to gguf > table || echo "exit $?"
