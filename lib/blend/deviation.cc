@@ -14,7 +14,7 @@
 namespace kv::blend {
 namespace {
 
-constexpr uint64_t kBlockTokens = 64;  // both blocks of floats stay in the second-level cache
+constexpr uint64_t kBlockTokens = 16;  // both blocks of floats stay in near caches
 
 // Hands out runs of tokens: `body(begin, end, full, old)` with room for a block of each.
 void ForTokenRuns(ThreadPool& pool, uint64_t tokens, uint64_t channels,

@@ -58,6 +58,24 @@ void RequireSameShapes(const std::vector<KvRows::Layer>& first, const std::strin
   }
 }
 
+// Rows [first, first + count) where they follow one another in memory, all heads in order: most
+// caches keep tokens so, and need no gathering. Null otherwise.
+const std::byte* RowsInPlace(const KvTensor& tensor, uint64_t first, uint64_t count) {
+  const uint64_t unit = tensor.unit_bytes(), head = tensor.units_per_head() * unit;
+  for (const StridedPiece& piece : tensor.pieces) {
+    if (first >= piece.tokens) {
+      first -= piece.tokens;
+      continue;
+    }
+    const bool plain = piece.token == AxisStride{tensor.row_bytes()} &&
+                       (tensor.heads == 1 || piece.head == AxisStride{head}) &&
+                       piece.dim == AxisStride{unit};
+    return plain && first + count <= piece.tokens ? piece.data + first * tensor.row_bytes()
+                                                  : nullptr;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 uint64_t RowsOf(const Snapshot& snapshot) {
@@ -119,11 +137,16 @@ void KvRows::ReadHeads(size_t layer, bool is_value, uint32_t head, uint32_t head
       const LayerKv& kv = part.snapshot->layers[layer];
       const KvTensor& tensor = is_value ? *kv.v : kv.k;
       const uint64_t values = (to - from) * heads * tensor.head_dim;
-      raw.resize((to - from) * heads * tensor.units_per_head() * tensor.unit_bytes());
-      Gather(tensor, part.first_row + from - part_begin, to - from, head, heads,
-             Order::kTokenHeadDim, raw);
+      const uint64_t row = part.first_row + from - part_begin;
+      const uint64_t bytes = (to - from) * heads * tensor.units_per_head() * tensor.unit_bytes();
       const std::span<float> floats(out + (from - begin) * heads * tensor.head_dim, values);
-      ToFloats(tensor.dtype, raw, floats);
+      const std::byte* in_place =
+          heads == tensor.heads ? RowsInPlace(tensor, row, to - from) : nullptr;
+      if (in_place == nullptr) {
+        raw.resize(bytes);
+        Gather(tensor, row, to - from, head, heads, Order::kTokenHeadDim, raw);
+      }
+      ToFloats(tensor.dtype, {in_place != nullptr ? in_place : raw.data(), bytes}, floats);
       UndoHadamard(*part.snapshot, tensor, is_value, floats);
     }
     part_begin += part.rows;
