@@ -28,8 +28,8 @@ MAGIC = b"\x89KVZ\r\n\x1a\n"
 MARKER = b"KVZr"
 TRAILER_MAGIC = b"KVZ.END\n"
 SOURCE, CHUNK, INDEX = 1, 2, 3
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS = 0, 1, 2, 3, 4, 16, 17, 18
-BF16 = 2
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED = 0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21
+F16, BF16 = 1, 2
 HEAD = struct.Struct("<II6BHQQ6I6Q")
 FIELDS = ("file layer kind codec dtype order source_order heads_known reserved token_begin tokens head_begin "
           "heads unit_begin units unit_bytes parameter raw_bytes raw_hash source_offset extent_bytes "
@@ -250,6 +250,105 @@ def prev(payload, bfloat, size):
     return values_of(symbols.reshape(-1), bits, bfloat, base, escapes, low)
 
 
+class Predictor:
+    """What every channel learns; single precision throughout."""
+
+    def __init__(self, columns, pairing, largest, bfloat):
+        self.weights = numpy.zeros((5, columns), numpy.float32)
+        self.weights[0] = 0.5
+        self.taps = numpy.zeros((5, columns), numpy.float32)  # x1, p1, x2, p2, mean
+        self.sigma = numpy.zeros(columns, numpy.float32)
+        self.scale = numpy.ldexp(numpy.float32(1), 127 - largest)
+        self.bfloat, self.row = bfloat, 0
+        self.mine = numpy.arange(columns // (2 * pairing) * 2 * pairing if pairing else 0)
+        self.partner = numpy.where(self.mine // max(pairing, 1) % 2 == 0, self.mine + pairing, self.mine - pairing)
+
+    def predict(self):
+        """(context, sign) of each channel"""
+        t = self.weights * self.taps
+        self.m = ((t[0] + t[1]) + (t[2] + t[3])) + t[4]
+        bits = self.m.view(numpy.uint32)
+        bits[(bits & 0x7fffffff) >= 0x7f800000] = 0
+        size = (bits & 0x7fffffff).astype(numpy.int64)
+        octave = numpy.clip((size >> 22) - 210, 0, 47)
+        certainty = numpy.clip((size >> 23) - (self.sigma.view(numpy.uint32) >> 23).astype(numpy.int64) + 2, 0, 6)
+        context = 7 * octave + certainty
+        return (context if self.row else numpy.full_like(context, 336)), bits >> 31
+
+    def learn(self, words):
+        self.row += 1
+        words = words.astype(numpy.uint32)
+        exponents = 0x7f80 if self.bfloat else 0x7c00
+        x = ((words & 0x8000) << 16 | (words & 0x7fff) << (16 if self.bfloat else 13)).view(numpy.float32) * self.scale
+        x[(words & exponents) == exponents] = 0
+        x1, p1, x2, p2, mean = self.taps
+        error = x - self.m
+        power = (((x1 * x1 + p1 * p1) + (x2 * x2 + p2 * p2)) + mean * mean) + numpy.float32(1e-6)
+        self.weights += (error * numpy.float32(0.03)) / power * self.taps
+        self.sigma += (abs(error) - self.sigma) * (numpy.float32(1) / numpy.float32(min(self.row, 16)))
+        mean = mean + (x - mean) * (numpy.float32(1) / numpy.float32(min(self.row, 32)))
+        p = numpy.zeros_like(x)
+        p[self.mine] = x[self.partner]
+        self.taps = numpy.stack([x, p, x1, p1, mean])
+
+
+def lms(payload, bfloat, size):
+    bits, base, pairing, largest, rows, columns, escape_count = struct.unpack_from("<BBBBIII", payload, 0)
+    if rows * columns * 2 != size or not 6 <= bits <= 8 or not 1 <= largest <= 253:
+        raise Damaged("lms: a grid that does not fit the chunk")
+    escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
+    tables = Tables(payload, 16 + escape_count, bits, list(range(337)))
+    low, at = raw_bits(payload, tables.end, rows * columns, (13 if bfloat else 16) - bits)
+    low = low.reshape(rows, columns)
+    lanes, predictor = Lanes(payload, at), Predictor(columns, pairing, largest, bfloat)
+    out = bytearray()
+    for row in range(rows):
+        context, sign = predictor.predict()
+        symbols = lanes.row(tables, tables.table_of[context]) ^ sign << (bits - 1)
+        asked = int((symbols >> (bits - 6) & 31 == 0).sum()) if base else 0
+        words = values_of(symbols, bits, bfloat, base, escapes[:asked], low[row])
+        escapes = escapes[asked:]
+        predictor.learn(numpy.frombuffer(words, "<u2"))
+        out += words
+    lanes.finish()
+    if len(escapes):
+        raise Damaged("the number of escapes does not fit the symbols")
+    return bytes(out)
+
+
+def window4(payload, size):
+    base, escaped = struct.unpack_from("<II", payload, 0)
+    count = size // 2
+    half = (count + 1) // 2
+    data = numpy.frombuffer(payload, numpy.uint8, offset=8).astype(numpy.uint32)
+    if len(data) != count + half + escaped:
+        raise Damaged("window4: bytes missing or left over")
+    field, packed, escapes = data[:count], data[count:count + half], data[count + half:]
+    number = numpy.concatenate([packed & 15, packed >> 4])[:count]
+    exponent = number + base
+    if int((number == 15).sum()) != escaped:
+        raise Damaged("the number of escapes does not fit the exponents")
+    exponent[number == 15] = escapes
+    return words16((field & 128) << 8 | exponent << 7 | field & 127)
+
+
+def widened(chunk, payload):
+    form, codec, _, length = struct.unpack_from("<BBHI", payload, 0)
+    if form not in (1, 2) or codec == ROWS:
+        raise Damaged(f"widened: form {form}")
+    count = chunk["raw_bytes"] // 4
+    inner = dict(chunk, codec=codec, raw_bytes=2 * count, unit_bytes=2, dtype=F16 if form == 1 else BF16)
+    halves = decode_as(codec, inner, payload[8:8 + length])
+    if form == 1:
+        return numpy.frombuffer(halves, "<f2").astype("<f4").tobytes()
+    out = numpy.empty((count, 4), numpy.uint8)
+    out[:, 2:] = numpy.frombuffer(halves, numpy.uint8).reshape(count, 2)
+    at = 8 + length
+    for byte in range(2):
+        out[:, byte], at = plane(payload, at, count)
+    return out.tobytes()
+
+
 def rows_of(chunk, payload):
     rows = chunk["tokens"] if chunk["order"] == 0 else chunk["heads"] * chunk["tokens"]
     codec, new, length = struct.unpack_from("<BII", payload, 0)
@@ -279,6 +378,12 @@ def decode_as(codec, chunk, payload):
         raw = unzstd(payload, size)
     elif codec == PREV:
         raw = prev(payload, chunk["dtype"] == BF16, size)
+    elif codec == LMS:
+        raw = lms(payload, chunk["dtype"] == BF16, size)
+    elif codec == WINDOW4:
+        raw = window4(payload, size)
+    elif codec == WIDENED:
+        raw = widened(chunk, payload)
     elif codec == ROTATED:
         raw = rotated(payload, size)
     elif codec == ROWS:

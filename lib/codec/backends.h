@@ -71,8 +71,8 @@ class ScratchBuffer {
 
 // Buffers of the context coder (context_frame.h).
 struct ContextScratch {
-  std::vector<uint8_t> symbols;
-  std::vector<uint16_t> words;
+  std::vector<uint8_t> symbols, tables;
+  std::vector<uint16_t> words, contexts;
   std::vector<RansSlot> slots;
   std::vector<RansEncoderSymbol> encoder_symbols;
 };
@@ -80,7 +80,7 @@ struct ContextScratch {
 // What encoding and decoding reuse from chunk to chunk. One object per thread.
 struct CodecScratch {
   Zstd zstd;
-  ScratchBuffer planes, predicted, best, candidate, rows;
+  ScratchBuffer planes, predicted, best, candidate, rows, halves;
   ContextScratch context;
 };
 

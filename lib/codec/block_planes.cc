@@ -44,7 +44,8 @@ std::span<const Field> FieldsOf(DType dtype) {
 
 bool HasBlockPlanes(DType dtype) { return !FieldsOf(dtype).empty(); }
 
-PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, CodecScratch& scratch, Bytes& out) {
+PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, bool literals, CodecScratch& scratch,
+                               Bytes& out) {
   const uint32_t block_bytes = Info(dtype).block_bytes;
   const uint64_t blocks = raw.size() / block_bytes;
   KV_ASSERT(HasBlockPlanes(dtype) && blocks != 0 && raw.size() % block_bytes == 0);
@@ -54,7 +55,9 @@ PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, CodecScratch& scratch,
     CopyStrided2D(raw.data() + field.offset, block_bytes, field.bytes, plane.data(), field.bytes,
                   field.bytes, blocks, 1, field.bytes);
     const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
-    const size_t size = scratch.zstd.Compress(plane, frame);
+    size_t size = literals ? scratch.zstd.CompressLiterals(plane, frame)
+                           : scratch.zstd.Compress(plane, frame);
+    if (literals && (size == 0 || size >= plane.size())) size = Zstd::Store(plane, frame);
     if (size == 0 || size > UINT32_MAX) {
       throw Error(Finding::kLimit, fmt::format("zstd cannot compress {} bytes", plane.size()));
     }

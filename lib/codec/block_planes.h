@@ -14,8 +14,10 @@ namespace kv {
 // Whether this dtype has a block struct that EncodeBlockPlanes knows.
 bool HasBlockPlanes(DType dtype);
 
-// `raw` is a positive number of whole blocks.
-PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, CodecScratch& scratch, Bytes& out);
+// `raw` is a positive number of whole blocks. With `literals` frames hold no matches: quants have
+// none, and are done sooner.
+PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, bool literals, CodecScratch& scratch,
+                               Bytes& out);
 // Throws kBadFrame, kTruncated, kTrailingBytes, kBadPayload.
 void DecodeBlockPlanes(DType dtype, ByteSpan payload, std::span<std::byte> raw,
                        CodecScratch& scratch);

@@ -10,7 +10,10 @@
 #include "lib/codec/block_planes.h"
 #include "lib/codec/chunk_levels.h"
 #include "lib/codec/context_frame.h"
+#include "lib/codec/lms_frame.h"
 #include "lib/codec/row_frame.h"
+#include "lib/codec/wide_frame.h"
+#include "lib/codec/window_frame.h"
 #include "lib/kernels/rotate.h"
 
 namespace kv {
@@ -33,6 +36,12 @@ std::string_view Name(CodecId codec) {
       return "rotated";
     case CodecId::kRows:
       return "rows";
+    case CodecId::kLms:
+      return "lms";
+    case CodecId::kWindow4:
+      return "window4";
+    case CodecId::kWidened:
+      return "widened";
   }
   return {};
 }
@@ -100,7 +109,7 @@ EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& s
       chunk.planes = EncodeGear(GearKind::kFourPlanes, raw, {}, scratch, chunk.payload);
       break;
     case CodecId::kZstdPlanes:
-      chunk.planes = EncodeBlockPlanes(shape.dtype, raw, scratch, chunk.payload);
+      chunk.planes = EncodeBlockPlanes(shape.dtype, raw, false, scratch, chunk.payload);
       break;
     case CodecId::kZstd:
       EncodeZstd(raw, scratch, chunk.payload);
@@ -184,6 +193,15 @@ void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::
     case CodecId::kPrev:
       if (!IsHalf(shape.dtype)) break;
       return DecodeContext(payload, shape.dtype == DType::kBF16, raw, scratch.context);
+    case CodecId::kLms:
+      if (!IsHalf(shape.dtype)) break;
+      return DecodeLms(payload, shape.dtype == DType::kBF16, raw, scratch.context);
+    case CodecId::kWindow4:
+      if (shape.dtype != DType::kBF16) break;
+      return DecodeWindow(payload, raw);
+    case CodecId::kWidened:
+      if (shape.dtype != DType::kF32) break;
+      return DecodeWide(shape, payload, raw, scratch);
     case CodecId::kRotated16:
       return DecodeRotated(payload, raw, scratch);
     case CodecId::kRows:

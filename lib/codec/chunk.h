@@ -25,6 +25,9 @@ enum class CodecId : uint8_t {
   kPrev = 16,       // f16, bf16: sign and exponent in the context of the row above
   kRotated16 = 17,  // gear-f16 of words rotated left by one: exponent and mantissa apart
   kRows = 18,       // rows that come back stored once, in any codec but this
+  kLms = 19,        // f16, bf16: in the context of a learned prediction
+  kWindow4 = 20,    // bf16: exponents in four bits, others escaped
+  kWidened = 21,    // f32 as f16, or as bf16 and the rest
 };
 // "raw", "gear-f16" ...; empty for an id that does not exist.
 std::string_view Name(CodecId codec);

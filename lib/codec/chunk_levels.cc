@@ -4,8 +4,12 @@
 
 #include <algorithm>
 
+#include "lib/codec/block_planes.h"
 #include "lib/codec/context_frame.h"
+#include "lib/codec/lms_frame.h"
 #include "lib/codec/row_frame.h"
+#include "lib/codec/wide_frame.h"
+#include "lib/codec/window_frame.h"
 #include "lib/kernels/rotate.h"
 
 namespace kv {
@@ -18,10 +22,12 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
 struct Repeats {
   uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
 };
-Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, bool bfloat) {
+Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
   constexpr uint32_t kTableBits = 12;
   constexpr uint64_t kFew = 64 << 10, kWord = 8;
-  const uint64_t value_mask = bfloat ? 0xfff0fff0fff0fff0u : 0xff00ff00ff00ff00u;
+  const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
+                              : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
+                                                     : ~uint64_t{0};
   const uint64_t step = raw.size() <= kFew ? 2 * kWord : 16 * kWord;
   std::array<uint32_t, 1u << kTableBits> seen{};
   Repeats repeats;
@@ -49,7 +55,7 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, bool bfloat) {
 // Whether matches may beat statistics, that is whether zstd is worth its time. Context coding does
 // better where values only resemble those of the row above.
 bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, bool in_context) {
-  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype == DType::kBF16);
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
   if (in_context) return repeats.eight * 25 > repeats.looked;
   return repeats.four * (dtype == DType::kBF16 ? 16 : 48) > repeats.looked;
 }
@@ -91,6 +97,15 @@ uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
          (noise ? count : survey.low_bytes);
 }
 
+// Values that come in four bits of exponent for about what their entropy is, as wide ranges do.
+std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
+  const WindowPlan plan = PlanWindow(raw);
+  if (plan.window_bits > plan.entropy_bits + plan.entropy_bits / 50) return std::nullopt;
+  EncodedChunk chunk{CodecId::kWindow4, {}, {}};
+  EncodeWindow(raw, plan.base, scratch, chunk.payload);
+  return chunk;
+}
+
 // f16 and bf16. The context coder takes more time than literals, so the default wants something
 // for it.
 EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
@@ -106,9 +121,20 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
         PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
     if (plan) {
       best.codec = CodecId::kPrev;
-      EncodeContext(raw, *plan, scratch.context, best.payload);
+      // Where the row above says little, a better prediction from it does not help either.
+      const uint64_t head_dim = shape.heads > 1 ? shape.units_per_head : 0;
+      if (effort >= Effort::kHigh && plan->grid.rows > 1 && plan->bytes < literal - literal / 64 &&
+          EncodeLms(raw, survey, grid.rows, grid.columns, head_dim, plan->bytes, scratch.context,
+                    best.payload)) {
+        best.codec = CodecId::kLms;
+      } else {
+        EncodeContext(raw, *plan, scratch.context, best.payload);
+      }
       coded = true;
     }
+  }
+  if (effort == Effort::kFast && shape.dtype == DType::kBF16) {
+    if (std::optional<EncodedChunk> fast = EncodeFast(raw, scratch)) return *std::move(fast);
   }
   if (!coded) best = EncodeLiterals(shape, raw, scratch);
   if (effort == Effort::kMax) {
@@ -127,7 +153,27 @@ bool IsHalves(DType dtype, ByteSpan raw) {
 EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
                         CodecScratch& scratch) {
   if (IsHalves(shape.dtype, raw)) return EncodeHalves(shape, raw, effort, scratch);
-  return EncodeCompat(shape, raw, scratch);
+  const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
+  const auto matches = [&] {
+    return effort == Effort::kMax ||
+           (effort > Effort::kFast &&
+            WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype, false));
+  };
+  EncodedChunk best;
+  if (shape.dtype == DType::kF32 && whole) {
+    best = EncodeWide(shape, raw, scratch, [&](const ChunkShape& inner, ByteSpan halves) {
+      EncodedChunk chunk = EncodeHalves(inner, halves, effort, scratch);
+      if (chunk.payload.size() < halves.size()) return chunk;
+      return EncodedChunk{CodecId::kRaw, Bytes(halves.begin(), halves.end()), {}};
+    });
+  } else if (HasBlockPlanes(shape.dtype) && whole) {
+    best.codec = CodecId::kZstdPlanes;
+    best.planes = EncodeBlockPlanes(shape.dtype, raw, true, scratch, best.payload);
+  } else {
+    return EncodeCompat(shape, raw, scratch);
+  }
+  if (matches()) Keep(best, EncodeCompat(shape, raw, scratch));
+  return best;
 }
 
 EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& plan,

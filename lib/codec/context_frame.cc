@@ -5,7 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "lib/codec/frame_parts.h"
 
 namespace kv {
 namespace {
@@ -38,20 +39,9 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   frame.U32(static_cast<uint32_t>(plan.grid.rows));
   frame.U32(static_cast<uint32_t>(plan.grid.columns));
   frame.U32(static_cast<uint32_t>(plan.escapes));
-  if (plan.escapes > 0) {
-    const uint32_t field = 31u << (plan.shape.symbol_bits - 6);
-    for (size_t i = 0; i < count; ++i) {
-      if ((scratch.symbols[i] & field) == 0)
-        frame.U8(static_cast<uint8_t>(LoadLE<uint16_t>(values.data() + 2 * i) >> 7));
-    }
-  }
+  if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, frame);
   WriteModel(plan.model, SignedOrder(plan.shape.symbol_bits), frame);
-  const size_t planes_at = frame.size();
-  frame.Pad(RawPlaneBytes(count, plan.shape.raw_bits()));
-  PackRawBits(values.data(), count, plan.shape.raw_bits(), frame.data() + planes_at);
-  for (const uint32_t state : states) frame.U32(state);
-  frame.Append(
-      ByteSpan(reinterpret_cast<const std::byte*>(begin), reinterpret_cast<const std::byte*>(end)));
+  AppendCoded(values, plan.shape, states, {begin, end}, frame);
   out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
 }
 
@@ -62,24 +52,52 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   SymbolShape shape{.bfloat = bfloat};
   shape.symbol_bits = reader.U8("symbol bits");
   shape.exponent_base = reader.U8("exponent base");
-  const uint32_t reserved = reader.U16("reserved");
+  if (reader.U16("reserved") != 0) throw Error(Finding::kBadFrame, "reserved field is not 0").At(2);
   const RansGrid grid{reader.U32("rows"), reader.U32("columns")};
   const uint32_t escape_count = reader.U32("escape count");
-  if (shape.symbol_bits < 6 || shape.symbol_bits > 8 ||
-      shape.exponent_base > (bfloat ? 224u : 0u) || reserved != 0) {
-    throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
-  }
-  if (uint64_t{grid.rows} * grid.columns != count || (grid.rows > 1 && grid.columns < kRansLanes) ||
-      values.size() % 2 != 0) {
-    throw Error(Finding::kBadFrame, fmt::format("{} rows of {} values, expected {} values",
-                                                grid.rows, grid.columns, count))
-        .At(4);
-  }
+  CheckGrid(shape, grid, values.size());
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   const ContextModel model = ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits));
-  const ByteSpan planes = reader.Take(RawPlaneBytes(count, shape.raw_bits()), "raw bits");
-  RansStates states;
-  for (uint32_t& state : states) {
+  const CodedPart coded = ReadCoded(reader, count, shape.raw_bits(), scratch.words, frame.size());
+
+  MakeSlots(model, scratch.slots);
+  const std::array<uint8_t, 256> table_of = TableOfByte(model);
+  scratch.symbols.resize(count);
+  RansStates states = coded.states;
+  const size_t used =
+      RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
+                 scratch.words.data(), coded.word_count, states);
+  CheckCodedEnd(coded, used, states);
+  if (!FromSymbols(scratch.symbols.data(), count, shape,
+                   reinterpret_cast<const uint8_t*>(escapes.data()), escapes.size(),
+                   coded.planes.data(), values.data())) {
+    throw Error(Finding::kBadPayload, "the number of escapes does not fit the symbols").At(12);
+  }
+}
+
+void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
+                   ByteWriter& frame) {
+  const uint32_t field = 31u << (shape.symbol_bits - 6);
+  for (size_t i = 0; i < values.size() / 2; ++i) {
+    if ((symbols[i] & field) == 0)
+      frame.U8(static_cast<uint8_t>(LoadLE<uint16_t>(values.data() + 2 * i) >> 7));
+  }
+}
+
+void AppendCoded(ByteSpan values, const SymbolShape& shape, const RansStates& states,
+                 std::span<const uint16_t> words, ByteWriter& frame) {
+  const size_t count = values.size() / 2, planes_at = frame.size();
+  frame.Pad(RawPlaneBytes(count, shape.raw_bits()));
+  PackRawBits(values.data(), count, shape.raw_bits(), frame.data() + planes_at);
+  for (const uint32_t state : states) frame.U32(state);
+  frame.Append(std::as_bytes(words));
+}
+
+CodedPart ReadCoded(ByteReader& reader, uint64_t count, uint32_t raw_bits,
+                    std::vector<uint16_t>& words, uint64_t frame_bytes) {
+  CodedPart coded;
+  coded.planes = reader.Take(RawPlaneBytes(count, raw_bits), "raw bits");
+  for (uint32_t& state : coded.states) {
     state = reader.U32("lane state");
     // Outside, kernels would not agree on what to do; no encoder goes there.
     if (state < kRansLow || state >= 1u << 31) {
@@ -87,27 +105,37 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
           .At(reader.offset() - 4);
     }
   }
-  const uint64_t words_at = reader.offset();
-  const ByteSpan stream = reader.Take(reader.remaining(), "words");
-
-  // Words may lie at an odd address.
-  scratch.words.resize(stream.size() / 2 + kRansLanes);
-  std::memcpy(scratch.words.data(), stream.data(), stream.size() / 2 * 2);
-  MakeSlots(model, scratch.slots);
-  const std::array<uint8_t, 256> table_of = TableOfByte(model);
-  scratch.symbols.resize(count);
-  const size_t used =
-      RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
-                 scratch.words.data(), stream.size() / 2, states);
-  if (used * 2 != stream.size() ||
-      std::any_of(states.begin(), states.end(), [](uint32_t state) { return state != kRansLow; })) {
-    throw Error(Finding::kBadPayload, "the coded symbols do not end where they should")
-        .At(words_at);
+  coded.words_at = reader.offset();
+  if (reader.remaining() % 2 != 0) {
+    throw Error(Finding::kTrailingBytes, "half a word at the end").At(frame_bytes - 1);
   }
-  if (!FromSymbols(scratch.symbols.data(), count, shape,
-                   reinterpret_cast<const uint8_t*>(escapes.data()), escapes.size(), planes.data(),
-                   values.data())) {
-    throw Error(Finding::kBadPayload, "the number of escapes does not fit the symbols").At(12);
+  // Words may lie at an odd address.
+  const ByteSpan stream = reader.Take(reader.remaining(), "words");
+  coded.word_count = stream.size() / 2;
+  words.resize(coded.word_count + kRansLanes);
+  std::copy(stream.begin(), stream.end(), reinterpret_cast<std::byte*>(words.data()));
+  return coded;
+}
+
+void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states) {
+  if (used == coded.word_count &&
+      std::all_of(states.begin(), states.end(), [](uint32_t state) { return state == kRansLow; })) {
+    return;
+  }
+  throw Error(Finding::kBadPayload, "the coded symbols do not end where they should")
+      .At(coded.words_at);
+}
+
+void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
+  if (shape.symbol_bits < 6 || shape.symbol_bits > 8 ||
+      shape.exponent_base > (shape.bfloat ? 224u : 0u)) {
+    throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
+  }
+  if (uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
+      (grid.rows > 1 && grid.columns < kRansLanes)) {
+    throw Error(Finding::kBadFrame, fmt::format("{} rows of {} values, expected {} bytes",
+                                                grid.rows, grid.columns, value_bytes))
+        .At(4);
   }
 }
 

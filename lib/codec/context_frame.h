@@ -24,6 +24,10 @@ struct HalfSurvey {
 };
 HalfSurvey SurveyHalves(ByteSpan values, bool bfloat);
 
+// The window of 31 exponents that leaves the fewest values outside (escapes); the lowest of
+// several.
+SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes);
+
 // What coding a grid this way takes, known before it is done.
 struct ContextPlan {
   SymbolShape shape;

@@ -244,6 +244,34 @@ ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_gro
   return model;
 }
 
+ContextCounts Coarser(const ContextCounts& counts, uint32_t bits) {
+  const uint32_t cut = counts.symbol_bits - bits;
+  ContextCounts coarse(counts.contexts, bits);
+  for (size_t i = 0; i < coarse.counts.size(); ++i) {
+    for (size_t fine = i << cut; fine < (i + 1) << cut; ++fine)
+      coarse.counts[i] += counts.counts[fine];
+  }
+  return coarse;
+}
+
+uint64_t CostBytes(const ContextCounts& per_group, uint64_t scale) {
+  const uint32_t symbols = 1u << per_group.symbol_bits;
+  uint64_t bits16 = 0, bytes = 0;
+  for (uint32_t g = 0; g < per_group.contexts; ++g) {
+    const uint32_t* counts = per_group.Of(g);
+    bits16 += EntropyBits16(counts, symbols);
+    uint32_t total = 0, present = 0, large = 0;
+    for (uint32_t s = 0; s < symbols; ++s) total += counts[s];
+    // A frequency takes one byte below 128 of 2048.
+    for (uint32_t s = 0; s < symbols; ++s) {
+      present += counts[s] != 0;
+      large += counts[s] > total / 16;
+    }
+    bytes += symbols / 8 + present + large;
+  }
+  return bytes + bits16 / 65536 * scale / 8;
+}
+
 uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& frequencies,
                      uint32_t symbols) {
   uint64_t bits = 0;

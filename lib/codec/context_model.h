@@ -60,6 +60,12 @@ uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& fr
 // Entropy of the counts in bits, without tables. Exact to 2^-16 bit for each symbol.
 uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols);
 
+// The same counts of symbols cut to fewer bits.
+ContextCounts Coarser(const ContextCounts& counts, uint32_t bits);
+// What one table per group and its symbols come to, before frequencies are rounded; each count
+// stands for `scale` symbols.
+uint64_t CostBytes(const ContextCounts& per_group, uint64_t scale);
+
 // Wire form: u8 table count; u16 number of runs, runs of table << 4 | length - 1 over the contexts
 // in `order`; per table a presence mask and frequencies (one byte below 128, else 0x80 | high,
 // low).

@@ -18,28 +18,6 @@ constexpr uint64_t kSampledLow = 1 << 12;
 
 constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 4 * kRansLanes;
 
-// The window of 31 exponents that leaves the fewest values outside; the lowest one of several.
-SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
-  SymbolShape shape{.bfloat = survey.bfloat};
-  escapes = 0;
-  if (!survey.bfloat) return shape;
-  std::array<uint64_t, 257> below{};  // values with a smaller exponent
-  for (size_t e = 0; e < 256; ++e) below[e + 1] = below[e] + survey.high[e];
-  // Base 0 has no escapes, since its field 0 is exponent 0.
-  const bool all_low = below[32] == below[256];
-  if (all_low) return shape;
-  uint64_t most = 0;
-  shape.exponent_base = 1;
-  for (uint32_t base = 1; base <= 224; ++base) {
-    const uint64_t inside = below[base + 32] - below[base + 1];
-    if (inside <= most) continue;
-    most = inside;
-    shape.exponent_base = base;
-  }
-  escapes = below[256] - most;
-  return shape;
-}
-
 // Eight-bit symbols of a grid; narrower ones are their upper bits.
 struct Grid {
   const uint8_t* symbols;
@@ -73,17 +51,6 @@ ContextCounts Count(const Grid& grid, uint64_t first_row, uint64_t row_step,
   return even;
 }
 
-// The same counts of symbols cut to fewer bits.
-ContextCounts Coarser(const ContextCounts& counts, uint32_t bits) {
-  const uint32_t cut = counts.symbol_bits - bits;
-  ContextCounts coarse(counts.contexts, bits);
-  for (size_t i = 0; i < coarse.counts.size(); ++i) {
-    for (size_t fine = i << cut; fine < (i + 1) << cut; ++fine)
-      coarse.counts[i] += counts.counts[fine];
-  }
-  return coarse;
-}
-
 // Sums the counts of the contexts of each group.
 ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups) {
   ContextCounts sums(groups.groups, counts.symbol_bits);
@@ -93,25 +60,6 @@ ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups)
     for (uint32_t s = 0; s < 1u << counts.symbol_bits; ++s) to[s] += from[s];
   }
   return sums;
-}
-
-// Of tables and symbols, before frequencies are rounded.
-uint64_t TableBytes(const ContextCounts& per_group, uint64_t scale) {
-  const uint32_t symbols = 1u << per_group.symbol_bits;
-  uint64_t bits16 = 0, bytes = 0;
-  for (uint32_t g = 0; g < per_group.contexts; ++g) {
-    const uint32_t* counts = per_group.Of(g);
-    bits16 += EntropyBits16(counts, symbols);
-    uint32_t total = 0, present = 0, large = 0;
-    for (uint32_t s = 0; s < symbols; ++s) total += counts[s];
-    // A frequency takes one byte below 128 of 2048.
-    for (uint32_t s = 0; s < symbols; ++s) {
-      present += counts[s] != 0;
-      large += counts[s] > total / 16;
-    }
-    bytes += symbols / 8 + present + large;
-  }
-  return bytes + bits16 / 65536 * scale / 8;
 }
 
 // Of contexts given by the upper bits of the symbol above, all or (in groups) merged.
@@ -166,6 +114,27 @@ struct Candidate {
 };
 
 }  // namespace
+
+SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
+  SymbolShape shape{.bfloat = survey.bfloat};
+  escapes = 0;
+  if (!survey.bfloat) return shape;
+  std::array<uint64_t, 257> below{};  // values with a smaller exponent
+  for (size_t e = 0; e < 256; ++e) below[e + 1] = below[e] + survey.high[e];
+  // Base 0 has no escapes, since its field 0 is exponent 0.
+  const bool all_low = below[32] == below[256];
+  if (all_low) return shape;
+  uint64_t most = 0;
+  shape.exponent_base = 1;
+  for (uint32_t base = 1; base <= 224; ++base) {
+    const uint64_t inside = below[base + 32] - below[base + 1];
+    if (inside <= most) continue;
+    most = inside;
+    shape.exponent_base = base;
+  }
+  escapes = below[256] - most;
+  return shape;
+}
 
 HalfSurvey SurveyHalves(ByteSpan values, bool bfloat) {
   HalfSurvey survey{.bfloat = bfloat};
@@ -245,7 +214,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   Candidate best;
   const ContextCounts grouped = Count(grid, 0, row_step, MapOf(6, &groups), groups.groups, 0);
   for (uint32_t bits = 6; bits <= 8; ++bits) {
-    const uint64_t bytes = frame_bytes(bits, TableBytes(Coarser(grouped, bits), scale));
+    const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), scale));
     if (bytes >= best.bytes) continue;
     best = {bits, groups, false, bytes};
     RefineMap(best.groups, bits);
@@ -256,7 +225,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
         Count(grid, 1, row_step, MapOf(bits, nullptr), 1u << bits, 8 - bits);
     Candidate fine{bits, MergeContexts(joint, SignedOrder(bits), static_cast<uint32_t>(scale)),
                    true, 0};
-    fine.bytes = frame_bytes(bits, TableBytes(PerGroup(joint, fine.groups), scale));
+    fine.bytes = frame_bytes(bits, CostBytes(PerGroup(joint, fine.groups), scale));
     if (fine.bytes < best.bytes) best = std::move(fine);
   }
 

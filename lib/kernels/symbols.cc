@@ -92,7 +92,7 @@ void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const 
     for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
       const auto load = [&](const uint8_t* from)
                             HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(d8, from)); };
-      const auto symbol = load(symbols + i);
+      const auto symbol = symbols == nullptr ? hn::Zero(d) : load(symbols + i);
       auto value = hn::ShiftLeftSame(symbol, static_cast<int>(raw_bits));
       if (shape.bfloat) {
         const auto field = hn::And(hn::ShiftRightSame(symbol, mantissa_bits), hn::Set(d, 31));
@@ -118,9 +118,10 @@ void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const 
       hn::StoreU(value, d, reinterpret_cast<uint16_t*>(values) + i);
     }
     for (; i < end; ++i) {
-      uint32_t value = uint32_t{symbols[i]} << raw_bits;
+      const uint32_t symbol = symbols == nullptr ? 0 : symbols[i];
+      uint32_t value = symbol << raw_bits;
       if (shape.bfloat) {
-        const uint32_t symbol = symbols[i], field = (symbol >> mantissa_bits) & 31;
+        const uint32_t field = (symbol >> mantissa_bits) & 31;
         value = symbol >> (mantissa_bits + 5) << 15 | (field + shape.exponent_base) << 7 |
                 (symbol & ((1u << mantissa_bits) - 1)) << raw_bits;
       }
@@ -130,6 +131,40 @@ void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const 
       if (raw_bits & 1) value |= (plane1[i - origin1] >> right1 & 1u) << shift1;
       StoreLE(values + 2 * i, static_cast<uint16_t>(value));
     }
+  }
+}
+
+void Add(const uint8_t* symbols, size_t count, const SymbolShape& shape, std::byte* values) {
+  const D16 d;
+  const D8 d8;
+  const int raw_bits = static_cast<int>(shape.raw_bits());
+  const int mantissa_bits = static_cast<int>(shape.symbol_bits) - 6;
+  // f16: no base, and sign, exponent and mantissa are neighbours anyway.
+  const auto base = hn::Set(d, static_cast<uint16_t>(shape.exponent_base));
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    auto* at = reinterpret_cast<uint16_t*>(values) + i;
+    const auto symbol = hn::PromoteTo(d, hn::LoadU(d8, symbols + i));
+    auto bits = hn::ShiftLeftSame(symbol, raw_bits);
+    if (shape.bfloat) {
+      const auto field = hn::And(hn::ShiftRightSame(symbol, mantissa_bits), hn::Set(d, 31));
+      const auto top =
+          hn::And(symbol, hn::Set(d, static_cast<uint16_t>((1u << mantissa_bits) - 1)));
+      const auto sign = hn::ShiftLeft<15>(hn::ShiftRightSame(symbol, mantissa_bits + 5));
+      bits = hn::Or(hn::Or(sign, hn::ShiftLeft<7>(hn::Add(field, base))),
+                    hn::ShiftLeftSame(top, raw_bits));
+    }
+    hn::StoreU(hn::Or(hn::LoadU(d, at), bits), d, at);
+  }
+  for (; i < count; ++i) {
+    const uint32_t symbol = symbols[i];
+    uint32_t bits = symbol << raw_bits;
+    if (shape.bfloat) {
+      const uint32_t field = (symbol >> mantissa_bits) & 31;
+      bits = symbol >> (mantissa_bits + 5) << 15 | (field + shape.exponent_base) << 7 |
+             (symbol & ((1u << mantissa_bits) - 1)) << raw_bits;
+    }
+    StoreLE(values + 2 * i, static_cast<uint16_t>(LoadLE<uint16_t>(values + 2 * i) | bits));
   }
 }
 
@@ -143,6 +178,7 @@ namespace kv {
 HWY_EXPORT(To);
 HWY_EXPORT(AnyEscape);
 HWY_EXPORT(Join);
+HWY_EXPORT(Add);
 
 namespace {
 
@@ -210,17 +246,36 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept {
   HWY_DYNAMIC_DISPATCH(Join)(symbols, count, shape, planes, values);
-  if (!shape.has_escapes()) return escape_count == 0;
-  const uint32_t field_mask = 31u << (shape.symbol_bits - 6);
-  if (escape_count == 0) return !HWY_DYNAMIC_DISPATCH(AnyEscape)(symbols, count, field_mask);
   size_t used = 0;
+  return AddEscapes(symbols, count, shape, escapes, escape_count, used, values) &&
+         used == escape_count;
+}
+
+void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
+                   std::byte* values) noexcept {
+  // As if of f16, whose symbols take the rest.
+  const SymbolShape shape{.bfloat = false, .symbol_bits = 16 - raw_bits};
+  HWY_DYNAMIC_DISPATCH(Join)(nullptr, count, shape, planes, values);
+}
+
+void AddSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                std::byte* values) noexcept {
+  HWY_DYNAMIC_DISPATCH(Add)(symbols, count, shape, values);
+}
+
+bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                const uint8_t* escapes, size_t escape_count, size_t& used,
+                std::byte* values) noexcept {
+  if (!shape.has_escapes()) return true;
+  const uint32_t field_mask = 31u << (shape.symbol_bits - 6);
+  if (used == escape_count) return !HWY_DYNAMIC_DISPATCH(AnyEscape)(symbols, count, field_mask);
   for (size_t i = 0; i < count; ++i) {
     if ((symbols[i] & field_mask) != 0) continue;
     if (used == escape_count) return false;
     const uint32_t value = LoadLE<uint16_t>(values + 2 * i) & 0x807fu;
     StoreLE(values + 2 * i, static_cast<uint16_t>(value | uint32_t{escapes[used++]} << 7));
   }
-  return used == escape_count;
+  return true;
 }
 
 namespace ref {

@@ -38,6 +38,18 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept;
 
+// The two halves of that: values of nothing but raw bits, and what symbols add to them (escapes
+// left to the caller).
+void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
+                   std::byte* values) noexcept;
+void AddSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                std::byte* values) noexcept;
+// Writes escaped exponents over those of symbols that ask for them, from escapes[used] on. False
+// when there are too few.
+bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                const uint8_t* escapes, size_t escape_count, size_t& used,
+                std::byte* values) noexcept;
+
 namespace ref {
 void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
                uint8_t* symbols) noexcept;

@@ -98,8 +98,9 @@ TEST_CASE("the dtype decides the codec, and what would grow is stored", "[codec]
   CHECK(codec(DType::kF16, ByteSpan(few).first(4001)) == CodecId::kZstd);
   CHECK(codec(DType::kF16, RandomBytes(4096, 2)) == CodecId::kRaw);
   CHECK(codec(DType::kF16, {}) == CodecId::kRaw);
-  for (const CodecId id :
-       {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes, CodecId::kZstd}) {
+  for (const CodecId id : {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes,
+                           CodecId::kZstd, CodecId::kPrev, CodecId::kRotated16, CodecId::kRows,
+                           CodecId::kLms, CodecId::kWindow4, CodecId::kWidened}) {
     CHECK_FALSE(Name(id).empty());
   }
   CHECK(Name(static_cast<CodecId>(200)).empty());
@@ -184,6 +185,46 @@ TEST_CASE("every SIMD target writes and reads the same chunk", "[codec]") {
   }
 }
 
+TEST_CASE("floats that are halves are stored as such", "[codec]") {
+  CodecScratch scratch;
+  const Grid grid{200, 64};
+  const size_t count = grid.rows * grid.columns;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const Bytes halves = Walk(grid, dtype, 0.97f, 6);
+    Bytes floats(4 * count);
+    for (size_t i = 0; i < count; ++i) {
+      const auto half = LoadLE<uint16_t>(halves.data() + 2 * i);
+      StoreLE(floats.data() + 4 * i, dtype == DType::kF16 ? F16ToF32(half) : BF16ToF32(half));
+    }
+    for (const Effort effort : {Effort::kFast, Effort::kDefault, Effort::kHigh}) {
+      const EncodedChunk narrow = EncodeChunk(grid.Shape(dtype), halves, effort, scratch);
+      const EncodedChunk wide = EncodeChunk(grid.Shape(DType::kF32), floats, effort, scratch);
+      CHECK(wide.codec == CodecId::kWidened);
+      CHECK(wide.payload.size() <= narrow.payload.size() + 100);
+      CHECK(RoundTrip(grid.Shape(DType::kF32), wide, floats.size()) == floats);
+    }
+    floats[5] ^= std::byte{1};  // now one is not
+    const EncodedChunk wide =
+        EncodeChunk(grid.Shape(DType::kF32), floats, Effort::kDefault, scratch);
+    CHECK(wide.codec == CodecId::kWidened);
+    CHECK(RoundTrip(grid.Shape(DType::kF32), wide, floats.size()) == floats);
+  }
+}
+
+TEST_CASE("exponents all over a window of fifteen take four bits at the fast level", "[codec]") {
+  CodecScratch scratch;
+  const Grid grid{100, 64};
+  std::mt19937 random(8);
+  Bytes raw(2 * grid.rows * grid.columns);
+  for (size_t i = 0; i < raw.size(); i += 2) {
+    const uint32_t exponent = random() % 500 == 0 ? 3 : 110 + random() % 15;
+    StoreLE(raw.data() + i, static_cast<uint16_t>((random() & 0x807f) | exponent << 7));
+  }
+  const EncodedChunk chunk = EncodeChunk(grid.Shape(DType::kBF16), raw, Effort::kFast, scratch);
+  CHECK(chunk.codec == CodecId::kWindow4);
+  CHECK(RoundTrip(grid.Shape(DType::kBF16), chunk, raw.size()) == raw);
+}
+
 TEST_CASE("bf16 zeros among values keep their exponents", "[codec]") {
   CodecScratch scratch;
   const Grid grid{64, 64};
@@ -220,6 +261,16 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
   refused(1, 30);   // not what the references say
   refused(4, 255);
   refused(5, 255);  // references past the end
+  for (const CodecId id : {CodecId::kLms, CodecId::kWindow4, CodecId::kWidened}) {
+    CHECK_THROWS_AS(DecodeChunk(id, ShapeOf(DType::kU8, 1), raw, out, scratch), Error);
+    CHECK_THROWS_AS(DecodeChunk(id, shape, ByteSpan(raw).first(3), out, scratch), Error);
+  }
+  // Rows inside floats inside rows would share a buffer.
+  Bytes nested = {std::byte{1}, std::byte{18}};
+  nested.resize(60);
+  CHECK_THROWS_AS(DecodeChunk(CodecId::kWidened, ShapeOf(DType::kF32, 16), nested,
+                              std::span(out).first(64), scratch),
+                  Error);
   CHECK_THROWS_AS(DecodeChunk(CodecId::kPrev, ShapeOf(DType::kF32, 1), raw, out, scratch), Error);
 }
 

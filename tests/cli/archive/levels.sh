@@ -12,12 +12,12 @@ for row in walk:
     row[:] = state
 noise = random.standard_normal((tokens, channels)).astype(numpy.float32)
 again = noise[random.integers(0, 30, tokens)]
-for name, store in (("f16", lambda v: v.astype("<f2")), ("bf16", lambda v: (v.astype("<f4").view("<u4") >> 16).astype("<u2"))):
+for name, store in (("f16", lambda v: v.astype("<f2")), ("f32", lambda v: v.astype("<f4")), ("bf16", lambda v: (v.astype("<f4").view("<u4") >> 16).astype("<u2"))):
     with open(name, "wb") as file:
         for values in (walk, noise, walk[::-1], again):  # K and V of two layers
             file.write(store(values).tobytes())
 END
-for name in f16 bf16; do
+for name in f16 bf16 f32; do
   last=
   for level in compat fast default high max; do
     "$KVTOOL" compress -qq -f --level $level --raw "$name:L2THD:2,2,?,3,16" $name -o x.kvz
@@ -31,3 +31,14 @@ for name in f16 bf16; do
     last=$size
   done
 done
+# bf16 whose exponents are all over a window of fifteen, with a few outside.
+"$PYTHON" - <<'END'
+import numpy
+random = numpy.random.default_rng(6)
+exponents = numpy.where(random.random(2 * 64 * 48) < 0.01, 3, random.integers(110, 125, 2 * 64 * 48))
+values = random.integers(0, 1 << 16, 2 * 64 * 48) & 0x807f | exponents << 7
+values.astype("<u2").tofile("wide")
+END
+"$KVTOOL" compress -qq --level fast --raw "bf16:L2THD:1,2,?,3,16" wide -o wide.kvz
+"$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz y2 2> said && cmp y2 wide || cat said
+"$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz --list 2> said | grep -o ' codec=[0-9]*'

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/codec/lms_frame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lib/codec/frame_parts.h"
+#include "lib/kernels/lms.h"
+
+namespace kv {
+namespace {
+
+// More symbols than this are sampled, by whole rows, to merge contexts.
+constexpr uint64_t kSampledSymbols = 1 << 16;
+constexpr uint32_t kMaxExponent = 253;  // so that scales are normal floats
+
+// 2^(127 - exponent): the largest values come to 1 or 2. For f16 times the 2^112 that LmsLoad
+// wants, of which 2^15 belong to the bias.
+float ScaleOf(uint32_t largest_exponent) {
+  return std::ldexp(1.0f, 127 - static_cast<int>(largest_exponent));
+}
+
+// The predictor of all channels and its rows.
+class Lms {
+ public:
+  Lms(uint64_t columns, uint32_t pairing, uint32_t largest_exponent, bool bfloat)
+      : columns_(columns),
+        padded_((columns + kLmsPadding - 1) / kLmsPadding * kLmsPadding),
+        pairing_(pairing),
+        bfloat_(bfloat),
+        scale_(ScaleOf(largest_exponent)),
+        floats_(kArrays * padded_),
+        contexts_(padded_),
+        signs_(padded_) {
+    std::fill_n(Array(6), padded_, 0.5f);
+    std::fill_n(contexts_.begin(), padded_, kLmsFirstRow);
+  }
+
+  const uint16_t* contexts() const { return contexts_.data(); }
+  const uint8_t* signs() const { return signs_.data(); }
+
+  // The row above all rows is predicted as 0; contexts say that it is the first.
+  void Predict() {
+    const LmsChannels channels = Channels();
+    LmsPredict(channels, contexts_.data(), signs_.data());
+    if (row_ == 0) std::fill(contexts_.begin(), contexts_.end(), kLmsFirstRow);
+  }
+
+  void Learn(const std::byte* values) {
+    ++row_;
+    float* x = Array(newest_);
+    LmsLoad(values, columns_, bfloat_, scale_, x, padded_);
+    const auto rate = [&](uint64_t most) {
+      return 1.0f / static_cast<float>(std::min(row_, most));
+    };
+    LmsUpdate(Channels(), x, rate(16), rate(32));
+    MakePartners(x, Array(newest_ + 1));
+    newest_ = (newest_ + 2) % 6;
+  }
+
+ private:
+  // Three rows and their partners by turns in 0 to 5 except that weights begin at 6.
+  static constexpr size_t kArrays = 6 + 5 + 3;
+
+  float* Array(size_t i) { return floats_.data() + i * padded_; }
+
+  LmsChannels Channels() {
+    LmsChannels channels;
+    channels.padded = padded_;
+    const size_t one = (newest_ + 4) % 6, two = (newest_ + 2) % 6;
+    channels.x1 = Array(one);
+    channels.p1 = Array(one + 1);
+    channels.x2 = Array(two);
+    channels.p2 = Array(two + 1);
+    for (size_t w = 0; w < 5; ++w) channels.weights[w] = Array(6 + w);
+    channels.mean = Array(11);
+    channels.sigma = Array(12);
+    channels.prediction = Array(13);
+    return channels;
+  }
+
+  void MakePartners(const float* x, float* partners) const {
+    if (pairing_ == 0) return;  // stays 0
+    const size_t step = pairing_;
+    for (size_t block = 0; block + 2 * step <= columns_; block += 2 * step) {
+      std::copy_n(x + block, step, partners + block + step);
+      std::copy_n(x + block + step, step, partners + block);
+    }
+  }
+
+  uint64_t columns_, padded_;
+  uint32_t pairing_;
+  bool bfloat_;
+  float scale_;
+  std::vector<float> floats_;
+  std::vector<uint16_t> contexts_;
+  std::vector<uint8_t> signs_;
+  uint64_t row_ = 0;
+  size_t newest_ = 0;
+};
+
+uint32_t LargestExponent(const HalfSurvey& survey) {
+  uint32_t largest = 1;
+  for (uint32_t i = 0; i < 256; ++i) {
+    const uint32_t exponent = survey.bfloat ? i : (i >> 2 & 31);
+    if (survey.high[i] != 0 && exponent != (survey.bfloat ? 255u : 31u))
+      largest = std::max(largest, exponent);
+  }
+  return std::min(largest, kMaxExponent);
+}
+
+// How far apart the two channels of a rotation are: 1 for neighbours, half a head otherwise, 0 if
+// nothing shows a rotation. A rotation makes the step of a channel follow its partner.
+uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t rows,
+                     uint64_t columns, uint64_t head_dim) {
+  constexpr uint64_t kRows = 64, kChannels = 64;
+  const uint64_t sampled = std::min(rows, kRows), first = (rows - sampled) / 2;
+  std::vector<float> x(sampled * columns);
+  for (uint64_t row = 0; row < sampled; ++row) {
+    LmsLoad(values.data() + 2 * (first + row) * columns, columns, bfloat, ScaleOf(largest),
+            x.data() + row * columns, columns);
+  }
+  const uint64_t channel_step = std::max<uint64_t>(1, columns / kChannels) | 1;
+  double best = 0, change = 0;
+  uint32_t pairing = 0;
+  for (const uint64_t step : {1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 96, 128}) {
+    if (columns % (2 * step) != 0 || (head_dim != 0 && step != 1 && 2 * step != head_dim)) continue;
+    double explained = 0;
+    change = 0;
+    for (uint64_t c = 0; c < columns; c += channel_step) {
+      const uint64_t partner = c / step % 2 == 0 ? c + step : c - step;
+      double product = 0, power = 1e-12;
+      for (uint64_t row = 1; row < sampled; ++row) {
+        const float* at = x.data() + row * columns;
+        const double delta = at[c] - (at - columns)[c], above = (at - columns)[partner];
+        product += delta * above;
+        power += above * above;
+        change += delta * delta;
+      }
+      explained += product * product / power;
+    }
+    if (explained > best) {
+      best = explained;
+      pairing = static_cast<uint32_t>(step);
+    }
+  }
+  // Chance explains one part in as many as there are rows.
+  return best * static_cast<double>(sampled) > 1.5 * change ? pairing : 0;
+}
+
+std::vector<uint16_t> ContextOrder() {
+  std::vector<uint16_t> order(kLmsContexts);
+  std::iota(order.begin(), order.end(), uint16_t{0});
+  return order;
+}
+
+void Flip(const uint8_t* signs, uint64_t count, uint32_t bit, uint8_t* symbols) {
+  for (uint64_t c = 0; c < count; ++c)
+    symbols[c] = static_cast<uint8_t>(symbols[c] ^ signs[c] << bit);
+}
+
+}  // namespace
+
+bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
+               uint64_t head_dim, uint64_t to_beat, ContextScratch& scratch, Bytes& out) {
+  const uint64_t count = rows * columns;
+  KV_ASSERT(count * 2 == values.size() && rows > 1 && columns >= kRansLanes);
+  uint64_t escapes = 0;
+  SymbolShape shape = ChooseWindow(survey, escapes);
+  shape.symbol_bits = 8;
+  const uint32_t largest = LargestExponent(survey);
+  const uint32_t pairing = FindPairing(values, survey.bfloat, largest, rows, columns, head_dim);
+
+  // Symbols with signs as predicted, and the context of each.
+  scratch.symbols.resize(count);
+  scratch.contexts.resize(count);
+  uint8_t* symbols = scratch.symbols.data();
+  ToSymbols(values.data(), count, shape, symbols);
+  const uint64_t row_step = std::max<uint64_t>(1, count / kSampledSymbols);
+  ContextCounts joint(kLmsContexts, 6);
+  Lms lms(columns, pairing, largest, survey.bfloat);
+  for (uint64_t row = 0; row < rows; ++row) {
+    lms.Predict();
+    uint8_t* here = symbols + row * columns;
+    Flip(lms.signs(), columns, 7, here);
+    std::copy_n(lms.contexts(), columns, scratch.contexts.data() + row * columns);
+    lms.Learn(values.data() + 2 * row * columns);
+    if (row % row_step != 0) continue;
+    for (uint64_t c = 0; c < columns; ++c)
+      ++joint.counts[uint32_t{lms.contexts()[c]} << 6 | here[c] >> 2];
+  }
+  const ContextGroups groups =
+      MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step));
+  scratch.tables.resize(count);
+  ContextCounts grouped(groups.groups, 8);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint8_t table = groups.group_of[scratch.contexts[i]];
+    scratch.tables[i] = table;
+    ++grouped.counts[uint32_t{table} << 8 | symbols[i]];
+  }
+
+  uint64_t least = UINT64_MAX;
+  uint32_t bits = 6;
+  for (uint32_t candidate = 6; candidate <= 8; ++candidate) {
+    shape.symbol_bits = candidate;
+    const uint64_t bytes = 80 + groups.groups + CostBytes(Coarser(grouped, candidate), 1) +
+                           RawPlaneBytes(count, shape.raw_bits()) + escapes;
+    if (bytes >= least) continue;
+    least = bytes;
+    bits = candidate;
+  }
+  if (least >= to_beat) return false;
+  shape.symbol_bits = bits;
+  for (uint64_t i = 0; i < count; ++i) symbols[i] = static_cast<uint8_t>(symbols[i] >> (8 - bits));
+  const ContextModel model = MakeModel(groups, Coarser(grouped, bits));
+  MakeEncoderSymbols(model, scratch.encoder_symbols);
+  scratch.words.resize(count + 1);
+  RansStates states;
+  uint16_t* end = scratch.words.data() + count + 1;
+  const uint16_t* begin = RansEncode(symbols, {rows, columns}, {.tables = scratch.tables.data()},
+                                     scratch.encoder_symbols.data(), end, states);
+
+  ByteWriter frame;
+  frame.U8(static_cast<uint8_t>(bits));
+  frame.U8(static_cast<uint8_t>(shape.exponent_base));
+  frame.U8(static_cast<uint8_t>(pairing));
+  frame.U8(static_cast<uint8_t>(largest));
+  frame.U32(static_cast<uint32_t>(rows));
+  frame.U32(static_cast<uint32_t>(columns));
+  frame.U32(static_cast<uint32_t>(escapes));
+  if (escapes > 0) AppendEscapes(values, symbols, shape, frame);
+  WriteModel(model, ContextOrder(), frame);
+  AppendCoded(values, shape, states, {begin, end}, frame);
+  if (frame.size() >= to_beat) return false;
+  out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
+  return true;
+}
+
+void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, ContextScratch& scratch) {
+  ByteReader reader(frame);
+  const size_t count = values.size() / 2;
+  SymbolShape shape{.bfloat = bfloat};
+  shape.symbol_bits = reader.U8("symbol bits");
+  shape.exponent_base = reader.U8("exponent base");
+  const uint32_t pairing = reader.U8("pairing"), largest = reader.U8("largest exponent");
+  const RansGrid grid{reader.U32("rows"), reader.U32("columns")};
+  const uint32_t escape_count = reader.U32("escape count");
+  CheckGrid(shape, grid, values.size());
+  if (largest == 0 || largest > kMaxExponent) {
+    throw Error(Finding::kBadFrame, fmt::format("a largest exponent of {}", largest)).At(3);
+  }
+  const ByteSpan escapes = reader.Take(escape_count, "escapes");
+  const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder());
+  const CodedPart coded = ReadCoded(reader, count, shape.raw_bits(), scratch.words, frame.size());
+
+  MakeSlots(model, scratch.slots);
+  UnpackRawBits(coded.planes.data(), count, shape.raw_bits(), values.data());
+  scratch.symbols.resize(grid.columns);
+  scratch.tables.resize(grid.columns);
+  uint8_t* symbols = scratch.symbols.data();
+  RansStates states = coded.states;
+  size_t used = 0, escapes_used = 0;
+  Lms lms(grid.columns, pairing, largest, bfloat);
+  for (uint64_t row = 0; row < grid.rows; ++row) {
+    lms.Predict();
+    for (uint64_t c = 0; c < grid.columns; ++c)
+      scratch.tables[c] = model.table_of[lms.contexts()[c]];
+    const size_t taken = RansDecode(symbols, {1, grid.columns}, {.tables = scratch.tables.data()},
+                                    scratch.slots.data(), scratch.words.data() + used,
+                                    coded.word_count - used, states);
+    std::byte* here = values.data() + 2 * row * grid.columns;
+    if (taken == SIZE_MAX) {
+      throw Error(Finding::kBadPayload, "the coded symbols end early").At(coded.words_at);
+    }
+    used += taken;
+    Flip(lms.signs(), grid.columns, shape.symbol_bits - 1, symbols);
+    AddSymbols(symbols, grid.columns, shape, here);
+    if (!AddEscapes(symbols, grid.columns, shape, reinterpret_cast<const uint8_t*>(escapes.data()),
+                    escapes.size(), escapes_used, here)) {
+      throw Error(Finding::kBadPayload, "there are fewer escapes than symbols ask for").At(12);
+    }
+    lms.Learn(here);
+  }
+  if (escapes_used != escapes.size()) {
+    throw Error(Finding::kBadPayload, "there are more escapes than symbols ask for").At(12);
+  }
+  CheckCodedEnd(coded, used, states);
+}
+
+}  // namespace kv
