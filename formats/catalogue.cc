@@ -37,6 +37,7 @@ std::vector<FormatListing> ListFormats() {
   for (const NamePattern& pattern : NamePatterns()) {
     list.push_back({pattern.text, FormatKind::kNames, true, true, false, pattern.whose, ""});
   }
+  list.push_back({kOnlyArray.text, FormatKind::kNames, true, true, false, kOnlyArray.whose, ""});
   for (const raw::Preset& preset : raw::Presets()) {
     list.push_back(
         {preset.name, FormatKind::kPreset, false, true, false, preset.summary, preset.needs});

@@ -58,13 +58,12 @@ class ListOfFormats : public Command {
       console.Line("");
     }
     console.Line("reads: yes = known by its bytes, named = when --from or --raw names it\n");
-    Table table({"name", "what it is", "why it is not read", "instead"});
-    for (const ForeignFormat& format : ForeignFormats()) {
-      table.Row({std::string(format.id), std::string(format.what), std::string(format.reason),
-                 std::string(format.hint)});
-    }
     console.Line(console.Bold("Not read as caches"));
-    console.Data(table.Text("  "));
+    for (const ForeignFormat& format : ForeignFormats()) {
+      console.Line(fmt::format("  {:<24}{}", format.id, format.what));
+      console.Line(fmt::format("  {:<24}{}{}{}", "", format.reason,
+                               format.hint.empty() ? "" : "; instead: ", format.hint));
+    }
   }
 
   static nlohmann::ordered_json Document() {

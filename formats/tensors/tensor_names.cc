@@ -374,8 +374,9 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
     if (best.layers.empty()) best = CollectBelowPrefix(file);
   }
   if (best.layers.empty() && options.k_pattern.empty() && file.tensors.size() == 1) {
-    best = {
-        .pattern = "the only array", .lone = true, .layers = {{0, {&file.tensors[0], nullptr}}}};
+    best = {.pattern = std::string(kOnlyArray.text),
+            .lone = true,
+            .layers = {{0, {&file.tensors[0], nullptr}}}};
   }
   if (best.layers.empty()) {
     RefuseUnreadTensors(file);

@@ -29,6 +29,10 @@ struct NamePattern {
   std::string_view engine = {};
 };
 std::span<const NamePattern> NamePatterns();
+// What is left where no name fits.
+inline constexpr NamePattern kOnlyArray = {
+    "the only array",
+    "any name; --layout tells its axes, 'l2(htd)' those of TensorRT-LLM's blocks"};
 
 // The tensors of a file that are K and V, by their names.
 struct KvTensors {
