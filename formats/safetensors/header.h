@@ -19,7 +19,7 @@ inline constexpr uint64_t kLengthBytes = 8;
 struct HeaderTensor {
   std::string name, dtype;
   std::vector<uint64_t> shape;
-  uint64_t begin = 0, end = 0;               // in the data
+  uint64_t begin = 0, end = 0;                 // in the data
   std::optional<uint64_t> memory_format = {};  // LMCache's extra field "fmt"
 };
 

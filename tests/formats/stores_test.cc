@@ -12,6 +12,7 @@
 #include "formats/mnn/packed.h"
 #include "formats/pages.h"
 #include "formats/raw/presets.h"
+#include "lib/snapshot/concatenate.h"
 #include "lib/snapshot/layout.h"
 #include "tests/support/temp_dir.h"
 
@@ -202,6 +203,28 @@ TEST_CASE("pages are joined layer by layer in the order given") {
   CHECK(Refusal(Source::Open(temp / "pages"), Raw("", "*.data")) == Finding::kInconsistent);
   temp.WriteFile("pages/y/b.data", Chunk(1, 1, {2, 2, 3, 4}, Counting(48)));
   CHECK(Refusal(Source::Open(temp / "pages"), Raw("", list("b\n"))) == Finding::kUsage);
+}
+
+TEST_CASE("cells and token ids of pages follow one another where all pages have them") {
+  const Bytes values = Counting(6);
+  const auto page = [&](int64_t position, bool has_cells) {
+    Snapshot part;
+    part.layers.resize(1);
+    part.layers[0].k = ContiguousTensor(values.data(), DType::kF16, 2, 1, 3, Order::kTokenHeadDim);
+    if (has_cells) part.cell_groups.push_back({"", 1, {{position}, {position + 1}}});
+    part.tokens = {static_cast<int32_t>(position)};
+    return part;
+  };
+  const auto join = [](std::vector<Snapshot> parts) { return Concatenate(std::move(parts), {}); };
+  const Snapshot whole = join({page(0, true), page(2, true)});
+  REQUIRE(whole.cell_groups.size() == 1);
+  CHECK(whole.cell_groups[0].cells.at(3).position == 3);
+  CHECK(whole.tokens == std::vector<int32_t>{0, 2});
+  CHECK(whole.layers.at(0).k.tokens() == 4);
+  CHECK(join({page(0, true), page(2, false), page(4, true)}).cell_groups.empty());
+  Snapshot other = page(2, true);
+  other.layers[0].v = other.layers[0].k;
+  CHECK_THROWS_AS(join({page(0, true), other}), Error);
 }
 
 TEST_CASE("layers in files of their own come together") {
