@@ -327,7 +327,7 @@ LeakSums MeasureLeakHead(const CachePair& caches, const QueryRows& queries, size
 }  // namespace
 
 LeakError MeasureLeak(const CachePair& caches, const QueryRows& queries, size_t layer,
-                      std::span<const uint64_t> imp, Mask mask, ThreadPool& pool) {
+                      std::span<const uint64_t> imp, uint64_t keys, Mask mask, ThreadPool& pool) {
   std::vector<uint8_t> recomputed(caches.tokens());
   for (const uint64_t t : imp) recomputed[t] = 1;
   std::fill(recomputed.begin() + static_cast<std::ptrdiff_t>(caches.covered()), recomputed.end(),
@@ -337,7 +337,7 @@ LeakError MeasureLeak(const CachePair& caches, const QueryRows& queries, size_t 
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t at = i * imp.size() / count;
     positions.push_back(imp[at]);
-    visible.push_back(at + (caches.tokens() - imp.size()) + 1);
+    visible.push_back(at + (keys - imp.size()) + 1);
   }
   const uint32_t heads = caches.layers()[layer].heads;
   std::vector<LeakSums> by_head(heads, LeakSums{0, Sums(0), Sums(0)});

@@ -52,8 +52,9 @@ struct LeakError {
 };
 inline constexpr uint64_t kMostLeakQueries = 64;
 
+// `keys`: how many the engine hands to the kernel, the prompt's or the blender's.
 LeakError MeasureLeak(const CachePair& caches, const QueryRows& queries, size_t layer,
-                      std::span<const uint64_t> imp, Mask mask, ThreadPool& pool);
+                      std::span<const uint64_t> imp, uint64_t keys, Mask mask, ThreadPool& pool);
 // Keys of the future that the bottom-right mask shows to each of these queries.
 std::vector<uint64_t> ExtraKeys(std::span<const uint64_t> imp, uint64_t tokens);
 

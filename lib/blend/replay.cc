@@ -45,6 +45,8 @@ class Replayer {
  private:
   const Request& request() const { return result_.request; }
   bool is_lmcache() const { return request().engine == Engine::kLmCache; }
+  // That partial queries are aligned to.
+  uint64_t keys() const { return is_lmcache() ? result_.covered : result_.tokens; }
 
   void FindCheckLayer() {
     RequireSuffix(result_.tokens, request().suffix);
@@ -177,8 +179,9 @@ class Replayer {
         const QueryRows queries{trace_, rows};
         if (suffix) AddSuffixAttention(queries, i, first, recomputed);
         if (leak) {
-          result_.leaks.push_back({result_.layers[i].layer,
-                                   MeasureLeak(caches_, queries, i, imp, request().mask, pool_)});
+          result_.leaks.push_back(
+              {result_.layers[i].layer,
+               MeasureLeak(caches_, queries, i, imp, keys(), request().mask, pool_)});
         }
       }
       caches_.Drop(i);
@@ -198,8 +201,7 @@ class Replayer {
 
   void AddFaults() {
     const std::vector<uint64_t>& imp = result_.selection.indices;
-    const uint64_t beyond = is_lmcache() ? result_.covered : result_.tokens;
-    const std::vector<uint64_t> extra = ExtraKeys(imp, beyond);
+    const std::vector<uint64_t> extra = ExtraKeys(imp, keys());
     double sum = 0;
     for (const uint64_t keys : extra) sum += static_cast<double>(keys);
     if (!extra.empty()) result_.extra_keys_mean = sum / static_cast<double>(extra.size());

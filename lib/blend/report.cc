@@ -58,6 +58,7 @@ Json TokensJson(const CachePair& caches, const Result& result) {
 Json SelectionJson(const Result& result, const ReportExtras& extras) {
   const Selection& selection = result.selection;
   Json json = {{"variant", VariantName(result.request)},
+               {"engine", Name(result.request.engine)},
                {"check_layer", result.request.check_layer},
                {"ratio", result.request.ratio},
                {"topk", selection.topk},
