@@ -21,6 +21,12 @@ std::optional<std::vector<int64_t>> RecordedPositions(const Snapshot& snapshot, 
   }
   std::vector<int64_t> positions;
   for (const Cell& cell : snapshot.cell_groups.front().cells) {
+    if (cell.position < 0 || cell.position > INT32_MAX) {
+      throw std::move(
+          Error(Finding::kBadField, fmt::format("row {} is position {}, expected 0 to 2^31",
+                                                positions.size(), cell.position))
+              .File(snapshot.source.path));
+    }
     if (!positions.empty() && cell.position != positions.back() + 1) {
       throw std::move(
           Error(Finding::kUnsupportedKind,
@@ -115,7 +121,8 @@ KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag) {
     const size_t end = std::min(text.find(',', begin), text.size());
     int64_t value = 0;
     const auto [last, error] = std::from_chars(text.data() + begin, text.data() + end, value);
-    if (error != std::errc() || last != text.data() + end || std::abs(value) > INT32_MAX) {
+    if (error != std::errc() || last != text.data() + end || value > INT32_MAX ||
+        value < -INT32_MAX) {
       throw bad();
     }
     at.at.push_back(value);

@@ -2,8 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/blend/report.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace kv::blend {
 namespace {
@@ -14,7 +17,8 @@ Json OrNull(const auto& value) { return value ? Json(*value) : Json(nullptr); }
 
 // As float prints, so that a score of 0.1f is 0.1.
 Json FloatOrNull(const std::optional<float>& value) {
-  return value && std::isfinite(*value) ? Json(*value) : Json(nullptr);
+  return value && std::isfinite(*value) ? Json(std::stod(fmt::format("{}", *value)))
+                                        : Json(nullptr);
 }
 
 Json ModelJson(const CachePair& caches, const ReportExtras& extras) {

@@ -62,7 +62,8 @@ TEST_CASE("reads across chunks give the rows one by one", "[blend]") {
 TEST_CASE("positions of keys are said in four ways", "[blend]") {
   CHECK(!ParseKeyState("auto", "--x").state);
   CHECK(ParseKeyState("at:0,4,-22", "--x").at == Positions{0, 4, -22});
-  for (const char* text : {"", "at:", "at:1,,2", "at:x", "at:99999999999", "turned"}) {
+  for (const char* text :
+       {"", "at:", "at:1,,2", "at:x", "at:99999999999", "at:-9223372036854775808", "turned"}) {
     CHECK_THROWS_AS(ParseKeyState(text, "--x"), Error);
   }
   const auto made = MakeBlendCase({2, 3}, 3);
@@ -83,6 +84,18 @@ TEST_CASE("positions of keys are said in four ways", "[blend]") {
              JoinChunks({made->chunks[0], moved}, BosRule::kNone, {});
            }),
            "without holes");
+}
+
+TEST_CASE("recorded positions out of any prompt's reach are refused", "[blend]") {
+  const auto made = MakeBlendCase({1, 2}, 9);
+  for (const int64_t position : {INT64_MAX, INT64_MIN, int64_t{-1}, int64_t{1} << 31}) {
+    auto moved = std::make_shared<Snapshot>(*made->chunks[1]);
+    moved->cell_groups.push_back({{}, 1, {{position, 0, {0}}, {0, 0, {0}}}});
+    Contains(Refusal([&] {
+               JoinChunks({made->chunks[0], moved}, BosRule::kNone, {});
+             }),
+             "expected 0 to 2^31");
+  }
 }
 
 TEST_CASE("a joined file needs lengths that add up and a word on its keys", "[blend]") {
