@@ -45,14 +45,20 @@ uint64_t MostTokens(const Analysis& analysis) {
   return most;
 }
 
-// "1.151x   13.90 of 16 bits per value, entropy bound 12.71 (1.259x)"
-std::string TotalsLine(const Analysis& analysis, bool values) {
+// "1.151x" of the engine's codec, and " 1.234x" of ours where it was asked.
+std::string BothRatios(double engine, double own, bool with_own) {
+  return with_own ? Ratio(engine) + ", " + Ratio(own) : Ratio(engine);
+}
+
+// "1.151x, 1.234x   12.97 of 16 bits per value, entropy bound 12.71 (1.259x)"
+std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
   const Totals& totals = values ? analysis.v : analysis.k;
   if (totals.raw_bytes == 0) return "not in the snapshot";
   const double raw = 8.0 * static_cast<double>(totals.raw_bytes) / totals.values;
-  std::string line = fmt::format("{:<8} {:.2f} of {:.4g} bits per value, entropy bound {:.2f} ({})",
-                                 Ratio(totals.ratio()), totals.reached(), raw, totals.bound(),
-                                 Ratio(totals.bound_ratio()));
+  std::string line =
+      fmt::format("{:<{}} {:.2f} of {:.4g} bits per value, entropy bound {:.2f} ({})",
+                  BothRatios(totals.ratio(), totals.own_ratio(), with_own), with_own ? 16 : 8,
+                  totals.reached(), raw, totals.bound(), Ratio(totals.bound_ratio()));
   if (totals.reached() >= totals.bound()) return line;
   const bool repeats =
       std::any_of(analysis.layers.begin(), analysis.layers.end(), [&](const LayerAnalysis& layer) {
@@ -68,7 +74,7 @@ std::string RatiosByLayer(const Analysis& analysis, bool values, bool utf8) {
   std::vector<double> ratios;
   for (const LayerAnalysis& layer : analysis.layers) {
     const auto& tensor = values ? layer.v : layer.k;
-    if (tensor) ratios.push_back(tensor->measured.ratio());
+    if (tensor) ratios.push_back(tensor->better().ratio());
   }
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
   const std::string range = fmt::format("{} to {}", Ratio(*least), Ratio(*most));
@@ -103,24 +109,24 @@ std::string WorstAndBestHead(const TensorAnalysis& tensor) {
                      most - tensor.heads_coded.begin());
 }
 
-Table LayersTable(const Analysis& analysis, bool per_head) {
-  std::vector<std::string> header = {
-      "layer",     "kv",      "ratio", "bits", "bound", "best model", "high to low plane",
-      "zero rows", "repeated"};
+Table LayersTable(const Analysis& analysis, const std::string& level, bool per_head) {
+  const bool with_own = level != "compat";
+  std::vector<std::string> header = {"layer", "kv", "engine"};
+  if (with_own) header.push_back(level);
+  header.insert(header.end(),
+                {"bits", "bound", "best model", "high to low plane", "zero rows", "repeated"});
   if (per_head) header.push_back("heads, worst .. best");
   Table table(header);
   for (const LayerAnalysis& layer : analysis.layers) {
     const auto add = [&](const TensorAnalysis& tensor, const char* which) {
       const auto bound = tensor.bound();
-      std::vector<std::string> row = {std::to_string(layer.layer),
-                                      which,
-                                      Ratio(tensor.measured.ratio()),
-                                      fmt::format("{:.2f}", tensor.reached_bits()),
-                                      fmt::format("{:.2f}", bound.total_bits()),
-                                      std::string(bound.name),
-                                      PlanesOf(tensor),
-                                      Percent(tensor.structure.zero_rows, tensor.tokens),
-                                      Percent(tensor.structure.repeated_rows, tensor.tokens)};
+      std::vector<std::string> row = {std::to_string(layer.layer), which,
+                                      Ratio(tensor.measured.ratio())};
+      if (with_own) row.push_back(tensor.own ? Ratio(tensor.own->ratio()) : std::string(1, '-'));
+      row.insert(row.end(), {fmt::format("{:.2f}", tensor.reached_bits()),
+                             fmt::format("{:.2f}", bound.total_bits()), std::string(bound.name),
+                             PlanesOf(tensor), Percent(tensor.structure.zero_rows, tensor.tokens),
+                             Percent(tensor.structure.repeated_rows, tensor.tokens)});
       if (per_head) row.push_back(WorstAndBestHead(tensor));
       table.Row(std::move(row));
     };
@@ -163,7 +169,8 @@ std::string NarrowLine(const Analysis& analysis) {
 }  // namespace
 
 std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
-                         const Console& console) {
+                         const std::string& level, const Console& console) {
+  const bool with_own = level != "compat";
   const Totals total = analysis.total();
   std::string text =
       fmt::format("{}: {}{}, {} layer{}, {} tokens, {}, {}\n", console.Bold(snapshot.source.path),
@@ -171,12 +178,16 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
                   analysis.layers.size(), analysis.layers.size() == 1 ? "" : "s",
                   MostTokens(analysis), DTypesOf(analysis), HumanBytes(total.raw_bytes));
   if (total.raw_bytes == 0) return text;
-  text +=
-      Row("overall", fmt::format("{}; {}", HumanRatio(total.raw_bytes, total.coded_bytes),
-                                 total.decodes ? "decoded again and equal by hash"
-                                               : console.Verdict(false, "DECODED DIFFERENTLY")));
-  text += Row("K", TotalsLine(analysis, false));
-  text += Row("V", TotalsLine(analysis, true));
+  std::string overall = HumanRatio(total.raw_bytes, total.coded_bytes);
+  if (with_own) {
+    overall += fmt::format(" as the engine codes it, {} at level {}",
+                           HumanRatio(total.raw_bytes, total.own_bytes), level);
+  }
+  overall += total.decodes ? "; decoded again and equal by hash"
+                           : "; " + console.Verdict(false, "DECODED DIFFERENTLY");
+  text += Row("overall", overall);
+  text += Row("K", TotalsLine(analysis, false, with_own));
+  text += Row("V", TotalsLine(analysis, true, with_own));
   const auto extreme = [](const analysis::Extreme& e) {
     return fmt::format("layer {} {}, {}", e.layer, e.is_value ? "V" : "K", Ratio(e.ratio));
   };
@@ -198,7 +209,7 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
       per_head |= *tensor && !(*tensor)->heads_coded.empty();
     }
   }
-  return text + "\n" + LayersTable(analysis, per_head).Text("  ");
+  return text + "\n" + LayersTable(analysis, level, per_head).Text("  ");
 }
 
 std::string OfflineText(const offline::Options& options, const offline::Result& result,

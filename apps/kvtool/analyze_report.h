@@ -12,9 +12,10 @@
 
 namespace kv {
 
-// What `analyze` shows people: first what compresses, then layer by layer.
+// What `analyze` shows people: first what compresses, then layer by layer. `level` is that of the
+// second codec.
 std::string AnalysisText(const Snapshot& snapshot, const analysis::Analysis& analysis,
-                         const Console& console);
+                         const std::string& level, const Console& console);
 std::string OfflineText(const offline::Options& options, const offline::Result& result,
                         const Console& console);
 // Rows of the distribution or the packed report; columns that are 0 in all of them are left out.

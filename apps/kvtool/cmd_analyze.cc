@@ -23,6 +23,10 @@ class Analyze : public Command {
  public:
   void Declare(CLI::App& app) override {
     app.add_option("FILE", input_, "Snapshot or folder of dumps: file, folder or '-'")->required();
+    app.add_option("--level", level_,
+                   "What to measure beside the engine's codec (compat = nothing): a level of "
+                   "compress (default)")
+        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}));
     app.add_flag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");
     app.add_flag("--distribution", distribution_,
                  "Entropies and zstd ratios per dump (of a snapshot: per layer)");
@@ -176,10 +180,13 @@ class Analyze : public Command {
     analysis::Analysis analysis;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "analyze");
-      analysis = analysis::Analyse(snapshot, {per_head_, rope}, pool, &progress);
+      analysis =
+          analysis::Analyse(snapshot, {per_head_, *ParseEffort(level_), rope}, pool, &progress);
     }
+    document["level"] = level_;
     document.update(analysis::AnalysisJson(analysis));
-    if (!report_.json) context.console.Data(AnalysisText(snapshot, analysis, context.console));
+    if (!report_.json)
+      context.console.Data(AnalysisText(snapshot, analysis, level_, context.console));
     return analysis.total().decodes ? kDone : kVerdict;
   }
 
@@ -225,7 +232,7 @@ class Analyze : public Command {
     file.Commit();
   }
 
-  std::string input_, csv_;
+  std::string input_, csv_, level_ = "default";
   bool per_head_ = false, distribution_ = false, packed_ = false, reports_only_ = false;
   bool force_ = false;
   Rope rope_;

@@ -54,7 +54,7 @@ void Tell(Analysis& analysis, const Measure& measure,
 
 void AddFindings(Analysis& analysis) {
   Tell(
-      analysis, [](const TensorAnalysis& t) { return uint64_t{!t.measured.decodes()}; },
+      analysis, [](const TensorAnalysis& t) { return uint64_t{!t.decodes()}; },
       [](const std::string& where, uint64_t) {
         return fmt::format("{}: what was decoded is NOT what was encoded", where);
       });
@@ -78,7 +78,7 @@ void AddFindings(Analysis& analysis) {
         return t.structure.zero_rows - t.structure.trailing_zero_rows;
       },
       [](const std::string& where, uint64_t rows) {
-        return fmt::format("{}: {} rows are zero", where, rows);
+        return fmt::format("{}: {} row{} zero", where, rows, rows == 1 ? " is" : "s are");
       });
   // A few equal rows are chance or a repeated word; a twentieth of them is structure.
   Tell(
@@ -92,7 +92,8 @@ void AddFindings(Analysis& analysis) {
   Tell(
       analysis, [](const TensorAnalysis& t) { return t.structure.constant_channels; },
       [](const std::string& where, uint64_t channels) {
-        return fmt::format("{}: {} channels never change", where, channels);
+        return fmt::format("{}: {} channel{} the same in every token", where, channels,
+                           channels == 1 ? " is" : "s are");
       });
   Tell(
       analysis, [](const TensorAnalysis& t) { return t.stats.nan_count + t.stats.infinite_count; },
@@ -139,7 +140,7 @@ void FindExtremes(Analysis& analysis) {
     for (const bool is_value : {false, true}) {
       const auto& tensor = is_value ? layer.v : layer.k;
       if (!tensor || tensor->measured.raw_bytes == 0) continue;
-      const Extreme here = {layer.layer, is_value, tensor->measured.ratio()};
+      const Extreme here = {layer.layer, is_value, tensor->better().ratio()};
       if (first || here.ratio > analysis.best.ratio) analysis.best = here;
       if (first || here.ratio < analysis.worst.ratio) analysis.worst = here;
       first = false;
@@ -153,12 +154,14 @@ void Totals::Add(const TensorAnalysis& tensor) {
   Coded::Add(tensor.measured);
   values += tensor.values();
   bound_bits += tensor.bound().total_bits() * tensor.values();
-  decodes = decodes && tensor.measured.decodes();
+  own_bytes += (tensor.own ? *tensor.own : tensor.measured).coded_bytes;
+  decodes = decodes && tensor.decodes();
 }
 
 Totals Analysis::total() const {
   Totals sum = k;
   sum.Coded::Add(v);
+  sum.own_bytes += v.own_bytes;
   sum.values += v.values;
   sum.bound_bits += v.bound_bits;
   sum.decodes = k.decodes && v.decodes;

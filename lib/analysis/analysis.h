@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,13 +22,16 @@ struct LayerAnalysis {
 
 // Over many tensors of one kind.
 struct Totals : Coded {
+  uint64_t own_bytes = 0;             // at the level asked for; coded_bytes if none was
   double values = 0, bound_bits = 0;  // bits of all values together
   bool decodes = true;
 
   void Add(const TensorAnalysis& tensor);
   double reached() const {
-    return values == 0 ? 0 : 8.0 * static_cast<double>(coded_bytes) / values;
+    const auto least = static_cast<double>(std::min(coded_bytes, own_bytes));
+    return values == 0 ? 0 : 8.0 * least / values;
   }
+  double own_ratio() const { return Coded{raw_bytes, own_bytes}.ratio(); }
   double bound() const { return values == 0 ? 0 : bound_bits / values; }
   double bound_ratio() const {
     return bound_bits == 0 ? 1 : 8.0 * static_cast<double>(raw_bytes) / bound_bits;

@@ -26,6 +26,9 @@ Json MeasuredJson(const Measured& measured) {
   json["chunks"] = measured.chunks;
   json["decodes"] = measured.decodes();
   json["xxh3"] = HashText(measured.raw_hash);
+  json["codecs"] = Json::object();
+  for (const auto& [codec, chunks] : measured.codecs)
+    json["codecs"][std::string(Name(codec))] = chunks;
   json["planes"] = Json::array();
   for (const Coded& plane : measured.planes) json["planes"].push_back(CodedJson(plane));
   return json;
@@ -53,6 +56,7 @@ Json TensorJson(const TensorAnalysis& tensor) {
   json["head_dim"] = tensor.heads_known ? Json(tensor.head_dim) : Json();
   json["channels"] = tensor.structure.channels;
   json["measured"] = MeasuredJson(tensor.measured);
+  json["own"] = tensor.own ? MeasuredJson(*tensor.own) : Json();
   json["bits_per_value"] = tensor.reached_bits();
   const EntropyModel bound = tensor.bound();
   json["bound"] = {{"bits_per_value", bound.total_bits()}, {"model", bound.name}};
@@ -91,6 +95,8 @@ Json TensorJson(const TensorAnalysis& tensor) {
 Json TotalsJson(const Totals& totals) {
   if (totals.raw_bytes == 0) return {};
   Json json = CodedJson(totals);
+  json["own_bytes"] = totals.own_bytes;
+  json["own_ratio"] = totals.own_ratio();
   json["bits_per_value"] = totals.reached();
   json["bound_bits_per_value"] = totals.bound();
   json["bound_ratio"] = totals.bound_ratio();

@@ -8,7 +8,6 @@
 
 #include "lib/analysis/cross_channel.h"
 #include "lib/base/hash.h"
-#include "lib/codec/chunk.h"
 #include "lib/kernels/convert.h"
 #include "lib/kernels/dequantise.h"
 #include "lib/snapshot/layout.h"
@@ -38,14 +37,17 @@ void ForEachChunk(const KvTensor& tensor, uint64_t row_bytes, Body body) {
 // Encodes chunks, decodes them again and keeps both hashes.
 class Measurer {
  public:
+  explicit Measurer(Effort effort) : effort_(effort) {}
+
   void Add(const ChunkShape& shape, ByteSpan raw) {
-    const EncodedChunk chunk = EncodeChunk(shape, raw, Effort::kCompat, scratch_);
+    const EncodedChunk chunk = EncodeChunk(shape, raw, effort_, scratch_);
     const auto decoded = decoded_.Get(raw.size());
     DecodeChunk(chunk.codec, shape, chunk.payload, decoded, scratch_);
     raw_hash_.Update(raw);
     decoded_hash_.Update(decoded);
     measured_.Add({raw.size(), chunk.payload.size()});
     ++measured_.chunks;
+    ++measured_.codecs[chunk.codec];
     if (chunk.codec == CodecId::kRaw && Info(shape.dtype).is_float) {
       const uint32_t planes = Info(shape.dtype).block_bytes;
       measured_.planes.resize(planes);
@@ -67,6 +69,7 @@ class Measurer {
   }
 
  private:
+  Effort effort_;
   Measured measured_;
   CodecScratch scratch_;
   ScratchBuffer decoded_;
@@ -101,7 +104,7 @@ std::vector<Coded> CodeHeads(const Snapshot& snapshot, const KvTensor& tensor) {
 
 // Stores f32 values, all of which are exact in `dtype`, in half their size.
 Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtype) {
-  Measurer measurer;
+  Measurer measurer(Effort::kCompat);
   Bytes halves;
   ForEachChunk(tensor, tensor.row_bytes() / 2, [&](uint64_t begin, uint64_t tokens) {
     ChunkShape shape = ShapeOf(tensor, tokens);
@@ -198,14 +201,15 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
   if (IsHalf(tensor.dtype)) models.emplace(tensor.dtype, units, out.tokens);
   if (tensor.dtype == DType::kF32) out.narrowness.emplace();
   StructureFinder structure(units, tensor.unit_bytes());
-  Measurer measurer;
+  Measurer measurer(Effort::kCompat), own(options.effort);
+  const bool with_own = options.effort != Effort::kCompat;
   Bytes coded_order;
   ForEachChunk(tensor, tensor.row_bytes(), [&](uint64_t begin, uint64_t tokens) {
     const Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
     structure.Add(rows, tokens);
     if (models) models->Add(rows, tokens);
     if (out.narrowness) CountNarrow(rows, *out.narrowness);
-    const ChunkShape shape = ShapeOf(tensor, tokens);
+    ChunkShape shape = ShapeOf(tensor, tokens);
     if (shape.order == Order::kTokenHeadDim || tensor.heads == 1) {
       measurer.Add(shape, rows);
     } else {
@@ -214,9 +218,14 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
               tensor.units_per_head(), tensor.unit_bytes());
       measurer.Add(shape, coded_order);
     }
+    if (with_own) {
+      shape.order = Order::kTokenHeadDim;
+      own.Add(shape, rows);
+    }
     DropTokens(snapshot, tensor, begin, tokens);
   });
   out.measured = measurer.Finish();
+  if (with_own) out.own = own.Finish();
   out.structure = structure.Finish();
   if (models) {
     out.models = models->Models();

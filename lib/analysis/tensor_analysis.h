@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/analysis/entropy_models.h"
 #include "lib/analysis/structure.h"
+#include "lib/codec/chunk.h"
 #include "lib/metrics/tensor_stats.h"
 #include "lib/mlp/quality.h"
 #include "lib/snapshot/snapshot.h"
@@ -26,13 +28,14 @@ struct Coded {
   }
 };
 
-// What kvtool's own codec makes of a tensor, cut as `compress` cuts it.
+// What a codec makes of a tensor, cut as `compress` cuts it.
 struct Measured : Coded {
   // By byte plane of a value, least significant first: payloads and their headers. Chunks that are
   // stored as they are count half and half. Empty for types without planes.
   std::vector<Coded> planes;
   uint64_t raw_hash = 0, decoded_hash = 0;  // of all chunks, in order
   uint64_t chunks = 0;
+  std::map<CodecId, uint64_t> codecs;  // how many chunks took each
 
   bool decodes() const { return raw_hash == decoded_hash; }
 };
@@ -49,7 +52,8 @@ struct TensorAnalysis {
   uint64_t tokens = 0;
   uint32_t heads = 0, head_dim = 0;
   bool heads_known = false;
-  Measured measured;
+  Measured measured;               // the engine's codec, what `compress` does
+  std::optional<Measured> own;     // kvtool's, at the level asked for
   std::vector<Coded> heads_coded;  // each head on its own, on request
   TensorStats stats;
   std::vector<EntropyModel> models;  // 16-bit floats only
@@ -63,9 +67,13 @@ struct TensorAnalysis {
   std::optional<Measured> narrow;
 
   double values() const { return static_cast<double>(stats.values); }
-  // Bits per value that the codec reached.
+  const Measured& better() const {
+    return own && own->coded_bytes < measured.coded_bytes ? *own : measured;
+  }
+  bool decodes() const { return measured.decodes() && (!own || own->decodes()); }
+  // Bits per value that the better codec reached.
   double reached_bits() const {
-    return values() == 0 ? 0 : 8.0 * static_cast<double>(measured.coded_bytes) / values();
+    return values() == 0 ? 0 : 8.0 * static_cast<double>(better().coded_bytes) / values();
   }
   // The model that needs least; of block types and f32 the sum of the planes' entropies.
   EntropyModel bound() const;
@@ -73,7 +81,8 @@ struct TensorAnalysis {
 
 struct TensorOptions {
   bool per_head = false;
-  Rope rope = {};  // of the model; known: K is also priced with it undone
+  Effort effort = Effort::kDefault;  // of TensorAnalysis::own; kCompat: none
+  Rope rope = {};                    // of the model; known: K is also priced with it undone
 };
 
 // Everything above, in one walk over the tensor and one more per further answer. Needs memory for a

@@ -80,7 +80,7 @@ TEST_CASE("an analysis is the same in every order of storage and with every numb
     shape.order = order;
     ThreadPool pool(threads);
     Snapshot snapshot = CastSnapshot(test::MakeCache(shape), DType::kF16, pool);
-    return AnalysisJson(Analyse(snapshot, {true}, pool));
+    return AnalysisJson(Analyse(snapshot, {.per_head = true}, pool));
   };
   const auto expected = analyse(Order::kTokenHeadDim, 1);
   CHECK(expected == analyse(Order::kTokenHeadDim, 4));
@@ -140,9 +140,13 @@ TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
                                               tokens, heads, dim, Order::kTokenHeadDim),
                              {}});
   ThreadPool pool(1);
-  const Analysis analysis = Analyse(snapshot, {false, rope}, pool);
+  const Analysis analysis =
+      Analyse(snapshot, {.per_head = false, .effort = Effort::kHigh, .rope = rope}, pool);
   const TensorAnalysis& k = *analysis.layers[0].k;
   REQUIRE(k.unrotated.size() == 2);
+  REQUIRE(k.own);
+  CHECK(k.own->decodes());
+  CHECK(k.own->coded_bytes < k.measured.coded_bytes * 11 / 10);  // in another order
   CHECK(k.unrotated[0].interleaved);
   const double wrong = Cheapest(k.unrotated[0].models).total_bits();
   const double right = Cheapest(k.unrotated[1].models).total_bits();
