@@ -10,12 +10,12 @@ trip() {  # STATE FORMAT TO [FLAGS]
 }
 trip s260k-v050-f16.seq0 safetensors llama-state
 trip s260k-v050-holes.seq0 npz llama-state
-trip s260k-v050-shared-prefix.session torch llama-session
+trip s260k-v050-shared-prefix.session torch-dict llama-session
 trip s260k-b8352-2seq.session npy llama-session --target-version b8352
 trip s260k-b5640-f16-vtrans.seq0 safetensors llama-state --target-version b5640
 trip s260k-b3889-f16-vtrans.seq0 npz llama-state --target-version A
 trip kjv3m-v050-q5_1-rotated.seq0 safetensors llama-state
-trip synthetic-gemma3-iswa-v050.seq0 torch llama-state
+trip synthetic-gemma3-iswa-v050.seq0 torch-dict llama-state
 trip synthetic-qwen2vl-mrope-v050.seq0 npz llama-state
 "$KVTOOL" compress "$states/s260k-b3889-f16-vtrans.seq0.bin" -o a.kvz -qq
 "$KVTOOL" convert a.kvz --to llama-state --target-version b4753 -o a.bin -qq
