@@ -35,7 +35,7 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
 
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
-    {"kvz", "kvtool's archive: any of these, restored byte for byte", "", ProbeKvz, OpenKvz,
+    {"kvz", "archive of any of these, by kvtool compress, byte for byte", "", ProbeKvz, OpenKvz,
      nullptr},
     {"npz", "numpy archives, stored or deflated", "K/V names or --k-pattern", ProbeNpz, OpenNpz,
      WriteNpz},
