@@ -53,7 +53,10 @@ std::string Describe(const Reading& reading, const CachePair& caches) {
   std::string text = reading.state == KeyState::kUnrotated ? "--old-rope unrotated"
                      : reading.state == KeyState::kGlobal  ? "--old-rope global"
                                                            : "--old-rope local";
-  if (reading.state == KeyState::kLocal && reading.later_first == 1) text += " --bos dropped";
+  if (reading.state == KeyState::kLocal && reading.later_first == 1) {
+    const std::vector<KvRows::Part>& parts = caches.old().rows.parts();
+    text += parts.size() > 1 && parts[1].first_row == 1 ? " --bos drop" : " --bos dropped";
+  }
   if (reading.state != KeyState::kGlobal || caches.full().unrotated) {
     text += fmt::format(" --rope-base {} --rope-style {}", reading.rope.theta,
                         Name(reading.rope.pairs));

@@ -6,3 +6,4 @@ run --chunks bos?.npz --old-layout thd --bos drop
 run --chunks bos?.npz --old-layout thd || echo "exit ${PIPESTATUS[0]}"
 # The wrong word on where keys stand is found out by layer 0.
 run --chunks "$TESTDATA"/golden/blend/replay/chunk?.safetensors --old-rope global
+run --chunks bos?.npz --old-layout thd --bos drop --rope-style gptj
