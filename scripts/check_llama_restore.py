@@ -281,11 +281,11 @@ class Checker:
         if self.engine.version != "v0.5.0":
             return self.failures
         self.compare("SEQ f16, V in rows", rows, state,
-                     ["direct", "archive", "kvz", "safetensors", "npz", "npy", "torch"])
+                     ["direct", "archive", "kvz", "safetensors", "npz", "npy", "torch-dict"])
         self.compare("SEQ f16, V turned for an engine without flash attention", rows, state, ["safetensors"],
                      "--v-order", "transposed", other=columns, exact=False)
         self.compare("SEQ f32, V transposed", Setup(flash=False, k="f32", v="f32"),
-                     self.states / "s260k-v050-f32-vtrans.seq0.bin", ["direct", "archive", "kvz", "npz", "torch"])
+                     self.states / "s260k-v050-f32-vtrans.seq0.bin", ["direct", "archive", "kvz", "npz", "torch-dict"])
         session = self.states / "s260k-v050-f16-vtrans.session.bin"
         self.compare("SESSION f16, V transposed", columns, session, ["direct", "archive", "kvz", "safetensors"])
         self.compare("SESSION to SEQ, V transposed", columns, session, ["npz"], "--sequence", "0")
@@ -295,7 +295,7 @@ class Checker:
         self.compare("SESSION of two sequences", two, self.states / "s260k-v050-2seq-unified.session.bin",
                      ["direct", "archive", "safetensors"])
         self.compare("SEQ q8_0, Hadamard-rotated", Setup("kjv3m-f16", k="q8_0", v="q8_0"),
-                     self.states / "kjv3m-v050-q8_0-rotated.seq0.bin", ["direct", "archive", "safetensors", "torch"])
+                     self.states / "kjv3m-v050-q8_0-rotated.seq0.bin", ["direct", "archive", "safetensors", "torch-dict"])
         self.compare("SEQ q8_0 K, f16 V transposed", Setup("kjv3m-f16", flash=False, k="q8_0"),
                      self.states / "kjv3m-v050-kq8_0-vf16-vtrans.seq0.bin", ["direct", "npz"])
         self.control(rows, state)
