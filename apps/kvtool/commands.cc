@@ -45,6 +45,11 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool frame inspect k.gear\n"
      "  kvtool frame decode --dtype f16 k.gear -o - | cmp - k.bin\n",
      MakeFrame},
+    {"bench", "Codec", "compress a snapshot with every level, and peers: ratio and speed of each",
+     "  kvtool bench slot0.bin\n"
+     "  kvtool bench slot0.bin --peers --slow --html-out bench.html\n"
+     "  kvtool bench slot0.bin --chunk 32KiB --rounds 20 --json | jq .contestants[2]\n",
+     MakeBench},
     {"replay-h2o", "Replaying", "what H2O eviction would keep, save and cost in attention",
      "  kvtool replay-h2o slot0.bin --trace slot0.trace.safetensors --target-ratio 2,3,3.5\n"
      "  kvtool replay-h2o slot0.bin --trace t.npz --engine mnn --plan-out plan.json\n"

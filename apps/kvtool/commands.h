@@ -8,6 +8,7 @@ namespace kv {
 
 // One maker per command file, named after the command.
 std::unique_ptr<Command> MakeAnalyze();
+std::unique_ptr<Command> MakeBench();
 std::unique_ptr<Command> MakeCompress();
 std::unique_ptr<Command> MakeConvert();
 std::unique_ptr<Command> MakeDecompress();

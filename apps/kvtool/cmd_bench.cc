@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/progress.h"
+#include "formats/registry.h"
+#include "lib/codec/contest.h"
+#include "lib/report/html.h"
+#include "lib/report/svg.h"
+
+namespace kv {
+namespace {
+
+// Chunks of K and V as an archive would have them, spread over all tensors up to `most` bytes.
+std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_bytes, uint64_t most) {
+  std::vector<std::pair<const KvTensor*, bool>> tensors;
+  for (const LayerKv& layer : snapshot.layers) {
+    tensors.emplace_back(&layer.k, false);
+    if (layer.v) tensors.emplace_back(&*layer.v, true);
+  }
+  uint64_t total = 0;
+  for (const auto& [tensor, is_value] : tensors) total += tensor->bytes();
+  // Of each tensor the same share, its first tokens.
+  const double share = total <= most ? 1 : static_cast<double>(most) / static_cast<double>(total);
+  std::vector<ContestChunk> chunks;
+  for (const auto& [tensor, is_value] : tensors) {
+    if (tensor->tokens() == 0 || tensor->row_bytes() == 0) continue;
+    const uint64_t tokens =
+        std::max<uint64_t>(1, static_cast<uint64_t>(share * static_cast<double>(tensor->tokens())));
+    const uint64_t step = std::max<uint64_t>(1, chunk_bytes / tensor->row_bytes());
+    for (uint64_t begin = 0; begin < tokens; begin += step) {
+      const uint64_t count = std::min(step, tokens - begin);
+      const uint64_t units = tensor->head_dim / Info(tensor->dtype).block_elements;
+      ContestChunk& chunk = chunks.emplace_back();
+      chunk.is_value = is_value;
+      chunk.shape = {tensor->dtype, count, tensor->heads, units, Order::kTokenHeadDim};
+      chunk.raw = Gather(*tensor, begin, count, Order::kTokenHeadDim);
+      if (tensor->heads > 1) chunk.by_head = Gather(*tensor, begin, count, Order::kHeadTokenDim);
+    }
+  }
+  return chunks;
+}
+
+double Rate(const ContestResult& result, double seconds) {
+  return static_cast<double>(result.raw()) / 1e6 / std::max(seconds, 1e-9);
+}
+
+double Ratio(uint64_t raw, uint64_t stored) {
+  return stored == 0 ? 0 : static_cast<double>(raw) / static_cast<double>(stored);
+}
+
+std::string RatioText(uint64_t raw, uint64_t stored) {
+  return raw == 0 ? "-" : fmt::format("{:.3f}x", Ratio(raw, stored));
+}
+
+std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& results, bool timing) {
+  std::vector<std::vector<std::string>> rows = {{"", "K", "V", "both"}};
+  if (timing) {
+    rows[0].insert(rows[0].end(), {"encode MB/s", "median", "decode MB/s", "median"});
+  }
+  for (const ContestResult& result : results) {
+    std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{result.name});
+    for (const size_t part : {0, 1})
+      row.push_back(RatioText(result.raw_bytes[part], result.stored_bytes[part]));
+    row.push_back(RatioText(result.raw(), result.stored()));
+    if (!timing) continue;
+    for (const std::vector<double>* seconds : {&result.encode_seconds, &result.decode_seconds}) {
+      row.push_back(fmt::format("{:.0f}", Rate(result, seconds->front())));
+      row.push_back(fmt::format("{:.0f}", Rate(result, (*seconds)[seconds->size() / 2])));
+    }
+  }
+  return rows;
+}
+
+class Bench : public Command {
+ public:
+  void Declare(CLI::App& app) override {
+    app.add_option("FILE", input_, "Snapshot: file, folder, '-' for stdin")->required();
+    app.add_flag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
+    app.add_flag("--slow", slow_, "With --peers: zstd -19, too");
+    app.add_option("--rounds", rounds_, "Rounds of all by turns; the fastest and the median count")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    app.add_option("--chunk", chunk_, "Bytes of a chunk (default: 1MiB, as compress has it)");
+    app.add_option("--most", most_, "Bytes of K and V to measure on (default: 64MiB)");
+    app.add_option("--html-out", html_, "Write a page with a picture");
+    app.add_flag("-f,--force", force_, "Overwrite outputs");
+    snapshot_.Declare(app);
+    report_.Declare(app);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const Snapshot snapshot = OpenSnapshot(Source::Open(input_), snapshot_.Resolve());
+    const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk"), most = ParseSize(most_, "--most");
+    if (chunk_bytes == 0 || chunk_bytes > (8 << 20)) {
+      throw Error(Finding::kUsage, "--chunk: 1 byte to 8MiB expected");
+    }
+    const std::vector<ContestChunk> chunks = ChunksOf(snapshot, chunk_bytes, most);
+    if (chunks.empty())
+      throw Error(Finding::kUnsupportedKind, "no K or V to measure on").File(input_);
+    std::vector<Contestant> contestants = LevelContestants();
+    if (peers_) {
+      // The way of halves makes sense for halves alone.
+      const bool halves = std::all_of(chunks.begin(), chunks.end(), [](const ContestChunk& chunk) {
+        return chunk.shape.dtype == DType::kF16 || chunk.shape.dtype == DType::kBF16;
+      });
+      for (Contestant& peer : PeerContestants(slow_)) {
+        if (halves || peer.name.find("exponent") == std::string::npos)
+          contestants.push_back(std::move(peer));
+      }
+    }
+    ProgressLine progress(context.console, context.global.progress_when(), input_);
+    const std::vector<ContestResult> results = RunContest(chunks, contestants, rounds_, &progress);
+    const bool timing = !context.global.deterministic;
+    const auto rows = Rows(results, timing);
+    if (!report_.json) {
+      context.console.Line(Subtitle(chunks, results));
+      Table table(rows[0]);
+      for (size_t i = 1; i < rows.size(); ++i) table.Row(rows[i]);
+      context.console.Data(table.Text());
+    }
+    report_.Emit(context.console, Document(snapshot, chunks, results, chunk_bytes, timing),
+                 overwrite());
+    if (!html_.empty()) WritePage(chunks, results, rows);
+    return kDone;
+  }
+
+ private:
+  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
+
+  std::string Subtitle(const std::vector<ContestChunk>& chunks,
+                       const std::vector<ContestResult>& results) const {
+    return fmt::format("{}: {} of K and V in {} chunks, one thread, CPU time, {} round{}", input_,
+                       HumanBytes(results[0].raw()), chunks.size(), rounds_,
+                       rounds_ == 1 ? "" : "s");
+  }
+
+  nlohmann::ordered_json Document(const Snapshot& snapshot, const std::vector<ContestChunk>& chunks,
+                                  const std::vector<ContestResult>& results, uint64_t chunk_bytes,
+                                  bool timing) const {
+    nlohmann::ordered_json document = ReportHeader("bench");
+    document["inputs"] = {InputRecord(snapshot.source)};
+    document["params"] = {{"chunk_bytes", chunk_bytes}, {"rounds", rounds_}};
+    document["chunks"] = chunks.size();
+    document["contestants"] = nlohmann::ordered_json::array();
+    for (const ContestResult& result : results) {
+      nlohmann::ordered_json json = {{"name", result.name},
+                                     {"kind", result.is_peer ? "peer" : "level"}};
+      for (const size_t part : {0, 1}) {
+        nlohmann::ordered_json entry = {{"raw_bytes", result.raw_bytes[part]},
+                                        {"stored_bytes", result.stored_bytes[part]}};
+        PutRatio(entry, result.raw_bytes[part], result.stored_bytes[part]);
+        json[part == 0 ? "k" : "v"] = std::move(entry);
+      }
+      PutRatio(json, result.raw(), result.stored());
+      if (timing) {
+        for (const auto& [name, seconds] : {std::pair{"encode", &result.encode_seconds},
+                                            std::pair{"decode", &result.decode_seconds}}) {
+          json[name] = {{"fastest_mb_per_s", Rate(result, seconds->front())},
+                        {"median_mb_per_s", Rate(result, (*seconds)[seconds->size() / 2])}};
+        }
+      }
+      document["contestants"].push_back(std::move(json));
+    }
+    return document;
+  }
+
+  void WritePage(const std::vector<ContestChunk>& chunks, const std::vector<ContestResult>& results,
+                 const std::vector<std::vector<std::string>>& rows) const {
+    report::Page page("Compression of " + input_, Subtitle(chunks, results));
+    for (const bool encode : {true, false}) {
+      report::LineChart chart;
+      chart.title = encode ? "Ratio against encoding speed" : "Ratio against decoding speed";
+      chart.x_label = encode ? "encoding, GB/s" : "decoding, GB/s";
+      chart.y_label = "original / compressed";
+      chart.markers = true;
+      for (const ContestResult& result : results) {
+        if (result.name == "memcpy") continue;
+        const std::vector<double>& seconds = encode ? result.encode_seconds : result.decode_seconds;
+        chart.series.push_back(
+            {result.name,
+             {{Rate(result, seconds.front()) / 1e3, Ratio(result.raw(), result.stored())}},
+             !result.is_peer});
+      }
+      page.Figure(report::Render(chart), chart.title + ": up and to the right is better.");
+    }
+    page.Table(rows);
+    AtomicFile file(html_, overwrite());
+    file.Write(AsBytes(page.Text()));
+    file.Commit();
+  }
+
+  std::string input_, chunk_ = "1MiB", most_ = "64MiB", html_;
+  int rounds_ = 5;
+  bool peers_ = false, slow_ = false, force_ = false;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeBench() { return std::make_unique<Bench>(); }
+
+}  // namespace kv
