@@ -19,6 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILES = {
     "slot0.bin": "testdata/llamacpp/states/s260k-v050-f16.seq0.bin",
     "trace": "testdata/trace",
+    "gate": "testdata/gate",
+    "blend": "testdata/golden/blend/replay",
     "walk.f16": "testdata/golden/mnn/codec/f16_smooth_walk_8192.in.bin",
     "engine.gear": "testdata/golden/mnn/codec/f16_smooth_walk_8192.zstd.frame.bin",
     "compressor.bin": "testdata/golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin",

@@ -25,8 +25,8 @@ build release all
 if [ "${1:-}" != --quick ]; then
   # Leaks are checked too; a wrong size in a reader shows as an allocation beyond the limit.
   export ASAN_OPTIONS=allocator_may_return_null=0:max_allocation_size_mb=2048
-  build asan unit_tests golden_tests fuzz_targets
-  ctest --preset asan -j "$jobs" -L 'unit|golden|fuzz' --quiet || ctest --preset asan --rerun-failed
+  build asan unit_tests fuzz_targets
+  ctest --preset asan -j "$jobs" -L 'unit|fuzz' --quiet || ctest --preset asan --rerun-failed
   build tsan thread_tests
   ctest --preset tsan -j "$jobs" -L threads --quiet || ctest --preset tsan --rerun-failed
 fi
