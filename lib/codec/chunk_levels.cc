@@ -67,6 +67,7 @@ void Keep(EncodedChunk& best, EncodedChunk candidate) {
 EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
   EncodedChunk chunk;
   const GearOptions literals{.predictors = {}, .literals = true};
+  chunk.payload.reserve(raw.size() + 64);
   if (shape.dtype == DType::kF16) {
     chunk.codec = CodecId::kGear16;
     chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);

@@ -42,7 +42,11 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, frame);
   WriteModel(plan.model, SignedOrder(plan.shape.symbol_bits), frame);
   AppendCoded(values, plan.shape, states, {begin, end}, frame);
-  out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
+  if (out.empty()) {
+    out = frame.Release();
+  } else {
+    out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
+  }
 }
 
 void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
