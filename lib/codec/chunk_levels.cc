@@ -115,7 +115,7 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   bool coded = false;
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (effort > Effort::kFast) {
-    const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16);
+    const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
     const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
     const uint64_t to_beat = effort == Effort::kDefault ? literal - literal / 100 : literal;
     const std::optional<ContextPlan> plan =
@@ -125,8 +125,8 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
       // Where the row above says little, a better prediction from it does not help either.
       const uint64_t head_dim = shape.heads > 1 ? shape.units_per_head : 0;
       if (effort >= Effort::kHigh && plan->grid.rows > 1 && plan->bytes < literal - literal / 64 &&
-          EncodeLms(raw, survey, grid.rows, grid.columns, head_dim, plan->bytes, scratch.context,
-                    best.payload)) {
+          EncodeLms(raw, SurveyHalves(raw, survey.bfloat, true), grid.rows, grid.columns, head_dim,
+                    plan->bytes, scratch.context, best.payload)) {
         best.codec = CodecId::kLms;
       } else {
         EncodeContext(raw, *plan, scratch.context, best.payload);

@@ -17,12 +17,14 @@ namespace kv {
 // context.
 struct HalfSurvey {
   bool bfloat = false;
+  bool exact = true;                 // no value was left out
   std::array<uint32_t, 256> high{};  // counts of high bytes (f16) or exponents (bf16)
   uint64_t high_bytes = 0;           // what their entropy comes to
   // The same, from a sample, of the other byte: of bf16, mantissa and sign.
   uint64_t low_bytes = 0;
 };
-HalfSurvey SurveyHalves(ByteSpan values, bool bfloat);
+// Of long chunks a sample, unless every value is asked for.
+HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every);
 
 // The window of 31 exponents that leaves the fewest values outside (escapes); the lowest of
 // several.

@@ -136,7 +136,7 @@ SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
   return shape;
 }
 
-HalfSurvey SurveyHalves(ByteSpan values, bool bfloat) {
+HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every) {
   HalfSurvey survey{.bfloat = bfloat};
   const size_t count = values.size() / 2;
   std::array<std::array<uint32_t, 256>, 4> partial{};
@@ -144,15 +144,18 @@ HalfSurvey SurveyHalves(ByteSpan values, bool bfloat) {
   const auto high = [&](size_t i) {
     return (LoadLE<uint16_t>(values.data() + 2 * i) >> shift) & 0xff;
   };
-  size_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    for (size_t lane = 0; lane < 4; ++lane) ++partial[lane][high(i + lane)];
+  // Odd, lest it fall in with a row.
+  const size_t high_step = every ? 1 : count / kSampledSymbols | 1;
+  survey.exact = high_step == 1;
+  size_t i = 0, looked = 0;
+  for (; i + 3 * high_step < count; i += 4 * high_step, looked += 4) {
+    for (size_t lane = 0; lane < 4; ++lane) ++partial[lane][high(i + lane * high_step)];
   }
-  for (; i < count; ++i) ++partial[0][high(i)];
+  for (; i < count; i += high_step, ++looked) ++partial[0][high(i)];
   for (size_t b = 0; b < 256; ++b) {
     survey.high[b] = partial[0][b] + partial[1][b] + partial[2][b] + partial[3][b];
   }
-  survey.high_bytes = EntropyBits16(survey.high.data(), 256) / 8 / 65536;
+  survey.high_bytes = EntropyBits16(survey.high.data(), 256) / 8 / 65536 * count / looked;
 
   std::array<uint32_t, 256> low{};
   const size_t step = std::max<size_t>(1, count / kSampledLow);
@@ -201,9 +204,18 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
       return std::nullopt;
     }
     groups = MergeContexts(joint, SignedOrder(6), static_cast<uint32_t>(scale));
-    if (row_step > 1) make_symbols(0, rows);
+    if (survey.bfloat && !survey.exact) {
+      // Escapes must be counted, not estimated.
+      plan.shape = ChooseWindow(SurveyHalves(values, survey.bfloat, true), plan.escapes);
+      plan.shape.symbol_bits = 8;
+    }
+    if (row_step > 1 || !survey.exact) make_symbols(0, rows);
   } else {
     if (kHeaderBytes + survey.high_bytes + count + plan.escapes > to_beat) return std::nullopt;
+    if (survey.bfloat && !survey.exact) {
+      plan.shape = ChooseWindow(SurveyHalves(values, survey.bfloat, true), plan.escapes);
+      plan.shape.symbol_bits = 8;
+    }
     make_symbols(0, 1);
   }
 

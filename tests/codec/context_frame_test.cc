@@ -37,7 +37,7 @@ Bytes RandomBits(size_t count, uint32_t seed) {
 Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns) {
   ContextScratch scratch;
   Bytes frame;
-  const HalfSurvey survey = SurveyHalves(values, bfloat);
+  const HalfSurvey survey = SurveyHalves(values, bfloat, true);
   const std::optional<ContextPlan> found =
       PlanContext(values, survey, rows, columns, UINT64_MAX, scratch);
   REQUIRE(found);

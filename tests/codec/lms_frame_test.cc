@@ -36,7 +36,7 @@ Bytes Rotated(uint64_t rows, uint64_t columns, uint64_t distance, bool bfloat, u
 Bytes Encode(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim) {
   ContextScratch scratch;
   Bytes frame;
-  const HalfSurvey survey = SurveyHalves(values, bfloat);
+  const HalfSurvey survey = SurveyHalves(values, bfloat, true);
   REQUIRE(EncodeLms(values, survey, rows, columns, head_dim, UINT64_MAX, scratch, frame));
   return frame;
 }
@@ -65,7 +65,7 @@ TEST_CASE("turning pairs are predicted, whichever way they lie", "[lms]") {
       CHECK(static_cast<uint64_t>(frame[2]) == distance);
       ContextScratch scratch;
       const auto above =
-          PlanContext(values, SurveyHalves(values, bfloat), 400, 64, UINT64_MAX, scratch);
+          PlanContext(values, SurveyHalves(values, bfloat, true), 400, 64, UINT64_MAX, scratch);
       REQUIRE(above);
       CHECK(static_cast<double>(frame.size()) < 0.97 * static_cast<double>(above->bytes));
     }
