@@ -10,6 +10,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/offline_options.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/snapshot_report.h"
 #include "lib/analysis/dump_rows.h"
 #include "lib/analysis/report.h"
 #include "lib/offline/result_report.h"
@@ -141,9 +142,7 @@ class Analyze : public Command {
       if (!selection.keys) layer.k.pieces.clear();
       if (!selection.values) layer.v.reset();
     }
-    for (const Note& note : snapshot.notes) {
-      if (note.is_warning) context.console.Warn(source.path, note.text);
-    }
+    WarnOf(snapshot.notes, source.path, context.console);
     snapshot.CheckContent();
     return snapshot;
   }

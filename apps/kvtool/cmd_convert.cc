@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/snapshot_report.h"
 #include "lib/snapshot/cast.h"
 
 namespace kv {
@@ -46,9 +47,7 @@ class Convert : public Command {
     }
     Snapshot snapshot = Select(OpenSnapshot(Source::Open(input_), snapshot_.Resolve()), selection);
     if (sequence_) snapshot = SelectSequence(std::move(snapshot), *sequence_);
-    for (const Note& note : snapshot.notes) {
-      if (note.is_warning) context.console.Warn(input_, note.text);
-    }
+    WarnOf(snapshot.notes, input_, context.console);
     if (!dtype_.empty()) {
       ThreadPool pool(context.global.thread_count());
       snapshot = CastSnapshot(std::move(snapshot), ParseValueType(), pool);

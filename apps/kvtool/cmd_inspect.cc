@@ -50,9 +50,7 @@ class Inspect : public Command {
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
         if (with_stats_) AddStats(snapshot, context.console, document);
-        for (const Note& note : snapshot.notes) {
-          if (note.is_warning) context.console.Warn(file, note.text);
-        }
+        WarnOf(snapshot.notes, file, context.console);
         all.push_back(std::move(document));
       } catch (Error& error) {
         context.console.Report(error.File(file));

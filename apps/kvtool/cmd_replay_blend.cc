@@ -9,6 +9,7 @@
 #include "apps/kvtool/blend_report.h"
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "lib/blend/blended.h"
 
@@ -168,9 +169,7 @@ class ReplayBlend : public Command {
     if (!snapshot->heads_known() && else_by) ApplyGeometry(*else_by, *snapshot);
     RequireHeads(*snapshot, "a replay");
     snapshot->CheckContent();
-    for (const Note& note : snapshot->notes) {
-      if (note.is_warning) context.console.Warn(path, note.text);
-    }
+    WarnOf(snapshot->notes, path, context.console);
     return snapshot;
   }
 

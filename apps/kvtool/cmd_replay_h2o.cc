@@ -6,6 +6,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "lib/h2o/compact.h"
 #include "lib/h2o/report.h"
@@ -98,9 +99,7 @@ class ReplayH2o : public Command {
     }
     RequireHeads(snapshot, "a replay");
     RequireMatch(trace, snapshot);
-    for (const Note& note : snapshot.notes) {
-      if (note.is_warning) context.console.Warn(input_, note.text);
-    }
+    WarnOf(snapshot.notes, input_, context.console);
     for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
 
     const h2o::ReplayRequest request = RequestFor(trace);

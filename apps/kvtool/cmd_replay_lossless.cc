@@ -7,6 +7,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "lib/lossless/report.h"
 
@@ -148,9 +149,7 @@ class ReplayLossless : public Command {
     if (trace && !snapshot.heads_known()) {
       if (const auto geometry = GeometryOf(*trace)) ApplyGeometry(*geometry, snapshot);
     }
-    for (const Note& note : snapshot.notes) {
-      if (note.is_warning) context.console.Warn(input_, note.text);
-    }
+    WarnOf(snapshot.notes, input_, context.console);
     if (trace) {
       for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
     }

@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/mlp_report.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
 #include "lib/mlp/compressor.h"
@@ -147,12 +148,8 @@ class ReplayMlp : public Command {
   }
 
   void WarnAbout(Console& console, const Snapshot& cache, const CompressorWeights& weights) const {
-    for (const Note& note : cache.notes) {
-      if (note.is_warning) console.Warn(input_, note.text);
-    }
-    for (const Note& note : weights.notes) {
-      if (note.is_warning) console.Warn(weights_path_, note.text);
-    }
+    WarnOf(cache.notes, input_, console);
+    WarnOf(weights.notes, weights_path_, console);
     if (cache.key_rotation == KeyRotation::kUnrotated) {
       console.Warn(input_, "K is stored before RoPE, compressors are trained on rotated K");
     }

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/snapshot_report.h"
 #include "apps/kvtool/weights_commands.h"
 
 namespace kv {
@@ -106,9 +107,7 @@ CheckpointOptions CheckpointFlags::Resolve() const {
 
 void WarnOf(const WeightsFile& file, Console& console) {
   const std::string& path = file.weights.source.path;
-  for (const Note& note : file.weights.notes) {
-    if (note.is_warning) console.Warn(path, note.text);
-  }
+  WarnOf(file.weights.notes, path, console);
   if (!file.shares || file.shares->untrained.empty()) return;
   console.Warn(path, fmt::format("the optimizer kept no state for {}: these were never trained",
                                  fmt::join(file.shares->untrained, ", ")));

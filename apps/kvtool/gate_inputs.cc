@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 
 namespace kv {
@@ -47,9 +48,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
   }
   RequireHeads(snapshot, "a replay");
   if (opened->trace) RequireMatch(*opened->trace, snapshot);
-  for (const Note& note : snapshot.notes) {
-    if (note.is_warning) console_.Warn(spec.snapshot, note.text);
-  }
+  WarnOf(snapshot.notes, spec.snapshot, console_);
   const nlohmann::ordered_json record = InputRecord(snapshot.source);
   if (std::find(records_.begin(), records_.end(), record) == records_.end()) {
     records_.push_back(record);

@@ -197,4 +197,10 @@ nlohmann::ordered_json DescribeJson(const Snapshot& snapshot) {
   return json;
 }
 
+void WarnOf(std::span<const Note> notes, const std::string& path, Console& console) {
+  for (const Note& note : notes) {
+    if (note.is_warning) console.Warn(path, note.text);
+  }
+}
+
 }  // namespace kv

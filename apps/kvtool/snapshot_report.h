@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "apps/kvtool/console.h"
@@ -13,5 +14,7 @@ namespace kv {
 // How a snapshot is shown: the same facts as text for people and as JSON for programs.
 std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer);
 nlohmann::ordered_json DescribeJson(const Snapshot& snapshot);
+// The notes that are warnings, on stderr.
+void WarnOf(std::span<const Note> notes, const std::string& path, Console& console);
 
 }  // namespace kv
