@@ -189,22 +189,25 @@ class Tables:
 
 
 class Lanes:
-    """Sixteen interleaved rANS decoders; a row of symbols at a time."""
+    """Interleaved rANS decoders; a row of symbols at a time."""
 
-    def __init__(self, data, at):
-        self.states = numpy.frombuffer(data, "<u4", 16, at).astype(numpy.uint64)
+    def __init__(self, data, at, lanes):
+        if lanes > 64:
+            raise Damaged(f"{lanes} lanes")
+        self.states = numpy.frombuffer(data, "<u4", lanes, at).astype(numpy.uint64)
         if (len(data) - at) % 2:
             raise Damaged("half a word at the end")
-        self.words = numpy.frombuffer(data, "<u2", offset=at + 64).astype(numpy.uint64)
+        self.words = numpy.frombuffer(data, "<u2", offset=at + 4 * lanes).astype(numpy.uint64)
         self.used = 0
 
     def row(self, tables, which):
         out = numpy.empty(len(which), numpy.uint32)
-        for begin in range(0, len(which), 16):
-            table = which[begin:begin + 16]
+        lanes = len(self.states)
+        for begin in range(0, len(which), lanes):
+            table = which[begin:begin + lanes]
             x = self.states[:len(table)]
             slot = (x & 2047).astype(numpy.intp)
-            out[begin:begin + 16] = tables.symbol[table, slot]
+            out[begin:begin + lanes] = tables.symbol[table, slot]
             x = tables.frequency[table, slot] * (x >> 11) + tables.offset[table, slot]
             low = x < 1 << 15
             need = int(low.sum())
@@ -233,14 +236,15 @@ def values_of(symbols, bits, bfloat, base, escapes, low):
 
 
 def prev(payload, bfloat, size):
-    bits, base, _, rows, columns, escape_count = struct.unpack_from("<BBHIII", payload, 0)
+    shape, base, _, rows, columns, escape_count = struct.unpack_from("<BBHIII", payload, 0)
+    bits = shape & 15
     if rows * columns * 2 != size or not 6 <= bits <= 8:
         raise Damaged("prev: a grid that does not fit the chunk")
     at = 16 + escape_count
     escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
     tables = Tables(payload, at, bits, signed_order(bits))
     low, at = raw_bits(payload, tables.end, rows * columns, (13 if bfloat else 16) - bits)
-    lanes = Lanes(payload, at)
+    lanes = Lanes(payload, at, 16 << (shape >> 4))
     symbols = numpy.zeros((rows, columns), numpy.uint32)
     above = numpy.zeros(columns, numpy.uint32)
     for row in symbols:
@@ -293,14 +297,15 @@ class Predictor:
 
 
 def lms(payload, bfloat, size):
-    bits, base, pairing, largest, rows, columns, escape_count = struct.unpack_from("<BBBBIII", payload, 0)
+    shape, base, pairing, largest, rows, columns, escape_count = struct.unpack_from("<BBBBIII", payload, 0)
+    bits = shape & 15
     if rows * columns * 2 != size or not 6 <= bits <= 8 or not 1 <= largest <= 253:
         raise Damaged("lms: a grid that does not fit the chunk")
     escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
     tables = Tables(payload, 16 + escape_count, bits, list(range(337)))
     low, at = raw_bits(payload, tables.end, rows * columns, (13 if bfloat else 16) - bits)
     low = low.reshape(rows, columns)
-    lanes, predictor = Lanes(payload, at), Predictor(columns, pairing, largest, bfloat)
+    lanes, predictor = Lanes(payload, at, 16 << (shape >> 4)), Predictor(columns, pairing, largest, bfloat)
     out = bytearray()
     for row in range(rows):
         context, sign = predictor.predict()

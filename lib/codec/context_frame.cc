@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "lib/codec/frame_parts.h"
 
@@ -27,13 +28,14 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   MakeEncoderSymbols(plan.model, scratch.encoder_symbols);
   const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
   scratch.words.resize(count + 1);
+  RansGrid grid = plan.grid;
+  grid.lanes = RansLanesFor(grid);
   RansStates states;
   uint16_t* end = scratch.words.data() + count + 1;
-  const uint16_t* begin =
-      RansEncode(scratch.symbols.data(), plan.grid, {.table_of = table_of.data()},
-                 scratch.encoder_symbols.data(), end, states);
+  const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
+                                     scratch.encoder_symbols.data(), end, states);
   ByteWriter frame;
-  frame.U8(static_cast<uint8_t>(plan.shape.symbol_bits));
+  frame.U8(SymbolsAndLanes(plan.shape, grid));
   frame.U8(static_cast<uint8_t>(plan.shape.exponent_base));
   frame.U16(0);
   frame.U32(static_cast<uint32_t>(plan.grid.rows));
@@ -41,7 +43,7 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   frame.U32(static_cast<uint32_t>(plan.escapes));
   if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, frame);
   WriteModel(plan.model, SignedOrder(plan.shape.symbol_bits), frame);
-  AppendCoded(values, plan.shape, states, {begin, end}, frame);
+  AppendCoded(values, plan.shape, {states.data(), grid.lanes}, {begin, end}, frame);
   if (out.empty()) {
     out = frame.Release();
   } else {
@@ -54,15 +56,17 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   ByteReader reader(frame);
   const size_t count = values.size() / 2;
   SymbolShape shape{.bfloat = bfloat};
-  shape.symbol_bits = reader.U8("symbol bits");
+  RansGrid grid;
+  ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");
   if (reader.U16("reserved") != 0) throw Error(Finding::kBadFrame, "reserved field is not 0").At(2);
-  const RansGrid grid{reader.U32("rows"), reader.U32("columns")};
+  grid.rows = reader.U32("rows");
+  grid.columns = reader.U32("columns");
   const uint32_t escape_count = reader.U32("escape count");
   CheckGrid(shape, grid, values.size());
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   const ContextModel model = ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits));
-  const CodedPart coded = ReadCoded(reader, count, shape.raw_bits(), scratch.words, frame.size());
+  const CodedPart coded = ReadCoded(reader, shape, grid, scratch.words, frame.size());
 
   MakeSlots(model, scratch.slots);
   const std::array<uint8_t, 256> table_of = TableOfByte(model);
@@ -79,6 +83,20 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   }
 }
 
+uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid) {
+  const int doublings = std::countr_zero(grid.lanes) - std::countr_zero(kRansLanes);
+  return static_cast<uint8_t>(shape.symbol_bits | static_cast<uint32_t>(doublings) << 4);
+}
+
+void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid) {
+  const uint32_t both = reader.U8("symbol bits and lanes");
+  shape.symbol_bits = both & 15;
+  grid.lanes = kRansLanes << (both >> 4);
+  if (grid.lanes > kMaxRansLanes) {
+    throw Error(Finding::kBadFrame, fmt::format("{} lanes", grid.lanes)).At(0);
+  }
+}
+
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
                    ByteWriter& frame) {
   const uint32_t field = 31u << (shape.symbol_bits - 6);
@@ -88,7 +106,7 @@ void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& s
   }
 }
 
-void AppendCoded(ByteSpan values, const SymbolShape& shape, const RansStates& states,
+void AppendCoded(ByteSpan values, const SymbolShape& shape, std::span<const uint32_t> states,
                  std::span<const uint16_t> words, ByteWriter& frame) {
   const size_t count = values.size() / 2, planes_at = frame.size();
   frame.Pad(RawPlaneBytes(count, shape.raw_bits()));
@@ -97,11 +115,12 @@ void AppendCoded(ByteSpan values, const SymbolShape& shape, const RansStates& st
   frame.Append(std::as_bytes(words));
 }
 
-CodedPart ReadCoded(ByteReader& reader, uint64_t count, uint32_t raw_bits,
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
                     std::vector<uint16_t>& words, uint64_t frame_bytes) {
   CodedPart coded;
-  coded.planes = reader.Take(RawPlaneBytes(count, raw_bits), "raw bits");
-  for (uint32_t& state : coded.states) {
+  coded.planes = reader.Take(RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits()), "raw bits");
+  coded.states.fill(kRansLow);
+  for (uint32_t& state : std::span(coded.states).first(grid.lanes)) {
     state = reader.U32("lane state");
     // Outside, kernels would not agree on what to do; no encoder goes there.
     if (state < kRansLow || state >= 1u << 31) {
@@ -116,7 +135,7 @@ CodedPart ReadCoded(ByteReader& reader, uint64_t count, uint32_t raw_bits,
   // Words may lie at an odd address.
   const ByteSpan stream = reader.Take(reader.remaining(), "words");
   coded.word_count = stream.size() / 2;
-  words.resize(coded.word_count + kRansLanes);
+  words.resize(coded.word_count);
   std::copy(stream.begin(), stream.end(), reinterpret_cast<std::byte*>(words.data()));
   return coded;
 }
@@ -136,7 +155,7 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
     throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
   }
   if (uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
-      (grid.rows > 1 && grid.columns < kRansLanes)) {
+      (grid.rows > 1 && grid.columns < grid.lanes)) {
     throw Error(Finding::kBadFrame, fmt::format("{} rows of {} values, expected {} bytes",
                                                 grid.rows, grid.columns, value_bytes))
         .At(4);

@@ -7,22 +7,26 @@
 // What frames of symbols in context have in common; for lib/codec alone.
 namespace kv {
 
+// The first byte of a frame.
+uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid);
+// Throws kBadFrame for lanes that no kernel has.
+void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid);
+
 // The exponents of symbols whose field is 0, if those are escapes.
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
                    ByteWriter& frame);
 // Raw bits, lane states and words.
-void AppendCoded(ByteSpan values, const SymbolShape& shape, const RansStates& states,
+void AppendCoded(ByteSpan values, const SymbolShape& shape, std::span<const uint32_t> states,
                  std::span<const uint16_t> words, ByteWriter& frame);
 
 struct CodedPart {
   ByteSpan planes;
-  RansStates states;
+  RansStates states;  // those past the lanes as at the end
   uint64_t words_at = 0;
   size_t word_count = 0;
 };
-// Reads the rest of a frame; words go to `words`, with room behind them for careless loads. Throws
-// kTruncated, kBadFrame.
-CodedPart ReadCoded(ByteReader& reader, uint64_t count, uint32_t raw_bits,
+// Reads the rest of a frame; words go to `words`. Throws kTruncated, kBadFrame.
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
                     std::vector<uint16_t>& words, uint64_t frame_bytes);
 // Throws kBadPayload unless all words were used and all lanes are back where they began.
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states);

@@ -219,13 +219,15 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   const ContextModel model = MakeModel(groups, Coarser(grouped, bits));
   MakeEncoderSymbols(model, scratch.encoder_symbols);
   scratch.words.resize(count + 1);
+  RansGrid grid{rows, columns};
+  grid.lanes = RansLanesFor(grid);
   RansStates states;
   uint16_t* end = scratch.words.data() + count + 1;
-  const uint16_t* begin = RansEncode(symbols, {rows, columns}, {.tables = scratch.tables.data()},
+  const uint16_t* begin = RansEncode(symbols, grid, {.tables = scratch.tables.data()},
                                      scratch.encoder_symbols.data(), end, states);
 
   ByteWriter frame;
-  frame.U8(static_cast<uint8_t>(bits));
+  frame.U8(SymbolsAndLanes(shape, grid));
   frame.U8(static_cast<uint8_t>(shape.exponent_base));
   frame.U8(static_cast<uint8_t>(pairing));
   frame.U8(static_cast<uint8_t>(largest));
@@ -234,7 +236,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   frame.U32(static_cast<uint32_t>(escapes));
   if (escapes > 0) AppendEscapes(values, symbols, shape, frame);
   WriteModel(model, ContextOrder(), frame);
-  AppendCoded(values, shape, states, {begin, end}, frame);
+  AppendCoded(values, shape, {states.data(), grid.lanes}, {begin, end}, frame);
   if (frame.size() >= to_beat) return false;
   out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
   return true;
@@ -244,10 +246,12 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
   ByteReader reader(frame);
   const size_t count = values.size() / 2;
   SymbolShape shape{.bfloat = bfloat};
-  shape.symbol_bits = reader.U8("symbol bits");
+  RansGrid grid;
+  ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");
   const uint32_t pairing = reader.U8("pairing"), largest = reader.U8("largest exponent");
-  const RansGrid grid{reader.U32("rows"), reader.U32("columns")};
+  grid.rows = reader.U32("rows");
+  grid.columns = reader.U32("columns");
   const uint32_t escape_count = reader.U32("escape count");
   CheckGrid(shape, grid, values.size());
   if (largest == 0 || largest > kMaxExponent) {
@@ -255,7 +259,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
   }
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder());
-  const CodedPart coded = ReadCoded(reader, count, shape.raw_bits(), scratch.words, frame.size());
+  const CodedPart coded = ReadCoded(reader, shape, grid, scratch.words, frame.size());
 
   MakeSlots(model, scratch.slots);
   UnpackRawBits(coded.planes.data(), count, shape.raw_bits(), values.data());
@@ -263,15 +267,16 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
   scratch.tables.resize(grid.columns);
   uint8_t* symbols = scratch.symbols.data();
   RansStates states = coded.states;
+  const RansGrid row_grid{1, grid.columns, grid.lanes};
   size_t used = 0, escapes_used = 0;
   Lms lms(grid.columns, pairing, largest, bfloat);
   for (uint64_t row = 0; row < grid.rows; ++row) {
     lms.Predict();
     for (uint64_t c = 0; c < grid.columns; ++c)
       scratch.tables[c] = model.table_of[lms.contexts()[c]];
-    const size_t taken = RansDecode(symbols, {1, grid.columns}, {.tables = scratch.tables.data()},
-                                    scratch.slots.data(), scratch.words.data() + used,
-                                    coded.word_count - used, states);
+    const size_t taken =
+        RansDecode(symbols, row_grid, {.tables = scratch.tables.data()}, scratch.slots.data(),
+                   scratch.words.data() + used, coded.word_count - used, states);
     std::byte* here = values.data() + 2 * row * grid.columns;
     if (taken == SIZE_MAX) {
       throw Error(Finding::kBadPayload, "the coded symbols end early").At(coded.words_at);

@@ -16,16 +16,26 @@ namespace kv {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Eight 32-bit lanes in one vector; smaller targets take the scalar path.
-#if HWY_MAX_BYTES >= 32 && !HWY_HAVE_SCALABLE
+// Needs gathers; smaller targets take the scalar path.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define KV_RANS_VECTOR 1
 #else
 #define KV_RANS_VECTOR 0
 #endif
 
 #if KV_RANS_VECTOR
-// The renormalisation step gives consecutive words to the lanes of a mask: entry m holds, per lane,
-// how many lower lanes of m are set.
+using D = hn::CappedTag<uint32_t, 16>;
+using DI = hn::RebindToSigned<D>;
+using D8 = hn::Rebind<uint8_t, D>;
+using D16 = hn::Rebind<uint16_t, D>;
+using V = hn::Vec<D>;
+using M = hn::Mask<DI>;
+constexpr size_t kWide = hn::MaxLanes(D());
+
+// The renormalisation step gives consecutive words to the lanes of a mask; all that differs between
+// targets. Returns how many.
+#if HWY_TARGET == HWY_AVX2
+// Entry m holds, per lane, how many lower lanes of m are set.
 struct SpreadTable {
   alignas(32) uint32_t ranks[256][8];
   constexpr SpreadTable() : ranks() {
@@ -39,78 +49,92 @@ struct SpreadTable {
   }
 };
 constexpr SpreadTable kSpread;
-#endif
 
-template <bool kGivenTables>
+HWY_INLINE size_t Refill(V& state, M needs, const uint16_t* words) {
+  const D d;
+  const auto bits = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(needs.raw)));
+  const V next = hn::PromoteTo(d, hn::LoadU(D16(), words));
+  const V spread = hn::TableLookupLanes(next, hn::SetTableIndices(d, kSpread.ranks[bits]));
+  const V filled = hn::Or(hn::ShiftLeft<16>(state), spread);
+  state = hn::IfThenElse(hn::RebindMask(d, needs), filled, state);
+  return static_cast<size_t>(std::popcount(bits));
+}
+HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
+  hn::StoreU(hn::DemoteTo(D8(), hn::BitCast(DI(), symbols)), D8(), out);
+}
+#else
+HWY_INLINE size_t Refill(V& state, M needs, const uint16_t* words) {
+  const V next = hn::PromoteTo(D(), hn::LoadU(D16(), words));
+  const __m512i spread = _mm512_maskz_expand_epi32(needs.raw, next.raw);
+  state.raw = _mm512_mask_or_epi32(state.raw, needs.raw, hn::ShiftLeft<16>(state).raw, spread);
+  return static_cast<size_t>(std::popcount(uint32_t{needs.raw}));
+}
+HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(symbols.raw));
+}
+#endif
+#endif  // KV_RANS_VECTOR
+
+// One group of lanes after another. What a lane does next hangs on what it did before, gather after
+// multiplication after gather: the time goes down with the number of vectors that a group has.
+template <bool kGivenTables, size_t kLanes>
 size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                   const RansSlot* slots, const uint16_t* words, size_t word_count,
                   RansStates& states) {
 #if KV_RANS_VECTOR
-  const hn::CappedTag<uint32_t, 8> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const hn::Rebind<uint8_t, decltype(d)> d8;
-  const hn::Rebind<uint16_t, decltype(d)> d16;
-
-  alignas(32) uint32_t base_of[256];  // table_of, scaled to slots
+  constexpr size_t kParts = kLanes / kWide;
+  const D d;
+  const DI di;
+  alignas(64) uint32_t base_of[256];  // table_of, scaled to slots
   if (!kGivenTables) {
     for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << kRansTotalBits;
   }
-  auto low = hn::LoadU(d, states.data());
-  auto high = hn::LoadU(d, states.data() + 8);
-  const auto total_mask = hn::Set(d, kRansTotal - 1);
-  const auto bound = hn::Set(d, kRansLow);
+  V state[kParts];
+  const auto load = [&]() HWY_ATTR {
+    for (size_t p = 0; p < kParts; ++p) state[p] = hn::LoadU(d, states.data() + p * kWide);
+  };
+  const auto store = [&]() HWY_ATTR {
+    for (size_t p = 0; p < kParts; ++p) hn::StoreU(state[p], d, states.data() + p * kWide);
+  };
+  const V total_mask = hn::Set(d, kRansTotal - 1);
   const auto* table = reinterpret_cast<const uint32_t*>(slots);
-  size_t used = 0;
-
-  // Decodes eight symbols; both halves of a group are independent up to the words they take.
-  const auto step = [&](auto& state, auto base) HWY_ATTR {
-    const auto slot = hn::And(state, total_mask);
-    const auto entry = hn::GatherIndex(d, table, hn::BitCast(di, hn::Add(base, slot)));
-    const auto frequency = hn::Add(hn::And(hn::ShiftRight<12>(entry), total_mask), hn::Set(d, 1));
-    const auto offset = hn::And(entry, hn::Set(d, 0xfff));
-    state = hn::Add(hn::Mul(hn::ShiftRight<kRansTotalBits>(state), frequency), offset);
-    return hn::ShiftRight<23>(entry);
-  };
-  const auto refill = [&](auto& state) HWY_ATTR {
-    const auto needs = hn::Lt(hn::BitCast(di, state), hn::BitCast(di, bound));
-    uint8_t bits[8] = {};
-    hn::StoreMaskBits(di, needs, bits);
-    const auto next = hn::PromoteTo(d, hn::LoadU(d16, words + used));
-    const auto spread = hn::TableLookupLanes(next, hn::SetTableIndices(d, kSpread.ranks[bits[0]]));
-    const auto filled = hn::Or(hn::ShiftLeft<16>(state), spread);
-    state = hn::IfThenElse(hn::RebindMask(d, needs), filled, state);
-    used += static_cast<size_t>(std::popcount(bits[0]));
-  };
   const auto bases = [&](const uint8_t* from) HWY_ATTR {
-    const auto wide = hn::PromoteTo(d, hn::LoadU(d8, from));
+    const V wide = hn::PromoteTo(d, hn::LoadU(D8(), from));
     if (kGivenTables) return hn::ShiftLeft<kRansTotalBits>(wide);
     return hn::GatherIndex(d, base_of, hn::BitCast(di, wide));
   };
+  // Decodes one symbol per lane; says which lanes need a word.
+  const auto step = [&](V& x, V base, uint8_t* out) HWY_ATTR {
+    const V slot = hn::Add(base, hn::And(x, total_mask));
+    const V entry = hn::GatherIndex(d, table, hn::BitCast(di, slot));
+    const V frequency = hn::Add(hn::And(hn::ShiftRight<12>(entry), total_mask), hn::Set(d, 1));
+    const V offset = hn::And(entry, hn::Set(d, 0xfff));
+    x = hn::Add(hn::Mul(hn::ShiftRight<kRansTotalBits>(x), frequency), offset);
+    StoreSymbols(hn::ShiftRight<23>(entry), out);
+    return hn::Lt(hn::BitCast(di, x), hn::Set(di, static_cast<int32_t>(kRansLow)));
+  };
 
   const uint32_t first_base = kGivenTables ? 0 : base_of[contexts.first_above];
+  size_t used = 0;
+  load();
   for (size_t row = 0; row < grid.rows; ++row) {
     uint8_t* out = symbols + row * grid.columns;
     const uint8_t* context =
         kGivenTables ? contexts.tables + row * grid.columns : out - grid.columns;
+    const bool in_context = kGivenTables || row > 0;
     size_t column = 0;
-    for (; column + kRansLanes <= grid.columns && used + kRansLanes <= word_count;
-         column += kRansLanes) {
-      auto base_low = hn::Set(d, first_base), base_high = base_low;
-      if (kGivenTables || row > 0) {
-        base_low = bases(context + column);
-        base_high = bases(context + column + 8);
+    for (; column + kLanes <= grid.columns && used + kLanes <= word_count; column += kLanes) {
+      M needs[kParts];
+      for (size_t p = 0; p < kParts; ++p) {
+        const size_t at = column + p * kWide;
+        const V base = in_context ? bases(context + at) : hn::Set(d, first_base);
+        needs[p] = step(state[p], base, out + at);
       }
-      const auto symbol_low = step(low, base_low);
-      const auto symbol_high = step(high, base_high);
-      refill(low);
-      refill(high);
-      hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, symbol_low)), d8, out + column);
-      hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, symbol_high)), d8, out + column + 8);
+      for (size_t p = 0; p < kParts; ++p) used += Refill(state[p], needs[p], words + used);
     }
     if (column == grid.columns) continue;
     // A last partial group, or the last words of the stream: one symbol at a time.
-    hn::StoreU(low, d, states.data());
-    hn::StoreU(high, d, states.data() + 8);
+    store();
     for (; column < grid.columns; ++column) {
       uint32_t base = first_base;
       if (kGivenTables) {
@@ -118,32 +142,38 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       } else if (row > 0) {
         base = base_of[context[column]];
       }
-      uint32_t& state = states[column % kRansLanes];
-      const RansSlot entry = slots[base + (state & (kRansTotal - 1))];
-      state =
-          (state >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
-      if (state < kRansLow) {
+      uint32_t& x = states[column % kLanes];
+      const RansSlot entry = slots[base + (x & (kRansTotal - 1))];
+      x = (x >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
+      if (x < kRansLow) {
         if (used == word_count) return SIZE_MAX;
-        state = state << 16 | words[used++];
+        x = x << 16 | words[used++];
       }
       out[column] = static_cast<uint8_t>(entry >> 23);
     }
-    low = hn::LoadU(d, states.data());
-    high = hn::LoadU(d, states.data() + 8);
+    load();
   }
-  hn::StoreU(low, d, states.data());
-  hn::StoreU(high, d, states.data() + 8);
+  store();
   return used;
 #else
   return ref::RansDecode(symbols, grid, contexts, slots, words, word_count, states);
 #endif
 }
 
+template <bool kGivenTables>
+size_t DecodeLanes(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                   const RansSlot* slots, const uint16_t* words, size_t word_count,
+                   RansStates& states) {
+  const auto decode = grid.lanes == 64   ? DecodeGrid<kGivenTables, 64>
+                      : grid.lanes == 32 ? DecodeGrid<kGivenTables, 32>
+                                         : DecodeGrid<kGivenTables, 16>;
+  return decode(symbols, grid, contexts, slots, words, word_count, states);
+}
+
 size_t Decode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts, const RansSlot* slots,
               const uint16_t* words, size_t word_count, RansStates& states) {
-  return contexts.tables != nullptr
-             ? DecodeGrid<true>(symbols, grid, contexts, slots, words, word_count, states)
-             : DecodeGrid<false>(symbols, grid, contexts, slots, words, word_count, states);
+  const auto decode = contexts.tables != nullptr ? DecodeLanes<true> : DecodeLanes<false>;
+  return decode(symbols, grid, contexts, slots, words, word_count, states);
 }
 
 // Scalar code: what a vector gains on the arithmetic it loses on gathering the parameters. It is
@@ -156,6 +186,7 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
   if (!kGivenTables) {
     for (int s = 0; s < 256; ++s) table_at[s] = symbols_of + 256 * size_t{contexts.table_of[s]};
   }
+  const size_t lanes = grid.lanes;
   RansStates states;
   states.fill(kRansLow);
   uint16_t* out = words_end;
@@ -179,17 +210,17 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
       return table_at[row > 0 ? context[column] : contexts.first_above];
     };
     size_t column = grid.columns;
-    while (column % kRansLanes != 0) {
+    while (column % lanes != 0) {
       --column;
-      put(table(column)[in[column]], states[column % kRansLanes]);
+      put(table(column)[in[column]], states[column % lanes]);
     }
     if (!kGivenTables && row == 0) {
-      while (column-- > 0) put(table(column)[in[column]], states[column % kRansLanes]);
+      while (column-- > 0) put(table(column)[in[column]], states[column % lanes]);
       continue;
     }
     while (column > 0) {
-      column -= kRansLanes;
-      for (size_t lane = kRansLanes; lane-- > 0;) {
+      column -= lanes;
+      for (size_t lane = lanes; lane-- > 0;) {
         const uint8_t above = context[column + lane];
         const RansEncoderSymbol* at =
             kGivenTables ? symbols_of + 256 * size_t{above} : table_at[above];
@@ -238,6 +269,15 @@ RansEncoderSymbol MakeRansEncoderSymbol(uint32_t start, uint32_t frequency) noex
   return symbol;
 }
 
+uint32_t RansLanesFor(RansGrid grid) noexcept {
+  constexpr size_t kSymbolsPerLane = 2048;
+  for (const uint32_t lanes : {kMaxRansLanes, kMaxRansLanes / 2}) {
+    const bool whole = grid.rows == 1 || grid.columns % lanes == 0;
+    if (whole && grid.rows * grid.columns >= lanes * kSymbolsPerLane) return lanes;
+  }
+  return kRansLanes;
+}
+
 uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                      const RansEncoderSymbol* symbols_of, uint16_t* words_end,
                      RansStates& states) noexcept {
@@ -265,7 +305,7 @@ size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       } else {
         table = contexts.table_of[row > 0 ? (out - grid.columns)[column] : contexts.first_above];
       }
-      uint32_t& state = states[column % kRansLanes];
+      uint32_t& state = states[column % grid.lanes];
       const RansSlot entry = slots[table * kRansTotal + (state & (kRansTotal - 1))];
       state =
           (state >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);

@@ -6,20 +6,22 @@
 #include <cstddef>
 #include <cstdint>
 
-// Interleaved rANS over rows of byte symbols: 16 lanes, lane = column mod 16, static tables whose
-// frequencies sum to 2048, 31-bit states renormalised in 16-bit words. Which table codes a symbol
-// may depend on the symbol above it (the same column one row earlier) or be given for every symbol.
-// Format: formats/kvz/FORMAT.md; after J. Duda's ANS in the interleaved form of F. Giesen.
+// Interleaved rANS over rows of byte symbols: 16, 32 or 64 lanes, lane = column mod lanes, static
+// tables whose frequencies sum to 2048, 31-bit states renormalised in 16-bit words. Which table
+// codes a symbol may depend on the symbol above it (the same column one row earlier) or be given
+// for every symbol. Format: formats/kvz/FORMAT.md; after J. Duda's ANS in the interleaved form of
+// F. Giesen.
 namespace kv {
 
-constexpr uint32_t kRansLanes = 16;
+constexpr uint32_t kRansLanes = 16;  // the fewest, which any grid may have
+constexpr uint32_t kMaxRansLanes = 64;
 constexpr uint32_t kRansTotalBits = 11;
 constexpr uint32_t kRansTotal = 1u << kRansTotalBits;
 // States live in [2^15, 2^31). The lower bound leaves room for an exact 32-bit reciprocal division.
 constexpr uint32_t kRansLow = 1u << 15;
 constexpr size_t kMaxRansTables = 16;
 
-using RansStates = std::array<uint32_t, kRansLanes>;
+using RansStates = std::array<uint32_t, kMaxRansLanes>;  // the first of them, one per lane
 
 // How one symbol of one table is encoded: division by its frequency as a multiplication.
 struct RansEncoderSymbol {
@@ -39,7 +41,11 @@ inline RansSlot MakeRansSlot(uint32_t symbol, uint32_t frequency, uint32_t offse
 
 struct RansGrid {
   size_t rows = 0, columns = 0;
+  uint32_t lanes = kRansLanes;
 };
+// How many lanes serve a grid: the more, the faster it is decoded, as long as their states are
+// little beside the words and rows are whole groups of them.
+uint32_t RansLanesFor(RansGrid grid) noexcept;
 
 // Tables per symbol: by the symbol above, `table_of[above]` (row 0 uses table_of[first_above]), or
 // as listed in `tables`, one byte per symbol, when that is not null.
@@ -57,8 +63,8 @@ uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& 
                      RansStates& states) noexcept;
 
 // Decodes a grid; `slots` holds tables * 2048 entries. With `table_of` contexts, columns must be at
-// least 16 unless there is one row. Returns the words read, or SIZE_MAX if the stream is too short.
-// States carry over, so with listed tables a grid may be decoded row by row.
+// least `lanes` unless there is one row. Returns the words read, or SIZE_MAX if the stream is too
+// short. States carry over, so with listed tables a grid may be decoded row by row.
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                   const RansSlot* slots, const uint16_t* words, size_t word_count,
                   RansStates& states) noexcept;

@@ -74,6 +74,18 @@ TEST_CASE("every width and count of values survives", "[context]") {
   }
 }
 
+TEST_CASE("long frames are coded in more lanes", "[context]") {
+  for (const auto& [rows, columns, first_byte] :
+       {std::tuple<size_t, size_t, uint32_t>{1100, 64, 1 << 4}, {2100, 64, 2 << 4}}) {
+    const Bytes frame = CheckRoundTrip(KeyLike(rows, columns, true, 6), true, rows, columns);
+    CHECK((static_cast<uint32_t>(frame[0]) & 0xf0) == first_byte);
+    Bytes more_lanes = frame, out(2 * rows * columns);
+    more_lanes[0] |= std::byte{0x30};
+    ContextScratch scratch;
+    CHECK_THROWS_AS(DecodeContext(more_lanes, true, out, scratch), Error);
+  }
+}
+
 TEST_CASE("any bits survive: noise, NaNs, zeros, constants", "[context]") {
   for (const bool bfloat : {false, true}) {
     CheckRoundTrip(RandomBits(64 * 32, 3), bfloat, 64, 32);

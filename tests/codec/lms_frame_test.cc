@@ -72,6 +72,11 @@ TEST_CASE("turning pairs are predicted, whichever way they lie", "[lms]") {
   }
 }
 
+TEST_CASE("long lms frames are coded in more lanes", "[lms]") {
+  const Bytes frame = CheckRoundTrip(Rotated(2100, 64, 16, false, 4), false, 2100, 64, 32);
+  CHECK(static_cast<uint32_t>(frame[0]) >> 4 == 2);
+}
+
 TEST_CASE("any grid and any bits survive prediction", "[lms]") {
   std::mt19937 random(2);
   for (const bool bfloat : {false, true}) {

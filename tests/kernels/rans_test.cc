@@ -18,13 +18,13 @@ struct Case {
   std::vector<uint8_t> symbols, tables;
 };
 
+constexpr uint32_t kLaneCounts[] = {16, 32, 64};
+
 // Symbols that lean on the one above, tables from their true counts.
-Case MakeCase(size_t rows, size_t columns, uint32_t table_count, uint32_t seed) {
+Case MakeCase(RansGrid grid, uint32_t table_count, uint32_t seed) {
+  const size_t rows = grid.rows, columns = grid.columns;
   std::mt19937 random(seed);
-  Case c{{rows, columns},
-         {},
-         std::vector<uint8_t>(rows * columns),
-         std::vector<uint8_t>(rows * columns)};
+  Case c{grid, {}, std::vector<uint8_t>(rows * columns), std::vector<uint8_t>(rows * columns)};
   ContextGroups groups{std::vector<uint8_t>(256), table_count};
   for (uint32_t s = 0; s < 256; ++s)
     groups.group_of[s] = static_cast<uint8_t>(s * table_count / 256);
@@ -77,6 +77,15 @@ void CheckDecode(const Case& c, const RansContexts& contexts) {
 
 }  // namespace
 
+TEST_CASE("lanes are as many as the states are worth and rows are made of", "[rans]") {
+  CHECK(RansLanesFor({1, 65535}) == 16);
+  CHECK(RansLanesFor({1, 65536}) == 32);
+  CHECK(RansLanesFor({1, 131072}) == 64);
+  CHECK(RansLanesFor({4096, 1024}) == 64);
+  CHECK(RansLanesFor({4096, 288}) == 32);
+  CHECK(RansLanesFor({4096, 80}) == 16);
+}
+
 TEST_CASE("division by every frequency is exact over the whole range of states", "[rans]") {
   std::mt19937 random(7);
   for (uint32_t f = 1; f <= kRansTotal; ++f) {
@@ -98,24 +107,31 @@ TEST_CASE("division by every frequency is exact over the whole range of states",
 }
 
 TEST_CASE("grids of every width decode alike on every target", "[rans]") {
-  for (const uint32_t tables : {1u, 3u, 16u}) {
-    for (size_t columns = 16; columns <= 67; ++columns)
-      CheckDecode(MakeCase(9, columns, tables, 3),
-                  {.table_of = MakeCase(1, 1, tables, 3).model.table_of.data()});
+  for (const uint32_t lanes : kLaneCounts) {
+    for (const uint32_t tables : {1u, 3u, 16u}) {
+      for (size_t columns = lanes; columns <= lanes + 51; ++columns) {
+        const Case c = MakeCase({9, columns, lanes}, tables, 3);
+        CheckDecode(c, {.table_of = c.model.table_of.data()});
+      }
+    }
   }
 }
 
 TEST_CASE("tables given per symbol need no minimum width", "[rans]") {
-  for (const size_t columns : {1, 2, 7, 15, 16, 17, 31, 32, 100}) {
-    const Case c = MakeCase(11, columns, 16, 5);
-    CheckDecode(c, {.table_of = c.model.table_of.data(), .tables = c.tables.data()});
+  for (const uint32_t lanes : kLaneCounts) {
+    for (const size_t columns : {1, 2, 7, 15, 16, 17, 31, 32, 63, 64, 65, 100, 200}) {
+      const Case c = MakeCase({11, columns, lanes}, 16, 5);
+      CheckDecode(c, {.table_of = c.model.table_of.data(), .tables = c.tables.data()});
+    }
   }
 }
 
 TEST_CASE("one long row is coded with one table", "[rans]") {
-  for (const size_t count : {1, 15, 16, 17, 1000}) {
-    const Case c = MakeCase(1, count, 1, 9);
-    CheckDecode(c, {.table_of = c.model.table_of.data()});
+  for (const uint32_t lanes : kLaneCounts) {
+    for (const size_t count : {1, 15, 16, 17, 63, 64, 65, 1000}) {
+      const Case c = MakeCase({1, count, lanes}, 1, 9);
+      CheckDecode(c, {.table_of = c.model.table_of.data()});
+    }
   }
 }
 

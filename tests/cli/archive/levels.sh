@@ -31,6 +31,26 @@ for name in f16 bf16 f32; do
     last=$size
   done
 done
+# Long chunks are coded in more lanes: 32 and 64, in rows and (noise, of one scale) in a line.
+"$PYTHON" - <<'END'
+import numpy
+random = numpy.random.default_rng(7)
+for tokens in (1100, 2200):
+    steps = 0.2 * random.standard_normal((tokens, 64))
+    steps[0] *= 20
+    walk = steps.cumsum(axis=0)
+    line = numpy.ldexp(1 + random.random((tokens, 64)), numpy.minimum(random.geometric(0.5, (tokens, 64)), 14))
+    numpy.stack([walk, line]).astype("<f2").tofile(f"long{tokens}")
+END
+for tokens in 1100 2200; do
+  for level in default high; do
+    "$KVTOOL" compress -qq -f --level $level --raw "f16:L2THD:1,2,?,4,16" long$tokens -o long.kvz
+    rm -f y
+    "$PYTHON" "$SCRIPTS/decode_kvz.py" long.kvz y 2> said && cmp y long$tokens || { cat said; echo "$tokens $level: the decoder failed"; }
+    codecs=$("$PYTHON" "$SCRIPTS/decode_kvz.py" long.kvz --list 2> said | grep -o ' codec=[0-9]*' | tr -d '\n')
+    echo "$tokens tokens $level:$codecs"
+  done
+done
 # bf16 whose exponents are all over a window of fifteen, with a few outside.
 "$PYTHON" - <<'END'
 import numpy
