@@ -27,11 +27,11 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   ToSymbols(values.data(), count, plan.shape, scratch.symbols.data());
   MakeEncoderSymbols(plan.model, scratch.encoder_symbols);
   const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
-  scratch.words.resize(count + 1);
+  scratch.words.resize(count + kRansRoom);
   RansGrid grid = plan.grid;
   grid.lanes = RansLanesFor(grid);
   RansStates states;
-  uint16_t* end = scratch.words.data() + count + 1;
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
   const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
                                      scratch.encoder_symbols.data(), end, states);
   ByteWriter frame;

@@ -218,11 +218,11 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   for (uint64_t i = 0; i < count; ++i) symbols[i] = static_cast<uint8_t>(symbols[i] >> (8 - bits));
   const ContextModel model = MakeModel(groups, Coarser(grouped, bits));
   MakeEncoderSymbols(model, scratch.encoder_symbols);
-  scratch.words.resize(count + 1);
+  scratch.words.resize(count + kRansRoom);
   RansGrid grid{rows, columns};
   grid.lanes = RansLanesFor(grid);
   RansStates states;
-  uint16_t* end = scratch.words.data() + count + 1;
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
   const uint16_t* begin = RansEncode(symbols, grid, {.tables = scratch.tables.data()},
                                      scratch.encoder_symbols.data(), end, states);
 

@@ -3,7 +3,7 @@
 #include "lib/kernels/rans.h"
 
 #include <bit>
-#include <cstring>
+#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/kernels/rans.cc"
@@ -31,6 +31,12 @@ using D16 = hn::Rebind<uint16_t, D>;
 using V = hn::Vec<D>;
 using M = hn::Mask<DI>;
 constexpr size_t kWide = hn::MaxLanes(D());
+
+// Calls f(0), f(1) ... unrolled, so that arrays of vectors stay in registers.
+template <class F, size_t... I>
+HWY_INLINE void ForEach(std::index_sequence<I...>, F f) {
+  (f(I), ...);
+}
 
 // The renormalisation step gives consecutive words to the lanes of a mask; all that differs between
 // targets. Returns how many.
@@ -83,6 +89,7 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                   RansStates& states) {
 #if KV_RANS_VECTOR
   constexpr size_t kParts = kLanes / kWide;
+  constexpr auto parts = std::make_index_sequence<kParts>();
   const D d;
   const DI di;
   alignas(64) uint32_t base_of[256];  // table_of, scaled to slots
@@ -91,10 +98,10 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
   }
   V state[kParts];
   const auto load = [&]() HWY_ATTR {
-    for (size_t p = 0; p < kParts; ++p) state[p] = hn::LoadU(d, states.data() + p * kWide);
+    ForEach(parts, [&](size_t p) HWY_ATTR { state[p] = hn::LoadU(d, states.data() + p * kWide); });
   };
   const auto store = [&]() HWY_ATTR {
-    for (size_t p = 0; p < kParts; ++p) hn::StoreU(state[p], d, states.data() + p * kWide);
+    ForEach(parts, [&](size_t p) HWY_ATTR { hn::StoreU(state[p], d, states.data() + p * kWide); });
   };
   const V total_mask = hn::Set(d, kRansTotal - 1);
   const auto* table = reinterpret_cast<const uint32_t*>(slots);
@@ -125,12 +132,12 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
     size_t column = 0;
     for (; column + kLanes <= grid.columns && used + kLanes <= word_count; column += kLanes) {
       M needs[kParts];
-      for (size_t p = 0; p < kParts; ++p) {
+      ForEach(parts, [&](size_t p) HWY_ATTR {
         const size_t at = column + p * kWide;
         const V base = in_context ? bases(context + at) : hn::Set(d, first_base);
         needs[p] = step(state[p], base, out + at);
-      }
-      for (size_t p = 0; p < kParts; ++p) used += Refill(state[p], needs[p], words + used);
+      });
+      ForEach(parts, [&](size_t p) HWY_ATTR { used += Refill(state[p], needs[p], words + used); });
     }
     if (column == grid.columns) continue;
     // A last partial group, or the last words of the stream: one symbol at a time.
@@ -176,69 +183,6 @@ size_t Decode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts, con
   return decode(symbols, grid, contexts, slots, words, word_count, states);
 }
 
-// Scalar code: what a vector gains on the arithmetic it loses on gathering the parameters. It is
-// compiled for every target all the same, since shifts by a variable are cheaper on some.
-template <bool kGivenTables>
-uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                     const RansEncoderSymbol* symbols_of, uint16_t* words_end,
-                     RansStates& all_states) {
-  const RansEncoderSymbol* table_at[256] = {};  // table_of, scaled to symbols
-  if (!kGivenTables) {
-    for (int s = 0; s < 256; ++s) table_at[s] = symbols_of + 256 * size_t{contexts.table_of[s]};
-  }
-  const size_t lanes = grid.lanes;
-  RansStates states;
-  states.fill(kRansLow);
-  uint16_t* out = words_end;
-  const auto put = [&](const RansEncoderSymbol& symbol, uint32_t& kept) HWY_ATTR {
-    // Written always, kept only if needed: no branch to mispredict.
-    uint32_t state = kept;
-    const bool full = state >= symbol.limit;
-    out[-1] = static_cast<uint16_t>(state);
-    out -= full;
-    state = full ? state >> 16 : state;
-    const auto quotient =
-        static_cast<uint32_t>((uint64_t{state} * symbol.reciprocal) >> (32 + symbol.shift));
-    kept = state + symbol.bias + quotient * symbol.complement;
-  };
-  for (size_t row = grid.rows; row-- > 0;) {
-    const uint8_t* in = symbols + row * grid.columns;
-    const uint8_t* context =
-        kGivenTables ? contexts.tables + row * grid.columns : in - grid.columns;
-    const auto table = [&](size_t column) HWY_ATTR {
-      if (kGivenTables) return symbols_of + 256 * size_t{context[column]};
-      return table_at[row > 0 ? context[column] : contexts.first_above];
-    };
-    size_t column = grid.columns;
-    while (column % lanes != 0) {
-      --column;
-      put(table(column)[in[column]], states[column % lanes]);
-    }
-    if (!kGivenTables && row == 0) {
-      while (column-- > 0) put(table(column)[in[column]], states[column % lanes]);
-      continue;
-    }
-    while (column > 0) {
-      column -= lanes;
-      for (size_t lane = lanes; lane-- > 0;) {
-        const uint8_t above = context[column + lane];
-        const RansEncoderSymbol* at =
-            kGivenTables ? symbols_of + 256 * size_t{above} : table_at[above];
-        put(at[in[column + lane]], states[lane]);
-      }
-    }
-  }
-  all_states = states;
-  return out;
-}
-
-uint16_t* Encode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                 const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
-  return contexts.tables != nullptr
-             ? EncodeGrid<true>(symbols, grid, contexts, symbols_of, words_end, states)
-             : EncodeGrid<false>(symbols, grid, contexts, symbols_of, words_end, states);
-}
-
 #undef KV_RANS_VECTOR
 }  // namespace HWY_NAMESPACE
 }  // namespace kv
@@ -248,26 +192,6 @@ HWY_AFTER_NAMESPACE();
 namespace kv {
 
 HWY_EXPORT(Decode);
-HWY_EXPORT(Encode);
-
-RansEncoderSymbol MakeRansEncoderSymbol(uint32_t start, uint32_t frequency) noexcept {
-  RansEncoderSymbol symbol{};
-  symbol.limit = frequency << (31 - kRansTotalBits);
-  symbol.complement = static_cast<uint16_t>(kRansTotal - frequency);
-  if (frequency == 1) {
-    // x / 1 would need a 33-bit reciprocal: 2^32 - 1 gives x - 1, and the bias makes up for it.
-    symbol.reciprocal = UINT32_MAX;
-    symbol.shift = 0;
-    symbol.bias = start + kRansTotal - 1;
-  } else {
-    const auto shift = static_cast<uint32_t>(std::bit_width(frequency - 1) - 1);
-    symbol.reciprocal =
-        static_cast<uint32_t>(((uint64_t{1} << (32 + shift)) + frequency - 1) / frequency);
-    symbol.shift = static_cast<uint16_t>(shift);
-    symbol.bias = start;
-  }
-  return symbol;
-}
 
 uint32_t RansLanesFor(RansGrid grid) noexcept {
   constexpr size_t kSymbolsPerLane = 2048;
@@ -276,12 +200,6 @@ uint32_t RansLanesFor(RansGrid grid) noexcept {
     if (whole && grid.rows * grid.columns >= lanes * kSymbolsPerLane) return lanes;
   }
   return kRansLanes;
-}
-
-uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                     const RansEncoderSymbol* symbols_of, uint16_t* words_end,
-                     RansStates& states) noexcept {
-  return HWY_DYNAMIC_DISPATCH(Encode)(symbols, grid, contexts, symbols_of, words_end, states);
 }
 
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,

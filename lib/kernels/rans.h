@@ -20,16 +20,21 @@ constexpr uint32_t kRansTotal = 1u << kRansTotalBits;
 // States live in [2^15, 2^31). The lower bound leaves room for an exact 32-bit reciprocal division.
 constexpr uint32_t kRansLow = 1u << 15;
 constexpr size_t kMaxRansTables = 16;
+constexpr size_t kRansRoom = 8;  // words that an encoder may write before its stream
 
 using RansStates = std::array<uint32_t, kMaxRansLanes>;  // the first of them, one per lane
 
+// A symbol of frequency f is put into states below f << kRansLimitShift.
+constexpr uint32_t kRansLimitShift = 31 - kRansTotalBits;
+
 // How one symbol of one table is encoded: division by its frequency as a multiplication.
 struct RansEncoderSymbol {
-  uint32_t limit;       // renormalise while state >= limit
-  uint32_t reciprocal;  // ceil(2^(32 + shift) / frequency)
-  uint32_t bias;
-  uint16_t complement;  // 2048 - frequency
-  uint16_t shift;
+  uint32_t reciprocal = 0;  // ceil(2^shift / frequency)
+  uint32_t fields = 0;      // shift << 23 | complement << 12 | bias
+
+  constexpr uint32_t shift() const { return fields >> 23; }
+  constexpr uint32_t complement() const { return fields >> 12 & 0x7ff; }  // 2048 - frequency
+  constexpr uint32_t bias() const { return fields & 0xfff; }
 };
 RansEncoderSymbol MakeRansEncoderSymbol(uint32_t start, uint32_t frequency) noexcept;
 
@@ -56,8 +61,8 @@ struct RansContexts {
 };
 
 // Encodes the whole grid back to front. `symbols_of` holds tables * 256 entries. Words go to what
-// lies before `words_end`, which must have room for one more than there are symbols; returns where
-// the stream begins. The states are those a decoder starts from.
+// lies before `words_end`, which must have room for kRansRoom more than there are symbols; returns
+// where the stream begins. The states are those a decoder starts from.
 uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                      const RansEncoderSymbol* symbols_of, uint16_t* words_end,
                      RansStates& states) noexcept;

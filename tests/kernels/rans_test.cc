@@ -43,7 +43,7 @@ Case MakeCase(RansGrid grid, uint32_t table_count, uint32_t seed) {
 std::vector<uint16_t> Encode(const Case& c, const RansContexts& contexts, RansStates& states) {
   std::vector<RansEncoderSymbol> symbols;
   MakeEncoderSymbols(c.model, symbols);
-  std::vector<uint16_t> words(c.symbols.size() + 1);
+  std::vector<uint16_t> words(c.symbols.size() + kRansRoom);
   uint16_t* end = words.data() + words.size();
   const uint16_t* begin =
       RansEncode(c.symbols.data(), c.grid, contexts, symbols.data(), end, states);
@@ -72,6 +72,9 @@ void CheckDecode(const Case& c, const RansContexts& contexts) {
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
     check(RansDecode);
+    RansStates again;
+    REQUIRE(Encode(c, contexts, again) == words);
+    REQUIRE(again == start);
   });
 }
 
@@ -91,11 +94,11 @@ TEST_CASE("division by every frequency is exact over the whole range of states",
   for (uint32_t f = 1; f <= kRansTotal; ++f) {
     const RansEncoderSymbol symbol = MakeRansEncoderSymbol(kRansTotal - f, f);
     const auto check = [&](uint32_t x) {
-      const auto q = static_cast<uint32_t>((uint64_t{x} * symbol.reciprocal) >> 32) >> symbol.shift;
+      const auto q = static_cast<uint32_t>((uint64_t{x} * symbol.reciprocal) >> symbol.shift());
       const uint64_t expected = (uint64_t{x / f} << kRansTotalBits) + x % f + (kRansTotal - f);
-      REQUIRE(x + uint64_t{symbol.bias} + uint64_t{q} * symbol.complement == expected);
+      REQUIRE(x + uint64_t{symbol.bias()} + uint64_t{q} * symbol.complement() == expected);
     };
-    const uint32_t limit = f << (31 - kRansTotalBits);
+    const uint32_t limit = f << kRansLimitShift;
     check(limit - 1);
     check(kRansLow > limit ? 0 : kRansLow);
     for (int i = 0; i < 200; ++i) {
