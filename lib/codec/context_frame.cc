@@ -66,7 +66,7 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   CheckGrid(shape, grid, values.size());
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   const ContextModel model = ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits));
-  const CodedPart coded = ReadCoded(reader, shape, grid, scratch.words, frame.size());
+  const CodedPart coded = ReadCoded(reader, shape, grid, frame.size());
 
   MakeSlots(model, scratch.slots);
   const std::array<uint8_t, 256> table_of = TableOfByte(model);
@@ -74,7 +74,7 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   RansStates states = coded.states;
   const size_t used =
       RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
-                 scratch.words.data(), coded.word_count, states);
+                 coded.words.data(), coded.word_count(), states);
   CheckCodedEnd(coded, used, states);
   if (!FromSymbols(scratch.symbols.data(), count, shape,
                    reinterpret_cast<const uint8_t*>(escapes.data()), escapes.size(),
@@ -116,7 +116,7 @@ void AppendCoded(ByteSpan values, const SymbolShape& shape, std::span<const uint
 }
 
 CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
-                    std::vector<uint16_t>& words, uint64_t frame_bytes) {
+                    uint64_t frame_bytes) {
   CodedPart coded;
   coded.planes = reader.Take(RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits()), "raw bits");
   coded.states.fill(kRansLow);
@@ -132,16 +132,12 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
   if (reader.remaining() % 2 != 0) {
     throw Error(Finding::kTrailingBytes, "half a word at the end").At(frame_bytes - 1);
   }
-  // Words may lie at an odd address.
-  const ByteSpan stream = reader.Take(reader.remaining(), "words");
-  coded.word_count = stream.size() / 2;
-  words.resize(coded.word_count);
-  std::copy(stream.begin(), stream.end(), reinterpret_cast<std::byte*>(words.data()));
+  coded.words = reader.Take(reader.remaining(), "words");
   return coded;
 }
 
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states) {
-  if (used == coded.word_count &&
+  if (used == coded.word_count() &&
       std::all_of(states.begin(), states.end(), [](uint32_t state) { return state == kRansLow; })) {
     return;
   }

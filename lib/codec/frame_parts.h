@@ -23,11 +23,13 @@ struct CodedPart {
   ByteSpan planes;
   RansStates states;  // those past the lanes as at the end
   uint64_t words_at = 0;
-  size_t word_count = 0;
+  ByteSpan words;
+
+  size_t word_count() const { return words.size() / 2; }
 };
-// Reads the rest of a frame; words go to `words`. Throws kTruncated, kBadFrame.
+// The rest of a frame, where it lies. Throws kTruncated, kBadFrame.
 CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
-                    std::vector<uint16_t>& words, uint64_t frame_bytes);
+                    uint64_t frame_bytes);
 // Throws kBadPayload unless all words were used and all lanes are back where they began.
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states);
 // Throws kBadFrame.

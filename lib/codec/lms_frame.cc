@@ -259,7 +259,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
   }
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder());
-  const CodedPart coded = ReadCoded(reader, shape, grid, scratch.words, frame.size());
+  const CodedPart coded = ReadCoded(reader, shape, grid, frame.size());
 
   MakeSlots(model, scratch.slots);
   UnpackRawBits(coded.planes.data(), count, shape.raw_bits(), values.data());
@@ -276,7 +276,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
       scratch.tables[c] = model.table_of[lms.contexts()[c]];
     const size_t taken =
         RansDecode(symbols, row_grid, {.tables = scratch.tables.data()}, scratch.slots.data(),
-                   scratch.words.data() + used, coded.word_count - used, states);
+                   coded.words.data() + 2 * used, coded.word_count() - used, states);
     std::byte* here = values.data() + 2 * row * grid.columns;
     if (taken == SIZE_MAX) {
       throw Error(Finding::kBadPayload, "the coded symbols end early").At(coded.words_at);

@@ -5,6 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include "lib/base/bytes.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lib/kernels/rans.cc"
 #include "hwy/foreach_target.h"
@@ -56,10 +58,10 @@ struct SpreadTable {
 };
 constexpr SpreadTable kSpread;
 
-HWY_INLINE size_t Refill(V& state, M needs, const uint16_t* words) {
+HWY_INLINE size_t Refill(V& state, M needs, const std::byte* words) {
   const D d;
   const auto bits = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(needs.raw)));
-  const V next = hn::PromoteTo(d, hn::LoadU(D16(), words));
+  const V next = hn::PromoteTo(d, hn::LoadU(D16(), reinterpret_cast<const uint16_t*>(words)));
   const V spread = hn::TableLookupLanes(next, hn::SetTableIndices(d, kSpread.ranks[bits]));
   const V filled = hn::Or(hn::ShiftLeft<16>(state), spread);
   state = hn::IfThenElse(hn::RebindMask(d, needs), filled, state);
@@ -69,8 +71,8 @@ HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
   hn::StoreU(hn::DemoteTo(D8(), hn::BitCast(DI(), symbols)), D8(), out);
 }
 #else
-HWY_INLINE size_t Refill(V& state, M needs, const uint16_t* words) {
-  const V next = hn::PromoteTo(D(), hn::LoadU(D16(), words));
+HWY_INLINE size_t Refill(V& state, M needs, const std::byte* words) {
+  const V next = hn::PromoteTo(D(), hn::LoadU(D16(), reinterpret_cast<const uint16_t*>(words)));
   const __m512i spread = _mm512_maskz_expand_epi32(needs.raw, next.raw);
   state.raw = _mm512_mask_or_epi32(state.raw, needs.raw, hn::ShiftLeft<16>(state).raw, spread);
   return static_cast<size_t>(std::popcount(uint32_t{needs.raw}));
@@ -85,7 +87,7 @@ HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
 // multiplication after gather: the time goes down with the number of vectors that a group has.
 template <bool kGivenTables, size_t kLanes>
 size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                  const RansSlot* slots, const uint16_t* words, size_t word_count,
+                  const RansSlot* slots, const std::byte* words, size_t word_count,
                   RansStates& states) {
 #if KV_RANS_VECTOR
   constexpr size_t kParts = kLanes / kWide;
@@ -137,7 +139,8 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
         const V base = in_context ? bases(context + at) : hn::Set(d, first_base);
         needs[p] = step(state[p], base, out + at);
       });
-      ForEach(parts, [&](size_t p) HWY_ATTR { used += Refill(state[p], needs[p], words + used); });
+      ForEach(parts,
+              [&](size_t p) HWY_ATTR { used += Refill(state[p], needs[p], words + 2 * used); });
     }
     if (column == grid.columns) continue;
     // A last partial group, or the last words of the stream: one symbol at a time.
@@ -154,7 +157,7 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       x = (x >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
       if (x < kRansLow) {
         if (used == word_count) return SIZE_MAX;
-        x = x << 16 | words[used++];
+        x = x << 16 | LoadLE<uint16_t>(words + 2 * used++);
       }
       out[column] = static_cast<uint8_t>(entry >> 23);
     }
@@ -169,7 +172,7 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
 
 template <bool kGivenTables>
 size_t DecodeLanes(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                   const RansSlot* slots, const uint16_t* words, size_t word_count,
+                   const RansSlot* slots, const std::byte* words, size_t word_count,
                    RansStates& states) {
   const auto decode = grid.lanes == 64   ? DecodeGrid<kGivenTables, 64>
                       : grid.lanes == 32 ? DecodeGrid<kGivenTables, 32>
@@ -178,7 +181,7 @@ size_t DecodeLanes(uint8_t* symbols, RansGrid grid, const RansContexts& contexts
 }
 
 size_t Decode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts, const RansSlot* slots,
-              const uint16_t* words, size_t word_count, RansStates& states) {
+              const std::byte* words, size_t word_count, RansStates& states) {
   const auto decode = contexts.tables != nullptr ? DecodeLanes<true> : DecodeLanes<false>;
   return decode(symbols, grid, contexts, slots, words, word_count, states);
 }
@@ -203,7 +206,7 @@ uint32_t RansLanesFor(RansGrid grid) noexcept {
 }
 
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                  const RansSlot* slots, const uint16_t* words, size_t word_count,
+                  const RansSlot* slots, const std::byte* words, size_t word_count,
                   RansStates& states) noexcept {
   return HWY_DYNAMIC_DISPATCH(Decode)(symbols, grid, contexts, slots, words, word_count, states);
 }
@@ -211,7 +214,7 @@ size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
 namespace ref {
 
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                  const RansSlot* slots, const uint16_t* words, size_t word_count,
+                  const RansSlot* slots, const std::byte* words, size_t word_count,
                   RansStates& states) noexcept {
   size_t used = 0;
   for (size_t row = 0; row < grid.rows; ++row) {
@@ -229,7 +232,7 @@ size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
           (state >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
       if (state < kRansLow) {
         if (used == word_count) return SIZE_MAX;
-        state = state << 16 | words[used++];
+        state = state << 16 | LoadLE<uint16_t>(words + 2 * used++);
       }
       out[column] = static_cast<uint8_t>(entry >> 23);
     }

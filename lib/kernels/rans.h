@@ -67,17 +67,18 @@ uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& 
                      const RansEncoderSymbol* symbols_of, uint16_t* words_end,
                      RansStates& states) noexcept;
 
-// Decodes a grid; `slots` holds tables * 2048 entries. With `table_of` contexts, columns must be at
-// least `lanes` unless there is one row. Returns the words read, or SIZE_MAX if the stream is too
-// short. States carry over, so with listed tables a grid may be decoded row by row.
+// Decodes a grid; `slots` holds tables * 2048 entries; words are little-endian, at any address.
+// With `table_of` contexts, columns must be at least `lanes` unless there is one row. Returns the
+// words read, or SIZE_MAX if the stream is too short. States carry over, so with listed tables a
+// grid may be decoded row by row.
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                  const RansSlot* slots, const uint16_t* words, size_t word_count,
+                  const RansSlot* slots, const std::byte* words, size_t word_count,
                   RansStates& states) noexcept;
 
 namespace ref {
 // The specification of RansDecode, one symbol after another.
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
-                  const RansSlot* slots, const uint16_t* words, size_t word_count,
+                  const RansSlot* slots, const std::byte* words, size_t word_count,
                   RansStates& states) noexcept;
 }  // namespace ref
 

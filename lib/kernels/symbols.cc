@@ -3,6 +3,7 @@
 #include "lib/kernels/symbols.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "lib/base/bytes.h"
 
@@ -19,6 +20,44 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using D16 = hn::ScalableTag<uint16_t>;
 using D8 = hn::Rebind<uint8_t, D16>;
+
+// What a symbol says of its value. The number of raw bits tells the rest: f16 has 8 to 10, bf16 5
+// to 7 of them. Shifts by constants: those by a variable are slow in vectors.
+template <uint32_t kRawBits, class V>
+HWY_INLINE V BitsOf(V symbol, V base) {
+  const D16 d;
+  const V shifted = hn::ShiftLeft<kRawBits>(symbol);
+  if constexpr (kRawBits >= 8) return shifted;
+  // Field and mantissa bits are neighbours in both; the sign is not.
+  const V low = hn::Add(hn::And(shifted, hn::Set(d, 0xfff)), base);
+  return hn::Or(low, hn::And(hn::ShiftLeft<3 + kRawBits % 8>(symbol), hn::Set(d, 0x8000)));
+}
+
+template <uint32_t kRawBits>
+uint32_t ScalarBitsOf(uint32_t symbol, uint32_t base) {
+  const uint32_t shifted = symbol << kRawBits;
+  if (kRawBits >= 8) return shifted;
+  return ((shifted & 0xfff) + base) | (symbol << (3 + kRawBits % 8) & 0x8000);
+}
+
+// Calls f of the number of raw bits as a constant.
+template <class F>
+void WithRawBits(uint32_t raw_bits, F f) {
+  switch (raw_bits) {
+    case 5:
+      return f(std::integral_constant<uint32_t, 5>());
+    case 6:
+      return f(std::integral_constant<uint32_t, 6>());
+    case 7:
+      return f(std::integral_constant<uint32_t, 7>());
+    case 8:
+      return f(std::integral_constant<uint32_t, 8>());
+    case 9:
+      return f(std::integral_constant<uint32_t, 9>());
+    default:
+      return f(std::integral_constant<uint32_t, 10>());
+  }
+}
 
 void To(const std::byte* values, size_t count, const SymbolShape& shape, uint8_t* symbols) {
   const D16 d;
@@ -65,21 +104,20 @@ bool AnyEscape(const uint8_t* symbols, size_t count, uint32_t field_mask) {
 
 // Symbols and planes together, an eighth of the values at a time: within it no plane changes its
 // segment.
-void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const std::byte* planes,
-          std::byte* values) {
+template <uint32_t kRawBits, bool kSymbols>
+void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const std::byte* planes,
+            std::byte* values) {
   const D16 d;
   const D8 d8;
-  const uint32_t raw_bits = shape.raw_bits();
-  const int mantissa_bits = static_cast<int>(shape.symbol_bits) - 6;
   const size_t eighth = (count + 7) / 8;
-  const auto* plane = reinterpret_cast<const uint8_t*>(planes);
-  const uint8_t* plane8 = plane;
-  const uint8_t* plane4 = plane8 + (raw_bits & 8) * eighth;
-  const uint8_t* plane2 = plane4 + (raw_bits & 4) * eighth;
-  const uint8_t* plane1 = plane2 + (raw_bits & 2) * eighth;
-  const int shift4 = raw_bits & 8, shift2 = shift4 + (raw_bits & 4),
-            shift1 = shift2 + (raw_bits & 2);
-  const auto base = hn::Set(d, static_cast<uint16_t>(shape.exponent_base));
+  const auto* plane8 = reinterpret_cast<const uint8_t*>(planes);
+  const uint8_t* plane4 = plane8 + (kRawBits & 8) * eighth;
+  const uint8_t* plane2 = plane4 + (kRawBits & 4) * eighth;
+  const uint8_t* plane1 = plane2 + (kRawBits & 2) * eighth;
+  constexpr int kShift4 = kRawBits & 8, kShift2 = kShift4 + (kRawBits & 4),
+                kShift1 = kShift2 + (kRawBits & 2);
+  const uint32_t base = exponent_base << 7;
+  const auto bases = hn::Set(d, static_cast<uint16_t>(base));
   for (size_t part = 0; part < 8; ++part) {
     const size_t begin = std::min(count, part * eighth);
     const size_t end = std::min(count, begin + eighth);
@@ -92,80 +130,61 @@ void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const 
     for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
       const auto load = [&](const uint8_t* from)
                             HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(d8, from)); };
-      const auto symbol = symbols == nullptr ? hn::Zero(d) : load(symbols + i);
-      auto value = hn::ShiftLeftSame(symbol, static_cast<int>(raw_bits));
-      if (shape.bfloat) {
-        const auto field = hn::And(hn::ShiftRightSame(symbol, mantissa_bits), hn::Set(d, 31));
-        const auto top =
-            hn::And(symbol, hn::Set(d, static_cast<uint16_t>((1u << mantissa_bits) - 1)));
-        const auto sign = hn::ShiftLeft<15>(hn::ShiftRightSame(symbol, mantissa_bits + 5));
-        value = hn::Or(hn::Or(sign, hn::ShiftLeft<7>(hn::Add(field, base))),
-                       hn::ShiftLeftSame(top, static_cast<int>(raw_bits)));
-      }
-      if (raw_bits & 8) value = hn::Or(value, load(plane8 + i));
-      if (raw_bits & 4) {
+      auto value = kSymbols ? BitsOf<kRawBits>(load(symbols + i), bases) : hn::Zero(d);
+      if constexpr ((kRawBits & 8) != 0) value = hn::Or(value, load(plane8 + i));
+      if constexpr ((kRawBits & 4) != 0) {
         const auto bits = hn::ShiftRightSame(load(plane4 + i - origin4), right4);
-        value = hn::Or(value, hn::ShiftLeftSame(hn::And(bits, hn::Set(d, 15)), shift4));
+        value = hn::Or(value, hn::ShiftLeft<kShift4>(hn::And(bits, hn::Set(d, 15))));
       }
-      if (raw_bits & 2) {
+      if constexpr ((kRawBits & 2) != 0) {
         const auto bits = hn::ShiftRightSame(load(plane2 + i - origin2), right2);
-        value = hn::Or(value, hn::ShiftLeftSame(hn::And(bits, hn::Set(d, 3)), shift2));
+        value = hn::Or(value, hn::ShiftLeft<kShift2>(hn::And(bits, hn::Set(d, 3))));
       }
-      if (raw_bits & 1) {
+      if constexpr ((kRawBits & 1) != 0) {
         const auto bits = hn::ShiftRightSame(load(plane1 + i - origin1), right1);
-        value = hn::Or(value, hn::ShiftLeftSame(hn::And(bits, hn::Set(d, 1)), shift1));
+        value = hn::Or(value, hn::ShiftLeft<kShift1>(hn::And(bits, hn::Set(d, 1))));
       }
       hn::StoreU(value, d, reinterpret_cast<uint16_t*>(values) + i);
     }
     for (; i < end; ++i) {
-      const uint32_t symbol = symbols == nullptr ? 0 : symbols[i];
-      uint32_t value = symbol << raw_bits;
-      if (shape.bfloat) {
-        const uint32_t field = (symbol >> mantissa_bits) & 31;
-        value = symbol >> (mantissa_bits + 5) << 15 | (field + shape.exponent_base) << 7 |
-                (symbol & ((1u << mantissa_bits) - 1)) << raw_bits;
-      }
-      if (raw_bits & 8) value |= plane8[i];
-      if (raw_bits & 4) value |= (plane4[i - origin4] >> right4 & 15u) << shift4;
-      if (raw_bits & 2) value |= (plane2[i - origin2] >> right2 & 3u) << shift2;
-      if (raw_bits & 1) value |= (plane1[i - origin1] >> right1 & 1u) << shift1;
+      uint32_t value = kSymbols ? ScalarBitsOf<kRawBits>(symbols[i], base) : 0;
+      if (kRawBits & 8) value |= plane8[i];
+      if (kRawBits & 4) value |= (plane4[i - origin4] >> right4 & 15u) << kShift4;
+      if (kRawBits & 2) value |= (plane2[i - origin2] >> right2 & 3u) << kShift2;
+      if (kRawBits & 1) value |= (plane1[i - origin1] >> right1 & 1u) << kShift1;
       StoreLE(values + 2 * i, static_cast<uint16_t>(value));
     }
   }
 }
 
-void Add(const uint8_t* symbols, size_t count, const SymbolShape& shape, std::byte* values) {
+void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const std::byte* planes,
+          std::byte* values) {
+  WithRawBits(shape.raw_bits(), [&](auto raw_bits) {
+    const auto join = symbols == nullptr ? JoinAs<raw_bits, false> : JoinAs<raw_bits, true>;
+    join(symbols, count, shape.exponent_base, planes, values);
+  });
+}
+
+template <uint32_t kRawBits>
+void AddAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, std::byte* values) {
   const D16 d;
-  const D8 d8;
-  const int raw_bits = static_cast<int>(shape.raw_bits());
-  const int mantissa_bits = static_cast<int>(shape.symbol_bits) - 6;
-  // f16: no base, and sign, exponent and mantissa are neighbours anyway.
-  const auto base = hn::Set(d, static_cast<uint16_t>(shape.exponent_base));
+  const uint32_t base = exponent_base << 7;
+  const auto bases = hn::Set(d, static_cast<uint16_t>(base));
   size_t i = 0;
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
     auto* at = reinterpret_cast<uint16_t*>(values) + i;
-    const auto symbol = hn::PromoteTo(d, hn::LoadU(d8, symbols + i));
-    auto bits = hn::ShiftLeftSame(symbol, raw_bits);
-    if (shape.bfloat) {
-      const auto field = hn::And(hn::ShiftRightSame(symbol, mantissa_bits), hn::Set(d, 31));
-      const auto top =
-          hn::And(symbol, hn::Set(d, static_cast<uint16_t>((1u << mantissa_bits) - 1)));
-      const auto sign = hn::ShiftLeft<15>(hn::ShiftRightSame(symbol, mantissa_bits + 5));
-      bits = hn::Or(hn::Or(sign, hn::ShiftLeft<7>(hn::Add(field, base))),
-                    hn::ShiftLeftSame(top, raw_bits));
-    }
-    hn::StoreU(hn::Or(hn::LoadU(d, at), bits), d, at);
+    const auto symbol = hn::PromoteTo(d, hn::LoadU(D8(), symbols + i));
+    hn::StoreU(hn::Or(hn::LoadU(d, at), BitsOf<kRawBits>(symbol, bases)), d, at);
   }
   for (; i < count; ++i) {
-    const uint32_t symbol = symbols[i];
-    uint32_t bits = symbol << raw_bits;
-    if (shape.bfloat) {
-      const uint32_t field = (symbol >> mantissa_bits) & 31;
-      bits = symbol >> (mantissa_bits + 5) << 15 | (field + shape.exponent_base) << 7 |
-             (symbol & ((1u << mantissa_bits) - 1)) << raw_bits;
-    }
+    const uint32_t bits = ScalarBitsOf<kRawBits>(symbols[i], base);
     StoreLE(values + 2 * i, static_cast<uint16_t>(LoadLE<uint16_t>(values + 2 * i) | bits));
   }
+}
+
+void Add(const uint8_t* symbols, size_t count, const SymbolShape& shape, std::byte* values) {
+  WithRawBits(shape.raw_bits(),
+              [&](auto raw_bits) { AddAs<raw_bits>(symbols, count, shape.exponent_base, values); });
 }
 
 }  // namespace HWY_NAMESPACE
