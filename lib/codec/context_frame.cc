@@ -34,21 +34,16 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   uint16_t* end = scratch.words.data() + count + kRansRoom;
   const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
                                      scratch.encoder_symbols.data(), end, states);
-  ByteWriter frame;
-  frame.U8(SymbolsAndLanes(plan.shape, grid));
-  frame.U8(static_cast<uint8_t>(plan.shape.exponent_base));
-  frame.U16(0);
-  frame.U32(static_cast<uint32_t>(plan.grid.rows));
-  frame.U32(static_cast<uint32_t>(plan.grid.columns));
-  frame.U32(static_cast<uint32_t>(plan.escapes));
-  if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, frame);
-  WriteModel(plan.model, SignedOrder(plan.shape.symbol_bits), frame);
-  AppendCoded(values, plan.shape, {states.data(), grid.lanes}, {begin, end}, frame);
-  if (out.empty()) {
-    out = frame.Release();
-  } else {
-    out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
-  }
+  ByteWriter head;
+  head.U8(SymbolsAndLanes(plan.shape, grid));
+  head.U8(static_cast<uint8_t>(plan.shape.exponent_base));
+  head.U16(0);
+  head.U32(static_cast<uint32_t>(plan.grid.rows));
+  head.U32(static_cast<uint32_t>(plan.grid.columns));
+  head.U32(static_cast<uint32_t>(plan.escapes));
+  if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, head);
+  WriteModel(plan.model, SignedOrder(plan.shape.symbol_bits), head);
+  AppendFrame(head, {values, plan.shape, {states.data(), grid.lanes}, {begin, end}}, out);
 }
 
 void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
@@ -106,13 +101,23 @@ void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& s
   }
 }
 
-void AppendCoded(ByteSpan values, const SymbolShape& shape, std::span<const uint32_t> states,
-                 std::span<const uint16_t> words, ByteWriter& frame) {
-  const size_t count = values.size() / 2, planes_at = frame.size();
-  frame.Pad(RawPlaneBytes(count, shape.raw_bits()));
-  PackRawBits(values.data(), count, shape.raw_bits(), frame.data() + planes_at);
-  for (const uint32_t state : states) frame.U32(state);
-  frame.Append(std::as_bytes(words));
+uint64_t CodedOutput::bytes() const {
+  return RawPlaneBytes(values.size() / 2, shape.raw_bits()) + states.size_bytes() +
+         words.size_bytes();
+}
+
+void AppendFrame(const ByteWriter& head, const CodedOutput& coded, Bytes& out) {
+  const size_t count = coded.values.size() / 2,
+               plane_bytes = RawPlaneBytes(count, coded.shape.raw_bits());
+  // At once: a frame that grows is copied.
+  out.reserve(out.size() + head.size() + coded.bytes());
+  const auto append = [&](ByteSpan bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); };
+  append(head.bytes());
+  out.resize(out.size() + plane_bytes);
+  PackRawBits(coded.values.data(), count, coded.shape.raw_bits(),
+              out.data() + out.size() - plane_bytes);
+  append(std::as_bytes(coded.states));
+  append(std::as_bytes(coded.words));
 }
 
 CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,

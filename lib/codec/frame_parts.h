@@ -15,9 +15,16 @@ void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid)
 // The exponents of symbols whose field is 0, if those are escapes.
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
                    ByteWriter& frame);
-// Raw bits, lane states and words.
-void AppendCoded(ByteSpan values, const SymbolShape& shape, std::span<const uint32_t> states,
-                 std::span<const uint16_t> words, ByteWriter& frame);
+// What follows the model of a frame: raw bits, lane states and words.
+struct CodedOutput {
+  ByteSpan values;
+  SymbolShape shape;
+  std::span<const uint32_t> states;
+  std::span<const uint16_t> words;
+
+  uint64_t bytes() const;
+};
+void AppendFrame(const ByteWriter& head, const CodedOutput& coded, Bytes& out);
 
 struct CodedPart {
   ByteSpan planes;

@@ -158,9 +158,31 @@ std::vector<uint16_t> ContextOrder() {
   return order;
 }
 
+void Lookup(const uint8_t* table_of, const uint16_t* contexts, uint64_t count, uint8_t* tables) {
+  for (uint64_t c = 0; c < count; ++c) tables[c] = table_of[contexts[c]];
+}
+
+// Two counts by turns: the same one twice in a row would wait for itself.
+ContextCounts CountInTables(const uint8_t* symbols, const uint8_t* tables, uint64_t count,
+                            uint32_t table_count) {
+  ContextCounts even(table_count, 8), odd(table_count, 8);
+  uint32_t *to_even = even.counts.data(), *to_odd = odd.counts.data();
+  for (uint64_t i = 0; i + 2 <= count; i += 2) {
+    ++to_even[uint32_t{tables[i]} << 8 | symbols[i]];
+    ++to_odd[uint32_t{tables[i + 1]} << 8 | symbols[i + 1]];
+  }
+  if (count % 2 != 0) ++to_even[uint32_t{tables[count - 1]} << 8 | symbols[count - 1]];
+  for (size_t i = 0; i < even.counts.size(); ++i) to_even[i] += to_odd[i];
+  return even;
+}
+
+// Byte arithmetic throughout, so that compilers find vectors in it.
 void Flip(const uint8_t* signs, uint64_t count, uint32_t bit, uint8_t* symbols) {
-  for (uint64_t c = 0; c < count; ++c)
-    symbols[c] = static_cast<uint8_t>(symbols[c] ^ signs[c] << bit);
+  const auto mask = static_cast<uint8_t>(1u << bit);
+  for (uint64_t c = 0; c < count; ++c) {
+    const auto all = static_cast<uint8_t>(-signs[c]);
+    symbols[c] = static_cast<uint8_t>(symbols[c] ^ (all & mask));
+  }
 }
 
 }  // namespace
@@ -196,12 +218,8 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   const ContextGroups groups =
       MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step));
   scratch.tables.resize(count);
-  ContextCounts grouped(groups.groups, 8);
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint8_t table = groups.group_of[scratch.contexts[i]];
-    scratch.tables[i] = table;
-    ++grouped.counts[uint32_t{table} << 8 | symbols[i]];
-  }
+  Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
+  const ContextCounts grouped = CountInTables(symbols, scratch.tables.data(), count, groups.groups);
 
   uint64_t least = UINT64_MAX;
   uint32_t bits = 6;
@@ -226,19 +244,19 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   const uint16_t* begin = RansEncode(symbols, grid, {.tables = scratch.tables.data()},
                                      scratch.encoder_symbols.data(), end, states);
 
-  ByteWriter frame;
-  frame.U8(SymbolsAndLanes(shape, grid));
-  frame.U8(static_cast<uint8_t>(shape.exponent_base));
-  frame.U8(static_cast<uint8_t>(pairing));
-  frame.U8(static_cast<uint8_t>(largest));
-  frame.U32(static_cast<uint32_t>(rows));
-  frame.U32(static_cast<uint32_t>(columns));
-  frame.U32(static_cast<uint32_t>(escapes));
-  if (escapes > 0) AppendEscapes(values, symbols, shape, frame);
-  WriteModel(model, ContextOrder(), frame);
-  AppendCoded(values, shape, {states.data(), grid.lanes}, {begin, end}, frame);
-  if (frame.size() >= to_beat) return false;
-  out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
+  ByteWriter head;
+  head.U8(SymbolsAndLanes(shape, grid));
+  head.U8(static_cast<uint8_t>(shape.exponent_base));
+  head.U8(static_cast<uint8_t>(pairing));
+  head.U8(static_cast<uint8_t>(largest));
+  head.U32(static_cast<uint32_t>(rows));
+  head.U32(static_cast<uint32_t>(columns));
+  head.U32(static_cast<uint32_t>(escapes));
+  if (escapes > 0) AppendEscapes(values, symbols, shape, head);
+  WriteModel(model, ContextOrder(), head);
+  const CodedOutput coded{values, shape, {states.data(), grid.lanes}, {begin, end}};
+  if (head.size() + coded.bytes() >= to_beat) return false;
+  AppendFrame(head, coded, out);
   return true;
 }
 
@@ -266,16 +284,17 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
   scratch.symbols.resize(grid.columns);
   scratch.tables.resize(grid.columns);
   uint8_t* symbols = scratch.symbols.data();
+  uint8_t* tables = scratch.tables.data();
+  const uint8_t* table_of = model.table_of.data();
   RansStates states = coded.states;
   const RansGrid row_grid{1, grid.columns, grid.lanes};
   size_t used = 0, escapes_used = 0;
   Lms lms(grid.columns, pairing, largest, bfloat);
   for (uint64_t row = 0; row < grid.rows; ++row) {
     lms.Predict();
-    for (uint64_t c = 0; c < grid.columns; ++c)
-      scratch.tables[c] = model.table_of[lms.contexts()[c]];
+    Lookup(table_of, lms.contexts(), grid.columns, tables);
     const size_t taken =
-        RansDecode(symbols, row_grid, {.tables = scratch.tables.data()}, scratch.slots.data(),
+        RansDecode(symbols, row_grid, {.tables = tables}, scratch.slots.data(),
                    coded.words.data() + 2 * used, coded.word_count() - used, states);
     std::byte* here = values.data() + 2 * row * grid.columns;
     if (taken == SIZE_MAX) {
