@@ -35,7 +35,7 @@ PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{}.t
 # v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
-TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 SKIP = 77
 
 
@@ -90,6 +90,8 @@ class Engine:
                 ("memory_seq_pos_max", i32, pointer, i32), ("memory_seq_rm", ctypes.c_bool, pointer, i32, i32, i32),
                 ("state_seq_load_file", size, pointer, ctypes.c_char_p, i32, pointer, size, pointer),
                 ("state_seq_save_file", size, pointer, ctypes.c_char_p, i32, pointer, size),
+                ("vocab_bos", i32, pointer), ("vocab_is_eog", ctypes.c_bool, pointer, i32),
+                ("tokenize", i32, pointer, ctypes.c_char_p, i32, pointer, i32, ctypes.c_bool, ctypes.c_bool),
                 ("state_load_file", ctypes.c_bool, pointer, ctypes.c_char_p, pointer, size, pointer),
                 ("state_save_file", ctypes.c_bool, pointer, ctypes.c_char_p, pointer, size),
                 ("log_set", None, pointer, pointer)]:
@@ -125,7 +127,7 @@ class Engine:
         if layout is None:
             raise SystemExit(f"the parameters of llama.cpp {self.version} lie elsewhere than this script knows")
         flags = ctypes.cast(ctypes.byref(params), ctypes.POINTER(ctypes.c_uint8))
-        wanted = {"n_ctx": 2048, "n_threads": 1, "n_threads_batch": 1, "flash": int(setup.flash),
+        wanted = {"n_ctx": setup.cells, "n_threads": setup.threads, "n_threads_batch": setup.threads, "flash": int(setup.flash),
                   "type_k": TYPES[setup.k], "type_v": TYPES[setup.v], "n_seq_max": setup.sequences}
         for name, value in wanted.items():
             if isinstance(layout[name], tuple):
@@ -143,8 +145,9 @@ class Engine:
 class Setup:
     """How the engine is set up for a state."""
 
-    def __init__(self, model="stories260K-f32", flash=True, k="f16", v="f16", sequences=1):
-        self.model, self.flash, self.k, self.v, self.sequences = model, flash, k, v, sequences
+    def __init__(self, model="stories260K-f32", flash=True, k="f16", v="f16", sequences=1, cells=2048, threads=1):
+        self.model, self.flash, self.k, self.v = model, flash, k, v
+        self.sequences, self.cells, self.threads = sequences, cells, threads
 
 
 class Run:
@@ -307,10 +310,10 @@ def distance(a, b):
     return max(abs(x - y) for x, y in zip(memoryview(a.logits).cast("f"), memoryview(b.logits).cast("f")))
 
 
-def fetch(folder):
-    """Unpacks the libraries of every release into a folder of its own."""
+def fetch(folder, releases=tuple(RELEASES)):
+    """Unpacks the libraries of each release into a folder of its own."""
     engines = []
-    for release in RELEASES:
+    for release in releases:
         address = PACKAGE.format(release)
         with urllib.request.urlopen(address, timeout=60) as answer:
             archive = answer.read()
