@@ -44,8 +44,18 @@ std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_byte
   return chunks;
 }
 
-double Rate(const ContestResult& result, double seconds) {
-  return static_cast<double>(result.raw()) / 1e6 / std::max(seconds, 1e-9);
+double Rate(uint64_t bytes, double seconds) {
+  return static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9);
+}
+
+double Median(const std::vector<double>& sorted) { return sorted[sorted.size() / 2]; }
+
+void PutRates(nlohmann::ordered_json& json, uint64_t bytes, const ContestTimes& times) {
+  for (const auto& [name, seconds] :
+       {std::pair{"encode", &times.encode_seconds}, std::pair{"decode", &times.decode_seconds}}) {
+    json[name] = {{"fastest_mb_per_s", Rate(bytes, seconds->front())},
+                  {"median_mb_per_s", Rate(bytes, Median(*seconds))}};
+  }
 }
 
 double Ratio(uint64_t raw, uint64_t stored) {
@@ -56,32 +66,43 @@ std::string RatioText(uint64_t raw, uint64_t stored) {
   return raw == 0 ? "-" : fmt::format("{:.3f}x", Ratio(raw, stored));
 }
 
+// "1234", "12.3": three figures at least, for the slow ones.
+std::string RateText(double rate) { return fmt::format("{:.{}f}", rate, rate < 99.95 ? 1 : 0); }
+
 std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& results, bool timing) {
-  std::vector<std::vector<std::string>> rows = {{"", "K", "V", "both"}};
+  std::vector<std::vector<std::string>> rows = {{"level", "K", "V", "both"}};
   if (timing) {
     rows[0].insert(rows[0].end(), {"encode MB/s", "median", "decode MB/s", "median"});
   }
   for (const ContestResult& result : results) {
     std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{result.name});
-    for (const size_t part : {0, 1})
-      row.push_back(RatioText(result.raw_bytes[part], result.stored_bytes[part]));
-    row.push_back(RatioText(result.raw(), result.stored()));
+    for (const ContestPart& part : result.parts)
+      row.push_back(RatioText(part.raw_bytes, part.stored_bytes));
+    row.push_back(RatioText(result.raw_bytes(), result.stored_bytes()));
     if (!timing) continue;
-    for (const std::vector<double>* seconds : {&result.encode_seconds, &result.decode_seconds}) {
-      row.push_back(fmt::format("{:.0f}", Rate(result, seconds->front())));
-      row.push_back(fmt::format("{:.0f}", Rate(result, (*seconds)[seconds->size() / 2])));
+    for (const std::vector<double>* seconds :
+         {&result.both.encode_seconds, &result.both.decode_seconds}) {
+      row.push_back(RateText(Rate(result.raw_bytes(), seconds->front())));
+      row.push_back(RateText(Rate(result.raw_bytes(), Median(*seconds))));
     }
   }
   return rows;
 }
 
+constexpr double kPatience = 10;  // seconds
+
 class Bench : public Command {
  public:
   void Declare(CLI::App& app) override {
     app.add_option("FILE", input_, "Snapshot: file, folder, '-' for stdin")->required();
+    app.add_option("--levels", levels_, "Only these levels, comma-separated (default: all)")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}));
     app.add_flag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
     app.add_flag("--slow", slow_, "With --peers: zstd -19, too");
-    app.add_option("--rounds", rounds_, "Rounds of all by turns; the fastest and the median count")
+    app.add_option("--rounds", rounds_,
+                   "Rounds of all by turns; the fastest and the median count (of what takes over "
+                   "10 s a round, one)")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
     app.add_option("--chunk", chunk_, "Bytes of a chunk (default: 1MiB, as compress has it)");
@@ -101,7 +122,11 @@ class Bench : public Command {
     const std::vector<ContestChunk> chunks = ChunksOf(snapshot, chunk_bytes, most);
     if (chunks.empty())
       throw Error(Finding::kUnsupportedKind, "no K or V to measure on").File(input_);
-    std::vector<Contestant> contestants = LevelContestants();
+    std::vector<Contestant> contestants;
+    for (Contestant& level : LevelContestants()) {
+      if (levels_.empty() || std::count(levels_.begin(), levels_.end(), level.name) > 0)
+        contestants.push_back(std::move(level));
+    }
     if (peers_) {
       // The way of halves makes sense for halves alone.
       const bool halves = std::all_of(chunks.begin(), chunks.end(), [](const ContestChunk& chunk) {
@@ -111,9 +136,12 @@ class Bench : public Command {
         if (halves || peer.name.find("exponent") == std::string::npos)
           contestants.push_back(std::move(peer));
       }
+      if (contestants.back().name.find("blosc") == std::string::npos)
+        context.console.Say("blosc is left out: no libblosc.so.1 (Debian: libblosc1)");
     }
     ProgressLine progress(context.console, context.global.progress_when(), input_);
-    const std::vector<ContestResult> results = RunContest(chunks, contestants, rounds_, &progress);
+    const std::vector<ContestResult> results =
+        RunContest(chunks, contestants, rounds_, kPatience, &progress);
     const bool timing = !context.global.deterministic;
     const auto rows = Rows(results, timing);
     if (!report_.json) {
@@ -133,9 +161,10 @@ class Bench : public Command {
 
   std::string Subtitle(const std::vector<ContestChunk>& chunks,
                        const std::vector<ContestResult>& results) const {
-    return fmt::format("{}: {} of K and V in {} chunks, one thread, CPU time, {} round{}", input_,
-                       HumanBytes(results[0].raw()), chunks.size(), rounds_,
-                       rounds_ == 1 ? "" : "s");
+    return fmt::format(
+        "{}: {} of K and V in {} chunk{}, one thread, CPU time, {}", input_,
+        HumanBytes(results[0].raw_bytes()), chunks.size(), chunks.size() == 1 ? "" : "s",
+        rounds_ == 1 ? "1 round" : fmt::format("fastest and median of {} rounds", rounds_));
   }
 
   nlohmann::ordered_json Document(const Snapshot& snapshot, const std::vector<ContestChunk>& chunks,
@@ -149,20 +178,19 @@ class Bench : public Command {
     for (const ContestResult& result : results) {
       nlohmann::ordered_json json = {{"name", result.name},
                                      {"kind", result.is_peer ? "peer" : "level"}};
-      for (const size_t part : {0, 1}) {
-        nlohmann::ordered_json entry = {{"raw_bytes", result.raw_bytes[part]},
-                                        {"stored_bytes", result.stored_bytes[part]}};
-        PutRatio(entry, result.raw_bytes[part], result.stored_bytes[part]);
-        json[part == 0 ? "k" : "v"] = std::move(entry);
+      if (timing) json["rounds"] = result.both.encode_seconds.size();
+      for (const size_t p : {0, 1}) {
+        const ContestPart& part = result.parts[p];
+        nlohmann::ordered_json entry = {{"raw_bytes", part.raw_bytes},
+                                        {"stored_bytes", part.stored_bytes}};
+        PutRatio(entry, part.raw_bytes, part.stored_bytes);
+        if (part.raw_bytes > 0 && results[0].name == "compat")
+          entry["worst_chunk_to_compat"] = part.worst_chunk;
+        if (part.raw_bytes > 0 && timing) PutRates(entry, part.raw_bytes, part);
+        json[p == 0 ? "k" : "v"] = std::move(entry);
       }
-      PutRatio(json, result.raw(), result.stored());
-      if (timing) {
-        for (const auto& [name, seconds] : {std::pair{"encode", &result.encode_seconds},
-                                            std::pair{"decode", &result.decode_seconds}}) {
-          json[name] = {{"fastest_mb_per_s", Rate(result, seconds->front())},
-                        {"median_mb_per_s", Rate(result, (*seconds)[seconds->size() / 2])}};
-        }
-      }
+      PutRatio(json, result.raw_bytes(), result.stored_bytes());
+      if (timing) PutRates(json, result.raw_bytes(), result.both);
       document["contestants"].push_back(std::move(json));
     }
     return document;
@@ -179,11 +207,12 @@ class Bench : public Command {
       chart.markers = true;
       for (const ContestResult& result : results) {
         if (result.name == "memcpy") continue;
-        const std::vector<double>& seconds = encode ? result.encode_seconds : result.decode_seconds;
-        chart.series.push_back(
-            {result.name,
-             {{Rate(result, seconds.front()) / 1e3, Ratio(result.raw(), result.stored())}},
-             !result.is_peer});
+        const double seconds =
+            (encode ? result.both.encode_seconds : result.both.decode_seconds).front();
+        chart.series.push_back({result.name,
+                                {{Rate(result.raw_bytes(), seconds) / 1e3,
+                                  Ratio(result.raw_bytes(), result.stored_bytes())}},
+                                !result.is_peer});
       }
       page.Figure(report::Render(chart), chart.title + ": up and to the right is better.");
     }
@@ -194,6 +223,7 @@ class Bench : public Command {
   }
 
   std::string input_, chunk_ = "1MiB", most_ = "64MiB", html_;
+  std::vector<std::string> levels_;
   int rounds_ = 5;
   bool peers_ = false, slow_ = false, force_ = false;
   SnapshotOptions snapshot_;

@@ -27,6 +27,46 @@ ChunkShape EngineShape(const ContestChunk& chunk) {
   return shape;
 }
 
+double LastRound(const ContestTimes& times) {
+  return times.encode_seconds.back() + times.decode_seconds.back();
+}
+
+// Encodes and decodes all of K, then all of V.
+void RunRound(const std::vector<ContestChunk>& chunks, const Contestant& one, CodecScratch& scratch,
+              std::vector<EncodedChunk>& encoded, Bytes& buffer, ContestResult& result) {
+  ContestTimes& both = result.both;
+  both.encode_seconds.push_back(0);
+  both.decode_seconds.push_back(0);
+  for (const bool is_value : {false, true}) {
+    ContestTimes& part = result.parts[is_value ? 1 : 0];
+    const double begin = ThreadSeconds();
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (chunks[i].is_value == is_value) one.encode(chunks[i], scratch, encoded[i]);
+    }
+    const double middle = ThreadSeconds();
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (chunks[i].is_value != is_value) continue;
+      one.decode(chunks[i], encoded[i], scratch, std::span(buffer).first(chunks[i].raw.size()));
+    }
+    part.encode_seconds.push_back(middle - begin);
+    part.decode_seconds.push_back(ThreadSeconds() - middle);
+    both.encode_seconds.back() += part.encode_seconds.back();
+    both.decode_seconds.back() += part.decode_seconds.back();
+  }
+}
+
+void Prove(const ContestChunk& chunk, const Contestant& one, const EncodedChunk& encoded,
+           CodecScratch& scratch, Bytes& buffer) {
+  const std::span<std::byte> raw = std::span(buffer).first(chunk.raw.size());
+  one.decode(chunk, encoded, scratch, raw);
+  const auto equals = [&](const Bytes& bytes) {
+    return bytes.size() == raw.size() && std::memcmp(raw.data(), bytes.data(), raw.size()) == 0;
+  };
+  if (!equals(chunk.raw) && !equals(chunk.by_head)) {
+    throw Error(Finding::kInternal, fmt::format("{} does not give back its input", one.name));
+  }
+}
+
 }  // namespace
 
 std::vector<Contestant> LevelContestants() {
@@ -51,7 +91,7 @@ std::vector<Contestant> LevelContestants() {
 
 std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
                                       const std::vector<Contestant>& contestants, int rounds,
-                                      Progress* progress) {
+                                      double patience, Progress* progress) {
   size_t longest = 0;
   uint64_t total = 0;
   for (const ContestChunk& chunk : chunks) {
@@ -69,38 +109,32 @@ std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
   }
   CodecScratch scratch;
   std::vector<EncodedChunk> encoded(chunks.size());
+  std::vector<uint64_t> first_bytes(chunks.size());
   Bytes buffer(longest);
   for (int round = 0; round < rounds; ++round) {
     for (size_t c = 0; c < contestants.size(); ++c) {
-      const Contestant& one = contestants[c];
-      ContestResult& result = results[c];
-      double begin = ThreadSeconds();
-      for (size_t i = 0; i < chunks.size(); ++i) one.encode(chunks[i], scratch, encoded[i]);
-      result.encode_seconds.push_back(ThreadSeconds() - begin);
-      begin = ThreadSeconds();
-      for (size_t i = 0; i < chunks.size(); ++i) {
-        one.decode(chunks[i], encoded[i], scratch, std::span(buffer).first(chunks[i].raw.size()));
-      }
-      result.decode_seconds.push_back(ThreadSeconds() - begin);
       if (progress != nullptr) progress->Advance(total);
+      if (round > 0 && LastRound(results[c].both) > patience) continue;
+      RunRound(chunks, contestants[c], scratch, encoded, buffer, results[c]);
       if (round > 0) continue;
       for (size_t i = 0; i < chunks.size(); ++i) {
-        const ContestChunk& chunk = chunks[i];
-        const std::span<std::byte> raw = std::span(buffer).first(chunk.raw.size());
-        one.decode(chunk, encoded[i], scratch, raw);
-        if (std::memcmp(raw.data(), chunk.raw.data(), raw.size()) != 0 &&
-            (chunk.by_head.empty() ||
-             std::memcmp(raw.data(), chunk.by_head.data(), raw.size()) != 0)) {
-          throw Error(Finding::kInternal, fmt::format("{} does not give back its input", one.name));
-        }
-        result.raw_bytes[chunk.is_value ? 1 : 0] += chunk.raw.size();
-        result.stored_bytes[chunk.is_value ? 1 : 0] += encoded[i].payload.size();
+        Prove(chunks[i], contestants[c], encoded[i], scratch, buffer);
+        ContestPart& part = results[c].parts[chunks[i].is_value ? 1 : 0];
+        const uint64_t bytes = encoded[i].payload.size();
+        if (c == 0) first_bytes[i] = bytes;
+        part.raw_bytes += chunks[i].raw.size();
+        part.stored_bytes += bytes;
+        part.worst_chunk = std::max(
+            part.worst_chunk, static_cast<double>(bytes) / static_cast<double>(first_bytes[i]));
       }
     }
   }
   for (ContestResult& result : results) {
-    std::sort(result.encode_seconds.begin(), result.encode_seconds.end());
-    std::sort(result.decode_seconds.begin(), result.decode_seconds.end());
+    for (ContestTimes* times : {static_cast<ContestTimes*>(&result.parts[0]),
+                                static_cast<ContestTimes*>(&result.parts[1]), &result.both}) {
+      std::sort(times->encode_seconds.begin(), times->encode_seconds.end());
+      std::sort(times->decode_seconds.begin(), times->decode_seconds.end());
+    }
   }
   return results;
 }

@@ -36,20 +36,32 @@ std::vector<Contestant> LevelContestants();
 // of ZipNN), and libblosc if it can be loaded. Slow ones only if asked for.
 std::vector<Contestant> PeerContestants(bool slow);
 
+// CPU time of each round, fastest first.
+struct ContestTimes {
+  std::vector<double> encode_seconds, decode_seconds;
+};
+
+// Of K or of V.
+struct ContestPart : ContestTimes {
+  uint64_t raw_bytes = 0, stored_bytes = 0;
+  double worst_chunk = 0;  // the largest of bytes / bytes of the first contestant, over all chunks
+};
+
 struct ContestResult {
   std::string name;
   bool is_peer = false;
-  std::array<uint64_t, 2> raw_bytes{}, stored_bytes{};  // K, V
-  std::vector<double> encode_seconds, decode_seconds;   // CPU time per round, fastest first
+  std::array<ContestPart, 2> parts;  // K, V
+  ContestTimes both;
 
-  uint64_t raw() const { return raw_bytes[0] + raw_bytes[1]; }
-  uint64_t stored() const { return stored_bytes[0] + stored_bytes[1]; }
+  uint64_t raw_bytes() const { return parts[0].raw_bytes + parts[1].raw_bytes; }
+  uint64_t stored_bytes() const { return parts[0].stored_bytes + parts[1].stored_bytes; }
 };
 
 // Every round all of them by turns over all chunks, so that what else the machine does hits all
-// alike. What is decoded is compared with the chunk; throws kInternal if it differs.
+// alike; whoever takes longer than `patience` seconds for a round sits out the others. What is
+// decoded is compared with the chunk; throws kInternal if it differs.
 std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
                                       const std::vector<Contestant>& contestants, int rounds,
-                                      Progress* progress);
+                                      double patience, Progress* progress);
 
 }  // namespace kv
