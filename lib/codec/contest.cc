@@ -99,7 +99,7 @@ std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
     total += chunk.raw.size();
   }
   if (progress != nullptr) {
-    progress->Begin(total * contestants.size() * static_cast<uint64_t>(rounds));
+    progress->Begin(total * contestants.size() * static_cast<uint64_t>(rounds + 1));
   }
   std::vector<ContestResult> results;
   for (const Contestant& one : contestants) {
@@ -111,15 +111,22 @@ std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
   std::vector<EncodedChunk> encoded(chunks.size());
   std::vector<uint64_t> first_bytes(chunks.size());
   Bytes buffer(longest);
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round <= rounds; ++round) {
     for (size_t c = 0; c < contestants.size(); ++c) {
+      ContestResult& result = results[c];
       if (progress != nullptr) progress->Advance(total);
-      if (round > 0 && LastRound(results[c].both) > patience) continue;
-      RunRound(chunks, contestants[c], scratch, encoded, buffer, results[c]);
+      if (round > 0 && !result.both.encode_seconds.empty() && LastRound(result.both) > patience) {
+        continue;
+      }
+      RunRound(chunks, contestants[c], scratch, encoded, buffer, result);
       if (round > 0) continue;
+      if (LastRound(result.both) <= patience) {
+        result.both = {};
+        for (ContestPart& part : result.parts) static_cast<ContestTimes&>(part) = {};
+      }
       for (size_t i = 0; i < chunks.size(); ++i) {
         Prove(chunks[i], contestants[c], encoded[i], scratch, buffer);
-        ContestPart& part = results[c].parts[chunks[i].is_value ? 1 : 0];
+        ContestPart& part = result.parts[chunks[i].is_value ? 1 : 0];
         const uint64_t bytes = encoded[i].payload.size();
         if (c == 0) first_bytes[i] = bytes;
         part.raw_bytes += chunks[i].raw.size();

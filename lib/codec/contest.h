@@ -58,8 +58,9 @@ struct ContestResult {
 };
 
 // Every round all of them by turns over all chunks, so that what else the machine does hits all
-// alike; whoever takes longer than `patience` seconds for a round sits out the others. What is
-// decoded is compared with the chunk; throws kInternal if it differs.
+// alike. The first time, when memory is fresh, does not count, except for those that take longer
+// than `patience` seconds: they have that one round. What is decoded is compared with the chunk;
+// throws kInternal if it differs.
 std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
                                       const std::vector<Contestant>& contestants, int rounds,
                                       double patience, Progress* progress);
