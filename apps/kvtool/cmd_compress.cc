@@ -64,10 +64,11 @@ class Compress : public Command {
   void Declare(CLI::App& app) override {
     app.add_option("FILE", inputs_, "Snapshots: files, folders, '-' for stdin")->required();
     output_.Declare(app, "Archive to write (default: FILE.kvz; of '-': standard output)");
-    app.add_option("--level", level_,
-                   "Size against time: compat (exactly the engine's choices), fast, default, high, "
-                   "max")
-        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}));
+    app.add_option(
+           "--level", level_,
+           "Size against time: fast, default, high, max; compat: exactly the engine's choices")
+        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}))
+        ->capture_default_str();
     app.add_flag("--no-check,!--check", no_check_, "Do not decode and compare what was written");
     app.add_flag("--keep-going", keep_going_, "Go on with the next input after an error");
     snapshot_.Declare(app);
@@ -200,7 +201,7 @@ class Compress : public Command {
 
   std::vector<std::string> inputs_;
   ArchiveOutput output_;
-  std::string level_ = "compat";
+  std::string level_ = "default";
   bool no_check_ = false, keep_going_ = false;
   SnapshotOptions snapshot_;
   ReportOptions report_;

@@ -146,7 +146,7 @@ class Archive {
 
 struct WriteOptions {
   uint64_t chunk_bytes = 1 << 20;
-  Effort effort = Effort::kCompat;
+  Effort effort = Effort::kDefault;
   bool check = true;  // decode each chunk after encoding and compare it with the source
   Progress* progress = nullptr;
 };

@@ -93,7 +93,7 @@ class Planner {
   // `effort` decides on the order of units: the engine codes head after head, the levels above it
   // want all channels of a token together.
   Planner(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes,
-          Effort effort = Effort::kCompat);
+          Effort effort);
   std::optional<ChunkHead> Next();
 
  private:

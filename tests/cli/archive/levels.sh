@@ -51,6 +51,9 @@ for tokens in 1100 2200; do
     echo "$tokens tokens $level:$codecs"
   done
 done
+"$KVTOOL" compress -qq --raw "f16:L2THD:2,2,?,3,16" f16 -o unsaid.kvz
+"$KVTOOL" compress -qq --raw "f16:L2THD:2,2,?,3,16" f16 -o said.kvz --level default
+cmp unsaid.kvz said.kvz
 # bf16 whose exponents are all over a window of fifteen, with a few outside.
 "$PYTHON" - <<'END'
 import numpy
