@@ -70,7 +70,7 @@ TEST_CASE("kvz: every order, dtype and head knowledge comes back byte for byte",
   }
 }
 
-TEST_CASE("kvz: known heads are coded head by head, unknown ones as rows", "[kvz]") {
+TEST_CASE("kvz: at compat known heads are coded head by head, unknown ones as rows", "[kvz]") {
   KvSourceBuilder builder;
   const Shape known{.tokens = 40, .heads = 4, .head_dim = 32};
   const Shape unknown{.tokens = 40, .heads = 1, .head_dim = 128, .heads_known = false};
@@ -78,7 +78,7 @@ TEST_CASE("kvz: known heads are coded head by head, unknown ones as rows", "[kvz
   builder.Layer(known, &transposed);
   builder.Layer(unknown, nullptr);
   const Snapshot snapshot = builder.Build();
-  const Archive archive = OpenBytes(Pack(snapshot.source, &snapshot, 1 << 20));
+  const Archive archive = OpenBytes(Pack(snapshot.source, &snapshot, 1 << 20, 1, Effort::kCompat));
   int seen = 0;
   for (const ArchivedChunk& chunk : archive.chunks()) {
     if (chunk.head.kind == ChunkKind::kOpaque) continue;
@@ -99,7 +99,7 @@ TEST_CASE("kvz: known heads are coded head by head, unknown ones as rows", "[kvz
   CHECK(seen == 3);
 }
 
-TEST_CASE("kvz: elements in no named order are coded by their planes", "[kvz]") {
+TEST_CASE("kvz: at compat elements in no named order are coded by their planes", "[kvz]") {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kQ8_0}) {
     KvSourceBuilder builder(9);
     builder.Layer({.dtype = dtype, .tokens = 100, .heads = 2, .head_dim = 64}, nullptr);
@@ -110,7 +110,8 @@ TEST_CASE("kvz: elements in no named order are coded by their planes", "[kvz]") 
     snapshot.layers[0].k.pieces[0].dim.step *= 2;
     snapshot.layers[0].k.pieces[0].tokens = 10;
     for (const uint64_t chunk_bytes : {7, 1000, 1 << 20}) CheckRoundTrip(snapshot, chunk_bytes);
-    const Archive archive = OpenBytes(Pack(snapshot.source, &snapshot, 1 << 20));
+    const Archive archive =
+        OpenBytes(Pack(snapshot.source, &snapshot, 1 << 20, 1, Effort::kCompat));
     CHECK_FALSE(archive.HoldsTensor(0, false));
     std::set<CodecId> codecs;
     for (const ArchivedChunk& chunk : archive.chunks()) {

@@ -9,11 +9,12 @@
 namespace kv::test {
 
 inline Bytes Pack(const Source& source, const Snapshot* snapshot, uint64_t chunk_bytes = 2048,
-                  int threads = 1) {
+                  int threads = 1, Effort effort = Effort::kDefault) {
   ThreadPool pool(threads);
   MemorySink out;
   WriteOptions options;
   options.chunk_bytes = chunk_bytes;
+  options.effort = effort;
   WriteArchive(source, snapshot, options, pool, out);
   return std::move(out.bytes());
 }
