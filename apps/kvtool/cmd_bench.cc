@@ -199,22 +199,23 @@ class Bench : public Command {
   void WritePage(const std::vector<ContestChunk>& chunks, const std::vector<ContestResult>& results,
                  const std::vector<std::vector<std::string>>& rows) const {
     report::Page page("Compression of " + input_, Subtitle(chunks, results));
-    for (const bool encode : {true, false}) {
-      report::LineChart chart;
-      chart.title = encode ? "Ratio against encoding speed" : "Ratio against decoding speed";
-      chart.x_label = encode ? "encoding, GB/s" : "decoding, GB/s";
-      chart.y_label = "original / compressed";
-      chart.markers = true;
-      for (const ContestResult& result : results) {
-        if (result.name == "memcpy") continue;
-        const double seconds =
-            (encode ? result.both.encode_seconds : result.both.decode_seconds).front();
-        chart.series.push_back({result.name,
-                                {{Rate(result.raw_bytes(), seconds) / 1e3,
-                                  Ratio(result.raw_bytes(), result.stored_bytes())}},
-                                !result.is_peer});
+    for (const size_t part : {0, 1}) {
+      if (results[0].parts[part].raw_bytes == 0) continue;
+      for (const bool encode : {true, false}) {
+        report::ScatterChart chart;
+        chart.title = fmt::format("{}: ratio against {} speed", part == 0 ? "K" : "V",
+                                  encode ? "encoding" : "decoding");
+        chart.x_label = fmt::format("{}, MB/s of one thread", encode ? "encoding" : "decoding");
+        chart.y_label = fmt::format("{}: original / compressed", part == 0 ? "K" : "V");
+        for (const ContestResult& result : results) {
+          if (result.name == "memcpy") continue;
+          const ContestPart& own = result.parts[part];
+          const double seconds = (encode ? own.encode_seconds : own.decode_seconds).front();
+          chart.points.push_back({result.name, Rate(own.raw_bytes, seconds),
+                                  Ratio(own.raw_bytes, own.stored_bytes), !result.is_peer});
+        }
+        page.Figure(report::Render(chart), chart.title + "; up and to the right is better.");
       }
-      page.Figure(report::Render(chart), chart.title + ": up and to the right is better.");
     }
     page.Table(rows);
     AtomicFile file(html_, overwrite());

@@ -36,6 +36,19 @@ struct LineChart {
 };
 std::string Render(const LineChart& chart);
 
+// Named points, x (above 0) on a logarithmic axis; a line joins those that no other beats on both.
+struct ScatterPoint {
+  std::string name;
+  double x = 1, y = 0;
+  bool emphasised = false;
+};
+struct ScatterChart {
+  std::string title;
+  std::string x_label, y_label;
+  std::vector<ScatterPoint> points;  // non-finite ones are left out
+};
+std::string Render(const ScatterChart& chart);
+
 // Rows of spans along one axis: which tokens a layer holds, or (spans of one unit) a heat map.
 struct StripSpan {
   double begin = 0, end = 0;

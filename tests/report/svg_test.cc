@@ -39,6 +39,15 @@ LineChart SmallChart() {
 
 TEST_CASE("charts are the same text for the same data", "[svg]") {
   CheckGolden("line.svg", Render(SmallChart()));
+  ScatterChart scatter;
+  scatter.title = "Ratio against speed";
+  scatter.x_label = "MB/s";
+  scatter.y_label = "ratio";
+  scatter.points = {{"default", 420, 1.31, true}, {"max", 9, 1.42, true},
+                    {"peer <1>", 410, 1.305},     {"slow", 8, 1.2},
+                    {"broken", NAN, 2, true},     {"still", 0, 2}};
+  CheckGolden("scatter.svg", Render(scatter));
+  CHECK(Render(ScatterChart{}).find("<circle") == std::string::npos);
   StripMap map;
   map.title = "Kept tokens";
   map.x_label = "position";
