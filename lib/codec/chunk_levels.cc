@@ -32,9 +32,9 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
   std::array<uint32_t, 1u << kTableBits> seen{};
   Repeats repeats;
   const auto look = [&](const std::byte* at) {
-    uint64_t hash = (LoadLE<uint64_t>(at) & value_mask) * 0x9e3779b97f4a7c15u;
-    hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
-    const auto tag = static_cast<uint32_t>(hash >> 16) | 1;
+    const uint64_t word = LoadLE<uint64_t>(at) & value_mask;
+    const uint64_t hash = (word ^ word >> 31) * 0x9e3779b97f4a7c15u;
+    const auto tag = static_cast<uint32_t>(hash >> 20) | 1;
     uint32_t& slot = seen[hash >> (64 - kTableBits)];
     const bool before = slot == tag;
     slot = tag;

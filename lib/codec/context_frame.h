@@ -17,7 +17,8 @@ namespace kv {
 // context.
 struct HalfSurvey {
   bool bfloat = false;
-  bool exact = true;                 // no value was left out
+  bool exact = true;  // no value was left out
+  uint64_t values = 0, looked = 0;
   std::array<uint32_t, 256> high{};  // counts of high bytes (f16) or exponents (bf16)
   uint64_t high_bytes = 0;           // what their entropy comes to
   // The same, from a sample, of the other byte: of bf16, mantissa and sign.

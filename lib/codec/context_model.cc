@@ -36,87 +36,125 @@ uint64_t Log2Of(uint64_t n) {
 // n * log2(n).
 uint64_t Weight(uint64_t n) { return n < kLog.times.size() ? kLog.times[n] : n * Log2Of(n); }
 
-// Clusters of contexts under merging. Only symbols that occur anywhere are counted, and sums that
-// do not change are kept: merging is what planning a short frame costs.
+// Clusters of contexts under merging, one row of counts each. Only symbols that occur anywhere are
+// counted, and sums that do not change are kept: merging is what planning a short frame costs.
 class Merger {
  public:
-  Merger(const ContextCounts& counts, uint32_t scale)
-      : mask_bits_(1u << counts.symbol_bits), scale_(scale) {
-    const uint32_t symbols = 1u << counts.symbol_bits;
-    for (uint32_t s = 0; s < symbols; ++s) {
-      uint32_t any = 0;
-      for (uint32_t context = 0; context < counts.contexts; ++context) any |= counts.Of(context)[s];
-      if (any != 0) present_.push_back(s);
+  // `order` as in MergeContexts. Contexts too rare for a table share one with their neighbours
+  // from the start.
+  Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale)
+      : mask_bits_(1u << counts.symbol_bits), scale_(scale), cluster_of_(counts.contexts) {
+    FindPresent(counts);
+    rows_.resize(order.size() * present_.size());
+    const uint64_t enough = std::max<uint64_t>(1, kFewCounts / scale);
+    uint32_t cluster = 0;
+    uint64_t total = 0;
+    for (const uint16_t context : order) {
+      if (total >= enough) {
+        Close(cluster++, total);
+        total = 0;
+      }
+      total += AddTo(cluster, counts.Of(context));
+      cluster_of_[context] = static_cast<uint16_t>(cluster);
+    }
+    Close(cluster, total);
+    // A last one that is too rare, or nothing at all.
+    if (cluster > 0 && total < enough) Absorb(cluster - 1, cluster);
+    for (uint32_t i = 0; i < clusters_.size(); ++i) {
+      if (clusters_[i].into == i) alive_.push_back(i);
     }
   }
-
-  // False for contexts without counts.
-  bool Add(const uint32_t* row) {
-    Cluster cluster;
-    for (const uint32_t s : present_) {
-      cluster.counts.push_back(row[s]);
-      cluster.total += row[s];
-    }
-    if (cluster.total == 0) return false;
-    cluster.cost = Cost(cluster.counts.data(), cluster.counts.data(), 0, cluster.total);
-    clusters_.push_back(std::move(cluster));
-    return true;
-  }
-  void Join(uint32_t context) { clusters_.back().contexts.push_back(context); }
-  bool empty() const { return clusters_.empty(); }
-  size_t size() const { return clusters_.size(); }
-  const std::vector<uint32_t>& contexts(size_t i) const { return clusters_[i].contexts; }
 
   // Merges neighbours, cheapest first, until no merge saves bytes and at most `most` are left.
   void MergeNeighbours(size_t most) {
     std::vector<int64_t> delta;  // of clusters i and i + 1
-    for (size_t i = 0; i + 1 < size(); ++i) delta.push_back(Delta(i, i + 1));
+    for (size_t i = 0; i + 1 < alive_.size(); ++i) delta.push_back(Delta(alive_[i], alive_[i + 1]));
     while (!delta.empty()) {
-      const auto best =
-          static_cast<size_t>(std::min_element(delta.begin(), delta.end()) - delta.begin());
-      if (delta[best] >= 0 && size() <= most) return;
-      Absorb(best, best + 1);
-      clusters_.erase(clusters_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-      delta.erase(delta.begin() + static_cast<std::ptrdiff_t>(best));
-      if (best > 0) delta[best - 1] = Delta(best - 1, best);
-      if (best < delta.size()) delta[best] = Delta(best, best + 1);
+      const auto best = std::min_element(delta.begin(), delta.end());
+      if (*best >= 0 && alive_.size() <= most) return;
+      const auto at = static_cast<size_t>(best - delta.begin());
+      Absorb(alive_[at], alive_[at + 1]);
+      alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      delta.erase(best);
+      if (at > 0) delta[at - 1] = Delta(alive_[at - 1], alive_[at]);
+      if (at < delta.size()) delta[at] = Delta(alive_[at], alive_[at + 1]);
     }
   }
 
   void MergeAnyPairs(size_t most) {
-    const size_t n = size();
+    const size_t n = alive_.size();
     std::vector<int64_t> delta(n * n);
-    std::vector<bool> gone(n);
+    std::vector<size_t> left(n);  // of alive_
+    std::iota(left.begin(), left.end(), size_t{0});
     for (size_t i = 0; i < n; ++i) {
-      for (size_t j = i + 1; j < n; ++j) delta[i * n + j] = Delta(i, j);
+      for (size_t j = i + 1; j < n; ++j) delta[i * n + j] = Delta(alive_[i], alive_[j]);
     }
-    for (size_t left = n; left > 1; --left) {
-      size_t a = 0, b = 0;
-      for (size_t i = 0; i < n; ++i) {
-        if (gone[i]) continue;
-        for (size_t j = i + 1; j < n; ++j) {
-          if (!gone[j] && (b == 0 || delta[i * n + j] < delta[a * n + b])) a = i, b = j;
+    while (left.size() > 1) {
+      size_t a = left[0], b = left[1];
+      for (size_t i = 0; i < left.size(); ++i) {
+        for (size_t j = i + 1; j < left.size(); ++j) {
+          if (delta[left[i] * n + left[j]] < delta[a * n + b]) a = left[i], b = left[j];
         }
       }
-      if (delta[a * n + b] >= 0 && left <= most) break;
-      Absorb(a, b);
-      gone[b] = true;
-      for (size_t i = 0; i < n; ++i) {
-        if (i != a && !gone[i]) delta[std::min(i, a) * n + std::max(i, a)] = Delta(i, a);
+      if (delta[a * n + b] >= 0 && left.size() <= most) break;
+      Absorb(alive_[a], alive_[b]);
+      left.erase(std::find(left.begin(), left.end(), b));
+      for (const size_t i : left) {
+        if (i != a) delta[std::min(i, a) * n + std::max(i, a)] = Delta(alive_[i], alive_[a]);
       }
     }
-    std::vector<Cluster> kept;
-    for (size_t i = 0; i < n; ++i) {
-      if (!gone[i]) kept.push_back(std::move(clusters_[i]));
+    for (size_t& i : left) i = alive_[i];
+    alive_.assign(left.begin(), left.end());
+  }
+
+  ContextGroups Groups() const {
+    std::vector<uint8_t> group_of(clusters_.size());
+    for (size_t g = 0; g < alive_.size(); ++g) group_of[alive_[g]] = static_cast<uint8_t>(g);
+    ContextGroups groups{std::vector<uint8_t>(cluster_of_.size()),
+                         static_cast<uint32_t>(alive_.size())};
+    for (size_t context = 0; context < cluster_of_.size(); ++context) {
+      size_t cluster = cluster_of_[context];
+      while (clusters_[cluster].into != cluster) cluster = clusters_[cluster].into;
+      groups.group_of[context] = group_of[cluster];
     }
-    clusters_ = std::move(kept);
+    return groups;
   }
 
  private:
+  // No table pays for fewer symbols than this.
+  static constexpr uint32_t kFewCounts = 16;
+
   struct Cluster {
-    std::vector<uint32_t> contexts, counts;
+    uint32_t into = 0;  // itself until it is absorbed
     uint64_t total = 0, cost = 0;
   };
+
+  void FindPresent(const ContextCounts& counts) {
+    std::array<uint32_t, 256> any{};
+    for (uint32_t context = 0; context < counts.contexts; ++context) {
+      const uint32_t* row = counts.Of(context);
+      for (uint32_t s = 0; s < mask_bits_; ++s) any[s] |= row[s];
+    }
+    for (uint32_t s = 0; s < mask_bits_; ++s) {
+      if (any[s] != 0) present_.push_back(static_cast<uint8_t>(s));
+    }
+  }
+  uint64_t AddTo(size_t cluster, const uint32_t* row) {
+    uint32_t* to = Row(cluster);
+    uint64_t total = 0;
+    for (size_t i = 0; i < present_.size(); ++i) {
+      const uint32_t n = row[present_[i]];
+      to[i] += n;
+      total += n;
+    }
+    return total;
+  }
+  void Close(uint32_t cluster, uint64_t total) {
+    const uint32_t* row = Row(cluster);
+    clusters_.push_back({cluster, total, Cost(row, row, 0, total)});
+  }
+  uint32_t* Row(size_t cluster) { return rows_.data() + cluster * present_.size(); }
+  const uint32_t* Row(size_t cluster) const { return rows_.data() + cluster * present_.size(); }
 
   // What a table costs: its symbols at their entropy, the mask and the frequencies. Of the sum of
   // two rows, or (keep_b = 0) of the first alone.
@@ -132,22 +170,27 @@ class Merger {
     const uint64_t header_bits = mask_bits_ + 9 * uint64_t{present};
     return (Weight(total) - inside) * scale_ + (header_bits << 16);
   }
-  int64_t Delta(size_t i, size_t j) const {
+  int64_t Delta(uint32_t i, uint32_t j) const {
     const Cluster &a = clusters_[i], &b = clusters_[j];
-    return static_cast<int64_t>(Cost(a.counts.data(), b.counts.data(), 1, a.total + b.total)) -
+    return static_cast<int64_t>(Cost(Row(i), Row(j), 1, a.total + b.total)) -
            static_cast<int64_t>(a.cost + b.cost);
   }
-  void Absorb(size_t i, size_t j) {
-    Cluster &into = clusters_[i], &from = clusters_[j];
-    for (size_t s = 0; s < present_.size(); ++s) into.counts[s] += from.counts[s];
-    into.contexts.insert(into.contexts.end(), from.contexts.begin(), from.contexts.end());
-    into.total += from.total;
-    into.cost = Cost(into.counts.data(), into.counts.data(), 0, into.total);
+  void Absorb(uint32_t i, uint32_t j) {
+    Cluster& into = clusters_[i];
+    uint32_t* row = Row(i);
+    const uint32_t* from = Row(j);
+    for (size_t s = 0; s < present_.size(); ++s) row[s] += from[s];
+    into.total += clusters_[j].total;
+    into.cost = Cost(row, row, 0, into.total);
+    clusters_[j].into = i;
   }
 
-  uint64_t mask_bits_, scale_;
-  std::vector<uint32_t> present_;  // symbols
+  uint32_t mask_bits_, scale_;
+  std::vector<uint8_t> present_;  // symbols
+  std::vector<uint32_t> rows_;    // [cluster][of present_]
   std::vector<Cluster> clusters_;
+  std::vector<uint16_t> cluster_of_;  // per context
+  std::vector<uint32_t> alive_;       // clusters, in order
 };
 
 }  // namespace
@@ -163,28 +206,10 @@ std::vector<uint16_t> SignedOrder(uint32_t symbol_bits) {
 
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
                             uint32_t scale) {
-  Merger merger(counts, scale);
-  std::vector<uint32_t> unseen;  // before the first cluster
-  for (const uint16_t context : order) {
-    // A context without counts goes with the cluster before it: the map stays in few runs.
-    if (!merger.Add(counts.Of(context)) && merger.empty()) {
-      unseen.push_back(context);
-      continue;
-    }
-    merger.Join(context);
-    for (const uint32_t other : unseen) merger.Join(other);
-    unseen.clear();
-  }
-  ContextGroups groups{std::vector<uint8_t>(counts.contexts), 1};
-  if (merger.empty()) return groups;
+  Merger merger(counts, order, scale);
   merger.MergeNeighbours(20);
   merger.MergeAnyPairs(kMaxRansTables);
-  groups.groups = static_cast<uint32_t>(merger.size());
-  for (size_t g = 0; g < merger.size(); ++g) {
-    for (const uint32_t context : merger.contexts(g))
-      groups.group_of[context] = static_cast<uint8_t>(g);
-  }
-  return groups;
+  return merger.Groups();
 }
 
 uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols) {
@@ -245,13 +270,18 @@ ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_gro
 }
 
 ContextCounts Coarser(const ContextCounts& counts, uint32_t bits) {
-  const uint32_t cut = counts.symbol_bits - bits;
   ContextCounts coarse(counts.contexts, bits);
-  for (size_t i = 0; i < coarse.counts.size(); ++i) {
-    for (size_t fine = i << cut; fine < (i + 1) << cut; ++fine)
-      coarse.counts[i] += counts.counts[fine];
+  const uint32_t* from = counts.counts.data();
+  switch (counts.symbol_bits - bits) {
+    case 0:
+      return counts;
+    case 1:
+      for (uint32_t& n : coarse.counts) n = from[0] + from[1], from += 2;
+      return coarse;
+    default:
+      for (uint32_t& n : coarse.counts) n = (from[0] + from[1]) + (from[2] + from[3]), from += 4;
+      return coarse;
   }
-  return coarse;
 }
 
 uint64_t CostBytes(const ContextCounts& per_group, uint64_t scale) {

@@ -3,6 +3,7 @@
 // How a grid of half floats is best coded in context: symbol width, exponent window, tables.
 #include <algorithm>
 
+#include "lib/base/checked.h"
 #include "lib/codec/context_frame.h"
 
 namespace kv {
@@ -13,8 +14,10 @@ constexpr uint64_t kSampledSymbols = 1 << 16;
 // Finer contexts (mantissa bits of the value above) cost time and tables; only long frames pay for
 // them.
 constexpr uint64_t kFineContextSymbols = 1 << 15;
-// Low bytes hardly ever differ from noise; a few thousand show it.
-constexpr uint64_t kSampledLow = 1 << 12;
+// Whether the row above says anything is seen in fewer.
+constexpr uint64_t kGlimpsedSymbols = 1 << 14;
+// High bytes looked at to know their entropy; low ones hardly ever differ from noise.
+constexpr uint64_t kSampledHigh = 1 << 13, kSampledLow = 1 << 11;
 
 constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 4 * kRansLanes;
 
@@ -25,27 +28,53 @@ struct Grid {
 };
 using ContextMap = std::array<uint32_t, 256>;  // by the eight-bit symbol above
 
-// Counts symbols of 8 - cut bits in every row_step-th row from first_row on; row 0 is under a row
-// of symbol 0. Two tables by turns: the same cell twice in a row would wait for itself.
-ContextCounts Count(const Grid& grid, uint64_t first_row, uint64_t row_step,
-                    const ContextMap& context_of, uint32_t contexts, uint32_t cut) {
+// Counts symbols of symbol_bits under the upper context_bits of the symbol above, in every
+// row_step-th row but the first.
+ContextCounts CountJoint(const Grid& grid, uint64_t row_step, uint32_t context_bits,
+                         uint32_t symbol_bits) {
+  constexpr size_t kBlock = 256;
+  ContextCounts joint(1u << context_bits, symbol_bits);
+  const size_t columns = grid.size.columns;
+  uint32_t* counts = joint.counts.data();
+  std::array<uint16_t, kBlock> cell;
+  for (uint64_t row = 1; row < grid.size.rows; row += row_step) {
+    for (size_t begin = 0; begin < columns; begin += kBlock) {
+      const uint8_t* in = grid.symbols + row * columns + begin;
+      const uint8_t* above = in - columns;
+      const size_t n = std::min(kBlock, columns - begin);
+      for (size_t i = 0; i < n; ++i) {
+        cell[i] = static_cast<uint16_t>(above[i] >> (8 - context_bits) << symbol_bits |
+                                        in[i] >> (8 - symbol_bits));
+      }
+      for (size_t i = 0; i < n; ++i) ++counts[cell[i]];
+    }
+  }
+  return joint;
+}
+
+void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
+  for (size_t c = 0; c < grid.size.columns; ++c) ++counts[grid.symbols[c] >> cut];
+}
+
+// Counts symbols of 8 - cut bits in all rows; row 0 is under a row of symbol 0. Two tables by
+// turns: the same cell twice in a row would wait for itself.
+ContextCounts Count(const Grid& grid, const ContextMap& context_of, uint32_t contexts,
+                    uint32_t cut) {
   ContextCounts even(contexts, 8 - cut), odd(contexts, 8 - cut);
   ContextMap at;
   for (size_t s = 0; s < at.size(); ++s) at[s] = context_of[s] << (8 - cut);
   const size_t columns = grid.size.columns;
-  for (uint64_t row = first_row; row < grid.size.rows; row += row_step) {
+  CountFirstRow(grid, cut, even.Of(context_of[0]));
+  for (uint64_t row = 1; row < grid.size.rows; ++row) {
     const uint8_t* in = grid.symbols + row * columns;
-    if (row == 0) {
-      for (size_t c = 0; c < columns; ++c) ++(c % 2 ? odd : even).counts[at[0] + (in[c] >> cut)];
-      continue;
-    }
     const uint8_t* above = in - columns;
+    uint32_t *even_counts = even.counts.data(), *odd_counts = odd.counts.data();
     size_t c = 0;
     for (; c + 2 <= columns; c += 2) {
-      ++even.counts[at[above[c]] + (in[c] >> cut)];
-      ++odd.counts[at[above[c + 1]] + (in[c + 1] >> cut)];
+      ++even_counts[at[above[c]] + (in[c] >> cut)];
+      ++odd_counts[at[above[c + 1]] + (in[c + 1] >> cut)];
     }
-    if (c < columns) ++even.counts[at[above[c]] + (in[c] >> cut)];
+    if (c < columns) ++even_counts[at[above[c]] + (in[c] >> cut)];
   }
   for (size_t i = 0; i < even.counts.size(); ++i) even.counts[i] += odd.counts[i];
   return even;
@@ -62,13 +91,10 @@ ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups)
   return sums;
 }
 
-// Of contexts given by the upper bits of the symbol above, all or (in groups) merged.
-ContextMap MapOf(uint32_t context_bits, const ContextGroups* groups) {
+// The groups of contexts of the upper bits of the symbol above.
+ContextMap MapOf(const ContextGroups& groups, uint32_t context_bits) {
   ContextMap map;
-  for (uint32_t s = 0; s < map.size(); ++s) {
-    const uint32_t context = s >> (8 - context_bits);
-    map[s] = groups == nullptr ? context : groups->group_of[context];
-  }
+  for (uint32_t s = 0; s < map.size(); ++s) map[s] = groups.group_of[s >> (8 - context_bits)];
   return map;
 }
 
@@ -83,27 +109,48 @@ void RefineMap(ContextGroups& groups, uint32_t to_bits) {
 // What contexts can save at most, in bits: the information that they have on symbols, less what so
 // few samples overstate it by.
 uint64_t ContextGainBits(const ContextCounts& joint) {
-  std::vector<uint32_t> symbols(size_t{1} << joint.symbol_bits);
-  uint64_t conditional = 0;
-  int64_t cells = 0, contexts = 0, present = 0;
+  const uint32_t symbol_count = 1u << joint.symbol_bits;
+  std::array<uint32_t, 256> symbols{};
   for (uint32_t context = 0; context < joint.contexts; ++context) {
     const uint32_t* row = joint.Of(context);
-    conditional += EntropyBits16(row, static_cast<uint32_t>(symbols.size()));
-    uint32_t any = 0;
-    for (size_t s = 0; s < symbols.size(); ++s) {
-      symbols[s] += row[s];
-      cells += row[s] != 0;
-      any |= row[s];
-    }
-    contexts += any != 0;
+    for (uint32_t s = 0; s < symbol_count; ++s) symbols[s] += row[s];
   }
-  for (const uint32_t n : symbols) present += n != 0;
+  std::array<uint8_t, 256> present;
+  size_t present_count = 0;
+  for (uint32_t s = 0; s < symbol_count; ++s) {
+    if (symbols[s] != 0) present[present_count++] = static_cast<uint8_t>(s);
+  }
+  uint64_t conditional = 0;
+  int64_t cells = 0, contexts = 0;
+  std::array<uint32_t, 256> row;
+  for (uint32_t context = 0; context < joint.contexts; ++context) {
+    uint32_t any = 0;
+    for (size_t i = 0; i < present_count; ++i) {
+      row[i] = joint.Of(context)[present[i]];
+      cells += row[i] != 0;
+      any |= row[i];
+    }
+    if (any == 0) continue;
+    ++contexts;
+    conditional += EntropyBits16(row.data(), static_cast<uint32_t>(present_count));
+  }
   // A plug-in entropy is low by 0.72 bit for each free parameter.
-  const int64_t bias = (cells - contexts - present + 1) * 47274;
-  const auto gain =
-      static_cast<int64_t>(EntropyBits16(symbols.data(), static_cast<uint32_t>(symbols.size()))) -
-      static_cast<int64_t>(conditional) - bias;
+  const int64_t bias = (cells - contexts - static_cast<int64_t>(present_count) + 1) * 47274;
+  const auto gain = static_cast<int64_t>(EntropyBits16(symbols.data(), symbol_count)) -
+                    static_cast<int64_t>(conditional) - bias;
   return gain > 0 ? static_cast<uint64_t>(gain) / 65536 : 0;
+}
+
+// Symbols whose exponent field is 0.
+uint64_t CountEscapes(const ContextCounts& counts) {
+  const uint32_t field = 31u << (counts.symbol_bits - 6);
+  uint64_t escapes = 0;
+  for (uint32_t context = 0; context < counts.contexts; ++context) {
+    for (uint32_t s = 0; s < 1u << counts.symbol_bits; ++s) {
+      if ((s & field) == 0) escapes += counts.Of(context)[s];
+    }
+  }
+  return escapes;
 }
 
 struct Candidate {
@@ -132,7 +179,11 @@ SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes) {
     most = inside;
     shape.exponent_base = base;
   }
-  escapes = below[256] - most;
+  const uint32_t above = shape.exponent_base + 1;
+  if (!survey.exact && above <= 224 && below[above + 32] - below[above + 1] == most) {
+    shape.exponent_base = above;  // room for a larger value that was not looked at
+  }
+  escapes = (below[256] - most) * survey.values / survey.looked;
   return shape;
 }
 
@@ -145,7 +196,7 @@ HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every) {
     return (LoadLE<uint16_t>(values.data() + 2 * i) >> shift) & 0xff;
   };
   // Odd, lest it fall in with a row.
-  const size_t high_step = every ? 1 : count / kSampledSymbols | 1;
+  const size_t high_step = every ? 1 : count / kSampledHigh | 1;
   survey.exact = high_step == 1;
   size_t i = 0, looked = 0;
   for (; i + 3 * high_step < count; i += 4 * high_step, looked += 4) {
@@ -154,6 +205,12 @@ HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every) {
   for (; i < count; i += high_step, ++looked) ++partial[0][high(i)];
   for (size_t b = 0; b < 256; ++b) {
     survey.high[b] = partial[0][b] + partial[1][b] + partial[2][b] + partial[3][b];
+  }
+  survey.values = count;
+  survey.looked = looked;
+  if (bfloat && !survey.exact &&
+      std::all_of(survey.high.begin() + 32, survey.high.end(), [](uint32_t n) { return n == 0; })) {
+    return SurveyHalves(values, bfloat, true);  // a window without escapes must fit all
   }
   survey.high_bytes = EntropyBits16(survey.high.data(), 256) / 8 / 65536 * count / looked;
 
@@ -180,42 +237,46 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   plan.shape.symbol_bits = 8;  // everything is decided on these
   const bool in_rows = rows > 1 && columns >= kRansLanes;
   plan.grid = in_rows ? RansGrid{rows, columns} : RansGrid{1, count};
-  const uint64_t row_step = in_rows ? std::max<uint64_t>(1, count / kSampledSymbols) : 1;
   scratch.symbols.resize(count);
   const Grid grid{scratch.symbols.data(), plan.grid};
   const auto make_symbols = [&](uint64_t first_row, uint64_t row_count) {
     const uint64_t begin = first_row * plan.grid.columns, n = row_count * plan.grid.columns;
     ToSymbols(values.data() + 2 * begin, n, plan.shape, scratch.symbols.data() + begin);
   };
+  // In every row_step-th row.
+  const auto count_joint = [&](uint64_t row_step, uint32_t symbol_bits) {
+    if (row_step == 1) {
+      make_symbols(0, rows);
+    } else {
+      for (uint64_t row = 1; row < rows; row += row_step) make_symbols(row - 1, 2);
+    }
+    return CountJoint(grid, row_step, 6, symbol_bits);
+  };
+  // What the row above must save for the frame to be small enough.
+  const uint64_t without = kHeaderBytes + survey.high_bytes + count + plan.escapes;
+  const uint64_t wanted = without > to_beat ? without - to_beat : 0;
+  const auto gain_bytes = [&](const ContextCounts& joint, uint64_t row_step) {
+    return ContextGainBits(joint) / 8 * rows / CeilDiv(rows - 1, row_step);
+  };
 
   ContextGroups groups{std::vector<uint8_t>(64), 1};
-  uint64_t scale = 1;
+  std::optional<ContextCounts> joint;
+  uint64_t row_step = 1;
   if (in_rows) {
-    uint64_t sampled = 0;
-    for (uint64_t row = 1; row < rows; row += row_step, ++sampled) {
-      if (row_step > 1) make_symbols(row - 1, 2);
+    const uint64_t glimpse_step = std::max<uint64_t>(4, count / kGlimpsedSymbols);
+    if (wanted > 0 && glimpse_step < rows) {
+      // Most V is through here: a few rows show that it has no chance. If anything they say too
+      // much, and tables are not yet paid for.
+      if (gain_bytes(count_joint(glimpse_step, 6), glimpse_step) < wanted) return std::nullopt;
     }
-    if (row_step == 1) make_symbols(0, rows);
-    scale = std::max<uint64_t>(1, rows / sampled);
-    const ContextCounts joint = Count(grid, 1, row_step, MapOf(6, nullptr), 64, 2);
-    const uint64_t gain = ContextGainBits(joint) / 8 * rows / sampled;
-    if (kHeaderBytes + survey.high_bytes + count + plan.escapes > gain &&
-        kHeaderBytes + survey.high_bytes + count + plan.escapes - gain > to_beat) {
-      return std::nullopt;
-    }
-    groups = MergeContexts(joint, SignedOrder(6), static_cast<uint32_t>(scale));
-    if (survey.bfloat && !survey.exact) {
-      // Escapes must be counted, not estimated.
-      plan.shape = ChooseWindow(SurveyHalves(values, survey.bfloat, true), plan.escapes);
-      plan.shape.symbol_bits = 8;
-    }
-    if (row_step > 1 || !survey.exact) make_symbols(0, rows);
+    row_step = std::max<uint64_t>(1, count / kSampledSymbols);
+    joint = count_joint(row_step, 8);
+    const ContextCounts coarse = Coarser(*joint, 6);
+    if (gain_bytes(coarse, row_step) < wanted) return std::nullopt;
+    groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step));
+    if (row_step > 1) make_symbols(0, rows);
   } else {
-    if (kHeaderBytes + survey.high_bytes + count + plan.escapes > to_beat) return std::nullopt;
-    if (survey.bfloat && !survey.exact) {
-      plan.shape = ChooseWindow(SurveyHalves(values, survey.bfloat, true), plan.escapes);
-      plan.shape.symbol_bits = 8;
-    }
+    if (wanted > 0) return std::nullopt;
     make_symbols(0, 1);
   }
 
@@ -224,20 +285,21 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     return kHeaderBytes + coded + RawPlaneBytes(count, plan.shape.raw_bits()) + plan.escapes;
   };
   Candidate best;
-  const ContextCounts grouped = Count(grid, 0, row_step, MapOf(6, &groups), groups.groups, 0);
+  ContextCounts grouped = joint ? PerGroup(*joint, groups) : ContextCounts(1, 8);
+  if (row_step == 1) CountFirstRow(grid, 0, grouped.Of(groups.group_of[0]));
   for (uint32_t bits = 6; bits <= 8; ++bits) {
-    const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), scale));
+    const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), row_step));
     if (bytes >= best.bytes) continue;
     best = {bits, groups, false, bytes};
     RefineMap(best.groups, bits);
   }
   if (groups.groups > 1 && best.symbol_bits > 6 && count >= kFineContextSymbols) {
     const uint32_t bits = best.symbol_bits;
-    const ContextCounts joint =
-        Count(grid, 1, row_step, MapOf(bits, nullptr), 1u << bits, 8 - bits);
-    Candidate fine{bits, MergeContexts(joint, SignedOrder(bits), static_cast<uint32_t>(scale)),
+    const ContextCounts fine_joint = CountJoint(grid, row_step, bits, bits);
+    Candidate fine{bits,
+                   MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step)),
                    true, 0};
-    fine.bytes = frame_bytes(bits, CostBytes(PerGroup(joint, fine.groups), scale));
+    fine.bytes = frame_bytes(bits, CostBytes(PerGroup(fine_joint, fine.groups), row_step));
     if (fine.bytes < best.bytes) best = std::move(fine);
   }
 
@@ -245,8 +307,9 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   plan.shape.symbol_bits = best.symbol_bits;
   const ContextCounts exact = row_step == 1 && !best.fine
                                   ? Coarser(grouped, best.symbol_bits)
-                                  : Count(grid, 0, 1, MapOf(best.symbol_bits, &best.groups),
+                                  : Count(grid, MapOf(best.groups, best.symbol_bits),
                                           best.groups.groups, 8 - best.symbol_bits);
+  if (plan.shape.has_escapes()) plan.escapes = CountEscapes(exact);
   if (best.groups.groups == 1) plan.grid = {1, count};
   plan.model = MakeModel(best.groups, exact);
   uint64_t bits16 = 0;

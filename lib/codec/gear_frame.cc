@@ -87,17 +87,21 @@ void Try(Predictor predictor, ByteSpan plane, bool use_zstd, CodecScratch& scrat
 
 // zstd keeps literals that would shrink by less than 1/64.
 bool LooksLikeNoise(ByteSpan plane) {
-  constexpr size_t kSampled = 1 << 12;
-  const size_t step = plane.size() / kSampled | 1;  // odd, lest it fall in with a row
-  std::array<uint32_t, 256> counts{};
-  uint64_t sampled = 0;
-  for (size_t i = 0; i < plane.size(); i += step, ++sampled)
-    ++counts[static_cast<uint8_t>(plane[i])];
-  // What a plug-in entropy of so few samples lacks: 0.72 bit for each value that occurs.
-  uint64_t present = 0;
-  for (const uint32_t n : counts) present += n != 0;
-  const uint64_t bits16 = EntropyBits16(counts.data(), 256) + present * 47274;
-  return bits16 / 65536 >= sampled * 8 - sampled / 8;
+  // Most planes that are not noise show it at once.
+  for (const size_t most : {1 << 9, 1 << 11}) {
+    const size_t step = plane.size() / most | 1;  // odd, lest it fall in with a row
+    std::array<uint32_t, 256> counts{};
+    uint64_t sampled = 0;
+    for (size_t i = 0; i < plane.size(); i += step, ++sampled)
+      ++counts[static_cast<uint8_t>(plane[i])];
+    // What a plug-in entropy of so few samples lacks: 0.72 bit for each value that occurs.
+    uint64_t present = 0;
+    for (const uint32_t n : counts) present += n != 0;
+    const uint64_t bits16 = EntropyBits16(counts.data(), 256) + present * 47274;
+    const uint64_t tolerated = most < 1 << 11 ? sampled / 2 : sampled / 8;
+    if (bits16 / 65536 < sampled * 8 - tolerated) return false;
+  }
+  return true;
 }
 
 void AppendHeader(const PlaneChoice& choice, Bytes& out) {
