@@ -154,11 +154,79 @@ def signed_order(bits):
     return list(range(2 * half - 1, half - 1, -1)) + list(range(half))
 
 
+class Bits:
+    """Codes of small numbers, from the lowest bit of each byte on."""
+
+    def __init__(self, data, at):
+        self.data, self.at = data, 8 * at
+
+    def take(self, count):
+        value = 0
+        for i in range(count):
+            value |= (self.data[self.at >> 3] >> (self.at & 7) & 1) << i
+            self.at += 1
+        return value
+
+    def zeros(self):
+        """Zeros before a one, which is taken, too; 12 are all there are."""
+        for count in range(12):
+            if self.take(1):
+                return count
+        return 12
+
+    def gamma(self, order):
+        bits = self.zeros() + order
+        if bits == 12 + order:
+            raise Damaged("the tables are not made of levels")
+        return (1 << bits | self.take(bits)) - (1 << order)
+
+    def rice(self, order):
+        high = self.zeros()
+        return self.take(7) if high == 12 else high << order | self.take(order)
+
+
+def levels_of(bits, above, count, spread):
+    """One table's levels in the order of symbols, and the spread for the next."""
+    levels = [0] * (count + 1)  # the level before the first is 0
+    i = 1
+    while i <= count:
+        left = levels[i - 1]
+        if left == 0:
+            i += bits.gamma(1)
+            if i <= count:
+                levels[i] = bits.gamma(1) + 1
+        else:
+            up, corner = (above[i], above[i - 1]) if above else (left, left)
+            plane = max(min(left, up), min(max(left, up), left + up - corner))
+            folded = bits.rice((spread >> 4).bit_length())
+            spread += folded - (spread >> 3)
+            predicted = (plane + (left + up + 1) // 2) // 2
+            levels[i] = predicted + folded // 2 + 1 if folded % 2 else predicted - folded // 2
+        if i <= count and not 0 <= levels[i] <= 41 or i > count + 1:
+            raise Damaged("the tables are not made of levels")
+        i += 1
+    return levels, spread
+
+
+def from_levels(levels):
+    """Frequencies, in the order of the levels."""
+    weights = [level - 1 if level < 5 else (4 + (level - 1) % 4) << ((level - 1) // 4 - 1) for level in levels]
+    present = [i for i, level in enumerate(levels) if level]
+    if not present:
+        raise Damaged("a table without symbols")
+    total, shared = sum(weights[i] for i in present), 2048 - len(present)
+    frequencies = [0] * len(levels)
+    for i in present:
+        frequencies[i] = 1 + (weights[i] * shared // total if total else 0)
+    frequencies[levels.index(max(levels))] += 2048 - sum(frequencies)
+    return frequencies
+
+
 class Tables:
     """Static rANS tables and which context takes which."""
 
     def __init__(self, data, at, bits, order):
-        count = data[at]
+        count, packed = data[at] & 127, data[at] >> 7
         (runs,) = struct.unpack_from("<H", data, at + 1)
         at += 3
         covered = [run >> 4 for run in data[at:at + runs] for _ in range((run & 15) + 1)]
@@ -167,11 +235,34 @@ class Tables:
         self.table_of = numpy.zeros(max(order) + 1, numpy.intp)
         self.table_of[order] = covered
         at += runs
+        tables, self.end = (self.packed if packed else self.listed)(data, at, bits, count)
         self.symbol, self.frequency, self.offset = (numpy.zeros((count, 2048), numpy.uint32) for _ in range(3))
-        for table in range(count):
+        for table, frequencies in enumerate(tables):
+            if sum(frequencies) != 2048:
+                raise Damaged("frequencies do not sum to 2048")
+            self.symbol[table] = numpy.repeat(numpy.arange(1 << bits), frequencies)
+            self.frequency[table] = numpy.repeat(frequencies, frequencies)
+            self.offset[table] = numpy.concatenate([numpy.arange(f) for f in frequencies])
+
+    @staticmethod
+    def packed(data, at, bits, count):
+        reader, above, spread, tables = Bits(data, at), None, 24, []
+        order = signed_order(bits)
+        for _ in range(count):
+            above, spread = levels_of(reader, above, 1 << bits, spread)
+            levels = [0] * (1 << bits)
+            for symbol, level in zip(order, above[1:]):
+                levels[symbol] = level
+            tables.append(from_levels(levels))
+        return tables, (reader.at + 7) // 8
+
+    @staticmethod
+    def listed(data, at, bits, count):
+        tables = []
+        for _ in range(count):
             mask = data[at:at + (1 << bits) // 8]
             at += len(mask)
-            start = 0
+            frequencies = [0] * (1 << bits)
             for s in range(1 << bits):
                 if mask[s // 8] >> (s % 8) & 1:
                     f = data[at]
@@ -179,13 +270,9 @@ class Tables:
                     if f >= 128:
                         f = (f & 127) << 8 | data[at]
                         at += 1
-                    self.symbol[table, start:start + f] = s
-                    self.frequency[table, start:start + f] = f
-                    self.offset[table, start:start + f] = numpy.arange(len(self.offset[table, start:start + f]))
-                    start += f
-            if start != 2048:
-                raise Damaged("frequencies do not sum to 2048")
-        self.end = at
+                    frequencies[s] = f
+            tables.append(frequencies)
+        return tables, at
 
 
 class Lanes:

@@ -42,7 +42,7 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   head.U32(static_cast<uint32_t>(plan.grid.columns));
   head.U32(static_cast<uint32_t>(plan.escapes));
   if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, head);
-  WriteModel(plan.model, SignedOrder(plan.shape.symbol_bits), head);
+  head.Append(plan.stored_model);
   AppendFrame(head, {values, plan.shape, {states.data(), grid.lanes}, {begin, end}}, out);
 }
 

@@ -36,8 +36,9 @@ struct ContextPlan {
   SymbolShape shape;
   RansGrid grid;
   ContextModel model;
+  Bytes stored_model;
   uint64_t escapes = 0;
-  uint64_t bytes = 0;  // of the frame, within a few bytes
+  uint64_t bytes = 0;  // of the frame, within a few
 };
 
 // Finds symbol width, exponent window and tables by cost. `values` are rows x columns 16-bit

@@ -17,9 +17,19 @@ struct ContextModel {
   uint32_t symbol_bits = 6;
   std::vector<uint8_t> table_of;                  // per context
   std::vector<std::array<uint16_t, 256>> tables;  // frequencies, each table sums to 2048
-
-  bool operator==(const ContextModel&) const = default;
+  std::vector<std::array<uint8_t, 256>> levels;   // of frequencies, to be stored
 };
+
+// A table as it is stored: frequencies follow from levels, four of them an octave.
+struct LeveledTable {
+  std::array<uint8_t, 256> levels{};  // 0: the symbol does not occur
+  std::array<uint16_t, 256> frequencies{};
+
+  // False if there are no symbols.
+  bool SetFrequencies(uint32_t symbols);
+};
+// For every symbol that occurs a frequency of at least 1.
+LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols);
 
 // Counts of symbols per context.
 struct ContextCounts {
@@ -48,14 +58,15 @@ ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint1
 // positive.
 std::vector<uint16_t> SignedOrder(uint32_t symbol_bits);
 
-// Frequencies that sum to 2048, at least 1 for every symbol present.
-std::array<uint16_t, 256> Normalise(const uint32_t* counts, uint32_t symbols);
 // One table per group from exact counts per group.
 ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_group);
 
 // Bits that coding the counts with these frequencies takes, without the tables. Exact to 2^-16 bit.
 uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& frequencies,
                      uint32_t symbols);
+
+// Bits that storing a table takes, more or less.
+constexpr uint64_t TableBits(uint64_t present) { return 24 + 3 * present; }
 
 // Entropy of the counts in bits, without tables. Exact to 2^-16 bit for each symbol.
 uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols);
@@ -66,12 +77,10 @@ ContextCounts Coarser(const ContextCounts& counts, uint32_t bits);
 // stands for `scale` symbols.
 uint64_t CostBytes(const ContextCounts& per_group, uint64_t scale);
 
-// Wire form: u8 table count; u16 number of runs, runs of table << 4 | length - 1 over the contexts
-// in `order`; per table a presence mask and frequencies (one byte below 128, else 0x80 | high,
-// low).
+// Wire form: formats/kvz/FORMAT.md, "Model". `order` is that of the contexts.
 void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, ByteWriter& out);
 // Throws kBadFrame for anything that is not a model: no table, counts that do not sum to 2048, a
-// map that does not cover the contexts.
+// map that does not cover the contexts. Levels stay empty.
 ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits,
                        const std::vector<uint16_t>& order);
 

@@ -318,7 +318,8 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   }
   ByteWriter model;
   WriteModel(plan.model, SignedOrder(best.symbol_bits), model);
-  plan.bytes = frame_bytes(best.symbol_bits, model.size() + bits16 / 8 / 65536);
+  plan.stored_model = model.Release();
+  plan.bytes = frame_bytes(best.symbol_bits, plan.stored_model.size() + bits16 / 8 / 65536);
   if (plan.bytes >= to_beat) return std::nullopt;
   return plan;
 }

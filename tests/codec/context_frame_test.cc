@@ -119,11 +119,61 @@ TEST_CASE("a damaged frame is refused or decodes to something, never past its bo
   CHECK(refused > 0);
 }
 
+TEST_CASE("tables list or pack their frequencies", "[context]") {
+  // As few to as many symbols and tables as there may be, alike and not.
+  std::mt19937 random(8);
+  for (const uint32_t bits : {6, 7, 8}) {
+    for (const uint32_t tables : {1, 2, 16}) {
+      ContextCounts counts(tables, bits);
+      ContextGroups groups{std::vector<uint8_t>(size_t{1} << bits), tables};
+      for (size_t i = 0; i < groups.group_of.size(); ++i)
+        groups.group_of[i] = static_cast<uint8_t>(i * tables >> bits);
+      for (uint32_t t = 0; t + 1 < tables || t == 0; ++t) {  // the last may be empty
+        const uint32_t kinds = 1u << random() % bits;
+        for (uint32_t s = 0; s < 1u << bits; ++s)
+          counts.Of(t)[s] = random() % kinds == 0 ? random() >> random() % 32 : 0;
+      }
+      const ContextModel model = MakeModel(groups, counts);
+      const std::vector<uint16_t> order = SignedOrder(bits);
+      ByteWriter packed;
+      WriteModel(model, order, packed);
+      ByteReader reader(packed.bytes());
+      const ContextModel back = ReadModel(reader, bits, order);
+      reader.ExpectEnd("the model");
+      CHECK(back.tables == model.tables);
+      CHECK(back.table_of == model.table_of);
+      for (size_t size = 0; size < packed.size(); ++size) {
+        ByteReader cut(packed.bytes().first(size));
+        REQUIRE_THROWS_AS(ReadModel(cut, bits, order), Error);
+      }
+
+      ByteWriter listed;
+      listed.U8(static_cast<uint8_t>(tables));
+      const auto runs = LoadLE<uint16_t>(packed.data() + 1);
+      listed.Append(packed.bytes().subspan(1, 2 + runs));
+      for (const auto& table : model.tables) {
+        for (uint32_t byte = 0; byte < 1u << (bits - 3); ++byte) {
+          uint32_t mask = 0;
+          for (uint32_t bit = 0; bit < 8; ++bit)
+            mask |= static_cast<uint32_t>(table[8 * byte + bit] != 0) << bit;
+          listed.U8(static_cast<uint8_t>(mask));
+        }
+        for (const uint16_t f : table) {
+          if (f >= 128) listed.U8(static_cast<uint8_t>(0x80 | f >> 8));
+          if (f > 0) listed.U8(static_cast<uint8_t>(f));
+        }
+      }
+      ByteReader old(listed.bytes());
+      CHECK(ReadModel(old, bits, order).tables == model.tables);
+    }
+  }
+}
+
 TEST_CASE("frequencies keep every symbol that occurs", "[context]") {
   std::array<uint32_t, 256> counts{};
   counts[3] = 1'000'000;
   for (uint32_t s = 10; s < 200; ++s) counts[s] = 1;
-  const auto frequencies = Normalise(counts.data(), 256);
+  const auto frequencies = MakeTable(counts.data(), 256).frequencies;
   uint32_t sum = 0;
   for (uint32_t s = 0; s < 256; ++s) {
     CHECK((frequencies[s] > 0) == (counts[s] > 0));
