@@ -22,13 +22,13 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
 struct Repeats {
   uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
 };
-Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
+Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, bool few) {
   constexpr uint32_t kTableBits = 12;
   constexpr uint64_t kFew = 64 << 10, kWord = 8;
   const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
                               : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
                                                      : ~uint64_t{0};
-  const uint64_t step = raw.size() <= kFew ? 2 * kWord : 16 * kWord;
+  const uint64_t step = raw.size() > kFew ? 16 * kWord : few ? 6 * kWord : 2 * kWord;
   std::array<uint32_t, 1u << kTableBits> seen{};
   Repeats repeats;
   const auto look = [&](const std::byte* at) {
@@ -55,7 +55,7 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
 // Whether matches may beat statistics, that is whether zstd is worth its time. Context coding does
 // better where values only resemble those of the row above.
 bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, bool in_context) {
-  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype, in_context);
   if (in_context) return repeats.eight * 25 > repeats.looked;
   return repeats.four * (dtype == DType::kBF16 ? 16 : 48) > repeats.looked;
 }

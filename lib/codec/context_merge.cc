@@ -168,10 +168,11 @@ class Merger {
 }  // namespace
 
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
-                            uint32_t scale) {
+                            uint32_t scale, bool any_pairs) {
+  constexpr size_t kMostPaired = 20;
   Merger merger(counts, order, scale);
-  merger.MergeNeighbours(20);
-  merger.MergeAnyPairs(kMaxRansTables);
+  merger.MergeNeighbours(any_pairs ? kMostPaired : kMaxRansTables);
+  if (any_pairs) merger.MergeAnyPairs(kMaxRansTables);
   return merger.Groups();
 }
 

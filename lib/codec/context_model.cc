@@ -87,10 +87,11 @@ void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots) {
 }
 
 void MakeEncoderSymbols(const ContextModel& model, std::vector<RansEncoderSymbol>& symbols) {
+  const uint32_t symbol_count = 1u << model.symbol_bits;
   symbols.resize(model.tables.size() * 256);
   for (size_t t = 0; t < model.tables.size(); ++t) {
     uint32_t start = 0;
-    for (uint32_t s = 0; s < 256; ++s) {
+    for (uint32_t s = 0; s < symbol_count; ++s) {
       const uint32_t f = model.tables[t][s];
       if (f != 0) symbols[t * 256 + s] = MakeRansEncoderSymbol(start, f);
       start += f;

@@ -45,14 +45,15 @@ struct ContextCounts {
   }
 };
 
-// Which contexts share a table. `order` lists the contexts so that neighbours are alike; `scale` is
-// how many symbols each count stands for (sampling). Contexts never seen go with a neighbour.
+// Which contexts share a table. `order` lists the contexts so that neighbours are alike: only they
+// are merged, unless any pairs are asked for, which pays where contexts lie in a plane. `scale` is
+// how many symbols each count stands for (sampling). Contexts hardly seen go with a neighbour.
 struct ContextGroups {
   std::vector<uint8_t> group_of;  // per context
   uint32_t groups = 1;
 };
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
-                            uint32_t scale);
+                            uint32_t scale, bool any_pairs);
 
 // The contexts of symbols with a sign bit on top, from most negative over -0 and +0 to most
 // positive.
@@ -66,7 +67,7 @@ uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& fr
                      uint32_t symbols);
 
 // Bits that storing a table takes, more or less.
-constexpr uint64_t TableBits(uint64_t present) { return 24 + 3 * present; }
+constexpr uint64_t TableBits(uint64_t present) { return 48 + 5 * present; }
 
 // Entropy of the counts in bits, without tables. Exact to 2^-16 bit for each symbol.
 uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols);

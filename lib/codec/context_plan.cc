@@ -17,7 +17,7 @@ constexpr uint64_t kFineContextSymbols = 1 << 15;
 // Whether the row above says anything is seen in fewer.
 constexpr uint64_t kGlimpsedSymbols = 1 << 14;
 // High bytes looked at to know their entropy; low ones hardly ever differ from noise.
-constexpr uint64_t kSampledHigh = 1 << 13, kSampledLow = 1 << 11;
+constexpr uint64_t kSampledHigh = 1 << 12, kSampledLow = 1 << 11;
 
 constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 4 * kRansLanes;
 
@@ -263,17 +263,19 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   std::optional<ContextCounts> joint;
   uint64_t row_step = 1;
   if (in_rows) {
+    uint64_t glimpsed = 0;
     const uint64_t glimpse_step = std::max<uint64_t>(4, count / kGlimpsedSymbols);
     if (wanted > 0 && glimpse_step < rows) {
       // Most V is through here: a few rows show that it has no chance. If anything they say too
       // much, and tables are not yet paid for.
-      if (gain_bytes(count_joint(glimpse_step, 6), glimpse_step) < wanted) return std::nullopt;
+      glimpsed = gain_bytes(count_joint(glimpse_step, 6), glimpse_step);
+      if (glimpsed < wanted) return std::nullopt;
     }
     row_step = std::max<uint64_t>(1, count / kSampledSymbols);
     joint = count_joint(row_step, 8);
     const ContextCounts coarse = Coarser(*joint, 6);
-    if (gain_bytes(coarse, row_step) < wanted) return std::nullopt;
-    groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step));
+    if (glimpsed < 2 * wanted && gain_bytes(coarse, row_step) < wanted) return std::nullopt;
+    groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step), false);
     if (row_step > 1) make_symbols(0, rows);
   } else {
     if (wanted > 0) return std::nullopt;
@@ -296,9 +298,9 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   if (groups.groups > 1 && best.symbol_bits > 6 && count >= kFineContextSymbols) {
     const uint32_t bits = best.symbol_bits;
     const ContextCounts fine_joint = CountJoint(grid, row_step, bits, bits);
-    Candidate fine{bits,
-                   MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step)),
-                   true, 0};
+    Candidate fine{
+        bits, MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step), false),
+        true, 0};
     fine.bytes = frame_bytes(bits, CostBytes(PerGroup(fine_joint, fine.groups), row_step));
     if (fine.bytes < best.bytes) best = std::move(fine);
   }

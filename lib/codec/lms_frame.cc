@@ -216,7 +216,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
       ++joint.counts[uint32_t{lms.contexts()[c]} << 6 | here[c] >> 2];
   }
   const ContextGroups groups =
-      MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step));
+      MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step), true);
   scratch.tables.resize(count);
   Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
   const ContextCounts grouped = CountInTables(symbols, scratch.tables.data(), count, groups.groups);

@@ -249,12 +249,14 @@ bool LeveledTable::SetFrequencies(uint32_t symbols) {
     weights += WeightOf(levels[s]);
   }
   if (present == 0) return false;
-  // Present symbols have 1, and share what is left by weight.
+  // Present symbols have 1, and share what is left by weight. Products are below 2^22, sums below
+  // 2^19, so that a reciprocal of 41 bits divides exactly.
   const uint32_t shared = kRansTotal - present;
+  const uint64_t reciprocal = ((uint64_t{1} << 41) - 1) / std::max(1u, weights) + 1;
   for (uint32_t s = 0; s < symbols; ++s) {
     if (levels[s] == 0) continue;
-    const uint32_t weight = WeightOf(levels[s]);
-    frequencies[s] = static_cast<uint16_t>(1 + (weights == 0 ? 0 : weight * shared / weights));
+    const uint64_t product = uint64_t{WeightOf(levels[s])} * shared;
+    frequencies[s] = static_cast<uint16_t>(1 + (product * reciprocal >> 41));
     sum += frequencies[s];
     if (levels[s] > levels[largest]) largest = s;
   }
@@ -267,9 +269,10 @@ LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols) {
   uint64_t total = 0;
   for (uint32_t s = 0; s < symbols; ++s) total += counts[s];
   if (total == 0) table.levels[0] = 1;  // never used; any table will do
+  const uint64_t scale = (uint64_t{16 * kRansTotal} << 32) / std::max<uint64_t>(1, total);
   for (uint32_t s = 0; s < symbols; ++s) {
     if (counts[s] == 0) continue;
-    const uint64_t weight16 = uint64_t{counts[s]} * (16 * kRansTotal) / total;
+    const uint64_t weight16 = counts[s] * scale >> 32;
     table.levels[s] = static_cast<uint8_t>(LevelOf(weight16 - std::min<uint64_t>(16, weight16)));
   }
   table.SetFrequencies(symbols);

@@ -8,14 +8,30 @@
 #include <bit>
 #include <cstring>
 
-#include "lib/base/hash.h"
-
 namespace kv {
 namespace {
 
 // References are stored as byte planes, of as many bytes as the number of new rows needs.
 uint32_t ReferenceBytes(uint32_t unique) {
   return (static_cast<uint32_t>(std::bit_width(unique)) + 7) / 8;
+}
+
+// Of the first and the last sixteen bytes; equal rows have equal hashes.
+uint64_t HashOfEnds(ByteSpan row) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  uint64_t words[4] = {};
+  if (row.size() >= 16) {
+    std::memcpy(words, row.data(), 16);
+    std::memcpy(words + 2, row.data() + row.size() - 16, 16);
+  } else {
+    std::memcpy(words, row.data(), row.size());
+  }
+  uint64_t hash = 0;
+  for (const uint64_t word : words) {
+    hash = (hash ^ word) * kOdd;
+    hash ^= hash >> 32;
+  }
+  return hash;
 }
 
 }  // namespace
@@ -25,7 +41,6 @@ RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes) {
   // A row goes by its beginning and end; the rest is compared only with rows that agree there, and
   // with few of those, lest rows that differ in the middle alone take for ever.
   constexpr int kMostTries = 8;
-  const uint64_t ends = std::min<uint64_t>(row_bytes, 16);
   const uint64_t rows = raw.size() / row_bytes;
   RowPlan plan;
   plan.references.reserve(rows);
@@ -36,7 +51,7 @@ RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes) {
   std::vector<Slot> slots(std::bit_ceil(2 * rows));
   for (uint64_t row = 0; row < rows; ++row) {
     const ByteSpan bytes = raw.subspan(row * row_bytes, row_bytes);
-    const uint64_t hash = Hash64(bytes.first(ends)) ^ 31 * Hash64(bytes.last(ends));
+    const uint64_t hash = HashOfEnds(bytes);
     uint64_t at = hash & (slots.size() - 1);
     int tries = 0;
     while (slots[at].number != 0) {
