@@ -18,31 +18,34 @@ namespace {
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
 
 // How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
-// Of long chunks only some columns are looked at: what comes back mostly does so below itself.
+// Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
+// since it may be certain channels of every head that do.
 struct Repeats {
   uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
 };
-Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, bool few) {
-  constexpr uint32_t kTableBits = 12;
-  constexpr uint64_t kFew = 64 << 10, kWord = 8;
+Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
+  constexpr uint64_t kShort = 64 << 10, kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
   const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
                               : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
                                                      : ~uint64_t{0};
-  const uint64_t step = raw.size() > kFew ? 16 * kWord : few ? 6 * kWord : 2 * kWord;
-  std::array<uint32_t, 1u << kTableBits> seen{};
+  const bool is_short = raw.size() <= kShort;
+  const uint64_t step = is_short || row_bytes < kWideRow ? 3 * kPair : 9 * kPair;
+  const int table_bits = is_short ? 12 : 14;
+  std::array<uint32_t, 1u << 14> seen;
+  std::fill_n(seen.begin(), 1u << table_bits, 0);
   Repeats repeats;
   const auto look = [&](const std::byte* at) {
     const uint64_t word = LoadLE<uint64_t>(at) & value_mask;
     const uint64_t hash = (word ^ word >> 31) * 0x9e3779b97f4a7c15u;
     const auto tag = static_cast<uint32_t>(hash >> 20) | 1;
-    uint32_t& slot = seen[hash >> (64 - kTableBits)];
+    uint32_t& slot = seen[hash >> (64 - table_bits)];
     const bool before = slot == tag;
     slot = tag;
     return before;
   };
   row_bytes = std::clamp<uint64_t>(row_bytes, kWord, raw.size());
   for (uint64_t row = 0; row + row_bytes <= raw.size(); row += row_bytes) {
-    for (uint64_t at = 0; at + 2 * kWord <= row_bytes; at += step) {
+    for (uint64_t at = 0; at + kPair <= row_bytes; at += step) {
       const bool first = look(raw.data() + row + at), second = look(raw.data() + row + at + kWord);
       repeats.looked += 2;
       repeats.four += uint64_t{first} + uint64_t{second};
@@ -55,7 +58,7 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype, bool few) {
 // Whether matches may beat statistics, that is whether zstd is worth its time. Context coding does
 // better where values only resemble those of the row above.
 bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, bool in_context) {
-  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype, in_context);
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
   if (in_context) return repeats.eight * 25 > repeats.looked;
   return repeats.four * (dtype == DType::kBF16 ? 16 : 48) > repeats.looked;
 }
