@@ -56,28 +56,33 @@ void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
   for (size_t c = 0; c < grid.size.columns; ++c) ++counts[grid.symbols[c] >> cut];
 }
 
-// Counts symbols of 8 - cut bits in all rows; row 0 is under a row of symbol 0. Two tables by
-// turns: the same cell twice in a row would wait for itself.
+// Counts symbols of 8 - cut bits in all rows; row 0 is under a row of symbol 0. Four tables by
+// turns: the same cell again and again would wait for itself.
 ContextCounts Count(const Grid& grid, const ContextMap& context_of, uint32_t contexts,
                     uint32_t cut) {
-  ContextCounts even(contexts, 8 - cut), odd(contexts, 8 - cut);
+  ContextCounts turns(4 * contexts, 8 - cut);
+  const size_t cells = size_t{contexts} << (8 - cut);
+  uint32_t* counts[4];
+  for (size_t turn = 0; turn < 4; ++turn) counts[turn] = turns.counts.data() + turn * cells;
   ContextMap at;
   for (size_t s = 0; s < at.size(); ++s) at[s] = context_of[s] << (8 - cut);
   const size_t columns = grid.size.columns;
-  CountFirstRow(grid, cut, even.Of(context_of[0]));
+  CountFirstRow(grid, cut, turns.Of(context_of[0]));
   for (uint64_t row = 1; row < grid.size.rows; ++row) {
     const uint8_t* in = grid.symbols + row * columns;
     const uint8_t* above = in - columns;
-    uint32_t *even_counts = even.counts.data(), *odd_counts = odd.counts.data();
     size_t c = 0;
-    for (; c + 2 <= columns; c += 2) {
-      ++even_counts[at[above[c]] + (in[c] >> cut)];
-      ++odd_counts[at[above[c + 1]] + (in[c + 1] >> cut)];
+    for (; c + 4 <= columns; c += 4) {
+      for (size_t turn = 0; turn < 4; ++turn)
+        ++counts[turn][at[above[c + turn]] + (in[c + turn] >> cut)];
     }
-    if (c < columns) ++even_counts[at[above[c]] + (in[c] >> cut)];
+    for (; c < columns; ++c) ++counts[0][at[above[c]] + (in[c] >> cut)];
   }
-  for (size_t i = 0; i < even.counts.size(); ++i) even.counts[i] += odd.counts[i];
-  return even;
+  ContextCounts sums(contexts, 8 - cut);
+  for (size_t i = 0; i < cells; ++i) {
+    sums.counts[i] = (counts[0][i] + counts[1][i]) + (counts[2][i] + counts[3][i]);
+  }
+  return sums;
 }
 
 // Sums the counts of the contexts of each group.
