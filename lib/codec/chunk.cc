@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "lib/codec/block_planes.h"
+#include "lib/codec/cdf_frame.h"
 #include "lib/codec/chunk_levels.h"
 #include "lib/codec/context_frame.h"
 #include "lib/codec/lms_frame.h"
@@ -42,6 +43,8 @@ std::string_view Name(CodecId codec) {
       return "window4";
     case CodecId::kWidened:
       return "widened";
+    case CodecId::kCdf:
+      return "cdf";
   }
   return {};
 }
@@ -196,6 +199,9 @@ void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::
     case CodecId::kLms:
       if (!IsHalf(shape.dtype)) break;
       return DecodeLms(payload, shape.dtype == DType::kBF16, raw, scratch.context);
+    case CodecId::kCdf:
+      if (!IsHalf(shape.dtype)) break;
+      return DecodeCdf(payload, shape.dtype == DType::kBF16, raw);
     case CodecId::kWindow4:
       if (shape.dtype != DType::kBF16) break;
       return DecodeWindow(payload, raw);

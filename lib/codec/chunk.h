@@ -28,6 +28,7 @@ enum class CodecId : uint8_t {
   kLms = 19,        // f16, bf16: in the context of a learned prediction
   kWindow4 = 20,    // bf16: exponents in four bits, others escaped
   kWidened = 21,    // f32 as f16, or as bf16 and the rest
+  kCdf = 22,        // f16, bf16: whole values under learned distributions
 };
 // "raw", "gear-f16" ...; empty for an id that does not exist.
 std::string_view Name(CodecId codec);
@@ -58,8 +59,9 @@ struct EncodedChunk {
 EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
                          CodecScratch& scratch);
 
-// Fills `raw`, whose size the caller knows and has justified; allocates no more than its size in
-// scratch. Throws kBadFrame, kBadPayload and, for damaged structure, kTruncated or kTrailingBytes.
+// Fills `raw`, whose size the caller knows and has justified; allocates only what is in
+// proportion to it. Throws kBadFrame, kBadPayload and, for damaged structure, kTruncated or
+// kTrailingBytes.
 void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                  CodecScratch& scratch);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lib/codec/block_planes.h"
+#include "lib/codec/cdf_frame.h"
 #include "lib/codec/context_frame.h"
 #include "lib/codec/lms_frame.h"
 #include "lib/codec/row_frame.h"
@@ -143,6 +144,13 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   if (!coded) best = EncodeLiterals(shape, raw, scratch);
   if (effort == Effort::kMax) {
     Keep(best, EncodeCompat(shape, raw, scratch));
+    if (FitsCdf(grid.rows, grid.columns)) {
+      EncodedChunk cdf{CodecId::kCdf, {}, {}};
+      if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, shape.units_per_head,
+                    best.payload.size(), cdf.payload)) {
+        best = std::move(cdf);
+      }
+    }
   } else if (effort > Effort::kFast &&
              WantsMatches(raw, grid.rows, shape.dtype, coded && effort == Effort::kDefault)) {
     Keep(best, EncodeMatches(raw, scratch));

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/codec/rotation.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <complex>
+#include <numbers>
+
+#include "lib/kernels/lms.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kRows = 256, kPairs = 256;  // looked at
+
+// Cosine and sine of 4096 angles to a turn and what lies between them; made without the C library
+// so that every machine has the same.
+class Circle {
+ public:
+  Circle() {
+    constexpr double kCos = 0.99999882345170190, kSin = 0.0015339801862847657;  // of one step
+    double c = 1, s = 0;
+    for (uint32_t i = 0; i <= kAngles; ++i) {
+      cosine_[i] = static_cast<float>(c);
+      sine_[i] = static_cast<float>(s);
+      const double next = c * kCos - s * kSin;
+      s = c * kSin + s * kCos;
+      c = next;
+    }
+  }
+  // `angle` in 2^-32 turns.
+  void At(uint32_t angle, float& cosine, float& sine) const {
+    const uint32_t i = angle >> kBelow;
+    const float part = static_cast<float>(angle & ((1u << kBelow) - 1)) * (1.0f / (1u << kBelow));
+    cosine = cosine_[i] + (cosine_[i + 1] - cosine_[i]) * part;
+    sine = sine_[i] + (sine_[i + 1] - sine_[i]) * part;
+  }
+
+ private:
+  static constexpr uint32_t kBelow = 20, kAngles = 1u << (32 - kBelow);
+  std::array<float, kAngles + 1> cosine_, sine_;
+};
+const Circle kCircle;
+
+// What is left of a pair's power, in bits per value, once its mean is known in a frame that turns
+// with it.
+double BitsSaved(const std::vector<float>& x, uint64_t rows, uint64_t columns, uint64_t first,
+                 uint64_t second, double angle) {
+  const std::complex<double> step = std::polar(1.0, -angle);
+  std::complex<double> turn = 1, sum = 0;
+  double power = 1e-12;
+  for (uint64_t row = 0; row < rows; ++row, turn *= step) {
+    const std::complex<double> pair(static_cast<double>(x[row * columns + first]),
+                                    static_cast<double>(x[row * columns + second]));
+    sum += pair * turn;
+    power += std::norm(pair);
+  }
+  const double n = static_cast<double>(rows);
+  return -0.5 * std::log2(std::max(1 - std::norm(sum) / n / power, 1e-6));
+}
+
+}  // namespace
+
+Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
+                      uint64_t head_dim) {
+  Rotation best;
+  if (head_dim < 4 || head_dim % 2 != 0 || columns % head_dim != 0 || rows < 16) return best;
+  const uint64_t looked = std::min(rows, kRows), pairs = head_dim / 2;
+  std::vector<float> x(looked * columns);
+  for (uint64_t row = 0; row < looked; ++row) {
+    LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data() + row * columns,
+            columns);
+  }
+  const uint64_t step = std::max<uint64_t>(1, columns / 2 / kPairs) | 1;
+  double most = 0;
+  for (const uint64_t distance : {uint64_t{1}, pairs}) {
+    const auto saved = [&](double base) {
+      double sum = 0;
+      uint64_t seen = 0;
+      for (uint64_t i = 0; i < columns / 2; i += step, ++seen) {
+        const uint64_t head = i / pairs * head_dim, pair = i % pairs;
+        const uint64_t first = head + (distance == 1 ? 2 * pair : pair);
+        const double angle =
+            base == 0
+                ? 0
+                : std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
+        sum += BitsSaved(x, looked, columns, first, first + distance, angle);
+      }
+      return sum / static_cast<double>(seen);
+    };
+    const double still = saved(0);
+    for (const double base : {1e4, 1e5, 5e5, 1e6, 5e6, 1e7}) {
+      // Turns cost their table and two taps that learn: they must be worth it.
+      const double gain = saved(base) - still;
+      if (gain <= most + 0.02) continue;
+      most = gain;
+      best.distance = static_cast<uint32_t>(distance);
+      best.turns.clear();
+      for (uint64_t pair = 0; pair < pairs; ++pair) {
+        const double turn =
+            std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim)) /
+            (2 * std::numbers::pi);
+        best.turns.push_back(static_cast<uint32_t>(std::lround(turn * 4294967296.0)));
+      }
+    }
+  }
+  return best;
+}
+
+Turner::Turner(const Rotation& rotation, uint64_t columns)
+    : rotation_(rotation),
+      columns_(columns),
+      cosines_(columns),
+      sines_(columns),
+      partners_(columns) {}
+
+void Turner::Angles(uint32_t steps, float* cosines, float* sines) {
+  // The pairs of one head, and all heads alike.
+  const uint64_t pairs = rotation_.turns.size(), head = 2 * pairs;
+  const bool neighbours = rotation_.distance == 1;
+  for (uint64_t pair = 0; pair < pairs; ++pair) {
+    const uint64_t first = neighbours ? 2 * pair : pair, second = first + rotation_.distance;
+    float cosine, sine;
+    kCircle.At(rotation_.turns[pair] * steps, cosine, sine);
+    for (const uint64_t channel : {first, second}) {
+      if (channel >= columns_) continue;
+      cosines[channel] = cosine;
+      sines[channel] = sine;
+    }
+  }
+  for (uint64_t c = head; c < columns_; ++c) {
+    cosines[c] = cosines[c - head];
+    sines[c] = sines[c - head];
+  }
+}
+
+void Turner::Turn(uint32_t steps, const float* x, float* out) {
+  if (rotation_.turns.empty()) {
+    std::copy_n(x, columns_, out);
+    return;
+  }
+  Angles(steps, cosines_.data(), sines_.data());
+  Partners(x, partners_.data());
+  for (uint64_t c = 0; c < columns_; ++c) {
+    const float turned = partners_[c] * sines_[c];
+    out[c] = x[c] * cosines_[c] + (c / rotation_.distance % 2 == 0 ? -turned : turned);
+  }
+}
+
+void Turner::Partners(const float* x, float* out) const {
+  const uint64_t step = rotation_.distance;
+  std::fill_n(out, columns_, 0.0f);
+  for (uint64_t block = 0; block + 2 * step <= columns_; block += 2 * step) {
+    std::copy_n(x + block, step, out + block + step);
+    std::copy_n(x + block + step, step, out + block);
+  }
+}
+
+}  // namespace kv
