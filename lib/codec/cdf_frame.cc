@@ -101,6 +101,7 @@ ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t 
       shape.far.push_back(static_cast<uint16_t>(distance));
   };
   if (shape.rotation.distance > 1) add(shape.rotation.distance);
+  if (head_dim == 0) head_dim = 2 * shape.rotation.turns.size();
   for (uint64_t head = 1; head_dim > 0 && head <= kHeads; ++head) add(head * head_dim);
   double power = 0;
   for (uint64_t c = 0; c < columns; ++c)

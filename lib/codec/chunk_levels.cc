@@ -146,7 +146,8 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
     Keep(best, EncodeCompat(shape, raw, scratch));
     if (FitsCdf(grid.rows, grid.columns)) {
       EncodedChunk cdf{CodecId::kCdf, {}, {}};
-      if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, shape.units_per_head,
+      const uint64_t head_dim = shape.heads > 1 ? shape.units_per_head : 0;
+      if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, head_dim,
                     best.payload.size(), cdf.payload)) {
         best = std::move(cdf);
       }

@@ -13,7 +13,8 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kRows = 256, kPairs = 256;  // looked at
+constexpr uint64_t kRows = 256, kPairs = 128;  // looked at
+constexpr double kBases[] = {1e4, 1e5, 5e5, 1e6, 5e6, 1e7};
 
 // Cosine and sine of 4096 angles to a turn and what lies between them; made without the C library
 // so that every machine has the same.
@@ -61,48 +62,69 @@ double BitsSaved(const std::vector<float>& x, uint64_t rows, uint64_t columns, u
   return -0.5 * std::log2(std::max(1 - std::norm(sum) / n / power, 1e-6));
 }
 
+double AngleOf(double base, uint64_t pair, uint64_t head_dim) {
+  return std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
+}
+
+// The turns of a head whose angles are spaced by `base`, in 2^-32.
+std::vector<uint32_t> TurnsOf(double base, uint64_t head_dim) {
+  std::vector<uint32_t> turns;
+  for (uint64_t pair = 0; pair < head_dim / 2; ++pair) {
+    const double turn = AngleOf(base, pair, head_dim) / (2 * std::numbers::pi);
+    turns.push_back(static_cast<uint32_t>(std::lround(turn * 4294967296.0)));
+  }
+  return turns;
+}
+
+// Head dims worth trying: that of the model, or the usual ones that divide a row.
+std::vector<uint64_t> HeadDims(uint64_t columns, uint64_t head_dim) {
+  std::vector<uint64_t> dims;
+  for (const uint64_t dim : {8, 16, 32, 36, 48, 64, 72, 80, 96, 112, 128, 192, 256}) {
+    if (columns % dim == 0 && (head_dim == 0 || dim == head_dim)) dims.push_back(dim);
+  }
+  if (dims.empty() && head_dim >= 4 && head_dim % 2 == 0 && columns % head_dim == 0)
+    dims.push_back(head_dim);
+  return dims;
+}
+
 }  // namespace
 
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
                       uint64_t head_dim) {
   Rotation best;
-  if (head_dim < 4 || head_dim % 2 != 0 || columns % head_dim != 0 || rows < 16) return best;
-  const uint64_t looked = std::min(rows, kRows), pairs = head_dim / 2;
+  if (rows < 16) return best;
+  const std::vector<uint64_t> dims = HeadDims(columns, head_dim);
+  if (dims.empty()) return best;
+  const uint64_t looked = std::min(rows, kRows);
   std::vector<float> x(looked * columns);
   for (uint64_t row = 0; row < looked; ++row) {
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data() + row * columns,
             columns);
   }
+  // Of long rows some pairs, not always the same ones of a head.
   const uint64_t step = std::max<uint64_t>(1, columns / 2 / kPairs) | 1;
   double most = 0;
-  for (const uint64_t distance : {uint64_t{1}, pairs}) {
-    const auto saved = [&](double base) {
-      double sum = 0;
-      uint64_t seen = 0;
-      for (uint64_t i = 0; i < columns / 2; i += step, ++seen) {
-        const uint64_t head = i / pairs * head_dim, pair = i % pairs;
-        const uint64_t first = head + (distance == 1 ? 2 * pair : pair);
-        const double angle =
-            base == 0
-                ? 0
-                : std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
-        sum += BitsSaved(x, looked, columns, first, first + distance, angle);
-      }
-      return sum / static_cast<double>(seen);
-    };
-    const double still = saved(0);
-    for (const double base : {1e4, 1e5, 5e5, 1e6, 5e6, 1e7}) {
-      // Turns cost their table and two taps that learn: they must be worth it.
-      const double gain = saved(base) - still;
-      if (gain <= most + 0.02) continue;
-      most = gain;
-      best.distance = static_cast<uint32_t>(distance);
-      best.turns.clear();
-      for (uint64_t pair = 0; pair < pairs; ++pair) {
-        const double turn =
-            std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim)) /
-            (2 * std::numbers::pi);
-        best.turns.push_back(static_cast<uint32_t>(std::lround(turn * 4294967296.0)));
+  for (const uint64_t dim : dims) {
+    const uint64_t pairs = dim / 2;
+    for (const uint64_t distance : {uint64_t{1}, pairs}) {
+      const auto saved = [&](double base) {
+        double sum = 0;
+        uint64_t seen = 0;
+        for (uint64_t i = 0; i < columns / 2; i += step, ++seen) {
+          const uint64_t pair = i % pairs;
+          const uint64_t first = i / pairs * dim + (distance == 1 ? 2 * pair : pair);
+          sum += BitsSaved(x, looked, columns, first, first + distance,
+                           base == 0 ? 0 : AngleOf(base, pair, dim));
+        }
+        return sum / static_cast<double>(seen);
+      };
+      const double still = saved(0);
+      for (const double base : kBases) {
+        // Turns cost their table and two taps that learn: they must be worth it.
+        const double gain = saved(base) - still;
+        if (gain <= most + 0.02) continue;
+        most = gain;
+        best = {static_cast<uint32_t>(distance), TurnsOf(base, dim)};
       }
     }
   }
