@@ -182,7 +182,8 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
   ChannelShape shape = ShapeFor(x.data(), rows, columns, head_dim,
                                 FindRotation(values, bfloat, scale, rows, columns, head_dim));
-  const std::vector<Likeness> likenesses = FindLikenesses(x.data(), rows, columns, shape.rotation);
+  const std::vector<Likeness> likenesses =
+      FindLikenesses(values, bfloat, rows, columns, shape.rotation, true);
   for (const Likeness& like : likenesses) shape.likenesses |= like.likeness > 0;
   const bool with_likenesses = shape.likenesses;
   ByteWriter frame;

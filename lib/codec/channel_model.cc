@@ -125,7 +125,7 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance) {
     std::fill_n(unlike, padded_, 0.0f);
     if (likeness > 0) {
       turner_.Turn(static_cast<uint32_t>(distance), X(rows_ - distance),
-                   likeness < 4 ? like : unlike);
+                   likeness < kPoorLikeness ? like : unlike);
     }
   }
   MakeTaps();
@@ -160,7 +160,7 @@ void ChannelModel::EndGroup() {
 }
 
 void ChannelModel::EndRow() {
-  turner_.Partners(row_, partners_.Row(kHistory + pending_));
+  CopyPartners(shape_.rotation.distance, row_, shape_.columns, partners_.Row(kHistory + pending_));
   ++rows_;
   float& spread = spread_[likeness_];
   if (rows_ > 1) {

@@ -7,19 +7,13 @@
 #include <optional>
 #include <vector>
 
-#include "lib/codec/rotation.h"
+#include "lib/codec/likeness.h"
 #include "lib/kernels/regress.h"
 
 // What the channels of a row are expected to be: each is regressed on an earlier row that the
 // encoder chose because this one resembles it (tokens come back), on itself and its rotary partner
 // one and two rows up, on the turns of that rotation, and on channels to its left.
 namespace kv {
-
-// How much a row resembles another: class q leaves less than kLikenessLimits[q] of its variance;
-// class 0 is for rows without a likeness.
-constexpr size_t kLikenessClasses = 6;
-constexpr std::array<float, kLikenessClasses> kLikenessLimits = {1,    0.003f, 0.02f,
-                                                                 0.1f, 0.3f,   0.6f};
 
 struct ChannelShape {
   uint64_t rows = 0, columns = 0;

@@ -45,6 +45,8 @@ std::string_view Name(CodecId codec) {
       return "widened";
     case CodecId::kCdf:
       return "cdf";
+    case CodecId::kLike:
+      return "like";
   }
   return {};
 }
@@ -197,8 +199,9 @@ void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::
       if (!IsHalf(shape.dtype)) break;
       return DecodeContext(payload, shape.dtype == DType::kBF16, raw, scratch.context);
     case CodecId::kLms:
+    case CodecId::kLike:
       if (!IsHalf(shape.dtype)) break;
-      return DecodeLms(payload, shape.dtype == DType::kBF16, raw, scratch.context);
+      return DecodeLms(payload, shape.dtype == DType::kBF16, codec == CodecId::kLike, raw, scratch);
     case CodecId::kCdf:
       if (!IsHalf(shape.dtype)) break;
       return DecodeCdf(payload, shape.dtype == DType::kBF16, raw);

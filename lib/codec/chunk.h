@@ -29,6 +29,7 @@ enum class CodecId : uint8_t {
   kWindow4 = 20,    // bf16: exponents in four bits, others escaped
   kWidened = 21,    // f32 as f16, or as bf16 and the rest
   kCdf = 22,        // f16, bf16: whole values under learned distributions
+  kLike = 23,       // lms, and rows in the context of others that they resemble
 };
 // "raw", "gear-f16" ...; empty for an id that does not exist.
 std::string_view Name(CodecId codec);

@@ -111,49 +111,78 @@ std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
   return chunk;
 }
 
-// f16 and bf16. The context coder takes more time than literals, so the default wants something
-// for it.
+// 0 if not known.
+uint64_t HeadDim(const ChunkShape& shape) { return shape.heads > 1 ? shape.units_per_head : 0; }
+
+// By prediction, if that takes fewer than `to_beat` bytes: from earlier rows that resemble the row
+// as well, if there is a plan for it.
+std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan raw,
+                                            const ChunkGrid& grid, const LikenessPlan* like,
+                                            uint64_t to_beat, CodecScratch& scratch) {
+  EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, {}, {}};
+  if (!EncodeLms(raw, SurveyHalves(raw, shape.dtype == DType::kBF16, true), grid.rows, grid.columns,
+                 HeadDim(shape), like, to_beat, scratch, chunk.payload)) {
+    return std::nullopt;
+  }
+  return chunk;
+}
+
+// In the context of the row above or of a prediction, if that takes fewer than `literal` bytes.
+std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan raw,
+                                            const HalfSurvey& survey, uint64_t literal,
+                                            Effort effort, CodecScratch& scratch) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
+  std::optional<EncodedChunk> best;
+  if (predict) {
+    const std::optional<LikenessPlan> like =
+        PlanLikenesses(raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape));
+    if (like) best = EncodePredicted(shape, raw, grid, &*like, literal, scratch);
+    if (best && best->payload.size() < literal - literal / 8) return best;
+    if (best) literal = best->payload.size();
+  }
+  // It takes more time than literals, so the default wants something for it.
+  const uint64_t to_beat = effort == Effort::kDefault ? literal - literal / 100 : literal;
+  const std::optional<ContextPlan> plan =
+      PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
+  if (!plan) return best;
+  // Where the row above says little, a better prediction from it does not help either.
+  if (predict && plan->grid.rows > 1 && plan->bytes < literal - literal / 64) {
+    std::optional<EncodedChunk> predicted =
+        EncodePredicted(shape, raw, grid, nullptr, plan->bytes, scratch);
+    if (predicted) return predicted;
+  }
+  best = EncodedChunk{CodecId::kPrev, {}, {}};
+  EncodeContext(raw, *plan, scratch.context, best->payload);
+  return best;
+}
+
+// f16 and bf16.
 EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
                           CodecScratch& scratch) {
-  EncodedChunk best;
-  bool coded = false;
-  const ChunkGrid grid = GridOf(shape, raw.size());
+  std::optional<EncodedChunk> coded;
   if (effort > Effort::kFast) {
     const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
     const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
-    const uint64_t to_beat = effort == Effort::kDefault ? literal - literal / 100 : literal;
-    const std::optional<ContextPlan> plan =
-        PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
-    if (plan) {
-      best.codec = CodecId::kPrev;
-      // Where the row above says little, a better prediction from it does not help either.
-      const uint64_t head_dim = shape.heads > 1 ? shape.units_per_head : 0;
-      if (effort >= Effort::kHigh && plan->grid.rows > 1 && plan->bytes < literal - literal / 64 &&
-          EncodeLms(raw, SurveyHalves(raw, survey.bfloat, true), grid.rows, grid.columns, head_dim,
-                    plan->bytes, scratch.context, best.payload)) {
-        best.codec = CodecId::kLms;
-      } else {
-        EncodeContext(raw, *plan, scratch.context, best.payload);
-      }
-      coded = true;
-    }
+    coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
   }
   if (effort == Effort::kFast && shape.dtype == DType::kBF16) {
     if (std::optional<EncodedChunk> fast = EncodeFast(raw, scratch)) return *std::move(fast);
   }
-  if (!coded) best = EncodeLiterals(shape, raw, scratch);
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  EncodedChunk best = coded ? *std::move(coded) : EncodeLiterals(shape, raw, scratch);
   if (effort == Effort::kMax) {
     Keep(best, EncodeCompat(shape, raw, scratch));
     if (FitsCdf(grid.rows, grid.columns)) {
       EncodedChunk cdf{CodecId::kCdf, {}, {}};
-      const uint64_t head_dim = shape.heads > 1 ? shape.units_per_head : 0;
-      if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, head_dim,
+      if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
                     best.payload.size(), cdf.payload)) {
         best = std::move(cdf);
       }
     }
   } else if (effort > Effort::kFast &&
-             WantsMatches(raw, grid.rows, shape.dtype, coded && effort == Effort::kDefault)) {
+             WantsMatches(raw, grid.rows, shape.dtype,
+                          best.codec == CodecId::kPrev && effort == Effort::kDefault)) {
     Keep(best, EncodeMatches(raw, scratch));
   }
   return best;

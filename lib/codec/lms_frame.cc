@@ -9,99 +9,13 @@
 #include <numeric>
 
 #include "lib/codec/frame_parts.h"
-#include "lib/kernels/lms.h"
+#include "lib/codec/lms_model.h"
 
 namespace kv {
 namespace {
 
 // More symbols than this are sampled, by whole rows, to merge contexts.
 constexpr uint64_t kSampledSymbols = 1 << 16;
-constexpr uint32_t kMaxExponent = 253;  // so that scales are normal floats
-
-// 2^(127 - exponent): the largest values come to 1 or 2. For f16 times the 2^112 that LmsLoad
-// wants, of which 2^15 belong to the bias.
-float ScaleOf(uint32_t largest_exponent) {
-  return std::ldexp(1.0f, 127 - static_cast<int>(largest_exponent));
-}
-
-// The predictor of all channels and its rows.
-class Lms {
- public:
-  Lms(uint64_t columns, uint32_t pairing, uint32_t largest_exponent, bool bfloat)
-      : columns_(columns),
-        padded_((columns + kLmsPadding - 1) / kLmsPadding * kLmsPadding),
-        pairing_(pairing),
-        bfloat_(bfloat),
-        scale_(ScaleOf(largest_exponent)),
-        floats_(kArrays * padded_),
-        contexts_(padded_),
-        signs_(padded_) {
-    std::fill_n(Array(6), padded_, 0.5f);
-    std::fill_n(contexts_.begin(), padded_, kLmsFirstRow);
-  }
-
-  const uint16_t* contexts() const { return contexts_.data(); }
-  const uint8_t* signs() const { return signs_.data(); }
-
-  // The row above all rows is predicted as 0; contexts say that it is the first.
-  void Predict() {
-    const LmsChannels channels = Channels();
-    LmsPredict(channels, contexts_.data(), signs_.data());
-    if (row_ == 0) std::fill(contexts_.begin(), contexts_.end(), kLmsFirstRow);
-  }
-
-  void Learn(const std::byte* values) {
-    ++row_;
-    float* x = Array(newest_);
-    LmsLoad(values, columns_, bfloat_, scale_, x, padded_);
-    const auto rate = [&](uint64_t most) {
-      return 1.0f / static_cast<float>(std::min(row_, most));
-    };
-    LmsUpdate(Channels(), x, rate(16), rate(32));
-    MakePartners(x, Array(newest_ + 1));
-    newest_ = (newest_ + 2) % 6;
-  }
-
- private:
-  // Three rows and their partners by turns in 0 to 5 except that weights begin at 6.
-  static constexpr size_t kArrays = 6 + 5 + 3;
-
-  float* Array(size_t i) { return floats_.data() + i * padded_; }
-
-  LmsChannels Channels() {
-    LmsChannels channels;
-    channels.padded = padded_;
-    const size_t one = (newest_ + 4) % 6, two = (newest_ + 2) % 6;
-    channels.x1 = Array(one);
-    channels.p1 = Array(one + 1);
-    channels.x2 = Array(two);
-    channels.p2 = Array(two + 1);
-    for (size_t w = 0; w < 5; ++w) channels.weights[w] = Array(6 + w);
-    channels.mean = Array(11);
-    channels.sigma = Array(12);
-    channels.prediction = Array(13);
-    return channels;
-  }
-
-  void MakePartners(const float* x, float* partners) const {
-    if (pairing_ == 0) return;  // stays 0
-    const size_t step = pairing_;
-    for (size_t block = 0; block + 2 * step <= columns_; block += 2 * step) {
-      std::copy_n(x + block, step, partners + block + step);
-      std::copy_n(x + block + step, step, partners + block);
-    }
-  }
-
-  uint64_t columns_, padded_;
-  uint32_t pairing_;
-  bool bfloat_;
-  float scale_;
-  std::vector<float> floats_;
-  std::vector<uint16_t> contexts_;
-  std::vector<uint8_t> signs_;
-  uint64_t row_ = 0;
-  size_t newest_ = 0;
-};
 
 uint32_t LargestExponent(const HalfSurvey& survey) {
   uint32_t largest = 1;
@@ -110,7 +24,7 @@ uint32_t LargestExponent(const HalfSurvey& survey) {
     if (survey.high[i] != 0 && exponent != (survey.bfloat ? 255u : 31u))
       largest = std::max(largest, exponent);
   }
-  return std::min(largest, kMaxExponent);
+  return std::min(largest, kMaxLmsExponent);
 }
 
 // How far apart the two channels of a rotation are: 1 for neighbours, half a head otherwise, 0 if
@@ -121,7 +35,7 @@ uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t ro
   const uint64_t sampled = std::min(rows, kRows), first = (rows - sampled) / 2;
   std::vector<float> x(sampled * columns);
   for (uint64_t row = 0; row < sampled; ++row) {
-    LmsLoad(values.data() + 2 * (first + row) * columns, columns, bfloat, ScaleOf(largest),
+    LmsLoad(values.data() + 2 * (first + row) * columns, columns, bfloat, LmsScale(largest),
             x.data() + row * columns, columns);
   }
   const uint64_t channel_step = std::max<uint64_t>(1, columns / kChannels) | 1;
@@ -188,14 +102,19 @@ void Flip(const uint8_t* signs, uint64_t count, uint32_t bit, uint8_t* symbols) 
 }  // namespace
 
 bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_t columns,
-               uint64_t head_dim, uint64_t to_beat, ContextScratch& scratch, Bytes& out) {
+               uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& codec,
+               Bytes& out) {
+  ContextScratch& scratch = codec.context;
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && rows > 1 && columns >= kRansLanes);
   uint64_t escapes = 0;
   SymbolShape shape = ChooseWindow(survey, escapes);
   shape.symbol_bits = 8;
   const uint32_t largest = LargestExponent(survey);
-  const uint32_t pairing = FindPairing(values, survey.bfloat, largest, rows, columns, head_dim);
+  const uint32_t pairing =
+      like != nullptr && !like->rotation.turns.empty()
+          ? like->rotation.distance
+          : FindPairing(values, survey.bfloat, largest, rows, columns, head_dim);
 
   // Symbols with signs as predicted, and the context of each.
   scratch.symbols.resize(count);
@@ -204,9 +123,10 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   ToSymbols(values.data(), count, shape, symbols);
   const uint64_t row_step = std::max<uint64_t>(1, count / kSampledSymbols);
   ContextCounts joint(kLmsContexts, 6);
-  Lms lms(columns, pairing, largest, survey.bfloat);
+  LmsModel lms(rows, columns, pairing, largest, survey.bfloat,
+               like == nullptr ? nullptr : &like->rotation);
   for (uint64_t row = 0; row < rows; ++row) {
-    lms.Predict();
+    lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
     uint8_t* here = symbols + row * columns;
     Flip(lms.signs(), columns, 7, here);
     std::copy_n(lms.contexts(), columns, scratch.contexts.data() + row * columns);
@@ -253,6 +173,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   head.U32(static_cast<uint32_t>(columns));
   head.U32(static_cast<uint32_t>(escapes));
   if (escapes > 0) AppendEscapes(values, symbols, shape, head);
+  if (like != nullptr) WriteLikenesses(*like, codec, head);
   WriteModel(model, ContextOrder(), head);
   const CodedOutput coded{values, shape, {states.data(), grid.lanes}, {begin, end}};
   if (head.size() + coded.bytes() >= to_beat) return false;
@@ -260,7 +181,9 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   return true;
 }
 
-void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, ContextScratch& scratch) {
+void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std::byte> values,
+               CodecScratch& codec) {
+  ContextScratch& scratch = codec.context;
   ByteReader reader(frame);
   const size_t count = values.size() / 2;
   SymbolShape shape{.bfloat = bfloat};
@@ -272,10 +195,12 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
   grid.columns = reader.U32("columns");
   const uint32_t escape_count = reader.U32("escape count");
   CheckGrid(shape, grid, values.size());
-  if (largest == 0 || largest > kMaxExponent) {
+  if (largest == 0 || largest > kMaxLmsExponent) {
     throw Error(Finding::kBadFrame, fmt::format("a largest exponent of {}", largest)).At(3);
   }
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
+  LikenessPlan like;
+  if (with_likenesses) like = ReadLikenesses(reader, grid.rows, grid.columns, codec);
   const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder());
   const CodedPart coded = ReadCoded(reader, shape, grid, frame.size());
 
@@ -289,9 +214,10 @@ void DecodeLms(ByteSpan frame, bool bfloat, std::span<std::byte> values, Context
   RansStates states = coded.states;
   const RansGrid row_grid{1, grid.columns, grid.lanes};
   size_t used = 0, escapes_used = 0;
-  Lms lms(grid.columns, pairing, largest, bfloat);
+  LmsModel lms(grid.rows, grid.columns, pairing, largest, bfloat,
+               with_likenesses ? &like.rotation : nullptr);
   for (uint64_t row = 0; row < grid.rows; ++row) {
-    lms.Predict();
+    lms.Predict(with_likenesses ? like.likenesses[row] : Likeness{});
     Lookup(table_of, lms.contexts(), grid.columns, tables);
     const size_t taken =
         RansDecode(symbols, row_grid, {.tables = tables}, scratch.slots.data(),

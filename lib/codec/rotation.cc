@@ -2,10 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/codec/rotation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <complex>
 #include <numbers>
 
 #include "lib/kernels/lms.h"
@@ -13,7 +14,7 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kRows = 256, kPairs = 128;  // looked at
+constexpr uint64_t kRows = 128;  // looked at
 constexpr double kBases[] = {1e4, 1e5, 5e5, 1e6, 5e6, 1e7};
 
 // Cosine and sine of 4096 angles to a turn and what lies between them; made without the C library
@@ -49,17 +50,20 @@ const Circle kCircle;
 // with it.
 double BitsSaved(const std::vector<float>& x, uint64_t rows, uint64_t columns, uint64_t first,
                  uint64_t second, double angle) {
-  const std::complex<double> step = std::polar(1.0, -angle);
-  std::complex<double> turn = 1, sum = 0;
-  double power = 1e-12;
-  for (uint64_t row = 0; row < rows; ++row, turn *= step) {
-    const std::complex<double> pair(static_cast<double>(x[row * columns + first]),
-                                    static_cast<double>(x[row * columns + second]));
-    sum += pair * turn;
-    power += std::norm(pair);
+  const auto step_cos = static_cast<float>(std::cos(angle)),
+             step_sin = static_cast<float>(std::sin(angle));
+  float c = 1, s = 0, sum_a = 0, sum_b = 0, power = 1e-12f;
+  for (uint64_t row = 0; row < rows; ++row) {
+    const float a = x[row * columns + first], b = x[row * columns + second];
+    sum_a += a * c + b * s;
+    sum_b += b * c - a * s;
+    power += a * a + b * b;
+    const float next = c * step_cos - s * step_sin;
+    s = c * step_sin + s * step_cos;
+    c = next;
   }
-  const double n = static_cast<double>(rows);
-  return -0.5 * std::log2(std::max(1 - std::norm(sum) / n / power, 1e-6));
+  const float mean = (sum_a * sum_a + sum_b * sum_b) / static_cast<float>(rows);
+  return -0.5 * std::log2(std::max(1 - static_cast<double>(mean / power), 1e-6));
 }
 
 double AngleOf(double base, uint64_t pair, uint64_t head_dim) {
@@ -102,7 +106,8 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
             columns);
   }
   // Of long rows some pairs, not always the same ones of a head.
-  const uint64_t step = std::max<uint64_t>(1, columns / 2 / kPairs) | 1;
+  const uint64_t looked_pairs = std::clamp<uint64_t>(rows * columns / 8192, 16, 128);
+  const uint64_t step = std::max<uint64_t>(1, columns / 2 / looked_pairs) | 1;
   double most = 0;
   for (const uint64_t dim : dims) {
     const uint64_t pairs = dim / 2;
@@ -131,12 +136,52 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
   return best;
 }
 
+void WriteRotation(const Rotation& rotation, ByteWriter& out) {
+  out.U16(static_cast<uint16_t>(rotation.distance));
+  out.U16(static_cast<uint16_t>(rotation.turns.size()));
+  for (const uint32_t turn : rotation.turns) out.U32(turn);
+}
+
+Rotation ReadRotation(ByteReader& reader, uint64_t columns) {
+  Rotation rotation;
+  const uint64_t at = reader.offset();
+  rotation.distance = reader.U16("distance of partners");
+  const uint32_t turns = reader.U16("number of turns"), distance = rotation.distance;
+  if (distance == 0 || distance > columns || turns > columns ||
+      (distance > 1 && turns > 0 && turns != distance)) {
+    throw Error(Finding::kBadFrame, fmt::format("{} turns of partners {} apart", turns, distance))
+        .At(at);
+  }
+  for (uint32_t i = 0; i < turns; ++i) rotation.turns.push_back(reader.U32("turn"));
+  return rotation;
+}
+
+void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* out) {
+  uint64_t block = 0;
+  if (distance == 1) {
+    for (; block + 2 <= columns; block += 2) {
+      out[block] = x[block + 1];
+      out[block + 1] = x[block];
+    }
+  } else {
+    for (; block + 2 * distance <= columns; block += 2 * distance) {
+      std::copy_n(x + block, distance, out + block + distance);
+      std::copy_n(x + block + distance, distance, out + block);
+    }
+  }
+  std::fill(out + block, out + columns, 0.0f);
+}
+
 Turner::Turner(const Rotation& rotation, uint64_t columns)
     : rotation_(rotation),
       columns_(columns),
       cosines_(columns),
       sines_(columns),
-      partners_(columns) {}
+      partners_(columns),
+      signs_(columns) {
+  for (uint64_t c = 0; c < columns; ++c)
+    signs_[c] = c / std::max(rotation.distance, 1u) % 2 == 0 ? -1.0f : 1.0f;
+}
 
 void Turner::Angles(uint32_t steps, float* cosines, float* sines) {
   // The pairs of one head, and all heads alike.
@@ -164,20 +209,9 @@ void Turner::Turn(uint32_t steps, const float* x, float* out) {
     return;
   }
   Angles(steps, cosines_.data(), sines_.data());
-  Partners(x, partners_.data());
-  for (uint64_t c = 0; c < columns_; ++c) {
-    const float turned = partners_[c] * sines_[c];
-    out[c] = x[c] * cosines_[c] + (c / rotation_.distance % 2 == 0 ? -turned : turned);
-  }
-}
-
-void Turner::Partners(const float* x, float* out) const {
-  const uint64_t step = rotation_.distance;
-  std::fill_n(out, columns_, 0.0f);
-  for (uint64_t block = 0; block + 2 * step <= columns_; block += 2 * step) {
-    std::copy_n(x + block, step, out + block + step);
-    std::copy_n(x + block + step, step, out + block);
-  }
+  CopyPartners(rotation_.distance, x, columns_, partners_.data());
+  for (uint64_t c = 0; c < columns_; ++c)
+    out[c] = x[c] * cosines_[c] + partners_[c] * (sines_[c] * signs_[c]);
 }
 
 }  // namespace kv

@@ -24,6 +24,14 @@ struct Rotation {
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
                       uint64_t head_dim);
 
+// u16 distance of partners, u16 number of turns, u32 each.
+void WriteRotation(const Rotation& rotation, ByteWriter& out);
+// Throws kTruncated, and kBadFrame for what a row of `columns` cannot have.
+Rotation ReadRotation(ByteReader& reader, uint64_t columns);
+
+// The value of each channel's partner, `distance` away; 0 where it has none.
+void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* out);
+
 // Turns rows by whole numbers of steps, negative ones modulo 2^32. Angles come from a table
 // of 4096, the operations are plain floats in a fixed order: archives depend on every bit.
 class Turner {
@@ -33,13 +41,11 @@ class Turner {
   void Angles(uint32_t steps, float* cosines, float* sines);
   // `out` is `x` turned; the same where nothing turns.
   void Turn(uint32_t steps, const float* x, float* out);
-  // The value of each channel's partner; 0 where it has none.
-  void Partners(const float* x, float* out) const;
 
  private:
   const Rotation& rotation_;
   uint64_t columns_;
-  std::vector<float> cosines_, sines_, partners_;
+  std::vector<float> cosines_, sines_, partners_, signs_;
 };
 
 }  // namespace kv

@@ -37,7 +37,7 @@ Bytes Encode(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns, 
   ContextScratch scratch;
   Bytes frame;
   const HalfSurvey survey = SurveyHalves(values, bfloat, true);
-  REQUIRE(EncodeLms(values, survey, rows, columns, head_dim, UINT64_MAX, scratch, frame));
+  REQUIRE(EncodeLms(values, survey, rows, columns, head_dim, nullptr, UINT64_MAX, scratch, frame));
   return frame;
 }
 
