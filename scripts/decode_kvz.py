@@ -303,9 +303,12 @@ class Lanes:
             self.states[:len(table)] = x
         return out
 
-    def finish(self):
-        if self.used != len(self.words) or (self.states != 1 << 15).any():
+    def finish(self, most=0):
+        """What the lanes end with on top of 2^15."""
+        extra = self.states - (1 << 15)
+        if self.used != len(self.words) or (self.states < 1 << 15).any() or (extra > most).any():
             raise Damaged("the coded symbols do not end where they should")
+        return [int(state) for state in extra]
 
 
 def values_of(symbols, bits, bfloat, base, escapes, low):
@@ -323,21 +326,24 @@ def values_of(symbols, bits, bfloat, base, escapes, low):
 
 
 def prev(payload, bfloat, size):
-    shape, base, _, rows, columns, escape_count = struct.unpack_from("<BBHIII", payload, 0)
-    bits = shape & 15
-    if rows * columns * 2 != size or not 6 <= bits <= 8:
+    shape, base, hides, rows, columns, escape_count = struct.unpack_from("<BBHIII", payload, 0)
+    bits, count = shape & 15, 16 << (shape >> 4)
+    if rows * columns * 2 != size or not 6 <= bits <= 8 or hides > 1:
         raise Damaged("prev: a grid that does not fit the chunk")
     at = 16 + escape_count
     escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
     tables = Tables(payload, at, bits, signed_order(bits))
-    low, at = raw_bits(payload, tables.end, rows * columns, (13 if bfloat else 16) - bits)
-    lanes = Lanes(payload, at, 16 << (shape >> 4))
+    width = (13 if bfloat else 16) - bits
+    end = tables.end + -(-rows * columns // 8) * width - (15 * count // 8 if hides else 0)
+    lanes = Lanes(payload, end, count)
     symbols = numpy.zeros((rows, columns), numpy.uint32)
     above = numpy.zeros(columns, numpy.uint32)
     for row in symbols:
         row[:] = lanes.row(tables, tables.table_of[above])
         above = row
-    lanes.finish()
+    hidden = sum(extra << 15 * lane for lane, extra in enumerate(lanes.finish(32767 if hides else 0)))
+    planes = bytes(payload[tables.end:end]) + (hidden.to_bytes(15 * count // 8, "little") if hides else b"")
+    low, _ = raw_bits(planes, 0, rows * columns, width)
     return values_of(symbols.reshape(-1), bits, bfloat, base, escapes, low)
 
 

@@ -19,6 +19,44 @@ std::array<uint8_t, 256> TableOfByte(const ContextModel& model) {
   return table_of;
 }
 
+// Lanes may end with any 15 bits on top of 2^15: what a decoder finds there are the last bytes of
+// the planes, which the frame need not hold then.
+constexpr uint32_t kHiddenBits = 15;
+constexpr uint16_t kHidden = 1;
+size_t HiddenBytes(uint32_t lanes) { return lanes * kHiddenBits / 8; }
+
+void Hide(ByteSpan bytes, RansStates& states) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (const std::byte byte : bytes) {
+    pending |= static_cast<uint32_t>(byte) << bits;
+    bits += 8;
+    if (bits < kHiddenBits) continue;
+    *state++ = kRansLow | (pending & (kRansLow - 1));
+    pending >>= kHiddenBits;
+    bits -= kHiddenBits;
+  }
+}
+
+// Puts the bytes that were hidden into values made with whatever follows the planes in their place.
+void Reveal(const CodedPart& coded, RansGrid grid, const RansStates& states, uint32_t raw_bits,
+            std::byte* values) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (size_t i = 0; i < HiddenBytes(grid.lanes); ++i) {
+    if (bits < 8) {
+      pending |= (*state++ - kRansLow) << bits;
+      bits += kHiddenBits;
+    }
+    const size_t at = coded.planes.size() + i;
+    const auto wrong = static_cast<uint8_t>(coded.planes.data()[at]);
+    const auto flipped = static_cast<uint8_t>(pending ^ wrong);
+    FlipRawBits(grid.rows * grid.columns, raw_bits, at, flipped, values);
+    pending >>= 8;
+    bits -= 8;
+  }
+}
+
 }  // namespace
 
 void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scratch, Bytes& out) {
@@ -29,21 +67,33 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
   scratch.words.resize(count + kRansRoom);
   RansGrid grid = plan.grid;
-  grid.lanes = RansLanesFor(grid);
-  RansStates states;
-  uint16_t* end = scratch.words.data() + count + kRansRoom;
-  const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
-                                     scratch.encoder_symbols.data(), end, states);
+  grid.lanes = RansLanesFor(grid, 1 << 14, 1 << 16);
+  const size_t hidden = HiddenBytes(grid.lanes);
+  const bool hides = RawPlaneBytes(count, plan.shape.raw_bits()) >= hidden;
   ByteWriter head;
   head.U8(SymbolsAndLanes(plan.shape, grid));
   head.U8(static_cast<uint8_t>(plan.shape.exponent_base));
-  head.U16(0);
+  head.U16(hides ? kHidden : 0);
   head.U32(static_cast<uint32_t>(plan.grid.rows));
   head.U32(static_cast<uint32_t>(plan.grid.columns));
   head.U32(static_cast<uint32_t>(plan.escapes));
   if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, head);
   head.Append(plan.stored_model);
-  AppendFrame(head, {values, plan.shape, {states.data(), grid.lanes}, {begin, end}}, out);
+
+  // At once: a buffer that grows is copied.
+  out.reserve(out.size() + head.size() + plan.bytes + plan.bytes / 64);
+  out.insert(out.end(), head.bytes().begin(), head.bytes().end());
+  AppendPlanes(values, plan.shape, out);
+  RansStates states;
+  states.fill(kRansLow);
+  if (hides) {
+    Hide(ByteSpan(out).last(hidden), states);
+    out.resize(out.size() - hidden);
+  }
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
+  const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
+                                     scratch.encoder_symbols.data(), end, states);
+  AppendCoded({states.data(), grid.lanes}, {begin, end}, out);
 }
 
 void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
@@ -54,14 +104,16 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   RansGrid grid;
   ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");
-  if (reader.U16("reserved") != 0) throw Error(Finding::kBadFrame, "reserved field is not 0").At(2);
+  const uint16_t hides = reader.U16("what states hide");
+  if (hides > kHidden) throw Error(Finding::kBadFrame, fmt::format("form {}", hides)).At(2);
   grid.rows = reader.U32("rows");
   grid.columns = reader.U32("columns");
   const uint32_t escape_count = reader.U32("escape count");
   CheckGrid(shape, grid, values.size());
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   const ContextModel model = ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits));
-  const CodedPart coded = ReadCoded(reader, shape, grid, frame.size());
+  const CodedPart coded =
+      ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0, frame.size());
 
   MakeSlots(model, scratch.slots);
   const std::array<uint8_t, 256> table_of = TableOfByte(model);
@@ -70,12 +122,13 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   const size_t used =
       RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
                  coded.words.data(), coded.word_count(), states);
-  CheckCodedEnd(coded, used, states);
+  CheckCodedEnd(coded, used, states, hides != 0 ? kRansLow - 1 : 0);
   if (!FromSymbols(scratch.symbols.data(), count, shape,
                    reinterpret_cast<const uint8_t*>(escapes.data()), escapes.size(),
                    coded.planes.data(), values.data())) {
     throw Error(Finding::kBadPayload, "the number of escapes does not fit the symbols").At(12);
   }
+  if (hides != 0) Reveal(coded, grid, states, shape.raw_bits(), values.data());
 }
 
 uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid) {
@@ -101,29 +154,26 @@ void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& s
   }
 }
 
-uint64_t CodedOutput::bytes() const {
-  return RawPlaneBytes(values.size() / 2, shape.raw_bits()) + states.size_bytes() +
-         words.size_bytes();
+void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out) {
+  const size_t count = values.size() / 2, at = out.size();
+  out.resize(at + RawPlaneBytes(count, shape.raw_bits()));
+  PackRawBits(values.data(), count, shape.raw_bits(), out.data() + at);
 }
 
-void AppendFrame(const ByteWriter& head, const CodedOutput& coded, Bytes& out) {
-  const size_t count = coded.values.size() / 2,
-               plane_bytes = RawPlaneBytes(count, coded.shape.raw_bits());
-  // At once: a frame that grows is copied.
-  out.reserve(out.size() + head.size() + coded.bytes());
-  const auto append = [&](ByteSpan bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); };
-  append(head.bytes());
-  out.resize(out.size() + plane_bytes);
-  PackRawBits(coded.values.data(), count, coded.shape.raw_bits(),
-              out.data() + out.size() - plane_bytes);
-  append(std::as_bytes(coded.states));
-  append(std::as_bytes(coded.words));
+void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out) {
+  for (const ByteSpan bytes : {std::as_bytes(states), std::as_bytes(words)})
+    out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden,
                     uint64_t frame_bytes) {
   CodedPart coded;
-  coded.planes = reader.Take(RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits()), "raw bits");
+  const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
+  if (hidden > plane_bytes) {
+    throw Error(Finding::kBadFrame, fmt::format("{} of {} bytes in states", hidden, plane_bytes))
+        .At(2);
+  }
+  coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
   coded.states.fill(kRansLow);
   for (uint32_t& state : std::span(coded.states).first(grid.lanes)) {
     state = reader.U32("lane state");
@@ -141,11 +191,11 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
   return coded;
 }
 
-void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states) {
-  if (used == coded.word_count() &&
-      std::all_of(states.begin(), states.end(), [](uint32_t state) { return state == kRansLow; })) {
-    return;
-  }
+void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most) {
+  const bool ends = std::all_of(states.begin(), states.end(), [&](uint32_t state) {
+    return state >= kRansLow && state <= kRansLow + most;
+  });
+  if (used == coded.word_count() && ends) return;
   throw Error(Finding::kBadPayload, "the coded symbols do not end where they should")
       .At(coded.words_at);
 }

@@ -15,16 +15,9 @@ void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid)
 // The exponents of symbols whose field is 0, if those are escapes.
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
                    ByteWriter& frame);
-// What follows the model of a frame: raw bits, lane states and words.
-struct CodedOutput {
-  ByteSpan values;
-  SymbolShape shape;
-  std::span<const uint32_t> states;
-  std::span<const uint16_t> words;
-
-  uint64_t bytes() const;
-};
-void AppendFrame(const ByteWriter& head, const CodedOutput& coded, Bytes& out);
+// What follows the model of a frame.
+void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out);
+void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out);
 
 struct CodedPart {
   ByteSpan planes;
@@ -34,11 +27,12 @@ struct CodedPart {
 
   size_t word_count() const { return words.size() / 2; }
 };
-// The rest of a frame, where it lies. Throws kTruncated, kBadFrame.
-CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
+// The rest of a frame, where it lies; its planes lack `hidden` bytes. Throws kTruncated, kBadFrame.
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden,
                     uint64_t frame_bytes);
-// Throws kBadPayload unless all words were used and all lanes are back where they began.
-void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states);
+// Throws kBadPayload unless all words were used and all lanes are back where they began, up to
+// `most` beyond 2^15.
+void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most);
 // Throws kBadFrame.
 void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes);
 

@@ -158,8 +158,9 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   MakeEncoderSymbols(model, scratch.encoder_symbols);
   scratch.words.resize(count + kRansRoom);
   RansGrid grid{rows, columns};
-  grid.lanes = RansLanesFor(grid);
+  grid.lanes = RansLanesFor(grid, 1 << 16, 1 << 17);
   RansStates states;
+  states.fill(kRansLow);
   uint16_t* end = scratch.words.data() + count + kRansRoom;
   const uint16_t* begin = RansEncode(symbols, grid, {.tables = scratch.tables.data()},
                                      scratch.encoder_symbols.data(), end, states);
@@ -175,9 +176,14 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   if (escapes > 0) AppendEscapes(values, symbols, shape, head);
   if (like != nullptr) WriteLikenesses(*like, codec, head);
   WriteModel(model, ContextOrder(), head);
-  const CodedOutput coded{values, shape, {states.data(), grid.lanes}, {begin, end}};
-  if (head.size() + coded.bytes() >= to_beat) return false;
-  AppendFrame(head, coded, out);
+  const std::span<const uint16_t> words(begin, end);
+  const uint64_t frame_bytes =
+      head.size() + RawPlaneBytes(count, shape.raw_bits()) + 4 * grid.lanes + words.size_bytes();
+  if (frame_bytes >= to_beat) return false;
+  out.reserve(out.size() + frame_bytes);  // at once: a buffer that grows is copied
+  out.insert(out.end(), head.bytes().begin(), head.bytes().end());
+  AppendPlanes(values, shape, out);
+  AppendCoded({states.data(), grid.lanes}, words, out);
   return true;
 }
 
@@ -202,7 +208,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   LikenessPlan like;
   if (with_likenesses) like = ReadLikenesses(reader, grid.rows, grid.columns, codec);
   const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder());
-  const CodedPart coded = ReadCoded(reader, shape, grid, frame.size());
+  const CodedPart coded = ReadCoded(reader, shape, grid, 0, frame.size());
 
   MakeSlots(model, scratch.slots);
   UnpackRawBits(coded.planes.data(), count, shape.raw_bits(), values.data());
@@ -238,7 +244,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   if (escapes_used != escapes.size()) {
     throw Error(Finding::kBadPayload, "there are more escapes than symbols ask for").At(12);
   }
-  CheckCodedEnd(coded, used, states);
+  CheckCodedEnd(coded, used, states, 0);
 }
 
 }  // namespace kv

@@ -196,13 +196,11 @@ namespace kv {
 
 HWY_EXPORT(Decode);
 
-uint32_t RansLanesFor(RansGrid grid) noexcept {
-  constexpr size_t kSymbolsPerLane = 2048;
-  for (const uint32_t lanes : {kMaxRansLanes, kMaxRansLanes / 2}) {
-    const bool whole = grid.rows == 1 || grid.columns % lanes == 0;
-    if (whole && grid.rows * grid.columns >= lanes * kSymbolsPerLane) return lanes;
-  }
-  return kRansLanes;
+uint32_t RansLanesFor(RansGrid grid, size_t many, size_t more) noexcept {
+  const auto serve = [&](uint32_t lanes, size_t least) {
+    return grid.rows * grid.columns >= least && (grid.rows == 1 || grid.columns % lanes == 0);
+  };
+  return serve(64, more) ? 64 : serve(32, many) ? 32 : kRansLanes;
 }
 
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,

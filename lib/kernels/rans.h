@@ -48,9 +48,9 @@ struct RansGrid {
   size_t rows = 0, columns = 0;
   uint32_t lanes = kRansLanes;
 };
-// How many lanes serve a grid: the more, the faster it is decoded, as long as their states are
-// little beside the words and rows are whole groups of them.
-uint32_t RansLanesFor(RansGrid grid) noexcept;
+// How many lanes serve a grid: the more, the faster it is decoded, but states take bytes. 32 from
+// `many` symbols on, 64 from `more`, if rows are whole groups of them.
+uint32_t RansLanesFor(RansGrid grid, size_t many, size_t more) noexcept;
 
 // Tables per symbol: by the symbol above, `table_of[above]` (row 0 uses table_of[first_above]), or
 // as listed in `tables`, one byte per symbol, when that is not null.
@@ -62,7 +62,8 @@ struct RansContexts {
 
 // Encodes the whole grid back to front. `symbols_of` holds tables * 256 entries. Words go to what
 // lies before `words_end`, which must have room for kRansRoom more than there are symbols; returns
-// where the stream begins. The states are those a decoder starts from.
+// where the stream begins. `states` are in [2^15, 2^31); those that a decoder ends with become
+// those that it starts from.
 uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                      const RansEncoderSymbol* symbols_of, uint16_t* words_end,
                      RansStates& states) noexcept;

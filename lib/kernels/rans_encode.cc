@@ -102,7 +102,6 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
   if (!kGivenTables) {
     for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << 8;
   }
-  states.fill(kRansLow);
   uint16_t* out = words_end;
 #if KV_RANS_VECTOR
   constexpr size_t kParts = kLanes / kWideLanes;
@@ -112,7 +111,17 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
   const hn::Rebind<uint8_t, DW> d8;
   const hn::RebindToSigned<DW> di;
   VW state[kParts];
-  ForEach(parts, [&](size_t p) HWY_ATTR { state[p] = hn::Set(d, kRansLow); });
+  const auto load = [&]() HWY_ATTR {
+    ForEach(parts, [&](size_t p) HWY_ATTR {
+      state[p] = hn::PromoteTo(d, hn::LoadU(d32, states.data() + p * kWideLanes));
+    });
+  };
+  const auto store = [&]() HWY_ATTR {
+    ForEach(parts, [&](size_t p) HWY_ATTR {
+      hn::StoreU(hn::TruncateTo(d32, state[p]), d32, states.data() + p * kWideLanes);
+    });
+  };
+  load();
   const auto put = [&](const uint8_t* in, auto base, VW& x) HWY_ATTR {
     const VW symbol =
         GatherSymbols(symbols_of, hn::Add(base, hn::PromoteTo(d32, hn::LoadU(d8, in))));
@@ -141,13 +150,9 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
                          HWY_ATTR { Put(symbols_of[base(at) + in[at]], states[at % kLanes], out); };
 #if KV_RANS_VECTOR
     if (column % kLanes != 0) {
-      ForEach(parts, [&](size_t p) HWY_ATTR {
-        hn::StoreU(hn::TruncateTo(d32, state[p]), d32, states.data() + p * kWideLanes);
-      });
+      store();
       while (column % kLanes != 0) one(--column);
-      ForEach(parts, [&](size_t p) HWY_ATTR {
-        state[p] = hn::PromoteTo(d, hn::LoadU(d32, states.data() + p * kWideLanes));
-      });
+      load();
     }
     const auto first = hn::Set(d32, kGivenTables ? 0 : base_of[contexts.first_above]);
     while (column > 0) {
@@ -170,9 +175,7 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
 #endif
   }
 #if KV_RANS_VECTOR
-  ForEach(parts, [&](size_t p) HWY_ATTR {
-    hn::StoreU(hn::TruncateTo(d32, state[p]), d32, states.data() + p * kWideLanes);
-  });
+  store();
 #endif
   return out;
 }

@@ -261,6 +261,23 @@ void PackRawBits(const std::byte* values, size_t count, uint32_t raw_bits,
   if (raw_bits & 1) PackPlane<1>(values, count, shift, planes);
 }
 
+void FlipRawBits(size_t count, uint32_t raw_bits, size_t at, uint8_t flipped,
+                 std::byte* values) noexcept {
+  uint32_t shift = 0, width = 8;
+  for (; width > 1; width /= 2) {
+    if ((raw_bits & width) == 0) continue;
+    if (at < Padded(count) / 8 * width) break;
+    at -= Padded(count) / 8 * width;
+    shift += width;
+  }
+  const size_t segment = Padded(count) / 8 * width;
+  for (uint32_t g = 0; g < 8 / width && at + g * segment < count; ++g) {
+    const uint32_t bits = uint32_t{flipped} >> (g * width) & ((1u << width) - 1);
+    const size_t i = at + g * segment;
+    StoreLE(values + 2 * i, static_cast<uint16_t>(Value(values, i) ^ bits << shift));
+  }
+}
+
 bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept {

@@ -38,6 +38,10 @@ bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept;
 
+// Flips those bits of values that byte `at` of their planes holds.
+void FlipRawBits(size_t count, uint32_t raw_bits, size_t at, uint8_t flipped,
+                 std::byte* values) noexcept;
+
 // The two halves of that: values of nothing but raw bits, and what symbols add to them (escapes
 // left to the caller).
 void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,

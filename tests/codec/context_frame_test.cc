@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <random>
+#include <tuple>
 
 #include "lib/base/half.h"
 #include "tests/support/targets.h"
@@ -76,13 +77,26 @@ TEST_CASE("every width and count of values survives", "[context]") {
 
 TEST_CASE("long frames are coded in more lanes", "[context]") {
   for (const auto& [rows, columns, first_byte] :
-       {std::tuple<size_t, size_t, uint32_t>{1100, 64, 1 << 4}, {2100, 64, 2 << 4}}) {
+       {std::tuple<size_t, size_t, uint32_t>{300, 64, 1 << 4}, {1100, 64, 2 << 4}}) {
     const Bytes frame = CheckRoundTrip(KeyLike(rows, columns, true, 6), true, rows, columns);
     CHECK((static_cast<uint32_t>(frame[0]) & 0xf0) == first_byte);
     Bytes more_lanes = frame, out(2 * rows * columns);
     more_lanes[0] |= std::byte{0x30};
     ContextScratch scratch;
     CHECK_THROWS_AS(DecodeContext(more_lanes, true, out, scratch), Error);
+  }
+}
+
+TEST_CASE("the last raw bits are in the states, if there are so many", "[context]") {
+  for (const bool bfloat : {false, true}) {
+    for (size_t rows = 1; rows < 16; ++rows) {
+      for (const size_t columns : {16, 18, 23}) {
+        const Bytes frame =
+            CheckRoundTrip(KeyLike(rows, columns, bfloat, 7), bfloat, rows, columns);
+        const uint32_t raw_bits = (bfloat ? 13 : 16) - (static_cast<uint32_t>(frame[0]) & 15);
+        CHECK((frame[2] == std::byte{1}) == (RawPlaneBytes(rows * columns, raw_bits) >= 30));
+      }
+    }
   }
 }
 
