@@ -99,6 +99,9 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
     for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << kRansTotalBits;
   }
   V state[kParts];
+  // Where a row is one group, the next waits for its symbols: they stay in registers.
+  V above[kParts];
+  const bool narrow = !kGivenTables && grid.columns == kLanes;
   const auto load = [&]() HWY_ATTR {
     ForEach(parts, [&](size_t p) HWY_ATTR { state[p] = hn::LoadU(d, states.data() + p * kWide); });
   };
@@ -107,19 +110,22 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
   };
   const V total_mask = hn::Set(d, kRansTotal - 1);
   const auto* table = reinterpret_cast<const uint32_t*>(slots);
+  const auto base_after = [&](V above) HWY_ATTR {
+    return hn::GatherIndex(d, base_of, hn::BitCast(di, above));
+  };
   const auto bases = [&](const uint8_t* from) HWY_ATTR {
     const V wide = hn::PromoteTo(d, hn::LoadU(D8(), from));
-    if (kGivenTables) return hn::ShiftLeft<kRansTotalBits>(wide);
-    return hn::GatherIndex(d, base_of, hn::BitCast(di, wide));
+    return kGivenTables ? hn::ShiftLeft<kRansTotalBits>(wide) : base_after(wide);
   };
   // Decodes one symbol per lane; says which lanes need a word.
-  const auto step = [&](V& x, V base, uint8_t* out) HWY_ATTR {
+  const auto step = [&](V& x, V base, V& symbol, uint8_t* out) HWY_ATTR {
     const V slot = hn::Add(base, hn::And(x, total_mask));
     const V entry = hn::GatherIndex(d, table, hn::BitCast(di, slot));
     const V frequency = hn::Add(hn::And(hn::ShiftRight<12>(entry), total_mask), hn::Set(d, 1));
     const V offset = hn::And(entry, hn::Set(d, 0xfff));
     x = hn::Add(hn::Mul(hn::ShiftRight<kRansTotalBits>(x), frequency), offset);
-    StoreSymbols(hn::ShiftRight<23>(entry), out);
+    symbol = hn::ShiftRight<23>(entry);
+    StoreSymbols(symbol, out);
     return hn::Lt(hn::BitCast(di, x), hn::Set(di, static_cast<int32_t>(kRansLow)));
   };
 
@@ -136,8 +142,9 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       M needs[kParts];
       ForEach(parts, [&](size_t p) HWY_ATTR {
         const size_t at = column + p * kWide;
-        const V base = in_context ? bases(context + at) : hn::Set(d, first_base);
-        needs[p] = step(state[p], base, out + at);
+        V base = hn::Set(d, first_base);
+        if (in_context) base = narrow ? base_after(above[p]) : bases(context + at);
+        needs[p] = step(state[p], base, above[p], out + at);
       });
       ForEach(parts,
               [&](size_t p) HWY_ATTR { used += Refill(state[p], needs[p], words + 2 * used); });
