@@ -89,15 +89,17 @@ template <bool kGivenTables, size_t kLanes>
 size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                   const RansSlot* slots, const std::byte* words, size_t word_count,
                   RansStates& states) {
+  alignas(64) uint32_t base_of[256];  // table_of, scaled to slots
+  if (!kGivenTables) {
+    for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << kRansTotalBits;
+  }
+  const uint32_t first_base = kGivenTables ? 0 : base_of[contexts.first_above];
+  size_t used = 0;
 #if KV_RANS_VECTOR
   constexpr size_t kParts = kLanes / kWide;
   constexpr auto parts = std::make_index_sequence<kParts>();
   const D d;
   const DI di;
-  alignas(64) uint32_t base_of[256];  // table_of, scaled to slots
-  if (!kGivenTables) {
-    for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << kRansTotalBits;
-  }
   V state[kParts];
   // Where a row is one group, the next waits for its symbols: they stay in registers.
   V above[kParts];
@@ -110,8 +112,8 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
   };
   const V total_mask = hn::Set(d, kRansTotal - 1);
   const auto* table = reinterpret_cast<const uint32_t*>(slots);
-  const auto base_after = [&](V above) HWY_ATTR {
-    return hn::GatherIndex(d, base_of, hn::BitCast(di, above));
+  const auto base_after = [&](V symbol) HWY_ATTR {
+    return hn::GatherIndex(d, base_of, hn::BitCast(di, symbol));
   };
   const auto bases = [&](const uint8_t* from) HWY_ATTR {
     const V wide = hn::PromoteTo(d, hn::LoadU(D8(), from));
@@ -128,17 +130,26 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
     StoreSymbols(symbol, out);
     return hn::Lt(hn::BitCast(di, x), hn::Set(di, static_cast<int32_t>(kRansLow)));
   };
-
-  const uint32_t first_base = kGivenTables ? 0 : base_of[contexts.first_above];
-  size_t used = 0;
   load();
+#endif
   for (size_t row = 0; row < grid.rows; ++row) {
     uint8_t* out = symbols + row * grid.columns;
     const uint8_t* context =
         kGivenTables ? contexts.tables + row * grid.columns : out - grid.columns;
     const bool in_context = kGivenTables || row > 0;
+    const auto base_at = [&](size_t column) HWY_ATTR {
+      if (!in_context) return first_base;
+      return kGivenTables ? uint32_t{context[column]} << kRansTotalBits : base_of[context[column]];
+    };
+    // All of a symbol but the word that its lane may need.
+    const auto one = [&](size_t column, uint32_t& x) HWY_ATTR {
+      const RansSlot entry = slots[base_at(column) + (x & (kRansTotal - 1))];
+      x = (x >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
+      out[column] = static_cast<uint8_t>(entry >> 23);
+    };
     size_t column = 0;
     for (; column + kLanes <= grid.columns && used + kLanes <= word_count; column += kLanes) {
+#if KV_RANS_VECTOR
       M needs[kParts];
       ForEach(parts, [&](size_t p) HWY_ATTR {
         const size_t at = column + p * kWide;
@@ -148,33 +159,38 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       });
       ForEach(parts,
               [&](size_t p) HWY_ATTR { used += Refill(state[p], needs[p], words + 2 * used); });
+#else
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        uint32_t x = states[lane];
+        one(column + lane, x);
+        // Read always, taken only if needed: no branch to mispredict, not even a compiler's.
+        const uint32_t needs = x < kRansLow;
+        const uint32_t filled = x << 16 | LoadLE<uint16_t>(words + 2 * used);
+        states[lane] = x ^ ((x ^ filled) & (0 - needs));
+        used += needs;
+      }
+#endif
     }
     if (column == grid.columns) continue;
-    // A last partial group, or the last words of the stream: one symbol at a time.
+      // A last partial group, or the last words of the stream.
+#if KV_RANS_VECTOR
     store();
-    for (; column < grid.columns; ++column) {
-      uint32_t base = first_base;
-      if (kGivenTables) {
-        base = uint32_t{context[column]} << kRansTotalBits;
-      } else if (row > 0) {
-        base = base_of[context[column]];
-      }
-      uint32_t& x = states[column % kLanes];
-      const RansSlot entry = slots[base + (x & (kRansTotal - 1))];
-      x = (x >> kRansTotalBits) * (((entry >> 12) & (kRansTotal - 1)) + 1) + (entry & 0xfff);
-      if (x < kRansLow) {
-        if (used == word_count) return SIZE_MAX;
-        x = x << 16 | LoadLE<uint16_t>(words + 2 * used++);
-      }
-      out[column] = static_cast<uint8_t>(entry >> 23);
-    }
-    load();
-  }
-  store();
-  return used;
-#else
-  return ref::RansDecode(symbols, grid, contexts, slots, words, word_count, states);
 #endif
+    for (; column < grid.columns; ++column) {
+      uint32_t& x = states[column % kLanes];
+      one(column, x);
+      if (x >= kRansLow) continue;
+      if (used == word_count) return SIZE_MAX;
+      x = x << 16 | LoadLE<uint16_t>(words + 2 * used++);
+    }
+#if KV_RANS_VECTOR
+    load();
+#endif
+  }
+#if KV_RANS_VECTOR
+  store();
+#endif
+  return used;
 }
 
 template <bool kGivenTables>
