@@ -56,12 +56,21 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
   return repeats;
 }
 
-// Whether matches may beat statistics, that is whether zstd is worth its time. Context coding does
-// better where values only resemble those of the row above.
-bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, bool in_context) {
+// Whether matches may beat statistics, that is whether zstd is worth its time: real caches with as
+// few repeats as this gained by them.
+bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype) {
   const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
-  if (in_context) return repeats.eight * 25 > repeats.looked;
-  return repeats.four * (dtype == DType::kBF16 ? 16 : 48) > repeats.looked;
+  const uint64_t one_in = dtype == DType::kF16 ? 288 : dtype == DType::kBF16 ? 125 : 48;
+  return repeats.four * one_in > repeats.looked;
+}
+
+// Whether they may beat a coder that knows the values above and needs `coded` bytes: what comes
+// back for eight values saves zstd up to three times its share of f16, half of it of bf16.
+bool WantsMatchesOver(ByteSpan raw, uint64_t rows, DType dtype, uint64_t literal, uint64_t coded) {
+  if (coded >= literal) return true;
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
+  const uint64_t halves = dtype == DType::kBF16 ? 1 : 5;
+  return repeats.eight * halves * literal > 2 * repeats.looked * (literal - coded);
 }
 
 void Keep(EncodedChunk& best, EncodedChunk candidate) {
@@ -84,7 +93,8 @@ EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, CodecScratch&
   return chunk;
 }
 
-// zstd as the engine has it, without predictors: those never win on caches.
+// zstd as the engine has it, without predictors: those never win on caches. Of bf16 not rotated,
+// either: where values come back but for low bits, their signs do so with the exponents.
 EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
   EncodedChunk chunk{CodecId::kGear16, {}, {}};
   GearOptions options;
@@ -157,35 +167,46 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   return best;
 }
 
+// The engine's way and learned distributions, whichever is the smaller.
+void KeepSmallest(const ChunkShape& shape, ByteSpan raw, const ChunkGrid& grid,
+                  CodecScratch& scratch, EncodedChunk& best) {
+  Keep(best, EncodeCompat(shape, raw, scratch));
+  if (!FitsCdf(grid.rows, grid.columns)) return;
+  EncodedChunk cdf{CodecId::kCdf, {}, {}};
+  if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
+                best.payload.size(), cdf.payload)) {
+    best = std::move(cdf);
+  }
+}
+
 // f16 and bf16.
 EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
                           CodecScratch& scratch) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
   std::optional<EncodedChunk> coded;
+  uint64_t literal = 0;
   if (effort > Effort::kFast) {
     const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
-    const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
+    literal = LiteralBytes(survey, raw.size() / 2);
     coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
   }
   if (effort == Effort::kFast && shape.dtype == DType::kBF16) {
     if (std::optional<EncodedChunk> fast = EncodeFast(raw, scratch)) return *std::move(fast);
   }
-  const ChunkGrid grid = GridOf(shape, raw.size());
-  EncodedChunk best = coded ? *std::move(coded) : EncodeLiterals(shape, raw, scratch);
   if (effort == Effort::kMax) {
-    Keep(best, EncodeCompat(shape, raw, scratch));
-    if (FitsCdf(grid.rows, grid.columns)) {
-      EncodedChunk cdf{CodecId::kCdf, {}, {}};
-      if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
-                    best.payload.size(), cdf.payload)) {
-        best = std::move(cdf);
-      }
-    }
-  } else if (effort > Effort::kFast &&
-             WantsMatches(raw, grid.rows, shape.dtype,
-                          best.codec == CodecId::kPrev && effort == Effort::kDefault)) {
-    Keep(best, EncodeMatches(raw, scratch));
+    if (!coded) coded = EncodeLiterals(shape, raw, scratch);
+    KeepSmallest(shape, raw, grid, scratch, *coded);
+  } else if (coded) {
+    if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
+      Keep(*coded, EncodeMatches(raw, scratch));
+  } else if (effort > Effort::kFast && WantsMatches(raw, grid.rows, shape.dtype)) {
+    // zstd keeps to literals where matches do not pay; of bf16 they would be others.
+    coded = EncodeMatches(raw, scratch);
+    if (shape.dtype == DType::kBF16) Keep(*coded, EncodeLiterals(shape, raw, scratch));
+  } else {
+    coded = EncodeLiterals(shape, raw, scratch);
   }
-  return best;
+  return *std::move(coded);
 }
 
 bool IsHalves(DType dtype, ByteSpan raw) {
@@ -199,7 +220,7 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
   const auto matches = [&] {
     return effort == Effort::kMax ||
            (effort > Effort::kFast &&
-            WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype, false));
+            WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype));
   };
   EncodedChunk best;
   if (shape.dtype == DType::kF32 && whole) {
@@ -233,7 +254,7 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
   // Where rows that differ still share much, matches over all of them may need fewer bytes.
   if (effort == Effort::kMax) {
     Keep(chunk, EncodeOnce(shape, raw, effort, scratch));
-  } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype, false)) {
+  } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype)) {
     Keep(chunk, EncodeMatches(raw, scratch));
   }
   return chunk;
