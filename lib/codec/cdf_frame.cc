@@ -21,14 +21,17 @@ float ScaleOf(uint32_t largest_exponent) {
   return std::ldexp(1.0f, 127 - static_cast<int>(largest_exponent));
 }
 
-// A value as the model sees it; what is not finite is 0.
+// A value as the model sees it; what is not finite is 0, and what could not be if the largest
+// exponent were that of the frame.
 class ValueOf {
  public:
   ValueOf(bool bfloat, float scale)
       : shift_(bfloat ? 16 : 13), exponents_(bfloat ? 0x7f80 : 0x7c00), scale_(scale) {}
   float operator()(uint16_t half) const {
     if ((half & exponents_) == exponents_) return 0;
-    return std::bit_cast<float>((half & 0x8000u) << 16 | (half & 0x7fffu) << shift_) * scale_;
+    const float value =
+        std::bit_cast<float>((half & 0x8000u) << 16 | (half & 0x7fffu) << shift_) * scale_;
+    return std::abs(value) < kRegressLimit ? value : 0;
   }
 
  private:
@@ -124,43 +127,50 @@ void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame) 
   for (const uint32_t turn : shape.rotation.turns) frame.U32(turn);
 }
 
+[[noreturn]] void RefuseHeader(uint64_t at, const std::string& what) {
+  throw Error(Finding::kBadFrame, what).At(at);
+}
+
+void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
+  if (!FitsCdf(shape.rows, shape.columns) || shape.rows * shape.columns * 2 != value_bytes) {
+    RefuseHeader(
+        4,
+        fmt::format("{} rows of {} values, expected {} bytes in at least {} rows of at most {}",
+                    shape.rows, shape.columns, value_bytes, kLeastRows, ChannelModel::kMaxColumns));
+  }
+  if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
+    RefuseHeader(1, fmt::format("{} near channels of {}", shape.near, shape.columns));
+  if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
+    RefuseHeader(12, "no deviation of the first row");
+  const uint64_t distance = shape.rotation.distance, turns = shape.rotation.turns.size();
+  if (distance == 0 || distance > shape.columns || turns > shape.columns ||
+      (distance > 1 && turns > 0 && turns != distance)) {
+    RefuseHeader(16, fmt::format("{} turns of partners {} apart", turns, distance));
+  }
+  for (const uint16_t far : shape.far) {
+    // Channels of the same group are not known yet when the far ones are added.
+    if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
+      RefuseHeader(20, fmt::format("far channel {}", far));
+  }
+}
+
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest) {
-  const auto refuse = [](uint64_t at, const std::string& what) {
-    throw Error(Finding::kBadFrame, what).At(at);
-  };
   ChannelShape shape;
   largest = reader.U8("largest exponent");
+  if (largest == 0 || largest > kMaxExponent) RefuseHeader(0, fmt::format("exponent {}", largest));
   shape.near = reader.U8("near channels");
   const uint32_t far = reader.U8("far channels"), flags = reader.U8("flags");
+  if (far > ChannelModel::kMaxFar || flags > 1)
+    RefuseHeader(2, fmt::format("{} far channels, flags {}", far, flags));
   shape.likenesses = flags == 1;
   shape.rows = reader.U32("rows");
   shape.columns = reader.U32("columns");
   shape.first_deviation = std::bit_cast<float>(reader.U32("deviation of the first row"));
-  const uint32_t distance = reader.U16("distance of partners"),
-                 turns = reader.U16("number of turns");
-  shape.rotation.distance = distance;
-  if (largest == 0 || largest > kMaxExponent) refuse(0, fmt::format("exponent {}", largest));
-  if (!FitsCdf(shape.rows, shape.columns) || shape.rows * shape.columns * 2 != value_bytes) {
-    refuse(4, fmt::format(
-                  "{} rows of {} values, expected {} bytes in at least {} rows of at most {}",
-                  shape.rows, shape.columns, value_bytes, kLeastRows, ChannelModel::kMaxColumns));
-  }
-  if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns ||
-      far > ChannelModel::kMaxFar || flags > 1) {
-    refuse(1, fmt::format("{} near and {} far channels, flags {}", shape.near, far, flags));
-  }
-  if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
-    refuse(12, "no deviation of the first row");
-  if (distance == 0 || distance > shape.columns || turns > shape.columns ||
-      (distance > 1 && turns > 0 && turns != distance)) {
-    refuse(16, fmt::format("{} turns of partners {} apart", turns, distance));
-  }
-  for (uint32_t i = 0; i < far; ++i) {
-    shape.far.push_back(reader.U16("far channel"));
-    if (shape.far.back() <= shape.near || shape.far.back() >= shape.columns)
-      refuse(20, fmt::format("far channel {}", shape.far.back()));
-  }
+  shape.rotation.distance = reader.U16("distance of partners");
+  const uint32_t turns = reader.U16("number of turns");
+  for (uint32_t i = 0; i < far; ++i) shape.far.push_back(reader.U16("far channel"));
   for (uint32_t i = 0; i < turns; ++i) shape.rotation.turns.push_back(reader.U32("turn"));
+  CheckShape(shape, value_bytes);
   return shape;
 }
 

@@ -21,6 +21,8 @@ constexpr float kStep = 8, kMost = 31;
 constexpr uint64_t kQueries = 64, kCandidates = 1024;
 // Words of signatures, for each value.
 constexpr uint64_t kComparedPerValue = 12;
+constexpr uint64_t kReach = 1 << 15;      // rows: time is in proportion to it
+constexpr double kLeastVariance = 1e-60;  // whose root has an inverse among floats
 
 // Rows before rotation, and what makes each channel's mean 0 and its deviation 1.
 struct Unturned {
@@ -56,7 +58,7 @@ Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
   for (uint64_t c = 0; c < columns; ++c) {
     sum[c] = static_cast<float>(all_sum[c] / n);
     const double variance = all_squares[c] / n - all_sum[c] / n * (all_sum[c] / n);
-    squares[c] = variance > 0 ? static_cast<float>(1 / std::sqrt(variance)) : 0;
+    squares[c] = variance > kLeastVariance ? static_cast<float>(1 / std::sqrt(variance)) : 0;
   }
   all.mean = std::move(sum);
   all.inverse = std::move(squares);
@@ -97,7 +99,7 @@ Products ProductsOf(const Unturned& all, uint64_t row, uint64_t other_row) {
   return sums;
 }
 
-// Of every row the earlier one at the smallest angle.
+// Of every row the earlier one at the smallest angle, of those within reach.
 std::vector<uint32_t> NearestByAngle(const Unturned& all) {
   const uint64_t rows = all.rows, columns = all.columns;
   std::vector<float> whole(rows * columns), inverse_norm(rows);
@@ -115,7 +117,8 @@ std::vector<uint32_t> NearestByAngle(const Unturned& all) {
   std::vector<float> best_cosine(rows), products(kQueries * kCandidates);
   for (uint64_t first = 0; first < rows; first += kQueries) {
     const uint64_t queries = std::min(kQueries, rows - first);
-    for (uint64_t from = 0; from < first + queries; from += kCandidates) {
+    for (uint64_t from = first - std::min(first, kReach); from < first + queries;
+         from += kCandidates) {
       const uint64_t candidates = std::min(kCandidates, first + queries - from);
       GemmNT(whole.data() + first * columns, columns, whole.data() + from * columns, columns,
              products.data(), kCandidates, queries, candidates, columns);

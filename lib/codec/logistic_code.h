@@ -2,8 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "lib/base/bytes.h"
@@ -29,7 +31,10 @@ class LogisticCode {
  public:
   // Values are taken times a power of two, those of f16 times 2^112 more: see LmsLoad.
   LogisticCode(bool bfloat, float scale)
-      : shift_(bfloat ? 16 : 13), half_step_(1u << (shift_ - 1)), scale_(scale) {}
+      : shift_(bfloat ? 16 : 13),
+        half_step_(1u << (shift_ - 1)),
+        largest_(std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f))),
+        scale_(scale) {}
 
   // Of at least 16.
   CodeSlot SlotOf(uint32_t place, float mean, float inverse_scale) const {
@@ -67,19 +72,22 @@ class LogisticCode {
     return static_cast<uint32_t>(low + ((high - low) * part >> 20)) + (place << kFloorBits);
   }
 
-  // Half way between a place and the one before it.
+  // Half way between a place and the one before it, finite.
   float Border(uint32_t place) const {
     const int32_t from_zero = static_cast<int32_t>(place) - 0x8000;
     if (from_zero == 0) return 0;
     const uint32_t magnitude = static_cast<uint32_t>(from_zero < 0 ? -from_zero : from_zero);
     uint32_t bits = (magnitude << shift_) - half_step_;
-    if (bits > 0x7f7fffff) bits = 0x7f7fffff;
+    if (bits > largest_) bits = largest_;
     const float border = std::bit_cast<float>(bits) * scale_;
     return from_zero < 0 ? -border : border;
   }
   uint32_t Guess(uint32_t target, float mean, float inverse_scale) const;
 
+  static constexpr float kLargest = std::numeric_limits<float>::max();
+
   uint32_t shift_, half_step_;
+  uint32_t largest_;  // borders are finite
   float scale_;
 };
 

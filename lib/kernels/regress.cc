@@ -312,7 +312,7 @@ void RegressSolve(const Regress& r, RegressRow taps, const float* const* x, cons
       float& moment = r.moments[(group * n + i) * kRegressLanes + lane];
       moment *= decay;
       for (size_t row = 0; row < rows; ++row)
-        moment += taps[row * n + i][channel] * x[row][channel];
+        moment += (taps[row * n + i][channel] * roots[row]) * (x[row][channel] * roots[row]);
       forward[i] = moment;
       for (size_t j = 0; j <= i; ++j) {
         float& product =
