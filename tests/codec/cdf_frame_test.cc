@@ -96,10 +96,10 @@ Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t c
 }
 
 uint64_t LmsBytes(const Bytes& values, const Grid& grid) {
-  ContextScratch scratch;
+  CodecScratch scratch;
   Bytes frame;
   REQUIRE(EncodeLms(values, SurveyHalves(values, grid.bfloat, true), grid.rows, grid.columns,
-                    grid.head_dim, UINT64_MAX, scratch, frame));
+                    grid.head_dim, nullptr, UINT64_MAX, scratch, frame));
   return frame.size();
 }
 

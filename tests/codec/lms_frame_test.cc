@@ -34,7 +34,7 @@ Bytes Rotated(uint64_t rows, uint64_t columns, uint64_t distance, bool bfloat, u
 }
 
 Bytes Encode(const Bytes& values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim) {
-  ContextScratch scratch;
+  CodecScratch scratch;
   Bytes frame;
   const HalfSurvey survey = SurveyHalves(values, bfloat, true);
   REQUIRE(EncodeLms(values, survey, rows, columns, head_dim, nullptr, UINT64_MAX, scratch, frame));
@@ -46,9 +46,9 @@ Bytes CheckRoundTrip(const Bytes& values, bool bfloat, uint64_t rows, uint64_t c
   const Bytes frame = Encode(values, bfloat, rows, columns, head_dim);
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
-    ContextScratch scratch;
+    CodecScratch scratch;
     Bytes back(values.size());
-    DecodeLms(frame, bfloat, back, scratch);
+    DecodeLms(frame, bfloat, false, back, scratch);
     REQUIRE(back == values);
     REQUIRE(Encode(values, bfloat, rows, columns, head_dim) == frame);
   });
@@ -100,19 +100,19 @@ TEST_CASE("any grid and any bits survive prediction", "[lms]") {
 TEST_CASE("a damaged lms frame is refused or decodes to something", "[lms][reject]") {
   const Bytes values = Rotated(30, 32, 1, true, 5);
   const Bytes frame = Encode(values, true, 30, 32, 0);
-  ContextScratch scratch;
+  CodecScratch scratch;
   Bytes out(values.size());
   int refused = 0;
   for (size_t at = 0; at < frame.size(); ++at) {
     Bytes bad = frame;
     bad[at] ^= std::byte{0x41};
     try {
-      DecodeLms(bad, true, out, scratch);
+      DecodeLms(bad, true, false, out, scratch);
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::kInvalidData);
       ++refused;
     }
-    REQUIRE_THROWS_AS(DecodeLms(ByteSpan(frame).first(at), true, out, scratch), Error);
+    REQUIRE_THROWS_AS(DecodeLms(ByteSpan(frame).first(at), true, false, out, scratch), Error);
   }
   CHECK(refused > 0);
 }
