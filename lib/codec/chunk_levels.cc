@@ -77,9 +77,10 @@ void Keep(EncodedChunk& best, EncodedChunk candidate) {
   if (candidate.payload.size() < best.payload.size()) best = std::move(candidate);
 }
 
-EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
+EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
+                            CodecScratch& scratch) {
   EncodedChunk chunk;
-  const GearOptions literals{.predictors = {}, .literals = true};
+  const GearOptions literals{.predictors = {}, .literals = true, .noise = {low}};
   chunk.payload.reserve(raw.size() + 64);
   if (shape.dtype == DType::kF16) {
     chunk.codec = CodecId::kGear16;
@@ -103,13 +104,16 @@ EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
   return chunk;
 }
 
+bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
+  return survey.low_bytes >= count - count / 64;
+}
+
 // What EncodeLiterals comes to, from counts alone.
 uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
   constexpr uint64_t kHeaders = 4 + 2 * (kPlaneHeaderBytes + 12);
   const uint64_t tables = count / (128 << 10) * 64 + 64;
-  const bool noise = survey.low_bytes >= count - count / 64;
   return kHeaders + survey.high_bytes + survey.high_bytes / 256 + tables +
-         (noise ? count : survey.low_bytes);
+         (LowIsNoise(survey, count) ? count : survey.low_bytes);
 }
 
 // Values that come in four bits of exponent for about what their entropy is, as wide ranges do.
@@ -185,16 +189,18 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   const ChunkGrid grid = GridOf(shape, raw.size());
   std::optional<EncodedChunk> coded;
   uint64_t literal = 0;
+  Noise low = Noise::kUnknown;
   if (effort > Effort::kFast) {
     const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
     literal = LiteralBytes(survey, raw.size() / 2);
+    low = LowIsNoise(survey, raw.size() / 2) ? Noise::kYes : Noise::kNo;
     coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
   }
   if (effort == Effort::kFast && shape.dtype == DType::kBF16) {
     if (std::optional<EncodedChunk> fast = EncodeFast(raw, scratch)) return *std::move(fast);
   }
   if (effort == Effort::kMax) {
-    if (!coded) coded = EncodeLiterals(shape, raw, scratch);
+    if (!coded) coded = EncodeLiterals(shape, raw, low, scratch);
     KeepSmallest(shape, raw, grid, scratch, *coded);
   } else if (coded) {
     if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
@@ -202,9 +208,9 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   } else if (effort > Effort::kFast && WantsMatches(raw, grid.rows, shape.dtype)) {
     // zstd keeps to literals where matches do not pay; of bf16 they would be others.
     coded = EncodeMatches(raw, scratch);
-    if (shape.dtype == DType::kBF16) Keep(*coded, EncodeLiterals(shape, raw, scratch));
+    if (shape.dtype == DType::kBF16) Keep(*coded, EncodeLiterals(shape, raw, low, scratch));
   } else {
-    coded = EncodeLiterals(shape, raw, scratch);
+    coded = EncodeLiterals(shape, raw, low, scratch);
   }
   return *std::move(coded);
 }

@@ -19,6 +19,7 @@ class Merger {
   Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale)
       : symbols_(1u << counts.symbol_bits), scale_(scale), cluster_of_(counts.contexts) {
     FindPresent(counts);
+    clusters_.reserve(order.size());
     rows_.resize(order.size() * present_.size());
     const uint64_t enough = std::max<uint64_t>(1, kFewCounts / scale);
     uint32_t cluster = 0;
@@ -42,6 +43,7 @@ class Merger {
   // Merges neighbours, cheapest first, until no merge saves bytes and at most `most` are left.
   void MergeNeighbours(size_t most) {
     std::vector<int64_t> delta;  // of clusters i and i + 1
+    delta.reserve(alive_.size());
     for (size_t i = 0; i + 1 < alive_.size(); ++i) delta.push_back(Delta(alive_[i], alive_[i + 1]));
     while (!delta.empty()) {
       const auto best = std::min_element(delta.begin(), delta.end());
@@ -109,6 +111,7 @@ class Merger {
       const uint32_t* row = counts.Of(context);
       for (uint32_t s = 0; s < symbols_; ++s) any[s] |= row[s];
     }
+    present_.reserve(symbols_);
     for (uint32_t s = 0; s < symbols_; ++s) {
       if (any[s] != 0) present_.push_back(static_cast<uint8_t>(s));
     }

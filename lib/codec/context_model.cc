@@ -8,13 +8,20 @@
 
 namespace kv {
 
-std::vector<uint16_t> SignedOrder(uint32_t symbol_bits) {
-  const auto half = static_cast<uint16_t>(1u << (symbol_bits - 1));
-  std::vector<uint16_t> order;
-  for (uint16_t magnitude = half; magnitude-- > 0;)
-    order.push_back(static_cast<uint16_t>(half | magnitude));
-  for (uint16_t magnitude = 0; magnitude < half; ++magnitude) order.push_back(magnitude);
-  return order;
+const std::vector<uint16_t>& SignedOrder(uint32_t symbol_bits) {
+  static const auto orders = [] {
+    std::array<std::vector<uint16_t>, 3> made;
+    for (uint32_t bits = 6; bits <= 8; ++bits) {
+      const auto half = static_cast<uint16_t>(1u << (bits - 1));
+      std::vector<uint16_t>& order = made[bits - 6];
+      for (uint16_t magnitude = half; magnitude-- > 0;)
+        order.push_back(static_cast<uint16_t>(half | magnitude));
+      for (uint16_t magnitude = 0; magnitude < half; ++magnitude) order.push_back(magnitude);
+    }
+    return made;
+  }();
+  KV_ASSERT(symbol_bits >= 6 && symbol_bits <= 8);
+  return orders[symbol_bits - 6];
 }
 
 uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols) {
@@ -30,6 +37,8 @@ ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_gro
   ContextModel model;
   model.symbol_bits = per_group.symbol_bits;
   model.table_of = groups.group_of;
+  model.tables.reserve(groups.groups);
+  model.levels.reserve(groups.groups);
   for (uint32_t g = 0; g < groups.groups; ++g) {
     const LeveledTable table = MakeTable(per_group.Of(g), 1u << per_group.symbol_bits);
     model.tables.push_back(table.frequencies);

@@ -55,9 +55,9 @@ struct ContextGroups {
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
                             uint32_t scale, bool any_pairs);
 
-// The contexts of symbols with a sign bit on top, from most negative over -0 and +0 to most
-// positive.
-std::vector<uint16_t> SignedOrder(uint32_t symbol_bits);
+// The contexts of symbols of 6 to 8 bits with a sign bit on top, from most negative over -0 and +0
+// to most positive.
+const std::vector<uint16_t>& SignedOrder(uint32_t symbol_bits);
 
 // One table per group from exact counts per group.
 ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_group);

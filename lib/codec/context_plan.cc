@@ -296,7 +296,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   if (row_step == 1) CountFirstRow(grid, 0, grouped.Of(groups.group_of[0]));
   for (uint32_t bits = 6; bits <= 8; ++bits) {
     const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), row_step));
-    if (bytes >= best.bytes) continue;
+    if (bytes >= best.bytes) break;
     best = {bits, groups, false, bytes};
     RefineMap(best.groups, bits);
   }

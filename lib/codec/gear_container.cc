@@ -39,7 +39,7 @@ PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
   for (uint32_t b = 0; b < count; ++b) {
     const ByteSpan bytes(plane[b], words);
     choices.push_back(options.literals
-                          ? EncodeLiteralPlane(bytes, scratch, out)
+                          ? EncodeLiteralPlane(bytes, options.noise[b], scratch, out)
                           : EncodePlane(bytes, options.predictors[b], options.zstd, scratch, out));
   }
   return choices;

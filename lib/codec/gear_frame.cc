@@ -144,9 +144,10 @@ PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use
   return choice;
 }
 
-PlaneChoice EncodeLiteralPlane(ByteSpan plane, CodecScratch& scratch, Bytes& out) {
+PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratch, Bytes& out) {
+  const bool is_noise = noise == Noise::kUnknown ? LooksLikeNoise(plane) : noise == Noise::kYes;
   const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
-  size_t size = LooksLikeNoise(plane) ? 0 : scratch.zstd.CompressLiterals(plane, frame);
+  size_t size = is_noise ? 0 : scratch.zstd.CompressLiterals(plane, frame);
   if (size == 0 || size >= plane.size()) size = Zstd::Store(plane, frame);
   const PlaneChoice choice{Predictor::kRaw, Backend::kZstd, plane.size(), size};
   AppendHeader(choice, out);

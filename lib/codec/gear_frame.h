@@ -49,8 +49,9 @@ PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use
                         CodecScratch& scratch, Bytes& out);
 
 // The same grammar at the speed of byte statistics: predictor raw, zstd frames without matches, or
-// with the bytes as they are where statistics give nothing.
-PlaneChoice EncodeLiteralPlane(ByteSpan plane, CodecScratch& scratch, Bytes& out);
+// with the bytes as they are where statistics give nothing, which is looked for unless it is known.
+enum class Noise : uint8_t { kUnknown, kNo, kYes };
+PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratch, Bytes& out);
 
 // A frame as it lies in the file, its structure checked but mode, codec and payload not yet.
 struct PlaneFrame {

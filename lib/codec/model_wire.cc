@@ -18,10 +18,16 @@ constexpr uint32_t kFirstSpread = 24;  // eight times the mean difference expect
 constexpr uint32_t kMostUnary = 12, kPlainBits = 7;
 
 // Levels: 0 does not occur; 1 to 5 weigh 0 to 4; from there on four steps an octave.
-uint32_t WeightOf(uint32_t level) {
-  const uint32_t step = level - 1;
-  return step < 4 ? step : (4 + step % 4) << (step / 4 - 1);
-}
+struct Weights {
+  uint32_t of[kMostLevel + 1];
+  constexpr Weights() : of() {
+    for (uint32_t level = 1; level <= kMostLevel; ++level) {
+      const uint32_t step = level - 1;
+      of[level] = step < 4 ? step : (4 + step % 4) << (step / 4 - 1);
+    }
+  }
+};
+constexpr Weights kWeights;
 
 // The nearest level of a weight in 16ths.
 uint32_t LevelOf(uint64_t weight16) {
@@ -197,7 +203,7 @@ void ReadMap(ByteReader& reader, uint32_t tables, const std::vector<uint16_t>& o
 
 void ReadPackedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
   const uint64_t at = reader.offset();
-  const std::vector<uint16_t> order = SignedOrder(model.symbol_bits);
+  const std::vector<uint16_t>& order = SignedOrder(model.symbol_bits);
   const auto symbols = static_cast<uint32_t>(order.size());
   BitReader bits(reader.rest());
   std::array<uint8_t, 256> levels[2] = {};
@@ -244,9 +250,8 @@ void ReadListedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
 bool LeveledTable::SetFrequencies(uint32_t symbols) {
   uint32_t present = 0, weights = 0, largest = 0, sum = 0;
   for (uint32_t s = 0; s < symbols; ++s) {
-    if (levels[s] == 0) continue;
-    ++present;
-    weights += WeightOf(levels[s]);
+    present += levels[s] > 0 ? 1 : 0;
+    weights += kWeights.of[levels[s]];
   }
   if (present == 0) return false;
   // Present symbols have 1, and share what is left by weight. Products are below 2^22, sums below
@@ -254,9 +259,9 @@ bool LeveledTable::SetFrequencies(uint32_t symbols) {
   const uint32_t shared = kRansTotal - present;
   const uint64_t reciprocal = ((uint64_t{1} << 41) - 1) / std::max(1u, weights) + 1;
   for (uint32_t s = 0; s < symbols; ++s) {
-    if (levels[s] == 0) continue;
-    const uint64_t product = uint64_t{WeightOf(levels[s])} * shared;
-    frequencies[s] = static_cast<uint16_t>(1 + (product * reciprocal >> 41));
+    const uint64_t product = uint64_t{kWeights.of[levels[s]]} * shared;
+    const uint64_t share = product * reciprocal >> 41;
+    frequencies[s] = static_cast<uint16_t>(share + (levels[s] > 0 ? 1 : 0));
     sum += frequencies[s];
     if (levels[s] > levels[largest]) largest = s;
   }
@@ -285,7 +290,7 @@ void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, B
   const std::vector<uint8_t> runs = MapRuns(model.table_of, order);
   out.U16(static_cast<uint16_t>(runs.size()));
   out.Append(std::as_bytes(std::span(runs)));
-  const std::vector<uint16_t> symbol_order = SignedOrder(model.symbol_bits);
+  const std::vector<uint16_t>& symbol_order = SignedOrder(model.symbol_bits);
   const auto symbols = static_cast<uint32_t>(symbol_order.size());
   BitWriter bits(model.levels.size() * symbols * (kMostUnary + kPlainBits) / 8 + 1);
   std::array<uint8_t, 256> levels[2];

@@ -50,7 +50,7 @@ PlaneChoices AppendLowerPlanes(ByteSpan raw, CodecScratch& scratch, Bytes& out) 
   PlaneChoices choices;
   for (size_t byte = 0; byte < 2; ++byte) {
     for (size_t i = 0; i < count; ++i) plane[i] = raw[4 * i + byte];
-    choices.push_back(EncodeLiteralPlane(plane, scratch, out));
+    choices.push_back(EncodeLiteralPlane(plane, Noise::kUnknown, scratch, out));
   }
   return choices;
 }
