@@ -65,3 +65,29 @@ END
 "$KVTOOL" compress -qq --level fast --raw "bf16:L2THD:1,2,?,3,16" wide -o wide.kvz
 "$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz y2 2> said && cmp y2 wide || cat said
 "$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz --list 2> said | grep -o ' codec=[0-9]*'
+# Keys that turn from row to row, of tokens of which some come back, in heads of odd sizes.
+"$PYTHON" - <<'END'
+import numpy
+random = numpy.random.default_rng(7)
+tokens, heads, half = 120, 2, 10
+def cache():
+    values = 2 * random.standard_normal((heads, 2 * half)) + random.standard_normal((tokens, heads, 2 * half))
+    for token in range(1, tokens):
+        if random.random() < 0.5:
+            values[token] = values[random.integers(token)] + 0.003 * 10 ** (token % 4) * random.standard_normal((heads, 2 * half))
+    return values
+def turn(values, first, second):
+    angle = numpy.arange(tokens)[:, None, None] * 1e4 ** (-numpy.arange(half) / half)
+    a, b = values[..., first], values[..., second]
+    turned = numpy.empty_like(values)
+    turned[..., first] = a * numpy.cos(angle) - b * numpy.sin(angle)
+    turned[..., second] = a * numpy.sin(angle) + b * numpy.cos(angle)
+    return turned
+with open("turning", "wb") as file:
+    for first, second in ((slice(0, half), slice(half, None)), (slice(0, None, 2), slice(1, None, 2))):
+        for values in (turn(cache(), first, second), cache()):
+            values.astype("<f2").tofile(file)
+END
+"$KVTOOL" compress -qq --level max --raw f16:L2THD:2,2,?,2,20 turning -o turning.kvz
+"$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz y3 2> said && cmp y3 turning || cat said
+"$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz --list 2> said | grep -o ' codec=[0-9]*'
