@@ -86,22 +86,26 @@ size_t Zstd::CompressLiterals(ByteSpan from, std::span<std::byte> to) {
   return ZSTD_isError(size) ? 0 : size;
 }
 
-size_t Zstd::Store(ByteSpan from, std::span<std::byte> to) {
-  KV_ASSERT(to.size() >= Bound(from.size()) && from.size() <= UINT32_MAX);
-  std::byte* out = to.data();
-  StoreLE(out, uint32_t{ZSTD_MAGICNUMBER});
-  out[4] = std::byte{0xa0};  // one segment, content size in four bytes
-  StoreLE(out + 5, static_cast<uint32_t>(from.size()));
-  out += 9;
+size_t Zstd::StoredSize(size_t size) {
+  return 9 + 3 * std::max<size_t>(1, CeilDiv(size, kZstdBlock)) + size;
+}
+
+void Zstd::Store(ByteSpan from, Bytes& out) {
+  KV_ASSERT(from.size() <= UINT32_MAX);
+  std::byte head[9];
+  StoreLE(head, uint32_t{ZSTD_MAGICNUMBER});
+  head[4] = std::byte{0xa0};  // one segment, content size in four bytes
+  StoreLE(head + 5, static_cast<uint32_t>(from.size()));
+  out.insert(out.end(), head, head + sizeof(head));
   do {
     const size_t size = std::min<size_t>(from.size(), kZstdBlock);
     const bool last = size == from.size();
     const auto header = static_cast<uint32_t>(size << 3 | (last ? 1 : 0));  // type 0: raw
-    for (int byte = 0; byte < 3; ++byte) *out++ = static_cast<std::byte>(header >> (8 * byte));
-    out = std::copy(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(size), out);
+    for (int byte = 0; byte < 3; ++byte)
+      out.push_back(static_cast<std::byte>(header >> (8 * byte)));
+    out.insert(out.end(), from.begin(), from.begin() + static_cast<std::ptrdiff_t>(size));
     from = from.subspan(size);
   } while (!from.empty());
-  return static_cast<size_t>(out - to.data());
 }
 
 bool Zstd::Decompress(ByteSpan payload, std::span<std::byte> to) {

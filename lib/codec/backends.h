@@ -44,8 +44,9 @@ class Zstd {
   size_t Compress(ByteSpan from, std::span<std::byte> to, int level = kGearZstdLevel);
   // An ordinary frame whose encoder hardly looks for matches: what byte statistics give, fast.
   size_t CompressLiterals(ByteSpan from, std::span<std::byte> to);
-  // An ordinary frame that holds the bytes as they are.
-  static size_t Store(ByteSpan from, std::span<std::byte> to);
+  // Appends an ordinary frame of StoredSize(from.size()) bytes that holds the bytes as they are.
+  static void Store(ByteSpan from, Bytes& out);
+  static size_t StoredSize(size_t size);
   // Whether the payload decodes to exactly `to.size()` bytes. Allocates nothing that depends on the
   // payload.
   bool Decompress(ByteSpan payload, std::span<std::byte> to);

@@ -57,14 +57,19 @@ PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, bool literals, CodecSc
     const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
     size_t size = literals ? scratch.zstd.CompressLiterals(plane, frame)
                            : scratch.zstd.Compress(plane, frame);
-    if (literals && (size == 0 || size >= plane.size())) size = Zstd::Store(plane, frame);
+    const bool store = literals && (size == 0 || size >= plane.size());
+    if (store) size = Zstd::StoredSize(plane.size());
     if (size == 0 || size > UINT32_MAX) {
       throw Error(Finding::kLimit, fmt::format("zstd cannot compress {} bytes", plane.size()));
     }
     std::byte header[4];
     StoreLE(header, static_cast<uint32_t>(size));
     out.insert(out.end(), header, header + sizeof(header));
-    out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
+    if (store) {
+      Zstd::Store(plane, out);
+    } else {
+      out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
+    }
     choices.push_back({Predictor::kRaw, Backend::kZstd, plane.size(), size});
   }
   return choices;

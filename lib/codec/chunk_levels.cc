@@ -11,7 +11,6 @@
 #include "lib/codec/row_frame.h"
 #include "lib/codec/wide_frame.h"
 #include "lib/codec/window_frame.h"
-#include "lib/kernels/rotate.h"
 
 namespace kv {
 namespace {
@@ -79,18 +78,11 @@ void Keep(EncodedChunk& best, EncodedChunk candidate) {
 
 EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
                             CodecScratch& scratch) {
-  EncodedChunk chunk;
-  const GearOptions literals{.predictors = {}, .literals = true, .noise = {low}};
+  const bool rotate = shape.dtype != DType::kF16;
+  const GearOptions literals{.predictors = {}, .rotate = rotate, .literals = true, .noise = {low}};
+  EncodedChunk chunk{rotate ? CodecId::kRotated16 : CodecId::kGear16, {}, {}};
   chunk.payload.reserve(raw.size() + 64);
-  if (shape.dtype == DType::kF16) {
-    chunk.codec = CodecId::kGear16;
-    chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);
-    return chunk;
-  }
-  const std::span<std::byte> rotated = scratch.predicted.Get(raw.size()).first(raw.size());
-  RotateLeft16(raw.data(), raw.size() / 2, rotated.data());
-  chunk.codec = CodecId::kRotated16;
-  chunk.planes = EncodeGear(GearKind::kTwoPlanes, rotated, literals, scratch, chunk.payload);
+  chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);
   return chunk;
 }
 

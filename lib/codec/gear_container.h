@@ -19,8 +19,9 @@ constexpr uint32_t kMaxGearPlanes = 4;
 
 struct GearOptions {
   std::array<PredictorSet, kMaxGearPlanes> predictors;  // per plane, least significant byte first
-  bool zstd = true;                           // false: RLE only, as the engine without the library
-  bool literals = false;                      // true: no choice at all, EncodeLiteralPlane
+  bool zstd = true;       // false: RLE only, as the engine without the library
+  bool rotate = false;    // two planes only: of the words rotated left by one bit
+  bool literals = false;  // true: no choice at all, EncodeLiteralPlane
   std::array<Noise, kMaxGearPlanes> noise{};  // for that
 };
 

@@ -148,10 +148,15 @@ PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratc
   const bool is_noise = noise == Noise::kUnknown ? LooksLikeNoise(plane) : noise == Noise::kYes;
   const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
   size_t size = is_noise ? 0 : scratch.zstd.CompressLiterals(plane, frame);
-  if (size == 0 || size >= plane.size()) size = Zstd::Store(plane, frame);
+  const bool store = size == 0 || size >= plane.size();
+  if (store) size = Zstd::StoredSize(plane.size());
   const PlaneChoice choice{Predictor::kRaw, Backend::kZstd, plane.size(), size};
   AppendHeader(choice, out);
-  out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
+  if (store) {
+    Zstd::Store(plane, out);
+  } else {
+    out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
+  }
   return choice;
 }
 
