@@ -172,7 +172,7 @@ class Merger {
 
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
                             uint32_t scale, bool any_pairs) {
-  constexpr size_t kMostPaired = 20;
+  constexpr size_t kMostPaired = 32;
   Merger merger(counts, order, scale);
   merger.MergeNeighbours(any_pairs ? kMostPaired : kMaxRansTables);
   if (any_pairs) merger.MergeAnyPairs(kMaxRansTables);
