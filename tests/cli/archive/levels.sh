@@ -88,6 +88,10 @@ with open("turning", "wb") as file:
         for values in (turn(cache(), first, second), cache()):
             values.astype("<f2").tofile(file)
 END
-"$KVTOOL" compress -qq --level max --raw f16:L2THD:2,2,?,2,20 turning -o turning.kvz
-"$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz y3 2> said && cmp y3 turning || cat said
-"$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz --list 2> said | grep -o ' codec=[0-9]*'
+for level in high max; do
+  "$KVTOOL" compress -qq -f --level $level --raw f16:L2THD:2,2,?,2,20 turning -o turning.kvz
+  rm -f y
+  "$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz y 2> said && cmp y turning || { cat said; echo "$level: the decoder failed"; }
+  codecs=$("$PYTHON" "$SCRIPTS/decode_kvz.py" turning.kvz --list 2> said | grep -o ' codec=[0-9]*' | tr -d '\n')
+  echo "turning $level:$codecs"
+done
