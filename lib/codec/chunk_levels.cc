@@ -123,11 +123,12 @@ uint64_t HeadDim(const ChunkShape& shape) { return shape.heads > 1 ? shape.units
 // By prediction, if that takes fewer than `to_beat` bytes: from earlier rows that resemble the row
 // as well, if there is a plan for it.
 std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan raw,
-                                            const ChunkGrid& grid, const LikenessPlan* like,
-                                            uint64_t to_beat, CodecScratch& scratch) {
+                                            const HalfSurvey& survey, const ChunkGrid& grid,
+                                            const LikenessPlan* like, uint64_t to_beat,
+                                            CodecScratch& scratch) {
   EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, {}, {}};
-  if (!EncodeLms(raw, SurveyHalves(raw, shape.dtype == DType::kBF16, true), grid.rows, grid.columns,
-                 HeadDim(shape), like, to_beat, scratch, chunk.payload)) {
+  if (!EncodeLms(raw, survey, grid.rows, grid.columns, HeadDim(shape), like, to_beat, scratch,
+                 chunk.payload)) {
     return std::nullopt;
   }
   return chunk;
@@ -143,7 +144,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   if (predict) {
     const std::optional<LikenessPlan> like =
         PlanLikenesses(raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape));
-    if (like) best = EncodePredicted(shape, raw, grid, &*like, literal, scratch);
+    if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, scratch);
     if (best && best->payload.size() < literal - literal / 8) return best;
     if (best) literal = best->payload.size();
   }
@@ -155,7 +156,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   // Where the row above says little, a better prediction from it does not help either.
   if (predict && plan->grid.rows > 1 && plan->bytes < literal - literal / 64) {
     std::optional<EncodedChunk> predicted =
-        EncodePredicted(shape, raw, grid, nullptr, plan->bytes, scratch);
+        EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, scratch);
     if (predicted) return predicted;
   }
   best = EncodedChunk{CodecId::kPrev, {}, {}};

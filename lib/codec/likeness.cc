@@ -11,6 +11,7 @@
 #include "lib/kernels/gemm.h"
 #include "lib/kernels/hamming.h"
 #include "lib/kernels/lms.h"
+#include "lib/kernels/products.h"
 
 namespace kv {
 namespace {
@@ -68,35 +69,6 @@ Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
 // Within 0.09, and the same on every machine.
 float Log2(float x) {
   return static_cast<float>(std::bit_cast<int32_t>(x) - 0x3f800000) * (1.0f / (1 << 23));
-}
-
-// Of two rows, each with itself and both together.
-struct Products {
-  float own = 0, other = 0, both = 0;
-};
-Products ProductsOf(const Unturned& all, uint64_t row, uint64_t other_row) {
-  constexpr uint64_t kLanes = 8;
-  const float *a = all.Row(row), *b = all.Row(other_row);
-  float own[kLanes] = {}, other[kLanes] = {}, both[kLanes] = {};
-  const auto add = [&](uint64_t c, uint64_t lane) {
-    const float one = (a[c] - all.mean[c]) * all.inverse[c];
-    const float two = (b[c] - all.mean[c]) * all.inverse[c];
-    own[lane] += one * one;
-    other[lane] += two * two;
-    both[lane] += one * two;
-  };
-  uint64_t c = 0;
-  for (; c + kLanes <= all.columns; c += kLanes) {
-    for (uint64_t lane = 0; lane < kLanes; ++lane) add(c + lane, lane);
-  }
-  for (uint64_t lane = 0; c < all.columns; ++c, ++lane) add(c, lane);
-  Products sums;
-  for (uint64_t lane = 0; lane < kLanes; ++lane) {
-    sums.own += own[lane];
-    sums.other += other[lane];
-    sums.both += both[lane];
-  }
-  return sums;
 }
 
 // Of every row the earlier one at the smallest angle, of those within reach.
@@ -176,7 +148,8 @@ std::vector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows
   const std::vector<uint32_t> best = thorough ? NearestByAngle(all) : NearestBySigns(all);
   std::vector<Likeness> likenesses(rows);
   for (uint64_t row = 1; row < rows; ++row) {
-    const Products products = ProductsOf(all, row, best[row]);
+    const DeviationProducts products = ProductsOfDeviations(
+        all.Row(row), all.Row(best[row]), all.mean.data(), all.inverse.data(), columns);
     if (!(products.both > 0)) continue;  // nor where sums are no numbers
     const float left = 1 - products.both / products.own * (products.both / products.other);
     // Naming a row costs bits; what is saved must be more.

@@ -17,14 +17,20 @@ namespace {
 // More symbols than this are sampled, by whole rows, to merge contexts.
 constexpr uint64_t kSampledSymbols = 1 << 16;
 
-uint32_t LargestExponent(const HalfSurvey& survey) {
-  uint32_t largest = 1;
-  for (uint32_t i = 0; i < 256; ++i) {
-    const uint32_t exponent = survey.bfloat ? i : (i >> 2 & 31);
-    if (survey.high[i] != 0 && exponent != (survey.bfloat ? 255u : 31u))
-      largest = std::max(largest, exponent);
+// Of all values that are finite: others would leave the range of floats.
+uint32_t LargestExponent(ByteSpan values, bool bfloat) {
+  const uint32_t largest =
+      LargestFinite(values.data(), values.size() / 2, bfloat) >> (bfloat ? 7 : 10);
+  return std::clamp(largest, 1u, kMaxLmsExponent);
+}
+
+// Symbols whose exponent field is 0.
+uint64_t CountEscapes(const ContextCounts& counts) {
+  uint64_t escapes = 0;
+  for (size_t i = 0; i < counts.counts.size(); ++i) {
+    if ((i & 0x7c) == 0) escapes += counts.counts[i];
   }
-  return std::min(largest, kMaxLmsExponent);
+  return escapes;
 }
 
 // How far apart the two channels of a rotation are: 1 for neighbours, half a head otherwise, 0 if
@@ -110,7 +116,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   uint64_t escapes = 0;
   SymbolShape shape = ChooseWindow(survey, escapes);
   shape.symbol_bits = 8;
-  const uint32_t largest = LargestExponent(survey);
+  const uint32_t largest = LargestExponent(values, survey.bfloat);
   const uint32_t pairing =
       like != nullptr && !like->rotation.turns.empty()
           ? like->rotation.distance
@@ -140,6 +146,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   scratch.tables.resize(count);
   Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
   const ContextCounts grouped = CountInTables(symbols, scratch.tables.data(), count, groups.groups);
+  if (shape.has_escapes()) escapes = CountEscapes(grouped);  // the survey may be of a sample
 
   uint64_t least = UINT64_MAX;
   uint32_t bits = 6;

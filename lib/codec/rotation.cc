@@ -197,9 +197,10 @@ void Turner::Angles(uint32_t steps, float* cosines, float* sines) {
       sines[channel] = sine;
     }
   }
-  for (uint64_t c = head; c < columns_; ++c) {
-    cosines[c] = cosines[c - head];
-    sines[c] = sines[c - head];
+  for (uint64_t c = head; c < columns_; c += head) {
+    const uint64_t more = std::min(head, columns_ - c);
+    std::copy_n(cosines, more, cosines + c);
+    std::copy_n(sines, more, sines + c);
   }
 }
 

@@ -87,6 +87,27 @@ void To(const std::byte* values, size_t count, const SymbolShape& shape, uint8_t
   ref::ToSymbols(values + 2 * i, count - i, shape, symbols + i);
 }
 
+uint32_t Largest(const std::byte* values, size_t count, bool bfloat) {
+  const D16 d;
+  const auto* words = reinterpret_cast<const uint16_t*>(values);
+  const uint32_t infinity = bfloat ? 0x7f80 : 0x7c00;
+  auto most = hn::Zero(d);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto magnitude = hn::And(hn::LoadU(d, words + i), hn::Set(d, 0x7fff));
+    const auto finite = hn::Lt(magnitude, hn::Set(d, static_cast<uint16_t>(infinity)));
+    most = hn::Max(most, hn::IfThenElseZero(finite, magnitude));
+  }
+  uint16_t of_lanes[HWY_MAX_BYTES / 2];
+  hn::StoreU(most, d, of_lanes);
+  uint32_t largest = *std::max_element(of_lanes, of_lanes + hn::Lanes(d));
+  for (; i < count; ++i) {
+    const uint32_t magnitude = LoadLE<uint16_t>(values + 2 * i) & 0x7fffu;
+    if (magnitude < infinity) largest = std::max(largest, magnitude);
+  }
+  return largest;
+}
+
 // Whether any symbol's exponent field is 0: an escape.
 bool AnyEscape(const uint8_t* symbols, size_t count, uint32_t field_mask) {
   const hn::ScalableTag<uint8_t> d;
@@ -195,6 +216,7 @@ HWY_AFTER_NAMESPACE();
 namespace kv {
 
 HWY_EXPORT(To);
+HWY_EXPORT(Largest);
 HWY_EXPORT(AnyEscape);
 HWY_EXPORT(Join);
 HWY_EXPORT(Add);
@@ -232,6 +254,10 @@ void PackPlane(const std::byte* values, size_t count, uint32_t shift, std::byte*
 void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
                uint8_t* symbols) noexcept {
   HWY_DYNAMIC_DISPATCH(To)(values, count, shape, symbols);
+}
+
+uint32_t LargestFinite(const std::byte* values, size_t count, bool bfloat) noexcept {
+  return HWY_DYNAMIC_DISPATCH(Largest)(values, count, bfloat);
 }
 
 size_t RawPlaneBytes(size_t count, uint32_t raw_bits) noexcept {

@@ -23,6 +23,9 @@ struct SymbolShape {
 void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
                uint8_t* symbols) noexcept;
 
+// The bits of the largest magnitude that is finite, 0 if none is.
+uint32_t LargestFinite(const std::byte* values, size_t count, bool bfloat) noexcept;
+
 // Bytes of the raw-bit planes of `count` values.
 size_t RawPlaneBytes(size_t count, uint32_t raw_bits) noexcept;
 
