@@ -205,7 +205,8 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
       shape.exponent_base > (shape.bfloat ? 224u : 0u)) {
     throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
   }
-  if (uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
+  // Of no values no side may be long.
+  if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
       (grid.rows > 1 && grid.columns < grid.lanes)) {
     throw Error(Finding::kBadFrame, fmt::format("{} rows of {} values, expected {} bytes",
                                                 grid.rows, grid.columns, value_bytes))
