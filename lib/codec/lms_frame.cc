@@ -117,10 +117,12 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   SymbolShape shape = ChooseWindow(survey, escapes);
   shape.symbol_bits = 8;
   const uint32_t largest = LargestExponent(values, survey.bfloat);
+  // The byte for it does not hold the halves of the widest heads.
+  const bool turns_known =
+      like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
   const uint32_t pairing =
-      like != nullptr && !like->rotation.turns.empty()
-          ? like->rotation.distance
-          : FindPairing(values, survey.bfloat, largest, rows, columns, head_dim);
+      turns_known ? like->rotation.distance
+                  : FindPairing(values, survey.bfloat, largest, rows, columns, head_dim);
 
   // Symbols with signs as predicted, and the context of each.
   scratch.symbols.resize(count);

@@ -80,14 +80,17 @@ std::vector<uint32_t> TurnsOf(double base, uint64_t head_dim) {
   return turns;
 }
 
-// Head dims worth trying: that of the model, or the usual ones that divide a row.
+// Head dims worth trying: that of the model, or the usual ones that divide a row. Half of one must
+// fit the fields of a Rotation in a frame.
 std::vector<uint64_t> HeadDims(uint64_t columns, uint64_t head_dim) {
   std::vector<uint64_t> dims;
   for (const uint64_t dim : {8, 16, 32, 36, 48, 64, 72, 80, 96, 112, 128, 192, 256}) {
     if (columns % dim == 0 && (head_dim == 0 || dim == head_dim)) dims.push_back(dim);
   }
-  if (dims.empty() && head_dim >= 4 && head_dim % 2 == 0 && columns % head_dim == 0)
+  if (dims.empty() && head_dim >= 4 && head_dim / 2 <= UINT16_MAX && head_dim % 2 == 0 &&
+      columns % head_dim == 0) {
     dims.push_back(head_dim);
+  }
   return dims;
 }
 

@@ -113,9 +113,10 @@ TEST_CASE("the dtype decides the codec, and what would grow is stored", "[codec]
   CHECK(codec(DType::kF16, ByteSpan(few).first(4001)) == CodecId::kZstd);
   CHECK(codec(DType::kF16, RandomBytes(4096, 2)) == CodecId::kRaw);
   CHECK(codec(DType::kF16, {}) == CodecId::kRaw);
-  for (const CodecId id : {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes,
-                           CodecId::kZstd, CodecId::kPrev, CodecId::kRotated16, CodecId::kRows,
-                           CodecId::kLms, CodecId::kWindow4, CodecId::kWidened, CodecId::kCdf}) {
+  for (const CodecId id :
+       {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes, CodecId::kZstd,
+        CodecId::kPrev, CodecId::kRotated16, CodecId::kRows, CodecId::kLms, CodecId::kWindow4,
+        CodecId::kWidened, CodecId::kCdf, CodecId::kLike}) {
     CHECK_FALSE(Name(id).empty());
   }
   CHECK(Name(static_cast<CodecId>(200)).empty());
@@ -292,7 +293,8 @@ TEST_CASE("rows refuse references to what is not there, and themselves", "[codec
   refused(1, 30);   // not what the references say
   refused(4, 255);
   refused(5, 255);  // references past the end
-  for (const CodecId id : {CodecId::kLms, CodecId::kWindow4, CodecId::kWidened, CodecId::kCdf}) {
+  for (const CodecId id :
+       {CodecId::kLms, CodecId::kWindow4, CodecId::kWidened, CodecId::kCdf, CodecId::kLike}) {
     CHECK_THROWS_AS(DecodeChunk(id, ShapeOf(DType::kU8, 1), raw, out, scratch), Error);
     CHECK_THROWS_AS(DecodeChunk(id, shape, ByteSpan(raw).first(3), out, scratch), Error);
   }
