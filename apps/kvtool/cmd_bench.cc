@@ -105,7 +105,8 @@ class Bench : public Command {
                    "10 s a round, one)")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
-    app.add_option("--chunk", chunk_, "Bytes of a chunk (default: 1MiB, as compress has it)");
+    app.add_option("--chunk", chunk_,
+                   "Bytes of a chunk (default: 1MiB, as compress has it; 4MiB at high and max)");
     app.add_option("--most", most_, "Bytes of K and V to measure on (default: 64MiB)");
     app.add_option("--html-out", html_, "Write a page with a picture");
     app.add_flag("-f,--force", force_, "Overwrite outputs");

@@ -145,7 +145,8 @@ class Archive {
 };
 
 struct WriteOptions {
-  uint64_t chunk_bytes = 1 << 20;
+  // 1 MiB; four at high and max, which look for rows that come back.
+  std::optional<uint64_t> chunk_bytes;
   Effort effort = Effort::kDefault;
   bool check = true;  // decode each chunk after encoding and compare it with the source
   Progress* progress = nullptr;

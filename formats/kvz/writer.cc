@@ -12,6 +12,10 @@
 namespace kv {
 namespace {
 
+uint64_t ChunkBytes(const WriteOptions& options) {
+  return options.chunk_bytes.value_or(options.effort >= Effort::kHigh ? 4 << 20 : 1 << 20);
+}
+
 using namespace kvz;
 
 struct Task {
@@ -117,7 +121,7 @@ class Writer {
     Put(HeaderBytes());
     Put(TableRecord(RecordType::kSource, tag_, table));
 
-    Planner planner(source_, regions, options_.chunk_bytes, options_.effort);
+    Planner planner(source_, regions, ChunkBytes(options_), options_.effort);
     const uint64_t window = 2 * static_cast<uint64_t>(pool.threads());
     pool.RunOrdered<Task, Written>(
         window,
@@ -203,7 +207,7 @@ class Writer {
 
 WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out) {
-  KV_ASSERT(options.chunk_bytes > 0 && options.chunk_bytes <= kMaxChunkBytes / 2);
+  KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
   if (options.progress != nullptr) options.progress->Begin(source.total_bytes());
   return Writer(source, options, out).Run(snapshot, pool);
 }
