@@ -130,7 +130,7 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
       for (const double base : kBases) {
         // Turns cost their table and two taps that learn: they must be worth it.
         const double gain = saved(base) - still;
-        if (gain <= most + 0.02) continue;
+        if (!(gain > most + 0.02)) continue;  // nor where sums are no numbers
         most = gain;
         best = {static_cast<uint32_t>(distance), TurnsOf(base, dim)};
       }
