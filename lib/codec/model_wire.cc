@@ -89,35 +89,40 @@ class BitReader {
   explicit BitReader(ByteSpan bytes) : bytes_(bytes) {}
 
   void Gamma(uint32_t order, uint32_t& value) {
-    const uint32_t zeros = Zeros(kMostUnary);
+    const uint64_t next = Peek();
+    const uint32_t zeros = Zeros(next), bits = zeros + order;
     if (zeros == kMostUnary) throw Bad();
-    value = (Take(zeros + order) | 1u << (zeros + order)) - (1u << order);
+    value = (Low(next >> (zeros + 1), bits) | 1u << bits) - (1u << order);
+    at_ += zeros + 1 + bits;
   }
   void Rice(uint32_t order, uint32_t& value) {
-    const uint32_t high = Zeros(kMostUnary);
-    value = high == kMostUnary ? Take(kPlainBits) : high << order | Take(order);
+    const uint64_t next = Peek();
+    const uint32_t high = Zeros(next);
+    if (high == kMostUnary) {
+      value = Low(next >> kMostUnary, kPlainBits);
+      at_ += kMostUnary + kPlainBits;
+    } else {
+      value = high << order | Low(next >> (high + 1), order);
+      at_ += high + 1 + order;
+    }
   }
   uint64_t Used() const { return (at_ + 7) / 8; }
   static Error Bad() { return Error(Finding::kBadFrame, "the tables are not made of levels"); }
 
  private:
-  uint32_t Peek() const {
+  // At least 57 bits, more than any code has.
+  uint64_t Peek() const {
     const uint64_t byte = at_ / 8;
+    if (byte + 8 <= bytes_.size()) return LoadLE<uint64_t>(bytes_.data() + byte) >> at_ % 8;
     std::byte eight[8] = {};
-    if (byte < bytes_.size())
-      std::copy_n(bytes_.data() + byte, std::min<uint64_t>(8, bytes_.size() - byte), eight);
-    return static_cast<uint32_t>(LoadLE<uint64_t>(eight) >> at_ % 8);
+    if (byte < bytes_.size()) std::copy_n(bytes_.data() + byte, bytes_.size() - byte, eight);
+    return LoadLE<uint64_t>(eight) >> at_ % 8;
   }
-  // Zeros before a one, which is taken, too; or `most` zeros.
-  uint32_t Zeros(uint32_t most) {
-    const auto zeros = std::min<uint32_t>(most, static_cast<uint32_t>(std::countr_zero(Peek())));
-    at_ += zeros + (zeros < most ? 1 : 0);
-    return zeros;
+  static uint32_t Zeros(uint64_t bits) {
+    return static_cast<uint32_t>(std::countr_zero(bits | uint64_t{1} << kMostUnary));
   }
-  uint32_t Take(uint32_t count) {
-    const uint32_t value = Peek() & ((1u << count) - 1);
-    at_ += count;
-    return value;
+  static uint32_t Low(uint64_t bits, uint32_t count) {
+    return static_cast<uint32_t>(bits) & ((1u << count) - 1);
   }
 
   ByteSpan bytes_;
@@ -248,7 +253,9 @@ void ReadListedTables(ByteReader& reader, uint32_t count, ContextModel& model) {
 }  // namespace
 
 bool LeveledTable::SetFrequencies(uint32_t symbols) {
-  uint32_t present = 0, weights = 0, largest = 0, sum = 0;
+  uint32_t present = 0, weights = 0, sum = 0;
+  uint8_t most = 0;
+  for (uint32_t s = 0; s < symbols; ++s) most = std::max(most, levels[s]);
   for (uint32_t s = 0; s < symbols; ++s) {
     present += levels[s] > 0 ? 1 : 0;
     weights += kWeights.of[levels[s]];
@@ -258,13 +265,18 @@ bool LeveledTable::SetFrequencies(uint32_t symbols) {
   // 2^19, so that a reciprocal of 41 bits divides exactly.
   const uint32_t shared = kRansTotal - present;
   const uint64_t reciprocal = ((uint64_t{1} << 41) - 1) / std::max(1u, weights) + 1;
-  for (uint32_t s = 0; s < symbols; ++s) {
-    const uint64_t product = uint64_t{kWeights.of[levels[s]]} * shared;
-    const uint64_t share = product * reciprocal >> 41;
-    frequencies[s] = static_cast<uint16_t>(share + (levels[s] > 0 ? 1 : 0));
-    sum += frequencies[s];
-    if (levels[s] > levels[largest]) largest = s;
+  // There are fewer levels than symbols.
+  uint16_t of_level[kMostLevel + 1];
+  for (uint32_t level = 0; level <= most; ++level) {
+    const uint64_t product = uint64_t{kWeights.of[level]} * shared;
+    of_level[level] = static_cast<uint16_t>((product * reciprocal >> 41) + (level > 0 ? 1 : 0));
   }
+  for (uint32_t s = 0; s < symbols; ++s) {
+    frequencies[s] = of_level[levels[s]];
+    sum += frequencies[s];
+  }
+  const auto largest =
+      static_cast<size_t>(std::find(levels.begin(), levels.end(), most) - levels.begin());
   frequencies[largest] = static_cast<uint16_t>(frequencies[largest] + kRansTotal - sum);
   return true;
 }
