@@ -16,6 +16,7 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
+constexpr uint64_t kShort = 64 << 10;
 
 // How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
 // Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
@@ -24,7 +25,7 @@ struct Repeats {
   uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
 };
 Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
-  constexpr uint64_t kShort = 64 << 10, kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
+  constexpr uint64_t kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
   const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
                               : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
                                                      : ~uint64_t{0};
@@ -59,7 +60,9 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
 // few repeats as this gained by them.
 bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype) {
   const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
-  const uint64_t one_in = dtype == DType::kF16 ? 288 : dtype == DType::kBF16 ? 125 : 48;
+  // Over a long chunk more words of f16 are alike by chance.
+  const uint64_t halves = raw.size() > kShort ? 160 : 288;
+  const uint64_t one_in = dtype == DType::kF16 ? halves : dtype == DType::kBF16 ? 125 : 48;
   return repeats.four * one_in > repeats.looked;
 }
 
@@ -86,6 +89,29 @@ EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
   return chunk;
 }
 
+bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
+  return survey.low_bytes >= count - count / 64;
+}
+
+// What byte statistics give. Where the low bytes are noise, the upper bits of long chunks come as
+// symbols without a context: a little smaller than zstd's literals and half as fast again to
+// decode. Short ones would take longer to encode for no faster decoding.
+EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey& survey,
+                         uint64_t literal, CodecScratch& scratch) {
+  const bool noise = LowIsNoise(survey, raw.size() / 2);
+  if (noise && raw.size() > kShort) {
+    // `literal` is from a sample.
+    const std::optional<ContextPlan> plan =
+        PlanContext(raw, survey, 1, raw.size() / 2, literal + literal / 200, scratch.context);
+    if (plan) {
+      EncodedChunk chunk{CodecId::kPrev, {}, {}};
+      EncodeContext(raw, *plan, scratch.context, chunk.payload);
+      return chunk;
+    }
+  }
+  return EncodeLiterals(shape, raw, noise ? Noise::kYes : Noise::kNo, scratch);
+}
+
 // zstd as the engine has it, without predictors: those never win on caches. Of bf16 not rotated,
 // either: where values come back but for low bits, their signs do so with the exponents.
 EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
@@ -94,10 +120,6 @@ EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
   options.predictors.fill({.raw = true, .delta_seq = false, .xor_seq = false});
   chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, options, scratch, chunk.payload);
   return chunk;
-}
-
-bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
-  return survey.low_bytes >= count - count / 64;
 }
 
 // What EncodeLiterals comes to, from counts alone.
@@ -179,31 +201,28 @@ void KeepSmallest(const ChunkShape& shape, ByteSpan raw, const ChunkGrid& grid,
 // f16 and bf16.
 EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
                           CodecScratch& scratch) {
+  if (effort == Effort::kFast) {
+    std::optional<EncodedChunk> fast;
+    if (shape.dtype == DType::kBF16) fast = EncodeFast(raw, scratch);
+    return fast ? *std::move(fast) : EncodeLiterals(shape, raw, Noise::kUnknown, scratch);
+  }
   const ChunkGrid grid = GridOf(shape, raw.size());
-  std::optional<EncodedChunk> coded;
-  uint64_t literal = 0;
-  Noise low = Noise::kUnknown;
-  if (effort > Effort::kFast) {
-    const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
-    literal = LiteralBytes(survey, raw.size() / 2);
-    low = LowIsNoise(survey, raw.size() / 2) ? Noise::kYes : Noise::kNo;
-    coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
-  }
-  if (effort == Effort::kFast && shape.dtype == DType::kBF16) {
-    if (std::optional<EncodedChunk> fast = EncodeFast(raw, scratch)) return *std::move(fast);
-  }
+  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
+  std::optional<EncodedChunk> coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
   if (effort == Effort::kMax) {
-    if (!coded) coded = EncodeLiterals(shape, raw, low, scratch);
+    if (!coded) coded = EncodeAlone(shape, raw, survey, literal, scratch);
     KeepSmallest(shape, raw, grid, scratch, *coded);
   } else if (coded) {
     if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
       Keep(*coded, EncodeMatches(raw, scratch));
-  } else if (effort > Effort::kFast && WantsMatches(raw, grid.rows, shape.dtype)) {
+  } else if (WantsMatches(raw, grid.rows, shape.dtype)) {
     // zstd keeps to literals where matches do not pay; of bf16 they would be others.
     coded = EncodeMatches(raw, scratch);
-    if (shape.dtype == DType::kBF16) Keep(*coded, EncodeLiterals(shape, raw, low, scratch));
+    if (shape.dtype == DType::kBF16)
+      Keep(*coded, EncodeAlone(shape, raw, survey, literal, scratch));
   } else {
-    coded = EncodeLiterals(shape, raw, low, scratch);
+    coded = EncodeAlone(shape, raw, survey, literal, scratch);
   }
   return *std::move(coded);
 }

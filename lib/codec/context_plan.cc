@@ -5,6 +5,7 @@
 
 #include "lib/base/checked.h"
 #include "lib/codec/context_frame.h"
+#include "lib/kernels/histogram.h"
 
 namespace kv {
 namespace {
@@ -19,7 +20,8 @@ constexpr uint64_t kGlimpsedSymbols = 1 << 14;
 // High bytes looked at to know their entropy; low ones hardly ever differ from noise.
 constexpr uint64_t kSampledHigh = 1 << 12, kSampledLow = 1 << 11;
 
-constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 4 * kRansLanes;
+// Of a state 15 bits are not lost; short frames have sixteen.
+constexpr uint64_t kHeaderBytes = 4 + 4 + 4 + 4 + 2 * kRansLanes;
 
 // Eight-bit symbols of a grid; narrower ones are their upper bits.
 struct Grid {
@@ -53,7 +55,9 @@ ContextCounts CountJoint(const Grid& grid, uint64_t row_step, uint32_t context_b
 }
 
 void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
-  for (size_t c = 0; c < grid.size.columns; ++c) ++counts[grid.symbols[c] >> cut];
+  uint64_t of[256] = {};
+  CountBytes(reinterpret_cast<const std::byte*>(grid.symbols), grid.size.columns, of);
+  for (uint32_t s = 0; s < 256; ++s) counts[s >> cut] += static_cast<uint32_t>(of[s]);
 }
 
 // Counts symbols of 8 - cut bits in all rows; row 0 is under a row of symbol 0. Four tables by

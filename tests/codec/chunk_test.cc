@@ -136,6 +136,10 @@ TEST_CASE("levels choose by what the values are like", "[codec]") {
     CHECK(codec(values, Effort::kFast) == literal);
     CHECK(codec(keys, Effort::kDefault) == CodecId::kPrev);
     CHECK(codec(values, Effort::kDefault) == literal);
+    const Grid longer{1024, 64};
+    const Bytes more = Walk(longer, dtype, 0, 2);
+    CHECK(EncodeChunk(longer.Shape(dtype), more, Effort::kDefault, scratch).codec ==
+          CodecId::kPrev);
     CHECK(codec(WithCopies(values, grid), Effort::kDefault) == CodecId::kRows);
     CHECK(codec(WithCopies(keys, grid), Effort::kHigh) == CodecId::kRows);
   }

@@ -1,6 +1,6 @@
 # The result line: sizes, ratio, rate, K and V apart, what was chosen, what was proven.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 1
 "$KVTOOL" compress --raw f16:2LTHD:2,1,?,8,64 a.bin
-"$KVTOOL" compress -f --no-check --raw f16:2LTHD:2,1,?,8,64 a.bin
+"$KVTOOL" compress -f --level fast --no-check --raw f16:2LTHD:2,1,?,8,64 a.bin
 "$KVTOOL" decompress a.bin.kvz -o b.bin
 "$KVTOOL" compress --from opaque a.bin -qq -o c.kvz
