@@ -44,7 +44,8 @@ void Predict(const LmsChannels& c, uint16_t* contexts, uint8_t* signs) {
     const auto octave =
         hn::Min(hn::Max(hn::Sub(hn::ShiftRight<22>(magnitude), hn::Set(di, 210)), hn::Zero(di)),
                 hn::Set(di, 47));
-    const auto sigma_exponent = hn::ShiftRight<23>(hn::BitCast(di, load(c.sigma)));
+    const auto sigma = hn::And(hn::BitCast(di, load(c.sigma)), magnitude_mask);
+    const auto sigma_exponent = hn::ShiftRight<23>(sigma);
     const auto certainty = hn::Min(
         hn::Max(hn::Add(hn::Sub(hn::ShiftRight<23>(magnitude), sigma_exponent), hn::Set(di, 2)),
                 hn::Zero(di)),
@@ -142,8 +143,8 @@ void LmsPredict(const LmsChannels& c, uint16_t* contexts, uint8_t* signs) noexce
     c.prediction[i] = std::bit_cast<float>(bits);
     const auto magnitude = static_cast<int>(bits & 0x7fffffff);
     const int octave = std::clamp((magnitude >> 22) - 210, 0, 47);
-    // Sigma is never negative, so that its bits start with the exponent.
-    const int sigma = static_cast<int>(std::bit_cast<uint32_t>(c.sigma[i]) >> 23);
+    // Sigma is never negative, but a NaN of a hostile frame may have any sign.
+    const int sigma = static_cast<int>((std::bit_cast<uint32_t>(c.sigma[i]) & 0x7fffffff) >> 23);
     const int certainty = std::clamp((magnitude >> 23) - sigma + 2, 0, 6);
     contexts[i] = static_cast<uint16_t>(7 * octave + certainty);
     signs[i] = static_cast<uint8_t>(bits >> 31);
