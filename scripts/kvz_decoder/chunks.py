@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a chunk, by its codec."""
+import struct
+
+import numpy
+
+from kvz_decoder.common import Damaged, unzstd
+from kvz_decoder.context import prev, rotated, words16
+from kvz_decoder.distribution import cdf
+from kvz_decoder.gear import block_planes, gear, plane
+from kvz_decoder.prediction import lms
+
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE = 0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23
+F16, BF16 = 1, 2
+
+
+def window4(payload, size):
+    base, escaped = struct.unpack_from("<II", payload, 0)
+    count = size // 2
+    half = (count + 1) // 2
+    data = numpy.frombuffer(payload, numpy.uint8, offset=8).astype(numpy.uint32)
+    if len(data) != count + half + escaped:
+        raise Damaged("window4: bytes missing or left over")
+    field, packed, escapes = data[:count], data[count:count + half], data[count + half:]
+    number = numpy.concatenate([packed & 15, packed >> 4])[:count]
+    exponent = number + base
+    if int((number == 15).sum()) != escaped:
+        raise Damaged("the number of escapes does not fit the exponents")
+    exponent[number == 15] = escapes
+    return words16((field & 128) << 8 | exponent << 7 | field & 127)
+
+
+def widened(chunk, payload):
+    form, codec, _, length = struct.unpack_from("<BBHI", payload, 0)
+    if form not in (1, 2) or codec == ROWS:
+        raise Damaged(f"widened: form {form}")
+    count = chunk["raw_bytes"] // 4
+    inner = dict(chunk, codec=codec, raw_bytes=2 * count, unit_bytes=2, dtype=F16 if form == 1 else BF16)
+    halves = decode_as(codec, inner, payload[8:8 + length])
+    if form == 1:
+        return numpy.frombuffer(halves, "<f2").astype("<f4").tobytes()
+    out = numpy.empty((count, 4), numpy.uint8)
+    out[:, 2:] = numpy.frombuffer(halves, numpy.uint8).reshape(count, 2)
+    at = 8 + length
+    for byte in range(2):
+        out[:, byte], at = plane(payload, at, count)
+    return out.tobytes()
+
+
+def rows_of(chunk, payload):
+    rows = chunk["tokens"] if chunk["order"] == 0 else chunk["heads"] * chunk["tokens"]
+    codec, new, length = struct.unpack_from("<BII", payload, 0)
+    width = (new.bit_length() + 7) // 8
+    planes = numpy.frombuffer(unzstd(payload[9:9 + length], rows * width), numpy.uint8).reshape(width, rows)
+    references = sum(planes[byte].astype(numpy.int64) << (8 * byte) for byte in range(width))
+    if codec == ROWS or int((references == 0).sum()) != new:
+        raise Damaged("rows: the references do not fit the rows")
+    inner = dict(chunk, codec=codec, raw_bytes=chunk["raw_bytes"] // rows * new, tokens=new, heads=1,
+                 units=chunk["raw_bytes"] // rows // chunk["unit_bytes"], order=0)
+    unique = numpy.frombuffer(decode_as(codec, inner, payload[9 + length:]), numpy.uint8).reshape(new, -1)
+    first = numpy.cumsum(references == 0) - 1
+    return unique[numpy.where(references == 0, first, references - 1)].tobytes()
+
+
+def decode_as(codec, chunk, payload):
+    size = chunk["raw_bytes"]
+    if codec == RAW:
+        raw = payload
+    elif codec == GEAR_F16:
+        raw = gear(payload, 2, size)
+    elif codec == GEAR_F32:
+        raw = gear(payload, 4, size)
+    elif codec == ZSTD_PLANES:
+        raw = block_planes(payload, chunk["dtype"], chunk["unit_bytes"], size)
+    elif codec == ZSTD:
+        raw = unzstd(payload, size)
+    elif codec == PREV:
+        raw = prev(payload, chunk["dtype"] == BF16, size)
+    elif codec == LMS:
+        raw = lms(payload, chunk["dtype"] == BF16, size)
+    elif codec == LIKE:
+        raw = lms(payload, chunk["dtype"] == BF16, size, True)
+    elif codec == CDF:
+        raw = cdf(payload, chunk["dtype"] == BF16, size)
+    elif codec == WINDOW4:
+        raw = window4(payload, size)
+    elif codec == WIDENED:
+        raw = widened(chunk, payload)
+    elif codec == ROTATED:
+        raw = rotated(payload, size)
+    elif codec == ROWS:
+        raw = rows_of(chunk, payload)
+    else:
+        raise Damaged(f"codec {codec} is unknown")
+    if len(raw) != size:
+        raise Damaged(f"{len(raw)} bytes decoded, {size} expected")
+    return raw

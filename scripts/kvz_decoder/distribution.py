@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole values under distributions: codec 22."""
+import struct
+
+import numpy
+
+from kvz_decoder.common import Damaged, f32
+from kvz_decoder.context import words16
+from kvz_decoder.turns import Turns
+
+
+class Slots:
+    """One rANS state in parts of 2^30."""
+
+    def __init__(self, data, at):
+        (self.state,) = struct.unpack_from("<Q", data, at)
+        self.words = iter(struct.unpack_from(f"<{(len(data) - at - 8) // 4}I", data, at + 8))
+        if (len(data) - at) % 4:
+            raise Damaged("cdf: half a word at the end")
+
+    def target(self):
+        return self.state & 0x3fffffff
+
+    def take(self, start, size):
+        if not start <= self.target() < start + size:
+            raise Damaged("cdf: in no slot")
+        self.state = size * (self.state >> 30) + self.target() - start
+        if self.state < 1 << 31:
+            self.state = self.state << 32 | next(self.words, 0)
+
+    def finish(self):
+        if next(self.words, None) is not None or self.state != 1 << 31:
+            raise Damaged("cdf: the values do not end where they should")
+
+
+class Logistic:
+    """Where the slots of all 65536 places begin, under any distribution."""
+
+    def __init__(self, shift, scale):
+        shares, e = [0] * 770, 1.0
+        for i in range(385):
+            shares[384 + i] = int((2**30 - 2**20) / (1 + e) + 0.5)
+            shares[384 - i] = int((2**30 - 2**20) * e / (1 + e) + 0.5)
+            e *= 0.93941306281347579
+        shares[0], shares[768], shares[769] = 0, 2**30 - 2**20, 2**30 - 2**20
+        self.shares = shares
+        distance = numpy.arange(65536, dtype=numpy.int64) - 0x8000
+        largest = int((numpy.finfo(f32).max / max(f32(1), scale)).view(numpy.uint32))
+        bits = numpy.minimum((abs(distance) << shift) - (1 << (shift - 1)), largest)
+        bits[0x8000] = 0
+        border = bits.astype(numpy.uint32).view(f32) * scale
+        self.border = numpy.where(distance < 0, -border, border).tolist()
+
+    def below(self, place, mean, sharpness):
+        if place in (0, 65536):
+            return place << 14
+        step = min(max((self.border[place] - mean) * (sharpness * 16) + 384, 0), 768)
+        step = int(step * (1 << 20))
+        low, high = self.shares[step >> 20], self.shares[(step >> 20) + 1]
+        return low + ((high - low) * (step & 0xfffff) >> 20) + 16 * place
+
+    def read(self, slots, mean, sharpness):
+        first, end = 0, 65536  # the place is one of these
+        while end - first > 1:
+            middle = (first + end) // 2
+            if self.below(middle, mean, sharpness) <= slots.target():
+                first = middle
+            else:
+                end = middle
+        start = self.below(first, mean, sharpness)
+        slots.take(start, self.below(first + 1, mean, sharpness) - start)
+        return 0xffff - first if first < 0x8000 else first - 0x8000
+
+
+def within(x):
+    return numpy.where(abs(x) < 4, x, f32(0))
+
+
+class Regression:
+    """What every column learns; arrays [tap][column]."""
+
+    def __init__(self, columns, taps, sizes, deviation):
+        self.sizes = sizes
+        self.g = numpy.zeros((taps, taps, columns), f32)
+        self.b = numpy.zeros((taps, columns), f32)
+        self.w = numpy.zeros((4, taps, columns), f32)
+        self.e = numpy.zeros((4, columns), f32)
+        self.v = numpy.full(columns, deviation * deviation, f32)
+        self.u = numpy.zeros(columns, f32)
+        self.samples = f32(0)
+
+    def weights(self):
+        d = self.e + f32(1e-12)
+        square = numpy.square(d.min(axis=0) / d)
+        t = square * square
+        part = (t / ((t[0] + t[1]) + (t[2] + t[3])))[:, None] * self.w
+        return (part[0] + part[1]) + (part[2] + part[3])
+
+    def learn(self, taps, x, m, o, rows):
+        def rate(least, more):
+            return max(f32(least), f32(1) / f32(rows + more))
+
+        for k, size in enumerate(self.sizes):
+            predicted = numpy.zeros_like(x)
+            for i in range(size):
+                predicted += self.w[k, i] * taps[i]
+            error = x - within(predicted)
+            self.e[k] += (error * error * o - self.e[k]) * rate(0.05, 0)
+        error = x - m
+        self.v += (error * error * o - self.v) * rate(0.04, 2)
+        self.u += (x * x - self.u) * rate(0.02, 0)
+
+    def solve(self, pending):
+        decay = f32(1)
+        for _ in pending:
+            decay *= f32(0.9995)
+        self.samples = self.samples * decay + f32(len(pending))
+        self.g *= decay
+        self.b *= decay
+        for taps, x, root in pending:
+            taps, x = taps * root, x * root
+            self.g += taps[:, None] * taps
+            self.b += taps * x
+        ridge = (numpy.minimum(self.v / (self.u + f32(1e-12)), f32(1)) * f32(8) + f32(0.05)) / self.samples
+        # What is left of g and b once the first taps are taken out; its columns become those of l.
+        left, y = self.g.copy(), self.b.copy()
+        least = numpy.einsum("iic->ic", self.g) * ridge + f32(1e-12)
+        o = numpy.empty_like(y)
+        for i in range(len(y)):
+            left[i, i] += least[i]
+        for i in range(len(y)):
+            o[i] = f32(1) / numpy.sqrt(numpy.maximum(left[i, i], least[i]))
+            left[i + 1:, i] *= o[i]
+            y[i] *= o[i]
+            column = left[i + 1:, i]
+            left[i + 1:, i + 1:] -= column[:, None] * column
+            y[i + 1:] -= column * y[i]
+        for k, size in enumerate(self.sizes):
+            for i in reversed(range(size)):
+                w = y[i].copy()
+                for j in range(i + 1, size):
+                    w -= left[j, i] * self.w[k, j]
+                self.w[k, i] = w * o[i]
+
+
+def class_of(slots, counts, row):
+    """(class, distance) of a row"""
+    unit, start = 2**30 // sum(counts), 0
+    for q, count in enumerate(counts):
+        if slots.target() < start + unit * count:
+            break
+        start += unit * count
+    slots.take(start, unit * count)
+    counts[q] += 1
+    if q == 0:
+        return 0, 0
+    if row == 0:
+        raise Damaged("cdf: the first row is like another")
+    unit = 2**30 // row
+    distance = slots.target() // unit + 1
+    slots.take(unit * (distance - 1), unit if distance <= row else 0)
+    return q, distance
+
+
+class Cdf:
+    """Rows that are known, and the one that comes next."""
+
+    def __init__(self, payload, bfloat, size):
+        largest, self.near, far, flag, rows, columns, deviation, distance, turns = struct.unpack_from("<BBBBIIfHH", payload, 0)
+        if rows * columns * 2 != size or flag > 1 or not 1 <= largest <= 253 or rows < 16:
+            raise Damaged("cdf: a grid that does not fit the chunk")
+        self.far = struct.unpack_from(f"<{far}H", payload, 20)
+        angles = struct.unpack_from(f"<{turns}I", payload, 20 + 2 * far)
+        self.slots = Slots(payload, 20 + 2 * far + 4 * turns)
+        self.shift, self.exponents = (16, 0x7f80) if bfloat else (13, 0x7c00)
+        self.scale = numpy.ldexp(f32(1), 127 - largest)
+        self.logistic = Logistic(self.shift, self.scale)
+        self.rows, self.columns, self.flag = rows, columns, flag
+        self.stride = -(-columns // 16) * 16
+        self.before = 2 * self.stride  # zeros before the first row: near and far channels reach less
+        self.x = numpy.zeros(self.before + rows * self.stride, f32)
+        self.turns = Turns(distance, angles, columns)
+        self.ahead = 5 + 2 * (not self.turns.still) + 2 * flag
+        taps = self.ahead + self.near + far
+        sizes = (2 if flag else 3, self.ahead, min(taps, self.ahead + 8), taps)
+        self.regression = Regression(columns, taps, sizes, f32(deviation))
+        self.spread = [f32(s) for s in (1, 0.003, 0.02, 0.1, 0.3, 0.6)]
+
+    def row(self, number, left=0):
+        begin = self.before + number * self.stride - left
+        return self.x[begin:begin + self.columns]
+
+    def value(self, half):
+        if half & self.exponents == self.exponents:
+            return f32(0)
+        bits = numpy.uint32((half & 0x8000) << 16 | (half & 0x7fff) << self.shift)
+        x = bits.view(f32) * self.scale
+        return x if abs(x) < 4 else f32(0)
+
+    def taps(self, row, q, distance):
+        """All taps of a row; those in the row itself are views, filled in as it becomes known."""
+        taps = []
+        if self.flag:
+            like = [numpy.zeros(self.columns, f32)] * 2
+            if q:
+                like[q > 3] = self.turns.turned(self.row(row - distance), distance)
+            taps += like
+        taps += [self.row(row - 1), self.turns.partners(self.row(row - 1)), numpy.ones(self.columns, f32)]
+        if not self.turns.still:
+            taps += list(self.turns.angles(row))
+        taps += [self.row(row - 2), self.turns.partners(self.row(row - 2))]
+        return taps + [self.row(row, left) for left in [*range(1, self.near + 1), *self.far]]
+
+    def group(self, row, first, weights, taps, sharpness, out):
+        """Values and expectations of up to sixteen columns."""
+        end = min(first + 16, self.columns)
+        m = numpy.zeros(end - first, f32)
+        serial = min(self.near, 15)
+        for i, tap in enumerate(taps):
+            if not self.ahead <= i < self.ahead + serial:
+                m += weights[i, first:end] * tap[first:end]
+        # Of every column from `serial` before the group: its weight in each of the group.
+        lane = numpy.arange(end - first)
+        apart = lane - numpy.arange(-serial, end - first)[:, None]
+        reaches = (apart >= 1) & (apart <= serial)
+        which = numpy.where(reaches, self.ahead + apart - 1, 0)
+        of_known = numpy.where(reaches, weights[which, first + lane], f32(0))
+        x = self.row(row, serial - first)[:serial] if serial else ()
+        for known, value in enumerate(x):
+            m += of_known[known] * value
+        for c in lane:
+            m[c] = within(m[c])
+            half = self.logistic.read(self.slots, float(m[c]), float(sharpness[first + c]))
+            out.append(half)
+            value = self.value(half)
+            self.row(row)[first + c] = value
+            m[c + 1:] += of_known[serial + c, c + 1:] * value
+        return m
+
+    def read(self):
+        out, pending, counts = [], [], [1] * 6
+        learned = self.regression
+        for row in range(self.rows):
+            q, distance = class_of(self.slots, counts, row) if self.flag else (0, 0)
+            taps, weights = self.taps(row, q, distance), learned.weights()
+            surprise, count, total = f32(8), f32(8), f32(0)
+            expected = []
+            for first in range(0, self.columns, 16):
+                spread = self.spread[q] * (surprise / count)
+                sharpness = f32(1) / (f32(0.53) * numpy.sqrt(learned.v * spread + f32(1e-12)))
+                m = self.group(row, first, weights, taps, sharpness, out)
+                error = self.row(row)[first:first + 16] - m
+                h = error * error / (learned.v[first:first + 16] + f32(1e-12))
+                for one in h:
+                    total += min(one, f32(25))
+                    surprise += min(one / self.spread[q], f32(25))
+                    count += f32(1)
+                expected.append(m)
+            if row > 0:
+                self.spread[q] += (total / f32(self.columns) - self.spread[q]) * f32(0.1)
+                self.spread[q] = max(self.spread[q], f32(2**-10))
+            o = f32(1) / self.spread[q]
+            taps, x = numpy.array(taps), self.row(row)
+            learned.learn(taps, x, numpy.concatenate(expected), o, row + 1)
+            pending.append((taps, x, numpy.sqrt(o)))
+            if len(pending) >= min(max((row + 1) // 16, 1), 16):
+                learned.solve(pending)
+                pending = []
+        self.slots.finish()
+        return words16(numpy.array(out))
+
+
+def cdf(payload, bfloat, size):
+    return Cdf(payload, bfloat, size).read()
