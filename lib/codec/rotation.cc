@@ -14,7 +14,8 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kRows = 128;  // looked at
+constexpr uint64_t kRows = 128;       // looked at; half as many where time is short
+constexpr uint64_t kShort = 1 << 16;  // values
 constexpr double kBases[] = {1e4, 1e5, 5e5, 1e6, 5e6, 1e7};
 
 // Cosine and sine of 4096 angles to a turn and what lies between them; made without the C library
@@ -46,24 +47,67 @@ class Circle {
 };
 const Circle kCircle;
 
-// What is left of a pair's power, in bits per value, once its mean is known in a frame that turns
-// with it.
-double BitsSaved(const std::vector<float>& x, uint64_t rows, uint64_t columns, uint64_t first,
-                 uint64_t second, double angle) {
-  const auto step_cos = static_cast<float>(std::cos(angle)),
-             step_sin = static_cast<float>(std::sin(angle));
-  float c = 1, s = 0, sum_a = 0, sum_b = 0, power = 1e-12f;
-  for (uint64_t row = 0; row < rows; ++row) {
-    const float a = x[row * columns + first], b = x[row * columns + second];
-    sum_a += a * c + b * s;
-    sum_b += b * c - a * s;
-    power += a * a + b * b;
-    const float next = c * step_cos - s * step_sin;
-    s = c * step_sin + s * step_cos;
-    c = next;
+// Pairs of channels side by side, so that compilers find vectors in what is done with them.
+constexpr uint64_t kTogether = 8;
+struct Pairs {
+  uint64_t rows = 0;
+  std::vector<uint64_t> pair_of_head;
+  std::vector<float> first, second;  // [pairs / 8][row][8]; 0 where there are no more
+};
+Pairs Gather(const std::vector<float>& x, uint64_t rows, uint64_t columns, uint64_t head_dim,
+             uint64_t distance, uint64_t step) {
+  Pairs pairs{rows, {}, {}, {}};
+  const uint64_t in_head = head_dim / 2, count = (columns / 2 + step - 1) / step;
+  const uint64_t blocks = (count + kTogether - 1) / kTogether;
+  pairs.first.resize(blocks * rows * kTogether);
+  pairs.second.resize(blocks * rows * kTogether);
+  for (uint64_t n = 0; n < count; ++n) {
+    const uint64_t pair = n * step % in_head, head = n * step / in_head * head_dim;
+    const uint64_t channel = head + (distance == 1 ? 2 * pair : pair);
+    pairs.pair_of_head.push_back(pair);
+    for (uint64_t row = 0; row < rows; ++row) {
+      const uint64_t at = (n / kTogether * rows + row) * kTogether + n % kTogether;
+      pairs.first[at] = x[row * columns + channel];
+      pairs.second[at] = x[row * columns + channel + distance];
+    }
   }
-  const float mean = (sum_a * sum_a + sum_b * sum_b) / static_cast<float>(rows);
-  return -0.5 * std::log2(std::max(1 - static_cast<double>(mean / power), 1e-6));
+  return pairs;
+}
+
+// What is saved of the power of pairs, in bits per value, once their means are known in a frame
+// that turns with them. `angles` are those of the pairs of a head, per row.
+double BitsSaved(const Pairs& pairs, const std::vector<double>& angles) {
+  double bits = 0;
+  const uint64_t count = pairs.pair_of_head.size();
+  for (uint64_t begin = 0; begin < count; begin += kTogether) {
+    float step_cos[kTogether] = {}, step_sin[kTogether] = {}, c[kTogether], s[kTogether] = {};
+    float sum_a[kTogether] = {}, sum_b[kTogether] = {}, power[kTogether];
+    const uint64_t here = std::min(kTogether, count - begin);
+    for (uint64_t i = 0; i < kTogether; ++i) c[i] = 1, power[i] = 1e-12f;
+    for (uint64_t i = 0; i < here; ++i) {
+      const double angle = angles[pairs.pair_of_head[begin + i]];
+      step_cos[i] = static_cast<float>(std::cos(angle));
+      step_sin[i] = static_cast<float>(std::sin(angle));
+    }
+    const float *a = pairs.first.data() + begin * pairs.rows,
+                *b = pairs.second.data() + begin * pairs.rows;
+    for (uint64_t row = 0; row < pairs.rows; ++row, a += kTogether, b += kTogether) {
+      for (uint64_t i = 0; i < kTogether; ++i) {
+        sum_a[i] += a[i] * c[i] + b[i] * s[i];
+        sum_b[i] += b[i] * c[i] - a[i] * s[i];
+        power[i] += a[i] * a[i] + b[i] * b[i];
+        const float next = c[i] * step_cos[i] - s[i] * step_sin[i];
+        s[i] = c[i] * step_sin[i] + s[i] * step_cos[i];
+        c[i] = next;
+      }
+    }
+    for (uint64_t i = 0; i < here; ++i) {
+      const float mean =
+          (sum_a[i] * sum_a[i] + sum_b[i] * sum_b[i]) / static_cast<float>(pairs.rows);
+      bits -= 0.5 * std::log2(std::max(1 - static_cast<double>(mean / power[i]), 1e-6));
+    }
+  }
+  return bits / static_cast<double>(count);
 }
 
 double AngleOf(double base, uint64_t pair, uint64_t head_dim) {
@@ -102,7 +146,7 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
   if (rows < 16) return best;
   const std::vector<uint64_t> dims = HeadDims(columns, head_dim);
   if (dims.empty()) return best;
-  const uint64_t looked = std::min(rows, kRows);
+  const uint64_t looked = std::min(rows, rows * columns < kShort ? kRows / 2 : kRows);
   std::vector<float> x(looked * columns);
   for (uint64_t row = 0; row < looked; ++row) {
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data() + row * columns,
@@ -113,23 +157,15 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
   const uint64_t step = std::max<uint64_t>(1, columns / 2 / looked_pairs) | 1;
   double most = 0;
   for (const uint64_t dim : dims) {
-    const uint64_t pairs = dim / 2;
-    for (const uint64_t distance : {uint64_t{1}, pairs}) {
-      const auto saved = [&](double base) {
-        double sum = 0;
-        uint64_t seen = 0;
-        for (uint64_t i = 0; i < columns / 2; i += step, ++seen) {
-          const uint64_t pair = i % pairs;
-          const uint64_t first = i / pairs * dim + (distance == 1 ? 2 * pair : pair);
-          sum += BitsSaved(x, looked, columns, first, first + distance,
-                           base == 0 ? 0 : AngleOf(base, pair, dim));
-        }
-        return sum / static_cast<double>(seen);
-      };
-      const double still = saved(0);
+    const uint64_t in_head = dim / 2;
+    for (const uint64_t distance : {uint64_t{1}, in_head}) {
+      const Pairs pairs = Gather(x, looked, columns, dim, distance, step);
+      std::vector<double> angles(in_head);
+      const double still = BitsSaved(pairs, angles);
       for (const double base : kBases) {
         // Turns cost their table and two taps that learn: they must be worth it.
-        const double gain = saved(base) - still;
+        for (uint64_t pair = 0; pair < in_head; ++pair) angles[pair] = AngleOf(base, pair, dim);
+        const double gain = BitsSaved(pairs, angles) - still;
         if (!(gain > most + 0.02)) continue;  // nor where sums are no numbers
         most = gain;
         best = {static_cast<uint32_t>(distance), TurnsOf(base, dim)};
