@@ -8,18 +8,14 @@
 #include <cmath>
 
 #include "lib/codec/likeness.h"
+#include "lib/codec/lms_model.h"
 #include "lib/codec/logistic_code.h"
 
 namespace kv {
 namespace {
 
-constexpr uint32_t kMaxExponent = 253;  // so that scales are normal floats
 constexpr uint64_t kNear = 24, kHeads = 6;
 constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
-
-float ScaleOf(uint32_t largest_exponent) {
-  return std::ldexp(1.0f, 127 - static_cast<int>(largest_exponent));
-}
 
 // A value as the model sees it; what is not finite is 0, and what could not be if the largest
 // exponent were that of the frame.
@@ -82,15 +78,6 @@ Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
   return like;
 }
 
-uint32_t LargestExponent(ByteSpan values, bool bfloat) {
-  uint32_t largest = 1;
-  for (size_t i = 0; i + 1 < values.size(); i += 2) {
-    const uint32_t exponent = (LoadLE<uint16_t>(values.data() + i) & 0x7fffu) >> (bfloat ? 7 : 10);
-    if (exponent != (bfloat ? 255u : 31u)) largest = std::max(largest, exponent);
-  }
-  return std::min(largest, kMaxExponent);
-}
-
 // The taps worth having for a grid, given where it turns.
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
                       Rotation rotation) {
@@ -142,11 +129,7 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
     RefuseHeader(1, fmt::format("{} near channels of {}", shape.near, shape.columns));
   if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
     RefuseHeader(12, "no deviation of the first row");
-  const uint64_t distance = shape.rotation.distance, turns = shape.rotation.turns.size();
-  if (distance == 0 || distance > shape.columns || turns > shape.columns ||
-      (distance > 1 && turns > 0 && turns != distance)) {
-    RefuseHeader(16, fmt::format("{} turns of partners {} apart", turns, distance));
-  }
+  CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
   for (const uint16_t far : shape.far) {
     // Channels of the same group are not known yet when the far ones are added.
     if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
@@ -157,7 +140,8 @@ void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest) {
   ChannelShape shape;
   largest = reader.U8("largest exponent");
-  if (largest == 0 || largest > kMaxExponent) RefuseHeader(0, fmt::format("exponent {}", largest));
+  if (largest == 0 || largest > kMaxLmsExponent)
+    RefuseHeader(0, fmt::format("exponent {}", largest));
   shape.near = reader.U8("near channels");
   const uint32_t far = reader.U8("far channels"), flags = reader.U8("flags");
   if (far > ChannelModel::kMaxFar || flags > 1)
@@ -185,8 +169,8 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
                uint64_t to_beat, Bytes& out) {
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
-  const uint32_t largest = LargestExponent(values, bfloat);
-  const float scale = ScaleOf(largest);
+  const uint32_t largest = LmsLargestExponent(values, bfloat);
+  const float scale = LmsScale(largest);
   const ValueOf value_of(bfloat, scale);
   std::vector<float> x(count);
   for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
@@ -233,7 +217,7 @@ void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values) {
   SlotReader slots(reader);
   const uint64_t rows = shape.rows;
   const bool with_likenesses = shape.likenesses;
-  const float scale = ScaleOf(largest);
+  const float scale = LmsScale(largest);
   const ValueOf value_of(bfloat, scale);
   const LogisticCode code(bfloat, scale);
   ChannelModel model(std::move(shape));

@@ -17,13 +17,6 @@ namespace {
 // More symbols than this are sampled, by whole rows, to merge contexts.
 constexpr uint64_t kSampledSymbols = 1 << 16;
 
-// Of all values that are finite: others would leave the range of floats.
-uint32_t LargestExponent(ByteSpan values, bool bfloat) {
-  const uint32_t largest =
-      LargestFinite(values.data(), values.size() / 2, bfloat) >> (bfloat ? 7 : 10);
-  return std::clamp(largest, 1u, kMaxLmsExponent);
-}
-
 // Symbols whose exponent field is 0.
 uint64_t CountEscapes(const ContextCounts& counts) {
   uint64_t escapes = 0;
@@ -116,7 +109,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   uint64_t escapes = 0;
   SymbolShape shape = ChooseWindow(survey, escapes);
   shape.symbol_bits = 8;
-  const uint32_t largest = LargestExponent(values, survey.bfloat);
+  const uint32_t largest = LmsLargestExponent(values, survey.bfloat);
   // The byte for it does not hold the halves of the widest heads.
   const bool turns_known =
       like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;

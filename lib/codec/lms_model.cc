@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/kernels/symbols.h"
+
 namespace kv {
 namespace {
 
@@ -14,6 +16,12 @@ const Rotation kNone;
 
 float LmsScale(uint32_t largest_exponent) {
   return std::ldexp(1.0f, 127 - static_cast<int>(largest_exponent));
+}
+
+uint32_t LmsLargestExponent(ByteSpan values, bool bfloat) {
+  const uint32_t largest =
+      LargestFinite(values.data(), values.size() / 2, bfloat) >> (bfloat ? 7 : 10);
+  return std::clamp(largest, 1u, kMaxLmsExponent);
 }
 
 LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,

@@ -17,6 +17,8 @@ constexpr uint32_t kMaxLmsExponent = 253;  // so that scales are normal floats
 // 2^(127 - exponent): the largest values come to 1 or 2. For f16 times the 2^112 that LmsLoad
 // wants, of which 2^15 belong to the bias.
 float LmsScale(uint32_t largest_exponent);
+// Of all values that are finite, from 1 to the most: others would leave the range of floats.
+uint32_t LmsLargestExponent(ByteSpan values, bool bfloat);
 
 class LmsModel {
  public:

@@ -181,16 +181,20 @@ void WriteRotation(const Rotation& rotation, ByteWriter& out) {
   for (const uint32_t turn : rotation.turns) out.U32(turn);
 }
 
+void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset) {
+  if (distance == 0 || distance > columns || turns > columns ||
+      (distance > 1 && turns > 0 && turns != distance)) {
+    throw Error(Finding::kBadFrame, fmt::format("{} turns of partners {} apart", turns, distance))
+        .At(offset);
+  }
+}
+
 Rotation ReadRotation(ByteReader& reader, uint64_t columns) {
   Rotation rotation;
   const uint64_t at = reader.offset();
   rotation.distance = reader.U16("distance of partners");
-  const uint32_t turns = reader.U16("number of turns"), distance = rotation.distance;
-  if (distance == 0 || distance > columns || turns > columns ||
-      (distance > 1 && turns > 0 && turns != distance)) {
-    throw Error(Finding::kBadFrame, fmt::format("{} turns of partners {} apart", turns, distance))
-        .At(at);
-  }
+  const uint32_t turns = reader.U16("number of turns");
+  CheckRotation(rotation.distance, turns, columns, at);
   for (uint32_t i = 0; i < turns; ++i) rotation.turns.push_back(reader.U32("turn"));
   return rotation;
 }

@@ -24,6 +24,8 @@ struct Rotation {
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
                       uint64_t head_dim);
 
+// Throws kBadFrame, at `offset`, for what a row of `columns` cannot have.
+void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset);
 // u16 distance of partners, u16 number of turns, u32 each.
 void WriteRotation(const Rotation& rotation, ByteWriter& out);
 // Throws kTruncated, and kBadFrame for what a row of `columns` cannot have.
