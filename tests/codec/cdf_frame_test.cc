@@ -9,6 +9,7 @@
 
 #include "lib/codec/lms_frame.h"
 #include "lib/codec/logistic_code.h"
+#include "tests/support/damage.h"
 #include "tests/support/grid.h"
 #include "tests/support/targets.h"
 
@@ -122,19 +123,7 @@ TEST_CASE("a damaged cdf frame is refused or decodes to something", "[cdf][rejec
   const Bytes frame = Encode(values, true, grid.rows, grid.columns, 0);
   CHECK(static_cast<int>(frame[3]) == 1);
   Bytes out(values.size());
-  int refused = 0;
-  for (size_t at = 0; at < frame.size(); ++at) {
-    Bytes bad = frame;
-    bad[at] ^= std::byte{0x41};
-    try {
-      DecodeCdf(bad, true, out);
-    } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kInvalidData);
-      ++refused;
-    }
-    REQUIRE_THROWS_AS(DecodeCdf(ByteSpan(frame).first(at), true, out), Error);
-  }
-  CHECK(refused > 0);
+  test::CheckDamage(frame, [&](ByteSpan damaged) { DecodeCdf(damaged, true, out); });
 }
 
 TEST_CASE("values beyond the exponent that the header names do no harm", "[cdf][reject]") {
