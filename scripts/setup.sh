@@ -6,7 +6,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build pkg-config git
-  libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev libzstd-dev zlib1g-dev libxxhash-dev libopenblas-dev
+  libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev libzstd-dev zlib1g-dev libxxhash-dev libopenblas-serial-dev
 )
 if [ "${1:-}" = --tests ]; then
   packages+=(catch2 libbenchmark-dev python3 python3-numpy python3-zstandard python3-jsonschema jq)

@@ -12,15 +12,6 @@
 namespace kv {
 namespace {
 
-// OpenBLAS would start threads of its own under ours, and split sums by their number.
-void OneThread() {
-  static const bool once = [] {
-    openblas_set_num_threads(1);
-    return true;
-  }();
-  static_cast<void>(once);
-}
-
 void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b, uint64_t ldb,
           float* c, uint64_t ldc, uint64_t m, uint64_t n, uint64_t k, bool accumulate) {
   KV_ASSERT(std::max({lda, ldb, ldc, m, n, k}) <= INT_MAX);
@@ -29,7 +20,6 @@ void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b,
     for (uint64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, 0.0f);
     return;
   }
-  OneThread();
   cblas_sgemm(CblasRowMajor, CblasNoTrans, b_order, static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), 1.0f, a, static_cast<int>(lda), b, static_cast<int>(ldb),
               accumulate ? 1.0f : 0.0f, c, static_cast<int>(ldc));
@@ -50,7 +40,6 @@ void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double
     for (uint64_t i = 0; i < m; ++i) std::fill_n(c + i * ldc, n, 0.0);
     return;
   }
-  OneThread();
   cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), 1.0, a, static_cast<int>(lda), b, static_cast<int>(ldb), 0.0, c,
               static_cast<int>(ldc));

@@ -9,7 +9,7 @@ find_package(hwy CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(cblas REQUIRED IMPORTED_TARGET openblas)
+include(Blas)
 
 if(KVTOOL_DEVELOPER)
   find_package(Catch2 2 CONFIG REQUIRED)

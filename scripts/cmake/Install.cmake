@@ -17,4 +17,5 @@ configure_package_config_file(scripts/cmake/kvtool-config.cmake.in kvtool-config
 write_basic_package_version_file(kvtool-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake
               ${PROJECT_BINARY_DIR}/kvtool-config-version.cmake
+              scripts/cmake/Blas.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)

@@ -70,7 +70,6 @@ uint64_t ReadAll(const std::vector<std::byte>& bytes) {
 }
 
 void B9(benchmark::State& state) {
-  openblas_set_num_threads(1);
   const std::vector<std::byte> keys = HalfKeys(kHeads * kTokens * kDim);
   const std::vector<float> query = Normal(kHeads * kDim, 2);
   std::vector<float> row(kTokens), sums(kTokens / kBlock), wide(kTokens * kDim);
@@ -132,7 +131,6 @@ void BareGemms(const std::vector<float>& wide, const std::vector<float>& queries
 }
 
 void B10(benchmark::State& state) {
-  openblas_set_num_threads(1);
   const std::vector<std::byte> keys = HalfKeys(kTokens * kDim);
   const std::vector<float> queries = Normal(kTokens * kDim, 3);
   std::vector<float> wide(kTokens * kDim);
@@ -164,7 +162,6 @@ void WholeReplay(benchmark::State& state) {
   HalfToFloat(keys.data(), wide.data(), wide.size());
   ThreadPool pool(static_cast<int>(state.range(0)));
   Buffers bare;
-  openblas_set_num_threads(1);
   double head = 1e9;
   for (int i = 0; i < 5; ++i) KeepBest(head, [&] { BareGemms(wide, queries, bare); });
   for (auto _ : state) {

@@ -86,7 +86,6 @@ struct BareGemms {
 
 template <typename T>
 void RunShape(benchmark::State& state, const Shape& shape, MlpNumbers numbers) {
-  openblas_set_num_threads(1);
   std::mt19937 random(1);
   const Mlp mlp = RandomMlp(shape, numbers, random);
   const std::vector<float> x = Random(uint64_t{shape.rows} * shape.in, 1, random);

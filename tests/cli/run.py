@@ -13,9 +13,13 @@ The script runs under `bash -eu` in an empty folder with $KVTOOL (the program), 
 import fnmatch
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+
+# Below ctest's own limit, which would end this script and leave what it started.
+LIMIT_SECONDS = 240
 
 
 def matches(lines, patterns):
@@ -26,6 +30,20 @@ def matches(lines, patterns):
         return any(matches(lines[i:], patterns[1:]) for i in range(len(lines) + 1))
     return bool(lines) and fnmatch.fnmatchcase(lines[0], patterns[0].replace("[", "[[]")) and matches(
         lines[1:], patterns[1:])
+
+
+def run_limited(command, folder, env):
+    """Exit status and output; past the limit every process of the case is ended, not the shell alone."""
+    running = subprocess.Popen(command, cwd=folder, env=env, text=True, errors="replace", start_new_session=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        stdout, stderr = running.communicate(timeout=LIMIT_SECONDS)
+        code = str(running.returncode)
+    except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)
+        stdout, stderr = running.communicate()
+        code = f"none: not done after {LIMIT_SECONDS} seconds"
+    return {"exit": code, "stdout": stdout, "stderr": stderr}
 
 
 def main():
@@ -39,9 +57,7 @@ def main():
     for name in [name for name in env if name.startswith("KVTOOL_")]:
         del env[name]
     with tempfile.TemporaryDirectory(prefix="kvtool-cli-") as folder:
-        done = subprocess.run(["bash", "-euo", "pipefail", str(case)], cwd=folder, env=env, text=True,
-                              errors="replace", stdin=subprocess.DEVNULL, capture_output=True, timeout=240)
-    status = {"exit": str(done.returncode), "stdout": done.stdout, "stderr": done.stderr}
+        status = run_limited(["bash", "-euo", "pipefail", str(case)], folder, env)
     failed = False
     for kind, got in status.items():
         expected = case.with_suffix("." + kind)

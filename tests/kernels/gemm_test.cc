@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/kernels/gemm.h"
 
+#include <cblas.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -51,5 +53,8 @@ TEST_CASE("matrix products are near to the double sums, whatever the strides", "
     }
   }
 }
+
+// A threaded one starts threads before main, in every command, and can wait for them for ever at exit.
+TEST_CASE("the matrix library has no threads", "[gemm]") { CHECK(openblas_get_parallel() == 0); }
 
 }  // namespace kv

@@ -1,6 +1,5 @@
 # 256 MiB in bounded memory, mapped pages included: under 96 MiB and four chunks of 1 MiB per thread,
 # plain and with a transposed V.
-export OPENBLAS_NUM_THREADS=1
 cat > peak.py <<'END'
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)
