@@ -34,10 +34,8 @@ bool DesignRuntime::IsInScope(uint32_t layer) const {
   return config.scope == Scope::kFrontNAndH2oKept && (front || kept);
 }
 
-void DesignRuntime::Start(uint32_t /*layer*/, uint64_t token) {
-  token_ = token;
-  Drain();
-}
+// Results of workers are taken at the end of a token: nothing reads a block before.
+void DesignRuntime::Start(uint32_t /*layer*/, uint64_t token) { token_ = token; }
 
 void DesignRuntime::Append(uint32_t index, uint64_t position) {
   layers_[index].hot.Append(position, position + 1);
@@ -138,7 +136,7 @@ void DesignRuntime::SubmitBlocks(uint32_t index, Layer& layer) {
     }
     const uint64_t raw = task.raw.size();
     // Where luck must not count, results not yet taken still fill the queue.
-    const bool is_full = workers_ != nullptr && setup_.deterministic &&
+    const bool is_full = workers_ != nullptr && setup_.skips_of_slowest &&
                          workers_->untaken() >= static_cast<uint64_t>(setup_.config.max_queue);
     if (is_full || (workers_ != nullptr && !workers_->TrySubmit(task))) {
       // Later then; until then it is raw.
@@ -158,11 +156,6 @@ void DesignRuntime::SubmitBlocks(uint32_t index, Layer& layer) {
 void DesignRuntime::NotePeak() {
   const uint64_t pending = setup_.deterministic ? workers_->untaken() : workers_->unfinished();
   queue_peak_ = std::max(queue_peak_, pending);
-}
-
-void DesignRuntime::Drain() {
-  if (workers_ == nullptr || setup_.deterministic) return;
-  for (EncodeResult& result : workers_->TakeReady()) Apply(std::move(result));
 }
 
 void DesignRuntime::Apply(EncodeResult result) {
@@ -283,9 +276,6 @@ Resident DesignRuntime::TotalBytes() const {
   // A task shares the bytes of its block; what a worker adds is the copy that proves its blob.
   const auto running = static_cast<uint64_t>(std::max<int64_t>(1, setup_.config.async_threads));
   sum.in_flight = std::min(in_flight_bytes_, running * largest_task_bytes_);
-  if (workers_ != nullptr && !setup_.deterministic) {
-    sum.in_flight += workers_->finished_blob_bytes();
-  }
   return sum;
 }
 

@@ -81,7 +81,6 @@ class DesignRuntime : public Runtime {
 
   bool IsInScope(uint32_t layer) const;
   void NotePeak();
-  void Drain();
   void CutBlocks(Layer& layer);
   void AddBlock(Layer& layer, uint64_t tokens);
   void SubmitBlocks(uint32_t index, Layer& layer);

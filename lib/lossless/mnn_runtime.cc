@@ -25,9 +25,9 @@ MnnRuntime::MnnRuntime(const RuntimeSetup& setup)
   }
 }
 
-uint64_t MnnRuntime::AsyncPending() const {
+uint64_t MnnRuntime::AsyncPending(bool of_slowest) const {
   if (!is_async()) return 0;
-  return setup_.deterministic ? workers_->untaken() : workers_->unfinished();
+  return of_slowest ? workers_->untaken() : workers_->unfinished();
 }
 
 uint64_t MnnRuntime::CountPending(const Layer& layer) const {
@@ -37,7 +37,7 @@ uint64_t MnnRuntime::CountPending(const Layer& layer) const {
 }
 
 void MnnRuntime::NotePeaks(const Layer& layer) {
-  const uint64_t async = AsyncPending();
+  const uint64_t async = AsyncPending(setup_.deterministic);
   async_peak_ = std::max(async_peak_, async);
   queue_peak_ = std::max(queue_peak_, layer.blocks.size() + async);
 }
@@ -45,7 +45,6 @@ void MnnRuntime::NotePeaks(const Layer& layer) {
 void MnnRuntime::Start(uint32_t layer, uint64_t token) {
   token_ = token;
   if (!setup_.config.active()) return;
-  Drain();
   if (is_store()) Restore(layer);
 }
 
@@ -65,11 +64,8 @@ void MnnRuntime::Visit(uint32_t layer, bool is_value, const PieceVisitor& visit)
   visit(layers_[layer].cache.Piece(is_value));
 }
 
-void MnnRuntime::Drain() {
-  if (!is_async() || setup_.deterministic) return;
-  for (EncodeResult& result : workers_->TakeReady()) Apply(std::move(result));
-}
-
+// The engine also takes what is ready between two layer calls. Nothing reads a layer before its
+// next call, one token later, so that would only make the bytes held in between a matter of luck.
 void MnnRuntime::WaitForWorkers() {
   if (!is_async() || workers_->untaken() == 0) return;
   int64_t waited = 0;
@@ -92,7 +88,6 @@ bool MnnRuntime::Step(const LayerCall& call, uint64_t token) {
                                   cold, call.length, call.token_step);
     if (range) Encode(call.layer, *range, cold, call);
   }
-  Drain();
   if (call.layer + 1 == layers_.size()) WaitForWorkers();
   Export();
   return plan_cleared;
@@ -105,7 +100,7 @@ void MnnRuntime::Encode(uint32_t index, const EncodeRange& range, const ColdRang
     Advance(setup_.config, cold, range, call.token_step, layer.clock);
     layer.counters.update_count = layer.clock.updates;
   };
-  const uint64_t pending = CountPending(layer) + AsyncPending();
+  const uint64_t pending = CountPending(layer) + AsyncPending(setup_.skips_of_slowest);
   if (pending >= static_cast<uint64_t>(setup_.config.max_queue)) {
     ++layer.counters.backpressure_skip_count;
     ++layer.measured.backpressure;
@@ -113,7 +108,6 @@ void MnnRuntime::Encode(uint32_t index, const EncodeRange& range, const ColdRang
     Log(EventKind::kBackpressure, layer, range.begin, range.tokens);
     return;
   }
-  Drain();
   EncodeTask task;
   task.id = next_task_++;
   task.layer = index;
@@ -288,7 +282,6 @@ Resident MnnRuntime::TotalBytes() const {
   for (uint32_t i = 0; i < layers_.size(); ++i) sum.Add(LayerBytes(i));
   sum.caches += global_.bytes();
   sum.in_flight = in_flight_bytes_;
-  if (is_async() && !setup_.deterministic) sum.in_flight += workers_->finished_blob_bytes();
   return sum;
 }
 

@@ -78,11 +78,11 @@ class MnnRuntime : public Runtime {
 
   bool is_store() const { return setup_.config.mode == Mode::kStore; }
   bool is_async() const { return workers_ != nullptr; }
-  uint64_t AsyncPending() const;
+  // Queued and running; of workers that finish as late as they may, all that was submitted.
+  uint64_t AsyncPending(bool of_slowest) const;
   uint64_t CountPending(const Layer& layer) const;
   void NotePeaks(const Layer& layer);
 
-  void Drain();
   void WaitForWorkers();
   void Encode(uint32_t index, const EncodeRange& range, const ColdRange& cold,
               const LayerCall& call);

@@ -158,6 +158,7 @@ class Replayer {
             .prompt = result_.prompt,
             .cache_bytes = result_.cache_bytes,
             .deterministic = request_.deterministic,
+            .skips_of_slowest = request_.deterministic || request_.skips_of_slowest,
             .codec = codec,
             .events = request_.keep_events ? &result_.events : nullptr};
   }

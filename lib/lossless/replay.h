@@ -38,9 +38,11 @@ struct ReplayRequest {
   std::optional<uint64_t> decode_tokens;  // stop after so many; else at the end of the cache
   // Engine design: room for decoded ranges; else a sixteenth of the whole cache.
   std::optional<uint64_t> cache_bytes;
-  // Results of workers are taken only where the engine waits for them anyway, so that queue figures
-  // do not depend on their luck: those of the slowest workers.
+  // Results of workers are taken where the engine waits for them, at the end of each token, so that
+  // no byte count depends on when one was done. Queue figures still do, and with a full queue what
+  // is skipped: deterministic makes both those of the slowest workers, skips_of_slowest the latter.
   bool deterministic = false;
+  bool skips_of_slowest = false;
   bool keep_events = false;
   const RangeCodec* codec = nullptr;  // null: the gear codec
   std::stop_token stop;               // ends the replay between two layer calls

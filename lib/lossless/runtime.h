@@ -47,7 +47,7 @@ struct Resident {
   uint64_t raw = 0;        // allocated for raw rows (mnn: buffers that never shrink)
   uint64_t blobs = 0;      // compressed
   uint64_t caches = 0;     // decoded copies
-  uint64_t in_flight = 0;  // copies that wait for a worker, and its results
+  uint64_t in_flight = 0;  // copies that wait for a worker, until the end of their token
 
   uint64_t total() const { return raw + blobs + caches + in_flight; }
   void Add(const Resident& other);
@@ -62,6 +62,7 @@ struct RuntimeSetup {
   uint64_t prompt = 0;
   uint64_t cache_bytes = 0;
   bool deterministic = false;
+  bool skips_of_slowest = false;  // whether the queue is full is asked of the slowest workers
   const RangeCodec& codec;
   std::vector<Event>* events = nullptr;
 };

@@ -131,13 +131,6 @@ uint64_t EncodeWorkers::untaken() const {
   return queued_.size() + running_ + finished_.size();
 }
 
-uint64_t EncodeWorkers::finished_blob_bytes() const {
-  const std::lock_guard lock(mutex_);
-  uint64_t sum = 0;
-  for (const EncodeResult& result : finished_) sum += result.blob_bytes();
-  return sum;
-}
-
 void EncodeWorkers::Loop(const std::stop_token& stop) {
   CodecScratch scratch;
   std::unique_lock lock(mutex_);

@@ -63,7 +63,6 @@ class EncodeWorkers {
 
   uint64_t unfinished() const;  // queued and running
   uint64_t untaken() const;     // submitted and not yet taken, finished or not
-  uint64_t finished_blob_bytes() const;
 
  private:
   void Loop(const std::stop_token& stop);

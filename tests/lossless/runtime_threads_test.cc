@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <latch>
 #include <stdexcept>
+#include <thread>
 
 #include "lib/lossless/workers.h"
 #include "tests/support/lossless_case.h"
@@ -101,6 +103,43 @@ TEST_CASE("replays with real threads lose nothing", "[threads]") {
       CHECK(result.content.equal());
       CHECK(result.measured.failures > 0);
       CHECK(result.measured.verified_raw_bytes > 0);
+    }
+  }
+}
+
+// Threads decide when a result is there, never what is held: a baseline of the same code must be
+// met by every run.
+TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]") {
+  const auto made =
+      test::MakeAttentionCase({.layers = 6, .query_heads = 32, .dim = 64, .tokens = 140}, 12);
+  for (const Engine engine : {Engine::kMnn, Engine::kDesign}) {
+    for (const Mode mode : {Mode::kFull, Mode::kStore}) {
+      for (const int64_t queue : {2, 256}) {
+        INFO(Name(engine) << " " << Name(mode) << " queue " << queue);
+        ReplayRequest request = test::SmallRequest(engine, mode);
+        request.lossless.async_threads = 3;
+        request.lossless.max_queue = queue;
+        request.lossless.decode_cache_blocks = 3;
+        request.skips_of_slowest = true;
+        const ReplayResult steady = test::RunCase(*made, request);
+        request.deterministic = false;
+        for (const int delay : {0, 1, 2}) {
+          test::FaultyCodec codec;
+          codec.before_encode = [delay](uint64_t call) {
+            const bool slow = delay == 1 ? call % 2 == 0 : delay == 2;
+            if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          };
+          request.codec = &codec;
+          const ReplayResult result = test::RunCase(*made, request);
+          CHECK(result.peak_bytes == steady.peak_bytes);
+          CHECK(result.measured.verified_blob_bytes == steady.measured.verified_blob_bytes);
+          CHECK(result.measured.backpressure == steady.measured.backpressure);
+          REQUIRE(result.steps.size() == steady.steps.size());
+          for (size_t i = 0; i < result.steps.size(); ++i) {
+            REQUIRE(result.steps[i].total() == steady.steps[i].total());
+          }
+        }
+      }
     }
   }
 }
