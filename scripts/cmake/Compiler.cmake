@@ -22,3 +22,8 @@ if(KVTOOL_SANITIZE)
     add_compile_options(-Wno-maybe-uninitialized)
   endif()
 endif()
+
+# Coverage of the libraries guides the fuzzer: without it only the targets' own files are seen.
+if(KVTOOL_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "formats/kvz/archive.h"
+#include "tests/fuzz/fuzz_repair.h"
+#include "tests/fuzz/repair.h"
 
 namespace {
 
@@ -27,6 +29,10 @@ uint64_t TensorBytes(const Archive& archive) {
 }
 
 }  // namespace
+
+kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned choice) {
+  return kv::fuzz::RepairKvz(input, {choice % 4 != 0, choice % 8 < 6});
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);

@@ -2,6 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Any bytes as a torch zip archive: every value of every tensor that comes out must be readable.
 #include "formats/torch/torch.h"
+#include "tests/fuzz/fuzz_repair.h"
+#include "tests/fuzz/repair.h"
+
+kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned) { return kv::fuzz::RepairZip(input); }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/zip/zip_reader.h"
+#include "tests/fuzz/fuzz_repair.h"
+#include "tests/fuzz/repair.h"
+
+kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned) { return kv::fuzz::RepairZip(input); }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/fuzz_repair.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
@@ -29,6 +31,13 @@ size_t Replay(const std::filesystem::path& path) {
     std::vector<uint8_t> flipped = input;
     flipped[at] ^= static_cast<uint8_t>(0xff >> (at % 8));
     RunOne(flipped);
+    if (FuzzRepair != nullptr) {
+      const kv::Bytes repaired =
+          FuzzRepair(std::as_bytes(std::span(flipped)), static_cast<unsigned>(at / step));
+      const auto* bytes = reinterpret_cast<const uint8_t*>(repaired.data());
+      RunOne({bytes, bytes + repaired.size()});
+      ++runs;
+    }
   }
   return runs;
 }
