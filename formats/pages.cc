@@ -25,10 +25,12 @@ std::string_view LastPart(std::string_view name) {
   return slash == name.npos ? name : name.substr(slash + 1);
 }
 
-// Without its ending; ".kvcache.safetensors" is one.
+// Without its ending; ".kvcache.safetensors" is one. Names of models have dots too.
 std::string_view Stem(std::string_view name) {
-  const std::string_view last = LastPart(name);
-  return last.substr(0, last.find('.'));
+  std::string_view stem = LastPart(name);
+  stem = stem.substr(0, stem.rfind('.'));
+  if (stem.ends_with(".kvcache")) stem.remove_suffix(std::string_view(".kvcache").size());
+  return stem;
 }
 
 bool Fits(const std::string& pattern, const std::string& name) {

@@ -11,6 +11,7 @@
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "formats/kvz/kvz.h"
 #include "formats/llama_state/llama_state.h"
+#include "formats/lmcache/block_store.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/offline_entries.h"
@@ -63,9 +64,12 @@ constexpr FormatEntry kFormats[] = {
     {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
      infinilm::ProbeDump, infinilm::OpenDump, infinilm::WriteDump, infinilm::WriteDumpPair,
      BesideTensors},
-    {"lmcache", "LMCache chunks with their 28-byte header (.data)",
+    {"lmcache", "LMCache chunks with their header (.data), one or more groups of layers",
      "heads: --kv-heads or --head-dim; --order for several", lmcache::ProbeChunk,
      lmcache::OpenChunk, nullptr},
+    {"lmcache-block", "LMCache raw-block files and images of such devices",
+     "heads: --kv-heads or --head-dim; --order for several", lmcache::ProbeBlocks,
+     lmcache::OpenBlocks, nullptr},
     {"raw", "headerless arrays of one element type", "--raw DTYPE:ORDER:SIZES", nullptr,
      raw::OpenRaw, nullptr},
     {"opaque", "any bytes, archived as they are", "", nullptr, nullptr, nullptr},
@@ -159,8 +163,10 @@ Snapshot OpenUndivided(Source source, const OpenOptions& options) {
 Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
   const std::string path = source.path;
   try {
-    Snapshot snapshot = options.order.empty() ? OpenUndivided(std::move(source), options)
-                                              : OpenPages(std::move(source), options);
+    // A file of slots is a folder of pages in all but name, and chooses them itself.
+    const bool pages = !options.order.empty() && lmcache::ProbeBlocks(source) == Confidence::kNo;
+    Snapshot snapshot =
+        pages ? OpenPages(std::move(source), options) : OpenUndivided(std::move(source), options);
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     return snapshot;
   } catch (Error& error) {

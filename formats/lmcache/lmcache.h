@@ -6,8 +6,8 @@
 
 namespace kv::lmcache {
 
-// Chunks as LMCache's fs connector writes them (.data): 28 bytes of header, then one array. Grammar
-// and what is refused: FORMAT.md.
+// Chunks as LMCache's fs connector writes them (.data): a header, then one array for each group of
+// layers. Grammar and what is refused: FORMAT.md.
 
 Confidence ProbeChunk(const Source& source);
 // One chunk. Throws kTruncated, kBadField, kUnknownDtype, kSizeMismatch, kUnsupportedKind for

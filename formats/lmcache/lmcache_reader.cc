@@ -3,100 +3,78 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <charconv>
 
+#include "formats/lmcache/chunk_arrays.h"
+#include "formats/lmcache/chunk_header.h"
+#include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
 #include "formats/lmcache/memory_format.h"
-#include "formats/raw/raw.h"
 #include "formats/tensors/probe.h"
 
 namespace kv::lmcache {
 namespace {
 
-constexpr uint64_t kHeaderBytes = 28;
-constexpr size_t kShapeRank = 4;
+constexpr uint64_t kHeaderBytes = 28;  // of a chunk with one group
+constexpr uint64_t kFirstDtype = 8, kFirstShape = 12;
 
 constexpr MemoryFormat kFormats[] = {
-    {1, "KV_2LTD", "2LTC"}, {2, "KV_T2D", "T2C"},     {3, "KV_2TD", "2TC"},
-    {4, "BINARY", ""},      {5, "BINARY_BUFFER", ""}, {6, "KV_MLA_FMT", "BLTC"},
+    {1, "KV_2LTD", "2LTC"},   {2, "KV_T2D", "T2C"},      {3, "KV_2TD", "2TC"}, {4, "BINARY", ""},
+    {5, "BINARY_BUFFER", ""}, {6, "KV_MLA_FMT", "BLTC"}, {7, "EC_TD", ""},     {8, "HS_TD", ""},
 };
 
-struct DTypeNumber {
-  int32_t number;
-  DType dtype;
-};
-constexpr DTypeNumber kDTypes[] = {
-    {1, DType::kF16}, {2, DType::kF16}, {3, DType::kBF16},   {4, DType::kF32},
-    {5, DType::kF64}, {6, DType::kU8},  {7, DType::kF8E4M3}, {8, DType::kF8E5M2},
-};
+uint64_t Payload(const ChunkHeader& header, ByteSpan bytes) {
+  return bytes.size() - header.bytes();
+}
 
-const MemoryFormat* FindFormat(int64_t number) {
-  for (const MemoryFormat& format : kFormats) {
-    if (format.number == number) return &format;
+bool LengthFits(const ChunkHeader& header, ByteSpan bytes) {
+  return header.length > 0 && static_cast<uint64_t>(header.length) == Payload(header, bytes);
+}
+
+// Chunks of other things are arrays of bytes, [length, 0, 0, 0], or of numbers.
+Confidence ProbeOther(const ChunkHeader& header, ByteSpan bytes) {
+  uint64_t product = 1;
+  for (const int32_t extent : header.groups[0].shape) {
+    if (extent < 0) return Confidence::kNo;
+    if (__builtin_mul_overflow(product, extent == 0 ? 1 : static_cast<uint64_t>(extent), &product))
+      return Confidence::kNo;
   }
-  return nullptr;
+  const std::optional<DType> dtype = DTypeOf(header.groups[0].dtype);
+  const uint64_t each = dtype ? Info(*dtype).block_bytes : 1, payload = Payload(header, bytes);
+  const bool fits = product == payload || (payload % each == 0 && product == payload / each);
+  return LengthFits(header, bytes) && fits ? Confidence::kCertain : Confidence::kNo;
 }
 
-std::optional<DType> FindDType(int32_t number) {
-  for (const DTypeNumber& entry : kDTypes) {
-    if (entry.number == number) return entry.dtype;
-  }
-  return std::nullopt;
+// Whether the bytes are as many as a header of some number of groups and its length say.
+bool SomeLengthFits(const ChunkHeader& header, ByteSpan bytes) {
+  if (header.length <= 0 || bytes.size() < kHeaderBytes) return false;
+  const uint64_t length = static_cast<uint64_t>(header.length), payload = Payload(header, bytes);
+  return length <= payload && (payload - length) % kGroupBytes == 0 &&
+         (payload - length) / kGroupBytes < kMostGroups;
 }
 
-struct ChunkHeader {
-  int32_t length = 0, format = 0, dtype = 0;
-  std::array<int32_t, kShapeRank> shape = {};
-};
-
-ChunkHeader ParseHeader(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  ChunkHeader header;
-  header.length = reader.I32("length");
-  header.format = reader.I32("fmt");
-  header.dtype = reader.I32("dtype");
-  for (int32_t& extent : header.shape) extent = reader.I32("shape");
-  return header;
-}
-
-// The shape as the layout's axes count it: a place that the layout has no axis for is 0 or 1.
-std::optional<std::vector<uint64_t>> ShapeOf(const ChunkHeader& header, size_t rank) {
-  std::vector<uint64_t> shape;
-  for (size_t i = 0; i < kShapeRank; ++i) {
-    const int32_t extent = header.shape[i];
-    if (i < rank ? extent <= 0 : extent != 0 && extent != 1) return std::nullopt;
-    if (i < rank) shape.push_back(static_cast<uint64_t>(extent));
-  }
-  return shape;
-}
-
-// Nothing where it is more than 64 bits can say.
-std::optional<uint64_t> BytesOf(const std::vector<uint64_t>& shape, DType dtype) {
-  uint64_t bytes = Info(dtype).block_bytes;
-  for (const uint64_t extent : shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
-  }
-  return bytes;
-}
-
-// How much of a header the bytes are. All three conditions hold for every chunk; two of them are
+// How much of a header the bytes are. Length, type and shape hold for every chunk; two of them are
 // still too much for chance, and then the reader says what is wrong.
 Confidence ProbeBytes(ByteSpan bytes) {
   if (bytes.size() < kHeaderBytes) return Confidence::kNo;
-  const ChunkHeader header = ParseHeader(bytes);
-  const MemoryFormat* format = FindFormat(header.format);
+  const ChunkHeader header = ParseChunkHeader(bytes);
+  const MemoryFormat* format = FindMemoryFormat(header.format);
   if (format == nullptr) return Confidence::kNo;
-  const auto shape = ShapeOf(header, format->axes.empty() ? kShapeRank : format->axes.size());
-  if (!shape) return Confidence::kNo;
-  const std::optional<DType> dtype = FindDType(header.dtype);
-  const uint64_t payload = bytes.size() - kHeaderBytes;
-  const bool length_fits = header.length > 0 && static_cast<uint64_t>(header.length) == payload;
-  const bool shape_fits = dtype && BytesOf(*shape, *dtype) == payload;
+  if (format->axes.empty()) return ProbeOther(header, bytes);
+  if (header.groups.size() > 1) return Confidence::kCertain;  // only whole ones have more
+  GroupShape typed = header.groups[0];
+  const bool known = DTypeOf(typed.dtype).has_value();
+  if (!known) typed.dtype = 6;
+  const auto array = ArrayOf(*format, typed);
+  const bool length_fits = LengthFits(header, bytes);
+  if (!array) return known && length_fits ? Confidence::kMaybe : Confidence::kNo;
+  const bool shape_fits = known && array->bytes == Payload(header, bytes);
   if (length_fits && shape_fits) return Confidence::kCertain;
   const bool header_fits =
-      dtype && header.length > 0 && BytesOf(*shape, *dtype) == static_cast<uint64_t>(header.length);
-  return length_fits || shape_fits || header_fits ? Confidence::kMaybe : Confidence::kNo;
+      known && header.length > 0 && array->bytes == static_cast<uint64_t>(header.length);
+  return length_fits || shape_fits || header_fits || (known && SomeLengthFits(header, bytes))
+             ? Confidence::kMaybe
+             : Confidence::kNo;
 }
 
 const SourceFile& OnlyFile(const Source& source) {
@@ -115,11 +93,82 @@ const SourceFile& OnlyFile(const Source& source) {
           .Hint("give --order FILE, a file with one name per line"));
 }
 
+// The arrays of the groups, or the field that is wrong.
+std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFormat& format,
+                                      ByteSpan bytes) {
+  std::vector<GroupArray> arrays;
+  uint64_t total = 0;
+  for (const GroupShape& group : header.groups) {
+    if (group.dtype == 0) {
+      throw std::move(Error(Finding::kUnsupportedDtype, "dtype 0: the chunk was stored without one")
+                          .At(kFirstDtype)
+                          .Hint("describe the bytes with --raw"));
+    }
+    if (!DTypeOf(group.dtype)) {
+      throw std::move(
+          Error(Finding::kUnknownDtype, fmt::format("dtype {}; LMCache has 0 to 8", group.dtype))
+              .At(kFirstDtype));
+    }
+    const auto array = ArrayOf(format, group);
+    if (!array) {
+      throw std::move(
+          Error(Finding::kBadField,
+                fmt::format("shape [{}] is no {}", fmt::join(group.shape, ", "), format.name))
+              .At(kFirstShape));
+    }
+    arrays.push_back(*array);
+    total += array->bytes;  // of several, the header's parser has added them up
+  }
+  const uint64_t payload = Payload(header, bytes);
+  if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {
+    throw std::move(Error(Finding::kSizeMismatch,
+                          fmt::format("the shapes of its groups do not make the {} bytes of length",
+                                      header.length))
+                        .At(kFirstShape));
+  }
+  if (header.length < 0 || static_cast<uint64_t>(header.length) != payload) {
+    throw std::move(
+        Error(Finding::kSizeMismatch,
+              fmt::format("length {}, but {} bytes follow the header", header.length, payload))
+            .At(0));
+  }
+  if (total != payload) {
+    throw std::move(
+        Error(Finding::kSizeMismatch,
+              fmt::format("shape [{}] of {} does not make the {} bytes of the payload",
+                          fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload))
+            .At(kFirstShape));
+  }
+  return arrays;
+}
+
 }  // namespace
 
+const MemoryFormat* FindMemoryFormat(int64_t number) {
+  for (const MemoryFormat& format : kFormats) {
+    if (format.number == number) return &format;
+  }
+  return nullptr;
+}
+
+const MemoryFormat* FindMemoryFormat(std::string_view name) {
+  for (const MemoryFormat& format : kFormats) {
+    if (format.name == name) return &format;
+  }
+  return nullptr;
+}
+
+const MemoryFormat& CacheFormat(const MemoryFormat& format) {
+  if (!format.axes.empty()) return format;
+  throw Error(Finding::kUnsupportedKind, fmt::format("fmt {} ({}): bytes of another kind than K "
+                                                     "and V",
+                                                     format.number, format.name));
+}
+
 const MemoryFormat& MemoryFormatOf(int64_t number) {
-  if (const MemoryFormat* format = FindFormat(number)) return *format;
-  throw Error(Finding::kBadField, fmt::format("fmt {} is none of LMCache's (1 to 6)", number));
+  if (const MemoryFormat* format = FindMemoryFormat(number)) return *format;
+  throw Error(Finding::kBadField,
+              fmt::format("fmt {} is none of LMCache's (1 to {})", number, std::size(kFormats)));
 }
 
 const MemoryFormat& MemoryFormatOf(std::string_view number) {
@@ -128,10 +177,7 @@ const MemoryFormat& MemoryFormatOf(std::string_view number) {
   if (error != std::errc() || end != number.data() + number.size()) {
     throw Error(Finding::kBadField, fmt::format("fmt '{}' is no number", Escaped(number, 40)));
   }
-  const MemoryFormat& format = MemoryFormatOf(value);
-  if (!format.axes.empty()) return format;
-  throw Error(Finding::kUnsupportedKind,
-              fmt::format("fmt {} ({}): bytes of another kind than K and V", value, format.name));
+  return CacheFormat(MemoryFormatOf(value));
 }
 
 Confidence ProbeChunk(const Source& source) {
@@ -143,50 +189,17 @@ Confidence ProbeChunk(const Source& source) {
 Snapshot OpenChunk(Source source, const OpenOptions& options) {
   const SourceFile& file = OnlyFile(source);
   const ByteSpan bytes = file.data->bytes();
-  const ChunkHeader header = ParseHeader(bytes);
-  const MemoryFormat& format = MemoryFormatOf(std::to_string(header.format));
-  if (header.dtype == 0) {
-    throw std::move(Error(Finding::kUnsupportedDtype, "dtype 0: the chunk was stored without one")
-                        .At(8)
-                        .Hint("describe the bytes with --raw"));
+  const ChunkHeader header = ParseChunkHeader(bytes);
+  const MemoryFormat& format = CacheFormat(MemoryFormatOf(header.format));
+  const std::vector<GroupArray> arrays = CheckedArrays(header, format, bytes);
+  Snapshot snapshot = SnapshotOfArrays(arrays, bytes.subspan(header.bytes()), options.batch);
+  if (const auto key = ParseKeyOfFile(file.name)) {
+    snapshot.model = key->model;
+    snapshot.facts.insert(snapshot.facts.end(), key->facts.begin(), key->facts.end());
+    if (key->layer && snapshot.layers.size() == 1) snapshot.layers.front().index = *key->layer;
   }
-  const std::optional<DType> dtype = FindDType(header.dtype);
-  if (!dtype) {
-    throw std::move(
-        Error(Finding::kUnknownDtype, fmt::format("dtype {}; LMCache has 0 to 8", header.dtype))
-            .At(8));
-  }
-  const auto shape = ShapeOf(header, format.axes.size());
-  if (!shape) {
-    throw std::move(
-        Error(Finding::kBadField,
-              fmt::format("shape [{}] is no {}", fmt::join(header.shape, ", "), format.name))
-            .At(12));
-  }
-  const uint64_t payload = bytes.size() - kHeaderBytes;
-  if (header.length < 0 || static_cast<uint64_t>(header.length) != payload) {
-    throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("length {}, but {} bytes follow the header", header.length, payload))
-            .At(0));
-  }
-  if (BytesOf(*shape, *dtype) != payload) {
-    throw std::move(Error(Finding::kSizeMismatch,
-                          fmt::format("shape [{}] of {} does not make the {} bytes of the payload",
-                                      fmt::join(*shape, ", "), Name(*dtype), payload))
-                        .At(12));
-  }
-  const size_t layer_axis = format.axes.find('L');
-  if (layer_axis != format.axes.npos && (*shape)[layer_axis] > raw::kMostLayers) {
-    throw std::move(Error(Finding::kLimit, fmt::format("{} layers", (*shape)[layer_axis])).At(12));
-  }
-  raw::Spec spec{.name = "the header", .dtype = *dtype, .axes = {}};
-  for (size_t i = 0; i < shape->size(); ++i) spec.axes.push_back({format.axes[i], (*shape)[i]});
-  Snapshot snapshot =
-      raw::MakeSnapshot(std::move(source), bytes.subspan(kHeaderBytes), spec, options.batch);
-  snapshot.engine = "LMCache";
+  snapshot.source = std::move(source);
   snapshot.format_version = std::string(format.name);
-  snapshot.key_rotation = KeyRotation::kRotated;
   return snapshot;
 }
 

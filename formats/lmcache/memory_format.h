@@ -14,6 +14,11 @@ struct MemoryFormat {
   std::string_view axes;  // outermost first, letters as in formats/raw; empty where it is no cache
 };
 
+// By number or by LMCache's word, or null.
+const MemoryFormat* FindMemoryFormat(int64_t number);
+const MemoryFormat* FindMemoryFormat(std::string_view name);
+// The same layout. Throws kUnsupportedKind where it is none of K and V.
+const MemoryFormat& CacheFormat(const MemoryFormat& format);
 // Throws kBadField for numbers that LMCache never had.
 const MemoryFormat& MemoryFormatOf(int64_t number);
 // The number as text, as metadata keeps it.

@@ -7,6 +7,7 @@
 
 #include <charconv>
 
+#include "formats/lmcache/key_name.h"
 #include "formats/mnn/cache_files.h"
 
 namespace kv::raw {
@@ -15,6 +16,9 @@ namespace {
 constexpr Preset kPresets[] = {
     {"lmcache-disk", "LMCache local disk: raw bytes in spite of .pt, KV_2LTD", "2LTHD",
      "DTYPE:L=,H=,D=", "LMCache", "*@*@*@*@*.pt"},
+    {"lmcache-mp", "LMCache's server (fs adapters): MODEL@0xRANK@GROUP@HASH.data, no header",
+     "2LTHD", "DTYPE:L=,H=,D=", "LMCache", "*@0x????????@*@*.data"},
+    {"lmcache-mp-mla", "the same, latent attention", "LTD", "DTYPE:L=,D=", "LMCache", ""},
     {"lmcache-disk-layer", "LMCache local disk, layerwise: one layer a file, KV_T2D", "T2HD",
      "DTYPE:H=,D=", "LMCache", ""},
     {"lmcache-disk-layer-2td", "the same with K before V, KV_2TD", "2THD", "DTYPE:H=,D=", "LMCache",
@@ -116,12 +120,8 @@ void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec)
     fill("H", layer.kv_heads);
     fill("D", layer.k_dim);
   }
-  // LMCache's keys are words joined by '@', the type among them.
-  std::string_view stem = file.substr(0, file.rfind('.'));
-  for (size_t at = stem.find('@'); !spec.dtype && at != stem.npos; at = stem.find('@')) {
-    stem.remove_prefix(at + 1);
-    spec.dtype = ParseDType(stem.substr(0, stem.find('@')));
-  }
+  const auto key = lmcache::ParseKeyOfFile(file);
+  if (key && !spec.dtype) spec.dtype = key->dtype;
 }
 
 Spec SpecOf(const PresetSpec& preset) {

@@ -2,8 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include <charconv>
-
+#include "formats/lmcache/key_name.h"
 #include "formats/mnn/cache_files.h"
 #include "formats/raw/fs_tier.h"
 #include "formats/raw/presets.h"
@@ -131,19 +130,6 @@ const SourceFile& OnlyPage(const Source& source) {
           .Hint("give --order FILE, a file with one name per line, or --order '*.bin'"));
 }
 
-// "...@5f3a@half@12.pt": the layer of a file that holds one.
-std::optional<uint32_t> LayerInName(std::string_view name) {
-  const std::string_view stem = name.substr(0, name.rfind('.'));
-  const size_t at = stem.rfind('@');
-  uint32_t layer = 0;
-  if (at == stem.npos) return std::nullopt;
-  const auto [end, failed] =
-      std::from_chars(stem.data() + at + 1, stem.data() + stem.size(), layer);
-  if (failed != std::errc() || end != stem.data() + stem.size() || layer > UINT16_MAX)
-    return std::nullopt;
-  return layer;
-}
-
 Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) {
   std::optional<TierConfig> told;
   if (source.is_folder) told = FillInFromTier(source, spec);
@@ -155,11 +141,14 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   const SourceFile& page = OnlyPage(source);
   FillIn(options, page.name, spec);
   const ByteSpan bytes = page.data->bytes();
-  const std::optional<uint32_t> layer = spec.preset->order.find('L') == std::string_view::npos
-                                            ? LayerInName(page.name)
-                                            : std::nullopt;
+  const auto key = lmcache::ParseKeyOfFile(page.name);
   Snapshot snapshot = MakeSnapshot(std::move(source), bytes, SpecOf(spec), options.batch);
-  if (layer) snapshot.layers.front().index = *layer;
+  if (key && key->layer && spec.preset->order.find('L') == std::string_view::npos)
+    snapshot.layers.front().index = *key->layer;
+  if (key) {
+    snapshot.model = key->model;
+    snapshot.facts.insert(snapshot.facts.end(), key->facts.begin(), key->facts.end());
+  }
   snapshot.format_version = spec.preset->name;
   snapshot.engine = spec.preset->engine;
   snapshot.key_rotation = KeyRotation::kRotated;

@@ -31,11 +31,27 @@ struct Synonym {
   DType dtype;
 };
 constexpr Synonym kSynonyms[] = {
-    {"fp32", kF32},        {"float32", kF32},      {"float", kF32},         {"fp16", kF16},
-    {"float16", kF16},     {"half", kF16},         {"bfloat16", kBF16},     {"fp64", kF64},
-    {"float64", kF64},     {"double", kF64},       {"int8", kI8},           {"uint8", kU8},
-    {"byte", kU8},         {"int32", kI32},        {"int64", kI64},         {"fp8_e4m3", kF8E4M3},
-    {"fp8_e5m2", kF8E5M2}, {"f8_e4m3fn", kF8E4M3}, {"fp8_e4m3fn", kF8E4M3},
+    {"fp32", kF32},
+    {"float32", kF32},
+    {"float", kF32},
+    {"fp16", kF16},
+    {"float16", kF16},
+    {"half", kF16},
+    {"bfloat16", kBF16},
+    {"fp64", kF64},
+    {"float64", kF64},
+    {"double", kF64},
+    {"int8", kI8},
+    {"uint8", kU8},
+    {"byte", kU8},
+    {"int32", kI32},
+    {"int64", kI64},
+    {"fp8_e4m3", kF8E4M3},
+    {"fp8_e5m2", kF8E5M2},
+    {"f8_e4m3fn", kF8E4M3},
+    {"fp8_e4m3fn", kF8E4M3},
+    {"float8_e4m3fn", kF8E4M3},
+    {"float8_e5m2", kF8E5M2},
 };
 
 }  // namespace

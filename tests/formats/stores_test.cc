@@ -101,10 +101,10 @@ TEST_CASE("a damaged LMCache chunk is refused by the field that is wrong") {
   CHECK(with(2, 0) == Finding::kUnsupportedDtype);
   CHECK(with(2, 99) == Finding::kUnknownDtype);
   CHECK(with(4, 4) == Finding::kSizeMismatch);
-  CHECK(with(3, 3) == Finding::kSizeMismatch);
+  CHECK(with(3, 3) == Finding::kBadField);
+  CHECK(with(4, 0) == Finding::kBadField);
   // Without its layout nothing is left that would tell it from other bytes.
   CHECK(with(1, 9) == Finding::kUnknownFormat);
-  CHECK(with(4, 0) == Finding::kUnknownFormat);
   CHECK(Refusal(Named("a", Chunk(4, 6, {1, 1, 1, 9}, Bytes(9))), {}) == Finding::kUnsupportedKind);
   OpenOptions named;
   named.from = "lmcache";

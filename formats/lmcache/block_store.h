@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "formats/registry.h"
+
+namespace kv::lmcache {
+
+// A raw-block device or file of LMCache: a checkpoint of the index, twice, then slots of one size
+// with a chunk each. Grammar: FORMAT.md.
+class BlockStore {
+ public:
+  struct Entry {
+    uint64_t offset = 0, size = 0;  // of the values, in the file
+    std::string format, dtype;      // LMCache's words; empty where the index has none
+    std::vector<int64_t> shape;     // empty likewise
+  };
+
+  // Throws kChecksum where no checkpoint is whole, kBadText, kBadField, kLimit.
+  explicit BlockStore(Source source);
+
+  // By key. Slots that the index names and that by now hold something else are not in it.
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+  size_t stale() const { return stale_; }
+  // The chunks as a folder of files named by their keys: what --order chooses from.
+  Source Names() const;
+  // One chunk; its source is left to the caller. Throws kUnsupportedKind, kSizeMismatch.
+  Snapshot Open(const std::string& key, std::optional<uint64_t> batch) const;
+
+  Source Release() { return std::move(source_); }
+
+ private:
+  Source source_;
+  std::map<std::string, Entry> entries_;
+  size_t stale_ = 0;
+};
+
+Confidence ProbeBlocks(const Source& source);
+// The only chunk of a store, or those of OpenOptions::order, joined. Throws kUsage where there are
+// several and no order.
+Snapshot OpenBlocks(Source source, const OpenOptions& options);
+
+}  // namespace kv::lmcache
