@@ -250,8 +250,8 @@ class ReplayH2o : public Command {
     std::vector<std::string> header = {"policy", "target", "true ratio", "mean ratio", "evictions"};
     if (engine) header.push_back("h2o_lossy_ratio");
     if (!no_quality_ && !trace.block_scores) {
-      header.insert(header.end(),
-                    {"mass", "mass p5", "output error", "error p95", "cosine p5", "KL", "top-16"});
+      header.insert(header.end(), {"mass", "mass p5", "output error", "error p95", "cosine p5",
+                                   "KL", "top-16", "mass (all rows)", "error (all rows)"});
     }
     Table table(header);
     for (const h2o::ReplayRun& run : result.runs) table.Row(RowOf(run, engine));
@@ -267,14 +267,21 @@ class ReplayH2o : public Command {
                             : std::string(1, '-'));
     }
     if (!run.quality) return row;
-    const AttentionSummary& s = *run.quality;
-    row.push_back(Percent(s.mass.mean));
-    row.push_back(Percent(s.mass.p5));
-    row.push_back(s.has_output ? Percent(s.output_error.mean) : std::string(1, '-'));
-    row.push_back(s.has_output ? Percent(s.output_error.p95) : std::string(1, '-'));
-    row.push_back(s.has_output ? fmt::format("{:.4f}", s.output_cosine.p5) : std::string(1, '-'));
-    row.push_back(fmt::format("{:.4g}", s.kl.mean));
-    row.push_back(Percent(s.top_k[1].mean));
+    const AttentionSummary &evicting = *run.evicting, &all = *run.quality;
+    const auto figure = [](const Distribution& of, double Distribution::*value, auto&& text) {
+      return of.count == 0 ? std::string(1, '-') : text(of.*value);
+    };
+    const auto real = [](double value) { return fmt::format("{:.4g}", value); };
+    const auto fixed = [](double value) { return fmt::format("{:.4f}", value); };
+    row.push_back(figure(evicting.mass, &Distribution::mean, Percent));
+    row.push_back(figure(evicting.mass, &Distribution::p5, Percent));
+    row.push_back(figure(evicting.output_error, &Distribution::mean, Percent));
+    row.push_back(figure(evicting.output_error, &Distribution::p95, Percent));
+    row.push_back(figure(evicting.output_cosine, &Distribution::p5, fixed));
+    row.push_back(figure(evicting.kl, &Distribution::mean, real));
+    row.push_back(figure(evicting.top_k[1], &Distribution::mean, Percent));
+    row.push_back(figure(all.mass, &Distribution::mean, Percent));
+    row.push_back(figure(all.output_error, &Distribution::mean, Percent));
     return row;
   }
 

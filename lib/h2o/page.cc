@@ -21,6 +21,9 @@ using report::StripSpan;
 
 std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
 std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+std::string Shown(const Distribution& of, double Distribution::*figure) {
+  return of.count == 0 ? std::string(1, '-') : Percent(of.*figure);
+}
 // The run that the detailed figures show: the first one that evicts.
 const ReplayRun& MainRun(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
@@ -34,7 +37,7 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
   std::vector<std::vector<std::string>> rows = {{"policy", "target", "true ratio", "mean ratio"}};
   if (engine) rows[0].push_back("h2o_lossy_ratio");
   for (const char* name : {"evictions", "mass kept", "mass p5", "output error", "error p95",
-                           "cosine p5", "top-16 kept"}) {
+                           "cosine p5", "top-16 kept", "mass (all rows)", "error (all rows)"}) {
     rows[0].push_back(name);
   }
   for (const ReplayRun& run : result.runs) {
@@ -46,15 +49,16 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
     }
     row.push_back(std::to_string(run.evictions()));
     if (run.quality) {
-      const AttentionSummary& s = *run.quality;
-      row.insert(row.end(), {Percent(s.mass.mean), Percent(s.mass.p5)});
-      if (s.has_output) {
-        row.insert(row.end(), {Percent(s.output_error.mean), Percent(s.output_error.p95),
-                               fmt::format("{:.4f}", s.output_cosine.p5)});
-      } else {
-        row.resize(row.size() + 3, std::string(1, '-'));
-      }
-      row.push_back(Percent(s.top_k[1].mean));
+      const AttentionSummary &evicting = *run.evicting, &all = *run.quality;
+      row.insert(
+          row.end(),
+          {Shown(evicting.mass, &Distribution::mean), Shown(evicting.mass, &Distribution::p5),
+           Shown(evicting.output_error, &Distribution::mean),
+           Shown(evicting.output_error, &Distribution::p95),
+           evicting.output_cosine.count == 0 ? std::string(1, '-')
+                                             : fmt::format("{:.4f}", evicting.output_cosine.p5),
+           Shown(evicting.top_k[1], &Distribution::mean), Shown(all.mass, &Distribution::mean),
+           Shown(all.output_error, &Distribution::mean)});
     }
     rows.push_back(std::move(row));
   }
@@ -66,7 +70,7 @@ std::vector<ChartSeries> ByRatio(const ReplayResult& result,
                                  const std::function<double(const ReplayRun&)>& value) {
   std::vector<ChartSeries> series;
   for (const ReplayRun& run : result.runs) {
-    if (run.policy == "full" || !run.quality) continue;
+    if (run.policy == "full" || !run.evicting || run.evicting->mass.count == 0) continue;
     auto found = std::find_if(series.begin(), series.end(),
                               [&](const ChartSeries& s) { return s.name == run.policy; });
     if (found == series.end()) {
@@ -90,8 +94,8 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
   LineChart lost;
   lost.title = "Attention mass lost against the ratio of the whole model";
   lost.x_label = "ratio of the whole model, mean of the steps";
-  lost.y_label = "attention mass lost, mean";
-  lost.series = ByRatio(result, [](const ReplayRun& run) { return 1 - run.quality->mass.mean; });
+  lost.y_label = "attention mass lost, mean of evicting rows";
+  lost.series = ByRatio(result, [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; });
   lost.markers = true;
   lost.y_min = 0;
   page.Figure(Render(lost),
@@ -100,9 +104,9 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
   if (result.runs.front().quality && result.runs.front().quality->has_output) {
     LineChart error = lost;
     error.title = "Attention output error against the ratio of the whole model";
-    error.y_label = "output error |o - o'| / |o|, mean";
+    error.y_label = "output error |o - o'| / |o|, mean of evicting rows";
     error.series =
-        ByRatio(result, [](const ReplayRun& run) { return run.quality->output_error.mean; });
+        ByRatio(result, [](const ReplayRun& run) { return run.evicting->output_error.mean; });
     page.Figure(Render(error),
                 "The error of the attention output, all heads of a layer together: "
                 "the best predictor of harm that needs no model.");
@@ -271,9 +275,9 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                  {"the engine says", Times(static_cast<double>(run.mnn->metrics.lossy_ratio))});
   }
   if (run.quality) {
-    facts.push_back({"attention mass kept", Percent(run.quality->mass.mean)});
+    facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
     if (run.quality->has_output) {
-      facts.push_back({"output error", Percent(run.quality->output_error.mean)});
+      facts.push_back({"output error", Shown(run.evicting->output_error, &Distribution::mean)});
     }
   }
   page.Facts(facts);
@@ -298,6 +302,12 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   AddCurves(result, page);
   AddMap(result, run, page);
   AddHeads(run, page);
+  if (run.quality) {
+    notes.push_back(
+        "Attention figures are over evicting rows: queries of a layer that lose a key in some "
+        "head. "
+        "Those named (all rows) are diluted by rows and layers that lose nothing.");
+  }
   notes.push_back("Open loop: hidden states of later layers do not react to what was evicted.");
   page.Notes("Remarks", notes);
   page.Footer(footer);

@@ -116,8 +116,16 @@ std::vector<AttentionRows> MeasureStretch(const LayerAttention& attention,
 LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads) {
   LayerQuality quality;
   quality.layer = layer;
-  quality.summary = Summarise(heads);
-  for (const AttentionRows& head : heads) quality.heads.push_back(Summarise({&head, 1}));
+  AttentionSamples all;
+  all.Add(heads);
+  quality.summary = all.Summarise();
+  quality.evicting = all.SummariseEvicting();
+  for (const AttentionRows& head : heads) {
+    AttentionSamples one;
+    one.Add({&head, 1});
+    quality.heads.push_back(one.Summarise());
+    quality.evicting_heads.push_back(one.SummariseEvicting());
+  }
   for (uint64_t row = 0; row < heads.front().rows(); ++row) {
     double mass = 0, error2 = 0, norm2 = 0;
     for (const AttentionRows& head : heads) {

@@ -16,7 +16,9 @@ namespace kv::h2o {
 struct LayerQuality {
   uint32_t layer = 0;
   AttentionSummary summary;               // heads pooled, outputs concatenated
+  AttentionSummary evicting;              // of the rows that lose something
   std::vector<AttentionSummary> heads;    // by query head
+  std::vector<AttentionSummary> evicting_heads;
   std::vector<double> step_mass;          // [row] mean over heads
   std::vector<double> step_output_error;  // [row]; empty without V
 };

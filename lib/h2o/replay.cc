@@ -264,7 +264,10 @@ class Replayer {
         progress_->Advance(RowBytes(attentions_[i].kv()) * attentions_[i].kv().k.tokens());
       }
     }
-    for (size_t r = 0; r < pooled.size(); ++r) result_.runs[r].quality = pooled[r].Summarise();
+    for (size_t r = 0; r < pooled.size(); ++r) {
+      result_.runs[r].quality = pooled[r].Summarise();
+      result_.runs[r].evicting = pooled[r].SummariseEvicting();
+    }
   }
 
   const Snapshot& snapshot_;

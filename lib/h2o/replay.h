@@ -46,7 +46,8 @@ struct ReplayRun {
   std::optional<MnnReplay> mnn;          // rule "block" of the mnn engines
   std::vector<StepBytes> steps;
   std::vector<LayerQuality> layers;  // of the traced layers; empty without quality
-  std::optional<AttentionSummary> quality;
+  std::optional<AttentionSummary> quality;   // over all rows of the traced layers
+  std::optional<AttentionSummary> evicting;  // over those that lose something
 
   uint64_t triggers() const;
   uint64_t evictions() const;

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
+
+#include "lib/h2o/quality_report.h"
 
 namespace kv::h2o {
 namespace {
@@ -42,45 +43,6 @@ Json MetricsJson(const MnnMetrics& metrics) {
           {"h2o_total_evict_tokens", metrics.total_evict_tokens}};
 }
 
-Json QualityJson(const AttentionSummary& s) {
-  Json json = {{"rows", s.rows}, {"evicting_rows", s.evicting_rows}};
-  json["mass"] = {{"mean", s.mass.mean}, {"p5", s.mass.p5}, {"p1", s.mass.p1}, {"min", s.mass.min}};
-  if (s.has_output) {
-    json["output_error"] = {{"mean", s.output_error.mean},
-                            {"p95", s.output_error.p95},
-                            {"max", s.output_error.max},
-                            {"frobenius", s.output_error_frobenius}};
-    json["output_cosine"] = {
-        {"mean", s.output_cosine.mean}, {"p5", s.output_cosine.p5}, {"min", s.output_cosine.min}};
-  } else {
-    json["output_error"] = json["output_cosine"] = nullptr;
-  }
-  json["kl"] = {{"mean", s.kl.mean}, {"p95", s.kl.p95}, {"max", s.kl.max}};
-  json["js"] = {{"mean", s.js.mean}, {"p95", s.js.p95}};
-  for (size_t i = 0; i < kTopK.size(); ++i) {
-    json["top_k_overlap"][std::to_string(kTopK[i])] = s.top_k[i].mean;
-  }
-  json["nan_count"] = s.mass.nans;
-  return json;
-}
-
-Json HeadsJson(const std::vector<AttentionSummary>& heads) {
-  Json json = Json::array();
-  for (size_t h = 0; h < heads.size(); ++h) {
-    Json head = {{"head", h},
-                 {"mass_mean", heads[h].mass.mean},
-                 {"mass_p5", heads[h].mass.p5},
-                 {"kl_mean", heads[h].kl.mean},
-                 {"top_k_overlap_16", heads[h].top_k[1].mean}};
-    if (heads[h].has_output) {
-      head["output_error_mean"] = heads[h].output_error.mean;
-      head["output_cosine_p5"] = heads[h].output_cosine.p5;
-    }
-    json.push_back(std::move(head));
-  }
-  return json;
-}
-
 uint64_t LengthAtEnd(const ReplayRun& run, const LayerSchedule& schedule, uint64_t end) {
   for (const LayerPlan& plan : run.plans) {
     if (plan.layer == schedule.layer) return KeptTokens(plan.HeldBefore(0, end - 1)) + 1;
@@ -107,38 +69,16 @@ Json LayersJson(const ReplayResult& result, const ReplayRun& run) {
         layer["kept"] = RangesJson(plan.HeldBefore(0, result.end));
       }
     }
-    layer["attention"] = nullptr;
+    layer["attention"] = layer["evicting"] = nullptr;
     for (const LayerQuality& quality : run.layers) {
       if (quality.layer != schedule.layer) continue;
       layer["attention"] = QualityJson(quality.summary);
-      layer["heads"] = HeadsJson(quality.heads);
+      layer["evicting"] = QualityJson(quality.evicting);
+      layer["heads"] = HeadsJson(quality);
     }
     layers.push_back(std::move(layer));
   }
   return layers;
-}
-
-// Means over tenths of the decode steps: whether the loss grows.
-Json DecilesJson(const ReplayRun& run) {
-  Json deciles = Json::array();
-  if (run.layers.empty()) return deciles;
-  const size_t steps = run.layers.front().step_mass.size();
-  for (size_t d = 0; d < 10; ++d) {
-    const size_t begin = steps * d / 10, end = steps * (d + 1) / 10;
-    if (begin == end) continue;
-    double mass = 0, error = 0;
-    for (const LayerQuality& layer : run.layers) {
-      for (size_t i = begin; i < end; ++i) {
-        mass += layer.step_mass[i];
-        if (!layer.step_output_error.empty()) error += layer.step_output_error[i];
-      }
-    }
-    const auto count = static_cast<double>((end - begin) * run.layers.size());
-    Json decile = {{"first_step", begin}, {"steps", end - begin}, {"mass_mean", mass / count}};
-    if (!run.layers.front().step_output_error.empty()) decile["output_error_mean"] = error / count;
-    deciles.push_back(std::move(decile));
-  }
-  return deciles;
 }
 
 double RatioOf(uint64_t full, uint64_t kept) {
@@ -176,7 +116,8 @@ Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
     json["engine_report"]["plans_dropped"] = run.mnn->plans_dropped;
   }
   json["attention"] = run.quality ? QualityJson(*run.quality) : Json(nullptr);
-  json["deciles"] = DecilesJson(run);
+  json["evicting"] = EvictingJson(run);
+  json["deciles"] = DecilesJson(run.layers);
   json["layers"] = LayersJson(result, run);
   if (detail) {
     json["steps"] = Json::array();

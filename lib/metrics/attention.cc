@@ -16,7 +16,6 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kTileRows = 64;
-constexpr double kOutputEps = 1e-12;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool Sees(int64_t query, int64_t key, uint64_t window) {
@@ -329,77 +328,6 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
       StoreOutput(&o[i * full.v.columns], &e[i * full.v.columns], full.v.columns, begin + i, out);
     }
   }
-  return out;
-}
-
-void AppendRows(const AttentionRows& from, AttentionRows& to) {
-  const auto append = [](const auto& more, auto& all) {
-    all.insert(all.end(), more.begin(), more.end());
-  };
-  append(from.mass, to.mass);
-  append(from.changed_mass, to.changed_mass);
-  append(from.kl, to.kl);
-  append(from.js, to.js);
-  for (size_t i = 0; i < kTopK.size(); ++i) append(from.top_k[i], to.top_k[i]);
-  append(from.evicting, to.evicting);
-  append(from.error2, to.error2);
-  append(from.norm2, to.norm2);
-  append(from.changed_norm2, to.changed_norm2);
-  append(from.dot, to.dot);
-}
-
-void AttentionSamples::Add(std::span<const AttentionRows> heads) {
-  if (!heads.empty()) Add(heads, 0, heads.front().rows());
-}
-
-void AttentionSamples::Add(std::span<const AttentionRows> heads, uint64_t begin, uint64_t end) {
-  if (heads.empty()) return;
-  rows_ += end - begin;
-  has_output_ = heads.front().has_output();
-  for (const AttentionRows& head : heads) {
-    KV_ASSERT(begin <= end && end <= head.rows() && head.has_output() == has_output_);
-    const auto append = [&](const std::vector<double>& from, std::vector<double>& to) {
-      to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(begin),
-                from.begin() + static_cast<std::ptrdiff_t>(end));
-    };
-    append(head.mass, mass_);
-    append(head.changed_mass, changed_mass_);
-    append(head.kl, kl_);
-    append(head.js, js_);
-    for (size_t i = 0; i < kTopK.size(); ++i) append(head.top_k[i], top_k_[i]);
-    for (uint64_t row = begin; row < end; ++row) evicting_rows_ += head.evicting[row];
-  }
-  if (!has_output_) return;
-  for (uint64_t row = begin; row < end; ++row) {
-    double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;
-    for (const AttentionRows& head : heads) {
-      error2 += head.error2[row];
-      norm2 += head.norm2[row];
-      changed2 += head.changed_norm2[row];
-      dot += head.dot[row];
-    }
-    output_error_.push_back(std::sqrt(error2) / std::max(std::sqrt(norm2), kOutputEps));
-    // A row that changed nothing has cosine 1 by definition, not up to rounding, zero rows too.
-    const double norms = std::sqrt(norm2) * std::sqrt(changed2);
-    output_cosine_.push_back(error2 == 0 ? 1.0 : norms > 0 || std::isnan(norms) ? dot / norms : 0);
-    error2_ += error2;
-    norm2_ += norm2;
-  }
-}
-
-AttentionSummary AttentionSamples::Summarise() const {
-  AttentionSummary out;
-  out.rows = rows_;
-  out.evicting_rows = evicting_rows_;
-  out.has_output = has_output_;
-  out.mass = Describe(mass_);
-  out.changed_mass = Describe(changed_mass_);
-  out.kl = Describe(kl_);
-  out.js = Describe(js_);
-  for (size_t i = 0; i < kTopK.size(); ++i) out.top_k[i] = Describe(top_k_[i]);
-  out.output_error = Describe(output_error_);
-  out.output_cosine = Describe(output_cosine_);
-  out.output_error_frobenius = std::sqrt(error2_) / std::max(std::sqrt(norm2_), kOutputEps);
   return out;
 }
 

@@ -106,10 +106,15 @@ void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
                             const AttentionRule& rule, uint64_t begin, uint64_t count,
                             std::span<double> out);
 
+// Of some query rows. A row is one query of one layer, all its heads; it evicts if one of them
+// loses a key that it gave weight to. Where NaN or Inf in queries, keys or values leaves a row
+// without figures, it is counted and left out of them.
 struct AttentionSummary {
-  uint64_t rows = 0;           // query rows; per-head values have rows x heads samples
-  uint64_t evicting_rows = 0;  // (row, head) pairs that lose a visible key
+  uint64_t rows = 0;
+  uint64_t evicting_rows = 0;   // of these
+  uint64_t undefined_rows = 0;  // of these: some figure of some head is NaN
   bool has_output = false;
+  // Values of heads, pooled: rows x heads samples.
   Distribution mass, changed_mass, kl, js;
   std::array<Distribution, kTopK.size()> top_k;
   Distribution output_error;          // |o - o'| / max(|o|, 1e-12), heads concatenated
@@ -124,14 +129,23 @@ class AttentionSamples {
   void Add(std::span<const AttentionRows> heads);
   // Rows [begin, end) only: steps, or deciles of the query position.
   void Add(std::span<const AttentionRows> heads, uint64_t begin, uint64_t end);
-  AttentionSummary Summarise() const;
+  AttentionSummary Summarise() const { return all_.Summarise(); }
+  // Of the evicting rows alone: not diluted by rows that lose nothing.
+  AttentionSummary SummariseEvicting() const { return evicting_.Summarise(); }
 
  private:
-  uint64_t rows_ = 0, evicting_rows_ = 0;
-  bool has_output_ = false;
-  std::vector<double> mass_, changed_mass_, kl_, js_, output_error_, output_cosine_;
-  std::array<std::vector<double>, kTopK.size()> top_k_;
-  double error2_ = 0, norm2_ = 0;
+  struct Pool {
+    uint64_t rows = 0, evicting_rows = 0, undefined_rows = 0;
+    bool has_output = false;
+    std::vector<double> mass, changed_mass, kl, js, output_error, output_cosine;
+    std::array<std::vector<double>, kTopK.size()> top_k;
+    double error2 = 0, norm2 = 0;
+
+    void AddHead(const AttentionRows& head, std::span<const uint64_t> rows);
+    void AddRow(std::span<const AttentionRows> heads, uint64_t row);
+    AttentionSummary Summarise() const;
+  };
+  Pool all_, evicting_;
 };
 
 // Rows of the same head that follow each other.

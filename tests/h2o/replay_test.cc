@@ -139,6 +139,42 @@ TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]
   CHECK(result.runs[1].layers[0].summary.mass.min == 1.0);
 }
 
+TEST_CASE("figures of evicting rows are those of all rows without the rows that lose nothing",
+          "[h2o]") {
+  const auto made = MakeAttentionCase({}, 11);
+  ReplayRequest request = SmallRequest();
+  request.policies = {"h2o", "full"};
+  const ReplayResult result = RunOn(*made, request);
+  const ReplayRun& run = result.runs[0];
+  const AttentionSummary &all = *run.quality, &evicting = *run.evicting;
+  const uint64_t heads = made->trace.query_heads;
+  // Rows, not pairs of row and head: the first eviction of layers 1 and 2 comes at token 69 or
+  // later.
+  uint64_t expected = 0;
+  for (const LayerPlan& plan : run.plans) {
+    if (!plan.events.empty()) expected += result.end - (plan.events.front().eviction.token + 1);
+  }
+  CHECK(all.rows == 3 * (result.end - result.prompt));
+  CHECK(all.evicting_rows == expected);
+  CHECK(evicting.rows == expected);
+  CHECK(evicting.evicting_rows == expected);
+  CHECK(evicting.mass.count == expected * heads);
+  CHECK(result.runs[0].layers[0].evicting.rows == 0);
+  CHECK(result.runs[1].evicting->rows == 0);
+  const double share = static_cast<double>(expected) / static_cast<double>(all.rows);
+  CHECK(all.mass.mean == Approx(share * evicting.mass.mean + (1 - share)));
+  CHECK(all.output_error.mean == Approx(share * evicting.output_error.mean));
+  CHECK(all.kl.mean == Approx(share * evicting.kl.mean));
+  CHECK(evicting.output_error_frobenius > all.output_error_frobenius);
+  const Json json = ReportJson(made->snapshot, made->trace, request, result, false);
+  CHECK(json["runs"][0]["evicting"]["mass"]["mean"] == evicting.mass.mean);
+  CHECK(json["runs"][0]["evicting"]["layers"] == Json({1, 2}));
+  CHECK(json["runs"][0]["layers"][0]["evicting"]["mass"]["mean"].is_null());
+  CHECK(json["runs"][0]["layers"][2]["heads"][3]["evicting"]["rows"] ==
+        run.layers[2].evicting.rows);
+  CHECK(json["runs"][1]["evicting"]["output_error"].is_null());
+}
+
 TEST_CASE("probabilities give the plans and figures of the queries they came from", "[h2o]") {
   struct Variant {
     double softcap;
