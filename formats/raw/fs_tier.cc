@@ -31,6 +31,12 @@ std::optional<uint64_t> Count(const json& object, const char* key) {
   return at->get<uint64_t>();
 }
 
+// vLLM has renamed its fields: the newer name first.
+std::optional<uint64_t> Count(const json& object, const char* key, const char* former) {
+  const std::optional<uint64_t> count = Count(object, key);
+  return count ? count : Count(object, former);
+}
+
 std::string Word(const json& object, const char* key) {
   const auto at = object.find(key);
   return at != object.end() && at->is_string() ? Escaped(at->get<std::string>(), 120) : "";
@@ -57,7 +63,12 @@ std::set<uint64_t> GroupsOf(const Source& folder) {
 
 void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
   const auto groups = config.find("kv_cache_groups");
-  if (groups == config.end() || !groups->is_array() || groups->empty()) return;
+  if (groups == config.end() || !groups->is_array() || groups->empty()) {
+    // Without groups a block is what a hash stands for.
+    if (const auto tokens = Count(config, "tokens_per_hash", "hash_block_size"))
+      spec.sizes.try_emplace("P", *tokens);
+    return;
+  }
   const std::set<uint64_t> used = GroupsOf(folder);
   if (groups->size() > 1 && used.size() != 1) {
     throw std::move(Error(Finding::kAmbiguousFormat,
@@ -70,10 +81,38 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
   if (index >= groups->size()) throw Error(Finding::kBadField, "has no such cache group");
   const json& group = (*groups)[index];
   if (!group.is_object()) throw Error(Finding::kBadField, "a cache group is no object");
-  if (const auto tokens = Count(group, "tokens_per_block")) spec.sizes.try_emplace("P", *tokens);
+  if (const auto tokens = Count(group, "tokens_per_block", "block_size"))
+    spec.sizes.try_emplace("P", *tokens);
   const auto names = group.find("layer_names");
   if (names != group.end() && names->is_array() && !names->empty())
     spec.sizes.try_emplace("L", names->size());
+}
+
+// Canonical pages say in a word whether heads or tokens are outside.
+void CheckCanonical(const std::string& word, const Preset& preset) {
+  const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
+  if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;
+  throw std::move(Error(Finding::kInconsistent,
+                        fmt::format("its canonical format is {}, {} has {} outside", word,
+                                    preset.name, tokens_outside ? "tokens" : "heads"))
+                      .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed"));
+}
+
+// Where blocks of a file and cells of ranks lie is known of the rows that vLLM's own tier writes.
+void FillRow(const json& config, PresetSpec& spec) {
+  if (spec.preset->order.find('G') == std::string_view::npos) return;
+  if (const auto blocks = Count(config, "blocks_per_file", "gpu_blocks_per_file"))
+    spec.sizes.try_emplace("T", *blocks);
+  const auto agnostic = config.find("parallel_agnostic");
+  if (agnostic == config.end() || !agnostic->is_boolean() || agnostic->get<bool>()) return;
+  for (const char* key : {"pp_size", "pcp_size", "dcp_size"}) {
+    if (Count(config, key).value_or(1) > 1) {
+      throw Error(Finding::kUnsupportedLayout,
+                  fmt::format("{} {}: a row has cells of ranks that share out layers or tokens",
+                              key, *Count(config, key)));
+    }
+  }
+  if (const auto ranks = Count(config, "tp_size")) spec.sizes.try_emplace("G", *ranks);
 }
 
 }  // namespace
@@ -94,6 +133,7 @@ std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec)
   try {
     const json config = ParseConfig(*config_file);
     FillGroup(config, folder, spec);
+    FillRow(config, spec);
     std::string dtype = Word(config, "dtype");
     if (dtype.starts_with("torch.")) dtype.erase(0, 6);
     if (!spec.dtype) spec.dtype = ParseDType(dtype);
@@ -105,7 +145,17 @@ std::optional<TierConfig> FillInFromTier(const Source& folder, PresetSpec& spec)
       const auto size = Count(config, key);
       if (size && *size > 1) ranks += fmt::format("{}{} {}", ranks.empty() ? "" : ", ", key, *size);
     }
-    if (!ranks.empty()) told.facts.emplace_back("ranks", ranks + ": each file is one rank's part");
+    if (!ranks.empty()) {
+      const auto groups = spec.sizes.find("G");
+      told.facts.emplace_back("ranks", groups != spec.sizes.end() && groups->second > 1
+                                           ? ranks + ": a cell of each in every file"
+                                           : ranks + ": each file is one rank's part");
+    }
+    const std::string canonical = Word(config, "canonical_format");
+    if (!canonical.empty()) {
+      CheckCanonical(canonical, *spec.preset);
+      told.facts.emplace_back("canonical format", canonical);
+    }
     return told;
   } catch (Error& error) {
     throw error.In(Escaped(config_file->name, 120));

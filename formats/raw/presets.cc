@@ -32,18 +32,26 @@ constexpr Preset kPresets[] = {
      ""},
     {"hicache-page-head", "SGLang HiCache pages, page_head", "2HPLD", "DTYPE:L=,H=,D=", "SGLang",
      ""},
-    {"hicache-mla", "SGLang HiCache pages, latent attention", "LPD", "DTYPE:L=,D=", "SGLang", ""},
+    {"hicache-unified", "SGLang HiCache pages, page_unified (G= groups of heads, 1 if not said)",
+     "GL2PHD", "DTYPE:L=,H=,D=[,G=]", "SGLang", ""},
+    {"hicache-mla", "SGLang HiCache pages, latent attention (page_unified too)", "LPD",
+     "DTYPE:L=,D=", "SGLang", ""},
     {"vllm-fs",
      "vLLM fs tier blocks, also llm-d's (config.json gives L, P, DTYPE); tokens outside heads",
      "TL2PHD", "DTYPE:L=,P=,H=,D=", "vLLM", "*_g*/*.bin"},
     {"vllm-fs-hnd", "the same with heads outside tokens (HND backends)", "TL2HPD",
      "DTYPE:L=,P=,H=,D=", "vLLM", ""},
+    {"vllm-fs-packed",
+     "vLLM >= 0.26: K and V side by side in a head; tokens outside heads (LBNHC, BLNHC)", "GLTPH2D",
+     "DTYPE:L=,P=,H=,D=[,V=,T=,G=]", "vLLM", ""},
+    {"vllm-fs-packed-hnd", "the same with heads outside tokens (LBHNC, BLHNC)", "GLTHP2D",
+     "DTYPE:L=,P=,H=,D=[,V=,T=,G=]", "vLLM", ""},
     {"vllm-fs-mla", "vLLM fs tier blocks, latent attention", "TLPD", "DTYPE:L=,P=,D=", "vLLM", ""},
     {mnn::kCachePreset, "MNN prefix cache and mmap files: packed tiles, NAME_LAYER.k and .v", "",
      "DTYPE:H=,D=,T=,hP=,lP=[,FA=]", "MNN", "*.k"},
 };
 
-constexpr std::string_view kPlainKeys[] = {"L", "T", "P", "H", "D", "C", "B"};
+constexpr std::string_view kPlainKeys[] = {"L", "T", "P", "G", "H", "D", "V", "C", "B"};
 
 Error Wrong(const Preset& preset, std::string message) {
   Error error(Finding::kUsage, fmt::format("--raw {}: {}", preset.name, message));
@@ -54,7 +62,9 @@ Error Wrong(const Preset& preset, std::string message) {
 bool IsKey(const Preset& preset, std::string_view key) {
   if (preset.order.empty()) return mnn::IsCacheKey(key);
   for (const std::string_view known : kPlainKeys) {
-    if (known == key) return key == "C" || preset.order.find(key) != preset.order.npos;
+    if (known != key) continue;
+    if (key == "V") return preset.order.find('2') < preset.order.find('D');
+    return key == "C" || preset.order.find(key) != preset.order.npos;
   }
   return false;
 }
@@ -119,6 +129,7 @@ void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec)
     fill("L", geometry.layers.size());
     fill("H", layer.kv_heads);
     fill("D", layer.k_dim);
+    if (layer.v_dim != layer.k_dim) fill("V", layer.v_dim);
   }
   const auto key = lmcache::ParseKeyOfFile(file);
   if (key && !spec.dtype) spec.dtype = key->dtype;
@@ -132,6 +143,12 @@ Spec SpecOf(const PresetSpec& preset) {
   if (!preset.dtype) throw Wrong(*preset.preset, "the element type is not known");
   Spec spec{
       .name = fmt::format("--raw {}", preset.preset->name), .dtype = *preset.dtype, .axes = {}};
+  const uint64_t groups = size_of('G').value_or(1);
+  if (size_of('H') && *size_of('H') % groups != 0) {
+    throw Wrong(*preset.preset,
+                fmt::format("H={} heads are not G={} groups of as many", *size_of('H'), groups));
+  }
+  if (size_of('V') && size_of('V') != size_of('D')) spec.v_dim = size_of('V');
   const bool undivided = size_of('C').has_value();
   std::string missing;
   bool open = false;
@@ -142,7 +159,9 @@ Spec SpecOf(const PresetSpec& preset) {
       if (letter == 'D') spec.axes.push_back({'C', size_of('C')});
       continue;
     }
+    if (letter == 'G' && groups == 1) continue;
     std::optional<uint64_t> size = letter == '2' ? 2 : size_of(letter);
+    if (letter == 'H' && size) size = *size / groups;
     // Blocks of a file, or else tokens of its only page, are what its size leaves open.
     const bool may_open = letter == 'T' || (letter == 'P' && !has_tokens);
     if (!size && may_open && !open) {
@@ -152,7 +171,8 @@ Spec SpecOf(const PresetSpec& preset) {
     }
     spec.axes.push_back({letter, size});
   }
-  if (undivided && order.find("HD") == order.npos && order.find('H') != order.npos) {
+  const bool apart = order.find("HD") == order.npos || groups > 1 || spec.v_dim;
+  if (undivided && apart && order.find('H') != order.npos) {
     throw Wrong(*preset.preset, "heads and dims are apart in it: give H= and D=, not C=");
   }
   if (size_of('L').value_or(1) > kMostLayers) {

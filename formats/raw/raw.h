@@ -16,7 +16,7 @@ inline constexpr uint64_t kMostLayers = 1 << 16;
 
 // One axis of headerless data, outermost first. Letters: 2 (K, then V), L layers, B batch rows,
 // T and P tokens (both: the outer one counts pages, the inner one tokens of a page), H kv heads,
-// D dims of a head, C channels of undivided heads.
+// G groups of H heads each, D dims of a head, C channels of undivided heads.
 struct Axis {
   char letter;
   std::optional<uint64_t> size;  // none: follows from the size of the file
@@ -28,6 +28,8 @@ struct Spec {
   std::string name;  // who says so, for messages: "--raw"
   DType dtype = DType::kF16;
   std::vector<Axis> axes;
+  // Dims of a head of V where they differ from those of K, which D says. The axis 2 lies outside D.
+  std::optional<uint64_t> v_dim = std::nullopt;
 };
 
 // Throws kUsage naming the part that is wrong.
@@ -35,6 +37,9 @@ Spec ParseSpec(std::string_view text);
 
 // The spec in the words of the flag.
 std::string Described(const Spec& spec);
+
+// Of all values, every axis known.
+uint64_t BytesOf(const Spec& spec);
 
 // Gives the open axis its size. Throws kSizeMismatch when `file_bytes` do not fit.
 Spec Resolve(Spec spec, uint64_t file_bytes);

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "formats/lmcache/key_name.h"
 #include "formats/mnn/cache_files.h"
 #include "formats/raw/fs_tier.h"
@@ -25,14 +27,27 @@ struct Extent {
 
 class Extents {
  public:
-  explicit Extents(const Spec& spec) {
-    const DTypeInfo& info = Info(spec.dtype);
-    uint64_t stride = info.block_bytes;
+  // Strides of K, or of V where its heads have other dims: inside the axis 2 a plane is as large as
+  // its own dims make it, outside both count.
+  explicit Extents(const Spec& spec, bool v = false) : dim_(v ? spec.v_dim : std::nullopt) {
+    const bool apart = spec.v_dim.has_value();
+    uint64_t stride = Info(spec.dtype).block_bytes;
+    uint64_t other = stride;
     for (size_t i = spec.axes.size(); i-- > 0;) {
-      const bool innermost = i + 1 == spec.axes.size();
-      const uint64_t size = *spec.axes[i].size / (innermost ? info.block_elements : 1);
-      At(spec.axes[i].letter) = {size, stride, true, i};
+      const Axis& axis = spec.axes[i];
+      const uint64_t block = i + 1 == spec.axes.size() ? Info(spec.dtype).block_elements : 1;
+      const bool is_dim = axis.letter == 'D';
+      const uint64_t k_size = *axis.size / block, v_size = spec.v_dim.value_or(0) / block;
+      const uint64_t size = is_dim && dim_ ? v_size : k_size;
+      At(axis.letter) = {size, stride, true, i};
+      if (apart && axis.letter == '2') {
+        // K first: the way to V is the length of K.
+        At('2').stride = v ? other : stride;
+        stride += other;
+        continue;
+      }
       stride *= size;  // no more than the file, which Resolve compared
+      other *= is_dim && apart ? (v ? k_size : v_size) : size;
     }
   }
   const Extent& operator[](char letter) const { return extents_[static_cast<uint8_t>(letter)]; }
@@ -40,19 +55,22 @@ class Extents {
  private:
   Extent& At(char letter) { return extents_[static_cast<uint8_t>(letter)]; }
   Extent extents_[128] = {};
+  std::optional<uint64_t> dim_;
 };
 
 KvTensor MakeTensor(const Spec& spec, const Extents& axes, const std::byte* data) {
   const bool divided = axes['D'].exists;
   const Extent& dim = divided ? axes['D'] : axes['C'];
   const uint64_t units = dim.size;
+  const Extent &of_group = axes['H'], &groups = axes['G'];
   KvTensor tensor{.dtype = spec.dtype,
-                  .heads = static_cast<uint32_t>(axes['H'].size),
+                  .heads = static_cast<uint32_t>(groups.size * of_group.size),
                   .head_dim = static_cast<uint32_t>(units * Info(spec.dtype).block_elements),
                   .heads_known = divided,
                   .pieces = {}};
   // A missing head axis has one head; where it ends is where the next would begin.
-  const AxisStride head{axes['H'].exists ? axes['H'].stride : units * dim.stride};
+  AxisStride head{of_group.exists ? of_group.stride : units * dim.stride};
+  if (groups.size > 1) head = {head.step, of_group.size, groups.stride};
 
   const bool paged = axes['T'].exists && axes['P'].exists;
   const bool page_is_outer = axes['P'].depth < axes['T'].depth;
@@ -83,7 +101,9 @@ KvTensor MakeTensor(const Spec& spec, const Extents& axes, const std::byte* data
 Snapshot MakeSnapshot(Source source, ByteSpan bytes, const Spec& open_spec,
                       std::optional<uint64_t> batch) {
   const Spec spec = Resolve(open_spec, bytes.size());
-  const Extents axes(spec);
+  const Extents axes(spec), v_axes(spec, /*v=*/true);
+  if (axes['G'].size > kMostLayers || axes['G'].size * axes['H'].size > UINT32_MAX)
+    throw Error(Finding::kLimit, fmt::format("{} groups of heads", axes['G'].size));
   const uint64_t rows = axes['B'].size;
   if (rows > 1 && !batch) {
     throw Error(Finding::kUsage, fmt::format("{} has {} batch rows", spec.name, rows))
@@ -93,7 +113,7 @@ Snapshot MakeSnapshot(Source source, ByteSpan bytes, const Spec& open_spec,
     throw Error(Finding::kUsage, fmt::format("--batch {}, but {} has {} row{}", *batch, spec.name,
                                              rows, rows == 1 ? "" : "s"));
   }
-  const std::byte* data = bytes.data() + batch.value_or(0) * axes['B'].stride;
+  const std::byte* data = bytes.data();
   Snapshot snapshot;
   snapshot.facts.emplace_back("layout", Described(spec));
   if (rows > 1) {
@@ -102,9 +122,11 @@ Snapshot MakeSnapshot(Source source, ByteSpan bytes, const Spec& open_spec,
   for (uint64_t i = 0; i < axes['L'].size; ++i) {
     LayerKv& layer = snapshot.layers.emplace_back();
     layer.index = static_cast<uint32_t>(i);
-    const std::byte* at = data + i * axes['L'].stride;
-    layer.k = MakeTensor(spec, axes, at);
-    if (axes['2'].size == 2) layer.v = MakeTensor(spec, axes, at + axes['2'].stride);
+    const auto first = [&](const Extents& of) {
+      return data + batch.value_or(0) * of['B'].stride + i * of['L'].stride;
+    };
+    layer.k = MakeTensor(spec, axes, first(axes));
+    if (axes['2'].size == 2) layer.v = MakeTensor(spec, v_axes, first(v_axes) + v_axes['2'].stride);
   }
   // Interleaved axes and other batch rows are elements too.
   snapshot.stored.push_back({bytes.data(), bytes.size(), spec.dtype});
@@ -130,6 +152,37 @@ const SourceFile& OnlyPage(const Source& source) {
           .Hint("give --order FILE, a file with one name per line, or --order '*.bin'"));
 }
 
+// Rows of vLLM's tier end at a page of memory. Where all sizes are known the rest is padding, which
+// nobody ever writes to: anything but zeros in it means that the sizes are wrong.
+ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
+  const bool is_row = std::any_of(spec.axes.begin(), spec.axes.end(),
+                                  [](const Axis& axis) { return axis.letter == 'T'; });
+  for (const Axis& axis : spec.axes) {
+    if (!axis.size || !is_row) return file;
+  }
+  const uint64_t values = BytesOf(spec);
+  for (const uint64_t page : {4096, 16384, 65536}) {
+    if (values >= file.size() || file.size() - values >= page || file.size() % page != 0) continue;
+    const ByteSpan rest = file.subspan(values);
+    if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; }))
+      return file.first(values);
+    throw std::move(
+        Error(Finding::kSizeMismatch,
+              fmt::format("has {} bytes, the sizes of {} make it {}, and what follows is no "
+                          "padding",
+                          file.size(), spec.name, values))
+            .Hint("cells of several ranks: G=RANKS, with H of all together"));
+  }
+  if (values != 0 && file.size() > values && file.size() % values == 0) {
+    throw std::move(
+        Error(Finding::kSizeMismatch, fmt::format("has {} bytes, {} times what the sizes make it",
+                                                  file.size(), file.size() / values))
+            .Hint(fmt::format("if cells of {} ranks lie in it: G={}, with H of all together",
+                              file.size() / values, file.size() / values)));
+  }
+  return file;
+}
+
 Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) {
   std::optional<TierConfig> told;
   if (source.is_folder) told = FillInFromTier(source, spec);
@@ -142,7 +195,13 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   FillIn(options, page.name, spec);
   const ByteSpan bytes = page.data->bytes();
   const auto key = lmcache::ParseKeyOfFile(page.name);
-  Snapshot snapshot = MakeSnapshot(std::move(source), bytes, SpecOf(spec), options.batch);
+  const Spec axes = SpecOf(spec);
+  const ByteSpan values = WithoutPadding(bytes, axes);
+  Snapshot snapshot = MakeSnapshot(std::move(source), values, axes, options.batch);
+  if (values.size() < bytes.size()) {
+    snapshot.facts.emplace_back(
+        "padding", fmt::format("{} bytes to the end of a page", bytes.size() - values.size()));
+  }
   if (key && key->layer && spec.preset->order.find('L') == std::string_view::npos)
     snapshot.layers.front().index = *key->layer;
   if (key) {

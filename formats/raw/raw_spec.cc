@@ -11,10 +11,11 @@
 namespace kv::raw {
 namespace {
 
-constexpr std::string_view kLetters = "2LBTPHDC";
+constexpr std::string_view kLetters = "2LBTPGHDC";
 constexpr std::string_view kHint =
     "DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128; letters 2 (K, then V), L layers, B batch, "
-    "T tokens, P tokens of a page, H kv heads, D dims of a head, C channels (H x D)";
+    "T tokens, P tokens of a page, G groups of H kv heads each, D dims of a head (DK/DV where K "
+    "and V differ), C channels (H x D)";
 
 Error Wrong(std::string message) {
   Error error(Finding::kUsage, "--raw: " + message);
@@ -60,6 +61,7 @@ void CheckOrder(std::string_view order) {
     }
   }
   if (!has('T') && !has('P')) throw Wrong(fmt::format("ORDER '{}' has no tokens (T)", order));
+  if (has('G') && !has('H')) throw Wrong(fmt::format("ORDER '{}': G are groups of H", order));
   if (has('C') && (has('H') || has('D'))) {
     throw Wrong(fmt::format("ORDER '{}': C stands for H and D together", order));
   }
@@ -82,7 +84,62 @@ Axis ParseAxis(char letter, std::string_view text) {
   return {letter, size};
 }
 
+// "192/128": dims of K and of V. Gives what `text` then is.
+std::string_view TakeVDim(std::string_view order, std::string_view text, Spec& spec) {
+  const size_t slash = text.find('/');
+  if (slash == text.npos) return text;
+  if (order.find('2') > order.find('D')) {
+    throw Wrong(fmt::format("SIZES: '{}' says two sizes, and ORDER '{}' has no 2 outside D",
+                            Escaped(text, 40), order));
+  }
+  spec.v_dim = ParseAxis('D', text.substr(slash + 1)).size;
+  if (!spec.v_dim) throw Wrong(fmt::format("SIZES: '{}': dims cannot be '?'", text));
+  return text.substr(0, slash);
+}
+
+// Units of storage in K and V together of what the axis 2 and those inside it hold, the open axis
+// counted once. All axes where there is no V of its own size.
+struct Units {
+  uint64_t inside = 1, outside = 1;
+};
+
+Units UnitsOf(const Spec& spec, const Axis* open, uint64_t dim) {
+  const uint32_t block = Info(spec.dtype).block_elements;
+  Units units;
+  bool inside = false;
+  for (const Axis& axis : spec.axes) {
+    if (axis.letter == '2' && spec.v_dim) {
+      inside = true;
+      continue;
+    }
+    if (&axis == open) continue;
+    uint64_t size = axis.letter == 'D' ? dim : *axis.size;
+    if (&axis == &spec.axes.back()) size /= block;
+    uint64_t& product = inside ? units.inside : units.outside;
+    product = CheckedMul(product, size, spec.name + ": the product of the sizes");
+  }
+  return units;
+}
+
+// Bytes that one index of the open axis takes; all of them where none is open.
+uint64_t StepOf(const Spec& spec, const Axis* open) {
+  uint64_t dim = 1;
+  for (const Axis& axis : spec.axes) {
+    if (axis.letter == 'D') dim = axis.size.value_or(1);
+  }
+  Units units = UnitsOf(spec, open, dim);
+  if (spec.v_dim) {
+    const std::string both = spec.name + ": K and V together";
+    units.inside = CheckedAdd(units.inside, UnitsOf(spec, open, *spec.v_dim).inside, both);
+  }
+  const std::string what = spec.name + ": the size in bytes";
+  return CheckedMul(CheckedMul(units.inside, units.outside, what), Info(spec.dtype).block_bytes,
+                    what);
+}
+
 }  // namespace
+
+uint64_t BytesOf(const Spec& spec) { return StepOf(spec, nullptr); }
 
 Spec ParseSpec(std::string_view text) {
   const std::vector<std::string_view> parts = Split(text, ':');
@@ -102,7 +159,8 @@ Spec ParseSpec(std::string_view text) {
   Spec spec{.name = "--raw", .dtype = *dtype, .axes = {}};
   bool open = false;
   for (size_t i = 0; i < order.size(); ++i) {
-    spec.axes.push_back(ParseAxis(order[i], sizes[i]));
+    spec.axes.push_back(
+        ParseAxis(order[i], order[i] == 'D' ? TakeVDim(order, sizes[i], spec) : sizes[i]));
     if (!spec.axes.back().size) {
       if (open) throw Wrong(fmt::format("SIZES '{}': only one can be '?'", parts[2]));
       open = true;
@@ -115,7 +173,7 @@ Spec ParseSpec(std::string_view text) {
       throw Wrong(fmt::format("ORDER '{}': {} blocks run along D or C, which must come last", order,
                               Name(*dtype)));
     }
-    if (inner.size && *inner.size % block != 0) {
+    if ((inner.size && *inner.size % block != 0) || spec.v_dim.value_or(0) % block != 0) {
       throw Wrong(fmt::format("SIZES: {} for {} is not a multiple of the {} block ({})",
                               *inner.size, inner.letter, Name(*dtype), block));
     }
@@ -129,26 +187,21 @@ std::string Described(const Spec& spec) {
     order += axis.letter;
     if (!sizes.empty()) sizes += ',';
     sizes += axis.size ? std::to_string(*axis.size) : "?";
+    if (axis.letter == 'D' && spec.v_dim) sizes += fmt::format("/{}", *spec.v_dim);
   }
   return fmt::format("{}:{}:{}", Name(spec.dtype), order, sizes);
 }
 
 Spec Resolve(Spec spec, uint64_t file_bytes) {
   const DTypeInfo& info = Info(spec.dtype);
-  uint64_t known = 1;
   Axis* open = nullptr;
   for (Axis& axis : spec.axes) {
-    if (axis.size) {
-      known = CheckedMul(known, *axis.size, spec.name + ": the product of the sizes");
-    } else {
-      open = &axis;
-    }
+    if (!axis.size) open = &axis;
   }
   // Blocks hold several elements, so the step of the open axis is counted in blocks where it is
   // the innermost one.
   const bool counts_blocks = info.block_elements > 1 && open == &spec.axes.back();
-  const uint64_t blocks = counts_blocks ? known : known / info.block_elements;
-  const uint64_t step = CheckedMul(blocks, info.block_bytes, spec.name + ": the size in bytes");
+  const uint64_t step = StepOf(spec, open);
   if (open == nullptr) {
     if (step != file_bytes) {
       throw Error(Finding::kSizeMismatch, fmt::format("has {} bytes, the sizes of {} make it {}",
