@@ -16,6 +16,7 @@
 #include "apps/kvtool/progress.h"
 #include "lib/gate/config.h"
 #include "lib/gate/engine_cases.h"
+#include "lib/gate/judge.h"
 #include "lib/gate/markdown.h"
 #include "lib/gate/replay_case.h"
 #include "lib/gate/reproduce.h"
@@ -80,6 +81,7 @@ class Gate : public Command {
     app.add_option("--html-out", html_, "Write a self-contained page");
     app.add_option("--junit-out", junit_, "Write JUnit XML: one test per rule");
     app.add_option("--baseline", baseline_, "An older summary.json to compare with");
+    app.add_flag("--strict", strict_, "Rules and cases that were not decided fail");
     app.add_flag("--list-metrics", list_metrics_, "What rules can name, and what it means");
     app.add_flag("--json", json_, "summary.json on standard output instead of the table");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
@@ -104,15 +106,18 @@ class Gate : public Command {
     if (!baseline_.empty()) result.baseline = ReadBaseline();
     GateInputs inputs(context.console, reading_);
     RunCases(context, config, inputs, result);
-    gate::Judge(config.baseline_rules, result);
-    if (!only_.empty()) result.missing_cases.clear();  // left out on purpose
+    gate::JudgeOptions options{config.baseline_rules, strict_, config.expected};
+    if (!only_.empty()) options.expected = {};  // the others were left out on purpose
+    gate::Judge(options, result);
+    if (!only_.empty()) result.missing_cases.clear();
     gate::AddReproduction(CommandWords(context), result);
+    for (const std::string& text : result.warnings) context.console.Warn(config_, text);
     for (const std::string& name : result.missing_cases) {
       context.console.Warn(baseline_, fmt::format("case '{}' is not in this run", name));
     }
     WriteOutputs(context, inputs, result, files);
     if (!json_) PrintGate(context.console, result);
-    return result.passed() ? kDone : kVerdict;
+    return result.failed() ? kVerdict : kDone;
   }
 
  private:
@@ -134,6 +139,12 @@ class Gate : public Command {
       return config;
     } else {
       throw Error(Finding::kUsage, "expected CONFIG, or --snapshot and --trace, or --engine-logs");
+    }
+    if (config.cases.empty()) {
+      if (!logs_.given()) {
+        throw Error(Finding::kUsage, "a config without 'cases' goes with --engine-logs");
+      }
+      return config;
     }
     gate::KeepCases(only_, config);
     std::vector<uint64_t> prompts;
@@ -176,9 +187,16 @@ class Gate : public Command {
     result.engine_logs = gate::LogsJson(verdict);
     std::vector<gate::CaseResult> of_logs = gate::CasesOfLogs(verdict);
     if (!config.cases.empty()) return of_logs;
-    for (const gate::CaseResult& item : of_logs) config.cases.push_back(item.spec);
+    for (gate::CaseResult& item : of_logs) {
+      item.spec.on_not_run = config.on_not_run;
+      config.cases.push_back(item.spec);
+    }
+    // The engine's suite may be run in part; expected_cases asks for all of it.
     for (const std::string& name : verdict.absent_cases) {
-      if (auto spec = gate::FindSuiteCase(name)) config.cases.push_back(std::move(*spec));
+      auto spec = gate::FindSuiteCase(name);
+      if (!spec) continue;
+      spec->on_not_run = gate::OnNotRun::kWarn;
+      config.cases.push_back(std::move(*spec));
     }
     gate::KeepCases(only_, config);
     return of_logs;
@@ -238,6 +256,7 @@ class Gate : public Command {
     add("--gguf", reading_.gguf);
     logs_.AddWords(words);
     add("--baseline", baseline_);
+    if (strict_) words.emplace_back("--strict");
     if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
     if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
     if (context.global.deterministic) words.emplace_back("--deterministic");
@@ -276,7 +295,7 @@ class Gate : public Command {
   std::string config_, snapshot_path_, trace_, prompts_, baseline_, html_, junit_;
   std::vector<std::string> only_;
   gate::OutputNames outputs_;
-  bool json_ = false, force_ = false, list_metrics_ = false;
+  bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false;
   EngineLogOptions logs_;
   SnapshotOptions reading_;
 };

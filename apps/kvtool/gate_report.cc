@@ -19,7 +19,17 @@ using gate::Status;
 
 // Coloured words in a table would upset its padding; the table stays plain.
 std::string Words(Status status) {
-  return status == Status::kPass ? "pass" : status == Status::kFail ? "FAIL" : "not run";
+  switch (status) {
+    case Status::kPass:
+      return "pass";
+    case Status::kFail:
+      return "FAIL";
+    case Status::kNotRun:
+      return "not run";
+    case Status::kInconclusive:
+      return "inconclusive";
+  }
+  return "not run";
 }
 
 std::string RuleCounts(const CaseResult& item) {
@@ -28,7 +38,7 @@ std::string RuleCounts(const CaseResult& item) {
                          [&](const RuleOutcome& rule) { return rule.status == status; });
   };
   return fmt::format("{}/{}/{}", count(Status::kPass), count(Status::kFail),
-                     count(Status::kNotRun));
+                     count(Status::kNotRun) + count(Status::kInconclusive));
 }
 
 std::string DecidedBy(const CaseResult& item) {
@@ -39,7 +49,7 @@ std::string DecidedBy(const CaseResult& item) {
 
 void PrintFailures(Console& console, const CaseResult& item) {
   for (const RuleOutcome& rule : item.rules) {
-    if (rule.status != Status::kFail) continue;
+    if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
     std::string line = fmt::format("{}: {}", item.spec.name, Text(rule));
     if (rule.baseline) line += fmt::format(" (was {})", gate::NumberText(*rule.baseline));
     if (rule.where.known()) line += ", at " + Text(rule.where);
@@ -50,6 +60,7 @@ void PrintFailures(Console& console, const CaseResult& item) {
     console.Line("  the engine's own verdict on this case: pass");
   }
   const RuleOutcome* failure = item.first_failure();
+  if (failure == nullptr) failure = item.first(Status::kInconclusive);
   if (failure != nullptr && !failure->reproduce.empty()) {
     console.Line("  again: " + failure->reproduce);
   }
@@ -75,12 +86,14 @@ void PrintNotRun(Console& console, const gate::GateResult& result) {
 }  // namespace
 
 void PrintGate(Console& console, const gate::GateResult& result) {
-  const bool passed = result.passed();
-  console.Line(fmt::format("{}: {} passed, {} failed, {} not run{}{}",
-                           console.Verdict(passed, passed ? "gate passed" : "gate FAILED"),
-                           result.count(Status::kPass), result.count(Status::kFail),
-                           result.count(Status::kNotRun), result.reason.empty() ? "" : "; ",
-                           result.reason));
+  const uint64_t inconclusive = result.count(Status::kInconclusive);
+  console.Line(fmt::format(
+      "{}: {} passed, {} failed, {} not run{}",
+      console.Verdict(result.passed(), result.passed()   ? "gate passed"
+                                       : result.failed() ? "gate FAILED"
+                                                         : "gate inconclusive"),
+      result.count(Status::kPass), result.count(Status::kFail), result.count(Status::kNotRun),
+      inconclusive > 0 ? fmt::format(", {} inconclusive", inconclusive) : ""));
   Table table({"case", "mode", "verdict", "rules", "decided by", "whole model", "measured",
                "attention error"});
   for (const CaseResult& item : result.cases) {
@@ -93,6 +106,7 @@ void PrintGate(Console& console, const gate::GateResult& result) {
                figure("measured_ratio", "x", 1), figure("attention_error.mean", "%", 100)});
   }
   console.Data(table.Text());
+  for (const std::string& reason : result.reasons) console.Line(reason);
   for (const CaseResult& item : result.cases) PrintFailures(console, item);
   PrintNotRun(console, result);
 }

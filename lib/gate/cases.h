@@ -22,6 +22,9 @@ struct Reading {
   uint32_t kv_heads = 0, head_dim = 0;
 };
 
+// What becomes of a case that was not decided.
+enum class OnNotRun { kFail, kWarn };
+
 // One case of the gate, ready to run.
 struct CaseSpec {
   std::string name;
@@ -36,6 +39,7 @@ struct CaseSpec {
   Params params;
   std::vector<Rule> rules;
   bool own_rules = false;  // given, not the suite's
+  OnNotRun on_not_run = OnNotRun::kFail;
 };
 
 // The engine's own run of prompts: nothing that a replay could stand in for.

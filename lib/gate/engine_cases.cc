@@ -9,9 +9,17 @@ namespace kv::gate {
 namespace {
 
 Status StatusOf(RuleStatus status) {
-  return status == RuleStatus::kPass   ? Status::kPass
-         : status == RuleStatus::kFail ? Status::kFail
-                                       : Status::kNotRun;
+  switch (status) {
+    case RuleStatus::kPass:
+      return Status::kPass;
+    case RuleStatus::kFail:
+      return Status::kFail;
+    case RuleStatus::kNotRun:
+      return Status::kNotRun;
+    case RuleStatus::kInconclusive:
+      return Status::kInconclusive;
+  }
+  return Status::kNotRun;
 }
 
 // What a rule of ours can name, from the original's row.
@@ -82,6 +90,7 @@ std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>
   if (found == of_logs.end()) return std::nullopt;
   CaseResult result = std::move(*found);
   of_logs.erase(found);
+  result.spec.on_not_run = spec.on_not_run;
   if (!spec.own_rules) return result;
   // Thresholds are the config's; that a run crashed or wrote no report is no threshold.
   result.spec.rules = spec.rules;

@@ -68,6 +68,7 @@ RuleStatus Worst(const std::vector<RuleStatus>& statuses) {
     return std::find(statuses.begin(), statuses.end(), status) != statuses.end();
   };
   if (has(RuleStatus::kFail)) return RuleStatus::kFail;
+  if (has(RuleStatus::kInconclusive)) return RuleStatus::kInconclusive;
   return has(RuleStatus::kPass) ? RuleStatus::kPass : RuleStatus::kNotRun;
 }
 
@@ -82,15 +83,17 @@ std::string Sentence(const EngineRule& rule) {
 // What decides a case: its first failing rule; the rules that could not be judged are named.
 void Conclude(EngineCase& c) {
   std::vector<RuleStatus> statuses;
-  std::string open;
+  std::string open, unsure;
   for (const EngineRule& rule : c.rules) {
     statuses.push_back(rule.status);
     if (rule.status == RuleStatus::kFail && c.reason.empty()) {
       c.reason = Sentence(rule);
     }
+    if (rule.status == RuleStatus::kInconclusive && unsure.empty()) unsure = Sentence(rule);
     if (rule.status == RuleStatus::kNotRun) open += (open.empty() ? "" : ", ") + rule.metric;
   }
   c.status = Worst(statuses);
+  if (c.reason.empty()) c.reason = unsure;
   if (c.reason.empty() && !open.empty()) c.reason = "not run: " + open;
 }
 
@@ -199,6 +202,7 @@ std::string Shown(const EngineLogsInput& input) {
 
 std::string_view Name(RuleStatus status) {
   if (status == RuleStatus::kPass) return "pass";
+  if (status == RuleStatus::kInconclusive) return "inconclusive";
   return status == RuleStatus::kFail ? "fail" : "not_run";
 }
 

@@ -33,8 +33,8 @@ struct EngineLogsInput {
   std::filesystem::path bench_stdout_log = {};
 };
 
-enum class RuleStatus { kPass, kFail, kNotRun };
-std::string_view Name(RuleStatus status);  // "pass", "fail", "not_run"
+enum class RuleStatus { kPass, kFail, kNotRun, kInconclusive };
+std::string_view Name(RuleStatus status);  // "pass", "fail", "not_run", "inconclusive"
 
 // One rule of the gate on one case.
 struct EngineRule {

@@ -83,11 +83,12 @@ EngineRule DecideDrop(std::string_view metric, double limit, const std::optional
     rule.status = RuleStatus::kPass;
     rule.reason.clear();
   } else {
-    rule.status = RuleStatus::kNotRun;
+    rule.status = *drop > limit ? RuleStatus::kInconclusive : RuleStatus::kNotRun;
     rule.reason = fmt::format(
         "{}, but the baselines differ by {} without any change: the limit of "
         "{} cannot be told",
         what, Percent(*noise), Percent(limit));
+    if (*drop > limit) rule.reason += "; more repeats of the baseline and of the case would tell";
   }
   return rule;
 }

@@ -87,11 +87,11 @@ std::string Cell(std::string_view text) {
 
 void Failures(const GateResult& result, std::string& text) {
   if (result.passed()) return;
-  text += "## Why it failed\n\n";
-  if (!result.reason.empty()) text += fmt::format("- {}\n", result.reason);
+  text += result.failed() ? "## Why it failed\n\n" : "## Why it is inconclusive\n\n";
+  for (const std::string& reason : result.reasons) text += fmt::format("- {}\n", Cell(reason));
   for (const CaseResult& item : result.cases) {
     for (const RuleOutcome& rule : item.rules) {
-      if (rule.status != Status::kFail) continue;
+      if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
       text += fmt::format("- **{}**: {}", Cell(item.spec.name), Cell(Text(rule)));
       if (rule.where.known()) text += ", at " + Text(rule.where);
       if (rule.baseline) text += fmt::format(", was {}", NumberText(*rule.baseline));
@@ -110,7 +110,9 @@ void Rules(const GateResult& result, std::string& text) {
     for (const RuleOutcome& rule : item.rules) {
       const bool is_flag = IsFlag(rule.rule.metric);
       std::string status(Name(rule.status));
-      if (rule.status == Status::kNotRun) status += ": " + rule.reason;
+      if (rule.status == Status::kNotRun || rule.status == Status::kInconclusive) {
+        status += ": " + rule.reason;
+      }
       text += fmt::format("| {} | {} {} {}{} | {} | {} | {} |\n", Cell(item.spec.name),
                           rule.rule.metric, Cell(Name(rule.rule.op)),
                           NumberText(rule.rule.limit, is_flag), rule.baseline ? " (baseline)" : "",

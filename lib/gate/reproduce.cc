@@ -25,7 +25,7 @@ void AddReproduction(const std::vector<std::string>& command, GateResult& result
   for (const std::string& word : command) line += (line.empty() ? "" : " ") + ShellWord(word);
   for (CaseResult& item : result.cases) {
     for (RuleOutcome& rule : item.rules) {
-      if (rule.status != Status::kFail) continue;
+      if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
       rule.reproduce = line + " --case " + ShellWord(item.spec.name);
     }
   }
@@ -33,6 +33,7 @@ void AddReproduction(const std::vector<std::string>& command, GateResult& result
 
 const RuleOutcome* DecidingRule(const CaseResult& result) {
   if (const RuleOutcome* failure = result.first_failure()) return failure;
+  if (const RuleOutcome* open = result.first(Status::kInconclusive)) return open;
   const RuleOutcome* closest = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const RuleOutcome& rule : result.rules) {

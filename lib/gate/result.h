@@ -59,28 +59,28 @@ struct CaseResult {
   std::vector<std::string> warnings;
   std::optional<LogFigures> logs;  // of engine logs
 
-  const RuleOutcome* first_failure() const;
+  const RuleOutcome* first(Status status) const;  // null without any
+  const RuleOutcome* first_failure() const { return first(Status::kFail); }
 };
 
 struct GateResult {
   std::vector<CaseResult> cases;
   std::optional<Baseline> baseline;
-  std::vector<std::string> missing_cases;  // of the baseline, not in this run
-  std::string reason;                      // of a failed verdict that no rule explains
-  std::optional<Json> engine_logs;         // what they say of the whole suite
+  std::vector<std::string> missing_cases;      // of the baseline, not in this run
+  std::vector<std::string> reasons, warnings;  // of the verdict, where no rule explains it
+  std::optional<Json> engine_logs;             // what they say of the whole suite
 
   uint64_t count(Status status) const;
   // Of the case where equal baselines differ most; null without any.
   const Noise* worst_noise() const;
-  bool passed() const { return reason.empty() && count(Status::kFail) == 0; }
+  bool failed() const { return !reasons.empty() || count(Status::kFail) > 0; }
+  // What is inconclusive never passes, not even where it only warns.
+  bool passed() const { return !failed() && count(Status::kInconclusive) == 0; }
+  std::string_view verdict() const;  // "pass", "fail", "inconclusive"
+  std::string reason() const;        // all reasons in one line
 };
 
 // A case that will not be run.
 CaseResult NotRun(CaseSpec spec, std::string reason);
-
-// Evaluates the rules of every case, those against the baseline included, and sets each status:
-// failed by any rule, passed by one at least, else not run. Outcomes that a case already has, those
-// of engine logs, count too. A gate where no case was decided fails.
-void Judge(const std::vector<DeltaRule>& delta_rules, GateResult& result);
 
 }  // namespace kv::gate

@@ -51,17 +51,26 @@ double Margin(double value, Op op, double limit) {
   return 0;
 }
 
-// A difference in speed that equal runs show as well is no difference.
-std::string NoVerdictOnSpeed(const Rule& rule, double value, const Noise* noise) {
-  if (rule.metric != "attention_drop_ratio") return {};
+// A difference in speed that equal runs show as well is no difference: it keeps no rule, and where
+// a config asked for the rule it breaks it no more surely.
+void JudgeSpeed(const Rule& rule, double value, const Noise* noise, RuleOutcome& outcome) {
   const std::optional<double> relative = noise == nullptr ? std::nullopt : noise->relative();
-  if (!relative) return "the noise of repeated baselines was not measured";
-  if (noise->seconds < kLeastSeconds) {
-    return fmt::format("a replay shorter than {:.0f} ms is not timed", 1e3 * kLeastSeconds);
+  outcome.status = Status::kNotRun;
+  if (!relative) {
+    outcome.reason = "the noise of repeated baselines was not measured";
+  } else if (noise->seconds < kLeastSeconds) {
+    outcome.reason =
+        fmt::format("a replay shorter than {:.0f} ms is not timed", 1e3 * kLeastSeconds);
+  } else if (std::abs(value) > *relative) {
+    outcome.status = Holds(value, rule.op, rule.limit) ? Status::kPass : Status::kFail;
+  } else {
+    outcome.reason =
+        fmt::format("a difference of {:.2f}% is within the noise of {} equal baselines, {:.2f}%",
+                    100 * value, noise->baseline_tps.size(), 100 * *relative);
+    if (rule.implied || Holds(value, rule.op, rule.limit)) return;
+    outcome.status = Status::kInconclusive;
+    outcome.reason += "; 'repeat' of the case asks for more of them";
   }
-  if (std::abs(value) > *relative) return {};
-  return fmt::format("a difference of {:.2f}% is within the noise of {} equal baselines, {:.2f}%",
-                     100 * value, noise->baseline_tps.size(), 100 * *relative);
 }
 
 double Median(std::vector<double> values) {
@@ -110,7 +119,17 @@ bool Holds(double value, Op op, double limit) {
 }
 
 std::string_view Name(Status status) {
-  return status == Status::kPass ? "pass" : status == Status::kFail ? "fail" : "not_run";
+  switch (status) {
+    case Status::kPass:
+      return "pass";
+    case Status::kFail:
+      return "fail";
+    case Status::kNotRun:
+      return "not_run";
+    case Status::kInconclusive:
+      return "inconclusive";
+  }
+  return "not_run";
 }
 
 double Noise::baseline() const { return Median(baseline_tps); }
@@ -136,9 +155,12 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
   outcome.value = value;
   outcome.where = measurement->where;
   if (!IsFlag(rule.metric)) outcome.margin = Margin(value, rule.op, rule.limit);
-  outcome.reason = NoVerdictOnSpeed(rule, value, noise);
-  if (!outcome.reason.empty()) return outcome;
-  outcome.status = Holds(value, rule.op, rule.limit) ? Status::kPass : Status::kFail;
+  if (rule.metric == "attention_drop_ratio") {
+    JudgeSpeed(rule, value, noise, outcome);
+    if (!outcome.reason.empty()) return outcome;
+  } else {
+    outcome.status = Holds(value, rule.op, rule.limit) ? Status::kPass : Status::kFail;
+  }
   if (outcome.status == Status::kFail) outcome.reason = measurement->reason;
   return outcome;
 }
@@ -157,7 +179,8 @@ std::string Text(const RuleOutcome& outcome) {
   const std::string limit = NumberText(rule.limit, is_flag);
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.metric, Name(rule.op), limit);
-  const Op op = outcome.status == Status::kFail ? Opposite(rule.op) : rule.op;
+  const bool holds = Holds(*outcome.value, rule.op, rule.limit);
+  const Op op = holds ? rule.op : Opposite(rule.op);
   return fmt::format("{} {} {} {}", rule.metric, NumberText(*outcome.value, is_flag), Name(op),
                      limit);
 }

@@ -22,12 +22,13 @@ struct Rule {
   Op op = Op::kAtLeast;
   double limit = 0;       // NaN: the engine's rule has none
   bool required = false;  // a figure that is not known fails the rule
-  bool implied = false;   // asked of every replay, by no config
+  bool implied = false;   // asked of every replay, by no config: alone it decides nothing
 };
 
-// neither pass nor fail: what was not measured proves nothing
-enum class Status { kPass, kFail, kNotRun };
-std::string_view Name(Status status);  // "pass", "fail", "not_run"
+// Not run: what was not measured proves nothing. Inconclusive: measured, but no better than to
+// within a noise in which the limit lies.
+enum class Status { kPass, kFail, kNotRun, kInconclusive };
+std::string_view Name(Status status);  // "pass", "fail", "not_run", "inconclusive"
 
 struct RuleOutcome {
   Rule rule;

@@ -153,7 +153,17 @@ const Rule* LimitOn(const CaseSpec& spec, std::string_view metric, Op op) {
 }
 
 std::string QualityStatus(Status status) {
-  return status == Status::kPass ? "PASS" : status == Status::kFail ? "FAIL" : "NOT_RUN";
+  switch (status) {
+    case Status::kPass:
+      return "PASS";
+    case Status::kFail:
+      return "FAIL";
+    case Status::kNotRun:
+      return "NOT_RUN";
+    case Status::kInconclusive:
+      return "INCONCLUSIVE";
+  }
+  return "NOT_RUN";
 }
 
 void PutFigures(const Measurements& measured, std::initializer_list<const char*> names, Json& row) {
@@ -226,7 +236,9 @@ Json OriginalRow(const CaseResult& result, const OutputNames& outputs) {
   }
   row["failure_reason"] = result.status == Status::kPass     ? std::string()
                           : result.status == Status::kNotRun ? "not run: " + result.reason
-                                                             : result.reason;
+                          : result.status == Status::kInconclusive
+                              ? "inconclusive: " + result.reason
+                              : result.reason;
   row["overall_pass"] = result.status == Status::kPass;
   row["summary"] = outputs.summary_md;
   if (result.spec.suite == Suite::kLlmDemo) row["report_json"] = "";
@@ -248,14 +260,15 @@ Json SummaryJson(const GateResult& result, const std::string& generated_at,
   Json json = Json::object();
   json["generated_at"] = generated_at.empty() ? Json(nullptr) : Json(generated_at);
   json["overall_pass"] = result.passed();
-  json["verdict"] = result.passed() ? "pass" : "fail";
-  json["reason"] = result.reason;
+  json["verdict"] = result.verdict();
+  json["reason"] = result.reason();
   json["total_cases"] = result.cases.size();
   json["runtime_cases"] = cases_of(Suite::kRuntime);
   json["llm_demo_cases"] = cases_of(Suite::kLlmDemo);
   json["passed_cases"] = result.count(Status::kPass);
   json["failed_cases"] = result.count(Status::kFail);
   json["not_run_cases"] = result.count(Status::kNotRun);
+  json["inconclusive_cases"] = result.count(Status::kInconclusive);
   json["rows"] = Json::array();
   for (const CaseResult& item : result.cases) json["rows"].push_back(OriginalRow(item, outputs));
   json["cases"] = Json::array();

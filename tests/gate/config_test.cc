@@ -169,6 +169,31 @@ TEST_CASE("Gate configs that mean nothing are refused") {
              "expected 'max_drop' or 'max_rise'"));
 }
 
+TEST_CASE("A config says what becomes of cases that are not decided, and which must be there") {
+  const auto parsed = [](const std::string& members) {
+    return ParseConfig(R"({"schema": "kvtool.gate-config/1", )" + members + "}", "");
+  };
+  const std::string one = R"("cases": [{"name": "a", "mode": "full"}])";
+  CHECK(parsed(one).cases[0].on_not_run == OnNotRun::kFail);
+  CHECK(parsed(R"("on_not_run": "warn", )" + one).cases[0].on_not_run == OnNotRun::kWarn);
+  CHECK(parsed(R"("on_not_run": "warn", "cases": [{"name": "a", "mode": "full",
+                   "on_not_run": "fail"}])")
+            .cases[0]
+            .on_not_run == OnNotRun::kFail);
+  const Config named = parsed(R"("expected_cases": ["a", "b"], )" + one);
+  CHECK(named.expected.names == std::vector<std::string>{"a", "b"});
+  CHECK(parsed(R"("expected_cases": 3, )" + one).expected.count == 3u);
+  // Those of engine logs.
+  CHECK(parsed(R"("expected_cases": ["runtime_full"])").cases.empty());
+  const auto says = [](const std::string& members, const std::string& part) {
+    CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1", )" + members + "}"), part));
+  };
+  says(R"("on_not_run": "pass", )" + one, "on_not_run: 'pass' is none of fail, warn");
+  says(R"("expected_cases": [], )" + one, "at least one name");
+  says(R"("expected_cases": 0, )" + one, "a whole number");
+  says(R"("expected_cases": [3], )" + one, "expected_cases[0]: expected a string");
+}
+
 TEST_CASE("Cases are chosen by name") {
   Config config = SuiteConfig("s", "t");
   KeepCases({"runtime_store", "runtime_probe"}, config);

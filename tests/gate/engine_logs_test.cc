@@ -133,6 +133,16 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   CHECK(RuleOf(both.cases[1], "decode_drop_ratio").status == RuleStatus::kPass);
   CHECK(both.status == RuleStatus::kPass);
   CHECK(both.notes.size() == 1);
+
+  // 8 % slower where 5 % are allowed, with 11 % of noise: neither passed nor failed.
+  Write(dir.path() / "runtime_full/summary.md", report(6.2));
+  const auto beyond = AnalyzeEngineLogs(Logs(dir.path()));
+  const EngineRule& open = RuleOf(beyond.cases[0], "decode_drop_ratio");
+  CHECK(open.status == RuleStatus::kInconclusive);
+  CHECK(open.reason.find("more repeats of the baseline") != std::string::npos);
+  CHECK(beyond.cases[0].status == RuleStatus::kInconclusive);
+  CHECK(beyond.cases[0].reason.find("decode_drop_ratio") == 0);
+  CHECK(CaseJson(beyond.cases[0]).at("status") == "inconclusive");
 }
 
 TEST_CASE("rows are compared with baseline rows of the same lengths", "[gate]") {

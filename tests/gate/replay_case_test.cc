@@ -6,6 +6,7 @@
 
 #include "formats/registry.h"
 #include "formats/trace/trace.h"
+#include "lib/gate/judge.h"
 #include "lib/gate/summary.h"
 #include "lib/offline/offline.h"
 #include "tests/support/lossless_case.h"

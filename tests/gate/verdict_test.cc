@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lib/base/error.h"
+#include "lib/gate/judge.h"
 #include "lib/gate/markdown.h"
 #include "lib/gate/summary.h"
 
@@ -75,11 +76,22 @@ TEST_CASE("A speed is judged only beyond the noise of equal baselines") {
   CHECK(quiet.relative() == Approx(2.0 / 101));
   CHECK_FALSE(single.relative());
   CHECK(StatusOf(rule, measured, &quiet) == Status::kFail);
-  CHECK(StatusOf(rule, measured, &loud) == Status::kNotRun);
-  CHECK(StatusOf(rule, measured, &restless) == Status::kNotRun);
+  // Beyond the limit, but equal runs differ by as much.
+  for (const Noise* noise : {&loud, &restless}) {
+    const RuleOutcome open = Evaluate(rule, measured, noise);
+    CHECK(open.status == Status::kInconclusive);
+    CHECK(open.reason.find("'repeat' of the case asks for more") != std::string::npos);
+    CHECK(Text(open) == "attention_drop_ratio 0.08 > 0.05");
+  }
+  // Which nobody asked for.
+  Rule implied = rule;
+  implied.implied = true;
+  CHECK(StatusOf(implied, measured, &loud) == Status::kNotRun);
   CHECK(StatusOf(rule, measured, &brief) == Status::kNotRun);
   CHECK(StatusOf(rule, measured, &single) == Status::kNotRun);
   CHECK(StatusOf(rule, measured) == Status::kNotRun);
+  measured.Set("attention_drop_ratio", 0.04);
+  CHECK(StatusOf(rule, measured, &loud) == Status::kNotRun);
   measured.Set("attention_drop_ratio", -0.3);
   CHECK(StatusOf(rule, measured, &loud) == Status::kPass);
 }
@@ -90,10 +102,13 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   const Rule rule{"lossy_best", Op::kAtLeast, 3};
 
   GateResult result;
-  result.cases = {Case("runtime_full", {rule}, good),
-                  NotRun(FindSuiteCase("llm_demo_full").value(), "no engine logs")};
+  CaseSpec optional = FindSuiteCase("llm_demo_full").value();
+  optional.on_not_run = OnNotRun::kWarn;
+  result.cases = {Case("runtime_full", {rule}, good), NotRun(optional, "no engine logs")};
   Judge({}, result);
   CHECK(result.passed());
+  CHECK(result.warnings ==
+        std::vector<std::string>{"case 'llm_demo_full' was not run: no engine logs"});
   CHECK(result.cases[0].status == Status::kPass);
   CHECK(result.cases[1].status == Status::kNotRun);
   for (const RuleOutcome& outcome : result.cases[1].rules)
@@ -108,7 +123,7 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
                    Case("runtime_full", {{"decode_drop_ratio", Op::kAtMost, 1}}, good)};
   Judge({}, nothing);
   CHECK_FALSE(nothing.passed());
-  CHECK(nothing.reason.find("no case was decided") == 0);
+  CHECK(nothing.reason().find("no case was decided") == 0);
 
   GateResult failed;
   failed.cases = {Case("runtime_full", {rule, {"lossy_best", Op::kAtLeast, 4}}, good)};
@@ -122,6 +137,91 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   required.cases = {demo, Case("runtime_full", {rule}, good)};
   Judge({}, required);
   CHECK_FALSE(required.passed());
+}
+
+TEST_CASE("A case that was not decided fails the gate unless it only warns") {
+  Measurements good;
+  good.Set("lossy_best", 3.5);
+  good.Set("content.mismatches", 0);
+  const CaseResult passing = Case("runtime_full", {{"lossy_best", Op::kAtLeast, 3}}, good);
+  const Rule unknown{"decode_drop_ratio", Op::kAtMost, 1};
+  const Rule implied{"content.mismatches", Op::kAtMost, 0, false, true};
+  const auto judged = [&](std::vector<Rule> rules, OnNotRun on_not_run, bool strict = false) {
+    GateResult gate;
+    gate.cases = {passing, Case("other", std::move(rules), good)};
+    gate.cases[1].spec.on_not_run = on_not_run;
+    Judge({.strict = strict}, gate);
+    return gate;
+  };
+  for (const std::vector<Rule>& rules : {std::vector{unknown}, {implied}, {unknown, implied}, {}}) {
+    const GateResult fails = judged(rules, OnNotRun::kFail);
+    CHECK(fails.cases[1].status == Status::kNotRun);
+    CHECK(fails.failed());
+    CHECK(fails.reason().find("case 'other' was not run: ") == 0);
+    CHECK(SummaryJson(fails, "", {})["verdict"] == "fail");
+    const GateResult warns = judged(rules, OnNotRun::kWarn);
+    CHECK(warns.passed());
+    CHECK(warns.warnings.size() == 1);
+    CHECK(judged(rules, OnNotRun::kWarn, true).failed());
+  }
+  CHECK(judged({implied}, OnNotRun::kFail).cases[1].reason ==
+        "nothing was decided but rules that every case has: content.mismatches");
+  // A rule that was not run among others that were: only --strict minds.
+  const std::vector<Rule> both = {unknown, {"lossy_best", Op::kAtLeast, 3}};
+  CHECK(judged(both, OnNotRun::kFail).passed());
+  const GateResult strict = judged(both, OnNotRun::kFail, true);
+  CHECK(strict.cases[1].status == Status::kFail);
+  CHECK(strict.cases[1].rules[0].reason == "--strict: not run: not measured in this case");
+  // Alone, rules that no config asked for decide nothing, whatever the config does with it.
+  GateResult alone;
+  alone.cases = {Case("other", {implied}, good)};
+  alone.cases[0].spec.on_not_run = OnNotRun::kWarn;
+  Judge({}, alone);
+  CHECK(alone.failed());
+}
+
+TEST_CASE("What is inconclusive never passes") {
+  Measurements measured;
+  measured.Set("lossy_best", 3.5);
+  measured.Set("attention_drop_ratio", 0.08);
+  for (const bool warn : {false, true}) {
+    GateResult gate;
+    gate.cases = {Case(
+        "noisy", {{"lossy_best", Op::kAtLeast, 3}, {"attention_drop_ratio", Op::kAtMost, 0.05}},
+        measured)};
+    gate.cases[0].noise = {{90, 100, 110}, {92, 92, 92}, 1};
+    if (warn) gate.cases[0].spec.on_not_run = OnNotRun::kWarn;
+    Judge({}, gate);
+    CHECK(gate.cases[0].status == Status::kInconclusive);
+    CHECK(gate.failed() == !warn);
+    CHECK_FALSE(gate.passed());
+    const Json json = SummaryJson(gate, "", {});
+    CHECK(json["verdict"] == (warn ? "inconclusive" : "fail"));
+    CHECK(json["overall_pass"] == false);
+    CHECK(json["inconclusive_cases"] == 1);
+    CHECK(json["rows"][0]["overall_pass"] == false);
+    CHECK(json["rows"][0]["quality_status"] == "INCONCLUSIVE");
+  }
+}
+
+TEST_CASE("Expected cases must be there and decided") {
+  Measurements good;
+  good.Set("lossy_best", 3.5);
+  const auto judged = [&](ExpectedCases expected) {
+    GateResult gate;
+    CaseSpec optional = FindSuiteCase("llm_demo_full").value();
+    optional.on_not_run = OnNotRun::kWarn;
+    gate.cases = {Case("a", {{"lossy_best", Op::kAtLeast, 3}}, good),
+                  NotRun(optional, "no engine logs")};
+    Judge({.expected = std::move(expected)}, gate);
+    return gate.reason();
+  };
+  CHECK(judged({{"a"}}).empty());
+  CHECK(judged({{}, 1}).empty());
+  CHECK(judged({{"a", "gone"}}) == "expected_cases: there is no case 'gone' in this run");
+  CHECK(judged({{"llm_demo_full"}}) ==
+        "expected_cases: case 'llm_demo_full' was not decided: no engine logs");
+  CHECK(judged({{}, 2}) == "expected_cases: 2 were to be decided, 1 were");
 }
 
 TEST_CASE("An older summary adds rules on how far figures may move") {
@@ -148,7 +248,7 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   gate.baseline = baseline;
   gate.cases = {Case("runtime_full", {}, figures),
                 Case("new", {{"lossy_worst", Op::kAbove, 0}}, figures)};
-  Judge(DefaultDeltaRules(), gate);
+  Judge({DefaultDeltaRules()}, gate);
   CHECK_FALSE(gate.passed());
   CHECK(gate.missing_cases == std::vector<std::string>{"gone"});
   REQUIRE(gate.cases[0].rules.size() == 3);
