@@ -7,6 +7,7 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 #include <map>
 
 #include "apps/kvtool/commands.h"
@@ -232,6 +233,13 @@ class Gate : public Command {
       const gate::Subject subject{pair.snapshot, pair.trace ? &*pair.trace : nullptr,
                                   context.global.deterministic, pool, &pair.of_snapshot};
       result.cases.push_back(gate::ReplayCase(spec, subject, &progress));
+      gate::AddFromLogs(spec, logs_.path, of_logs, result.cases.back());
+    }
+    // A config of replays names its own cases: what else the logs tell of counts too.
+    const bool replays = std::any_of(config.cases.begin(), config.cases.end(),
+                                     [](const auto& spec) { return !spec.snapshot.empty(); });
+    if (replays && only_.empty()) {
+      std::move(of_logs.begin(), of_logs.end(), std::back_inserter(result.cases));
     }
     for (const gate::CaseResult& item : result.cases) {
       if (item.logs) continue;

@@ -48,7 +48,8 @@ enum class Reading { kAsTheTool, kExact };
 
 AnalyzerRow ReadRow(const BenchTable& table, size_t i, Reading reading) {
   const auto read = [&](std::string_view text) {
-    return reading == Reading::kExact ? FirstNumber(text).value_or(0) : LooseNumber(text, 0, true);
+    if (reading == Reading::kAsTheTool) return LooseNumber(text, 0, true);
+    return HasNonFinite(text) ? NAN : FirstNumber(text).value_or(NAN);
   };
   const auto number = [&](std::string_view column) { return read(table.Cell(i, column)); };
   AnalyzerRow row;
@@ -179,7 +180,7 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
   offline.path = path;
   offline.ratio = number(document.contains("weighted_lossless_ratio") ? "weighted_lossless_ratio"
                                                                       : "lossless_ratio");
-  if (!(offline.ratio > 0)) {
+  if (!(offline.ratio > 0) || !std::isfinite(offline.ratio)) {
     throw Error(Finding::kBadField,
                 fmt::format("expected a positive weighted_lossless_ratio or lossless_ratio, found "
                             "{}",
@@ -195,7 +196,7 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
   return offline;
 }
 
-void ScanInvalidLines(std::string_view text, std::string_view log, InvalidLines& found) {
+void ForEachInvalidLine(std::string_view text, const std::function<void(std::string_view)>& use) {
   // A text file's lines: they end with \n, \r or both.
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\n\r"), text.size());
@@ -204,13 +205,20 @@ void ScanInvalidLines(std::string_view text, std::string_view log, InvalidLines&
     const bool hit =
         std::any_of(kInvalidPatterns.begin(), kInvalidPatterns.end(),
                     [&](std::string_view pattern) { return ContainsIgnoringCase(raw, pattern); });
-    if (!hit) continue;
-    ++found.count;
-    if (found.examples.size() == kMaxExamples) continue;
-    const std::string line = OnlyUtf8(raw.substr(0, 16 * kExampleLength));
-    found.examples.push_back(
-        fmt::format("{}: {}", log, FirstCodePoints(Strip(line), kExampleLength)));
+    if (hit) use(raw);
   }
+}
+
+void AddInvalidLine(std::string_view line, std::string_view log, InvalidLines& found) {
+  ++found.count;
+  if (found.examples.size() == kMaxExamples) return;
+  const std::string clean = OnlyUtf8(line.substr(0, 16 * kExampleLength));
+  found.examples.push_back(
+      fmt::format("{}: {}", log, FirstCodePoints(Strip(clean), kExampleLength)));
+}
+
+void ScanInvalidLines(std::string_view text, std::string_view log, InvalidLines& found) {
+  ForEachInvalidLine(text, [&](std::string_view line) { AddInvalidLine(line, log, found); });
 }
 
 std::vector<AnalyzerRow> ExactRows(const BenchTable& table) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +68,8 @@ struct InvalidLines {
   std::vector<std::string> examples;  // "log: line", the first five
 };
 void ScanInvalidLines(std::string_view text, std::string_view log, InvalidLines& found);
+void ForEachInvalidLine(std::string_view text, const std::function<void(std::string_view)>& use);
+void AddInvalidLine(std::string_view line, std::string_view log, InvalidLines& found);
 
 // One row of the table in numbers, read as the analyzer reads them.
 struct AnalyzerRow {
@@ -111,7 +114,7 @@ struct GateFigures {
   bool decomp_pass() const { return decomp_required_pass && decomp_budget_pass; }
 };
 
-// The rows with their numbers in full: "1e-05" is not 1.
+// The rows with their numbers in full: "1e-05" is not 1, and what is no number is NaN.
 std::vector<AnalyzerRow> ExactRows(const BenchTable& table);
 // What stands after the decode speed's plus-minus: the deviation over repetitions, 0 if absent.
 double DecodeDeviation(const BenchTable& table, size_t row);

@@ -15,60 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxNotes = 8;
-constexpr const char* kBenchStdout = "bench_stdout.log";
-
-// What is read of all logs of a case.
-struct BenchLogs {
-  BenchTable table;
-  InvalidLines invalid;
-  LosslessLines lossless;
-  bool has_stdout = false;
-
-  void AddStdout(const std::string& text, const std::string& shown) {
-    has_stdout = true;
-    ScanInvalidLines(text, shown, invalid);
-    ScanLosslessLines(text, lossless);
-  }
-  void AddLog(const std::string& text, const std::string& shown) {
-    try {
-      table.AddMarkdown(text, shown);
-    } catch (Error& error) {
-      error.File(shown);
-      throw;
-    }
-    ScanInvalidLines(text, shown, invalid);
-    ScanLosslessLines(text, lossless);
-  }
-  void AddLogsIn(const LogFolder& folder) {
-    for (const std::string& name : folder.Files()) {
-      if (IsBenchLog(name)) AddLog(*folder.Text(name), folder.Shown(name));
-    }
-  }
-};
-
-std::optional<OfflineRatio> ReadOffline(const LogFolder& folder, const std::string& name,
-                                        std::vector<std::string>& notes) {
-  const auto text = folder.Text(name);
-  if (!text) return std::nullopt;
-  try {
-    return ParseOfflineRatio(*text, folder.Shown(name));
-  } catch (const Error& error) {
-    notes.push_back(error.what());
-    return std::nullopt;
-  }
-}
-
-BenchTable ReadTable(const LogFolder& folder, const std::string& csv) {
-  BenchTable table;
-  const LogFolder logs = folder.Sub("logs");
-  for (const std::string& name : logs.Files()) {
-    if (IsBenchLog(name)) table.AddMarkdown(*logs.Text(name), logs.Shown(name));
-  }
-  if (table.size() > 0) return table;
-  const auto text = folder.Text(csv);
-  return text ? BenchTable::FromCsv(*text) : table;
-}
-
+constexpr int kDepth = 4;  // of folders in that of a case, where a log may lie
+constexpr const char *kUpper = "offline_lossless_upper.json",
+                     *kOnline = "offline_lossless_online_grouped.json";
 // Where the engine's report and the logs that it was made of disagree.
 void CompareReports(const GateBullets& written, const GateBullets& made,
                     std::vector<std::string>& notes) {
@@ -80,23 +29,6 @@ void CompareReports(const GateBullets& written, const GateBullets& made,
     if (notes.size() >= kMaxNotes) return;
     notes.push_back(fmt::format("summary.md says {} {}, the logs beside it give {}", key,
                                 found->second, value));
-  }
-}
-
-// Runs of the bench's manifest that did not end well.
-void ReadManifest(const LogFolder& folder, CaseLogs& logs) {
-  const auto text = folder.Text("manifest.json");
-  if (!text) return;
-  const Json runs = ParseJson(OnlyUtf8(*text), folder.Shown("manifest.json"));
-  if (!runs.is_array()) return;
-  logs.bench_runs = runs.size();
-  for (const Json& run : runs) {
-    const double code = NumberAt(run, "return_code");
-    if (code == 0) continue;
-    ++logs.failed_runs;
-    if (logs.notes.size() >= kMaxNotes) continue;
-    logs.notes.push_back(
-        fmt::format("run {} returned {:.0f}", TextAt(run, "run_id", "without a name"), code));
   }
 }
 
@@ -118,9 +50,9 @@ void NoteFeasibility(const GateFigures& figures, std::vector<std::string>& notes
 }
 
 // The figures of a table, and the report that the analyzer would write of it.
-void Analyse(const BenchLogs& bench, const BenchTable* baseline,
-             const std::optional<OfflineRatio>& upper, const std::optional<OfflineRatio>& online,
-             CaseLogs& logs) {
+void Analyse(const BenchTable* baseline, const std::optional<OfflineRatio>& upper,
+             const std::optional<OfflineRatio>& online, CaseLogs& logs) {
+  const BenchLogs& bench = logs.bench;
   logs.facts = FactsOfTable(bench.table, baseline);
   // Without a baseline of its own, the engine's rule: the best row of the same-batch baseline.
   if (baseline != nullptr && !(logs.options.decode_baseline > 0)) {
@@ -133,12 +65,89 @@ void Analyse(const BenchLogs& bench, const BenchTable* baseline,
   NoteFeasibility(figures, logs.notes);
 }
 
-}  // namespace
-
-bool IsBenchLog(std::string_view name) {
-  return EndsWith(name, ".log") && !EndsWith(name, "stdout.log") &&
-         !EndsWith(name, ".stderr.log") && !EndsWith(name, ".console.log");
+// What the analyzer, given these logs, says no to.
+std::vector<std::string> DeniedByLogs(const GateBullets& written, const GateBullets& made) {
+  std::vector<std::string> denied = DeniedBy(made);
+  const auto same = [&](const char* key) {
+    const auto before = written.find(key), now = made.find(key);
+    return before == written.end() || (now != made.end() && now->second == before->second);
+  };
+  // Without the offline estimate that the report was made with, its verdict cannot be made again.
+  if (!same("lossless_selected_source")) {
+    const bool ratio_alone = std::all_of(denied.begin(), denied.end(), [](const std::string& key) {
+      return key == "overall_pass" || key == "quality_status" || key == "lossless_online_pass";
+    });
+    if (ratio_alone) denied.clear();
+  }
+  return denied;
 }
+
+// The engine's words where they are worse: those written, or those that the logs beside them give.
+GateBullets WorseOf(GateBullets written, const GateBullets& made) {
+  for (const auto& [key, value] : made) {
+    const bool is_verdict = EndsWith(key, "_pass") || EndsWith(key, "_ok");
+    if (!is_verdict || value != "false" || StartsWith(key, "lossless_")) continue;
+    written[key] = value;
+    if (key != "runtime_metric_columns_ok") continue;
+    written["runtime_metric_missing_columns"] = made.at("runtime_metric_missing_columns");
+  }
+  return written;
+}
+
+// A report that was made of more rows than the logs have.
+void CheckReportRows(const SuiteCase& c, CaseLogs& logs) {
+  const size_t rows = FactsOfReport(*c.summary_text).rows;
+  if (rows <= logs.bench.table.size()) return;
+  logs.evidence.gaps.Add(
+      fmt::format("{}/summary.md was made of {} rows, the logs beside it have {}", c.folder, rows,
+                  logs.bench.table.size()));
+}
+
+// The report of a case and the logs beside it: both are judged, and where they differ the worse.
+void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio>& upper,
+                       const std::optional<OfflineRatio>& online, CaseLogs& logs) {
+  SuiteCase& c = logs.suite_case;
+  const std::string shown = folder.exists() ? folder.Shown("summary.md") : folder.shown();
+  CheckFigures(logs.bullets, shown, logs.evidence);
+  AddDenial(DeniedBy(logs.bullets), shown, logs.evidence);
+  logs.notes.insert(logs.notes.end(), logs.bench.failures.begin(), logs.bench.failures.end());
+  if (logs.bench.table.size() == 0) {
+    if (logs.bullets.empty()) return;
+    logs.facts = FactsOfReport(*c.summary_text);
+    CheckFigures(ReportAverages(*c.summary_text), shown, logs.evidence);
+    return;
+  }
+  const BenchTable baseline = ReadBaselineTable(folder.Sub("baseline_batch"), logs.evidence);
+  Analyse(baseline.size() > 0 ? &baseline : nullptr, upper, online, logs);
+  const GateBullets made = ParseGateBullets(logs.gate_markdown);
+  CompareReports(logs.bullets, made, logs.notes);
+  AddDenial(DeniedByLogs(logs.bullets, made),
+            "the engine's analyzer, given the logs in " + c.folder, logs.evidence);
+  if (logs.bullets.empty()) {
+    logs.bullets = made;
+  } else {
+    CheckReportRows(c, logs);
+    logs.bullets = WorseOf(std::move(logs.bullets), made);
+  }
+}
+
+// The rows of one file, or the analyzer's report.
+void ReadOneFile(const fs::path& path, const std::string& shown, CaseLogs& logs) {
+  const std::string text = ReadLog(path, shown);
+  logs.bullets = ParseGateBullets(text);
+  if (!logs.bullets.empty()) {
+    logs.suite_case.summary_text = text;
+  } else if (EndsWith(shown, ".csv")) {
+    logs.bench.table = BenchTable::FromCsv(text);
+  } else if (EndsWith(shown, ".json") || EndsWith(shown, ".jsonl")) {
+    logs.bench.table.AddJson(text, shown);
+  } else {
+    logs.bench.AddLog(text, shown, logs.evidence);
+  }
+  CheckCells(logs.bench.table, logs.evidence);
+}
+
+}  // namespace
 
 CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   CaseLogs logs{std::move(suite_case), {}};
@@ -147,64 +156,33 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
   logs.report_missing = logs.bullets.empty();
   logs.options = OptionsOfReport(logs.bullets, SuiteOptions(c.name));
-
-  BenchLogs bench;
-  if (const auto text = folder.Text(kBenchStdout))
-    bench.AddStdout(*text, folder.Shown(kBenchStdout));
-  bench.AddLogsIn(folder.Sub("logs"));
-  if (bench.table.size() == 0) {
-    if (const auto csv = folder.Text("h2o_metrics.csv")) bench.table = BenchTable::FromCsv(*csv);
-  }
-  logs.lossless = bench.lossless;
-  logs.has_stdout = bench.has_stdout;
-  ReadManifest(folder, logs);
-  if (bench.table.size() > 0) {
-    const BenchTable baseline = ReadTable(folder.Sub("baseline_batch"), "h2o_metrics.csv");
-    const auto upper = ReadOffline(folder, "offline_lossless_upper.json", logs.notes);
-    const auto online = ReadOffline(folder, "offline_lossless_online_grouped.json", logs.notes);
-    Analyse(bench, baseline.size() > 0 ? &baseline : nullptr, upper, online, logs);
-    const GateBullets made = ParseGateBullets(logs.gate_markdown);
-    CompareReports(logs.bullets, made, logs.notes);
-    if (logs.bullets.empty()) logs.bullets = made;
-  } else if (!logs.bullets.empty()) {
-    logs.facts = FactsOfReport(*c.summary_text);
-  }
+  ReadBench(folder, BenchKind::kCase, logs.bench, logs.evidence);
+  logs.evidence.damage.AddFolder(folder, kDepth);
+  const auto upper = ReadOffline(folder, kUpper, logs.evidence);
+  const auto online = ReadOffline(folder, kOnline, logs.evidence);
+  ReadReportAndLogs(folder, upper, online, logs);
   return logs;
 }
 
 CaseLogs ReadBenchLogs(const fs::path& path, const std::string& shown, SuiteCase suite_case,
                        const LooseOptions& loose) {
   CaseLogs logs{std::move(suite_case), loose.options};
+  SuiteCase& c = logs.suite_case;
   const LogFolder folder(path, shown);
-  BenchLogs bench;
   std::optional<OfflineRatio> upper, online;
   if (!loose.bench_stdout.empty()) {
     const std::string name = loose.bench_stdout.generic_string();
-    bench.AddStdout(ReadLog(loose.bench_stdout, name), name);
+    logs.bench.AddStdout(ReadLog(loose.bench_stdout, name), name, logs.evidence);
   }
   if (folder.exists()) {
-    const auto text = folder.Text(kBenchStdout);
-    if (text && loose.bench_stdout.empty()) bench.AddStdout(*text, folder.Shown(kBenchStdout));
-    bench.AddLogsIn(folder);
-    bench.AddLogsIn(folder.Sub("logs"));
-    for (const std::string& name : folder.Files()) {
-      const bool other = StartsWith(name, "offline_") || name == "manifest.json";
-      if (!EndsWith(name, ".json") || other) continue;
-      bench.table.AddJson(*folder.Text(name), folder.Shown(name));
-    }
-    const auto csv = folder.Text("h2o_metrics.csv");
-    if (bench.table.size() == 0 && csv) bench.table = BenchTable::FromCsv(*csv);
-    upper = ReadOffline(folder, "offline_lossless_upper.json", logs.notes);
-    online = ReadOffline(folder, "offline_lossless_online_grouped.json", logs.notes);
+    ReadBench(folder, BenchKind::kLoose, logs.bench, logs.evidence);
+    logs.evidence.damage.AddFolder(folder, 0);
+    c.summary_text = folder.Text("summary.md");
+    logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
+    upper = ReadOffline(folder, kUpper, logs.evidence);
+    online = ReadOffline(folder, kOnline, logs.evidence);
   } else {
-    const std::string text = ReadLog(path, shown);
-    if (EndsWith(shown, ".csv")) {
-      bench.table = BenchTable::FromCsv(text);
-    } else if (EndsWith(shown, ".json") || EndsWith(shown, ".jsonl")) {
-      bench.table.AddJson(text, shown);
-    } else {
-      bench.AddLog(text, shown);
-    }
+    ReadOneFile(path, shown, logs);
   }
   const auto offline = [](const fs::path& file) {
     const std::string name = file.generic_string();
@@ -212,18 +190,15 @@ CaseLogs ReadBenchLogs(const fs::path& path, const std::string& shown, SuiteCase
   };
   if (!loose.offline_upper.empty()) upper = offline(loose.offline_upper);
   if (!loose.offline_online.empty()) online = offline(loose.offline_online);
-  if (bench.table.size() == 0) {
+  if (logs.bench.table.size() == 0 && logs.bullets.empty() && !logs.bench.was_begun) {
     throw Error(Finding::kMissingRecord,
                 "no row of llm_bench, no case of the suite and no run of llm_demo in it")
         .File(shown);
   }
-  const BenchTable baseline = ReadTable(folder.Sub("baseline_batch"), "h2o_metrics.csv");
-  logs.lossless = bench.lossless;
-  logs.has_stdout = bench.has_stdout;
-  ReadManifest(folder, logs);
-  Analyse(bench, baseline.size() > 0 ? &baseline : nullptr, upper, online, logs);
-  logs.bullets = ParseGateBullets(logs.gate_markdown);
-  logs.suite_case.summary_text = logs.gate_markdown;
+  const bool has_report = !logs.bullets.empty();
+  if (has_report) logs.options = OptionsOfReport(logs.bullets, logs.options);
+  ReadReportAndLogs(folder, upper, online, logs);
+  if (!has_report) c.summary_text = logs.gate_markdown;
   return logs;
 }
 
@@ -242,16 +217,88 @@ EngineRule CountRule(std::string_view metric, std::string_view op, uint64_t coun
   return rule;
 }
 
+// The engine's own word on the case, from all its documents.
+EngineRule VerdictRule(const Denial& denial) {
+  EngineRule rule;
+  rule.metric = denial.metric;
+  rule.op = "==";
+  rule.engine_pass = false;
+  rule.status = RuleStatus::kFail;
+  rule.reason = denial.reason;
+  return rule;
+}
+
+// Lines of a broken cache where the analyzer's rules do not speak of them, or read fewer logs.
+void AddDamageRule(const CaseLogs& logs, const AnalyzerOptions& options, EngineCase& engine_case) {
+  const InvalidLines& lines = logs.evidence.damage.lines();
+  const auto found =
+      std::find_if(engine_case.rules.begin(), engine_case.rules.end(),
+                   [](const EngineRule& rule) { return rule.metric == "kv_invalid_log_count"; });
+  if (found == engine_case.rules.end() && logs.evidence.damage.logs() == 0) return;
+  EngineRule rule = CountRule("kv_invalid_log_count", "<=", 0, "");
+  if (found != engine_case.rules.end()) rule = *found;
+  const auto count = static_cast<double>(lines.count);
+  const auto allowed = static_cast<double>(std::max<int64_t>(0, options.max_kv_invalid_log_lines));
+  rule.limit = allowed;
+  rule.value = std::max(rule.value.value_or(0), count);
+  rule.status = *rule.value <= allowed ? RuleStatus::kPass : RuleStatus::kFail;
+  rule.evidence = true;
+  if (lines.count > 0) {
+    rule.reason = "lines that say the cache is broken: " + lines.examples.front();
+  }
+  if (found != engine_case.rules.end()) {
+    *found = std::move(rule);
+  } else {
+    engine_case.rules.push_back(std::move(rule));
+  }
+}
+
+// A range that fell back was not kept as the case says, whatever limit the engine was given.
+void AddFallbackRule(const CaseLogs& logs, EngineCase& engine_case) {
+  if (!logs.facts || !logs.facts->fallback.most) return;
+  const auto found =
+      std::find_if(engine_case.rules.begin(), engine_case.rules.end(),
+                   [](const EngineRule& rule) { return rule.metric == "runtime_fallback_best"; });
+  if (found != engine_case.rules.end()) {
+    found->evidence = true;
+    return;
+  }
+  EngineRule rule = CountRule("runtime_fallback_best", "<=", 0, "");
+  rule.value = logs.facts->fallback.most;
+  rule.log = logs.facts->fallback.most_log;
+  rule.evidence = true;
+  if (*rule.value > 0) {
+    rule.status = RuleStatus::kFail;
+    rule.reason = "the engine was given no limit; --max-lossless-fallback allows more";
+  }
+  engine_case.rules.push_back(std::move(rule));
+}
+
 }  // namespace
 
-void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCase& engine_case) {
-  const LosslessLines& lines = logs.lossless;
-  const bool expected = logs.has_stdout && logs.suite_case.name != "runtime_baseline" &&
-                        (options.runtime_mode == "full" || options.runtime_mode == "store");
-  if (logs.bench_runs > 0) {
-    engine_case.rules.push_back(
-        CountRule("bench_runs_failed", "<=", logs.failed_runs, "runs of manifest.json failed"));
+void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options,
+                      EngineCase& engine_case) {
+  const Evidence& evidence = logs.evidence;
+  AddFallbackRule(logs, engine_case);
+  AddDamageRule(logs, options, engine_case);
+  const auto add = [&](EngineRule rule) {
+    rule.evidence = true;
+    engine_case.rules.push_back(std::move(rule));
+  };
+  if (logs.bench.runs > 0) {
+    const std::vector<std::string>& failures = logs.bench.failures;
+    add(CountRule("bench_runs_failed", "<=", logs.bench.failed_runs,
+                  failures.empty() ? std::string() : "manifest.json: " + failures.front()));
   }
+  add(CountRule("non_finite_figures", "<=", evidence.non_finite.count, evidence.non_finite.Text()));
+  add(CountRule("missing_evidence", "<=", evidence.gaps.count, evidence.gaps.Text()));
+  for (const Denial& denial : evidence.denials) add(VerdictRule(denial));
+}
+
+void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCase& engine_case) {
+  const LosslessLines& lines = logs.bench.lossless;
+  const bool expected = logs.bench.has_stdout && logs.suite_case.name != "runtime_baseline" &&
+                        (options.runtime_mode == "full" || options.runtime_mode == "store");
   if (expected || lines.count > 0) {
     engine_case.rules.push_back(
         CountRule("h2o_lossless_lines", ">", lines.count,

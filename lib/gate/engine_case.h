@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/gate/engine_bench.h"
 #include "lib/gate/engine_files.h"
 #include "lib/gate/engine_truth.h"
 
@@ -19,11 +20,12 @@ struct CaseLogs {
   GateBullets bullets = {};        // the engine's words: of summary.md, or made anew
   std::string gate_markdown = {};  // the analyzer's report, made anew from the bench logs
   std::optional<RuntimeFacts> facts = {};
-  LosslessLines lossless = {};
-  bool has_stdout = false;       // a transcript that should hold [H2O-LOSSLESS] lines
+  BenchLogs bench = {};
   Json report = Json::object();  // of llm_demo: the engine's report, or made anew
   bool report_missing = false;
-  uint64_t bench_runs = 0, failed_runs = 0;  // of the bench's manifest
+  std::string report_trouble = {};  // why one that is there cannot be read
+  std::string code_place = {};      // where the return code was found
+  Evidence evidence = {};
   std::vector<std::string> notes = {};
 };
 
@@ -35,14 +37,18 @@ struct LooseOptions {
 CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case);
 CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case);
 // Bench logs, CSV or JSON without a suite: a folder or one file. Throws kMissingRecord if there is
-// no row in them.
+// no row in them, and no sign that one was begun.
 CaseLogs ReadBenchLogs(const std::filesystem::path& path, const std::string& shown,
                        SuiteCase suite_case, const LooseOptions& loose);
-// Logs of llm_bench; transcripts of other programs lie beside them.
-bool IsBenchLog(std::string_view name);
+// The report alone, without the folder that it was written into.
+CaseLogs ReadDemoReport(std::string text, const std::string& shown, SuiteCase suite_case);
+bool IsDemoReport(std::string_view text);
 // Whether a folder holds what llm_demo's runner writes.
 bool HoldsDemo(const LogFolder& folder);
 // The checks of the suite's shell on the engine's own lines.
 void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCase& engine_case);
+// What fails a case whatever its figures say: each kind of evidence is a rule.
+void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options,
+                      EngineCase& engine_case);
 
 }  // namespace kv::gate

@@ -39,6 +39,7 @@ RuleOutcome OutcomeOf(const EngineRule& rule) {
   outcome.rule.metric = rule.metric;
   outcome.rule.op = ParseOp(rule.op).value_or(Op::kEqual);
   outcome.rule.limit = rule.limit.value_or(std::numeric_limits<double>::quiet_NaN());
+  outcome.rule.implied = rule.evidence;
   outcome.status = StatusOf(rule.status);
   outcome.value = rule.value;
   if (rule.value && rule.limit && !IsFlag(rule.metric)) {
@@ -92,16 +93,23 @@ std::optional<CaseResult> TakeCase(const CaseSpec& spec, std::vector<CaseResult>
   of_logs.erase(found);
   result.spec.on_not_run = spec.on_not_run;
   if (!spec.own_rules) return result;
-  // Thresholds are the config's; that a run crashed or wrote no report is no threshold.
+  // Thresholds are the config's; what fails a case whatever its figures say is no threshold.
   result.spec.rules = spec.rules;
   std::erase_if(result.spec.rules, [](const Rule& rule) { return rule.implied; });
-  std::erase_if(result.rules, [](const RuleOutcome& outcome) {
-    return outcome.status != Status::kFail ||
-           (outcome.rule.metric != "return_code" && outcome.rule.metric != "summary_exists");
-  });
+  std::erase_if(result.rules, [](const RuleOutcome& outcome) { return !outcome.rule.implied; });
   result.status = Status::kNotRun;
   result.reason.clear();
   return result;
+}
+
+void AddFromLogs(const CaseSpec& spec, std::string_view path, std::vector<CaseResult>& of_logs,
+                 CaseResult& replayed) {
+  std::optional<CaseResult> taken = TakeCase(spec, of_logs);
+  if (!taken) return;
+  for (RuleOutcome& outcome : taken->rules) {
+    if (outcome.where.log.empty()) outcome.where.log = path;
+    replayed.rules.push_back(std::move(outcome));
+  }
 }
 
 }  // namespace kv::gate

@@ -82,7 +82,7 @@ std::optional<double> LikeForLike(const BenchTable& table, const std::vector<Ana
   const std::vector<AnalyzerRow> before = ExactRows(baseline);
   std::map<std::string_view, std::pair<double, size_t>, std::less<>> by_length;
   for (size_t i = 0; i < before.size(); ++i) {
-    if (!(before[i].decode_tps > 0)) continue;
+    if (!(before[i].decode_tps > 0) || !std::isfinite(before[i].decode_tps)) continue;
     auto& [sum, count] = by_length[baseline.Cell(i, "llm_demo")];
     sum += before[i].decode_tps;
     ++count;
@@ -91,7 +91,7 @@ std::optional<double> LikeForLike(const BenchTable& table, const std::vector<Ana
   size_t count = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto found = by_length.find(table.Cell(i, "llm_demo"));
-    if (found == by_length.end()) continue;
+    if (found == by_length.end() || !std::isfinite(rows[i].decode_tps)) continue;
     sum += rows[i].decode_tps * static_cast<double>(found->second.second) / found->second.first;
     ++count;
   }
@@ -171,7 +171,8 @@ std::optional<double> RuntimeFacts::measured_ratio() const {
 
 RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
   std::vector<AnalyzerRow> rows = ExactRows(table);
-  for (AnalyzerRow& row : rows) row.total = row.cache_hit + row.cache_miss;
+  const bool has_misses = table.HasColumn("h2o_lossless_decode_cache_miss");
+  for (AnalyzerRow& row : rows) row.total = row.cache_hit + (has_misses ? row.cache_miss : 0);
   RuntimeFacts facts;
   facts.rows = rows.size();
   const auto spread = [&](std::string_view column, double AnalyzerRow::*figure) {
@@ -196,6 +197,8 @@ RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
   NoteMisreadCells(table, facts);
   return facts;
 }
+
+GateBullets ReportAverages(std::string_view markdown) { return ParseHead(markdown).averages; }
 
 RuntimeFacts FactsOfReport(std::string_view markdown) {
   const ReportHead head = ParseHead(markdown);

@@ -8,6 +8,7 @@
 
 #include "lib/base/error.h"
 #include "lib/base/file.h"
+#include "lib/gate/engine_encoding.h"
 
 namespace kv::gate {
 namespace {
@@ -32,7 +33,7 @@ std::string ReadLog(const fs::path& path, const std::string& shown) {
         .File(shown);
   }
   const auto source = FileSource::Open(path);
-  return std::string(AsText(source->bytes()));
+  return LogText(AsText(source->bytes()));
 }
 
 bool LogFolder::exists() const {

@@ -8,10 +8,12 @@
 #include <array>
 #include <cmath>
 
+#include "lib/base/bytes.h"
 #include "lib/base/error.h"
 #include "lib/gate/engine_case.h"
 #include "lib/gate/engine_files.h"
 #include "lib/gate/engine_truth.h"
+#include "lib/gate/engine_words.h"
 
 namespace kv::gate {
 namespace {
@@ -43,8 +45,9 @@ std::string ModeOf(std::string_view name) {
   return {};
 }
 
-// The cases that a suite's output folder holds: the known ones in the suite's order, then others.
-std::vector<std::string> CasesIn(const LogFolder& folder) {
+// The cases that a suite's output folder holds or its documents name: the known ones in the suite's
+// order, then others.
+std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteWords& words) {
   std::vector<std::string> found = folder.Folders();
   for (const std::string& file : folder.Files()) {
     if (EndsWith(file, kConsole)) found.push_back(file.substr(0, file.size() - kConsole.size()));
@@ -52,6 +55,7 @@ std::vector<std::string> CasesIn(const LogFolder& folder) {
   found.erase(std::remove_if(found.begin(), found.end(),
                              [](const std::string& name) { return !IsCaseName(name); }),
               found.end());
+  for (const auto& [name, of_case] : words.cases) found.push_back(name);
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   const auto rank = [](const std::string& name) {
@@ -85,10 +89,9 @@ void Conclude(EngineCase& c) {
   std::vector<RuleStatus> statuses;
   std::string open, unsure;
   for (const EngineRule& rule : c.rules) {
-    statuses.push_back(rule.status);
-    if (rule.status == RuleStatus::kFail && c.reason.empty()) {
-      c.reason = Sentence(rule);
-    }
+    // That nothing is wrong with the evidence decides nothing yet.
+    if (rule.status != RuleStatus::kPass || !rule.evidence) statuses.push_back(rule.status);
+    if (rule.status == RuleStatus::kFail && c.reason.empty()) c.reason = Sentence(rule);
     if (rule.status == RuleStatus::kInconclusive && unsure.empty()) unsure = Sentence(rule);
     if (rule.status == RuleStatus::kNotRun) open += (open.empty() ? "" : ", ") + rule.metric;
   }
@@ -104,6 +107,59 @@ double BaselineOf(const CaseLogs& logs) {
   return std::isfinite(value) ? value : 0;
 }
 
+// A case that did not end, or left no report, fails whatever else is there. Where the engine's gate
+// had its word, what it found comes first: the return code follows from it.
+void AddOutcome(const CaseLogs& logs, EngineCase& c) {
+  const SuiteCase& suite_case = logs.suite_case;
+  const auto fails = [](const EngineRule& rule) { return rule.status == RuleStatus::kFail; };
+  const bool no_report = suite_case.return_code != 0 || logs.report_missing;
+  const bool unsaid =
+      !TruthAt(c.engine, "overall_pass") && std::none_of(c.rules.begin(), c.rules.end(), fails);
+  if (!no_report && !unsaid) return;
+  EngineRule rule;
+  rule.op = "==";
+  rule.status = RuleStatus::kFail;
+  rule.evidence = true;
+  rule.engine_pass = false;
+  rule.reason = TextAt(c.engine, "failure_reason");
+  rule.metric = "overall_pass";
+  if (logs.report_missing) {
+    rule.metric = "summary_exists";
+    if (!logs.report_trouble.empty()) rule.reason = logs.report_trouble;
+  }
+  if (suite_case.return_code != 0) {
+    rule.metric = "return_code";
+    rule.limit = 0;
+    rule.value = static_cast<double>(suite_case.return_code);
+    rule.log = logs.code_place;
+    if (suite_case.console_log.empty()) rule.reason.clear();  // there is none to say more
+  }
+  const auto status = logs.bullets.find("quality_status");
+  const bool gate_failed = !logs.report_missing && status != logs.bullets.end();
+  c.rules.insert(gate_failed ? c.rules.end() : c.rules.begin(), std::move(rule));
+}
+
+// Where nothing but the engine's own no fails a case, a reader must know it.
+void NoteStrictEngine(const CaseLogs& logs, EngineCase& c) {
+  if (logs.evidence.denials.empty()) return;
+  const bool alone = std::none_of(c.rules.begin(), c.rules.end(), [&](const EngineRule& rule) {
+    const bool is_denial =
+        std::any_of(logs.evidence.denials.begin(), logs.evidence.denials.end(),
+                    [&](const Denial& denial) { return denial.reason == rule.reason; });
+    return rule.status == RuleStatus::kFail && !is_denial;
+  });
+  if (!alone) return;
+  c.notes.push_back("no figure of these logs fails a rule of kvtool's; the engine's no stands");
+}
+
+bool IsAsked(std::string_view option, const EngineLogsInput& input) {
+  return std::any_of(input.options.begin(), input.options.end(), [&](const auto& given) {
+    std::string name = given.first.substr(StartsWith(given.first, "--") ? 2 : 0);
+    std::replace(name.begin(), name.end(), '-', '_');
+    return name == option;
+  });
+}
+
 EngineCase Judge(const CaseLogs& logs, const EngineLogsInput& input, const BaselineNoise& noise) {
   const SuiteCase& suite_case = logs.suite_case;
   EngineCase c;
@@ -116,7 +172,7 @@ EngineCase Judge(const CaseLogs& logs, const EngineLogsInput& input, const Basel
     c.suite = "llm_demo";
     c.engine = DemoRow(suite_case);
     if (!logs.report.empty()) {
-      c.rules = DemoRules(logs.report, options, noise);
+      c.rules = DemoRules(logs.report, options, noise, IsAsked("lossy_target", input));
       c.true_figures = DemoFigures(logs.report, noise);
     }
   } else {
@@ -130,31 +186,43 @@ EngineCase Judge(const CaseLogs& logs, const EngineLogsInput& input, const Basel
     }
   }
   AddLineRules(logs, options, c);
-  // A case that did not end, or left no report, fails whatever else is there. Where the engine's
-  // gate had its word, what it found comes first: the return code follows from it.
-  const bool no_report = suite_case.return_code != 0 || logs.report_missing;
-  if (no_report) {
-    EngineRule rule;
-    rule.metric = suite_case.return_code != 0 ? "return_code" : "summary_exists";
-    rule.op = "==";
-    rule.status = RuleStatus::kFail;
-    rule.engine_pass = false;
-    rule.reason = TextAt(c.engine, "failure_reason");
-    if (suite_case.return_code != 0) {
-      rule.limit = 0;
-      rule.value = static_cast<double>(suite_case.return_code);
-    }
-    const auto status = logs.bullets.find("quality_status");
-    const bool gate_failed = !logs.report_missing && status != logs.bullets.end();
-    c.rules.insert(gate_failed ? c.rules.end() : c.rules.begin(), std::move(rule));
-  }
+  AddEvidenceRules(logs, options, c);
+  AddOutcome(logs, c);
+  NoteStrictEngine(logs, c);
   Conclude(c);
   return c;
 }
 
-std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const EngineLogsInput& input) {
+void Append(const Trouble& from, Trouble& to) {
+  for (const std::string& example : from.examples) to.Add(example);
+  to.count += from.count - from.examples.size();
+}
+
+// What the suite's own documents say of a case, and of all.
+void AddWords(const SuiteWords& words, bool code_given, CaseLogs& logs) {
+  const auto found = words.cases.find(logs.suite_case.name);
+  std::vector<const Evidence*> sources = {&words.evidence};
+  if (found != words.cases.end()) {
+    sources.push_back(&found->second.evidence);
+    if (found->second.code_unreadable && !code_given) {
+      logs.evidence.gaps.Add(fmt::format("{}: the return_code of {} is no number",
+                                         found->second.code_place, logs.suite_case.name));
+    }
+  } else if (!words.cases.empty()) {
+    logs.notes.push_back("the suite's summary does not name this case: it may be of an older run");
+  }
+  for (const Evidence* source : sources) {
+    Append(source->gaps, logs.evidence.gaps);
+    Append(source->non_finite, logs.evidence.non_finite);
+    logs.evidence.denials.insert(logs.evidence.denials.end(), source->denials.begin(),
+                                 source->denials.end());
+  }
+}
+
+std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteWords& words,
+                                const EngineLogsInput& input) {
   std::vector<CaseLogs> all;
-  for (const std::string& name : CasesIn(folder)) {
+  for (const std::string& name : CasesIn(folder, words)) {
     SuiteCase c;
     c.name = name;
     c.mode = ModeOf(name);
@@ -162,11 +230,30 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const EngineLogsInput& 
     c.console_log = folder.Shown(name + std::string(kConsole));
     c.console_text = folder.Text(name + std::string(kConsole));
     const auto code = input.return_codes.find(name);
-    if (code != input.return_codes.end()) c.return_code = code->second;
+    const auto written = words.cases.find(name);
+    const bool code_given = code != input.return_codes.end();
+    std::string code_place = "--return-codes";
+    if (code_given) {
+      c.return_code = code->second;
+    } else if (written != words.cases.end()) {
+      c.return_code = written->second.return_code.value_or(0);
+      code_place = written->second.code_place;
+    }
     all.push_back(IsDemoName(name) ? ReadDemoCase(folder.Sub(name), std::move(c))
                                    : ReadRuntimeCase(folder.Sub(name), std::move(c)));
+    CaseLogs& logs = all.back();
+    logs.code_place = std::move(code_place);
+    if (logs.suite_case.console_text) {
+      logs.evidence.damage.AddOther(*logs.suite_case.console_text, logs.suite_case.console_log);
+    }
+    AddWords(words, code_given, logs);
   }
   return all;
+}
+
+Error NoCase(const std::string& name) {
+  return Error(Finding::kUsage,
+               fmt::format("return codes: no case '{}' in the logs", Escaped(name)));
 }
 
 // A folder or file of logs without a suite around it, as one case.
@@ -175,14 +262,19 @@ CaseLogs ReadLooseLogs(const EngineLogsInput& input, const std::string& shown) {
   c.name = fs::path(shown).filename().string();
   if (c.name.empty()) c.name = fs::path(shown).parent_path().filename().string();
   c.folder = shown;
-  for (const auto& [name, code] : input.return_codes) {
-    if (name == c.name || input.return_codes.size() == 1) c.return_code = code;
-  }
   const LogFolder folder(input.path, shown);
-  if (folder.exists() && HoldsDemo(folder)) {
-    c.name = IsDemoName(c.name) ? c.name : "llm_demo_" + c.name;
+  const bool is_json = !folder.exists() && EndsWith(shown, ".json");
+  const std::string report = is_json ? ReadLog(input.path, shown) : "";
+  const bool alone = !report.empty() && IsDemoReport(report);
+  const bool demo = alone || HoldsDemo(folder);
+  if (demo && !IsDemoName(c.name)) c.name = "llm_demo_" + c.name;
+  for (const auto& [name, code] : input.return_codes) {
+    if (name != c.name) throw NoCase(name);
+    c.return_code = code;
+  }
+  if (demo) {
     c.mode = ModeOf(c.name);
-    return ReadDemoCase(folder, std::move(c));
+    return alone ? ReadDemoReport(report, shown, std::move(c)) : ReadDemoCase(folder, std::move(c));
   }
   LooseOptions loose{SuiteOptions(c.name), input.offline_lossless_json,
                      input.offline_lossless_online_json, input.bench_stdout_log};
@@ -216,10 +308,12 @@ EngineVerdict AnalyzeEngineLogs(const EngineLogsInput& input) {
   AnalyzerOptions checked;
   for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, checked);
   const LogFolder folder(input.path, verdict.path);
-  const bool suite = folder.exists() && !CasesIn(folder).empty();
+  const SuiteWords words = ReadSuiteWords(folder);
+  const bool suite = folder.exists() && !CasesIn(folder, words).empty();
   std::vector<CaseLogs> all;
   if (suite) {
-    all = ReadSuite(folder, input);
+    all = ReadSuite(folder, words, input);
+    verdict.notes = words.notes;
   } else {
     all.push_back(ReadLooseLogs(input, verdict.path));
   }
@@ -227,9 +321,7 @@ EngineVerdict AnalyzeEngineLogs(const EngineLogsInput& input) {
     const bool known = std::any_of(all.begin(), all.end(), [&, &key = name](const CaseLogs& logs) {
       return logs.suite_case.name == key;
     });
-    if (!known && suite) {
-      throw Error(Finding::kUsage, fmt::format("return codes: no case '{}' in the logs", name));
-    }
+    if (!known) throw NoCase(name);
   }
   BaselineNoise demo_noise;
   for (const CaseLogs& logs : all) {
@@ -245,6 +337,7 @@ EngineVerdict AnalyzeEngineLogs(const EngineLogsInput& input) {
     verdict.cases.push_back(Judge(logs, input, demo ? demo_noise : verdict.baseline_noise));
     statuses.push_back(verdict.cases.back().status);
     verdict.engine_pass &= TruthAt(verdict.cases.back().engine, "overall_pass");
+    verdict.engine_pass &= logs.evidence.denials.empty();
   }
   verdict.status = Worst(statuses);
   for (const KnownCase& known : kSuiteCases) {

@@ -49,6 +49,8 @@ struct EngineRule {
   std::optional<double> engine_value = {};
   std::optional<bool> engine_pass = {};
   std::string log = {};  // the log and row that decided, "logs/run_0001.log row 2"
+  // Not a threshold: fails whatever a config asks, and proves nothing by passing.
+  bool evidence = false;
 };
 
 struct EngineCase {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "lib/base/error.h"
 #include "lib/gate/engine_text.h"
@@ -147,11 +148,43 @@ constexpr JsonColumn kJsonColumns[] = {
     {"h2o_lossless_decode_cache_hit", "h2o_lossless_decode_cache_hit", 2},
     {"h2o_lossless_decode_cache_miss", "h2o_lossless_decode_cache_miss", 2}};
 
+// A document, or nothing where the text is none, as where several stand one per line.
+std::optional<Json> OneDocument(std::string_view text, std::string_view file) {
+  try {
+    return ParseJson(text, file);
+  } catch (const Error& error) {
+    if (error.finding() != Finding::kBadText) throw;
+    return std::nullopt;
+  }
+}
+
 std::string PlusMinus(double mean, double deviation, int digits) {
   return Fixed(mean, digits) + " \u00b1 " + Fixed(deviation, digits);
 }
 
 }  // namespace
+
+TableState StateOfTable(std::string_view text) {
+  TableState state;
+  size_t width = 0, lines = 0;
+  bool header_ends = false;
+  const std::string clean = OnlyUtf8(text);
+  ForEachLine(clean, [&](std::string_view line) {
+    line = Strip(line);
+    if (!StartsWith(line, "|")) return;
+    const std::vector<std::string_view> cells = SplitRow(line);
+    const bool ends = line.size() > 1 && line.back() == '|';
+    if (++lines == 1) {
+      state.has_header = true;
+      width = cells.size();
+      header_ends = ends;
+    } else if (lines > 2 && !IsRule(cells)) {
+      const bool is_whole = cells.size() == width && ends == header_ends;
+      ++(is_whole ? state.rows : state.cut);
+    }
+  });
+  return state;
+}
 
 size_t BenchTable::Find(std::string_view name) const {
   return static_cast<size_t>(std::find(columns_.begin(), columns_.end(), name) - columns_.begin());
@@ -228,17 +261,21 @@ size_t BenchTable::AddJson(std::string_view text, std::string_view log_file) {
           PlusMinus(NumberAt(result, "prefill_tps"), NumberAt(result, "prefill_std"), 2) + "<br>" +
               PlusMinus(NumberAt(result, "decode_tps"), NumberAt(result, "decode_std"), 2));
       for (const JsonColumn& column : kJsonColumns) {
-        if (!result.is_object() || !result.contains(std::string(column.key))) continue;
-        const std::string deviation = std::string(column.key) + "_std";
+        const std::string key(column.key);
+        if (!result.is_object() || !result.contains(key)) continue;
+        // What is no number is shown as it is, not as 0.
+        const bool is_number = std::isfinite(NumberAt(result, key, NAN)) || result[key].is_string();
         Put(row, column.column,
-            PlusMinus(NumberAt(result, column.key), NumberAt(result, deviation), column.digits));
+            is_number
+                ? PlusMinus(NumberAt(result, key), NumberAt(result, key + "_std"), column.digits)
+                : OnlyUtf8(result[key].dump()));
       }
       Put(row, "log_file", log_file);
     }
     return results->size();
   };
   const std::string clean = OnlyUtf8(text);
-  if (Json::accept(clean)) return add(ParseJson(clean, log_file));
+  if (const auto whole = OneDocument(clean, log_file)) return add(*whole);
   // Several runs append one document each.
   size_t added = 0;
   ForEachLine(clean, [&](std::string_view line) {

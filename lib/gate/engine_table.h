@@ -9,6 +9,14 @@
 
 namespace kv::gate {
 
+// What the engine's parser makes of a log's table without a word.
+struct TableState {
+  bool has_header = false;
+  size_t rows = 0;  // whole ones
+  size_t cut = 0;   // of another width than the header, or without their end: dropped
+};
+TableState StateOfTable(std::string_view text);
+
 // What llm_bench measured: a row per combination of prompt and generation length. Cells are texts
 // such as "6.00 ± 0.05", as the engine printed them.
 class BenchTable {

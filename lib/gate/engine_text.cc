@@ -127,6 +127,43 @@ void Dump(const Json& value, int indent, int depth, std::string& out) {
   }
 }
 
+bool IsNumber(std::string_view word) {
+  double value = 0;
+  const bool begins = IsDigit(word[0]) || (word.size() > 1 && word[0] == '-' && IsDigit(word[1]));
+  return begins && std::from_chars(word.data(), word.data() + word.size(), value).ptr ==
+                       word.data() + word.size();
+}
+
+// Python writes NaN and Infinity into JSON and reads 1e999 as infinite. As texts they get past a
+// strict parser, and NumberAt reads them as Python does.
+std::string QuoteNonFinite(std::string_view json) {
+  constexpr std::string_view kWord =
+      "+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string out;
+  while (!json.empty()) {
+    size_t length = 1;
+    if (json[0] == '"') {
+      while (length < json.size() && json[length] != '"') length += json[length] == '\\' ? 2 : 1;
+      length = std::min(length + 1, json.size());
+      out += json.substr(0, length);
+    } else if (Contains(kWord, json.substr(0, 1))) {
+      length = std::min(json.find_first_not_of(kWord), json.size());
+      const std::string_view word = json.substr(0, length);
+      const bool is_infinite = word == "Infinity" || word == "-Infinity" ||
+                               (IsNumber(word) && std::isinf(ToDouble(word)));
+      if (is_infinite) {
+        out += word[0] == '-' ? "\"-Infinity\"" : "\"Infinity\"";
+      } else {
+        out += word == "NaN" ? "\"NaN\"" : word;
+      }
+    } else {
+      out += json[0];
+    }
+    json.remove_prefix(length);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string_view Strip(std::string_view text) {
@@ -220,6 +257,34 @@ std::optional<double> WholeNumber(std::string_view text) {
   return value;
 }
 
+bool IsNonFinite(std::string_view word) {
+  std::string lower(word);
+  std::transform(lower.begin(), lower.end(), lower.begin(), Lower);
+  for (const char* odd : {"#inf", "#qnan", "#snan", "#ind"}) {
+    if (Contains(lower, odd)) return true;
+  }
+  const bool is_signed = !lower.empty() && (lower[0] == '-' || lower[0] == '+');
+  const std::string_view bare = std::string_view(lower).substr(is_signed ? 1 : 0);
+  if (bare == "nan" || StartsWith(bare, "nan(") || bare == "inf" || bare == "infinity") return true;
+  const auto number = FirstNumber(word);
+  return number && !std::isfinite(*number);
+}
+
+bool HasNonFinite(std::string_view cell) {
+  std::string spaced(cell);
+  for (const std::string_view mark : {"<br>", "\u00b1"}) {
+    for (size_t at = spaced.find(mark); at != std::string::npos; at = spaced.find(mark, at)) {
+      spaced.replace(at, mark.size(), mark.size(), ' ');
+    }
+  }
+  for (std::string_view rest = Strip(spaced); !rest.empty();) {
+    const size_t end = std::min(rest.find_first_of(" \t"), rest.size());
+    if (IsNonFinite(rest.substr(0, end))) return true;
+    rest = Strip(rest.substr(end));
+  }
+  return false;
+}
+
 std::string Fixed(double value, int digits) {
   return std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : PythonFloat(value);
 }
@@ -292,10 +357,11 @@ Json ParseJson(std::string_view text, std::string_view file) {
     return true;
   };
   try {
-    return Json::parse(text, bounded);
+    const std::string quoted = QuoteNonFinite(text);
+    return Json::parse(quoted, bounded);
   } catch (const nlohmann::json::parse_error& error) {
     throw Error(Finding::kBadText, "expected a JSON document")
-        .At(error.byte > 0 ? error.byte - 1 : 0)
+        .At(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()))
         .File(file);
   } catch (const nlohmann::json::exception&) {
     throw Error(Finding::kBadText, "a number of the JSON document is out of range").File(file);

@@ -35,6 +35,11 @@ std::optional<double> FirstNumber(std::string_view text);
 // The whole text as a number.
 std::optional<double> WholeNumber(std::string_view text);
 
+// A word that is a number and not finite: "nan", "-inf", "1e999", "-1.#IND"; and whether a cell
+// such as "6.00 ± nan" has one.
+bool IsNonFinite(std::string_view word);
+bool HasNonFinite(std::string_view cell);
+
 // "%.4f" as Python prints it: one spelling of NaN.
 std::string Fixed(double value, int digits);
 std::string_view Bool(bool value);                              // true, false
@@ -44,7 +49,9 @@ std::string PythonList(const std::vector<std::string>& texts);  // ['a', 'b']
 // json.dumps with ensure_ascii; indent 0: on one line with ", " and ": ".
 std::string PythonJson(const Json& value, int indent);
 
-// Throws kBadText (with the place), kLimit for nesting too deep or objects too wide.
+// JSON as Python reads and writes it: NaN, Infinity and numbers beyond a double's range are the
+// texts "NaN", "Infinity" and "-Infinity". Throws kBadText (with the place), kLimit for nesting too
+// deep or objects too wide.
 Json ParseJson(std::string_view text, std::string_view file);
 // Numbers (and texts and booleans that convert as in Python) under a key of an object; `otherwise`
 // for all else.

@@ -1,0 +1,74 @@
+# Bench logs that are damaged, incomplete or tell of a broken cache: none of them passes.
+golden="$TESTDATA/golden/mnn/gate"
+mkdir -p good/logs
+cp "$golden"/logs/*.log good/logs/
+echo '[{"run_id": "run_0001_p512", "log": "x/logs/run_0001.log", "return_code": 0},
+       {"run_id": "run_0002_p1024", "log": "x/logs/run_0002.log", "return_code": 0}]' > good/manifest.json
+echo '[H2O-LOSSLESS] layer=0 tokens=64 eff_ratio=1.4' > good/bench_stdout.log
+chmod -R u+w good
+judge() {
+  status=0
+  "$KVTOOL" gate --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
+  echo "$title: exit $status"
+  if [ $status = 1 ]; then
+    jq -r '[.cases[].rules[] | select(.status == "fail") | "  \(.metric): \(.reason)"] | unique[]' out.json
+  else
+    cat err.txt
+  fi
+}
+cheat() { title=$1; shift; rm -rf bench; cp -r good bench; (cd bench; eval "$1"); shift; judge bench "$@"; }
+log=logs/run_0002.log
+utf16() { iconv -f UTF-8 -t "$1"; }
+cheat "nothing" ":"
+cheat "a speed" "sed -i 's/5.81 ±/1e999 ±/' $log"
+cheat "a wait" "sed -i 's/18708.00 ± 3.00/nan ± nan/' $log"
+cheat "a queue" "sed -i 's/2.50 ± 0.50/inf ± 0.50/' $log"
+cheat "a deviation of another compiler" "sed -i 's/18708.00 ± 3.00/18708.00 ± -1.#IND/' $log"
+cheat "an empty cell" "sed -i 's/18708.00 ± 3.00//' $log"
+cheat "no number" "sed -i 's/18708.00 ± 3.00/none/' $log"
+echo "--- incomplete"
+cheat "a run without its log" "rm $log"
+cheat "three runs, two logs" "jq '. + [{return_code: 0}]' manifest.json > new; mv new manifest.json"
+cheat "a return code null" "jq '.[1].return_code = null' manifest.json > new; mv new manifest.json"
+cheat "no return code" "jq 'del(.[1].return_code)' manifest.json > new; mv new manifest.json"
+cheat "a return code" "jq '.[1].return_code = 137' manifest.json > new; mv new manifest.json"
+cheat "a manifest cut short" "head -c 90 manifest.json > new; mv new manifest.json"
+cheat "an empty manifest" "echo '[]' > manifest.json"
+cheat "a log that ends after its header" "head -2 $log > new; mv new $log"
+cheat "a log that ends in its row" "head -c 1100 $log > new; mv new $log"
+cheat "a log that ends in its last cell" "truncate -s -5 $log"
+cheat "a crash and no row" "echo 'terminate called after throwing an instance of std::bad_alloc' > $log"
+cheat "an empty log" ": > $log"
+cheat "a table with more rows than the logs" "cp '$golden/logs.csv' h2o_metrics.csv; rm $log manifest.json"
+cheat "nothing but a crash" "rm -r logs manifest.json bench_stdout.log; echo Aborted > run.log"
+cheat "nothing but a header" "rm -r manifest.json bench_stdout.log logs/run_0001.log; head -2 $log > new; mv new $log"
+cheat "nothing but words" "rm -r logs manifest.json bench_stdout.log; echo hello > run.log"
+title="one log, cut"; head -3 good/logs/run_0001.log > cut.log; judge cut.log
+cheat "an offline estimate cut short" "echo '{\"weighted_loss' > offline_lossless_online_grouped.json"
+cheat "an offline estimate without end" "echo '{\"lossless_ratio\": Infinity}' > offline_lossless_upper.json"
+echo "--- damage"
+line="double free or corruption (out)"
+cheat "in stderr" "echo '$line' > logs/run_0002.stderr.log"
+cheat "in a stdout" "echo '$line' > logs/run_0002.stdout.log"
+cheat "in a stdout of the folder" "echo '$line' > run_0002.stdout.log"
+cheat "in the baseline's log" "mkdir -p baseline_batch/logs; (cat $log; echo '$line') > baseline_batch/logs/run.log"
+for code in UTF-16LE UTF-16BE UTF-16; do
+  cheat "in $code" "echo '± Invalid KV realloc: 3' | utf16 $code > logs/run_0002.stderr.log"
+  cheat "a table in $code" "(cat $log; echo '$line') | utf16 $code > new; mv new $log"
+done
+cheat "in UTF-16LE after 8-bit text" "echo 'Invalid KV realloc: 3' | utf16 UTF-16LE >> $log"
+cheat "in 8-bit text after UTF-16" "(utf16 UTF-16 < $log; echo '$line') > new; mv new $log"
+cheat "tables in UTF-16 are read" "for f in logs/*.log; do utf16 UTF-16 < \$f > new; mv new \$f; done"
+cheat "fallbacks" "sed -i 's/0.00 ± 0.00 | 0.00 ± 0.00 | 2.00/1.00 ± 0.00 | 0.00 ± 0.00 | 2.00/' $log"
+cheat "fallbacks that are allowed" "sed -i 's/0.00 ± 0.00 | 0.00 ± 0.00 | 2.00/1.00 ± 0.00 | 0.00 ± 0.00 | 2.00/' $log" --max-lossless-fallback 1
+cheat "a return code of the folder" ":" --return-codes bench=9
+cheat "a return code of another" ":" --return-codes logs=0
+echo "--- beside an older report"
+cheat "a report" "cp '$golden/gate_pass_store.md' summary.md"
+older() { title=$1; rm -rf suite bench; mkdir -p suite; cp -r good suite/runtime_store; (cd suite/runtime_store; cp "$golden/gate_pass_store.md" summary.md; cp "$golden/online_ok.json" offline_lossless_online_grouped.json; chmod u+w ./*; eval "$2"); judge suite; }
+older "nothing" ":"
+older "damage beside it" "mv logs/*.log .; echo 'Segmentation fault (core dumped)' > run_0002.stderr.log"
+older "damage in a console" "echo 'munmap_chunk(): invalid pointer' > ../runtime_store.console.log"
+older "slower than it says" "sed -i 's/5.81 ±/2.81 ±/' $log"
+older "a log is gone" "rm $log manifest.json"
+older "all rows are gone" "echo Killed > logs/run_0001.log; rm $log manifest.json"
