@@ -106,8 +106,9 @@ template <size_t kLanes>
 HWY_INLINE V SlideUp(V v) {
   const hn::Repartition<uint64_t, D> d64;
   const auto lane = hn::Iota(d64, 0);
-  const auto moved = hn::TableLookupLanes(
-      hn::BitCast(d64, v), hn::IndicesFromVec(d64, hn::Sub(lane, hn::Set(d64, kLanes))));
+  // The lowest lanes become 0 below; until then they need an index that exists.
+  const auto from = hn::And(hn::Sub(lane, hn::Set(d64, kLanes)), hn::Set(d64, hn::Lanes(d64) - 1));
+  const auto moved = hn::TableLookupLanes(hn::BitCast(d64, v), hn::IndicesFromVec(d64, from));
   return hn::BitCast(D(), hn::IfThenElseZero(hn::Gt(lane, hn::Set(d64, kLanes - 1)), moved));
 }
 

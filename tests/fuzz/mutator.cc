@@ -14,7 +14,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   const size_t mutated = LLVMFuzzerMutate(data, size, max_size);
   if (FuzzRepair == nullptr || seed % 4 == 0) return mutated;
   const kv::Bytes repaired = FuzzRepair(std::as_bytes(std::span(data, mutated)), seed / 4);
-  if (repaired.size() > max_size) return mutated;
+  if (repaired.empty() || repaired.size() > max_size) return mutated;
   std::memcpy(data, repaired.data(), repaired.size());
   return repaired.size();
 }
