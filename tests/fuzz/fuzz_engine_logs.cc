@@ -2,10 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Any text as every kind of log: refused with an error of this project, or judged; what is judged
 // can be written, and a table that was written reads back as itself.
+#include <cmath>
 #include <cstdlib>
 
 #include "lib/base/error.h"
 #include "lib/gate/engine_demo.h"
+#include "lib/gate/engine_encoding.h"
+#include "lib/gate/engine_evidence.h"
 #include "lib/gate/engine_truth.h"
 #include "lib/gate/summary_page.h"
 
@@ -31,7 +34,15 @@ void Judge(const BenchTable& table) {
   const std::string report = GateMarkdown(Analyze(table, options, {}, {}, {}));
   const GateBullets bullets = ParseGateBullets(report);
   Require(bullets.count("overall_pass") == 1);
+  Evidence evidence;
+  CheckCells(table, evidence);
   const RuntimeFacts facts = FactsOfTable(table, &table);
+  // A wait that is no number is a row without one, never a wait of 0.
+  for (const AnalyzerRow& row : ExactRows(table)) {
+    const bool has_column = table.HasColumn("h2o_lossless_async_wait_us");
+    Require(!has_column || std::isfinite(row.async_wait_us) ||
+            evidence.gaps.count + evidence.non_finite.count > 0);
+  }
   for (const EngineRule& rule : RuntimeRules(facts, bullets, options, {})) {
     Require(rule.status != RuleStatus::kPass || !rule.limit || rule.value);
   }
@@ -71,8 +82,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Json document = ParseJson(text, "summary.json");
     const Json report = DemoReport(document, "a", document, "b", DemoOptions{});
     Require(!DemoReportText(report).empty());
-    DemoRules(report, {}, {});
-    DemoRules(document, {}, {});
+    DemoRules(report, {}, {}, true);
+    DemoRules(document, {}, {}, false);
+    Evidence evidence;
+    CheckFigures(document, "summary.json", evidence);
+    AddDenial(DeniedBy(document), "summary.json", evidence);
     DemoFigures(document, {});
     SummariseBuckets(document);
   });
@@ -83,6 +97,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   InvalidLines invalid;
   ScanInvalidLines(text, "a.log", invalid);
+  const std::string clean = LogText(text);
+  Require(clean.find('\0') == std::string::npos);
+  // The same words in UTF-16 are the same words.
+  if (clean == text && text.find_first_of("\xef\xfe\xff") == std::string_view::npos) {
+    std::string wide;
+    for (const char c : OnlyUtf8(text)) wide += {c, '\0'};
+    InvalidLines found;
+    ScanInvalidLines(LogText(wide), "a.log", found);
+    Require(found.count == invalid.count);
+  }
   LosslessLines lossless;
   ScanLosslessLines(text, lossless);
   DemoRunFiles run;
