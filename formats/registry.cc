@@ -42,7 +42,7 @@ constexpr FormatEntry kFormats[] = {
      WriteNpz},
     {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout", ProbeNpy, OpenNpy,
      WriteNpy},
-    {"safetensors", "safetensors: a file or a folder of them", "K/V names or --k-pattern",
+    {"safetensors", "safetensors: a file or a folder of them; prompt caches of MLX", "K/V names or --k-pattern",
      ProbeSafetensors, OpenSafetensors, WriteSafetensors},
     {"torch", "PyTorch files, zip and legacy, and pickles; written: Hugging Face's (K, V) tuples",
      "K/V names or --k-pattern; --layout 'l2(htd)' and heads for blocks of TensorRT-LLM",

@@ -10,6 +10,7 @@
 #include "formats/tensors/axes.h"
 #include "formats/tensors/cells.h"
 #include "formats/tensors/metadata.h"
+#include "formats/tensors/mlx.h"
 #include "formats/tensors/reading.h"
 #include "formats/tensors/tensor_names.h"
 #include "lib/snapshot/layout.h"
@@ -201,6 +202,8 @@ class Assembler {
 }  // namespace
 
 Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
+  if (options.layout.empty() && mlx::IsPromptCache(file))
+    return mlx::OpenPromptCache(std::move(file), options);
   const KvTensors found = FindKvTensors(file, options);
   const Reading reading = ChooseAxes(file, found, options);
   Snapshot snapshot;

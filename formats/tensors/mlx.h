@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "formats/registry.h"
+#include "lib/base/tensor.h"
+
+namespace kv::mlx {
+
+// Prompt caches of mlx-lm: safetensors whose metadata name each layer's class. What a class keeps
+// beside K and V (how much of a buffer is used, where a ring begins) is obeyed. Grammar: FORMAT.md.
+bool IsPromptCache(const TensorFile& file);
+
+// Throws kUnsupportedKind for state-space layers and classes that are not known, kBadField,
+// kSizeMismatch, kMissingRecord.
+Snapshot OpenPromptCache(TensorFile file, const OpenOptions& options);
+
+}  // namespace kv::mlx

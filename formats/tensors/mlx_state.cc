@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/tensors/mlx_state.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "lib/base/bytes.h"
+
+namespace kv::mlx {
+namespace {
+
+using std::string;
+using std::string_view;
+
+constexpr size_t kMostLayers = 1 << 16;
+constexpr size_t kMostNumbers = 8;
+
+struct Named {
+  string_view name;
+  LayerClass kind;
+};
+constexpr Named kClasses[] = {
+    {"KVCache", LayerClass::kPlain},          {"ConcatenateKVCache", LayerClass::kPlain},
+    {"RotatingKVCache", LayerClass::kRing},   {"QuantizedKVCache", LayerClass::kQuantised},
+    {"ArraysCache", LayerClass::kStateSpace}, {"MambaCache", LayerClass::kStateSpace},
+    {"ChunkedKVCache", LayerClass::kOther},   {"CacheList", LayerClass::kOther},
+    {"BatchKVCache", LayerClass::kOther},     {"BatchRotatingKVCache", LayerClass::kOther},
+};
+
+const Named* FindClass(string_view name) {
+  for (const Named& known : kClasses) {
+    if (known.name == name) return &known;
+  }
+  return nullptr;
+}
+
+const string* Find(const TensorFile& file, const string& key) {
+  const auto at = file.metadata.find(key);
+  return at == file.metadata.end() ? nullptr : &at->second;
+}
+
+uint64_t Number(string_view text, const string& where) {
+  uint64_t value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc() || end != text.data() + text.size()) {
+    throw Error(Finding::kBadField,
+                fmt::format("metadata '{}' is '{}', no count", where, Escaped(text, 40)));
+  }
+  return value;
+}
+
+// An array of one integer.
+uint64_t Scalar(const NamedTensor& tensor) {
+  const TensorView& view = tensor.view;
+  int64_t value = -1;
+  if (view.elements() == 1 && view.dtype == DType::kI32) value = LoadLE<int32_t>(view.data);
+  if (view.elements() == 1 && view.dtype == DType::kI64) value = LoadLE<int64_t>(view.data);
+  if (view.elements() == 1 && view.dtype == DType::kU32) value = LoadLE<uint32_t>(view.data);
+  if (value < 0)
+    throw Error(Finding::kBadField, fmt::format("tensor '{}' is no count", Escaped(tensor.name)));
+  return static_cast<uint64_t>(value);
+}
+
+// Numbers of a layer: "0.LAYER.j" in the metadata, or arrays "LAYER.j" behind K and V.
+std::vector<uint64_t> NumbersOf(const TensorFile& file, const ArraysByName& arrays, size_t layer,
+                                bool in_metadata) {
+  std::vector<uint64_t> numbers;
+  for (size_t j = 0; j < kMostNumbers; ++j) {
+    if (in_metadata) {
+      const string key = fmt::format("0.{}.{}", layer, j);
+      const string* text = Find(file, key);
+      if (text == nullptr) break;
+      numbers.push_back(Number(*text, key));
+    } else {
+      const NamedTensor* tensor = arrays.Find(fmt::format("{}.{}", layer, j + 2));
+      if (tensor == nullptr) break;
+      numbers.push_back(Scalar(*tensor));
+    }
+  }
+  return numbers;
+}
+
+}  // namespace
+
+ArraysByName::ArraysByName(const TensorFile& file) {
+  for (const NamedTensor& tensor : file.tensors) arrays_.emplace(tensor.name, &tensor);
+}
+
+const NamedTensor* ArraysByName::Find(const string& name) const {
+  const auto at = arrays_.find(name);
+  return at == arrays_.end() ? nullptr : at->second;
+}
+
+PromptCache ReadPromptCache(const TensorFile& file) {
+  PromptCache cache;
+  // Three lists: [metadata, classes, kinds of numbers], formerly [numbers, metadata, classes].
+  const string *later = Find(file, "1.0"), *former = Find(file, "2.0");
+  const bool is_later = later != nullptr && FindClass(*later) != nullptr;
+  if (!is_later && (former == nullptr || FindClass(*former) == nullptr)) return cache;
+  const ArraysByName arrays(file);
+  const string classes = is_later ? "1." : "2.", user = is_later ? "0." : "1.";
+  for (size_t i = 0;; ++i) {
+    const string* name = Find(file, classes + std::to_string(i));
+    if (name == nullptr) break;
+    if (i == kMostLayers) throw Error(Finding::kLimit, fmt::format("{} layers", i));
+    const Named* known = FindClass(*name);
+    LayerState layer{*name, known == nullptr ? LayerClass::kOther : known->kind, {}};
+    if (layer.kind != LayerClass::kOther && layer.kind != LayerClass::kStateSpace)
+      layer.numbers = NumbersOf(file, arrays, i, !is_later);
+    cache.layers.push_back(std::move(layer));
+  }
+  for (const auto& [key, value] : file.metadata) {
+    if (key.starts_with(user)) cache.user.emplace_back(key.substr(user.size()), value);
+  }
+  return cache;
+}
+
+}  // namespace kv::mlx

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lib/base/tensor.h"
+
+namespace kv::mlx {
+
+enum class LayerClass { kPlain, kRing, kQuantised, kStateSpace, kOther };
+
+// One layer of a prompt cache as its file tells it, of whichever version.
+struct LayerState {
+  std::string class_name;
+  LayerClass kind = LayerClass::kOther;
+  std::vector<uint64_t> numbers;  // state that is no array, in the order of the class
+};
+
+// The layers by their classes; empty where the metadata name none. Versions before 0.30 keep
+// numbers as text in the metadata, later ones as arrays of one element beside K and V.
+struct PromptCache {
+  std::vector<LayerState> layers;
+  std::vector<std::pair<std::string, std::string>> user;  // metadata of whoever saved it
+};
+PromptCache ReadPromptCache(const TensorFile& file);
+
+// Arrays by name, for files with very many.
+class ArraysByName {
+ public:
+  explicit ArraysByName(const TensorFile& file);
+  const NamedTensor* Find(const std::string& name) const;
+
+ private:
+  std::unordered_map<std::string_view, const NamedTensor*> arrays_;
+};
+
+}  // namespace kv::mlx
