@@ -82,6 +82,8 @@ class Gate : public Command {
     app.add_option("--html-out", html_, "Write a self-contained page");
     app.add_option("--junit-out", junit_, "Write JUnit XML: one test per rule");
     app.add_option("--baseline", baseline_, "An older summary.json to compare with");
+    app.add_flag("--baseline-lenient", lenient_,
+                 "Warn of a baseline that failed, lacks cases or is of another snapshot");
     app.add_flag("--strict", strict_, "Rules and cases that were not decided fail");
     app.add_flag("--list-metrics", list_metrics_, "What rules can name, and what it means");
     app.add_flag("--json", json_, "summary.json on standard output instead of the table");
@@ -96,6 +98,9 @@ class Gate : public Command {
       return kDone;
     }
     logs_.RequireLogs();
+    if (lenient_ && baseline_.empty()) {
+      throw Error(Finding::kUsage, "--baseline-lenient goes with --baseline");
+    }
     gate::Config config = ResolveConfig();
     PlaceOutputs();
     OutputFiles files(overwrite());
@@ -107,14 +112,12 @@ class Gate : public Command {
     if (!baseline_.empty()) result.baseline = ReadBaseline();
     GateInputs inputs(context.console, reading_);
     RunCases(context, config, inputs, result);
-    gate::JudgeOptions options{config.baseline_rules, strict_, config.expected};
-    if (!only_.empty()) options.expected = {};  // the others were left out on purpose
-    gate::Judge(options, result);
-    if (!only_.empty()) result.missing_cases.clear();
+    gate::Judge({config.baseline_rules, strict_, lenient_, !only_.empty(), config.expected},
+                result);
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
-    for (const std::string& name : result.missing_cases) {
-      context.console.Warn(baseline_, fmt::format("case '{}' is not in this run", name));
+    for (const std::string& text : result.baseline_problems) {
+      if (lenient_) context.console.Warn(baseline_, text);
     }
     WriteOutputs(context, inputs, result, files);
     if (!json_) PrintGate(context.console, result);
@@ -233,6 +236,7 @@ class Gate : public Command {
       const gate::Subject subject{pair.snapshot, pair.trace ? &*pair.trace : nullptr,
                                   context.global.deterministic, pool, &pair.of_snapshot};
       result.cases.push_back(gate::ReplayCase(spec, subject, &progress));
+      result.cases.back().snapshot_hash = pair.snapshot_hash;
       gate::AddFromLogs(spec, logs_.path, of_logs, result.cases.back());
     }
     // A config of replays names its own cases: what else the logs tell of counts too.
@@ -264,6 +268,7 @@ class Gate : public Command {
     add("--gguf", reading_.gguf);
     logs_.AddWords(words);
     add("--baseline", baseline_);
+    if (lenient_) words.emplace_back("--baseline-lenient");
     if (strict_) words.emplace_back("--strict");
     if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
     if (reading_.head_dim != 0) add("--head-dim", std::to_string(reading_.head_dim));
@@ -303,7 +308,7 @@ class Gate : public Command {
   std::string config_, snapshot_path_, trace_, prompts_, baseline_, html_, junit_;
   std::vector<std::string> only_;
   gate::OutputNames outputs_;
-  bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false;
+  bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false;
   EngineLogOptions logs_;
   SnapshotOptions reading_;
 };

@@ -50,6 +50,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
   if (opened->trace) RequireMatch(*opened->trace, snapshot);
   WarnOf(snapshot.notes, spec.snapshot, console_);
   const nlohmann::ordered_json record = InputRecord(snapshot.source);
+  opened->snapshot_hash = record["xxh3"];
   if (std::find(records_.begin(), records_.end(), record) == records_.end()) {
     records_.push_back(record);
   }

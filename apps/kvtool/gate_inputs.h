@@ -23,6 +23,7 @@ class GateInputs {
     Snapshot snapshot;
     std::optional<AttentionTrace> trace = {};
     gate::Measurements of_snapshot = {};
+    std::string snapshot_hash = {};
   };
   // What a case is replayed on. Throws kUsage for a case without a snapshot, and what opening and
   // RequireMatch throw.

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -42,10 +43,63 @@ const Json& ArrayAt(const Json& json, const char* key) {
   return *found;
 }
 
+bool IsTrue(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_boolean() && found->get<bool>();
+}
+
+void Conclude(const std::string& status, BaselineCase& of) {
+  of.passed = status == "pass";
+  of.failed |= status == "fail" || status == "inconclusive";
+}
+
+// The hashes of the files that were read, by name.
+std::map<std::string, std::string> HashesOf(const Json& json) {
+  std::map<std::string, std::string> hashes;
+  const auto inputs = json.find("inputs");
+  if (inputs == json.end() || !inputs->is_array()) return hashes;
+  for (const Json& input : *inputs) {
+    if (input.is_object()) hashes[WordOr(input, "file")] = WordOr(input, "xxh3");
+  }
+  return hashes;
+}
+
+void ReadCase(const Json& item, const std::map<std::string, std::string>& hashes,
+              BaselineCase& of) {
+  for (const char* part : {"engine", "true_figures"}) {
+    if (item.contains(part)) Collect(item[part], "", of.figures);
+  }
+  of.origin = WordOr(item, "origin");
+  Conclude(WordOr(item, "status"), of);
+  const auto rules = item.find("rules");
+  if (rules != item.end() && rules->is_array()) {
+    for (const Json& rule : *rules) {
+      of.failed |= rule.is_object() && WordOr(rule, "status") == "fail";
+    }
+  }
+  const auto listed = hashes.find(WordOr(item, "snapshot"));
+  for (const std::string& hash :
+       {WordOr(item, "snapshot_xxh3"), listed == hashes.end() ? std::string() : listed->second}) {
+    if (!hash.empty()) of.snapshot_hashes.push_back(hash);
+  }
+}
+
+// A baseline passed if it says so and nothing in it says otherwise.
+bool Passed(const Json& json, const Baseline& baseline) {
+  const bool stated =
+      baseline.verdict.empty() ? IsTrue(json, "overall_pass") : baseline.verdict == "pass";
+  return stated && std::none_of(baseline.cases.begin(), baseline.cases.end(),
+                                [](const auto& entry) { return entry.second.failed; });
+}
+
 RuleOutcome Compare(const std::string& metric, Op op, double limit, double older,
                     const Measurements& measured) {
   RuleOutcome outcome = Evaluate({metric, op, limit}, measured);
   outcome.baseline = older;
+  if (!outcome.value) {
+    outcome.status = Status::kFail;
+    outcome.reason = "no longer measured: " + outcome.reason;
+  }
   return outcome;
 }
 
@@ -74,19 +128,23 @@ Baseline ParseBaseline(std::string_view text, std::string file) {
   }
   baseline.generated_at = WordOr(json, "generated_at");
   baseline.verdict = WordOr(json, "verdict");
+  baseline.is_ours = !schema.empty();
   for (const Json& row : ArrayAt(json, "rows")) {
     const std::string name = row.is_object() ? WordOr(row, "case") : std::string();
     if (name.empty()) throw Error(Finding::kBadField, "a row without 'case'");
-    Collect(row, "", baseline.cases[name]);
+    BaselineCase& of = baseline.cases[name];
+    Collect(row, "", of.figures);
+    if (!baseline.is_ours) Conclude(IsTrue(row, "overall_pass") ? "pass" : "fail", of);
   }
-  if (schema.empty()) return baseline;
-  for (const Json& item : ArrayAt(json, "cases")) {
-    const std::string name = item.is_object() ? WordOr(item, "name") : std::string();
-    if (name.empty()) throw Error(Finding::kBadField, "a case without 'name'");
-    for (const char* part : {"engine", "true_figures"}) {
-      if (item.contains(part)) Collect(item[part], "", baseline.cases[name]);
+  if (baseline.is_ours) {
+    const std::map<std::string, std::string> hashes = HashesOf(json);
+    for (const Json& item : ArrayAt(json, "cases")) {
+      const std::string name = item.is_object() ? WordOr(item, "name") : std::string();
+      if (name.empty()) throw Error(Finding::kBadField, "a case without 'name'");
+      ReadCase(item, hashes, baseline.cases[name]);
     }
   }
+  baseline.passed = Passed(json, baseline);
   return baseline;
 }
 
@@ -97,8 +155,8 @@ std::vector<RuleOutcome> CompareWithBaseline(const Baseline& baseline, const std
   const auto older = baseline.cases.find(name);
   if (older == baseline.cases.end()) return outcomes;
   for (const DeltaRule& rule : rules) {
-    const auto found = older->second.find(rule.metric);
-    if (found == older->second.end()) continue;
+    const auto found = older->second.figures.find(rule.metric);
+    if (found == older->second.figures.end()) continue;
     const double value = found->second;
     if (rule.max_drop) {
       outcomes.push_back(Compare(rule.metric, Op::kAtLeast,

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lib/base/bytes.h"
+#include "lib/gate/judge_baseline.h"
 
 namespace kv::gate {
 namespace {
@@ -100,9 +101,7 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
     result.rules.push_back(std::move(outcome));
   }
   if (gate.baseline && result.origin != Origin::kNone) {
-    auto deltas = CompareWithBaseline(*gate.baseline, result.spec.name, options.baseline_rules,
-                                      result.measured);
-    std::move(deltas.begin(), deltas.end(), std::back_inserter(result.rules));
+    AddBaselineRules(options, *gate.baseline, result);
   }
   if (options.strict) Tighten(result);
   Conclude(result);
@@ -142,23 +141,13 @@ void RequireExpected(const ExpectedCases& expected, GateResult& gate) {
   }
 }
 
-void FindMissingCases(GateResult& gate) {
-  if (!gate.baseline) return;
-  for (const auto& [name, figures] : gate.baseline->cases) {
-    const auto same = [&, &wanted = name](const CaseResult& c) { return c.spec.name == wanted; };
-    if (std::none_of(gate.cases.begin(), gate.cases.end(), same)) {
-      gate.missing_cases.push_back(name);
-    }
-  }
-}
-
 }  // namespace
 
 void Judge(const JudgeOptions& options, GateResult& result) {
   for (CaseResult& item : result.cases) JudgeCase(result, options, item);
-  FindMissingCases(result);
+  if (result.baseline) JudgeBaseline(options, result);
   RequireDecided(options.strict, result);
-  RequireExpected(options.expected, result);
+  if (!options.partial) RequireExpected(options.expected, result);
   if (result.count(Status::kNotRun) == result.cases.size()) {
     result.reasons.insert(result.reasons.begin(),
                           "no case was decided: nothing that a rule asks for was measured");

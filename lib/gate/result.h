@@ -58,6 +58,7 @@ struct CaseResult {
   std::vector<ResidentSample> resident_over_time;
   std::vector<std::string> warnings;
   std::optional<LogFigures> logs;  // of engine logs
+  std::string snapshot_hash;       // of its source; empty without one
 
   const RuleOutcome* first(Status status) const;  // null without any
   const RuleOutcome* first_failure() const { return first(Status::kFail); }
@@ -67,6 +68,7 @@ struct GateResult {
   std::vector<CaseResult> cases;
   std::optional<Baseline> baseline;
   std::vector<std::string> missing_cases;      // of the baseline, not in this run
+  std::vector<std::string> baseline_problems;  // why it says nothing about this run, or less
   std::vector<std::string> reasons, warnings;  // of the verdict, where no rule explains it
   std::optional<Json> engine_logs;             // what they say of the whole suite
 

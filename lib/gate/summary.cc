@@ -112,15 +112,17 @@ Json RowJson(const RowFigures& row) {
 
 Json CaseJson(const CaseResult& result) {
   const CaseSpec& spec = result.spec;
-  Json json = {{"name", spec.name},
-               {"suite", Name(spec.suite)},
-               {"mode", spec.mode},
-               {"status", Name(result.status)},
-               {"reason", result.reason},
-               {"origin", Name(result.origin)},
-               {"snapshot", spec.snapshot.empty() ? Json(nullptr) : Json(spec.snapshot)},
-               {"trace", spec.trace.empty() ? Json(nullptr) : Json(spec.trace)},
-               {"params", ParamsJson(spec.params)}};
+  Json json = {
+      {"name", spec.name},
+      {"suite", Name(spec.suite)},
+      {"mode", spec.mode},
+      {"status", Name(result.status)},
+      {"reason", result.reason},
+      {"origin", Name(result.origin)},
+      {"snapshot", spec.snapshot.empty() ? Json(nullptr) : Json(spec.snapshot)},
+      {"snapshot_xxh3", result.snapshot_hash.empty() ? Json(nullptr) : Json(result.snapshot_hash)},
+      {"trace", spec.trace.empty() ? Json(nullptr) : Json(spec.trace)},
+      {"params", ParamsJson(spec.params)}};
   json["rules"] = Json::array();
   for (const RuleOutcome& rule : result.rules) json["rules"].push_back(RuleJson(rule));
   json["engine"] = result.logs ? result.logs->row : Figures(result.measured, Voice::kOriginal);
@@ -218,7 +220,8 @@ Json BaselineJson(const GateResult& result) {
       {"file", baseline.file},
       {"generated_at", baseline.generated_at.empty() ? Json(nullptr) : Json(baseline.generated_at)},
       {"verdict", baseline.verdict.empty() ? Json(nullptr) : Json(baseline.verdict)},
-      {"missing_cases", result.missing_cases}};
+      {"missing_cases", result.missing_cases},
+      {"problems", result.baseline_problems}};
 }
 
 }  // namespace

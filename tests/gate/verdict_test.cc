@@ -238,7 +238,7 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   document.update(SummaryJson(old_gate, "2026-01-01T00:00:00Z", {}));
   const Baseline baseline = ParseBaseline(document.dump(), "old.json");
   CHECK(baseline.verdict == "pass");
-  CHECK(baseline.cases.at("runtime_full").at("attention_error.mean") == 0.10);
+  CHECK(baseline.cases.at("runtime_full").figures.at("attention_error.mean") == 0.10);
 
   Measurements figures;
   figures.Set("lossy_worst", 2.99);
@@ -251,6 +251,7 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   Judge({DefaultDeltaRules()}, gate);
   CHECK_FALSE(gate.passed());
   CHECK(gate.missing_cases == std::vector<std::string>{"gone"});
+  CHECK(gate.reason() == "baseline old.json: case 'gone' is not in this run");
   REQUIRE(gate.cases[0].rules.size() == 3);
   CHECK(gate.cases[0].rules[0].status == Status::kPass);
   const RuleOutcome& dropped = gate.cases[0].rules[1];
@@ -261,13 +262,112 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   CHECK(gate.cases[1].rules.size() == 1);
 }
 
+TEST_CASE("A baseline must be able to say something about this run") {
+  Measurements figures;
+  figures.Set("lossy_worst", 3.0);
+  figures.Set("whole_model_ratio", 2.0);
+  figures.Set("attention_error.mean", 0.1);
+  figures.Set("attention_tps", 50);
+  const std::vector<Rule> rules = {{"lossy_worst", Op::kAtLeast, 1},
+                                   {"attention_error.mean", Op::kAtMost, 1},
+                                   {"attention_tps", Op::kAbove, 1}};
+  const auto run = [&](const Measurements& measured, const std::string& hash) {
+    GateResult gate;
+    gate.cases = {Case("a", rules, measured)};
+    gate.cases[0].snapshot_hash = hash;
+    return gate;
+  };
+  const auto document = [&](GateResult gate) {
+    Judge({}, gate);
+    Json json = {{"schema", "kvtool.gate/1"}};
+    json.update(SummaryJson(gate, "", {}));
+    return json;
+  };
+  const Json good = document(run(figures, "0123456789abcdef"));
+  const auto against = [&](const Json& old, GateResult gate, bool lenient) {
+    gate.baseline = ParseBaseline(old.dump(), "old.json");
+    Judge({.baseline_rules = DefaultDeltaRules(), .lenient_baseline = lenient}, gate);
+    return gate;
+  };
+  // Fails with this reason; with leniency the same text is a warning.
+  const auto fails = [&](const Json& old, const GateResult& gate, const std::string& why) {
+    const GateResult strict = against(old, gate, false), lenient = against(old, gate, true);
+    CHECK(strict.failed());
+    CHECK(strict.reason() == "baseline old.json: " + why);
+    CHECK(lenient.passed());
+    CHECK(lenient.baseline_problems == std::vector<std::string>{why});
+    CHECK(SummaryJson(lenient, "", {})["baseline"]["problems"][0] == why);
+  };
+  const GateResult same = run(figures, "0123456789abcdef");
+  CHECK(against(good, same, false).passed());
+  fails(good, run(figures, "0123456789abcdee"),
+        "case 'a' was of another snapshot: xxh3 0123456789abcdef, now 0123456789abcdee");
+  Json unnamed = good;
+  unnamed["cases"][0]["snapshot_xxh3"] = nullptr;
+  fails(unnamed, same, "case 'a' does not say of which snapshot it was");
+  // Summaries of older programs name the hash among their inputs.
+  unnamed["cases"][0]["snapshot"] = "s.bin";
+  unnamed["inputs"] = {{{"file", "s.bin"}, {"bytes", 1}, {"xxh3", "0123456789abcdef"}}};
+  CHECK(against(unnamed, same, false).passed());
+  unnamed["inputs"][0]["xxh3"] = "ffffffffffffffff";
+  CHECK(against(unnamed, same, false).failed());
+
+  for (const char* change :
+       {R"([{"op": "replace", "path": "/verdict", "value": "fail"}])",
+        R"([{"op": "replace", "path": "/verdict", "value": "inconclusive"}])",
+        R"([{"op": "replace", "path": "/cases/0/status", "value": "fail"}])",
+        R"([{"op": "replace", "path": "/cases/0/rules/0/status", "value": "fail"}])"}) {
+    fails(good.patch(Json::parse(change)), same, "it did not pass itself");
+  }
+  Json empty = good;
+  empty["cases"] = Json::array();
+  empty["rows"] = Json::array();
+  fails(empty, same, "it has no cases");
+  Json more = good;
+  more["cases"].push_back(more["cases"][0]);
+  more["cases"][1]["name"] = "b";
+  fails(more, same, "case 'b' is not in this run");
+
+  // A figure that got lost fails, be it watched for its movement or by a rule of the case; a time
+  // does not.
+  Measurements fewer;
+  fewer.Set("lossy_worst", 3.0);
+  fewer.Missing("whole_model_ratio", "no memory");
+  fewer.Missing("attention_error.mean", "no trace");
+  fewer.Missing("attention_tps", "no clock");
+  const GateResult lost = against(good, run(fewer, "0123456789abcdef"), false);
+  CHECK(lost.cases[0].status == Status::kFail);
+  std::vector<std::string> failed;
+  for (const RuleOutcome& rule : lost.cases[0].rules) {
+    if (rule.status != Status::kFail) continue;
+    failed.push_back(rule.rule.metric);
+    CHECK(rule.reason.find("no longer measured: no ") == 0);
+    CHECK(rule.baseline);
+  }
+  CHECK(failed == std::vector<std::string>{"attention_error.mean", "whole_model_ratio",
+                                           "attention_error.mean"});
+  const GateResult lenient = against(good, run(fewer, "0123456789abcdef"), true);
+  CHECK(lenient.passed());
+  CHECK(lenient.baseline_problems ==
+        std::vector<std::string>{
+            "case 'a': whole_model_ratio was 2, no longer measured: no memory",
+            "case 'a': attention_error.mean was 0.1, no longer measured: no trace"});
+
+  // A case that passed then and is not run now, even where not run only warns.
+  GateResult idle;
+  idle.cases = {NotRun(same.cases[0].spec, "no engine"), Case("b", {rules[0]}, figures)};
+  idle.cases[0].spec.on_not_run = OnNotRun::kWarn;
+  CHECK(against(good, idle, false).reason() ==
+        "baseline old.json: case 'a' passed in it and was not run now");
+}
+
 TEST_CASE("The original's summary serves as a baseline") {
   const Baseline baseline = ParseBaseline(
       R"({"overall_pass": true, "rows": [{"case": "runtime_store", "lossy_best": 3.1,
           "lossless_selected_value": 1.4, "quality_status": "PASS", "unheard_of": 7}]})",
       "summary.json");
-  CHECK(baseline.cases.at("runtime_store").size() == 2);
-  CHECK(baseline.cases.at("runtime_store").at("lossless_selected_value") == 1.4);
+  CHECK(baseline.cases.at("runtime_store").figures.size() == 2);
+  CHECK(baseline.cases.at("runtime_store").figures.at("lossless_selected_value") == 1.4);
   for (const char* text : {"{", "[]", "{}", R"({"rows": 3})", R"({"rows": [{}]})",
                            R"({"rows": [3]})", R"({"schema": "kvtool.h2o/1", "rows": []})",
                            R"({"schema": "kvtool.gate/1", "rows": []})"}) {

@@ -1,12 +1,37 @@
-# An older summary adds rules: the same figures hold them, worse ones fail, and the case that went missing is named.
-gate() { status=0; "$KVTOOL" gate "$TESTDATA/gate/pass.json" --deterministic "$@" || status=$?; echo "exit $status"; }
+# An older summary adds rules: the same figures hold them, worse ones fail. One that says nothing about this run fails, too.
+config="$TESTDATA/gate/pass.json"
+gate() { status=0; "$KVTOOL" gate "$config" --deterministic -qq "$@" || status=$?; echo "exit $status"; }
+why() { # an older summary, flags: what the verdict says of it
+  local old=$1
+  shift
+  status=0
+  "$KVTOOL" gate "$config" --deterministic --baseline "$old" --json -qq "$@" > new.json || status=$?
+  jq -r --arg status $status '"exit \($status): \(.reason)" + ([.cases[].rules[] | select(.status == "fail") | "\n  \(.metric): \(.reason)"] | add // "")' new.json
+  jq -r '.baseline.problems[] | "  lenient: " + .' new.json | grep -- "$(echo " $*" | grep -o lenient || echo nothing)" || true
+}
 gate -o old.json > first.txt
-"$KVTOOL" gate "$TESTDATA/gate/pass.json" --deterministic --baseline old.json --json > same.json
-jq -c '[.verdict, .baseline.verdict, .baseline.missing_cases, ([.cases[].rules[] | select(has("baseline"))] | length > 0)]' same.json
-jq '.cases[0].name = "another"' old.json > renamed.json
-gate --baseline renamed.json > /dev/null
+"$KVTOOL" gate "$config" --deterministic -q --baseline old.json --json > same.json
+jq -c '[.verdict, .baseline.verdict, .baseline.missing_cases, .baseline.problems, ([.cases[].rules[] | select(has("baseline"))] | length > 0)]' same.json
+$VALIDATE < same.json
+edit() { jq "$1" old.json > "$2.json"; shift; why "$@.json"; why "$@.json" --baseline-lenient; }
+edit '.cases[0].name = "another"' renamed
+edit '.rows = [] | .cases = []' empty
+edit '.verdict = "fail"' failed
+edit '.cases[0].status = "fail"' inside
+edit '.inputs[0].xxh3 = "0123456789abcdef"' snapshot
+edit '.cases[0].snapshot_xxh3 = "0123456789abcdef"' case
+# A figure that is no longer measured: attention needs a trace.
+jq 'del(.defaults.trace)' <(sed -E 's|^ *//.*||' "$TESTDATA/gate/pass.json") |
+  sed "s|\"../trace|\"$TESTDATA/trace|; s|\"snapshot\": *\"|&|" > traceless.json
+config=traceless.json
+sed -i 's|"params": {|"kv_heads": 4, "params": {|' traceless.json
+why old.json --case design_store
+why old.json --case design_store --baseline-lenient
+config="$TESTDATA/gate/pass.json"
 # What was 20% better before.
 jq '(.cases[] | select(.name == "runtime_full") | .true_figures.measured_ratio) *= 1.2' old.json > better.json
 gate --baseline better.json --case runtime_full
-# The original's own summary serves as well.
-gate --baseline "$TESTDATA/golden/mnn/gate/suite/summary.json" --case runtime_full -q
+# The original's own summary serves as well; this one failed.
+why "$TESTDATA/golden/mnn/gate/suite/summary.json" --case runtime_full
+why "$TESTDATA/golden/mnn/gate/suite/summary.json" --case runtime_full --baseline-lenient
+"$KVTOOL" gate "$config" --baseline-lenient || echo "exit $?"
