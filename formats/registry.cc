@@ -30,6 +30,7 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost;
   if (!snapshot.cell_groups.empty()) lost.emplace_back("positions and sequences");
   if (!snapshot.tokens.empty()) lost.emplace_back("token ids");
+  if (snapshot.storage.count("recurrent") != 0) lost.emplace_back("the state of recurrent layers");
   if (snapshot.cell_groups.size() > 1) lost.emplace_back("which cache a layer belongs to");
   return lost;
 }
@@ -42,8 +43,8 @@ constexpr FormatEntry kFormats[] = {
      WriteNpz},
     {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout", ProbeNpy, OpenNpy,
      WriteNpy},
-    {"safetensors", "safetensors: a file or a folder of them; prompt caches of MLX", "K/V names or --k-pattern",
-     ProbeSafetensors, OpenSafetensors, WriteSafetensors},
+    {"safetensors", "safetensors: a file or a folder of them; prompt caches of MLX",
+     "K/V names or --k-pattern", ProbeSafetensors, OpenSafetensors, WriteSafetensors},
     {"torch", "PyTorch files, zip and legacy, and pickles; written: Hugging Face's (K, V) tuples",
      "K/V names or --k-pattern; --layout 'l2(htd)' and heads for blocks of TensorRT-LLM",
      ProbeTorch, OpenTorch, WriteTorchTuple, nullptr, BesideTensors},

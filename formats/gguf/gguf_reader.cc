@@ -120,6 +120,14 @@ std::vector<bool> SlidingLayers(const Keys& keys, std::string_view architecture,
   return sliding;
 }
 
+// Every which layer has a KV cache; the others of Qwen3-Next and its kin are recurrent.
+uint32_t FullAttentionInterval(const Keys& keys, std::string_view architecture) {
+  const bool hybrid =
+      architecture == "qwen3next" || architecture == "qwen35" || architecture == "qwen35moe";
+  const auto told = keys.Count("full_attention_interval", kMaxLayers);
+  return std::max(told.value_or(hybrid ? 4 : 1), 1u);
+}
+
 std::vector<ModelGeometry::Layer> ReadLayers(const Keys& keys, std::string_view architecture,
                                              uint32_t count, const std::vector<uint32_t>& heads) {
   std::vector<uint32_t> kv_heads = keys.PerLayer("attention.head_count_kv", count, kMaxHeads);
@@ -138,12 +146,14 @@ std::vector<ModelGeometry::Layer> ReadLayers(const Keys& keys, std::string_view 
   const uint32_t rank = dim("attention.kv_lora_rank", 0);
   const uint32_t latent = rank == 0 ? 0 : rank + dim("rope.dimension_count", 0);
   const std::vector<bool> sliding = SlidingLayers(keys, architecture, count);
+  // Hybrids that say how often attention comes rather than which layers have heads.
+  const uint32_t interval = FullAttentionInterval(keys, architecture);
   std::vector<ModelGeometry::Layer> layers;
   for (uint32_t i = 0; i < count; ++i) {
     layers.push_back({.kv_heads = kv_heads[i],
                       .k_dim = sliding[i] ? k_swa : k_dim,
                       .v_dim = sliding[i] ? v_swa : v_dim,
-                      .has_kv = kv_heads[i] != 0 && i < count - shared,
+                      .has_kv = kv_heads[i] != 0 && i < count - shared && (i + 1) % interval == 0,
                       .sliding = sliding[i],
                       .latent_dim = latent});
   }

@@ -95,6 +95,17 @@ void AddFactsAndNotes(const Reading& reading, Snapshot& snapshot) {
                                 fmt::format("{} bytes per cell", reading.layout->extension));
     snapshot.storage["extension_words"] = std::to_string(reading.layout->extension / 4);
   }
+  if (const auto& state = reading.recurrent) {
+    const std::string what =
+        fmt::format("{} of {} layers, {} cell{}, {} bytes at {:#x}", state->states, state->layers,
+                    state->cells, state->cells == 1 ? "" : "s", state->bytes, state->offset);
+    snapshot.facts.emplace_back("recurrent", what + ": kept as it is, not read");
+    snapshot.storage["recurrent"] = what;
+    snapshot.notes.push_back(
+        {"a hybrid model: what its recurrent layers keep is no K and V; archives hold it byte for "
+         "byte, other outputs do not",
+         false});
+  }
   if (snapshot.layers.empty()) snapshot.notes.push_back({"the cache is empty", true});
   const bool none_has_v = std::none_of(snapshot.layers.begin(), snapshot.layers.end(),
                                        [](const LayerKv& layer) { return layer.v.has_value(); });

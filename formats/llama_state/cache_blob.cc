@@ -264,7 +264,9 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
       if (std::none_of(readings.begin(), readings.end(), same))
         readings.push_back({&layout, before});
     } else {
-      partial_ends.push_back({at.offset(), before.size()});
+      // An empty cache has no layers that could be told from the state's.
+      const auto state = is_empty ? std::nullopt : FindRecurrent(at, scope);
+      if (state) hybrids.push_back({&layout, before, state});
       if (before.size() < kMaxCaches) {
         Extend(at, layout, scope, before);
       } else {
@@ -279,7 +281,7 @@ void Search::Extend(const ByteReader& in, const Layout& layout, Scope scope,
 
 std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
   try {
-    RecurrentState state;
+    RecurrentState state{.offset = in.offset(), .bytes = in.remaining()};
     state.cells = in.U32("cell count");
     // Sequence states carry no ids here; newer engines may come to write the one.
     const uint32_t least = scope == Scope::kSequence ? 0 : 1;
@@ -291,19 +293,21 @@ std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope) {
     ReadBetween(in, "s_trans", 0, 0);
     state.layers = ReadBetween(in, "layer count", 1, kMaxLayers);
     // Layers without a state are skipped silently: the end of the bytes ends the list, first all R
-    // (convolution), then all S, which is the wider.
-    std::vector<uint32_t> widths;
+    // (convolution), then all S, which is the wider or, of models that have no such part, empty.
+    std::vector<uint64_t> widths;
     while (!in.at_end()) {
-      const RowShape shape = ReadRowShape(in);
-      if (shape.dtype != DType::kF32) return std::nullopt;
-      in.Skip(state.cells * RowBytes(shape), "state");
-      widths.push_back(shape.channels);
+      if (ReadType(in) != DType::kF32) return std::nullopt;
+      const uint64_t row = in.U64("row size");
+      if (row % sizeof(float) != 0) return std::nullopt;
+      in.TakeArray(state.cells, row, "state");
+      widths.push_back(row);
     }
     state.states = static_cast<uint32_t>(widths.size() / 2);
     if (widths.empty() || widths.size() % 2 != 0 || state.states > state.layers)
       return std::nullopt;
     for (size_t i = 0; i < state.states; ++i) {
-      if (widths[i] >= widths[state.states + i]) return std::nullopt;
+      const uint64_t r = widths[i], s = widths[state.states + i];
+      if (r == 0 || (s != 0 && r >= s)) return std::nullopt;
     }
     return state;
   } catch (const Error&) {

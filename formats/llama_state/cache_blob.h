@@ -61,10 +61,19 @@ struct Cache {
   bool operator==(const Cache&) const = default;
 };
 
+// A recurrent state (Mamba, RWKV, gated delta nets) behind the caches: known by its grammar, its
+// bytes left as they are.
+struct RecurrentState {
+  uint32_t cells = 0, layers = 0, states = 0;
+  uint64_t offset = 0, bytes = 0;
+  bool operator==(const RecurrentState&) const = default;
+};
+
 // One complete way to read the caches of a file.
 struct Reading {
   const Layout* layout = nullptr;
   std::vector<Cache> caches;
+  std::optional<RecurrentState> recurrent = std::nullopt;  // of hybrid models
 
   // The layout's word, and where a cache has no V, which: "E", "E-k", "E-kv,k".
   std::string Word() const;
@@ -80,12 +89,8 @@ class Search {
   void Failed(Error error, const Layout& layout, std::pair<uint64_t, uint64_t> reached);
 
   std::vector<Reading> readings;
-  // Where whole caches had been read and bytes were left.
-  struct PartialEnd {
-    uint64_t offset;
-    size_t caches;
-  };
-  std::vector<PartialEnd> partial_ends;
+  // Caches of hybrid models, and where behind them bytes are left that are a recurrent state.
+  std::vector<Reading> hybrids;
   std::optional<Error> furthest;
 
  private:
@@ -106,10 +111,7 @@ DType ReadType(ByteReader& in);
 // The same, to write. Nothing if llama.cpp has no cache of this type.
 std::optional<int32_t> TypeNumber(DType dtype);
 
-// A recurrent state (Mamba, RWKV) that ends where `in` ends, if the bytes are one.
-struct RecurrentState {
-  uint32_t cells = 0, layers = 0, states = 0;
-};
+// The recurrent state that the rest of the bytes are, if they are one.
 std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope);
 
 }  // namespace kv::llama_state

@@ -16,16 +16,14 @@ constexpr uint32_t kDeepSeek4Magic = 0x34565344;  // "DSV4"
 constexpr std::string_view kRecurrentArchitectures[] = {"mamba",      "mamba2", "rwkv6",
                                                         "rwkv6qwen2", "rwkv7",  "arwkv7"};
 
-[[noreturn]] void RefuseRecurrent(const RecurrentState& state, size_t caches,
-                                  const std::string& architecture) {
-  const std::string what = fmt::format(
-      "{} recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV keep",
-      caches == 0 ? "holds a"
-                  : fmt::format("holds {} attention cache{} and a", caches, caches == 1 ? "" : "s"),
-      architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),
-      state.states, state.layers, state.cells);
-  throw Error(Finding::kUnsupportedKind,
-              what + (caches == 0 ? ": not a KV cache" : ": hybrid models are not supported"))
+[[noreturn]] void RefuseRecurrent(const RecurrentState& state, const std::string& architecture) {
+  throw Error(
+      Finding::kUnsupportedKind,
+      fmt::format(
+          "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV "
+          "keep: not a KV cache",
+          architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),
+          state.states, state.layers, state.cells))
       .Hint("--from opaque archives the bytes as they are");
 }
 
@@ -68,8 +66,8 @@ bool MayBeRecurrent(const Reading& reading) {
   return true;
 }
 
-// Throws when the body, under one of its layouts, ends with a recurrent state.
-void RefuseIfRecurrent(const Body& body, const Search& search) {
+// Throws when the body, under one of its layouts, is nothing but a recurrent state.
+void RefuseIfRecurrent(const Body& body) {
   for (const Layout& candidate : body.layouts) {
     ByteReader in = body.in;
     try {
@@ -78,13 +76,7 @@ void RefuseIfRecurrent(const Body& body, const Search& search) {
       continue;
     }
     if (const auto state = FindRecurrent(in, body.scope))
-      RefuseRecurrent(*state, 0, body.architecture);
-  }
-  for (const Search::PartialEnd& end : search.partial_ends) {
-    ByteReader in = body.in;
-    in.Skip(end.offset - in.offset(), "caches");
-    if (const auto state = FindRecurrent(in, body.scope))
-      RefuseRecurrent(*state, end.caches, body.architecture);
+      RefuseRecurrent(*state, body.architecture);
   }
 }
 
@@ -133,7 +125,8 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
   }
   std::vector<Reading> readings = std::move(search.readings);
   if (readings.empty() || IsRecurrentArchitecture(body.architecture)) {
-    RefuseIfRecurrent(body, search);
+    RefuseIfRecurrent(body);
+    if (readings.empty()) readings = std::move(search.hybrids);
     if (readings.empty()) throw *search.furthest;
   }
   if (!layout.empty()) {

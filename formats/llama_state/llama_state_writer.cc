@@ -357,6 +357,8 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
   }
   if (StorageOf(snapshot, "tokens") == "record with media")
     lost.emplace_back("the images or audio of the server's token record");
+  if (!StorageOf(snapshot, "recurrent").empty())
+    lost.emplace_back("the state of recurrent layers, without which no engine restores the file");
   if (!StorageOf(snapshot, "outputs").empty())
     lost.emplace_back("logits and embeddings of the last step, which older sessions hold");
   if (snapshot.engine != "llama.cpp") {

@@ -80,6 +80,25 @@ TEST_CASE("head sizes, per-layer heads and layers without a cache", "[gguf]") {
   CHECK_FALSE(geometry.layers[3].has_kv);
 }
 
+TEST_CASE("hybrids that say how often attention comes", "[gguf]") {
+  GgufBuilder builder;
+  builder.Text("general.architecture", "qwen3next")
+      .U32("qwen3next.block_count", 8)
+      .U32("qwen3next.embedding_length", 64)
+      .U32("qwen3next.attention.head_count", 8)
+      .U32("qwen3next.attention.head_count_kv", 2);
+  const auto attention = [](const ModelGeometry& model) {
+    std::vector<size_t> which;
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+      if (model.layers[i].has_kv) which.push_back(i);
+    }
+    return which;
+  };
+  CHECK(attention(Read(builder.Write())) == std::vector<size_t>{3, 7});
+  builder.U32("qwen3next.full_attention_interval", 2);
+  CHECK(attention(Read(builder.Write())) == std::vector<size_t>{1, 3, 5, 7});
+}
+
 TEST_CASE("window patterns: an array, a period, the architecture's own", "[gguf]") {
   const auto sliding = [](GgufBuilder builder) {
     std::string text;

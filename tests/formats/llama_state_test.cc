@@ -3,6 +3,8 @@
 // Hand-made states: every layout, every way to refuse one.
 #include "formats/llama_state/llama_state.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "lib/snapshot/layout.h"
@@ -336,15 +338,17 @@ TEST_CASE("server slot files keep a record where the tokens are", "[llama]") {
   CHECK(FindingOf(state.Write()) == Finding::kTrailingBytes);
 }
 
-TEST_CASE("recurrent and hybrid states are named and refused", "[llama]") {
-  const auto recurrent = [](ByteWriter& out, std::vector<int32_t> ids) {
+TEST_CASE("recurrent states are named: alone refused, behind attention left as they are",
+          "[llama]") {
+  const auto recurrent = [](ByteWriter& out, std::vector<int32_t> ids,
+                            const std::vector<uint64_t>& rows = {24, 24, 128, 128}) {
     out.U32(1);
     out.I32(41);
     out.U32(static_cast<uint32_t>(ids.size()));
     for (int32_t id : ids) out.I32(id);
     out.U32(0);
     out.U32(4);  // layers, of which two have a state
-    for (const uint64_t row : {24, 24, 128, 128}) {
+    for (const uint64_t row : rows) {
       out.I32(0);
       out.U64(row);
       out.Pad(row, std::byte{1});
@@ -358,9 +362,49 @@ TEST_CASE("recurrent and hybrid states are named and refused", "[llama]") {
     ByteWriter out;
     out.Append(state.Write());
     recurrent(out, {0});
-    CHECK_THROWS_WITH(Open(out.Release()), Catch::Contains("1 attention cache and a recurrent") &&
-                                               Catch::Contains("jamba") &&
-                                               Catch::Contains("2 of 4 layers"));
+    const uint64_t caches = state.Write().size();
+    const Bytes file = out.Release();
+    const Snapshot snapshot = Open(file);
+    REQUIRE(snapshot.layers.size() == 2);
+    CHECK(snapshot.model == "jamba");
+    CHECK(snapshot.storage.at("recurrent") ==
+          fmt::format("2 of 4 layers, 1 cell, {} bytes at {:#x}", file.size() - caches, caches));
+    const std::vector<Region> regions = RegionsOf(snapshot);
+    CHECK(regions.back().offset + regions.back().size == caches);
+    // One byte less or more, and nothing says what the rest is.
+    CHECK(FindingOf({file.begin(), file.end() - 1}) == Finding::kTrailingBytes);
+    Bytes more = file;
+    more.emplace_back();
+    CHECK(FindingOf(more) == Finding::kTrailingBytes);
+  }
+  SECTION("two caches, one without V, and states of convolutions only") {
+    state.caches.push_back(LlamaState::Cache{.has_v = false});
+    ByteWriter out;
+    out.Append(state.Write());
+    recurrent(out, {0}, {24, 24, 0, 0});
+    const Snapshot snapshot = Open(out.Release());
+    CHECK(snapshot.layers.size() == 4);
+    CHECK_FALSE(snapshot.layers[3].v);
+  }
+  SECTION("a sequence, whose states carry no ids") {
+    state.is_session = false;
+    state.version = 3;
+    ByteWriter out;
+    out.Append(state.Write());
+    recurrent(out, {});
+    const Snapshot snapshot = Open(out.Release());
+    CHECK(snapshot.layers.size() == 2);
+    CHECK(snapshot.storage.count("recurrent") == 1);
+    CHECK_FALSE(llama_state::NotKept(snapshot).empty());
+  }
+  SECTION("rows that no state has") {
+    for (const std::vector<uint64_t>& rows : std::vector<std::vector<uint64_t>>{
+             {24, 24, 128}, {128, 128, 24, 24}, {0, 0, 128, 128}, {24, 22, 128, 128}, {}}) {
+      ByteWriter out;
+      out.Append(state.Write());
+      recurrent(out, {0}, rows);
+      CHECK(FindingOf(out.Release()) == Finding::kTrailingBytes);
+    }
   }
   SECTION("recurrent only") {
     state.architecture = "mamba";
