@@ -6,11 +6,19 @@
 
 #include <algorithm>
 #include <climits>
+#include <mutex>
 
 #include "lib/base/error.h"
 
 namespace kv {
 namespace {
+
+// An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
+// the same one, and products come out wrong. So callers take turns.
+std::mutex& Turn() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b, uint64_t ldb,
           float* c, uint64_t ldc, uint64_t m, uint64_t n, uint64_t k, bool accumulate) {
@@ -20,6 +28,7 @@ void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b,
     for (uint64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, 0.0f);
     return;
   }
+  const std::lock_guard turn(Turn());
   cblas_sgemm(CblasRowMajor, CblasNoTrans, b_order, static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), 1.0f, a, static_cast<int>(lda), b, static_cast<int>(ldb),
               accumulate ? 1.0f : 0.0f, c, static_cast<int>(ldc));
@@ -40,6 +49,7 @@ void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double
     for (uint64_t i = 0; i < m; ++i) std::fill_n(c + i * ldc, n, 0.0);
     return;
   }
+  const std::lock_guard turn(Turn());
   cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), 1.0, a, static_cast<int>(lda), b, static_cast<int>(ldb), 0.0, c,
               static_cast<int>(ldc));

@@ -4,9 +4,12 @@
 
 #include <cblas.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 namespace kv {
@@ -54,7 +57,26 @@ TEST_CASE("matrix products are near to the double sums, whatever the strides", "
   }
 }
 
-// A threaded one starts threads before main, in every command, and can wait for them for ever at exit.
+// A threaded one starts threads before main, in every command, and can wait for them for ever at
+// exit.
 TEST_CASE("the matrix library has no threads", "[gemm]") { CHECK(openblas_get_parallel() == 0); }
+
+TEST_CASE("products on several threads do not disturb each other", "[gemm]") {
+  constexpr uint64_t kM = 64, kN = 160, kK = 16;
+  std::atomic<uint64_t> wrong = 0;
+  const auto work = [&](uint32_t seed) {
+    const std::vector<float> a = Values(kM * kK, seed), b = Values(kN * kK, seed + 100);
+    std::vector<float> first(kM * kN), c(kM * kN);
+    for (int i = 0; i < 4000; ++i) {
+      std::vector<float>& out = i == 0 ? first : c;
+      GemmNT(a.data(), kK, b.data(), kK, out.data(), kN, kM, kN, kK);
+      if (i > 0 && std::memcmp(first.data(), c.data(), c.size() * sizeof(float)) != 0) ++wrong;
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (uint32_t t = 0; t < 8; ++t) threads.emplace_back(work, t);
+  threads.clear();
+  CHECK(wrong == 0);
+}
 
 }  // namespace kv
