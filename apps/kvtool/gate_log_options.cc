@@ -27,23 +27,29 @@ void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& code
   const size_t equals = item.find('=');
   const char* end = item.data() + item.size();
   int64_t code = 0;
-  if (equals == item.npos || equals == 0 || equals + 1 == item.size() ||
-      std::from_chars(item.data() + equals + 1, end, code).ptr != end) {
+  const bool has_both = equals != item.npos && equals != 0 && equals + 1 != item.size();
+  const auto parsed = std::from_chars(item.data() + (has_both ? equals + 1 : 0), end, code);
+  if (!has_both || parsed.ptr != end || parsed.ec != std::errc()) {
     throw Error(Finding::kUsage,
                 fmt::format("--return-codes '{}': expected CASE=N,CASE=N", Escaped(item)));
   }
-  codes[item.substr(0, equals)] = code;
+  if (!codes.emplace(item.substr(0, equals), code).second) {
+    throw Error(Finding::kUsage, fmt::format("--return-codes: two codes for case '{}'",
+                                             Escaped(item.substr(0, equals))));
+  }
 }
 
 }  // namespace
 
 void EngineLogOptions::Declare(CLI::App& app) {
   const char* group = "Engine logs (the original analyzer's options)";
-  app.add_option("--engine-logs", path,
-                 "Judge what the real engine wrote: a suite's output, or a "
-                 "folder of bench logs")
+  app.add_option(
+         "--engine-logs", path,
+         "Judge what the real engine wrote: a suite's output, a folder of bench logs, or one "
+         "log or report")
       ->group(group);
-  app.add_option("--return-codes", return_codes, "Of its cases: runtime_full=1,... (0)")
+  app.add_option("--return-codes", return_codes,
+                 "Of its cases: runtime_full=1,... (those of the suite's summary)")
       ->group(group);
   app.add_option("--offline-lossless-json", offline, "Offline upper bound")->group(group);
   app.add_option("--offline-lossless-online-json", online, "Offline online-sim")->group(group);

@@ -131,6 +131,29 @@ void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio
   }
 }
 
+// Where a report was made with a limit that lets more pass than the suite's own.
+void NoteLooseLimits(const AnalyzerOptions& suite, CaseLogs& logs) {
+  const AnalyzerOptions& report = logs.options;
+  const auto note = [&](const char* name, double applied, double own) {
+    logs.notes.push_back(fmt::format(
+        "the report was made with {} {:.6g}, the suite's own is {:.6g}", name, applied, own));
+  };
+  const auto least = [&](const char* name, double applied, double own) {
+    if (applied < own) note(name, applied, own);
+  };
+  const auto most = [&](const char* name, double applied, double own) {
+    if (own >= 0 && (applied < 0 || applied > own)) note(name, applied, own);
+  };
+  least("lossy_target", report.lossy_target, suite.lossy_target);
+  least("lossless_target", report.lossless_target, suite.lossless_target);
+  most("decode_drop_target", report.decode_drop_target, suite.decode_drop_target);
+  most("max_lossless_queue_peak", report.max_lossless_queue_peak, suite.max_lossless_queue_peak);
+  most("max_lossless_fallback", report.max_lossless_fallback, suite.max_lossless_fallback);
+  most("max_lossless_decomp_us", report.max_lossless_decomp_us, suite.max_lossless_decomp_us);
+  most("max_lossless_async_wait_us", report.max_lossless_async_wait_us,
+       suite.max_lossless_async_wait_us);
+}
+
 // The rows of one file, or the analyzer's report.
 void ReadOneFile(const fs::path& path, const std::string& shown, CaseLogs& logs) {
   const std::string text = ReadLog(path, shown);
@@ -156,6 +179,7 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
   logs.report_missing = logs.bullets.empty();
   logs.options = OptionsOfReport(logs.bullets, SuiteOptions(c.name));
+  if (!logs.bullets.empty()) NoteLooseLimits(SuiteOptions(c.name), logs);
   ReadBench(folder, BenchKind::kCase, logs.bench, logs.evidence);
   logs.evidence.damage.AddFolder(folder, kDepth);
   const auto upper = ReadOffline(folder, kUpper, logs.evidence);

@@ -34,6 +34,8 @@ cheat "a summary cut short" "head -c 700 summary.json > new; mv new summary.json
 cheat "summary.json in UTF-16" "document summary.json '.rows[1].return_code = 3'; rm cases.jsonl; iconv -f UTF-8 -t UTF-16 summary.json > new; mv new summary.json"
 cheat "a way out of the folder" "rm cases.jsonl; document summary.json '.rows[1].case = \"../good/runtime_store\"'"
 cheat "unknown name" ":" --return-codes runtime_stor=0
+cheat "a code beyond all numbers" ":" --return-codes runtime_store=99999999999999999999
+cheat "two codes" ":" --return-codes runtime_store=1,runtime_store=0
 echo "--- reports"
 md=runtime_store/summary.md
 demo=llm_demo_full/llm_demo_report.json
@@ -54,3 +56,20 @@ cheat "demo cut short" "head -c 200 $demo > new; mv new $demo"
 cheat "demo evicts nothing" "document $demo '.candidate_lossy_ratio_avg = 1'"
 cheat "demo Round 6" "document $demo '.candidate_lossy_ratio_avg = 2.903 | .candidate_lossless_ratio_avg = 1.269'"
 cheat "demo asked for 3" ":" --lossy-target 3
+echo "--- good ones, alone"
+for name in gate_pass_store.md suite/runtime_probe suite/runtime_store/summary.md suite/llm_demo_full demo_report_ok.json logs; do
+  title=$name; judge "$golden/$name"
+done
+mkdir -p demo/baseline demo/candidate
+cp "$golden/demo_baseline.json" demo/baseline/baseline_summary.json
+cp "$golden/demo_report_ok.json" demo/llm_demo_report.json
+for name in ok slow2048; do
+  cp "$golden/demo_candidate_$name.json" demo/candidate/candidate_summary.json
+  chmod u+w demo/candidate/*
+  title="a report beside the summary '$name'"; judge demo
+done
+chmod u+w demo/*.json
+echo '{"prompt_file": "prompt_512_1.txt", "returncode": null, "effective_returncode": 0}' > demo/candidate/candidate_runs.jsonl
+title="a run without a code"; judge demo
+rm demo/candidate/*; echo 'munmap_chunk(): invalid pointer' > demo/candidate/prompt_512_1.stderr.log
+title="damage in a prompt's stderr"; judge demo
