@@ -7,18 +7,50 @@
 #include <algorithm>
 #include <climits>
 #include <mutex>
+#include <semaphore>
 
 #include "lib/base/error.h"
+
+// An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
+// the same one, and products come out wrong. The linker lets its calls go through these two instead
+// (scripts/cmake/Blas.cmake), so that only taking and returning a buffer is done in turns.
+namespace {
+std::mutex buffers;
+}
+extern "C" {
+void* __real_blas_memory_alloc(int position);
+void __real_blas_memory_free(void* buffer);
+void* __wrap_blas_memory_alloc(int position) {
+  const std::lock_guard lock(buffers);
+  return __real_blas_memory_alloc(position);
+}
+void __wrap_blas_memory_free(void* buffer) {
+  const std::lock_guard lock(buffers);
+  __real_blas_memory_free(buffer);
+}
+}
 
 namespace kv {
 namespace {
 
-// An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
-// the same one, and products come out wrong. So callers take turns.
-std::mutex& Turn() {
-  static std::mutex mutex;
-  return mutex;
-}
+// OpenBLAS has a fixed number of work buffers (50 at least) and ends the process when it needs
+// more.
+constexpr int kMostProductsAtOnce = 32;
+
+// Held while a product runs.
+class Turn {
+ public:
+  Turn() { Free().acquire(); }
+  ~Turn() { Free().release(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  static std::counting_semaphore<kMostProductsAtOnce>& Free() {
+    static std::counting_semaphore<kMostProductsAtOnce> free(kMostProductsAtOnce);
+    return free;
+  }
+};
 
 void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b, uint64_t ldb,
           float* c, uint64_t ldc, uint64_t m, uint64_t n, uint64_t k, bool accumulate) {
@@ -28,7 +60,7 @@ void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b,
     for (uint64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, 0.0f);
     return;
   }
-  const std::lock_guard turn(Turn());
+  const Turn turn;
   cblas_sgemm(CblasRowMajor, CblasNoTrans, b_order, static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), 1.0f, a, static_cast<int>(lda), b, static_cast<int>(ldb),
               accumulate ? 1.0f : 0.0f, c, static_cast<int>(ldc));
@@ -49,7 +81,7 @@ void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double
     for (uint64_t i = 0; i < m; ++i) std::fill_n(c + i * ldc, n, 0.0);
     return;
   }
-  const std::lock_guard turn(Turn());
+  const Turn turn;
   cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), 1.0, a, static_cast<int>(lda), b, static_cast<int>(ldb), 0.0, c,
               static_cast<int>(ldc));

@@ -7,8 +7,9 @@
 namespace kv {
 
 // C[m][n] = A[m][k] * B[n][k]^T, or += with `accumulate`. Row-major, `ld*` floats from row to row.
-// Runs on the calling thread alone, one call at a time over all threads; equal calls give equal
-// bits. Extents of zero are allowed (k = 0 clears C).
+// Runs on the calling thread alone, so callers spread tiles over a ThreadPool (more than 32 calls
+// at once wait for each other); equal calls give equal bits. Extents of zero are allowed (k = 0
+// clears C).
 void GemmNT(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
             uint64_t m, uint64_t n, uint64_t k, bool accumulate = false) noexcept;
 

@@ -3,7 +3,7 @@
 # main, and waits for them at exit: under an address-space limit that wait never ends, whatever the command
 # did. Linked as an archive, for at run time Debian's alternatives would choose the threaded library.
 find_library(KVTOOL_BLAS_LIBRARY NAMES libopenblas.a PATH_SUFFIXES openblas-serial
-             DOC "OpenBLAS without threads (an archive or a shared library)")
+             DOC "OpenBLAS without threads (an archive)")
 find_path(KVTOOL_BLAS_INCLUDE NAMES cblas.h PATH_SUFFIXES openblas-serial openblas)
 if(NOT KVTOOL_BLAS_LIBRARY OR NOT KVTOOL_BLAS_INCLUDE)
   message(FATAL_ERROR "no serial OpenBLAS found (Debian: libopenblas-serial-dev); "
@@ -13,3 +13,5 @@ endif()
 add_library(kv_cblas INTERFACE IMPORTED)
 target_include_directories(kv_cblas SYSTEM INTERFACE ${KVTOOL_BLAS_INCLUDE})
 target_link_libraries(kv_cblas INTERFACE ${KVTOOL_BLAS_LIBRARY})
+# Its work buffers are handed out without a lock; lib/kernels/gemm.cc puts one around.
+target_link_options(kv_cblas INTERFACE -Wl,--wrap=blas_memory_alloc -Wl,--wrap=blas_memory_free)
