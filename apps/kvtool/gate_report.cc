@@ -56,7 +56,12 @@ void PrintFailures(Console& console, const CaseResult& item) {
     console.Line(line);
     if (!rule.reason.empty()) console.Line("  " + rule.reason);
   }
-  if (item.logs && item.logs->row.value("overall_pass", false) && item.status == Status::kFail) {
+  const bool engine_denies =
+      std::any_of(item.rules.begin(), item.rules.end(), [](const RuleOutcome& rule) {
+        return rule.status == Status::kFail && rule.rule.implied && rule.engine_pass == false;
+      });
+  if (item.logs && item.logs->row.value("overall_pass", false) && item.status == Status::kFail &&
+      !engine_denies) {
     console.Line("  the engine's own verdict on this case: pass");
   }
   const RuleOutcome* failure = item.first_failure();

@@ -147,6 +147,8 @@ void NoteLooseLimits(const AnalyzerOptions& suite, CaseLogs& logs) {
   least("lossy_target", report.lossy_target, suite.lossy_target);
   least("lossless_target", report.lossless_target, suite.lossless_target);
   most("decode_drop_target", report.decode_drop_target, suite.decode_drop_target);
+  most("max_kv_invalid_log_lines", static_cast<double>(report.max_kv_invalid_log_lines),
+       static_cast<double>(suite.max_kv_invalid_log_lines));
   most("max_lossless_queue_peak", report.max_lossless_queue_peak, suite.max_lossless_queue_peak);
   most("max_lossless_fallback", report.max_lossless_fallback, suite.max_lossless_fallback);
   most("max_lossless_decomp_us", report.max_lossless_decomp_us, suite.max_lossless_decomp_us);

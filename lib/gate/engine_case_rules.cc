@@ -20,6 +20,13 @@ EngineRule CountRule(std::string_view metric, std::string_view op, uint64_t coun
   return rule;
 }
 
+uint64_t RowsThatCompress(const CaseLogs& logs) {
+  const std::vector<AnalyzerRow> rows = ExactRows(logs.bench.table);
+  return static_cast<uint64_t>(std::count_if(rows.begin(), rows.end(), [](const AnalyzerRow& row) {
+    return row.raw_mb > 0 && row.lossless > 1;
+  }));
+}
+
 // The engine's own word on the case, from all its documents.
 EngineRule VerdictRule(const Denial& denial) {
   EngineRule rule;
@@ -107,7 +114,25 @@ void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCa
         CountRule("h2o_lossless_lines", ">", lines.count,
                   "no [H2O-LOSSLESS] line: the lossless runtime never ran"));
   }
+  const bool compresses =
+      !options.runtime_mode.empty() && logs.suite_case.name != "runtime_baseline";
+  if (compresses && logs.bench.table.HasColumn("h2o_lossless_raw_mb")) {
+    engine_case.rules.push_back(
+        CountRule("h2o_lossless_rows", ">", RowsThatCompress(logs),
+                  "no row has raw bytes and a lossless ratio above 1, as the "
+                  "engine's script asks"));
+  }
   if (lines.count == 0) return;
+  // The engine's counters leave out fallbacks of layers where nothing was compressed; its lines do
+  // not.
+  EngineRule fallbacks = CountRule("h2o_lossless_line_fallbacks", "<=", 0, "");
+  fallbacks.limit = std::max(0.0, options.max_lossless_fallback);
+  fallbacks.value = static_cast<double>(lines.most_fallbacks);
+  fallbacks.evidence = true;
+  const bool holds = *fallbacks.value <= *fallbacks.limit;
+  fallbacks.status = holds ? RuleStatus::kPass : RuleStatus::kFail;
+  if (!holds) fallbacks.reason = "a [H2O-LOSSLESS] line tells of more, whatever the table says";
+  engine_case.rules.push_back(std::move(fallbacks));
   engine_case.rules.push_back(CountRule("h2o_lossless_lines_of_192_tokens",
                                         "<=", lines.of_192_tokens,
                                         "an engine that still groups 192 tokens"));

@@ -183,12 +183,14 @@ std::vector<std::string> DeniedBy(const Json& report) {
   return keys;
 }
 
-void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evidence& evidence) {
+void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evidence& evidence,
+               std::string_view why) {
   if (keys.empty()) return;
   constexpr size_t kMost = 6;
   std::vector<std::string> named(keys.begin(), keys.begin() + std::min(keys.size(), kMost));
   std::string text = OnlyUtf8(fmt::format("{} says no: {}", who, fmt::join(named, ", ")));
   if (keys.size() > kMost) text += fmt::format(" and {} more", keys.size() - kMost);
+  if (!why.empty()) text += fmt::format(", '{}'", FirstCodePoints(why, kMaxWords));
   evidence.denials.push_back({OnlyUtf8(keys.front()), std::move(text)});
 }
 

@@ -70,7 +70,8 @@ void CheckFigures(const Json& document, const std::string& shown, Evidence& evid
 // Rules of the analyzer that its report says are broken. Those that were not asked for are not.
 std::vector<std::string> DeniedBy(const GateBullets& bullets);
 std::vector<std::string> DeniedBy(const Json& demo_report);
-// Nothing for an empty list.
-void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evidence& evidence);
+// Nothing for an empty list. `why` is the document's own reason, if it gives one.
+void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evidence& evidence,
+               std::string_view why = {});
 
 }  // namespace kv::gate

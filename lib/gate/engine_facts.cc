@@ -294,6 +294,7 @@ void ScanLosslessLines(std::string_view text, LosslessLines& lines) {
     if (!Contains(line, "[H2O-LOSSLESS]")) return;
     ++lines.count;
     if (Field(line, "tokens=") == 192) ++lines.of_192_tokens;
+    lines.most_fallbacks = std::max(lines.most_fallbacks, Field(line, "fallback=").value_or(0));
     const auto layer = Field(line, "layer=");
     if (!layer) return;
     auto found = std::find_if(lines.layers.begin(), lines.layers.end(),

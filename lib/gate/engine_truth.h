@@ -57,7 +57,8 @@ Json DemoFigures(const Json& report, const BaselineNoise& noise);
 // [H2O-LOSSLESS] lines: one per layer call that compressed.
 struct LosslessLines {
   uint64_t count = 0;
-  uint64_t of_192_tokens = 0;  // the grouping of an older engine
+  uint64_t of_192_tokens = 0;   // the grouping of an older engine
+  uint64_t most_fallbacks = 0;  // of any line
   struct Layer {
     uint64_t layer = 0, lines = 0;
     double last_ratio = 0, fallbacks = 0;

@@ -97,6 +97,10 @@ std::vector<EngineRule> DemoRules(const Json& report, const AnalyzerOptions& opt
   for (size_t i = rules.size() - 2; i < rules.size(); ++i) {
     rules[i].engine_value = Figure(report, rules[i].metric.c_str());
   }
+  if (TruthAt(report, "require_baseline_decode")) {
+    rules.push_back(Decide("baseline_decode_tps_avg", {">", 0},
+                           Figure(report, "baseline_decode_tps_avg"), {}, {}));
+  }
   if (TruthAt(report, "require_runtime_decomp")) {
     rules.push_back(DemoFlag(report, "require_runtime_decomp", "runtime_decomp_best_us",
                              "runtime_decomp_pass"));

@@ -40,8 +40,9 @@ void PutCode(const Json& code, const std::string& place, CaseWords& words) {
 }
 
 // The documents repeat each other: what several say is said once.
-void Deny(const std::vector<std::string>& keys, const std::string& who, CaseWords& words) {
-  if (words.evidence.denials.empty()) AddDenial(keys, who, words.evidence);
+void Deny(const std::vector<std::string>& keys, const std::string& who, const std::string& why,
+          CaseWords& words) {
+  if (words.evidence.denials.empty()) AddDenial(keys, who, words.evidence, why);
 }
 
 void AddRow(const Json& row, const std::string& place, SuiteWords& words) {
@@ -63,7 +64,7 @@ void AddRow(const Json& row, const std::string& place, SuiteWords& words) {
   if (status != "PASS") denied.emplace_back("quality_status");
   const std::string reason = OnlyUtf8(TextAt(row, "failure_reason"));
   if (denied.empty() && !reason.empty()) denied.emplace_back("failure_reason");
-  Deny(denied, reason.empty() ? place : fmt::format("{} ({})", place, reason), of_case);
+  Deny(denied, place, reason, of_case);
 }
 
 void ReadSummary(const std::string& text, const std::string& shown, SuiteWords& words) {

@@ -26,7 +26,7 @@ JunitTest TestOf(const RuleView& rule) {
   test.name = rule.metric + Limit(rule);
   test.outcome = OutcomeOf(rule.verdict);
   test.message = rule.Sentence();
-  if (!rule.reason.empty()) test.message += ": " + rule.reason;
+  if (!rule.reason.empty() && rule.reason != test.message) test.message += ": " + rule.reason;
   if (rule.verdict != Verdict::kFail) return test;
   if (rule.value) test.details += fmt::format("value: {:.9g}\n", *rule.value);
   if (rule.limit) test.details += fmt::format("limit: {} {:.9g}\n", rule.op, *rule.limit);

@@ -313,6 +313,7 @@ TEST_CASE("the engine's own lines are held against it", "[gate]") {
       lines);
   CHECK(lines.count == 3);
   CHECK(lines.of_192_tokens == 1);
+  CHECK(lines.most_fallbacks == 1);
   REQUIRE(lines.layers.size() == 2);
   CHECK(lines.layers[1].last_ratio == 1.3);
   CHECK(lines.layers[1].fallbacks == 1);

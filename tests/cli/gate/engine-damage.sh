@@ -61,6 +61,8 @@ cheat "in 8-bit text after UTF-16" "(utf16 UTF-16 < $log; echo '$line') > new; m
 cheat "tables in UTF-16 are read" "for f in logs/*.log; do utf16 UTF-16 < \$f > new; mv new \$f; done"
 cheat "fallbacks" "sed -i 's/0.00 ± 0.00 | 0.00 ± 0.00 | 2.00/1.00 ± 0.00 | 0.00 ± 0.00 | 2.00/' $log"
 cheat "fallbacks that are allowed" "sed -i 's/0.00 ± 0.00 | 0.00 ± 0.00 | 2.00/1.00 ± 0.00 | 0.00 ± 0.00 | 2.00/' $log" --max-lossless-fallback 1
+cheat "fallbacks of a line" "echo '[H2O-LOSSLESS] layer=1 tokens=64 eff_ratio=1.0 fallback=2' >> bench_stdout.log"
+cheat "nothing is compressed" "sed -i 's/1.50 ± 0.00 | 1.10 ± 0.00/0.00 ± 0.00 | 0.00 ± 0.00/' logs/*.log" --runtime-mode store
 cheat "a return code of the folder" ":" --return-codes bench=9
 cheat "a return code of another" ":" --return-codes logs=0
 echo "--- beside an older report"
