@@ -62,10 +62,12 @@ class Report : public Command {
       table.Row({c.name, c.mode, std::string(gate::Word(c.verdict)),
                  decides ? rule->metric + ": " + rule->Sentence() : c.reason});
     }
-    console.Line(fmt::format("{}: {}, {} passed, {} failed, {} not run", view.file,
-                             console.Verdict(view.pass, view.pass ? "pass" : "fail"),
-                             view.Count(gate::Verdict::kPass), view.Count(gate::Verdict::kFail),
-                             view.Count(gate::Verdict::kNotRun)));
+    const size_t inconclusive = view.Count(gate::Verdict::kInconclusive);
+    console.Line(fmt::format(
+        "{}: {}, {} passed, {} failed, {} not run{}", view.file,
+        console.Verdict(view.pass, view.pass ? "pass" : "fail"), view.Count(gate::Verdict::kPass),
+        view.Count(gate::Verdict::kFail), view.Count(gate::Verdict::kNotRun),
+        inconclusive > 0 ? fmt::format(", {} inconclusive", inconclusive) : std::string()));
     console.Data(table.Text());
   }
 

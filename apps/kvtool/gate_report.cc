@@ -106,9 +106,12 @@ void PrintGate(Console& console, const gate::GateResult& result) {
       const std::optional<double> value = item.measured.Value(name);
       return value ? fmt::format("{:.4g}{}", *value * scale, unit) : std::string(1, '-');
     };
+    // Engine reports may give the mean alone.
+    std::string measured = figure("measured_ratio", "x", 1);
+    if (measured == "-") measured = figure("measured_ratio_mean", "x mean", 1);
     table.Row({item.spec.name, item.spec.mode, Words(item.status), RuleCounts(item),
-               DecidedBy(item), figure("whole_model_ratio", "x", 1),
-               figure("measured_ratio", "x", 1), figure("attention_error.mean", "%", 100)});
+               DecidedBy(item), figure("whole_model_ratio", "x", 1), measured,
+               figure("attention_error.mean", "%", 100)});
   }
   console.Data(table.Text());
   for (const std::string& reason : result.reasons) console.Line(reason);

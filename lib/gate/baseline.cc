@@ -106,9 +106,13 @@ RuleOutcome Compare(const std::string& metric, Op op, double limit, double older
 }  // namespace
 
 std::vector<DeltaRule> DefaultDeltaRules() {
-  return {{"lossy_worst", 0.01, {}},          {"whole_model_ratio", 0.01, {}},
-          {"measured_ratio", 0.01, {}},       {"lossless_selected_value", 0.01, {}},
-          {"attention_error.mean", {}, 0.05}, {"resident_bytes.peak", {}, 0.01}};
+  return {{"lossy_worst", 0.01, {}},
+          {"whole_model_ratio", 0.01, {}},
+          {"measured_ratio", 0.01, {}},
+          {"measured_ratio_mean", 0.01, {}},
+          {"lossless_selected_value", 0.01, {}},
+          {"attention_error.mean", {}, 0.05},
+          {"resident_bytes.peak", {}, 0.01}};
 }
 
 Baseline ParseBaseline(std::string_view text, std::string file) {

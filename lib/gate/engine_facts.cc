@@ -141,6 +141,13 @@ std::optional<double> NumberOf(const GateBullets& bullets, std::string_view key)
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
+// Megabytes are printed to two decimals: of few of them the printed ratio says more.
+double MeasuredRatioOf(const AnalyzerRow& row) {
+  constexpr double kEnough = 0.5;
+  if (!(row.raw_mb > 0 && row.comp_mb > 0)) return NAN;
+  return row.comp_mb < kEnough && row.lossless > 0 ? row.lossless : row.raw_mb / row.comp_mb;
+}
+
 std::optional<uint64_t> Field(std::string_view line, std::string_view key) {
   for (size_t at = line.find(key); at != std::string_view::npos; at = line.find(key, at + 1)) {
     if (at > 0 && line[at - 1] != ' ' && line[at - 1] != ']') continue;
@@ -164,7 +171,8 @@ Json SpreadJson(const Spread& spread) {
           {"most", value(spread.most)}};
 }
 
-std::optional<double> RuntimeFacts::measured_ratio() const {
+std::optional<double> RuntimeFacts::measured_ratio_mean() const {
+  if (measured.mean) return measured.mean;
   if (!raw_mb || !comp_mb || !(*raw_mb > 0) || !(*comp_mb > 0)) return std::nullopt;
   return *raw_mb / *comp_mb;
 }
@@ -192,6 +200,8 @@ RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
   facts.async_queue_peak = spread("h2o_lossless_async_queue_peak", &AnalyzerRow::async_queue_peak);
   facts.raw_mb = spread("h2o_lossless_raw_mb", &AnalyzerRow::raw_mb).mean;
   facts.comp_mb = spread("h2o_lossless_comp_mb", &AnalyzerRow::comp_mb).mean;
+  for (AnalyzerRow& row : rows) row.total = MeasuredRatioOf(row);
+  facts.measured = SpreadOf(rows, &AnalyzerRow::total);
   facts.repeat_deviation = RepeatDeviation(table, rows);
   if (baseline != nullptr) facts.like_for_like_drop = LikeForLike(table, rows, *baseline);
   NoteMisreadCells(table, facts);
@@ -225,6 +235,7 @@ RuntimeFacts FactsOfReport(std::string_view markdown) {
   facts.lossless.mean = NumberOf(head.averages, "Avg runtime lossless ratio");
   facts.raw_mb = NumberOf(head.averages, "Avg lossless raw MB");
   facts.comp_mb = NumberOf(head.averages, "Avg lossless comp MB");
+  if (facts.rows == 1) facts.measured.least = facts.measured_ratio_mean();
   facts.decomp_us = fill("Avg lossless decomp us", "runtime_decomp_best_us");
   facts.async_wait_us = fill("Avg lossless async wait us", "runtime_async_wait_best_us");
   facts.queue_peak = fill("Avg lossless queue peak", "runtime_queue_peak_best");

@@ -143,10 +143,14 @@ EngineRule LossyRule(const RuntimeFacts& facts, const EngineWord& word, const An
 
 EngineRule LosslessRule(const RuntimeFacts& facts, const EngineWord& word,
                         const AnalyzerOptions& o) {
-  const auto measured = facts.measured_ratio();
-  EngineRule rule = Decide("lossless_selected_value", {">=", o.lossless_target}, measured, {},
-                           "raw over compressed bytes of the run itself; the engine's value is an "
-                           "offline estimate of other bytes");
+  const bool worst_known = facts.measured.least.has_value();
+  const auto measured = worst_known ? facts.measured.least : facts.measured_ratio_mean();
+  EngineRule rule = Decide(
+      "lossless_selected_value", {">=", o.lossless_target}, measured, facts.measured.least_log,
+      worst_known ? "raw over compressed bytes of the worst row itself; the engine's value "
+                    "is an offline estimate of other bytes"
+                  : "raw over compressed bytes of the run itself; the engine's value is an "
+                    "offline estimate of other bytes");
   if (!measured) rule.reason = "the runs compressed nothing: there is no ratio to judge";
   rule.engine_value = word.Value("lossless_online_value");
   rule.engine_pass = word.Pass("lossless_online_pass");
@@ -222,7 +226,8 @@ Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise) {
       {"lossy_median", value(facts.lossy.median)},
       {"lossless_worst", value(facts.lossless.least)},
       {"lossless_mean", value(facts.lossless.mean)},
-      {"measured_ratio", value(facts.measured_ratio())},
+      {"measured_ratio", value(facts.measured.least)},
+      {"measured_ratio_mean", value(facts.measured_ratio_mean())},
       {"whole_model_ratio", nullptr},
       {"whole_model_ratio_reason",
        "lossy ratios are of one layer each, lossless ratios of the compressed ranges alone: their "

@@ -27,12 +27,14 @@ struct RuntimeFacts {
   size_t rows = 0;
   Spread lossy, lossless, decode, decomp_us, async_wait_us, queue_peak, fallback, backpressure_skip,
       cache_hit, cache_activity, async_queue_peak;
+  Spread measured;                           // raw over compressed bytes of each row with any
   std::optional<double> raw_mb, comp_mb;     // means of the rows
   std::optional<double> repeat_deviation;    // of the decode speed over repetitions, relative
   std::optional<double> like_for_like_drop;  // rows against baseline rows of the same lengths
   std::vector<std::string> notes = {};
 
-  std::optional<double> measured_ratio() const;
+  // Of the rows' ratios, where they are known; else of their bytes together.
+  std::optional<double> measured_ratio_mean() const;
 };
 // From the table, exactly; `baseline` holds the rows of the same-batch baseline, if any.
 RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline);

@@ -58,6 +58,7 @@ constexpr MetricInfo kMetrics[] = {
      "K and V of the whole sequence over the bytes resident at the end; worst row"},
     {"measured_ratio", kTrue, kReplay, kHigher, false,
      "raw over compressed of the very bytes that were compressed and decoded; worst row"},
+    {"measured_ratio_mean", kTrue, kReplay, kHigher, false, "the same, mean over rows"},
     {"lossy_worst", kTrue, kReplay, kHigher, false, "smallest h2o_lossy_ratio of any row"},
     {"lossy_mean", kTrue, kReplay, kHigher, false, "mean h2o_lossy_ratio over rows"},
     {"evictions", kTrue, kReplay, kNeither, false, "plans that removed something; all rows"},

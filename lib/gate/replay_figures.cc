@@ -204,21 +204,25 @@ std::optional<double> VerifiedRatio(const lossless::Measured& measured, size_t k
   return Ratio(measured.verified_raw_of[kind], measured.verified_blob_of[kind]);
 }
 
-// The ratio of bytes that were decoded and compared, and the layer that compressed worst.
+// The ratio of bytes that were decoded and compared, and the layer that compressed worst. A row
+// that compressed nothing stands at 1.
 void MeasureRatio(const Rows& rows, Measurements& out) {
-  const auto compressed = [](const ReplayedRow& row) {
-    return row.replay.measured.verified_blob_bytes > 0;
+  const auto compressed = [](const ReplayResult& row) {
+    return row.measured.verified_blob_bytes > 0;
   };
-  if (std::none_of(rows.begin(), rows.end(), compressed)) {
-    return out.Missing("measured_ratio", WhyNothingCompressed(rows.front().replay));
+  if (std::none_of(rows.begin(), rows.end(),
+                   [&](const ReplayedRow& row) { return compressed(row.replay); })) {
+    const std::string why = WhyNothingCompressed(rows.front().replay);
+    out.Missing("measured_ratio", why);
+    return out.Missing("measured_ratio_mean", why);
   }
-  const ReplayResult* worst = nullptr;
-  for (const ReplayedRow& row : rows) {
-    if (!compressed(row)) continue;
-    if (worst == nullptr ||
-        row.replay.measured.verified_ratio() < worst->measured.verified_ratio()) {
-      worst = &row.replay;
-    }
+  const Value ratio = [](const ReplayResult& row) { return row.measured.verified_ratio(); };
+  const ReplayResult* worst = &RowWithLeast(rows, ratio).replay;
+  out.Set("measured_ratio_mean", MeanOf(rows, ratio));
+  if (!compressed(*worst)) {
+    return out.Set(
+        "measured_ratio", 1, {},
+        fmt::format("prompt of {} tokens: {}", worst->prompt, WhyNothingCompressed(*worst)));
   }
   Where where;
   double least = 0;

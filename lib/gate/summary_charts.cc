@@ -109,6 +109,7 @@ std::string CountText(const SummaryView& view) {
   std::string text;
   for (const std::string& part : {Counted(view.Count(Verdict::kFail), "failed"),
                                   Counted(view.Count(Verdict::kPass), "passed"),
+                                  Counted(view.Count(Verdict::kInconclusive), "inconclusive"),
                                   Counted(view.Count(Verdict::kNotRun), "not run")}) {
     if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
   }

@@ -38,6 +38,7 @@ std::optional<bool> FlagIn(const Json& object, const char* key) {
 
 Verdict VerdictOf(std::string_view word) {
   if (word == "pass") return Verdict::kPass;
+  if (word == "inconclusive") return Verdict::kInconclusive;
   return word == "fail" ? Verdict::kFail : Verdict::kNotRun;
 }
 
@@ -129,6 +130,9 @@ CaseView CaseOf(const Json& entry) {
   c.reason = TextAt(entry, "reason");
   c.verdict = VerdictOf(TextAt(entry, "status"));
   ForEachIn(entry, "rules", [&](const Json& rule) { c.rules.push_back(RuleOf(rule)); });
+  for (const RuleView& rule : c.rules) {
+    if (rule.verdict == Verdict::kFail) c.verdict = Verdict::kFail;
+  }
   if (const Json* engine = Find(entry, "engine")) Flatten(*engine, "", c.engine);
   if (const Json* truth = Find(entry, "true_figures")) {
     Flatten(*truth, "", c.truth);
@@ -177,9 +181,16 @@ CaseView OriginalCase(const Json& row) {
   c.mode = TextAt(row, "mode");
   c.origin = "engine";
   c.reason = TextAt(row, "failure_reason");
-  c.verdict = TruthAt(row, "overall_pass")      ? Verdict::kPass
-              : c.reason.find("not run: ") == 0 ? Verdict::kNotRun
-                                                : Verdict::kFail;
+  c.verdict = TruthAt(row, "overall_pass")           ? Verdict::kPass
+              : c.reason.find("not run: ") == 0      ? Verdict::kNotRun
+              : c.reason.find("inconclusive: ") == 0 ? Verdict::kInconclusive
+                                                     : Verdict::kFail;
+  // The parts of the engine's verdict, should the whole deny them.
+  const bool denied = NumberIn(row, "return_code").value_or(0) != 0 ||
+                      FlagIn(row, "decode_pass") == false ||
+                      FlagIn(row, "kv_content_consistency_pass") == false ||
+                      TextAt(row, "quality_status") == "FAIL";
+  if (c.verdict == Verdict::kPass && denied) c.verdict = Verdict::kFail;
   AddOriginalRules(row, c);
   for (const auto& item : row.items()) {
     const bool number = item.value().is_number() && item.key() != "return_code";
@@ -208,6 +219,7 @@ bool Ends(std::string_view name, std::string_view end) {
 
 std::string_view Word(Verdict verdict) {
   if (verdict == Verdict::kPass) return "pass";
+  if (verdict == Verdict::kInconclusive) return "inconclusive";
   return verdict == Verdict::kFail ? "fail" : "not run";
 }
 
@@ -328,7 +340,8 @@ SummaryView ViewOf(const Summary& summary) {
     ForEachIn(document, "cases", [&](const Json& c) { view.cases.push_back(CaseOf(c)); });
   }
   const std::string verdict = TextAt(document, "verdict");
-  view.pass = verdict.empty() ? TruthAt(document, "overall_pass") : verdict == "pass";
+  view.pass = (verdict.empty() ? TruthAt(document, "overall_pass") : verdict == "pass") &&
+              view.Count(Verdict::kFail) == 0;
   return view;
 }
 

@@ -14,8 +14,8 @@ namespace kv::gate {
 // A summary.json as readers see it: kvtool's own and the original's look alike from here on. What a
 // document lacks is empty.
 
-enum class Verdict { kPass, kFail, kNotRun };
-std::string_view Word(Verdict verdict);  // "pass", "fail", "not run"
+enum class Verdict { kPass, kFail, kNotRun, kInconclusive };
+std::string_view Word(Verdict verdict);  // "pass", "fail", "not run", "inconclusive"
 
 struct RuleView {
   std::string metric, op;
@@ -70,6 +70,8 @@ struct SummaryView {
   size_t Count(Verdict verdict) const;
 };
 
+// A case with a rule that failed has failed, and so has a summary with such a case, whatever else
+// the document says of them.
 SummaryView ViewOf(const Summary& summary);
 
 // A figure in the unit that its name says: "3.11x", "1.2 GiB", "13.9 ms", "4.8%".

@@ -155,7 +155,26 @@ TEST_CASE("rows are compared with baseline rows of the same lengths", "[gate]") 
                                      {"runtime_full", "full", 0, "out/runtime_full", ""})
                          .facts.value();
   CHECK(facts.like_for_like_drop.value() == Approx(1 - 5.0 / 6));
-  CHECK(facts.measured_ratio().value() == 2);
+  CHECK(facts.measured_ratio_mean().value() == 2);
+}
+
+TEST_CASE("the measured ratio is that of the worst row, the mean has its own name", "[gate]") {
+  test::TempDir dir;
+  Write(dir.path() / "runtime_full/logs/a.log", Log({{512, 5.0, 0.01, 3.2, 2.8, 1.4, "5.00"},
+                                                     {1024, 4.0, 0.01, 3.2, 1.5, 1.2, "5.00"},
+                                                     {2048, 4.0, 0.01, 3.2, 0, 0, "5.00"}}));
+  const EngineCase c = AnalyzeEngineLogs(Logs(dir.path())).cases.at(0);
+  CHECK(c.true_figures.at("measured_ratio").get<double>() == Approx(1.25));
+  CHECK(c.true_figures.at("measured_ratio_mean").get<double>() == Approx(1.625));
+  const EngineRule& rule = RuleOf(c, "lossless_selected_value");
+  CHECK(rule.value == Approx(1.25));
+  CHECK(rule.status == RuleStatus::kFail);
+  CHECK(rule.log == "out/runtime_full/logs/a.log row 2");
+  // Of a report alone only the mean is known.
+  const RuntimeFacts report = FactsOfReport(
+      "- Rows: 3\n- Avg lossless raw MB: 3.0\n- Avg lossless comp MB: 2.0\n\n## Quality Gate\n");
+  CHECK_FALSE(report.measured.least);
+  CHECK(report.measured_ratio_mean() == 1.5);
 }
 
 TEST_CASE("a suite case without a report fails, with the figures of its logs beside", "[gate]") {

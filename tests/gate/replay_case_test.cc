@@ -136,6 +136,31 @@ TEST_CASE("Several prompt lengths are rows: the original takes the best, the gat
   CHECK(Figure(result, "whole_model_ratio") == whole);
 }
 
+TEST_CASE("The measured ratio is that of the worst row") {
+  RealCase real;
+  CaseSpec spec = SmallSpec("full");
+  spec.prompt_tokens = {64, 120, 150};
+  const CaseResult result = ReplayCase(spec, real.subject());
+  double worst = 1e9, sum = 0;
+  for (const RowFigures& row : result.rows) {
+    REQUIRE(row.measured_ratio);
+    worst = std::min(worst, *row.measured_ratio);
+    sum += *row.measured_ratio;
+  }
+  CHECK(Figure(result, "measured_ratio") == worst);
+  CHECK(Figure(result, "measured_ratio_mean") == Approx(sum / 3));
+  // A row that compressed nothing is the worst there is.
+  spec.prompt_tokens = {64, 190};
+  Assign("h2o_lossless_scope", std::string("h2o_kept"), spec.params);
+  Assign("h2o_lossless_hot_recent_tokens", 64.0, spec.params);
+  const CaseResult partly = ReplayCase(spec, real.subject());
+  REQUIRE_FALSE(partly.rows[0].measured_ratio);
+  REQUIRE(partly.rows[1].measured_ratio);
+  CHECK(Figure(partly, "measured_ratio") == 1);
+  CHECK(partly.measured.Find("measured_ratio")->reason.find("prompt of 64 tokens: nothing was") ==
+        0);
+}
+
 TEST_CASE("A case without H2O and without compression loses nothing and says why") {
   RealCase real;
   CaseSpec spec = FindSuiteCase("runtime_baseline").value();

@@ -79,6 +79,46 @@ TEST_CASE("a failing rule decides a case, else the one with the least slack", "[
   CHECK(tightest->Sentence() == "18.71 ms, needs <= 40 ms");
 }
 
+TEST_CASE("a failed case fails the summary, whatever else the document says", "[gate]") {
+  const auto view = [](std::string text, std::string_view from, std::string_view to) {
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return ViewOf(ParseSummary(text.replace(at, from.size(), to), "s.json"));
+  };
+  std::string edited(kOurs);
+  const std::string stated = R"("overall_pass": false, "verdict": "fail")";
+  edited.replace(edited.find(stated), stated.size(), R"("overall_pass": true, "verdict": "pass")");
+  const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"));
+  CHECK_FALSE(by_status.pass);
+  CHECK(by_status.cases[0].verdict == Verdict::kFail);
+  // Even where the case denies it too: a rule of it failed.
+  const SummaryView by_rule =
+      view(edited, R"("status": "fail", "origin")", R"("status": "pass", "origin")");
+  CHECK_FALSE(by_rule.pass);
+  CHECK(by_rule.cases[0].verdict == Verdict::kFail);
+  CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json")), "failures=\"1\""));
+  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, ""), "<b>Fail</b>"));
+  // The original's.
+  CHECK(ViewOf(ParseSummary(kOriginal, "o.json")).pass);
+  const std::string original(kOriginal);
+  for (const auto& [from, to] :
+       {std::pair{R"("failure_reason": "", "overall_pass": true)",
+                  R"("failure_reason": "", "overall_pass": false)"},
+        std::pair{R"("return_code": 0)", R"("return_code": 1)"},
+        std::pair{R"("kv_content_consistency_pass": true)",
+                  R"("kv_content_consistency_pass": false)"},
+        std::pair{R"("lossy_best": 3.2)", R"("lossy_best": 3.2, "quality_status": "FAIL")"},
+        std::pair{R"("lossy_best": 3.2)", R"("lossy_best": 3.2, "decode_pass": false)"}}) {
+    INFO(to);
+    const SummaryView changed = view(original, from, to);
+    CHECK_FALSE(changed.pass);
+    CHECK(changed.cases[0].verdict == Verdict::kFail);
+  }
+  const SummaryView open = view(edited, R"("status": "not_run", "reason": "no engine logs")",
+                                R"("status": "inconclusive", "reason": "noise")");
+  CHECK(open.Count(Verdict::kInconclusive) == 1);
+}
+
 TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]") {
   const std::vector<Summary> summaries = {ParseSummary(kOurs, "new.json"),
                                           ParseSummary(kOriginal, "old.json")};
