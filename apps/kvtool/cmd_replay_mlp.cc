@@ -35,8 +35,7 @@ class ReplayMlp : public Command {
                    "Weights of another type than the cache: nearest, or truncate as csrc does")
         ->check(CLI::IsMember({"nearest", "truncate"}));
     app.add_option("--prefix-order", prefix_order_,
-                   "Order in which a .bin was exported, where it is not the default")
-        ->delimiter(',');
+                   "Order in which a .bin was exported, where it is not the default");
     app.add_option("--compat", compat_,
                    "csrc: where it would silently do nothing, warn and do nothing")
         ->check(CLI::IsMember({"csrc"}));
@@ -136,13 +135,14 @@ class ReplayMlp : public Command {
       throw Error(Finding::kUsage, "--prefix-order: these weights name their prefixes")
           .File(weights_path_);
     }
-    if (prefix_order_.size() * kSlotsPerMlp != weights.header.blocks_per_layer) {
+    const std::vector<std::string> prefixes = ParsePrefixOrder(prefix_order_);
+    if (prefixes.size() * kSlotsPerMlp != weights.header.blocks_per_layer) {
       throw Error(Finding::kUsage,
                   fmt::format("--prefix-order names {} MLPs, layers have {} blocks of three",
-                              prefix_order_.size(), weights.header.blocks_per_layer))
+                              prefixes.size(), weights.header.blocks_per_layer))
           .File(weights_path_);
     }
-    weights.prefixes = prefix_order_;
+    weights.prefixes = prefixes;
     weights.names_assumed = false;
     return weights;
   }
@@ -290,7 +290,7 @@ class ReplayMlp : public Command {
   std::string input_, weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_,
       rope_style_;
   std::string cast_ = "nearest";
-  std::vector<std::string> prefix_order_;
+  std::string prefix_order_;
   StepSettings settings_;
   Rope rope_;
   double rope_base_ = 0;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <sstream>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
@@ -46,18 +45,6 @@ class Weights : public Command {
   std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands_;
 };
 
-// Comma-separated, blanks trimmed, empty items dropped: as the original converter does.
-std::vector<std::string> SplitList(const std::string& text) {
-  std::vector<std::string> items;
-  std::istringstream stream(text);
-  for (std::string item; std::getline(stream, item, ',');) {
-    const size_t first = item.find_first_not_of(" \t");
-    if (first == std::string::npos) continue;
-    items.push_back(item.substr(first, item.find_last_not_of(" \t") - first + 1));
-  }
-  return items;
-}
-
 uint32_t Whole(const std::string& text, std::string_view flag) {
   uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -87,13 +74,8 @@ void CheckpointFlags::Declare(CLI::App& app) {
 
 CheckpointOptions CheckpointFlags::Resolve() const {
   CheckpointOptions options;
-  for (const std::string& prefix : SplitList(prefix_order)) {
-    // A DataParallel "module." in front of the prefix belongs to where the weights are.
-    options.prefix_order.push_back(prefix.substr(prefix.rfind('.') + 1));
-  }
-  for (const std::string& slot : SplitList(slot_order)) {
-    options.slot_order.push_back(Whole(slot, "--slot-order"));
-  }
+  options.prefix_order = ParsePrefixOrder(prefix_order);
+  options.slot_order = ParseSlotOrder(slot_order);
   if (!slot_order.empty() && options.slot_order.size() != kSlotsPerMlp) {
     throw Error(Finding::kUsage, "--slot-order must have exactly 3 entries (e.g. 0,3,6)");
   }

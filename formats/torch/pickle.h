@@ -24,7 +24,7 @@ enum class PickleKind : uint8_t {
   kInt,      // integer
   kBigInt,   // text: two's complement, little-endian
   kFloat,    // real
-  kText,     // text
+  kText,     // text, UTF-8
   kBytes,    // text
   kList,     // items
   kTuple,    // items

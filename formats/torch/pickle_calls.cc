@@ -8,6 +8,7 @@
 
 #include "formats/torch/pickle_machine.h"
 #include "formats/torch/pickle_text.h"
+#include "lib/base/utf8.h"
 
 namespace kv {
 namespace {
@@ -66,6 +67,7 @@ bool PickleMachine::Call(uint8_t opcode) {
 
 void PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
   if (module.empty() || name.empty()) Fail("GLOBAL without a name");
+  if (!IsUtf8(module) || !IsUtf8(name)) Fail("the name of a GLOBAL is not UTF-8");
   Charge(module.size() + name.size());
   if (IsForbiddenGlobal(module, name)) {
     Fail(fmt::format("the pickle refers to {}.{}, which no data needs", Escaped(module),

@@ -31,6 +31,7 @@ class PickleMachine {
   PickleId New(PickleKind kind);
   PickleId Push(PickleKind kind);
   void PushText(PickleKind kind, std::string_view text);
+  void PushUnicode(std::string_view text);  // throws kBadPickle unless it is UTF-8
   void PushOwned(PickleKind kind, std::string text);
   PickleId Pop(std::string_view what);
   PickleId Top(std::string_view what);

@@ -10,8 +10,17 @@
 
 #include "formats/torch/pickle_machine.h"
 #include "formats/torch/pickle_text.h"
+#include "lib/base/utf8.h"
 
 namespace kv {
+namespace {
+
+// Python 2 had one type for text and bytes.
+PickleKind KindOfStr(std::string_view text) {
+  return IsUtf8(text) ? PickleKind::kText : PickleKind::kBytes;
+}
+
+}  // namespace
 
 bool PickleMachine::Scalar(uint8_t opcode) {
   switch (opcode) {
@@ -98,20 +107,24 @@ void PickleMachine::PushInteger(std::string_view bytes) {
 bool PickleMachine::Text(uint8_t opcode) {
   switch (opcode) {
     case 'X':  // BINUNICODE
-      PushText(PickleKind::kText, Counted(reader_.U32("BINUNICODE size"), "BINUNICODE"));
+      PushUnicode(Counted(reader_.U32("BINUNICODE size"), "BINUNICODE"));
       return true;
     case 0x8c:  // SHORT_BINUNICODE
-      PushText(PickleKind::kText, Counted(reader_.U8("SHORT_BINUNICODE size"), "text"));
+      PushUnicode(Counted(reader_.U8("SHORT_BINUNICODE size"), "text"));
       return true;
     case 0x8d:  // BINUNICODE8
-      PushText(PickleKind::kText, Counted(reader_.U64("BINUNICODE8 size"), "BINUNICODE8"));
+      PushUnicode(Counted(reader_.U64("BINUNICODE8 size"), "BINUNICODE8"));
       return true;
-    case 'T':  // BINSTRING: the str of Python 2
-      PushText(PickleKind::kText, Counted(reader_.U32("BINSTRING size"), "BINSTRING"));
+    case 'T': {  // BINSTRING: the str of Python 2
+      const std::string_view text = Counted(reader_.U32("BINSTRING size"), "BINSTRING");
+      PushText(KindOfStr(text), text);
       return true;
-    case 'U':  // SHORT_BINSTRING
-      PushText(PickleKind::kText, Counted(reader_.U8("SHORT_BINSTRING size"), "text"));
+    }
+    case 'U': {  // SHORT_BINSTRING
+      const std::string_view text = Counted(reader_.U8("SHORT_BINSTRING size"), "text");
+      PushText(KindOfStr(text), text);
       return true;
+    }
     case 'B':  // BINBYTES
       PushText(PickleKind::kBytes, Counted(reader_.U32("BINBYTES size"), "BINBYTES"));
       return true;
@@ -127,7 +140,8 @@ bool PickleMachine::Text(uint8_t opcode) {
     case 'S': {  // STRING, quoted and escaped
       std::optional<std::string> text = UnquotePython(Line("STRING"));
       if (!text) Fail("STRING is not a quoted text");
-      PushOwned(PickleKind::kText, std::move(*text));
+      const PickleKind kind = KindOfStr(*text);
+      PushOwned(kind, std::move(*text));
       return true;
     }
     case 'V': {  // UNICODE, raw-unicode-escape
@@ -285,6 +299,11 @@ std::string_view PickleMachine::Line(std::string_view what) {
 
 std::string_view PickleMachine::Counted(uint64_t size, std::string_view what) {
   return reader_.Text(size, what);
+}
+
+void PickleMachine::PushUnicode(std::string_view text) {
+  if (!IsUtf8(text)) Fail("a text is not UTF-8");
+  PushText(PickleKind::kText, text);
 }
 
 void PickleMachine::PushText(PickleKind kind, std::string_view text) {

@@ -101,7 +101,8 @@ std::optional<std::string> DecodeRawUnicode(std::string_view text) {
     }
     const size_t digits = text[1] == 'u' ? 4 : 8;
     const auto code = Hex(text.substr(2), digits);
-    if (!code || *code > 0x10ffff) return std::nullopt;
+    const bool surrogate = code && *code >= 0xd800 && *code < 0xe000;
+    if (!code || *code > 0x10ffff || surrogate) return std::nullopt;
     AppendUtf8(*code, out);
     text.remove_prefix(2 + digits);
   }

@@ -157,7 +157,7 @@ LegacyHead ReadHead(ByteSpan bytes) {
 void ReadLegacyTorch(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
   const LegacyHead head = ReadHead(bytes);
   LegacyStorages storages(bytes, head.length, *head.object, head.big_endian, file);
-  TensorBuilder builder(*head.object, storages, max_bytes);
+  TensorBuilder builder(*head.object, storages, max_bytes, file);
   WalkPickle(*head.object, builder, file);
 }
 

@@ -51,7 +51,7 @@ void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
     file.notes.push_back(fmt::format("{} bytes follow the pickle", bytes.size() - pickle.length()));
   }
   PlainStorages storages(file);
-  TensorBuilder builder(pickle, storages, max_bytes);
+  TensorBuilder builder(pickle, storages, max_bytes, file);
   WalkPickle(pickle, builder, file);
 }
 
@@ -65,8 +65,8 @@ void RefuseQuantisedCache(const TensorFile& file) {
   }
 }
 
-// A file that holds nothing but objects of unknown classes was not read at all: better say so.
-void RefuseForeignOnly(const TensorFile& file) {
+// A file that holds nothing but what is left alone was not read at all: better say so.
+void RefuseUnread(const TensorFile& file) {
   if (!file.tensors.empty()) return;
   for (const OpaqueValue& value : file.opaque) {
     if (!value.is_foreign) continue;
@@ -78,6 +78,13 @@ void RefuseForeignOnly(const TensorFile& file) {
     throw Error(Finding::kForbiddenGlobal,
                 fmt::format("'{}' is {}, which is not known to be plain data", Escaped(value.name),
                             value.kind));
+  }
+  for (const OpaqueValue& value : file.opaque) {
+    if (!value.is_tensor) continue;
+    throw Error(Finding::kUnsupportedKind,
+                fmt::format("'{}' is {} of a kind or element type that is not read, and there is "
+                            "no other tensor",
+                            Escaped(value.name, 80), value.kind));
   }
 }
 
@@ -119,7 +126,7 @@ TensorFile ReadTorch(Source source, uint64_t max_bytes) {
     ReadPlainPickle(data->bytes(), max_bytes, file);
   }
   RefuseQuantisedCache(file);
-  RefuseForeignOnly(file);
+  RefuseUnread(file);
   return file;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "formats/npy/npy_header.h"
 #include "formats/torch/pickle.h"
 #include "lib/base/tensor.h"
 
@@ -27,7 +28,7 @@ struct StorageId {
 
   uint64_t bytes() const;  // overflow-checked
 };
-// Throws kBadPickle.
+// Throws kBadPickle, kUnknownDtype.
 StorageId ParseStorageId(const Pickle& pickle, PickleId storage);
 
 // A storage that lies in the pickle itself.
@@ -45,13 +46,45 @@ class StorageBytes {
   virtual EmbeddedStorage Embedded(ByteSpan file) = 0;
 };
 
+// Arrays of numpy, whose values lie in the pickle.
+class NumpyArrays {
+ public:
+  NumpyArrays(const Pickle& pickle, uint64_t max_bytes, TensorFile& file)
+      : pickle_(pickle), max_bytes_(max_bytes), file_(file) {}
+
+  // Whether a value is an array of anything but Python objects.
+  bool IsArray(PickleId id) const { return Find(id).has_value(); }
+  // Nothing for element types without a DType. Throws kBadPickle, kBadOffsets, kLimit,
+  // kSizeMismatch, kUnknownDtype.
+  std::optional<TensorView> Build(PickleId id);
+
+ private:
+  struct Parts {
+    PickleId shape, dtype, values;
+    bool fortran_order;
+  };
+  std::optional<Parts> Find(PickleId id) const;
+  std::optional<NpyType> TypeOf(PickleId dtype) const;
+  // The values in host order, where they live as long as the file.
+  ByteSpan Kept(PickleId values, const NpyType& type);
+
+  const Pickle& pickle_;
+  uint64_t max_bytes_;
+  TensorFile& file_;
+  std::map<std::pair<PickleId, uint32_t>, ByteSpan> kept_;  // by values and swapped width
+};
+
 // The functions of torch that rebuild tensors, as data.
 class TensorBuilder {
  public:
-  TensorBuilder(const Pickle& pickle, StorageBytes& storages, uint64_t max_bytes)
-      : pickle_(pickle), storages_(storages), max_bytes_(max_bytes) {}
+  // `file` keeps what the pickle itself holds of the values.
+  TensorBuilder(const Pickle& pickle, StorageBytes& storages, uint64_t max_bytes, TensorFile& file)
+      : pickle_(pickle),
+        storages_(storages),
+        max_bytes_(max_bytes),
+        numpy_(pickle, max_bytes, file) {}
 
-  // Whether a value is a tensor (or parameter ...) that this class can build.
+  // Whether a value is a tensor (or parameter, array ...) that this class can build.
   bool IsTensor(PickleId id) const;
   // Every bound is checked. Nothing for element types without a DType. Throws kBadOffsets,
   // kBadField, kLimit, kMissingRecord, kSizeMismatch.
@@ -64,21 +97,27 @@ class TensorBuilder {
   };
   // The innermost rebuild call, through parameters and tensor subclasses.
   std::optional<Call> Find(PickleId id) const;
-  std::vector<uint64_t> Extents(PickleId id, std::string_view what) const;
   std::optional<EmbeddedStorage> FindEmbedded(PickleId storage);
   void Locate(TensorView& view, uint64_t offset, const PickleValue& node,
               const std::function<ByteSpan()>& find, std::string_view key) const;
-  uint64_t Natural(PickleId id, std::string_view what) const;
 
   const Pickle& pickle_;
   StorageBytes& storages_;
   uint64_t max_bytes_;
+  NumpyArrays numpy_;
   std::map<PickleId, EmbeddedStorage> embedded_;  // by the bytes; tensors share them
 };
 
-// "torch.float32" and "torch.FloatStorage" to a DType.
+// "torch.float32" and "torch.FloatStorage" to a DType; nothing for other names.
 std::optional<DType> TorchDType(std::string_view global);
 std::optional<DType> TorchStorageDType(std::string_view global);
+// As it stands in a pickle; nothing for types of torch that have no DType. Throws kBadPickle,
+// kUnknownDtype for a name that is not torch's.
+std::optional<DType> TorchDType(const Pickle& pickle, PickleId type);
+
+// A count, or a tuple of them. Throws kBadPickle, kBadOffsets for a negative one, kLimit.
+uint64_t PickleNatural(const Pickle& pickle, PickleId id, std::string_view what);
+std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::string_view what);
 
 // Puts tensors, scalars and opaque objects below the root into `file`, named by their key paths.
 // Throws kLimit, kDuplicateName and what TensorBuilder throws.

@@ -56,6 +56,11 @@ class Walker {
     return IsDataClass(name) && !name.starts_with("torch._utils._rebuild_");
   }
 
+  // Of Python objects, or of a form that no numpy writes.
+  bool IsObjectArray(PickleId id) const {
+    return pickle_.ClassOf(id).ends_with(".multiarray._reconstruct");
+  }
+
   // Calls `with(name, child)` for what can hold tensors. Depth is bounded: CheckShape saw to it.
   template <typename F>
   void ForEachChild(PickleId id, F with) const {
@@ -141,12 +146,12 @@ class Walker {
       case PickleKind::kSet:
         break;
       case PickleKind::kObject:
-        if (!IsDataClass(pickle_.ClassOf(id))) return AddOpaque(id, true);
-        if (!IsWalked(id)) return AddOpaque(id, false);
-        if (weights_[id].tensors == 0) return AddOpaque(id, false);
+        if (!IsDataClass(pickle_.ClassOf(id))) return AddOpaque(id, true, false);
+        if (!IsWalked(id)) return AddOpaque(id, false, true);
+        if (weights_[id].tensors == 0) return AddOpaque(id, false, IsObjectArray(id));
         break;
       case PickleKind::kStorage:
-        return AddOpaque(id, false);
+        return AddOpaque(id, false, true);
       default:
         return AddScalar(value, depth);
     }
@@ -167,7 +172,7 @@ class Walker {
   void AddTensor(PickleId id) {
     try {
       std::optional<TensorView> view = builder_.Build(id);
-      if (!view) return AddOpaque(id, false);
+      if (!view) return AddOpaque(id, false, true);
       const auto [known, is_new] = names_.emplace(path_, id);
       if (!is_new && known->second == id) return;  // an item that is an attribute as well
       if (!is_new) {
@@ -179,9 +184,9 @@ class Walker {
     }
   }
 
-  void AddOpaque(PickleId id, bool is_foreign) {
+  void AddOpaque(PickleId id, bool is_foreign, bool is_tensor) {
     if (file_.opaque.size() >= kMostOpaque) return;
-    file_.opaque.push_back({path_, pickle_.Describe(id), is_foreign});
+    file_.opaque.push_back({path_, pickle_.Describe(id), is_foreign, is_tensor});
   }
 
   void AddScalar(const PickleValue& value, size_t depth) {

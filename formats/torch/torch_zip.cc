@@ -127,7 +127,7 @@ void ReadZipTorch(std::shared_ptr<const FileSource> source, uint64_t max_bytes, 
   });
   ZipStorages storages(*archive, file);
   const Pickle pickle(storages.pickle(), storages.pickle_offset());
-  TensorBuilder builder(pickle, storages, max_bytes);
+  TensorBuilder builder(pickle, storages, max_bytes, file);
   WalkPickle(pickle, builder, file);
 }
 

@@ -46,6 +46,7 @@ struct OpaqueValue {
   std::string name = {};
   std::string kind = {};    // "an object of torch.nn.Linear"
   bool is_foreign = false;  // of a class that is not known to be data
+  bool is_tensor = false;   // of a kind or element type that is not read
 };
 
 // What an array container holds (safetensors, npz, torch ...), independent of which it was. Views

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "lib/base/error.h"
+#include "lib/base/utf8.h"
 
 namespace kv::gate {
 namespace {
@@ -57,24 +58,6 @@ Match FirstDecimal(std::string_view text) {
     if (whole > 0) return {begin, dot};
   }
   return {};
-}
-
-// The length of the UTF-8 sequence at the start of `text`, 0 if there is none.
-size_t SequenceLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates and what lies beyond U+10FFFF.
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
-      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f)) {
-    return 0;
-  }
-  return length;
 }
 
 std::string PythonFloat(double value) {
@@ -205,7 +188,7 @@ std::string OnlyUtf8(std::string_view text) {
   std::string clean;
   clean.reserve(text.size());
   while (!text.empty()) {
-    const size_t length = SequenceLength(text);
+    const size_t length = Utf8Length(text);
     clean.append(text.substr(0, length));
     text.remove_prefix(std::max<size_t>(1, length));
   }
@@ -215,7 +198,7 @@ std::string OnlyUtf8(std::string_view text) {
 std::string_view FirstCodePoints(std::string_view text, size_t count) {
   size_t end = 0;
   while (count-- > 0 && end < text.size()) {
-    end += std::max<size_t>(1, SequenceLength(text.substr(end)));
+    end += std::max<size_t>(1, Utf8Length(text.substr(end)));
   }
   return text.substr(0, end);
 }

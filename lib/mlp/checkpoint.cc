@@ -55,6 +55,34 @@ bool IsOptimizer(std::string_view name) {
   return top.find("optim") != std::string_view::npos && top.size() < name.size();
 }
 
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\r\f\v";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::string PrefixName(std::string_view item) {
+  const std::string_view name = Trimmed(item);
+  return std::string(name.substr(name.rfind('.') + 1));
+}
+
+std::vector<std::string_view> ItemsOf(std::string_view list) {
+  std::vector<std::string_view> items;
+  for (size_t begin = 0, end = 0; begin <= list.size(); begin = end + 1) {
+    end = std::min(list.find(',', begin), list.size());
+    const std::string_view item = Trimmed(list.substr(begin, end - begin));
+    if (!item.empty()) items.push_back(item);
+  }
+  return items;
+}
+
+CheckpointOptions WithPrefixNames(CheckpointOptions options) {
+  for (std::string& prefix : options.prefix_order) prefix = PrefixName(prefix);
+  std::erase(options.prefix_order, "");
+  return options;
+}
+
 // The order in which the original converter looks; anything else comes after.
 int RankOf(std::string_view container) {
   constexpr std::string_view kKnown[] = {"model_state_dict/compressor/", "compressor/", ""};
@@ -66,7 +94,7 @@ int RankOf(std::string_view container) {
 
 class Finder {
  public:
-  Finder(TensorFile file, const CheckpointOptions& options) : options_(options) {
+  Finder(TensorFile file, CheckpointOptions options) : options_(std::move(options)) {
     weights_.source = file.source;
     weights_.spools = file.spools;
     weights_.format = file.format;
@@ -117,7 +145,7 @@ class Finder {
   const TensorView& Weight(std::string_view prefix, uint64_t layer, uint32_t slot) const;
 
   TensorFile file_;
-  const CheckpointOptions& options_;
+  const CheckpointOptions options_;
   CompressorWeights weights_;
   std::unordered_map<std::string, const NamedTensor*> by_key_;  // of the container
   std::vector<std::pair<Key, const NamedTensor*>> keys_;        // wanted ones, in file order
@@ -346,15 +374,33 @@ CheckpointShares Finder::Shares() const {
 
 }  // namespace
 
+std::vector<std::string> ParsePrefixOrder(std::string_view list) {
+  std::vector<std::string> names;
+  for (const std::string_view item : ItemsOf(list)) names.push_back(PrefixName(item));
+  return names;
+}
+
+std::vector<uint32_t> ParseSlotOrder(std::string_view list) {
+  std::vector<uint32_t> slots;
+  for (const std::string_view item : ItemsOf(list)) {
+    if (!ParseWhole(item, slots.emplace_back())) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--slot-order '{}': expected whole numbers", Escaped(item)));
+    }
+  }
+  return slots;
+}
+
 CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
                             CheckpointShares* shares) {
-  Finder finder(std::move(file), options);
+  Finder finder(std::move(file), WithPrefixNames(options));
   finder.Run();
   if (shares != nullptr) *shares = finder.Shares();
   return finder.Release();
 }
 
-CompressorWeights Adjusted(CompressorWeights weights, const CheckpointOptions& options) {
+CompressorWeights Adjusted(CompressorWeights weights, const CheckpointOptions& given) {
+  const CheckpointOptions options = WithPrefixNames(given);
   WeightsHeader& header = weights.header;
   if (options.min_seq_len) header.min_seq_len = *options.min_seq_len;
   if (options.num_heads > 0) header.num_heads = options.num_heads;

@@ -23,6 +23,12 @@ struct CheckpointOptions {
   bool text_only = false;
 };
 
+// Comma-separated lists as the original converter takes them: blanks around an item are no part of
+// it, empty items are none. A DataParallel "module." before a prefix says where the weights are and
+// is dropped. Throws kUsage for a slot that is no whole number.
+std::vector<std::string> ParsePrefixOrder(std::string_view list);
+std::vector<uint32_t> ParseSlotOrder(std::string_view list);
+
 // What the checkpoint holds besides the weights that were taken.
 struct CheckpointShares {
   uint64_t weight_bytes = 0, optimizer_bytes = 0, other_bytes = 0;
@@ -31,6 +37,7 @@ struct CheckpointShares {
   std::vector<std::string> untrained;  // prefixes for which the optimizer kept no state
 };
 
+// Names in `prefix_order` may have what ParsePrefixOrder would have dropped.
 // Throws kMissingRecord (also without any compressor), kAmbiguousFormat, kInconsistent,
 // kForbiddenGlobal (an object of an unknown class among the weights).
 CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,

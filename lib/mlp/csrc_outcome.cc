@@ -11,12 +11,12 @@ namespace {
 
 constexpr uint32_t kTextBlocks = 6, kAllBlocks = 12;
 
-// A segment of one tensor: its new length, or no result because the first Linear does not fit.
+// What csrc's compress_segment makes of one segment of a layer, K and V together.
 struct SegmentResult {
-  bool exists = true;
-  bool changed = false;
-  bool throws = false;
+  bool exists = false;   // else a null tensor: neither K nor V has a result
+  bool changed = false;  // other values than before
   uint64_t length = 0;
+  std::string why;  // there is no result
 };
 
 class Simulation {
@@ -33,6 +33,7 @@ class Simulation {
   CsrcOutcome Run(std::span<const CsrcLayer> layers) {
     outcome_.layers_overwritten.assign(layers.size(), false);
     outcome_.returned_length = tokens_;
+    if (tokens_ == 0) return Nothing("the cache has no tokens");
     if (factor_ <= 1) return Nothing(fmt::format("the effective factor is {}", factor_));
     if (weights_.header.blocks_per_layer < kTextBlocks) {
       return Nothing(fmt::format("layers have {} blocks, fewer than the six of the text MLPs",
@@ -40,10 +41,7 @@ class Simulation {
     }
     std::optional<uint64_t> new_length;
     for (size_t l = 0; l < layers.size(); ++l) {
-      const uint32_t dims[] = {layers[l].k_dim, layers[l].v_dim};
-      for (uint32_t side = 0; side < 2; ++side) {
-        if (!RunTensor(static_cast<uint32_t>(l), side, dims[side], new_length)) return outcome_;
-      }
+      if (!RunLayer(static_cast<uint32_t>(l), layers[l], new_length)) return outcome_;
     }
     outcome_.returned_length = new_length.value_or(tokens_);
     CheckOrder();
@@ -66,65 +64,87 @@ class Simulation {
     return false;
   }
 
-  SegmentResult RunSegment(uint32_t layer, uint32_t base, uint32_t head_dim, uint64_t tokens,
-                           bool has_mlp) const {
-    SegmentResult result;
-    result.length = tokens;
-    if (!has_mlp || tokens == 0 || tokens / factor_ < min_groups_) return result;
-    const LinearBlock& first = weights_.Block(layer, base);
-    if (first.cols() != uint64_t{factor_} * head_dim) {
-      result.exists = false;
-      return result;
-    }
-    const LinearBlock& second = weights_.Block(layer, base + 1);
-    const LinearBlock& third = weights_.Block(layer, base + 2);
-    result.throws =
-        second.cols() != first.rows() || third.cols() != second.rows() || third.rows() != head_dim;
-    result.length = CompressedLength(tokens, factor_, min_groups_);
-    result.changed = GroupsOf(tokens, factor_, min_groups_) > 0;
-    return result;
+  bool Throw(std::string reason) {
+    outcome_.effect = CsrcEffect::kThrows;
+    outcome_.returned_length = 0;
+    outcome_.reason = std::move(reason);
+    return false;
   }
 
-  // K (side 0) or V of one layer; false when csrc ends here.
-  bool RunTensor(uint32_t layer, uint32_t side, uint32_t head_dim,
-                 std::optional<uint64_t>& new_length) {
+  // Why the MLP whose first block is `base` gives nothing for this layer; empty if it runs.
+  std::string WhyNoResult(uint32_t layer, uint32_t base, uint32_t head_dim) const {
     if (layer >= weights_.header.num_layers) {
-      return Stop(fmt::format("the file has {} layers, so layer {} of the cache has no MLPs",
-                              weights_.header.num_layers, layer));
+      return fmt::format("the file has {} layers, so layer {} of the cache has no MLPs",
+                         weights_.header.num_layers, layer);
     }
-    const SegmentResult image =
-        RunSegment(layer, kTextBlocks + 3 * side, head_dim, image_, has_image_);
-    const SegmentResult text = RunSegment(layer, 3 * side, head_dim, tokens_ - image_, true);
-    if (image.throws || text.throws) {
-      outcome_.effect = CsrcEffect::kThrows;
-      outcome_.returned_length = 0;
-      outcome_.reason = fmt::format(
-          "the blocks of layer {} do not chain or do not give head dim {}", layer, head_dim);
+    const LinearBlock& first = weights_.Block(layer, base);
+    const LinearBlock& second = weights_.Block(layer, base + 1);
+    const LinearBlock& third = weights_.Block(layer, base + 2);
+    if (first.cols() != uint64_t{factor_} * head_dim) {
+      return fmt::format("the first block of layer {} does not take factor {} x head dim {}", layer,
+                         factor_, head_dim);
+    }
+    if (second.cols() != first.rows() || third.cols() != second.rows()) {
+      return fmt::format("the blocks of layer {} do not chain", layer);
+    }
+    return {};
+  }
+
+  // One segment of a layer. False when csrc throws.
+  bool RunSegment(uint32_t layer, MlpRole k_role, CsrcLayer dims, uint64_t tokens, bool has_mlp,
+                  SegmentResult& result) {
+    result.exists = tokens > 0;
+    result.length = tokens;
+    if (!has_mlp || tokens == 0 || tokens / factor_ < min_groups_) return true;
+    const uint64_t groups = tokens / factor_;
+    // V is looked at as if it had K's head size.
+    if (dims.v_dim != dims.k_dim && groups > 0) {
+      return Throw(fmt::format("layer {} has heads of {} values in K and {} in V", layer,
+                               dims.k_dim, dims.v_dim));
+    }
+    const uint32_t base = kSlotsPerMlp * static_cast<uint32_t>(k_role);
+    for (const uint32_t side : {base, base + kSlotsPerMlp}) {
+      result.why = WhyNoResult(layer, side, dims.k_dim);
+      if (result.why.empty()) continue;
+      result.exists = false;
+      return true;
+    }
+    for (const uint32_t side : {base, base + kSlotsPerMlp}) {
+      if (groups == 0 || weights_.Block(layer, side + 2).rows() == dims.k_dim) continue;
+      return Throw(
+          fmt::format("the blocks of layer {} do not give head dim {}", layer, dims.k_dim));
+    }
+    result.changed = groups > 0;
+    result.length = CompressedLength(tokens, factor_, min_groups_);
+    return true;
+  }
+
+  // False when csrc ends here.
+  bool RunLayer(uint32_t layer, CsrcLayer dims, std::optional<uint64_t>& new_length) {
+    SegmentResult image, text;
+    if (!RunSegment(layer, MlpRole::kImageK, dims, image_, has_image_, image) ||
+        !RunSegment(layer, MlpRole::kTextK, dims, tokens_ - image_, true, text)) {
       return false;
     }
-    const bool has_text = tokens_ > image_, has_prefix = image_ > 0;
-    if ((!image.exists && (!has_text || !text.exists)) || (!text.exists && !has_prefix)) {
-      return Stop(fmt::format("the first block of layer {} does not take factor {} x head dim {}",
-                              layer, factor_, head_dim));
-    }
-    uint64_t length = image.length + text.length;
-    if (!image.exists || !text.exists) {
-      length = image.exists ? image.length : text.length;
+    if (!image.exists && !text.exists) return Stop(image.why.empty() ? text.why : image.why);
+    const bool loses_image = !image.exists && image_ > 0;
+    const bool loses_text = !text.exists && tokens_ > image_;
+    const uint64_t length = (image.exists ? image.length : 0) + (text.exists ? text.length : 0);
+    if ((loses_image || loses_text) && outcome_.effect == CsrcEffect::kCompresses) {
       outcome_.effect = CsrcEffect::kLosesTokens;
-      outcome_.reason = fmt::format(
-          "the {} MLP does not take factor {} x head dim {}: its {} tokens get no result and are "
-          "left out",
-          image.exists ? "text" : "image", factor_, head_dim,
-          image.exists ? tokens_ - image_ : image_);
+      outcome_.reason =
+          fmt::format("{}: the {} segment's {} tokens get no result and are left out",
+                      loses_text ? text.why : image.why, loses_text ? "text" : "image",
+                      loses_text ? tokens_ - image_ : image_);
     }
     if (new_length && *new_length != length) {
       return Stop(fmt::format("layer {} would have {} tokens, layers before it {}", layer, length,
                               *new_length));
     }
     new_length = length;
-    if (image.changed || text.changed || length != tokens_) {
-      outcome_.layers_overwritten[layer] = true;
-    }
+    // What stays raw is copied to itself, unless a lost image prefix makes room before it.
+    outcome_.layers_overwritten[layer] =
+        (image.exists && image.changed) || (text.exists && (text.changed || loses_image));
     return true;
   }
 

@@ -121,6 +121,28 @@ TEST_CASE("latin1 text becomes the bytes that Python 2 would have meant") {
         "a");
 }
 
+TEST_CASE("texts are UTF-8 or refused, Python 2's are bytes then") {
+  const std::string bad[] = {"\x80\x02X\x02\x00\x00\x00\xff\xfe."s,
+                             "\x8c\x01\xff."s,
+                             "\x8d\x02\x00\x00\x00\x00\x00\x00\x00\xc0\x80."s,  // overlong
+                             "X\x03\x00\x00\x00\xed\xa0\x80."s,                 // half a pair
+                             "X\x04\x00\x00\x00\xf4\x90\x80\x80."s,             // above U+10FFFF
+                             "X\x02\x00\x00\x00\xe2\x82."s,                     // cut
+                             "V\\ud800\n."s,
+                             "cmy\xff\nThing\n."s};
+  for (const std::string& stream : bad) {
+    INFO(Escaped(stream));
+    CHECK(Refusal(stream).finding() == Finding::kBadPickle);
+  }
+  for (const std::string& stream :
+       {"U\x02\xff\xfe."s, "T\x02\x00\x00\x00\xff\xfe."s, "S'\\xff\\xfe'\n."s}) {
+    const Loaded old(stream);
+    CHECK(old.root().kind == PickleKind::kBytes);
+    CHECK(old.root().text == "\xff\xfe");
+  }
+  CHECK(Loaded("X\x04\x00\x00\x00\xf0\x9f\x98\x80."s).root().kind == PickleKind::kText);
+}
+
 TEST_CASE("names that no data needs are refused wherever they stand, by name and offset") {
   const std::string names[] = {"os\nsystem",           "posix\nsystem",
                                "nt\nsystem",           "subprocess\nPopen",

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// CacheBlend: selections and rotations of the reference.
+// CacheBlend: selections of the reference.
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "lib/blend/hkvd.h"
-#include "lib/blend/rope.h"
 #include "lib/kernels/deviation.h"
 #include "tests/golden/blend_tensors.h"
 #include "tests/golden/checks.h"
@@ -141,73 +140,6 @@ void CheckRefusals(const json& cases, Run& run) {
   }
 }
 
-void CheckRopeFile(const json& item, const Tensors& tensors, Run& run) {
-  blend::Rope rope;
-  rope.pairs = blend::ParsePairs(item.at("style").get<std::string>());
-  rope.theta = item.at("theta");
-  rope.rotary_dim = item.at("rotary_dim");
-  if (item.contains("scaling")) {
-    const json& scaling = item["scaling"];
-    if (scaling.at("type") == "linear") {
-      rope.scaling = {blend::RopeScaling::Kind::kLinear, scaling.at("factor")};
-    } else {
-      REQUIRE(scaling.at("type") == "llama3");
-      rope.scaling = {blend::RopeScaling::Kind::kLlama3, scaling.at("factor"),
-                      scaling.at("low_freq_factor"), scaling.at("high_freq_factor"),
-                      scaling.at("original_max_position").get<double>()};
-    }
-  }
-  const auto head_dim = item.at("head_dim").get<uint32_t>();
-  if (tensors.Has("inv_freq")) {
-    const std::vector<double> got = blend::InverseFrequencies(rope, head_dim);
-    const std::vector<double> expected = tensors.Doubles("inv_freq");
-    REQUIRE(got.size() == expected.size());
-    for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1.3e-7));
-    run.Checked();
-  }
-  const uint64_t tokens = tensors.View("k_unrotated").shape[0];
-  const auto heads = static_cast<uint32_t>(tensors.View("k_unrotated").shape[1]);
-  const uint64_t row = uint64_t{heads} * head_dim;
-  const auto rotated = [&](const std::string& name, const std::vector<int64_t>& turns) {
-    std::vector<float> values = tensors.Floats(name);
-    const blend::RopeTable table(rope, head_dim, turns);
-    for (size_t t = 0; t < tokens; ++t) table.Rotate(t, heads, &values[t * row]);
-    return values;
-  };
-  // Within the file's tolerance, and but for a frequency whose last bit another pow() chose
-  // differently within 1e-6 of a double reference.
-  const auto check = [&](const std::vector<float>& got, const auto& expected, double tolerance) {
-    REQUIRE(got.size() == expected.size());
-    double worst = 0;
-    size_t near = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      const double error = std::abs(static_cast<double>(got[i]) - expected[i]);
-      worst = std::max(worst, error);
-      near += error <= 1e-6;
-    }
-    CHECK(worst <= tolerance);
-    if constexpr (std::is_same_v<std::decay_t<decltype(expected[0])>, double>) {
-      CHECK(near >= got.size() * 90 / 100);
-    }
-    run.Checked();
-  };
-  const std::vector<int64_t> to = tensors.Integers("pos_new");
-  const std::vector<float> at_new = rotated("k_unrotated", to);
-  check(at_new, tensors.Doubles("k_at_new_f64"), item.at("abs_tol_vs_f64"));
-  if (tensors.Has("k_at_new")) {
-    check(at_new, tensors.Floats("k_at_new"), item.at("abs_tol_vs_f32"));
-    std::vector<int64_t> back(to.size());
-    for (size_t t = 0; t < to.size(); ++t) back[t] = -to[t];
-    check(rotated("k_at_new", back), tensors.Floats("k_unrotated"), item.at("abs_tol_vs_f32"));
-  }
-  if (tensors.Has("k_at_old")) {
-    std::vector<int64_t> delta = to;
-    const std::vector<int64_t> from = tensors.Integers("pos_old");
-    for (size_t t = 0; t < to.size(); ++t) delta[t] -= from[t];
-    check(rotated("k_at_old", delta), tensors.Doubles("k_at_new_f64"), item.at("abs_tol_vs_f64"));
-  }
-}
-
 }  // namespace
 
 void CheckBlendHkvd(Run& run) {
@@ -231,15 +163,6 @@ void CheckBlendHkvd(Run& run) {
     run.Checked();
   }
   CheckRefusals(manifest.value("hkvd_errors", json::array()), run);
-}
-
-void CheckBlendRope(Run& run) {
-  const json manifest = run.Json("blend/manifest.json");
-  for (const json& item : manifest.value("rope", json::array())) {
-    INFO(item.at("file"));
-    const auto path = run.File("blend/" + item.at("file").get<std::string>());
-    if (path) CheckRopeFile(item, Tensors(*path), run);
-  }
 }
 
 }  // namespace kv::golden

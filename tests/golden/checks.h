@@ -18,4 +18,7 @@ void CheckWeightConversions(Run& run);
 void CheckMlpStep(Run& run);
 void CheckMlpDump(Run& run);
 
+// Of a case of `bin_cases`: csrc loaded the file, and the step then threw in words of its own.
+bool ThrewInStep(const nlohmann::json& item);
+
 }  // namespace kv::golden

@@ -55,6 +55,7 @@ constexpr Row kTable[] = {
      "blend/vllm_shared_storage/* blend/lmcache/* blend/sglang_hicache/* blend/bad/lmcache_*",
      "blend#files=safetensors/* blend#files=lmcache* blend#files=sglang* blend#bad=bad/lmcache_*",
      CheckStoreFiles, ""},
+    {"quantisers", "quant/*", "", nullptr, "quantisers and their attention figures"},
 };
 
 }  // namespace

@@ -7,10 +7,13 @@
 
 #include "formats/torch/torch.h"
 #include "tests/golden/checks.h"
+#include "tests/support/peak_memory.h"
 #include "tests/support/sha256.h"
 
 namespace kv::golden {
 namespace {
+
+constexpr uint64_t kMostMemory = uint64_t{256} << 20;
 
 bool IsTorch(const std::string& format) {
   return format.starts_with("torch") || format.starts_with("pickle");
@@ -42,6 +45,7 @@ void CheckTorchFiles(Run& run) {
       CHECK(tensor->view.shape == expected.at("shape").get<std::vector<uint64_t>>());
       CHECK(test::Sha256(CopyContiguous(tensor->view)) == expected.at("sha256"));
     }
+    for (const auto& check : file.checks) CHECK_NOTHROW(check());
     if (item.contains("object")) CHECK(file.metadata.at("__class__") == item.at("object"));
     run.Checked();
   }
@@ -55,15 +59,20 @@ void CheckTorchBad(Run& run) {
     const auto path = run.File("blend/" + name);
     if (!path) continue;
     INFO(name);
-    const std::string expect = item.at("expect");
+    const std::string expect = item.value("expect", "reject");
+    const test::PeakMemory memory;
     try {
       const TensorFile file = ReadTorch(Source::Open(*path));
+      for (const auto& check : file.checks) check();
       for (const NamedTensor& tensor : file.tensors) CopyContiguous(tensor.view);
-      CHECK(expect != "reject");
+      CHECK((expect.find("accept") != std::string::npos ||
+             (expect.find("warn") != std::string::npos && !file.notes.empty())));
     } catch (const Error& error) {
       CHECK(expect.find("reject") != std::string::npos);
-      CHECK(error.code() != ErrorCode::kInternal);
+      CHECK((error.code() == ErrorCode::kInvalidData || error.code() == ErrorCode::kUnsupported));
+      CHECK(std::string_view(error.what()).find('\n') == std::string_view::npos);
     }
+    CHECK(memory.growth_bytes() < kMostMemory);
     CHECK_FALSE(std::filesystem::exists("KVTOOL_PWNED"));
     CHECK_FALSE(std::filesystem::exists("/tmp/KVTOOL_PWNED"));
     run.Checked();

@@ -4,7 +4,6 @@
 // damaged ones.
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <sstream>
 #include <string>
 
 #include "formats/weights_file.h"
@@ -47,22 +46,37 @@ void CheckWeightFiles(Run& run) {
   }
 }
 
+bool ThrewInStep(const nlohmann::json& item) {
+  const nlohmann::json& csrc = item.at("csrc");
+  if (csrc.at("status") == "ok" || item.at("legacy_src_loader").at("result") != "ok") return false;
+  const std::string what = csrc.at("what");
+  for (const char* loader : {"Unsupported weight format", "Failed to ", "Invalid ",
+                             "Unexpected EOF", "std::bad_alloc", "cannot create std::vector"}) {
+    if (what.starts_with(loader)) return false;
+  }
+  return true;
+}
+
 // Damaged files: both loaders modelled to the word, our readings as strict as promised.
 void CheckWeightCases(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   if (!manifest.contains("bin_cases")) return;
   for (const auto& item : manifest.at("bin_cases").at("cases")) {
-    const std::string name = In(item.at("file"));
-    const auto path = run.File(name);
+    const auto path = run.File(In(item.at("file")));
     if (!path) continue;
     INFO(item.at("name"));
     const Source source = Source::Open(*path);
     const ByteSpan bytes = source.files.front().data->bytes();
 
-    const LoaderVerdict csrc = CsrcLoader(bytes, name);
-    CHECK(csrc.loads == (item.at("csrc").at("status") == "ok"));
-    CHECK(csrc.message == item.at("csrc").at("what"));
-    const LoaderVerdict legacy = LegacyLoader(bytes, name);
+    const std::string as_given = item.at("file");  // as both loaders were given it
+    const LoaderVerdict csrc = CsrcLoader(bytes, as_given);
+    if (!ThrewInStep(item)) {
+      CHECK(csrc.loads == (item.at("csrc").at("status") == "ok"));
+      CHECK(csrc.message == item.at("csrc").at("what"));
+    } else {
+      CHECK(csrc.loads);
+    }
+    const LoaderVerdict legacy = LegacyLoader(bytes, as_given);
     CHECK(legacy.loads == (item.at("legacy_src_loader").at("result") == "ok"));
     CHECK(legacy.message == item.at("legacy_src_loader").at("message"));
 
@@ -75,44 +89,40 @@ void CheckWeightCases(Run& run) {
 
 namespace {
 
-std::vector<std::string> SplitList(const std::string& text) {
-  std::vector<std::string> items;
-  std::istringstream stream(text);
-  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
-  return items;
-}
-
 struct Conversion {
   CheckpointOptions options;
   DType dtype = DType::kF16;
 };
 
-// The converter's command line; nothing for what its argument parser refuses.
+// The converter's command line; nothing for what its argument parser or its header refuses.
 std::optional<Conversion> ParseArgs(const nlohmann::json& args) {
   Conversion conversion;
   for (size_t i = 0; i + 1 < args.size(); i += 2) {
     const std::string flag = args[i], value = args[i + 1];
-    const auto number = [&] { return static_cast<uint32_t>(std::stoul(value)); };
     CheckpointOptions& options = conversion.options;
     if (flag == "--dtype") {
       if (value != "fp16" && value != "bf16" && value != "fp32") return std::nullopt;
       conversion.dtype = *ParseDType(value);
     } else if (flag == "--prefix-order") {
-      options.prefix_order = SplitList(value);
+      options.prefix_order = ParsePrefixOrder(value);
     } else if (flag == "--slot-order") {
-      for (const std::string& slot : SplitList(value)) {
-        options.slot_order.push_back(static_cast<uint32_t>(std::stoul(slot)));
-      }
-    } else if (flag == "--compression-factor") {
-      options.compression_factor = number();
-    } else if (flag == "--min-seq-len") {
-      options.min_seq_len = number();
-    } else if (flag == "--num-heads") {
-      options.num_heads = number();
-    } else if (flag == "--head-dim") {
-      options.head_dim = number();
+      options.slot_order = ParseSlotOrder(value);
     } else {
-      FAIL("unknown converter option " << flag);
+      const long long given = std::stoll(value);
+      const auto number = static_cast<uint32_t>(std::max(given, 0LL));  // 0 and below: infer
+      if (flag == "--compression-factor") {
+        options.compression_factor = number;
+      } else if (flag == "--head-dim") {
+        options.head_dim = number;
+      } else if (given < 0 || given > UINT32_MAX) {
+        return std::nullopt;
+      } else if (flag == "--min-seq-len") {
+        options.min_seq_len = number;
+      } else if (flag == "--num-heads") {
+        options.num_heads = number;
+      } else {
+        FAIL("unknown converter option " << flag);
+      }
     }
   }
   return conversion;

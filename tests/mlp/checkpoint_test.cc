@@ -97,6 +97,23 @@ TEST_CASE("text-only checkpoints, other slots and other prefixes are found or na
   CHECK(WeightsOf(other, named).prefixes == named.prefix_order);
 }
 
+TEST_CASE("lists of prefixes and slots may have blanks, empty items and a wrapper's module") {
+  using Names = std::vector<std::string>;
+  CHECK(ParsePrefixOrder(" compress_tk ,\tmodule.compress_tv,, ") ==
+        Names{"compress_tk", "compress_tv"});
+  CHECK(ParsePrefixOrder(" , ").empty());
+  CHECK(ParseSlotOrder(" 0, 3 ,6\n") == std::vector<uint32_t>{0, 3, 6});
+  for (const char* bad : {"0,3,x", "0,-3,6", "0,3 3,6", "4294967296"}) {
+    CHECK_THROWS_AS(ParseSlotOrder(bad), Error);
+  }
+  // Whoever fills the options without that function is understood as well.
+  CheckpointOptions options;
+  options.prefix_order = {" compress_tv", "", "compress_tk "};
+  const Names wanted = {"compress_tv", "compress_tk"};
+  CHECK(WeightsOf(FileOf(SampleWeights()), options).prefixes == wanted);
+  CHECK(Adjusted(SampleWeights(), options).prefixes == wanted);
+}
+
 TEST_CASE("what a .bin could not hold is refused with what is missing") {
   TensorFile gap = FileOf(SampleWeights(3));
   Rename(gap, "compress_tk.1.", "attention.1.");

@@ -47,6 +47,61 @@ TEST_CASE("with a short image prefix the same mistake drops the text", "[mlp]") 
   CHECK(outcome.returned_length == 5);
   CHECK(outcome.corrupts());
   CHECK(outcome.reason.find("15 tokens") != std::string::npos);
+  // What is left of the cache was copied to itself.
+  CHECK(outcome.layers_overwritten == std::vector<bool>{false, false});
+  // With text-only weights no image is compressed, so it is kept at any length.
+  const CsrcOutcome text_only =
+      SimulateCsrc(MakeWeights({.prefixes = 2}), cache, {.factor = 4, .image_len = 12});
+  CHECK(text_only.effect == CsrcEffect::kLosesTokens);
+  CHECK(text_only.returned_length == 12);
+  CHECK(text_only.layers_overwritten == std::vector<bool>{false, false});
+}
+
+TEST_CASE("an image prefix without a result makes room for the text", "[mlp]") {
+  const Snapshot cache = MakeCache({.tokens = 20});
+  CompressorWeights weights = MakeWeights({});
+  // The image MLPs of both layers take another factor, the text is too short to be compressed.
+  for (const size_t block : {6u, 9u, 18u, 21u}) weights.blocks[block].weight.shape[1] += 1;
+  const CsrcOutcome outcome = SimulateCsrc(weights, cache, {.image_len = 18});
+  CHECK(outcome.effect == CsrcEffect::kLosesTokens);
+  CHECK(outcome.returned_length == 2);
+  CHECK(outcome.layers_overwritten == std::vector<bool>{true, true});
+}
+
+TEST_CASE("K and V of a segment have a result together or not at all", "[mlp]") {
+  const Snapshot cache = MakeCache({.tokens = 20});
+  // Only the text V of layer 0 does not fit: nothing is written before that is found.
+  for (const size_t block : {3u, 4u, 5u}) {
+    CompressorWeights weights = MakeWeights({});
+    weights.blocks[block].weight.shape[1] += 1;
+    const CsrcOutcome alone = SimulateCsrc(weights, cache, {});
+    CHECK(alone.effect == CsrcEffect::kNothing);
+    CHECK(alone.layers_overwritten == std::vector<bool>{false, false});
+    CHECK(alone.returned_length == 20);
+    // Behind an image prefix that is compressed, layer 0 is shorter than layer 1 would be.
+    const CsrcOutcome behind = SimulateCsrc(weights, cache, {.image_len = 10});
+    CHECK(behind.effect == CsrcEffect::kHalfWritten);
+    CHECK(behind.layers_overwritten == std::vector<bool>{true, false});
+    CHECK(behind.returned_length == 20);
+  }
+}
+
+TEST_CASE("segments that stay raw need no MLPs, even of layers that the file lacks", "[mlp]") {
+  const Snapshot cache = MakeCache({.layers = 3, .tokens = 20});
+  const CsrcOutcome outcome =
+      SimulateCsrc(MakeWeights({.layers = 1}), cache, {.min_seq_len = 50, .image_len = 4});
+  CHECK(outcome.effect == CsrcEffect::kCompresses);
+  CHECK(outcome.returned_length == 20);
+  CHECK(outcome.layers_overwritten == std::vector<bool>{false, false, false});
+}
+
+TEST_CASE("heads of another size in V end the worker", "[mlp]") {
+  const CompressorWeights weights = MakeWeights({});
+  const CsrcLayer layers[] = {{4, 4}, {4, 6}};
+  const CsrcOutcome outcome = SimulateCsrc(weights, layers, 20, {});
+  CHECK(outcome.effect == CsrcEffect::kThrows);
+  CHECK(outcome.layers_overwritten == std::vector<bool>{true, false});
+  CHECK(SimulateCsrc(weights, layers, 1, {}).effect == CsrcEffect::kCompresses);
 }
 
 TEST_CASE("too few layers leave the cache half overwritten", "[mlp]") {
