@@ -7,9 +7,11 @@ per rule. `make` draws a random snapshot and trace, `plan` prints what each rule
 kvtool.h2o-plan/1's events, and `compare` reads a plan of kvtool's and says where it differs.
 
   h2o_oracle.py make --seed 7 --out DIR [--layers 3 --heads 4 --kv-heads 2 --dim 16 --tokens 160 --prompt 64]
-  h2o_oracle.py compare DIR PLAN.json --engine exact|mnn|mnn-r6 --policy P [--scores exact|flash] [--NAME VALUE ...]
+  h2o_oracle.py compare DIR PLAN.json --engine exact|mnn|mnn-r6 --policy P [--schedule paper|mnn] [--budget B]
+      [--scores exact|flash] [--NAME VALUE ...]
 """
 import argparse
+import fractions
 import json
 import math
 import os
@@ -23,6 +25,7 @@ PARAMETERS = {
     "layer_start": 2, "layer_end": -1, "block_tokens": 64, "sink": 32, "recent": 256, "target_ratio": 3.0,
     "ema_alpha": 0.9, "update_interval": 16, "trigger_min": 512,
 }
+PAPERS = {"snapkv_window": 64, "snapkv_kernel": 5, "pyramid_beta": 20, "sinks": 4, "h2o_heavy": 0.5}
 
 
 def make(args):
@@ -75,15 +78,16 @@ def flash(s):
     return out
 
 
-def decide(p, n, block_scores, keep_floor):
-    """Kept blocks, or None when nothing is evicted."""
+def decide(p, n, block_scores, keep_floor, wanted=None):
+    """Kept blocks, or None when nothing is evicted. `wanted`: a target in tokens instead of a ratio."""
     size = p["block_tokens"]
     blocks = -(-n // size)
     length = [min(n, (b + 1) * size) - b * size for b in range(blocks)]
     keep = {t // size for t in range(0, min(n, p["sink"]), size)}
     keep |= set(range(max(0, n - p["recent"]) // size, blocks))
     floor = sum(length[b] for b in keep)
-    wanted = int(math.ceil(f32(f32(1) / f32(p["target_ratio"])) * f32(n)))
+    if wanted is None:
+        wanted = int(math.ceil(f32(f32(1) / f32(p["target_ratio"])) * f32(n)))
     wanted = min(max(wanted, 1), n)
     if floor >= wanted and not keep_floor:
         return None
@@ -234,6 +238,118 @@ def token_rule(p, shape, snapshot, trace, name):
     return events
 
 
+def budget_of(args):
+    """Tokens that may stay of `seen`, in exact arithmetic."""
+    if args.budget and args.budget.endswith("t"):
+        return lambda seen: min(int(args.budget[:-1]), seen)
+    share = fractions.Fraction(args.budget) if args.budget else 1 / fractions.Fraction(args.target_ratio_text)
+    return lambda seen: max(1, math.floor(share * seen))
+
+
+def pyramid(p, keep, length, layers):
+    """PyramidKV's budgets of all layers; None where its conditions fail."""
+    window = min(p["snapkv_window"], length)
+    least = keep / p["pyramid_beta"]
+    most = 2 * keep - least
+    if most >= length - window:
+        most = length - window
+        least = 2 * keep - most
+    if layers < 2 or not length >= most >= least >= window:
+        return None
+    return [round(most - i * (most - least) / (layers - 1)) for i in range(layers)]
+
+
+def snapkv_scores(p, s, heads, token, window):
+    """Mean attention of the last `window` rows, pooled; the cache is whole."""
+    n = token + 1
+    rows = np.zeros(n)
+    for g in heads:
+        for t in range(n - window, n):
+            rows[:t + 1] += softmax(s[g, t, :t + 1]) / window / len(heads)
+    half, front = p["snapkv_kernel"] // 2, rows[:n - window]
+    padded = np.pad(front, half)
+    return {i: padded[i:i + 2 * half + 1].mean() for i in range(n - window)}
+
+
+def paper_rule(p, shape, snapshot, trace, name, budget, weights, per_head):
+    """A rule on a budget: at the prompt's end and after every step it keeps what the budget says."""
+    events = []
+    end, prompt = shape["tokens"], shape["prompt"]
+    first = max(prompt, p["trigger_min"]) - 1
+    while first < end and budget(first + 1) >= first + 1:
+        first += 1
+    if first + 1 >= end:
+        return events
+    evicting = [layer for layer in range(shape["layers"]) if in_range(p, layer, shape["layers"])]
+    own = pyramid(p, budget(first + 1), first + 1, len(evicting)) if name == "pyramid" else None
+    for layer in evicting:
+        more = own[evicting.index(layer)] - budget(first + 1) if own else 0
+        s = scores_of(snapshot, trace, layer)
+        k = snapshot[f"k_{layer}"].astype(np.float64)
+        heads = np.split(np.arange(s.shape[0]), k.shape[1])
+        full = full_attention(snapshot, trace, layer)
+        shared = name in ("tova", "window", "streaming") or (name == "block" and not per_head)
+        cache = [[] for _ in heads]
+        heavy = [np.zeros(0) for _ in heads]  # h2o: sums; block: EMA
+        looked, own_rows = [None] * len(heads), 0
+        for token in range(end):
+            new = []
+            for h, group in enumerate(heads):
+                cache[h].append(token)
+                heavy[h] = np.append(heavy[h], 0.0)
+                if name == "h2o":
+                    heavy[h] += weights(s[group, token][:, cache[h]]).sum(axis=0)
+                new.append(weights(s[group, token][:, cache[h]]))
+            if name == "block":
+                for h, group in enumerate(heads):
+                    mass = new[h].mean(axis=0) if per_head else np.concatenate(new).mean(axis=0)
+                    heavy[h] = p["ema_alpha"] * heavy[h] + (1 - p["ema_alpha"]) * mass
+            n = len(cache[0])
+            if token < first or (name != "block" and budget(token + 1) + more >= n):
+                continue
+            keep = min(n, max(1, budget(token + 1) + more))
+            chosen = []
+            for h, group in enumerate(heads):
+                if name == "block":
+                    size = p["block_tokens"]
+                    sums = [heavy[h][b:b + size].sum() for b in range(0, n, size)]
+                    kept = decide(p, n, sums, True, min(n, budget(token + 1)))
+                    chosen.append(kept and [t for b in kept for t in range(b * size, min(n, (b + 1) * size))])
+                elif name == "window":
+                    chosen.append(list(range(n - keep, n)))
+                elif name == "streaming":
+                    sinks = min(p["sinks"], keep)
+                    chosen.append(list(range(sinks)) + list(range(n - keep + sinks, n)))
+                elif name == "h2o":
+                    chosen.append(top(heavy[h], keep, keep - int(p["h2o_heavy"] * keep)))
+                elif name == "tova":
+                    rows = [softmax(s[g, token][cache[0]]) for g in range(s.shape[0])]
+                    chosen.append(top(np.sum(rows, axis=0), keep, 1))
+                elif name in ("snapkv", "pyramid"):
+                    if looked[h] is None:
+                        own_rows = min(p["snapkv_window"], keep, n)
+                        looked[h] = snapkv_scores(p, s, group, token, own_rows)
+                    scores = np.array([looked[h].get(i, 0.0) for i in cache[h]])
+                    later = sum(i > first - own_rows for i in cache[h])
+                    chosen.append(top(scores, keep, min(keep, later)))
+                elif name == "knorm":
+                    chosen.append(top(-np.linalg.norm(k[cache[h], h], axis=-1), keep, 0))
+                elif name == "keydiff":
+                    unit = k[cache[h], h] / np.linalg.norm(k[cache[h], h], axis=-1, keepdims=True)
+                    chosen.append(top(-(unit @ unit.sum(axis=0)), keep, 0))
+                elif name == "oracle-mass":
+                    future = full[group, token + 1:].sum(axis=(0, 1))
+                    chosen.append(top(future[cache[h]], keep, 0))
+            if chosen[0] is None:
+                continue
+            for h in range(len(heads)):
+                cache[h] = [cache[h][i] for i in chosen[h]]
+                heavy[h] = heavy[h][chosen[h]]
+            for h in range(1 if shared else len(heads)):
+                events.append(event(token, layer, None if shared else h, cache[h], n))
+    return events
+
+
 def mnn(p, shape, snapshot, trace, weights, r6):
     """The engine: layer-call clock, float32 scores per block, plans applied at the next call."""
     layers = shape["layers"]
@@ -282,6 +398,9 @@ def compare(args, p):
     weights = flash if args.scores == "flash" else softmax
     if args.engine != "exact":
         ours = mnn(p, shape, snapshot, trace, weights, args.engine == "mnn-r6")
+    elif args.schedule == "paper":
+        ours = paper_rule(p, shape, snapshot, trace, args.policy, budget_of(args), weights,
+                          args.granularity == "kv-head")
     elif args.policy == "block":
         ours = block_rule(p, shape, snapshot, trace, weights, args.granularity == "kv-head")
     else:
@@ -294,6 +413,8 @@ def compare(args, p):
             sys.exit(f"plans differ:\n  oracle {json.dumps(a)}\n  kvtool {json.dumps(b)}")
     if len(ours) != len(theirs):
         sys.exit(f"the oracle has {len(ours)} events, kvtool {len(theirs)}")
+    if not ours:
+        sys.exit("nothing was evicted: nothing was compared")
     print(f"{args.engine} {args.policy}: {len(ours)} plans agree")
 
 
@@ -311,13 +432,18 @@ def main():
     checker.add_argument("--policy", default="block")
     checker.add_argument("--scores", default="exact")
     checker.add_argument("--granularity", default="layer")
-    for name, value in PARAMETERS.items():
-        checker.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    checker.add_argument("--schedule", default="paper")
+    checker.add_argument("--budget")
+    checker.add_argument("--target-ratio", dest="target_ratio_text", default="3")
+    for name, value in {**PARAMETERS, **PAPERS}.items():
+        if name != "target_ratio":
+            checker.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     args = parser.parse_args()
     if args.command == "make":
         make(args)
     else:
-        compare(args, {name: getattr(args, name) for name in PARAMETERS})
+        args.target_ratio = float(args.target_ratio_text)
+        compare(args, {name: getattr(args, name) for name in {**PARAMETERS, **PAPERS}})
 
 
 if __name__ == "__main__":

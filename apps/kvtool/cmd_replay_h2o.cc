@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <set>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
@@ -22,20 +24,20 @@ struct ConfigFlags {
   std::string target_mode;
 
   void Declare(CLI::App& app) {
-    const char* group = "The engine's parameters (defaults as in the engine)";
+    const char* group = "The engine's parameters (engine; with a budget: chosen by the trace)";
     const auto add = [&](const char* flag, const char* name, const char* text) {
       app.add_option_function<double>(
              flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
           ->group(group);
     };
-    add("--block-tokens", "h2o_block_tokens", "Tokens per block (64)");
-    add("--sink", "h2o_sink_tokens", "First tokens that stay (32)");
-    add("--recent", "h2o_recent_tokens", "Last tokens that stay (256)");
+    add("--block-tokens", "h2o_block_tokens", "Tokens per block (64; budget/8, a power of 2)");
+    add("--sink", "h2o_sink_tokens", "First tokens that block keeps (32; budget/16)");
+    add("--recent", "h2o_recent_tokens", "Last tokens that block keeps (256; budget/4)");
     add("--ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
     add("--update-interval", "h2o_update_interval",
-        "Between decisions: tokens (exact) or layer calls (mnn) (16)");
-    add("--trigger-min", "h2o_trigger_min_tokens", "Shortest cache that is touched (512)");
-    add("--layer-start", "h2o_layer_start", "First layer that evicts (2)");
+        "Between decisions: tokens (exact) or layer calls (mnn) (16; a budget: every step)");
+    add("--trigger-min", "h2o_trigger_min_tokens", "Shortest cache that is touched (512; 1)");
+    add("--layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
     add("--layer-end", "h2o_layer_end", "Last layer that evicts, -1 = the last one (-1)");
     app.add_option("--target-mode", target_mode,
                    "adaptive or static: how the engine reads the target (adaptive)")
@@ -56,7 +58,93 @@ struct ConfigFlags {
     }
     return config;
   }
+
+  std::set<std::string, std::less<>> Chosen() const {
+    std::set<std::string, std::less<>> names;
+    for (const auto& [name, value] : given) names.insert(name);
+    return names;
+  }
 };
+
+// The parameters of the papers' rules.
+struct PaperFlags {
+  h2o::PaperParameters paper;
+  std::string after_prompt = "hold";
+
+  void Declare(CLI::App& app) {
+    const char* group = "The papers' parameters";
+    app.add_option("--snapkv-window,--window", paper.window,
+                   "Last rows that look, and stay (snapkv, pyramid) (64)")
+        ->group(group);
+    app.add_option("--snapkv-kernel,--kernel", paper.kernel,
+                   "Keys pooled to one score, odd (snapkv, pyramid) (5)")
+        ->group(group);
+    app.add_option("--pyramid-beta", paper.pyramid_beta,
+                   "Mean budget over that of the last layer (20)")
+        ->group(group);
+    app.add_option("--sinks,--streaming-sinks", paper.sinks, "First tokens of streaming (4)")
+        ->group(group);
+    app.add_option("--h2o-heavy,--heavy-share", paper.heavy_share,
+                   "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
+        ->group(group);
+    app.add_option("--after-prompt", after_prompt,
+                   "snapkv, pyramid: hold the budget, or grow as published (hold)")
+        ->check(CLI::IsMember({"hold", "grow"}))
+        ->group(group);
+  }
+
+  h2o::PaperParameters Resolve() const {
+    h2o::PaperParameters resolved = paper;
+    const auto refuse = [](const char* flag, auto value, const char* expected) {
+      throw Error(Finding::kUsage, fmt::format("{} {}: expected {}", flag, value, expected));
+    };
+    if (paper.window == 0) refuse("--snapkv-window", paper.window, "at least one row");
+    if (paper.kernel % 2 == 0) refuse("--snapkv-kernel", paper.kernel, "an odd number of keys");
+    if (paper.pyramid_beta == 0) refuse("--pyramid-beta", paper.pyramid_beta, "at least 1");
+    if (!(paper.heavy_share >= 0 && paper.heavy_share <= 1)) {
+      refuse("--h2o-heavy", paper.heavy_share, "a share from 0 to 1");
+    }
+    if (std::max({paper.window, paper.kernel, paper.sinks}) > UINT32_MAX) {
+      throw Error(Finding::kUsage,
+                  "--snapkv-window, --snapkv-kernel, --sinks: more than any cache");
+    }
+    resolved.grow = after_prompt == "grow";
+    return resolved;
+  }
+};
+
+// "0.5", "0.1-0.5+0.2", "50%" or "512t", separated by commas.
+std::vector<h2o::KeepBudget> ParseBudgets(std::string_view text) {
+  std::vector<h2o::KeepBudget> budgets;
+  const auto refuse = [&](std::string_view part) {
+    throw Error(Finding::kUsage,
+                fmt::format("--budget '{}': expected shares above 0 and up to 1, or tokens as 512t",
+                            Escaped(part)));
+  };
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (part.ends_with('t')) {
+      uint64_t tokens = 0;
+      const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), tokens);
+      if (error != std::errc() || rest + 1 != part.data() + part.size() || tokens == 0 ||
+          tokens > UINT32_MAX) {
+        refuse(part);
+      }
+      budgets.push_back({tokens, 1, false});
+      continue;
+    }
+    const bool percent = part.ends_with('%');
+    const std::string_view number = percent ? part.substr(0, part.size() - 1) : part;
+    for (const double value : ParseSweep(number, "--budget")) {
+      const double share = percent ? value / 100 : value;
+      if (!(share > 0 && share <= 1)) refuse(part);
+      budgets.push_back({std::nullopt, share, false});
+    }
+  }
+  return budgets;
+}
 
 class ReplayH2o : public Command {
  public:
@@ -68,6 +156,10 @@ class ReplayH2o : public Command {
     app.add_option("--policy", policies_,
                    "What to keep: block (the engine's rule), a comma list, or all");
     app.add_option("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)");
+    app.add_option("--budget", budgets_, "What may stay: shares 0.5,0.25 or tokens 512t (exact)");
+    app.add_option("--schedule", schedule_,
+                   "exact: paper (a budget at every step) or mnn (a ratio at intervals) (paper)")
+        ->check(CLI::IsMember({"paper", "mnn"}));
     app.add_option("--scores", scores_, "exact or flash: how attention becomes scores")
         ->check(CLI::IsMember({"exact", "flash"}));
     app.add_option("--granularity", granularity_, "One plan per layer or per kv-head")
@@ -83,6 +175,7 @@ class ReplayH2o : public Command {
     app.add_option("--to", to_, "Format of --snapshot-out (safetensors)");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
     config_.Declare(app);
+    papers_.Declare(app);
     snapshot_.Declare(app);
     report_.Declare(app);
   }
@@ -103,9 +196,10 @@ class ReplayH2o : public Command {
     for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
 
     const h2o::ReplayRequest request = RequestFor(trace);
-    const bool single = request.targets.size() <= 1 && request.policies.size() == 1;
+    const bool single =
+        request.targets.size() + request.budgets.size() <= 1 && request.policies.size() == 1;
     if (!single && (!plan_.empty() || !snapshot_out_.empty())) {
-      throw Error(Finding::kUsage, fmt::format("{}: choose one --policy and one --target-ratio",
+      throw Error(Finding::kUsage, fmt::format("{}: choose one --policy and one target",
                                                plan_.empty() ? "--snapshot-out" : "--plan-out"));
     }
     ThreadPool pool(context.global.thread_count());
@@ -130,9 +224,12 @@ class ReplayH2o : public Command {
     if (!targets_.empty()) {
       for (const double ratio : ParseSweep(targets_, "--target-ratio")) {
         if (!(ratio >= 1)) throw Error(Finding::kUsage, "--target-ratio: a ratio is at least 1");
-        request.targets.push_back(static_cast<float>(ratio));
+        request.targets.push_back(ratio);
       }
     }
+    ResolveSchedule(request);
+    request.chosen = config_.Chosen();
+    request.paper = papers_.Resolve();
     request.policies = ParsePolicies();
     if (!scores_.empty()) {
       request.weights = scores_ == "flash" ? WeightRule::kFlashLocal : WeightRule::kSoftmax;
@@ -142,6 +239,26 @@ class ReplayH2o : public Command {
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
     request.measure_quality = !no_quality_;
     return request;
+  }
+
+  void ResolveSchedule(h2o::ReplayRequest& request) const {
+    const bool exact = request.engine == h2o::Engine::kExact;
+    if (!exact && schedule_ == "paper") {
+      throw Error(Finding::kUsage,
+                  fmt::format("--schedule paper: engine {} has a clock of its own", engine_));
+    }
+    request.clock = exact && schedule_ != "mnn" ? h2o::Clock::kPaper : h2o::Clock::kMnn;
+    if (budgets_.empty()) return;
+    if (request.clock == h2o::Clock::kMnn) {
+      throw Error(
+          Finding::kUsage,
+          "--budget: for --engine exact --schedule paper; on the mnn schedule a target is a "
+          "ratio of the cache as it is at each trigger");
+    }
+    if (!targets_.empty()) {
+      throw Error(Finding::kUsage, "--budget and --target-ratio: give one of them");
+    }
+    request.budgets = ParseBudgets(budgets_);
   }
 
   std::vector<std::string> ParsePolicies() const {
@@ -215,6 +332,7 @@ class ReplayH2o : public Command {
     nlohmann::ordered_json plan = ReportHeader("h2o-plan");
     plan["source"] = InputRecord(snapshot.source);
     plan["engine"] = h2o::Name(result.engine);
+    plan["schedule"] = h2o::Name(result.clock);
     plan["policy"] = result.runs.front().policy;
     plan["unit"] = "position";
     plan["applied"] = "before the next token";
@@ -246,6 +364,7 @@ class ReplayH2o : public Command {
         "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop", trace_,
         Name(trace.level), result.traced_layers.size(), result.prompt, result.end - 1,
         h2o::Name(result.engine), h2o::Name(result.weights)));
+    if (result.clock == h2o::Clock::kPaper) console.Line(ScheduleText(result));
     const bool engine = result.engine != h2o::Engine::kExact;
     std::vector<std::string> header = {"policy", "target", "true ratio", "mean ratio", "evictions"};
     if (engine) header.push_back("h2o_lossy_ratio");
@@ -256,11 +375,25 @@ class ReplayH2o : public Command {
     Table table(header);
     for (const h2o::ReplayRun& run : result.runs) table.Row(RowOf(run, engine));
     console.Data(table.Text());
+    for (const std::string& note : result.notes) console.Line("note: " + note);
+  }
+
+  // The parameters that nobody chose, with what the trace's length made of them.
+  static std::string ScheduleText(const h2o::ReplayResult& result) {
+    std::string text = "budgets hold at every step from the prompt's end on";
+    std::vector<std::string> followed;
+    h2o::ForEachParameter(result.config, [&](std::string_view name, double value) {
+      if (std::count(result.followed.begin(), result.followed.end(), name) != 0) {
+        followed.push_back(fmt::format("{} {}", name, value));
+      }
+    });
+    if (followed.empty()) return text;
+    return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
   }
 
   static std::vector<std::string> RowOf(const h2o::ReplayRun& run, bool engine) {
     std::vector<std::string> row = {
-        run.policy, fmt::format("{:.4g}x", run.target_ratio()), fmt::format("{:.3f}x", run.ratio()),
+        run.policy, run.target_text(), fmt::format("{:.3f}x", run.ratio()),
         fmt::format("{:.3f}x", run.mean_ratio()), std::to_string(run.evictions())};
     if (engine) {
       row.push_back(run.mnn ? fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio)
@@ -285,12 +418,14 @@ class ReplayH2o : public Command {
     return row;
   }
 
-  std::string input_, trace_, engine_ = "exact", policies_ = "block", targets_, scores_;
+  std::string input_, trace_, engine_ = "exact", policies_ = "block", targets_, budgets_, scores_;
+  std::string schedule_;
   std::string granularity_ = "layer", jsonl_, html_, plan_, snapshot_out_, to_ = "safetensors";
   int64_t prompt_ = -1;
   uint64_t seed_ = 0;
   bool no_quality_ = false, detail_ = false, force_ = false;
   ConfigFlags config_;
+  PaperFlags papers_;
   SnapshotOptions snapshot_;
   ReportOptions report_;
 };

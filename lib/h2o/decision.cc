@@ -41,7 +41,7 @@ bool Better(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a > b;
 
 }  // namespace
 
-Budget BudgetOf(const Config& config, uint64_t length) {
+Budget BudgetOf(const Config& config, uint64_t length, uint64_t wanted) {
   const Blocks blocks(config, length);
   const Protected kept = ProtectedBlocks(config, blocks);
   Budget budget;
@@ -50,9 +50,7 @@ Budget BudgetOf(const Config& config, uint64_t length) {
   const uint64_t sink_end = std::min(length, blocks.begin(kept.sink));
   const uint64_t recent_begin = std::min(length, blocks.begin(kept.recent));
   budget.floor = sink_end >= recent_begin ? length : sink_end + (length - recent_begin);
-  // The product is a float one, as in the engine, so it may round up past an exact integer.
-  const float wanted = std::ceil(TargetRatio(config) * static_cast<float>(length));
-  budget.wanted = std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length);
+  budget.wanted = wanted;
   budget.floor_dominates = budget.floor >= budget.wanted;
   budget.target = std::max(budget.wanted, budget.floor);
   budget.quantised = budget.floor;
@@ -63,17 +61,30 @@ Budget BudgetOf(const Config& config, uint64_t length) {
   return budget;
 }
 
+Budget BudgetOf(const Config& config, uint64_t length) {
+  if (length == 0) return {};
+  // The product is a float one, as in the engine, so it may round up past an exact integer.
+  const float wanted = std::ceil(TargetRatio(config) * static_cast<float>(length));
+  return BudgetOf(config, length, std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length));
+}
+
 Decision Decide(const Config& config, uint64_t length, std::span<const double> scores,
                 FloorRule floor_rule) {
+  const Budget budget = BudgetOf(config, length);
+  if (length != 0 && (!budget.floor_dominates || floor_rule == FloorRule::kKeepFloor)) {
+    return KeepBlocks(config, budget, scores);
+  }
+  KV_ASSERT(scores.size() == Blocks(config, length).count);
+  Decision decision;
+  decision.budget = budget;
+  decision.kept = length;
+  return decision;
+}
+
+Decision KeepBlocks(const Config& config, const Budget& budget, std::span<const double> scores) {
+  const uint64_t length = budget.length;
   const Blocks blocks(config, length);
   KV_ASSERT(scores.size() == blocks.count);
-  Decision decision;
-  decision.budget = BudgetOf(config, length);
-  decision.kept = length;
-  if (length == 0 || (decision.budget.floor_dominates && floor_rule == FloorRule::kKeepAll)) {
-    return decision;
-  }
-
   const Protected always = ProtectedBlocks(config, blocks);
   std::vector<bool> keep(blocks.count);
   std::vector<uint32_t> candidates;
@@ -83,12 +94,14 @@ Decision Decide(const Config& config, uint64_t length, std::span<const double> s
   }
   std::stable_sort(candidates.begin(), candidates.end(),
                    [&](uint32_t a, uint32_t b) { return Better(scores[a], scores[b]); });
-  uint64_t kept = decision.budget.floor;
+  uint64_t kept = budget.floor;
   for (const uint32_t block : candidates) {
-    if (kept >= decision.budget.quantised) break;
+    if (kept >= budget.quantised) break;
     keep[block] = true;
     kept += blocks.size(block);
   }
+  Decision decision;
+  decision.budget = budget;
   decision.kept = kept;
   decision.evicted = length - kept;
   if (decision.evicted == 0 || kept == 0) return decision;

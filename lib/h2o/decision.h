@@ -35,11 +35,16 @@ struct Decision {
 };
 
 Budget BudgetOf(const Config& sanitised, uint64_t length);
+// The same with a target in tokens, of [1, length].
+Budget BudgetOf(const Config& sanitised, uint64_t length, uint64_t wanted);
 
 // One decision of the engine: sink and recent blocks first, then blocks by score until the
 // quantised target is reached. Equal scores go to the lower block; the engine's own sort is
 // unstable there. A NaN ranks below every number. `scores` holds one value per block.
 Decision Decide(const Config& sanitised, uint64_t length, std::span<const double> scores,
                 FloorRule floor_rule);
+
+// The choice alone: the budget is spent whatever dominates it.
+Decision KeepBlocks(const Config& sanitised, const Budget& budget, std::span<const double> scores);
 
 }  // namespace kv::h2o

@@ -64,7 +64,7 @@ void KeptKeys::AppendUpTo(uint64_t end) {
   if (end <= next_) return;
   const size_t before = positions_.size();
   for (uint64_t p = next_; p < end; ++p) positions_.push_back(static_cast<uint32_t>(p));
-  if (attention_->has_queries()) {
+  if (with_keys_) {
     keys_.resize(positions_.size() * attention_->key_bytes());
     attention_->GatherKeys(kv_head_, next_, end - next_,
                            keys_.data() + before * attention_->key_bytes());
@@ -74,12 +74,14 @@ void KeptKeys::AppendUpTo(uint64_t end) {
 
 void KeptKeys::Compact(const KeepPlan& kept) {
   KV_ASSERT(IsApplicable(kept, positions_.size()));
-  const size_t bytes = attention_->has_queries() ? attention_->key_bytes() : 0;
+  const size_t bytes = with_keys_ ? attention_->key_bytes() : 0;
   size_t to = 0;
   for (const KeepRange& range : kept) {
-    std::copy_n(positions_.begin() + range.begin, range.count,
-                positions_.begin() + static_cast<std::ptrdiff_t>(to));
-    if (bytes != 0) {
+    if (range.begin != to) {
+      std::copy_n(positions_.begin() + range.begin, range.count,
+                  positions_.begin() + static_cast<std::ptrdiff_t>(to));
+    }
+    if (range.begin != to && bytes != 0) {
       std::memmove(keys_.data() + to * bytes, keys_.data() + range.begin * bytes,
                    range.count * bytes);
     }

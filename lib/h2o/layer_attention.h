@@ -51,11 +51,14 @@ class LayerAttention {
 };
 
 // The keys that one kv head still holds, as an engine keeps them: appended at the end, compacted by
-// plans, in their stored type. With a trace of probabilities only the positions are kept.
+// plans, in their stored type. With a trace of probabilities, and where nobody looks at keys, only
+// the positions are kept.
 class KeptKeys {
  public:
-  KeptKeys(const LayerAttention& attention, uint32_t kv_head)
-      : attention_(&attention), kv_head_(kv_head) {}
+  KeptKeys(const LayerAttention& attention, uint32_t kv_head, bool with_keys = true)
+      : attention_(&attention),
+        kv_head_(kv_head),
+        with_keys_(with_keys && attention.has_queries()) {}
 
   void AppendUpTo(uint64_t end);       // positions [next, end) join the cache
   void Compact(const KeepPlan& kept);  // indices into the cache
@@ -66,6 +69,7 @@ class KeptKeys {
  private:
   const LayerAttention* attention_;
   uint32_t kv_head_;
+  bool with_keys_;
   uint32_t next_ = 0;
   std::vector<uint32_t> positions_;
   std::vector<std::byte> keys_;

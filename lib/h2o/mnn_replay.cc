@@ -142,7 +142,7 @@ MnnReplay ReplayMnn(const Config& config, const MnnGeometry& geometry, MnnRevisi
   std::vector<KeepPlan> held(geometry.layers);
   for (uint32_t l = 0; l < geometry.layers; ++l) {
     replay.schedules.push_back({l, range.Contains(l), {}, 0, 0});
-    replay.plans.push_back({l, 1, {}});
+    replay.plans.emplace_back().layer = l;
     Append(held[l], {0, static_cast<uint32_t>(prompt)});
   }
   for (uint64_t token = prompt; token < end; ++token) {
@@ -166,7 +166,7 @@ MnnReplay ReplayMnn(const Config& config, const MnnGeometry& geometry, MnnRevisi
         const Eviction eviction{token, call.start.length, decision.kept};
         call.planned = Select(held[l], decision.plan);
         schedule.evictions.push_back(eviction);
-        replay.plans[l].events.push_back({eviction, {call.planned}});
+        replay.plans[l].Keep(eviction, {&call.planned, 1});
       }
       call.metrics = engine.metrics();
       if (call.end.triggered || call.start.plan_applied || call.start.plan_dropped) {

@@ -41,7 +41,7 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
     rows[0].push_back(name);
   }
   for (const ReplayRun& run : result.runs) {
-    std::vector<std::string> row = {run.policy, Times(run.target_ratio()), Times(run.ratio()),
+    std::vector<std::string> row = {run.policy, run.target_text(), Times(run.ratio()),
                                     Times(run.mean_ratio())};
     if (engine) {
       row.push_back(run.mnn ? Times(static_cast<double>(run.mnn->metrics.lossy_ratio))
@@ -99,8 +99,8 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
   lost.markers = true;
   lost.y_min = 0;
   page.Figure(Render(lost),
-              "Lower is better. Every policy keeps the same number of tokens at the "
-              "same moments; oracle-mass knows the future.");
+              "Lower is better. Every policy keeps as many tokens at the same moments, save that "
+              "block keeps whole blocks; oracle-mass knows the future.");
   if (result.runs.front().quality && result.runs.front().quality->has_output) {
     LineChart error = lost;
     error.title = "Attention output error against the ratio of the whole model";
@@ -138,39 +138,25 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
                       : "Memory if evicted rows are given back.");
 }
 
-// When a position left a layer: the share of the decode steps it stayed for; 2 if it is still held.
-double LifeOf(const std::vector<std::pair<uint64_t, double>>& shares, uint64_t prompt,
-              uint64_t end) {
-  // Pairs (event position, share of units that hold it from then on), ascending.
-  if (shares.empty()) return 2;
-  double life = 0, share = 1;
-  uint64_t from = prompt;
-  for (const auto& [token, next] : shares) {
-    life += share * static_cast<double>(token + 1 - std::min(from, token + 1));
-    from = token + 1;
-    share = next;
+// When a position left a layer: the share of the decode steps it stayed for, mean of the units; 2
+// if all of them still hold it.
+double LifeOf(const LayerPlan& plan, uint64_t position, uint64_t prompt, uint64_t end) {
+  uint64_t held = 0, stay = 0;
+  for (uint32_t unit = 0; unit < plan.units; ++unit) {
+    const uint64_t last = plan.last_seen(unit, position);
+    stay += last == LayerPlan::kStays;
+    held += std::min(last + 1, end) - std::min(prompt, last + 1);
   }
-  if (share > 0.999) return 2;
-  life += share * static_cast<double>(end - from);
-  return life / static_cast<double>(std::max<uint64_t>(1, end - prompt));
+  if (stay == plan.units) return 2;
+  return static_cast<double>(held) /
+         static_cast<double>(plan.units * std::max<uint64_t>(1, end - prompt));
 }
 
 StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan) {
   StripRow row{fmt::format("L{}", plan.layer), {}};
   const uint64_t end = result.end;
   std::vector<double> life(end, 2);
-  std::vector<std::vector<std::pair<uint64_t, double>>> shares(end);
-  for (const KeepEvent& event : plan.events) {
-    std::vector<double> held(event.eviction.token + 1, 0);
-    for (const KeepPlan& unit : event.kept) {
-      for (const KeepRange& range : unit) {
-        for (uint32_t p = range.begin; p < range.end(); ++p) held[p] += 1.0 / plan.units;
-      }
-    }
-    for (uint64_t p = 0; p < held.size(); ++p)
-      shares[p].emplace_back(event.eviction.token, held[p]);
-  }
-  for (uint64_t p = 0; p < end; ++p) life[p] = LifeOf(shares[p], result.prompt, end);
+  for (uint64_t p = 0; p < end; ++p) life[p] = LifeOf(plan, p, result.prompt, end);
   // Neighbours of the same shade become one span.
   const auto shade = [](double value) { return value > 1 ? 2 : std::round(value * 20) / 20; };
   for (uint64_t begin = 0; begin < end;) {
@@ -189,7 +175,7 @@ StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan) {
 }
 
 void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page) {
-  page.Heading(fmt::format("What stays: {} at target {}", run.policy, Times(run.target_ratio())));
+  page.Heading(fmt::format("What stays: {} at target {}", run.policy, run.target_text()));
   StripMap map;
   map.title = "Kept tokens by layer and position";
   map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
@@ -286,11 +272,12 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
         "h2o_lossy_ratio is the ratio of the engine's last plan alone, relative to that layer's "
         "length at that moment. The true ratio counts every layer as it stands at the end.");
   }
-  std::vector<std::string> notes = result.warnings;
+  std::vector<std::string> notes = result.notes;
+  notes.insert(notes.end(), result.warnings.begin(), result.warnings.end());
   for (const ReplayRun& each : result.runs) {
     const std::string why = WhyNothing(result, each);
     if (!why.empty()) {
-      notes.push_back(fmt::format("{} at {}: {}", each.policy, Times(each.target_ratio()), why));
+      notes.push_back(fmt::format("{} at {}: {}", each.policy, each.target_text(), why));
     }
   }
   page.Heading("Runs");

@@ -21,6 +21,8 @@ class BlockRule : public Rule {
     return options_.granularity == Granularity::kLayer ? 1 : caches.attention.kv_heads();
   }
 
+  bool wants_prefill() const override { return options_.on_budget; }
+
   // score = alpha * score + (1 - alpha) * mass / heads, row after row: unrolled, row r of R counts
   // (1 - alpha) * alpha^(R - 1 - r).
   void Observe(LayerCaches& caches, uint64_t begin, uint64_t end) override {
@@ -28,6 +30,7 @@ class BlockRule : public Rule {
     scores_.resize(units_here);
     for (auto& scores : scores_) scores.resize(caches.size());
     const double alpha = static_cast<double>(options_.config.ema_alpha);
+    if (options_.on_budget) begin = std::max(begin, end - std::min(end, RowsThatCount(alpha)));
     const uint32_t heads = caches.attention.query_heads() / units_here;
     std::vector<float> weights(end - begin);
     double weight = (1 - alpha) / heads;
@@ -51,7 +54,9 @@ class BlockRule : public Rule {
       const auto block = static_cast<uint64_t>(options_.config.block_tokens);
       std::vector<double> of_block(CeilDiv(scores.size(), block));
       for (size_t j = 0; j < scores.size(); ++j) of_block[j / block] += scores[j];
-      Decision decision = Decide(options_.config, scores.size(), of_block, FloorRule::kKeepFloor);
+      // Whole blocks above the floor: as a target, what they come to is itself again.
+      const Budget budget = BudgetOf(options_.config, scores.size(), keep);
+      Decision decision = KeepBlocks(options_.config, budget, of_block);
       KV_ASSERT(decision.kept == keep);
       CompactScores(decision.plan, scores);
       plans.push_back(std::move(decision.plan));
@@ -60,15 +65,23 @@ class BlockRule : public Rule {
   }
 
  private:
+  // The last rows; those before have decayed below what a double's sum can hold.
+  static uint64_t RowsThatCount(double alpha) {
+    if (alpha >= 1) return UINT64_MAX;
+    if (alpha <= 0) return 1;
+    return 1 + static_cast<uint64_t>(std::log(1e-17) / std::log(alpha));
+  }
+
   PolicyOptions options_;
   std::vector<std::vector<double>> scores_;
 };
 
 // Per kv head: attention summed over all rows since the prompt's first, the query heads of a group
-// added; half of the budget is recent, half heavy. Scores move with their tokens.
+// added; a share of the budget is heavy, the rest recent. Scores move with their tokens.
 class HeavyHitterRule : public Rule {
  public:
-  explicit HeavyHitterRule(const PolicyOptions& options) : weights_(options.weights) {}
+  explicit HeavyHitterRule(const PolicyOptions& options)
+      : weights_(options.weights), heavy_share_(options.paper.heavy_share) {}
   bool wants_prefill() const override { return true; }
   uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
   void Observe(LayerCaches& caches, uint64_t begin, uint64_t end) override {
@@ -83,7 +96,8 @@ class HeavyHitterRule : public Rule {
   std::vector<KeepPlan> Choose(LayerCaches&, uint64_t, uint64_t keep) override {
     std::vector<KeepPlan> plans;
     for (std::vector<double>& scores : scores_) {
-      plans.push_back(TopTokens(scores, keep, keep - keep / 2));
+      const double heavy = heavy_share_ * static_cast<double>(keep);
+      plans.push_back(TopTokens(scores, keep, keep - static_cast<uint64_t>(heavy)));
       CompactScores(plans.back(), scores);
     }
     return plans;
@@ -91,6 +105,7 @@ class HeavyHitterRule : public Rule {
 
  private:
   WeightRule weights_;
+  double heavy_share_;
   std::vector<std::vector<double>> scores_;
 };
 
@@ -100,14 +115,16 @@ class RandomRule : public Rule {
   uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
   // A fixed lot for every (layer, head, position): what is drawn does not depend on the order.
   std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t, uint64_t keep) override {
+    lots_.resize(caches.of_head.size());
     std::vector<KeepPlan> plans;
     for (size_t h = 0; h < caches.of_head.size(); ++h) {
-      std::vector<double> lots;
       const uint64_t stream = Mix(seed_ + Mix(uint64_t{caches.attention.layer()} << 32 | h));
-      for (const uint32_t position : caches.of_head[h].positions()) {
-        lots.push_back(static_cast<double>(Mix(stream + position) >> 11));
+      const auto positions = caches.of_head[h].positions();
+      for (const uint32_t position : positions.subspan(lots_[h].size())) {
+        lots_[h].push_back(static_cast<double>(Mix(stream + position) >> 11));
       }
-      plans.push_back(TopTokens(lots, keep, 0));
+      plans.push_back(TopTokens(lots_[h], keep, 0));
+      CompactScores(plans.back(), lots_[h]);
     }
     return plans;
   }
@@ -120,6 +137,7 @@ class RandomRule : public Rule {
     return x ^ (x >> 31);
   }
   uint64_t seed_;
+  std::vector<std::vector<double>> lots_;
 };
 
 class WindowRule : public Rule {

@@ -4,14 +4,34 @@
 
 #include <memory>
 
+#include "lib/h2o/logit_rows.h"
 #include "lib/h2o/policy.h"
 
 namespace kv::h2o {
 
-// The caches of one layer while a rule is replayed: one per kv head, all of the same length.
+// What all rules on a budget look at: the layer's whole keys, and logits of some rows over them.
+class SharedRows {
+ public:
+  SharedRows(const LayerAttention& attention, ThreadPool& pool);
+  SharedRows(const SharedRows&) = delete;
+  SharedRows& operator=(const SharedRows&) = delete;
+
+  std::span<const KeptKeys> whole() const { return whole_; }  // [kv head]
+  LogitRows& logits() { return logits_; }
+
+ private:
+  static std::vector<KeptKeys> WholeCache(const LayerAttention& attention);
+
+  std::vector<KeptKeys> whole_;
+  LogitRows logits_;
+};
+
+// The caches of one layer while a rule is replayed: one per kv head, all of the same length. Where
+// rows are shared the caches hold positions only.
 struct LayerCaches {
   const LayerAttention& attention;
   ThreadPool& pool;
+  SharedRows* shared;
   std::vector<KeptKeys> of_head;
 
   uint64_t size() const { return of_head.front().size(); }
@@ -27,8 +47,6 @@ class Rule {
   virtual void Observe(LayerCaches&, uint64_t /*begin*/, uint64_t /*end*/) {}
   // One plan per unit, indices into the caches, `keep` tokens each. `position`: the current token.
   virtual std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t position, uint64_t keep) = 0;
-  // The share of a budget that this layer gets.
-  virtual uint64_t Budget(uint64_t keep, uint64_t /*length*/) const { return keep; }
   // Whether the rows of the prefill are observed too.
   virtual bool wants_prefill() const { return false; }
 };
@@ -38,12 +56,11 @@ std::unique_ptr<Rule> MakeHeavyHitterRule(const PolicyOptions& options);
 std::unique_ptr<Rule> MakeRandomRule(const PolicyOptions& options);
 std::unique_ptr<Rule> MakeWindowRule(uint64_t sinks);
 std::unique_ptr<Rule> MakeTovaRule();
-std::unique_ptr<Rule> MakeSnapKvRule();
-std::unique_ptr<Rule> MakePyramidRule(const LayerPlace& place);
+std::unique_ptr<Rule> MakeSnapKvRule(const PolicyOptions& options);
 std::unique_ptr<Rule> MakeKeyNormRule();
 std::unique_ptr<Rule> MakeKeyDiffRule();
-std::unique_ptr<Rule> MakeOracleRule(const LayerAttention& attention, const LayerSchedule& schedule,
-                                     ThreadPool& pool);
+std::unique_ptr<Rule> MakeOracleRule(const PolicyOptions& options, const LayerSchedule& schedule,
+                                     const LayerCaches& caches);
 
 // sums[kv head][key] of weights of rows [begin, begin + row_weights.size()), query heads over
 // threads, added to a kv head in head order.

@@ -22,8 +22,8 @@ std::vector<uint64_t> Borders(std::span<const LayerPlan* const> plans, uint64_t 
                               uint64_t end) {
   std::set<uint64_t> borders = {prompt, end};
   for (const LayerPlan* plan : plans) {
-    for (const KeepEvent& event : plan->events) {
-      const uint64_t next = event.eviction.token + 1;
+    for (const Eviction& event : plan->events) {
+      const uint64_t next = event.token + 1;
       if (next > prompt && next < end) borders.insert(next);
     }
   }

@@ -15,9 +15,9 @@ namespace kv::h2o {
 // What a plan cost one layer, over the decode rows [prompt, end).
 struct LayerQuality {
   uint32_t layer = 0;
-  AttentionSummary summary;               // heads pooled, outputs concatenated
-  AttentionSummary evicting;              // of the rows that lose something
-  std::vector<AttentionSummary> heads;    // by query head
+  AttentionSummary summary;             // heads pooled, outputs concatenated
+  AttentionSummary evicting;            // of the rows that lose something
+  std::vector<AttentionSummary> heads;  // by query head
   std::vector<AttentionSummary> evicting_heads;
   std::vector<double> step_mass;          // [row] mean over heads
   std::vector<double> step_output_error;  // [row]; empty without V

@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lib/base/error.h"
+#include "lib/h2o/replay_notes.h"
 
 namespace kv::h2o {
 namespace {
@@ -28,6 +30,9 @@ class Replayer {
 
   ReplayResult Run() {
     result_.engine = request_.engine;
+    result_.clock = request_.engine == Engine::kExact ? request_.clock : Clock::kMnn;
+    result_.config = Sanitised(request_.config);
+    result_.paper = request_.paper;
     result_.weights = request_.weights.value_or(
         request_.engine == Engine::kExact ? WeightRule::kSoftmax : WeightRule::kFlashLocal);
     result_.prompt = PromptTokens(trace_, request_);
@@ -38,18 +43,21 @@ class Replayer {
       } catch (Error& error) {
         throw error.File(trace_.path);
       }
+      if (auto ends = WhereTargetsEnd(result_)) result_.warnings.push_back(std::move(*ends));
       return std::move(result_);
     }
     CollectLayers();
-    for (const Config& config : Configs()) {
-      if (request_.engine == Engine::kExact) {
-        PlanExact(config);
-      } else {
-        PlanMnn(config);
-      }
+    if (on_budget()) {
+      ScheduleBudgets();
+    } else {
+      for (const Config& config : Configs()) ScheduleTarget(config);
     }
+    PlanLayers();
     for (ReplayRun& run : result_.runs) CountBytes(run);
+    if (on_budget()) SortByRatio();
     if (request_.measure_quality) Measure();
+    result_.notes = NotesOf(result_, trace_);
+    if (auto ends = WhereTargetsEnd(result_)) result_.warnings.push_back(std::move(*ends));
     return std::move(result_);
   }
 
@@ -57,7 +65,8 @@ class Replayer {
   std::vector<Config> Configs() const {
     if (request_.targets.empty()) return {Sanitised(request_.config)};
     std::vector<Config> configs;
-    for (const float target : request_.targets) {
+    for (const double ratio : request_.targets) {
+      const auto target = static_cast<float>(ratio);
       Config config = request_.config;
       config.target_lossy_ratio = target;
       if (config.target_mode == TargetMode::kStatic) config.target_keep_ratio = 1.0f / target;
@@ -66,8 +75,13 @@ class Replayer {
     return configs;
   }
 
-  PolicyOptions OptionsFor(const Config& config) const {
-    return {config, result_.weights, request_.granularity, request_.seed};
+  bool on_budget() const {
+    return request_.engine == Engine::kExact && request_.clock == Clock::kPaper;
+  }
+
+  PolicyOptions OptionsFor(const ReplayRun& run) const {
+    return {run.config,           request_.paper, result_.weights,
+            request_.granularity, request_.seed,  run.budget.has_value()};
   }
 
   void CollectLayers() {
@@ -91,11 +105,17 @@ class Replayer {
   }
   uint32_t layer_count() const { return static_cast<uint32_t>(snapshot_.layers.size()); }
 
+  LayerPlace PlaceIn(const LayerRange& range, uint32_t place) const {
+    if (!range.Contains(place)) return {false, 0, 1};
+    return {true, place - range.first, range.last - range.first + 1};
+  }
+
   ReplayRun RunOf(std::string policy, const Config& config,
                   std::vector<LayerSchedule> schedules) const {
     ReplayRun run;
     run.policy = std::move(policy);
     run.config = config;
+    run.end = result_.end;
     run.schedules = std::move(schedules);
     for (size_t i = 0; i < run.schedules.size(); ++i) {
       run.schedules[i].layer = snapshot_.layers[i].index;
@@ -103,35 +123,95 @@ class Replayer {
     return run;
   }
 
-  void PlanPolicy(const std::string& name, const Config& config,
-                  const std::vector<LayerSchedule>& schedules) {
-    // The whole cache is the same for every target.
-    const bool again = std::any_of(result_.runs.begin(), result_.runs.end(),
-                                   [](const ReplayRun& run) { return run.policy == "full"; });
-    if (name == "full" && again) return;
-    ReplayRun run = RunOf(name, config, schedules);
+  // The whole cache is the same for every target.
+  bool IsThere(std::string_view policy) const {
+    return policy == "full" &&
+           std::any_of(result_.runs.begin(), result_.runs.end(),
+                       [](const ReplayRun& run) { return run.policy == "full"; });
+  }
+
+  // A run held to schedules that do not depend on its policy.
+  void AddRun(const std::string& name, const Config& config,
+              const std::vector<LayerSchedule>& common) {
+    if (IsThere(name)) return;
     const LayerRange range = EvictedLayers(config, layer_count());
-    for (const LayerAttention& attention : attentions_) {
-      const uint32_t place = PlaceOf(attention.layer());
-      const LayerPlace in_range{place - std::min(place, range.first), range.last - range.first + 1,
-                                result_.prompt};
-      run.plans.push_back(PlanLayer(*FindPolicy(name), OptionsFor(config), attention, in_range,
-                                    schedules[place], pool_));
-    }
-    if (name == "full") {
-      for (LayerSchedule& schedule : run.schedules) {
-        schedule = {schedule.layer, schedule.in_range, {}, 0, 0};
-      }
+    ReplayRun run = RunOf(name, config, common);
+    const PolicyOptions options = OptionsFor(run);
+    for (uint32_t i = 0; i < layer_count(); ++i) {
+      run.schedules[i] =
+          CommonSchedule(*FindPolicy(name), options, PlaceIn(range, i), run.schedules[i]);
     }
     result_.runs.push_back(std::move(run));
   }
 
-  void PlanExact(const Config& config) {
+  void ScheduleTarget(const Config& config) {
+    if (request_.engine != Engine::kExact) {
+      PlanMnn(config);
+      return;
+    }
     std::vector<LayerSchedule> schedules;
     for (uint32_t i = 0; i < layer_count(); ++i) {
       schedules.push_back(ExactSchedule(config, i, layer_count(), result_.prompt, result_.end));
     }
-    for (const std::string& name : request_.policies) PlanPolicy(name, config, schedules);
+    for (const std::string& name : request_.policies) AddRun(name, config, schedules);
+  }
+
+  void ScheduleBudgets() {
+    std::vector<KeepBudget> budgets = request_.budgets;
+    for (const double target : request_.targets)
+      budgets.push_back({std::nullopt, 1 / target, true});
+    if (budgets.empty()) {
+      const Config defaults;
+      budgets.push_back({std::nullopt, 1 / static_cast<double>(defaults.target_lossy_ratio), true});
+    }
+    uint64_t least = result_.end;
+    for (const KeepBudget& budget : budgets) least = std::min(least, budget.At(result_.end));
+    result_.config = FollowTrace(request_.config, request_.chosen, least, result_.followed);
+    const BudgetSteps steps{FirstEviction(result_.config, trace_.q_start, result_.prompt),
+                            result_.end};
+    const LayerRange range = EvictedLayers(result_.config, layer_count());
+    for (const KeepBudget& budget : budgets) {
+      Config config = result_.config;
+      config.target_mode = TargetMode::kAdaptive;
+      config.target_lossy_ratio = budget.tokens ? NAN : static_cast<float>(1 / budget.share);
+      for (const std::string& name : request_.policies) {
+        if (IsThere(name)) continue;
+        RequireFloor(name, config, request_.paper, budget, result_.end);
+        ReplayRun run = RunOf(name, config, {});
+        run.budget = budget;
+        const PolicyOptions options = OptionsFor(run);
+        for (uint32_t i = 0; i < layer_count(); ++i) {
+          run.schedules.push_back(
+              BudgetSchedule(*FindPolicy(name), options, budget, steps, PlaceIn(range, i)));
+          run.schedules.back().layer = snapshot_.layers[i].index;
+        }
+        result_.runs.push_back(std::move(run));
+      }
+    }
+  }
+
+  // The plans of all runs, layer by layer; those of the engine itself are there already.
+  void PlanLayers() {
+    std::vector<PolicyOptions> options;
+    for (const ReplayRun& run : result_.runs) options.push_back(OptionsFor(run));
+    for (const LayerAttention& attention : attentions_) {
+      std::vector<PlanJob> jobs;
+      std::vector<ReplayRun*> runs;
+      for (size_t i = 0; i < result_.runs.size(); ++i) {
+        ReplayRun& run = result_.runs[i];
+        if (run.mnn) continue;
+        jobs.push_back(
+            {FindPolicy(run.policy), &options[i], &run.schedules[PlaceOf(attention.layer())]});
+        runs.push_back(&run);
+      }
+      std::vector<LayerPlan> plans = PlanLayer(attention, result_.prompt, jobs, pool_);
+      for (size_t i = 0; i < runs.size(); ++i) runs[i]->plans.push_back(std::move(plans[i]));
+    }
+  }
+
+  void SortByRatio() {
+    std::stable_sort(result_.runs.begin(), result_.runs.end(),
+                     [](const ReplayRun& a, const ReplayRun& b) { return a.ratio() < b.ratio(); });
   }
 
   MnnGeometry GeometryOfModel() const {
@@ -167,7 +247,7 @@ class Replayer {
     const std::vector<LayerSchedule> schedules = replay.schedules;
     for (const std::string& name : request_.policies) {
       if (name != "block") {
-        PlanPolicy(name, config, schedules);
+        AddRun(name, config, schedules);
         continue;
       }
       ReplayRun run = RunOf(name, config, schedules);
@@ -218,14 +298,14 @@ class Replayer {
     for (const LayerKv& layer : snapshot_.layers) result_.traced_layers.push_back(layer.index);
   }
 
-  // Lengths come from the plan where there is one (pyramid has its own), else from the schedule.
   void CountBytes(ReplayRun& run) const {
+    std::vector<LengthWalk> walks(run.schedules.begin(), run.schedules.end());
     for (uint64_t token = result_.prompt; token < result_.end; ++token) {
       StepBytes step{token, 0, 0, 0};
       for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
         const uint64_t row = RowBytes(snapshot_.layers[i]);
         step.full += (token + 1) * row;
-        step.kept += LengthOf(run, i, token) * row;
+        step.kept += walks[i].At(token) * row;
       }
       step.allocated = step.kept;
       if (run.mnn) {
@@ -234,19 +314,6 @@ class Replayer {
       }
       run.steps.push_back(step);
     }
-  }
-
-  static uint64_t LengthOf(const ReplayRun& run, size_t layer, uint64_t token) {
-    for (const LayerPlan& plan : run.plans) {
-      if (plan.layer != run.schedules[layer].layer) continue;
-      uint64_t length = token + 1;
-      for (const KeepEvent& event : plan.events) {
-        if (event.eviction.token >= token) break;
-        length = event.eviction.kept + (token - event.eviction.token);
-      }
-      return length;
-    }
-    return run.schedules[layer].LengthAt(token);
   }
 
   void Measure() {
@@ -308,7 +375,7 @@ uint64_t ReplayRun::triggers() const {
 
 uint64_t ReplayRun::evictions() const {
   uint64_t sum = 0;
-  for (const LayerSchedule& schedule : schedules) sum += schedule.evictions.size();
+  for (const LayerSchedule& schedule : schedules) sum += schedule.evictions_in_effect(end);
   return sum;
 }
 
@@ -319,9 +386,14 @@ uint64_t ReplayRun::floor_dominated() const {
 }
 
 double ReplayRun::target_ratio() const {
+  if (budget) return budget->tokens ? NAN : 1 / budget->share;
   return config.target_mode == TargetMode::kStatic
              ? 1 / static_cast<double>(config.target_keep_ratio)
              : static_cast<double>(config.target_lossy_ratio);
+}
+
+std::string ReplayRun::target_text() const {
+  return budget ? budget->Text() : fmt::format("{:.4g}x", target_ratio());
 }
 
 double ReplayRun::ratio() const {
@@ -337,6 +409,8 @@ double ReplayRun::mean_ratio() const {
   }
   return kept == 0 ? 1 : full / kept;
 }
+
+std::string_view Name(Clock clock) { return clock == Clock::kPaper ? "paper" : "mnn"; }
 
 uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request) {
   const std::optional<uint64_t> prompt =

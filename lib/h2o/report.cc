@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "lib/h2o/quality_report.h"
@@ -17,6 +18,8 @@ Json ConfigJson(const Config& config) {
   ForEachParameter(config, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
       json[std::string(name)] = value == 0 ? "static" : "adaptive";
+    } else if (std::isnan(value)) {
+      json[std::string(name)] = nullptr;  // a budget of tokens has no ratio
     } else if (value == static_cast<double>(static_cast<int64_t>(value))) {
       json[std::string(name)] = static_cast<int64_t>(value);
     } else {
@@ -25,6 +28,12 @@ Json ConfigJson(const Config& config) {
     }
   });
   return json;
+}
+
+Json PaperJson(const PaperParameters& paper) {
+  return {{"snapkv_window", paper.window},        {"snapkv_kernel", paper.kernel},
+          {"pyramid_beta", paper.pyramid_beta},   {"streaming_sinks", paper.sinks},
+          {"h2o_heavy_share", paper.heavy_share}, {"after_prompt", paper.grow ? "grow" : "hold"}};
 }
 
 Json RangesJson(const KeepPlan& plan) {
@@ -43,24 +52,17 @@ Json MetricsJson(const MnnMetrics& metrics) {
           {"h2o_total_evict_tokens", metrics.total_evict_tokens}};
 }
 
-uint64_t LengthAtEnd(const ReplayRun& run, const LayerSchedule& schedule, uint64_t end) {
-  for (const LayerPlan& plan : run.plans) {
-    if (plan.layer == schedule.layer) return KeptTokens(plan.HeldBefore(0, end - 1)) + 1;
-  }
-  return schedule.LengthAt(end - 1);
-}
-
 Json LayersJson(const ReplayResult& result, const ReplayRun& run) {
   Json layers = Json::array();
   for (const LayerSchedule& schedule : run.schedules) {
-    const uint64_t length = LengthAtEnd(run, schedule, result.end);
+    const uint64_t length = LengthWalk(schedule).At(result.end - 1);
     Json layer = {{"layer", schedule.layer},
                   {"in_range", schedule.in_range},
                   {"traced", std::count(result.traced_layers.begin(), result.traced_layers.end(),
                                         schedule.layer) != 0},
                   {"triggers", schedule.triggers},
                   {"floor_dominated_triggers", schedule.floor_dominated},
-                  {"evictions", schedule.evictions.size()},
+                  {"evictions", schedule.evictions_in_effect(result.end)},
                   {"full_tokens", result.end},
                   {"kept_tokens", length},
                   {"keep_ratio", static_cast<double>(length) / static_cast<double>(result.end)}};
@@ -93,12 +95,20 @@ Json StepJson(const StepBytes& step) {
           {"ratio", RatioOf(step.full, step.kept)}};
 }
 
+// What was asked to stay, and what does at the end of the last step in a layer that evicts.
+Json BudgetJson(const ReplayRun& run) {
+  if (!run.budget) return nullptr;
+  const KeepBudget& budget = *run.budget;
+  return {{"text", budget.Text()},
+          {"share", budget.tokens ? Json(nullptr) : Json(budget.share)},
+          {"tokens", budget.tokens ? Json(*budget.tokens) : Json(nullptr)},
+          {"tokens_at_end", budget.At(run.end)}};
+}
+
 Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
-  Json json = {{"policy", run.policy},
-               {"target_ratio", run.target_ratio()},
-               {"params", ConfigJson(run.config)},
-               {"triggers", run.triggers()},
-               {"floor_dominated_triggers", run.floor_dominated()},
+  Json json = {{"policy", run.policy},        {"target_ratio", run.target_ratio()},
+               {"budget", BudgetJson(run)},   {"params", ConfigJson(run.config)},
+               {"triggers", run.triggers()},  {"floor_dominated_triggers", run.floor_dominated()},
                {"evictions", run.evictions()}};
   const std::string why = WhyNothing(result, run);
   json["nothing_evicted_because"] = why.empty() ? Json(nullptr) : Json(why);
@@ -150,13 +160,21 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
                    {"open_loop", true}};
   json["params"] = {
       {"engine", Name(result.engine)},
+      {"schedule", Name(result.clock)},
       {"scores", Name(result.weights)},
       {"granularity", request.granularity == Granularity::kLayer ? "layer" : "kv-head"},
       {"seed", request.seed},
       {"policies", request.policies},
-      {"target_ratios", request.targets}};
+      {"target_ratios", request.targets},
+      {"budgets", Json::array()},
+      {"followed_the_trace", result.followed},
+      {"paper", PaperJson(result.paper)}};
+  for (const KeepBudget& budget : request.budgets) {
+    json["params"]["budgets"].push_back(budget.Text());
+  }
   json["runs"] = Json::array();
   for (const ReplayRun& run : result.runs) json["runs"].push_back(RunJson(result, run, detail));
+  json["notes"] = result.notes;
   json["warnings"] = result.warnings;
   return json;
 }
@@ -164,14 +182,14 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
 Json PlanEvents(const ReplayRun& run) {
   std::vector<std::pair<uint64_t, Json>> events;
   for (const LayerPlan& plan : run.plans) {
-    for (const KeepEvent& event : plan.events) {
+    for (const Eviction& event : plan.events) {
       for (uint32_t unit = 0; unit < plan.units; ++unit) {
-        events.emplace_back(event.eviction.token,
-                            Json{{"token", event.eviction.token},
+        events.emplace_back(event.token,
+                            Json{{"token", event.token},
                                  {"layer", plan.layer},
                                  {"kv_head", plan.units == 1 ? Json(nullptr) : Json(unit)},
-                                 {"kept", RangesJson(event.kept[unit])},
-                                 {"length_before", event.eviction.length_before}});
+                                 {"kept", RangesJson(plan.HeldBefore(unit, event.token + 1))},
+                                 {"length_before", event.length_before}});
       }
     }
   }
@@ -246,11 +264,18 @@ std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
   if (run.policy == "full" || run.evictions() > 0) return {};
   const Config& config = run.config;
   const uint64_t steps = result.end - result.prompt;
+  if (run.budget && run.budget->At(result.end) >= result.end) {
+    return fmt::format("the budget of {} holds all {} tokens", run.target_text(), result.end);
+  }
   const bool in_range = std::any_of(run.schedules.begin(), run.schedules.end(),
                                     [](const LayerSchedule& s) { return s.in_range; });
   if (!in_range) {
     return fmt::format("no layer is in the range: h2o_layer_start {}, h2o_layer_end {}",
                        config.layer_start, config.layer_end);
+  }
+  if (run.budget && result.end >= static_cast<uint64_t>(config.trigger_min_tokens)) {
+    return fmt::format("{} is above the budget after the last row only, and no query follows it",
+                       run.policy);
   }
   if (run.triggers() > 0) {
     return fmt::format(

@@ -180,7 +180,9 @@ class Replayer {
         snapshot_,
         request_.h2o_enable || trace_ == nullptr || !trace_->block_scores ? trace_ : nullptr,
         request_.weights, engine.config(), result_.prompt, pool_);
-    for (const LayerKv& layer : snapshot_.layers) result_.plans.push_back({layer.index, 1, {}});
+    for (const LayerKv& layer : snapshot_.layers) {
+      result_.plans.emplace_back().layer = layer.index;
+    }
     if (progress_ != nullptr) progress_->Begin(snapshot_.kv_bytes());
     NoteBytes(result_.prompt - 1);
     double seconds = 0;
@@ -261,8 +263,7 @@ class Replayer {
   void NotePlan(uint64_t token, uint32_t layer, const h2o::CallStart& start) {
     h2o::KeepPlan kept;
     for (const uint32_t position : runtime_->positions(layer)) h2o::Append(kept, {position, 1});
-    result_.plans[layer].events.push_back(
-        {{token - 1, start.length_before, start.length_compacted}, {std::move(kept)}});
+    result_.plans[layer].Keep({token - 1, start.length_before, start.length_compacted}, {&kept, 1});
   }
 
   void Log(EventKind kind, uint64_t token, uint32_t layer, uint64_t length, uint64_t tokens) {

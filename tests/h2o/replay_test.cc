@@ -19,6 +19,7 @@ using test::MakeAttentionCase;
 
 ReplayRequest SmallRequest() {
   ReplayRequest request;
+  request.clock = Clock::kMnn;
   request.config.block_tokens = 8;
   request.config.sink_tokens = 6;
   request.config.recent_tokens = 20;
@@ -79,8 +80,12 @@ TEST_CASE("replays are the same for every SIMD target and number of threads", "[
   ReplayRequest request = SmallRequest();
   request.policies = AllPolicies();
   request.targets = {1.5f, 3.0f};
-  for (const Engine engine : {Engine::kExact, Engine::kMnn, Engine::kMnnR6}) {
+  for (const auto& [engine, clock] :
+       {std::pair(Engine::kExact, Clock::kPaper), std::pair(Engine::kExact, Clock::kMnn),
+        std::pair(Engine::kMnn, Clock::kMnn), std::pair(Engine::kMnnR6, Clock::kMnn)}) {
     request.engine = engine;
+    request.clock = clock;
+    request.chosen = {"h2o_layer_start"};
     request.config.layer_start = engine == Engine::kMnnR6 ? 0 : 1;
     const std::string expected = Text(*made, request, 1);
     CHECK(Text(*made, request, 4) == expected);
@@ -109,10 +114,11 @@ TEST_CASE("every policy keeps the same number of tokens, and none beats the orac
       if (run.policy != "pyramid") CHECK(run.steps.back().kept == oracle->steps.back().kept);
       CHECK(run.quality->mass.mean <= oracle->quality->mass.mean + 1e-9);
       for (const LayerPlan& plan : run.plans) {
-        for (const KeepEvent& event : plan.events) {
-          for (const KeepPlan& kept : event.kept) {
-            CHECK(IsApplicable(kept, event.eviction.token + 1));
-            CHECK(KeptTokens(kept) == event.eviction.kept);
+        for (const Eviction& event : plan.events) {
+          for (uint32_t unit = 0; unit < plan.units; ++unit) {
+            const KeepPlan kept = plan.HeldBefore(unit, event.token + 1);
+            CHECK(IsApplicable(kept, event.token + 1));
+            CHECK(KeptTokens(kept) == event.kept);
           }
         }
       }
@@ -152,7 +158,7 @@ TEST_CASE("figures of evicting rows are those of all rows without the rows that 
   // later.
   uint64_t expected = 0;
   for (const LayerPlan& plan : run.plans) {
-    if (!plan.events.empty()) expected += result.end - (plan.events.front().eviction.token + 1);
+    if (!plan.events.empty()) expected += result.end - (plan.events.front().token + 1);
   }
   CHECK(all.rows == 3 * (result.end - result.prompt));
   CHECK(all.evicting_rows == expected);
@@ -180,10 +186,13 @@ TEST_CASE("probabilities give the plans and figures of the queries they came fro
     double softcap;
     uint64_t window;
     WeightRule weights;
+    Clock clock = Clock::kMnn;
   };
   for (const Variant& variant :
        {Variant{0, 0, WeightRule::kSoftmax}, Variant{0, 0, WeightRule::kFlashLocal},
-        Variant{3, 0, WeightRule::kSoftmax}, Variant{0, 50, WeightRule::kSoftmax}}) {
+        Variant{3, 0, WeightRule::kSoftmax}, Variant{0, 50, WeightRule::kSoftmax},
+        Variant{3, 0, WeightRule::kSoftmax, Clock::kPaper},
+        Variant{0, 50, WeightRule::kSoftmax, Clock::kPaper}}) {
     INFO("softcap " << variant.softcap << " window " << variant.window);
     const auto queries = MakeAttentionCase({}, 5);
     const auto probabilities = MakeAttentionCase({}, 5);
@@ -193,6 +202,7 @@ TEST_CASE("probabilities give the plans and figures of the queries they came fro
     }
     RecordProbabilities(*probabilities);
     ReplayRequest request = SmallRequest();
+    request.clock = variant.clock;
     request.policies = AllPolicies();
     request.weights = variant.weights;
     const ReplayResult a = RunOn(*queries, request), b = RunOn(*probabilities, request);
@@ -238,9 +248,10 @@ TEST_CASE("a missing layer changes nothing of the others in the mnn engine", "[h
   CHECK(b.missing_layers == std::vector<uint32_t>{1});
   CHECK(a.runs[0].steps.back().kept == b.runs[0].steps.back().kept);
   REQUIRE(b.runs[0].plans.size() == 2);
-  CHECK(a.runs[0].plans[2].events.size() == b.runs[0].plans[1].events.size());
-  for (size_t i = 0; i < b.runs[0].plans[1].events.size(); ++i) {
-    CHECK(a.runs[0].plans[2].events[i].kept == b.runs[0].plans[1].events[i].kept);
+  const LayerPlan &of_a = a.runs[0].plans[2], &of_b = b.runs[0].plans[1];
+  CHECK(of_a.events == of_b.events);
+  for (const Eviction& event : of_b.events) {
+    CHECK(of_a.HeldBefore(0, event.token + 1) == of_b.HeldBefore(0, event.token + 1));
   }
   request.engine = Engine::kMnnR6;
   CHECK_THROWS_AS(RunOn(*part, request), Error);  // one score vector needs every layer
@@ -324,13 +335,67 @@ TEST_CASE("budgets of a pyramid fall from layer to layer and add up", "[h2o]") {
   uint64_t previous = UINT64_MAX, sum = 0, common = 0;
   for (const LayerPlan& plan : result.runs[0].plans) {
     REQUIRE(plan.events.size() == 1);
-    CHECK(plan.events[0].eviction.kept <= previous);
-    previous = plan.events[0].eviction.kept;
+    CHECK(plan.events[0].kept <= previous);
+    previous = plan.events[0].kept;
     sum += previous;
   }
-  for (const LayerPlan& plan : result.runs[1].plans) common += plan.events[0].eviction.kept;
-  CHECK(previous < result.runs[0].plans[0].events[0].eviction.kept);
+  for (const LayerPlan& plan : result.runs[1].plans) common += plan.events[0].kept;
+  CHECK(previous < result.runs[0].plans[0].events[0].kept);
   CHECK(std::abs(static_cast<double>(sum) - static_cast<double>(common)) <= 6);
+}
+
+TEST_CASE("a budget is met at every step, by every policy alike", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 11);
+  ReplayRequest request = SmallRequest();
+  request.clock = Clock::kPaper;
+  request.chosen = {"h2o_layer_start"};
+  request.paper.window = 6;
+  request.policies = AllPolicies();
+  request.targets.clear();
+  request.budgets = {{std::nullopt, 0.3, false}, {40, 1, false}};
+  const ReplayResult result = RunOn(*made, request);
+  for (const ReplayRun& run : result.runs) {
+    INFO(run.policy << " " << run.target_text());
+    if (run.policy == "full") continue;
+    const uint64_t slack =
+        run.policy == "block" ? static_cast<uint64_t>(run.config.block_tokens) - 1 : 0;
+    std::vector<LengthWalk> walks(run.schedules.begin(), run.schedules.end());
+    for (uint64_t token = 64; token < result.end; ++token) {
+      uint64_t held = 0, evicting = 0;
+      for (size_t l = 0; l < walks.size(); ++l) {
+        const uint64_t length = walks[l].At(token);
+        if (!run.schedules[l].in_range) {
+          CHECK(length == token + 1);
+          continue;
+        }
+        held += length;
+        ++evicting;
+        // What the plan holds is what the schedule says.
+        CHECK(KeptTokens(run.plans[l].HeldBefore(0, token + 1)) == length);
+      }
+      const uint64_t budget = evicting * run.budget->At(token + 1);
+      CHECK(held >= budget);
+      CHECK(held <= budget + evicting * slack);
+    }
+  }
+}
+
+TEST_CASE("ratios rise with the target, and runs come in their order", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 12);
+  ReplayRequest request = SmallRequest();
+  request.clock = Clock::kPaper;
+  request.measure_quality = false;
+  request.policies = {"block", "tova"};
+  request.targets = {8, 1.5, 4, 2, 3};
+  const ReplayResult result = RunOn(*made, request);
+  for (size_t i = 1; i < result.runs.size(); ++i) {
+    CHECK(result.runs[i - 1].ratio() <= result.runs[i].ratio());
+  }
+  for (const ReplayRun& run : result.runs) {
+    INFO(run.policy << " " << run.target_text());
+    if (run.policy == "tova") CHECK(run.ratio() == Approx(run.target_ratio()).epsilon(0.03));
+    CHECK(run.ratio() <= run.target_ratio() + 0.3);
+  }
 }
 
 }  // namespace kv::h2o

@@ -1,5 +1,6 @@
 # Every rule agrees plan by plan with the independent numpy replay, on random traces.
-params="--block-tokens 8 --sink 6 --recent 20 --trigger-min 70 --target-ratio 2 --layer-start 1"
+mnn="--block-tokens 8 --sink 6 --recent 20 --trigger-min 70 --target-ratio 2 --layer-start 1"
+params="$mnn --schedule mnn"
 replay() {  # FOLDER TRACE flags...
   local folder=$1 trace=$2; shift 2
   "$KVTOOL" replay-h2o "$folder/snapshot.npz" --prompt-tokens "$(jq .prompt "$folder/shape.json")" --trace "$folder/$trace.npz" --no-quality \
@@ -11,8 +12,8 @@ for seed in 1 2; do
   for trace in trace probabilities; do
     for scores in exact flash; do
       replay random $trace $params --engine exact --scores $scores
-      replay random $trace $params --engine mnn --scores $scores --update-interval 5
-      replay random $trace $params --engine mnn-r6 --scores $scores --layer-start 0
+      replay random $trace $mnn --engine mnn --scores $scores --update-interval 5
+      replay random $trace $mnn --engine mnn-r6 --scores $scores --layer-start 0
     done
     replay random $trace $params --granularity kv-head
     for policy in h2o tova snapkv knorm keydiff oracle-mass window streaming; do
@@ -20,6 +21,25 @@ for seed in 1 2; do
     done
   done
 done
+# On a budget: every step, from the prompt's end or from a later trigger on.
+blocks="--block-tokens 4 --sink 4 --recent 8 --layer-start 0 --trigger-min 1"
+all="h2o tova snapkv pyramid knorm keydiff oracle-mass window streaming"
+for policy in $all; do
+  for trace in trace probabilities; do
+    replay random $trace --layer-start 0 --trigger-min 1 --budget 0.4 --snapkv-window 6 --policy $policy
+  done
+  replay random trace --layer-start 1 --trigger-min 80 --budget 70t --snapkv-window 3 --snapkv-kernel 7 \
+    --pyramid-beta 5 --sinks 9 --h2o-heavy 0.3 --policy $policy
+done
+for trace in trace probabilities; do
+  replay random $trace $blocks --target-ratio 3
+  replay random $trace $blocks --budget 0.3 --granularity kv-head
+  replay random $trace $blocks --budget 50t --scores flash
+done
+replay random trace $blocks --budget 50t --scores flash --policy h2o
 $PYTHON "$SCRIPTS/h2o_oracle.py" make --seed 3 --layers 2 --heads 6 --kv-heads 3 --dim 24 --tokens 330 --prompt 200 --out long
-replay long trace --block-tokens 16 --sink 16 --recent 64 --trigger-min 210 --target-ratio 1.6 --policy snapkv --layer-start 0
-replay long trace --block-tokens 16 --sink 16 --recent 64 --trigger-min 210 --target-ratio 1.6 --layer-start 0
+replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigger-min 210 --target-ratio 1.6 --policy snapkv --layer-start 0
+replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigger-min 210 --target-ratio 1.6 --layer-start 0
+for policy in $all; do
+  replay long trace --layer-start 0 --trigger-min 1 --budget 0.6 --snapkv-window 16 --policy $policy
+done

@@ -8,7 +8,7 @@ $VALIDATE < report.json
 $VALIDATE < plan.json
 $VALIDATE < events.jsonl
 jq -c '[.runs[0].layers[] | .kept_tokens]' report.json
-jq -c '[.events[] | select(.token == 95) | .kept]' plan.json
+jq -c '[.events[:5][] | [.token, .kept]]' plan.json
 jq -c '.snapshot_out.rows_checked' report.json
 "$KVTOOL" inspect kept.safetensors --json | jq -c '[.layers[].k.tokens]'
 grep -c '<svg' page.html
