@@ -51,7 +51,11 @@ AnalyzerRow ReadRow(const BenchTable& table, size_t i, Reading reading) {
     if (reading == Reading::kAsTheTool) return LooseNumber(text, 0, true);
     return HasNonFinite(text) ? NAN : FirstNumber(text).value_or(NAN);
   };
-  const auto number = [&](std::string_view column) { return read(table.Cell(i, column)); };
+  // The tool reads "h2o_lossy" as 2.
+  const bool no_figures = reading == Reading::kExact && table.IsHeaderAgain(i);
+  const auto number = [&](std::string_view column) {
+    return no_figures ? NAN : read(table.Cell(i, column));
+  };
   AnalyzerRow row;
   row.keep = number("h2o_keep");
   row.lossy = number("h2o_lossy");

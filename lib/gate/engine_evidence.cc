@@ -50,6 +50,12 @@ std::string_view FigureText(std::string_view column, std::string_view cell) {
   return at == std::string_view::npos ? cell : cell.substr(at + kBreak.size());
 }
 
+// A name with a digit in it is no number, as it is for the engine's tools.
+bool BeginsWithNumber(std::string_view text) {
+  text = Strip(text);
+  return text.find_first_of("0123456789.+-") == 0 && FirstNumber(text).has_value();
+}
+
 void CheckNumbers(const Json& value, const std::string& name, const std::string& shown,
                   Evidence& evidence) {
   if (value.is_structured()) {
@@ -124,6 +130,7 @@ void CheckCells(const BenchTable& table, Evidence& evidence) {
     if (!HasFigures(column)) continue;
     for (size_t row = 0; row < table.size(); ++row) {
       const std::string_view cell = table.Cell(row, column);
+      if (table.IsHeaderAgain(row)) continue;
       const std::string_view log = table.Cell(row, "log_file");
       const auto place = [&] {
         return fmt::format("{} row {}: {}", log.empty() ? "the table" : OnlyUtf8(log), row + 1,
@@ -131,7 +138,7 @@ void CheckCells(const BenchTable& table, Evidence& evidence) {
       };
       if (HasNonFinite(cell)) {
         evidence.non_finite.Add(fmt::format("{} is '{}'", place(), FirstCodePoints(cell, 40)));
-      } else if (!FirstNumber(FigureText(column, cell))) {
+      } else if (!BeginsWithNumber(FigureText(column, cell))) {
         evidence.gaps.Add(Strip(cell).empty() ? place() + " is empty"
                                               : fmt::format("{} is '{}', no number", place(),
                                                             FirstCodePoints(cell, 40)));

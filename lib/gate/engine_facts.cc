@@ -44,9 +44,10 @@ Spread SpreadOf(const std::vector<AnalyzerRow>& rows, double AnalyzerRow::*figur
 // Cells that the analyzer's regular expression reads as another number.
 void NoteMisreadCells(const BenchTable& table, RuntimeFacts& facts) {
   for (size_t row = 0; row < table.size(); ++row) {
+    if (table.IsHeaderAgain(row)) continue;
     for (const std::string& column : table.Columns()) {
-      if (!StartsWith(column, "h2o_") || facts.notes.size() >= kMaxNotes) continue;
       const std::string_view cell = table.Cell(row, column);
+      if (!StartsWith(column, "h2o_") || facts.notes.size() >= kMaxNotes) continue;
       const double loose = LooseNumber(cell);
       const auto exact = FirstNumber(cell);
       if (exact && *exact != loose) {

@@ -88,6 +88,17 @@ void AddWords(const SuiteWords& words, bool code_given, CaseLogs& logs) {
   }
 }
 
+// Where no return code is known, what the script printed when it failed stands for it.
+void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
+  const SuiteCase& c = logs.suite_case;
+  if (!c.console_text) return;
+  logs.evidence.damage.AddOther(*c.console_text, c.console_log);
+  if (code_known) return;
+  const std::string last = ConsoleFailure(*c.console_text);
+  if (!StartsWith(last, "FAIL:") && !StartsWith(last, "Traceback")) return;
+  AddDenial({"console_log"}, c.console_log + ", with no return code known,", logs.evidence, last);
+}
+
 std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteWords& words,
                                 const EngineLogsInput& input) {
   std::vector<CaseLogs> all;
@@ -112,9 +123,8 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteWords& words
                                    : ReadRuntimeCase(folder.Sub(name), std::move(c)));
     CaseLogs& logs = all.back();
     logs.code_place = std::move(code_place);
-    if (logs.suite_case.console_text) {
-      logs.evidence.damage.AddOther(*logs.suite_case.console_text, logs.suite_case.console_log);
-    }
+    const bool code_written = written != words.cases.end() && written->second.return_code;
+    AddConsoleVerdict(code_given || code_written, logs);
     AddWords(words, code_given, logs);
   }
   return all;

@@ -317,6 +317,14 @@ std::string_view BenchTable::Cell(size_t row, std::string_view column) const {
   return place < rows_[row].size() ? std::string_view(rows_[row][place]) : std::string_view();
 }
 
+bool BenchTable::IsHeaderAgain(size_t row) const {
+  for (size_t place = 0; place < rows_[row].size(); ++place) {
+    const std::string& cell = rows_[row][place];
+    if (cell != columns_[place] && !cell.empty() && columns_[place] != "log_file") return false;
+  }
+  return true;
+}
+
 std::string BenchTable::Csv() const {
   const std::vector<std::string> columns = Columns();
   std::string text;

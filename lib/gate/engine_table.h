@@ -37,6 +37,8 @@ class BenchTable {
   size_t size() const { return rows_.size(); }
   // Empty where the row's log had no such column.
   std::string_view Cell(size_t row, std::string_view column) const;
+  // Whether the row is the header of a second run in one log, which the parser takes for a row.
+  bool IsHeaderAgain(size_t row) const;
   // Lines end with CR LF, as the engine's parser ends them.
   std::string Csv() const;
 

@@ -33,6 +33,8 @@ cheat "the suite's text" "echo '2. case=runtime_store, mode=store, pass=false, r
 cheat "a summary cut short" "head -c 700 summary.json > new; mv new summary.json"
 cheat "summary.json in UTF-16" "document summary.json '.rows[1].return_code = 3'; rm cases.jsonl; iconv -f UTF-8 -t UTF-16 summary.json > new; mv new summary.json"
 cheat "a way out of the folder" "rm cases.jsonl; document summary.json '.rows[1].case = \"../good/runtime_store\"'"
+cheat "a script that failed without a known code" "rm *.json*; echo 'FAIL: no [H2O-LOSSLESS] line' >> runtime_store.console.log"
+cheat "a script that said so and returned 0" "echo 'FAIL: no [H2O-LOSSLESS] line' >> runtime_store.console.log"
 cheat "unknown name" ":" --return-codes runtime_stor=0
 cheat "a code beyond all numbers" ":" --return-codes runtime_store=99999999999999999999
 cheat "two codes" ":" --return-codes runtime_store=1,runtime_store=0

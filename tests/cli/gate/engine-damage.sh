@@ -25,6 +25,7 @@ cheat "a wait" "sed -i 's/18708.00 ± 3.00/nan ± nan/' $log"
 cheat "a queue" "sed -i 's/2.50 ± 0.50/inf ± 0.50/' $log"
 cheat "a deviation of another compiler" "sed -i 's/18708.00 ± 3.00/18708.00 ± -1.#IND/' $log"
 cheat "an empty cell" "sed -i 's/18708.00 ± 3.00//' $log"
+cheat "the name of its column" "sed -i 's/18708.00 ± 3.00/h2o_lossless_async_wait_us/' $log"
 cheat "no number" "sed -i 's/18708.00 ± 3.00/none/' $log"
 echo "--- incomplete"
 cheat "a run without its log" "rm $log"
@@ -65,6 +66,15 @@ cheat "fallbacks of a line" "echo '[H2O-LOSSLESS] layer=1 tokens=64 eff_ratio=1.
 cheat "nothing is compressed" "sed -i 's/1.50 ± 0.00 | 1.10 ± 0.00/0.00 ± 0.00 | 0.00 ± 0.00/' logs/*.log" --runtime-mode store
 cheat "a return code of the folder" ":" --return-codes bench=9
 cheat "a return code of another" ":" --return-codes logs=0
+cheat "two runs in one log" "cat logs/run_0001.log >> $log; rm logs/run_0001.log manifest.json"
+echo "--- JSON results"
+echo '{"results": [{"prompt_len": 512, "generate_len": 128, "decode_tps": 6, "h2o_lossy_ratio": 3.1, "h2o_lossless_ratio": 1.4,
+  "h2o_lossless_raw_mb": 1.5, "h2o_lossless_comp_mb": 1, "h2o_lossless_async_wait_us": 9}]}' > results.json
+results() { title=$1; rm -rf bench; mkdir bench; sed "$2" results.json > bench/results.json; judge bench; title="$1, alone"; judge bench/results.json; }
+results "nothing" ""
+results "a speed" 's/"decode_tps": 6/"decode_tps": 1e999/'
+results "a wait" 's/"h2o_lossless_async_wait_us": 9/"h2o_lossless_async_wait_us": NaN/'
+results "a wait that is null" 's/"h2o_lossless_async_wait_us": 9/"h2o_lossless_async_wait_us": null/'
 echo "--- beside an older report"
 cheat "a report" "cp '$golden/gate_pass_store.md' summary.md"
 older() { title=$1; rm -rf suite bench; mkdir -p suite; cp -r good suite/runtime_store; (cd suite/runtime_store; cp "$golden/gate_pass_store.md" summary.md; cp "$golden/online_ok.json" offline_lossless_online_grouped.json; chmod u+w ./*; eval "$2"); judge suite; }
