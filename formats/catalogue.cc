@@ -49,7 +49,9 @@ std::vector<FormatListing> ListFormats() {
     list.push_back({form.name, FormatKind::kWeights, true, true, true, form.summary, ""});
   }
   list.push_back({"gguf", FormatKind::kModel, true, true, false,
-                  "the header of a model file: layers and heads for --gguf", ""});
+                  "a model file: layers, heads and RoPE for --gguf", ""});
+  list.push_back({"config.json", FormatKind::kModel, true, true, false,
+                  "of a model of Hugging Face: the same, for --gguf too", ""});
   return list;
 }
 

@@ -74,6 +74,14 @@ bool IsCompressed(const Source& source) {
          Begins(source, "BZh");
 }
 
+// A serialised plan of TensorRT.
+bool IsEngine(const Source& source) { return Begins(source, "ftrt"); }
+
+// Models of whisper.cpp and of llama.cpp before GGUF.
+bool IsGgml(const Source& source) {
+  return Begins(source, "lmgg") || Begins(source, "fmgg") || Begins(source, "tjgg");
+}
+
 bool IsHdf5(const Source& source) { return Begins(source, "\x89HDF\r\n\x1a\n"); }
 
 bool IsTable(const Source& source) { return Begins(source, "PAR1") || Begins(source, "ARROW1"); }
@@ -107,6 +115,30 @@ constexpr ForeignFormat kForeign[] = {
     {"mnn-quantised", "MNN caches with quant_key or quant_value, packed",
      "the engine does not dump them; the logical dump holds their float input",
      "dump with MNN_KV_DUMP_PACKED=0", nullptr},
+    {"exllama", "ExLlamaV2 and V3",
+     "their caches live in GPU memory, whole or quantised; neither writes them to a file",
+     "torch.save the cache's key and value tensors, one pair per layer ([batch, token, head, dim]: "
+     "--layout bthd)",
+     nullptr},
+    {"tensorrt-llm", "TensorRT-LLM engines (.engine, .plan)",
+     "compiled weights and kernels; the cache is a pool in GPU memory",
+     "its KV cache connector example saves blocks as .pt: --layout 'l2(htd)' with --kv-heads and "
+     "--head-dim reads them",
+     IsEngine},
+    {"ctranslate2", "CTranslate2 (model.bin)",
+     "weights; the decoder's state stays in the process and has no file",
+     "run the model in transformers and torch.save its past_key_values", nullptr},
+    {"whisper.cpp", "whisper.cpp, and ggml models before GGUF",
+     "weights; whisper_state has no function that saves its caches",
+     "run the model in transformers and save past_key_values (self and cross attention apart)",
+     IsGgml},
+    {"onnx-genai", "ONNX Runtime GenAI",
+     "the cache is bound to the session's present and past buffers; nothing saves them",
+     "np.savez the outputs present.{i}.key and present.{i}.value", nullptr},
+    {"ollama", "Ollama",
+     "its blobs are GGUF models and JSON; the runner keeps caches in memory only",
+     "serve the same blob with llama-server --slot-save-path DIR and read the slot it saves",
+     nullptr},
     {"gguf", "GGUF model files", "weights of a model, not a cache",
      "--gguf FILE takes layers and heads from it", IsGguf},
     {"weights-bin", "KV-compressor weights", "weights, not a cache", "kvtool weights inspect",

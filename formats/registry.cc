@@ -15,6 +15,7 @@
 #include "formats/lmcache/lmcache.h"
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/offline_entries.h"
+#include "formats/model_config/model_config.h"
 #include "formats/npy/npy.h"
 #include "formats/pages.h"
 #include "formats/raw/presets.h"
@@ -177,7 +178,8 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
 
 ModelGeometry ReadModelGeometry(const std::string& path) {
   try {
-    return ReadGgufGeometry(*FileSource::Open(path));
+    const auto file = FileSource::Open(path);
+    return LooksLikeConfig(file->bytes()) ? ReadConfigGeometry(*file) : ReadGgufGeometry(*file);
   } catch (Error& error) {
     throw error.File(path);
   }

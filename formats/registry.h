@@ -72,7 +72,7 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
 // read one by one and joined in that order. Errors carry the file's name.
 Snapshot OpenSnapshot(Source source, const OpenOptions& options);
 
-// Heads and head sizes from a model file (GGUF header).
+// Heads and head sizes from a model file: a GGUF header or a config.json.
 ModelGeometry ReadModelGeometry(const std::string& path);
 
 }  // namespace kv

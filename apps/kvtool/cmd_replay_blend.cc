@@ -10,6 +10,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
+#include "formats/model_config/model_config.h"
 #include "formats/trace/trace.h"
 #include "lib/blend/blended.h"
 
@@ -20,7 +21,7 @@ constexpr double kCurve[] = {0, 0.05, 0.10, 0.15, 0.16, 0.20, 0.30, 0.50, 0.75, 
 
 // How keys are rotated, and where they stand.
 struct RopeFlags {
-  std::string old_state = "auto", full_state = "auto", bos = "none", style, scaling = "none";
+  std::string old_state = "auto", full_state = "auto", bos = "none", style, scaling, freqs;
   double base = 0;
   uint32_t dims = 0;
 
@@ -46,25 +47,51 @@ struct RopeFlags {
     app.add_option("--rope-dims", dims, "Rotated dims of a head (default: --gguf, or all)")
         ->group(group);
     app.add_option("--rope-scaling", scaling,
-                   "none, linear:FACTOR, llama3 or llama3:FACTOR,LOW,HIGH,ORIGINAL")
+                   "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
+                   "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
+                   "(default: --gguf, or none)")
+        ->group(group);
+    app.add_option("--rope-freqs", freqs,
+                   "File with the frequency of each pair (inv_freq): .npy, or numbers as text")
         ->group(group);
   }
 
-  std::optional<blend::Rope> Resolve(const OpenOptions& options) const {
-    blend::Rope rope;
-    rope.theta = base;
-    rope.rotary_dim = dims;
-    rope.scaling = blend::ParseScaling(scaling);
-    std::string pairs = style;
-    if (options.geometry) {
-      const ModelGeometry& geometry = *options.geometry;
-      if (rope.theta == 0) rope.theta = geometry.rope_base;
-      if (rope.rotary_dim == 0) rope.rotary_dim = geometry.rope_dims;
-      if (pairs.empty()) pairs = geometry.rope_style;
+  // What the model file says, flags above it. One flag of bases or scalings stands for all layers.
+  std::optional<blend::ModelRope> Resolve(const OpenOptions& options) const {
+    blend::ModelRope model;
+    bool known = FromModel(options, model);
+    if (base != 0 || !scaling.empty() || !freqs.empty()) model.layers.clear();
+    if (base != 0) model.rope.theta = base;
+    if (!scaling.empty()) model.rope.scaling = blend::ParseScaling(scaling);
+    if (!freqs.empty()) {
+      model.rope.scaling = {};
+      model.rope.scaling.kind = blend::RopeScaling::Kind::kGiven;
+      model.rope.scaling.frequencies = ReadFrequencies(freqs);
+      model.rope.rotary_dim = static_cast<uint32_t>(2 * model.rope.scaling.frequencies.size());
     }
-    if (rope.theta == 0) return std::nullopt;
-    if (!pairs.empty()) rope.pairs = blend::ParsePairs(pairs);
-    return rope;
+    known = known || base != 0 || !freqs.empty();
+    if (!known) return std::nullopt;
+    const auto finish = [&](blend::Rope& rope) {
+      if (dims != 0) rope.rotary_dim = dims;
+      if (!style.empty()) rope.pairs = blend::ParsePairs(style);
+    };
+    finish(model.rope);
+    for (blend::Rope& rope : model.layers) finish(rope);
+    return model;
+  }
+
+ private:
+  bool FromModel(const OpenOptions& options, blend::ModelRope& model) const {
+    if (!options.geometry || options.geometry->source.starts_with("--")) return false;
+    try {
+      const auto told = ReadModelRope(options.geometry->source);
+      if (told) model = *told;
+      return told.has_value();
+    } catch (const Error&) {
+      // What the flags say in its place needs no file.
+      if (base != 0 || !freqs.empty()) return false;
+      throw;
+    }
   }
 };
 

@@ -79,7 +79,9 @@ void SnapshotOptions::Declare(CLI::App& app) {
                  "Join the files of a folder as pages of one cache, in this order: a file with a "
                  "name per line, or a pattern such as '*.data' (by name)")
       ->group(group);
-  app.add_option("--gguf", gguf, "Model file that knows the heads")->group(group);
+  app.add_option("--gguf,--model-config", gguf,
+                 "Model file that knows the heads: GGUF or config.json")
+      ->group(group);
   app.add_option("--kv-heads", kv_heads, "KV heads per layer, where the file does not say")
       ->check(CLI::Range(1u, 1u << 20))
       ->group(group);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -101,7 +102,7 @@ Metadata::Metadata(ByteSpan file) {
         .At(0);
   }
   CheckVersion(in.U32("version"));
-  in.U64("tensor count");
+  tensors_ = in.U64("tensor count");
   const uint64_t count_at = in.offset();
   const uint64_t count = in.U64("key count");
   if (count > kMaxKeys) {
@@ -125,6 +126,47 @@ Metadata::Metadata(ByteSpan file) {
       throw error.In(Escaped(key, 64));
     }
   }
+  tensors_offset_ = in.offset();
+}
+
+std::vector<double> Metadata::Floats(std::string_view tensor, ByteSpan file) const {
+  constexpr uint32_t kMostDims = 4, kFloat = 0;
+  constexpr uint64_t kMostValues = 1 << 16;
+  ByteReader in(file.subspan(tensors_offset_), tensors_offset_);
+  uint64_t count = 0, offset = 0;
+  uint32_t type = 0;
+  bool found = false;
+  for (uint64_t i = 0; i < tensors_; ++i) {
+    if (in.at_end()) return {};
+    const std::string_view name = in.Text(in.U64("name length"), "name");
+    const uint64_t at = in.offset();
+    const uint32_t dims = in.U32("dims");
+    if (dims > kMostDims)
+      throw Error(Finding::kBadField, fmt::format("{} dims of a tensor", dims)).At(at);
+    uint64_t values = 1;
+    for (uint32_t d = 0; d < dims; ++d) {
+      if (__builtin_mul_overflow(values, in.U64("extent"), &values))
+        throw Error(Finding::kOverflow, "extents of a tensor overflow 64 bits").At(at);
+    }
+    const uint32_t its_type = in.U32("type");
+    const uint64_t its_offset = in.U64("offset");
+    if (name != tensor) continue;
+    found = true;
+    count = values;
+    type = its_type;
+    offset = its_offset;
+  }
+  if (!found) return {};
+  const uint64_t align = std::max(Count("general.alignment").value_or(32), 1u);
+  const uint64_t base = (in.offset() + align - 1) / align * align;
+  if (type != kFloat || count == 0 || count > kMostValues)
+    throw Error(Finding::kBadField, "is no short list of f32").In(tensor);
+  if (base > file.size() || offset > file.size() - base)
+    throw Error(Finding::kTruncated, "ends before it").In(tensor);
+  ByteReader data(file.subspan(base + offset), base + offset);
+  std::vector<double> numbers;
+  for (uint64_t i = 0; i < count; ++i) numbers.push_back(data.F32("value"));
+  return numbers;
 }
 
 Metadata::Value Metadata::ReadValue(ByteReader& in, Type type) const {

@@ -43,6 +43,9 @@ class Metadata {
   std::optional<double> Real(std::string_view key) const;
   // One number for all, or an array of them; booleans count as 0 and 1.
   std::optional<std::vector<uint32_t>> Counts(std::string_view key) const;
+  // The values of a small tensor of f32, from the part behind the keys; empty where there is none,
+  // as in files cut behind their keys. Throws kBadField, kTruncated where it is there and broken.
+  std::vector<double> Floats(std::string_view tensor, ByteSpan file) const;
 
  private:
   struct Value {
@@ -57,6 +60,7 @@ class Metadata {
   Value ReadValue(ByteReader& in, Type type) const;
 
   std::map<std::string_view, Value, std::less<>> values_;
+  uint64_t tensors_ = 0, tensors_offset_ = 0;  // how many follow, and where
 };
 
 }  // namespace kv::gguf

@@ -17,11 +17,11 @@ class CachePair {
  public:
   // Throws kUsage if keys must be turned and `rope` does not say how, kUnsupportedLayout if heads
   // differ in size from layer to layer.
-  CachePair(FullCache full, OldCache old, std::optional<Rope> rope);
+  CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope);
 
   const FullCache& full() const { return full_; }
   const OldCache& old() const { return old_; }
-  const std::optional<Rope>& rope() const { return rope_; }
+  const std::optional<ModelRope>& rope() const { return rope_; }
   uint64_t tokens() const { return full_.rows.tokens(); }
   uint64_t covered() const { return old_.rows.tokens(); }  // by chunks
   const std::vector<KvRows::Layer>& layers() const { return full_.rows.layers(); }
@@ -42,8 +42,17 @@ class CachePair {
  private:
   FullCache full_;
   OldCache old_;
-  std::optional<Rope> rope_;
-  std::optional<RopeTable> turn_full_, turn_old_;
+  // Tables of all layers; layers that turn alike share one. Empty where no key turns.
+  struct Turns {
+    std::vector<RopeTable> tables;
+    std::vector<size_t> of_layer;
+    explicit operator bool() const { return !tables.empty(); }
+    const RopeTable& Of(size_t layer) const { return tables[of_layer[layer]]; }
+  };
+  Turns MakeTurns(std::span<const KeyTurn> turns) const;
+
+  std::optional<ModelRope> rope_;
+  Turns turn_full_, turn_old_;
 };
 
 }  // namespace kv::blend

@@ -96,7 +96,7 @@ double ErrorOf(const Reading& reading, const Sample& sample, const CachePair& ca
 // The usual readings of a dump; the one with the least error.
 std::pair<Reading, double> BestReading(const CachePair& caches) {
   const Sample sample = TakeSample(caches);
-  const Rope given = caches.rope().value_or(Rope{});
+  const Rope given = caches.rope().value_or(ModelRope{}).rope;
   std::pair<Reading, double> best{{}, std::numeric_limits<double>::infinity()};
   const auto consider = [&](const Reading& reading) {
     const double error = ErrorOf(reading, sample, caches);

@@ -31,11 +31,14 @@ Json ModelJson(const CachePair& caches, const ReportExtras& extras) {
   Json rope = {
       {"style", nullptr}, {"theta", nullptr}, {"rotary_dim", nullptr}, {"scaling", nullptr}};
   if (caches.rope()) {
-    rope["style"] = Name(caches.rope()->pairs);
-    rope["theta"] = caches.rope()->theta;
-    rope["rotary_dim"] = caches.rope()->DimOf(first.k_dim);
-    if (caches.rope()->scaling.kind != RopeScaling::Kind::kNone) {
-      rope["scaling"] = Name(caches.rope()->scaling);
+    const Rope& of_first = caches.rope()->Of(first.index);
+    rope["style"] = Name(of_first.pairs);
+    if (of_first.scaling.kind != RopeScaling::Kind::kGiven) rope["theta"] = of_first.theta;
+    rope["rotary_dim"] = of_first.DimOf(first.k_dim);
+    if (of_first.scaling.kind != RopeScaling::Kind::kNone) rope["scaling"] = Name(of_first.scaling);
+    if (!caches.rope()->layers.empty()) {
+      for (const KvRows::Layer& layer : caches.layers())
+        rope["layer_thetas"].push_back(caches.rope()->Of(layer.index).theta);
     }
   }
   rope["old_state"] = Name(caches.old().state);

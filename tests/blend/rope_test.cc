@@ -92,11 +92,51 @@ TEST_CASE("scalings are named exactly, or refused", "[blend]") {
     CHECK_THROWS_AS(ParseScaling(text), Error);
   }
   try {
-    ParseScaling("yarn:4");
-    FAIL("yarn was accepted");
+    ParseScaling("mrope");
+    FAIL("mrope was accepted");
   } catch (const Error& error) {
     CHECK(error.finding() == Finding::kUnsupportedKind);
+    CHECK_FALSE(error.hint().empty());  // a way out
   }
+  for (const char* text : {"yarn:4", "yarn:4,8192,32", "dynamic:2", "longrope", "proportional"})
+    CHECK_THROWS_AS(ParseScaling(text), Error);
+  CHECK(Name(ParseScaling("yarn:4,8192")) == "yarn:4,8192,32,1");
+  CHECK(Name(ParseScaling("yarn:4,8192,16,2,1.5")) == "yarn:4,8192,16,2,1.5");
+  CHECK(Name(ParseScaling("dynamic:2,2048")) == "dynamic:2,2048");
+}
+
+TEST_CASE("the factor of YaRN is put on a key once, when it is rotated first", "[blend]") {
+  Rope rope;
+  rope.scaling = ParseScaling("yarn:4,8192");
+  const double factor = AttentionFactor(rope.scaling);
+  CHECK(factor == Approx(0.1 * std::log(4.0) + 1));
+  std::vector<float> first = Row(64, 5), shifted = first;
+  const std::vector<KeyTurn> there = {{0, 900, 1000, 1000, true}},
+                             half = {{0, 0, 1000, 1000, true}},
+                             rest = {{0, 900, 1000, 1000, false}};
+  RopeTable(rope, 64, there).Rotate(0, 1, first.data());
+  RopeTable(rope, 64, half).Rotate(0, 1, shifted.data());  // at position 0 it is scaled too
+  RopeTable(rope, 64, rest).Rotate(0, 1, shifted.data());
+  CHECK(Largest(first, shifted) < 2e-6);
+  double before = 0, after = 0;
+  for (const float v : Row(64, 5)) before += double{v} * v;
+  for (const float v : first) after += double{v} * v;
+  CHECK(std::sqrt(after / before) == Approx(factor).epsilon(1e-6));
+}
+
+TEST_CASE("keys of a short run turn to where a long run has them", "[blend]") {
+  Rope rope;
+  rope.scaling = ParseScaling("dynamic:2,100");
+  std::vector<float> direct = Row(64, 6), again = direct;
+  const std::vector<KeyTurn> in_long = {{0, 350, 400, 400, true}},
+                             in_short = {{0, 50, 80, 80, true}}, on = {{50, 350, 80, 400, false}},
+                             stays = {{50, 50, 80, 80, false}}, other = {{50, 50, 80, 400, false}};
+  RopeTable(rope, 64, in_long).Rotate(0, 1, direct.data());
+  RopeTable(rope, 64, in_short).Rotate(0, 1, again.data());
+  RopeTable(rope, 64, on).Rotate(0, 1, again.data());
+  CHECK(Largest(direct, again) < 2e-6);
+  CHECK_FALSE(RopeTable(rope, 64, stays).turns_anything());
+  CHECK(RopeTable(rope, 64, other).turns_anything());  // the same place, another base
 }
 
 TEST_CASE("a rotation that does not fit the head is refused", "[blend]") {

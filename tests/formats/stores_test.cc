@@ -304,7 +304,7 @@ TEST_CASE("MNN caches in mapped files are numbered by address") {
 TEST_CASE("what is not read is refused by name and with its reason") {
   CHECK(Refusal(Named("m.gguf", Bytes(Counting(40))), {}) == Finding::kUnknownFormat);
   for (const std::string_view magic :
-       {"GGUF", "\x1f\x8b", "\x28\xb5\x2f\xfd", "\x89HDF\r\n\x1a\n", "PAR1"}) {
+       {"GGUF", "ftrt", "lmgg", "\x1f\x8b", "\x28\xb5\x2f\xfd", "\x89HDF\r\n\x1a\n", "PAR1"}) {
     Bytes bytes(100);
     std::copy(AsBytes(magic).begin(), AsBytes(magic).end(), bytes.begin());
     CHECK(Refusal(Named("file", bytes), {}) == Finding::kUnsupportedKind);
@@ -325,6 +325,14 @@ TEST_CASE("what is not read is refused by name and with its reason") {
   put(148, octal);
   CHECK(Refusal(Named("old.pt", tar), {}) == Finding::kUnsupportedKind);
   for (const ForeignFormat& format : ForeignFormats()) CHECK_FALSE(format.reason.empty());
+  for (const std::string_view id :
+       {"exllama", "tensorrt-llm", "ctranslate2", "whisper.cpp", "onnx-genai", "ollama"}) {
+    INFO(id);
+    const auto named = std::find_if(ForeignFormats().begin(), ForeignFormats().end(),
+                                    [&](const ForeignFormat& format) { return format.id == id; });
+    REQUIRE(named != ForeignFormats().end());
+    CHECK_FALSE(named->hint.empty());  // a way out
+  }
 }
 
 TEST_CASE("the catalogue lists every format once per kind, as the registry has it") {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/gguf/rope.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "formats/gguf/gguf.h"
+#include "formats/gguf/metadata.h"
+
+namespace kv {
+namespace {
+
+using blend::Rope;
+using Kind = blend::RopeScaling::Kind;
+
+double RealOr(const gguf::Metadata& metadata, const std::string& key, double otherwise) {
+  const auto value = metadata.Real(key);
+  if (value && !(*value > 0)) throw Error(Finding::kBadField, key + " is not positive");
+  return value.value_or(otherwise);
+}
+
+// Divisors of the frequencies, as llama.cpp's converter stores those of Llama 3 and LongRoPE.
+void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& rope) {
+  const auto list = [&](const char* name) { return metadata.Floats(name, file.bytes()); };
+  std::vector<double> longer = list("rope_factors_long.weight");
+  std::vector<double> shorter = list("rope_factors_short.weight");
+  if (!longer.empty() && !shorter.empty()) {
+    rope.scaling.kind = Kind::kLongRope;
+    rope.scaling.long_factors = std::move(longer);
+    rope.scaling.short_factors = std::move(shorter);
+    return;
+  }
+  const std::vector<double> factors = list("rope_freqs.weight");
+  if (factors.empty()) return;
+  for (const double factor : factors) {
+    if (!(factor > 0))
+      throw Error(Finding::kBadField, "rope_freqs.weight: a factor is not positive");
+  }
+  Rope plain = rope;
+  plain.rotary_dim = static_cast<uint32_t>(2 * factors.size());
+  rope.scaling.frequencies = blend::InverseFrequencies(plain, plain.rotary_dim);
+  rope.scaling.kind = Kind::kGiven;
+  for (size_t i = 0; i < factors.size(); ++i) rope.scaling.frequencies[i] /= factors[i];
+}
+
+void UseScaling(const gguf::Metadata& metadata, const std::string& prefix, Rope& rope) {
+  const std::string kind = metadata.Text(prefix + "scaling.type").value_or("none");
+  blend::RopeScaling& scaling = rope.scaling;
+  scaling.factor = RealOr(metadata, prefix + "scaling.factor", 1);
+  if (const auto original = metadata.Count(prefix + "scaling.original_context_length");
+      original && *original != 0) {
+    scaling.original = *original;
+  }
+  if (kind == "linear" && scaling.factor != 1) scaling.kind = Kind::kLinear;
+  if (kind == "yarn") {
+    scaling.kind = Kind::kYarn;
+    scaling.beta_fast = RealOr(metadata, prefix + "scaling.yarn_beta_fast", 32);
+    scaling.beta_slow = RealOr(metadata, prefix + "scaling.yarn_beta_slow", 1);
+    // The engine multiplies its own factor by the model's.
+    scaling.attention = RealOr(metadata, prefix + "scaling.attn_factor", 1) *
+                        (scaling.factor <= 1 ? 1 : 0.1 * std::log(scaling.factor) + 1);
+  }
+  if (kind == "longrope") scaling.attention = RealOr(metadata, prefix + "scaling.attn_factor", 0);
+}
+
+}  // namespace
+
+std::optional<blend::ModelRope> ReadGgufRope(const FileSource& file) {
+  const ModelGeometry geometry = ReadGgufGeometry(file);
+  if (geometry.rope_style.empty()) return std::nullopt;
+  const gguf::Metadata metadata(file.bytes());
+  const std::string prefix = geometry.architecture + ".rope.";
+  if (metadata.IsArray(prefix + "dimension_sections")) {
+    throw std::move(
+        Error(Finding::kUnsupportedKind,
+              "the model has M-RoPE: its tokens have three positions, which caches do not keep")
+            .Hint("for a prompt of text alone all three are the same: --rope-base and --rope-style "
+                  "in place of the model file"));
+  }
+  blend::ModelRope model;
+  model.rope.theta = geometry.rope_base;
+  model.rope.rotary_dim = geometry.rope_dims;
+  model.rope.pairs = blend::ParsePairs(geometry.rope_style);
+  Rope windowed = model.rope;
+  UseScaling(metadata, prefix, model.rope);
+  UseFactors(metadata, file, model.rope);
+  const bool gemma3 = geometry.architecture == "gemma3" || geometry.architecture == "gemma3n";
+  const auto own = metadata.Real(prefix + "freq_base_swa");
+  if (!own && !gemma3) return model;
+  windowed.theta = RealOr(metadata, prefix + "freq_base_swa", 10000);
+  for (const ModelGeometry::Layer& layer : geometry.layers)
+    model.layers.push_back(layer.sliding ? windowed : model.rope);
+  return model;
+}
+
+}  // namespace kv

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+
+#include "lib/base/file.h"
+#include "lib/blend/rope.h"
+
+namespace kv {
+
+// How the keys of a GGUF model are rotated: its metadata, and its tensors of frequency factors
+// where it has any. Nothing for architectures whose pairs are not known. Throws as the geometry.
+std::optional<blend::ModelRope> ReadGgufRope(const FileSource& file);
+
+}  // namespace kv

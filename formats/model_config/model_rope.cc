@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "formats/gguf/rope.h"
+#include "formats/model_config/config_json.h"
+#include "formats/model_config/model_config.h"
+#include "formats/npy/npy.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kLargestList = 16 << 20;
+constexpr size_t kMostPairs = 1 << 16;
+
+std::vector<double> NumbersOfText(std::string_view text) {
+  std::vector<double> numbers;
+  constexpr std::string_view kBetween = " \t\r\n,[]";
+  for (size_t at = text.find_first_not_of(kBetween); at != text.npos;
+       at = text.find_first_not_of(kBetween, at)) {
+    const size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    double value = 0;
+    const auto [last, failed] = std::from_chars(text.data() + at, text.data() + end, value);
+    if (failed != std::errc() || last != text.data() + end) {
+      throw Error(Finding::kBadText,
+                  fmt::format("'{}' is no number", Escaped(text.substr(at, end - at), 40)));
+    }
+    numbers.push_back(value);
+    at = end;
+  }
+  return numbers;
+}
+
+std::vector<double> NumbersOfArray(const std::string& path) {
+  const TensorFile file = ReadNpy(Source::Open(path), {});
+  const TensorView& view = file.tensors.at(0).view;
+  if (view.rank() != 1 || (view.dtype != DType::kF32 && view.dtype != DType::kF64)) {
+    throw Error(Finding::kUnsupportedKind, "holds no list of f32 or f64 numbers");
+  }
+  std::vector<double> numbers(view.elements());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const std::byte* at = view.data + i * view.strides[0];
+    numbers[i] = view.dtype == DType::kF32 ? LoadLE<float>(at) : LoadLE<double>(at);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+std::optional<blend::ModelRope> ReadModelRope(const std::string& path) {
+  try {
+    const auto file = FileSource::Open(path);
+    if (LooksLikeConfig(file->bytes()))
+      return model_config::RopeOf(model_config::Config(file->bytes()));
+    return ReadGgufRope(*file);
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+std::vector<double> ReadFrequencies(const std::string& path) {
+  try {
+    const auto file = FileSource::Open(path);
+    if (file->size() > kLargestList) throw Error(Finding::kLimit, "is above 16 MiB");
+    const std::string_view text = AsText(file->bytes());
+    std::vector<double> numbers =
+        text.starts_with("\x93NUMPY") ? NumbersOfArray(path) : NumbersOfText(text);
+    if (numbers.empty() || numbers.size() > kMostPairs)
+      throw Error(Finding::kBadField, fmt::format("holds {} frequencies", numbers.size()));
+    for (const double number : numbers) {
+      // 0 turns nothing; above pi nothing is left to tell positions apart.
+      if (!(number >= 0) || number > 4)
+        throw Error(Finding::kBadField, fmt::format("{} is no frequency: radians per position, as "
+                                                    "inv_freq of a model has them",
+                                                    number));
+    }
+    return numbers;
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+}  // namespace kv

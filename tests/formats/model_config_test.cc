@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// What config.json and GGUF say of RoPE, against transformers' own frequencies.
+#include "formats/model_config/model_config.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "formats/registry.h"
+#include "tests/support/gguf_builder.h"
+#include "tests/support/temp_dir.h"
+
+namespace kv {
+namespace {
+
+using nlohmann::json;
+using test::GgufBuilder;
+using test::TempDir;
+
+blend::ModelRope RopeOf(const json& config) {
+  const TempDir temp;
+  return ReadModelRope(temp.WriteFile("config.json", AsBytes(config.dump())).string()).value();
+}
+
+Finding Refusal(const json& config) {
+  try {
+    RopeOf(config);
+  } catch (const Error& error) {
+    CHECK((error.finding() != Finding::kUnsupportedKind || !error.hint().empty()));
+    return error.finding();
+  }
+  return Finding{0};
+}
+
+json Plain() {
+  return {{"num_hidden_layers", 6}, {"num_attention_heads", 8}, {"num_key_value_heads", 2},
+          {"hidden_size", 512},     {"rope_theta", 1e6},        {"max_position_embeddings", 4096},
+          {"model_type", "qwen3"}};
+}
+
+TEST_CASE("frequencies and factors are those of transformers") {
+  std::ifstream file(KVTOOL_TESTDATA "/engines/rope/transformers.json");
+  const json golden = json::parse(file);
+  REQUIRE(golden.at("cases").size() == 10);
+  for (const json& made : golden.at("cases")) {
+    INFO(made.at("name").get<std::string>());
+    const blend::ModelRope model = RopeOf(made.at("config"));
+    const std::vector<double> frequencies =
+        blend::InverseFrequencies(model.rope, 64, made.at("length").get<uint64_t>());
+    const auto want = made.at("inv_freq").get<std::vector<double>>();
+    REQUIRE(frequencies.size() == want.size());
+    for (size_t i = 0; i < want.size(); ++i) CHECK(frequencies[i] == Approx(want[i]).epsilon(3e-6));
+    CHECK(blend::AttentionFactor(model.rope.scaling) ==
+          Approx(made.at("attention").get<double>()).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("layers with a window may have a base of their own") {
+  json gemma = Plain();
+  gemma["model_type"] = "gemma3_text";
+  gemma["rope_local_base_freq"] = 10000;
+  gemma["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8}};
+  const auto check = [](const blend::ModelRope& model) {
+    REQUIRE(model.layers.size() == 6);
+    for (uint32_t i = 0; i < 6; ++i) {
+      CHECK(model.Of(i).theta == (i == 5 ? 1e6 : 1e4));
+      CHECK((model.Of(i).scaling.kind == blend::RopeScaling::Kind::kLinear) == (i == 5));
+    }
+  };
+  check(RopeOf(gemma));
+  check(RopeOf({{"text_config", gemma}}));
+  json newer = Plain();
+  newer["layer_types"] = {"sliding_attention", "sliding_attention", "sliding_attention",
+                          "sliding_attention", "sliding_attention", "full_attention"};
+  newer["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 1e6}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  check(RopeOf(newer));
+  GgufBuilder gguf;
+  gguf.Text("general.architecture", "gemma3")
+      .U32("gemma3.block_count", 6)
+      .U32("gemma3.embedding_length", 512)
+      .U32("gemma3.attention.head_count", 8)
+      .U32("gemma3.attention.head_count_kv", 2)
+      .U32("gemma3.attention.sliding_window", 512)
+      .F32("gemma3.rope.freq_base", 1e6F)
+      .Text("gemma3.rope.scaling.type", "linear")
+      .F32("gemma3.rope.scaling.factor", 8);
+  const TempDir temp;
+  check(ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value());
+}
+
+TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
+  GgufBuilder gguf;
+  gguf.Text("general.architecture", "llama")
+      .U32("llama.block_count", 2)
+      .U32("llama.embedding_length", 64)
+      .U32("llama.attention.head_count", 8);
+  Bytes bytes = gguf.Write();
+  StoreLE<uint64_t>(&bytes[8], 1);  // tensors
+  ByteWriter info;
+  info.U64(17);
+  info.Append("rope_freqs.weight");
+  info.U32(1);
+  info.U64(4);
+  info.U32(0);
+  info.U64(32);
+  const Bytes told = info.Release();
+  bytes.insert(bytes.end(), told.begin(), told.end());
+  bytes.resize((bytes.size() + 31) / 32 * 32 + 32);
+  for (const float factor : {1.0F, 2.0F, 4.0F, 8.0F}) {
+    bytes.resize(bytes.size() + 4);
+    StoreLE(&bytes[bytes.size() - 4], factor);
+  }
+  const TempDir temp;
+  const auto model = ReadModelRope(temp.WriteFile("m.gguf", bytes).string());
+  REQUIRE(model);
+  CHECK(blend::InverseFrequencies(model->rope, 8).at(3) == Approx(1e-3 / 8));
+  CHECK(blend::InverseFrequencies(model->rope, 8).at(0) == 1);
+  bytes.resize(bytes.size() - 1);
+  CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("m.gguf", bytes).string()), Error);
+}
+
+TEST_CASE("what a config cannot say is refused, M-RoPE with a way out") {
+  json config = Plain();
+  config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
+  CHECK(Refusal(config) == Finding::kUnsupportedKind);
+  config["rope_scaling"] = {{"rope_type", "default"}, {"mrope_section", {16, 24, 24}}};
+  CHECK(Refusal(config) == Finding::kUnsupportedKind);
+  config["rope_scaling"] = {{"rope_type", "novel"}};
+  CHECK(Refusal(config) == Finding::kUnsupportedKind);
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", -1}};
+  CHECK(Refusal(config) == Finding::kBadField);
+  config["rope_scaling"] = {{"rope_type", "longrope"}};
+  CHECK(Refusal(config) == Finding::kMissingRecord);
+  CHECK(Refusal({{"rope_theta", 1e4}}) == Finding::kMissingRecord);
+  const TempDir temp;
+  CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("c", AsBytes("{\"a\":")).string()), Error);
+}
+
+TEST_CASE("heads and layers come from config.json too") {
+  const TempDir temp;
+  json config = Plain();
+  config["layer_types"] = {"linear_attention", "full_attention",   "linear_attention",
+                           "full_attention",   "linear_attention", "full_attention"};
+  const ModelGeometry geometry =
+      ReadModelGeometry(temp.WriteFile("config.json", AsBytes(config.dump())).string());
+  REQUIRE(geometry.layers.size() == 6);
+  CHECK(geometry.layers[0].kv_heads == 2);
+  CHECK(geometry.layers[0].k_dim == 64);
+  CHECK_FALSE(geometry.layers[0].has_kv);
+  CHECK(geometry.layers[1].has_kv);
+  CHECK(geometry.query_heads == 8);
+}
+
+TEST_CASE("lists of frequencies are numbers and nothing else") {
+  const TempDir temp;
+  const auto read = [&](std::string_view text) {
+    return ReadFrequencies(temp.WriteFile("f", AsBytes(text)).string());
+  };
+  CHECK(read("[1, 0.5,\n 1e-3, 0]\n") == std::vector<double>{1, 0.5, 1e-3, 0});
+  for (const char* text : {"", "1 two", "-1", "5", "nan", "inf"})
+    CHECK_THROWS_AS(read(text), Error);
+}
+
+}  // namespace
+}  // namespace kv

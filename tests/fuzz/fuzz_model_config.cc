@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/model_config/config_json.h"
+#include "formats/model_config/model_config.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto* begin = reinterpret_cast<const std::byte*>(data);
+  const auto file = kv::FileSource::FromBytes({begin, begin + size}, "config.json");
+  try {
+    kv::ReadConfigGeometry(*file);
+    const kv::blend::ModelRope model =
+        kv::model_config::RopeOf(kv::model_config::Config(file->bytes()));
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      kv::blend::RequireFit(model.Of(layer), 64);
+      kv::blend::InverseFrequencies(model.Of(layer), 64, 5000);
+    }
+  } catch (const kv::Error&) {
+  }
+  return 0;
+}
