@@ -5,6 +5,7 @@
 #include "formats/trace/trace.h"
 #include "lib/base/error.h"
 #include "lib/h2o/mnn_replay.h"
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
@@ -25,6 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                           stream.element_bytes},
                          revision, *trace.prompt_tokens, 1u << 20, *source);
     }
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

@@ -7,6 +7,7 @@
 #include "lib/base/error.h"
 #include "lib/gate/judge.h"
 #include "lib/gate/markdown.h"
+#include "tests/fuzz/accepted.h"
 
 namespace {
 
@@ -37,6 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     JudgeConfig(text, result);
     kv::gate::SummaryJson(result, "", {}).dump();
     kv::gate::SummaryMarkdown(result, {});
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

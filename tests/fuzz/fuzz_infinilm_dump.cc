@@ -6,6 +6,7 @@
 
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "lib/snapshot/layout.h"
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);
@@ -30,6 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
         kv::Gather(*layer.v, 0, layer.v->tokens(), kv::Order::kHeadTokenDim);
       }
+      ++kv::fuzz::accepted;
     } catch (const kv::Error&) {
     }
   }

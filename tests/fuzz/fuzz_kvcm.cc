@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "formats/kvcm/kvcm.h"
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
@@ -16,8 +17,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const kv::KvcmExamination examined = kv::ExamineKvcm(source);
   if (examined.weights.has_value() != loads) std::abort();
   if (examined.weights) {
-    kv::MemorySink sink;
+    // Read again, without a refusal, it is written as the same bytes.
+    kv::MemorySink sink, again;
     kv::WriteKvcm(*examined.weights, examined.weights->dtype, sink);
+    kv::Source written;
+    written.files.push_back({"fresh", kv::FileSource::FromBytes(kv::Bytes(sink.bytes()), "")});
+    const kv::CompressorWeights back = kv::ReadKvcm(written, kv::KvcmReading::kCompat);
+    kv::WriteKvcm(back, back.dtype, again);
+    if (again.bytes() != sink.bytes()) std::abort();
+    ++kv::fuzz::accepted;
   }
   return 0;
 }

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/lmcache/lmcache.h"
 #include "lib/snapshot/layout.h"
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);
@@ -18,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
       if (layer.v) kv::Gather(*layer.v, 0, layer.v->tokens(), kv::Order::kTokenHeadDim);
     }
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

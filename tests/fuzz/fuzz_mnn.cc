@@ -6,6 +6,7 @@
 #include "formats/mnn/offline_entries.h"
 #include "lib/offline/offline.h"
 #include "lib/snapshot/layout.h"
+#include "tests/fuzz/accepted.h"
 
 namespace {
 
@@ -52,6 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const kv::mnn::DumpMeta meta = kv::mnn::ParseMeta(text);
     if (meta.k_bytes() <= kMostData && meta.v_bytes() <= kMostData) ReadFolder(meta, text);
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/model_config/config_json.h"
 #include "formats/model_config/model_config.h"
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);
@@ -14,6 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       kv::blend::RequireFit(model.Of(layer), 64);
       kv::blend::InverseFrequencies(model.Of(layer), 64, 5000);
     }
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/npy/npy.h"
 #include "formats/tensors/tensor_snapshot.h"
+#include "tests/fuzz/accepted.h"
 
 // One file as npy and as npz, then as a cache.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -17,6 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (const auto& check : file.checks) check();
       for (const kv::NamedTensor& tensor : file.tensors) kv::CopyContiguous(tensor.view);
       kv::SnapshotOf(file, options);
+      ++kv::fuzz::accepted;
     } catch (const kv::Error&) {
     }
   }

@@ -5,6 +5,7 @@
 
 #include "formats/raw/raw.h"
 #include "lib/snapshot/layout.h"
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
@@ -22,6 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const kv::LayerKv& layer : snapshot.layers) {
       kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
     }
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

@@ -7,6 +7,7 @@
 
 #include "formats/raw/raw.h"
 #include "lib/snapshot/layout.h"
+#include "tests/fuzz/accepted.h"
 
 namespace {
 
@@ -45,6 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
       if (layer.v) kv::Gather(*layer.v, 0, layer.v->tokens(), kv::Order::kTokenHeadDim);
     }
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

@@ -6,6 +6,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "formats/trace/trace.h"
 #include "lib/base/error.h"
+#include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
@@ -28,6 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
       }
     }
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

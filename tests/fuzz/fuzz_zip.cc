@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/zip/zip_reader.h"
+#include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 #include "tests/fuzz/repair.h"
 
@@ -15,6 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (!entry.deflated) archive.CheckStored(entry);
       if (archive.Data(entry).size() != entry.size) __builtin_trap();
     }
+    ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
   return 0;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
@@ -58,6 +59,8 @@ int main(int argc, char** argv) {
       ++files;
     }
   }
-  std::printf("%zu corpus files, %zu inputs\n", files, runs);
-  return files == 0;
+  const auto accepted = static_cast<size_t>(kv::fuzz::accepted);
+  std::printf("%zu corpus files, %zu inputs, %zu accepted\n", files, runs, accepted);
+  if (accepted == 0) std::fprintf(stderr, "every input was refused: nothing is tested\n");
+  return files == 0 || accepted == 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
+#include <cctype>
 
 #include "formats/registry.h"
 #include "lib/snapshot/layout.h"
@@ -26,7 +27,7 @@ const KvTensor* Tensor(const Snapshot& snapshot, const std::string& name) {
 
 void CheckLlamaFiles(Run& run) {
   for (const auto& item : Section(run, "files")) {
-    if (item.at("format") != "llama.cpp-seq-state") continue;
+    if (!item.at("format").get<std::string>().starts_with("llama.cpp")) continue;
     const auto path = run.File("blend/" + item.at("file").get<std::string>());
     if (!path) continue;
     INFO(*path);
@@ -42,8 +43,9 @@ void CheckLlamaFiles(Run& run) {
       const KvTensor* tensor = Tensor(snapshot, name);
       REQUIRE(tensor != nullptr);
       CHECK(expected.at("shape") == nlohmann::json({tensor->tokens(), tensor->channels()}));
-      CHECK(ParseDType(expected.at("dtype").get<std::string>() == "F16" ? "f16" : "f32") ==
-            tensor->dtype);
+      std::string dtype = expected.at("dtype");
+      for (char& c : dtype) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      CHECK(ParseDType(dtype) == tensor->dtype);
       const Bytes values = Gather(*tensor, 0, tensor->tokens(), Order::kTokenHeadDim);
       CHECK(test::Sha256(values) == expected.at("sha256"));
       run.Checked();

@@ -45,7 +45,7 @@ constexpr Row kTable[] = {
     {"npy and npz files", "blend/npy/* blend/npz/*", "blend#files=npy blend#files=npz",
      CheckNpyFiles, ""},
     {"npy and npz, bad", "blend/bad/np*", "blend#bad=bad/np*", CheckNpyBad, ""},
-    {"llama.cpp files", "blend/llamacpp/*", "blend#files=llama.cpp-seq-state", CheckLlamaFiles, ""},
+    {"llama.cpp files", "blend/llamacpp/*", "blend#files=llama.cpp*", CheckLlamaFiles, ""},
     {"llama.cpp, bad", "blend/bad/llama_*", "blend#bad=bad/llama_*", CheckLlamaBad, ""},
     {"mnn dump of blend", "blend/mnn_dump/*", "blend#files=mnn-dump", CheckBlendMnnDump, ""},
     {"torch files", "blend/pt/*", "blend#files=torch* blend#files=pickle*", CheckTorchFiles, ""},

@@ -16,6 +16,8 @@ namespace {
 std::string In(const nlohmann::json& name) { return "infinilm/" + name.get<std::string>(); }
 
 void CheckHeader(const CompressorWeights& weights, const nlohmann::json& header) {
+  constexpr DType kCodes[] = {DType::kF16, DType::kBF16, DType::kF32};
+  CHECK(weights.dtype == kCodes[header.at("dtype_code").get<size_t>()]);
   CHECK(weights.header.num_layers == header.at("num_layers"));
   CHECK(weights.header.num_heads == header.at("num_heads"));
   CHECK(weights.header.head_dim == header.at("head_dim"));

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Numbers that lie in files which exist. A value that changes here makes them unreadable or, worse,
+// read as something else: add new ones behind the last, and leave these as they are.
+#include <catch2/catch.hpp>
+
+#include "formats/kvz/archive.h"
+#include "formats/kvz/records.h"
+#include "lib/codec/gear_frame.h"
+#include "lib/mlp/weights.h"
+
+namespace kv {
+namespace {
+
+template <typename Enum>
+constexpr bool Are(std::initializer_list<Enum> enums, int first = 0) {
+  for (const Enum value : enums) {
+    if (static_cast<int>(value) != first++) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("values of types that are stored never change") {
+  using enum DType;
+  STATIC_REQUIRE(
+      Are({kF32, kF16,  kBF16,   kF64,    kI8,   kU8,   kI16,  kU16,  kI32,  kU32,   kI64,
+           kU64, kBool, kF8E4M3, kF8E5M2, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kIQ4_NL}));
+  STATIC_REQUIRE(
+      Are({Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kHeadDimToken, Order::kStorage}));
+  STATIC_REQUIRE(Are({ChunkKind::kOpaque, ChunkKind::kKey, ChunkKind::kValue}));
+  STATIC_REQUIRE(
+      Are({kvz::RecordType::kSource, kvz::RecordType::kChunk, kvz::RecordType::kIndex}, 1));
+  STATIC_REQUIRE(Are({KeyRotation::kUnknown, KeyRotation::kUnrotated, KeyRotation::kRotated}));
+  STATIC_REQUIRE(Are({HadamardRotation::kUnknown, HadamardRotation::kNo, HadamardRotation::kYes}));
+  STATIC_REQUIRE(Are({Predictor::kRaw, Predictor::kDeltaSeq, Predictor::kXorSeq}));
+  STATIC_REQUIRE(Are({Backend::kRle, Backend::kZstd}));
+  STATIC_REQUIRE(Are({MlpRole::kTextK, MlpRole::kTextV, MlpRole::kImageK, MlpRole::kImageV}));
+}
+
+TEST_CASE("ids of codecs never change, and each has its name") {
+  const std::pair<CodecId, std::string_view> known[] = {
+      {CodecId{0}, "raw"},         {CodecId{1}, "gear-f16"}, {CodecId{2}, "gear-f32"},
+      {CodecId{3}, "zstd-planes"}, {CodecId{4}, "zstd"},     {CodecId{16}, "prev"},
+      {CodecId{17}, "rotated"},    {CodecId{18}, "rows"},    {CodecId{19}, "lms"},
+      {CodecId{20}, "window4"},    {CodecId{21}, "widened"}, {CodecId{22}, "cdf"},
+      {CodecId{23}, "like"}};
+  size_t named = 0;
+  for (int id = 0; id < 256; ++id) named += Name(static_cast<CodecId>(id)).empty() ? 0 : 1;
+  CHECK(named == std::size(known));
+  for (const auto& [id, name] : known) CHECK(Name(id) == name);
+  STATIC_REQUIRE(Are(
+      {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes, CodecId::kZstd}));
+  STATIC_REQUIRE(Are({CodecId::kPrev, CodecId::kRotated16, CodecId::kRows, CodecId::kLms,
+                      CodecId::kWindow4, CodecId::kWidened, CodecId::kCdf, CodecId::kLike},
+                     16));
+}
+
+TEST_CASE("every element type stands in the table at its own number") {
+  size_t place = 0;
+  for (const DTypeInfo& info : AllDTypes()) CHECK(static_cast<size_t>(info.dtype) == place++);
+}
+
+}  // namespace kv
