@@ -336,9 +336,20 @@ class ReplayH2o : public Command {
     plan["policy"] = result.runs.front().policy;
     plan["unit"] = "position";
     plan["applied"] = "before the next token";
-    plan["events"] = h2o::PlanEvents(result.runs.front());
+    // Event by event: evictions at every step would not fit in one document in memory.
+    std::string text = plan.dump();
+    text.back() = ',';  // the document goes on
+    text += "\"events\":[";
     AtomicFile file(plan_, overwrite());
-    file.Write(AsBytes(plan.dump() + "\n"));
+    std::string_view separator;
+    h2o::ForEachPlanEvent(result.runs.front(), [&](const nlohmann::ordered_json& event) {
+      text += separator;
+      text += event.dump();
+      separator = ",";
+      file.Write(AsBytes(text));
+      text.clear();
+    });
+    file.Write(AsBytes(text + "]}\n"));
     file.Commit();
   }
 

@@ -3,12 +3,15 @@
 #include "lib/h2o/logit_rows.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "lib/base/checked.h"
 #include "lib/base/error.h"
 
 namespace kv::h2o {
 namespace {
 
+constexpr size_t kSumBlock = 64;
 constexpr uint64_t kTileBytes = uint64_t{64} << 20;
 // Keys that stay in a core's cache are multiplied row by row, which gives the same bits on every
 // machine; longer ones through BLAS, several times as fast.
@@ -61,12 +64,42 @@ const float* LogitRows::Row(uint32_t head, uint64_t position) const {
   return &of_head_[head][(position - begin_) * stride_];
 }
 
-void LogitRows::Weigh(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
-                      WeightRule rule, std::vector<float>& weights) const {
+void LogitRows::Pick(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
+                     std::vector<float>& logits) const {
   const float* row = Row(head, position);
-  weights.resize(positions.size());
-  for (size_t i = 0; i < positions.size(); ++i) weights[i] = row[positions[i]];
-  WeighRow(weights.data(), weights.size(), rule);
+  logits.resize(positions.size());
+  for (size_t i = 0; i < positions.size(); ++i) logits[i] = row[positions[i]];
+}
+
+void LogitRows::Weigh(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
+                      WeightRule rule, std::vector<float>& weights,
+                      std::vector<float>& scratch) const {
+  Pick(head, position, positions, weights);
+  if (rule == WeightRule::kSoftmax) {
+    Softmax(weights, scratch);
+  } else {
+    WeighRow(weights.data(), weights.size(), rule);
+  }
+}
+
+SoftmaxScale Softmax(std::span<float> row, std::vector<float>& scratch) {
+  SoftmaxScale scale{RowMaximum(row.data(), row.size()), 0};
+  if (scale.maximum == -INFINITY) {
+    std::fill(row.begin(), row.end(), 0.0f);
+    return scale;
+  }
+  ExpRow(row.data(), row.size(), scale.maximum);
+  scratch.resize(CeilDiv(row.size(), kSumBlock));
+  const double total = BlockSums(row.data(), row.size(), kSumBlock, scratch.data());
+  scale.factor = static_cast<float>(1 / total);
+  for (float& weight : row) weight *= scale.factor;
+  if (!std::isfinite(total)) scale.factor = 0;
+  return scale;
+}
+
+void WeighAs(const SoftmaxScale& scale, std::span<float> part) {
+  ExpRow(part.data(), part.size(), scale.maximum);
+  for (float& weight : part) weight *= scale.factor;
 }
 
 }  // namespace kv::h2o

@@ -9,6 +9,15 @@
 
 namespace kv::h2o {
 
+// What a softmax divides by, so that parts of a row can be weighed later to the same bits.
+struct SoftmaxScale {
+  float maximum = 0;
+  float factor = 0;  // 0: the row gives nothing, or nothing that is a number
+};
+// Logits to weights, in place.
+SoftmaxScale Softmax(std::span<float> row, std::vector<float>& scratch);
+void WeighAs(const SoftmaxScale& scale, std::span<float> part);
+
 // Logits of consecutive rows over the whole cache, nothing evicted, all query heads. What a row
 // gives to any subset of the keys is a softmax over some of its logits, so that rules which evict
 // at every step need no compacted keys of their own, and all rules share one product.
@@ -23,9 +32,11 @@ class LogitRows {
   bool Holds(uint64_t position) const { return begin_ <= position && position < end_; }
   // Of the row at `position`, which must be loaded: position + 1 values.
   const float* Row(uint32_t head, uint64_t position) const;
-  // Weights of the keys at `positions`, ascending and up to `position`.
+  // Logits of the keys at `positions`, ascending and up to `position`, and their weights.
+  void Pick(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
+            std::vector<float>& logits) const;
   void Weigh(uint32_t head, uint64_t position, std::span<const uint32_t> positions, WeightRule rule,
-             std::vector<float>& weights) const;
+             std::vector<float>& weights, std::vector<float>& scratch) const;
 
  private:
   void LoadHead(uint32_t head);

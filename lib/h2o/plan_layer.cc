@@ -155,7 +155,8 @@ std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
     std::vector<float> weights;
     for (uint64_t row = begin; row < end; ++row) {
       const auto seen = held.positions().first(held.size() - (end - 1 - row));
-      caches.shared->logits().Weigh(static_cast<uint32_t>(head), row, seen, rule, weights);
+      caches.shared->logits().Weigh(static_cast<uint32_t>(head), row, seen, rule, weights,
+                                    scratch.logits);
       const auto factor = static_cast<double>(row_weights[row - begin]);
       for (size_t j = 0; j < seen.size(); ++j) sums[j] += factor * static_cast<double>(weights[j]);
     }

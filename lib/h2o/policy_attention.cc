@@ -18,19 +18,19 @@ using Scores = std::vector<double>;
 Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position) {
   const uint32_t kv_head = head / caches.attention.group();
   const KeptKeys& held = caches.of_head[kv_head];
-  std::vector<float> row;
+  std::vector<float> row, scratch;
   if (caches.shared != nullptr && caches.shared->logits().Holds(position)) {
     const auto positions = held.positions();
     const auto seen = std::upper_bound(positions.begin(), positions.end(), position);
     caches.shared->logits().Weigh(head, position, {positions.begin(), seen}, WeightRule::kSoftmax,
-                                  row);
+                                  row, scratch);
   } else {
     // Rows of the prompt are looked at while the cache is whole.
     KV_ASSERT(caches.shared == nullptr || held.size() == held.positions().back() + 1);
     const KeptKeys& keys = caches.shared == nullptr ? held : caches.shared->whole()[kv_head];
-    RowScratch scratch;
+    RowScratch buffers;
     row.resize(keys.size());
-    row.resize(RowLogits(caches.attention, head, position, keys, scratch, row.data()));
+    row.resize(RowLogits(caches.attention, head, position, keys, buffers, row.data()));
     WeighRow(row.data(), row.size(), WeightRule::kSoftmax);
   }
   Scores weights(row.begin(), row.end());
@@ -324,14 +324,15 @@ class PassingOracleRule : public Rule {
       : first_(schedule.evictions.front().token + 1),
         future_(caches.attention.kv_heads(), Scores(caches.attention.end_row())) {
     LogitRows& logits = caches.shared->logits();
+    scales_.resize(caches.attention.end_row() - std::min(first_, caches.attention.end_row()));
     for (uint64_t row = first_; row < caches.attention.end_row(); ++row) {
       logits.LoadTileOf(row);
-      AddRow(caches, row, 1);
+      AddRow(caches, row);
     }
   }
   uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
   void Observe(LayerCaches& caches, uint64_t begin, uint64_t end) override {
-    for (uint64_t row = std::max(begin, first_); row < end; ++row) AddRow(caches, row, -1);
+    for (uint64_t row = std::max(begin, first_); row < end; ++row) TakeOff(caches, row);
   }
   std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t, uint64_t keep) override {
     return PerHead(caches, keep, 0, [&](uint32_t h) {
@@ -342,24 +343,48 @@ class PassingOracleRule : public Rule {
   }
 
  private:
-  void AddRow(const LayerCaches& caches, uint64_t row, double sign) {
+  void AddRow(const LayerCaches& caches, uint64_t row) {
+    const uint32_t group = caches.attention.group();
+    scales_[row - first_].resize(caches.attention.query_heads());
+    caches.pool.ParallelFor(future_.size(), [&](uint64_t h) {
+      std::vector<float> weights, scratch;
+      for (uint32_t head = static_cast<uint32_t>(h) * group, end = head + group; head < end;
+           ++head) {
+        const float* logits = caches.shared->logits().Row(head, row);
+        weights.assign(logits, logits + row + 1);
+        const SoftmaxScale scale = Softmax(weights, scratch);
+        scales_[row - first_][head] = scale;
+        if (scale.factor == 0) continue;
+        for (size_t j = 0; j < weights.size(); ++j) {
+          future_[h][j] += static_cast<double>(weights[j]);
+        }
+      }
+    });
+  }
+  // Of the positions that are held; the others are never asked for again.
+  void TakeOff(const LayerCaches& caches, uint64_t row) {
     const uint32_t group = caches.attention.group();
     caches.pool.ParallelFor(future_.size(), [&](uint64_t h) {
+      const auto held = caches.of_head[h].positions();
+      const auto seen = held.first(
+          static_cast<size_t>(std::upper_bound(held.begin(), held.end(), row) - held.begin()));
       std::vector<float> weights;
-      for (uint32_t g = 0; g < group; ++g) {
-        const float* logits =
-            caches.shared->logits().Row(static_cast<uint32_t>(h) * group + g, row);
-        weights.assign(logits, logits + row + 1);
-        WeighRow(weights.data(), weights.size(), WeightRule::kSoftmax);
-        for (size_t j = 0; j < weights.size(); ++j) {
-          future_[h][j] += sign * static_cast<double>(weights[j]);
+      for (uint32_t head = static_cast<uint32_t>(h) * group, end = head + group; head < end;
+           ++head) {
+        const SoftmaxScale& scale = scales_[row - first_][head];
+        if (scale.factor == 0) continue;
+        caches.shared->logits().Pick(head, row, seen, weights);
+        WeighAs(scale, weights);
+        for (size_t i = 0; i < seen.size(); ++i) {
+          future_[h][seen[i]] -= static_cast<double>(weights[i]);
         }
       }
     });
   }
 
   uint64_t first_;
-  std::vector<Scores> future_;  // [kv head][position]
+  std::vector<Scores> future_;                     // [kv head][position]
+  std::vector<std::vector<SoftmaxScale>> scales_;  // [row from first_][query head]
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "lib/h2o/quality_report.h"
 
@@ -179,24 +178,55 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
   return json;
 }
 
-Json PlanEvents(const ReplayRun& run) {
-  std::vector<std::pair<uint64_t, Json>> events;
-  for (const LayerPlan& plan : run.plans) {
-    for (const Eviction& event : plan.events) {
-      for (uint32_t unit = 0; unit < plan.units; ++unit) {
-        events.emplace_back(event.token,
-                            Json{{"token", event.token},
-                                 {"layer", plan.layer},
-                                 {"kv_head", plan.units == 1 ? Json(nullptr) : Json(unit)},
-                                 {"kept", RangesJson(plan.HeldBefore(unit, event.token + 1))},
-                                 {"length_before", event.length_before}});
+namespace {
+
+// The events of a run, layer by layer within a token.
+class PlanCursor {
+ public:
+  explicit PlanCursor(const ReplayRun& run) : run_(run), next_(run.plans.size()) {}
+
+  // Of the tokens before `end`.
+  void EmitUpTo(uint64_t end, const std::function<void(const Json&)>& emit) {
+    for (;;) {
+      uint64_t token = end;
+      for (size_t i = 0; i < next_.size(); ++i) token = std::min(token, NextToken(i));
+      if (token == end) return;
+      for (size_t i = 0; i < next_.size(); ++i) {
+        if (NextToken(i) == token) Emit(run_.plans[i], next_[i]++, emit);
       }
     }
   }
-  std::stable_sort(events.begin(), events.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+
+ private:
+  uint64_t NextToken(size_t plan) const {
+    const std::vector<Eviction>& events = run_.plans[plan].events;
+    return next_[plan] < events.size() ? events[next_[plan]].token : UINT64_MAX;
+  }
+  static void Emit(const LayerPlan& plan, size_t index,
+                   const std::function<void(const Json&)>& emit) {
+    const Eviction& event = plan.events[index];
+    for (uint32_t unit = 0; unit < plan.units; ++unit) {
+      emit({{"token", event.token},
+            {"layer", plan.layer},
+            {"kv_head", plan.units == 1 ? Json(nullptr) : Json(unit)},
+            {"kept", RangesJson(plan.HeldBefore(unit, event.token + 1))},
+            {"length_before", event.length_before}});
+    }
+  }
+
+  const ReplayRun& run_;
+  std::vector<size_t> next_;  // [plan]
+};
+
+}  // namespace
+
+void ForEachPlanEvent(const ReplayRun& run, const std::function<void(const Json&)>& emit) {
+  PlanCursor(run).EmitUpTo(UINT64_MAX, emit);
+}
+
+Json PlanEvents(const ReplayRun& run) {
   Json json = Json::array();
-  for (auto& [token, event] : events) json.push_back(std::move(event));
+  ForEachPlanEvent(run, [&](const Json& event) { json.push_back(event); });
   return json;
 }
 
@@ -233,30 +263,41 @@ Json CallJson(const ReplayRun& run, const MnnCall& call) {
 
 }  // namespace
 
+namespace {
+
+Json EvictionJson(const ReplayRun& run, const Json& event) {
+  Json json = EventHeader(run, "eviction");
+  json.update(event);
+  uint64_t kept = 0;
+  for (const Json& range : event["kept"]) kept += range[1].get<uint64_t>();
+  const auto before = event["length_before"].get<uint64_t>();
+  json["kept_tokens"] = kept;
+  json["evicted_tokens"] = before - kept;
+  json["keep_ratio"] = static_cast<double>(kept) / static_cast<double>(before);
+  return json;
+}
+
+}  // namespace
+
 void ForEachEvent(const ReplayResult& result, const std::function<void(const Json&)>& emit) {
   for (const ReplayRun& run : result.runs) {
-    std::multimap<uint64_t, Json> by_token;  // equal keys stay in the order of insertion
-    if (run.mnn) {
-      for (const MnnCall& call : run.mnn->calls) by_token.emplace(call.token, CallJson(run, call));
-    } else {
-      for (const Json& event : PlanEvents(run)) {
-        Json json = EventHeader(run, "eviction");
-        json.update(event);
-        uint64_t kept = 0;
-        for (const Json& range : event["kept"]) kept += range[1].get<uint64_t>();
-        const auto before = event["length_before"].get<uint64_t>();
-        json["kept_tokens"] = kept;
-        json["evicted_tokens"] = before - kept;
-        json["keep_ratio"] = static_cast<double>(kept) / static_cast<double>(before);
-        by_token.emplace(event["token"].get<uint64_t>(), std::move(json));
+    PlanCursor plans(run);
+    size_t calls = 0;
+    const auto events_before = [&](uint64_t end) {
+      if (!run.mnn) {
+        plans.EmitUpTo(end, [&](const Json& event) { emit(EvictionJson(run, event)); });
+        return;
       }
-    }
+      const std::vector<MnnCall>& all = run.mnn->calls;
+      while (calls < all.size() && all[calls].token < end) emit(CallJson(run, all[calls++]));
+    };
     for (const StepBytes& step : run.steps) {
+      events_before(step.token + 1);
       Json json = EventHeader(run, "step");
       json.update(StepJson(step));
-      by_token.emplace(step.token, std::move(json));
+      emit(json);
     }
-    for (const auto& [token, json] : by_token) emit(json);
+    events_before(UINT64_MAX);
   }
 }
 

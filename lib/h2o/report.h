@@ -19,7 +19,9 @@ std::string_view Name(WeightRule rule);
 Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request,
                 const ReplayResult& result, bool detail);
 
-// The events of kvtool.h2o-plan/1: what each layer (or kv head) keeps from a position on.
+// The events of kvtool.h2o-plan/1 in the order of time: what each layer (or kv head) keeps from a
+// position on. One by one, because evictions at every step are many.
+void ForEachPlanEvent(const ReplayRun& run, const std::function<void(const Json&)>& emit);
 Json PlanEvents(const ReplayRun& run);
 
 // One document per event, in the order of time: what was decided, what was applied, and the bytes
