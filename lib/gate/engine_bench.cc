@@ -80,16 +80,16 @@ void BenchLogs::AddLog(const std::string& text, const std::string& shown, Eviden
 }
 
 void BenchLogs::AddLogsIn(const LogFolder& folder, bool only_bench, Evidence& evidence) {
-  for (const std::string& name : folder.Files()) {
-    if (!IsLog(name) || (name == kStdout && has_stdout)) continue;
+  for (const std::string& name : folder.FilesLike(IsLog)) {
+    if (name == kStdout && has_stdout) continue;
     const std::string text = *folder.Text(name), shown = folder.Shown(name);
     const bool is_bench = IsBenchLog(name);
     if (is_bench && (only_bench || HasTable(text))) {
       AddLog(text, shown, evidence);
       continue;
     }
-    // The analyzer looks for broken lines in every *.log beside those of the bench.
-    if (EndsWith(name, ".log")) ScanInvalidLines(text, shown, invalid);
+    // The analyzer looks for broken lines in every *.log of the bench's folder.
+    if (only_bench && EndsWith(name, ".log")) ScanInvalidLines(text, shown, invalid);
     evidence.damage.AddBench(text, shown);
   }
 }
@@ -107,10 +107,7 @@ void BenchLogs::AddManifest(const LogFolder& folder, Evidence& evidence) {
   if (list.is_object() && list.contains("runs")) list = Json(list["runs"]);
   if (!list.is_array() || list.empty()) return evidence.gaps.Add(shown + ": it lists no runs");
   was_begun = true;
-  std::set<std::string> there;
-  for (const LogFolder& place : {folder, folder.Sub("logs")}) {
-    for (std::string& name : place.Files()) there.insert(std::move(name));
-  }
+  const LogFolder inside = folder.Sub("logs");
   bool all_named = true;
   for (size_t i = 0; i < list.size(); ++i) {
     const Json& run = list[i];
@@ -127,7 +124,7 @@ void BenchLogs::AddManifest(const LogFolder& folder, Evidence& evidence) {
     }
     const std::vector<std::string> names = LogNames(run);
     const bool is_there = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return there.count(name) != 0;
+      return folder.Has(name) || inside.Has(name);
     });
     all_named &= is_there;
     if (!names.empty() && !is_there) {

@@ -97,9 +97,9 @@ void Damage::Add(std::string_view text, std::string_view shown, bool again) {
 }
 
 void Damage::AddFolder(const LogFolder& folder, int depth) {
-  for (const std::string& name : folder.Files()) {
+  for (const std::string& name : folder.FilesLike(IsLog)) {
     const std::string shown = folder.Shown(name);
-    if (IsLog(name) && read_.find(shown) == read_.end()) AddOther(*folder.Text(name), shown);
+    if (read_.find(shown) == read_.end()) AddOther(*folder.Text(name), shown);
   }
   if (depth == 0) return;
   for (const std::string& name : folder.Folders()) AddFolder(folder.Sub(name), depth - 1);
@@ -126,6 +126,11 @@ std::string LastWords(std::string_view log) {
 }
 
 void CheckCells(const BenchTable& table, Evidence& evidence) {
+  // The last column of the parser's table.
+  for (size_t row = 0; table.HasColumn("log_file") && row < table.size(); ++row) {
+    if (!table.Cell(row, "log_file").empty()) continue;
+    evidence.gaps.Add(fmt::format("row {} of the table is cut", row + 1));
+  }
   for (const std::string& column : table.Columns()) {
     if (!HasFigures(column)) continue;
     for (size_t row = 0; row < table.size(); ++row) {

@@ -41,13 +41,15 @@ bool LogFolder::exists() const {
   return fs::is_directory(path_, error);
 }
 
-std::vector<std::string> LogFolder::Names(bool folders) const {
+std::vector<std::string> LogFolder::Names(bool folders, Wanted wanted) const {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(path_, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     if (folders ? !it->is_directory(ignored) : !it->is_regular_file(ignored)) continue;
-    names.push_back(it->path().filename().string());
+    std::string name = it->path().filename().string();
+    if (wanted != nullptr && !wanted(name)) continue;
+    names.push_back(std::move(name));
     if (names.size() > kMaxFiles) {
       throw Error(Finding::kLimit, fmt::format("a folder of more than {} logs", kMaxFiles))
           .File(shown_);
@@ -57,12 +59,17 @@ std::vector<std::string> LogFolder::Names(bool folders) const {
   return names;
 }
 
-std::vector<std::string> LogFolder::Files() const { return Names(false); }
-std::vector<std::string> LogFolder::Folders() const { return Names(true); }
+std::vector<std::string> LogFolder::Files() const { return Names(false, nullptr); }
+std::vector<std::string> LogFolder::Folders() const { return Names(true, nullptr); }
+std::vector<std::string> LogFolder::FilesLike(Wanted wanted) const { return Names(false, wanted); }
+
+bool LogFolder::Has(const std::string& name) const {
+  std::error_code error;
+  return fs::is_regular_file(path_ / name, error);
+}
 
 std::optional<std::string> LogFolder::Text(const std::string& name) const {
-  std::error_code error;
-  if (!fs::is_regular_file(path_ / name, error)) return std::nullopt;
+  if (!Has(name)) return std::nullopt;
   return ReadLog(path_ / name, Shown(name));
 }
 

@@ -23,11 +23,15 @@ class LogFolder {
   // Names of the regular files (or folders) directly in it, sorted. Throws kLimit.
   std::vector<std::string> Files() const;
   std::vector<std::string> Folders() const;
+  // Those of the files that are wanted: others, such as dumps, may be any number.
+  using Wanted = bool (*)(std::string_view name);
+  std::vector<std::string> FilesLike(Wanted wanted) const;
+  bool Has(const std::string& name) const;
   // The whole text of a file; nothing if there is none. Throws kReadFailed, kLimit.
   std::optional<std::string> Text(const std::string& name) const;
 
  private:
-  std::vector<std::string> Names(bool folders) const;
+  std::vector<std::string> Names(bool folders, Wanted wanted) const;
 
   std::filesystem::path path_;
   std::string shown_;

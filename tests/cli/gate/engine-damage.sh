@@ -67,6 +67,7 @@ cheat "nothing is compressed" "sed -i 's/1.50 ± 0.00 | 1.10 ± 0.00/0.00 ± 0.0
 cheat "a return code of the folder" ":" --return-codes bench=9
 cheat "a return code of another" ":" --return-codes logs=0
 cheat "two runs in one log" "cat logs/run_0001.log >> $log; rm logs/run_0001.log manifest.json"
+title="a table that is cut"; head -c 800 "$golden/logs.csv" > cut.csv; judge cut.csv
 echo "--- JSON results"
 echo '{"results": [{"prompt_len": 512, "generate_len": 128, "decode_tps": 6, "h2o_lossy_ratio": 3.1, "h2o_lossless_ratio": 1.4,
   "h2o_lossless_raw_mb": 1.5, "h2o_lossless_comp_mb": 1, "h2o_lossless_async_wait_us": 9}]}' > results.json
@@ -84,3 +85,6 @@ older "damage in a console" "echo 'munmap_chunk(): invalid pointer' > ../runtime
 older "slower than it says" "sed -i 's/5.81 ±/2.81 ±/' $log"
 older "a log is gone" "rm $log manifest.json"
 older "all rows are gone" "echo Killed > logs/run_0001.log; rm $log manifest.json"
+$VALIDATE < out.json
+# Dumps beside the logs are no logs, however many.
+older "nothing, with dumps" "mkdir -p dumps/run/layer_0; (cd dumps/run/layer_0; seq 5000 | sed 's/\$/.bin/' | xargs touch)"
