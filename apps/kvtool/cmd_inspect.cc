@@ -46,7 +46,8 @@ class Inspect : public Command {
       try {
         const Snapshot snapshot = OpenSnapshot(Source::Open(file), options);
         nlohmann::ordered_json document = ReportHeader("inspect");
-        document.update(DescribeJson(snapshot));
+        // Of a file with a million tensors the document costs more than the rest.
+        if (report_.wanted()) document.update(DescribeJson(snapshot));
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
         if (with_stats_) AddStats(snapshot, context.console, document);
@@ -72,7 +73,7 @@ class Inspect : public Command {
       const LayerKv& layer = snapshot.layers[i];
       const auto add = [&](const KvTensor& tensor, const char* which) {
         const TensorStats stats = StatsOf(snapshot, tensor);
-        document["layers"][i][which]["stats"] = StatsJson(stats);
+        if (report_.wanted()) document["layers"][i][which]["stats"] = StatsJson(stats);
         table.Row({std::to_string(layer.index), which, fmt::format("{:.4g}", stats.min),
                    fmt::format("{:.4g}", stats.max), fmt::format("{:.3g}", stats.mean),
                    fmt::format("{:.3g}", stats.standard_deviation), std::to_string(stats.nan_count),

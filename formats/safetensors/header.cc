@@ -6,7 +6,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
+#include <utility>
+
+#include "lib/base/hash.h"
 
 namespace kv::safetensors {
 namespace {
@@ -57,8 +61,8 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool key(string_t& name) override {
-    Frame& frame = stack_.back();
-    if (!frame.keys.insert(name).second) {
+    const bool is_new = where() == Where::kRoot ? InsertRoot(name) : stack_.back().Insert(name);
+    if (!is_new) {
       throw Error(Finding::kDuplicateName, fmt::format("'{}' occurs twice", Escaped(name)))
           .In(Context());
     }
@@ -84,8 +88,8 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     const Frame& frame = stack_.back();
     if (frame.where == Where::kTensor) {
-      for (const char* field : {"dtype", "shape", "data_offsets"}) {
-        if (frame.keys.count(field) == 0) throw Bad(fmt::format("has no {}", field));
+      for (size_t i = 0; i < std::size(kFields); ++i) {
+        if ((frame.fields & 1u << i) == 0) throw Bad(fmt::format("has no {}", kFields[i]));
       }
     }
     stack_.pop_back();
@@ -118,10 +122,52 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Where { kRoot, kMetadata, kTensor, kShape, kOffsets, kIgnored };
+  // Fields that every tensor has need no set: a header may hold a million tensors.
+  static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};
   struct Frame {
     Where where;
-    std::unordered_set<std::string> keys;
+    unsigned fields = 0;
+    std::optional<std::unordered_set<std::string>> keys = std::nullopt;
+
+    // False if the name was there.
+    bool Insert(const std::string& name) {
+      if (where == Where::kTensor) {
+        for (size_t i = 0; i < std::size(kFields); ++i) {
+          if (name != kFields[i]) continue;
+          const bool is_new = (fields & 1u << i) == 0;
+          fields |= 1u << i;
+          return is_new;
+        }
+      }
+      if (!keys) keys.emplace();
+      return keys->insert(name).second;
+    }
   };
+
+  // Names of tensors, by places in the header: a set of a million strings would cost more than all
+  // the rest. The table is open, at most half full, and compares names where hashes meet.
+  bool InsertRoot(const std::string& name) {
+    if (name == kMetadataName) return std::exchange(has_metadata_, true) == false;
+    if (2 * (names_ + 1) > table_.size()) Grow();
+    const size_t mask = table_.size() - 1;
+    size_t at = Hash64(AsBytes(name)) & mask;
+    for (; table_[at] != kFree; at = (at + 1) & mask) {
+      if (header_.tensors[table_[at]].name == name) return false;
+    }
+    table_[at] = static_cast<uint32_t>(header_.tensors.size());  // the next one to come
+    ++names_;
+    return true;
+  }
+
+  void Grow() {
+    table_.assign(std::max<size_t>(1024, 4 * table_.size()), kFree);
+    const size_t mask = table_.size() - 1;
+    for (uint32_t i = 0; i < header_.tensors.size(); ++i) {
+      size_t at = Hash64(AsBytes(header_.tensors[i].name)) & mask;
+      while (table_[at] != kFree) at = (at + 1) & mask;
+      table_[at] = i;
+    }
+  }
 
   Where where() const { return stack_.empty() ? Where::kIgnored : stack_.back().where; }
   HeaderTensor& tensor() { return header_.tensors.back(); }
@@ -161,7 +207,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (stack_.size() == kDepthCap) {
       throw Bad(fmt::format("is nested deeper than {} levels", kDepthCap));
     }
-    stack_.push_back({where, {}});
+    stack_.push_back({.where = where});
     return true;
   }
 
@@ -169,6 +215,10 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   std::vector<Frame> stack_;
   std::string key_;
   int offsets_ = 0;
+  static constexpr uint32_t kFree = UINT32_MAX;
+  std::vector<uint32_t> table_;
+  size_t names_ = 0;
+  bool has_metadata_ = false;
 };
 
 }  // namespace

@@ -70,10 +70,12 @@ bool IsHeaderCopy(const Source& source, std::string_view name) {
 void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
   safetensors::Header header = safetensors::ParseHeader(bytes);
   const ByteSpan data = bytes.subspan(header.data_offset);
-  std::stable_sort(header.tensors.begin(), header.tensors.end(),
-                   [](const HeaderTensor& a, const HeaderTensor& b) {
-                     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-                   });
+  const auto before = [](const HeaderTensor& a, const HeaderTensor& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  };
+  if (!std::is_sorted(header.tensors.begin(), header.tensors.end(), before))
+    std::stable_sort(header.tensors.begin(), header.tensors.end(), before);
+  file.tensors.reserve(file.tensors.size() + header.tensors.size());
   uint64_t position = 0;
   for (HeaderTensor& tensor : header.tensors) {
     try {

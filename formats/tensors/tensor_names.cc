@@ -98,7 +98,10 @@ bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) 
              MatchesWord(pattern, name, match, {"1"}, Part::kValue);
     } else if (pattern.front() == '*') {
       pattern.remove_prefix(1);
+      const bool literal = !pattern.empty() && pattern.front() != '{';
       for (size_t skip = 0; skip <= name.size(); ++skip) {
+        if (literal && (skip == name.size() || Folded(name[skip]) != Folded(pattern.front())))
+          continue;
         NameMatch attempt = match;
         if (!Matches(pattern, name.substr(skip), attempt)) continue;
         match = attempt;
@@ -125,13 +128,19 @@ std::string NameOf(const NamedTensor& tensor, bool with_file) {
   return with_file && !tensor.file.empty() ? tensor.file + "/" + tensor.name : tensor.name;
 }
 
-std::optional<NameMatch> MatchAs(const Naming& naming, std::string_view pattern,
-                                 const NamedTensor& tensor) {
-  const std::string name = NameOf(tensor, naming.with_file);
-  if (naming.prefix.empty()) return MatchName(pattern, name);
+// The name of a tensor as patterns see it, or nothing. It lies in the tensor or in `buffer`: every
+// pattern sees every name, and a copy for each would cost more than the matching.
+std::optional<std::string_view> SeenName(const Naming& naming, const NamedTensor& tensor,
+                                         std::string& buffer) {
+  std::string_view name = tensor.name;
+  if (naming.with_file && !tensor.file.empty()) {
+    buffer.assign(tensor.file).append("/").append(tensor.name);
+    name = buffer;
+  }
   const size_t cut = naming.prefix.size();
-  if (name.size() <= cut || name.compare(0, cut, naming.prefix) != 0) return std::nullopt;
-  return MatchName(pattern, std::string_view(name).substr(cut + 1));
+  if (cut == 0) return name;
+  if (name.size() <= cut || !name.starts_with(naming.prefix)) return std::nullopt;
+  return name.substr(cut + 1);
 }
 
 void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor) {
@@ -154,8 +163,11 @@ KvTensors Collect(const TensorFile& file, const NamePattern& pattern, const Nami
                   .engine = pattern.engine,
                   .joined = pattern.joined,
                   .layers = {}};
+  std::string buffer;
   for (const NamedTensor& tensor : file.tensors) {
-    if (const auto match = MatchAs(naming, pattern.text, tensor)) Insert(found, *match, tensor);
+    const auto name = SeenName(naming, tensor, buffer);
+    const auto match = name ? MatchName(pattern.text, *name) : std::nullopt;
+    if (match) Insert(found, *match, tensor);
   }
   return found;
 }
@@ -202,9 +214,23 @@ std::string Sample(const KvTensors& found) {
                      found.layers.size() == 1 ? "" : "s", Escaped(NameOf(*tensor, true), 80));
 }
 
+// Which patterns fit any name: one pass over the names instead of one for each pattern.
+std::vector<bool> FittingPatterns(const TensorFile& file, const Naming& naming) {
+  std::vector<bool> fits(std::size(kPatterns), false);
+  std::string buffer;
+  for (const NamedTensor& tensor : file.tensors) {
+    const auto name = SeenName(naming, tensor, buffer);
+    for (size_t i = 0; name && i < fits.size(); ++i)
+      fits[i] = fits[i] || MatchName(kPatterns[i].text, *name).has_value();
+  }
+  return fits;
+}
+
 KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming) {
   KvTensors best;
+  const std::vector<bool> fits = FittingPatterns(file, naming);
   for (const NamePattern& pattern : kPatterns) {
+    if (!fits[static_cast<size_t>(&pattern - kPatterns)]) continue;
     KvTensors found = Collect(file, pattern, naming);
     if (found.layers.empty()) continue;
     if (!best.layers.empty()) {
@@ -341,13 +367,26 @@ void RequirePairs(const TensorFile& file, const KvTensors& found) {
   }
 }
 
+// Most patterns differ from most names in the first letter.
+bool MayBegin(std::string_view pattern, std::string_view name) {
+  if (pattern.empty() || pattern.front() == '*') return true;
+  if (name.empty()) return false;
+  const char first = Folded(name.front());
+  if (pattern.starts_with("{x}")) return first == 'k' || first == 'v';
+  if (pattern.starts_with("{i}") || pattern.starts_with("{01}"))
+    return first >= '0' && first <= '9';
+  return pattern.front() == '{' || Folded(pattern.front()) == first;
+}
+
 }  // namespace
 
 std::span<const NamePattern> NamePatterns() { return kPatterns; }
 
 std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name) {
+  if (name.size() > kLongestName) return std::nullopt;
+  if (!MayBegin(pattern, name)) return std::nullopt;
   NameMatch match;
-  if (name.size() > kLongestName || !Matches(pattern, name, match)) return std::nullopt;
+  if (!Matches(pattern, name, match)) return std::nullopt;
   return match;
 }
 
@@ -370,7 +409,9 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
     RefuseAttention(file);
     RefuseSeveralFolders(file);
     best = CollectBuiltIn(file, {.with_file = true});
-    if (best.layers.empty()) best = CollectBuiltIn(file, {});
+    const bool has_files = std::any_of(file.tensors.begin(), file.tensors.end(),
+                                       [](const NamedTensor& t) { return !t.file.empty(); });
+    if (best.layers.empty() && has_files) best = CollectBuiltIn(file, {});
     if (best.layers.empty()) best = CollectBelowPrefix(file);
   }
   if (best.layers.empty() && options.k_pattern.empty() && file.tensors.size() == 1) {

@@ -136,6 +136,7 @@ class Assembler {
       for (uint64_t i = 0; i < count; ++i)
         layers.push_back(Layer(static_cast<uint32_t>(i), i, tensors));
     } else {
+      layers.reserve(found_.layers.size());
       for (const auto& [index, tensors] : found_.layers) layers.push_back(Layer(index, 0, tensors));
     }
     NameGroups(layers);

@@ -175,7 +175,7 @@ TEST_CASE("errors name the part of the flag that is wrong", "[raw]") {
   CHECK(UsageOf("f16:THD") == "--raw: 'f16:THD' has 2 parts, expected 3");
   CHECK(UsageOf("f17:THD:1,1,1") == "--raw: DTYPE 'f17' is not an element type");
   CHECK(UsageOf("f16::") == "--raw: ORDER is empty");
-  CHECK(UsageOf("f16:TXD:1,1,1") == "--raw: ORDER 'TXD': 'X' is not one of 2LBTPHDC");
+  CHECK(UsageOf("f16:TXD:1,1,1") == "--raw: ORDER 'TXD': 'X' is not one of 2LBTPGHDC");
   CHECK(UsageOf("f16:TDT:1,1,1") == "--raw: ORDER 'TDT': 'T' occurs twice");
   CHECK(UsageOf("f16:LHD:1,1,1") == "--raw: ORDER 'LHD' has no tokens (T)");
   CHECK(UsageOf("f16:TCD:1,1,1") == "--raw: ORDER 'TCD': C stands for H and D together");

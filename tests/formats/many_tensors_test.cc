@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// What a file with very many tensors costs, in allocations rather than seconds: they are most of
+// the work of reading a header, and their number is the same on every machine.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <new>
+
+#include "formats/registry.h"
+
+namespace {
+
+std::atomic<uint64_t> allocations{0};
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace kv {
+namespace {
+
+// `tensors` arrays of one f16 value each, K and V in turn, names as `name` has them.
+Source ManyTensors(size_t tensors, std::string (*name)(size_t)) {
+  std::string header = "{";
+  for (size_t i = 0; i < tensors; ++i) {
+    header += (i == 0 ? "\"" : ",\"") + name(i) + "\":{\"dtype\":\"F16\",\"shape\":[1,1,1]," +
+              "\"data_offsets\":[" + std::to_string(2 * i) + "," + std::to_string(2 * i + 2) + "]}";
+  }
+  header += "}";
+  ByteWriter out;
+  out.U64(header.size());
+  out.Append(header);
+  out.Pad(2 * tensors);
+  Source source;
+  source.path = "many.safetensors";
+  source.files.push_back({source.path, FileSource::FromBytes(out.Release(), source.path)});
+  return source;
+}
+
+std::string ShortName(size_t i) { return (i % 2 == 0 ? "k_" : "v_") + std::to_string(i / 2); }
+std::string LongName(size_t i) {
+  return "model.layers." + std::to_string(i / 2) + ".self_attn." + (i % 2 == 0 ? "k" : "v");
+}
+
+uint64_t CostOf(size_t tensors, std::string (*name)(size_t)) {
+  const Source source = ManyTensors(tensors, name);
+  OpenOptions options;
+  options.metadata_only = true;
+  const uint64_t before = allocations.load();
+  const Snapshot snapshot = OpenSnapshot(source, options);
+  const uint64_t cost = allocations.load() - before;
+  CHECK(snapshot.layers.size() == tensors / 2);
+  return cost;
+}
+
+TEST_CASE("every tensor of a header costs a few allocations, however many there are") {
+  // Its own name, shape, strides and their places in the tables; a name too long to lie in its
+  // string costs one more each time that it is kept.
+  constexpr uint64_t kFew = 14;
+  for (const auto name : {ShortName, LongName}) {
+    const uint64_t ten = CostOf(10'000, name), forty = CostOf(40'000, name);
+    CAPTURE(ten, forty);
+    CHECK(ten < kFew * 10'000);
+    CHECK(forty < kFew * 40'000);
+    CHECK(forty < 5 * ten);  // and grows as they do
+  }
+}
+
+}  // namespace
+}  // namespace kv
