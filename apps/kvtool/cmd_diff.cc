@@ -4,73 +4,21 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
-#include "lib/snapshot/diff.h"
+#include "lib/snapshot/diff_report.h"
 
 namespace kv {
 namespace {
 
-std::string Bits(DType dtype, uint64_t bits) {
-  return fmt::format("{:#0{}x}", bits, 2 + 2 * Info(dtype).block_bytes);
-}
-
 // "0.5 (0x3800)"; of a block type the value alone.
 std::string ValueText(DType dtype, double value, uint64_t bits) {
   const std::string number = fmt::format("{:.9g}", value);
-  return IsBlockQuantised(dtype) ? number : fmt::format("{} ({})", number, Bits(dtype, bits));
+  return IsBlockQuantised(dtype) ? number : fmt::format("{} ({})", number, BitsText(dtype, bits));
 }
 
 std::string PlaceText(const TensorDiff& diff) {
   const DifferingValue& at = *diff.first;
   return diff.heads_known ? fmt::format("token {} head {} dim {}", at.token, at.head, at.dim)
                           : fmt::format("token {} channel {}", at.token, at.dim);
-}
-
-nlohmann::ordered_json FirstJson(const TensorDiff& diff) {
-  const DifferingValue& at = *diff.first;
-  nlohmann::ordered_json json = {{"token", at.token}};
-  if (diff.heads_known) json["head"] = at.head;
-  json[diff.heads_known ? "dim" : "channel"] = at.dim;
-  json["a"] = at.a;
-  json["b"] = at.b;
-  if (!IsBlockQuantised(diff.a_dtype)) json["a_bits"] = Bits(diff.a_dtype, at.a_bits);
-  if (!IsBlockQuantised(diff.b_dtype)) json["b_bits"] = Bits(diff.b_dtype, at.b_bits);
-  return json;
-}
-
-nlohmann::ordered_json TensorJson(const TensorDiff& diff) {
-  nlohmann::ordered_json json = {{"a_dtype", Name(diff.a_dtype)},
-                                 {"b_dtype", Name(diff.b_dtype)},
-                                 {"values", diff.values},
-                                 {"different_count", diff.different},
-                                 {"beyond_tolerance_count", diff.beyond},
-                                 {"not_finite_count", diff.not_finite},
-                                 {"max_abs", diff.max_abs},
-                                 {"mean_abs", diff.mean_abs()},
-                                 {"max_rel", diff.max_rel}};
-  json["max_ulp"] =
-      diff.has_ulp() ? nlohmann::ordered_json(diff.max_ulp) : nlohmann::ordered_json();
-  if (diff.first) json["first"] = FirstJson(diff);
-  return json;
-}
-
-// The first difference that counts, or else the first at all, in the order of layers, K before V.
-struct First {
-  const TensorDiff* diff = nullptr;
-  uint32_t layer = 0;
-  char part = 'K';
-};
-
-First FirstOf(const SnapshotDiff& diff) {
-  First first;
-  for (const LayerDiff& layer : diff.layers) {
-    for (const auto& [part, name] : {std::pair{&layer.k, 'K'}, {&layer.v, 'V'}}) {
-      if (!*part || !(*part)->first) continue;
-      if (first.diff == nullptr || (!first.diff->first->is_beyond && (*part)->first->is_beyond)) {
-        first = {&**part, layer.layer, name};
-      }
-    }
-  }
-  return first;
 }
 
 class Diff : public Command {
@@ -142,19 +90,13 @@ class Diff : public Command {
     document["values"] = total.values;
     document["different_count"] = total.different;
     document["beyond_tolerance_count"] = total.beyond;
-    const First first = FirstOf(diff);
+    const FirstDifference first = FirstOf(diff);
     document["first"] = nullptr;
     if (first.diff != nullptr) {
       document["first"] = {{"layer", first.layer}, {"part", first.part == 'K' ? "k" : "v"}};
       document["first"].update(FirstJson(*first.diff));
     }
-    document["layers"] = nlohmann::ordered_json::array();
-    for (const LayerDiff& layer : diff.layers) {
-      nlohmann::ordered_json json = {{"layer", layer.layer}};
-      if (layer.k) json["k"] = TensorJson(*layer.k);
-      if (layer.v) json["v"] = TensorJson(*layer.v);
-      document["layers"].push_back(std::move(json));
-    }
+    document["layers"] = LayersJson(diff);
     return document;
   }
 
@@ -177,7 +119,7 @@ class Diff : public Command {
       }
     }
     if (any) console.Data(table.Text("  "));
-    const First first = FirstOf(diff);
+    const FirstDifference first = FirstOf(diff);
     if (first.diff != nullptr) {
       const DifferingValue& at = *first.diff->first;
       console.Line(fmt::format("  first{}: layer {} {} {}: {} and {}",

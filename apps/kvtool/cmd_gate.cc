@@ -15,6 +15,7 @@
 #include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
 #include "apps/kvtool/progress.h"
+#include "lib/gate/compare_case.h"
 #include "lib/gate/config.h"
 #include "lib/gate/engine_cases.h"
 #include "lib/gate/judge.h"
@@ -73,6 +74,9 @@ class Gate : public Command {
     app.add_option("CONFIG", config_, "Cases and thresholds (JSON, // comments allowed)");
     app.add_option("--snapshot", snapshot_path_, "Of cases that name none; alone: the six cases");
     app.add_option("--trace", trace_, "Of cases that name none: file, folder, or DIR/STEM");
+    app.add_option("--reference", reference_,
+                   "A cache that the snapshot must equal, of cases that name none; without CONFIG "
+                   "nothing else is asked");
     app.add_option("--prompt-tokens", prompts_, "Where prefill ends: one row each, e.g. 512,1024");
     app.add_option("--case", only_, "Run this case only; may be repeated")->take_all();
     app.add_option("-o,--output", outputs_.summary_json,
@@ -88,6 +92,8 @@ class Gate : public Command {
     app.add_flag("--list-metrics", list_metrics_, "What rules can name, and what it means");
     app.add_flag("--json", json_, "summary.json on standard output instead of the table");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
+    // Not in the help: for tests of what a gate does with a runtime that loses content.
+    app.add_option("--inject-fault", fault_)->group("");
     logs_.Declare(app);
     reading_.Declare(app);
   }
@@ -98,6 +104,9 @@ class Gate : public Command {
       return kDone;
     }
     logs_.RequireLogs();
+    if (!fault_.empty() && fault_ != "content") {
+      throw Error(Finding::kUsage, "--inject-fault: expected 'content'");
+    }
     if (lenient_ && baseline_.empty()) {
       throw Error(Finding::kUsage, "--baseline-lenient goes with --baseline");
     }
@@ -110,6 +119,10 @@ class Gate : public Command {
     }
     gate::GateResult result;
     if (!baseline_.empty()) result.baseline = ReadBaseline();
+    if (!fault_.empty()) {
+      context.console.Warn("--inject-fault",
+                           "a bit of what each replay holds at its end is flipped");
+    }
     GateInputs inputs(context.console, reading_);
     RunCases(context, config, inputs, result);
     gate::Judge({config.baseline_rules, strict_, lenient_, !only_.empty(), config.expected},
@@ -136,6 +149,8 @@ class Gate : public Command {
       } catch (Error& error) {
         throw error.File(config_);
       }
+    } else if (!snapshot_path_.empty() && !reference_.empty()) {
+      config = gate::CompareConfig(snapshot_path_, reference_);
     } else if (!snapshot_path_.empty()) {
       config = gate::SuiteConfig(snapshot_path_, trace_);
     } else if (logs_.given()) {
@@ -163,6 +178,10 @@ class Gate : public Command {
     for (gate::CaseSpec& spec : config.cases) {
       if (spec.snapshot.empty()) spec.snapshot = snapshot_path_;
       if (spec.trace.empty()) spec.trace = trace_;
+      if (spec.reference.empty() && !gate::NeedsEngine(spec)) {
+        spec.reference = reference_;
+        gate::RequireReference(spec);
+      }
       if (!prompts.empty()) spec.prompt_tokens = prompts;
     }
     return config;
@@ -233,9 +252,16 @@ class Gate : public Command {
         continue;
       }
       GateInputs::Pair& pair = inputs.Open(spec);
-      const gate::Subject subject{pair.snapshot, pair.trace ? &*pair.trace : nullptr,
-                                  context.global.deterministic, pool, &pair.of_snapshot};
-      result.cases.push_back(gate::ReplayCase(spec, subject, &progress));
+      const gate::Subject subject{pair.snapshot,
+                                  pair.trace ? &*pair.trace : nullptr,
+                                  context.global.deterministic,
+                                  pool,
+                                  &pair.of_snapshot,
+                                  nullptr,
+                                  pair.reference,
+                                  !fault_.empty()};
+      result.cases.push_back(gate::OnlyCompares(spec) ? gate::CompareCase(spec, subject)
+                                                      : gate::ReplayCase(spec, subject, &progress));
       result.cases.back().snapshot_hash = pair.snapshot_hash;
       gate::AddFromLogs(spec, logs_.path, of_logs, result.cases.back());
     }
@@ -263,10 +289,12 @@ class Gate : public Command {
     add("", config_);
     add("--snapshot", snapshot_path_);
     add("--trace", trace_);
+    add("--reference", reference_);
     add("--prompt-tokens", prompts_);
     add("--from", reading_.open.from);
     add("--gguf", reading_.gguf);
     logs_.AddWords(words);
+    add("--inject-fault", fault_);
     add("--baseline", baseline_);
     if (lenient_) words.emplace_back("--baseline-lenient");
     if (strict_) words.emplace_back("--strict");
@@ -305,7 +333,8 @@ class Gate : public Command {
     if (json_) context.console.Json(document);
   }
 
-  std::string config_, snapshot_path_, trace_, prompts_, baseline_, html_, junit_;
+  std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, html_, junit_,
+      fault_;
   std::vector<std::string> only_;
   gate::OutputNames outputs_;
   bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false;

@@ -26,9 +26,14 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
         .Hint("give the case 'snapshot', or all cases --snapshot");
   }
   const gate::Reading& reading = spec.reading;
-  const std::string key =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", spec.snapshot, spec.trace, reading.from, reading.gguf,
-                  reading.kv_heads, reading.head_dim);
+  const bool replays = !gate::OnlyCompares(spec);
+  if (!replays && spec.reference.empty()) {
+    throw Error(Finding::kUsage, fmt::format("case '{}' has no reference", Escaped(spec.name)))
+        .Hint("give the case 'reference', or all cases --reference");
+  }
+  const std::string key = fmt::format(
+      "{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", spec.snapshot, spec.trace, reading.from, reading.gguf,
+      reading.kv_heads, reading.head_dim, spec.reference, spec.reference_from, replays);
   std::unique_ptr<Pair>& pair = pairs_[key];
   if (pair != nullptr) return *pair;
 
@@ -39,23 +44,45 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
     throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")
         .File(spec.snapshot);
   }
-  if (!spec.trace.empty()) {
+  if (replays && !spec.trace.empty()) {
     opened->trace = OpenTrace(spec.trace, options);
     for (const Note& note : opened->trace->notes) console_.Warn(spec.trace, note.text);
     if (!snapshot.heads_known()) {
       if (const auto geometry = GeometryOf(*opened->trace)) ApplyGeometry(*geometry, snapshot);
     }
   }
-  RequireHeads(snapshot, "a replay");
+  if (replays) RequireHeads(snapshot, "a replay");
   if (opened->trace) RequireMatch(*opened->trace, snapshot);
   WarnOf(snapshot.notes, spec.snapshot, console_);
-  const nlohmann::ordered_json record = InputRecord(snapshot.source);
-  opened->snapshot_hash = record["xxh3"];
+  opened->snapshot_hash = Record(snapshot.source);
+  if (!spec.reference.empty()) opened->reference = &Reference(spec, options);
+  pair = std::move(opened);
+  return *pair;
+}
+
+// Found by its content, whatever the snapshot is.
+const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions options) {
+  options.from = spec.reference_from;
+  options.layout.clear();
+  if (spec.reference_from != "raw") options.raw.clear();
+  const gate::Reading& reading = spec.reading;
+  auto& reference =
+      references_[fmt::format("{}\n{}\n{}\n{}\n{}", spec.reference, spec.reference_from,
+                              reading.gguf, reading.kv_heads, reading.head_dim)];
+  if (reference == nullptr) {
+    reference = std::make_unique<Snapshot>(OpenSnapshot(Source::Open(spec.reference), options));
+    WarnOf(reference->notes, spec.reference, console_);
+    Record(reference->source);
+  }
+  return *reference;
+}
+
+std::string GateInputs::Record(const Source& source) {
+  const nlohmann::ordered_json record = InputRecord(source);
   if (std::find(records_.begin(), records_.end(), record) == records_.end()) {
     records_.push_back(record);
   }
-  pair = std::move(opened);
-  return *pair;
+  return record["xxh3"];
 }
 
 }  // namespace kv

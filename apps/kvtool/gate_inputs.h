@@ -22,21 +22,25 @@ class GateInputs {
   struct Pair {
     Snapshot snapshot;
     std::optional<AttentionTrace> trace = {};
+    const Snapshot* reference = nullptr;
     gate::Measurements of_snapshot = {};
     std::string snapshot_hash = {};
   };
-  // What a case is replayed on. Throws kUsage for a case without a snapshot, and what opening and
-  // RequireMatch throw.
+  // What a case is replayed on or compared with. Throws kUsage for a case without a snapshot, and
+  // what opening and RequireMatch throw.
   Pair& Open(const gate::CaseSpec& spec);
-  // InputRecord of every snapshot opened.
+  // InputRecord of every snapshot and reference opened.
   const nlohmann::ordered_json& records() const { return records_; }
 
  private:
   OpenOptions OptionsFor(const gate::Reading& reading) const;
+  const Snapshot& Reference(const gate::CaseSpec& spec, OpenOptions options);
+  std::string Record(const Source& source);  // its hash
 
   Console& console_;
   SnapshotOptions options_;
   std::map<std::string, std::unique_ptr<Pair>> pairs_;
+  std::map<std::string, std::unique_ptr<Snapshot>> references_;
   nlohmann::ordered_json records_ = nlohmann::ordered_json::array();
 };
 

@@ -76,8 +76,27 @@ void RequireContent(CaseSpec& spec) {
   const auto named = std::any_of(spec.rules.begin(), spec.rules.end(), [](const Rule& rule) {
     return rule.metric == "content.mismatches";
   });
-  if (named || NeedsEngine(spec) || !IsOn(spec.params, "h2o_lossless_enable")) return;
+  if (named || NeedsEngine(spec) || OnlyCompares(spec) || !IsOn(spec.params, "h2o_lossless_enable"))
+    return;
   spec.rules.push_back({"content.mismatches", kAtMost, 0, false, true});
+}
+
+void RequireReference(CaseSpec& spec) {
+  if (spec.reference.empty()) return;
+  bool structure = false, values = false;
+  for (Rule& rule : spec.rules) {
+    if (rule.metric.rfind("reference.", 0) != 0) continue;
+    rule.required = true;
+    (rule.metric == "reference.structure" ? structure : values) = true;
+  }
+  if (!structure) spec.rules.push_back({"reference.structure", kAtMost, 0, true});
+  if (!values) spec.rules.push_back({"reference.mismatches", kAtMost, 0, true});
+}
+
+std::optional<double> Tolerance::Of(uint32_t layer, bool is_value) const {
+  const auto found = std::find_if(layers.begin(), layers.end(),
+                                  [&](const auto& one) { return one.first == layer; });
+  return found == layers.end() ? all[is_value] : found->second[is_value];
 }
 
 }  // namespace kv::gate

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +23,15 @@ struct Reading {
   uint32_t kv_heads = 0, head_dim = 0;
 };
 
+// How far values may lie from the reference's. Nothing: every stored bit must be the same.
+struct Tolerance {
+  using OfBoth = std::array<std::optional<double>, 2>;  // K, V
+  OfBoth all = {};
+  std::vector<std::pair<uint32_t, OfBoth>> layers = {};  // over `all`
+
+  std::optional<double> Of(uint32_t layer, bool is_value) const;
+};
+
 // What becomes of a case that was not decided.
 enum class OnNotRun { kFail, kWarn };
 
@@ -29,9 +39,12 @@ enum class OnNotRun { kFail, kWarn };
 struct CaseSpec {
   std::string name;
   Suite suite = Suite::kRuntime;
-  std::string mode;  // "probe", "full", "store"
+  std::string mode;  // "probe", "full", "store"; "compare": nothing is replayed
   std::string snapshot, trace;
   Reading reading;
+  std::string reference;  // a cache that this one must equal; empty: none
+  std::string reference_from;
+  Tolerance tolerance;
   std::string engine = "mnn";           // or "design"
   std::vector<uint64_t> prompt_tokens;  // one row each; empty: the trace says
   uint64_t repeat = 5;                  // equal baselines, for the noise of speeds
@@ -45,6 +58,9 @@ struct CaseSpec {
 // The engine's own run of prompts: nothing that a replay could stand in for.
 inline bool NeedsEngine(const CaseSpec& spec) { return spec.suite == Suite::kLlmDemo; }
 
+// Compared with its reference and not replayed.
+inline bool OnlyCompares(const CaseSpec& spec) { return spec.mode == "compare"; }
+
 // "runtime_baseline" ... "llm_demo_store", in the suite's order.
 const std::vector<std::string>& SuiteCaseNames();
 // A case of the suite with its mode, params and thresholds; nothing for other names.
@@ -55,5 +71,9 @@ std::vector<Rule> SuiteRules(std::string_view mode);
 // What no threshold can turn off: decoded bytes are the bytes. Appended to rules that do not speak
 // of it, where the case compresses at all.
 void RequireContent(CaseSpec& spec);
+// A case with a reference asks for it: the same layers and no value beyond the tolerance, unless
+// its rules say in other figures how far it may be. What a rule on the reference asks for must be
+// known.
+void RequireReference(CaseSpec& spec);
 
 }  // namespace kv::gate

@@ -127,6 +127,47 @@ ExpectedCases ExpectedOf(const Node& node) {
   return expected;
 }
 
+std::optional<double> AtolOf(const Node& node) {
+  if (node.json.is_string()) {
+    node.OneOf({"bit_equal", "bit-equal"});
+    return std::nullopt;
+  }
+  const double atol = node.Number();
+  if (atol < 0) throw node.Wrong("expected 0 or more");
+  return atol;
+}
+
+// One for both, or {"k": 0.001, "v": "bit_equal"}.
+Tolerance::OfBoth AtolsOf(const Node& node, const Tolerance::OfBoth& otherwise) {
+  if (!node.json.is_object()) return {AtolOf(node), AtolOf(node)};
+  Tolerance::OfBoth of = otherwise;
+  for (const bool is_value : {false, true}) {
+    const char* key = is_value ? "v" : "k";
+    if (node.Has(key)) of[is_value] = AtolOf(node.At(key));
+  }
+  return of;
+}
+
+Tolerance ToleranceOf(const Node& node) {
+  Tolerance tolerance;
+  if (node.json.is_object()) node.RequireKeys({"k", "v", "layers"});
+  tolerance.all = AtolsOf(node, {});
+  if (!node.json.is_object() || !node.Has("layers")) return tolerance;
+  const Node layers = node.At("layers");
+  if (!layers.json.is_object()) throw layers.Wrong("expected an object: layers by their number");
+  for (const auto& item : layers.json.items()) {
+    const Node of = layers.At(item.key());
+    const std::string& name = item.key();
+    const bool is_number = !name.empty() && name.size() <= 9 &&
+                           name.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number) throw of.Wrong("expected the number of a layer");
+    if (of.json.is_object()) of.RequireKeys({"k", "v"});
+    tolerance.layers.emplace_back(static_cast<uint32_t>(std::stoul(name)),
+                                  AtolsOf(of, tolerance.all));
+  }
+  return tolerance;
+}
+
 // The keys that "defaults" and a case share. Rules are the caller's.
 void ApplyShared(const Node& node, const std::filesystem::path& folder, CaseSpec& spec) {
   if (node.Has("snapshot")) spec.snapshot = Resolved(node.At("snapshot").Word(), folder);
@@ -152,14 +193,18 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, CaseSpec
     }
     if (spec.prompt_tokens.empty()) throw prompts.Wrong("expected at least one length");
   }
+  if (node.Has("reference")) spec.reference = Resolved(node.At("reference").Word(), folder);
+  if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Word();
+  if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
   if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));
   if (node.Has("params")) AddParams(node.At("params"), spec.params);
 }
 
 const std::vector<std::string>& SharedKeys() {
   static const std::vector<std::string> keys = {
-      "mode",   "snapshot", "trace",  "from",          "gguf",  "kv_heads",  "head_dim",
-      "engine", "repeat",   "params", "prompt_tokens", "rules", "on_not_run"};
+      "mode",       "snapshot",  "trace",          "from",     "gguf",          "kv_heads",
+      "head_dim",   "engine",    "repeat",         "params",   "prompt_tokens", "rules",
+      "on_not_run", "reference", "reference_from", "tolerance"};
   return keys;
 }
 
@@ -186,7 +231,8 @@ CaseSpec CaseOf(const Node& node, const Common& common) {
   const std::string name = node.At("name").Word();
   if (name.empty() || name.size() > 200) throw node.At("name").Wrong("expected 1 to 200 bytes");
   const std::optional<CaseSpec> known = FindSuiteCase(name);
-  CaseSpec spec = known.value_or(CaseSpec{});
+  CaseSpec spec;
+  if (known) spec = *known;
   spec.name = name;
   spec.on_not_run = common.on_not_run;
 
@@ -194,7 +240,9 @@ CaseSpec CaseOf(const Node& node, const Common& common) {
   const Params preset = spec.params;
   for (const Node* from : {&base, &node}) {
     if (!from->Has("mode") || (known && from == &base)) continue;
-    const std::string mode = from->At("mode").OneOf({"probe", "full", "store"});
+    const Node given = from->At("mode");
+    const bool compares = given.json == "compare";
+    const std::string mode = compares ? "compare" : given.OneOf({"probe", "full", "store"});
     if (known && mode != known->mode) {
       throw from->At("mode").Wrong(
           fmt::format("{} is of mode {}; choose another name", name, known->mode));
@@ -213,6 +261,7 @@ CaseSpec CaseOf(const Node& node, const Common& common) {
     }
     spec.mode = word;
   }
+  if (spec.mode.empty() && !spec.reference.empty()) spec.mode = "compare";
   if (spec.mode.empty()) throw node.Wrong("a case needs 'mode': probe, full or store");
 
   spec.own_rules = node.Has("rules") || (base.Has("rules") && !NeedsEngine(spec));
@@ -220,10 +269,11 @@ CaseSpec CaseOf(const Node& node, const Common& common) {
     spec.rules = RulesOf(node.At("rules"));
   } else if (base.Has("rules") && !NeedsEngine(spec)) {
     spec.rules = RulesOf(base.At("rules"));
-  } else if (!known) {
+  } else if (!known && !OnlyCompares(spec)) {
     spec.rules = SuiteRules(spec.mode);
   }
   RequireContent(spec);
+  RequireReference(spec);
   return spec;
 }
 
@@ -271,6 +321,19 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder) {
   } else {
     config.baseline_rules = DefaultDeltaRules();
   }
+  return config;
+}
+
+Config CompareConfig(const std::string& snapshot, const std::string& reference) {
+  Config config;
+  CaseSpec spec;
+  spec.name = "reference";
+  spec.mode = "compare";
+  spec.snapshot = snapshot;
+  spec.reference = reference;
+  RequireReference(spec);
+  config.cases.push_back(std::move(spec));
+  config.baseline_rules = DefaultDeltaRules();
   return config;
 }
 

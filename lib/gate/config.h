@@ -35,6 +35,9 @@ struct Config {
 // keys, metrics and parameters throw kConfig with the nearest known one.
 Config ParseConfig(std::string_view text, const std::filesystem::path& folder);
 
+// One case of mode compare.
+Config CompareConfig(const std::string& snapshot, const std::string& reference);
+
 // The six cases of the suite over one snapshot. Those that only an engine can run do not fail it.
 Config SuiteConfig(const std::string& snapshot, const std::string& trace);
 

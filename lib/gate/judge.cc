@@ -87,6 +87,16 @@ void Conclude(CaseResult& result) {
   }
 }
 
+// What no number is fails whatever the rules are, unless one of them speaks of it.
+void RequireFinite(CaseResult& result) {
+  const std::string metric = "content.not_finite";
+  if (result.measured.Value(metric).value_or(0) == 0) return;
+  const bool is_named = std::any_of(result.spec.rules.begin(), result.spec.rules.end(),
+                                    [&](const Rule& rule) { return rule.metric == metric; });
+  if (is_named) return;
+  result.rules.push_back(Evaluate({metric, Op::kAtMost, 0, false, true}, result.measured));
+}
+
 void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& result) {
   for (const Rule& rule : result.spec.rules) {
     if (result.origin != Origin::kNone) {
@@ -100,6 +110,7 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
     if (rule.required) outcome.status = Status::kFail;
     result.rules.push_back(std::move(outcome));
   }
+  RequireFinite(result);
   if (gate.baseline && result.origin != Origin::kNone) {
     AddBaselineRules(options, *gate.baseline, result);
   }

@@ -67,6 +67,22 @@ constexpr MetricInfo kMetrics[] = {
     {"content.compared_ranges", kTrue, kReplay, kHigher, false,
      "ranges decoded and compared with their source by hash; all rows"},
     {"content.mismatches", kTrue, kReplay, kLower, false, "of these: not the same bytes"},
+    {"content.not_finite", kTrue, kReplay, kLower, false,
+     "NaN and infinite values of K and V that the reference does not have, all layers; fails "
+     "above 0 unless a rule allows it"},
+    {"reference.structure", kTrue, kReplay, kLower, false,
+     "differences of geometry, layers, positions or token ids from the reference cache"},
+    {"reference.mismatches", kTrue, kReplay, kLower, false,
+     "values beyond the tolerance, or without one values whose stored bits differ"},
+    {"reference.k_mismatches", kTrue, kReplay, kLower, false, "of these: K"},
+    {"reference.v_mismatches", kTrue, kReplay, kLower, false, "of these: V"},
+    {"reference.different", kTrue, kReplay, kLower, false,
+     "values whose stored bits differ from the reference's, within the tolerance or not"},
+    {"reference.max_abs", kTrue, kReplay, kLower, false, "largest |value - reference's|"},
+    {"reference.k_max_abs", kTrue, kReplay, kLower, false, "the same of K"},
+    {"reference.v_max_abs", kTrue, kReplay, kLower, false, "the same of V"},
+    {"reference.mean_abs", kTrue, kReplay, kLower, false, "mean |value - reference's|"},
+    {"reference.max_rel", kTrue, kReplay, kLower, false, "largest difference over |reference's|"},
     {"attention_error.mean", kTrue, kReplay, kLower, false,
      "|o - o'| / |o| of the attention output against the full cache; worst row"},
     {"attention_error.p95", kTrue, kReplay, kLower, false, "95th percentile over steps; worst row"},
@@ -113,6 +129,7 @@ std::string Text(const Where& where) {
             ? fmt::format("token {}", *where.token_begin)
             : fmt::format("tokens {}:{}", *where.token_begin, *where.token_end));
   }
+  if (where.dim) add(fmt::format("{} {}", where.head ? "dim" : "channel", *where.dim));
   if (!where.log.empty()) add(where.log);
   return text;
 }

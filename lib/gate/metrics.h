@@ -49,7 +49,8 @@ struct Where {
   std::string kind = {};  // "K", "V" or empty
   std::optional<uint32_t> head = {};
   std::optional<uint64_t> token_begin = {}, token_end = {};
-  std::string log = {};  // of engine logs: the file and row
+  std::string log = {};              // of engine logs: the file and row
+  std::optional<uint32_t> dim = {};  // of one value; a channel of all heads where `head` is unknown
 
   bool known() const { return layer || head || token_begin || !kind.empty() || !log.empty(); }
   bool operator==(const Where&) const = default;

@@ -9,6 +9,7 @@
 
 #include "lib/base/error.h"
 #include "lib/gate/attention_cost.h"
+#include "lib/gate/compare_case.h"
 #include "lib/gate/offline_ratio.h"
 #include "lib/gate/replay_figures.h"
 
@@ -103,6 +104,7 @@ lossless::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) 
   request.skips_of_slowest = true;  // what is compressed must not change from run to run
   request.keep_events = true;
   request.codec = subject.codec;
+  request.damage = subject.damage;
   return request;
 }
 
@@ -143,6 +145,7 @@ CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* pr
   Measurements& shared = subject.of_snapshot == nullptr ? own : *subject.of_snapshot;
   if (shared.Find(kOfflineRatio) == nullptr) MeasureOfflineRatio(subject, shared);
   result.measured.Copy(kOfflineRatio, shared);
+  MeasureCache(subject, result);
   return result;
 }
 

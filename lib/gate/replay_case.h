@@ -19,6 +19,8 @@ struct Subject {
   ThreadPool& pool;
   Measurements* of_snapshot = nullptr;  // figures that no case changes, kept from case to case
   const lossless::RangeCodec* codec = nullptr;  // null: the engine's; tests give one that fails
+  const Snapshot* reference = nullptr;          // what the snapshot must equal
+  bool damage = false;                          // of what a replay holds, for tests
 };
 
 // The engine's parameters of a case: what the gate's scripts set for its mode, then what a trace of

@@ -9,6 +9,7 @@ namespace kv::gate {
 std::string_view Name(Origin origin) {
   return origin == Origin::kReplay       ? "replay"
          : origin == Origin::kEngineLogs ? "engine_logs"
+         : origin == Origin::kCompare    ? "compare"
                                          : "none";
 }
 

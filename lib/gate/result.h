@@ -37,7 +37,7 @@ struct RowFigures {
   std::optional<double> attention_error_mean;
 };
 
-enum class Origin { kNone, kReplay, kEngineLogs };
+enum class Origin { kNone, kReplay, kEngineLogs, kCompare };
 std::string_view Name(Origin origin);
 
 // A case that the engine ran: the row that the original writes of it, and what its logs really say.
@@ -59,6 +59,7 @@ struct CaseResult {
   std::vector<std::string> warnings;
   std::optional<LogFigures> logs;  // of engine logs
   std::string snapshot_hash;       // of its source; empty without one
+  std::optional<Json> reference;   // how the cache differs from it, by layer
 
   const RuleOutcome* first(Status status) const;  // null without any
   const RuleOutcome* first_failure() const { return first(Status::kFail); }

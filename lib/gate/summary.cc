@@ -37,6 +37,7 @@ Json WhereJson(const Where& where) {
                {"head", NullableWhole(where.head)},
                {"token_begin", NullableWhole(where.token_begin)},
                {"token_end", NullableWhole(where.token_end)}};
+  if (where.dim) json["dim"] = *where.dim;
   if (!where.log.empty()) json["log"] = where.log;
   return json;
 }
@@ -128,6 +129,7 @@ Json CaseJson(const CaseResult& result) {
   json["engine"] = result.logs ? result.logs->row : Figures(result.measured, Voice::kOriginal);
   json["true_figures"] =
       result.logs ? result.logs->true_figures : Figures(result.measured, Voice::kTrue);
+  if (result.reference) json["reference"] = *result.reference;
   json["not_measured"] = Reasons(result.measured);
   json["rows"] = Json::array();
   for (const RowFigures& row : result.rows) json["rows"].push_back(RowJson(row));

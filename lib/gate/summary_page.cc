@@ -207,6 +207,7 @@ void AddCase(const CaseView& c, Page& page) {
   if (!c.origin.empty() && c.origin != "none") {
     const std::string origin = c.origin == "replay"        ? "replayed here"
                                : c.origin == "engine_logs" ? "from the engine's logs"
+                               : c.origin == "compare"     ? "compared with its reference"
                                : c.origin == "engine"      ? "as the engine's suite says"
                                                            : c.origin;
     remark += (remark.empty() ? "" : ", ") + origin;

@@ -60,6 +60,9 @@ std::string WhereText(const Json& where) {
   if (const auto head = NumberIn(where, "head")) add(fmt::format("head {:.0f}", *head));
   const auto begin = NumberIn(where, "token_begin"), end = NumberIn(where, "token_end");
   if (begin && end) add(fmt::format("tokens {:.0f}:{:.0f}", *begin, *end));
+  if (const auto dim = NumberIn(where, "dim")) {
+    add(fmt::format("{} {:.0f}", NumberIn(where, "head") ? "dim" : "channel", *dim));
+  }
   const std::string log = TextAt(where, "log");
   if (!log.empty()) add(log);
   return text;

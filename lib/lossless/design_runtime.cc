@@ -279,6 +279,10 @@ Resident DesignRuntime::TotalBytes() const {
   return sum;
 }
 
+bool DesignRuntime::Damage() {
+  return layers_.front().hot.FlipBitOfLast() || layers_.front().sink.FlipBitOfLast();
+}
+
 void DesignRuntime::Settle() {
   if (workers_ == nullptr) return;
   for (EncodeResult& result : workers_->WaitAll(wait_us_)) Apply(std::move(result));

@@ -33,6 +33,7 @@ class DesignRuntime : public Runtime {
   std::span<const uint32_t> positions(uint32_t layer) override;
   void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) override;
   bool Step(const LayerCall& call, uint64_t token) override;
+  bool Damage() override;
   void Settle() override;
   void Finish() override;
 

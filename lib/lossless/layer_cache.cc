@@ -130,6 +130,12 @@ void LayerCache::Zero(uint64_t begin, uint64_t tokens) {
   }
 }
 
+bool LayerCache::FlipBitOfLast() {
+  if (rows_[0].empty()) return false;
+  rows_[0].back() ^= std::byte{1};
+  return true;
+}
+
 Bytes LayerCache::Gather(bool is_value, uint64_t begin, uint64_t tokens) const {
   KV_ASSERT(begin + tokens <= size());
   const TensorShape& shape = shapes_[is_value];

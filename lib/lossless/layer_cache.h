@@ -53,6 +53,7 @@ class LayerCache {
   void PopFront(uint64_t tokens);             // the buffers shrink
   LayerCache TakeFront(uint64_t tokens);      // likewise
   void Zero(uint64_t begin, uint64_t tokens);
+  bool FlipBitOfLast();  // in K; false where there are no rows
 
   Bytes Gather(bool is_value, uint64_t begin, uint64_t tokens) const;  // [head][token][dim]
   RangeBytes Gather(uint64_t begin, uint64_t tokens) const;

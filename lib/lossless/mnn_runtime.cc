@@ -248,6 +248,8 @@ void MnnRuntime::Export() {
   metrics_.decode_cache_miss = cache_misses_;
 }
 
+bool MnnRuntime::Damage() { return layers_.front().cache.FlipBitOfLast(); }
+
 void MnnRuntime::Settle() {
   if (!setup_.config.active()) return;
   WaitForWorkers();

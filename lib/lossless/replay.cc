@@ -58,6 +58,9 @@ class Replayer {
     const RuntimeSetup setup = SetupFor(request_.codec != nullptr ? *request_.codec : gear);
     runtime_ = request_.engine == Engine::kMnn ? MakeMnnRuntime(setup) : MakeDesignRuntime(setup);
     Decode();
+    if (request_.damage && !runtime_->Damage()) {
+      throw Error(Finding::kUsage, "a fault was to be injected, but layer 0 holds no raw row");
+    }
     runtime_->Settle();
     Collect();
     runtime_->Finish();

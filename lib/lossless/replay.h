@@ -45,6 +45,7 @@ struct ReplayRequest {
   bool skips_of_slowest = false;
   bool keep_events = false;
   const RangeCodec* codec = nullptr;  // null: the gear codec
+  bool damage = false;                // flips a bit of what is held at the end, for tests
   std::stop_token stop;               // ends the replay between two layer calls
 };
 

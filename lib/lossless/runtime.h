@@ -80,6 +80,9 @@ class Runtime {
   virtual void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) = 0;
   // The lossless step. True: H2O must forget the plan it has for this layer.
   virtual bool Step(const LayerCall& call, uint64_t token) = 0;
+  // Flips one bit of the last row that layer 0 holds raw: the fault that comparing must find. False
+  // where it holds none.
+  virtual bool Damage() = 0;
   // After the last call: results of workers are awaited.
   virtual void Settle() = 0;
   // Then: everything given up comes back, and all that is held is compared with the snapshot.

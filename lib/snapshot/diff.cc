@@ -131,7 +131,9 @@ void CompareExtents(std::vector<TensorPair>& pairs, ThreadPool& pool, Progress& 
   }
 }
 
-void CompareRows(std::vector<TensorPair>& pairs, std::optional<double> atol, ThreadPool& pool,
+using AtolOfPair = std::function<std::optional<double>(const TensorPair& pair)>;
+
+void CompareRows(std::vector<TensorPair>& pairs, const AtolOfPair& atol, ThreadPool& pool,
                  Progress& progress) {
   struct Task {
     size_t pair;
@@ -150,7 +152,7 @@ void CompareRows(std::vector<TensorPair>& pairs, std::optional<double> atol, Thr
   pool.ParallelFor(tasks.size(), [&](uint64_t i) {
     Task& task = tasks[i];
     const TensorPair& pair = pairs[task.pair];
-    task.diff = DiffTokens(pair, task.begin, task.count, atol);
+    task.diff = DiffTokens(pair, task.begin, task.count, atol(pair));
     progress.Advance(task.count * pair.a.row_bytes());
     if (task.begin + task.count < pair.a.tokens()) return;
     DropTensor(*pair.a_snapshot, pair.a);
@@ -171,7 +173,7 @@ SnapshotDiff DiffSnapshots(const Snapshot& a, const Snapshot& b, const DiffOptio
   a.CheckContent();
   b.CheckContent();
   SnapshotDiff diff;
-  diff.by_value = options.atol.has_value();
+  diff.by_value = options.atol.has_value() || options.atol_of;
   std::vector<TensorPair> pairs = MatchSnapshots(a, b, options, diff);
   NoProgress silent;
   Progress& shown = progress != nullptr ? *progress : silent;
@@ -179,7 +181,11 @@ SnapshotDiff DiffSnapshots(const Snapshot& a, const Snapshot& b, const DiffOptio
   for (const TensorPair& pair : pairs) total += pair.a.bytes();
   shown.Begin(total);
   CompareExtents(pairs, pool, shown);
-  CompareRows(pairs, options.atol, pool, shown);
+  const auto atol = [&](const TensorPair& pair) {
+    return options.atol_of ? options.atol_of(diff.layers[pair.slot].layer, pair.is_value)
+                           : options.atol;
+  };
+  CompareRows(pairs, atol, pool, shown);
   for (const TensorPair& pair : pairs) {
     LayerDiff& layer = diff.layers[pair.slot];
     (pair.is_value ? layer.v : layer.k) = pair.diff;

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ struct DiffOptions {
   // Nothing: the stored bits decide, so that -0, NaN payloads and element types count. A number:
   // values decide, and may be so far apart.
   std::optional<double> atol = {};
+  // Where set, what `atol` is for one tensor.
+  std::function<std::optional<double>(uint32_t layer, bool is_value)> atol_of = {};
   bool keys = true, values = true;
 };
 

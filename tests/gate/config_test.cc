@@ -194,6 +194,44 @@ TEST_CASE("A config says what becomes of cases that are not decided, and which m
   says(R"("expected_cases": [3], )" + one, "expected_cases[0]: expected a string");
 }
 
+TEST_CASE("A case may have a reference, and alone it needs nothing else") {
+  const auto parsed = [](const std::string& members) {
+    return ParseConfig(WithCase(R"("name": "a", "snapshot": "s", )" + members), "dir").cases[0];
+  };
+  const CaseSpec alone = parsed(R"("reference": "golden.kvz")");
+  CHECK(alone.mode == "compare");
+  CHECK(alone.reference == "dir/golden.kvz");
+  REQUIRE(alone.rules.size() == 2);
+  CHECK(alone.rules[0].metric == "reference.structure");
+  CHECK(alone.rules[1].metric == "reference.mismatches");
+  CHECK(alone.rules[1].required);
+  CHECK_FALSE(alone.tolerance.Of(3, true));
+  // With a mode it is replayed as well; own words on the reference stand for the usual ones.
+  const CaseSpec both = parsed(R"("reference": "g", "mode": "full",
+      "rules": [{"metric": "reference.max_abs", "op": "<=", "limit": 0.1}])");
+  CHECK(both.mode == "full");
+  REQUIRE(both.rules.size() == 3);
+  CHECK(both.rules[0].required);
+  CHECK(both.rules[2].metric == "reference.structure");
+
+  CHECK(parsed(R"("reference": "g", "tolerance": 0.5)").tolerance.Of(3, true) == 0.5);
+  const Tolerance fine = parsed(R"("reference": "g", "tolerance": {"k": 0.1, "v": "bit_equal",
+                "layers": {"3": 0.5, "4": {"v": 0.2}}})")
+                             .tolerance;
+  CHECK(fine.Of(0, false) == 0.1);
+  CHECK_FALSE(fine.Of(0, true));
+  CHECK(fine.Of(3, true) == 0.5);
+  CHECK(fine.Of(4, false) == 0.1);
+  CHECK(fine.Of(4, true) == 0.2);
+  const auto says = [](const std::string& members, const std::string& part) {
+    CHECK(Says(MessageOf(WithCase(R"("name": "a", "reference": "g", )" + members)), part));
+  };
+  says(R"("tolerance": -1)", "tolerance: expected 0 or more");
+  says(R"("tolerance": "same")", "none of bit_equal");
+  says(R"("tolerance": {"q": 1})", "unknown key 'q'");
+  says(R"("tolerance": {"layers": {"x": 1}})", "expected the number of a layer");
+}
+
 TEST_CASE("Cases are chosen by name") {
   Config config = SuiteConfig("s", "t");
   KeepCases({"runtime_store", "runtime_probe"}, config);
