@@ -155,7 +155,8 @@ void DesignRuntime::SubmitBlocks(uint32_t index, Layer& layer) {
 
 void DesignRuntime::NotePeak() {
   const uint64_t pending = setup_.deterministic ? workers_->untaken() : workers_->unfinished();
-  queue_peak_ = std::max(queue_peak_, pending);
+  // What was submitted was pending, even if a quick worker is done with it already.
+  queue_peak_ = std::max({queue_peak_, pending, uint64_t{1}});
 }
 
 void DesignRuntime::Apply(EncodeResult result) {

@@ -36,8 +36,7 @@ uint64_t MnnRuntime::CountPending(const Layer& layer) const {
       [&](const Block& block) { return is_store() ? block.raw_dropped : !block.decoded_once; }));
 }
 
-void MnnRuntime::NotePeaks(const Layer& layer) {
-  const uint64_t async = AsyncPending(setup_.deterministic);
+void MnnRuntime::NotePeaks(const Layer& layer, uint64_t async) {
   async_peak_ = std::max(async_peak_, async);
   queue_peak_ = std::max(queue_peak_, layer.blocks.size() + async);
 }
@@ -122,8 +121,10 @@ void MnnRuntime::Encode(uint32_t index, const EncodeRange& range, const ColdRang
   advance();
   if (is_async()) {
     in_flight_bytes_ += task.raw.size();
+    // Counted before a quick worker is done with it: what was submitted was pending.
+    const uint64_t with_this = AsyncPending(setup_.deterministic) + 1;
     KV_ASSERT(workers_->TrySubmit(task));  // `pending` was below the bound
-    NotePeaks(layer);
+    NotePeaks(layer, with_this);
     return;
   }
   in_flight_bytes_ += task.raw.size();
@@ -167,7 +168,7 @@ void MnnRuntime::Apply(EncodeResult result) {
   } else {
     AddBlock(layer, result);
   }
-  NotePeaks(layer);
+  NotePeaks(layer, AsyncPending(setup_.deterministic));
 }
 
 void MnnRuntime::AddBlock(Layer& layer, EncodeResult& result) {

@@ -82,7 +82,7 @@ class MnnRuntime : public Runtime {
   // Queued and running; of workers that finish as late as they may, all that was submitted.
   uint64_t AsyncPending(bool of_slowest) const;
   uint64_t CountPending(const Layer& layer) const;
-  void NotePeaks(const Layer& layer);
+  void NotePeaks(const Layer& layer, uint64_t async);
 
   void WaitForWorkers();
   void Encode(uint32_t index, const EncodeRange& range, const ColdRange& cold,

@@ -132,6 +132,8 @@ TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]")
           request.codec = &codec;
           const ReplayResult result = test::RunCase(*made, request);
           CHECK(result.peak_bytes == steady.peak_bytes);
+          // However quick a worker was, it was used.
+          CHECK(result.metrics.async_queue_peak > 0);
           CHECK(result.measured.verified_blob_bytes == steady.measured.verified_blob_bytes);
           CHECK(result.measured.backpressure == steady.measured.backpressure);
           REQUIRE(result.steps.size() == steady.steps.size());
