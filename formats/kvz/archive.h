@@ -23,6 +23,7 @@
 // types.
 namespace kv {
 
+// Stored in archives: the values are never changed, never reused.
 enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
 
 // What one chunk is and where its bytes go: the head of its record. FORMAT.md has the meaning of

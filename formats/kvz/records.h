@@ -19,6 +19,7 @@ constexpr uint64_t kMaxLeadBytes = 128;
 constexpr uint64_t kMaxChunkBytes = 16 << 20;
 constexpr uint64_t kMaxExtentBytes = 64 << 20;
 
+// Stored in archives: the values are never changed, never reused.
 enum class RecordType : uint32_t { kSource = 1, kChunk = 2, kIndex = 3 };
 
 Bytes HeaderBytes();

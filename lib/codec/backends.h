@@ -15,7 +15,8 @@
 
 namespace kv {
 
-// What turns a predicted plane into a payload; the numbers are the `codec` byte of a gear frame.
+// What turns a predicted plane into a payload; the numbers are the `codec` byte of a gear frame,
+// by the engine's choice.
 enum class Backend : uint8_t { kRle = 0, kZstd = 1 };
 std::string_view Name(Backend backend);
 

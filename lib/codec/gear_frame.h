@@ -14,7 +14,7 @@
 // {predictor} x {backend}. formats/gear/FORMAT.md is the grammar.
 namespace kv {
 
-// How a byte is predicted; the numbers are the `mode` byte of a frame.
+// How a byte is predicted; the numbers are the `mode` byte of a frame, by the engine's choice.
 enum class Predictor : uint8_t { kRaw = 0, kDeltaSeq = 1, kXorSeq = 2 };
 std::string_view Name(Predictor predictor);
 

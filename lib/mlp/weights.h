@@ -20,7 +20,8 @@ namespace kv {
 // Weights of the KV compressor: per layer up to four MLPs (K and V of the text and of the image
 // segment), each of three nn.Linear blocks, y = x W^T + b. FORMAT.md of formats/kvcm has the file.
 
-enum class MlpRole : uint8_t { kTextK, kTextV, kImageK, kImageV };
+// The values are the places of an MLP's blocks in a .bin, which has no names: never changed.
+enum class MlpRole : uint8_t { kTextK = 0, kTextV = 1, kImageK = 2, kImageV = 3 };
 inline constexpr size_t kMlpRoles = 4;
 inline constexpr uint32_t kSlotsPerMlp = 3;
 // Names in checkpoints, in the order that both loaders hard-wire for a .bin.

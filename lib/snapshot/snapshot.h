@@ -92,8 +92,9 @@ struct CellGroup {
   std::vector<int32_t> extensions = {};
 };
 
-enum class KeyRotation { kUnknown, kUnrotated, kRotated };  // RoPE
-enum class HadamardRotation { kUnknown, kNo, kYes };        // llama.cpp, quantised caches
+// Both are stored in .kvz archives: the values are never changed, never reused.
+enum class KeyRotation { kUnknown = 0, kUnrotated = 1, kRotated = 2 };  // RoPE
+enum class HadamardRotation { kUnknown = 0, kNo = 1, kYes = 2 };  // llama.cpp, quantised caches
 
 // Where a reader chose or found something the user should know of.
 struct Note {
