@@ -176,6 +176,15 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
   }
 }
 
+Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
+                      const std::optional<ModelGeometry>& otherwise) {
+  Snapshot snapshot = OpenSnapshot(source, options);
+  if (snapshot.heads_known() || !otherwise || options.geometry) return snapshot;
+  OpenOptions with_heads = options;
+  with_heads.geometry = otherwise;
+  return OpenSnapshot(source, with_heads);
+}
+
 ModelGeometry ReadModelGeometry(const std::string& path) {
   try {
     const auto file = FileSource::Open(path);

@@ -71,6 +71,10 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
 // Detects, reads and applies the geometry of `options`. With --order, the files of a folder are
 // read one by one and joined in that order. Errors carry the file's name.
 Snapshot OpenSnapshot(Source source, const OpenOptions& options);
+// The same; where the file leaves the heads open, it is read again with what `otherwise` knows of
+// them, as a reader may draw more from heads than their number.
+Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
+                      const std::optional<ModelGeometry>& otherwise);
 
 // Heads and head sizes from a model file: a GGUF header or a config.json.
 ModelGeometry ReadModelGeometry(const std::string& path);

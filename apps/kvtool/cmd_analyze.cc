@@ -14,6 +14,7 @@
 #include "lib/analysis/dump_rows.h"
 #include "lib/analysis/report.h"
 #include "lib/offline/result_report.h"
+#include "lib/snapshot/hadamard.h"
 
 namespace kv {
 namespace {
@@ -143,6 +144,8 @@ class Analyze : public Command {
       if (!selection.values) layer.v.reset();
     }
     WarnOf(snapshot.notes, source.path, context.console);
+    const std::string rotated = HadamardRemark(snapshot);
+    if (!rotated.empty()) context.console.Warn(source.path, rotated);
     snapshot.CheckContent();
     return snapshot;
   }

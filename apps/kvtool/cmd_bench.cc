@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
 #include "formats/registry.h"
 #include "lib/codec/contest.h"
@@ -106,8 +107,10 @@ class Bench : public Command {
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
     app.add_option("--chunk", chunk_,
-                   "Bytes of a chunk (default: 1MiB, as compress has it; 4MiB at high and max)");
-    app.add_option("--most", most_, "Bytes of K and V to measure on (default: 64MiB)");
+                   "Bytes of a chunk (default: 1MiB, as compress has it; 4MiB at high and max)")
+        ->check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk"); }));
+    app.add_option("--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
+        ->check(CheckedBy([](const std::string& text) { ParseSize(text, "--most"); }));
     app.add_option("--html-out", html_, "Write a page with a picture");
     app.add_flag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(app);

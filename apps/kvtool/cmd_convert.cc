@@ -29,6 +29,7 @@ class Convert : public Command {
         ->group(group);
     selection_.Declare(app);
     app.add_option("--sequence", sequence_, "Only the cells of one sequence")
+        ->check(CLI::Range(0, INT32_MAX))
         ->group("Selecting parts");
     snapshot_.Declare(app);
     report_.Declare(app);

@@ -251,7 +251,7 @@ class Gate : public Command {
             spec, "the engine's own run of prompts, which no replay stands in for: --engine-logs"));
         continue;
       }
-      GateInputs::Pair& pair = inputs.Open(spec);
+      GateInputs::Pair& pair = inputs.Open(spec, pool);
       const gate::Subject subject{pair.snapshot,
                                   pair.trace ? &*pair.trace : nullptr,
                                   context.global.deterministic,

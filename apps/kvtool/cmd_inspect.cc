@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "lib/metrics/tensor_stats.h"
+#include "lib/snapshot/hadamard.h"
 
 namespace kv {
 namespace {
@@ -67,12 +68,14 @@ class Inspect : public Command {
   void AddStats(const Snapshot& snapshot, Console& console,
                 nlohmann::ordered_json& document) const {
     snapshot.CheckContent();
+    const std::string rotated = HadamardRemark(snapshot);
+    if (!rotated.empty()) console.Warn(snapshot.source.path, rotated);
     Table table({"layer", "kv", "min", "max", "mean", "sd", "NaN", "Inf", "zeros",
                  "bits per byte plane", "predicted"});
     for (size_t i = 0; i < snapshot.layers.size(); ++i) {
       const LayerKv& layer = snapshot.layers[i];
-      const auto add = [&](const KvTensor& tensor, const char* which) {
-        const TensorStats stats = StatsOf(snapshot, tensor);
+      const auto add = [&](const KvTensor& tensor, const char* which, bool is_value) {
+        const TensorStats stats = StatsOf(snapshot, tensor, is_value);
         if (report_.wanted()) document["layers"][i][which]["stats"] = StatsJson(stats);
         table.Row({std::to_string(layer.index), which, fmt::format("{:.4g}", stats.min),
                    fmt::format("{:.4g}", stats.max), fmt::format("{:.3g}", stats.mean),
@@ -80,8 +83,8 @@ class Inspect : public Command {
                    std::to_string(stats.infinite_count), std::to_string(stats.zero_count),
                    StatsCells(stats), fmt::format("{:.3f}x", stats.predicted_ratio)});
       };
-      add(layer.k, "k");
-      if (layer.v) add(*layer.v, "v");
+      add(layer.k, "k", false);
+      if (layer.v) add(*layer.v, "v", true);
     }
     if (!report_.json) console.Data("\n" + table.Text("  "));
   }

@@ -13,6 +13,7 @@
 #include "formats/model_config/model_config.h"
 #include "formats/trace/trace.h"
 #include "lib/blend/blended.h"
+#include "lib/snapshot/cast.h"
 
 namespace kv {
 namespace {
@@ -192,9 +193,9 @@ class ReplayBlend : public Command {
   static std::shared_ptr<const Snapshot> Open(Context& context, const std::string& path,
                                               const OpenOptions& options,
                                               const std::optional<ModelGeometry>& else_by) {
-    auto snapshot = std::make_shared<Snapshot>(OpenSnapshot(Source::Open(path), options));
-    if (!snapshot->heads_known() && else_by) ApplyGeometry(*else_by, *snapshot);
+    auto snapshot = std::make_shared<Snapshot>(OpenSnapshot(Source::Open(path), options, else_by));
     RequireHeads(*snapshot, "a replay");
+    RequireRotationKnown(*snapshot);
     snapshot->CheckContent();
     WarnOf(snapshot->notes, path, context.console);
     return snapshot;

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/eviction_targets.h"
+#include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
@@ -28,6 +29,7 @@ struct ConfigFlags {
     const auto add = [&](const char* flag, const char* name, const char* text) {
       app.add_option_function<double>(
              flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
+          ->check(ParameterCheck(name))
           ->group(group);
     };
     add("--block-tokens", "h2o_block_tokens", "Tokens per block (64; budget/8, a power of 2)");
@@ -113,39 +115,6 @@ struct PaperFlags {
   }
 };
 
-// "0.5", "0.1-0.5+0.2", "50%" or "512t", separated by commas.
-std::vector<h2o::KeepBudget> ParseBudgets(std::string_view text) {
-  std::vector<h2o::KeepBudget> budgets;
-  const auto refuse = [&](std::string_view part) {
-    throw Error(Finding::kUsage,
-                fmt::format("--budget '{}': expected shares above 0 and up to 1, or tokens as 512t",
-                            Escaped(part)));
-  };
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (part.ends_with('t')) {
-      uint64_t tokens = 0;
-      const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), tokens);
-      if (error != std::errc() || rest + 1 != part.data() + part.size() || tokens == 0 ||
-          tokens > UINT32_MAX) {
-        refuse(part);
-      }
-      budgets.push_back({tokens, 1, false});
-      continue;
-    }
-    const bool percent = part.ends_with('%');
-    const std::string_view number = percent ? part.substr(0, part.size() - 1) : part;
-    for (const double value : ParseSweep(number, "--budget")) {
-      const double share = percent ? value / 100 : value;
-      if (!(share > 0 && share <= 1)) refuse(part);
-      budgets.push_back({std::nullopt, share, false});
-    }
-  }
-  return budgets;
-}
-
 class ReplayH2o : public Command {
  public:
   void Declare(CLI::App& app) override {
@@ -155,7 +124,8 @@ class ReplayH2o : public Command {
         ->check(CLI::IsMember({"exact", "mnn", "mnn-r6"}));
     app.add_option("--policy", policies_,
                    "What to keep: block (the engine's rule), a comma list, or all");
-    app.add_option("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)");
+    app.add_option("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)")
+        ->check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
     app.add_option("--budget", budgets_, "What may stay: shares 0.5,0.25 or tokens 512t (exact)");
     app.add_option("--schedule", schedule_,
                    "exact: paper (a budget at every step) or mnn (a ratio at intervals) (paper)")
@@ -164,8 +134,11 @@ class ReplayH2o : public Command {
         ->check(CLI::IsMember({"exact", "flash"}));
     app.add_option("--granularity", granularity_, "One plan per layer or per kv-head")
         ->check(CLI::IsMember({"layer", "kv-head"}));
-    app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say");
-    app.add_option("--seed", seed_, "Of policy random (0)");
+    app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
+        ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
+    app.add_option("--seed", seed_, "Of policy random and of the rows measured (0)");
+    app.add_option("--quality-rows", quality_rows_,
+                   "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     app.add_flag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
     app.add_flag("--detail", detail_, "Bytes of every step in the JSON document");
     app.add_option("--jsonl", jsonl_, "Write one JSON record per event");
@@ -183,12 +156,9 @@ class ReplayH2o : public Command {
   ExitStatus Run(Context& context) override {
     const OpenOptions options = snapshot_.Resolve();
     const AttentionTrace trace = OpenTrace(trace_, options);
-    Snapshot snapshot = OpenSnapshot(Source::Open(input_), options);
+    const Snapshot snapshot = OpenSnapshot(Source::Open(input_), options, GeometryOf(trace));
     if (snapshot.layers.empty()) {
       throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
-    }
-    if (!snapshot.heads_known()) {
-      if (const auto geometry = GeometryOf(trace)) ApplyGeometry(*geometry, snapshot);
     }
     RequireHeads(snapshot, "a replay");
     RequireMatch(trace, snapshot);
@@ -222,8 +192,7 @@ class ReplayH2o : public Command {
     request.engine = h2o::ParseEngine(engine_).value_or(h2o::Engine::kExact);
     request.config = config_.Resolve(trace);
     if (!targets_.empty()) {
-      for (const double ratio : ParseSweep(targets_, "--target-ratio")) {
-        if (!(ratio >= 1)) throw Error(Finding::kUsage, "--target-ratio: a ratio is at least 1");
+      for (const double ratio : ParseRatios(targets_)) {
         request.targets.push_back(ratio);
       }
     }
@@ -238,6 +207,7 @@ class ReplayH2o : public Command {
     request.seed = seed_;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
     request.measure_quality = !no_quality_;
+    request.quality_rows = quality_rows_;
     return request;
   }
 
@@ -289,9 +259,10 @@ class ReplayH2o : public Command {
                       fmt::join(result.missing_layers, ", ")));
     }
     for (const h2o::ReplayRun& run : result.runs) {
-      if (run.quality && run.quality->mass.nans > 0) {
-        result.warnings.push_back(fmt::format("{}: {} attention rows are NaN and left out",
-                                              run.policy, run.quality->mass.nans));
+      if (run.quality && run.quality->undefined_rows > 0) {
+        result.warnings.push_back(
+            fmt::format("{}: {} of {} measured rows are undefined, by NaN or Inf, and left out",
+                        run.policy, run.quality->undefined_rows, run.quality->rows));
       }
       const std::string why = h2o::WhyNothing(result, run);
       if (!why.empty()) {
@@ -376,6 +347,11 @@ class ReplayH2o : public Command {
         Name(trace.level), result.traced_layers.size(), result.prompt, result.end - 1,
         h2o::Name(result.engine), h2o::Name(result.weights)));
     if (result.clock == h2o::Clock::kPaper) console.Line(ScheduleText(result));
+    if (result.measured.is_sample()) {
+      console.Line(fmt::format(
+          "quality of {} of {} query rows a layer, drawn with seed {}; +- standard errors",
+          result.measured.positions.size(), result.measured.population, seed_));
+    }
     const bool engine = result.engine != h2o::Engine::kExact;
     std::vector<std::string> header = {"policy", "target", "true ratio", "mean ratio", "evictions"};
     if (engine) header.push_back("h2o_lossy_ratio");
@@ -417,15 +393,19 @@ class ReplayH2o : public Command {
     };
     const auto real = [](double value) { return fmt::format("{:.4g}", value); };
     const auto fixed = [](double value) { return fmt::format("{:.4f}", value); };
-    row.push_back(figure(evicting.mass, &Distribution::mean, Percent));
+    const auto mean = [&](const Distribution& of, double error) {
+      const std::string text = figure(of, &Distribution::mean, Percent);
+      return of.count == 0 || error == 0 ? text : fmt::format("{} +-{}", text, Percent(error));
+    };
+    row.push_back(mean(evicting.mass, evicting.standard_error.mass));
     row.push_back(figure(evicting.mass, &Distribution::p5, Percent));
-    row.push_back(figure(evicting.output_error, &Distribution::mean, Percent));
+    row.push_back(mean(evicting.output_error, evicting.standard_error.output_error));
     row.push_back(figure(evicting.output_error, &Distribution::p95, Percent));
     row.push_back(figure(evicting.output_cosine, &Distribution::p5, fixed));
     row.push_back(figure(evicting.kl, &Distribution::mean, real));
     row.push_back(figure(evicting.top_k[1], &Distribution::mean, Percent));
-    row.push_back(figure(all.mass, &Distribution::mean, Percent));
-    row.push_back(figure(all.output_error, &Distribution::mean, Percent));
+    row.push_back(mean(all.mass, all.standard_error.mass));
+    row.push_back(mean(all.output_error, all.standard_error.output_error));
     return row;
   }
 
@@ -433,7 +413,7 @@ class ReplayH2o : public Command {
   std::string schedule_;
   std::string granularity_ = "layer", jsonl_, html_, plan_, snapshot_out_, to_ = "safetensors";
   int64_t prompt_ = -1;
-  uint64_t seed_ = 0;
+  uint64_t seed_ = 0, quality_rows_ = 512;
   bool no_quality_ = false, detail_ = false, force_ = false;
   ConfigFlags config_;
   PaperFlags papers_;

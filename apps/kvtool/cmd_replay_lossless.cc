@@ -6,10 +6,12 @@
 #include <charconv>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "lib/lossless/report.h"
+#include "lib/snapshot/trace_rows.h"
 
 namespace kv {
 namespace {
@@ -87,6 +89,7 @@ class ParameterFlags {
     } else if (fallback.find_first_not_of("-.0123456789") == std::string::npos) {
       option->type_name("N");
     }
+    option->check(ParameterCheck(meta));
   }
 
   static void Set(const std::string& name, const std::string& text,
@@ -126,8 +129,10 @@ class ReplayLossless : public Command {
     app.add_option("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set");
     app.add_option("--preset", preset_, "Parameters to start from: the engine's or its gate's")
         ->check(CLI::IsMember({"engine", "gate"}));
-    app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say");
-    app.add_option("--limit", limit_, "Decode at most so many tokens");
+    app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
+        ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
+    app.add_option("--limit", limit_, "Decode at most so many tokens")
+        ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
     app.add_option("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
         ->check(CLI::IsMember({"exact", "flash"}));
     app.add_option("--cache-size", cache_size_,
@@ -145,10 +150,8 @@ class ReplayLossless : public Command {
     const OpenOptions options = snapshot_.Resolve();
     std::optional<AttentionTrace> trace;
     if (!trace_.empty()) trace = OpenTrace(trace_, options);
-    Snapshot snapshot = OpenSnapshot(Source::Open(input_), options);
-    if (trace && !snapshot.heads_known()) {
-      if (const auto geometry = GeometryOf(*trace)) ApplyGeometry(*geometry, snapshot);
-    }
+    Snapshot snapshot =
+        OpenSnapshot(Source::Open(input_), options, trace ? GeometryOf(*trace) : std::nullopt);
     WarnOf(snapshot.notes, input_, context.console);
     if (trace) {
       for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
@@ -158,6 +161,10 @@ class ReplayLossless : public Command {
     ThreadPool pool(context.global.thread_count());
     lossless::ReplayResult result;
     try {
+      if (trace) {
+        const std::string undefined = Remark(CheckTraceRows(*trace, pool));
+        if (!undefined.empty()) context.console.Warn(trace_, undefined);
+      }
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
       result = lossless::Replay(snapshot, rows, request, pool, &progress);
     } catch (Error& error) {

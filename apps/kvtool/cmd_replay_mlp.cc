@@ -14,6 +14,7 @@
 #include "lib/mlp/compressor.h"
 #include "lib/mlp/trace_queries.h"
 #include "lib/snapshot/cast.h"
+#include "lib/snapshot/trace_rows.h"
 
 namespace kv {
 namespace {
@@ -53,12 +54,13 @@ class ReplayMlp : public Command {
     ThreadPool pool(context.global.thread_count());
     const OpenOptions options = snapshot_.Resolve();
     QualityOptions quality = ResolveQuality(options);
-    Snapshot cache = OpenSnapshot(Source::Open(input_), options);
     AttentionTrace trace;  // asked by `quality`, so it lives as long
+    if (!trace_path_.empty()) trace = OpenTrace(trace_path_, options);
+    Snapshot cache = OpenSnapshot(Source::Open(input_), options, GeometryOf(trace));
     if (!trace_path_.empty()) {
-      trace = OpenTrace(trace_path_, options);
-      if (const auto geometry = GeometryOf(trace)) ApplyGeometry(*geometry, cache);
       RequireMatch(trace, cache);
+      const std::string undefined = Remark(CheckTraceRows(trace, pool));
+      if (!undefined.empty()) context.console.Warn(trace_path_, undefined);
       quality.queries = QueriesOf(trace);
     }
     if (!dtype_.empty()) cache = CastSnapshot(std::move(cache), ParseCacheDType(), pool);

@@ -8,6 +8,7 @@
 
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
+#include "lib/snapshot/trace_rows.h"
 
 namespace kv {
 
@@ -20,7 +21,7 @@ OpenOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
   return options.Resolve();
 }
 
-GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
+GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool) {
   if (spec.snapshot.empty()) {
     throw Error(Finding::kUsage, fmt::format("case '{}' has no snapshot", Escaped(spec.name)))
         .Hint("give the case 'snapshot', or all cases --snapshot");
@@ -38,21 +39,25 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec) {
   if (pair != nullptr) return *pair;
 
   const OpenOptions options = OptionsFor(reading);
-  auto opened = std::make_unique<Pair>(Pair{OpenSnapshot(Source::Open(spec.snapshot), options)});
-  Snapshot& snapshot = opened->snapshot;
+  std::optional<AttentionTrace> trace;
+  if (replays && !spec.trace.empty()) {
+    trace = OpenTrace(spec.trace, options);
+    for (const Note& note : trace->notes) console_.Warn(spec.trace, note.text);
+  }
+  auto opened = std::make_unique<Pair>(Pair{
+      OpenSnapshot(Source::Open(spec.snapshot), options, trace ? GeometryOf(*trace) : std::nullopt),
+      std::move(trace)});
+  const Snapshot& snapshot = opened->snapshot;
   if (snapshot.layers.empty()) {
     throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")
         .File(spec.snapshot);
   }
-  if (replays && !spec.trace.empty()) {
-    opened->trace = OpenTrace(spec.trace, options);
-    for (const Note& note : opened->trace->notes) console_.Warn(spec.trace, note.text);
-    if (!snapshot.heads_known()) {
-      if (const auto geometry = GeometryOf(*opened->trace)) ApplyGeometry(*geometry, snapshot);
-    }
-  }
   if (replays) RequireHeads(snapshot, "a replay");
-  if (opened->trace) RequireMatch(*opened->trace, snapshot);
+  if (opened->trace) {
+    RequireMatch(*opened->trace, snapshot);
+    const std::string undefined = Remark(CheckTraceRows(*opened->trace, pool));
+    if (!undefined.empty()) console_.Warn(spec.trace, undefined);
+  }
   WarnOf(snapshot.notes, spec.snapshot, console_);
   opened->snapshot_hash = Record(snapshot.source);
   if (!spec.reference.empty()) opened->reference = &Reference(spec, options);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "apps/kvtool/command.h"
+#include "lib/base/parallel.h"
 #include "lib/gate/cases.h"
 #include "lib/snapshot/attention_trace.h"
 
@@ -28,7 +29,7 @@ class GateInputs {
   };
   // What a case is replayed on or compared with. Throws kUsage for a case without a snapshot, and
   // what opening and RequireMatch throw.
-  Pair& Open(const gate::CaseSpec& spec);
+  Pair& Open(const gate::CaseSpec& spec, ThreadPool& pool);
   // InputRecord of every snapshot and reference opened.
   const nlohmann::ordered_json& records() const { return records_; }
 

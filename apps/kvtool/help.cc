@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/numbers.h"
 #include "lib/base/nearest.h"
 #include "lib/kernels/targets.h"
 #include "version.h"
@@ -97,6 +98,7 @@ void PrepareApp(CLI::App& app, Command& command, GlobalOptions& global) {
   app.option_defaults()->take_last();
   command.Declare(app);
   global.Declare(app);
+  RequireNumbers(app);
 }
 
 Error ExplainParseError(const CLI::ParseError& error, CLI::App& app, int argc, char** argv) {

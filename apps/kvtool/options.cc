@@ -251,7 +251,8 @@ uint64_t ParseSize(std::string_view text, std::string_view flag) {
   const std::string number(text.substr(0, digits));
   char* end = nullptr;
   const double value = std::strtod(number.c_str(), &end);
-  if (number.empty() || *end != '\0' || value * static_cast<double>(scale) >= 0x1p63) {
+  const bool is_whole = scale > 1 || value == std::floor(value);
+  if (number.empty() || *end != '\0' || !is_whole || value * static_cast<double>(scale) >= 0x1p63) {
     throw BadValue(flag, text, "a size such as 64KiB");
   }
   return static_cast<uint64_t>(std::llround(value * static_cast<double>(scale)));

@@ -173,6 +173,7 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
   Analysis analysis;
   struct Task {
     const KvTensor* tensor;
+    bool is_value;
     std::optional<TensorAnalysis>* to;
     const TensorOptions* options;
     std::vector<int64_t> positions;
@@ -187,9 +188,10 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
     to.layer = layer.index;
     to.label = layer.label;
     to.group = layer.group;
-    if (layer.has_k()) tasks.push_back({&layer.k, &to.k, &options, PositionsOf(snapshot, layer)});
+    if (layer.has_k())
+      tasks.push_back({&layer.k, false, &to.k, &options, PositionsOf(snapshot, layer)});
     if (layer.v && !layer.v->pieces.empty())
-      tasks.push_back({&*layer.v, &to.v, &value_options, {}});
+      tasks.push_back({&*layer.v, true, &to.v, &value_options, {}});
   }
   if (progress != nullptr) {
     uint64_t bytes = 0;
@@ -198,7 +200,8 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
   }
   pool.ParallelFor(tasks.size(), [&](uint64_t i) {
     const Task& task = tasks[i];
-    task.to->emplace(AnalyseTensor(snapshot, *task.tensor, *task.options, task.positions));
+    task.to->emplace(
+        AnalyseTensor(snapshot, *task.tensor, task.is_value, *task.options, task.positions));
     if (progress != nullptr) progress->Advance(task.tensor->bytes());
   });
   for (const LayerAnalysis& layer : analysis.layers) {

@@ -187,7 +187,7 @@ EntropyModel TensorAnalysis::bound() const {
           PlaneTableBits(*this, values() / block) / block};
 }
 
-TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
+TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                              const TensorOptions& options, std::span<const int64_t> positions) {
   TensorAnalysis out;
   out.dtype = tensor.dtype;
@@ -232,7 +232,7 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
     out.autoregressive_gain_bits = models->autoregressive_gain_bits();
     out.stats = StatsOfPatterns(tensor.dtype, models->patterns());
   } else {
-    out.stats = StatsOf(snapshot, tensor);
+    out.stats = StatsOf(snapshot, tensor, is_value);
   }
   const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
   if (finite && Info(tensor.dtype).is_float) out.cross_channel_gain_bits = CrossChannelGain(tensor);

@@ -87,7 +87,7 @@ struct TensorOptions {
 
 // Everything above, in one walk over the tensor and one more per further answer. Needs memory for a
 // few slices, whatever the tensor's size. `positions` are those of K's tokens; empty: their places.
-TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor,
+TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                              const TensorOptions& options, std::span<const int64_t> positions = {});
 
 // The model that needs least.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "lib/snapshot/cast.h"
+
 namespace kv::gate {
 namespace {
 
@@ -24,14 +26,17 @@ AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject&
   cost.missing = WhyNone(subject);
   if (!cost.missing.empty()) return cost;
   AttentionSamples pooled;
+  const Snapshot values = WithoutHadamard(subject.snapshot, subject.pool);
   for (const TraceLayer& rows : subject.trace->layers) {
-    const h2o::LayerAttention attention(*subject.trace, rows, *subject.snapshot.Find(rows.layer));
+    const h2o::LayerAttention attention(*subject.trace, rows, *values.Find(rows.layer));
     const auto plan = std::find_if(row.plans.begin(), row.plans.end(),
                                    [&](const h2o::LayerPlan& p) { return p.layer == rows.layer; });
     KV_ASSERT(plan != row.plans.end());
     const h2o::LayerPlan* const plans[] = {&*plan};
+    const h2o::MeasuredRows measured =
+        h2o::ChooseRows(row.prompt, attention.end_row(), 0, 0);  // a verdict rests on all rows
     cost.layers.push_back(
-        h2o::MeasureLayer(attention, plans, row.prompt, {&pooled, 1}, subject.pool).front());
+        h2o::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
   }
   cost.summary = pooled.Summarise();
   return cost;

@@ -52,23 +52,29 @@ Json QualityJson(const AttentionSummary& s) {
   json["mass"] = {{"mean", Figure(s.mass, &D::mean)},
                   {"p5", Figure(s.mass, &D::p5)},
                   {"p1", Figure(s.mass, &D::p1)},
-                  {"min", Figure(s.mass, &D::min)}};
+                  {"min", Figure(s.mass, &D::min)},
+                  {"standard_error", s.standard_error.mass}};
   if (s.has_output) {
     json["output_error"] = {
         {"mean", Figure(s.output_error, &D::mean)},
         {"p95", Figure(s.output_error, &D::p95)},
         {"max", Figure(s.output_error, &D::max)},
+        {"standard_error", s.standard_error.output_error},
         {"frobenius", s.output_error.count == 0 ? Json(nullptr) : Json(s.output_error_frobenius)}};
     json["output_cosine"] = {{"mean", Figure(s.output_cosine, &D::mean)},
                              {"p5", Figure(s.output_cosine, &D::p5)},
-                             {"min", Figure(s.output_cosine, &D::min)}};
+                             {"min", Figure(s.output_cosine, &D::min)},
+                             {"standard_error", s.standard_error.output_cosine}};
   } else {
     json["output_error"] = json["output_cosine"] = nullptr;
   }
   json["kl"] = {{"mean", Figure(s.kl, &D::mean)},
                 {"p95", Figure(s.kl, &D::p95)},
-                {"max", Figure(s.kl, &D::max)}};
-  json["js"] = {{"mean", Figure(s.js, &D::mean)}, {"p95", Figure(s.js, &D::p95)}};
+                {"max", Figure(s.kl, &D::max)},
+                {"standard_error", s.standard_error.kl}};
+  json["js"] = {{"mean", Figure(s.js, &D::mean)},
+                {"p95", Figure(s.js, &D::p95)},
+                {"standard_error", s.standard_error.js}};
   for (size_t i = 0; i < kTopK.size(); ++i) {
     json["top_k_overlap"][std::to_string(kTopK[i])] = Figure(s.top_k[i], &D::mean);
   }
@@ -98,20 +104,22 @@ Json HeadsJson(const LayerQuality& quality) {
   return json;
 }
 
-Json DecilesJson(std::span<const LayerQuality> layers) {
+Json DecilesJson(std::span<const LayerQuality> layers, const MeasuredRows& measured) {
   Json deciles = Json::array();
   if (layers.empty()) return deciles;
-  const size_t steps = layers.front().step_mass.size();
-  for (size_t d = 0; d < 10; ++d) {
-    const size_t begin = steps * d / 10, end = steps * (d + 1) / 10;
-    if (begin == end) continue;
+  size_t row = 0;
+  for (uint64_t d = 0; d < 10; ++d) {
+    const uint64_t begin = measured.population * d / 10, end = measured.population * (d + 1) / 10;
     Mean mass, error;
-    for (const LayerQuality& layer : layers) {
-      for (size_t i = begin; i < end; ++i) {
-        mass.Add(layer.step_mass[i]);
-        if (!layer.step_output_error.empty()) error.Add(layer.step_output_error[i]);
+    const size_t first = row;
+    for (; row < measured.positions.size() && measured.positions[row] < measured.first + end;
+         ++row) {
+      for (const LayerQuality& layer : layers) {
+        mass.Add(layer.step_mass[row]);
+        if (!layer.step_output_error.empty()) error.Add(layer.step_output_error[row]);
       }
     }
+    if (row == first) continue;
     Json decile = {{"first_step", begin}, {"steps", end - begin}, {"mass_mean", mass.Get()}};
     if (!layers.front().step_output_error.empty()) decile["output_error_mean"] = error.Get();
     deciles.push_back(std::move(decile));

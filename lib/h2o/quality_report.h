@@ -17,6 +17,7 @@ nlohmann::ordered_json QualityJson(const AttentionSummary& summary);
 nlohmann::ordered_json EvictingJson(const ReplayRun& run);
 nlohmann::ordered_json HeadsJson(const LayerQuality& quality);
 // Means over tenths of the decode steps: whether the loss grows.
-nlohmann::ordered_json DecilesJson(std::span<const LayerQuality> layers);
+nlohmann::ordered_json DecilesJson(std::span<const LayerQuality> layers,
+                                   const MeasuredRows& measured);
 
 }  // namespace kv::h2o

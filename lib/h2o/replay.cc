@@ -9,6 +9,8 @@
 
 #include "lib/base/error.h"
 #include "lib/h2o/replay_notes.h"
+#include "lib/snapshot/cast.h"
+#include "lib/snapshot/trace_rows.h"
 
 namespace kv::h2o {
 namespace {
@@ -26,7 +28,12 @@ class Replayer {
  public:
   Replayer(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request,
            ThreadPool& pool, Progress* progress)
-      : snapshot_(snapshot), trace_(trace), request_(request), pool_(pool), progress_(progress) {}
+      : snapshot_(snapshot),
+        values_(WithoutHadamard(snapshot, pool)),
+        trace_(trace),
+        request_(request),
+        pool_(pool),
+        progress_(progress) {}
 
   ReplayResult Run() {
     result_.engine = request_.engine;
@@ -47,6 +54,7 @@ class Replayer {
       return std::move(result_);
     }
     CollectLayers();
+    AddTraceRemarks();
     if (on_budget()) {
       ScheduleBudgets();
     } else {
@@ -85,7 +93,7 @@ class Replayer {
   }
 
   void CollectLayers() {
-    for (const LayerKv& layer : snapshot_.layers) {
+    for (const LayerKv& layer : values_.layers) {
       const TraceLayer* rows = trace_.Find(layer.index);
       if (rows == nullptr) {
         result_.missing_layers.push_back(layer.index);
@@ -94,6 +102,18 @@ class Replayer {
         attentions_.emplace_back(trace_, *rows, layer);
       }
     }
+  }
+
+  void AddTraceRemarks() {
+    result_.undefined = CheckTraceRows(trace_, pool_);
+    const std::string undefined = Remark(result_.undefined);
+    if (!undefined.empty()) result_.warnings.push_back(undefined);
+    if (trace_.q_start == 0) return;
+    result_.warnings.push_back(
+        fmt::format("the trace has no queries of the prompt's positions 0 to {}: rules that weigh "
+                    "the prompt by "
+                    "its own attention (h2o, snapkv, pyramid) see only what comes later",
+                    std::min(trace_.q_start, result_.prompt) - 1));
   }
 
   // Layer numbers of the engine are positions among the layers of the snapshot.
@@ -224,7 +244,7 @@ class Replayer {
   void PlanMnn(const Config& config) {
     const auto revision =
         request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
-    if (revision == MnnRevision::kR6 && result_.warnings.empty()) {
+    if (revision == MnnRevision::kR6 && result_.runs.empty()) {
       result_.warnings.push_back(
           "mnn-r6 also moved V rows to wrong places when it compacted under flash attention; the "
           "figures here are of its plans, with V where it belongs");
@@ -317,13 +337,16 @@ class Replayer {
   }
 
   void Measure() {
-    std::vector<AttentionSamples> pooled(result_.runs.size());
+    result_.measured =
+        ChooseRows(result_.prompt, result_.end, request_.quality_rows, request_.seed);
+    std::vector<AttentionSamples> pooled(result_.runs.size(),
+                                         AttentionSamples(result_.measured.population));
     if (progress_ != nullptr) progress_->Begin(snapshot_.kv_bytes());
     for (size_t i = 0; i < attentions_.size(); ++i) {
       std::vector<const LayerPlan*> plans;
       for (const ReplayRun& run : result_.runs) plans.push_back(&run.plans[i]);
       std::vector<LayerQuality> of_layer =
-          MeasureLayer(attentions_[i], plans, result_.prompt, pooled, pool_);
+          MeasureLayer(attentions_[i], plans, result_.measured, pooled, pool_);
       for (size_t r = 0; r < of_layer.size(); ++r) {
         result_.runs[r].layers.push_back(std::move(of_layer[r]));
       }
@@ -337,7 +360,8 @@ class Replayer {
     }
   }
 
-  const Snapshot& snapshot_;
+  const Snapshot& snapshot_;  // as stored: what bytes are counted by
+  const Snapshot values_;     // as the model computed it: what queries are asked of
   const AttentionTrace& trace_;
   const ReplayRequest& request_;
   ThreadPool& pool_;
@@ -347,88 +371,6 @@ class Replayer {
 };
 
 }  // namespace
-
-std::string_view Name(Engine engine) {
-  switch (engine) {
-    case Engine::kExact:
-      return "exact";
-    case Engine::kMnn:
-      return "mnn";
-    case Engine::kMnnR6:
-      return "mnn-r6";
-  }
-  return "?";
-}
-
-std::optional<Engine> ParseEngine(std::string_view name) {
-  for (const Engine engine : {Engine::kExact, Engine::kMnn, Engine::kMnnR6}) {
-    if (name == Name(engine)) return engine;
-  }
-  return std::nullopt;
-}
-
-uint64_t ReplayRun::triggers() const {
-  uint64_t sum = 0;
-  for (const LayerSchedule& schedule : schedules) sum += schedule.triggers;
-  return sum;
-}
-
-uint64_t ReplayRun::evictions() const {
-  uint64_t sum = 0;
-  for (const LayerSchedule& schedule : schedules) sum += schedule.evictions_in_effect(end);
-  return sum;
-}
-
-uint64_t ReplayRun::floor_dominated() const {
-  uint64_t sum = 0;
-  for (const LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
-  return sum;
-}
-
-double ReplayRun::target_ratio() const {
-  if (budget) return budget->tokens ? NAN : 1 / budget->share;
-  return config.target_mode == TargetMode::kStatic
-             ? 1 / static_cast<double>(config.target_keep_ratio)
-             : static_cast<double>(config.target_lossy_ratio);
-}
-
-std::string ReplayRun::target_text() const {
-  return budget ? budget->Text() : fmt::format("{:.4g}x", target_ratio());
-}
-
-double ReplayRun::ratio() const {
-  if (steps.empty() || steps.back().kept == 0) return 1;
-  return static_cast<double>(steps.back().full) / static_cast<double>(steps.back().kept);
-}
-
-double ReplayRun::mean_ratio() const {
-  double full = 0, kept = 0;
-  for (const StepBytes& step : steps) {
-    full += static_cast<double>(step.full);
-    kept += static_cast<double>(step.kept);
-  }
-  return kept == 0 ? 1 : full / kept;
-}
-
-std::string_view Name(Clock clock) { return clock == Clock::kPaper ? "paper" : "mnn"; }
-
-uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request) {
-  const std::optional<uint64_t> prompt =
-      trace.prompt_tokens ? trace.prompt_tokens : request.prompt_tokens;
-  if (!prompt) {
-    throw std::move(Error(Finding::kUsage, "the trace does not say where its prompt ends")
-                        .File(trace.path)
-                        .Hint("give --prompt-tokens N: rows from position N on are decode steps"));
-  }
-  if (trace.block_scores) return *prompt;
-  if (*prompt < trace.q_start || *prompt >= trace.end_position()) {
-    throw std::move(Error(Finding::kUsage,
-                          fmt::format("--prompt-tokens {}: the trace's rows are positions {} to {}",
-                                      *prompt, trace.q_start, trace.end_position() - 1))
-                        .File(trace.path));
-  }
-  return *prompt;
-}
 
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress) {

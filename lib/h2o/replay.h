@@ -13,6 +13,7 @@
 #include "lib/h2o/mnn_replay.h"
 #include "lib/h2o/policy.h"
 #include "lib/h2o/quality.h"
+#include "lib/snapshot/trace_rows.h"
 
 namespace kv::h2o {
 
@@ -42,6 +43,7 @@ struct ReplayRequest {
   uint64_t seed = 0;
   std::optional<uint64_t> prompt_tokens;  // where the trace does not say
   bool measure_quality = true;
+  uint64_t quality_rows = 0;  // measured at most, chosen by `seed`; 0: all
 };
 
 // Bytes of K and V that are held when the query at a position attends, or on a budget when its step
@@ -86,6 +88,8 @@ struct ReplayResult {
   std::vector<std::string> followed;  // parameters of `config` that nobody chose
   WeightRule weights = WeightRule::kSoftmax;
   uint64_t prompt = 0, end = 0;          // decode positions [prompt, end)
+  MeasuredRows measured;                 // empty without quality
+  UndefinedRows undefined;               // of the whole trace
   std::vector<uint32_t> traced_layers;   // replayed
   std::vector<uint32_t> missing_layers;  // in the snapshot, without rows
   std::vector<ReplayRun> runs;           // targets outer, policies inner; on budgets by ratio

@@ -126,7 +126,7 @@ Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
   }
   json["attention"] = run.quality ? QualityJson(*run.quality) : Json(nullptr);
   json["evicting"] = EvictingJson(run);
-  json["deciles"] = DecilesJson(run.layers);
+  json["deciles"] = DecilesJson(run.layers, result.measured);
   json["layers"] = LayersJson(result, run);
   if (detail) {
     json["steps"] = Json::array();
@@ -156,6 +156,7 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
                    {"head_dim", snapshot.layers.front().k.head_dim},
                    {"prompt_tokens", result.prompt},
                    {"decode_steps", result.end - result.prompt},
+                   {"undefined_rows", result.undefined.rows},
                    {"open_loop", true}};
   json["params"] = {
       {"engine", Name(result.engine)},
@@ -163,6 +164,7 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
       {"scores", Name(result.weights)},
       {"granularity", request.granularity == Granularity::kLayer ? "layer" : "kv-head"},
       {"seed", request.seed},
+      {"quality_rows", request.quality_rows},
       {"policies", request.policies},
       {"target_ratios", request.targets},
       {"budgets", Json::array()},
@@ -171,6 +173,9 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
   for (const KeepBudget& budget : request.budgets) {
     json["params"]["budgets"].push_back(budget.Text());
   }
+  json["quality_rows"] = {{"measured", result.measured.positions.size()},
+                          {"of", result.measured.population},
+                          {"sampled", result.measured.is_sample()}};
   json["runs"] = Json::array();
   for (const ReplayRun& run : result.runs) json["runs"].push_back(RunJson(result, run, detail));
   json["notes"] = result.notes;

@@ -6,17 +6,17 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
-#include <utility>
 
 #include "lib/base/error.h"
 #include "lib/kernels/gemm.h"
+#include "lib/metrics/attention_rows.h"
 
 namespace kv {
 namespace {
 
-constexpr uint64_t kTileRows = 64;
+constexpr uint64_t kTileRows = kAttentionTileRows;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 bool Sees(int64_t query, int64_t key, uint64_t window) {
   return key <= query && (window == 0 || static_cast<uint64_t>(query - key) < window);
@@ -40,171 +40,23 @@ void Softmax(std::span<double> row) {
   for (double& p : row) p /= sum;
 }
 
-// Rows of doubles, filled a tile at a time.
-using FillTile = std::function<void(uint64_t begin, uint64_t count, std::span<double> out)>;
-
-// The largest kTopK.back() visible keys, largest first; of equal ones the lower index.
-void LargestKeys(std::span<const double> p, std::vector<uint32_t>& order) {
-  order.clear();
-  for (uint32_t j = 0; j < p.size(); ++j) {
-    if (p[j] > 0) order.push_back(j);
-  }
-  const size_t most = std::min<size_t>(kTopK.back(), order.size());
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end(),
-                    [&](uint32_t a, uint32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
-  order.resize(most);
-}
-
-// Share of the k largest probabilities that is kept, for each k of kTopK.
-void TopKKept(std::span<const uint32_t> largest, std::span<const uint8_t> kept, uint64_t row,
-              AttentionRows& out) {
-  for (size_t i = 0; i < kTopK.size(); ++i) {
-    const size_t k = std::min<size_t>(kTopK[i], largest.size());
-    size_t hits = 0;
-    for (size_t j = 0; j < k; ++j) hits += kept[largest[j]] != 0;
-    out.top_k[i][row] = k == 0 ? 1.0 : static_cast<double>(hits) / static_cast<double>(k);
-  }
-}
-
-AttentionRows MakeRows(uint64_t rows, bool with_output) {
-  AttentionRows out;
-  for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) values->resize(rows);
-  for (auto& values : out.top_k) values.resize(rows);
-  out.evicting.resize(rows);
-  if (with_output) {
-    for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
-      values->resize(rows);
-    }
-  }
-  return out;
-}
-
-// Row `row` of the output metrics from o and e = o - o'.
-void StoreOutput(const float* o, const float* e, uint64_t columns, uint64_t row,
-                 AttentionRows& out) {
-  double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;
-  for (uint64_t d = 0; d < columns; ++d) {
-    const double full = o[d], lost = e[d], changed = full - lost;
-    error2 += lost * lost;
-    norm2 += full * full;
-    changed2 += changed * changed;
-    dot += full * changed;
-  }
-  out.error2[row] = error2;
-  out.norm2[row] = norm2;
-  out.changed_norm2[row] = changed2;
-  out.dot[row] = dot;
-}
-
-// Jensen-Shannon divergence when P' is P cut to a share `mass` and renormalised.
-double JsOfSubset(double mass) {
-  if (mass <= 0) return std::log(2.0);
-  if (mass >= 1) return 0;
-  return 0.5 * ((1 - mass) * std::log(2.0) + mass * std::log(2 * mass / (1 + mass)) +
-                std::log(2 / (1 + mass)));
-}
-
-// Row `row` of the metrics of a kept subset; turns P into P - P' in `p`.
-void KeptRow(std::span<double> p, std::span<const uint8_t> kept, std::span<const uint32_t> largest,
-             uint64_t row, AttentionRows& out) {
-  TopKKept(largest, kept, row, out);
-  double mass = 0, total = 0;
-  bool evicting = false;
-  for (size_t j = 0; j < p.size(); ++j) {
-    total += p[j];
-    if (kept[j] != 0) {
-      mass += p[j];
-    } else {
-      evicting |= p[j] > 0;
-    }
-  }
-  out.changed_mass[row] = 1;
-  out.evicting[row] = evicting;
-  if (!evicting) {
-    out.mass[row] = std::isnan(total) ? total : 1.0;
-    out.kl[row] = out.js[row] = std::isnan(total) ? total : 0.0;
-    if (!std::isnan(total)) std::fill(p.begin(), p.end(), 0.0);
-    return;
-  }
-  out.mass[row] = mass;
-  out.kl[row] = -std::log(mass);
-  out.js[row] = JsOfSubset(mass);
-  const double kept_factor = mass > 0 ? 1 - 1 / mass : 1;
-  for (size_t j = 0; j < p.size(); ++j) {
-    if (kept[j] != 0) p[j] *= kept_factor;
-  }
-}
-
-void Narrow(std::span<const double> from, std::vector<float>& to) {
-  to.resize(from.size());
-  std::transform(from.begin(), from.end(), to.begin(),
-                 [](double value) { return static_cast<float>(value); });
-}
-
-// P x V for a tile of probability rows.
-void Outputs(std::span<const double> p, uint64_t rows, const FloatMatrix& v,
-             std::vector<float>& narrow, std::vector<float>& out) {
-  Narrow(p, narrow);
-  out.resize(rows * v.columns);
-  GemmNN(narrow.data(), v.rows, v.data, v.stride, out.data(), v.columns, rows, v.columns, v.rows);
-}
-
-std::vector<AttentionRows> CompareKeptRows(uint64_t rows, uint64_t keys, const FillTile& fill,
-                                           const FloatMatrix& v,
-                                           std::span<const std::span<const uint8_t>> kept_sets) {
-  KV_ASSERT(v.empty() || v.rows == keys);
-  std::vector<AttentionRows> out;
-  for (const std::span<const uint8_t> kept : kept_sets) {
-    KV_ASSERT(kept.size() == keys);
-    out.push_back(MakeRows(rows, !v.empty()));
-  }
-  std::vector<double> p, changed;
-  std::vector<float> narrow, o, e;
-  std::vector<std::vector<uint32_t>> largest(kTileRows);
-  for (uint64_t begin = 0; begin < rows; begin += kTileRows) {
-    const uint64_t count = std::min(kTileRows, rows - begin);
-    p.resize(count * keys);
-    fill(begin, count, p);
-    if (!v.empty()) Outputs(p, count, v, narrow, o);
-    for (uint64_t i = 0; i < count; ++i) {
-      LargestKeys(std::span(p).subspan(i * keys, keys), largest[i]);
-    }
-    for (size_t set = 0; set < kept_sets.size(); ++set) {
-      changed = p;
-      for (uint64_t i = 0; i < count; ++i) {
-        KeptRow(std::span(changed).subspan(i * keys, keys), kept_sets[set], largest[i], begin + i,
-                out[set]);
-      }
-      if (v.empty()) continue;
-      // The difference goes through the GEMM itself: its rounding is relative to the error, and
-      // keys that change nothing contribute exactly nothing.
-      Outputs(changed, count, v, narrow, e);
-      for (uint64_t i = 0; i < count; ++i) {
-        StoreOutput(&o[i * v.columns], &e[i * v.columns], v.columns, begin + i, out[set]);
-      }
-    }
-  }
-  return out;
-}
-
 // Row `row` of KL, JS and masses between P and P' through the groups that P' is made of.
 void GroupRow(std::span<const double> p, std::span<const double> changed,
               std::span<const TokenRange> sources, std::span<const uint8_t> kept,
               std::span<const uint64_t> dropped, uint64_t row, std::vector<uint32_t>& largest,
               AttentionRows& out) {
   LargestKeys(p, largest);
-  TopKKept(largest, kept, row, out);
-  double mass = 0, changed_mass = 0, covered = 0, lost = 0, kl = 0, js = 0;
+  TopKKept(
+      largest, [&](uint32_t key) { return kept[key] != 0; }, row, out);
+  double mass = 0, changed_mass = 0, lost = 0, kl = 0, js = 0;
   for (uint64_t t : dropped) lost += p[t];
   for (size_t j = 0; j < sources.size(); ++j) {
     double group = 0;
     for (uint64_t t = sources[j].begin; t < sources[j].end; ++t) group += p[t];
-    covered += group;
     if (sources[j].end - sources[j].begin == 1) {
       mass += group;
       changed_mass += changed[j];
     }
-    if (std::isnan(changed[j])) kl = js = changed[j];
     const double middle = 0.5 * (group + changed[j]);
     if (changed[j] > 0) {
       kl += group > 0 ? changed[j] * std::log(changed[j] / group) : kInfinity;
@@ -220,10 +72,7 @@ void GroupRow(std::span<const double> p, std::span<const double> changed,
   for (size_t t = 0; t < p.size(); ++t) evicting |= p[t] > 0 && kept[t] == 0;
   out.evicting[row] = evicting;
   // Everything stands for itself: the sums above are 1 up to rounding.
-  if (!evicting && !std::isnan(mass)) out.mass[row] = out.changed_mass[row] = 1;
-  if (std::isnan(kl) || std::isnan(covered) || std::isnan(lost)) {
-    out.kl[row] = out.js[row] = kl + covered + lost;
-  }
+  if (!evicting) out.mass[row] = out.changed_mass[row] = 1;
 }
 
 }  // namespace
@@ -243,6 +92,7 @@ void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
          count, keys, cache.k.columns);
   for (uint64_t i = 0; i < count; ++i) {
     const std::span<double> row = out.subspan(i * keys, keys);
+    bool is_finite = true;
     for (uint64_t j = 0; j < keys; ++j) {
       const int64_t key = cache.positions.empty() ? static_cast<int64_t>(j) : cache.positions[j];
       if (!queries.positions.empty() && !Sees(queries.positions[begin + i], key, rule.window)) {
@@ -250,42 +100,17 @@ void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
         continue;
       }
       double score = scale * static_cast<double>(scores[i * keys + j]);
+      // Before a softcap, which would make an infinite score look like any other.
+      is_finite &= std::isfinite(score);
       if (rule.softcap != 0) score = rule.softcap * std::tanh(score / rule.softcap);
       row[j] = cache.bias.empty() ? score : score + static_cast<double>(cache.bias[j]);
     }
-    Softmax(row);
-  }
-}
-
-std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
-                                           std::span<const std::span<const uint8_t>> kept_sets,
-                                           const AttentionRule& rule) {
-  const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
-    AttentionProbabilities(queries, full, rule, begin, count, out);
-  };
-  return CompareKeptRows(queries.q.rows, full.k.rows, fill, full.v, kept_sets);
-}
-
-std::vector<AttentionRows> CompareKeptSetsProbabilities(
-    const FloatMatrix& probabilities, const FloatMatrix& v,
-    std::span<const std::span<const uint8_t>> kept_sets) {
-  const uint64_t keys = probabilities.columns;
-  const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
-    for (uint64_t i = 0; i < count; ++i) {
-      std::copy_n(probabilities.row(begin + i), keys, &out[i * keys]);
+    if (is_finite) {
+      Softmax(row);
+    } else {
+      std::fill(row.begin(), row.end(), kNan);
     }
-  };
-  return CompareKeptRows(probabilities.rows, keys, fill, v, kept_sets);
-}
-
-AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
-                          std::span<const uint8_t> kept, const AttentionRule& rule) {
-  return std::move(CompareKeptSets(queries, full, {&kept, 1}, rule).front());
-}
-
-AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
-                                       std::span<const uint8_t> kept) {
-  return std::move(CompareKeptSetsProbabilities(probabilities, v, {&kept, 1}).front());
+  }
 }
 
 AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
@@ -320,12 +145,20 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
                std::span(changed_p).subspan(i * changed_keys, changed_keys), sources, kept, dropped,
                begin + i, order, out);
     }
-    if (!with_output) continue;
-    Outputs(p, count, full.v, narrow, o);
-    Outputs(changed_p, count, changed.v, narrow, e);
-    std::transform(o.begin(), o.end(), e.begin(), e.begin(), std::minus<>());
+    if (with_output) {
+      Narrow(p, narrow);
+      Outputs(narrow, count, full.v, o);
+      Narrow(changed_p, narrow);
+      Outputs(narrow, count, changed.v, e);
+      std::transform(o.begin(), o.end(), e.begin(), e.begin(), std::minus<>());
+      for (uint64_t i = 0; i < count; ++i) {
+        StoreOutput(&o[i * full.v.columns], &e[i * full.v.columns], full.v.columns, begin + i, out);
+      }
+    }
     for (uint64_t i = 0; i < count; ++i) {
-      StoreOutput(&o[i * full.v.columns], &e[i * full.v.columns], full.v.columns, begin + i, out);
+      const bool is_defined = !HasNan(std::span(p).subspan(i * keys, keys)) &&
+                              !HasNan(std::span(changed_p).subspan(i * changed_keys, changed_keys));
+      if (!is_defined) StoreUndefined(begin + i, out);
     }
   }
   return out;

@@ -52,7 +52,12 @@ struct HeadQueries {
 
 inline constexpr std::array<uint32_t, 3> kTopK = {8, 16, 64};
 
-// One value per query row. P is the full cache's distribution, P' the changed one's, o and o' the
+// A kept set that may shrink from query to query: key j is there for queries at positions below
+// kept_before[j]. Kept to the end: UINT32_MAX; never kept: 0. Queries without positions come last.
+using KeptBefore = std::span<const uint32_t>;
+
+// One value per query row. Rows whose scores are not all finite (NaN or Inf in queries or keys) are
+// NaN in every figure. P is the full cache's distribution, P' the changed one's, o and o' the
 // outputs; "kept" keys of the full cache are those that stand for themselves in the changed one.
 struct AttentionRows {
   std::vector<double> mass;          // M: sum of P over kept keys
@@ -79,14 +84,14 @@ AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
 AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
                                        std::span<const uint8_t> kept);
 
-// The same for several kept sets at once: P, o and the largest keys are computed once. One result
-// per set, with the bits that CompareKept gives.
+// Several kept sets at once: P, o and the largest keys are computed once. One result per set.
 std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
-                                           std::span<const std::span<const uint8_t>> kept_sets,
+                                           std::span<const KeptBefore> sets,
                                            const AttentionRule& rule = {});
-std::vector<AttentionRows> CompareKeptSetsProbabilities(
-    const FloatMatrix& probabilities, const FloatMatrix& v,
-    std::span<const std::span<const uint8_t>> kept_sets);
+std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& probabilities,
+                                                        std::span<const int64_t> positions,
+                                                        const FloatMatrix& v,
+                                                        std::span<const KeptBefore> sets);
 
 // The tokens [begin, end) of the full cache that a key of the changed cache stands for.
 struct TokenRange {
@@ -120,18 +125,42 @@ struct AttentionSummary {
   Distribution output_error;          // |o - o'| / max(|o|, 1e-12), heads concatenated
   Distribution output_cosine;         // o.o' / (|o| |o'|), heads concatenated
   double output_error_frobenius = 0;  // |O - O'| / |O| over all rows
+  // Of the means, where the rows are a random sample; 0 where they are all there are.
+  struct StandardErrors {
+    double mass = 0, kl = 0, js = 0, output_error = 0, output_cosine = 0;
+    std::array<double, kTopK.size()> top_k = {};
+  } standard_error;
+};
+
+// Standard error of a mean over values that come in clusters, of which a simple random sample was
+// drawn without replacement: the heads of a query row, in every layer, stand or fall together.
+// Clusters without a value count, as in any estimate of a part of the population. NaN for fewer
+// than two clusters, unless the sample is the population.
+class ClusterError {
+ public:
+  void Add(uint64_t cluster, double value);  // NaN is left out
+  double Get(uint64_t clusters, uint64_t population) const;
+
+ private:
+  struct Sum {
+    double value = 0, count = 0;
+  };
+  std::vector<Sum> sums_;
 };
 
 // Collects rows of heads and layers. The heads of one Add are the heads of one layer over the same
 // query rows: their outputs are concatenated, other values pooled.
 class AttentionSamples {
  public:
+  // Query rows of a layer, of which those that are added are a random sample; 0: they are all.
+  explicit AttentionSamples(uint64_t population = 0) : population_(population) {}
+
   void Add(std::span<const AttentionRows> heads);
   // Rows [begin, end) only: steps, or deciles of the query position.
   void Add(std::span<const AttentionRows> heads, uint64_t begin, uint64_t end);
-  AttentionSummary Summarise() const { return all_.Summarise(); }
+  AttentionSummary Summarise() const { return Of(all_); }
   // Of the evicting rows alone: not diluted by rows that lose nothing.
-  AttentionSummary SummariseEvicting() const { return evicting_.Summarise(); }
+  AttentionSummary SummariseEvicting() const { return Of(evicting_); }
 
  private:
   struct Pool {
@@ -140,11 +169,15 @@ class AttentionSamples {
     std::vector<double> mass, changed_mass, kl, js, output_error, output_cosine;
     std::array<std::vector<double>, kTopK.size()> top_k;
     double error2 = 0, norm2 = 0;
+    ClusterError mass_error, kl_error, js_error, output_error_error, output_cosine_error;
+    std::array<ClusterError, kTopK.size()> top_k_error;
 
     void AddHead(const AttentionRows& head, std::span<const uint64_t> rows);
     void AddRow(std::span<const AttentionRows> heads, uint64_t row);
-    AttentionSummary Summarise() const;
   };
+  AttentionSummary Of(const Pool& pool) const;
+
+  uint64_t population_, clusters_ = 0;
   Pool all_, evicting_;
 };
 

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "lib/base/error.h"
@@ -35,13 +36,46 @@ void AppendRows(const AttentionRows& from, AttentionRows& to) {
   append(from.dot, to.dot);
 }
 
+void ClusterError::Add(uint64_t cluster, double value) {
+  if (std::isnan(value)) return;
+  if (sums_.size() <= cluster) sums_.resize(cluster + 1);
+  sums_[cluster].value += value;
+  ++sums_[cluster].count;
+}
+
+double ClusterError::Get(uint64_t clusters, uint64_t population) const {
+  if (clusters >= population) return 0;
+  if (clusters < 2) return std::numeric_limits<double>::quiet_NaN();
+  double value = 0, count = 0;
+  for (const Sum& sum : sums_) {
+    value += sum.value;
+    count += sum.count;
+  }
+  const double mean = value / count;  // a ratio of two sums: clusters differ in size
+  double squares = 0;
+  for (const Sum& sum : sums_) {
+    const double off = sum.value - mean * sum.count;
+    squares += off * off;
+  }
+  const auto n = static_cast<double>(clusters);
+  const double variance = squares / (n - 1) * (1 - n / static_cast<double>(population)) / n;
+  return std::sqrt(variance) / (count / n);
+}
+
 void AttentionSamples::Pool::AddHead(const AttentionRows& head, std::span<const uint64_t> of) {
+  const auto add = [](double value, uint64_t row, std::vector<double>& values,
+                      ClusterError& error) {
+    values.push_back(value);
+    error.Add(row, value);
+  };
   for (const uint64_t row : of) {
-    mass.push_back(head.mass[row]);
+    add(head.mass[row], row, mass, mass_error);
     changed_mass.push_back(head.changed_mass[row]);
-    kl.push_back(head.kl[row]);
-    js.push_back(head.js[row]);
-    for (size_t i = 0; i < kTopK.size(); ++i) top_k[i].push_back(head.top_k[i][row]);
+    add(head.kl[row], row, kl, kl_error);
+    add(head.js[row], row, js, js_error);
+    for (size_t i = 0; i < kTopK.size(); ++i) {
+      add(head.top_k[i][row], row, top_k[i], top_k_error[i]);
+    }
   }
 }
 
@@ -66,6 +100,8 @@ void AttentionSamples::Pool::AddRow(std::span<const AttentionRows> heads, uint64
     output_cosine.push_back(row_error2 == 0                  ? 1.0
                             : norms > 0 || std::isnan(norms) ? dot / norms
                                                              : 0);
+    output_error_error.Add(row, output_error.back());
+    output_cosine_error.Add(row, output_cosine.back());
     const bool is_measured = std::isfinite(row_error2) && std::isfinite(row_norm2);
     undefined |= !is_measured;
     if (is_measured) {
@@ -76,20 +112,30 @@ void AttentionSamples::Pool::AddRow(std::span<const AttentionRows> heads, uint64
   undefined_rows += undefined;
 }
 
-AttentionSummary AttentionSamples::Pool::Summarise() const {
+AttentionSummary AttentionSamples::Of(const Pool& pool) const {
   AttentionSummary out;
-  out.rows = rows;
-  out.evicting_rows = evicting_rows;
-  out.undefined_rows = undefined_rows;
-  out.has_output = has_output;
-  out.mass = Describe(mass);
-  out.changed_mass = Describe(changed_mass);
-  out.kl = Describe(kl);
-  out.js = Describe(js);
-  for (size_t i = 0; i < kTopK.size(); ++i) out.top_k[i] = Describe(top_k[i]);
-  out.output_error = Describe(output_error);
-  out.output_cosine = Describe(output_cosine);
-  out.output_error_frobenius = std::sqrt(error2) / std::max(std::sqrt(norm2), kOutputEps);
+  out.rows = pool.rows;
+  out.evicting_rows = pool.evicting_rows;
+  out.undefined_rows = pool.undefined_rows;
+  out.has_output = pool.has_output;
+  out.mass = Describe(pool.mass);
+  out.changed_mass = Describe(pool.changed_mass);
+  out.kl = Describe(pool.kl);
+  out.js = Describe(pool.js);
+  for (size_t i = 0; i < kTopK.size(); ++i) out.top_k[i] = Describe(pool.top_k[i]);
+  out.output_error = Describe(pool.output_error);
+  out.output_cosine = Describe(pool.output_cosine);
+  out.output_error_frobenius = std::sqrt(pool.error2) / std::max(std::sqrt(pool.norm2), kOutputEps);
+  const auto error = [&](const ClusterError& of) { return of.Get(clusters_, population_); };
+  out.standard_error = {error(pool.mass_error),
+                        error(pool.kl_error),
+                        error(pool.js_error),
+                        error(pool.output_error_error),
+                        error(pool.output_cosine_error),
+                        {}};
+  for (size_t i = 0; i < kTopK.size(); ++i) {
+    out.standard_error.top_k[i] = error(pool.top_k_error[i]);
+  }
   return out;
 }
 
@@ -99,6 +145,7 @@ void AttentionSamples::Add(std::span<const AttentionRows> heads) {
 
 void AttentionSamples::Add(std::span<const AttentionRows> heads, uint64_t begin, uint64_t end) {
   if (heads.empty()) return;
+  clusters_ = std::max(clusters_, end);
   std::vector<uint64_t> rows(end - begin), evicting;
   std::iota(rows.begin(), rows.end(), begin);
   std::copy_if(rows.begin(), rows.end(), std::back_inserter(evicting),

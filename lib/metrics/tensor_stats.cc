@@ -8,6 +8,7 @@
 #include "lib/base/half.h"
 #include "lib/kernels/dequantise.h"
 #include "lib/kernels/histogram.h"
+#include "lib/snapshot/hadamard.h"
 #include "lib/snapshot/layout.h"
 #include "lib/snapshot/residency.h"
 
@@ -77,7 +78,7 @@ TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns) 
   return stats;
 }
 
-TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor) {
+TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
   if (IsHalf(tensor.dtype)) {
     std::vector<uint64_t> patterns(65536);
     ForEachSlice(snapshot, tensor, [&](const Bytes& raw, uint64_t) {
@@ -97,6 +98,7 @@ TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor) {
     }
     values.resize(tokens * tensor.channels());
     ToFloats(tensor.dtype, raw, values);
+    if (tensor.heads_known) UndoHadamard(snapshot, tensor, is_value, values);
     for (const float value : values) moments.Add(value);
   });
   TensorStats stats{moments.Finish(), {}, {}, bytes, 1};

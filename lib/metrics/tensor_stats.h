@@ -22,8 +22,9 @@ struct TensorStats : ValueSummary {
 };
 
 // Walks the tensor in pieces of bounded size and drops the pages behind it. Results do not depend
-// on anything but the values.
-TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor);
+// on anything but the values. Entropies are of what is stored; values that are stored
+// Hadamard-rotated are turned back.
+TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
 
 // The same from how often each pattern of a 16-bit type occurs.
 TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns);

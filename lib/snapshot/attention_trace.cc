@@ -8,12 +8,19 @@
 #include <cmath>
 
 #include "lib/kernels/dequantise.h"
+#include "lib/snapshot/cast.h"
+#include "lib/snapshot/hadamard.h"
 #include "lib/snapshot/layout.h"
 
 namespace kv {
 namespace {
 
-constexpr double kNearKeys = 0.02;  // relative norm of the difference of recorded keys
+// Relative norm of the difference of recorded keys that is rounding: what the stored type rounds
+// away, and some more.
+double NearKeys(DType dtype) {
+  if (!IsBlockQuantised(dtype) || dtype == DType::kQ8_0) return 0.02;
+  return dtype == DType::kQ5_0 || dtype == DType::kQ5_1 ? 0.07 : 0.13;
+}
 
 // `count` elements along the last axis, at `data` with `step` bytes between them.
 void WidenRun(DType dtype, const std::byte* data, uint64_t step, uint64_t count, float* out) {
@@ -28,14 +35,16 @@ void WidenRun(DType dtype, const std::byte* data, uint64_t step, uint64_t count,
 Error Mismatch(std::string message) { return Error(Finding::kTraceMismatch, std::move(message)); }
 
 // |a - b| / |a| of the snapshot's tensor against the trace's own.
-double Difference(const KvTensor& tensor, const TensorView& recorded) {
+double Difference(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
+                  const TensorView& recorded) {
   const uint64_t row = recorded.shape[1] * recorded.shape[2];
   std::vector<float> theirs(row);
   double error2 = 0, norm2 = 0;
   constexpr uint64_t kStep = 256;
   for (uint64_t begin = 0; begin < recorded.shape[0]; begin += kStep) {
     const uint64_t count = std::min(kStep, recorded.shape[0] - begin);
-    const std::vector<float> ours = GatherFloats(tensor, begin, count, Order::kTokenHeadDim);
+    std::vector<float> ours = GatherFloats(tensor, begin, count, Order::kTokenHeadDim);
+    UndoHadamard(snapshot, tensor, is_value, ours);
     for (uint64_t t = 0; t < count; ++t) {
       for (uint64_t h = 0; h < recorded.shape[1]; ++h) {
         WidenRun(recorded.dtype,
@@ -52,7 +61,9 @@ double Difference(const KvTensor& tensor, const TensorView& recorded) {
   return std::sqrt(error2 / std::max(norm2, 1e-30));
 }
 
-void RequireSameTensor(const KvTensor& tensor, const TensorView& recorded, const char* what) {
+void RequireSameTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
+                       const TensorView& recorded) {
+  const char* what = is_value ? "V" : "K";
   if (recorded.shape[0] > tensor.tokens()) {
     throw Mismatch(fmt::format("the trace has {} of {} tokens, the snapshot of {}", what,
                                recorded.shape[0], tensor.tokens()));
@@ -62,16 +73,18 @@ void RequireSameTensor(const KvTensor& tensor, const TensorView& recorded, const
                                recorded.shape[1], recorded.shape[2], tensor.heads,
                                tensor.head_dim));
   }
-  const double difference = Difference(tensor, recorded);
-  if (!(difference <= kNearKeys)) {
+  const double difference = Difference(snapshot, tensor, is_value, recorded);
+  const double near = NearKeys(tensor.dtype);
+  if (!(difference <= near)) {
     throw Mismatch(
         fmt::format("the trace's {} is not the snapshot's: they differ by {:.3g} of "
                     "its norm, up to {} is rounding",
-                    what, difference, kNearKeys));
+                    what, difference, near));
   }
 }
 
-void RequireLayer(const AttentionTrace& trace, const TraceLayer& of_trace, const LayerKv& layer) {
+void RequireLayer(const AttentionTrace& trace, const TraceLayer& of_trace, const Snapshot& snapshot,
+                  const LayerKv& layer) {
   const KvTensor& k = layer.k;
   if (k.tokens() < trace.end_position()) {
     throw Mismatch(fmt::format("the trace's rows end at position {}, the snapshot has {} tokens",
@@ -89,8 +102,8 @@ void RequireLayer(const AttentionTrace& trace, const TraceLayer& of_trace, const
     throw Mismatch(
         fmt::format("{} query heads are no multiple of {} kv heads", trace.query_heads, k.heads));
   }
-  if (of_trace.keys) RequireSameTensor(k, *of_trace.keys, "K");
-  if (of_trace.values && layer.v) RequireSameTensor(*layer.v, *of_trace.values, "V");
+  if (of_trace.keys) RequireSameTensor(snapshot, k, false, *of_trace.keys);
+  if (of_trace.values && layer.v) RequireSameTensor(snapshot, *layer.v, true, *of_trace.values);
 }
 
 // Rows of the trace are positions, rows of the snapshot are cells: they must be the same thing.
@@ -154,6 +167,7 @@ void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, ui
 }
 
 void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot) {
+  RequireRotationKnown(snapshot);
   for (const TraceLayer& of_trace : trace.layers) {
     const LayerKv* layer = snapshot.Find(of_trace.layer);
     const std::string name = fmt::format("layer {}", of_trace.layer);
@@ -162,7 +176,7 @@ void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot) {
           .File(trace.path);
     }
     try {
-      RequireLayer(trace, of_trace, *layer);
+      RequireLayer(trace, of_trace, snapshot, *layer);
     } catch (Error& error) {
       throw error.In(name).File(trace.path);
     }

@@ -101,7 +101,7 @@ void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, ui
 
 // Throws kTraceMismatch, naming what differs, unless the snapshot holds every layer, head and
 // position that the trace speaks of. Recorded keys and values must be the snapshot's up to rounding
-// (2% of their norm); token ids must be equal where both have them.
+// (2% of their norm, of coarser block types 7% or 13%); token ids must be equal where both have them.
 void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot);
 
 // Heads of the snapshot from the trace, for formats that store rows only.

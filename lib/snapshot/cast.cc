@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
 
 #include "lib/base/checked.h"
 #include "lib/kernels/convert.h"
@@ -40,19 +41,19 @@ void ExpectRotationKnown(const Snapshot& snapshot, const KvTensor& tensor, bool 
       .Hint("give the heads, and --rotated yes or no where that does not settle it");
 }
 
-}  // namespace
+// A tensor of a snapshot, and whether it is V.
+using Tensors = std::vector<std::pair<KvTensor*, bool>>;
 
-Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
-  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
-    throw Error(Finding::kUsage, fmt::format("a cache cannot be converted to {}", Name(dtype)))
-        .Hint("f32, f16 or bf16");
-  }
-  std::vector<std::pair<KvTensor*, bool>> tensors;
+Tensors TensorsOf(Snapshot& snapshot, const std::function<bool(const KvTensor&, bool)>& wanted) {
+  Tensors tensors;
   for (LayerKv& layer : snapshot.layers) {
-    if (layer.k.dtype != dtype) tensors.emplace_back(&layer.k, false);
-    if (layer.v && layer.v->dtype != dtype) tensors.emplace_back(&*layer.v, true);
+    if (layer.has_k() && wanted(layer.k, false)) tensors.emplace_back(&layer.k, false);
+    if (layer.v && wanted(*layer.v, true)) tensors.emplace_back(&*layer.v, true);
   }
-  for (const auto& [tensor, is_value] : tensors) ExpectRotationKnown(snapshot, *tensor, is_value);
+  return tensors;
+}
+
+void Cast(const Tensors& tensors, DType dtype, Snapshot& snapshot, ThreadPool& pool) {
   const size_t first = snapshot.spools.size();
   snapshot.spools.resize(first + tensors.size());
   pool.ParallelFor(tensors.size(), [&](uint64_t i) {
@@ -65,7 +66,37 @@ Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
                               tensor.head_dim, Order::kTokenHeadDim);
     tensor.heads_known = heads_known;
   });
+}
+
+}  // namespace
+
+Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
+  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
+    throw Error(Finding::kUsage, fmt::format("a cache cannot be converted to {}", Name(dtype)))
+        .Hint("f32, f16 or bf16");
+  }
+  const Tensors tensors =
+      TensorsOf(snapshot, [&](const KvTensor& tensor, bool) { return tensor.dtype != dtype; });
+  for (const auto& [tensor, is_value] : tensors) ExpectRotationKnown(snapshot, *tensor, is_value);
+  Cast(tensors, dtype, snapshot, pool);
   snapshot.k_hadamard = snapshot.v_hadamard = HadamardRotation::kNo;  // no blocks are left
+  return snapshot;
+}
+
+void RequireRotationKnown(const Snapshot& snapshot) {
+  for (const LayerKv& layer : snapshot.layers) {
+    ExpectRotationKnown(snapshot, layer.k, false);
+    if (layer.v) ExpectRotationKnown(snapshot, *layer.v, true);
+  }
+}
+
+Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool) {
+  RequireRotationKnown(snapshot);
+  const Tensors tensors = TensorsOf(snapshot, [&](const KvTensor& tensor, bool is_value) {
+    return IsHadamardRotated(snapshot, tensor, is_value);
+  });
+  Cast(tensors, DType::kF32, snapshot, pool);
+  if (!tensors.empty()) snapshot.k_hadamard = snapshot.v_hadamard = HadamardRotation::kNo;
   return snapshot;
 }
 

@@ -37,6 +37,12 @@ bool SamePlaces(const KvTensor& a, const KvTensor& b) {
   return std::equal(a.pieces.begin(), a.pieces.end(), b.pieces.begin(), same);
 }
 
+// Whether equal bytes mean equal values: not if one side alone is stored Hadamard-rotated.
+bool HoldSameBits(const TensorPair& pair) {
+  return pair.diff.same_dtype() && IsHadamardRotated(*pair.a_snapshot, pair.a, pair.is_value) ==
+                                       IsHadamardRotated(*pair.b_snapshot, pair.b, pair.is_value);
+}
+
 // Rows of a tensor, in place where they lie one after another, else gathered.
 ByteSpan RowsOf(const KvTensor& tensor, uint64_t begin, uint64_t count, Bytes& scratch) {
   const KvTensor part = SliceTokens(tensor, begin, count);
@@ -77,7 +83,7 @@ TensorDiff DiffTokens(const TensorPair& pair, uint64_t begin, uint64_t count,
                      .heads = pair.a.heads,
                      .head_dim = pair.a.head_dim};
   TensorDiff diff;
-  if (pair.diff.same_dtype()) {
+  if (HoldSameBits(pair)) {
     diff = DiffBits(rows, atol);
   } else {
     std::vector<double> a, b;
@@ -101,7 +107,7 @@ void CompareExtents(std::vector<TensorPair>& pairs, ThreadPool& pool, Progress& 
   std::vector<Task> tasks;
   for (size_t i = 0; i < pairs.size(); ++i) {
     const TensorPair& pair = pairs[i];
-    if (!SamePlaces(pair.a, pair.b)) continue;
+    if (!SamePlaces(pair.a, pair.b) || !HoldSameBits(pair)) continue;
     for (size_t p = 0; p < pair.a.pieces.size(); ++p) {
       const uint64_t extent = PlainExtent(pair.a, pair.a.pieces[p]);
       for (uint64_t at = 0; at < extent; at += kExtentBytes) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lib/snapshot/hadamard.h"
 #include "lib/snapshot/select.h"
 
 namespace kv {
@@ -124,7 +125,15 @@ class Matcher {
   }
 
   void NoteRotation(const TensorPair& pair) {
-    if (pair.diff.same_dtype()) return;
+    const auto state = [&](const Snapshot& snapshot) {
+      return pair.is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+    };
+    if (pair.diff.same_dtype() && state(a_) == state(b_)) return;
+    if (pair.diff.same_dtype() && IsHadamardRotated(a_, pair.a, pair.is_value) !=
+                                      IsHadamardRotated(b_, pair.b, pair.is_value)) {
+      Note(fmt::format("{} is stored Hadamard-rotated in one of them: compared as values",
+                       pair.is_value ? 'V' : 'K'));
+    }
     const auto look = [&](const Snapshot& snapshot, const KvTensor& tensor, char side) {
       const HadamardRotation state = pair.is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
       if (!IsBlockQuantised(tensor.dtype) || state == HadamardRotation::kNo) return;

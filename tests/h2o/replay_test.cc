@@ -16,6 +16,7 @@ namespace {
 
 using test::AttentionCase;
 using test::MakeAttentionCase;
+using test::RecordProbabilities;
 
 ReplayRequest SmallRequest() {
   ReplayRequest request;
@@ -39,32 +40,6 @@ std::string Text(const AttentionCase& made, const ReplayRequest& request, int th
   const ReplayResult result = RunOn(made, request, threads);
   return ReportJson(made.snapshot, made.trace, request, result, true).dump() +
          PlanEvents(result.runs.front()).dump();
-}
-
-// Replaces a layer's queries by the probabilities they give.
-void RecordProbabilities(AttentionCase& made) {
-  for (TraceLayer& rows : made.trace.layers) {
-    const LayerKv& layer = *made.snapshot.Find(rows.layer);
-    const uint64_t n = made.trace.rows, heads = made.trace.query_heads, dim = layer.k.head_dim;
-    const std::vector<float> k = GatherFloats(layer.k, 0, n, Order::kHeadTokenDim);
-    std::byte* out = made.Keep(heads * n * n * 4);
-    std::vector<float> q(n * dim);
-    std::vector<double> p(n * n);
-    std::vector<int64_t> positions(n);
-    for (uint64_t i = 0; i < n; ++i) positions[i] = static_cast<int64_t>(i);
-    for (uint32_t h = 0; h < heads; ++h) {
-      ReadQueries(rows, h, 0, n, q.data());
-      const float* keys = &k[h / (heads / layer.k.heads) * n * dim];
-      AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
-                             {0, made.trace.softcap, made.trace.window}, 0, n, p);
-      for (size_t i = 0; i < p.size(); ++i) {
-        StoreLE(out + 4 * (h * n * n + i), static_cast<float>(p[i]));
-      }
-    }
-    rows.queries.reset();
-    rows.probabilities = {{0, 0, ContiguousView(DType::kF32, {heads, n, n}, out)}};
-  }
-  made.trace.level = TraceLevel::kProbabilities;
 }
 
 std::vector<std::string> AllPolicies() {
@@ -143,42 +118,6 @@ TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]
   CHECK(random.mass.min < 0.9);
   // Layer 0 is out of range and untouched.
   CHECK(result.runs[1].layers[0].summary.mass.min == 1.0);
-}
-
-TEST_CASE("figures of evicting rows are those of all rows without the rows that lose nothing",
-          "[h2o]") {
-  const auto made = MakeAttentionCase({}, 11);
-  ReplayRequest request = SmallRequest();
-  request.policies = {"h2o", "full"};
-  const ReplayResult result = RunOn(*made, request);
-  const ReplayRun& run = result.runs[0];
-  const AttentionSummary &all = *run.quality, &evicting = *run.evicting;
-  const uint64_t heads = made->trace.query_heads;
-  // Rows, not pairs of row and head: the first eviction of layers 1 and 2 comes at token 69 or
-  // later.
-  uint64_t expected = 0;
-  for (const LayerPlan& plan : run.plans) {
-    if (!plan.events.empty()) expected += result.end - (plan.events.front().token + 1);
-  }
-  CHECK(all.rows == 3 * (result.end - result.prompt));
-  CHECK(all.evicting_rows == expected);
-  CHECK(evicting.rows == expected);
-  CHECK(evicting.evicting_rows == expected);
-  CHECK(evicting.mass.count == expected * heads);
-  CHECK(result.runs[0].layers[0].evicting.rows == 0);
-  CHECK(result.runs[1].evicting->rows == 0);
-  const double share = static_cast<double>(expected) / static_cast<double>(all.rows);
-  CHECK(all.mass.mean == Approx(share * evicting.mass.mean + (1 - share)));
-  CHECK(all.output_error.mean == Approx(share * evicting.output_error.mean));
-  CHECK(all.kl.mean == Approx(share * evicting.kl.mean));
-  CHECK(evicting.output_error_frobenius > all.output_error_frobenius);
-  const Json json = ReportJson(made->snapshot, made->trace, request, result, false);
-  CHECK(json["runs"][0]["evicting"]["mass"]["mean"] == evicting.mass.mean);
-  CHECK(json["runs"][0]["evicting"]["layers"] == Json({1, 2}));
-  CHECK(json["runs"][0]["layers"][0]["evicting"]["mass"]["mean"].is_null());
-  CHECK(json["runs"][0]["layers"][2]["heads"][3]["evicting"]["rows"] ==
-        run.layers[2].evicting.rows);
-  CHECK(json["runs"][1]["evicting"]["output_error"].is_null());
 }
 
 TEST_CASE("probabilities give the plans and figures of the queries they came from", "[h2o]") {

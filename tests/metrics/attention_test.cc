@@ -283,6 +283,107 @@ TEST_CASE("NaN in a key makes its rows NaN, counted and left out of the figures"
   }
 }
 
+TEST_CASE("NaN and Inf in queries never count as a row that lost nothing", "[metrics]") {
+  for (const float bad : {std::nanf(""), INFINITY, -INFINITY}) {
+    for (const double softcap : {0.0, 30.0}) {
+      for (const bool one_sided : {false, true}) {
+        INFO(bad << " softcap " << softcap << " one-sided " << one_sided);
+        Head head(6, 20, 4, 27);
+        head.q[2 * 4 + 1] = bad;
+        // All scores minus infinity: nothing left to see, and nothing seen must not mean nothing
+        // lost.
+        for (uint64_t j = 0; one_sided && j < head.keys; ++j) head.k[j * 4 + 1] = bad > 0 ? -1 : 1;
+        const std::vector<uint8_t> kept = EveryThird(head.keys), all(head.keys, 1);
+        const Subset subset(head, kept);
+        const AttentionRule rule{0, softcap, 0};
+        for (const AttentionRows& rows :
+             {CompareKept(head.queries(), head.cache(), kept, rule),
+              CompareKept(head.queries(), head.cache(), all, rule),
+              CompareCaches(head.queries(), head.cache(), head.queries(), subset.cache(head.dim),
+                            subset.sources, rule)}) {
+          CHECK(std::isnan(rows.mass[2]));
+          const AttentionSummary summary = Summarise({&rows, 1});
+          CHECK(summary.rows == 6);
+          CHECK(summary.undefined_rows == 1);
+          CHECK(summary.mass.count == 5);
+          CHECK(summary.kl.count == 5);
+          CHECK(summary.js.count == 5);
+          for (const Distribution& top : summary.top_k) CHECK(top.count == 5);
+          CHECK(summary.output_error.count == 5);
+          CHECK(summary.output_cosine.count == 5);
+          CHECK(std::isfinite(summary.output_error_frobenius));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("NaN in a value spoils the outputs of the rows that see it, and no others", "[metrics]") {
+  Head head(6, 6, 4, 23);
+  head.v[4 * 4] = std::nanf("");  // queries 4 and 5 see key 4
+  const AttentionRows rows = CompareKept(head.queries(), head.cache(), EveryThird(head.keys));
+  const AttentionSummary summary = Summarise({&rows, 1});
+  CHECK(summary.mass.count == 6);
+  CHECK(summary.output_error.count == 4);
+  CHECK(summary.undefined_rows == 2);
+}
+
+TEST_CASE("a kept set that shrinks from query to query is the sets of its moments", "[metrics]") {
+  const Head head(70, 150, 16, 37);
+  std::vector<uint32_t> before(head.keys);
+  for (uint64_t j = 0; j < head.keys; ++j) {
+    before[j] = j % 3 == 0 ? UINT32_MAX : static_cast<uint32_t>(j * 97 % 160);
+  }
+  const KeptBefore set = before;
+  const AttentionRows rows = CompareKeptSets(head.queries(), head.cache(), {&set, 1}).front();
+  for (const uint64_t row : {0, 3, 40, 69}) {
+    std::vector<uint8_t> kept(head.keys);
+    for (uint64_t j = 0; j < head.keys; ++j) kept[j] = before[j] > head.positions[row];
+    const AttentionRows moment = CompareKept(head.queries(), head.cache(), kept);
+    CHECK(rows.mass[row] == moment.mass[row]);
+    CHECK(rows.kl[row] == moment.kl[row]);
+    CHECK(rows.top_k[1][row] == moment.top_k[1][row]);
+    CHECK(rows.error2[row] == Approx(moment.error2[row]));
+  }
+}
+
+TEST_CASE("the standard error of a sample is the spread of samples", "[metrics]") {
+  // 400 clusters of two or three values; the mean of a sample of 50, 2000 times.
+  std::mt19937 random(41);
+  std::normal_distribution<double> normal;
+  std::vector<std::vector<double>> clusters(400);
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < clusters.size(); ++i) {
+    const double common = normal(random);
+    for (size_t j = 0; j < 2 + i % 2; ++j) {
+      clusters[i].push_back(5 + common + 0.3 * normal(random));
+      sum += clusters[i].back();
+      ++count;
+    }
+  }
+  double squares = 0, stated = 0;
+  constexpr int kSamples = 2000;
+  for (int s = 0; s < kSamples; ++s) {
+    std::shuffle(clusters.begin(), clusters.end(), random);
+    ClusterError error;
+    double part = 0, values = 0;
+    for (uint64_t i = 0; i < 50; ++i) {
+      for (const double value : clusters[i]) {
+        error.Add(i, value);
+        part += value;
+        ++values;
+      }
+    }
+    squares += (part / values - sum / count) * (part / values - sum / count);
+    stated += error.Get(50, 400);
+  }
+  CHECK(stated / kSamples == Approx(std::sqrt(squares / kSamples)).epsilon(0.05));
+  ClusterError all;
+  for (uint64_t i = 0; i < 400; ++i) all.Add(i, clusters[i][0]);
+  CHECK(all.Get(400, 400) == 0);
+  CHECK(std::isnan(all.Get(1, 400)));
+}
+
 TEST_CASE("heads are concatenated in the output metrics and pooled in the others", "[metrics]") {
   const Head a(12, 30, 8, 29), b(12, 30, 8, 31);
   const std::vector<uint8_t> kept = EveryThird(30);

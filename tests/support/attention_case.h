@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/half.h"
+#include "lib/metrics/attention.h"
 #include "lib/snapshot/attention_trace.h"
 #include "lib/snapshot/layout.h"
 
@@ -62,6 +63,32 @@ inline std::unique_ptr<AttentionCase> MakeAttentionCase(const CaseShape& shape, 
     made->trace.layers.push_back(rows);
   }
   return made;
+}
+
+// Replaces a layer's queries by the probabilities they give.
+inline void RecordProbabilities(AttentionCase& made) {
+  for (TraceLayer& rows : made.trace.layers) {
+    const LayerKv& layer = *made.snapshot.Find(rows.layer);
+    const uint64_t n = made.trace.rows, heads = made.trace.query_heads, dim = layer.k.head_dim;
+    const std::vector<float> k = GatherFloats(layer.k, 0, n, Order::kHeadTokenDim);
+    std::byte* out = made.Keep(heads * n * n * 4);
+    std::vector<float> q(n * dim);
+    std::vector<double> p(n * n);
+    std::vector<int64_t> positions(n);
+    for (uint64_t i = 0; i < n; ++i) positions[i] = static_cast<int64_t>(i);
+    for (uint32_t h = 0; h < heads; ++h) {
+      ReadQueries(rows, h, 0, n, q.data());
+      const float* keys = &k[h / (heads / layer.k.heads) * n * dim];
+      AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
+                             {0, made.trace.softcap, made.trace.window}, 0, n, p);
+      for (size_t i = 0; i < p.size(); ++i) {
+        StoreLE(out + 4 * (h * n * n + i), static_cast<float>(p[i]));
+      }
+    }
+    rows.queries.reset();
+    rows.probabilities = {{0, 0, ContiguousView(DType::kF32, {heads, n, n}, out)}};
+  }
+  made.trace.level = TraceLevel::kProbabilities;
 }
 
 }  // namespace kv::test

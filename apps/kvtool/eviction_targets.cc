@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/eviction_targets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "apps/kvtool/options.h"
+#include "lib/base/error.h"
+
+namespace kv {
+
+std::vector<h2o::KeepBudget> ParseBudgets(std::string_view text) {
+  std::vector<h2o::KeepBudget> budgets;
+  const auto refuse = [&](std::string_view part) {
+    throw Error(Finding::kUsage,
+                fmt::format("--budget '{}': expected shares above 0 and up to 1, or tokens as 512t",
+                            Escaped(part)));
+  };
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (part.ends_with('t')) {
+      uint64_t tokens = 0;
+      const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), tokens);
+      if (error != std::errc() || rest + 1 != part.data() + part.size() || tokens == 0 ||
+          tokens > UINT32_MAX) {
+        refuse(part);
+      }
+      budgets.push_back({tokens, 1, false});
+      continue;
+    }
+    const bool percent = part.ends_with('%');
+    const std::string_view number = percent ? part.substr(0, part.size() - 1) : part;
+    for (const double value : ParseSweep(number, "--budget")) {
+      const double share = percent ? value / 100 : value;
+      if (!(share > 0 && share <= 1)) refuse(part);
+      budgets.push_back({std::nullopt, share, false});
+    }
+  }
+  return budgets;
+}
+
+std::vector<double> ParseRatios(const std::string& text) {
+  constexpr double kMost = 1e9;
+  std::vector<double> ratios = ParseSweep(text, "--target-ratio");
+  for (const double ratio : ratios) {
+    if (ratio >= 1 && ratio <= kMost) continue;
+    throw Error(Finding::kUsage, "--target-ratio: a ratio is at least 1, at most 1e9");
+  }
+  return ratios;
+}
+
+}  // namespace kv

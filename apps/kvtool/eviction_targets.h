@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/h2o/budget.h"
+
+namespace kv {
+
+// What eviction is asked for on the command line; both throw kUsage naming the flag.
+// --budget: "0.5", "0.1-0.5+0.2", "50%" or "512t", separated by commas.
+std::vector<h2o::KeepBudget> ParseBudgets(std::string_view text);
+// --target-ratio: a sweep of ratios from 1 on.
+std::vector<double> ParseRatios(const std::string& text);
+
+}  // namespace kv
