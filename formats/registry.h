@@ -29,7 +29,20 @@ struct OpenOptions {
   std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
   // No value will be read: formats that must decode to have any may leave tensors without bytes.
   bool metadata_only = false;
+  // Whoever reads takes any batch: without `batch` its rows stand one after another as tokens, and
+  // Snapshot::storage says how many (lib/snapshot/batch.h). Others are asked to name one.
+  bool any_batch = false;
+  // Whoever reads keeps bytes, whatever they mean: where nothing tells which axis counts tokens,
+  // the likelier is taken, with a warning, and Snapshot::storage says so.
+  bool may_guess_axes = false;
   std::optional<ModelGeometry> geometry;
+};
+
+// Which values of a head of K RoPE turns together, in what a format's reader expects.
+enum class PairsWanted {
+  kAsSource,  // whatever the snapshot has: formats that are read back as that engine's
+  kOfModel,   // as llama.cpp keeps them for the model's architecture
+  kHalves,    // i and i + d/2, as transformers has them for all models with halves
 };
 
 enum class Confidence { kNo, kMaybe, kCertain };
@@ -56,6 +69,7 @@ struct FormatEntry {
   // Every dump in a folder on its own, runs and overlaps and damage as they are
   // (lib/analysis/dump_entries.h). Null where a snapshot is all there is.
   analysis::DumpEntries (*read_dumps)(const Source& source) = nullptr;
+  PairsWanted pairs = PairsWanted::kAsSource;
 };
 
 // The table, in the order of detection.

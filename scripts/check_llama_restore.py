@@ -10,6 +10,9 @@ engine, asked to save what it restored, must write our file again byte for byte.
 With older engines, whose states kvtool writes too, the newest state is written for that build
 (--target-version) and must go on with the tokens that the engine finds by reading the prompt itself.
 
+Caches of transformers (transformers_cache.py computes them without kvtool) are written as states: the newest
+engine must go on as after its own reading of the prompt, which it does not when K is not reordered.
+
   check_llama_restore.py build/release/bin/kvtool --fetch ENGINES --data DATA_DIR
   check_llama_restore.py build/release/bin/kvtool --engine ENGINES/3.22.1 --data DATA_DIR
 
@@ -30,6 +33,8 @@ import sys
 import tarfile
 import tempfile
 import urllib.request
+
+import transformers_cache
 
 PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{}.tgz"
 # v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
@@ -172,7 +177,7 @@ class Run:
         else:
             self.loaded = engine.state_seq_load_file(context, name, 0, ids, 4096, ctypes.byref(count)) > 0
         if self.loaded:
-            self.prompt = list(ids[:count.value])
+            self.prompt = list(ids[:count.value]) or prompt
             again = folder / "saved.bin"
             if session:
                 engine.state_save_file(context, os.fsencode(again), ids, count)
@@ -276,6 +281,32 @@ class Checker:
             print(f"{'ok  ' if good else 'FAIL'} {self.engine.version}: SEQ f16 written for it by --target-version, V in "
                   f"{'rows' if setup.flash else 'columns'}, against its own reading of the prompt: {text}")
 
+    def transformers(self, setup, state):
+        """A cache as transformers computes it, taken over: the engine must go on as after its own reading of the
+        prompt, and must not where K is left in the order of transformers. And back."""
+        with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
+            folder = pathlib.Path(folder)
+            model, made = self.models / (setup.model + ".gguf"), folder / "hf.npz"
+            tokens = transformers_cache.prompt_of(state)
+            transformers_cache.write(transformers_cache.Gguf(model), tokens, made)
+            prompt = tokens.tolist()
+            own = Run(self.engine, self.models, setup, None, folder, prompt)
+            self.tool("convert", made, "--to", "torch", "-o", folder / "hf.pt")
+            for pairs in ([], ["--rope-pairs", "keep"]):
+                back = folder / "taken.bin"
+                self.tool("convert", folder / "hf.pt", "--to", "llama-state", "--gguf", model, *pairs, "-f", "-o", back)
+                run = Run(self.engine, self.models, setup, back, folder, prompt)
+                same = run.loaded and run.tokens == own.tokens
+                good = run.loaded and same != bool(pairs)
+                self.failures += not good
+                print(f"{'ok  ' if good else 'FAIL'} {setup.model}, K of transformers {'left as it is (control)' if pairs else 'reordered'}"
+                      f": {TOKENS} tokens {'equal' if same else 'DIFFER'}, logits up to {distance(run, own):.2g} apart")
+            self.tool("convert", state, "--to", "torch", "--gguf", model, "-o", folder / "back.pt")
+            there = subprocess.run([self.kvtool, "diff", folder / "back.pt", made, "--atol", "0.05", "-qq"]).returncode
+            self.failures += there != 0
+            print(f"{'ok  ' if there == 0 else 'FAIL'} {setup.model}, the engine's state as transformers' cache: "
+                  f"{'as' if there == 0 else 'NOT as'} transformers computes it, to 0.05")
+
     def all(self):
         rows, columns = Setup(), Setup(flash=False)
         state = self.states / "s260k-v050-f16.seq0.bin"
@@ -301,6 +332,8 @@ class Checker:
                      self.states / "kjv3m-v050-q8_0-rotated.seq0.bin", ["direct", "archive", "safetensors", "torch-dict"])
         self.compare("SEQ q8_0 K, f16 V transposed", Setup("kjv3m-f16", flash=False, k="q8_0"),
                      self.states / "kjv3m-v050-kq8_0-vf16-vtrans.seq0.bin", ["direct", "npz"])
+        self.transformers(rows, state)
+        self.transformers(Setup("kjv3m-f16"), self.states / "kjv3m-v050-f16.seq0.bin")
         self.control(rows, state)
         return self.failures
 

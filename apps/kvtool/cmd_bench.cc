@@ -118,7 +118,9 @@ class Bench : public Command {
   }
 
   ExitStatus Run(Context& context) override {
-    const Snapshot snapshot = OpenSnapshot(Source::Open(input_), snapshot_.Resolve());
+    OpenOptions options = snapshot_.Resolve();
+    options.any_batch = true;
+    const Snapshot snapshot = OpenSnapshot(Source::Open(input_), options);
     const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk"), most = ParseSize(most_, "--most");
     if (chunk_bytes == 0 || chunk_bytes > (8 << 20)) {
       throw Error(Finding::kUsage, "--chunk: 1 byte to 8MiB expected");

@@ -79,6 +79,7 @@ class Compress : public Command {
     output_.Check(inputs_);
     OpenOptions options = snapshot_.Resolve();
     options.metadata_only = true;
+    options.any_batch = options.may_guess_axes = true;
     ThreadPool pool(context.global.thread_count());
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     const ExitStatus status =

@@ -4,6 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
+#include "formats/key_pairs.h"
 #include "lib/snapshot/cast.h"
 
 namespace kv {
@@ -27,6 +28,11 @@ class Convert : public Command {
     app.add_option("--target-version", version_,
                    "Version of the format or engine to write for, e.g. b6122 (default: newest)")
         ->group(group);
+    app.add_option("--rope-pairs", rope_pairs_,
+                   "Which values of a head of K RoPE turns together in what is written: neighbours "
+                   "(2i, 2i+1), halves (i, i+dim/2), FROM:TO, keep (default: as the reader of the "
+                   "format expects them for the model's architecture)")
+        ->group(group);
     selection_.Declare(app);
     app.add_option("--sequence", sequence_, "Only the cells of one sequence")
         ->check(CLI::Range(0, INT32_MAX))
@@ -46,7 +52,8 @@ class Convert : public Command {
                   fmt::format("{}: {} has no such choice",
                               v_order_.empty() ? "--target-version" : "--v-order", to_));
     }
-    Snapshot snapshot = Select(OpenSnapshot(Source::Open(input_), snapshot_.Resolve()), selection);
+    const OpenOptions options = snapshot_.Resolve();
+    Snapshot snapshot = Select(OpenSnapshot(Source::Open(input_), options), selection);
     if (sequence_) snapshot = SelectSequence(std::move(snapshot), *sequence_);
     WarnOf(snapshot.notes, input_, context.console);
     if (!dtype_.empty()) {
@@ -56,11 +63,14 @@ class Convert : public Command {
     if (!v_order_.empty()) snapshot.storage["v_order"] = v_order_;
     snapshot.storage.erase("version");
     if (!version_.empty()) snapshot.storage["version"] = version_;
+    std::string pairs;
     try {
+      pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
       format.write(snapshot, output_, overwrite);
     } catch (Error& error) {
       throw error.File(input_);
     }
+    if (!pairs.empty()) context.console.Say(fmt::format("{}: {}", output_, pairs));
     const std::vector<std::string> not_kept =
         format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot);
     for (const std::string& what : not_kept)
@@ -71,6 +81,8 @@ class Convert : public Command {
     document["params"] = {{"to", to_}, {"layers", snapshot.layers.size()}};
     document["output"] = output_;
     document["kv_bytes"] = snapshot.kv_bytes();
+    document["rope_pairs"] =
+        pairs.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(pairs);
     document["not_kept"] = not_kept;
     report_.Emit(context.console, document, overwrite);
     if (!report_.json) {
@@ -87,7 +99,7 @@ class Convert : public Command {
     throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f32, f16 or bf16", dtype_));
   }
 
-  std::string input_, to_, output_, dtype_, v_order_, version_;
+  std::string input_, to_, output_, dtype_, v_order_, version_, rope_pairs_;
   std::optional<int32_t> sequence_;
   bool force_ = false;
   SelectionOptions selection_;

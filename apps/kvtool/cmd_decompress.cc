@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/verify.h"
+#include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "lib/base/hash.h"
 #include "lib/snapshot/select.h"
@@ -39,10 +40,13 @@ class Decompress : public Command {
     app.add_option("--gguf", geometry_.gguf, "Model file that knows the heads, for --to");
     app.add_option("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
         ->check(CLI::Range(1u, 1u << 20));
+    app.add_option("--rope-pairs", rope_pairs_,
+                   "RoPE pairs of K in what --to writes, as in convert");
     app.add_option("--head-dim", geometry_.head_dim, "Head size, for --to")
         ->check(CLI::Range(1u, 1u << 20));
     app.add_option("--layout", geometry_.open.layout,
                    "Chooses where two readings of the archived source fit, for --to");
+    app.add_option("--batch", geometry_.open.batch, "Row of a batch, for --to");
     report_.Declare(app);
   }
 
@@ -187,6 +191,8 @@ class Decompress : public Command {
     snapshot.source.path = input;
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     snapshot = Select(std::move(snapshot), selection);
+    const std::string pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
+    if (!pairs.empty()) context.console.Say(fmt::format("{}: {}", path, pairs));
     format.write(snapshot, path, output_.one.overwrite());
     for (const std::string& what :
          format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot)) {
@@ -212,7 +218,7 @@ class Decompress : public Command {
   std::vector<std::string> inputs_;
   ArchiveOutput output_;
   bool keep_going_ = false, test_ = false;
-  std::string to_;
+  std::string to_, rope_pairs_;
   SelectionOptions selection_;
   SnapshotOptions geometry_;
   ReportOptions report_;

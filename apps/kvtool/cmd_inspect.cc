@@ -41,6 +41,7 @@ class Inspect : public Command {
   ExitStatus Run(Context& context) override {
     OpenOptions options = snapshot_.Resolve();
     options.metadata_only = !with_stats_;
+    options.any_batch = true;
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     ExitStatus status = kDone;
     for (const std::string& file : files_) {

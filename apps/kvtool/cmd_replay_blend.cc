@@ -10,6 +10,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
+#include "formats/key_pairs.h"
 #include "formats/model_config/model_config.h"
 #include "formats/trace/trace.h"
 #include "lib/blend/blended.h"
@@ -169,8 +170,10 @@ class ReplayBlend : public Command {
     }
     for (const std::string& warning : result.warnings) context.console.Warn(full_, warning);
     if (!blended_out_.empty()) {
-      const Snapshot blended = blend::BlendedCache(caches, result, pool);
-      WritableFormat(to_).write(blended, blended_out_, overwrite());
+      Snapshot blended = blend::BlendedCache(caches, result, pool);
+      const FormatEntry& format = WritableFormat(to_);
+      FitKeyPairs(format.pairs, "", options.geometry, blended);
+      format.write(blended, blended_out_, overwrite());
       context.console.Say(
           fmt::format("{}: {} of K and V", blended_out_, HumanBytes(blended.kv_bytes())));
     }

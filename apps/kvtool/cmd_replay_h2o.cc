@@ -10,6 +10,7 @@
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
+#include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
 #include "lib/h2o/compact.h"
 #include "lib/h2o/report.h"
@@ -331,6 +332,7 @@ class ReplayH2o : public Command {
       throw Error(Finding::kUsage, fmt::format("--to '{}': not a format that can be written", to_))
           .Hint("'kvtool formats' lists them");
     }
+    RequireKeyPairs(format->pairs, snapshot_.Resolve().geometry, snapshot);
     format->write(h2o::Compacted(snapshot, run), snapshot_out_, overwrite());
     OpenOptions options;
     options.from = to_;

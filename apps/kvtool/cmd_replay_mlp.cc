@@ -9,6 +9,7 @@
 #include "apps/kvtool/mlp_report.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
+#include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
 #include "lib/mlp/compressor.h"
@@ -76,7 +77,8 @@ class ReplayMlp : public Command {
     document["csrc"] = csrc ? CsrcJson(*csrc) : nlohmann::ordered_json();
     Print(context.console, PlanText(plan));
     if (csrc) Print(context.console, fmt::format("csrc {}\n", CsrcText(*csrc)));
-    if (!dry_run_) Apply(context, cache, weights, plan, quality, format, pool, document);
+    if (!dry_run_)
+      Apply(context, cache, weights, plan, quality, format, options.geometry, pool, document);
     document["warnings"] = context.console.warning_texts();
     report_.Emit(context.console, document, overwrite());
     return kDone;
@@ -209,7 +211,8 @@ class ReplayMlp : public Command {
 
   void Apply(Context& context, const Snapshot& cache, const CompressorWeights& weights,
              const StepPlan& plan, const QualityOptions& asked, const FormatEntry* format,
-             ThreadPool& pool, nlohmann::ordered_json& document) {
+             const std::optional<ModelGeometry>& geometry, ThreadPool& pool,
+             nlohmann::ordered_json& document) {
     const auto begin = std::chrono::steady_clock::now();
     Snapshot result;
     {
@@ -239,6 +242,7 @@ class ReplayMlp : public Command {
     if (format->write_step != nullptr) {
       format->write_step(cache, result, plan, output_, overwrite());
     } else {
+      FitKeyPairs(format->pairs, "", geometry, result);
       format->write(result, output_, overwrite());
     }
     document["output"] = {{"path", output_}, {"format", to_}};

@@ -52,6 +52,7 @@ class Trace : public Command {
     inspect->add_option("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set")
         ->required();
     inspect->add_option("--batch", options_.batch, "Batch row of [B, ...] tensors");
+    inspect->add_option("--layout", options_.layout, "Order of the axes of k and v: thd or htd");
     report_.Declare(*inspect);
   }
 

@@ -95,14 +95,39 @@ void PrepareApp(CLI::App& app, Command& command, GlobalOptions& global) {
   app.set_help_all_flag("--help", "All options");
   app.set_config("--config", "", "Read option defaults from a file (TOML or INI)")
       ->envname("KVTOOL_CONFIG");
+  app.allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
   app.option_defaults()->take_last();
   command.Declare(app);
   global.Declare(app);
   RequireNumbers(app);
 }
 
+namespace {
+
+// "INI was not able to parse levle": what else it may have meant.
+std::string NearestKey(const CLI::App& app, std::string_view key) {
+  std::vector<std::string> keys;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) keys.push_back(name);
+  }
+  return Nearest(key, keys);
+}
+
+}  // namespace
+
 Error ExplainParseError(const CLI::ParseError& error, CLI::App& app, int argc, char** argv) {
   Error usage(Finding::kUsage, error.what());
+  if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
+    const std::string text = error.what();
+    std::string key = text.substr(text.find_last_of(' ') + 1);
+    if (key.ends_with(".++")) key = key.substr(0, key.size() - 3);  // a section's opening
+    const std::string nearest = NearestKey(app, key);
+    return Error(Finding::kUsage,
+                 fmt::format("--config: unknown key or section '{}'{}", Escaped(key, 80),
+                             nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)))
+        .Hint(fmt::format("keys are the long names of options; '{} --help' lists them",
+                          app.get_name()));
+  }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     std::vector<std::string> flags;
     for (const CLI::App* level = &app; level != nullptr;

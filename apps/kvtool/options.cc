@@ -90,7 +90,10 @@ void SnapshotOptions::Declare(CLI::App& app) {
       ->group(group);
   app.add_option("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer")->group(group);
   app.add_option("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer")->group(group);
-  app.add_option("--layout", open.layout, "Chooses where two readings fit")->group(group);
+  app.add_option("--layout", open.layout,
+                 "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); chooses where two "
+                 "readings fit")
+      ->group(group);
   app.add_option("--as", open.as_dtype, "What untyped 16- or 8-bit arrays mean: bf16, f8_e4m3")
       ->group(group);
   app.add_option("--rotated", open.rotated, "Hadamard-rotated quantised cache: auto, yes, no")

@@ -8,33 +8,51 @@
 #include <set>
 
 #include "apps/kvtool/options.h"
+#include "lib/snapshot/batch.h"
+#include "lib/snapshot/key_rotation.h"
 
 namespace kv {
 namespace {
 
-std::string Shape(const KvTensor& tensor) {
-  if (!tensor.heads_known)
-    return fmt::format("{} {} x {} channels", Name(tensor.dtype), tensor.tokens(),
-                       tensor.channels());
-  return fmt::format("{} {} x {} x {}", Name(tensor.dtype), tensor.tokens(), tensor.heads,
-                     tensor.head_dim);
+constexpr uint64_t kRowsShown = 16;
+
+std::string Shape(const KvTensor& tensor, uint64_t rows) {
+  const std::string tokens =
+      fmt::format("{} {}{}", Name(tensor.dtype), rows > 1 ? fmt::format("{} rows of ", rows) : "",
+                  tensor.tokens() / rows);
+  if (!tensor.heads_known) return fmt::format("{} x {} channels", tokens, tensor.channels());
+  return fmt::format("{} x {} x {}", tokens, tensor.heads, tensor.head_dim);
 }
 
-std::string ShapeOf(const LayerKv& layer) {
-  return "K " + Shape(layer.k) + (layer.v ? ", V " + Shape(*layer.v) : ", no V") +
+std::string ShapeOf(const LayerKv& layer, uint64_t rows) {
+  return "K " + Shape(layer.k, rows) + (layer.v ? ", V " + Shape(*layer.v, rows) : ", no V") +
          (layer.group.empty() ? "" : ", " + layer.group);
 }
 
-std::string_view Word(KeyRotation rotation) {
-  switch (rotation) {
+uint64_t LongestTokens(const Snapshot& snapshot) {
+  uint64_t most = 0;
+  for (const LayerKv& layer : snapshot.layers) most = std::max(most, layer.k.tokens());
+  return most;
+}
+
+// Only what the file itself proves is claimed.
+std::string RotationText(const Snapshot& snapshot) {
+  switch (snapshot.key_rotation) {
     case KeyRotation::kUnknown:
       return "unknown";
     case KeyRotation::kUnrotated:
       return "unrotated";
     case KeyRotation::kRotated:
-      return "rotated (RoPE applied)";
+      break;
   }
-  return "?";
+  const std::string assumption = RotationAssumption(snapshot);
+  return assumption.empty() ? "rotated (RoPE applied)"
+                            : fmt::format("rotated (assumed: {})", Escaped(assumption, 200));
+}
+
+std::string_view SourceWord(const Snapshot& snapshot) {
+  if (snapshot.key_rotation == KeyRotation::kUnknown) return "unknown";
+  return RotationAssumption(snapshot).empty() ? "file" : "assumed";
 }
 
 std::string_view Word(HadamardRotation rotation) {
@@ -74,8 +92,8 @@ uint64_t BytesOf(const Snapshot& snapshot, bool values) {
   return total;
 }
 
-nlohmann::ordered_json TensorJson(const KvTensor& tensor) {
-  nlohmann::ordered_json json = {{"dtype", Name(tensor.dtype)}, {"tokens", tensor.tokens()}};
+nlohmann::ordered_json TensorJson(const KvTensor& tensor, uint64_t rows) {
+  nlohmann::ordered_json json = {{"dtype", Name(tensor.dtype)}, {"tokens", tensor.tokens() / rows}};
   json["kv_heads"] =
       tensor.heads_known ? nlohmann::ordered_json(tensor.heads) : nlohmann::ordered_json();
   json["head_dim"] =
@@ -89,6 +107,31 @@ std::string Row(std::string_view name, std::string_view value) {
   return fmt::format("  {:<12} {}\n", name, value);
 }
 
+// The rows of a batch, each a sequence of its own.
+std::string BatchText(const Snapshot& snapshot, uint64_t rows, bool every_row) {
+  std::string text = Row("batch", fmt::format("{} rows; --batch N reads one", rows));
+  const uint64_t shown = every_row ? rows : std::min(rows, kRowsShown);
+  for (uint64_t row = 0; row < shown; ++row) {
+    text += Row(fmt::format("row {}", row),
+                fmt::format("{} tokens, K {} + V {}", LongestTokens(snapshot) / rows,
+                            HumanBytes(BytesOf(snapshot, false) / rows),
+                            HumanBytes(BytesOf(snapshot, true) / rows)));
+  }
+  if (shown < rows) text += Row("", fmt::format("and {} more (--tensors lists all)", rows - shown));
+  return text;
+}
+
+nlohmann::ordered_json BatchJson(const Snapshot& snapshot, uint64_t rows) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (uint64_t row = 0; row < rows; ++row) {
+    json.push_back({{"row", row},
+                    {"tokens", LongestTokens(snapshot) / rows},
+                    {"k_bytes", BytesOf(snapshot, false) / rows},
+                    {"v_bytes", BytesOf(snapshot, true) / rows}});
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer) {
@@ -99,11 +142,15 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   if (!snapshot.engine.empty()) text += Row("engine", snapshot.engine);
   if (!snapshot.model.empty()) text += Row("model", snapshot.model);
 
+  const uint64_t rows = BatchRows(snapshot);
+  if (rows > 1) text += BatchText(snapshot, rows, every_layer);
+
   // Runs of layers that look alike share a line.
   for (size_t begin = 0; begin < snapshot.layers.size();) {
-    const std::string shape = ShapeOf(snapshot.layers[begin]);
+    const std::string shape = ShapeOf(snapshot.layers[begin], rows);
     size_t end = begin + 1;
-    while (!every_layer && end < snapshot.layers.size() && ShapeOf(snapshot.layers[end]) == shape)
+    while (!every_layer && end < snapshot.layers.size() &&
+           ShapeOf(snapshot.layers[end], rows) == shape)
       ++end;
     const std::string label = end - begin == 1
                                   ? fmt::format("layer {}", snapshot.layers[begin].index)
@@ -127,8 +174,7 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
                             : ""));
   }
   if (!snapshot.tokens.empty()) text += Row("token ids", std::to_string(snapshot.tokens.size()));
-  if (snapshot.key_rotation != KeyRotation::kUnknown)
-    text += Row("keys", Word(snapshot.key_rotation));
+  if (snapshot.key_rotation != KeyRotation::kUnknown) text += Row("keys", RotationText(snapshot));
   if (snapshot.k_hadamard != HadamardRotation::kNo ||
       snapshot.v_hadamard != HadamardRotation::kNo) {
     const bool quantised =
@@ -164,8 +210,12 @@ nlohmann::ordered_json DescribeJson(const Snapshot& snapshot) {
   if (snapshot.unpacked_bytes > 0) json["unpacked_bytes"] = snapshot.unpacked_bytes;
   json["k_bytes"] = BytesOf(snapshot, false);
   json["v_bytes"] = BytesOf(snapshot, true);
+  const uint64_t rows = BatchRows(snapshot);
+  json["batch_rows"] = rows;
+  json["rows"] = BatchJson(snapshot, rows);
   json["heads_known"] = snapshot.heads_known();
-  json["key_rotation"] = Word(snapshot.key_rotation);
+  json["key_rotation"] = RotationText(snapshot);
+  json["key_rotation_from"] = SourceWord(snapshot);
   json["hadamard"] = {{"k", Word(snapshot.k_hadamard)}, {"v", Word(snapshot.v_hadamard)}};
   json["token_ids"] = snapshot.tokens.size();
   json["cells"] = nlohmann::ordered_json::array();
@@ -186,8 +236,8 @@ nlohmann::ordered_json DescribeJson(const Snapshot& snapshot) {
     nlohmann::ordered_json entry = {{"layer", layer.index}};
     if (!layer.label.empty()) entry["label"] = layer.label;
     if (!layer.group.empty()) entry["group"] = layer.group;
-    entry["k"] = TensorJson(layer.k);
-    entry["v"] = layer.v ? TensorJson(*layer.v) : nlohmann::ordered_json();
+    entry["k"] = TensorJson(layer.k, rows);
+    entry["v"] = layer.v ? TensorJson(*layer.v, rows) : nlohmann::ordered_json();
     json["layers"].push_back(std::move(entry));
   }
   json["notes"] = nlohmann::ordered_json::array();

@@ -6,6 +6,7 @@
 
 #include "formats/gguf/gguf.h"
 #include "formats/gguf/metadata.h"
+#include "formats/gguf/rope_order.h"
 
 namespace kv {
 namespace gguf {
@@ -13,23 +14,6 @@ namespace {
 
 constexpr uint32_t kMaxLayers = 4096;
 constexpr uint32_t kMaxHeads = 1 << 16, kMaxDim = 1 << 20;
-
-// Which values RoPE rotates together, by architecture; those in no list are not guessed. Models of
-// the first list take neighbours (the converter permutes their weights for it), of the second
-// values half a head apart, M-RoPE included.
-constexpr std::string_view kNeighbours[] = {
-    "llama",        "llama4",     "deci",      "baichuan",      "starcoder", "internlm2",
-    "minicpm",      "xverse",     "command-r", "cohere2",       "olmo",      "arctic",
-    "deepseek",     "deepseek2",  "plm",       "chatglm",       "granite",   "granitemoe",
-    "chameleon",    "bailingmoe", "smollm3",   "granitehybrid", "arcee",     "ernie4_5",
-    "ernie4_5-moe", "mistral3"};
-constexpr std::string_view kHalves[] = {
-    "falcon",      "falcon-h1", "grok",    "dbrx",         "stablelm", "bitnet",      "qwen",
-    "qwen2",       "qwen2moe",  "qwen2vl", "qwen3",        "qwen3moe", "qwen3vl",     "qwen3next",
-    "olmo2",       "olmoe",     "phi2",    "phi3",         "phimoe",   "plamo2",      "gemma",
-    "gemma2",      "gemma3",    "gemma3n", "starcoder2",   "openelm",  "gptneox",     "codeshell",
-    "orion",       "nemotron",  "exaone",  "exaone4",      "minicpm3", "bailingmoe2", "dots1",
-    "hunyuan-moe", "gpt-oss",   "lfm2",    "smallthinker", "glm4moe",  "seed_oss"};
 
 // Windows that an architecture lays out itself when the file names none: layer i slides unless it
 // is the last of its period (the first, where dense_first).
@@ -42,11 +26,6 @@ constexpr WindowPattern kPatterns[] = {
     {"gemma2", 2},  {"gemma3", 6},  {"gemma3n", 5}, {"cohere2", 4}, {"llama4", 4},
     {"gpt-oss", 2}, {"exaone4", 4}, {"olmo2", 4},   {"afmoe", 4},   {"smallthinker", 4, true},
 };
-
-template <size_t kCount>
-bool Contains(const std::string_view (&list)[kCount], std::string_view name) {
-  return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
 
 // The keys of one model: "{architecture}.name".
 class Keys {
@@ -186,8 +165,10 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
                 fmt::format("no layer of this {} model has a KV cache", Escaped(*architecture)));
   }
   geometry.query_heads = heads[static_cast<size_t>(first - geometry.layers.begin())];
-  if (gguf::Contains(gguf::kNeighbours, *architecture)) geometry.rope_style = "gptj";
-  if (gguf::Contains(gguf::kHalves, *architecture)) geometry.rope_style = "neox";
+  if (const std::optional<RopeOrder> order = RopeOrderOf(*architecture)) {
+    if (order->llama == RopePairs::kNeighbours) geometry.rope_style = "gptj";
+    if (order->llama == RopePairs::kHalves) geometry.rope_style = "neox";
+  }
   if (!geometry.rope_style.empty()) {
     geometry.rope_base = keys.Real("rope.freq_base").value_or(10000.0);
     geometry.rope_dims = keys.Count("rope.dimension_count", gguf::kMaxDim).value_or(first->k_dim);

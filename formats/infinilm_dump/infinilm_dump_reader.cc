@@ -6,6 +6,7 @@
 
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "lib/base/checked.h"
+#include "lib/snapshot/key_rotation.h"
 #include "lib/snapshot/layout.h"
 
 namespace kv::infinilm {
@@ -103,7 +104,7 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
   Snapshot snapshot;
   snapshot.engine = "InfiniLM";
   snapshot.format_version = std::string(name);
-  snapshot.key_rotation = KeyRotation::kRotated;
+  AssumeRotated(snapshot, "InfiniLM caches keys after RoPE");
   const Order order = is_output ? Order::kTokenHeadDim : Order::kHeadTokenDim;
   const std::byte* at = file->data->bytes().data();
   for (uint32_t i = 0; i < meta.layers; ++i, at += 2 * tensor_bytes) {

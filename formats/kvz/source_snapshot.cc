@@ -10,6 +10,7 @@
 
 #include "formats/kvz/archive.h"
 #include "formats/kvz/kvz.h"
+#include "lib/snapshot/batch.h"
 
 namespace kv {
 namespace {
@@ -113,8 +114,14 @@ Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPo
 
 Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,
                       ThreadPool& pool, Progress* progress) {
-  if (!archive.description() || !archive.damage().empty() || HoldsAll(archive, wanted))
+  // What was archived without a decision is decided when its tensors are read.
+  const bool is_open =
+      archive.description() &&
+      (BatchRows(*archive.description()) > 1 || archive.description()->storage.count(kAxesGuessed));
+  if (!archive.description() ||
+      (!is_open && (!archive.damage().empty() || HoldsAll(archive, wanted)))) {
     return LoadTensors(archive, wanted, pool, progress);
+  }
   Snapshot snapshot = LoadSource(archive, options, pool, progress);
   for (LayerKv& layer : snapshot.layers) {
     if (!wanted.keys) layer.k.pieces.clear();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "formats/gguf/rope_order.h"
 #include "formats/llama_state/build.h"
 #include "formats/llama_state/choose.h"
 #include "formats/llama_state/llama_state.h"
@@ -122,6 +123,8 @@ Snapshot Finish(Source source, const OpenOptions& options, Body body, std::strin
     snapshot.storage["tokens"] = *list.media_count == 0 ? "record" : "record with media";
   }
   if (options.geometry) ApplyModel(*options.geometry, snapshot);
+  if (const auto order = RopeOrderOf(snapshot.model); order && order->llama == RopePairs::kNone)
+    snapshot.key_rotation = KeyRotation::kUnknown;  // GPT-2, MPT ...: there is no RoPE to apply
   SettleHadamard(snapshot, *reading.layout, options.rotated);
   return snapshot;
 }

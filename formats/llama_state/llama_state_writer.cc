@@ -361,12 +361,6 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
     lost.emplace_back("the state of recurrent layers, without which no engine restores the file");
   if (!StorageOf(snapshot, "outputs").empty())
     lost.emplace_back("logits and embeddings of the last step, which older sessions hold");
-  if (snapshot.engine != "llama.cpp") {
-    lost.push_back(
-        fmt::format("the order of RoPE pairs: K stays as {} has it, llama.cpp interleaves them for "
-                    "models of the llama family",
-                    snapshot.engine.empty() ? "the source" : snapshot.engine));
-  }
   for (const auto& [is_value, state] :
        {std::pair{false, snapshot.k_hadamard}, {true, snapshot.v_hadamard}}) {
     const bool plain = std::any_of(snapshot.layers.begin(), snapshot.layers.end(),

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/raw/raw.h"
+#include "lib/snapshot/key_rotation.h"
 
 namespace kv::lmcache {
 
@@ -40,7 +41,7 @@ Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
          false});
   }
   snapshot.engine = "LMCache";
-  snapshot.key_rotation = KeyRotation::kRotated;
+  AssumeRotated(snapshot, "the engines that LMCache serves cache keys after RoPE");
   return snapshot;
 }
 

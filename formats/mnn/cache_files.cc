@@ -13,6 +13,7 @@
 #include "formats/mnn/packed.h"
 #include "formats/mnn/run_folder.h"
 #include "lib/base/checked.h"
+#include "lib/snapshot/key_rotation.h"
 
 namespace kv::mnn {
 namespace {
@@ -232,7 +233,8 @@ Snapshot OpenCacheFiles(Source source, DType dtype,
   Snapshot snapshot;
   snapshot.engine = "MNN";
   snapshot.format_version = folder.by_address ? "mapped files" : "prefix cache";
-  snapshot.key_rotation = KeyRotation::kRotated;
+  AssumeRotated(snapshot,
+                "MNN caches keys as attention gets them, after RoPE in models that have it");
   for (const auto& [index, pair] : folder.layers) {
     try {
       snapshot.layers.push_back(MakeLayer(index, pair, dtype, packing));

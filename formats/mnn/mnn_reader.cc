@@ -10,6 +10,7 @@
 #include "formats/mnn/join.h"
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/run_folder.h"
+#include "lib/snapshot/key_rotation.h"
 
 namespace kv::mnn {
 namespace {
@@ -201,7 +202,8 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
   const RunDumps run = ReadRun(source);
   Snapshot snapshot;
   snapshot.engine = "MNN";
-  snapshot.key_rotation = KeyRotation::kRotated;
+  AssumeRotated(snapshot,
+                "MNN caches keys as attention gets them, after RoPE in models that have it");
   LayerRemarks remarks;
   bool any_logical = false, any_packed = false;
   for (const auto& [index, dumps] : run.layers) {

@@ -9,6 +9,7 @@
 #include "formats/raw/fs_tier.h"
 #include "formats/raw/presets.h"
 #include "formats/raw/raw.h"
+#include "lib/snapshot/key_rotation.h"
 
 namespace kv::raw {
 namespace {
@@ -210,7 +211,7 @@ Snapshot OpenPreset(Source source, PresetSpec spec, const OpenOptions& options) 
   }
   snapshot.format_version = spec.preset->name;
   snapshot.engine = spec.preset->engine;
-  snapshot.key_rotation = KeyRotation::kRotated;
+  AssumeRotated(snapshot, fmt::format("{} caches keys after RoPE", spec.preset->engine));
   if (told) {
     snapshot.model = told->model;
     snapshot.facts.insert(snapshot.facts.end(), told->facts.begin(), told->facts.end());

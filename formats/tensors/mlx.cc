@@ -9,6 +9,7 @@
 #include "formats/tensors/axes.h"
 #include "formats/tensors/mlx_quantised.h"
 #include "formats/tensors/mlx_state.h"
+#include "lib/snapshot/key_rotation.h"
 
 namespace kv::mlx {
 namespace {
@@ -238,7 +239,7 @@ Snapshot OpenPromptCache(TensorFile file, const OpenOptions& options) {
   Reader reader(file, options, cache);
   reader.Read(snapshot);
   snapshot.engine = "MLX";
-  snapshot.key_rotation = KeyRotation::kRotated;
+  AssumeRotated(snapshot, "MLX caches keys after RoPE, in models that have it");
   std::string classes;
   for (const LayerState& layer : cache.layers) {
     if (classes.find(layer.class_name) == std::string::npos)

@@ -6,6 +6,7 @@
 
 #include "formats/lmcache/memory_format.h"
 #include "formats/tensors/metadata.h"
+#include "formats/tensors/value_order.h"
 #include "lib/snapshot/layout.h"
 
 namespace kv {
@@ -23,18 +24,49 @@ std::optional<uint64_t> TokensToldBySide(const TensorFile& file) {
   return std::nullopt;
 }
 
-// [head, token, dim] is what a Hugging Face cache without its batch axis is; [token, head, dim]
-// what engines dump. The shape alone cannot tell.
-Reading ReadRank3(const TensorFile& file, const TensorView& k) {
+// What a vector beside the arrays, flags or a model file say of [a, b, dim]; the
+// shape alone cannot tell [token, head, dim] (engines) from [head, token, dim] (Hugging Face
+// without its batch axis).
+std::optional<TokenPlace> ToldByShape(const TensorFile& file, const TensorView& k,
+                                      const HeadSizes& heads) {
+  const auto choose = [](bool first, bool second) -> std::optional<TokenPlace> {
+    if (first == second) return std::nullopt;
+    return first ? TokenPlace::kBeforeHeads : TokenPlace::kAfterHeads;
+  };
   if (const auto tokens = TokensToldBySide(file)) {
-    const bool first = k.shape[0] == *tokens, second = k.shape[1] == *tokens;
-    if (first != second) return {Axes::Parse(first ? "THD" : "HTD"), ""};
+    if (const auto place = choose(k.shape[0] == *tokens, k.shape[1] == *tokens)) return place;
   }
-  return {
-      Axes::Parse("HTD"),
-      fmt::format("arrays of shape [{}] are read as [head, token, dim]; if they are [token, head, "
-                  "dim] give --layout thd",
-                  fmt::join(k.shape, ", "))};
+  if (heads.count == 0) return std::nullopt;
+  return choose(k.shape[1] == heads.count, k.shape[0] == heads.count);
+}
+
+Reading ReadRank3(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
+  const TensorView& k = found.layers.begin()->second.k->view;
+  if (const auto place = ToldByShape(file, k, HeadsOf(options)))
+    return {Axes::Parse(*place == TokenPlace::kBeforeHeads ? "THD" : "HTD"), {}, {}};
+  return ReadByValues(found, options, {"THD", "HTD"});
+}
+
+// Names of Hugging Face's caches, which are [batch, head, token, dim] whatever they hold.
+bool IsHuggingFace(const TensorFile& file, const KvTensors& found) {
+  if (Lookup(file.metadata, "__class__").starts_with("transformers.")) return true;
+  const std::string name = found.prefix + "." + found.pattern;
+  for (const std::string_view words :
+       {"past_key_values", "present", "{x}_cache", "layers.{i}.{x}", "{i}.{01}"}) {
+    if (name.find(words) != name.npos) return true;
+  }
+  return false;
+}
+
+Reading ReadRank4(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
+  if (IsHuggingFace(file, found)) return {Axes::Parse("BHTD"), {}, {}};
+  const TensorView& k = found.layers.begin()->second.k->view;
+  const HeadSizes heads = HeadsOf(options);
+  if (heads.count != 0 && (k.shape[1] == heads.count) != (k.shape[2] == heads.count))
+    return {Axes::Parse(k.shape[1] == heads.count ? "BHTD" : "BTHD"), {}, {}};
+  Reading reading = ReadByValues(found, options, {"BTHD", "BHTD", TokenPlace::kAfterHeads});
+  if (!reading.margin && !found.lone) reading.note.clear();  // four axes are as good as said
+  return reading;
 }
 
 // vLLM's connectors: the axes say which engine version wrote the file, but for one case.
@@ -42,11 +74,11 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
   const auto& shape = array.shape;
   switch (array.rank()) {
     case 2:
-      return {Axes::Parse("TC"), "one latent per token, no K and V apart"};
+      return {Axes::Parse("TC"), "one latent per token, no K and V apart", {}};
     case 3:
-      if (shape[0] == 2) return {Axes::Parse("2TC"), ""};
-      if (heads.dim != 0 && shape[2] == 2 * heads.dim) return {Axes::Parse("TH(2D)"), ""};
-      if (heads.dim != 0 && shape[2] == heads.dim) return {Axes::Parse("THD"), ""};
+      if (shape[0] == 2) return {Axes::Parse("2TC"), {}, {}};
+      if (heads.dim != 0 && shape[2] == 2 * heads.dim) return {Axes::Parse("TH(2D)"), {}, {}};
+      if (heads.dim != 0 && shape[2] == heads.dim) return {Axes::Parse("THD"), {}, {}};
       throw std::move(
           Error(Finding::kAmbiguousFormat,
                 fmt::format("kv_cache of shape [{}] is [token, head, K and V of {}] or [token, "
@@ -55,7 +87,7 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
               .Hint("say which with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'"));
     case 4:
       if ((shape[0] == 2) != (shape[1] == 2))
-        return {Axes::Parse(shape[0] == 2 ? "2THD" : "T2HD"), ""};
+        return {Axes::Parse(shape[0] == 2 ? "2THD" : "T2HD"), {}, {}};
       [[fallthrough]];
     default:
       throw Undecided(fmt::format("which axes kv_cache of shape [{}] has cannot be told",
@@ -64,17 +96,15 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
 }
 
 // LMCache: of its two safetensors forms one says its layout by number, the other has one by engine.
-Reading ReadLmcache(const TensorFile& file, const NamedTensor& tensor) {
+Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
+  const NamedTensor& tensor = *found.layers.begin()->second.k;
   const std::string number = Lookup(file.metadata, kMemoryFormatPrefix + tensor.name);
   if (!number.empty()) {
     const lmcache::MemoryFormat& format = lmcache::MemoryFormatOf(number);
-    return {Axes::Parse(format.axes), ""};
+    return {Axes::Parse(format.axes), {}, {}};
   }
-  if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {
-    return {Axes::Parse("L2THD"),
-            fmt::format("kv_chunk of shape [{}] is read as [layer, K/V, token, head, dim], as "
-                        "vLLM's are; one of Hugging Face needs --layout l2htd",
-                        fmt::join(tensor.view.shape, ", "))};
+  if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {  // vLLM's or Hugging Face's
+    return ReadByValues(found, options, {"L2THD", "L2HTD", TokenPlace::kBeforeHeads});
   }
   throw Undecided(fmt::format("which axes {} of shape [{}] has cannot be told",
                               Escaped(tensor.name), fmt::join(tensor.view.shape, ", ")));
@@ -82,13 +112,13 @@ Reading ReadLmcache(const TensorFile& file, const NamedTensor& tensor) {
 
 // One tensor with K and V together.
 Reading ReadJoined(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
-  const NamedTensor& tensor = *found.layers.begin()->second.k;
-  if (found.engine == "LMCache") return ReadLmcache(file, tensor);
-  return ReadVllm(tensor.view, HeadsOf(options));
+  if (found.engine == "LMCache") return ReadLmcache(file, found, options);
+  return ReadVllm(found.layers.begin()->second.k->view, HeadsOf(options));
 }
 
 // The only array of a file, with no name to go by.
-Reading ReadLone(const TensorFile& file, const TensorView& array) {
+Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
+  const TensorView& array = found.layers.begin()->second.k->view;
   const auto& shape = array.shape;
   Reading reading;
   switch (array.rank()) {
@@ -103,20 +133,19 @@ Reading ReadLone(const TensorFile& file, const TensorView& array) {
                         "(htd, thd)",
                         fmt::join(shape, ", ")));
       }
-      return ReadRank3(file, array);
+      return ReadRank3(file, found, options);
     case 4:
-      reading.axes = Axes::Parse("BHTD");
-      break;
+      return ReadRank4(file, found, options);
     case 5:
       if ((shape[0] == 2) == (shape[1] == 2)) {
         throw Undecided(
             fmt::format("which axis of [{}] is K and V cannot be told", fmt::join(shape, ", ")));
       }
-      reading.axes = Axes::Parse(shape[0] == 2 ? "2LHTD" : "L2HTD");
-      break;
+      return ReadByValues(found, options,
+                          shape[0] == 2 ? ValueOrders{"2LTHD", "2LHTD", TokenPlace::kAfterHeads}
+                                        : ValueOrders{"L2THD", "L2HTD", TokenPlace::kAfterHeads});
     case 6:
-      reading.axes = Axes::Parse("L2BHTD");
-      break;
+      return ReadByValues(found, options, {"L2BTHD", "L2BHTD", TokenPlace::kAfterHeads});
     default:
       throw Error(
           Finding::kUnsupportedKind,
@@ -138,24 +167,27 @@ HeadSizes HeadsOf(const OpenOptions& options) {
 }
 
 Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOptions& options) {
-  if (!options.layout.empty()) return {Axes::Parse(options.layout), ""};
+  if (!options.layout.empty()) return {Axes::Parse(options.layout), {}, {}};
   const TensorView& k = found.layers.begin()->second.k->view;
   if (IsKvtoolFile(file.metadata)) {
     const std::string layout = Lookup(file.metadata, kLayoutKey);
-    if (layout == Name(Order::kTokenHeadDim)) return {Axes::Parse("THD"), ""};
+    if (layout == Name(Order::kTokenHeadDim)) return {Axes::Parse("THD"), {}, {}};
     throw Error(Finding::kUnsupportedLayout,
                 fmt::format("{} is '{}'; only '{}' is known", kLayoutKey, Escaped(layout),
                             Name(Order::kTokenHeadDim)));
   }
+  // A trace's k.{l} and v.{l}, by formats/trace.
+  if (!Lookup(file.metadata, "kvtool.trace").empty() && k.rank() == 3 && !found.joined)
+    return {Axes::Parse("THD"), {}, {}};
   if (found.joined) return ReadJoined(file, found, options);
-  if (found.lone) return ReadLone(file, k);
+  if (found.lone) return ReadLone(file, found, options);
   switch (k.rank()) {
     case 2:
-      return {Axes::Parse("TC"), ""};
+      return {Axes::Parse("TC"), {}, {}};
     case 3:
-      return ReadRank3(file, k);
+      return ReadRank3(file, found, options);
     case 4:
-      return {Axes::Parse("BHTD"), ""};
+      return ReadRank4(file, found, options);
     default:
       throw Undecided(fmt::format("what the axes of K, of shape [{}], mean cannot be told",
                                   fmt::join(k.shape, ", ")));

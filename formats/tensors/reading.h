@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "formats/tensors/axes.h"
@@ -12,6 +13,9 @@ namespace kv {
 struct Reading {
   Axes axes;
   std::string note;  // where the file itself does not decide
+  // Set where the values did: how far from a tie they are, in standard errors.
+  std::optional<double> margin;
+  bool is_guess = false;  // nothing told, and the caller takes a guess
 };
 
 // What the axes of the tensors found mean: by --layout, by what the file says, by who wrote it.

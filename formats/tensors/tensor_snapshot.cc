@@ -13,12 +13,15 @@
 #include "formats/tensors/mlx.h"
 #include "formats/tensors/reading.h"
 #include "formats/tensors/tensor_names.h"
+#include "lib/snapshot/batch.h"
+#include "lib/snapshot/key_rotation.h"
 #include "lib/snapshot/layout.h"
 
 namespace kv {
 namespace {
 
 constexpr uint64_t kMostLayers = 1 << 16;  // an empty array may claim any number
+constexpr uint64_t kMostViews = 1 << 20;   // of all layers and batch rows together
 constexpr size_t kNotesShown = 8;          // the same thing may hold for a million tensors
 
 // Gives the values the type they really have: kvtool's metadata, or --as for integers.
@@ -60,19 +63,24 @@ bool IsTransformers(const TensorFile& file) {
 // A list over layers of pairs [K, V].
 bool IsPairs(const KvTensors& found) { return found.pattern.ends_with("{i}.{01}"); }
 
-KeyRotation RotationOf(const TensorFile& file, const KvTensors& found) {
+void SetRotation(const TensorFile& file, const KvTensors& found, Snapshot& snapshot) {
   const std::string told = Lookup(file.metadata, kKeyRotationKey);
-  if (told == "rotated") return KeyRotation::kRotated;
-  if (told == "unrotated") return KeyRotation::kUnrotated;
-  // Hugging Face and the engines rotate before they cache.
-  if (!found.engine.empty() || IsTransformers(file)) return KeyRotation::kRotated;
-  const size_t rank = found.layers.begin()->second.k->view.rank();
-  if (IsPairs(found)) return rank == 4 ? KeyRotation::kRotated : KeyRotation::kUnknown;
+  if (told == "rotated") snapshot.key_rotation = KeyRotation::kRotated;
+  if (told == "unrotated") snapshot.key_rotation = KeyRotation::kUnrotated;
+  if (snapshot.key_rotation != KeyRotation::kUnknown) return;
+  if (!found.engine.empty())
+    return AssumeRotated(snapshot, fmt::format("{} caches keys after RoPE", found.engine));
+  const std::string transformers = "transformers caches keys after RoPE, in models that have it";
+  if (IsTransformers(file)) return AssumeRotated(snapshot, transformers);
+  if (IsPairs(found)) {
+    if (found.layers.begin()->second.k->view.rank() == 4)
+      AssumeRotated(snapshot, transformers + "; four axes are its legacy cache's");
+    return;
+  }
   for (const std::string_view words : {"past_key_values", "present", "{x}_cache"}) {
     if ((found.prefix + "." + found.pattern).find(words) != std::string::npos)
-      return KeyRotation::kRotated;
+      return AssumeRotated(snapshot, transformers + "; the names are its");
   }
-  return KeyRotation::kUnknown;
 }
 
 HadamardRotation HadamardOf(const std::string& word) {
@@ -97,7 +105,7 @@ void AddNotes(const TensorFile& file, const KvTensors& found, const Reading& rea
     snapshot.notes.push_back(
         {fmt::format("and {} more of this kind", file.notes.size() - kNotesShown)});
   }
-  if (!reading.note.empty()) snapshot.notes.push_back({reading.note});
+  if (!reading.note.empty()) snapshot.notes.push_back({reading.note, !reading.margin});
   if (IsPairs(found) && found.layers.begin()->second.k->view.rank() == 2 &&
       snapshot.key_rotation == KeyRotation::kUnknown) {
     snapshot.notes.push_back(
@@ -143,8 +151,11 @@ class Assembler {
     return layers;
   }
 
+  // Of a batch that is read as a whole; 1 for one sequence.
+  uint64_t rows() const { return rows_.value_or(1); }
+
  private:
-  LayerKv Layer(uint32_t index, uint64_t at, const KvTensors::Layer& tensors) const {
+  LayerKv Layer(uint32_t index, uint64_t at, const KvTensors::Layer& tensors) {
     const bool both = axes_.Has('2');
     LayerKv layer{
         .index = index,
@@ -164,23 +175,38 @@ class Assembler {
     return layer;
   }
 
-  KvTensor View(const NamedTensor& tensor, uint64_t layer, uint64_t part) const {
+  KvTensor View(const NamedTensor& tensor, uint64_t layer, uint64_t part) {
     try {
       const uint64_t rows = tensor.view.rank() == axes_.rank() ? axes_.Extent(tensor.view, 'B') : 1;
-      if (options_.batch ? !axes_.Has('B') || *options_.batch >= rows : rows > 1) {
+      if (options_.batch ? !axes_.Has('B') || *options_.batch >= rows
+                         : rows > 1 && !options_.any_batch) {
         throw Error(Finding::kUsage, options_.batch ? fmt::format("--batch {}: there are {} rows",
                                                                   *options_.batch, rows)
                                                     : fmt::format("holds a batch of {}", rows))
             .Hint("choose one row with --batch; if the axis is something else give --layout");
       }
-      KvTensor view = axes_.View(
-          tensor.view, {.layer = layer, .part = part, .batch = options_.batch.value_or(0)},
-          HeadsOf(options_));
-      Retype(file_, tensor, options_, view);
-      return view;
+      if (options_.batch) return Row(tensor, {layer, part, *options_.batch});
+      if (rows != rows_.value_or(rows)) {
+        throw Error(Finding::kInconsistent,
+                    fmt::format("a batch of {} rows, others have {}", rows, *rows_));
+      }
+      rows_ = rows;
+      views_ += rows;
+      if (rows == 0 || views_ > kMostViews)
+        throw Error(Finding::kLimit, fmt::format("a batch of {} rows", rows));
+      KvTensor all = Row(tensor, {layer, part, 0});
+      for (uint64_t row = 1; row < rows; ++row)
+        all.pieces.push_back(Row(tensor, {layer, part, row}).pieces.at(0));
+      return all;
     } catch (Error& error) {
       throw error.In(fmt::format("tensor '{}'", Escaped(tensor.name)));
     }
+  }
+
+  KvTensor Row(const NamedTensor& tensor, const Axes::Place& place) const {
+    KvTensor view = axes_.View(tensor.view, place, HeadsOf(options_));
+    Retype(file_, tensor, options_, view);
+    return view;
   }
 
   void NameGroups(std::vector<LayerKv>& layers) const {
@@ -198,6 +224,8 @@ class Assembler {
   const OpenOptions& options_;
   const KvTensors& found_;
   const Axes& axes_;
+  std::optional<uint64_t> rows_;
+  uint64_t views_ = 0;
 };
 
 }  // namespace
@@ -208,16 +236,17 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   const KvTensors found = FindKvTensors(file, options);
   const Reading reading = ChooseAxes(file, found, options);
   Snapshot snapshot;
-  snapshot.layers = Assembler(file, options, found, reading.axes).Layers();
+  Assembler assembler(file, options, found, reading.axes);
+  snapshot.layers = assembler.Layers();
   snapshot.engine = Lookup(file.metadata, kEngineKey);
   snapshot.model = Lookup(file.metadata, kModelKey);
-  snapshot.key_rotation = RotationOf(file, found);
   snapshot.k_hadamard = HadamardOf(Lookup(file.metadata, kKHadamardKey));
   snapshot.v_hadamard = HadamardOf(Lookup(file.metadata, kVHadamardKey));
   for (const auto& [key, value] : file.metadata) {
     if (key.compare(0, kStoragePrefix.size(), kStoragePrefix) == 0)
       snapshot.storage[key.substr(kStoragePrefix.size())] = value;
   }
+  SetRotation(file, found, snapshot);
   if (!found.engine.empty()) snapshot.engine = found.engine;
   if (snapshot.engine.empty() && IsTransformers(file)) {
     snapshot.engine = "transformers";
@@ -227,7 +256,15 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   if (!origin.empty()) snapshot.facts.emplace_back("origin", origin);
   snapshot.facts.emplace_back("names", SampleNames(found));
   snapshot.facts.emplace_back("axes", reading.axes.text());
-  ImportCells(file, snapshot);
+  if (reading.margin)
+    snapshot.facts.emplace_back("axes margin",
+                                fmt::format("{:.1f} standard errors", *reading.margin));
+  if (assembler.rows() > 1) {
+    snapshot.storage[kBatchRows] = std::to_string(assembler.rows());
+  } else {
+    ImportCells(file, snapshot);  // which are of one sequence
+  }
+  if (reading.is_guess) snapshot.storage[kAxesGuessed] = "yes";
   AddNotes(file, found, reading, snapshot);
   snapshot.source = std::move(file.source);
   snapshot.spools = std::move(file.spools);

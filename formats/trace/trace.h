@@ -27,7 +27,8 @@ std::span<const TraceCarrier> TraceCarriers();
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options);
 
 // The neutral step between arrays and trace: kvtool's names, or those of an npy set with this stem.
-AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem);
+AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem,
+                              const OpenOptions& options = {});
 
 // Hugging Face attentions: a tuple over layers, or over steps of layers; one batch row,
 // which must be named where there are several.

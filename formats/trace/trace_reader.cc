@@ -52,7 +52,7 @@ bool LooksLikeText(const Source& source) {
 
 template <TensorFile (*Read)(Source, const OpenOptions&)>
 AttentionTrace OpenArrays(Source source, const OpenOptions& options) {
-  return TraceOfTensors(Read(std::move(source), options), "");
+  return TraceOfTensors(Read(std::move(source), options), "", options);
 }
 
 bool IsSafetensors(const Source& source) { return ProbeSafetensors(source) != Confidence::kNo; }
@@ -90,7 +90,7 @@ AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
     const std::string stem = fs::path(path).filename().string();
     TensorFile file = ReadNpy(NpySet(path), options);
     file.format = "npy set";
-    return TraceOfTensors(std::move(file), stem);
+    return TraceOfTensors(std::move(file), stem, options);
   }
   Source source = Source::Open(path);
   if (source.files.empty()) {

@@ -9,6 +9,7 @@
 
 #include "formats/trace/trace.h"
 #include "lib/base/error.h"
+#include "lib/snapshot/token_axis.h"
 
 namespace kv {
 namespace {
@@ -81,8 +82,8 @@ TensorView ThreeAxes(const NamedTensor& tensor, std::string_view axes) {
 
 class Builder {
  public:
-  Builder(TensorFile file, const std::string& stem)
-      : file_(std::make_shared<TensorFile>(std::move(file))), stem_(stem) {}
+  Builder(TensorFile file, const std::string& stem, const std::string& layout)
+      : file_(std::make_shared<TensorFile>(std::move(file))), stem_(stem), layout_(layout) {}
 
   AttentionTrace Build() {
     trace_.path = file_->source.path;
@@ -208,6 +209,34 @@ class Builder {
     throw BadTensor(tensor, fmt::format("{} {}, expected {} as before", value, what, known));
   }
 
+  // K or V as [token, head, dim]. The names of a file that says what it is mean that; elsewhere
+  // heads may come first, and where the query heads leave both open the values tell, as in
+  // snapshots.
+  TensorView TokensFirst(const NamedTensor& tensor) const {
+    TensorView view = ThreeAxes(tensor, "tokens, kv heads, head dim");
+    if (Meta("kvtool.trace") != nullptr || layout_ == "thd") return view;
+    TensorView turned = view;
+    std::swap(turned.shape[0], turned.shape[1]);
+    std::swap(turned.strides[0], turned.strides[1]);
+    if (layout_ == "htd") return turned;
+    const auto may_be_heads = [&](uint64_t heads) {
+      return trace_.kv_heads != 0 ? heads == trace_.kv_heads
+                                  : trace_.query_heads % heads == 0 && heads <= trace_.query_heads;
+    };
+    const bool as_is = may_be_heads(view.shape[1]), as_turned = may_be_heads(view.shape[0]);
+    if (as_is != as_turned) return as_is ? view : turned;
+    const TokenAxis evidence = FindTokenAxis(view);
+    if (const auto axis = evidence.axis()) return *axis == 0 ? view : turned;
+    throw std::move(
+        Error(
+            Finding::kAmbiguousFormat,
+            fmt::format("ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
+                        "values do not tell (margin {:.2f} standard errors, {} decide)",
+                        fmt::join(view.shape, ", "), evidence.margin(), TokenAxis::kDecidingMargin))
+            .In(Escaped(tensor.name))
+            .Hint("say which with --layout thd or htd"));
+  }
+
   void AddLayer(uint32_t index, const Tensors& tensors) {
     if (tensors.q == nullptr && tensors.a == nullptr) return;  // only k and v: nothing to replay
     TraceLayer layer;
@@ -226,12 +255,12 @@ class Builder {
       layer.probabilities.push_back({0, view.shape[2] >= end ? 0 : end - view.shape[2], view});
     }
     if (tensors.k != nullptr) {
-      layer.keys = ThreeAxes(*tensors.k, "tokens, kv heads, head dim");
+      layer.keys = TokensFirst(*tensors.k);
       Agree(trace_.kv_heads, layer.keys->shape[1], *tensors.k, "kv heads");
       if (layer.queries) Agree(trace_.head_dim, layer.keys->shape[2], *tensors.k, "head dim");
     }
     if (tensors.v != nullptr) {
-      layer.values = ThreeAxes(*tensors.v, "tokens, kv heads, head dim");
+      layer.values = TokensFirst(*tensors.v);
       Agree(trace_.kv_heads, layer.values->shape[1], *tensors.v, "kv heads");
     }
     if (trace_.query_heads > kMostHeads) {
@@ -242,17 +271,18 @@ class Builder {
   }
 
   std::shared_ptr<TensorFile> file_;
-  std::string stem_;
+  std::string stem_, layout_;
   std::map<uint32_t, Tensors> by_layer_;
   AttentionTrace trace_;
 };
 
 }  // namespace
 
-AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem) {
+AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem,
+                              const OpenOptions& options) {
   const std::string path = file.source.path;
   try {
-    AttentionTrace trace = Builder(std::move(file), stem).Build();
+    AttentionTrace trace = Builder(std::move(file), stem, options.layout).Build();
     if (trace.layers.empty()) {
       throw Error(Finding::kMissingRecord, "no layer has queries or probabilities");
     }

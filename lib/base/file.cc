@@ -39,6 +39,17 @@ void WriteAll(int descriptor, ByteSpan bytes, const std::string& name) {
   }
 }
 
+// Devices such as /dev/zero and terminals may never end.
+void RefuseDevice(int descriptor, const std::string& name) {
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0 || !S_ISCHR(status.st_mode)) return;
+  struct stat null;
+  if (::stat("/dev/null", &null) == 0 && null.st_rdev == status.st_rdev) return;
+  throw Error(Finding::kOpenFailed, "is a character device, which may never end")
+      .File(name)
+      .Hint("read what is wanted of it into a file, or through a pipe: head -c BYTES");
+}
+
 // Copies a stream that cannot be mapped into an unnamed file.
 int Spool(int from, const std::string& name) {
   const int spool = OpenSpool();
@@ -108,7 +119,10 @@ void RefuseExisting(const fs::path& path, Overwrite overwrite) {
 }  // namespace
 
 std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path) {
-  if (path == "-") return FromDescriptor(Spool(STDIN_FILENO, "stdin"), "-");
+  if (path == "-") {
+    RefuseDevice(STDIN_FILENO, "stdin");
+    return FromDescriptor(Spool(STDIN_FILENO, "stdin"), "-");
+  }
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw IoError(Finding::kOpenFailed, "cannot open", path.string());
   struct stat status;
@@ -117,6 +131,12 @@ std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path) {
     throw Error(Finding::kOpenFailed, "is a folder, a file was expected").File(path.string());
   }
   if (S_ISREG(status.st_mode)) return FromDescriptor(descriptor, path.string());
+  try {
+    RefuseDevice(descriptor, path.string());
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
   const int spool = Spool(descriptor, path.string());
   ::close(descriptor);
   return FromDescriptor(spool, path.string());

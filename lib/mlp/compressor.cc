@@ -151,6 +151,7 @@ Snapshot CompressCache(const Snapshot& snapshot, const CompressorWeights& weight
   out.engine = snapshot.engine;
   out.model = snapshot.model;
   out.key_rotation = snapshot.key_rotation;
+  out.storage = snapshot.storage;
   out.facts = {{"compression_factor", fmt::to_string(plan.factor)},
                {"compressed_from_tokens", fmt::to_string(plan.tokens)},
                {"image_tokens", fmt::to_string(plan.image_len)}};

@@ -104,6 +104,7 @@ Snapshot Concatenate(std::vector<Snapshot> parts, Source source) {
       whole.engine = part.engine;
       whole.model = part.model;
       whole.key_rotation = part.key_rotation;
+      whole.storage = part.storage;
       whole.k_hadamard = part.k_hadamard;
       whole.v_hadamard = part.v_hadamard;
       whole.facts = std::move(part.facts);

@@ -123,7 +123,8 @@ TEST_CASE("names that say two things are refused") {
   CHECK(Arrays().Add("k_0", {2, 3, 4}).Add("key_0", {2, 3, 4}).Refusal() ==
         Finding::kDuplicateName);
   CHECK(Arrays().Add("k_0", {2, 3, 4}).Add("v_1", {2, 3, 4}).Refusal() == Finding::kMissingRecord);
-  CHECK(Arrays().Add("k_0", {2, 3, 4}).Add("v_0", {2, 4, 4}).Refusal() == Finding::kInconsistent);
+  CHECK(Arrays().Add("k_0", {2, 3, 4}).Add("v_0", {2, 4, 4}).Refusal(Layout("htd")) ==
+        Finding::kInconsistent);
   CHECK(Arrays().Add("w1", {2, 3}).Add("w2", {2, 3}).Refusal() == Finding::kUnsupportedKind);
   CHECK(Arrays().Refusal() == Finding::kUnsupportedKind);
 }
@@ -134,7 +135,7 @@ TEST_CASE("patterns given choose among names") {
       .Add("v_0", {2, 3, 4})
       .Add("old.0.K", {2, 3, 5})
       .Add("old.0.V", {2, 3, 5});
-  OpenOptions options;
+  OpenOptions options = Layout("htd");
   options.k_pattern = "old.{i}.K";
   options.v_pattern = "old.{i}.V";
   const Snapshot snapshot = arrays.Open(options);
@@ -152,12 +153,23 @@ TEST_CASE("patterns given choose among names") {
 }
 
 TEST_CASE(
-    "rank 3 is read by what the file says, then by --layout, then as heads first with a note") {
+    "rank 3 is read by --layout, by what the file says, by the heads told; else one is asked") {
   const auto heads = [](const Snapshot& snapshot) { return snapshot.layers.at(0).k.heads; };
   Arrays plain;
   plain.Add("k_0", {2, 3, 4}).Add("v_0", {2, 3, 4});
-  CHECK(heads(plain.Open()) == 2);
-  CHECK(plain.Open().notes.size() == 1);
+  CHECK(plain.Refusal() == Finding::kAmbiguousFormat);  // integers: no values to go by
+  OpenOptions told_heads;
+  told_heads.geometry.emplace().uniform = {.kv_heads = 3};
+  CHECK(heads(plain.Open(told_heads)) == 3);
+  told_heads.geometry->uniform.kv_heads = 2;
+  CHECK(heads(plain.Open(told_heads)) == 2);
+  CHECK(plain.Open(told_heads).notes.empty());
+  OpenOptions guess;
+  guess.may_guess_axes = true;
+  CHECK(plain.Open(guess).storage.at("axes_guessed") == "yes");
+  CHECK(plain.Open(guess).notes.size() == 1);
+  CHECK(Arrays().Add("k.0", {2, 3, 4}).Say("kvtool.trace", "1").Open().layers.at(0).k.heads ==
+        3);  // a trace's own names
   CHECK(heads(plain.Open(Layout("thd"))) == 3);
   CHECK(plain.Open(Layout("thd")).notes.empty());
   CHECK(heads(plain.Open(Layout("[S, H, D]"))) == 3);
@@ -329,6 +341,29 @@ TEST_CASE("one row of a batch is read when it is named") {
   CHECK(At(arrays.Open(options).layers[0].k, 0, 0, 0) == 80);
   options.batch = 3;
   CHECK(arrays.Refusal(options) == Finding::kUsage);
+}
+
+TEST_CASE("a batch is read as a whole where any is taken: its rows one after another") {
+  Arrays arrays;
+  arrays.Add("key_cache.0", {3, 2, 4, 5}).Add("value_cache.0", {3, 2, 4, 5});
+  OpenOptions options;
+  options.any_batch = true;
+  const Snapshot all = arrays.Open(options);
+  CHECK(all.storage.at("batch_rows") == "3");
+  REQUIRE(all.layers.at(0).k.tokens() == 12);
+  for (uint64_t row = 0; row < 3; ++row) {
+    CHECK(At(all.layers[0].k, 4 * row + 1, 1, 2) == 40 * row + 20 + 5 + 2);
+    CHECK(At(*all.layers[0].v, 4 * row, 0, 0) == 1000 + 40 * row);
+  }
+  options.batch = 2;
+  CHECK(arrays.Open(options).storage.count("batch_rows") == 0);
+  CHECK(arrays.Open(options).layers.at(0).k.tokens() == 4);
+  Arrays uneven;
+  uneven.Add("key_cache.0", {3, 2, 4, 5}).Add("value_cache.0", {2, 2, 4, 5});
+  options.batch.reset();
+  CHECK(uneven.Refusal(options) == Finding::kInconsistent);
+  CHECK(Arrays().Add("key_cache.0", {uint64_t{1} << 40, 2, 0, 5}).Refusal(options) ==
+        Finding::kLimit);
 }
 
 TEST_CASE("token ids beyond 32 bits are refused") {

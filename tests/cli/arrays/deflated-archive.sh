@@ -10,5 +10,5 @@ $PYTHON make.py
 "$KVTOOL" diff cache.npz.kvz cache.npz --layout htd
 "$KVTOOL" decompress cache.npz.kvz --layout htd --layers 1 --tokens 1:4 --kv k --to safetensors -o part.safetensors -q
 "$KVTOOL" inspect part.safetensors | grep layer
-"$KVTOOL" decompress cache.npz.kvz --layout htd --to llama-state -o state.bin -q
+"$KVTOOL" decompress cache.npz.kvz --layout htd --rope-pairs keep --to llama-state -o state.bin -q
 "$KVTOOL" diff state.bin cache.npz --layout-b htd

@@ -2,7 +2,7 @@
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 cp "$state" slot.bin
 for format in safetensors npz npy torch mnn-dump; do
-  "$KVTOOL" convert slot.bin --kv-heads 4 --to $format -o "slot.$format" -qq
+  "$KVTOOL" convert slot.bin --kv-heads 4 --rope-pairs keep --to $format -o "slot.$format" -qq
   "$KVTOOL" diff slot.bin "slot.$format"
 done
 "$KVTOOL" compress slot.bin -qq

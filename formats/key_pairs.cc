@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/key_pairs.h"
+
+#include <fmt/format.h>
+
+#include "formats/gguf/rope_order.h"
+#include "lib/base/bytes.h"
+
+namespace kv {
+namespace {
+
+bool IsLlama(const Snapshot& snapshot) { return snapshot.engine == "llama.cpp"; }
+
+// What the keys have now, or kUnknown: as recorded, else as their engine has them for the model.
+RopePairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& order) {
+  const auto at = snapshot.storage.find(kRopePairs);
+  if (at != snapshot.storage.end()) return ParseRopePairs(at->second).value_or(RopePairs::kUnknown);
+  if (IsLlama(snapshot)) return order ? order->llama : RopePairs::kUnknown;
+  if (snapshot.engine == "InfiniLM") return RopePairs::kUnknown;  // its pairs are its own
+  return order ? order->transformers : RopePairs::kUnknown;
+}
+
+struct Turn {
+  RopePairs from = RopePairs::kUnknown, to = RopePairs::kUnknown;
+};
+
+Error BadFlag(const std::string& flag) {
+  return Error(
+      Finding::kUsage,
+      fmt::format("--rope-pairs '{}': expected neighbours (2i, 2i+1), halves (i, i+dim/2), "
+                  "FROM:TO or keep",
+                  Escaped(flag, 40)));
+}
+
+Turn ByFlag(const std::string& flag, RopePairs now, const Snapshot& snapshot) {
+  const size_t colon = flag.find(':');
+  const auto parse = [&](std::string_view word) {
+    const auto pairs = ParseRopePairs(word);
+    if (!pairs) throw BadFlag(flag);
+    return *pairs;
+  };
+  if (colon != flag.npos)
+    return {parse(std::string_view(flag).substr(0, colon)),
+            parse(std::string_view(flag).substr(colon + 1))};
+  const RopePairs to = parse(flag);
+  // All but llama.cpp keep the halves of transformers unless something says otherwise.
+  if (now == RopePairs::kUnknown && !IsLlama(snapshot)) now = RopePairs::kHalves;
+  if (now == RopePairs::kUnknown) {
+    throw Error(Finding::kGeometryMissing,
+                fmt::format("--rope-pairs {}: which pairs the keys have now is not known", flag))
+        .Hint(fmt::format("give --gguf MODEL, or both: --rope-pairs neighbours:{}", Name(to)));
+  }
+  return {now, to};
+}
+
+Error Unknown(const std::string& architecture) {
+  Error error(Finding::kGeometryMissing,
+              architecture.empty()
+                  ? std::string("which pairs of K RoPE turns depends on the model's architecture, "
+                                "which is not known")
+                  : fmt::format("which pairs of K RoPE turns in models of architecture '{}' is not "
+                                "known",
+                                Escaped(architecture, 60)));
+  error.Hint(
+      "give --gguf MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), "
+      "halves (transformers; qwen, gemma, phi ... everywhere) or keep");
+  return error;
+}
+
+}  // namespace
+
+std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
+                        const std::optional<ModelGeometry>& geometry, Snapshot& snapshot) {
+  if (flag == "keep" || flag == "none" || flag == "as-is") return {};
+  if (flag.empty() && snapshot.key_rotation == KeyRotation::kUnrotated)
+    return {};  // nothing turned
+  std::string architecture = geometry ? geometry->architecture : "";
+  if (architecture.empty() && IsLlama(snapshot)) architecture = snapshot.model;
+  const std::optional<RopeOrder> order = RopeOrderOf(architecture);
+  const RopePairs now = PairsNow(snapshot, order);
+  const bool is_recorded = snapshot.storage.count(kRopePairs) != 0;
+  Turn turn;
+  if (!flag.empty()) {
+    turn = ByFlag(flag, now, snapshot);
+  } else if (wanted == PairsWanted::kAsSource ||
+             (!is_recorded && IsLlama(snapshot) == (wanted == PairsWanted::kOfModel))) {
+    return {};  // as the reader expects them by nature
+  } else {
+    turn = {now, !order                            ? RopePairs::kUnknown
+                 : wanted == PairsWanted::kOfModel ? order->llama
+                                                   : order->transformers};
+    if (turn.from == RopePairs::kUnknown || turn.to == RopePairs::kUnknown)
+      throw Unknown(architecture);
+  }
+  if (turn.from == turn.to) return {};
+  if (geometry && geometry->rope_dims != 0 && !snapshot.layers.empty() &&
+      geometry->rope_dims != snapshot.layers.front().k.head_dim) {
+    throw Error(
+        Finding::kUnsupportedLayout,
+        fmt::format("RoPE turns {} of {} values of a head; reordering parts of heads is not "
+                    "supported",
+                    geometry->rope_dims, snapshot.layers.front().k.head_dim))
+        .Hint("--rope-pairs keep leaves the keys as they are");
+  }
+  ReorderKeys(turn.from, turn.to, snapshot);
+  snapshot.storage[kRopePairs] = Name(turn.to);
+  return fmt::format(
+      "RoPE pairs of K put from {} to {}{}", Name(turn.from), Name(turn.to),
+      flag.empty() ? fmt::format(", as {} models have them there", architecture) : "");
+}
+
+void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,
+                     const Snapshot& snapshot) {
+  Snapshot fitted = snapshot;
+  if (FitKeyPairs(wanted, "", geometry, fitted).empty()) return;
+  throw Error(Finding::kUnsupportedLayout,
+              "the reader of this format expects other RoPE pairs of K")
+      .Hint("write safetensors, and convert that");
+}
+
+}  // namespace kv

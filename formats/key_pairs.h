@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+
+#include "formats/registry.h"
+
+namespace kv {
+
+// Puts the RoPE pairs of K in the order that a format's reader expects: by the architecture that a
+// GGUF file or a llama.cpp session names, or by --rope-pairs: "neighbours", "halves", "FROM:TO", or
+// "keep". Returns what was done, a phrase, or nothing. Throws kGeometryMissing, naming the flags,
+// where the order matters and is not known.
+std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
+                        const std::optional<ModelGeometry>& geometry, Snapshot& snapshot);
+
+// Throws as FitKeyPairs does, and kUnsupportedLayout where it would reorder: for outputs whose rows
+// must stay those of their source.
+void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,
+                     const Snapshot& snapshot);
+
+}  // namespace kv

@@ -1,0 +1,48 @@
+# A cache of transformers as llama.cpp's state: K's RoPE pairs go where the model's architecture has them there, and
+# back. Its keys are those of the engine's own state, halves of each head together; that the engine goes on from such
+# a file is what scripts/check_llama_restore.py shows.
+state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" gguf="$TESTDATA/llamacpp/s260k-header.gguf"
+"$KVTOOL" convert "$state" --kv-heads 4 --to npz -o engine.npz -qq
+"$PYTHON" - "$gguf" <<'PY'
+import sys
+import numpy as np
+engine, made = np.load("engine.npz"), {}
+for name in ("tokens", "positions"):
+    made[name] = engine[name]
+for layer in range(5):
+    k = engine[f"k_{layer}"].reshape(512, 4, 4, 2).swapaxes(2, 3).reshape(512, 4, 8)
+    made[f"past_key_values.{layer}.key"] = k.swapaxes(0, 1)[None]
+    made[f"past_key_values.{layer}.value"] = engine[f"v_{layer}"].swapaxes(0, 1)[None]
+np.savez("hf.npz", **made)
+header = open(sys.argv[1], "rb").read()
+for name in ("qwen2", "other"):
+    open(name + ".gguf", "wb").write(header.replace(b"llama", name.encode()))
+PY
+"$KVTOOL" convert hf.npz --to llama-state --gguf "$gguf" -o back.bin
+cmp back.bin "$state" && echo "the engine's file"
+"$KVTOOL" convert hf.npz --to torch -o hf.pt -q
+"$KVTOOL" convert hf.pt --to llama-state --gguf "$gguf" -o back2.bin -q && "$KVTOOL" diff back2.bin "$state" -q && echo "by way of torch"
+"$KVTOOL" convert "$state" --to torch --gguf "$gguf" -o there.pt && "$KVTOOL" diff there.pt hf.npz -q && echo "and back"
+"$KVTOOL" compress hf.npz -qq && "$KVTOOL" decompress hf.npz.kvz --to llama-state --gguf "$gguf" -o back3.bin -q
+cmp back3.bin "$state" && echo "out of an archive"
+# What a plain forward pass with transformers' RoPE computes (scripts/transformers_cache.py).
+"$KVTOOL" convert "$TESTDATA/llamacpp/transformers/s260k-24.npz" --to llama-state --gguf "$gguf" -o forward.bin -q
+"$KVTOOL" convert "$state" --tokens 0:24 --to llama-state -o first.bin -q
+"$KVTOOL" diff forward.bin first.bin --atol 0.05 -q && echo "as computed"
+echo "--- models whose halves stay"
+"$KVTOOL" convert hf.npz --to llama-state --gguf qwen2.gguf -o qwen2.bin
+"$KVTOOL" diff qwen2.bin hf.npz --kv-heads 4 -q && echo unchanged
+echo "--- --rope-pairs overrules"
+"$KVTOOL" convert hf.npz --to llama-state --gguf "$gguf" --rope-pairs keep -o kept.bin -q && cmp -s kept.bin qwen2.bin && echo kept
+"$KVTOOL" convert hf.npz --to llama-state --rope-pairs neighbours -o by-flag.bin && cmp by-flag.bin "$state" && echo "neighbours"
+"$KVTOOL" convert "$state" --kv-heads 4 --rope-pairs neighbours:halves --to npz -o halves.npz
+"$KVTOOL" convert halves.npz --to llama-state --gguf "$gguf" -o again.bin -q && cmp again.bin "$state" && echo "what was recorded is undone"
+echo "--- unknown: refused"
+try() { "$KVTOOL" convert "$@" -o refused || echo "exit $?"; }
+try hf.npz --to llama-state
+try hf.npz --to llama-state --gguf other.gguf
+try "$state" --kv-heads 4 --to torch
+try "$state" --kv-heads 4 --to torch --rope-pairs halves
+try hf.npz --to llama-state --rope-pairs sideways
+try "$TESTDATA/llamacpp/states/kjv3m-v050-q5_1-rotated.seq0.bin" --gguf "$TESTDATA/llamacpp/kjv3m-header.gguf" --to safetensors --rope-pairs halves
+ls refused 2> /dev/null || echo "nothing written"
