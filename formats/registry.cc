@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <vector>
 
 #include "formats/foreign.h"
@@ -22,6 +23,7 @@
 #include "formats/raw/raw.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
+#include "lib/snapshot/layout.h"
 
 namespace kv {
 namespace {
@@ -185,6 +187,26 @@ Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
   OpenOptions with_heads = options;
   with_heads.geometry = otherwise;
   return OpenSnapshot(source, with_heads);
+}
+
+bool HoldsOnlyADump(const std::string& folder) {
+  try {
+    OpenOptions options;
+    options.metadata_only = true;
+    const Snapshot snapshot = OpenSnapshot(Source::Open(folder), options);
+    const Source& source = snapshot.source;
+    std::set<size_t> used;
+    for (const Region& region : RegionsOf(snapshot)) used.insert(region.file);
+    for (size_t i = 0; i < source.files.size(); ++i) {
+      const std::string_view name = source.files[i].name;
+      const std::string_view last = name.substr(name.rfind('/') + 1);
+      const bool describes = last.starts_with("meta") && last.ends_with(".json");
+      if (used.count(i) == 0 && !describes) return false;
+    }
+    return source.empty_folders.empty() && !used.empty();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 ModelGeometry ReadModelGeometry(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "lib/base/output.h"
 #include "lib/mlp/plan.h"
 #include "lib/snapshot/snapshot.h"
 
@@ -56,11 +57,11 @@ struct FormatEntry {
   // Reads metadata and maps tensor bytes. Throws Error. Null for formats without a reader.
   Snapshot (*open)(Source source, const OpenOptions& options);
   // Writes canonical [token][kv head][dim] tensors to a file or folder. Null when not writable.
-  void (*write)(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+  void (*write)(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
   // Writes a cache before and after a compression step as one dump. Null when the format holds one
   // cache.
   void (*write_step)(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
-                     const std::string& path, Overwrite overwrite) = nullptr;
+                     const std::string& path, const OutputRules& rules) = nullptr;
   // What `write` would leave out or cannot promise of this snapshot, a phrase each. Null when
   // nothing ever is.
   std::vector<std::string> (*not_kept)(const Snapshot& snapshot) = nullptr;
@@ -89,6 +90,9 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options);
 // them, as a reader may draw more from heads than their number.
 Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
                       const std::optional<ModelGeometry>& otherwise);
+
+// Whether a folder is a dump that some reader knows, with nothing in it that is no part of it.
+bool HoldsOnlyADump(const std::string& folder);
 
 // Heads and head sizes from a model file: a GGUF header or a config.json.
 ModelGeometry ReadModelGeometry(const std::string& path);

@@ -175,10 +175,10 @@ WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options) {
 }
 
 RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer container,
-                            DType dtype, const std::string& path, Overwrite overwrite,
+                            DType dtype, const std::string& path, const OutputRules& rules,
                             std::vector<std::string>& notes) {
   RoundingCounts counts;
-  AtomicFile file(path, overwrite);
+  AtomicFile file(path, rules);
   switch (container) {
     case WeightsContainer::kBin:
       counts = WriteKvcm(weights, dtype, file);

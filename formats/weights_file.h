@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/kvcm/kvcm.h"
+#include "lib/base/output.h"
 #include "lib/mlp/checkpoint.h"
 
 namespace kv {
@@ -46,7 +47,7 @@ WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options = {});
 // Writes the weights under `path`, complete or not at all. `notes` gets what the container cannot
 // hold.
 RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer container,
-                            DType dtype, const std::string& path, Overwrite overwrite,
+                            DType dtype, const std::string& path, const OutputRules& rules,
                             std::vector<std::string>& notes);
 
 // What is wrong with a file and what the two engines' loaders would do with it.

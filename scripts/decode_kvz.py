@@ -77,13 +77,22 @@ def files_of(table):
     files, at = [], 8
     for _ in range(count):
         size, name_len = struct.unpack_from("<QI", table, at)
-        files.append((table[at + 12:at + 12 + name_len].decode(), size))
+        files.append((os.fsdecode(table[at + 12:at + 12 + name_len]), size))
         at += 12 + name_len
-    return bool(flags & 1), files
+    attributes = {"executable": bytes(count), "empty_folders": []}
+    if flags & 4:
+        attributes["executable"] = table[at:at + count]
+        (folders,) = struct.unpack_from("<I", table, at + count)
+        at += count + 4
+        for _ in range(folders):
+            (name_len,) = struct.unpack_from("<I", table, at)
+            attributes["empty_folders"].append(os.fsdecode(table[at + 4:at + 4 + name_len]))
+            at += 4 + name_len
+    return bool(flags & 1), files, attributes
 
 
 def open_archive(data, walk):
-    """(is_folder, files, chunks, file hashes)"""
+    """(is_folder, files, attributes, chunks, file hashes)"""
     if data[:8] != MAGIC or struct.unpack_from("<I", data, 8)[0] != 1:
         raise Damaged("not a .kvz archive of version 1")
     check(data[:16], struct.unpack_from("<Q", data, 16)[0], "header")
@@ -99,7 +108,7 @@ def open_archive(data, walk):
         _, *rest = record_at(data, index_offset)
         index = table_of(data, *rest)
         (table_len,) = struct.unpack_from("<Q", index, 0)
-        is_folder, files = files_of(index[8:8 + table_len])
+        is_folder, files, attributes = files_of(index[8:8 + table_len])
         at = 8 + table_len
         hashes = struct.unpack_from(f"<{len(files)}Q", index, at)
         at += 8 * len(files) + 8
@@ -111,18 +120,18 @@ def open_archive(data, walk):
             chunk.update(offset=offset + 32 + head_len + 8, length=length, digest=digest)
             chunks.append(chunk)
             at += 28 + head_len
-        return is_folder, files, chunks, hashes
-    at, is_folder, files = 24, False, None
+        return is_folder, files, attributes, chunks, hashes
+    at, is_folder, files, attributes = 24, False, None, None
     while at + 40 <= len(data) and data[at:at + 4] == MARKER:
         kind, head, offset, length, digest = record_at(data, at)
         if kind == SOURCE:
-            is_folder, files = files_of(table_of(data, head, offset, length, digest))
+            is_folder, files, attributes = files_of(table_of(data, head, offset, length, digest))
         elif kind == CHUNK and offset + length <= len(data):
             chunk = head_of(head)
             chunk.update(offset=offset, length=length, digest=digest)
             chunks.append(chunk)
         at = offset + length
-    return is_folder, files, chunks, None
+    return is_folder, files, attributes, chunks, None
 
 
 def place(chunk, raw, out):
@@ -153,7 +162,7 @@ def safe(name):
     return bool(name) and "\\" not in name and "\0" not in name and not any(p in ("", ".", "..") for p in parts)
 
 
-def restore(data, files, is_folder, chunks, hashes, output):
+def restore(data, files, attributes, is_folder, chunks, hashes, output):
     by_file = {}
     for chunk in chunks:
         by_file.setdefault(chunk["file"], []).append(chunk)
@@ -174,6 +183,13 @@ def restore(data, files, is_folder, chunks, hashes, output):
         path = pathlib.Path(output, name) if is_folder else pathlib.Path(output)
         os.makedirs(path.parent, exist_ok=True)
         out.tofile(path)
+        if attributes["executable"][number]:
+            mode = path.stat().st_mode
+            path.chmod(mode | (mode & 0o444) >> 2)
+    for name in attributes["empty_folders"]:
+        if not safe(name):
+            raise Damaged(f"unsafe name {name!r}")
+        os.makedirs(pathlib.Path(output, name), exist_ok=True)
 
 
 def main():
@@ -186,7 +202,7 @@ def main():
     data = memoryview(numpy.memmap(options.archive, numpy.uint8, "r"))
     data = memoryview(bytes(data)) if len(data) < 1 << 30 else data
     try:
-        is_folder, files, chunks, hashes = open_archive(data, options.walk)
+        is_folder, files, attributes, chunks, hashes = open_archive(data, options.walk)
         if options.list:
             for chunk in chunks:
                 print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key not in ("reserved", "raw_hash")))
@@ -195,7 +211,7 @@ def main():
                 print("python3-xxhash is missing: hashes are not checked", file=sys.stderr)
             if is_folder:
                 os.makedirs(options.output, exist_ok=True)
-            restore(data, files, is_folder, chunks, hashes, options.output)
+            restore(data, files, attributes, is_folder, chunks, hashes, options.output)
     except (Damaged, struct.error, zstandard.ZstdError) as error:
         print(f"decode_kvz.py: {options.archive}: {error}", file=sys.stderr)
         return 3

@@ -172,11 +172,11 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
                          const std::string& level, const Console& console) {
   const bool with_own = level != "compat";
   const Totals total = analysis.total();
-  std::string text =
-      fmt::format("{}: {}{}, {} layer{}, {} tokens, {}, {}\n", console.Bold(snapshot.source.path),
-                  snapshot.format, snapshot.engine.empty() ? "" : " of " + snapshot.engine,
-                  analysis.layers.size(), analysis.layers.size() == 1 ? "" : "s",
-                  MostTokens(analysis), DTypesOf(analysis), HumanBytes(total.raw_bytes));
+  std::string text = fmt::format(
+      "{}: {}{}, {} layer{}, {} tokens, {}, {}\n", console.Bold(snapshot.source.path),
+      snapshot.format, snapshot.engine.empty() ? "" : " of " + Printable(snapshot.engine),
+      analysis.layers.size(), analysis.layers.size() == 1 ? "" : "s", MostTokens(analysis),
+      DTypesOf(analysis), HumanBytes(total.raw_bytes));
   if (total.raw_bytes == 0) return text;
   std::string overall = HumanRatio(total.raw_bytes, total.coded_bytes);
   if (with_own) {

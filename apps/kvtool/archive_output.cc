@@ -2,13 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/archive_output.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <set>
+#include <algorithm>
+#include <utility>
 
 #include "lib/base/hash.h"
 
@@ -23,73 +21,37 @@ std::string WithoutTrailingSlash(std::string path) {
 
 class FileTarget : public OutputTarget {
  public:
-  FileTarget(const std::string& path, Overwrite overwrite) : file_(path, overwrite) {}
+  FileTarget(const std::string& path, const OutputRules& rules) : file_(path, rules) {}
   Sink& Begin(size_t) override { return file_; }
   void End(size_t) override {}
+  bool is_stream() const override { return file_.is_stream(); }
   void Commit() override { file_.Commit(); }
 
  private:
   AtomicFile file_;
 };
 
-class StdoutTarget : public OutputTarget {
- public:
-  Sink& Begin(size_t) override { return sink_; }
-  void End(size_t) override {}
-  void Commit() override {}
-
- private:
-  DescriptorSink sink_{STDOUT_FILENO, "stdout"};
-};
-
-// The folder is built under a temporary name, so its files need no names of their own before.
 class FolderTarget : public OutputTarget {
  public:
-  FolderTarget(const Archive& archive, const std::string& path, Overwrite overwrite)
-      : archive_(archive), path_(path), folder_(path, overwrite) {}
-  ~FolderTarget() override { Close(); }
+  FolderTarget(const Archive& archive, const std::string& path, const OutputRules& rules)
+      : archive_(archive), folder_(path, rules) {}
 
   Sink& Begin(size_t file) override {
-    const fs::path name = folder_.working_path() / archive_.files()[file].name;
-    std::error_code failed;
-    fs::create_directories(name.parent_path(), failed);
-    if (!failed) {
-      descriptor_ =
-          ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    }
-    if (descriptor_ < 0) {
-      const std::string reason = failed ? failed.message() : std::strerror(errno);
-      throw Error(Finding::kWriteFailed,
-                  fmt::format("cannot create {}: {}", archive_.files()[file].name, reason))
-          .File(path_);
-    }
-    sink_.emplace(descriptor_, name.string());
-    return *sink_;
+    const ArchivedFile& archived = archive_.files()[file];
+    file_ = folder_.Create(archived.name, archived.executable);
+    return *file_;
   }
-  void End(size_t) override { Close(); }
+  void End(size_t) override { std::exchange(file_, nullptr)->Close(); }
 
   void Commit() override {
-    const int folder = ::open(folder_.working_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = folder >= 0 && ::syncfs(folder) == 0;
-    if (folder >= 0) ::close(folder);
-    if (!synced) {
-      throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
-          .File(path_);
-    }
+    for (const std::string& name : archive_.empty_folders()) folder_.MakeFolder(name);
     folder_.Commit();
   }
 
  private:
-  void Close() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = -1;
-  }
-
   const Archive& archive_;
-  std::string path_;
   AtomicFolder folder_;
-  int descriptor_ = -1;
-  std::optional<DescriptorSink> sink_;
+  std::unique_ptr<FolderFile> file_;
 };
 
 }  // namespace
@@ -112,18 +74,19 @@ void ArchiveOutput::Check(const std::vector<std::string>& inputs) const {
                                              "takes many",
                                              named ? "-o" : "-c", inputs.size()));
   }
-  std::set<std::string> seen;
+}
+
+void ArchiveOutput::Files(const std::vector<std::string>& inputs, const Rename& rename,
+                          CommandFiles& files) const {
+  Check(inputs);
   for (const std::string& input : inputs) {
-    const std::string path = PathFor(input, [](const std::string& name) { return name; });
-    if (!seen.insert(path).second) {
-      throw Error(Finding::kUsage, fmt::format("two inputs would be written to {}", path));
-    }
+    files.Writes(PathFor(input, rename),
+                 one.path.empty() ? fmt::format("the result of {}", Printable(input)) : "-o");
   }
 }
 
-std::string ArchiveOutput::PathFor(
-    const std::string& input, const std::function<std::string(const std::string&)>& rename) const {
-  if (one.to_stdout) return "-";
+std::string ArchiveOutput::PathFor(const std::string& input, const Rename& rename) const {
+  if (one.to_stdout || DescriptorNamed(one.path) == STDOUT_FILENO) return "-";
   if (!one.path.empty()) return one.path;
   if (input == "-") return "-";
   const std::string name = rename(WithoutTrailingSlash(input));
@@ -133,10 +96,45 @@ std::string ArchiveOutput::PathFor(
   return (fs::path(folder) / (stays ? path : path.filename())).string();
 }
 
+void ArchiveOutput::MakeFolder(const std::string& path) const {
+  if (folder.empty()) return;
+  std::error_code ignored;  // what is missing then is said where the result is created
+  fs::create_directories(fs::path(path).parent_path(), ignored);
+}
+
 void ArchiveOutput::RefuseTerminal(const Console& console) const {
   if (one.force || !console.stdout_is_terminal()) return;
   throw Error(Finding::kUsage, "binary data is not written to a terminal")
       .Hint("redirect the output, give -o FILE, or insist with -f");
+}
+
+void ArchiveLimit::Declare(CLI::App& app) {
+  app.add_option("--max-bytes", max_bytes,
+                 "Limit on the size of the source, on zeros for what is lost of it in a stream, "
+                 "and on archives from a stream (default: none on the first, 64GiB)");
+}
+
+Archive ArchiveLimit::Open(const std::string& path) const {
+  if (max_bytes.empty()) return Archive::Open(FileSource::Open(path));
+  const uint64_t most = ParseSize(max_bytes, "--max-bytes");
+  Archive archive = Archive::Open(FileSource::Open(path, most));
+  if (archive.source_bytes() <= most) return archive;
+  throw Error(Finding::kLimit, fmt::format("the source has {} bytes, --max-bytes allows {}",
+                                           archive.source_bytes(), most))
+      .File(path);
+}
+
+void ArchiveLimit::RequireWritable(const Archive& archive) const {
+  uint64_t held = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    held += chunk.head.raw_bytes + chunk.head.lead.size();
+  }
+  const uint64_t lost = archive.source_bytes() - std::min(held, archive.source_bytes());
+  const uint64_t most = max_bytes.empty() ? kMostOfPipe : ParseSize(max_bytes, "--max-bytes");
+  if (lost <= most) return;
+  throw Error(Finding::kLimit,
+              fmt::format("{} bytes are lost, a stream gets zeros for at most {}", lost, most))
+      .Hint("-o FILE has holes in their place, which take no room");
 }
 
 ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going, Console& console,
@@ -158,16 +156,13 @@ ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going,
 }
 
 std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,
-                                               Overwrite overwrite) {
-  if (path == "-") {
-    if (archive.is_folder()) {
-      throw Error(Finding::kUsage, "the archive holds a folder, which standard output cannot take")
-          .Hint("give -o FOLDER");
-    }
-    return std::make_unique<StdoutTarget>();
+                                               const OutputRules& rules) {
+  if (!archive.is_folder()) return std::make_unique<FileTarget>(path, rules);
+  if (DescriptorNamed(path)) {
+    throw Error(Finding::kUsage, "the archive holds a folder, which standard output cannot take")
+        .Hint("give -o FOLDER");
   }
-  if (archive.is_folder()) return std::make_unique<FolderTarget>(archive, path, overwrite);
-  return std::make_unique<FileTarget>(path, overwrite);
+  return std::make_unique<FolderTarget>(archive, path, rules);
 }
 
 std::string Place(const Damage& damage) {
@@ -182,6 +177,11 @@ nlohmann::ordered_json ChunkJson(const ChunkHead& head) {
           {"token_end", head.token_begin + head.tokens},
           {"head_begin", head.head_begin},
           {"heads", head.heads}};
+}
+
+nlohmann::ordered_json HashJson(const RestoreReport& report) {
+  if (!report.source_hash) return nullptr;
+  return fmt::format("{:016x}", *report.source_hash);
 }
 
 nlohmann::ordered_json DamageJson(const Damage& damage) {
@@ -210,7 +210,7 @@ std::string LostText(const Archive& archive, const LostRange& lost) {
     text += fmt::format(" (in them {} runs of {}, one every {})", lost.runs, lost.run_bytes,
                         lost.run_step);
   }
-  if (!name.empty()) text += " of " + name;
+  if (!name.empty()) text += " of " + Printable(name);
   return text + (lost.chunk ? ": " + Describe(*lost.chunk) : "");
 }
 

@@ -16,15 +16,32 @@ namespace kv {
 struct ArchiveOutput {
   OutputOptions one;
   std::string folder;
+  using Rename = std::function<std::string(const std::string&)>;
 
   void Declare(CLI::App& app, const std::string& what);
-  // Throws kUsage where the flags do not fit the inputs.
-  void Check(const std::vector<std::string>& inputs) const;
-  // The path of an input's result, or "-" for standard output; `rename` gives the default name.
-  std::string PathFor(const std::string& input,
-                      const std::function<std::string(const std::string&)>& rename) const;
+  // `rename` gives the default name. Throws kUsage where the flags do not fit the inputs.
+  void Files(const std::vector<std::string>& inputs, const Rename& rename,
+             CommandFiles& files) const;
+  // The path of an input's result, or "-" for standard output.
+  std::string PathFor(const std::string& input, const Rename& rename) const;
+  // Makes what --output-dir adds in front of a result's name.
+  void MakeFolder(const std::string& path) const;
   // Throws kUsage when binary data would go to a terminal.
   void RefuseTerminal(const Console& console) const;
+
+ private:
+  void Check(const std::vector<std::string>& inputs) const;
+};
+
+// --max-bytes of what reads archives.
+struct ArchiveLimit {
+  std::string max_bytes;
+
+  void Declare(CLI::App& app);
+  // Of a stream, at most so many bytes. Throws kLimit for an archive whose source is larger.
+  Archive Open(const std::string& path) const;
+  // Throws kLimit where more is lost than may be written as zeros, one by one.
+  void RequireWritable(const Archive& archive) const;
 };
 
 // Runs `body` for each input, reports what it throws, and gives the exit status over all: the
@@ -32,17 +49,20 @@ struct ArchiveOutput {
 ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going, Console& console,
                         const std::function<ExitStatus(const std::string&)>& body);
 
-// Where a restored source is written: nothing appears before Commit.
+// Where a restored source is written: nothing appears before Commit, unless it is a stream.
 class OutputTarget : public RestoreTarget {
  public:
+  virtual bool is_stream() const { return false; }
   virtual void Commit() = 0;
 };
-// `path` may be "-". Throws kUsage for a folder to standard output.
+// `path` may be "-". Throws kUsage for a folder to a stream.
 std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,
-                                               Overwrite overwrite);
+                                               const OutputRules& rules);
 
 // "layer 3 K tokens 0:512" or the name of the archive's damaged part.
 std::string Place(const Damage& damage);
+// Of all that was restored; null where too much is lost for its zeros to be counted in.
+nlohmann::ordered_json HashJson(const RestoreReport& report);
 nlohmann::ordered_json DamageJson(const Damage& damage);
 nlohmann::ordered_json LostJson(const Archive& archive, const LostRange& lost);
 nlohmann::ordered_json ChunkJson(const ChunkHead& head);

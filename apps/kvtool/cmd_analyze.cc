@@ -47,6 +47,15 @@ class Analyze : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    snapshot_.Files(files);
+    files.Writes(csv_, "--csv-out");
+    files.Writes(offline_.json_out, "--offline-json-out");
+    files.Writes(offline_.md_out, "--offline-md-out");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const auto begin = std::chrono::steady_clock::now();
     const std::optional<offline::Options> simulated = offline_.Resolve();
@@ -67,7 +76,7 @@ class Analyze : public Command {
       document["timing"] = {{"elapsed_us", static_cast<uint64_t>(took.count())},
                             {"threads", pool.threads()}};
     }
-    report_.Emit(context.console, document, overwrite());
+    report_.Emit(context.console, document, RulesFor(force_));
     return status;
   }
 
@@ -83,7 +92,6 @@ class Analyze : public Command {
     const Source& source() const { return snapshot ? snapshot->source : *runs; }
   };
 
-  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
   bool with_rows() const { return distribution_ || packed_ || !csv_.empty(); }
   bool with_reports() const { return with_rows() || !offline_.codec.empty(); }
 
@@ -109,7 +117,7 @@ class Analyze : public Command {
 
   Inputs Open(Context& context, const OpenOptions& options) const {
     Inputs inputs;
-    Source source = Source::Open(input_);
+    Source source = snapshot_.Open(input_);
     const FormatEntry& format = DetectFormat(source, options);
     const bool dumps_wanted = format.read_dumps != nullptr && selection_.Resolve().is_all();
     if (dumps_wanted && reports_only_) {
@@ -201,7 +209,7 @@ class Analyze : public Command {
     }
     const Json original = offline::ResultJson(input_, options, result);
     document["offline"] = original;
-    Write(offline_.json_out, original.dump(2, ' ', true));
+    Write(offline_.json_out, JsonText(original, 2, true));
     Write(offline_.md_out, offline::ResultMarkdown(input_, options, result));
     if (!report_.json) {
       context.console.Data("\n" + OfflineText(options, result, context.console));
@@ -228,10 +236,7 @@ class Analyze : public Command {
   }
 
   void Write(const std::string& path, const std::string& text) const {
-    if (path.empty()) return;
-    AtomicFile file(path, overwrite());
-    file.Write(AsBytes(text));
-    file.Commit();
+    WriteText(path, text, RulesFor(force_));
   }
 
   std::string input_, csv_, level_ = "default";

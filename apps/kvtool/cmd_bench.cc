@@ -117,10 +117,17 @@ class Bench : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    snapshot_.Files(files);
+    files.Writes(html_, "--html-out");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     OpenOptions options = snapshot_.Resolve();
     options.any_batch = true;
-    const Snapshot snapshot = OpenSnapshot(Source::Open(input_), options);
+    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options);
     const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk"), most = ParseSize(most_, "--most");
     if (chunk_bytes == 0 || chunk_bytes > (8 << 20)) {
       throw Error(Finding::kUsage, "--chunk: 1 byte to 8MiB expected");
@@ -157,18 +164,16 @@ class Bench : public Command {
       context.console.Data(table.Text());
     }
     report_.Emit(context.console, Document(snapshot, chunks, results, chunk_bytes, timing),
-                 overwrite());
+                 RulesFor(force_));
     if (!html_.empty()) WritePage(chunks, results, rows);
     return kDone;
   }
 
  private:
-  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
-
   std::string Subtitle(const std::vector<ContestChunk>& chunks,
                        const std::vector<ContestResult>& results) const {
     return fmt::format(
-        "{}: {} of K and V in {} chunk{}, one thread, CPU time, {}", input_,
+        "{}: {} of K and V in {} chunk{}, one thread, CPU time, {}", Printable(input_),
         HumanBytes(results[0].raw_bytes()), chunks.size(), chunks.size() == 1 ? "" : "s",
         rounds_ == 1 ? "1 round" : fmt::format("fastest and median of {} rounds", rounds_));
   }
@@ -224,9 +229,7 @@ class Bench : public Command {
       }
     }
     page.Table(rows);
-    AtomicFile file(html_, overwrite());
-    file.Write(AsBytes(page.Text()));
-    file.Commit();
+    WriteText(html_, page.Text(), RulesFor(force_));
   }
 
   std::string input_, chunk_ = "1MiB", most_ = "64MiB", html_;

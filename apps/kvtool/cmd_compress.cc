@@ -25,7 +25,8 @@ std::optional<Snapshot> Describe(const Source& source, const OpenOptions& option
   try {
     Snapshot snapshot = OpenSnapshot(source, options);
     for (const Note& note : snapshot.notes) {
-      if (note.is_warning) console.Say(fmt::format("kvtool: {}: {}", source.path, note.text), 1);
+      if (note.is_warning)
+        console.Say(fmt::format("kvtool: {}: {}", Printable(source.path), Printable(note.text)), 1);
     }
     return snapshot;
   } catch (Error& error) {
@@ -59,6 +60,8 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
   return text;
 }
 
+std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
+
 class Compress : public Command {
  public:
   void Declare(CLI::App& app) override {
@@ -75,8 +78,14 @@ class Compress : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(inputs_);
+    snapshot_.Files(files);
+    output_.Files(inputs_, ArchiveName, files);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
-    output_.Check(inputs_);
     OpenOptions options = snapshot_.Resolve();
     options.metadata_only = true;
     options.any_batch = options.may_guess_axes = true;
@@ -88,7 +97,7 @@ class Compress : public Command {
           return kDone;
         });
     if (!all.empty()) {
-      report_.Emit(context.console, all.size() == 1 ? all[0] : all, output_.one.overwrite());
+      report_.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(output_.one.force));
     }
     return status;
   }
@@ -98,8 +107,7 @@ class Compress : public Command {
                                      ThreadPool& pool, Context& context) const {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
-    const std::string path =
-        output_.PathFor(input, [](const std::string& name) { return name + ".kvz"; });
+    const std::string path = output_.PathFor(input, ArchiveName);
     if (path == "-") {
       output_.RefuseTerminal(context.console);
       if (report_.json) {
@@ -107,7 +115,7 @@ class Compress : public Command {
             .Hint("give --json-out FILE");
       }
     }
-    const Source source = Source::Open(input);
+    const Source source = snapshot_.Open(input);
     const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
 
     ProgressLine progress(context.console, context.global.progress_when(), input);
@@ -117,36 +125,39 @@ class Compress : public Command {
     write.progress = &progress;
     WriteSummary summary;
     const Snapshot* described = snapshot ? &*snapshot : nullptr;
-    if (path == "-") {
-      DescriptorSink sink(STDOUT_FILENO, "stdout");
-      summary = WriteArchive(source, described, write, pool, sink);
-    } else {
-      const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-      std::error_code ignored;
-      if (!output_.folder.empty()) std::filesystem::create_directories(parent, ignored);
-      AtomicFile file(path, output_.one.overwrite());
+    output_.MakeFolder(path);
+    OutputRules rules = RulesFor(output_.one.force);
+    if (input != "-") rules.like = Permissions::Of(input);
+    AtomicFile file(path, rules);
+    try {
       summary = WriteArchive(source, described, write, pool, file);
-      if (write.check) ReadBack(file, pool, path);
-      file.Commit();
+    } catch (const Error&) {
+      source.RequireUnchanged();  // a change explains whatever else went wrong
+      throw;
     }
+    const bool read_back = write.check && !file.is_stream();
+    if (read_back) ReadBack(file, pool, path);
+    source.RequireUnchanged();
+    file.Commit();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    Tell(context, input, path, summary, elapsed.count());
-    return Document(context, input, path, snapshot, summary, first_warning, elapsed.count());
+    Tell(context, input, path, summary, read_back, elapsed.count());
+    return Document(context, input, path, snapshot, summary, read_back, first_warning,
+                    elapsed.count());
   }
 
-  std::string Proof(const std::string& path, const WriteSummary& summary) const {
+  static std::string Proof(const WriteSummary& summary, bool read_back) {
     if (!summary.checked) return "not checked";
-    return path == "-" ? "every chunk decoded and compared with the source"
-                       : "every chunk decoded and compared with the source, archive read back";
+    return read_back ? "every chunk decoded and compared with the source, archive read back"
+                     : "every chunk decoded and compared with the source";
   }
 
   void Tell(Context& context, const std::string& input, const std::string& path,
-            const WriteSummary& summary, double seconds) const {
-    std::string text =
-        fmt::format("{} -> {}: {} to {}, {}, {}\n", input, path == "-" ? "stdout" : path,
-                    HumanBytes(summary.source_bytes), HumanBytes(summary.archive_bytes),
-                    HumanRatio(summary.source_bytes, summary.archive_bytes),
-                    HumanRate(summary.source_bytes, seconds));
+            const WriteSummary& summary, bool read_back, double seconds) const {
+    std::string text = fmt::format(
+        "{} -> {}: {} to {}, {}, {}\n", Printable(input), path == "-" ? "stdout" : Printable(path),
+        HumanBytes(summary.source_bytes), HumanBytes(summary.archive_bytes),
+        HumanRatio(summary.source_bytes, summary.archive_bytes),
+        HumanRate(summary.source_bytes, seconds));
     std::string parts;
     for (const ChunkKind kind : kKinds) {
       const WriteSummary::Part& part = summary.parts[static_cast<size_t>(kind)];
@@ -159,13 +170,13 @@ class Compress : public Command {
     if (!summary.choices.empty()) text += "; planes " + Counts(summary.choices);
     if (!parts.empty()) text += "\n";
     text += fmt::format("  {}: {}, {}", summary.checked ? "identical" : "written",
-                        Proof(path, summary), HashText(summary.source_hash));
+                        Proof(summary, read_back), HashText(summary.source_hash));
     context.console.Say(text);
   }
 
   nlohmann::ordered_json Document(Context& context, const std::string& input,
                                   const std::string& path, const std::optional<Snapshot>& snapshot,
-                                  const WriteSummary& summary, size_t first_warning,
+                                  const WriteSummary& summary, bool read_back, size_t first_warning,
                                   double seconds) const {
     nlohmann::ordered_json document = ReportHeader("compress");
     document["inputs"] = {{{"file", input},
@@ -187,7 +198,7 @@ class Compress : public Command {
     document["codecs"] = summary.codecs;
     document["planes"] = summary.choices;
     document["proof"] = {{"chunks_decoded_and_compared", summary.checked},
-                         {"archive_read_back", summary.checked && path != "-"}};
+                         {"archive_read_back", read_back}};
     const std::vector<std::string>& warnings = context.console.warning_texts();
     document["warnings"] = std::vector<std::string>(
         warnings.begin() + static_cast<std::ptrdiff_t>(first_warning), warnings.end());

@@ -41,9 +41,15 @@ class Convert : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    snapshot_.Files(files);
+    files.Writes(output_, "-o");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const FormatEntry& format = WritableFormat(to_);
-    const Overwrite overwrite = force_ ? Overwrite::kAllow : Overwrite::kRefuse;
     Selection selection = selection_.Resolve();
     if (!selection.keys || !selection.values)
       throw Error(Finding::kUsage, "--kv: convert writes K and V");
@@ -53,7 +59,7 @@ class Convert : public Command {
                               v_order_.empty() ? "--target-version" : "--v-order", to_));
     }
     const OpenOptions options = snapshot_.Resolve();
-    Snapshot snapshot = Select(OpenSnapshot(Source::Open(input_), options), selection);
+    Snapshot snapshot = Select(OpenSnapshot(snapshot_.Open(input_), options), selection);
     if (sequence_) snapshot = SelectSequence(std::move(snapshot), *sequence_);
     WarnOf(snapshot.notes, input_, context.console);
     if (!dtype_.empty()) {
@@ -66,7 +72,7 @@ class Convert : public Command {
     std::string pairs;
     try {
       pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
-      format.write(snapshot, output_, overwrite);
+      format.write(snapshot, output_, RulesFor(force_, input_));
     } catch (Error& error) {
       throw error.File(input_);
     }
@@ -74,7 +80,7 @@ class Convert : public Command {
     const std::vector<std::string> not_kept =
         format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot);
     for (const std::string& what : not_kept)
-      context.console.Say(fmt::format("{}: not kept: {}", output_, what));
+      context.console.Say(fmt::format("{}: not kept: {}", Printable(output_), Printable(what)));
 
     nlohmann::ordered_json document = ReportHeader("convert");
     document["inputs"] = {InputRecord(snapshot.source)};
@@ -84,11 +90,11 @@ class Convert : public Command {
     document["rope_pairs"] =
         pairs.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(pairs);
     document["not_kept"] = not_kept;
-    report_.Emit(context.console, document, overwrite);
+    report_.Emit(context.console, document, RulesFor(force_));
     if (!report_.json) {
-      context.console.Say(fmt::format("{}: {} layers, {} of K and V, from {} to {}", output_,
-                                      snapshot.layers.size(), HumanBytes(snapshot.kv_bytes()),
-                                      snapshot.format, to_));
+      context.console.Say(fmt::format("{}: {} layers, {} of K and V, from {} to {}",
+                                      Printable(output_), snapshot.layers.size(),
+                                      HumanBytes(snapshot.kv_bytes()), snapshot.format, to_));
     }
     return kDone;
   }

@@ -36,6 +36,7 @@ class Decompress : public Command {
     app.add_flag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
     app.add_option("--to", to_,
                    "Write tensors in this format instead of the source (see kvtool formats)");
+    limit_.Declare(app);
     selection_.Declare(app);
     app.add_option("--gguf", geometry_.gguf, "Model file that knows the heads, for --to");
     app.add_option("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
@@ -50,9 +51,17 @@ class Decompress : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(inputs_);
+    geometry_.Files(files);
+    if (!test_)
+      output_.Files(
+          inputs_, [this](const std::string& name) { return NameFor(name); }, files);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
-    if (test_) return VerifyArchives(inputs_, "", keep_going_, report_, context);
-    output_.Check(inputs_);
+    if (test_) return VerifyArchives(inputs_, "", keep_going_, limit_, report_, context);
     const Selection selection = selection_.Resolve();
     if (to_.empty() && !selection.is_all()) {
       throw Error(Finding::kUsage, "--layers, --tokens and --kv need --to FORMAT")
@@ -66,7 +75,7 @@ class Decompress : public Command {
                              : ExtractOne(input, selection, pool, context, all);
         });
     if (!all.empty()) {
-      report_.Emit(context.console, all.size() == 1 ? all[0] : all, output_.one.overwrite());
+      report_.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(output_.one.force));
     }
     return status;
   }
@@ -78,43 +87,53 @@ class Decompress : public Command {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  void MakeFolder(const std::string& path) const {
-    if (output_.folder.empty()) return;
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  std::string NameFor(const std::string& archive) const {
+    return RestoredName(archive) + (to_.empty() ? "" : "." + to_);
+  }
+  std::string PathFor(const std::string& input) const {
+    return output_.PathFor(input, [this](const std::string& name) { return NameFor(name); });
+  }
+  OutputRules RulesLike(const std::string& input) const {
+    OutputRules rules = RulesFor(output_.one.force);
+    if (input != "-") rules.like = Permissions::Of(input);
+    return rules;
   }
 
   ExitStatus RestoreOne(const std::string& input, ThreadPool& pool, Context& context,
                         nlohmann::ordered_json& all) const {
     const auto begin = Clock::now();
-    const std::string path = output_.PathFor(input, RestoredName);
-    const Archive archive = Archive::Open(FileSource::Open(input));
+    const std::string path = PathFor(input);
+    const Archive archive = limit_.Open(input);
     if (path == "-") {
       output_.RefuseTerminal(context.console);
       if (report_.json) {
         throw Error(Finding::kUsage, "the source and --json both go to standard output")
             .Hint("give --json-out FILE");
       }
-      // What has gone down a pipe cannot be taken back: look before the first byte.
-      if (!keep_going_) RefuseDamaged(archive, pool);
     }
-    MakeFolder(path);
+    output_.MakeFolder(path);
     ProgressLine progress(context.console, context.global.progress_when(), input);
     RestoreOptions options;
     options.keep_going = keep_going_;
     options.progress = &progress;
-    const std::unique_ptr<OutputTarget> target =
-        MakeOutputTarget(archive, path, output_.one.overwrite());
+    const std::unique_ptr<OutputTarget> target = MakeOutputTarget(archive, path, RulesLike(input));
+    if (target->is_stream()) {
+      // What has gone down a pipe cannot be taken back: look before the first byte.
+      if (!keep_going_) RefuseDamaged(archive, pool);
+      limit_.RequireWritable(archive);
+    }
     const RestoreReport report = Restore(archive, options, pool, *target);
     target->Commit();
 
     const double seconds = SecondsSince(begin);
     for (const Damage& damage : report.damage) context.console.Report(damage.AsError().File(input));
     for (const LostRange& lost : report.lost) {
-      context.console.Say(fmt::format("kvtool: {}: {}", input, LostText(archive, lost)), -1);
+      context.console.Say(fmt::format("kvtool: {}: {}", Printable(input), LostText(archive, lost)),
+                          -1);
     }
     for (const ChunkHead& head : archive.MissingTokens()) {
-      context.console.Say(fmt::format("kvtool: {}: lost: {}", input, kv::Describe(head)), -1);
+      context.console.Say(fmt::format("kvtool: {}: lost: {}", Printable(input), kv::Describe(head)),
+                          -1);
     }
     Tell(context, input, path, archive, report, seconds);
     all.push_back(Document(context, input, path, archive, report, seconds));
@@ -129,9 +148,9 @@ class Decompress : public Command {
 
   void Tell(Context& context, const std::string& input, const std::string& path,
             const Archive& archive, const RestoreReport& report, double seconds) const {
-    const std::string to = path == "-" ? "stdout" : path;
-    std::string text = fmt::format("{} -> {}: {}, {}", input, to, HumanBytes(report.bytes),
-                                   HumanRate(report.bytes, seconds));
+    const std::string to = path == "-" ? "stdout" : Printable(path);
+    std::string text = fmt::format("{} -> {}: {}, {}", Printable(input), to,
+                                   HumanBytes(report.bytes), HumanRate(report.bytes, seconds));
     if (report.lost_bytes > 0) {
       text += fmt::format("\n  damaged: {} of {} bytes lost, zeros in their place",
                           report.lost_bytes, report.bytes);
@@ -141,7 +160,7 @@ class Decompress : public Command {
     if (report.lost_bytes == 0) {
       text += fmt::format(
           "\n  {}: every chunk{} as archived, {}", archive.source_hash() ? "identical" : "restored",
-          archive.source_hash() ? " and the whole source" : "", HashText(report.source_hash));
+          archive.source_hash() ? " and the whole source" : "", HashText(*report.source_hash));
     }
     context.console.Say(text);
   }
@@ -155,7 +174,7 @@ class Decompress : public Command {
     document["output"] = path;
     document["restored_bytes"] = report.bytes;
     document["lost_bytes"] = report.lost_bytes;
-    document["xxh3"] = fmt::format("{:016x}", report.source_hash);
+    document["xxh3"] = HashJson(report);
     document["identical"] = report.lost_bytes == 0 && archive.source_hash() == report.source_hash;
     document["damage"] = nlohmann::ordered_json::array();
     for (const Damage& damage : report.damage) document["damage"].push_back(DamageJson(damage));
@@ -177,11 +196,10 @@ class Decompress : public Command {
                         Context& context, nlohmann::ordered_json& all) const {
     const auto begin = Clock::now();
     const FormatEntry& format = WritableFormat(to_);
-    const std::string path = output_.PathFor(
-        input, [&](const std::string& name) { return RestoredName(name) + "." + to_; });
+    const std::string path = PathFor(input);
     if (path == "-") throw Error(Finding::kUsage, "--to writes a file or folder: give -o");
-    MakeFolder(path);
-    const Archive archive = Archive::Open(FileSource::Open(input));
+    output_.MakeFolder(path);
+    const Archive archive = limit_.Open(input);
     for (const Damage& damage : archive.damage()) {
       context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
     }
@@ -192,18 +210,19 @@ class Decompress : public Command {
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     snapshot = Select(std::move(snapshot), selection);
     const std::string pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
-    if (!pairs.empty()) context.console.Say(fmt::format("{}: {}", path, pairs));
-    format.write(snapshot, path, output_.one.overwrite());
+    if (!pairs.empty()) context.console.Say(fmt::format("{}: {}", Printable(path), pairs));
+    format.write(snapshot, path, RulesFor(output_.one.force, input));
     for (const std::string& what :
          format.not_kept == nullptr ? std::vector<std::string>() : format.not_kept(snapshot)) {
-      context.console.Say(fmt::format("{}: not kept: {}", path, what));
+      context.console.Say(fmt::format("{}: not kept: {}", Printable(path), what));
     }
 
     const double seconds = SecondsSince(begin);
     const uint64_t bytes = snapshot.kv_bytes();
-    context.console.Say(fmt::format("{} -> {}: {} layer{}, {} of K and V, {}", input, path,
-                                    snapshot.layers.size(), snapshot.layers.size() == 1 ? "" : "s",
-                                    HumanBytes(bytes), HumanRate(bytes, seconds)));
+    context.console.Say(fmt::format("{} -> {}: {} layer{}, {} of K and V, {}", Printable(input),
+                                    Printable(path), snapshot.layers.size(),
+                                    snapshot.layers.size() == 1 ? "" : "s", HumanBytes(bytes),
+                                    HumanRate(bytes, seconds)));
     nlohmann::ordered_json document = ReportHeader("decompress");
     document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
     document["params"] = {{"keep_going", keep_going_}, {"to", to_}};
@@ -219,6 +238,7 @@ class Decompress : public Command {
   ArchiveOutput output_;
   bool keep_going_ = false, test_ = false;
   std::string to_, rope_pairs_;
+  ArchiveLimit limit_;
   SelectionOptions selection_;
   SnapshotOptions geometry_;
   ReportOptions report_;

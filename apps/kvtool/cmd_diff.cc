@@ -39,6 +39,13 @@ class Diff : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(a_);
+    files.Reads(b_);
+    snapshot_.Files(files);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     if (atol_ && !(*atol_ >= 0))
       throw Error(Finding::kUsage, fmt::format("--atol {}: expected 0 or more", *atol_));
@@ -50,8 +57,8 @@ class Diff : public Command {
       options_b.layout = layout_b_;
       if (from_b_ != "raw") options_b.raw.clear();
     }
-    const Snapshot a = Select(OpenSnapshot(Source::Open(a_), options), selection);
-    const Snapshot b = Select(OpenSnapshot(Source::Open(b_), options_b), selection);
+    const Snapshot a = Select(OpenSnapshot(snapshot_.Open(a_), options), selection);
+    const Snapshot b = Select(OpenSnapshot(snapshot_.Open(b_), options_b), selection);
     WarnOf(a, a_, context.console);
     WarnOf(b, b_, context.console);
 
@@ -60,7 +67,7 @@ class Diff : public Command {
     const SnapshotDiff diff = DiffSnapshots(
         a, b, {.atol = atol_, .keys = selection.keys, .values = selection.values}, pool, &progress);
     if (!report_.json && context.console.verbosity > -1) Print(diff, context.console);
-    if (report_.wanted()) report_.Emit(context.console, Document(a, b, diff), Overwrite::kRefuse);
+    if (report_.wanted()) report_.Emit(context.console, Document(a, b, diff), RulesFor(false));
     return diff.equal() ? kDone : kVerdict;
   }
 
@@ -70,7 +77,7 @@ class Diff : public Command {
       if (note.is_warning) {
         console.Warn(path, note.text);
       } else {
-        console.Say(fmt::format("{}: {}", path, note.text), 1);
+        console.Say(fmt::format("{}: {}", Printable(path), Printable(note.text)), 1);
       }
     }
   }
@@ -101,8 +108,9 @@ class Diff : public Command {
   }
 
   void Print(const SnapshotDiff& diff, Console& console) const {
-    for (const std::string& text : diff.structure) console.Line("  " + text);
-    for (const std::string& text : diff.notes) console.Line("  " + text + " (does not count)");
+    for (const std::string& text : diff.structure) console.Line("  " + Printable(text));
+    for (const std::string& text : diff.notes)
+      console.Line("  " + Printable(text) + " (does not count)");
     Table table({"layer", "kv", "values", "differ", "beyond", "max abs", "mean abs", "max rel",
                  "max ulp", "first at"});
     bool any = false;
@@ -128,7 +136,8 @@ class Diff : public Command {
                                ValueText(first.diff->a_dtype, at.a, at.a_bits),
                                ValueText(first.diff->b_dtype, at.b, at.b_bits)));
     }
-    console.Line(fmt::format("{} and {}: {}", a_, b_, VerdictText(diff, console)));
+    console.Line(
+        fmt::format("{} and {}: {}", Printable(a_), Printable(b_), VerdictText(diff, console)));
   }
 
   static std::string VerdictText(const SnapshotDiff& diff, Console& console) {

@@ -13,6 +13,8 @@ class Explain : public Command {
     app.add_option("FINDING", id_, "A number such as KV1001; none lists all");
   }
 
+  void Files(CommandFiles&) const override {}
+
   ExitStatus Run(Context& context) override {
     if (id_.empty()) {
       Table table({"finding", "exit", "what it means"});

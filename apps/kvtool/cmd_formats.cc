@@ -30,9 +30,11 @@ class ListOfFormats : public Command {
  public:
   void Declare(CLI::App& app) override { report_.Declare(app); }
 
+  void Files(CommandFiles& files) const override { report_.Files(files); }
+
   ExitStatus Run(Context& context) override {
     if (!report_.json) Print(context.console);
-    report_.Emit(context.console, Document(), Overwrite::kRefuse);
+    report_.Emit(context.console, Document(), RulesFor(false));
     return kDone;
   }
 

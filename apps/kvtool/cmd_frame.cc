@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "apps/kvtool/commands.h"
 #include "lib/base/dtype.h"
@@ -20,26 +19,23 @@ GearKind KindOf(const std::string& word) {
 // -o FILE, -o - or -c, checked before any work is done.
 class Output {
  public:
-  Output(const OutputOptions& options, const Console& console) {
+  Output(const OutputOptions& options, const std::string& input, const Console& console) {
     if (options.to_stdout == !options.path.empty()) {
       throw Error(Finding::kUsage, "expected one output: -o FILE, or -c for standard output");
     }
-    if (options.to_stdout || options.path == "-") {
-      if (console.stdout_is_terminal() && !options.force) {
-        throw Error(Finding::kUsage, "will not write binary data to a terminal (use -f to do so)");
-      }
-      return;
+    const std::string path = options.to_stdout ? "-" : options.path;
+    if (path != "-") name_ = path;
+    if (path == "-" && console.stdout_is_terminal() && !options.force) {
+      throw Error(Finding::kUsage, "will not write binary data to a terminal (use -f to do so)");
     }
-    name_ = options.path;
-    file_ = std::make_unique<AtomicFile>(options.path, options.overwrite());
+    file_ = std::make_unique<AtomicFile>(path, RulesFor(options.force, input));
   }
 
   void Write(ByteSpan bytes) {
-    if (file_ == nullptr) return DescriptorSink(STDOUT_FILENO, name_).Write(bytes);
     file_->Write(bytes);
     file_->Commit();
   }
-  const std::string& name() const { return name_; }
+  std::string name() const { return Printable(name_); }
 
  private:
   std::string name_ = "stdout";
@@ -70,6 +66,12 @@ class Frame : public Command {
     inspect_->add_option("IN", input_, "Container, '-' for stdin")->required();
     inspect_->fallthrough();
     report_.Declare(*inspect_);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    files.Writes(output_.to_stdout ? "-" : output_.path, "-o");
+    report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
@@ -113,7 +115,7 @@ class Frame : public Command {
   void Encode(Console& console) {
     const GearKind kind = KindOf(dtype_);
     const GearOptions options = Options(kind);
-    Output output(output_, console);
+    Output output(output_, input_, console);
     const auto input = FileSource::Open(input_);
     CodecScratch scratch;
     Bytes container;
@@ -129,7 +131,7 @@ class Frame : public Command {
 
   void Decode(Console& console) {
     const GearKind kind = KindOf(dtype_);
-    Output output(output_, console);
+    Output output(output_, input_, console);
     const auto input = FileSource::Open(input_);
     CodecScratch scratch;
     const Bytes values = DecodeOrExplain(kind, input->bytes(), scratch);
@@ -180,7 +182,7 @@ class Frame : public Command {
       document["planes"].push_back(std::move(plane));
     }
     if (!report_.json) Print(console, layout, container.size());
-    report_.Emit(console, document, Overwrite::kRefuse);
+    report_.Emit(console, document, RulesFor(false));
   }
 
   static GearLayout Read(ByteSpan container) {
@@ -194,7 +196,7 @@ class Frame : public Command {
 
   void Print(Console& console, const GearLayout& layout, uint64_t stored) const {
     const bool two = layout.planes.size() == PlanesOf(GearKind::kTwoPlanes);
-    console.Line(fmt::format("{}: gear container of {} values, {} planes ({})", input_,
+    console.Line(fmt::format("{}: gear container of {} values, {} planes ({})", Printable(input_),
                              layout.words, layout.planes.size(), two ? "f16 or bf16" : "f32"));
     console.Line(fmt::format("{} bytes, {} as values: {}", stored, layout.raw_bytes(),
                              HumanRatio(layout.raw_bytes(), stored)));

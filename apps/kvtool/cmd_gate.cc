@@ -40,21 +40,13 @@ std::string ReadText(const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// ASCII, as the original writes it. Paths need not be UTF-8.
-std::string JsonText(const nlohmann::ordered_json& json, int indent) {
-  return json.dump(indent, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 // All files of a run, refused before the first case runs and finished together.
 class OutputFiles {
  public:
-  explicit OutputFiles(Overwrite overwrite) : overwrite_(overwrite) {}
+  explicit OutputFiles(OutputRules rules) : rules_(std::move(rules)) {}
 
   void Open(const std::string& path) {
-    if (path.empty()) return;
-    if (!files_.emplace(path, std::make_unique<AtomicFile>(path, overwrite_)).second) {
-      throw Error(Finding::kUsage, fmt::format("two outputs are named '{}'", Escaped(path)));
-    }
+    if (!path.empty()) files_.emplace(path, std::make_unique<AtomicFile>(path, rules_));
   }
   void Write(const std::string& path, const std::string& text) {
     if (!path.empty()) files_.at(path)->Write(AsBytes(text));
@@ -64,7 +56,7 @@ class OutputFiles {
   }
 
  private:
-  Overwrite overwrite_;
+  OutputRules rules_;
   std::map<std::string, std::unique_ptr<AtomicFile>> files_;
 };
 
@@ -98,6 +90,18 @@ class Gate : public Command {
     reading_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads({config_, snapshot_path_, trace_, baseline_, reference_});
+    reading_.Files(files);
+    logs_.Files(files);
+    const gate::OutputNames outputs = PlacedOutputs();
+    files.Writes(outputs.summary_json, "-o");
+    files.Writes(outputs.summary_md, "--md-out");
+    files.Writes(outputs.cases_jsonl, "--cases-out");
+    files.Writes(html_, "--html-out");
+    files.Writes(junit_, "--junit-out");
+  }
+
   ExitStatus Run(Context& context) override {
     if (list_metrics_) {
       PrintMetrics(context.console);
@@ -111,8 +115,9 @@ class Gate : public Command {
       throw Error(Finding::kUsage, "--baseline-lenient goes with --baseline");
     }
     gate::Config config = ResolveConfig();
-    PlaceOutputs();
-    OutputFiles files(overwrite());
+    CheckCases(config);
+    outputs_ = PlacedOutputs();
+    OutputFiles files(RulesFor(force_));
     for (const std::string& path :
          {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, html_, junit_}) {
       files.Open(path);
@@ -138,8 +143,6 @@ class Gate : public Command {
   }
 
  private:
-  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
-
   gate::Config ResolveConfig() const {
     gate::Config config;
     if (!config_.empty()) {
@@ -196,11 +199,23 @@ class Gate : public Command {
   }
 
   // The three files that the original writes, side by side.
-  void PlaceOutputs() {
-    if (outputs_.summary_json.empty()) return;
-    const std::filesystem::path folder = std::filesystem::path(outputs_.summary_json).parent_path();
-    if (outputs_.summary_md.empty()) outputs_.summary_md = (folder / "summary.md").string();
-    if (outputs_.cases_jsonl.empty()) outputs_.cases_jsonl = (folder / "cases.jsonl").string();
+  gate::OutputNames PlacedOutputs() const {
+    gate::OutputNames names = outputs_;
+    if (names.summary_json.empty()) return names;
+    const std::filesystem::path folder = std::filesystem::path(names.summary_json).parent_path();
+    if (names.summary_md.empty()) names.summary_md = (folder / "summary.md").string();
+    if (names.cases_jsonl.empty()) names.cases_jsonl = (folder / "cases.jsonl").string();
+    return names;
+  }
+
+  // What the configuration names is read, too.
+  void CheckCases(const gate::Config& config) const {
+    CommandFiles files;
+    Files(files);
+    for (const gate::CaseSpec& spec : config.cases) {
+      files.Reads({spec.snapshot, spec.trace, spec.reading.gguf, spec.reference});
+    }
+    files.Check();
   }
 
   // Without a config and a snapshot the cases are those of the logs.
@@ -316,11 +331,11 @@ class Gate : public Command {
     document["warnings"] = context.console.warning_texts();
     std::string cases;
     for (const nlohmann::ordered_json& row : document["rows"]) {
-      cases += JsonText(row, -1) + "\n";
+      cases += JsonText(row, -1, true) + "\n";
     }
     files.Write(outputs_.cases_jsonl, cases);
     files.Write(outputs_.summary_md, gate::SummaryMarkdown(result, outputs_));
-    files.Write(outputs_.summary_json, JsonText(document, 2) + "\n");
+    files.Write(outputs_.summary_json, JsonText(document, 2, true) + "\n");
     const gate::Summary summary{outputs_.summary_json, document};
     if (!html_.empty()) {
       files.Write(html_,

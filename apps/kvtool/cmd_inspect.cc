@@ -38,6 +38,12 @@ class Inspect : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(files_);
+    snapshot_.Files(files);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     OpenOptions options = snapshot_.Resolve();
     options.metadata_only = !with_stats_;
@@ -46,7 +52,7 @@ class Inspect : public Command {
     ExitStatus status = kDone;
     for (const std::string& file : files_) {
       try {
-        const Snapshot snapshot = OpenSnapshot(Source::Open(file), options);
+        const Snapshot snapshot = OpenSnapshot(snapshot_.Open(file), options);
         nlohmann::ordered_json document = ReportHeader("inspect");
         // Of a file with a million tensors the document costs more than the rest.
         if (report_.wanted()) document.update(DescribeJson(snapshot));
@@ -61,7 +67,7 @@ class Inspect : public Command {
       }
     }
     if (!all.empty())
-      report_.Emit(context.console, all.size() == 1 ? all[0] : all, Overwrite::kRefuse);
+      report_.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(false));
     return status;
   }
 

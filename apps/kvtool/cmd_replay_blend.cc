@@ -141,6 +141,16 @@ class ReplayBlend : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads({full_, old_, trace_, rope_.freqs});
+    files.Reads(chunks_);
+    snapshot_.Files(files);
+    files.Writes(indices_out_, "--indices-out");
+    files.Writes(blended_out_, "--blended-out");
+    files.Writes(html_, "--html-out");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const blend::Request request = ParseRequest();
     if (!blended_out_.empty()) WritableFormat(to_);
@@ -173,16 +183,14 @@ class ReplayBlend : public Command {
       Snapshot blended = blend::BlendedCache(caches, result, pool);
       const FormatEntry& format = WritableFormat(to_);
       FitKeyPairs(format.pairs, "", options.geometry, blended);
-      format.write(blended, blended_out_, overwrite());
-      context.console.Say(
-          fmt::format("{}: {} of K and V", blended_out_, HumanBytes(blended.kv_bytes())));
+      format.write(blended, blended_out_, RulesFor(force_, full_));
+      context.console.Say(fmt::format("{}: {} of K and V", Printable(blended_out_),
+                                      HumanBytes(blended.kv_bytes())));
     }
     return Report(context, caches, result, trace, full, old);
   }
 
  private:
-  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
-
   std::vector<std::string> OldPaths() const {
     if (chunks_.empty() == old_.empty()) {
       throw Error(Finding::kUsage, "give --chunks FILE... or --old FILE, the caches to blend");
@@ -193,10 +201,11 @@ class ReplayBlend : public Command {
     return old_.empty() ? chunks_ : std::vector<std::string>{old_};
   }
 
-  static std::shared_ptr<const Snapshot> Open(Context& context, const std::string& path,
-                                              const OpenOptions& options,
-                                              const std::optional<ModelGeometry>& else_by) {
-    auto snapshot = std::make_shared<Snapshot>(OpenSnapshot(Source::Open(path), options, else_by));
+  std::shared_ptr<const Snapshot> Open(Context& context, const std::string& path,
+                                       const OpenOptions& options,
+                                       const std::optional<ModelGeometry>& else_by) const {
+    auto snapshot =
+        std::make_shared<Snapshot>(OpenSnapshot(snapshot_.Open(path), options, else_by));
     RequireHeads(*snapshot, "a replay");
     RequireRotationKnown(*snapshot);
     snapshot->CheckContent();
@@ -305,7 +314,7 @@ class ReplayBlend : public Command {
     }
     for (const blend::Gate& gate : parsed_gates_) extras.gates.push_back(Judge(gate, result));
     if (!indices_out_.empty()) {
-      AtomicFile file(indices_out_, overwrite());
+      AtomicFile file(indices_out_, RulesFor(force_));
       WriteIndices(result.selection.indices, file);
       file.Commit();
     }
@@ -315,13 +324,13 @@ class ReplayBlend : public Command {
       document.update(blend::ReportJson(caches, result, extras));
       document["warnings"] = context.console.warning_texts();
       if (!html_.empty()) {
-        AtomicFile file(html_, overwrite());
-        file.Write(AsBytes(blend::ReportPage(
-            caches, result, extras,
-            fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()))));
-        file.Commit();
+        const auto version = document["tool"]["version"].get<std::string>();
+        WriteText(
+            html_,
+            blend::ReportPage(caches, result, extras, fmt::format("Made by kvtool {}.", version)),
+            RulesFor(force_));
       }
-      report_.Emit(context.console, document, overwrite());
+      report_.Emit(context.console, document, RulesFor(force_));
     }
     if (!report_.json) PrintBlend(context.console, full_, caches, result, extras);
     return extras.pass() ? kDone : kVerdict;

@@ -154,10 +154,18 @@ class ReplayH2o : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads({input_, trace_});
+    snapshot_.Files(files);
+    files.Writes({{jsonl_, "--jsonl"}, {html_, "--html-out"}, {plan_, "--plan-out"}});
+    files.Writes(snapshot_out_, "--snapshot-out");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const OpenOptions options = snapshot_.Resolve();
     const AttentionTrace trace = OpenTrace(trace_, options);
-    const Snapshot snapshot = OpenSnapshot(Source::Open(input_), options, GeometryOf(trace));
+    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
     if (snapshot.layers.empty()) {
       throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
     }
@@ -186,8 +194,6 @@ class ReplayH2o : public Command {
   }
 
  private:
-  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
-
   h2o::ReplayRequest RequestFor(const AttentionTrace& trace) const {
     h2o::ReplayRequest request;
     request.engine = h2o::ParseEngine(engine_).value_or(h2o::Engine::kExact);
@@ -282,22 +288,20 @@ class ReplayH2o : public Command {
     document["inputs"] = {InputRecord(snapshot.source)};
     document.update(h2o::ReportJson(snapshot, trace, request, result, detail_));
     if (!jsonl_.empty()) {
-      AtomicFile file(jsonl_, overwrite());
+      AtomicFile file(jsonl_, RulesFor(force_));
       h2o::ForEachEvent(result, [&](const nlohmann::ordered_json& event) {
-        file.Write(AsBytes(event.dump() + "\n"));
+        file.Write(AsBytes(JsonText(event, -1) + "\n"));
       });
       file.Commit();
     }
     if (!plan_.empty()) WritePlan(snapshot, result);
     if (!snapshot_out_.empty()) WriteSnapshot(context, snapshot, result.runs.front(), document);
     if (!html_.empty()) {
-      AtomicFile file(html_, overwrite());
-      file.Write(AsBytes(h2o::ReportPage(
-          snapshot, trace, result,
-          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()))));
-      file.Commit();
+      const std::string by =
+          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
+      WriteText(html_, h2o::ReportPage(snapshot, trace, result, by), RulesFor(force_));
     }
-    report_.Emit(context.console, document, overwrite());
+    report_.Emit(context.console, document, RulesFor(force_));
   }
 
   void WritePlan(const Snapshot& snapshot, const h2o::ReplayResult& result) const {
@@ -309,14 +313,14 @@ class ReplayH2o : public Command {
     plan["unit"] = "position";
     plan["applied"] = "before the next token";
     // Event by event: evictions at every step would not fit in one document in memory.
-    std::string text = plan.dump();
+    std::string text = JsonText(plan, -1);
     text.back() = ',';  // the document goes on
     text += "\"events\":[";
-    AtomicFile file(plan_, overwrite());
+    AtomicFile file(plan_, RulesFor(force_));
     std::string_view separator;
     h2o::ForEachPlanEvent(result.runs.front(), [&](const nlohmann::ordered_json& event) {
       text += separator;
-      text += event.dump();
+      text += JsonText(event, -1);
       separator = ",";
       file.Write(AsBytes(text));
       text.clear();
@@ -327,27 +331,24 @@ class ReplayH2o : public Command {
 
   void WriteSnapshot(Context& context, const Snapshot& snapshot, const h2o::ReplayRun& run,
                      nlohmann::ordered_json& document) const {
-    const FormatEntry* format = FindFormat(to_);
-    if (format == nullptr || format->write == nullptr) {
-      throw Error(Finding::kUsage, fmt::format("--to '{}': not a format that can be written", to_))
-          .Hint("'kvtool formats' lists them");
-    }
-    RequireKeyPairs(format->pairs, snapshot_.Resolve().geometry, snapshot);
-    format->write(h2o::Compacted(snapshot, run), snapshot_out_, overwrite());
+    const FormatEntry& format = WritableFormat(to_);
+    RequireKeyPairs(format.pairs, snapshot_.Resolve().geometry, snapshot);
+    format.write(h2o::Compacted(snapshot, run), snapshot_out_, RulesFor(force_, input_));
     OpenOptions options;
     options.from = to_;
     const Snapshot written = OpenSnapshot(Source::Open(snapshot_out_), options);
     const uint64_t rows = h2o::CheckRows(snapshot, run, written);
     document["snapshot_out"] = {{"file", snapshot_out_}, {"format", to_}, {"rows_checked", rows}};
     context.console.Say(fmt::format("{}: {} of K and V, {} rows equal to their source rows by hash",
-                                    snapshot_out_, HumanBytes(written.kv_bytes()), rows));
+                                    Printable(snapshot_out_), HumanBytes(written.kv_bytes()),
+                                    rows));
   }
 
   void Print(Console& console, const AttentionTrace& trace, const h2o::ReplayResult& result) const {
     console.Line(fmt::format(
-        "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop", trace_,
-        Name(trace.level), result.traced_layers.size(), result.prompt, result.end - 1,
-        h2o::Name(result.engine), h2o::Name(result.weights)));
+        "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop",
+        Printable(trace_), Name(trace.level), result.traced_layers.size(), result.prompt,
+        result.end - 1, h2o::Name(result.engine), h2o::Name(result.weights)));
     if (result.clock == h2o::Clock::kPaper) console.Line(ScheduleText(result));
     if (result.measured.is_sample()) {
       console.Line(fmt::format(

@@ -146,12 +146,20 @@ class ReplayLossless : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads({input_, trace_});
+    snapshot_.Files(files);
+    files.Writes(jsonl_, "--jsonl");
+    files.Writes(html_, "--html-out");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const OpenOptions options = snapshot_.Resolve();
     std::optional<AttentionTrace> trace;
     if (!trace_.empty()) trace = OpenTrace(trace_, options);
     Snapshot snapshot =
-        OpenSnapshot(Source::Open(input_), options, trace ? GeometryOf(*trace) : std::nullopt);
+        OpenSnapshot(snapshot_.Open(input_), options, trace ? GeometryOf(*trace) : std::nullopt);
     WarnOf(snapshot.notes, input_, context.console);
     if (trace) {
       for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
@@ -180,8 +188,6 @@ class ReplayLossless : public Command {
   }
 
  private:
-  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
-
   lossless::ReplayRequest RequestFor(const Context& context, const AttentionTrace* trace) const {
     lossless::ReplayRequest request;
     request.engine = *lossless::ParseEngine(engine_);
@@ -207,20 +213,19 @@ class ReplayLossless : public Command {
     if (limit_ >= 0) document["limited"] = true;
     document.update(lossless::ReportJson(result, {detail_, timing}));
     if (!jsonl_.empty()) {
-      AtomicFile file(jsonl_, overwrite());
+      AtomicFile file(jsonl_, RulesFor(force_));
       lossless::ForEachEvent(result, timing, [&](const nlohmann::ordered_json& event) {
-        file.Write(AsBytes(event.dump() + "\n"));
+        file.Write(AsBytes(JsonText(event, -1) + "\n"));
       });
       file.Commit();
     }
     if (!html_.empty()) {
-      AtomicFile file(html_, overwrite());
-      file.Write(AsBytes(lossless::ReportPage(
-          input_, result,
-          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()))));
-      file.Commit();
+      const auto version = document["tool"]["version"].get<std::string>();
+      WriteText(html_,
+                lossless::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
+                RulesFor(force_));
     }
-    report_.Emit(context.console, document, overwrite());
+    report_.Emit(context.console, document, RulesFor(force_));
   }
 
   void Print(Context& context, const lossless::ReplayResult& r) const {
@@ -229,8 +234,8 @@ class ReplayLossless : public Command {
     const lossless::Measured& m = r.measured;
     const lossless::Resident &first = r.steps.front(), &last = r.steps.back();
     console.Line(fmt::format("{}: {} layers, prompt {}, {} decoded; engine {}, mode {}, scope {}",
-                             input_, r.layers.size(), r.prompt, r.end - r.prompt, engine_, mode_,
-                             lossless::Name(r.lossless.scope)));
+                             Printable(input_), r.layers.size(), r.prompt, r.end - r.prompt,
+                             engine_, mode_, lossless::Name(r.lossless.scope)));
     const auto fact = [&](std::string_view name, const std::string& text) {
       console.Line(fmt::format("  {:<12} {}", name, text));
     };

@@ -50,6 +50,13 @@ class ReplayMlp : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads({input_, weights_path_, trace_path_});
+    snapshot_.Files(files);
+    files.Writes(output_, "-o");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const FormatEntry* format = OutputFormat();
     ThreadPool pool(context.global.thread_count());
@@ -57,7 +64,7 @@ class ReplayMlp : public Command {
     QualityOptions quality = ResolveQuality(options);
     AttentionTrace trace;  // asked by `quality`, so it lives as long
     if (!trace_path_.empty()) trace = OpenTrace(trace_path_, options);
-    Snapshot cache = OpenSnapshot(Source::Open(input_), options, GeometryOf(trace));
+    Snapshot cache = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
     if (!trace_path_.empty()) {
       RequireMatch(trace, cache);
       const std::string undefined = Remark(CheckTraceRows(trace, pool));
@@ -80,7 +87,7 @@ class ReplayMlp : public Command {
     if (!dry_run_)
       Apply(context, cache, weights, plan, quality, format, options.geometry, pool, document);
     document["warnings"] = context.console.warning_texts();
-    report_.Emit(context.console, document, overwrite());
+    report_.Emit(context.console, document, RulesFor(force_));
     return kDone;
   }
 
@@ -107,7 +114,6 @@ class ReplayMlp : public Command {
         ->group(group);
   }
 
-  Overwrite overwrite() const { return force_ ? Overwrite::kAllow : Overwrite::kRefuse; }
   void Print(Console& console, std::string_view text) const {
     if (!report_.json) console.Data(text);
   }
@@ -240,14 +246,14 @@ class ReplayMlp : public Command {
     }
     if (format == nullptr) return;
     if (format->write_step != nullptr) {
-      format->write_step(cache, result, plan, output_, overwrite());
+      format->write_step(cache, result, plan, output_, RulesFor(force_, input_));
     } else {
       FitKeyPairs(format->pairs, "", geometry, result);
-      format->write(result, output_, overwrite());
+      format->write(result, output_, RulesFor(force_, input_));
     }
     document["output"] = {{"path", output_}, {"format", to_}};
-    context.console.Say(
-        fmt::format("{}: {} tokens, {}", output_, plan.new_length, HumanBytes(plan.bytes_after)));
+    context.console.Say(fmt::format("{}: {} tokens, {}", Printable(output_), plan.new_length,
+                                    HumanBytes(plan.bytes_after)));
   }
 
   QualityOptions ResolveQuality(const OpenOptions& options) const {

@@ -23,6 +23,12 @@ class Report : public Command {
     app.add_flag("-f,--force", force_, "Overwrite outputs");
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(files_);
+    files.Writes(html_, "--html-out");
+    files.Writes(junit_, "--junit-out");
+  }
+
   ExitStatus Run(Context& context) override {
     std::vector<gate::Summary> summaries;
     for (const std::string& file : files_) {
@@ -48,9 +54,7 @@ class Report : public Command {
 
  private:
   void Write(const std::string& path, const std::string& text) const {
-    AtomicFile file(path, force_ ? Overwrite::kAllow : Overwrite::kRefuse);
-    file.Write(AsBytes(text));
-    file.Commit();
+    WriteText(path, text, RulesFor(force_));
   }
 
   static void Print(Console& console, const gate::SummaryView& view) {
@@ -64,7 +68,7 @@ class Report : public Command {
     }
     const size_t inconclusive = view.Count(gate::Verdict::kInconclusive);
     console.Line(fmt::format(
-        "{}: {}, {} passed, {} failed, {} not run{}", view.file,
+        "{}: {}, {} passed, {} failed, {} not run{}", Printable(view.file),
         console.Verdict(view.pass, view.pass ? "pass" : "fail"), view.Count(gate::Verdict::kPass),
         view.Count(gate::Verdict::kFail), view.Count(gate::Verdict::kNotRun),
         inconclusive > 0 ? fmt::format(", {} inconclusive", inconclusive) : std::string()));

@@ -14,6 +14,8 @@ class Schema : public Command {
     app.add_option("NAME", name_, "Report, e.g. inspect; none lists all");
   }
 
+  void Files(CommandFiles&) const override {}
+
   ExitStatus Run(Context& context) override {
     for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
       if (name_.empty()) context.console.Line(schema.name);

@@ -17,6 +17,8 @@ class Targets : public Command {
  public:
   void Declare(CLI::App& app) override { report_.Declare(app); }
 
+  void Files(CommandFiles& files) const override { report_.Files(files); }
+
   ExitStatus Run(Context& context) override {
     nlohmann::ordered_json document = ReportHeader("targets");
     document["threads"] = UsableCpus();
@@ -49,7 +51,7 @@ class Targets : public Command {
     document["dtypes"] = nlohmann::ordered_json::array();
     for (const DTypeInfo& info : AllDTypes()) document["dtypes"].push_back(info.name);
     if (!report_.json) Print(context.console, document);
-    report_.Emit(context.console, document, Overwrite::kRefuse);
+    report_.Emit(context.console, document, RulesFor(false));
     return kDone;
   }
 

@@ -56,13 +56,18 @@ class Trace : public Command {
     report_.Declare(*inspect);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(file_);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const AttentionTrace trace = OpenTrace(file_, options_);
     nlohmann::ordered_json document = DescribeTrace(trace);
     for (const Note& note : trace.notes) context.console.Warn(file_, note.text);
     if (trace.block_scores) CountCalls(trace, document);
     if (!report_.json) Print(context.console, trace, document);
-    report_.Emit(context.console, document, Overwrite::kRefuse);
+    report_.Emit(context.console, document, RulesFor(false));
     return kDone;
   }
 
@@ -81,9 +86,11 @@ class Trace : public Command {
 
   void Print(Console& console, const AttentionTrace& trace,
              const nlohmann::ordered_json& document) const {
-    console.Line(fmt::format("{}: {} trace, {}", file_, Name(trace.level), trace.format));
+    console.Line(
+        fmt::format("{}: {} trace, {}", Printable(file_), Name(trace.level), trace.format));
     if (!trace.engine.empty() || !trace.model.empty()) {
-      console.Line(fmt::format("  recorded by   {} {}", trace.engine, trace.model));
+      console.Line(
+          fmt::format("  recorded by   {} {}", Printable(trace.engine), Printable(trace.model)));
     }
     console.Line(fmt::format("  query heads   {}", trace.query_heads));
     console.Line(fmt::format("  kv heads      {}", OrUnknown(trace.kv_heads)));

@@ -50,14 +50,15 @@ Findings Look(const Archive& archive, const std::string& against, ThreadPool& po
 
 std::string DifferenceText(const SourceComparer::Difference& difference,
                            const std::string& against) {
-  std::string text = against;
-  if (!difference.file.empty()) text += "/" + difference.file;
+  std::string text = Printable(against);
+  if (!difference.file.empty()) text += "/" + Printable(difference.file);
   if (difference.chunk) text += ": " + Describe(*difference.chunk);
   return text + ": " + difference.text;
 }
 
-void Print(const Findings& findings, const Archive& archive, const std::string& input,
+void Print(const Findings& findings, const Archive& archive, const std::string& path,
            const std::string& against, Console& console) {
+  const std::string input = Printable(path);
   for (const Damage& damage : findings.restored.damage) {
     console.Line(fmt::format("{}: {}: {} (offset {:#x}) [{}]", input, Place(damage), damage.text,
                              damage.offset, FindingId(damage.finding)));
@@ -76,14 +77,14 @@ void Print(const Findings& findings, const Archive& archive, const std::string& 
   if (findings.good()) {
     const size_t chunks = archive.chunks().size();
     verdict = against.empty() ? console.Verdict(true, "intact")
-                              : console.Verdict(true, "identical") + " to " + against;
+                              : console.Verdict(true, "identical") + " to " + Printable(against);
     verdict += fmt::format(": {} bytes in {} chunk{}, {}", restored.bytes, chunks,
-                           chunks == 1 ? "" : "s", HashText(restored.source_hash));
+                           chunks == 1 ? "" : "s", HashText(*restored.source_hash));
   } else if (!restored.intact()) {
     verdict = fmt::format("{}: {} of {} bytes lost", console.Verdict(false, "damaged"),
                           restored.lost_bytes, restored.bytes);
   } else {
-    verdict = fmt::format("{} from {}", console.Verdict(false, "different"), against);
+    verdict = fmt::format("{} from {}", console.Verdict(false, "different"), Printable(against));
   }
   console.Line(fmt::format("{}: {}", input, verdict));
 }
@@ -101,7 +102,7 @@ nlohmann::ordered_json Document(const Findings& findings, const Archive& archive
   document["chunks"] = archive.chunks().size();
   document["source_bytes"] = restored.bytes;
   document["lost_bytes"] = restored.lost_bytes;
-  document["xxh3"] = fmt::format("{:016x}", restored.source_hash);
+  document["xxh3"] = HashJson(restored);
   document["damage"] = nlohmann::ordered_json::array();
   for (const Damage& damage : restored.damage) document["damage"].push_back(DamageJson(damage));
   document["lost"] = nlohmann::ordered_json::array();
@@ -124,24 +125,33 @@ class Verify : public Command {
     app.add_option("FILE", inputs_, "Archives, '-' for stdin")->required();
     app.add_option("--against", against_, "File or folder that the archive must restore to");
     app.add_flag("--keep-going", keep_going_, "Go on with the next input after an error");
+    limit_.Declare(app);
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(inputs_);
+    files.Reads(against_);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
-    return VerifyArchives(inputs_, against_, keep_going_, report_, context);
+    return VerifyArchives(inputs_, against_, keep_going_, limit_, report_, context);
   }
 
  private:
   std::vector<std::string> inputs_;
   std::string against_;
   bool keep_going_ = false;
+  ArchiveLimit limit_;
   ReportOptions report_;
 };
 
 }  // namespace
 
 ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::string& against,
-                          bool keep_going, const ReportOptions& report, Context& context) {
+                          bool keep_going, const ArchiveLimit& limit, const ReportOptions& report,
+                          Context& context) {
   if (!against.empty() && inputs.size() > 1) {
     throw Error(Finding::kUsage,
                 fmt::format("--against takes one archive, {} were given", inputs.size()));
@@ -150,7 +160,7 @@ ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::str
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   const ExitStatus status =
       ForEachInput(inputs, keep_going, context.console, [&](const std::string& input) {
-        const Archive archive = Archive::Open(FileSource::Open(input));
+        const Archive archive = limit.Open(input);
         ProgressLine progress(context.console, context.global.progress_when(), input);
         const Findings findings = Look(archive, against, pool, progress);
         if (!report.json && context.console.verbosity > -1) {
@@ -166,7 +176,7 @@ ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::str
         return unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
       });
   if (!all.empty()) {
-    report.Emit(context.console, all.size() == 1 ? all[0] : all, Overwrite::kRefuse);
+    report.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(false));
   }
   return status;
 }

@@ -34,6 +34,12 @@ class Weights : public Command {
     }
   }
 
+  void Files(CommandFiles& files) const override {
+    for (const auto& [app, command] : commands_) {
+      if (app->parsed()) command->Files(files);
+    }
+  }
+
   ExitStatus Run(Context& context) override {
     for (const auto& [app, command] : commands_) {
       if (app->parsed()) return command->Run(context);

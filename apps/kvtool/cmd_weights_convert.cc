@@ -31,6 +31,12 @@ class Convert : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(input_);
+    files.Writes(output_, "-o");
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     Console& console = context.console;
     const WeightsContainer to = Target();
@@ -38,21 +44,21 @@ class Convert : public Command {
         OpenWeights(Source::Open(input_), {checkpoint_.Resolve(), KvcmReading::kStrict});
     const CompressorWeights& weights = file.weights;
     const DType dtype = TargetDType(file, to);
-    console.Say(fmt::format("{}: {}", input_, ChoiceText(weights)));
+    console.Say(fmt::format("{}: {}", Printable(input_), ChoiceText(weights)));
     WarnOf(file, console);
     for (const WeightsFault& fault : CheckWeights(weights)) {
       console.Warn(input_, fault.ToError().what());
     }
 
-    const Overwrite overwrite = force_ ? Overwrite::kAllow : Overwrite::kRefuse;
     std::vector<std::string> losses;
-    const RoundingCounts counts = WriteWeights(weights, to, dtype, output_, overwrite, losses);
+    const RoundingCounts counts =
+        WriteWeights(weights, to, dtype, output_, RulesFor(force_, input_), losses);
     for (const std::string& loss : losses) console.Warn(output_, loss);
     if (counts.overflowed > 0) {
       console.Warn(output_, fmt::format("{} finite values became infinite in {}", counts.overflowed,
                                         Name(dtype)));
     }
-    Report(weights, to, dtype, counts, console, overwrite);
+    Report(weights, to, dtype, counts, console);
     return kDone;
   }
 
@@ -82,7 +88,7 @@ class Convert : public Command {
   }
 
   void Report(const CompressorWeights& weights, WeightsContainer to, DType dtype,
-              const RoundingCounts& counts, Console& console, Overwrite overwrite) const {
+              const RoundingCounts& counts, Console& console) const {
     nlohmann::ordered_json document = ReportHeader("weights-convert");
     document["inputs"] = {InputRecord(weights.source)};
     document["params"] = {{"to", Name(to)}, {"dtype", Name(dtype)}};
@@ -90,13 +96,13 @@ class Convert : public Command {
     document["header"] = HeaderJson(weights);
     document["rounding"] = CountsJson(counts);
     document["warnings"] = console.warning_texts();
-    report_.Emit(console, document, overwrite);
+    report_.Emit(console, document, RulesFor(force_));
     if (report_.json || console.verbosity < 0) return;
     const WeightsHeader& header = weights.header;
     // In the words of the original converter, so that logs compare.
     console.Line(fmt::format(
         "Wrote {} (layers={}, weights/layer={}, dtype={}, factor={}, hidden_size={}, head_dim={})",
-        output_, header.num_layers, header.blocks_per_layer,
+        Printable(output_), header.num_layers, header.blocks_per_layer,
         dtype == DType::kF16   ? "fp16"
         : dtype == DType::kF32 ? "fp32"
                                : "bf16",

@@ -32,6 +32,11 @@ class Diff : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads({a_, b_});
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const WeightsOpenOptions compat{{}, KvcmReading::kCompat};
     const WeightsFile a = OpenWeights(Source::Open(a_), compat);
@@ -55,7 +60,7 @@ class Diff : public Command {
       document["blocks"].push_back(std::move(json));
     }
     if (!report_.json) Print(diff, context.console);
-    report_.Emit(context.console, document, Overwrite::kRefuse);
+    report_.Emit(context.console, document, RulesFor(false));
     return diff.equal() ? kDone : kVerdict;
   }
 
@@ -85,7 +90,7 @@ class Diff : public Command {
     if (rows > 0) console.Data(table.Text("  "));
     std::string verdict = diff.equal() ? "equal" : "DIFFERENT";
     if (diff.equal() && different > 0) verdict += " within the tolerance";
-    console.Line(fmt::format("{} and {}: {}, {} of {} values differ", a_, b_,
+    console.Line(fmt::format("{} and {}: {}, {} of {} values differ", Printable(a_), Printable(b_),
                              console.Verdict(diff.equal(), verdict), different, values));
   }
 

@@ -33,6 +33,11 @@ class Inspect : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(file_);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const WeightsFile file =
         OpenWeights(Source::Open(file_), {checkpoint_.Resolve(), KvcmReading::kCompat});
@@ -47,7 +52,7 @@ class Inspect : public Command {
     WarnOf(file, context.console);
     AddFaults(file, context.console);
     document_["warnings"] = context.console.warning_texts();
-    report_.Emit(context.console, document_, Overwrite::kRefuse);
+    report_.Emit(context.console, document_, RulesFor(false));
     return kDone;
   }
 
@@ -56,8 +61,8 @@ class Inspect : public Command {
     const CompressorWeights& weights = file.weights;
     const WeightsHeader& header = weights.header;
     const uint64_t bytes = weights.source.total_bytes();
-    std::string text =
-        fmt::format("{}: compressor weights ({}), {}\n", file_, weights.format, HumanBytes(bytes));
+    std::string text = fmt::format("{}: compressor weights ({}), {}\n", Printable(file_),
+                                   weights.format, HumanBytes(bytes));
     const auto line = [&](std::string_view name, const std::string& value) {
       text += fmt::format("  {:<14} {}\n", name, value);
     };

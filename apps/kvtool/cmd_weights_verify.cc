@@ -29,6 +29,11 @@ class Verify : public Command {
     report_.Declare(app);
   }
 
+  void Files(CommandFiles& files) const override {
+    files.Reads(file_);
+    report_.Files(files);
+  }
+
   ExitStatus Run(Context& context) override {
     const Source source = Source::Open(file_);
     const WeightsVerdict verdict = VerifyWeights(source);
@@ -49,7 +54,7 @@ class Verify : public Command {
     document["loaders"] = {{"csrc", LoaderJson(verdict.csrc)},
                            {"legacy", LoaderJson(verdict.legacy)}};
     if (!report_.json) Print(verdict, misfits, status, context.console);
-    report_.Emit(context.console, document, Overwrite::kRefuse);
+    report_.Emit(context.console, document, RulesFor(false));
     return status;
   }
 
@@ -74,7 +79,7 @@ class Verify : public Command {
       summary =
           fmt::format("{} fault{}", verdict.faults.size(), verdict.faults.size() == 1 ? "" : "s");
     }
-    console.Line(fmt::format("{}: {}, {}", file_,
+    console.Line(fmt::format("{}: {}, {}", Printable(file_),
                              console.Verdict(status == kDone, status == kDone ? "ok" : "FAIL"),
                              summary));
     if (!verdict.faults.empty() || !misfits.empty()) {

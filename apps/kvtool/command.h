@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "apps/kvtool/command_files.h"
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/exit_status.h"
 #include "apps/kvtool/options.h"
@@ -25,6 +26,9 @@ class Command {
  public:
   virtual ~Command() = default;
   virtual void Declare(CLI::App& app) = 0;
+  // Every file that Run reads or writes by its options, so that none is lost. What a configuration
+  // names in turn is added by Run, before it reads that.
+  virtual void Files(CommandFiles& files) const = 0;
   virtual ExitStatus Run(Context& context) = 0;
 };
 

@@ -3,13 +3,19 @@
 #include "apps/kvtool/console.h"
 
 #include <fmt/format.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+
+#include "lib/base/bytes.h"
+#include "lib/base/utf8.h"
 
 namespace kv {
 namespace {
@@ -30,18 +36,112 @@ bool LooksNumeric(std::string_view cell) {
                            ((cell[0] == '-' || cell[0] == '+') && cell.size() < 12));
 }
 
-void ReplaceNonFinite(nlohmann::ordered_json& value) {
-  if (value.is_number_float() && !std::isfinite(value.get<double>())) value = nullptr;
-  if (value.is_structured()) {
-    for (auto& child : value) ReplaceNonFinite(child);
+std::string AsUtf8(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = Utf8Length(text.substr(at));
+    if (length == 0) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
+    } else if (text[at] == '\\') {
+      out += "\\\\";
+    } else {
+      out += text.substr(at, length);
+    }
+    at += std::max<size_t>(length, 1);
   }
+  return out;
+}
+
+// Leaves what JSON can say.
+void MakeSayable(nlohmann::ordered_json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) value = nullptr;
+  if (value.is_string()) {
+    auto& text = value.get_ref<std::string&>();
+    if (!IsUtf8(text)) text = AsUtf8(text);
+  }
+  if (value.is_structured()) {
+    for (auto& child : value) MakeSayable(child);
+  }
+  if (!value.is_object()) return;
+  bool sayable = true;
+  for (const auto& [key, child] : value.items()) sayable &= IsUtf8(key);
+  if (sayable) return;
+  nlohmann::ordered_json renamed = nlohmann::ordered_json::object();
+  for (auto& [key, child] : value.items()) {
+    renamed[IsUtf8(key) ? key : AsUtf8(key)] = std::move(child);
+  }
+  value = std::move(renamed);
+}
+
+// Terminals take some characters of Unicode for commands, which JSON need not escape.
+std::string WithoutC1(const std::string& json) {
+  std::string out;
+  for (size_t at = 0; at < json.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(json[at]);
+    const auto next = at + 1 < json.size() ? static_cast<unsigned char>(json[at + 1]) : 0u;
+    if (byte == 0x7f) {
+      out += "\\u007f";
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {
+      out += fmt::format("\\u{:04x}", next);
+      ++at;
+    } else {
+      out += json[at];
+    }
+  }
+  return out;
+}
+
+std::string RandomWord() {
+  uint64_t value = 0;
+  if (::getrandom(&value, sizeof(value), GRND_NONBLOCK) != sizeof(value)) value = 0;
+  return fmt::format("{:016x}", value);
 }
 
 }  // namespace
 
+std::string JsonText(const nlohmann::ordered_json& document, int indent, bool ascii) {
+  nlohmann::ordered_json sayable = document;
+  MakeSayable(sayable);
+  return WithoutC1(sayable.dump(indent, ' ', ascii));
+}
+
+Console::Console() : style_mark_("\x1b" + RandomWord()) {}
+
 void Console::Data(std::string_view text) {
   ClearProgress();
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  const std::string shown = Shown(text);
+  if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() && stdout_error_ == 0) {
+    stdout_error_ = errno;
+  }
+}
+
+void Console::Finish() {
+  if (std::fflush(stdout) != 0 && stdout_error_ == 0) stdout_error_ = errno;
+  // A reader that closed the pipe early (head) is no failure; a full disk behind stdout is.
+  if (stdout_error_ == 0 || stdout_error_ == EPIPE) return;
+  throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(stdout_error_)))
+      .File("stdout");
+}
+
+// This program's own colours pass, whatever else looks like one does not.
+std::string Console::Shown(std::string_view text) const {
+  std::string out;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t mark = std::min(text.find(style_mark_, at), text.size());
+    out += Printable(text.substr(at, mark - at), true);
+    if (mark == text.size()) break;
+    out += '\x1b';
+    at = mark + style_mark_.size();
+    const size_t end = text.find('m', at);
+    out += text.substr(at, end + 1 - at);
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string Console::Styled(std::string_view code, std::string_view text) const {
+  if (!UseColour()) return Printable(text);
+  return fmt::format("{0}[{1}m{2}{0}[0m", style_mark_, code, Printable(text));
 }
 
 void Console::Line(std::string_view text) {
@@ -49,28 +149,26 @@ void Console::Line(std::string_view text) {
   Data("\n");
 }
 
-void Console::Json(const nlohmann::ordered_json& document) {
-  nlohmann::ordered_json finite = document;
-  ReplaceNonFinite(finite);
-  Line(finite.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
+void Console::Json(const nlohmann::ordered_json& document) { Line(JsonText(document)); }
 
 void Console::Say(std::string_view text, int level) {
   if (verbosity < level) return;
   ClearProgress();
-  std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+  const std::string shown = Shown(text) + "\n";
+  std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
 void Console::Warn(std::string_view file, std::string_view text) {
   ++warnings_;
   warning_texts_.push_back(file.empty() ? std::string(text) : fmt::format("{}: {}", file, text));
-  Say(fmt::format("kvtool: {}{}warning: {}", file, file.empty() ? "" : ": ", text));
+  Say(fmt::format("kvtool: {}{}warning: {}", Printable(file), file.empty() ? "" : ": ",
+                  Printable(text)));
 }
 
 void Console::Report(const Error& error) {
   if (verbosity < -1) return;
   Say(fmt::format("kvtool: {}", error.what()), -1);
-  if (!error.hint().empty()) Say(fmt::format("hint: {}", error.hint()), -1);
+  if (!error.hint().empty()) Say(fmt::format("hint: {}", Printable(error.hint())), -1);
 }
 
 bool Console::stdout_is_terminal() const { return ::isatty(STDOUT_FILENO) != 0; }
@@ -94,19 +192,21 @@ bool Console::UseColour() const {
   return stdout_is_terminal() && term != nullptr && std::string_view(term) != "dumb";
 }
 
-std::string Console::Bold(std::string_view text) const {
-  return UseColour() ? fmt::format("\x1b[1m{}\x1b[0m", text) : std::string(text);
-}
+std::string Console::Bold(std::string_view text) const { return Styled("1", text); }
 
 std::string Console::Verdict(bool good, std::string_view text) const {
-  return UseColour() ? fmt::format("\x1b[{}m{}\x1b[0m", good ? "32" : "31", text)
-                     : std::string(text);
+  return Styled(good ? "32" : "31", text);
 }
 
 void Console::ClearProgress() {
   if (!progress_drawn_) return;
   std::fputs("\r\x1b[K", stderr);
   progress_drawn_ = false;
+}
+
+void Table::Row(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = Printable(cell);
+  rows_.push_back(std::move(cells));
 }
 
 std::string Table::Text(std::string_view indent) const {

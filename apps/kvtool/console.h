@@ -17,16 +17,23 @@ enum class When { kAuto, kAlways, kNever };
 // through here.
 class Console {
  public:
+  Console();
+
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
   When colour = When::kAuto;
 
-  void Data(std::string_view text);                   // stdout, as is
+  // What comes from files and names is shown with control characters as \xNN; of a name, newlines,
+  // too, where the caller passes it through Printable.
+  void Data(std::string_view text);                   // stdout, lines as they are
   void Line(std::string_view text);                   // stdout, with a newline
   void Json(const nlohmann::ordered_json& document);  // stdout; non-finite numbers are null
   void Say(std::string_view text, int level = 0);     // stderr, from this verbosity on
   void Warn(std::string_view file, std::string_view text);
   void Report(const Error& error);
+  // Call at the end: what was printed has reached stdout, or nobody reads it any more. Throws
+  // kWriteFailed.
+  void Finish();
 
   int warnings() const { return warnings_; }
   const std::vector<std::string>& warning_texts() const { return warning_texts_; }
@@ -43,22 +50,30 @@ class Console {
  private:
   bool UseColour() const;
   void ClearProgress();
+  std::string Styled(std::string_view code, std::string_view text) const;
+  std::string Shown(std::string_view text) const;
 
   int warnings_ = 0;
   std::vector<std::string> warning_texts_;
   bool progress_drawn_ = false;
+  std::string style_mark_;  // what only this program's own colours begin with
+  int stdout_error_ = 0;
 };
 
 // Columns padded to their widest cell; numbers (and a leading '-') are right-aligned.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  void Row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void Row(std::vector<std::string> cells);
   std::string Text(std::string_view indent = "") const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
 };
+
+// A document as it is printed and written: non-finite numbers are null. A string that is not UTF-8,
+// such as a file name, has its wrong bytes as \xNN and its backslashes doubled.
+std::string JsonText(const nlohmann::ordered_json& document, int indent = 2, bool ascii = false);
 
 // "1.234 MiB", IEC units, 4 significant digits.
 std::string HumanBytes(uint64_t bytes);

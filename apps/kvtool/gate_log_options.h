@@ -16,6 +16,7 @@ struct EngineLogOptions {
   std::vector<std::pair<std::string, std::string>> analyzer;  // name with underscores, value
 
   void Declare(CLI::App& app);
+  void Files(CommandFiles& files) const { files.Reads({path, offline, online, bench_log}); }
   bool given() const { return !path.empty(); }
   // Throws kUsage where options of the analyzer stand without logs.
   void RequireLogs() const;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Parses the command line, runs one command, turns failures into messages and exit statuses.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "apps/kvtool/commands.h"
@@ -15,9 +19,9 @@
 namespace kv {
 namespace {
 
-void OnInterrupt(int signal) {
+void OnInterrupt(int) {
   RemoveTemporariesOnSignal();
-  ::_exit(signal == SIGINT || signal == SIGTERM ? kInterrupted : kIoError);
+  ::_exit(kInterrupted);
 }
 
 // A mapped input that shrinks while it is read raises SIGBUS; say so instead of dying silently.
@@ -29,10 +33,29 @@ void OnBus(int) {
   ::_exit(kIoError);
 }
 
+// What the parent has set to be ignored (nohup, a job in the background) stays so.
+void HandleUnlessIgnored(int signal) {
+  struct sigaction before;
+  if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
+  std::signal(signal, OnInterrupt);
+}
+
 void InstallSignals() {
-  std::signal(SIGINT, OnInterrupt);
-  std::signal(SIGTERM, OnInterrupt);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) HandleUnlessIgnored(signal);
   std::signal(SIGBUS, OnBus);
+  // Writing then fails with EPIPE or EFBIG, which is said and cleaned up after.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+// An output must not become descriptor 0, 1 or 2, or what is printed would end up in it. Nothing
+// can be read from or written to what was closed.
+void FillStandardDescriptors() {
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(standard, F_GETFD) >= 0) continue;
+    const int filler = ::open("/dev/null", (standard == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+    if (filler >= 0 && filler != standard) ::close(filler);
+  }
 }
 
 void Configure(Console& console, const GlobalOptions& global) {
@@ -48,40 +71,40 @@ void Configure(Console& console, const GlobalOptions& global) {
   throw Error(Finding::kUsage, fmt::format("--simd '{}': expected one of {}", global.simd, known));
 }
 
-int RunCommand(const CommandEntry& entry, Command& command, Console& console,
-               const GlobalOptions& global) {
+ExitStatus RunCommand(const CommandEntry& entry, Command& command, Context& context,
+                      const std::string& config) {
   try {
-    Configure(console, global);
-    Context context{console, global};
+    Configure(context.console, context.global);
+    CommandFiles files;
+    files.Reads(config);
+    command.Files(files);
+    files.Check();
     const ExitStatus status = command.Run(context);
-    if (console.warnings() > 1) console.Say(fmt::format("{} warnings", console.warnings()));
-    // A reader that closed the pipe early (head) is no failure; a full disk behind stdout is.
-    if (std::fflush(stdout) != 0 && errno != EPIPE) {
-      throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
-          .File("stdout");
+    if (context.console.warnings() > 1) {
+      context.console.Say(fmt::format("{} warnings", context.console.warnings()));
     }
     return status;
-  } catch (const Error& error) {
-    console.Report(error);
+  } catch (Error& error) {
     if (error.code() == ErrorCode::kUsage && error.hint().empty()) {
-      console.Say(fmt::format("hint: 'kvtool {} -h' shows how it is used", entry.name), -1);
+      error.Hint(fmt::format("'kvtool {} -h' shows how it is used", entry.name));
     }
-    return StatusOf(error.code());
-  } catch (const std::bad_alloc&) {
-    console.Report(Error(Finding::kInternal, "out of memory"));
-    return kBug;
-  } catch (const std::exception& error) {
-    console.Report(
-        Error(Finding::kInternal, error.what())
-            .Hint("this is a bug; please report it with the output of 'kvtool targets'"));
-    return kBug;
+    throw;
   }
 }
 
-int Main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);
-  InstallSignals();
-  Console console;
+// CLI11 reads the file that KVTOOL_CONFIG names if it is there, and says nothing if not.
+void RequireConfig(int argc, char** argv) {
+  const char* path = std::getenv("KVTOOL_CONFIG");
+  if (path == nullptr || *path == '\0' || ::access(path, R_OK) == 0) return;
+  for (int i = 2; i < argc; ++i) {
+    if (std::string_view(argv[i]).starts_with("--config")) return;
+  }
+  throw Error(Finding::kConfig, fmt::format("cannot be read: {}", std::strerror(errno)))
+      .File(path)
+      .Hint("KVTOOL_CONFIG names it");
+}
+
+int Dispatch(Console& console, int argc, char** argv) {
   if (argc < 2) {
     console.Data(Overview());
     return kUsageError;
@@ -118,7 +141,49 @@ int Main(int argc, char** argv) {
     console.Report(ExplainParseError(error, app, argc, argv));
     return kUsageError;
   }
-  return RunCommand(*entry, *command, console, global);
+  RequireConfig(argc, argv);
+  Context context{console, global};
+  const CLI::Option* config = app.get_config_ptr();
+  return RunCommand(*entry, *command, context,
+                    config->count() > 0 ? config->as<std::string>() : std::string());
+}
+
+// What a failure is to the user.
+int StatusOfFailure(Console& console) {
+  try {
+    throw;
+  } catch (const ClosedPipe&) {
+    return kDone;
+  } catch (const Error& error) {
+    console.Report(error);
+    return StatusOf(error.code());
+  } catch (const std::bad_alloc&) {
+    console.Report(Error(Finding::kNoResources, "out of memory"));
+    return kIoError;
+  } catch (const std::exception& error) {
+    console.Report(
+        Error(Finding::kInternal, error.what())
+            .Hint("this is a bug; please report it with the output of 'kvtool targets'"));
+    return kBug;
+  }
+}
+
+int Main(int argc, char** argv) {
+  FillStandardDescriptors();
+  InstallSignals();
+  Console console;
+  int status;
+  try {
+    status = Dispatch(console, argc, argv);
+  } catch (...) {
+    status = StatusOfFailure(console);
+  }
+  try {
+    console.Finish();
+  } catch (...) {
+    status = std::max(status, StatusOfFailure(console));
+  }
+  return status;
 }
 
 }  // namespace

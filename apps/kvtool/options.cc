@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <tuple>
 
 #include "lib/base/checked.h"
@@ -100,8 +101,20 @@ void SnapshotOptions::Declare(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->group(group);
   app.add_option("--batch", open.batch, "Batch row of [B, ...] tensors")->group(group);
-  app.add_option("--max-bytes", max_bytes, "Limit on inflated or derived data (default 64GiB)")
+  app.add_option("--max-bytes", max_bytes,
+                 "Limit on inflated or derived data and on streams (default 64GiB)")
       ->group(group);
+}
+
+void SnapshotOptions::Files(CommandFiles& files) const {
+  files.Reads(gguf);
+  std::error_code ignored;
+  if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // else a pattern
+}
+
+Source SnapshotOptions::Open(const std::string& path) const {
+  if (max_bytes.empty()) return Source::Open(path);
+  return Source::Open(path, ParseSize(max_bytes, "--max-bytes"));
 }
 
 OpenOptions SnapshotOptions::Resolve() const {
@@ -128,11 +141,15 @@ void ReportOptions::Declare(CLI::App& app) {
 }
 
 void ReportOptions::Emit(Console& console, const nlohmann::ordered_json& document,
-                         Overwrite overwrite) const {
+                         const OutputRules& rules) const {
   if (json) console.Json(document);
-  if (json_out.empty()) return;
-  AtomicFile file(json_out, overwrite);
-  file.Write(AsBytes(document.dump(2) + "\n"));
+  if (!json_out.empty()) WriteText(json_out, JsonText(document) + "\n", rules);
+}
+
+void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {
+  if (path.empty()) return;
+  AtomicFile file(path, rules);
+  file.Write(AsBytes(text));
   file.Commit();
 }
 

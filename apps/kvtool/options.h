@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/kvtool/command_files.h"
 #include "apps/kvtool/console.h"
 #include "formats/registry.h"
 #include "lib/base/file.h"
@@ -37,8 +38,10 @@ struct SnapshotOptions {
   std::string max_bytes;
 
   void Declare(CLI::App& app);
+  void Files(CommandFiles& files) const;
   // With the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve() const;
+  Source Open(const std::string& path) const;  // with --max-bytes for a stream
 };
 
 // One output file or folder: -o, -c, -f.
@@ -48,7 +51,6 @@ struct OutputOptions {
   bool force = false;
 
   void Declare(CLI::App& app, const std::string& what);
-  Overwrite overwrite() const { return force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
 
 // --json, --json-out.
@@ -59,7 +61,9 @@ struct ReportOptions {
   void Declare(CLI::App& app);
   bool wanted() const { return json || !json_out.empty(); }
   // Prints and writes the document as asked. The table on stdout is suppressed by --json alone.
-  void Emit(Console& console, const nlohmann::ordered_json& document, Overwrite overwrite) const;
+  void Emit(Console& console, const nlohmann::ordered_json& document,
+            const OutputRules& rules) const;
+  void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
 };
 
 // Which part of a snapshot: --layers 0-3,27, --tokens 0:512, --kv k|v|both.
@@ -78,6 +82,9 @@ std::pair<uint64_t, uint64_t> ParseRange(std::string_view text, std::string_view
 std::vector<double> ParseSweep(std::string_view text, std::string_view flag);
 // "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.
 uint64_t ParseSize(std::string_view text, std::string_view flag);
+
+// Writes a whole text, if `path` names a file.
+void WriteText(const std::string& path, std::string_view text, const OutputRules& rules);
 
 // {"schema": "kvtool.NAME/1", "tool": {...}}: how every JSON document begins.
 nlohmann::ordered_json ReportHeader(std::string_view name);

@@ -6,11 +6,13 @@
 
 #include <cstdio>
 
+#include "lib/base/bytes.h"
+
 namespace kv {
 using namespace std::chrono_literals;
 
-ProgressLine::ProgressLine(Console& console, When when, std::string label)
-    : console_(console), label_(std::move(label)), terminal_(console.stderr_is_terminal()) {
+ProgressLine::ProgressLine(Console& console, When when, const std::string& label)
+    : console_(console), label_(Printable(label)), terminal_(console.stderr_is_terminal()) {
   enabled_ = when == When::kAlways || (when == When::kAuto && terminal_ && console.verbosity >= 0);
   begin_ = Clock::now();
   next_ = begin_ + (terminal_ ? 500ms : 30000ms);

@@ -15,7 +15,7 @@ namespace kv {
 // ten times a second; with --progress always and no terminal, a plain line every 30 seconds.
 class ProgressLine : public Progress {
  public:
-  ProgressLine(Console& console, When when, std::string label);
+  ProgressLine(Console& console, When when, const std::string& label);
   ~ProgressLine() override;
   void Begin(uint64_t total_bytes) override;
   void Advance(uint64_t bytes) override;

@@ -104,7 +104,7 @@ nlohmann::ordered_json TensorJson(const KvTensor& tensor, uint64_t rows) {
 }
 
 std::string Row(std::string_view name, std::string_view value) {
-  return fmt::format("  {:<12} {}\n", name, value);
+  return fmt::format("  {:<12} {}\n", Printable(name), Printable(value));
 }
 
 // The rows of a batch, each a sequence of its own.

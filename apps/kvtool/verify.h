@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "apps/kvtool/command.h"
+#include "apps/kvtool/archive_output.h"
 
 namespace kv {
 
 // Restores each archive to nowhere and says what it found; with a source, compares with it. What
 // `kvtool verify` and `kvtool decompress --test` do.
 ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::string& against,
-                          bool keep_going, const ReportOptions& report, Context& context);
+                          bool keep_going, const ArchiveLimit& limit, const ReportOptions& report,
+                          Context& context);
 
 }  // namespace kv

@@ -29,8 +29,8 @@ std::string DumpMetaText(const DumpMeta& meta);
 // For the registry.
 Confidence ProbeDump(const Source& source);
 Snapshot OpenDump(Source source, const OpenOptions& options);
-void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 void WriteDumpPair(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
-                   const std::string& path, Overwrite overwrite);
+                   const std::string& path, const OutputRules& rules);
 
 }  // namespace kv::infinilm

@@ -44,20 +44,20 @@ DumpMeta MetaOf(const Snapshot& snapshot) {
   return meta;
 }
 
-void WriteCache(const Snapshot& snapshot, uint64_t tokens, Order order,
-                const std::filesystem::path& path) {
-  AtomicFile file(path, Overwrite::kRefuse);
+void WriteCache(const Snapshot& snapshot, uint64_t tokens, Order order, std::string_view name,
+                AtomicFolder& folder) {
+  const auto file = folder.Create(std::string(name));
   for (const LayerKv& layer : snapshot.layers) {
-    file.Write(Gather(layer.k, 0, tokens, order));
-    file.Write(Gather(*layer.v, 0, tokens, order));
+    file->Write(Gather(layer.k, 0, tokens, order));
+    file->Write(Gather(*layer.v, 0, tokens, order));
   }
-  file.Commit();
+  file->Close();
 }
 
-void WriteMeta(const DumpMeta& meta, const std::filesystem::path& path) {
-  AtomicFile file(path, Overwrite::kRefuse);
-  file.Write(AsBytes(DumpMetaText(meta)));
-  file.Commit();
+void WriteMeta(const DumpMeta& meta, AtomicFolder& folder) {
+  const auto file = folder.Create(std::string(kMetaName));
+  file->Write(AsBytes(DumpMetaText(meta)));
+  file->Close();
 }
 
 }  // namespace
@@ -71,16 +71,16 @@ std::string DumpMetaText(const DumpMeta& meta) {
   return object.dump(2);
 }
 
-void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   const DumpMeta meta = MetaOf(snapshot);
-  AtomicFolder folder(path, overwrite);
-  WriteCache(snapshot, meta.seq_len_in, Order::kHeadTokenDim, folder.working_path() / kInputName);
-  WriteMeta(meta, folder.working_path() / kMetaName);
+  AtomicFolder folder(path, rules);
+  WriteCache(snapshot, meta.seq_len_in, Order::kHeadTokenDim, kInputName, folder);
+  WriteMeta(meta, folder);
   folder.Commit();
 }
 
 void WriteDumpPair(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
-                   const std::string& path, Overwrite overwrite) {
+                   const std::string& path, const OutputRules& rules) {
   DumpMeta meta = MetaOf(before);
   MetaOf(after);
   meta.seq_len_in = plan.tokens;
@@ -88,10 +88,10 @@ void WriteDumpPair(const Snapshot& before, const Snapshot& after, const StepPlan
   meta.compression_factor = plan.factor;
   meta.min_seq_len = plan.min_seq_len;
   meta.image_len = plan.image_len;
-  AtomicFolder folder(path, overwrite);
-  WriteCache(before, plan.tokens, Order::kHeadTokenDim, folder.working_path() / kInputName);
-  WriteCache(after, plan.new_length, Order::kTokenHeadDim, folder.working_path() / kOutputName);
-  WriteMeta(meta, folder.working_path() / kMetaName);
+  AtomicFolder folder(path, rules);
+  WriteCache(before, plan.tokens, Order::kHeadTokenDim, kInputName, folder);
+  WriteCache(after, plan.new_length, Order::kTokenHeadDim, kOutputName, folder);
+  WriteMeta(meta, folder);
   folder.Commit();
 }
 

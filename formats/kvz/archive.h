@@ -59,6 +59,7 @@ struct ArchivedFile {
   std::string name;  // empty for the only file of a source that is no folder
   uint64_t size = 0;
   std::optional<uint64_t> hash;  // known with the index
+  bool executable = false;
 };
 
 struct ArchivedChunk {
@@ -100,6 +101,7 @@ class Archive {
   const FileSource& data() const { return *data_; }
   bool is_folder() const { return is_folder_; }
   const std::vector<ArchivedFile>& files() const { return files_; }
+  const std::vector<std::string>& empty_folders() const { return empty_folders_; }
   // In the order of file, source offset, first token.
   const std::vector<ArchivedChunk>& chunks() const { return chunks_; }
   const std::vector<Damage>& damage() const { return damage_; }
@@ -137,6 +139,7 @@ class Archive {
   std::shared_ptr<const FileSource> data_;
   bool is_folder_ = false;
   std::vector<ArchivedFile> files_;
+  std::vector<std::string> empty_folders_;
   std::vector<ArchivedChunk> chunks_;
   std::vector<Damage> damage_;
   std::optional<uint64_t> index_offset_, source_hash_;
@@ -186,7 +189,9 @@ struct RestoreOptions {
 
 struct RestoreReport {
   uint64_t bytes = 0, lost_bytes = 0;
-  uint64_t source_hash = 0;     // of what was restored
+  // Of what was restored; none where so much is lost that hashing its zeros would be most of the
+  // work.
+  std::optional<uint64_t> source_hash;
   std::vector<Damage> damage;   // of the archive and of chunks
   std::vector<LostRange> lost;  // what became zeros
 
@@ -197,12 +202,13 @@ struct RestoreReport {
 RestoreReport Restore(const Archive& archive, const RestoreOptions& options, ThreadPool& pool,
                       RestoreTarget& target);
 
-// Compares what is restored with another source, byte for byte. Both must outlive it.
+// Compares what is restored with another source, byte for byte, but for what is lost. Both must
+// outlive it.
 class SourceComparer : public RestoreTarget, private Sink {
  public:
   struct Difference {
     std::string file;
-    std::string text;     // "first at byte 17", "is missing", "has 3 bytes, 5 restored"
+    std::string text;     // "first at byte 17", "is missing", "is executable"
     uint64_t offset = 0;  // of the first byte that differs
     std::optional<ChunkHead> chunk;
   };
@@ -215,6 +221,8 @@ class SourceComparer : public RestoreTarget, private Sink {
 
  private:
   void Write(ByteSpan bytes) override;
+  void Skip(uint64_t count) override { position_ += count; }
+  void CompareFolders();
   void Compare(ByteSpan bytes);
   void Mismatch(uint64_t offset);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "formats/kvz/archive.h"
 
@@ -23,11 +24,31 @@ SourceComparer::SourceComparer(const Archive& archive, const Source& source)
       differences_.push_back({file.name, "is not in the archive", 0, std::nullopt});
     }
   }
+  CompareFolders();
+}
+
+void SourceComparer::CompareFolders() {
+  const auto only_in = [&](const std::vector<std::string>& a, const std::vector<std::string>& b,
+                           const char* text) {
+    std::vector<std::string> names;
+    std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(names));
+    for (const std::string& name : names) differences_.push_back({name, text, 0, std::nullopt});
+  };
+  only_in(source_.empty_folders, archive_.empty_folders(),
+          "is an empty folder that is not in the archive");
+  only_in(archive_.empty_folders(), source_.empty_folders,
+          "is an empty folder only in the archive");
 }
 
 Sink& SourceComparer::Begin(size_t file) {
   const ArchivedFile& archived = archive_.files()[file];
   const SourceFile* found = archive_.is_folder() ? source_.Find(archived.name) : &source_.files[0];
+  if (archive_.is_folder() && found != nullptr && found->executable != archived.executable) {
+    differences_.push_back({archived.name,
+                            archived.executable ? "is not executable, it is in the archive"
+                                                : "is executable, it is not in the archive",
+                            0, std::nullopt});
+  }
   other_ = found == nullptr ? nullptr : found->data.get();
   file_ = file;
   position_ = 0;

@@ -58,6 +58,7 @@ class ArchiveReader {
     tag_ = TagOf(bytes);
     a_.is_folder_ = table.is_folder;
     a_.files_ = std::move(table.files);
+    a_.empty_folders_ = std::move(table.empty_folders);
     a_.description_ = std::move(table.description);
     a_.holds_tensor_ = std::move(table.holds_tensor);
     have_table_ = true;
@@ -111,6 +112,11 @@ class ArchiveReader {
           chunk.record_offset, kPrefixBytes + head_bytes + kHeadHashBytes, "record offset");
       if (CheckedAdd(chunk.payload_offset, chunk.payload_bytes, "record") > record.offset) {
         throw Error(Finding::kBadOffsets, "a chunk lies outside the archive")
+            .In(Describe(chunk.head));
+      }
+      // Otherwise a small archive could say the same bytes a million times over.
+      if (!a_.chunks_.empty() && chunk.record_offset < a_.chunks_.back().record_end()) {
+        throw Error(Finding::kBadOffsets, "two chunks lie in the same bytes of the archive")
             .In(Describe(chunk.head));
       }
       a_.chunks_.push_back(std::move(chunk));

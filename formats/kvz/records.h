@@ -78,7 +78,10 @@ bool IsStoredAsIs(const ChunkHead& head);
 struct SourceTable {
   bool is_folder = false;
   std::vector<ArchivedFile> files;
+  std::vector<std::string> empty_folders;
   std::optional<Snapshot> description;
+
+  bool has_attributes() const;
   std::vector<std::array<bool, 2>> holds_tensor;  // per layer: K, V
 };
 Bytes EncodeTable(const SourceTable& table);

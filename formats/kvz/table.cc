@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "formats/kvz/records.h"
 #include "lib/base/checked.h"
@@ -221,36 +223,86 @@ void ReadDescription(ByteReader& in, SourceTable& table) {
   for (uint64_t i = 0; i < tokens; ++i) snapshot.tokens[i] = LoadLE<int32_t>(&ids[4 * i]);
 }
 
+void CheckName(const std::string& name, const std::string* before) {
+  if (!IsSafeRelativePath(name)) {
+    throw Error(Finding::kUnsafeName,
+                fmt::format("the stored name '{}' would leave the output folder", Escaped(name)));
+  }
+  if (before != nullptr && *before >= name) {
+    throw Error(Finding::kDuplicateName,
+                fmt::format("the stored name '{}' comes twice or out of order", Escaped(name)));
+  }
+}
+
+// A name cannot be that of a file, or of an empty folder, and lead to others, too.
+void CheckNoneIsAFolder(const std::set<std::string_view>& names) {
+  for (const std::string_view name : names) {
+    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/', slash + 1)) {
+      const std::string_view above = name.substr(0, slash);
+      if (names.count(above) == 0) continue;
+      throw Error(Finding::kDuplicateName,
+                  fmt::format("the stored name '{}' is also the folder of '{}'", Escaped(above),
+                              Escaped(name)));
+    }
+  }
+}
+
 void CheckNames(const SourceTable& table) {
   if (!table.is_folder) {
-    if (table.files.size() != 1 || !table.files[0].name.empty()) {
+    if (table.files.size() != 1 || !table.files[0].name.empty() || table.has_attributes()) {
       throw Error(Finding::kBadField, "a source that is no folder has one file without a name");
     }
     return;
   }
-  for (size_t i = 0; i < table.files.size(); ++i) {
-    const std::string& name = table.files[i].name;
-    if (!IsSafeRelativePath(name)) {
-      throw Error(Finding::kUnsafeName,
-                  fmt::format("the stored name '{}' would leave the output folder", Escaped(name)));
-    }
-    if (i > 0 && table.files[i - 1].name >= name) {
-      throw Error(Finding::kDuplicateName,
-                  fmt::format("the stored name '{}' comes twice or out of order", Escaped(name)));
-    }
+  std::set<std::string_view> names;
+  const std::string* before = nullptr;
+  for (const ArchivedFile& file : table.files) {
+    CheckName(file.name, std::exchange(before, &file.name));
+    names.insert(file.name);
+  }
+  before = nullptr;
+  for (const std::string& folder : table.empty_folders) {
+    CheckName(folder, std::exchange(before, &folder));
+    if (names.insert(folder).second) continue;
+    throw Error(Finding::kDuplicateName,
+                fmt::format("the stored name '{}' is a file and a folder", Escaped(folder)));
+  }
+  CheckNoneIsAFolder(names);
+}
+
+constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4;
+
+void AppendAttributes(const SourceTable& table, ByteWriter& out) {
+  for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
+  out.U32(static_cast<uint32_t>(table.empty_folders.size()));
+  for (const std::string& name : table.empty_folders) AppendText(name, out);
+}
+
+void ReadAttributes(ByteReader& in, SourceTable& table) {
+  for (ArchivedFile& file : table.files) file.executable = ReadWord<uint8_t>(in, 1, "mode") != 0;
+  for (uint32_t left = ReadCount(in, 4, "empty folders"); left > 0; --left) {
+    table.empty_folders.push_back(ReadText(in, "name of an empty folder"));
   }
 }
 
 }  // namespace
 
+bool SourceTable::has_attributes() const {
+  return !empty_folders.empty() ||
+         std::any_of(files.begin(), files.end(),
+                     [](const ArchivedFile& file) { return file.executable; });
+}
+
 Bytes EncodeTable(const SourceTable& table) {
   ByteWriter out;
-  out.U32((table.is_folder ? 1 : 0) | (table.description ? 2 : 0));
+  out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
+          (table.has_attributes() ? kHasAttributes : 0));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
     AppendText(file.name, out);
   }
+  if (table.has_attributes()) AppendAttributes(table, out);
   if (table.description) AppendDescription(table, out);
   return out.Release();
 }
@@ -260,17 +312,19 @@ SourceTable DecodeTable(ByteSpan bytes) {
   SourceTable table;
   try {
     const auto flags = in.U32("flags");
-    if (flags > 3) throw Error(Finding::kBadField, fmt::format("flags {:#x} are unknown", flags));
-    table.is_folder = (flags & 1) != 0;
+    if (flags > (kIsFolder | kHasDescription | kHasAttributes))
+      throw Error(Finding::kBadField, fmt::format("flags {:#x} are unknown", flags));
+    table.is_folder = (flags & kIsFolder) != 0;
     uint64_t total = 0;
     for (uint32_t left = ReadCount(in, 12, "files"); left > 0; --left) {
       const uint64_t size = in.U64("file size");
       total = CheckedAdd(total, size, "source size");
-      table.files.push_back({ReadText(in, "file name"), size, std::nullopt});
+      table.files.push_back({ReadText(in, "file name"), size, std::nullopt, false});
     }
     if (total > INT64_MAX) throw Error(Finding::kOverflow, "the source exceeds 63 bits");
+    if ((flags & kHasAttributes) != 0) ReadAttributes(in, table);
     CheckNames(table);
-    if ((flags & 2) != 0) ReadDescription(in, table);
+    if ((flags & kHasDescription) != 0) ReadDescription(in, table);
     in.ExpectEnd("the source table");
   } catch (Error& error) {
     throw error.In("source table");
@@ -283,8 +337,10 @@ SourceTable TableOf(const Source& source, const Snapshot* snapshot,
   SourceTable table;
   table.is_folder = source.is_folder;
   for (const SourceFile& file : source.files) {
-    table.files.push_back({source.is_folder ? file.name : "", file.data->size(), std::nullopt});
+    table.files.push_back({source.is_folder ? file.name : "", file.data->size(), std::nullopt,
+                           source.is_folder && file.executable});
   }
+  table.empty_folders = source.empty_folders;
   CheckNames(table);
   if (snapshot == nullptr) return table;
   Snapshot& copy = table.description.emplace();

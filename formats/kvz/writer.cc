@@ -57,11 +57,13 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
   ChunkHead& head = written.head;
   const ByteSpan extent = task.file->bytes().subspan(head.source_offset, head.extent_bytes);
-  ByteSpan raw = extent;
-  if (!IsStoredAsIs(head)) {
-    const std::span<std::byte> gathered = workspace.raw.Get(head.raw_bytes).first(head.raw_bytes);
-    GatherChunk(head, extent, gathered);
-    raw = gathered;
+  // A copy, always: the file may be written to meanwhile, and no encoder is made for bytes that
+  // change between two looks.
+  const std::span<std::byte> raw = workspace.raw.Get(head.raw_bytes).first(head.raw_bytes);
+  if (IsStoredAsIs(head)) {
+    std::memcpy(raw.data(), extent.data(), raw.size());
+  } else {
+    GatherChunk(head, extent, raw);
   }
   head.raw_hash = Hash64(raw);
   written.encoded = EncodeChunk(head.shape(), raw, options.effort, workspace.codec);

@@ -18,9 +18,9 @@ Snapshot OpenCtxBlob(Source source, const OpenOptions& options);
 // The state of one sequence (SEQ), of the layout that storage["version"] names or else the newest;
 // V as storage["v_order"] says. Throws kUnsupportedLayout, kUnsupportedDtype and what else the
 // format cannot say before anything is written.
-void WriteSequence(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteSequence(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 // The whole context (SESSION), with every sequence; needs the architecture's name.
-void WriteSession(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteSession(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 std::vector<std::string> NotKept(const Snapshot& snapshot);
 
 }  // namespace kv::llama_state

@@ -313,7 +313,8 @@ class Writer {
   ByteWriter head_;  // what stands between tensors
 };
 
-void Write(const Snapshot& snapshot, const std::string& path, Overwrite overwrite, Scope scope) {
+void Write(const Snapshot& snapshot, const std::string& path, const OutputRules& rules,
+           Scope scope) {
   const Target target = TargetOf(StorageOf(snapshot, "version"));
   if (snapshot.key_rotation == KeyRotation::kUnrotated)
     throw Refused("keys without RoPE; llama.cpp keeps them rotated");
@@ -329,7 +330,7 @@ void Write(const Snapshot& snapshot, const std::string& path, Overwrite overwrit
         .Hint("give --gguf MODEL");
   }
   snapshot.CheckContent();
-  AtomicFile file(path, overwrite);
+  AtomicFile file(path, rules);
   Writer writer(snapshot, target, scope, file);
   writer.Head();
   for (const CacheToWrite& cache : caches) writer.Cache(cache);
@@ -338,12 +339,12 @@ void Write(const Snapshot& snapshot, const std::string& path, Overwrite overwrit
 
 }  // namespace
 
-void WriteSequence(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
-  Write(snapshot, path, overwrite, Scope::kSequence);
+void WriteSequence(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
+  Write(snapshot, path, rules, Scope::kSequence);
 }
 
-void WriteSession(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
-  Write(snapshot, path, overwrite, Scope::kContext);
+void WriteSession(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
+  Write(snapshot, path, rules, Scope::kContext);
 }
 
 std::vector<std::string> NotKept(const Snapshot& snapshot) {

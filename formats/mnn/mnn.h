@@ -17,6 +17,6 @@ Snapshot OpenDump(Source source, const OpenOptions& options);
 
 // One logical update per layer from token 0, in f32 or f16. Throws kUnsupportedDtype,
 // kUnsupportedLayout, kGeometryMissing.
-void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 
 }  // namespace kv::mnn

@@ -42,9 +42,7 @@ void CheckLayer(const LayerKv& layer) {
   if (k.tokens() == 0) throw fail(Finding::kUnsupportedLayout, "has no tokens");
 }
 
-void WriteRows(const Snapshot& snapshot, const KvTensor& tensor,
-               const std::filesystem::path& path) {
-  AtomicFile file(path, Overwrite::kRefuse);
+void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, FolderFile& file) {
   const uint64_t row = tensor.row_bytes(), tokens = tensor.tokens();
   const uint64_t step = std::max<uint64_t>(1, kStepBytes / row);
   for (uint64_t begin = 0; begin < tokens; begin += step) {
@@ -53,12 +51,12 @@ void WriteRows(const Snapshot& snapshot, const KvTensor& tensor,
     DropTokens(snapshot, tensor, begin, count);
   }
   DropTensor(snapshot, tensor);
-  file.Commit();
+  file.Close();
 }
 
 }  // namespace
 
-void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   RequireHeads(snapshot, "an MNN dump");
   snapshot.CheckContent();
   std::set<uint32_t> indices;
@@ -69,7 +67,7 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite over
                   fmt::format("two layers have the index {}", layer.index));
     }
   }
-  AtomicFolder folder(path, overwrite);
+  AtomicFolder folder(path, rules);
   std::filesystem::path name = std::filesystem::path(path).lexically_normal();
   if (!name.has_filename()) name = name.parent_path();  // "out/"
   for (const LayerKv& layer : snapshot.layers) {
@@ -83,13 +81,12 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, Overwrite over
     meta.run_id = name.filename().string();
     meta.k_file = fmt::format("k_t0_{}.bin", meta.tokens);
     meta.v_file = fmt::format("v_t0_{}.bin", meta.tokens);
-    const auto where = folder.working_path() / fmt::format("layer_{}", layer.index);
-    std::filesystem::create_directory(where);
-    WriteRows(snapshot, layer.k, where / meta.k_file);
-    WriteRows(snapshot, *layer.v, where / meta.v_file);
-    AtomicFile text(where / fmt::format("meta_t0_{}.json", meta.tokens), Overwrite::kRefuse);
-    text.Write(AsBytes(LogicalMetaText(meta)));
-    text.Commit();
+    const std::string where = fmt::format("layer_{}/", layer.index);
+    WriteRows(snapshot, layer.k, *folder.Create(where + meta.k_file));
+    WriteRows(snapshot, *layer.v, *folder.Create(where + meta.v_file));
+    const auto text = folder.Create(where + fmt::format("meta_t0_{}.json", meta.tokens));
+    text->Write(AsBytes(LogicalMetaText(meta)));
+    text->Close();
   }
   folder.Commit();
 }

@@ -20,7 +20,7 @@ Confidence ProbeNpy(const Source& source);
 Confidence ProbeNpz(const Source& source);
 Snapshot OpenNpy(Source source, const OpenOptions& options);
 Snapshot OpenNpz(Source source, const OpenOptions& options);
-void WriteNpy(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
-void WriteNpz(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteNpy(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
+void WriteNpz(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 
 }  // namespace kv

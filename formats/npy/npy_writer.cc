@@ -23,14 +23,14 @@ TensorToWrite MetadataArray(const TensorMetadata& metadata) {
 
 }  // namespace
 
-void WriteNpy(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+void WriteNpy(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   snapshot.CheckContent();
   const TensorExport content = ExportOf(snapshot);
-  AtomicFolder folder(path, overwrite);
+  AtomicFolder folder(path, rules);
   const auto write = [&](const std::string& name, const std::function<void(Sink&)>& body) {
-    AtomicFile file(folder.working_path() / name, Overwrite::kRefuse);
-    body(file);
-    file.Commit();
+    const auto file = folder.Create(name);
+    body(*file);
+    file->Close();
   };
   for (const TensorToWrite& tensor : content.tensors)
     write(tensor.name + ".npy", [&](Sink& sink) { WriteArray(tensor, sink); });
@@ -39,11 +39,11 @@ void WriteNpy(const Snapshot& snapshot, const std::string& path, Overwrite overw
   folder.Commit();
 }
 
-void WriteNpz(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+void WriteNpz(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   snapshot.CheckContent();
   TensorExport content = ExportOf(snapshot);
   content.tensors.push_back(MetadataArray(content.metadata));
-  AtomicFile file(path, overwrite);
+  AtomicFile file(path, rules);
   ZipWriter zip(file);
   for (const TensorToWrite& tensor : content.tensors) {
     const uint64_t header_bytes = MakeNpyHeader(tensor.dtype, tensor.shape).size();

@@ -21,6 +21,6 @@ void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const Tenso
 // For the registry.
 Confidence ProbeSafetensors(const Source& source);
 Snapshot OpenSafetensors(Source source, const OpenOptions& options);
-void WriteSafetensors(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteSafetensors(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 
 }  // namespace kv

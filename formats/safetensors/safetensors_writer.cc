@@ -62,10 +62,10 @@ void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const Tenso
   for (const TensorToWrite* tensor : order) tensor->write(sink);
 }
 
-void WriteSafetensors(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+void WriteSafetensors(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   snapshot.CheckContent();
   const TensorExport content = ExportOf(snapshot);
-  AtomicFile file(path, overwrite);
+  AtomicFile file(path, rules);
   WriteSafetensorsFile(content.tensors, content.metadata, file);
   file.Commit();
 }

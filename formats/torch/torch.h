@@ -32,8 +32,9 @@ Confidence ProbeTorch(const Source& source);
 Snapshot OpenTorch(Source source, const OpenOptions& options);
 // A tuple over layers of (K, V), [1, head, token, dim] each: Hugging Face's legacy cache, which
 // DynamicCache.from_legacy_cache takes. Throws kUnsupportedLayout for what it cannot say.
-void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 // kvtool's own names and words in a flat dict: nothing is lost.
-void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path, Overwrite overwrite);
+void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path,
+                        const OutputRules& rules);
 
 }  // namespace kv

@@ -199,7 +199,7 @@ void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem
   WriteArchive(DictOf(tensors, texts), tensors, stem, file);
 }
 
-void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   RequireHeads(snapshot, "writing [batch, head, token, dim] tensors");
   CheckTuple(snapshot, path);
   snapshot.CheckContent();
@@ -214,15 +214,16 @@ void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, Overwrit
     pickle.Ops("\x86");
   }
   pickle.Ops("t.");
-  AtomicFile file(path, overwrite);
+  AtomicFile file(path, rules);
   WriteArchive(pickle.Release(), tensors, std::filesystem::path(path).stem().string(), file);
   file.Commit();
 }
 
-void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path, Overwrite overwrite) {
+void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path,
+                        const OutputRules& rules) {
   snapshot.CheckContent();
   const TensorExport content = ExportOf(snapshot);
-  AtomicFile file(path, overwrite);
+  AtomicFile file(path, rules);
   WriteTorch(content.tensors, std::filesystem::path(path).stem().string(), file, content.metadata);
   file.Commit();
 }

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/file.h"
+#include "lib/base/output.h"
 
 namespace kv {
 
@@ -18,7 +18,9 @@ class ZipWriter : public Sink {
   // zip64 records appear where sizes or counts need them, or everywhere.
   enum class Zip64 { kWhenNeeded, kAlways };
   explicit ZipWriter(AtomicFile& file, Zip64 zip64 = Zip64::kWhenNeeded)
-      : file_(file), zip64_(zip64) {}
+      : file_(file), zip64_(zip64) {
+    file_.NeedSeeking();  // the checksum of a member stands before it
+  }
 
   // The size must be known; exactly that many bytes are then written before End.
   void Begin(std::string_view name, uint64_t size);

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "lib/base/checked.h"
+#include "lib/base/utf8.h"
 
 namespace kv {
 
@@ -46,6 +47,24 @@ void ByteReader::ExpectEnd(std::string_view what) const {
 void ByteWriter::Append(ByteSpan bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
 
 void ByteWriter::Pad(uint64_t count, std::byte value) { bytes_.insert(bytes_.end(), count, value); }
+
+std::string Printable(std::string_view text, bool lines) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = Utf8Length(text.substr(at));
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const bool plain = length == 1 && ((byte >= 0x20 && byte != 0x7f) || (lines && byte == '\n'));
+    const bool c1 = length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[at + 1]) < 0xa0;
+    if (plain || (length > 1 && !c1)) {
+      out += text.substr(at, length);
+      at += length;
+    } else {
+      out += fmt::format("\\x{:02x}", byte);
+      ++at;
+    }
+  }
+  return out;
+}
 
 std::string Escaped(std::string_view text, size_t limit) {
   std::string out;

@@ -111,6 +111,10 @@ class ByteWriter {
   Bytes bytes_;
 };
 
+// Text from outside as it may be printed: control characters (of ASCII and of Unicode's C1) and
+// bytes that are no UTF-8 as \xNN, all else as it is. Newlines stay only where `lines` are wanted.
+std::string Printable(std::string_view text, bool lines = false);
+
 // Printable form of untrusted text: control and non-ASCII bytes as \xNN, cut after `limit` bytes.
 std::string Escaped(std::string_view text, size_t limit = 200);
 

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "lib/base/bytes.h"
+
 namespace kv {
 namespace {
 
@@ -44,6 +46,9 @@ constexpr FindingInfo kFindings[] = {
     {kExists, kIo, "the output exists", "Nothing is overwritten unless -f/--force is given."},
     {kUnsafeName, kInvalidData, "a stored file name would leave the output folder",
      "Names in archives must be relative, without '..', and are never followed through links."},
+    {kNoResources, kIo, "the system gave no memory or no thread",
+     "A limit of the session (ulimit -v, -u), of its container or of the machine was reached. "
+     "-T 1 needs no thread and the least memory."},
     {kTruncated, kInvalidData, "the file ends too early",
      "A field or an array reaches past the end of the file. The copy is incomplete or a size field "
      "is "
@@ -163,6 +168,7 @@ void Error::Compose() {
   line_ += message_;
   if (offset_) line_ += fmt::format(" (offset {:#x})", *offset_);
   if (finding_ != Finding::kUsage) line_ += fmt::format(" [{}]", FindingId(finding_));
+  line_ = Printable(line_);  // names and texts of files are in it
 }
 
 void AssertionFailed(const char* expression, const char* file, int line) {

@@ -29,6 +29,7 @@ enum class Finding : uint16_t {
   kWriteFailed = 103,
   kExists = 104,
   kUnsafeName = 105,
+  kNoResources = 106,
   // any file
   kTruncated = 1001,
   kTrailingBytes = 1002,

@@ -9,14 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
-#include <set>
+#include <utility>
 
 #include "lib/base/error.h"
+#include "lib/base/temporary.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -33,6 +31,7 @@ void WriteAll(int descriptor, ByteSpan bytes, const std::string& name) {
     const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
     if (written < 0) {
       if (errno == EINTR) continue;
+      if (errno == EPIPE) throw ClosedPipe();
       throw IoError(Finding::kWriteFailed, "cannot write", name);
     }
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -50,96 +49,65 @@ void RefuseDevice(int descriptor, const std::string& name) {
       .Hint("read what is wanted of it into a file, or through a pipe: head -c BYTES");
 }
 
-// Copies a stream that cannot be mapped into an unnamed file.
-int Spool(int from, const std::string& name) {
-  const int spool = OpenSpool();
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return number_; }
+  int Release() { return std::exchange(number_, -1); }
+  void Reset(int number) { number_ = number; }
+
+ private:
+  int number_;
+};
+
+// Copies what cannot be mapped into an unnamed file. What has no bytes needs none: -1.
+int Spool(int from, const std::string& name, uint64_t most) {
+  Descriptor spool(-1);
   Bytes buffer(1 << 20);
+  uint64_t total = 0;
   for (;;) {
     const ssize_t got = ::read(from, buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const Error error = IoError(Finding::kReadFailed, "cannot read", name);
-      ::close(spool);
-      throw error;
+    if (got < 0) throw IoError(Finding::kReadFailed, "cannot read", name);
+    if (got == 0) return spool.Release();
+    total += static_cast<uint64_t>(got);
+    if (total > most) {
+      Error error(Finding::kLimit, fmt::format("more than {} bytes from a stream", most));
+      throw error.File(name).Hint("--max-bytes sets the limit");
     }
-    if (got == 0) return spool;
-    WriteAll(spool, ByteSpan(buffer).first(static_cast<size_t>(got)), "temporary spool file");
+    if (spool.get() < 0) spool.Reset(OpenSpool());
+    WriteAll(spool.get(), ByteSpan(buffer).first(static_cast<size_t>(got)), "temporary spool file");
   }
-}
-
-// Temporary names that a signal handler must remove: a fixed table of heap strings.
-std::array<std::atomic<const char*>, 64> temporaries;
-
-void RememberTemporary(const std::string& name) {
-  // A signal may come while a name is being forgotten, so names are never freed.
-  static std::mutex mutex;
-  static auto* const names = new std::set<std::string>;
-  std::unique_lock lock(mutex);
-  const char* copy = names->insert(name).first->c_str();
-  lock.unlock();
-  for (auto& slot : temporaries) {
-    const char* expected = nullptr;
-    if (slot.compare_exchange_strong(expected, copy)) return;
-  }  // table full: only the signal path loses this name
-}
-
-void ForgetTemporary(const std::string& name) {
-  for (auto& slot : temporaries) {
-    const char* held = slot.load();
-    if (held != nullptr && name == held && slot.compare_exchange_strong(held, nullptr)) return;
-  }
-}
-
-std::string TemporaryName(const fs::path& path) {
-  static std::atomic<unsigned> counter{0};
-  fs::path name = path;
-  name.replace_filename(
-      fmt::format(".{}.{}-{}.tmp", path.filename().string(), ::getpid(), counter++));
-  return name.string();
-}
-
-fs::path ParentOf(const fs::path& path) {
-  return path.has_parent_path() ? path.parent_path() : fs::path(".");
-}
-
-void SyncFolder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // the data is safe; only the name's durability is best effort
-  ::fsync(descriptor);
-  ::close(descriptor);
-}
-
-void RefuseExisting(const fs::path& path, Overwrite overwrite) {
-  if (overwrite == Overwrite::kAllow) return;
-  std::error_code ignored;
-  if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found) return;
-  throw Error(Finding::kExists, "exists").File(path.string()).Hint("use -f/--force to overwrite");
 }
 
 }  // namespace
 
-std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path) {
-  if (path == "-") {
-    RefuseDevice(STDIN_FILENO, "stdin");
-    return FromDescriptor(Spool(STDIN_FILENO, "stdin"), "-");
-  }
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw IoError(Finding::kOpenFailed, "cannot open", path.string());
+std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
+                                                   std::optional<uint64_t> most_of_stream) {
+  const std::string name = path == "-" ? "stdin" : path.string();
+  Descriptor file(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
-  if (::fstat(descriptor, &status) != 0 || S_ISDIR(status.st_mode)) {
-    ::close(descriptor);
-    throw Error(Finding::kOpenFailed, "is a folder, a file was expected").File(path.string());
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
+    throw IoError(Finding::kOpenFailed, "cannot open", name);
   }
-  if (S_ISREG(status.st_mode)) return FromDescriptor(descriptor, path.string());
-  try {
-    RefuseDevice(descriptor, path.string());
-  } catch (...) {
-    ::close(descriptor);
-    throw;
+  if (S_ISDIR(status.st_mode)) {
+    throw Error(Finding::kOpenFailed, "is a folder, a file was expected").File(name);
   }
-  const int spool = Spool(descriptor, path.string());
-  ::close(descriptor);
-  return FromDescriptor(spool, path.string());
+  // Of stdin what is left of it counts, which a mapping would not know.
+  if (path != "-" && S_ISREG(status.st_mode) && status.st_size > 0) {
+    if (const auto source = MapDescriptor(file.get(), name)) {
+      source->state_ = StateOf(status);
+      return source;
+    }
+  }
+  RefuseDevice(file.get(), name);
+  const int spool = Spool(file.get(), name, most_of_stream.value_or(kMostOfPipe));
+  return spool < 0 ? FromBytes({}, path.string()) : FromDescriptor(spool, path.string());
 }
 
 std::shared_ptr<const FileSource> FileSource::FromBytes(Bytes bytes, std::string name) {
@@ -150,28 +118,42 @@ std::shared_ptr<const FileSource> FileSource::FromBytes(Bytes bytes, std::string
   return source;
 }
 
-std::shared_ptr<const FileSource> FileSource::FromDescriptor(int descriptor, std::string name) {
+std::shared_ptr<FileSource> FileSource::MapDescriptor(int descriptor, std::string name) {
   auto source = std::shared_ptr<FileSource>(new FileSource);
   source->name_ = std::move(name);
   struct stat status;
   if (::fstat(descriptor, &status) != 0) {
-    const Error error = IoError(Finding::kReadFailed, "cannot stat", source->name_);
-    ::close(descriptor);
-    throw error;
+    throw IoError(Finding::kReadFailed, "cannot stat", source->name_);
   }
   const auto size = static_cast<size_t>(status.st_size);
   if (size > 0) {
     void* map = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (map == MAP_FAILED) {
-      const Error error = IoError(Finding::kReadFailed, "cannot map", source->name_);
-      ::close(descriptor);
-      throw error;
-    }
+    if (map == MAP_FAILED && errno == ENODEV) return nullptr;
+    if (map == MAP_FAILED) throw IoError(Finding::kReadFailed, "cannot map", source->name_);
     source->map_ = map;
     source->bytes_ = {static_cast<const std::byte*>(map), size};
   }
-  ::close(descriptor);
   return source;
+}
+
+std::shared_ptr<const FileSource> FileSource::FromDescriptor(int descriptor, std::string name) {
+  const Descriptor owned(descriptor);
+  if (auto source = MapDescriptor(descriptor, name)) return source;
+  throw Error(Finding::kReadFailed, "cannot be mapped").File(name);
+}
+
+FileSource::State FileSource::StateOf(const struct stat& status) {
+  return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size),
+          status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+void FileSource::RequireUnchanged() const {
+  struct stat status;
+  if (!state_ || ::stat(name_.c_str(), &status) != 0) return;
+  const State now = StateOf(status);
+  // Another file of that name leaves the mapped one as it is.
+  if (now.device != state_->device || now.inode != state_->inode || now == *state_) return;
+  throw Error(Finding::kReadFailed, "changed while it was read").File(name_);
 }
 
 FileSource::~FileSource() {
@@ -201,123 +183,27 @@ void FileSource::Drop(uint64_t offset, uint64_t size) const {
   if (end > begin) ::madvise(static_cast<char*>(map_) + begin, end - begin, MADV_DONTNEED);
 }
 
+void Sink::Skip(uint64_t count) {
+  const Bytes zeros(std::min<uint64_t>(count, 1 << 20));
+  while (count > 0) {
+    const uint64_t step = std::min<uint64_t>(count, zeros.size());
+    Write(ByteSpan(zeros).first(step));
+    count -= step;
+  }
+}
+
 void DescriptorSink::Write(ByteSpan bytes) { WriteAll(descriptor_, bytes, name_); }
-
-AtomicFile::AtomicFile(fs::path path, Overwrite overwrite)
-    : path_(std::move(path)), overwrite_(overwrite) {
-  RefuseExisting(path_, overwrite);
-  descriptor_ = ::open(ParentOf(path_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
-  if (descriptor_ >= 0) return;
-  if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL) {
-    throw IoError(Finding::kWriteFailed, "cannot create", path_.string());
-  }
-  temporary_ = TemporaryName(path_);
-  descriptor_ = ::open(temporary_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw IoError(Finding::kWriteFailed, "cannot create", path_.string());
-  RememberTemporary(temporary_);
-}
-
-AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) {
-    ::unlink(temporary_.c_str());
-    ForgetTemporary(temporary_);
-  }
-}
-
-void AtomicFile::Write(ByteSpan bytes) {
-  WriteAt(size_, bytes);
-  size_ += bytes.size();
-}
-
-void AtomicFile::WriteAt(uint64_t offset, ByteSpan bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      throw IoError(Finding::kWriteFailed, "cannot write", path_.string());
-    }
-    bytes = bytes.subspan(static_cast<size_t>(written));
-    offset += static_cast<uint64_t>(written);
-  }
-}
-
-void AtomicFile::Commit() {
-  if (::fsync(descriptor_) != 0 && errno != EINVAL) {
-    throw IoError(Finding::kWriteFailed, "cannot write", path_.string());
-  }
-  const auto fail = [&] {
-    if (errno == EEXIST) RefuseExisting(path_, overwrite_);
-    throw IoError(Finding::kWriteFailed, "cannot name the finished file", path_.string());
-  };
-  if (temporary_.empty()) {
-    const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor_);
-    const auto link_as = [&](const std::string& name) {
-      return ::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-    };
-    if (link_as(path_.string())) {
-      SyncFolder(ParentOf(path_));
-      return;
-    }
-    if (errno != EEXIST || overwrite_ == Overwrite::kRefuse) fail();
-    temporary_ = TemporaryName(path_);
-    if (!link_as(temporary_)) {
-      temporary_.clear();
-      fail();
-    }
-    RememberTemporary(temporary_);
-  }
-  if (overwrite_ == Overwrite::kRefuse) {
-    if (::link(temporary_.c_str(), path_.c_str()) != 0) fail();  // unlike rename, never replaces
-    return;  // the destructor removes the other name
-  }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail();
-  ForgetTemporary(temporary_);
-  temporary_.clear();
-  SyncFolder(ParentOf(path_));
-}
-
-AtomicFolder::AtomicFolder(fs::path path, Overwrite overwrite)
-    : path_(std::move(path)), overwrite_(overwrite) {
-  if (!path_.has_filename()) path_ = path_.parent_path();  // "out/"
-  RefuseExisting(path_, overwrite);
-  working_ = TemporaryName(path_);
-  if (::mkdir(working_.c_str(), 0777) != 0) {
-    throw IoError(Finding::kWriteFailed, "cannot create folder", path_.string());
-  }
-}
-
-AtomicFolder::~AtomicFolder() {
-  if (committed_) return;
-  std::error_code ignored;
-  fs::remove_all(working_, ignored);
-}
-
-void AtomicFolder::Commit() {
-  std::error_code failed;
-  const fs::path old = TemporaryName(path_);
-  const bool replace = overwrite_ == Overwrite::kAllow && fs::exists(path_);
-  if (replace) {
-    fs::rename(path_, old, failed);
-    if (failed) throw Error(Finding::kWriteFailed, failed.message()).File(path_.string());
-  }
-  fs::rename(working_, path_, failed);
-  if (failed) throw Error(Finding::kWriteFailed, failed.message()).File(path_.string());
-  committed_ = true;
-  if (replace) fs::remove_all(old, failed);
-  SyncFolder(ParentOf(path_));
-}
 
 int OpenSpool() {
   std::error_code ignored;
   const fs::path folder = fs::temp_directory_path(ignored);
-  std::string name = (folder / "kvtool-spool-XXXXXX").string();
-  const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
-  if (descriptor < 0)
-    throw IoError(Finding::kWriteFailed, "cannot create a temporary file", folder.string());
-  ::unlink(name.c_str());
-  return descriptor;
+  const int unnamed = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+  if (unnamed >= 0) return unnamed;
+  const Temporary temporary(folder / "spool");  // unlinked as soon as it is open
+  const int descriptor =
+      ::open(temporary.name().c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor >= 0) return descriptor;
+  throw IoError(Finding::kWriteFailed, "cannot create a temporary file", folder.string());
 }
 
 bool IsSafeRelativePath(std::string_view name) {
@@ -332,13 +218,6 @@ bool IsSafeRelativePath(std::string_view name) {
     begin = end + 1;
   }
   return true;
-}
-
-void RemoveTemporariesOnSignal() {
-  for (auto& slot : temporaries) {
-    const char* name = slot.load();
-    if (name != nullptr) ::unlink(name);
-  }
 }
 
 }  // namespace kv

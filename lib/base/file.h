@@ -4,21 +4,29 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lib/base/bytes.h"
 
+struct stat;
+
 namespace kv {
+
+// What is read at most of an input that does not say its size and has to be spooled, where no limit
+// is given (--max-bytes).
+constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
 
 // The immutable bytes of one input: a mapped file, a spooled stream or memory. Views into it stay
 // valid as long as somebody holds the pointer.
 class FileSource {
  public:
-  // Maps a regular file; "-" (stdin) and pipes are first spooled to an unnamed temporary file.
-  // Throws kOpenFailed, kReadFailed.
-  static std::shared_ptr<const FileSource> Open(const std::filesystem::path& path);
+  // Maps a regular file; "-" (stdin), pipes, and files whose contents are made when read (/proc)
+  // are first spooled to an unnamed temporary file. Throws kOpenFailed, kReadFailed, kLimit.
+  static std::shared_ptr<const FileSource> Open(
+      const std::filesystem::path& path, std::optional<uint64_t> most_of_stream = std::nullopt);
   static std::shared_ptr<const FileSource> FromBytes(Bytes bytes, std::string name);
   // Maps an open descriptor's whole file and closes it.
   static std::shared_ptr<const FileSource> FromDescriptor(int descriptor, std::string name);
@@ -37,37 +45,56 @@ class FileSource {
   }
   uint64_t OffsetOf(const std::byte* p) const { return static_cast<uint64_t>(p - bytes_.data()); }
 
+  // Throws kReadFailed if the mapped file was written to since it was opened, as far as the system
+  // tells: by its size and the time of its last change.
+  void RequireUnchanged() const;
+
   // Gives the pages of a range back to the system (they are read again when touched again): what
   // keeps the resident size bounded while a huge mapped file is walked.
   void Drop(uint64_t offset, uint64_t size) const;
 
  private:
   FileSource() = default;
+  struct State {
+    uint64_t device, inode, size;
+    int64_t seconds, nanoseconds;
+    bool operator==(const State&) const = default;
+  };
+
+  static State StateOf(const struct stat& status);
+  // Null for a file that cannot be mapped though it is regular.
+  static std::shared_ptr<FileSource> MapDescriptor(int descriptor, std::string name);
 
   std::string name_;
   ByteSpan bytes_;
   Bytes owned_;
   void* map_ = nullptr;
   std::shared_ptr<const FileSource> whole_;  // of a slice
+  std::optional<State> state_;               // of a mapped file with a name
 };
 
 struct SourceFile {
   std::string name;  // relative to the source, '/'-separated; of a single file its own name
   std::shared_ptr<const FileSource> data;
+  bool executable = false;  // by its owner
 };
 
 // What a user names on the command line: one file, or a folder with all the files below it.
 struct Source {
   std::string path;  // as given
   bool is_folder = false;
-  std::vector<SourceFile> files;  // sorted by name
+  std::vector<SourceFile> files;                // sorted by name
+  std::vector<std::string> empty_folders = {};  // sorted
 
-  // Throws kOpenFailed, kReadFailed; links inside a folder are refused (kUnsafeName). Of a folder
-  // with very many files the small ones share one spool: a process may have some 65,000 mappings,
-  // and an engine that dumps every decoded token writes more files than that.
-  static Source Open(const std::filesystem::path& path);
+  // Throws kOpenFailed, kReadFailed, kLimit; links, devices and the like inside a folder are
+  // refused (kUnsafeName). Of a folder with very many files the small ones share one spool: a
+  // process may have some 65,000 mappings, and an engine that dumps every decoded token writes more
+  // files than that.
+  static Source Open(const std::filesystem::path& path,
+                     std::optional<uint64_t> most_of_stream = std::nullopt);
 
   uint64_t total_bytes() const;
+  void RequireUnchanged() const;  // as FileSource's, of every file
   const SourceFile* Find(std::string_view name) const;
   // The file whose bytes hold `p`, or null. Logarithmic for what Open opened.
   const SourceFile* FileOf(const std::byte* p) const;
@@ -80,6 +107,15 @@ class Sink {
  public:
   virtual ~Sink() = default;
   virtual void Write(ByteSpan bytes) = 0;
+  // So many zeros; in a file a hole.
+  virtual void Skip(uint64_t count);
+};
+
+// Nobody reads the other end of a pipe any more (head has seen enough): no failure, but nothing is
+// left to do.
+class ClosedPipe : public std::exception {
+ public:
+  const char* what() const noexcept override { return "closed pipe"; }
 };
 
 class MemorySink : public Sink {
@@ -91,7 +127,7 @@ class MemorySink : public Sink {
   Bytes bytes_;
 };
 
-// A descriptor that this object does not own (stdout). Throws kWriteFailed.
+// A descriptor that this object does not own (stdout). Throws kWriteFailed, ClosedPipe.
 class DescriptorSink : public Sink {
  public:
   explicit DescriptorSink(int descriptor, std::string name)
@@ -103,60 +139,11 @@ class DescriptorSink : public Sink {
   std::string name_;
 };
 
-enum class Overwrite { kRefuse, kAllow };
-
-// A file that appears under its final name complete or not at all: written without a name (or under
-// a temporary one where the file system has no unnamed files), fsynced, then linked or renamed.
-// Dropped without Commit, nothing remains. Throws kExists (at construction and, against races, at
-// Commit), kWriteFailed.
-class AtomicFile : public Sink {
- public:
-  AtomicFile(std::filesystem::path path, Overwrite overwrite);
-  ~AtomicFile() override;
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void Write(ByteSpan bytes) override;
-  void WriteAt(uint64_t offset, ByteSpan bytes);
-  uint64_t size() const { return size_; }  // bytes written in order by Write
-  int descriptor() const { return descriptor_; }
-  void Commit();
-
- private:
-  std::filesystem::path path_;
-  std::string temporary_;  // empty while the file has no name
-  Overwrite overwrite_;
-  int descriptor_ = -1;
-  uint64_t size_ = 0;
-};
-
-// The same promise for a folder: built under a temporary name beside its final one, then renamed.
-// An existing folder is replaced only with kAllow, and only after the new one is complete.
-class AtomicFolder {
- public:
-  AtomicFolder(std::filesystem::path path, Overwrite overwrite);
-  ~AtomicFolder();
-  AtomicFolder(const AtomicFolder&) = delete;
-  AtomicFolder& operator=(const AtomicFolder&) = delete;
-
-  // Where to write meanwhile. Names below it must have passed SafeRelativePath.
-  const std::filesystem::path& working_path() const { return working_; }
-  void Commit();
-
- private:
-  std::filesystem::path path_, working_;
-  Overwrite overwrite_;
-  bool committed_ = false;
-};
-
 // An unnamed temporary file in TMPDIR, for streams that must be seekable. Returns its descriptor.
 int OpenSpool();
 
 // Whether a stored name may be used below an output folder: relative, no empty, '.' or '..' part,
 // no backslash or NUL.
 bool IsSafeRelativePath(std::string_view name);
-
-// Removes temporary names still in use; safe to call from a signal handler.
-void RemoveTemporariesOnSignal();
 
 }  // namespace kv

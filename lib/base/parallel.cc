@@ -2,12 +2,16 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/base/parallel.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <new>
 #include <string>
+
+#include "lib/base/error.h"
 
 namespace kv {
 
@@ -26,9 +30,18 @@ int UsableCpus() {
   return std::max(1, cpus);
 }
 
+void ThrowNoThread(const std::exception& failure, std::string_view what) {
+  throw Error(Finding::kNoResources, fmt::format("cannot start {}: {}", what, failure.what()))
+      .Hint("-T 1 starts none");
+}
+
 ThreadPool::ThreadPool(int threads) {
   for (int i = 1; i < threads; ++i) {
-    workers_.emplace_back([this](const std::stop_token& stop) { WorkerLoop(stop); });
+    try {
+      workers_.emplace_back([this](const std::stop_token& stop) { WorkerLoop(stop); });
+    } catch (const std::exception& failure) {  // those started end with the object
+      ThrowNoThread(failure, fmt::format("thread {} of {}", i + 1, threads));
+    }
   }
 }
 
@@ -81,14 +94,23 @@ void ThreadPool::ParallelFor(uint64_t count, const std::function<void(uint64_t)>
     }
   };
   const uint64_t helpers = std::min<uint64_t>(workers_.size(), count > 0 ? count - 1 : 0);
-  shared.running = helpers;
   for (uint64_t i = 0; i < helpers; ++i) {
-    Submit([&] {
-      work();
+    {
+      const std::lock_guard lock(mutex_);
+      ++shared.running;
+    }
+    try {
+      Submit([&] {
+        work();
+        const std::lock_guard lock(mutex_);
+        --shared.running;
+        changed_.notify_all();
+      });
+    } catch (const std::bad_alloc&) {  // no memory for the queue: fewer helpers do
       const std::lock_guard lock(mutex_);
       --shared.running;
-      changed_.notify_all();
-    });
+      break;
+    }
   }
   work();
   std::unique_lock lock(mutex_);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -18,12 +19,15 @@ namespace kv {
 // CPUs this process may use: affinity mask and cgroup quota respected, at least 1.
 int UsableCpus();
 
+// Throws kNoResources: what failed to give `what`.
+[[noreturn]] void ThrowNoThread(const std::exception& failure, std::string_view what);
+
 // A fixed set of threads. The calling thread takes part in the work, so a pool of one thread starts
 // none and everything runs inline. Results never depend on the number of threads: work is handed
 // out by index and consumed in index order.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);
+  explicit ThreadPool(int threads);  // throws kNoResources
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -88,7 +92,7 @@ void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<T
       }
       auto slot = std::make_shared<Slot>(Slot{std::move(*task), std::nullopt, nullptr, false});
       slots.push_back(slot);
-      Submit([this, slot, &work] {
+      const auto job = [this, slot, &work] {
         std::optional<Result> result;
         std::exception_ptr failure;
         try {
@@ -101,7 +105,13 @@ void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<T
         slot->failure = failure;
         slot->done = true;
         changed_.notify_all();
-      });
+      };
+      try {
+        Submit(job);
+      } catch (...) {  // no memory for the queue: nobody will do it, so nobody may wait for it
+        slots.pop_back();
+        throw;
+      }
     }
     if (slots.empty()) return;
     {

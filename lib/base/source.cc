@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,35 +69,66 @@ class SmallFileSpool {
 
 }  // namespace
 
-Source Source::Open(const fs::path& path) {
+namespace {
+
+struct Listing {
+  std::vector<fs::path> files;
+  std::vector<std::string> empty_folders;
+};
+
+Listing ListFolder(const fs::path& path) {
+  Listing list;
+  try {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path)) {
+      const fs::file_type type = entry.symlink_status().type();
+      if (type == fs::file_type::regular) {
+        list.files.push_back(entry.path());
+      } else if (type == fs::file_type::directory) {
+        if (!fs::is_empty(entry.path())) continue;
+        list.empty_folders.push_back(entry.path().lexically_relative(path).generic_string());
+      } else {
+        throw Error(
+            Finding::kUnsafeName,
+            fmt::format("is {} inside a folder",
+                        type == fs::file_type::symlink ? "a link" : "neither file nor folder"))
+            .File(entry.path().string());
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw Error(Finding::kOpenFailed, error.code().message()).File(path.string());
+  }
+  std::sort(list.empty_folders.begin(), list.empty_folders.end());
+  return list;
+}
+
+bool IsExecutable(const fs::path& path) {
+  std::error_code ignored;
+  return (fs::status(path, ignored).permissions() & fs::perms::owner_exec) != fs::perms::none;
+}
+
+}  // namespace
+
+Source Source::Open(const fs::path& path, std::optional<uint64_t> most_of_stream) {
   Source source;
   source.path = path.string();
   std::error_code ignored;
   if (path == "-" || !fs::is_directory(path, ignored)) {
-    source.files.push_back({path.filename().string(), FileSource::Open(path)});
+    source.files.push_back({path.filename().string(), FileSource::Open(path, most_of_stream)});
     source.by_address = {0};
     return source;
   }
   source.is_folder = true;
-  std::vector<fs::path> paths;
-  try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path)) {
-      if (entry.is_symlink()) {
-        throw Error(Finding::kUnsafeName, "is a link inside a folder").File(entry.path().string());
-      }
-      if (entry.is_regular_file()) paths.push_back(entry.path());
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw Error(Finding::kOpenFailed, error.code().message()).File(source.path);
-  }
+  Listing list = ListFolder(path);
+  source.empty_folders = std::move(list.empty_folders);
   std::optional<SmallFileSpool> spool;
-  if (paths.size() > kMostMappings) spool.emplace();
-  for (const fs::path& file : paths) {
+  if (list.files.size() > kMostMappings) spool.emplace();
+  for (const fs::path& file : list.files) {
     const std::string name = file.lexically_relative(path).generic_string();
+    const bool executable = IsExecutable(file);
     if (spool && spool->Add(file, source.files.size())) {
-      source.files.push_back({name, nullptr});
+      source.files.push_back({name, nullptr, executable});
     } else {
-      source.files.push_back({name, FileSource::Open(file)});
+      source.files.push_back({name, FileSource::Open(file), executable});
     }
   }
   if (spool) spool->Finish(source.files);
@@ -117,6 +149,10 @@ uint64_t Source::total_bytes() const {
   uint64_t total = 0;
   for (const SourceFile& file : files) total += file.data->size();
   return total;
+}
+
+void Source::RequireUnchanged() const {
+  for (const SourceFile& file : files) file.data->RequireUnchanged();
 }
 
 const SourceFile* Source::Find(std::string_view name) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lib/base/hash.h"
+#include "lib/base/parallel.h"
 #include "lib/codec/fnv1a.h"
 #include "lib/lossless/stopwatch.h"
 
@@ -92,7 +93,14 @@ bool EncodeWorkers::TrySubmit(EncodeTask& task) {
   if (queued_.size() + running_ >= capacity_) return false;
   queued_.push_back(std::move(task));
   if (threads_.size() < std::min<uint64_t>(most_threads_, queued_.size() + running_)) {
-    threads_.emplace_back([this](const std::stop_token& stop) { Loop(stop); });
+    try {
+      threads_.emplace_back([this](const std::stop_token& stop) { Loop(stop); });
+    } catch (const std::exception& failure) {
+      if (threads_.empty()) {
+        queued_.clear();  // nobody would take it
+        ThrowNoThread(failure, "a thread that encodes");
+      }
+    }
   }
   changed_.notify_all();
   return true;

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include "lib/base/error.h"
+#include "lib/base/output.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {
@@ -71,11 +72,12 @@ TEST_CASE("an atomic folder replaces the old one only when complete", "[file]") 
   const test::TempDir dir;
   dir.WriteFile("out/old", AsBytes("old"));
   REQUIRE_THROWS_AS(AtomicFolder(dir / "out", Overwrite::kRefuse), Error);
-  { const AtomicFolder dropped(dir / "out", Overwrite::kAllow); }
+  OutputRules rules(Overwrite::kAllow);
+  rules.is_dump = [](const std::string&) { return true; };
+  { const AtomicFolder dropped(dir / "out", rules); }
   CHECK(fs::exists(dir / "out/old"));
-  AtomicFolder folder(dir / "out", Overwrite::kAllow);
-  AtomicFile inside(folder.working_path() / "new", Overwrite::kRefuse);
-  inside.Commit();
+  AtomicFolder folder(dir / "out", rules);
+  folder.Create("new")->Close();
   folder.Commit();
   CHECK(fs::exists(dir / "out/new"));
   CHECK(!fs::exists(dir / "out/old"));
@@ -97,6 +99,11 @@ TEST_CASE("a folder source lists its files sorted and refuses links", "[file]") 
     CHECK(source.FileOf(&file.data->bytes().back()) == &file);
   }
   CHECK(source.FileOf(nullptr) == nullptr);
+  fs::create_directories(dir / "in/c/d");
+  fs::permissions(dir / "in/a", fs::perms::owner_exec, fs::perm_options::add);
+  const Source again = Source::Open(dir / "in");
+  CHECK(again.empty_folders == std::vector<std::string>{"c/d"});
+  CHECK((again.files[0].executable && !again.files[1].executable));
   fs::create_symlink("a", dir / "in/link");
   REQUIRE_THROWS_AS(Source::Open(dir / "in"), Error);
 }

@@ -416,7 +416,7 @@ Snapshot Sample(DType dtype, Bytes& bytes) {
 }
 
 TEST_CASE("a snapshot written to arrays reads back bit for bit, in each container") {
-  using Write = void (*)(const Snapshot&, const std::string&, Overwrite);
+  using Write = void (*)(const Snapshot&, const std::string&, const OutputRules&);
   using Open = Snapshot (*)(Source, const OpenOptions&);
   struct Container {
     const char* name;

@@ -1,10 +1,11 @@
 # Interrupted or killed in the middle, a run leaves nothing under the final name and the source alone.
 "$PYTHON" "$SHARED_SUITE/make.py" a.bin 64
 before=$(cksum < a.bin)
+# A background job of a script has SIGINT ignored, which would stay so.
 # The run holds at an input that does not end, then in the middle of its work.
 for signal in INT KILL; do
   mkfifo pipe
-  "$KVTOOL" compress -q --from opaque pipe -o held.kvz &
+  env --default-signal=INT "$KVTOOL" compress -q --from opaque pipe -o held.kvz &
   run=$!
   exec 9> pipe
   head -c 1000000 a.bin >&9
@@ -15,7 +16,7 @@ for signal in INT KILL; do
   echo "$signal: exit $status"
   rm pipe
   for delay in 0.02 0.1 0.2; do
-    "$KVTOOL" compress -q --from opaque -T1 a.bin -o "mid-$signal-$delay.kvz" 2>&- &
+    env --default-signal=INT "$KVTOOL" compress -q --from opaque -T1 a.bin -o "mid-$signal-$delay.kvz" 2>&- &
     run=$!
     sleep $delay
     kill -$signal $run 2>&- || true

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/output.h"
+
+namespace kv {
+
+// The files that a command reads and writes, known before anything is read: so that no output is an
+// input, or another output, by whatever name, and nothing is lost that -f was not meant for.
+class CommandFiles {
+ public:
+  // "" and "-" are no files. What does not exist is not an input (yet); of DIR/STEM all files whose
+  // names begin so are.
+  void Reads(const std::string& path);
+  void Reads(const std::vector<std::string>& paths);
+  // `flag` is how a message calls it. "-" is standard output.
+  void Writes(const std::string& path, std::string_view flag);
+  struct Output {
+    std::string path, flag;
+  };
+  void Writes(const std::vector<Output>& outputs) {
+    for (const Output& output : outputs) Writes(output.path, output.flag);
+  }
+  // Throws kUsage.
+  void Check() const;
+
+ private:
+  void CheckAgainstInputs(const Output& output) const;
+  void CheckAgainstOutputs() const;
+
+  std::vector<std::string> inputs_;
+  std::vector<Output> outputs_;
+};
+
+// How outputs are placed: -f, and which folders it may replace.
+OutputRules RulesFor(bool force);
+// The same for what holds the contents of `source` in another form: readable by nobody who could
+// not read that.
+OutputRules RulesFor(bool force, const std::string& source);
+
+}  // namespace kv

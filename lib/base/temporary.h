@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace kv {
+
+// The hidden name that an output has until it is complete: ".NAME.kvtool-RANDOM.tmp" beside it. The
+// file or folder of that name is removed with this object, by a signal that ends the program, and,
+// where nothing could remove it (SIGKILL, a crash), by the next run that writes the same output.
+class Temporary {
+ public:
+  Temporary() = default;
+  // Chooses a name for an output at `path` and removes what a killed run left beside it. Nothing is
+  // created yet.
+  explicit Temporary(const std::filesystem::path& path);
+  ~Temporary();
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  Temporary(Temporary&& other) noexcept;
+  Temporary& operator=(Temporary&& other) noexcept;
+
+  // Call with the open descriptor once the name exists: tells it from a leftover. False if another
+  // run took it for one in between.
+  bool Claim(int descriptor) const;
+  // The name is taken by nothing any more: it became the output.
+  void Release();
+
+  const std::string& name() const { return name_; }
+  explicit operator bool() const { return !name_.empty(); }
+
+ private:
+  void Remove();
+
+  std::string name_;
+};
+
+// Removes a file, or a folder with all below it; links are not followed. Async-signal-safe.
+void RemoveTree(const char* name);
+
+// For handlers of signals that end the program: removes every name in use.
+void RemoveTemporariesOnSignal();
+// Whether that has begun. A thread that would create something below a temporary folder then waits
+// for the end instead.
+void WaitIfEnding();
+
+}  // namespace kv

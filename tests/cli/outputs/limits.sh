@@ -1,0 +1,79 @@
+# A limit on file sizes, an ignored signal, an input that changes, a configuration that is not there.
+"$PYTHON" "$SHARED_SUITE/../archive/make.py" a.bin 4
+"$KVTOOL" compress -q --from opaque a.bin
+"$KVTOOL" compress -q --from opaque a.bin -o held.kvz
+mkdir tree && cp a.bin tree && "$KVTOOL" compress -q --from opaque tree
+mkdir to
+for command in "compress -q --from opaque a.bin -o to/x" "decompress -q a.bin.kvz -o to/x" "decompress -q tree.kvz -o to/x" \
+  "convert -q --raw f16:2LTHD:2,2,?,8,64 a.bin --to npz -o to/x"; do
+  status=0
+  (ulimit -f 1000 && exec "$KVTOOL" $command) 2> said || status=$?
+  [ $status = 4 ] && grep -q 'File too large' said && [ -z "$(ls -A to)" ] || { echo "$command: exit $status"; cat said; ls -A to; }
+done
+# nohup and background jobs of scripts have SIGINT ignored: so it stays
+mkfifo pipe
+for signal in INT HUP TERM; do
+  "$PYTHON" - "$KVTOOL" $signal <<'END' &
+import os, signal, sys
+signal.signal(getattr(signal, "SIG" + sys.argv[2]), signal.SIG_IGN)
+os.execv(sys.argv[1], ["kvtool", "compress", "-q", "--from", "opaque", "pipe", "-o", f"ignored-{sys.argv[2]}.kvz"])
+END
+  run=$!
+  exec 9> pipe
+  echo data >&9
+  kill -$signal $run
+  echo more >&9
+  exec 9>&-
+  wait $run
+  "$KVTOOL" decompress -q -c ignored-$signal.kvz | tr '\n' ' '
+done
+echo
+# Written to while it is read: exit 4, no archive.
+for i in 1 2 3; do
+  "$PYTHON" - "$KVTOOL" $i <<'END'
+import os, subprocess, sys, time
+kvtool, round = sys.argv[1], int(sys.argv[2])
+size = os.path.getsize("a.bin")
+with open("a.bin", "r+b") as file:
+    run = subprocess.Popen([kvtool, "compress", "-T1", "--level", "max", "-q", "--raw", "f16:2LTHD:2,2,?,8,64", "a.bin", "-o", "changed.kvz"],
+                           stderr=subprocess.PIPE, text=True)
+    while run.poll() is None:
+        for at in range(0, size, 65536):
+            file.seek(at)
+            file.write(os.urandom(512))
+        file.flush()
+    said = run.stderr.read()
+assert run.returncode == 4, (run.returncode, said)
+assert "changed while it was read [KV0102]" in said, said
+assert not os.path.exists("changed.kvz")
+END
+done
+# grown, then cut short, in the middle
+"$PYTHON" - "$KVTOOL" <<'END'
+import os, subprocess, sys
+def is_writing(run):  # its output has no name yet
+    folder = f"/proc/{run.pid}/fd"
+    try:
+        return any("(deleted)" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder))
+    except FileNotFoundError:
+        return False
+for change in (lambda: os.truncate("a.bin", 100), lambda: os.truncate("a.bin", 8 << 20)):
+    open("a.bin", "wb").write(os.urandom(4 << 20))
+    run = subprocess.Popen([sys.argv[1], "compress", "-T1", "--level", "max", "-q", "--raw", "f16:2LTHD:2,2,?,8,64", "a.bin", "-o", "changed.kvz"],
+                           stderr=subprocess.PIPE, text=True)
+    while run.poll() is None and not is_writing(run):
+        pass
+    change()
+    said = run.stderr.read()
+    assert run.wait() == 4, (run.returncode, said)
+    assert "changed" in said and said.count("\n") == 1, said
+assert not os.path.exists("changed.kvz")
+END
+status=0
+KVTOOL_CONFIG=nowhere.toml "$KVTOOL" targets > /dev/null 2> said || status=$?
+echo "exit $status: $(cat said | head -1)"
+printf 'threads=1\n' > there.toml
+KVTOOL_CONFIG=there.toml "$KVTOOL" targets > /dev/null
+KVTOOL_CONFIG=nowhere.toml "$KVTOOL" targets --config there.toml > /dev/null
+KVTOOL_CONFIG= "$KVTOOL" targets > /dev/null
+"$KVTOOL" targets --config nowhere.toml > /dev/null 2>&1 || echo "exit $?"
