@@ -37,10 +37,9 @@ bool SamePlaces(const KvTensor& a, const KvTensor& b) {
   return std::equal(a.pieces.begin(), a.pieces.end(), b.pieces.begin(), same);
 }
 
-// Whether equal bytes mean equal values: not if one side alone is stored Hadamard-rotated.
+// Whether equal bytes mean equal values.
 bool HoldSameBits(const TensorPair& pair) {
-  return pair.diff.same_dtype() && IsHadamardRotated(*pair.a_snapshot, pair.a, pair.is_value) ==
-                                       IsHadamardRotated(*pair.b_snapshot, pair.b, pair.is_value);
+  return pair.diff.same_dtype() && !pair.one_is_turned();
 }
 
 // Rows of a tensor, in place where they lie one after another, else gathered.

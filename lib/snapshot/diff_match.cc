@@ -129,8 +129,7 @@ class Matcher {
       return pair.is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
     };
     if (pair.diff.same_dtype() && state(a_) == state(b_)) return;
-    if (pair.diff.same_dtype() && IsHadamardRotated(a_, pair.a, pair.is_value) !=
-                                      IsHadamardRotated(b_, pair.b, pair.is_value)) {
+    if (pair.diff.same_dtype() && pair.one_is_turned()) {
       Note(fmt::format("{} is stored Hadamard-rotated in one of them: compared as values",
                        pair.is_value ? 'V' : 'K'));
     }
@@ -238,6 +237,16 @@ class Matcher {
 };
 
 }  // namespace
+
+bool TensorPair::one_is_turned() const {
+  const auto state = [&](const Snapshot& snapshot) {
+    return is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+  };
+  const bool known = state(*a_snapshot) != HadamardRotation::kUnknown &&
+                     state(*b_snapshot) != HadamardRotation::kUnknown;
+  return known &&
+         IsHadamardRotated(*a_snapshot, a, is_value) != IsHadamardRotated(*b_snapshot, b, is_value);
+}
 
 std::vector<TensorPair> MatchSnapshots(const Snapshot& a, const Snapshot& b,
                                        const DiffOptions& options, SnapshotDiff& diff) {

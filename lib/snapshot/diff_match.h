@@ -17,6 +17,10 @@ struct TensorPair {
   KvTensor a = {}, b = {};
   TensorDiff diff = {};
   bool is_settled = false;  // found equal without a walk
+
+  // One side is known to be stored Hadamard-rotated and the other not to be: equal bytes are other
+  // values then. Where a side does not say, bytes are taken for what they are.
+  bool one_is_turned() const;
 };
 
 // Finds what to compare. What has no counterpart, and what lies beside the tensors (positions,

@@ -166,7 +166,7 @@ TEST_CASE("rows without cells are numbered as a prompt fills them", "[llama][wri
   REQUIRE(snapshot.cell_groups.size() == 1);
   CHECK(snapshot.cell_groups[0].cells[4].position == 4);
   CHECK(snapshot.cell_groups[0].cells[4].sequences == SequenceIds{0});
-  CHECK(llama_state::NotKept(test::MakeCache({})).size() == 2);  // positions; order of RoPE pairs
+  CHECK(llama_state::NotKept(test::MakeCache({})).size() == 1);  // positions
 }
 
 TEST_CASE("one sequence is cut out of a context as the engine does it", "[llama][writer]") {

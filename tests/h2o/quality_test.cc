@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <tuple>
@@ -109,6 +110,12 @@ TEST_CASE("a sample of rows gives the figures of all within its standard error",
   CHECK(ChooseRows(64, 700, 0, 3).positions.size() == 636);
 }
 
+bool Warns(const ReplayResult& result, std::string_view what) {
+  return std::any_of(
+      result.warnings.begin(), result.warnings.end(),
+      [&](const std::string& warning) { return warning.find(what) != std::string::npos; });
+}
+
 TEST_CASE("undefined rows are counted and stay out of every figure", "[h2o]") {
   const auto whole = MakeAttentionCase({}, 13);
   auto spoilt = MakeAttentionCase({}, 13);
@@ -121,8 +128,8 @@ TEST_CASE("undefined rows are counted and stay out of every figure", "[h2o]") {
   CHECK(b.undefined.rows == 1);
   CHECK(b.undefined.first_layer == 1);
   CHECK(b.undefined.first_position == 120);
-  REQUIRE(b.warnings.size() == 1);
-  CHECK(b.warnings[0].find("NaN or Inf") != std::string::npos);
+  CHECK(Warns(b, "NaN or Inf"));
+  CHECK_FALSE(Warns(a, "NaN or Inf"));
   const AttentionSummary &good = *a.runs[0].evicting, &bad = *b.runs[0].evicting;
   CHECK(bad.undefined_rows == 1);
   CHECK(bad.mass.count == good.mass.count - 1);
@@ -171,8 +178,8 @@ TEST_CASE("missing queries of the prompt are said", "[h2o]") {
   made->trace.rows = 120;
   for (TraceLayer& rows : made->trace.layers) rows.queries->shape[0] = 120;
   const ReplayResult result = RunOn(*made, SmallRequest());
-  REQUIRE(result.warnings.size() == 1);
-  CHECK(result.warnings[0].find("positions 0 to 39") != std::string::npos);
+  CAPTURE(result.warnings);
+  CHECK(Warns(result, "positions 0 to 39"));
 }
 
 }  // namespace kv::h2o

@@ -13,11 +13,11 @@ for number, (name, archive_hash, size, content_hash, _flags) in enumerate(rows):
     data = (archives / name).read_bytes()
     if sha256(data) != archive_hash:
         print(f"{name}: is not the archive of the manifest")
-    is_folder, files, chunks, hashes = decode_kvz.open_archive(data, number % 2 == 1)  # every other one without its index
+    is_folder, files, attributes, chunks, hashes = decode_kvz.open_archive(data, number % 2 == 1)  # every other one without its index
     output = pathlib.Path(f"restored{number}")
     if is_folder:
         output.mkdir()
-    decode_kvz.restore(data, files, is_folder, chunks, hashes, output)
+    decode_kvz.restore(data, files, attributes, is_folder, chunks, hashes, output)
     content = content_of(output)
     if len(content) != int(size) or sha256(content) != content_hash:
         print(f"{name}: restored as other bytes")
