@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
@@ -93,7 +94,10 @@ int ShowHelp(Console& console, std::string_view name) {
 void PrepareApp(CLI::App& app, Command& command, GlobalOptions& global) {
   app.set_help_flag("-h", "Short help with examples");
   app.set_help_all_flag("--help", "All options");
-  app.set_config("--config", "", "Read option defaults from a file (TOML or INI)")
+  // CLI11 looks at the variable only after it has read the file.
+  const char* config = std::getenv("KVTOOL_CONFIG");
+  app.set_config("--config", config == nullptr ? "" : config,
+                 "Read option defaults from a file (TOML or INI)")
       ->envname("KVTOOL_CONFIG");
   app.allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
   app.option_defaults()->take_last();

@@ -10,7 +10,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <new>
+#include <string_view>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/help.h"
@@ -31,6 +33,27 @@ void OnBus(int) {
       "kvtool: an input changed or could not be read while it was in use [KV0102]\n";
   if (::write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) ::_exit(kIoError);
   ::_exit(kIoError);
+}
+
+// Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
+// allocate while they are taken apart.
+[[noreturn]] void OnTerminate() {
+  RemoveTemporariesOnSignal();
+  bool no_memory = false;
+  try {
+    if (const std::exception_ptr failure = std::current_exception()) {
+      std::rethrow_exception(failure);
+    }
+  } catch (const std::bad_alloc&) {
+    no_memory = true;
+  } catch (...) {
+  }
+  const std::string_view text = no_memory
+                                    ? "kvtool: out of memory [KV0106]\n"
+                                    : "kvtool: an exception escaped: this is a bug [KV9001]\n";
+  const ExitStatus status = no_memory ? kIoError : kBug;
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
+  ::_exit(status);
 }
 
 // What the parent has set to be ignored (nohup, a job in the background) stays so.
@@ -171,6 +194,7 @@ int StatusOfFailure(Console& console) {
 int Main(int argc, char** argv) {
   FillStandardDescriptors();
   InstallSignals();
+  std::set_terminate(OnTerminate);
   Console console;
   int status;
   try {
@@ -189,4 +213,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace kv
 
+// Nothing is caught out here: what escapes reaches the handler of terminate.
 int main(int argc, char** argv) { return kv::Main(argc, argv); }

@@ -78,6 +78,8 @@ std::shared_ptr<const Bytes> DesignRuntime::Decode(Layer& layer, const Block& bl
       Bytes raw(block.tokens() * shape.row_bytes());
       setup_.codec.Decode(is_value, shape.element_bytes, stored.blob, raw, scratch_);
       if (Hash64(raw) == stored.hash) return std::make_shared<const Bytes>(std::move(raw));
+    } catch (const std::bad_alloc&) {
+      throw;
     } catch (const std::exception& error) {
       what = error.what();
     }

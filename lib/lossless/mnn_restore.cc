@@ -33,6 +33,8 @@ void MnnRuntime::Audit(Layer& layer, const EncodeResult& result) {
       setup_.codec.Decode(is_value, result.task.element_bytes[is_value], result.blobs[is_value],
                           decoded, scratch_);
       equal = equal && Hash64(decoded) == result.hashes[is_value];
+    } catch (const std::bad_alloc&) {
+      throw;
     } catch (const std::exception&) {
       equal = false;
     }
@@ -62,6 +64,8 @@ std::optional<RangeBytes> MnnRuntime::RunDecoder(Layer& layer, const Block& bloc
       setup_.codec.Decode(is_value, shape.element_bytes, block.blobs[is_value], raw, scratch_);
       decoded.tensors[is_value] = std::make_shared<const Bytes>(std::move(raw));
     }
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception&) {
     ++layer.measured.failures;
     return std::nullopt;

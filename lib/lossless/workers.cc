@@ -3,6 +3,8 @@
 #include "lib/lossless/workers.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 
 #include "lib/base/hash.h"
 #include "lib/base/parallel.h"
@@ -32,6 +34,8 @@ bool IsEqualAfterDecode(const RangeCodec& codec, const EncodeResult& result, boo
     codec.Decode(is_value, result.task.element_bytes[is_value], result.blobs[is_value], decoded,
                  scratch);
     return Hash64(decoded) == result.hashes[is_value];
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception&) {
     return false;
   }
@@ -66,6 +70,8 @@ EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& 
   try {
     Encode(codec, result, scratch);
     Describe(codec, result, scratch);
+  } catch (const std::bad_alloc&) {
+    std::terminate();  // our memory, not the engine's failure: nothing to count and go on with
   } catch (const std::exception& error) {
     result.failed = true;
     result.what = error.what();

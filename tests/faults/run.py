@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs commands with one fault at every Nth system call, and looks at what is left behind.
+
+  run.py KVTOOL INJECT [--sample N] [--seed S] [--scenario NAME] [--call NAME] [--asan LIBASAN]
+
+INJECT is the library built from inject.cc. Without --sample every call of every kind fails once. After a fault:
+the exit status is 0 or 4, one line says what happened, the output is the old one, absent or complete, and no
+temporary name is left. After SIGKILL the output is old, absent or complete, and running
+the command again succeeds and leaves nothing behind. The write log says that data reached the disk before its name.
+"""
+import argparse
+import hashlib
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STATE = ROOT / "testdata/llamacpp/states/s260k-v050-f16.seq0.bin"
+DUMP = ROOT / "testdata/golden/mnn/dumps/case_fp16_h8_l1_fa64"
+ENOSPC, EIO, EMFILE, ENOMEM, EDQUOT = 28, 5, 24, 12, 122
+ERRNOS = {"open": [EMFILE, EIO], "write": [ENOSPC, EIO], "pwrite": [ENOSPC, EIO], "fsync": [EIO, EDQUOT],
+          "rename": [EIO], "link": [EIO, ENOSPC], "mmap": [ENOMEM], "ftruncate": [EIO], "pthread_create": [11],
+          "malloc": [ENOMEM]}
+LIMIT_SECONDS = 60
+
+
+def digest(path):
+    """What a path holds: nothing, a file, or a folder with all below it, empty folders too."""
+    if not path.exists():
+        return "absent"
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    whole = hashlib.sha256()
+    for item in sorted(path.rglob("*")):
+        whole.update(str(item.relative_to(path)).encode() + b"\0")
+        whole.update(item.read_bytes() if item.is_file() else b"folder")
+    return whole.hexdigest()
+
+
+class Scenario:
+    """A command, what must be there before it, the name that it makes, and names that come with it."""
+
+    def __init__(self, name, output, command, before=None, beside=()):
+        self.name, self.output, self.command, self.before = name, output, command, before
+        self.beside = beside
+
+    def prepare(self, kvtool, folder):
+        shutil.copy(STATE, folder / "state.bin")
+        shutil.copytree(DUMP, folder / "dump")
+        for command in self.before or []:
+            subprocess.run([kvtool, *command], cwd=folder, check=True, stdin=subprocess.DEVNULL,
+                           capture_output=True)
+
+
+SCENARIOS = [
+    Scenario("compress", "out.kvz", ["compress", "state.bin", "-o", "out.kvz", "-T1"]),
+    Scenario("compress-replaces", "out.kvz", ["compress", "state.bin", "-o", "out.kvz", "-f", "-T2"],
+             [["compress", "state.bin", "-o", "out.kvz", "--level", "fast"]]),
+    Scenario("compress-folder", "out.kvz", ["compress", "dump", "-o", "out.kvz", "-T2"]),
+    Scenario("decompress", "out.bin", ["decompress", "in.kvz", "-o", "out.bin", "-T1"],
+             [["compress", "state.bin", "-o", "in.kvz"]]),
+    Scenario("decompress-replaces", "out.bin", ["decompress", "in.kvz", "-o", "out.bin", "-f", "-T2"],
+             [["compress", "state.bin", "-o", "in.kvz"],
+              ["convert", "state.bin", "--kv-heads", "4", "--to", "npz", "-o", "out.bin"]]),
+    Scenario("decompress-folder", "out", ["decompress", "in.kvz", "-o", "out", "-T1"],
+             [["compress", "dump", "-o", "in.kvz"]]),
+    Scenario("decompress-replaces-folder", "out", ["decompress", "in.kvz", "-o", "out", "-f", "-T1"],
+             [["compress", "dump", "-o", "in.kvz"], ["decompress", "in.kvz", "-o", "out"]]),
+    Scenario("convert", "out.npz", ["convert", "state.bin", "--kv-heads", "4", "--to", "npz", "-o", "out.npz", "-f"],
+             [["convert", "state.bin", "--kv-heads", "4", "--to", "safetensors", "-o", "out.npz"]]),
+    Scenario("gate", "summary.json", ["gate", str(ROOT / "testdata/gate/pass.json"), "--deterministic", "-T2",
+                                      "--case", "design_store", "-o", "summary.json"],
+             beside=("summary.md", "cases.jsonl")),
+]
+
+
+class Failure(Exception):
+    pass
+
+
+class Runner:
+    def __init__(self, options):
+        self.kvtool, self.inject = os.path.abspath(options.kvtool), os.path.abspath(options.inject)
+        self.asan = options.asan
+        self.runs = 0
+
+    def run(self, scenario, folder, faults=None):
+        """The command with these faults: exit status and standard error."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith("KVTOOL_")}
+        if faults is not None:
+            env.update(faults, LD_PRELOAD=f"{self.asan} {self.inject}" if self.asan else self.inject)
+            env.setdefault("ASAN_OPTIONS", "allocator_may_return_null=1")
+        self.runs += 1
+        done = subprocess.run([self.kvtool, *scenario.command], cwd=folder, env=env, stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=LIMIT_SECONDS)
+        return done.returncode, done.stderr.decode(errors="replace")
+
+    def fresh(self, template):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="kvtool-faults-"))
+        shutil.copytree(template, folder, dirs_exist_ok=True, copy_function=shutil.copy)
+        for item in template.rglob("*"):  # the marks of folders are extended attributes
+            for name in os.listxattr(item):
+                os.setxattr(folder / item.relative_to(template), name, os.getxattr(item, name))
+        return folder
+
+
+def check_names(folder, allowed):
+    extra = sorted(item.name for item in folder.iterdir() if item.name not in allowed)
+    if extra:
+        raise Failure(f"left behind: {' '.join(extra)}")
+
+
+def check_one(runner, scenario, template, old, complete, faults):
+    """One run with one fault, and after a kill a second run without."""
+    folder = runner.fresh(template)
+    names = {item.name for item in template.iterdir()} | {scenario.output, *scenario.beside}
+    try:
+        code, errors = runner.run(scenario, folder, faults)
+        found = digest(folder / scenario.output)
+        if found not in (old, complete):
+            raise Failure(f"the output is {'absent' if found == 'absent' else 'neither old nor complete'}")
+        if "FAULT_KILL" in faults:
+            if code not in (-9, 0):
+                raise Failure(f"exit {code} where SIGKILL was due: {errors}")
+            again = scenario.command if "-f" in scenario.command else [*scenario.command, "-f"]
+            code, errors = runner.run(Scenario("", scenario.output, again), folder)
+            if code != 0:
+                raise Failure(f"after the kill: exit {code}: {errors}")
+            if digest(folder / scenario.output) != complete:
+                raise Failure("after the kill: the output is not complete")
+        elif code == 0:
+            if found != complete:
+                raise Failure("exit 0 with the old output")
+        elif code != 4:
+            raise Failure(f"exit {code}: {errors}")
+        elif sum(line.startswith("kvtool: ") and "warning" not in line for line in errors.splitlines()) < 1:
+            raise Failure(f"exit 4 without a line that says why: {errors!r}")
+        if "Sanitizer" in errors:
+            raise Failure(errors)
+        check_names(folder, names)
+    finally:
+        shutil.rmtree(folder)
+
+
+def check_log(log, output):
+    """Crash simulation: replays the log. Data that was not synced when its name appeared would be lost with it."""
+    dirty, identities, named, folder_synced = set(), {}, False, True
+    for line in log.read_text(errors="replace").splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "create":
+            identity, _, path = rest.partition(" ")
+            identities[path] = identity
+        elif word == "write":
+            dirty.add(rest.split()[0])
+        elif word == "sync":
+            dirty.discard(rest)
+        elif word == "syncdir":
+            folder_synced = True
+        elif word in ("link", "rename", "exchange"):
+            source, _, target = rest.partition("\t")
+            identity = source if word == "link" else identities.get(source)
+            identities[target] = identity
+            if os.path.basename(target.rstrip("/")) != output:
+                continue
+            named, folder_synced = True, False
+            below = [other for path, other in identities.items() if path.startswith(source.rstrip("/") + "/")]
+            if identity in dirty or dirty.intersection(below):
+                raise Failure(f"'{line}' before its data was synced")
+    if not named:
+        raise Failure("the log has no line that gives the output its name")
+    if not folder_synced:
+        raise Failure("the name itself was not synced")
+
+
+def check_scenario(runner, scenario, options, chooser):
+    with tempfile.TemporaryDirectory(prefix="kvtool-faults-") as base:
+        template = pathlib.Path(base) / "template"
+        template.mkdir()
+        scenario.prepare(runner.kvtool, template)
+        old = digest(template / scenario.output)
+        folder = runner.fresh(template)
+        counts, log = pathlib.Path(base) / "counts", pathlib.Path(base) / "log"
+        code, errors = runner.run(scenario, folder, {"FAULT_COUNTS": str(counts), "FAULT_LOG": str(log)})
+        if code != 0:
+            raise Failure(f"without faults: exit {code}: {errors}")
+        complete = digest(folder / scenario.output)
+        shutil.rmtree(folder)
+        check_log(log, scenario.output)
+
+        plan = []  # faults of each kind of call; a sample takes as many of each
+        for line in counts.read_text().splitlines():
+            call, count = line.split()
+            if options.call and call != options.call:
+                continue
+            of_call = []
+            for at in range(1, int(count) + 1):
+                of_call += [{"FAULT_CALL": call, "FAULT_AT": str(at), "FAULT_ERRNO": str(number)}
+                            for number in ERRNOS[call]]
+                if call not in ("malloc", "pthread_create", "mmap"):
+                    of_call.append({"FAULT_CALL": call, "FAULT_AT": str(at), "FAULT_KILL": "1"})
+            plan += chooser.sample(of_call, min(options.sample or len(of_call), len(of_call)))
+        plan += [{"FAULT_DENY": deny} for deny in ("tmpfile", "proc", "exchange", "tmpfile,exchange", "nfs")]
+        failed = 0
+        for faults in plan:
+            try:
+                check_one(runner, scenario, template, old, complete, faults)
+            except (Failure, subprocess.TimeoutExpired) as failure:
+                failed += 1
+                words = " ".join(f"{key}={value}" for key, value in faults.items())
+                print(f"{scenario.name}: {words}: {failure}", flush=True)
+        print(f"{scenario.name}: {len(plan)} faults, {failed} failed", flush=True)
+        return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kvtool")
+    parser.add_argument("inject")
+    parser.add_argument("--sample", type=int, default=0, help="faults of each call per scenario (default: all)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scenario", help="this one only")
+    parser.add_argument("--call", help="faults of this call only")
+    parser.add_argument("--asan", help="libasan.so, for a program built with it")
+    options = parser.parse_args()
+    runner, chooser, failed = Runner(options), random.Random(options.seed), 0
+    for scenario in SCENARIOS:
+        if options.scenario in (None, scenario.name):
+            try:
+                failed += check_scenario(runner, scenario, options, chooser)
+            except Failure as failure:
+                failed += 1
+                print(f"{scenario.name}: {failure}")
+    print(f"{runner.runs} runs, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
