@@ -17,6 +17,7 @@ target_compile_options(kv_options INTERFACE -ffp-contract=off)
 if(KVTOOL_SANITIZE)
   add_compile_options(-fsanitize=${KVTOOL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${KVTOOL_SANITIZE})
+  add_compile_definitions(_GLIBCXX_ASSERTIONS)
   # Instrumented code makes GCC 12 see uninitialised uses inside std::regex that are none.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     add_compile_options(-Wno-maybe-uninitialized)
@@ -26,4 +27,12 @@ endif()
 # Coverage of the libraries guides the fuzzer: without it only the targets' own files are seen.
 if(KVTOOL_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# What packages are built with: an overflow that slipped through ends the process instead of owning it.
+if(KVTOOL_HARDEN)
+  add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  add_link_options(-Wl,-z,relro,-z,now)
+  include(CheckPIESupported)
+  check_pie_supported()
 endif()

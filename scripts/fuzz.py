@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the libFuzzer programs of `cmake --preset fuzz`, several at once, and says what each did.
+
+  fuzz.py [--seconds 60] [--jobs 2] [--work DIR] [--keep] [TARGET ...]
+
+Each target starts from testdata/fuzz/TARGET and what DIR holds of earlier runs; findings lie in DIR/TARGET/findings.
+With --keep, inputs that reach new code are minimised and copied into testdata/fuzz/TARGET (at most 64 KiB each), where
+every ordinary build replays them. Exit status 1 if anything was found.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MOST_KEPT_BYTES, MOST_KEPT_FILES = 64 << 10, 60
+# A wrong size in a reader shows as an allocation beyond the limit, a slow input as a time-out.
+FLAGS = ["-rss_limit_mb=2048", "-timeout=20", "-print_final_stats=1", "-max_len=65536", "-use_value_profile=1"]
+
+
+def fuzz(program, name, options):
+    """Runs one target: (name, CPU seconds, executions, edges covered, corpus inputs, findings)."""
+    work = options.work / name
+    corpus, findings = work / "corpus", work / "findings"
+    for folder in (corpus, findings):
+        folder.mkdir(parents=True, exist_ok=True)
+    log = work / "log"
+    with open(log, "w") as out:
+        running = subprocess.Popen(
+            [program, f"-max_total_time={options.seconds}", *FLAGS, f"-artifact_prefix={findings}/", corpus,
+             ROOT / "testdata/fuzz" / name], stdout=subprocess.DEVNULL, stderr=out, stdin=subprocess.DEVNULL)
+        _, _, usage = os.wait4(running.pid, 0)
+        running.returncode = 0
+    text = log.read_text(errors="replace")
+    executions = re.findall(r"stat::number_of_executed_units:\s+(\d+)", text) or re.findall(r"^#(\d+)", text, re.M)
+    covered = re.findall(r"cov: (\d+)", text)
+    found = sorted(item.name for item in findings.iterdir())
+    if options.keep and not found:
+        keep(program, name, corpus)
+    return (name, usage.ru_utime + usage.ru_stime, int(executions[-1]) if executions else 0,
+            int(covered[-1]) if covered else 0, sum(1 for _ in corpus.iterdir()), found)
+
+
+def keep(program, name, corpus):
+    """Adds the inputs that reach code which the checked-in corpus does not, smallest first."""
+    checked_in = ROOT / "testdata/fuzz" / name
+    merged = corpus.parent / "merged"
+    shutil.rmtree(merged, ignore_errors=True)
+    shutil.copytree(checked_in, merged)
+    subprocess.run([program, "-merge=1", "-rss_limit_mb=2048", merged, corpus], stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    before = {item.name for item in checked_in.iterdir()}
+    new = sorted((item for item in merged.iterdir() if item.name not in before), key=lambda item: item.stat().st_size)
+    for item in new[:max(0, MOST_KEPT_FILES - len(before))]:
+        if item.stat().st_size <= MOST_KEPT_BYTES:
+            shutil.copy(item, checked_in / item.name[:16])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("targets", nargs="*", help="names without fuzz_ (default: all)")
+    parser.add_argument("--seconds", type=int, default=60, help="of wall time, for each target")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/fuzz")
+    parser.add_argument("--work", type=pathlib.Path, help="corpora and findings (default: BUILD/findings)")
+    parser.add_argument("--keep", action="store_true", help="add what reaches new code to testdata/fuzz")
+    options = parser.parse_args()
+    options.work = options.work or options.build / "findings"
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    programs = {path.name[len("fuzz_"):]: path for path in sorted((options.build / "bin").glob("fuzz_*"))}
+    unknown = [name for name in options.targets if name not in programs]
+    if unknown or not programs:
+        sys.exit(f"no fuzz target {' '.join(unknown)} in {options.build}/bin: cmake --preset fuzz builds them")
+    failed = False
+    print(f"{'target':<16} {'CPU s':>7} {'executions':>12} {'edges':>7} {'inputs':>7}  findings", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        runs = [pool.submit(fuzz, programs[name], name, options) for name in options.targets or programs]
+        for run in concurrent.futures.as_completed(runs):
+            name, cpu, executions, edges, inputs, found = run.result()
+            failed |= bool(found)
+            print(f"{name:<16} {cpu:7.0f} {executions:12} {edges:7} {inputs:7}  {' '.join(found) or 'none'}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
