@@ -9,9 +9,9 @@
 #include "apps/kvtool/blend_report.h"
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
-#include "formats/model_config/model_config.h"
 #include "formats/trace/trace.h"
 #include "lib/blend/blended.h"
 #include "lib/snapshot/cast.h"
@@ -23,9 +23,8 @@ constexpr double kCurve[] = {0, 0.05, 0.10, 0.15, 0.16, 0.20, 0.30, 0.50, 0.75, 
 
 // How keys are rotated, and where they stand.
 struct RopeFlags {
-  std::string old_state = "auto", full_state = "auto", bos = "none", style, scaling, freqs;
-  double base = 0;
-  uint32_t dims = 0;
+  std::string old_state = "auto", full_state = "auto", bos = "none";
+  RopeOptions model;
 
   void Declare(CLI::App& app) {
     const char* group = "Positions of keys (RoPE)";
@@ -39,61 +38,7 @@ struct RopeFlags {
                    "Later chunks begin with a BOS token: none, drop it, or dropped already")
         ->check(CLI::IsMember({"none", "drop", "dropped"}))
         ->group(group);
-    app.add_option("--rope-base", base, "RoPE base theta (default: from --gguf)")
-        ->check(CLI::PositiveNumber)
-        ->group(group);
-    app.add_option("--rope-style", style,
-                   "neox (halves) or gptj (pairs) (default: --gguf, or neox)")
-        ->check(CLI::IsMember({"neox", "gptj"}))
-        ->group(group);
-    app.add_option("--rope-dims", dims, "Rotated dims of a head (default: --gguf, or all)")
-        ->group(group);
-    app.add_option("--rope-scaling", scaling,
-                   "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
-                   "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
-                   "(default: --gguf, or none)")
-        ->group(group);
-    app.add_option("--rope-freqs", freqs,
-                   "File with the frequency of each pair (inv_freq): .npy, or numbers as text")
-        ->group(group);
-  }
-
-  // What the model file says, flags above it. One flag of bases or scalings stands for all layers.
-  std::optional<blend::ModelRope> Resolve(const OpenOptions& options) const {
-    blend::ModelRope model;
-    bool known = FromModel(options, model);
-    if (base != 0 || !scaling.empty() || !freqs.empty()) model.layers.clear();
-    if (base != 0) model.rope.theta = base;
-    if (!scaling.empty()) model.rope.scaling = blend::ParseScaling(scaling);
-    if (!freqs.empty()) {
-      model.rope.scaling = {};
-      model.rope.scaling.kind = blend::RopeScaling::Kind::kGiven;
-      model.rope.scaling.frequencies = ReadFrequencies(freqs);
-      model.rope.rotary_dim = static_cast<uint32_t>(2 * model.rope.scaling.frequencies.size());
-    }
-    known = known || base != 0 || !freqs.empty();
-    if (!known) return std::nullopt;
-    const auto finish = [&](blend::Rope& rope) {
-      if (dims != 0) rope.rotary_dim = dims;
-      if (!style.empty()) rope.pairs = blend::ParsePairs(style);
-    };
-    finish(model.rope);
-    for (blend::Rope& rope : model.layers) finish(rope);
-    return model;
-  }
-
- private:
-  bool FromModel(const OpenOptions& options, blend::ModelRope& model) const {
-    if (!options.geometry || options.geometry->source.starts_with("--")) return false;
-    try {
-      const auto told = ReadModelRope(options.geometry->source);
-      if (told) model = *told;
-      return told.has_value();
-    } catch (const Error&) {
-      // What the flags say in its place needs no file.
-      if (base != 0 || !freqs.empty()) return false;
-      throw;
-    }
+    model.Declare(app, group);
   }
 };
 
@@ -142,7 +87,7 @@ class ReplayBlend : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({full_, old_, trace_, rope_.freqs});
+    files.Reads({full_, old_, trace_, rope_.model.freqs});
     files.Reads(chunks_);
     snapshot_.Files(files);
     files.Writes(indices_out_, "--indices-out");
@@ -232,7 +177,7 @@ class ReplayBlend : public Command {
     blend::FullCache whole =
         blend::WholePrompt(full, blend::ParseKeyState(rope_.full_state, "--full-rope"));
     blend::RequireSamePrompt(whole, joined, suffix_);
-    return {std::move(whole), std::move(joined), rope_.Resolve(options)};
+    return {std::move(whole), std::move(joined), rope_.model.Resolve(options)};
   }
 
   uint64_t SuffixOf(const blend::CachePair& caches) const {

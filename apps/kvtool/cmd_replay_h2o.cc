@@ -9,6 +9,7 @@
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
@@ -137,6 +138,8 @@ class ReplayH2o : public Command {
         ->check(CLI::IsMember({"layer", "kv-head"}));
     app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
         ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
+    app.add_flag("--re-rotate", re_rotate_,
+                 "streaming: positions within the cache, as published (needs queries and RoPE)");
     app.add_option("--seed", seed_, "Of policy random and of the rows measured (0)");
     app.add_option("--quality-rows", quality_rows_,
                    "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
@@ -150,12 +153,13 @@ class ReplayH2o : public Command {
     app.add_flag("-f,--force", force_, "Overwrite outputs");
     config_.Declare(app);
     papers_.Declare(app);
+    rope_.Declare(app, "RoPE of the model, for --re-rotate");
     snapshot_.Declare(app);
     report_.Declare(app);
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, trace_});
+    files.Reads({input_, trace_, rope_.freqs});
     snapshot_.Files(files);
     files.Writes({{jsonl_, "--jsonl"}, {html_, "--html-out"}, {plan_, "--plan-out"}});
     files.Writes(snapshot_out_, "--snapshot-out");
@@ -206,7 +210,8 @@ class ReplayH2o : public Command {
     ResolveSchedule(request);
     request.chosen = config_.Chosen();
     request.paper = papers_.Resolve();
-    request.policies = ParsePolicies();
+    request.policies = ParsePolicies(policies_);
+    if (re_rotate_) ResolveRotation(trace, request);
     if (!scores_.empty()) {
       request.weights = scores_ == "flash" ? WeightRule::kFlashLocal : WeightRule::kSoftmax;
     }
@@ -216,6 +221,22 @@ class ReplayH2o : public Command {
     request.measure_quality = !no_quality_;
     request.quality_rows = quality_rows_;
     return request;
+  }
+
+  void ResolveRotation(const AttentionTrace& trace, h2o::ReplayRequest& request) const {
+    if (std::count(request.policies.begin(), request.policies.end(), "streaming") == 0) {
+      throw Error(Finding::kUsage, "--re-rotate: for --policy streaming");
+    }
+    if (trace.level != TraceLevel::kQueries) {
+      throw Error(Finding::kUsage,
+                  "--re-rotate: needs queries; recorded probabilities are of keys "
+                  "as they were");
+    }
+    request.re_rotation = rope_.Resolve(snapshot_.Resolve());
+    if (!request.re_rotation) {
+      throw Error(Finding::kUsage, "--re-rotate: how keys are rotated is not known")
+          .Hint("give --gguf MODEL, or --rope-base and --rope-style");
+    }
   }
 
   void ResolveSchedule(h2o::ReplayRequest& request) const {
@@ -236,26 +257,6 @@ class ReplayH2o : public Command {
       throw Error(Finding::kUsage, "--budget and --target-ratio: give one of them");
     }
     request.budgets = ParseBudgets(budgets_);
-  }
-
-  std::vector<std::string> ParsePolicies() const {
-    std::vector<std::string> names;
-    if (policies_ == "all") {
-      for (const h2o::PolicyInfo& policy : h2o::Policies()) names.emplace_back(policy.name);
-      return names;
-    }
-    for (size_t begin = 0; begin <= policies_.size();) {
-      const size_t end = std::min(policies_.find(',', begin), policies_.size());
-      names.push_back(policies_.substr(begin, end - begin));
-      begin = end + 1;
-      if (h2o::FindPolicy(names.back()) != nullptr) continue;
-      std::string known = "all";
-      for (const h2o::PolicyInfo& policy : h2o::Policies())
-        known += fmt::format(", {}", policy.name);
-      throw Error(Finding::kUsage,
-                  fmt::format("--policy '{}': expected one of {}", Escaped(names.back()), known));
-    }
-    return names;
   }
 
   void AddWarnings(Console& console, h2o::ReplayResult& result) const {
@@ -417,9 +418,10 @@ class ReplayH2o : public Command {
   std::string granularity_ = "layer", jsonl_, html_, plan_, snapshot_out_, to_ = "safetensors";
   int64_t prompt_ = -1;
   uint64_t seed_ = 0, quality_rows_ = 512;
-  bool no_quality_ = false, detail_ = false, force_ = false;
+  bool re_rotate_ = false, no_quality_ = false, detail_ = false, force_ = false;
   ConfigFlags config_;
   PaperFlags papers_;
+  RopeOptions rope_;
   SnapshotOptions snapshot_;
   ReportOptions report_;
 };

@@ -10,6 +10,7 @@
 
 #include "apps/kvtool/options.h"
 #include "lib/base/error.h"
+#include "lib/h2o/policy.h"
 
 namespace kv {
 
@@ -53,6 +54,25 @@ std::vector<double> ParseRatios(const std::string& text) {
     throw Error(Finding::kUsage, "--target-ratio: a ratio is at least 1, at most 1e9");
   }
   return ratios;
+}
+
+std::vector<std::string> ParsePolicies(std::string_view text) {
+  std::vector<std::string> names;
+  if (text == "all") {
+    for (const h2o::PolicyInfo& policy : h2o::Policies()) names.emplace_back(policy.name);
+    return names;
+  }
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    names.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+    if (h2o::FindPolicy(names.back()) != nullptr) continue;
+    std::string known = "all";
+    for (const h2o::PolicyInfo& policy : h2o::Policies()) known += fmt::format(", {}", policy.name);
+    throw Error(Finding::kUsage,
+                fmt::format("--policy '{}': expected one of {}", Escaped(names.back()), known));
+  }
+  return names;
 }
 
 }  // namespace kv

@@ -10,10 +10,12 @@
 
 namespace kv {
 
-// What eviction is asked for on the command line; both throw kUsage naming the flag.
+// What eviction is asked for on the command line; all throw kUsage naming the flag.
 // --budget: "0.5", "0.1-0.5+0.2", "50%" or "512t", separated by commas.
 std::vector<h2o::KeepBudget> ParseBudgets(std::string_view text);
 // --target-ratio: a sweep of ratios from 1 on.
 std::vector<double> ParseRatios(const std::string& text);
+// --policy: names separated by commas, or "all".
+std::vector<std::string> ParsePolicies(std::string_view text);
 
 }  // namespace kv

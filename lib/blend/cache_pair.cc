@@ -49,8 +49,8 @@ void RequireUniformHeads(const std::vector<KvRows::Layer>& layers) {
   }
 }
 
-// The model's number of a layer. Files that store some layers only count them from 0; a model file
-// then labels each with its own ("blk.7").
+}  // namespace
+
 uint32_t NumberOf(const LayerKv& layer) {
   constexpr std::string_view kLabel = "blk.";
   const std::string_view label = layer.label;
@@ -60,8 +60,6 @@ uint32_t NumberOf(const LayerKv& layer) {
   const auto [last, failed] = std::from_chars(label.data() + kLabel.size(), end, number);
   return failed == std::errc() && last == end ? number : layer.index;
 }
-
-}  // namespace
 
 CachePair::CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope)
     : full_(std::move(full)), old_(std::move(old)), rope_(std::move(rope)) {

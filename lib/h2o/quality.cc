@@ -11,6 +11,7 @@
 
 #include "lib/base/checked.h"
 #include "lib/base/error.h"
+#include "lib/h2o/re_rotation.h"
 #include "lib/snapshot/layout.h"
 
 namespace kv::h2o {
@@ -187,7 +188,12 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
     const auto all = std::span(rows.positions);
     const uint64_t begin = i % tiles * kTileRows;
     const auto tile = all.subspan(begin, std::min(kTileRows, all.size() - begin));
-    of_tile[i] = MeasureTile(attention, kept_before, head, tile, floats[head / attention.group()]);
+    const HeadFloats& of_head = floats[head / attention.group()];
+    of_tile[i] = MeasureTile(attention, kept_before, head, tile, of_head);
+    for (size_t p = 0; p < plans.size(); ++p) {
+      if (!plans[p]->turned_by) continue;
+      of_tile[i][p] = CompareReRotated(attention, *plans[p], head, tile, of_head.k, of_head.v);
+    }
   });
   std::vector<LayerQuality> qualities;
   for (size_t p = 0; p < plans.size(); ++p) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "lib/base/error.h"
+#include "lib/blend/cache_pair.h"
 #include "lib/h2o/replay_notes.h"
 #include "lib/snapshot/cast.h"
 #include "lib/snapshot/trace_rows.h"
@@ -65,6 +66,10 @@ class Replayer {
     if (on_budget()) SortByRatio();
     if (request_.measure_quality) Measure();
     result_.notes = NotesOf(result_, trace_);
+    if (request_.re_rotation) {
+      result_.notes.push_back(
+          "streaming: keys are turned to their positions within the cache, as published");
+    }
     if (auto ends = WhereTargetsEnd(result_)) result_.warnings.push_back(std::move(*ends));
     return std::move(result_);
   }
@@ -210,6 +215,22 @@ class Replayer {
     }
   }
 
+  blend::Rope RotationOf(const LayerAttention& attention) const {
+    blend::Rope rope = request_.re_rotation->Of(blend::NumberOf(attention.kv()));
+    blend::RequireFit(rope, attention.head_dim());
+    // Runs up to the original length all have one set of frequencies.
+    if (rope.scaling.by_length() && static_cast<double>(result_.end) > rope.scaling.original) {
+      throw std::move(
+          Error(Finding::kUnsupportedKind,
+                fmt::format("--re-rotate: with RoPE scaling {} the frequencies of keys go by how "
+                            "long the run was when they were computed, beyond {} tokens; the trace "
+                            "has {}",
+                            blend::Name(rope.scaling), rope.scaling.original, result_.end))
+              .Hint("--rope-freqs FILE says which frequencies all keys were rotated by"));
+    }
+    return rope;
+  }
+
   // The plans of all runs, layer by layer; those of the engine itself are there already.
   void PlanLayers() {
     std::vector<PolicyOptions> options;
@@ -225,7 +246,12 @@ class Replayer {
         runs.push_back(&run);
       }
       std::vector<LayerPlan> plans = PlanLayer(attention, result_.prompt, jobs, pool_);
-      for (size_t i = 0; i < runs.size(); ++i) runs[i]->plans.push_back(std::move(plans[i]));
+      for (size_t i = 0; i < runs.size(); ++i) {
+        if (request_.re_rotation && runs[i]->policy == "streaming") {
+          plans[i].turned_by = RotationOf(attention);
+        }
+        runs[i]->plans.push_back(std::move(plans[i]));
+      }
     }
   }
 

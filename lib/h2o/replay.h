@@ -9,6 +9,7 @@
 
 #include "lib/base/parallel.h"
 #include "lib/base/progress.h"
+#include "lib/blend/rope.h"
 #include "lib/h2o/budget.h"
 #include "lib/h2o/mnn_replay.h"
 #include "lib/h2o/policy.h"
@@ -35,6 +36,9 @@ struct ReplayRequest {
   // Parameters of `config` that somebody chose; on a budget the others follow the trace's length.
   std::set<std::string, std::less<>> chosen;
   PaperParameters paper;
+  // "streaming" counts positions within its cache, as published: what it loses is measured with
+  // keys turned to where they stand then.
+  std::optional<blend::ModelRope> re_rotation;
   std::vector<double> targets;      // ratios, >= 1
   std::vector<KeepBudget> budgets;  // instead of ratios
   std::vector<std::string> policies = {"block"};

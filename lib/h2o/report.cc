@@ -169,7 +169,8 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
       {"target_ratios", request.targets},
       {"budgets", Json::array()},
       {"followed_the_trace", result.followed},
-      {"paper", PaperJson(result.paper)}};
+      {"paper", PaperJson(result.paper)},
+      {"re_rotated", request.re_rotation.has_value()}};
   for (const KeepBudget& budget : request.budgets) {
     json["params"]["budgets"].push_back(budget.Text());
   }

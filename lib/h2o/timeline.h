@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "lib/blend/rope.h"
 #include "lib/h2o/decision.h"
 
 namespace kv::h2o {
@@ -54,6 +56,8 @@ class LayerPlan {
   uint32_t layer = 0;
   uint32_t units = 1;
   std::vector<Eviction> events;
+  // Positions count within the cache: keys are turned by this rotation to where they stand then.
+  std::optional<blend::Rope> turned_by;
 
   static constexpr uint32_t kStays = UINT32_MAX;
 

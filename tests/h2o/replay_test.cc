@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <numeric>
 
 #include "lib/h2o/compact.h"
+#include "lib/h2o/re_rotation.h"
 #include "lib/h2o/report.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/targets.h"
@@ -335,6 +337,66 @@ TEST_CASE("ratios rise with the target, and runs come in their order", "[h2o]") 
     if (run.policy == "tova") CHECK(run.ratio() == Approx(run.target_ratio()).epsilon(0.03));
     CHECK(run.ratio() <= run.target_ratio() + 0.3);
   }
+}
+
+TEST_CASE("sinks turned to their places in the cache attend as if nothing lay between", "[h2o]") {
+  // Every key and query is the same vector, rotated to its position: a score depends on the
+  // distance alone, so that a turned sink scores as a neighbour does.
+  auto made = MakeAttentionCase({1, 1, 1, 16, 160}, 13);
+  const blend::Rope rope;
+  std::vector<int64_t> positions(160);
+  std::iota(positions.begin(), positions.end(), 0);
+  const blend::RopeTable table(rope, 16, positions);
+  std::byte* keys = made->Keep(160 * 16 * 4);
+  for (size_t t = 0; t < 160; ++t) {
+    std::vector<float> key(16, 0.5f);
+    table.Rotate(t, 1, key.data());
+    for (size_t i = 0; i < 16; ++i) StoreLE(keys + 4 * (t * 16 + i), key[i]);
+  }
+  LayerKv& layer = made->snapshot.layers[0];
+  layer.k = ContiguousTensor(keys, DType::kF32, 160, 1, 16, Order::kTokenHeadDim);
+  made->trace.layers[0].queries = ContiguousView(DType::kF32, {160, 1, 16}, keys);
+  ReplayRequest request = SmallRequest();
+  request.clock = Clock::kPaper;
+  request.policies = {"streaming"};
+  request.targets.clear();
+  request.budgets = {{30, 1, false}};
+  const ReplayResult plain = RunOn(*made, request);
+  request.re_rotation = rope;
+  const ReplayResult turned = RunOn(*made, request);
+  CHECK(PlanEvents(plain.runs[0]) == PlanEvents(turned.runs[0]));
+  // The same tokens stay, so the same mass of the full cache; what is made of them differs.
+  CHECK(turned.runs[0].quality->mass.mean == Approx(plain.runs[0].quality->mass.mean));
+  CHECK(turned.runs[0].quality->output_error.mean != plain.runs[0].quality->output_error.mean);
+  // The last row by hand: 31 keys at distances 30 to 0, whichever token they are.
+  const std::span<const float> floats(reinterpret_cast<const float*>(keys), 160 * 16);
+  const LayerAttention attention(made->trace, made->trace.layers[0], layer);
+  const std::vector<float> v = GatherFloats(*layer.v, 0, 160, Order::kTokenHeadDim);
+  const std::vector<uint64_t> last = {159};
+  const AttentionRows row =
+      CompareReRotated(attention, turned.runs[0].plans[0], 0, last, floats, v);
+  const KeepPlan held = turned.runs[0].plans[0].HeldBefore(0, 159);
+  REQUIRE(held == KeepPlan{{0, 4}, {133, 26}});
+  std::vector<uint32_t> tokens = TokensOf(held);
+  tokens.push_back(159);
+  std::vector<double> weights;
+  double sum = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const float *q = &floats[159 * 16], *k = &floats[(129 + i) * 16];  // that distance's key
+    double score = 0;
+    for (size_t d = 0; d < 16; ++d) score += static_cast<double>(q[d]) * static_cast<double>(k[d]);
+    weights.push_back(std::exp(score / 4));
+    sum += weights.back();
+  }
+  double norm2 = 0;
+  for (size_t d = 0; d < 16; ++d) {
+    double out = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      out += weights[i] / sum * static_cast<double>(v[tokens[i] * 16 + d]);
+    }
+    norm2 += out * out;
+  }
+  CHECK(row.changed_norm2[0] == Approx(norm2).epsilon(1e-4));
 }
 
 }  // namespace kv::h2o

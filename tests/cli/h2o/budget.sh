@@ -25,3 +25,13 @@ replay --policy snapkv --window 4 --budget 20t --after-prompt grow --json | jq -
 replay --budget 8t,100t | sed -n 2p
 # A rule that comes down to another says so.
 replay --policy snapkv,pyramid --budget 100t,150t | grep note
+# The same tokens stay when positions count within the cache; what attention makes of them differs.
+turned() {
+  "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --policy streaming --budget 24t --json "$@" |
+    jq '.params.re_rotated, .runs[0].attention.mass.mean, .runs[0].attention.output_error.mean, .notes'
+}
+turned > plain.txt
+turned --re-rotate --rope-base 1e4 --rope-style gptj > turned.txt
+cmp <(sed -n 2p plain.txt | cut -c1-8) <(sed -n 2p turned.txt | cut -c1-8) && echo "the same mass"
+cmp -s <(sed -n 3p plain.txt) <(sed -n 3p turned.txt) || echo "other outputs"
+grep -c "positions within the cache" turned.txt

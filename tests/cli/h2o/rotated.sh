@@ -47,3 +47,14 @@ sd turned.npz
 "$KVTOOL" inspect "$states/kjv3m-b8352-q8_0.seq0.bin" --stats > /dev/null
 "$KVTOOL" analyze "$states/kjv3m-v050-q5_1-rotated.seq0.bin" --kv-heads 2 > /dev/null
 "$KVTOOL" diff "$states/kjv3m-v050-q5_1-rotated.seq0.bin" turned.npz --kv-heads 2 --rotated no --atol 0.01 -q > /dev/null || echo "unturned: $?"
+
+# Keys turned to their places within the cache are those that the model computed.
+lost() {
+  "$KVTOOL" replay-h2o "$1" --trace queries.npz --policy streaming --budget 24t --re-rotate --rope-base 1e4 --rope-style gptj \
+    --json -q "${@:2}" | jq '.runs[0].attention.output_error.mean'
+}
+expected=$(lost "$f16")
+near "$(lost "$states/kjv3m-v050-q5_1-rotated.seq0.bin")"
+lost "$f16" --rope-scaling yarn:4,32 > yarn.txt
+jq -ne "($(cat yarn.txt) - $expected) | fabs > 0.003" > /dev/null && echo "another rotation"
+near "$(lost "$states/kjv3m-v050-q5_1-rotated.seq0.bin" --rotated no)" | cut -c1-3

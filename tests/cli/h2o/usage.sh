@@ -17,3 +17,8 @@ replay --prompt-tokens 48 --budget 3t --policy streaming
 replay --prompt-tokens 48 --kernel 4
 replay --prompt-tokens 48 --window 0
 replay --prompt-tokens 48 --h2o-heavy 2
+replay --prompt-tokens 48 --re-rotate --rope-base 1e4
+replay --prompt-tokens 48 --re-rotate --policy streaming
+replay --prompt-tokens 48 --re-rotate --policy streaming --budget 24t --rope-base 1e4 --rope-scaling dynamic:2,64
+seq 16 > freqs.txt
+replay --prompt-tokens 48 --re-rotate --policy streaming --budget 24t --rope-freqs freqs.txt --html-out freqs.txt -f
