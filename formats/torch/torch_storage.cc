@@ -4,6 +4,7 @@
 // What persistent ids and types say about storages.
 #include <fmt/format.h>
 
+#include "formats/torch/torch_names.h"
 #include "formats/torch/torch_tensor.h"
 #include "lib/base/checked.h"
 
@@ -76,20 +77,6 @@ constexpr std::string_view kUnread[] = {"complex32",
                                         "QUInt4x2Storage",
                                         "QUInt2x4Storage"};
 constexpr size_t kMostRank = 64;  // as in torch
-
-bool StripTorch(std::string_view& name) {
-  if (!name.starts_with("torch.")) return false;
-  name.remove_prefix(6);
-  return true;
-}
-
-template <size_t N>
-bool Among(std::string_view name, const std::string_view (&list)[N]) {
-  for (const std::string_view candidate : list) {
-    if (candidate == name) return true;
-  }
-  return false;
-}
 
 [[noreturn]] void Fail(Finding finding, const std::string& message, const PickleValue& at) {
   Error error(finding, message);

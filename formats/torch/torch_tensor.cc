@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "formats/torch/torch_names.h"
 #include "lib/base/checked.h"
 
 namespace kv {
@@ -19,20 +20,6 @@ constexpr std::string_view kRebuild[] = {"_utils._rebuild_tensor", "_utils._rebu
 constexpr std::string_view kWrappers[] = {"_utils._rebuild_parameter",
                                           "_utils._rebuild_parameter_with_state"};
 constexpr std::string_view kSubclass = "_tensor._rebuild_from_type_v2";
-
-bool StripTorch(std::string_view& name) {
-  if (!name.starts_with("torch.")) return false;
-  name.remove_prefix(6);
-  return true;
-}
-
-template <size_t N>
-bool Among(std::string_view name, const std::string_view (&list)[N]) {
-  for (const std::string_view candidate : list) {
-    if (candidate == name) return true;
-  }
-  return false;
-}
 
 uint64_t SaturatingMul(uint64_t a, uint64_t b) {
   uint64_t product;

@@ -11,6 +11,7 @@
 
 #include "lib/h2o/report.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/small_replay.h"
 
 namespace kv::h2o {
 namespace {
@@ -18,24 +19,8 @@ namespace {
 using test::AttentionCase;
 using test::MakeAttentionCase;
 using test::RecordProbabilities;
-
-ReplayRequest SmallRequest() {
-  ReplayRequest request;
-  request.clock = Clock::kMnn;
-  request.config.block_tokens = 8;
-  request.config.sink_tokens = 6;
-  request.config.recent_tokens = 20;
-  request.config.trigger_min_tokens = 70;
-  request.config.layer_start = 1;
-  request.targets = {2.0f};
-  request.prompt_tokens = 64;
-  return request;
-}
-
-ReplayResult RunOn(const AttentionCase& made, const ReplayRequest& request, int threads = 1) {
-  ThreadPool pool(threads);
-  return Replay(made.snapshot, made.trace, request, pool);
-}
+using test::RunOn;
+using test::SmallRequest;
 
 }  // namespace
 

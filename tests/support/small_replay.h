@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/h2o/replay.h"
+#include "tests/support/attention_case.h"
+
+// A replay that evicts several times over the 160 tokens of MakeAttentionCase({}).
+namespace kv::test {
+
+inline h2o::ReplayRequest SmallRequest() {
+  h2o::ReplayRequest request;
+  request.clock = h2o::Clock::kMnn;
+  request.config.block_tokens = 8;
+  request.config.sink_tokens = 6;
+  request.config.recent_tokens = 20;
+  request.config.trigger_min_tokens = 70;
+  request.config.layer_start = 1;
+  request.targets = {2.0f};
+  request.prompt_tokens = 64;
+  return request;
+}
+
+inline h2o::ReplayResult RunOn(const AttentionCase& made, const h2o::ReplayRequest& request,
+                               int threads = 1) {
+  ThreadPool pool(threads);
+  return h2o::Replay(made.snapshot, made.trace, request, pool);
+}
+
+}  // namespace kv::test
