@@ -44,6 +44,7 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
     slot = tag;
     return before;
   };
+  if (raw.size() < kPair) return repeats;
   row_bytes = std::clamp<uint64_t>(row_bytes, kWord, raw.size());
   for (uint64_t row = 0; row + row_bytes <= raw.size(); row += row_bytes) {
     for (uint64_t at = 0; at + kPair <= row_bytes; at += step) {

@@ -44,9 +44,10 @@ TEST_CASE("matrix products are near to the double sums, whatever the strides", "
         }
         for (uint64_t i = 0; i < m; ++i) {
           for (uint64_t j = 0; j < n; ++j) {
-            const double expected = ref::Dot(&a[i * lda], 1, transposed ? &b[j * ldb] : &b[j],
-                                             transposed ? 1 : ldb, k) +
-                                    (accumulate ? 2.0 : 0.0);
+            const double expected =
+                ref::Dot(a.data() + i * lda, 1, b.data() + (transposed ? j * ldb : j),
+                         transposed ? 1 : ldb, k) +
+                (accumulate ? 2.0 : 0.0);
             INFO(m << "x" << n << "x" << k << " at " << i << "," << j);
             REQUIRE(std::abs(c[i * ldc + j] - expected) < 1e-5 * (10 + std::sqrt(double(k)) * 10));
           }
