@@ -46,6 +46,7 @@ class Soak:
         self.states = folder / "states"  # plain copies: what is true
         self.archives = folder / "archives"
         self.archived = {}  # archive name -> state name
+        self.killed = set()  # outputs whose writer was killed: the next one cleans up
         self.states.mkdir()
         self.archives.mkdir()
         for path in sorted((ROOT / "testdata/llamacpp/states").iterdir()):
@@ -63,6 +64,9 @@ class Soak:
         done = subprocess.run([self.kvtool, *map(str, command)], cwd=self.folder, env=env, capture_output=True,
                               stdin=subprocess.DEVNULL, timeout=300)
         self.counts[f"exit {done.returncode}"] += 1
+        if "-o" in command:
+            output = pathlib.Path(command[command.index("-o") + 1]).name
+            (self.killed.add if done.returncode == -9 else self.killed.discard)(output)
         self.last = f"{' '.join(map(str, command))} {faults or ''}: exit {done.returncode}: {done.stderr.decode(errors='replace')}"
         if done.returncode not in (0, 1, 3, 4) and not (faults and done.returncode == -9):
             raise Wrong("exit status out of the contract")
@@ -156,7 +160,7 @@ class Soak:
         self.counts[operation.__name__] += 1
         operation()
         hidden = [item.name for folder in (self.folder, self.archives) for item in folder.iterdir()
-                  if item.name.startswith(".") and not self.last.count("FAULT_KILL")]
+                  if item.name.startswith(".") and not any(item.name.startswith(f".{name}.") for name in self.killed)]
         if hidden:
             raise Wrong(f"left behind: {hidden}")
 

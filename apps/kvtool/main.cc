@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -35,23 +36,21 @@ void OnBus(int) {
   ::_exit(kIoError);
 }
 
+std::atomic<bool> memory_ran_out = false;
+
+void OnNoMemory() {
+  memory_ran_out = true;
+  throw std::bad_alloc();
+}
+
 // Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
 // allocate while they are taken apart.
 [[noreturn]] void OnTerminate() {
   RemoveTemporariesOnSignal();
-  bool no_memory = false;
-  try {
-    if (const std::exception_ptr failure = std::current_exception()) {
-      std::rethrow_exception(failure);
-    }
-  } catch (const std::bad_alloc&) {
-    no_memory = true;
-  } catch (...) {
-  }
-  const std::string_view text = no_memory
+  const std::string_view text = memory_ran_out
                                     ? "kvtool: out of memory [KV0106]\n"
                                     : "kvtool: an exception escaped: this is a bug [KV9001]\n";
-  const ExitStatus status = no_memory ? kIoError : kBug;
+  const ExitStatus status = memory_ran_out ? kIoError : kBug;
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
   ::_exit(status);
 }
@@ -194,6 +193,7 @@ int StatusOfFailure(Console& console) {
 int Main(int argc, char** argv) {
   FillStandardDescriptors();
   InstallSignals();
+  std::set_new_handler(OnNoMemory);
   std::set_terminate(OnTerminate);
   Console console;
   int status;

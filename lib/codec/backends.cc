@@ -4,6 +4,7 @@
 
 #define ZSTD_STATIC_LINKING_ONLY  // for parameters that go by name only there
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <new>
@@ -53,6 +54,13 @@ Zstd& Zstd::operator=(Zstd&&) noexcept = default;
 
 size_t Zstd::Bound(size_t size) { return ZSTD_compressBound(size); }
 
+// 0 where the output did not fit. Want of memory is no property of the data: were it taken for
+// that, the same input would be stored in other bytes.
+static size_t SizeOrNothing(size_t size) {
+  if (ZSTD_getErrorCode(size) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+  return ZSTD_isError(size) ? 0 : size;
+}
+
 size_t Zstd::Floor(size_t size) {
   // Magic, descriptor and one byte of content size; three bytes of header per block; one of
   // content.
@@ -66,7 +74,7 @@ size_t Zstd::Compress(ByteSpan from, std::span<std::byte> to, int level) {
   }
   const size_t size = ZSTD_compressCCtx(contexts_->compress.get(), to.data(), to.size(),
                                         from.data(), from.size(), level);
-  return ZSTD_isError(size) ? 0 : size;
+  return SizeOrNothing(size);
 }
 
 size_t Zstd::CompressLiterals(ByteSpan from, std::span<std::byte> to) {
@@ -83,7 +91,7 @@ size_t Zstd::CompressLiterals(ByteSpan from, std::span<std::byte> to) {
   }
   const size_t size =
       ZSTD_compress2(contexts_->literals.get(), to.data(), to.size(), from.data(), from.size());
-  return ZSTD_isError(size) ? 0 : size;
+  return SizeOrNothing(size);
 }
 
 size_t Zstd::StoredSize(size_t size) {
