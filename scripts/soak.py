@@ -66,7 +66,10 @@ class Soak:
         self.counts[f"exit {done.returncode}"] += 1
         if "-o" in command:
             output = pathlib.Path(command[command.index("-o") + 1]).name
-            (self.killed.add if done.returncode == -9 else self.killed.discard)(output)
+            if done.returncode == -9:
+                self.killed.add(output)
+            elif done.returncode == 0:
+                self.killed.discard(output)
         self.last = f"{' '.join(map(str, command))} {faults or ''}: exit {done.returncode}: {done.stderr.decode(errors='replace')}"
         if done.returncode not in (0, 1, 3, 4) and not (faults and done.returncode == -9):
             raise Wrong("exit status out of the contract")
