@@ -6,17 +6,7 @@ for name in runtime_probe runtime_store llm_demo_full; do cp "$golden/suite/$nam
 jq -c '.rows |= map(select(.overall_pass)) | .overall_pass = true | .total_cases = 3' "$golden/suite/summary.json" > good/summary.json
 jq -c '.rows[]' good/summary.json > good/cases.jsonl
 chmod -R u+w good
-# Exit status and the rules that fail, once each.
-judge() {
-  status=0
-  "$KVTOOL" gate --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
-  echo "$title: exit $status"
-  if [ $status = 1 ]; then
-    jq -r '[.cases[].rules[] | select(.status == "fail") | "  \(.metric): \(.reason)"] | unique[]' out.json
-  else
-    cat err.txt
-  fi
-}
+. "$SHARED_SUITE/judge.bash"
 cheat() { title=$1; shift; rm -rf suite; cp -r good suite; (cd suite; eval "$1"); shift; judge suite "$@"; }
 document() { jq -c "$2" "$1" > new && mv new "$1"; }
 cheat "nothing" ":"

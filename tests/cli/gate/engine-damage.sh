@@ -6,16 +6,7 @@ echo '[{"run_id": "run_0001_p512", "log": "x/logs/run_0001.log", "return_code": 
        {"run_id": "run_0002_p1024", "log": "x/logs/run_0002.log", "return_code": 0}]' > good/manifest.json
 echo '[H2O-LOSSLESS] layer=0 tokens=64 eff_ratio=1.4' > good/bench_stdout.log
 chmod -R u+w good
-judge() {
-  status=0
-  "$KVTOOL" gate --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
-  echo "$title: exit $status"
-  if [ $status = 1 ]; then
-    jq -r '[.cases[].rules[] | select(.status == "fail") | "  \(.metric): \(.reason)"] | unique[]' out.json
-  else
-    cat err.txt
-  fi
-}
+. "$SHARED_SUITE/judge.bash"
 cheat() { title=$1; shift; rm -rf bench; cp -r good bench; (cd bench; eval "$1"); shift; judge bench "$@"; }
 log=logs/run_0002.log
 utf16() { iconv -f UTF-8 -t "$1"; }

@@ -1,0 +1,12 @@
+# Sourced by the cases on engine logs.
+# Exit status and the rules that fail, once each.
+judge() {
+  status=0
+  "$KVTOOL" gate --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
+  echo "$title: exit $status"
+  if [ $status = 1 ]; then
+    jq -r '[.cases[].rules[] | select(.status == "fail") | "  \(.metric): \(.reason)"] | unique[]' out.json
+  else
+    cat err.txt
+  fi
+}
