@@ -8,20 +8,13 @@
 
 #include "lib/base/error.h"
 #include "lib/base/output.h"
+#include "tests/support/contents.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {
 namespace fs = std::filesystem;
-namespace {
-
-std::string Contents(const fs::path& path) {
-  return std::string(AsText(FileSource::Open(path)->bytes()));
-}
-size_t EntriesIn(const fs::path& path) {
-  return static_cast<size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
-}
-
-}  // namespace
+using test::Contents;
+using test::EntriesIn;
 
 TEST_CASE("an atomic file appears only when committed", "[file]") {
   const test::TempDir dir;

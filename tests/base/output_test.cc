@@ -13,18 +13,15 @@
 #include <thread>
 
 #include "lib/base/error.h"
+#include "tests/support/contents.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {
 namespace fs = std::filesystem;
+using test::Contents;
+using test::EntriesIn;
 namespace {
 
-std::string Contents(const fs::path& path) {
-  return std::string(AsText(FileSource::Open(path)->bytes()));
-}
-size_t EntriesIn(const fs::path& path) {
-  return static_cast<size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
-}
 Finding FindingOf(const std::function<void()>& body) {
   try {
     body();
