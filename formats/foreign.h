@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "lib/base/file.h"
+#include "lib/core/base/file.h"
 
 namespace kv {
 

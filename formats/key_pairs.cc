@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/gguf/rope_order.h"
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 namespace {

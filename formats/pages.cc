@@ -11,7 +11,7 @@
 #include <set>
 
 #include "formats/raw/fs_tier.h"
-#include "lib/snapshot/concatenate.h"
+#include "lib/core/snapshot/concatenate.h"
 
 namespace kv {
 namespace {

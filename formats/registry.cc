@@ -23,7 +23,7 @@
 #include "formats/raw/raw.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv {
 namespace {

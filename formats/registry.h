@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "lib/base/output.h"
-#include "lib/mlp/plan.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/base/output.h"
+#include "lib/core/snapshot/snapshot.h"
+#include "lib/core/weights/plan.h"
 
 namespace kv {
 
@@ -31,7 +31,7 @@ struct OpenOptions {
   // No value will be read: formats that must decode to have any may leave tensors without bytes.
   bool metadata_only = false;
   // Whoever reads takes any batch: without `batch` its rows stand one after another as tokens, and
-  // Snapshot::storage says how many (lib/snapshot/batch.h). Others are asked to name one.
+  // Snapshot::storage says how many (lib/core/snapshot/batch.h). Others are asked to name one.
   bool any_batch = false;
   // Whoever reads keeps bytes, whatever they mean: where nothing tells which axis counts tokens,
   // the likelier is taken, with a warning, and Snapshot::storage says so.
@@ -68,7 +68,7 @@ struct FormatEntry {
   // Whether `write` heeds Snapshot::storage: --v-order, --target-version.
   bool has_choices = false;
   // Every dump in a folder on its own, runs and overlaps and damage as they are
-  // (lib/analysis/dump_entries.h). Null where a snapshot is all there is.
+  // (lib/core/snapshot/dump_entries.h). Null where a snapshot is all there is.
   analysis::DumpEntries (*read_dumps)(const Source& source) = nullptr;
   PairsWanted pairs = PairsWanted::kAsSource;
 };

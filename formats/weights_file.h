@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "formats/kvcm/kvcm.h"
-#include "lib/base/output.h"
-#include "lib/mlp/checkpoint.h"
+#include "lib/core/base/output.h"
+#include "lib/core/weights/checkpoint.h"
 
 namespace kv {
 

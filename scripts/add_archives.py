@@ -131,7 +131,7 @@ def chunks_of(archive):
 
 def check_coverage(archives):
     """Every codec and dtype that FORMAT.md names, each kind and order."""
-    text = (ROOT / "formats/kvz/FORMAT.md").read_text()
+    text = (ROOT / "lib/core/archive/FORMAT.md").read_text()
     table = text[text.index("## Codecs"):text.index("### Prev frames")]
     dtypes = text[text.index("dtypes (elements"):text.index("## Codecs")]
     wanted = {"codec": set(re.findall(r"^\| (\d+) \|", table, re.M)),

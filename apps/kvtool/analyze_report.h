@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "apps/kvtool/console.h"
-#include "lib/analysis/analysis.h"
-#include "lib/offline/offline.h"
+#include "lib/engines/mnn/offline/offline.h"
+#include "lib/study/analysis/analysis.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lib/base/hash.h"
+#include "lib/core/base/hash.h"
 
 namespace kv {
 namespace fs = std::filesystem;

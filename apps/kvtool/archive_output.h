@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
-#include "formats/kvz/archive.h"
+#include "lib/core/archive/archive.h"
 
 namespace kv {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "apps/kvtool/console.h"
-#include "lib/base/file.h"
-#include "lib/blend/report.h"
+#include "lib/core/base/file.h"
+#include "lib/engines/cacheblend/report.h"
 
 namespace kv {
 

@@ -11,10 +11,10 @@
 #include "apps/kvtool/offline_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
-#include "lib/analysis/dump_rows.h"
-#include "lib/analysis/report.h"
-#include "lib/offline/result_report.h"
-#include "lib/snapshot/hadamard.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/engines/mnn/offline/result_report.h"
+#include "lib/study/analysis/dump_rows.h"
+#include "lib/study/analysis/report.h"
 
 namespace kv {
 namespace {

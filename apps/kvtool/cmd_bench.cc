@@ -8,9 +8,9 @@
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
 #include "formats/registry.h"
-#include "lib/codec/contest.h"
-#include "lib/report/html.h"
-#include "lib/report/svg.h"
+#include "lib/core/codec/contest.h"
+#include "lib/study/report/html.h"
+#include "lib/study/report/svg.h"
 
 namespace kv {
 namespace {

@@ -9,7 +9,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "formats/registry.h"
-#include "lib/base/hash.h"
+#include "lib/core/base/hash.h"
 
 namespace kv {
 namespace {

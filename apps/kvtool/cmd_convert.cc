@@ -5,7 +5,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
-#include "lib/snapshot/cast.h"
+#include "lib/core/snapshot/cast.h"
 
 namespace kv {
 namespace {

@@ -10,8 +10,8 @@
 #include "apps/kvtool/verify.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
-#include "lib/base/hash.h"
-#include "lib/snapshot/select.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/snapshot/select.h"
 
 namespace kv {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
-#include "lib/snapshot/diff_report.h"
+#include "lib/study/report/diff_report.h"
 
 namespace kv {
 namespace {

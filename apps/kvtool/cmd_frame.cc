@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "lib/base/dtype.h"
-#include "lib/codec/gear_container.h"
+#include "lib/core/base/dtype.h"
+#include "lib/core/codec/gear_container.h"
 
 namespace kv {
 namespace {

@@ -15,14 +15,14 @@
 #include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
 #include "apps/kvtool/progress.h"
-#include "lib/gate/compare_case.h"
-#include "lib/gate/config.h"
-#include "lib/gate/engine_cases.h"
-#include "lib/gate/judge.h"
-#include "lib/gate/markdown.h"
-#include "lib/gate/replay_case.h"
-#include "lib/gate/reproduce.h"
-#include "lib/gate/summary_page.h"
+#include "lib/engines/mnn/gate/replay_case.h"
+#include "lib/engines/mnn/logs/cases.h"
+#include "lib/study/gate/compare_case.h"
+#include "lib/study/gate/config.h"
+#include "lib/study/gate/judge.h"
+#include "lib/study/gate/markdown.h"
+#include "lib/study/gate/reproduce.h"
+#include "lib/study/gate/summary_page.h"
 
 namespace kv {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
-#include "lib/metrics/tensor_stats.h"
-#include "lib/snapshot/hadamard.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/study/statistics/tensor_stats.h"
 
 namespace kv {
 namespace {

@@ -13,8 +13,8 @@
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
-#include "lib/blend/blended.h"
-#include "lib/snapshot/cast.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/engines/cacheblend/blended.h"
 
 namespace kv {
 namespace {

@@ -13,8 +13,8 @@
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
-#include "lib/h2o/compact.h"
-#include "lib/h2o/report.h"
+#include "lib/engines/mnn/h2o/compact.h"
+#include "lib/engines/mnn/h2o/report.h"
 
 namespace kv {
 namespace {

@@ -10,8 +10,8 @@
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
-#include "lib/lossless/report.h"
-#include "lib/snapshot/trace_rows.h"
+#include "lib/core/snapshot/trace_rows.h"
+#include "lib/engines/mnn/runtime/report.h"
 
 namespace kv {
 namespace {

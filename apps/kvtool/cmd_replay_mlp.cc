@@ -12,10 +12,10 @@
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
-#include "lib/mlp/compressor.h"
-#include "lib/mlp/trace_queries.h"
-#include "lib/snapshot/cast.h"
-#include "lib/snapshot/trace_rows.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/core/snapshot/trace_rows.h"
+#include "lib/engines/infinilm/compressor.h"
+#include "lib/engines/infinilm/trace_queries.h"
 
 namespace kv {
 namespace {

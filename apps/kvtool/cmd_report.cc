@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
-#include "lib/gate/summary_view.h"
+#include "lib/study/gate/summary_view.h"
 
 namespace kv {
 namespace {

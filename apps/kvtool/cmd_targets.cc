@@ -5,9 +5,9 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/help.h"
-#include "lib/base/parallel.h"
-#include "lib/codec/chunk.h"
-#include "lib/kernels/targets.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/kernels/targets.h"
 
 namespace kv {
 namespace {

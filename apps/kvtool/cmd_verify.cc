@@ -6,7 +6,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/verify.h"
-#include "lib/base/hash.h"
+#include "lib/core/base/hash.h"
 
 namespace kv {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/weights_commands.h"
-#include "lib/mlp/value_stats.h"
+#include "lib/engines/infinilm/value_stats.h"
 
 namespace kv {
 namespace {

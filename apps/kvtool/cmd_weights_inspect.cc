@@ -5,7 +5,7 @@
 #include <set>
 
 #include "apps/kvtool/weights_commands.h"
-#include "lib/mlp/value_stats.h"
+#include "lib/engines/infinilm/value_stats.h"
 
 namespace kv {
 namespace {

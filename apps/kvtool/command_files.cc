@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "formats/registry.h"
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 namespace fs = std::filesystem;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/output.h"
+#include "lib/core/base/output.h"
 
 namespace kv {
 

@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "lib/base/bytes.h"
-#include "lib/base/utf8.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "apps/kvtool/options.h"
-#include "lib/base/error.h"
-#include "lib/h2o/policy.h"
+#include "lib/core/base/error.h"
+#include "lib/study/eviction/policy.h"
 
 namespace kv {
 

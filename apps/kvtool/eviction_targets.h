@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/h2o/budget.h"
+#include "lib/study/eviction/budget.h"
 
 namespace kv {
 

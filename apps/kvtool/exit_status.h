@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
-#include "lib/snapshot/trace_rows.h"
+#include "lib/core/snapshot/trace_rows.h"
 
 namespace kv {
 

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "apps/kvtool/command.h"
-#include "lib/base/parallel.h"
-#include "lib/gate/cases.h"
-#include "lib/snapshot/attention_trace.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/attention_trace.h"
+#include "lib/study/gate/cases.h"
 
 namespace kv {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "lib/gate/engine_analyzer.h"
+#include "lib/engines/mnn/logs/analyzer.h"
 
 namespace kv {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/kvtool/options.h"
-#include "lib/gate/engine_logs.h"
+#include "lib/engines/mnn/logs/logs.h"
 
 namespace kv {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "lib/gate/reproduce.h"
+#include "lib/study/gate/reproduce.h"
 
 namespace kv {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "apps/kvtool/console.h"
-#include "lib/gate/result.h"
+#include "lib/study/gate/result.h"
 
 namespace kv {
 

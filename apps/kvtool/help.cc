@@ -9,8 +9,8 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
-#include "lib/base/nearest.h"
-#include "lib/kernels/targets.h"
+#include "lib/core/base/nearest.h"
+#include "lib/core/kernels/targets.h"
 #include "version.h"
 
 namespace kv {

@@ -17,7 +17,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/help.h"
-#include "lib/kernels/targets.h"
+#include "lib/core/kernels/targets.h"
 
 namespace kv {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "apps/kvtool/console.h"
-#include "lib/mlp/csrc_outcome.h"
-#include "lib/mlp/quality.h"
+#include "lib/engines/infinilm/csrc_outcome.h"
+#include "lib/engines/infinilm/quality.h"
 
 namespace kv {
 

@@ -10,8 +10,8 @@
 #include <limits>
 #include <optional>
 
-#include "lib/base/bytes.h"
-#include "lib/base/error.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "lib/offline/offline.h"
+#include "lib/engines/mnn/offline/offline.h"
 
 namespace kv {
 

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <tuple>
 
-#include "lib/base/checked.h"
-#include "lib/base/hash.h"
-#include "lib/base/parallel.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/base/parallel.h"
 #include "version.h"
 
 namespace kv {

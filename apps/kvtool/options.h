@@ -10,8 +10,8 @@
 #include "apps/kvtool/command_files.h"
 #include "apps/kvtool/console.h"
 #include "formats/registry.h"
-#include "lib/base/file.h"
-#include "lib/snapshot/select.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/select.h"
 
 namespace kv {
 

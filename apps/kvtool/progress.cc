@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 using namespace std::chrono_literals;

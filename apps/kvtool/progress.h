@@ -7,7 +7,7 @@
 #include <string>
 
 #include "apps/kvtool/console.h"
-#include "lib/base/progress.h"
+#include "lib/core/base/progress.h"
 
 namespace kv {
 

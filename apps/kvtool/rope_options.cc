@@ -3,7 +3,7 @@
 #include "apps/kvtool/rope_options.h"
 
 #include "formats/model_config/model_config.h"
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 

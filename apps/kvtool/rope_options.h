@@ -7,7 +7,7 @@
 #include <string>
 
 #include "formats/registry.h"
-#include "lib/blend/rope.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "apps/kvtool/options.h"
-#include "lib/snapshot/batch.h"
-#include "lib/snapshot/key_rotation.h"
+#include "lib/core/snapshot/batch.h"
+#include "lib/core/snapshot/key_rotation.h"
 
 namespace kv {
 namespace {

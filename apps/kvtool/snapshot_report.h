@@ -7,7 +7,7 @@
 #include <string>
 
 #include "apps/kvtool/console.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 

@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "lib/base/file.h"
-#include "lib/blend/rope.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "lib/snapshot/rope_pairs.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv {
 

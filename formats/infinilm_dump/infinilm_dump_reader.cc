@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/infinilm_dump/infinilm_dump.h"
-#include "lib/base/checked.h"
-#include "lib/snapshot/key_rotation.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv::infinilm {
 namespace {

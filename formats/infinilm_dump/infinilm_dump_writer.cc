@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/infinilm_dump/infinilm_dump.h"
-#include "lib/snapshot/layout.h"
-#include "lib/snapshot/select.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/select.h"
 
 namespace kv::infinilm {
 namespace {

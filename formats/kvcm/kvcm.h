@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/mlp/values.h"
-#include "lib/mlp/weights.h"
+#include "lib/core/weights/values.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv {
 

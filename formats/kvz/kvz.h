@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "formats/kvz/archive.h"
 #include "formats/registry.h"
+#include "lib/core/archive/archive.h"
 
 // kvtool's own archive as a snapshot: what inspect, convert and the replays see of a .kvz.
 namespace kv {

@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include "formats/kvz/archive.h"
 #include "formats/kvz/kvz.h"
-#include "formats/kvz/records.h"
-#include "lib/base/hash.h"
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/base/hash.h"
 
 namespace kv {
 namespace {

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "formats/kvz/archive.h"
 #include "formats/kvz/kvz.h"
-#include "lib/snapshot/batch.h"
+#include "lib/core/archive/archive.h"
+#include "lib/core/snapshot/batch.h"
 
 namespace kv {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <functional>
 
-#include "lib/snapshot/hadamard.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv::llama_state {
 namespace {

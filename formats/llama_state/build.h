@@ -3,7 +3,7 @@
 #pragma once
 
 #include "formats/llama_state/cache_blob.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::llama_state {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/bytes.h"
-#include "lib/base/dtype.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
 
 namespace kv::llama_state {
 

@@ -8,11 +8,11 @@
 #include "formats/llama_state/llama_state.h"
 #include "formats/llama_state/target.h"
 #include "formats/llama_state/token_list.h"
-#include "lib/base/checked.h"
-#include "lib/snapshot/hadamard.h"
-#include "lib/snapshot/layout.h"
-#include "lib/snapshot/residency.h"
-#include "lib/snapshot/select.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/residency.h"
+#include "lib/core/snapshot/select.h"
 
 namespace kv::llama_state {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::llama_state {
 

@@ -4,7 +4,7 @@
 
 #include "formats/lmcache/block_store.h"
 #include "formats/pages.h"
-#include "lib/snapshot/concatenate.h"
+#include "lib/core/snapshot/concatenate.h"
 
 namespace kv::lmcache {
 namespace {

@@ -11,7 +11,7 @@
 #include "formats/lmcache/chunk_arrays.h"
 #include "formats/lmcache/key_name.h"
 #include "formats/zip/crc32.h"
-#include "lib/base/blake2b.h"
+#include "lib/core/base/blake2b.h"
 
 namespace kv::lmcache {
 namespace {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/raw/raw.h"
-#include "lib/snapshot/key_rotation.h"
+#include "lib/core/snapshot/key_rotation.h"
 
 namespace kv::lmcache {
 

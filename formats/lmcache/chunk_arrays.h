@@ -3,7 +3,7 @@
 #pragma once
 
 #include "formats/lmcache/chunk_header.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::lmcache {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "formats/lmcache/memory_format.h"
-#include "lib/base/bytes.h"
-#include "lib/base/dtype.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
 
 namespace kv::lmcache {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::lmcache {
 namespace {

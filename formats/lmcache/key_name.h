@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/dtype.h"
+#include "lib/core/base/dtype.h"
 
 namespace kv::lmcache {
 

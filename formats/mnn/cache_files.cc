@@ -12,8 +12,8 @@
 
 #include "formats/mnn/packed.h"
 #include "formats/mnn/run_folder.h"
-#include "lib/base/checked.h"
-#include "lib/snapshot/key_rotation.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/snapshot/key_rotation.h"
 
 namespace kv::mnn {
 namespace {

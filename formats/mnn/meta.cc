@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv::mnn {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "formats/mnn/packed.h"
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::mnn {
 

@@ -10,7 +10,7 @@
 #include "formats/mnn/join.h"
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/run_folder.h"
-#include "lib/snapshot/key_rotation.h"
+#include "lib/core/snapshot/key_rotation.h"
 
 namespace kv::mnn {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
-#include "lib/snapshot/layout.h"
-#include "lib/snapshot/residency.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/residency.h"
 
 namespace kv::mnn {
 namespace {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lib/base/checked.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv::mnn {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "lib/analysis/dump_entries.h"
+#include "lib/core/snapshot/dump_entries.h"
 
 namespace kv::mnn {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv::mnn {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::mnn {
 

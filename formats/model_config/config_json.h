@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/file.h"
-#include "lib/blend/rope.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/rope.h"
 
 namespace kv::model_config {
 

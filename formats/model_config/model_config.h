@@ -4,9 +4,9 @@
 
 #include <optional>
 
-#include "lib/base/file.h"
-#include "lib/blend/rope.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/rope.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 

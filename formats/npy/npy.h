@@ -5,7 +5,7 @@
 #include <string>
 
 #include "formats/registry.h"
-#include "lib/base/tensor.h"
+#include "lib/core/base/tensor.h"
 
 namespace kv {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/bytes.h"
-#include "lib/base/dtype.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
 
 namespace kv {
 

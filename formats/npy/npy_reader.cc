@@ -11,7 +11,7 @@
 #include "formats/tensors/metadata.h"
 #include "formats/tensors/tensor_snapshot.h"
 #include "formats/zip/zip_reader.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

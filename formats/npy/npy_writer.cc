@@ -5,7 +5,7 @@
 #include "formats/tensors/tensor_snapshot.h"
 #include "formats/tensors/tensor_writer.h"
 #include "formats/zip/zip_writer.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

@@ -9,7 +9,7 @@
 #include "formats/raw/fs_tier.h"
 #include "formats/raw/presets.h"
 #include "formats/raw/raw.h"
-#include "lib/snapshot/key_rotation.h"
+#include "lib/core/snapshot/key_rotation.h"
 
 namespace kv::raw {
 namespace {

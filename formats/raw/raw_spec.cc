@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "formats/raw/raw.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv::raw {
 namespace {

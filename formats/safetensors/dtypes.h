@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "lib/base/dtype.h"
+#include "lib/core/base/dtype.h"
 
 namespace kv::safetensors {
 

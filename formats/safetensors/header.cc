@@ -10,7 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lib/base/hash.h"
+#include "lib/core/base/hash.h"
 
 namespace kv::safetensors {
 namespace {

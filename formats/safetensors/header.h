@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/tensors/metadata.h"
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::safetensors {
 

@@ -6,7 +6,7 @@
 
 #include "formats/registry.h"
 #include "formats/tensors/tensor_writer.h"
-#include "lib/base/tensor.h"
+#include "lib/core/base/tensor.h"
 
 namespace kv {
 

@@ -9,7 +9,7 @@
 #include "formats/safetensors/header.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/tensors/tensor_snapshot.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

@@ -8,7 +8,7 @@
 #include "formats/safetensors/dtypes.h"
 #include "formats/safetensors/header.h"
 #include "formats/safetensors/safetensors.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

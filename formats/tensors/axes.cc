@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

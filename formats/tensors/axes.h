@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/tensor.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/base/tensor.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 

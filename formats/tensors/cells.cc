@@ -8,7 +8,7 @@
 #include <charconv>
 
 #include "formats/tensors/metadata.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

@@ -9,7 +9,7 @@
 #include "formats/tensors/axes.h"
 #include "formats/tensors/mlx_quantised.h"
 #include "formats/tensors/mlx_state.h"
-#include "lib/snapshot/key_rotation.h"
+#include "lib/core/snapshot/key_rotation.h"
 
 namespace kv::mlx {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <cmath>
 
-#include "lib/base/checked.h"
-#include "lib/base/half.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/base/half.h"
 
 namespace kv::mlx {
 namespace {

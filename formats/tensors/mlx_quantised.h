@@ -3,7 +3,7 @@
 #pragma once
 
 #include "formats/registry.h"
-#include "lib/base/tensor.h"
+#include "lib/core/base/tensor.h"
 
 namespace kv::mlx {
 

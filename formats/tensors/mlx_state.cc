@@ -6,7 +6,7 @@
 
 #include <charconv>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::mlx {
 namespace {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lib/base/tensor.h"
+#include "lib/core/base/tensor.h"
 
 namespace kv::mlx {
 

@@ -7,7 +7,7 @@
 #include "formats/lmcache/memory_format.h"
 #include "formats/tensors/metadata.h"
 #include "formats/tensors/value_order.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/registry.h"
-#include "lib/base/tensor.h"
+#include "lib/core/base/tensor.h"
 
 namespace kv {
 

@@ -13,9 +13,9 @@
 #include "formats/tensors/mlx.h"
 #include "formats/tensors/reading.h"
 #include "formats/tensors/tensor_names.h"
-#include "lib/snapshot/batch.h"
-#include "lib/snapshot/key_rotation.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/batch.h"
+#include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv {
 namespace {

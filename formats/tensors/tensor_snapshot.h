@@ -4,7 +4,7 @@
 
 #include "formats/registry.h"
 #include "formats/tensors/probe.h"
-#include "lib/base/tensor.h"
+#include "lib/core/base/tensor.h"
 
 namespace kv {
 

@@ -8,9 +8,9 @@
 #include <set>
 
 #include "formats/tensors/cells.h"
-#include "lib/base/checked.h"
-#include "lib/snapshot/layout.h"
-#include "lib/snapshot/residency.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "formats/tensors/metadata.h"
-#include "lib/base/tensor.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/base/tensor.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "lib/snapshot/token_axis.h"
+#include "lib/core/snapshot/token_axis.h"
 
 namespace kv {
 namespace {

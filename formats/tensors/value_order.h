@@ -19,8 +19,8 @@ struct ValueOrders {
   std::optional<TokenPlace> usual = {};
 };
 
-// Chooses by the values of some of the layers (lib/snapshot/token_axis.h). Throws kAmbiguousFormat,
-// naming --layout, where they do not decide.
+// Chooses by the values of some of the layers (lib/core/snapshot/token_axis.h). Throws
+// kAmbiguousFormat, naming --layout, where they do not decide.
 Reading ReadByValues(const KvTensors& found, const OpenOptions& options, const ValueOrders& orders);
 
 }  // namespace kv

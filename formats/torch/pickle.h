@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv {
 

@@ -10,7 +10,7 @@
 
 #include "formats/torch/pickle_machine.h"
 #include "formats/torch/pickle_text.h"
-#include "lib/base/utf8.h"
+#include "lib/core/base/utf8.h"
 
 namespace kv {
 namespace {

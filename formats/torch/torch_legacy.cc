@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "formats/torch/torch_container.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

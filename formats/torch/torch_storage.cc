@@ -6,7 +6,7 @@
 
 #include "formats/torch/torch_names.h"
 #include "formats/torch/torch_tensor.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "formats/npy/npy_header.h"
 #include "formats/torch/pickle.h"
-#include "lib/base/tensor.h"
+#include "lib/core/base/tensor.h"
 
 namespace kv {
 

@@ -6,9 +6,9 @@
 
 #include "formats/torch/torch.h"
 #include "formats/zip/zip_writer.h"
-#include "lib/base/checked.h"
-#include "lib/snapshot/layout.h"
-#include "lib/snapshot/residency.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/residency.h"
 
 namespace kv {
 namespace {

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "formats/registry.h"
-#include "lib/base/tensor.h"
-#include "lib/snapshot/attention_trace.h"
+#include "lib/core/base/tensor.h"
+#include "lib/core/snapshot/attention_trace.h"
 
 namespace kv {
 

@@ -9,7 +9,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
 #include "formats/trace/trace.h"
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 namespace fs = std::filesystem;

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/trace/trace.h"
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 namespace {

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "formats/trace/trace.h"
-#include "lib/base/error.h"
-#include "lib/snapshot/token_axis.h"
+#include "lib/core/base/error.h"
+#include "lib/core/snapshot/token_axis.h"
 
 namespace kv {
 namespace {

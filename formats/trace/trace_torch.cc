@@ -7,7 +7,7 @@
 #include <map>
 
 #include "formats/trace/trace.h"
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 
 namespace kv {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "formats/zip/zip_directory.h"
-#include "lib/base/checked.h"
+#include "lib/core/base/checked.h"
 
 namespace kv {
 namespace {

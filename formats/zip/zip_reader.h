@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/base/file.h"
+#include "lib/core/base/file.h"
 
 namespace kv {
 

@@ -4,11 +4,11 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS kvtool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS kv_base kv_kernels kv kv_formats kv_options EXPORT kvtool-targets
+install(TARGETS kv_base kv_kernels kv_dense kv_core kv kv_formats kv_options EXPORT kvtool-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtool
         FILES_MATCHING PATTERN "*.h")
-install(DIRECTORY formats DESTINATION ${CMAKE_INSTALL_DOCDIR}
+install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_DOCDIR}
         FILES_MATCHING PATTERN "FORMAT.md")
 install(DIRECTORY apps/kvtool/schema DESTINATION ${CMAKE_INSTALL_DATADIR}/kvtool)
 install(EXPORT kvtool-targets NAMESPACE kvtool:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)

@@ -4,9 +4,9 @@
 // scalar references.
 #include <cstring>
 
-#include "lib/blend/deviation.h"
-#include "lib/kernels/deviation.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/kernels/deviation.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/engines/cacheblend/deviation.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"
 

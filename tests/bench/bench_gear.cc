@@ -10,9 +10,9 @@
 #include <string>
 
 #include "formats/registry.h"
-#include "lib/base/parallel.h"
-#include "lib/codec/gear_container.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/codec/gear_container.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/bench/naive_gear.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"

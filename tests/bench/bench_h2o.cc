@@ -13,10 +13,10 @@
 #include <random>
 #include <vector>
 
-#include "lib/base/half.h"
-#include "lib/base/parallel.h"
-#include "lib/kernels/convert.h"
-#include "lib/kernels/score.h"
+#include "lib/core/base/half.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/study/dense/score.h"
 
 namespace kv {
 namespace {

@@ -3,11 +3,11 @@
 // Byte kernels (B8) and conversions (B12) against memcpy of as many bytes.
 #include <cstring>
 
-#include "lib/codec/backends.h"
-#include "lib/kernels/convert.h"
-#include "lib/kernels/planes.h"
-#include "lib/kernels/predict.h"
-#include "lib/kernels/rle.h"
+#include "lib/core/codec/backends.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/planes.h"
+#include "lib/core/kernels/predict.h"
+#include "lib/core/kernels/rle.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <tuple>
 
-#include "lib/base/parallel.h"
-#include "lib/codec/contest.h"
-#include "lib/kernels/window4.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/codec/contest.h"
+#include "lib/core/kernels/window4.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"
 

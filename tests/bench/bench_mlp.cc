@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "lib/kernels/mlp.h"
+#include "lib/study/dense/mlp.h"
 
 namespace kv {
 namespace {

@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // The offline simulator against the zstd calls that it cannot do without. Its sizes are those of
 // the library, so this is the floor; what numpy makes of the same is in scripts/bench_offline.py.
-#include "lib/kernels/planes.h"
-#include "lib/offline/offline.h"
-#include "lib/offline/plane_coder.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/kernels/planes.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/engines/mnn/offline/offline.h"
+#include "lib/engines/mnn/offline/plane_coder.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"
 
@@ -69,8 +69,7 @@ void OfflineOverZstd(benchmark::State& state) {
   Zstd zstd;
   Bytes frame(Zstd::Bound(kChunk * 8 * 128));
   Versus(
-      state,
-      {.bytes = cache.k.size() + cache.v.size(), .figure = Figure::kOverhead, .target = 1.3},
+      state, {.bytes = cache.k.size() + cache.v.size(), .figure = Figure::kOverhead, .target = 1.3},
       [&] {
         for (const Bytes& payload : cache.payloads) {
           benchmark::DoNotOptimize(zstd.Compress(payload, frame));

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::bench {
 

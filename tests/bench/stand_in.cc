@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "lib/kernels/convert.h"
+#include "lib/core/kernels/convert.h"
 
 namespace kv::bench {
 namespace {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "lib/base/bytes.h"
-#include "lib/base/dtype.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
 
 // Made-up caches for figures that anybody can reproduce: the same bytes for the same seed on every
 // machine, since nothing but IEEE additions and multiplications makes them.

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "formats/safetensors/safetensors.h"
-#include "lib/snapshot/diff.h"
+#include "lib/core/snapshot/diff.h"
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 

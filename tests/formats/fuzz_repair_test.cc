@@ -5,9 +5,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "formats/kvz/archive.h"
-#include "formats/kvz/records.h"
 #include "formats/zip/zip_reader.h"
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/records.h"
 #include "tests/fuzz/repair.h"
 
 namespace kv {

@@ -4,9 +4,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/mlp/csrc_outcome.h"
-#include "lib/snapshot/cast.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/engines/infinilm/csrc_outcome.h"
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 

@@ -9,8 +9,8 @@
 #include <filesystem>
 
 #include "formats/registry.h"
-#include "lib/snapshot/hadamard.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/support/llama_builder.h"
 
 namespace kv {

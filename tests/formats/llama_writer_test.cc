@@ -6,9 +6,9 @@
 
 #include "formats/llama_state/llama_state.h"
 #include "formats/llama_state/target.h"
-#include "lib/snapshot/diff.h"
-#include "lib/snapshot/layout.h"
-#include "lib/snapshot/select.h"
+#include "lib/core/snapshot/diff.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/select.h"
 #include "tests/support/llama_builder.h"
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"

@@ -8,7 +8,7 @@
 #include "formats/lmcache/chunk_header.h"
 #include "formats/lmcache/key_name.h"
 #include "formats/lmcache/lmcache.h"
-#include "lib/base/blake2b.h"
+#include "lib/core/base/blake2b.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {

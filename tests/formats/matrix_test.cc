@@ -7,7 +7,7 @@
 #include <set>
 
 #include "formats/registry.h"
-#include "lib/snapshot/diff.h"
+#include "lib/core/snapshot/diff.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {

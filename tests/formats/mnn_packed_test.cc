@@ -5,7 +5,7 @@
 #include <random>
 
 #include "formats/mnn/packed.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv::mnn {
 namespace {

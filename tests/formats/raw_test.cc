@@ -9,7 +9,7 @@
 #include <map>
 #include <random>
 
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 
 namespace kv::raw {
 namespace {

@@ -12,8 +12,8 @@
 #include "formats/mnn/packed.h"
 #include "formats/pages.h"
 #include "formats/raw/presets.h"
-#include "lib/snapshot/concatenate.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/concatenate.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {

@@ -9,7 +9,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "formats/tensors/axes.h"
 #include "formats/tensors/tensor_names.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "formats/safetensors/safetensors.h"
-#include "lib/base/half.h"
-#include "lib/metrics/attention.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/base/half.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/study/attention/attention.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {

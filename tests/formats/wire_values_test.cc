@@ -4,10 +4,10 @@
 // read as something else: add new ones behind the last, and leave these as they are.
 #include <catch2/catch.hpp>
 
-#include "formats/kvz/archive.h"
-#include "formats/kvz/records.h"
-#include "lib/codec/gear_frame.h"
-#include "lib/mlp/weights.h"
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/codec/gear_frame.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv {
 namespace {

@@ -3,8 +3,8 @@
 // Any bytes as a stream of block scores: it is read or refused, and what is read replays or is
 // refused by name.
 #include "formats/trace/trace.h"
-#include "lib/base/error.h"
-#include "lib/h2o/mnn_replay.h"
+#include "lib/core/base/error.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

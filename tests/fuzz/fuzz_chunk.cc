@@ -4,7 +4,7 @@
 // and taken as values that must come back from every level.
 #include <cstdlib>
 
-#include "lib/codec/chunk.h"
+#include "lib/core/codec/chunk.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "lib/base/error.h"
-#include "lib/gate/engine_demo.h"
-#include "lib/gate/engine_encoding.h"
-#include "lib/gate/engine_evidence.h"
-#include "lib/gate/engine_truth.h"
-#include "lib/gate/summary_page.h"
+#include "lib/core/base/error.h"
+#include "lib/engines/mnn/logs/demo.h"
+#include "lib/engines/mnn/logs/encoding.h"
+#include "lib/engines/mnn/logs/evidence.h"
+#include "lib/engines/mnn/logs/truth.h"
+#include "lib/study/gate/summary_page.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

@@ -4,9 +4,9 @@
 // reported.
 #include <cstdlib>
 
-#include "lib/base/error.h"
-#include "lib/gate/judge.h"
-#include "lib/gate/markdown.h"
+#include "lib/core/base/error.h"
+#include "lib/study/gate/judge.h"
+#include "lib/study/gate/markdown.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

@@ -3,7 +3,7 @@
 // A byte of options, then values: what is encoded comes back, as container and as chunk.
 #include <cstdlib>
 
-#include "lib/codec/chunk.h"
+#include "lib/core/codec/chunk.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "lib/base/checked.h"
-#include "lib/h2o/decision.h"
+#include "lib/core/base/checked.h"
+#include "lib/study/eviction/decision.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

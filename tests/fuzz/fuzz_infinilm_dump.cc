@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "formats/infinilm_dump/infinilm_dump.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

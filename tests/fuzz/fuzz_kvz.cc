@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "formats/kvz/archive.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/archive/archive.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/fuzz/fuzz_repair.h"
 #include "tests/fuzz/repair.h"

@@ -4,8 +4,8 @@
 #include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/offline_entries.h"
-#include "lib/offline/offline.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/engines/mnn/offline/offline.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

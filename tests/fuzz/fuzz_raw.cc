@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "formats/raw/raw.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

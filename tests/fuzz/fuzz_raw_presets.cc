@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "formats/raw/raw.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 // Defined by targets whose input lies under hashes: the input with right ones. `choice` selects
 // among ways to repair. Weak: null in the other targets. The replay feeds each damaged corpus file

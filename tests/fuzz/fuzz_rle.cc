@@ -3,8 +3,8 @@
 // Two bytes of size, then a payload for the decoder; the whole input is also encoded.
 #include <cstdlib>
 
-#include "lib/kernels/reference.h"
-#include "lib/kernels/rle.h"
+#include "lib/core/kernels/reference.h"
+#include "lib/core/kernels/rle.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

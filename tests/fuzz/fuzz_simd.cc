@@ -4,12 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "lib/kernels/convert.h"
-#include "lib/kernels/planes.h"
-#include "lib/kernels/predict.h"
-#include "lib/kernels/reference.h"
-#include "lib/kernels/rle.h"
-#include "lib/kernels/targets.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/planes.h"
+#include "lib/core/kernels/predict.h"
+#include "lib/core/kernels/reference.h"
+#include "lib/core/kernels/rle.h"
+#include "lib/core/kernels/targets.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {

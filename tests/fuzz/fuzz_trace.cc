@@ -5,7 +5,7 @@
 
 #include "formats/safetensors/safetensors.h"
 #include "formats/trace/trace.h"
-#include "lib/base/error.h"
+#include "lib/core/base/error.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

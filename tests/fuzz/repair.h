@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 // Files whose content lies under hashes stop a fuzzer at the first of them. These functions put the
 // hashes of a mutated file right again, so that what lies behind them is reached. They trust

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "formats/kvz/records.h"
-#include "lib/base/hash.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/base/hash.h"
 #include "tests/fuzz/repair.h"
 
 namespace kv::fuzz {

@@ -7,7 +7,7 @@
 
 #include "formats/npy/npy.h"
 #include "formats/safetensors/safetensors.h"
-#include "lib/kernels/dequantise.h"
+#include "lib/core/kernels/dequantise.h"
 #include "tests/golden/checks.h"
 #include "tests/support/peak_memory.h"
 #include "tests/support/sha256.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "formats/registry.h"
-#include "lib/blend/replay.h"
+#include "lib/engines/cacheblend/replay.h"
 #include "tests/golden/blend_tensors.h"
 #include "tests/golden/checks.h"
 

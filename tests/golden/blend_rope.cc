@@ -4,9 +4,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lib/base/half.h"
-#include "lib/blend/rope.h"
-#include "lib/kernels/convert.h"
+#include "lib/core/base/half.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/snapshot/rope.h"
 #include "tests/golden/blend_tensors.h"
 #include "tests/golden/checks.h"
 

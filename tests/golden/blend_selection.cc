@@ -4,8 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lib/blend/hkvd.h"
-#include "lib/kernels/deviation.h"
+#include "lib/core/kernels/deviation.h"
+#include "lib/engines/cacheblend/hkvd.h"
 #include "tests/golden/blend_tensors.h"
 #include "tests/golden/checks.h"
 
@@ -134,7 +134,7 @@ void CheckRefusals(const json& cases, Run& run) {
         CHECK(ranking.Select(k, tokens).indices.size() == k + suffix);
       }
     } else {
-      continue;  // shapes: tests/blend/chunks_test.cc
+      continue;  // shapes: tests/engines/cacheblend/chunks_test.cc
     }
     run.Checked();
   }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "formats/safetensors/safetensors.h"
-#include "lib/base/bytes.h"
-#include "lib/kernels/dequantise.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/kernels/dequantise.h"
 
 namespace kv::golden {
 

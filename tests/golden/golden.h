@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "lib/base/file.h"
+#include "lib/core/base/file.h"
 
 namespace kv::golden {
 

@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "formats/registry.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/golden/checks.h"
 #include "tests/support/sha256.h"
 

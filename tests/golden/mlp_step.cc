@@ -9,10 +9,10 @@
 
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "formats/kvcm/kvcm.h"
-#include "lib/mlp/compressor.h"
-#include "lib/mlp/csrc_outcome.h"
-#include "lib/snapshot/cast.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/engines/infinilm/compressor.h"
+#include "lib/engines/infinilm/csrc_outcome.h"
 #include "tests/golden/checks.h"
 #include "tests/support/temp_dir.h"
 

@@ -7,11 +7,11 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-#include "lib/codec/fnv1a.h"
-#include "lib/codec/gear_container.h"
-#include "lib/kernels/planes.h"
-#include "lib/kernels/predict.h"
-#include "lib/kernels/rle.h"
+#include "lib/core/codec/fnv1a.h"
+#include "lib/core/codec/gear_container.h"
+#include "lib/core/kernels/planes.h"
+#include "lib/core/kernels/predict.h"
+#include "lib/core/kernels/rle.h"
 #include "tests/golden/checks.h"
 
 namespace kv::golden {

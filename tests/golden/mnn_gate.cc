@@ -4,9 +4,9 @@
 #include <map>
 #include <sstream>
 
-#include "lib/gate/engine_demo.h"
-#include "lib/gate/engine_logs.h"
-#include "lib/gate/engine_suite.h"
+#include "lib/engines/mnn/logs/demo.h"
+#include "lib/engines/mnn/logs/logs.h"
+#include "lib/engines/mnn/logs/suite.h"
 #include "tests/golden/golden.h"
 
 namespace kv::golden {

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "lib/base/checked.h"
-#include "lib/h2o/mnn_engine.h"
-#include "lib/kernels/score.h"
+#include "lib/core/base/checked.h"
+#include "lib/engines/mnn/h2o/mnn_engine.h"
+#include "lib/study/dense/score.h"
 #include "tests/golden/golden.h"
 
 namespace kv::golden {

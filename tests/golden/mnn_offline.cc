@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "formats/mnn/offline_entries.h"
-#include "lib/offline/result_report.h"
+#include "lib/engines/mnn/offline/result_report.h"
 #include "tests/golden/golden.h"
 
 namespace kv::golden {

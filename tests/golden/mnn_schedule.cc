@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <catch2/catch.hpp>
 
-#include "lib/lossless/replay.h"
+#include "lib/engines/mnn/runtime/replay.h"
 #include "tests/golden/golden.h"
 #include "tests/support/attention_case.h"
 

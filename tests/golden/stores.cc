@@ -8,7 +8,7 @@
 
 #include "formats/registry.h"
 #include "formats/safetensors/safetensors.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
 #include "tests/golden/checks.h"
 #include "tests/support/peak_memory.h"
 #include "tests/support/sha256.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "formats/kvz/archive.h"
+#include "lib/core/archive/archive.h"
 
 namespace kv::test {
 

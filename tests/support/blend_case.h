@@ -7,10 +7,10 @@
 #include <random>
 #include <vector>
 
-#include "lib/base/half.h"
-#include "lib/blend/replay.h"
-#include "lib/snapshot/attention_trace.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/base/half.h"
+#include "lib/core/snapshot/attention_trace.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/engines/cacheblend/replay.h"
 
 namespace kv::test {
 

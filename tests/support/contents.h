@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "lib/base/file.h"
+#include "lib/core/base/file.h"
 
 namespace kv::test {
 

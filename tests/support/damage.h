@@ -4,8 +4,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "lib/base/bytes.h"
-#include "lib/base/error.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
 
 namespace kv::test {
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "lib/base/bytes.h"
-#include "lib/base/half.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/half.h"
 
 namespace kv::test {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/file.h"
-#include "lib/snapshot/layout.h"
-#include "lib/snapshot/snapshot.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/snapshot.h"
 
 namespace kv::test {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/bytes.h"
-#include "lib/base/dtype.h"
-#include "lib/base/file.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/dtype.h"
+#include "lib/core/base/file.h"
 
 namespace kv::test {
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <functional>
 
-#include "lib/lossless/replay.h"
+#include "lib/engines/mnn/runtime/replay.h"
 #include "tests/support/attention_case.h"
 
 namespace kv::test {

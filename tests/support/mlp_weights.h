@@ -6,8 +6,8 @@
 #include <memory>
 #include <random>
 
-#include "lib/mlp/weights.h"
-#include "lib/snapshot/layout.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv::test {
 

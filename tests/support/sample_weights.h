@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/mlp/weights.h"
+#include "lib/core/weights/weights.h"
 
 namespace kv::test {
 

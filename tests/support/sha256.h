@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::test {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "lib/kernels/targets.h"
+#include "lib/core/kernels/targets.h"
 
 namespace kv::test {
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "lib/base/bytes.h"
+#include "lib/core/base/bytes.h"
 
 namespace kv::test {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "formats/registry.h"
-#include "lib/kernels/convert.h"
-#include "lib/kernels/targets.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/targets.h"
 
 int main() {
   const std::vector<float> values = {1.0f, -2.5f, 65504.0f};

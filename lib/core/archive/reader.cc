@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/base/hash.h"
+
+namespace kv {
+
+using namespace kvz;
+namespace {
+
+// What reading a record's head brings into memory with it.
+constexpr uint64_t kFaultWindow = 128 << 10;
+
+}  // namespace
+
+// Fills an Archive from its bytes.
+class ArchiveReader {
+ public:
+  explicit ArchiveReader(Archive& archive) : a_(archive), bytes_(archive.data_->bytes()) {}
+
+  void Run() {
+    CheckStart();
+    if (!ReadIndex()) Walk();
+    Arrange();
+  }
+
+ private:
+  void Note(std::string part, const Error& error, uint64_t offset,
+            std::optional<ChunkHead> chunk = std::nullopt) {
+    a_.damage_.push_back({std::move(part), error.message(), error.finding(),
+                          error.offset().value_or(offset), chunk});
+  }
+
+  void CheckStart() {
+    if (!HasMagic(bytes_) && !HasTrailerMagic(bytes_)) {
+      throw Error(Finding::kBadMagic, "this is not a .kvz archive").At(0);
+    }
+    try {
+      CheckHeader(bytes_);
+    } catch (const Error& error) {
+      if (error.finding() == Finding::kUnsupportedVersion ||
+          error.finding() == Finding::kTruncated) {
+        throw;
+      }
+      Note("header", error, 0);
+    }
+  }
+
+  void UseTable(ByteSpan bytes) {
+    SourceTable table = DecodeTable(bytes);
+    tag_ = TagOf(bytes);
+    a_.is_folder_ = table.is_folder;
+    a_.files_ = std::move(table.files);
+    a_.empty_folders_ = std::move(table.empty_folders);
+    a_.description_ = std::move(table.description);
+    a_.holds_tensor_ = std::move(table.holds_tensor);
+    have_table_ = true;
+  }
+
+  // False when trailer or index are damaged or missing.
+  bool ReadIndex() {
+    const char* part = "trailer";
+    try {
+      const Trailer trailer = ReadTrailer(bytes_);
+      part = "index";
+      const Record record = ReadRecord(bytes_, trailer.index_offset);
+      if (record.type != static_cast<uint32_t>(RecordType::kIndex) ||
+          record.end() != trailer.index_offset + trailer.index_bytes) {
+        throw Error(Finding::kBadOffsets, "the trailer does not point to the index")
+            .At(trailer.index_offset);
+      }
+      const Bytes table = ReadTable(bytes_, record, TableLimit());
+      part = nullptr;
+      ParseIndex(table, record);
+      return true;
+    } catch (Error& error) {
+      // Once the index's hash holds, whatever is wrong was written so and is no damage.
+      if (part == nullptr) throw error.In("index");
+      if (error.code() == ErrorCode::kUnsupported) throw;
+      Note(part, error, bytes_.size());
+      return false;
+    }
+  }
+
+  // An index entry is smaller than the record it stands for, so the file bounds the index.
+  uint64_t TableLimit() const { return bytes_.size() + (64 << 20); }
+
+  void ParseIndex(const Bytes& table, const Record& record) {
+    ByteReader in(table);
+    const uint64_t table_bytes = in.U64("source table length");
+    UseTable(in.Take(table_bytes, "source table"));
+    if (tag_ != record.tag) throw Error(Finding::kInconsistent, "the tag is not the source's");
+    for (ArchivedFile& file : a_.files_) file.hash = in.U64("file hash");
+    a_.source_hash_ = in.U64("source hash");
+    const uint64_t count = in.U64("number of chunks");
+    for (uint64_t i = 0; i < count; ++i) {
+      ArchivedChunk chunk;
+      chunk.record_offset = in.U64("record offset");
+      chunk.payload_bytes = in.U64("payload length");
+      chunk.payload_hash = in.U64("payload hash");
+      const auto head_bytes = in.U32("head length");
+      ByteReader head(in.Take(head_bytes, "chunk head"));
+      chunk.head = ReadHead(head);
+      chunk.payload_offset = CheckedAdd(
+          chunk.record_offset, kPrefixBytes + head_bytes + kHeadHashBytes, "record offset");
+      if (CheckedAdd(chunk.payload_offset, chunk.payload_bytes, "record") > record.offset) {
+        throw Error(Finding::kBadOffsets, "a chunk lies outside the archive")
+            .In(Describe(chunk.head));
+      }
+      // Otherwise a small archive could say the same bytes a million times over.
+      if (!a_.chunks_.empty() && chunk.record_offset < a_.chunks_.back().record_end()) {
+        throw Error(Finding::kBadOffsets, "two chunks lie in the same bytes of the archive")
+            .In(Describe(chunk.head));
+      }
+      a_.chunks_.push_back(std::move(chunk));
+    }
+    in.ExpectEnd("the index");
+    a_.index_offset_ = record.offset;
+    a_.index_end_ = record.end();
+  }
+
+  void Walk() {
+    const uint64_t end = bytes_.size();
+    for (uint64_t at = kHeaderBytes; at < end && !a_.has_index();) {
+      try {
+        const Record record = ReadRecord(bytes_, at);
+        UseRecord(record);
+        a_.data_->Drop(at, kFaultWindow);
+        at = std::min(record.end(), end);
+      } catch (const Error& error) {
+        if (!have_table_) throw;  // not even the first record can be read
+        const uint64_t next = FindRecord(bytes_, at + 1, tag_);
+        const bool is_trailer = next == end && end - at == kTrailerBytes && HasTrailerMagic(bytes_);
+        if (!is_trailer) Note("record", error, at);
+        at = next;
+      }
+    }
+    if (!have_table_) throw Error(Finding::kTruncated, "the archive ends before its source table");
+  }
+
+  void UseRecord(const Record& record) {
+    if (!have_table_) {
+      if (record.type != static_cast<uint32_t>(RecordType::kSource)) {
+        throw Error(Finding::kMissingRecord, "the first record is not the source table");
+      }
+      UseTable(ReadTable(bytes_, record, TableLimit()));
+    }
+    if (record.tag != tag_) throw Error(Finding::kInconsistent, "a record of another archive");
+    if (record.type == static_cast<uint32_t>(RecordType::kIndex)) {
+      UseStrayIndex(record);
+    } else if (record.type == static_cast<uint32_t>(RecordType::kChunk)) {
+      ByteReader in(record.head, record.offset + kPrefixBytes);
+      ArchivedChunk chunk;
+      chunk.head = ReadHead(in);
+      chunk.record_offset = record.offset;
+      chunk.payload_offset = record.payload_offset;
+      chunk.payload_bytes = record.payload_bytes;
+      chunk.payload_hash = record.payload_hash;
+      a_.chunks_.push_back(std::move(chunk));
+    }
+  }
+
+  // Only the trailer was damaged: the index knows all that walking had to guess.
+  void UseStrayIndex(const Record& record) {
+    const Bytes table = ReadTable(bytes_, record, TableLimit());
+    a_.chunks_.clear();
+    std::erase_if(a_.damage_, [](const Damage& damage) { return damage.part == "record"; });
+    ParseIndex(table, record);
+  }
+
+  // Sorts the chunks and makes sure that no two of them claim the same bytes.
+  void Arrange() {
+    const auto key = [](const ArchivedChunk& chunk) {
+      return std::tuple(chunk.head.file, chunk.head.source_offset, chunk.head.extent_token_begin);
+    };
+    std::stable_sort(
+        a_.chunks_.begin(), a_.chunks_.end(),
+        [&](const ArchivedChunk& a, const ArchivedChunk& b) { return key(a) < key(b); });
+    std::vector<ArchivedChunk> kept;
+    for (ArchivedChunk& chunk : a_.chunks_) {
+      try {
+        CheckPlace(chunk.head, kept.empty() ? nullptr : &kept.back().head);
+        kept.push_back(std::move(chunk));
+      } catch (Error& error) {
+        if (a_.has_index()) throw error.In(Describe(chunk.head));
+        Note("chunk", error, chunk.record_offset, chunk.head);
+      }
+    }
+    a_.chunks_ = std::move(kept);
+    if (a_.has_index()) CheckTiling();
+  }
+
+  void CheckPlace(const ChunkHead& head, const ChunkHead* before) const {
+    if (head.file >= a_.files_.size() ||
+        head.source_offset + head.extent_bytes > a_.files_[head.file].size) {
+      throw Error(Finding::kBadOffsets, "the extent lies outside the source");
+    }
+    if (before == nullptr || before->file != head.file ||
+        before->source_offset + before->extent_bytes <= head.source_begin()) {
+      return;
+    }
+    // The same extent, then, which only a transposed V may share.
+    ChunkHead same = *before;
+    same.lead.clear();
+    same.token_begin = head.token_begin;
+    same.tokens = head.tokens;
+    same.codec = head.codec;
+    same.codec_parameter = head.codec_parameter;
+    same.raw_bytes = head.raw_bytes;
+    same.raw_hash = head.raw_hash;
+    same.extent_token_begin = head.extent_token_begin;
+    if (!head.shares_extent() || same != head ||
+        before->extent_token_begin + before->tokens > head.extent_token_begin) {
+      throw Error(Finding::kBadOffsets, "two chunks claim the same bytes of the source");
+    }
+  }
+
+  // With an index nothing may be missing.
+  void CheckTiling() const {
+    size_t next = 0;
+    for (uint32_t file = 0; file < a_.files_.size(); ++file) {
+      uint64_t covered = 0;
+      for (; next < a_.chunks_.size() && a_.chunks_[next].head.file == file; ++next) {
+        covered += a_.chunks_[next].head.raw_bytes + a_.chunks_[next].head.lead.size();
+      }
+      if (covered != a_.files_[file].size) {
+        throw Error(Finding::kBadOffsets, fmt::format("chunks hold {} of the {} bytes of file {}",
+                                                      covered, a_.files_[file].size, file));
+      }
+    }
+  }
+
+  Archive& a_;
+  ByteSpan bytes_;
+  bool have_table_ = false;
+  uint32_t tag_ = 0;
+};
+
+Error Damage::AsError() const {
+  Error error(finding, text);
+  error.At(offset);
+  error.In(chunk ? Describe(*chunk) : part);
+  return error;
+}
+
+Archive Archive::Open(std::shared_ptr<const FileSource> data) {
+  Archive archive;
+  archive.data_ = std::move(data);
+  try {
+    ArchiveReader(archive).Run();
+  } catch (Error& error) {
+    throw error.File(archive.data_->name());
+  }
+  return archive;
+}
+
+uint64_t Archive::source_bytes() const {
+  uint64_t total = 0;
+  for (const ArchivedFile& file : files_) total += file.size;
+  return total;
+}
+
+uint64_t Archive::stored_bytes(ChunkKind kind) const {
+  uint64_t total = 0;
+  for (const ArchivedChunk& chunk : chunks_) {
+    if (chunk.head.kind == kind) total += chunk.payload_bytes;
+    if (kind == ChunkKind::kOpaque) total += chunk.head.lead.size();
+  }
+  return total;
+}
+
+uint64_t Archive::raw_bytes(ChunkKind kind) const {
+  uint64_t total = 0;
+  for (const ArchivedChunk& chunk : chunks_) {
+    if (chunk.head.kind == kind) total += chunk.head.raw_bytes;
+    if (kind == ChunkKind::kOpaque) total += chunk.head.lead.size();
+  }
+  return total;
+}
+
+bool Archive::HoldsTensor(size_t layer_position, bool is_value) const {
+  return holds_tensor_.at(layer_position)[is_value ? 1 : 0];
+}
+
+std::vector<Damage> Archive::CheckRecords() const {
+  std::vector<Damage> damage;
+  if (!index_offset_) return damage;  // walking has seen every record
+  const ByteSpan bytes = data_->bytes();
+  const auto check = [&](std::string part, uint64_t offset, std::optional<ChunkHead> head,
+                         const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      damage.push_back({std::move(part), error.message(), error.finding(),
+                        error.offset().value_or(offset), head});
+    }
+  };
+  uint64_t expected = kHeaderBytes;
+  check("source record", expected, std::nullopt, [&] {
+    const Record record = ReadRecord(bytes, kHeaderBytes);
+    expected = std::max(record.end(), expected);
+    Payload(bytes, record.payload_offset, record.payload_bytes, record.payload_hash);
+  });
+  std::vector<const ArchivedChunk*> order;
+  for (const ArchivedChunk& chunk : chunks_) order.push_back(&chunk);
+  std::sort(order.begin(), order.end(), [](const ArchivedChunk* a, const ArchivedChunk* b) {
+    return a->record_offset < b->record_offset;
+  });
+  bool sure = damage.empty();  // whether `expected` is where the next record must start
+  const auto expect = [&](uint64_t offset) {
+    if (sure && offset != expected) {
+      damage.push_back({"record",
+                        fmt::format("{} bytes belong to no record",
+                                    static_cast<int64_t>(offset) - static_cast<int64_t>(expected)),
+                        Finding::kTrailingBytes, expected, std::nullopt});
+    }
+    sure = true;
+  };
+  for (const ArchivedChunk* chunk : order) {
+    expect(chunk->record_offset);
+    check("chunk", chunk->record_offset, chunk->head, [&] {
+      const Record record = ReadRecord(bytes, chunk->record_offset);
+      ByteReader in(record.head, record.offset + kPrefixBytes);
+      const bool same = record.type == static_cast<uint32_t>(RecordType::kChunk) &&
+                        ReadHead(in) == chunk->head &&
+                        record.payload_offset == chunk->payload_offset &&
+                        record.payload_bytes == chunk->payload_bytes &&
+                        record.payload_hash == chunk->payload_hash;
+      if (!same) throw Error(Finding::kInconsistent, "the record contradicts the index");
+    });
+    data_->Drop(chunk->record_offset, kFaultWindow);
+    expected = chunk->record_end();
+  }
+  expect(*index_offset_);
+  return damage;
+}
+
+std::vector<Damage> Archive::CheckStored(ThreadPool& pool) const {
+  std::vector<Damage> damage = CheckRecords();
+  std::vector<std::optional<Error>> failures(chunks_.size());
+  pool.ParallelFor(chunks_.size(), [&](uint64_t i) {
+    const ArchivedChunk& chunk = chunks_[i];
+    try {
+      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+    } catch (const Error& error) {
+      failures[i] = error;
+    }
+    data_->Drop(chunk.record_offset, chunk.record_end() - chunk.record_offset);
+  });
+  for (size_t i = 0; i < failures.size(); ++i) {
+    if (!failures[i]) continue;
+    damage.push_back({"chunk", failures[i]->message(), failures[i]->finding(),
+                      failures[i]->offset().value_or(0), chunks_[i].head});
+  }
+  return damage;
+}
+
+std::vector<ChunkHead> Archive::MissingTokens() const {
+  std::vector<ChunkHead> missing;
+  if (!description_ || has_index()) return missing;
+  // Per tensor: token ranges and how many bytes of each row are there. A token is missing if some
+  // of its row is.
+  std::map<std::pair<uint32_t, bool>, std::map<uint64_t, std::pair<uint64_t, uint64_t>>> held;
+  for (const ArchivedChunk& chunk : chunks_) {
+    const ChunkHead& head = chunk.head;
+    if (head.kind == ChunkKind::kOpaque || chunk.record_end() > data_->size()) continue;
+    auto& range = held[{head.layer, head.kind == ChunkKind::kValue}][head.token_begin];
+    range.first = std::max(range.first, head.tokens);
+    range.second += head.raw_bytes;
+  }
+  const auto look = [&](const LayerKv& layer, const KvTensor& tensor, bool is_value) {
+    const auto add = [&](uint64_t begin, uint64_t end) {
+      if (begin >= end) return;
+      ChunkHead& head = missing.emplace_back();
+      head.kind = is_value ? ChunkKind::kValue : ChunkKind::kKey;
+      head.layer = layer.index;
+      head.token_begin = begin;
+      head.tokens = end - begin;
+    };
+    uint64_t next = 0;
+    for (const auto& [begin, range] : held[{layer.index, is_value}]) {
+      if (range.second < range.first * tensor.row_bytes()) continue;
+      add(next, begin);
+      next = std::max(next, begin + range.first);
+    }
+    add(next, tensor.tokens());
+  };
+  for (size_t i = 0; i < description_->layers.size(); ++i) {
+    const LayerKv& layer = description_->layers[i];
+    if (holds_tensor_[i][0]) look(layer, layer.k, false);
+    if (layer.v && holds_tensor_[i][1]) look(layer, *layer.v, true);
+  }
+  return missing;
+}
+
+const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
+  auto at = std::upper_bound(chunks_.begin(), chunks_.end(), std::pair(file, offset),
+                             [](const auto& place, const ArchivedChunk& chunk) {
+                               return place < std::pair(chunk.head.file, chunk.head.source_offset);
+                             });
+  while (at != chunks_.begin()) {
+    const ChunkHead& head = (--at)->head;
+    if (head.file != file || offset >= head.source_offset + head.extent_bytes) return nullptr;
+    if (!head.shares_extent()) return &*at;
+    const uint64_t token = (offset - head.source_offset) / head.unit_bytes % head.extent_tokens;
+    if (token >= head.extent_token_begin && token < head.extent_token_begin + head.tokens) {
+      return &*at;
+    }
+  }
+  return nullptr;
+}
+
+void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {
+  const ChunkHead& head = chunk.head;
+  try {
+    const ByteSpan payload =
+        Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+    const auto codec = static_cast<CodecId>(head.codec);
+    if (Name(codec).empty()) {
+      throw Error(Finding::kUnsupportedVersion,
+                  fmt::format("codec {} is unknown to this program", head.codec));
+    }
+    raw.resize(head.raw_bytes);
+    DecodeChunk(codec, head.shape(), payload, raw, scratch);
+    const uint64_t computed = Hash64(raw);
+    if (computed != head.raw_hash) {
+      throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "
+                                                  "computed",
+                                                  head.raw_hash, computed))
+          .At(chunk.payload_offset);
+    }
+  } catch (Error& error) {
+    throw error.In(Describe(head));
+  }
+}
+
+}  // namespace kv

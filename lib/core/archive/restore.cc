@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/base/hash.h"
+
+namespace kv {
+namespace {
+
+using namespace kvz;
+
+// One step of the way through the source: a chunk, a hole where a chunk is missing, or the end of a
+// file.
+struct Step {
+  enum Kind { kChunk, kHole, kEndOfFile } kind;
+  uint32_t file = 0;
+  uint64_t offset = 0, bytes = 0;
+  const ArchivedChunk* chunk = nullptr;
+  std::shared_ptr<Bytes> extent;  // where a chunk of a shared extent puts its units
+  bool ends_extent = false;
+};
+
+struct Restored {
+  Step step;
+  Bytes bytes;  // in the order of the source; empty for shared extents
+  std::optional<Error> failure;
+};
+
+struct Workspace {
+  CodecScratch codec;
+  Bytes raw;
+};
+
+Restored RestoreChunk(const Archive& archive, Step& step, bool keep_going) {
+  Restored result{std::move(step), {}, std::nullopt};
+  if (result.step.kind != Step::kChunk) return result;
+  thread_local Workspace workspace;
+  const ChunkHead& head = result.step.chunk->head;
+  try {
+    if (IsStoredAsIs(head)) {
+      archive.Decode(*result.step.chunk, workspace.codec, result.bytes);
+    } else {
+      archive.Decode(*result.step.chunk, workspace.codec, workspace.raw);
+      if (!head.shares_extent()) result.bytes.resize(head.extent_bytes);
+      // Chunks of one extent have disjoint tokens, so threads never write the same byte.
+      ScatterChunk(head, workspace.raw, head.shares_extent() ? *result.step.extent : result.bytes);
+    }
+  } catch (const Error& error) {
+    if (!keep_going) throw;
+    result.failure = error;
+  }
+  return result;
+}
+
+LostRange LostBy(const ChunkHead& head) {
+  LostRange lost{.file = head.file, .offset = head.source_offset, .chunk = head};
+  if (!head.shares_extent()) {
+    lost.run_bytes = head.extent_bytes;
+    return lost;
+  }
+  lost.offset += head.extent_token_begin * head.unit_bytes;
+  lost.run_bytes = head.tokens * head.unit_bytes;
+  lost.run_step = head.extent_tokens * head.unit_bytes;
+  lost.runs = uint64_t{head.heads} * head.units;
+  return lost;
+}
+
+class Restorer {
+ public:
+  Restorer(const Archive& archive, const RestoreOptions& options, RestoreTarget& target)
+      : archive_(archive), options_(options), target_(target) {}
+
+  RestoreReport Run(ThreadPool& pool) {
+    report_.damage = archive_.damage();
+    for (Damage& damage : archive_.CheckRecords()) report_.damage.push_back(std::move(damage));
+    if (!options_.keep_going && !report_.damage.empty()) throw report_.damage[0].AsError();
+    pool.RunOrdered<Step, Restored>(
+        2 * static_cast<uint64_t>(pool.threads()), [&] { return Next(); },
+        [&](Step& step) { return RestoreChunk(archive_, step, options_.keep_going); },
+        [&](Restored& restored) { Emit(restored); });
+    FinishSource();
+    return std::move(report_);
+  }
+
+ private:
+  std::optional<Step> Next() {
+    if (file_ == archive_.files().size()) return std::nullopt;
+    const uint64_t size = archive_.files()[file_].size;
+    Step step{Step::kChunk, file_, position_, 0, nullptr, nullptr, false};
+    const std::vector<ArchivedChunk>& chunks = archive_.chunks();
+    const bool more = next_ < chunks.size() && chunks[next_].head.file == file_;
+    if (!more || chunks[next_].head.source_begin() > position_) {
+      const uint64_t end = more ? chunks[next_].head.source_begin() : size;
+      step.kind = end > position_ ? Step::kHole : Step::kEndOfFile;
+      step.bytes = end - position_;
+      position_ = end;
+      if (step.kind == Step::kEndOfFile) {
+        ++file_;
+        position_ = 0;
+      }
+      return step;
+    }
+    step.chunk = &chunks[next_++];
+    const ChunkHead& head = step.chunk->head;
+    step.bytes = head.extent_bytes;
+    if (head.shares_extent()) {
+      if (extent_ == nullptr) extent_ = std::make_shared<Bytes>(head.extent_bytes);
+      step.extent = extent_;
+      step.ends_extent = next_ == chunks.size() || chunks[next_].head.file != file_ ||
+                         chunks[next_].head.source_offset != head.source_offset;
+      position_ = head.source_offset;
+      if (!step.ends_extent) return step;
+      extent_.reset();
+    }
+    position_ = head.source_offset + head.extent_bytes;
+    return step;
+  }
+
+  void Emit(Restored& restored) {
+    const Step& step = restored.step;
+    if (sink_ == nullptr) sink_ = &target_.Begin(step.file);
+    if (restored.failure) Fail(*restored.failure, step);
+    switch (step.kind) {
+      case Step::kHole:
+        Lose({.file = step.file, .offset = step.offset, .run_bytes = step.bytes, .chunk = {}});
+        WriteZeros(step.bytes);
+        break;
+      case Step::kChunk:
+        Write(step.chunk->head.lead);
+        if (!step.extent) {
+          if (restored.failure) {
+            WriteZeros(step.chunk->head.extent_bytes);
+          } else {
+            Write(restored.bytes);
+          }
+        } else {
+          NoteGaps(step);
+          if (step.ends_extent) Write(*step.extent);
+        }
+        archive_.data().Drop(step.chunk->record_offset,
+                             step.chunk->record_end() - step.chunk->record_offset);
+        if (options_.progress != nullptr) options_.progress->Advance(step.chunk->head.raw_bytes);
+        break;
+      case Step::kEndOfFile:
+        FinishFile(step.file);
+        break;
+    }
+  }
+
+  // Of a shared extent, tokens whose chunks are missing altogether.
+  void NoteGaps(const Step& step) {
+    const ChunkHead& head = step.chunk->head;
+    const auto lose = [&](uint64_t begin, uint64_t end) {
+      if (begin == end) return;
+      ChunkHead missing = head;
+      missing.token_begin = head.token_begin - head.extent_token_begin + begin;
+      missing.extent_token_begin = begin;
+      missing.tokens = end - begin;
+      Lose(LostBy(missing));
+    };
+    lose(extent_tokens_, head.extent_token_begin);
+    extent_tokens_ = head.extent_token_begin + head.tokens;
+    if (!step.ends_extent) return;
+    lose(extent_tokens_, head.extent_tokens);
+    extent_tokens_ = 0;
+  }
+
+  void Fail(const Error& error, const Step& step) {
+    report_.damage.push_back({"chunk", error.message(), error.finding(),
+                              error.offset().value_or(step.chunk->record_offset),
+                              step.chunk->head});
+    Lose(LostBy(step.chunk->head));
+  }
+
+  void Lose(LostRange lost) {
+    if (!options_.keep_going) {
+      throw Error(Finding::kLostChunk, fmt::format("bytes {} to {} of the source are not in the "
+                                                   "archive",
+                                                   lost.offset, lost.end()));
+    }
+    report_.lost_bytes += lost.bytes();
+    report_.lost.push_back(std::move(lost));
+  }
+
+  void Write(ByteSpan bytes) {
+    hash_.Update(bytes);
+    sink_->Write(bytes);
+    report_.bytes += bytes.size();
+  }
+
+  // The archive may claim to have held far more than anybody could hash or write.
+  void WriteZeros(uint64_t count) {
+    constexpr uint64_t kMostHashed = uint64_t{1} << 30;
+    skipped_ += count;
+    if (skipped_ > kMostHashed) {
+      hashes_hold_ = false;
+    } else {
+      const Bytes zeros(std::min<uint64_t>(count, 1 << 20));
+      for (uint64_t left = count; left > 0;) {
+        const uint64_t step = std::min<uint64_t>(left, zeros.size());
+        hash_.Update(ByteSpan(zeros).first(step));
+        left -= step;
+      }
+    }
+    sink_->Skip(count);
+    report_.bytes += count;
+  }
+
+  void FinishFile(uint32_t file) {
+    target_.End(file);
+    sink_ = nullptr;
+    const uint64_t digest = hash_.Digest();
+    hash_ = StreamingHash64();
+    file_hashes_.U64(digest);
+    CheckHash(fmt::format("file {}", archive_.files()[file].name), archive_.files()[file].hash,
+              digest);
+  }
+
+  void FinishSource() {
+    if (!hashes_hold_) return;
+    report_.source_hash =
+        archive_.is_folder() ? Hash64(file_hashes_.bytes()) : LoadLE<uint64_t>(file_hashes_.data());
+    CheckHash("source", archive_.source_hash(), *report_.source_hash);
+  }
+
+  // With every chunk right and in place this can only fail for a malformed archive.
+  void CheckHash(const std::string& what, std::optional<uint64_t> stored, uint64_t computed) {
+    if (!stored || *stored == computed || report_.lost_bytes > 0) return;
+    report_.damage.push_back(
+        {"restored source",
+         fmt::format("{}: checksum {:016x} stored, {:016x} computed", what, *stored, computed),
+         Finding::kContentDiffers, 0, std::nullopt});
+    if (!options_.keep_going) throw report_.damage.back().AsError();
+  }
+
+  const Archive& archive_;
+  const RestoreOptions& options_;
+  RestoreTarget& target_;
+  RestoreReport report_;
+  // of the steps made
+  uint32_t file_ = 0;
+  uint64_t position_ = 0;
+  size_t next_ = 0;
+  std::shared_ptr<Bytes> extent_;
+  // of the steps emitted
+  Sink* sink_ = nullptr;
+  uint64_t extent_tokens_ = 0;
+  uint64_t skipped_ = 0;
+  bool hashes_hold_ = true;
+  StreamingHash64 hash_;
+  ByteWriter file_hashes_;
+};
+
+}  // namespace
+
+RestoreReport Restore(const Archive& archive, const RestoreOptions& options, ThreadPool& pool,
+                      RestoreTarget& target) {
+  if (options.progress != nullptr) options.progress->Begin(archive.source_bytes());
+  try {
+    return Restorer(archive, options, target).Run(pool);
+  } catch (Error& error) {
+    throw error.File(archive.data().name());
+  }
+}
+
+}  // namespace kv

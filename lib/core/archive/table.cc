@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// The source table: files, and the snapshot as its reader described it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "lib/core/archive/records.h"
+#include "lib/core/base/checked.h"
+
+namespace kv::kvz {
+namespace {
+
+// Cells cost far more in memory than in the file, where a run of them is one entry.
+constexpr uint64_t kMaxCells = 4 << 20;
+constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 50;
+constexpr std::string_view kStorageFact = "storage.";  // entries of Snapshot::storage among facts
+
+void AppendText(std::string_view text, ByteWriter& out) {
+  out.U32(static_cast<uint32_t>(text.size()));
+  out.Append(text);
+}
+
+std::string ReadText(ByteReader& in, std::string_view field) {
+  const auto bytes = in.U32(field);
+  return std::string(in.Text(bytes, field));
+}
+
+// Counts are bounded by the bytes left, an item having at least `item_bytes`.
+uint32_t ReadCount(ByteReader& in, uint64_t item_bytes, std::string_view field) {
+  const uint64_t at = in.offset();
+  const auto count = in.U32(field);
+  if (count > in.remaining() / item_bytes) {
+    throw Error(Finding::kTruncated,
+                fmt::format("{} {} do not fit the {} bytes left", count, field, in.remaining()))
+        .At(at);
+  }
+  return count;
+}
+
+template <typename E>
+E ReadWord(ByteReader& in, uint8_t last, std::string_view field) {
+  const uint8_t value = in.U8(field);
+  if (value > last) {
+    throw Error(Finding::kBadField, fmt::format("{} {}: at most {} expected", field, value, last))
+        .At(in.offset() - 1);
+  }
+  return static_cast<E>(value);
+}
+
+void AppendTensor(const KvTensor& tensor, bool held, ByteWriter& out) {
+  out.U8(static_cast<uint8_t>(tensor.dtype));
+  out.U8(tensor.heads_known ? 1 : 0);
+  out.U8(held ? 1 : 0);
+  out.U8(0);
+  out.U32(tensor.heads);
+  out.U32(tensor.head_dim);
+  out.U64(tensor.tokens());
+}
+
+KvTensor ReadTensor(ByteReader& in, bool& held) {
+  KvTensor tensor;
+  const auto last = static_cast<uint8_t>(AllDTypes().size() - 1);
+  tensor.dtype = ReadWord<DType>(in, last, "dtype");
+  tensor.heads_known = ReadWord<uint8_t>(in, 1, "heads known") != 0;
+  held = ReadWord<uint8_t>(in, 1, "held flag") != 0;
+  ReadWord<uint8_t>(in, 0, "reserved field");
+  tensor.heads = in.U32("heads");
+  tensor.head_dim = in.U32("head dim");
+  const uint64_t tokens = in.U64("tokens");
+  if (tensor.head_dim % Info(tensor.dtype).block_elements != 0) {
+    throw Error(Finding::kSizeMismatch, fmt::format("heads of {} do not hold whole {} blocks",
+                                                    tensor.head_dim, Name(tensor.dtype)));
+  }
+  if (CheckedMul(tensor.row_bytes(), tokens, "tensor size") > kMaxTensorBytes ||
+      tokens > kMaxTensorBytes) {
+    throw Error(Finding::kLimit, fmt::format("a tensor of {} tokens", tokens));
+  }
+  tensor.pieces.push_back({nullptr, tokens, {}, {}, {}});
+  return tensor;
+}
+
+struct CellRun {
+  int64_t first;
+  uint32_t count;
+  const Cell* cell;
+};
+
+std::vector<CellRun> RunsOf(const std::vector<Cell>& cells) {
+  std::vector<CellRun> runs;
+  for (const Cell& cell : cells) {
+    if (!runs.empty()) {
+      CellRun& last = runs.back();
+      if (cell.position == last.first + last.count && cell.stream == last.cell->stream &&
+          cell.sequences == last.cell->sequences && last.count < UINT32_MAX) {
+        ++last.count;
+        continue;
+      }
+    }
+    runs.push_back({cell.position, 1, &cell});
+  }
+  return runs;
+}
+
+void AppendCells(const CellGroup& group, ByteWriter& out) {
+  AppendText(group.group, out);
+  out.U32(group.streams);
+  const std::vector<CellRun> runs =
+      group.cells.size() > kMaxCells ? std::vector<CellRun>() : RunsOf(group.cells);
+  out.U32(static_cast<uint32_t>(runs.size()));
+  for (const CellRun& run : runs) {
+    out.Write(run.first);
+    out.U32(run.count);
+    out.U32(run.cell->stream);
+    out.U32(static_cast<uint32_t>(run.cell->sequences.size()));
+    for (const int32_t sequence : run.cell->sequences) out.I32(sequence);
+  }
+}
+
+CellGroup ReadCells(ByteReader& in, uint64_t& total) {
+  CellGroup group;
+  group.group = ReadText(in, "cache group");
+  group.streams = in.U32("streams");
+  const uint32_t runs = ReadCount(in, 20, "cell runs");
+  for (uint32_t i = 0; i < runs; ++i) {
+    const auto first = in.I64("first position");
+    const auto count = in.U32("cells of a run");
+    Cell cell{.position = first, .stream = in.U32("stream"), .sequences = {}};
+    const uint32_t sequences = ReadCount(in, 4, "sequences of a cell");
+    for (uint32_t s = 0; s < sequences; ++s) cell.sequences.push_back(in.I32("sequence"));
+    total += uint64_t{count} * (1 + sequences / 8);
+    if (total > kMaxCells || first > INT64_MAX - count) {
+      throw Error(Finding::kLimit, fmt::format("more than {} cells", kMaxCells)).At(in.offset());
+    }
+    for (uint32_t c = 0; c < count; ++c, ++cell.position) group.cells.push_back(cell);
+  }
+  return group;
+}
+
+void AppendDescription(const SourceTable& table, ByteWriter& out) {
+  const Snapshot& snapshot = *table.description;
+  for (const std::string* text :
+       {&snapshot.format, &snapshot.format_version, &snapshot.engine, &snapshot.model}) {
+    AppendText(*text, out);
+  }
+  out.U8(static_cast<uint8_t>(snapshot.key_rotation));
+  out.U8(static_cast<uint8_t>(snapshot.k_hadamard));
+  out.U8(static_cast<uint8_t>(snapshot.v_hadamard));
+  out.U8(0);
+  out.U32(static_cast<uint32_t>(snapshot.facts.size() + snapshot.storage.size()));
+  for (const auto& [name, value] : snapshot.facts) {
+    AppendText(name, out);
+    AppendText(value, out);
+  }
+  for (const auto& [name, value] : snapshot.storage) {
+    AppendText(std::string(kStorageFact) + name, out);
+    AppendText(value, out);
+  }
+  out.U32(static_cast<uint32_t>(snapshot.notes.size()));
+  for (const Note& note : snapshot.notes) {
+    out.U8(note.is_warning ? 1 : 0);
+    AppendText(note.text, out);
+  }
+  out.U32(static_cast<uint32_t>(snapshot.layers.size()));
+  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+    const LayerKv& layer = snapshot.layers[i];
+    out.U32(layer.index);
+    AppendText(layer.label, out);
+    AppendText(layer.group, out);
+    out.U8(layer.v ? 1 : 0);
+    AppendTensor(layer.k, table.holds_tensor[i][0], out);
+    if (layer.v) AppendTensor(*layer.v, table.holds_tensor[i][1], out);
+  }
+  out.U32(static_cast<uint32_t>(snapshot.cell_groups.size()));
+  for (const CellGroup& group : snapshot.cell_groups) AppendCells(group, out);
+  out.U64(snapshot.tokens.size());
+  for (const int32_t token : snapshot.tokens) out.I32(token);
+}
+
+void ReadDescription(ByteReader& in, SourceTable& table) {
+  Snapshot& snapshot = table.description.emplace();
+  for (std::string* text :
+       {&snapshot.format, &snapshot.format_version, &snapshot.engine, &snapshot.model}) {
+    *text = ReadText(in, "description");
+  }
+  snapshot.key_rotation = ReadWord<KeyRotation>(in, 2, "key rotation");
+  snapshot.k_hadamard = ReadWord<HadamardRotation>(in, 2, "Hadamard rotation of K");
+  snapshot.v_hadamard = ReadWord<HadamardRotation>(in, 2, "Hadamard rotation of V");
+  ReadWord<uint8_t>(in, 0, "reserved field");
+  for (uint32_t left = ReadCount(in, 8, "facts"); left > 0; --left) {
+    std::string name = ReadText(in, "fact");
+    std::string value = ReadText(in, "fact");
+    if (name.compare(0, kStorageFact.size(), kStorageFact) == 0) {
+      snapshot.storage[name.substr(kStorageFact.size())] = std::move(value);
+    } else {
+      snapshot.facts.emplace_back(std::move(name), std::move(value));
+    }
+  }
+  for (uint32_t left = ReadCount(in, 5, "notes"); left > 0; --left) {
+    const bool is_warning = ReadWord<uint8_t>(in, 1, "note kind") != 0;
+    snapshot.notes.push_back({ReadText(in, "note"), is_warning});
+  }
+  for (uint32_t left = ReadCount(in, 33, "layers"); left > 0; --left) {
+    LayerKv& layer = snapshot.layers.emplace_back();
+    layer.index = in.U32("layer number");
+    layer.label = ReadText(in, "layer label");
+    layer.group = ReadText(in, "layer group");
+    const bool has_v = ReadWord<uint8_t>(in, 1, "V flag") != 0;
+    std::array<bool, 2>& holds = table.holds_tensor.emplace_back();
+    layer.k = ReadTensor(in, holds[0]);
+    if (has_v) layer.v = ReadTensor(in, holds[1]);
+  }
+  uint64_t cells = 0;
+  for (uint32_t left = ReadCount(in, 12, "cell groups"); left > 0; --left) {
+    snapshot.cell_groups.push_back(ReadCells(in, cells));
+  }
+  const uint64_t tokens = in.U64("tokens");
+  const ByteSpan ids = in.TakeArray(tokens, sizeof(int32_t), "tokens");
+  snapshot.tokens.resize(tokens);
+  for (uint64_t i = 0; i < tokens; ++i) snapshot.tokens[i] = LoadLE<int32_t>(&ids[4 * i]);
+}
+
+void CheckName(const std::string& name, const std::string* before) {
+  if (!IsSafeRelativePath(name)) {
+    throw Error(Finding::kUnsafeName,
+                fmt::format("the stored name '{}' would leave the output folder", Escaped(name)));
+  }
+  if (before != nullptr && *before >= name) {
+    throw Error(Finding::kDuplicateName,
+                fmt::format("the stored name '{}' comes twice or out of order", Escaped(name)));
+  }
+}
+
+// A name cannot be that of a file, or of an empty folder, and lead to others, too.
+void CheckNoneIsAFolder(const std::set<std::string_view>& names) {
+  for (const std::string_view name : names) {
+    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/', slash + 1)) {
+      const std::string_view above = name.substr(0, slash);
+      if (names.count(above) == 0) continue;
+      throw Error(Finding::kDuplicateName,
+                  fmt::format("the stored name '{}' is also the folder of '{}'", Escaped(above),
+                              Escaped(name)));
+    }
+  }
+}
+
+void CheckNames(const SourceTable& table) {
+  if (!table.is_folder) {
+    if (table.files.size() != 1 || !table.files[0].name.empty() || table.has_attributes()) {
+      throw Error(Finding::kBadField, "a source that is no folder has one file without a name");
+    }
+    return;
+  }
+  std::set<std::string_view> names;
+  const std::string* before = nullptr;
+  for (const ArchivedFile& file : table.files) {
+    CheckName(file.name, std::exchange(before, &file.name));
+    names.insert(file.name);
+  }
+  before = nullptr;
+  for (const std::string& folder : table.empty_folders) {
+    CheckName(folder, std::exchange(before, &folder));
+    if (names.insert(folder).second) continue;
+    throw Error(Finding::kDuplicateName,
+                fmt::format("the stored name '{}' is a file and a folder", Escaped(folder)));
+  }
+  CheckNoneIsAFolder(names);
+}
+
+constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4;
+
+void AppendAttributes(const SourceTable& table, ByteWriter& out) {
+  for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
+  out.U32(static_cast<uint32_t>(table.empty_folders.size()));
+  for (const std::string& name : table.empty_folders) AppendText(name, out);
+}
+
+void ReadAttributes(ByteReader& in, SourceTable& table) {
+  for (ArchivedFile& file : table.files) file.executable = ReadWord<uint8_t>(in, 1, "mode") != 0;
+  for (uint32_t left = ReadCount(in, 4, "empty folders"); left > 0; --left) {
+    table.empty_folders.push_back(ReadText(in, "name of an empty folder"));
+  }
+}
+
+}  // namespace
+
+bool SourceTable::has_attributes() const {
+  return !empty_folders.empty() ||
+         std::any_of(files.begin(), files.end(),
+                     [](const ArchivedFile& file) { return file.executable; });
+}
+
+Bytes EncodeTable(const SourceTable& table) {
+  ByteWriter out;
+  out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
+          (table.has_attributes() ? kHasAttributes : 0));
+  out.U32(static_cast<uint32_t>(table.files.size()));
+  for (const ArchivedFile& file : table.files) {
+    out.U64(file.size);
+    AppendText(file.name, out);
+  }
+  if (table.has_attributes()) AppendAttributes(table, out);
+  if (table.description) AppendDescription(table, out);
+  return out.Release();
+}
+
+SourceTable DecodeTable(ByteSpan bytes) {
+  ByteReader in(bytes);
+  SourceTable table;
+  try {
+    const auto flags = in.U32("flags");
+    if (flags > (kIsFolder | kHasDescription | kHasAttributes))
+      throw Error(Finding::kBadField, fmt::format("flags {:#x} are unknown", flags));
+    table.is_folder = (flags & kIsFolder) != 0;
+    uint64_t total = 0;
+    for (uint32_t left = ReadCount(in, 12, "files"); left > 0; --left) {
+      const uint64_t size = in.U64("file size");
+      total = CheckedAdd(total, size, "source size");
+      table.files.push_back({ReadText(in, "file name"), size, std::nullopt, false});
+    }
+    if (total > INT64_MAX) throw Error(Finding::kOverflow, "the source exceeds 63 bits");
+    if ((flags & kHasAttributes) != 0) ReadAttributes(in, table);
+    CheckNames(table);
+    if ((flags & kHasDescription) != 0) ReadDescription(in, table);
+    in.ExpectEnd("the source table");
+  } catch (Error& error) {
+    throw error.In("source table");
+  }
+  return table;
+}
+
+SourceTable TableOf(const Source& source, const Snapshot* snapshot,
+                    const std::vector<Region>& regions) {
+  SourceTable table;
+  table.is_folder = source.is_folder;
+  for (const SourceFile& file : source.files) {
+    table.files.push_back({source.is_folder ? file.name : "", file.data->size(), std::nullopt,
+                           source.is_folder && file.executable});
+  }
+  table.empty_folders = source.empty_folders;
+  CheckNames(table);
+  if (snapshot == nullptr) return table;
+  Snapshot& copy = table.description.emplace();
+  copy.format = snapshot->format;
+  copy.format_version = snapshot->format_version;
+  copy.engine = snapshot->engine;
+  copy.model = snapshot->model;
+  copy.layers = snapshot->layers;
+  copy.cell_groups = snapshot->cell_groups;
+  copy.tokens = snapshot->tokens;
+  copy.key_rotation = snapshot->key_rotation;
+  copy.k_hadamard = snapshot->k_hadamard;
+  copy.v_hadamard = snapshot->v_hadamard;
+  copy.notes = snapshot->notes;
+  copy.facts = snapshot->facts;
+  copy.storage = snapshot->storage;
+  std::map<std::pair<uint32_t, bool>, uint64_t> held;  // bytes in regions
+  for (const Region& region : regions) {
+    if (region.order == Order::kStorage) continue;
+    held[{region.layer, region.is_value}] += region.size;
+  }
+  for (const LayerKv& layer : copy.layers) {
+    const auto holds = [&](const KvTensor& tensor, bool is_value) {
+      const auto at = held.find({layer.index, is_value});
+      return tensor.bytes() == (at == held.end() ? 0 : at->second);
+    };
+    table.holds_tensor.push_back({holds(layer.k, false), layer.v && holds(*layer.v, true)});
+  }
+  return table;
+}
+
+}  // namespace kv::kvz

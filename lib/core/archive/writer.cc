@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/base/hash.h"
+
+namespace kv {
+namespace {
+
+uint64_t ChunkBytes(const WriteOptions& options) {
+  return options.chunk_bytes.value_or(options.effort >= Effort::kHigh ? 4 << 20 : 1 << 20);
+}
+
+using namespace kvz;
+
+struct Task {
+  ChunkHead head;
+  const FileSource* file = nullptr;
+};
+
+struct Written {
+  ChunkHead head;
+  const FileSource* file = nullptr;
+  Bytes start;  // of the record, up to the payload
+  uint64_t payload_hash = 0;
+  EncodedChunk encoded;
+};
+
+// What a thread keeps from chunk to chunk.
+struct Workspace {
+  CodecScratch codec;
+  ScratchBuffer raw, decoded;
+};
+
+Workspace& ThreadWorkspace() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
+                        Workspace& workspace) {
+  const std::span<std::byte> decoded = workspace.decoded.Get(raw.size()).first(raw.size());
+  DecodeChunk(encoded.codec, head.shape(), encoded.payload, decoded, workspace.codec);
+  if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
+    throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
+        .In(Describe(head));
+  }
+}
+
+Written Encode(const Task& task, uint32_t tag, const WriteOptions& options) {
+  Workspace& workspace = ThreadWorkspace();
+  Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
+  ChunkHead& head = written.head;
+  const ByteSpan extent = task.file->bytes().subspan(head.source_offset, head.extent_bytes);
+  // A copy, always: the file may be written to meanwhile, and no encoder is made for bytes that
+  // change between two looks.
+  const std::span<std::byte> raw = workspace.raw.Get(head.raw_bytes).first(head.raw_bytes);
+  if (IsStoredAsIs(head)) {
+    std::memcpy(raw.data(), extent.data(), raw.size());
+  } else {
+    GatherChunk(head, extent, raw);
+  }
+  head.raw_hash = Hash64(raw);
+  written.encoded = EncodeChunk(head.shape(), raw, options.effort, workspace.codec);
+  head.codec = static_cast<uint8_t>(written.encoded.codec);
+  if (options.check) CheckAgainstSource(head, written.encoded, raw, workspace);
+  written.payload_hash = Hash64(written.encoded.payload);
+  ByteWriter bytes;
+  AppendHead(head, bytes);
+  written.start = RecordStart(RecordType::kChunk, tag, bytes.bytes(),
+                              written.encoded.payload.size(), written.payload_hash);
+  return written;
+}
+
+// Hashes a source in order, reading ahead of the workers that gather from the same pages.
+class SourceHasher {
+ public:
+  explicit SourceHasher(const Source& source) : source_(source), hashes_(source.files.size()) {}
+
+  // Up to `end` in `file`; files are visited in order.
+  void Advance(uint32_t file, uint64_t end) {
+    while (file_ < file) FinishFile();
+    if (end <= position_) return;
+    hash_.Update(source_.files[file_].data->bytes().subspan(position_, end - position_));
+    position_ = end;
+  }
+  // Hashes of the files, once everything was visited.
+  const std::vector<uint64_t>& Finish() {
+    while (file_ < hashes_.size()) FinishFile();
+    return hashes_;
+  }
+
+ private:
+  void FinishFile() {
+    KV_ASSERT(position_ == source_.files[file_].data->size());
+    hashes_[file_++] = hash_.Digest();
+    hash_ = StreamingHash64();
+    position_ = 0;
+  }
+
+  const Source& source_;
+  StreamingHash64 hash_;
+  std::vector<uint64_t> hashes_;
+  uint32_t file_ = 0;
+  uint64_t position_ = 0;
+};
+
+class Writer {
+ public:
+  Writer(const Source& source, const WriteOptions& options, Sink& out)
+      : source_(source), options_(options), out_(out), hasher_(source) {}
+
+  WriteSummary Run(const Snapshot* snapshot, ThreadPool& pool) {
+    const std::vector<Region> regions =
+        snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot);
+    const Bytes table = EncodeTable(TableOf(source_, snapshot, regions));
+    tag_ = TagOf(table);
+    Put(HeaderBytes());
+    Put(TableRecord(RecordType::kSource, tag_, table));
+
+    Planner planner(source_, regions, ChunkBytes(options_), options_.effort);
+    const uint64_t window = 2 * static_cast<uint64_t>(pool.threads());
+    pool.RunOrdered<Task, Written>(
+        window,
+        [&]() -> std::optional<Task> {
+          const std::optional<ChunkHead> head = planner.Next();
+          if (!head) return std::nullopt;
+          hasher_.Advance(head->file, head->source_offset + head->extent_bytes);
+          return Task{*head, source_.files[head->file].data.get()};
+        },
+        [&](Task& task) { return Encode(task, tag_, options_); },
+        [&](Written& written) { Emit(written); });
+    Finish(table);
+    return summary_;
+  }
+
+ private:
+  void Put(ByteSpan bytes) {
+    out_.Write(bytes);
+    summary_.archive_bytes += bytes.size();
+  }
+
+  void Emit(Written& written) {
+    const ChunkHead& head = written.head;
+    entries_.U64(summary_.archive_bytes);
+    entries_.U64(written.encoded.payload.size());
+    entries_.U64(written.payload_hash);
+    entries_.U32(static_cast<uint32_t>(kChunkHeadBytes + head.lead.size()));
+    AppendHead(head, entries_);
+    ++entry_count_;
+    Put(written.start);
+    Put(written.encoded.payload);
+
+    WriteSummary::Part& part = summary_.parts[static_cast<size_t>(head.kind)];
+    part.raw_bytes += head.raw_bytes;
+    part.stored_bytes += written.encoded.payload.size();
+    ++part.chunks;
+    WriteSummary::Part& other = summary_.parts[static_cast<size_t>(ChunkKind::kOpaque)];
+    other.raw_bytes += head.lead.size();
+    other.stored_bytes += head.lead.size();
+    ++summary_.codecs[std::string(Name(written.encoded.codec))];
+    for (const PlaneChoice& plane : written.encoded.planes) {
+      ++summary_.choices[fmt::format("{}+{}", Name(plane.predictor), Name(plane.backend))];
+    }
+    // A shared extent is needed until its last chunk is out.
+    if (head.extent_token_begin + head.tokens == head.extent_tokens ||
+        head.kind == ChunkKind::kOpaque) {
+      written.file->Drop(head.source_offset, head.extent_bytes);
+    }
+    if (options_.progress != nullptr) options_.progress->Advance(head.raw_bytes + head.lead.size());
+  }
+
+  void Finish(const Bytes& table) {
+    const std::vector<uint64_t>& hashes = hasher_.Finish();
+    ByteWriter index;
+    index.U64(table.size());
+    index.Append(table);
+    ByteWriter files;
+    for (const uint64_t hash : hashes) files.U64(hash);
+    index.Append(files.bytes());
+    summary_.source_hash = source_.is_folder ? Hash64(files.bytes()) : hashes.at(0);
+    index.U64(summary_.source_hash);
+    index.U64(entry_count_);
+    index.Append(entries_.bytes());
+    const uint64_t index_offset = summary_.archive_bytes;
+    Put(TableRecord(RecordType::kIndex, tag_, index.bytes()));
+    Put(TrailerBytes({index_offset, summary_.archive_bytes - index_offset,
+                      summary_.archive_bytes + kTrailerBytes}));
+    summary_.source_bytes = source_.total_bytes();
+    summary_.checked = options_.check;
+  }
+
+  const Source& source_;
+  const WriteOptions& options_;
+  Sink& out_;
+  SourceHasher hasher_;
+  uint32_t tag_ = 0;
+  WriteSummary summary_;
+  ByteWriter entries_;
+  uint64_t entry_count_ = 0;
+};
+
+}  // namespace
+
+WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
+                          const WriteOptions& options, ThreadPool& pool, Sink& out) {
+  KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
+  if (options.progress != nullptr) options.progress->Begin(source.total_bytes());
+  return Writer(source, options, out).Run(snapshot, pool);
+}
+
+}  // namespace kv

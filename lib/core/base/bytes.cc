@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/base/bytes.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/base/utf8.h"
+
+namespace kv {
+
+static_assert(std::endian::native == std::endian::little, "kvtool runs on little-endian hosts");
+
+const std::byte* ByteReader::Need(uint64_t count, std::string_view field) const {
+  if (count > remaining()) {
+    throw Error(Finding::kTruncated,
+                fmt::format("{} needs {} bytes, {} left", field, count, remaining()))
+        .At(offset());
+  }
+  return bytes_.data() + position_;
+}
+
+ByteSpan ByteReader::Take(uint64_t count, std::string_view field) {
+  const std::byte* begin = Need(count, field);
+  position_ += count;
+  return {begin, static_cast<size_t>(count)};
+}
+
+ByteSpan ByteReader::TakeArray(uint64_t count, uint64_t item_bytes, std::string_view field) {
+  uint64_t total;
+  if (__builtin_mul_overflow(count, item_bytes, &total)) {
+    throw Error(Finding::kOverflow,
+                fmt::format("{}: {} items of {} bytes overflow 64 bits", field, count, item_bytes))
+        .At(offset());
+  }
+  return Take(total, field);
+}
+
+void ByteReader::ExpectEnd(std::string_view what) const {
+  if (at_end()) return;
+  throw Error(Finding::kTrailingBytes, fmt::format("{} bytes follow {}", remaining(), what))
+      .At(offset());
+}
+
+void ByteWriter::Append(ByteSpan bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+
+void ByteWriter::Pad(uint64_t count, std::byte value) { bytes_.insert(bytes_.end(), count, value); }
+
+std::string Printable(std::string_view text, bool lines) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = Utf8Length(text.substr(at));
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const bool plain = length == 1 && ((byte >= 0x20 && byte != 0x7f) || (lines && byte == '\n'));
+    const bool c1 = length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[at + 1]) < 0xa0;
+    if (plain || (length > 1 && !c1)) {
+      out += text.substr(at, length);
+      at += length;
+    } else {
+      out += fmt::format("\\x{:02x}", byte);
+      ++at;
+    }
+  }
+  return out;
+}
+
+std::string Escaped(std::string_view text, size_t limit) {
+  std::string out;
+  for (char c : text.substr(0, limit)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f && c != '\\') {
+      out += c;
+    } else {
+      out += fmt::format("\\x{:02x}", byte);
+    }
+  }
+  if (text.size() > limit) out += "...";
+  return out;
+}
+
+}  // namespace kv

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/core/base/error.h"
+
+namespace kv {
+
+using ByteSpan = std::span<const std::byte>;
+using Bytes = std::vector<std::byte>;
+
+inline ByteSpan AsBytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+inline std::string_view AsText(ByteSpan bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Reads one little-endian value at any alignment; the caller has checked the range.
+template <typename T>
+T LoadLE(const void* from) {
+  static_assert(std::is_arithmetic_v<T>);
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;  // hosts are little-endian: checked in bytes.cc
+}
+
+template <typename T>
+void StoreLE(void* to, T value) {
+  static_assert(std::is_arithmetic_v<T>);
+  std::memcpy(to, &value, sizeof(T));
+}
+
+// A bounded little-endian cursor over untrusted bytes. Every read names its field; running past the
+// end throws kTruncated with field, offset, bytes needed and bytes left. Offsets in messages are
+// relative to the start of the file: `base` is where the span begins in it.
+class ByteReader {
+ public:
+  explicit ByteReader(ByteSpan bytes, uint64_t base = 0) : bytes_(bytes), base_(base) {}
+
+  template <typename T>
+  T Read(std::string_view field) {
+    const T value = LoadLE<T>(Need(sizeof(T), field));
+    position_ += sizeof(T);
+    return value;
+  }
+  uint8_t U8(std::string_view field) { return Read<uint8_t>(field); }
+  uint16_t U16(std::string_view field) { return Read<uint16_t>(field); }
+  uint32_t U32(std::string_view field) { return Read<uint32_t>(field); }
+  uint64_t U64(std::string_view field) { return Read<uint64_t>(field); }
+  int32_t I32(std::string_view field) { return Read<int32_t>(field); }
+  int64_t I64(std::string_view field) { return Read<int64_t>(field); }
+  float F32(std::string_view field) { return Read<float>(field); }
+
+  // The next `count` bytes, without a copy.
+  ByteSpan Take(uint64_t count, std::string_view field);
+  // `count` items of `item_bytes` each; the product is overflow-checked.
+  ByteSpan TakeArray(uint64_t count, uint64_t item_bytes, std::string_view field);
+  std::string_view Text(uint64_t count, std::string_view field) {
+    return AsText(Take(count, field));
+  }
+  void Skip(uint64_t count, std::string_view field) { Take(count, field); }
+  // Throws kTrailingBytes unless everything was read.
+  void ExpectEnd(std::string_view what) const;
+
+  ByteSpan rest() const { return bytes_.subspan(position_); }
+  uint64_t remaining() const { return bytes_.size() - position_; }
+  uint64_t offset() const { return base_ + position_; }  // in the file
+  bool at_end() const { return remaining() == 0; }
+
+ private:
+  const std::byte* Need(uint64_t count, std::string_view field) const;
+
+  ByteSpan bytes_;
+  uint64_t base_;
+  uint64_t position_ = 0;
+};
+
+// Appends little-endian values to a growing buffer.
+class ByteWriter {
+ public:
+  template <typename T>
+  void Write(T value) {
+    std::byte raw[sizeof(T)];
+    StoreLE(raw, value);
+    Append(ByteSpan(raw));
+  }
+  void U8(uint8_t value) { Write(value); }
+  void U16(uint16_t value) { Write(value); }
+  void U32(uint32_t value) { Write(value); }
+  void U64(uint64_t value) { Write(value); }
+  void I32(int32_t value) { Write(value); }
+  void Append(ByteSpan bytes);
+  void Append(std::string_view text) { Append(AsBytes(text)); }
+  void Pad(uint64_t count, std::byte value = std::byte{0});
+
+  uint64_t size() const { return bytes_.size(); }
+  std::byte* data() { return bytes_.data(); }
+  ByteSpan bytes() const { return bytes_; }
+  Bytes Release() { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+// Text from outside as it may be printed: control characters (of ASCII and of Unicode's C1) and
+// bytes that are no UTF-8 as \xNN, all else as it is. Newlines stay only where `lines` are wanted.
+std::string Printable(std::string_view text, bool lines = false);
+
+// Printable form of untrusted text: control and non-ASCII bytes as \xNN, cut after `limit` bytes.
+std::string Escaped(std::string_view text, size_t limit = 200);
+
+}  // namespace kv

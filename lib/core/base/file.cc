@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/base/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lib/core/base/error.h"
+#include "lib/core/base/temporary.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+Error IoError(Finding finding, std::string_view action, const std::string& name) {
+  Error error(finding, fmt::format("{}: {}", action, std::strerror(errno)));
+  error.File(name);
+  return error;
+}
+
+void WriteAll(int descriptor, ByteSpan bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EPIPE) throw ClosedPipe();
+      throw IoError(Finding::kWriteFailed, "cannot write", name);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+// Devices such as /dev/zero and terminals may never end.
+void RefuseDevice(int descriptor, const std::string& name) {
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0 || !S_ISCHR(status.st_mode)) return;
+  struct stat null;
+  if (::stat("/dev/null", &null) == 0 && null.st_rdev == status.st_rdev) return;
+  throw Error(Finding::kOpenFailed, "is a character device, which may never end")
+      .File(name)
+      .Hint("read what is wanted of it into a file, or through a pipe: head -c BYTES");
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return number_; }
+  int Release() { return std::exchange(number_, -1); }
+  void Reset(int number) { number_ = number; }
+
+ private:
+  int number_;
+};
+
+// Copies what cannot be mapped into an unnamed file. What has no bytes needs none: -1.
+int Spool(int from, const std::string& name, uint64_t most) {
+  Descriptor spool(-1);
+  Bytes buffer(1 << 20);
+  uint64_t total = 0;
+  for (;;) {
+    const ssize_t got = ::read(from, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw IoError(Finding::kReadFailed, "cannot read", name);
+    if (got == 0) return spool.Release();
+    total += static_cast<uint64_t>(got);
+    if (total > most) {
+      Error error(Finding::kLimit, fmt::format("more than {} bytes from a stream", most));
+      throw error.File(name).Hint("--max-bytes sets the limit");
+    }
+    if (spool.get() < 0) spool.Reset(OpenSpool());
+    WriteAll(spool.get(), ByteSpan(buffer).first(static_cast<size_t>(got)), "temporary spool file");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
+                                                   std::optional<uint64_t> most_of_stream) {
+  const std::string name = path == "-" ? "stdin" : path.string();
+  Descriptor file(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status;
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
+    throw IoError(Finding::kOpenFailed, "cannot open", name);
+  }
+  if (S_ISDIR(status.st_mode)) {
+    throw Error(Finding::kOpenFailed, "is a folder, a file was expected").File(name);
+  }
+  // Of stdin what is left of it counts, which a mapping would not know.
+  if (path != "-" && S_ISREG(status.st_mode) && status.st_size > 0) {
+    if (const auto source = MapDescriptor(file.get(), name)) {
+      source->state_ = StateOf(status);
+      return source;
+    }
+  }
+  RefuseDevice(file.get(), name);
+  const int spool = Spool(file.get(), name, most_of_stream.value_or(kMostOfPipe));
+  return spool < 0 ? FromBytes({}, path.string()) : FromDescriptor(spool, path.string());
+}
+
+std::shared_ptr<const FileSource> FileSource::FromBytes(Bytes bytes, std::string name) {
+  auto source = std::shared_ptr<FileSource>(new FileSource);
+  source->owned_ = std::move(bytes);
+  source->bytes_ = source->owned_;
+  source->name_ = std::move(name);
+  return source;
+}
+
+std::shared_ptr<FileSource> FileSource::MapDescriptor(int descriptor, std::string name) {
+  auto source = std::shared_ptr<FileSource>(new FileSource);
+  source->name_ = std::move(name);
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0) {
+    throw IoError(Finding::kReadFailed, "cannot stat", source->name_);
+  }
+  const auto size = static_cast<size_t>(status.st_size);
+  if (size > 0) {
+    void* map = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (map == MAP_FAILED && errno == ENODEV) return nullptr;
+    if (map == MAP_FAILED) throw IoError(Finding::kReadFailed, "cannot map", source->name_);
+    source->map_ = map;
+    source->bytes_ = {static_cast<const std::byte*>(map), size};
+  }
+  return source;
+}
+
+std::shared_ptr<const FileSource> FileSource::FromDescriptor(int descriptor, std::string name) {
+  const Descriptor owned(descriptor);
+  if (auto source = MapDescriptor(descriptor, name)) return source;
+  throw Error(Finding::kReadFailed, "cannot be mapped").File(name);
+}
+
+FileSource::State FileSource::StateOf(const struct stat& status) {
+  return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size),
+          status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+void FileSource::RequireUnchanged() const {
+  struct stat status;
+  if (!state_ || ::stat(name_.c_str(), &status) != 0) return;
+  const State now = StateOf(status);
+  // Another file of that name leaves the mapped one as it is.
+  if (now.device != state_->device || now.inode != state_->inode || now == *state_) return;
+  throw Error(Finding::kReadFailed, "changed while it was read").File(name_);
+}
+
+FileSource::~FileSource() {
+  if (map_ != nullptr) ::munmap(map_, bytes_.size());
+}
+
+std::shared_ptr<const FileSource> FileSource::Slice(std::shared_ptr<const FileSource> whole,
+                                                    uint64_t offset, uint64_t size,
+                                                    std::string name) {
+  auto source = std::shared_ptr<FileSource>(new FileSource);
+  source->bytes_ = whole->bytes_.subspan(offset, size);
+  source->name_ = std::move(name);
+  source->whole_ = std::move(whole);
+  return source;
+}
+
+void FileSource::Drop(uint64_t offset, uint64_t size) const {
+  if (whole_ != nullptr) return whole_->Drop(whole_->OffsetOf(bytes_.data()) + offset, size);
+  if (map_ == nullptr || size == 0) return;
+  // A fault maps its neighbours too, in aligned windows of this size: what lies before the range in
+  // the first window came back with it and would add up over many calls.
+  constexpr uint64_t kWindow = 64 << 10;
+  static const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t begin = offset / kWindow * kWindow;
+  const uint64_t stop = std::min<uint64_t>(offset + size, bytes_.size());
+  const uint64_t end = stop == bytes_.size() ? stop : stop / page * page;
+  if (end > begin) ::madvise(static_cast<char*>(map_) + begin, end - begin, MADV_DONTNEED);
+}
+
+void Sink::Skip(uint64_t count) {
+  const Bytes zeros(std::min<uint64_t>(count, 1 << 20));
+  while (count > 0) {
+    const uint64_t step = std::min<uint64_t>(count, zeros.size());
+    Write(ByteSpan(zeros).first(step));
+    count -= step;
+  }
+}
+
+void DescriptorSink::Write(ByteSpan bytes) { WriteAll(descriptor_, bytes, name_); }
+
+int OpenSpool() {
+  std::error_code ignored;
+  const fs::path folder = fs::temp_directory_path(ignored);
+  const int unnamed = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
+  if (unnamed >= 0) return unnamed;
+  const Temporary temporary(folder / "spool");  // unlinked as soon as it is open
+  const int descriptor =
+      ::open(temporary.name().c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor >= 0) return descriptor;
+  throw IoError(Finding::kWriteFailed, "cannot create a temporary file", folder.string());
+}
+
+bool IsSafeRelativePath(std::string_view name) {
+  if (name.empty() || name.front() == '/' || name.find('\\') != name.npos ||
+      name.find('\0') != name.npos) {
+    return false;
+  }
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+}  // namespace kv

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/core/base/bytes.h"
+
+struct stat;
+
+namespace kv {
+
+// What is read at most of an input that does not say its size and has to be spooled, where no limit
+// is given (--max-bytes).
+constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
+
+// The immutable bytes of one input: a mapped file, a spooled stream or memory. Views into it stay
+// valid as long as somebody holds the pointer.
+class FileSource {
+ public:
+  // Maps a regular file; "-" (stdin), pipes, and files whose contents are made when read (/proc)
+  // are first spooled to an unnamed temporary file. Throws kOpenFailed, kReadFailed, kLimit.
+  static std::shared_ptr<const FileSource> Open(
+      const std::filesystem::path& path, std::optional<uint64_t> most_of_stream = std::nullopt);
+  static std::shared_ptr<const FileSource> FromBytes(Bytes bytes, std::string name);
+  // Maps an open descriptor's whole file and closes it.
+  static std::shared_ptr<const FileSource> FromDescriptor(int descriptor, std::string name);
+  // A range of another source, which it keeps alive.
+  static std::shared_ptr<const FileSource> Slice(std::shared_ptr<const FileSource> whole,
+                                                 uint64_t offset, uint64_t size, std::string name);
+  ~FileSource();
+  FileSource(const FileSource&) = delete;
+  FileSource& operator=(const FileSource&) = delete;
+
+  ByteSpan bytes() const { return bytes_; }
+  uint64_t size() const { return bytes_.size(); }
+  const std::string& name() const { return name_; }  // as given on the command line
+  bool Contains(const std::byte* p) const {
+    return p >= bytes_.data() && p < bytes_.data() + bytes_.size();
+  }
+  uint64_t OffsetOf(const std::byte* p) const { return static_cast<uint64_t>(p - bytes_.data()); }
+
+  // Throws kReadFailed if the mapped file was written to since it was opened, as far as the system
+  // tells: by its size and the time of its last change.
+  void RequireUnchanged() const;
+
+  // Gives the pages of a range back to the system (they are read again when touched again): what
+  // keeps the resident size bounded while a huge mapped file is walked.
+  void Drop(uint64_t offset, uint64_t size) const;
+
+ private:
+  FileSource() = default;
+  struct State {
+    uint64_t device, inode, size;
+    int64_t seconds, nanoseconds;
+    bool operator==(const State&) const = default;
+  };
+
+  static State StateOf(const struct stat& status);
+  // Null for a file that cannot be mapped though it is regular.
+  static std::shared_ptr<FileSource> MapDescriptor(int descriptor, std::string name);
+
+  std::string name_;
+  ByteSpan bytes_;
+  Bytes owned_;
+  void* map_ = nullptr;
+  std::shared_ptr<const FileSource> whole_;  // of a slice
+  std::optional<State> state_;               // of a mapped file with a name
+};
+
+struct SourceFile {
+  std::string name;  // relative to the source, '/'-separated; of a single file its own name
+  std::shared_ptr<const FileSource> data;
+  bool executable = false;  // by its owner
+};
+
+// What a user names on the command line: one file, or a folder with all the files below it.
+struct Source {
+  std::string path;  // as given
+  bool is_folder = false;
+  std::vector<SourceFile> files;                // sorted by name
+  std::vector<std::string> empty_folders = {};  // sorted
+
+  // Throws kOpenFailed, kReadFailed, kLimit; links, devices and the like inside a folder are
+  // refused (kUnsafeName). Of a folder with very many files the small ones share one spool: a
+  // process may have some 65,000 mappings, and an engine that dumps every decoded token writes more
+  // files than that.
+  static Source Open(const std::filesystem::path& path,
+                     std::optional<uint64_t> most_of_stream = std::nullopt);
+
+  uint64_t total_bytes() const;
+  void RequireUnchanged() const;  // as FileSource's, of every file
+  const SourceFile* Find(std::string_view name) const;
+  // The file whose bytes hold `p`, or null. Logarithmic for what Open opened.
+  const SourceFile* FileOf(const std::byte* p) const;
+
+  std::vector<uint32_t> by_address = {};  // places in `files`, sorted by where their bytes lie
+};
+
+// Where bytes go, in order.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void Write(ByteSpan bytes) = 0;
+  // So many zeros; in a file a hole.
+  virtual void Skip(uint64_t count);
+};
+
+// Nobody reads the other end of a pipe any more (head has seen enough): no failure, but nothing is
+// left to do.
+class ClosedPipe : public std::exception {
+ public:
+  const char* what() const noexcept override { return "closed pipe"; }
+};
+
+class MemorySink : public Sink {
+ public:
+  void Write(ByteSpan bytes) override { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  Bytes& bytes() { return bytes_; }
+
+ private:
+  Bytes bytes_;
+};
+
+// A descriptor that this object does not own (stdout). Throws kWriteFailed, ClosedPipe.
+class DescriptorSink : public Sink {
+ public:
+  explicit DescriptorSink(int descriptor, std::string name)
+      : descriptor_(descriptor), name_(std::move(name)) {}
+  void Write(ByteSpan bytes) override;
+
+ private:
+  int descriptor_;
+  std::string name_;
+};
+
+// An unnamed temporary file in TMPDIR, for streams that must be seekable. Returns its descriptor.
+int OpenSpool();
+
+// Whether a stored name may be used below an output folder: relative, no empty, '.' or '..' part,
+// no backslash or NUL.
+bool IsSafeRelativePath(std::string_view name);
+
+}  // namespace kv

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/base/hash.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <new>
+
+namespace kv {
+
+uint64_t Hash64(ByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+struct StreamingHash64::State {
+  XXH3_state_t* xxh = XXH3_createState();
+  ~State() { XXH3_freeState(xxh); }
+};
+
+StreamingHash64::StreamingHash64() : state_(std::make_unique<State>()) {
+  if (state_->xxh == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(state_->xxh);
+}
+StreamingHash64::~StreamingHash64() = default;
+StreamingHash64::StreamingHash64(StreamingHash64&&) noexcept = default;
+StreamingHash64& StreamingHash64::operator=(StreamingHash64&&) noexcept = default;
+
+void StreamingHash64::Update(ByteSpan bytes) {
+  if (!bytes.empty()) XXH3_64bits_update(state_->xxh, bytes.data(), bytes.size());
+}
+
+uint64_t StreamingHash64::Digest() const { return XXH3_64bits_digest(state_->xxh); }
+
+std::string HashText(uint64_t hash) { return fmt::format("xxh3:{:016x}", hash); }
+
+}  // namespace kv

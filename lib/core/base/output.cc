@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/base/output.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "lib/core/base/error.h"
+#include "lib/core/base/output_system.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+using namespace output;
+namespace {
+
+constexpr uint32_t kReadBits = 0444;
+constexpr uint64_t kCopyBytes = 1 << 20;
+
+// Unnamed files get their name through /proc.
+bool HasProc() { return ::access("/proc/self/fd", X_OK) == 0; }
+
+int LinkDescriptor(int descriptor, const std::string& name) {
+  const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor);
+  return ::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW);
+}
+
+Error NoOutput(const fs::path& path, std::string_view what) {
+  return Error(Finding::kUsage, fmt::format("is {}, which no output replaces", what))
+      .File(path.string());
+}
+
+// Follows a link to the file that is to be replaced, so that the link stays.
+fs::path TargetOf(const fs::path& path) {
+  std::error_code failed;
+  if (!fs::is_symlink(path, failed)) return path;
+  fs::path target = fs::canonical(path, failed);
+  if (failed) throw NoOutput(path, "a link to nothing");
+  return target;
+}
+
+}  // namespace
+
+namespace output {
+
+Error IoError(std::string_view action, const std::string& name) {
+  return Error(Finding::kWriteFailed, fmt::format("{}: {}", action, std::strerror(errno)))
+      .File(name);
+}
+
+fs::path ParentOf(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+void SyncFolder(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;  // the data is safe; only the name's durability is best effort
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
+void RefuseExisting(const fs::path& path, Overwrite overwrite) {
+  if (overwrite == Overwrite::kAllow) return;
+  std::error_code ignored;
+  if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found) return;
+  throw Error(Finding::kExists, "exists").File(path.string()).Hint("use -f/--force to overwrite");
+}
+
+int RenameNoReplace(const std::string& from, const std::string& to) {
+  const int done = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
+  if (done == 0 || (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)) return done;
+  struct stat status;
+  if (::lstat(to.c_str(), &status) == 0) {
+    errno = EEXIST;
+    return -1;
+  }
+  return ::rename(from.c_str(), to.c_str());
+}
+
+void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      throw IoError("cannot write", name);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+}
+
+// A file ends where a hole at its end does.
+void EndAt(int descriptor, uint64_t size, const std::string& name) {
+  struct stat status;
+  if (::fstat(descriptor, &status) == 0 && static_cast<uint64_t>(status.st_size) >= size) return;
+  if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0) throw IoError("cannot write", name);
+}
+
+void GiveAway(int descriptor, const Permissions& like, uint32_t mode) {
+  if (::fchown(descriptor, like.owner, static_cast<gid_t>(-1)) != 0) errno = 0;
+  // A group that is not the source's gets what everybody gets.
+  if (::fchown(descriptor, static_cast<uid_t>(-1), like.group) != 0) {
+    const uint32_t shared = (mode >> 3 & 07) & (mode & 07);
+    mode = (mode & 0700) | shared << 3 | shared;
+  }
+  ::fchmod(descriptor, mode);
+}
+
+uint32_t WithSearch(uint32_t mode) { return mode | (mode & kReadBits) >> 2; }
+
+}  // namespace output
+
+std::optional<Permissions> Permissions::Of(const fs::path& path) {
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  Permissions of{status.st_mode & 0777, status.st_uid, status.st_gid};
+  if (S_ISREG(status.st_mode)) return of;
+  if (!S_ISDIR(status.st_mode)) return std::nullopt;
+  std::error_code failed;
+  for (fs::recursive_directory_iterator entry(path, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    if (::lstat(entry->path().c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
+      of.mode &= status.st_mode;
+    }
+  }
+  of.mode = (of.mode & 0666) | 0600;
+  return of;
+}
+
+std::optional<int> DescriptorNamed(const fs::path& path) {
+  const std::string name = path.lexically_normal().string();
+  if (name == "-" || name == "/dev/stdout") return STDOUT_FILENO;
+  if (name == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!name.starts_with(folder)) continue;
+    int number = -1;
+    const char* end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + folder.size(), end, number);
+    if (error == std::errc() && stop == end && number >= 0) return number;
+  }
+  return std::nullopt;
+}
+
+AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
+    : path_(std::move(path)), rules_(rules) {
+  if (const std::optional<int> named = DescriptorNamed(path_)) {
+    stream_ = ::fcntl(*named, F_DUPFD_CLOEXEC, 3);
+    if (path_ == "-") path_ = "stdout";  // in messages
+    if (stream_ < 0) throw IoError("cannot write", path_.string());
+    return;
+  }
+  struct stat status;
+  if (::stat(path_.c_str(), &status) == 0) {
+    const mode_t kind = status.st_mode & S_IFMT;
+    if (kind == S_IFBLK) throw NoOutput(path_, "a block device");
+    if (kind == S_IFCHR || kind == S_IFIFO) {
+      stream_ = ::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC);
+      if (stream_ < 0) throw IoError("cannot open for writing", path_.string());
+      return;
+    }
+    RefuseExisting(path_, rules_.overwrite);
+    if (kind == S_IFDIR) throw NoOutput(path_, "a folder");
+    if (kind != S_IFREG) throw NoOutput(path_, "no regular file");
+  }
+  RefuseExisting(path_, rules_.overwrite);
+  path_ = TargetOf(path_);
+  OpenForReplacing();
+}
+
+void AtomicFile::OpenForReplacing() {
+  const mode_t mode = rules_.like ? 0600 : 0666;
+  if (HasProc()) {
+    descriptor_ = ::open(ParentOf(path_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
+    if (descriptor_ >= 0) return;
+    if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL) {
+      throw IoError("cannot create", path_.string());
+    }
+  }
+  do {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    temporary_ = Temporary(path_);
+    descriptor_ = ::open(temporary_.name().c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, mode);
+    if (descriptor_ < 0) {
+      const Error error = IoError("cannot create", path_.string());
+      temporary_.Release();
+      throw error;
+    }
+  } while (!temporary_.Claim(descriptor_));
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (stream_ >= 0) ::close(stream_);
+}
+
+void AtomicFile::Write(ByteSpan bytes) {
+  if (stream_ >= 0 && descriptor_ < 0) {
+    DescriptorSink(stream_, path_.string()).Write(bytes);
+  } else {
+    PwriteAll(descriptor_, size_, bytes, path_.string());
+  }
+  size_ += bytes.size();
+}
+
+void AtomicFile::Skip(uint64_t count) {
+  if (descriptor_ < 0) return Sink::Skip(count);
+  size_ += count;
+}
+
+void AtomicFile::WriteAt(uint64_t offset, ByteSpan bytes) {
+  KV_ASSERT(descriptor_ >= 0);
+  PwriteAll(descriptor_, offset, bytes, path_.string());
+}
+
+void AtomicFile::NeedSeeking() {
+  if (descriptor_ < 0) descriptor_ = OpenSpool();
+}
+
+void AtomicFile::Commit() {
+  if (stream_ < 0) {
+    EndAt(descriptor_, size_, path_.string());
+    if (rules_.like) GiveAway(descriptor_, *rules_.like, rules_.like->mode);
+    if (::fsync(descriptor_) != 0 && errno != EINVAL) throw IoError("cannot write", path_.string());
+    return Place();
+  }
+  if (descriptor_ < 0) return;
+  DescriptorSink out(stream_, path_.string());
+  Bytes buffer(std::min(size_, kCopyBytes));
+  for (uint64_t at = 0; at < size_;) {
+    const ssize_t got = ::pread(descriptor_, buffer.data(), std::min(size_ - at, kCopyBytes),
+                                static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) throw IoError("cannot read the temporary file of", path_.string());
+    out.Write(ByteSpan(buffer).first(static_cast<size_t>(got)));
+    at += static_cast<uint64_t>(got);
+  }
+}
+
+// Gives the finished file its name.
+void AtomicFile::Place() {
+  const auto fail = [&] {
+    if (errno == EEXIST) RefuseExisting(path_, rules_.overwrite);
+    throw IoError("cannot name the finished file", path_.string());
+  };
+  if (!temporary_) {
+    if (LinkDescriptor(descriptor_, path_.string()) == 0) return SyncFolder(ParentOf(path_));
+    if (errno != EEXIST || rules_.overwrite == Overwrite::kRefuse) fail();
+    temporary_ = Temporary(path_);
+    temporary_.Claim(descriptor_);
+    if (LinkDescriptor(descriptor_, temporary_.name()) != 0) {
+      const int why = errno;
+      temporary_.Release();
+      errno = why;
+      fail();
+    }
+  }
+  const bool replaced = rules_.overwrite == Overwrite::kAllow;
+  const std::string& name = temporary_.name();
+  const int done =
+      replaced ? ::rename(name.c_str(), path_.c_str()) : RenameNoReplace(name, path_.string());
+  if (done != 0) fail();
+  temporary_.Release();
+  SyncFolder(ParentOf(path_));
+}
+
+}  // namespace kv

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "lib/core/base/file.h"
+#include "lib/core/base/temporary.h"
+
+// The one way to write a file (AtomicFile) and a folder (AtomicFolder).
+namespace kv {
+
+enum class Overwrite { kRefuse, kAllow };
+
+// Whom a source may be read by: what its outputs take over.
+struct Permissions {
+  uint32_t mode = 0;  // of a file, 0777
+  uid_t owner = 0;
+  gid_t group = 0;
+
+  // Of a file its own; of a folder what it and every file below it have in common, none executable.
+  // Nothing for what is neither.
+  static std::optional<Permissions> Of(const std::filesystem::path& path);
+  // As for files, but nobody may execute the contents written in another form.
+  Permissions ForOtherContents() const { return {mode & 0666, owner, group}; }
+};
+
+struct OutputRules {
+  OutputRules(Overwrite o = Overwrite::kRefuse) : overwrite(o) {}  // NOLINT: a rule of its own
+
+  Overwrite overwrite;
+  // Nothing: whatever the umask allows.
+  std::optional<Permissions> like = std::nullopt;
+  // Says of a folder in the way that all in it belongs to a dump. With kAllow, a folder is replaced
+  // only if it is empty, if kvtool wrote it, or if this says so.
+  bool (*is_dump)(const std::string& folder) = nullptr;
+};
+
+// A file that appears under its final name complete or not at all: written without a name (or under
+// a temporary one where the system has no unnamed files), fsynced, then linked or renamed. Dropped
+// without Commit, nothing remains. Only regular files are replaced; a link stays and its target is
+// replaced. Character devices, FIFOs and descriptors ("-", /dev/stdout, /dev/fd/N) are streams:
+// they are written through, in order. Throws kExists (at construction and, against races, at
+// Commit), kUsage for what cannot be an output, kWriteFailed, ClosedPipe.
+class AtomicFile : public Sink {
+ public:
+  AtomicFile(std::filesystem::path path, const OutputRules& rules);
+  ~AtomicFile() override;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void Write(ByteSpan bytes) override;
+  void Skip(uint64_t count) override;
+  // Only of a file, or after NeedSeeking.
+  void WriteAt(uint64_t offset, ByteSpan bytes);
+  // Called first by writers that go back: a stream is then kept in a spool until Commit.
+  void NeedSeeking();
+  bool is_stream() const { return stream_ >= 0; }
+  uint64_t size() const { return size_; }  // bytes written in order
+  int descriptor() const { return descriptor_; }
+  void Commit();
+
+ private:
+  void OpenForReplacing();
+  void Place();
+
+  std::filesystem::path path_;
+  OutputRules rules_;
+  Temporary temporary_;  // none while the file has no name
+  int descriptor_ = -1;
+  int stream_ = -1;
+  uint64_t size_ = 0;
+};
+
+// One file of an AtomicFolder.
+class FolderFile : public Sink {
+ public:
+  FolderFile(int descriptor, std::string name) : descriptor_(descriptor), name_(std::move(name)) {}
+  ~FolderFile() override;
+  FolderFile(const FolderFile&) = delete;
+  FolderFile& operator=(const FolderFile&) = delete;
+
+  void Write(ByteSpan bytes) override;
+  void Skip(uint64_t count) override { size_ += count; }
+  void Close();  // throws kWriteFailed
+
+ private:
+  int descriptor_;
+  std::string name_;
+  uint64_t size_ = 0;
+};
+
+// The same promise for a folder: built under a temporary name beside its final one, then exchanged
+// with what was there, in one step where the file system can. What kvtool wrote carries a mark, an
+// extended attribute, never a file.
+class AtomicFolder {
+ public:
+  AtomicFolder(std::filesystem::path path, const OutputRules& rules);
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  // A new file; folders in its name are made. Names must have passed IsSafeRelativePath.
+  std::unique_ptr<FolderFile> Create(const std::string& name, bool executable = false);
+  void MakeFolder(const std::string& name);
+  void Commit();
+
+ private:
+  void SetFolderMode(int descriptor) const;
+
+  std::filesystem::path path_;
+  OutputRules rules_;
+  Temporary working_;
+  int descriptor_ = -1;
+  bool replaces_ = false;
+};
+
+// What a path says without being a file: "-" and /dev/stdout are descriptor 1, /dev/fd/N is N.
+std::optional<int> DescriptorNamed(const std::filesystem::path& path);
+
+// Puts the folder `fresh` in the place of the folder `path`, which then is `fresh`. Where the file
+// system cannot exchange two names, with two renames, of which the first is undone should the
+// second fail. `exchange` is renameat2 with RENAME_EXCHANGE. Throws kWriteFailed; `path` is then as
+// it was.
+using ExchangeCall = int (*)(const char* a, const char* b);
+int ExchangeNames(const char* a, const char* b);
+void ReplaceFolder(const std::string& fresh, const std::string& path,
+                   ExchangeCall exchange = ExchangeNames);
+
+}  // namespace kv

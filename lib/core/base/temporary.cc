@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/base/temporary.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "lib/core/base/output_system.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kMark = ".kvtool-", kEnding = ".tmp";
+// A file name has at most 255 bytes, of which mark, random part and ending take some.
+constexpr size_t kMostOfName = 200;
+constexpr int kDeepest = 2048;  // a path has at most 4096 bytes
+
+// Names that a signal handler must remove: a fixed table of strings that are never freed.
+std::array<std::atomic<const char*>, 64> names_in_use;
+std::atomic<bool> ending{false};
+std::atomic<int> holding_back{0};
+
+void Remember(const std::string& name) {
+  static std::mutex mutex;
+  static auto* const all = new std::set<std::string>;
+  std::unique_lock lock(mutex);
+  const char* copy = all->insert(name).first->c_str();
+  lock.unlock();
+  for (auto& slot : names_in_use) {
+    const char* expected = nullptr;
+    if (slot.compare_exchange_strong(expected, copy)) return;
+  }  // table full: only the signal path loses this name
+}
+
+void Forget(const std::string& name) {
+  for (auto& slot : names_in_use) {
+    const char* held = slot.load();
+    if (held != nullptr && name == held && slot.compare_exchange_strong(held, nullptr)) return;
+  }
+}
+
+uint64_t Random() {
+  uint64_t value = 0;
+  if (::getrandom(&value, sizeof(value), GRND_NONBLOCK) == sizeof(value)) return value;
+  static std::atomic<uint64_t> counter{0};
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return (static_cast<uint64_t>(now.tv_sec) << 30 ^ static_cast<uint64_t>(now.tv_nsec)) +
+         (static_cast<uint64_t>(::getpid()) << 44) + counter++;
+}
+
+std::string Beginning(const fs::path& path) {
+  return "." + path.filename().string().substr(0, kMostOfName) + std::string(kMark);
+}
+
+// A name of ours that nobody holds a lock on was left by a run that was killed.
+void RemoveLeftovers(const fs::path& folder, const std::string& beginning) {
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(beginning) || !name.ends_with(kEnding)) continue;
+    const int descriptor =
+        ::open(entry->path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor < 0) continue;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) RemoveTree(entry->path().c_str());
+    ::close(descriptor);
+  }
+}
+
+void RemoveAt(int parent, const char* name, int depth);
+
+// One pass over the entries of an open folder; whether any was there.
+bool RemoveEntries(int folder, int depth) {
+  bool any = false;
+  alignas(dirent64) std::array<char, 1024> buffer;
+  ::lseek(folder, 0, SEEK_SET);
+  for (;;) {
+    // readdir allocates, which a signal handler must not.
+    const long got = ::syscall(SYS_getdents64, folder, buffer.data(), buffer.size());
+    if (got <= 0) return any;
+    for (long at = 0; at < got;) {
+      const auto* entry = reinterpret_cast<const dirent64*>(buffer.data() + at);
+      at += entry->d_reclen;
+      if (std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0) continue;
+      any = true;
+      RemoveAt(folder, entry->d_name, depth + 1);
+    }
+  }
+}
+
+void RemoveAt(int parent, const char* name, int depth) {
+  if (::unlinkat(parent, name, 0) == 0 || (errno != EISDIR && errno != EPERM)) return;
+  if (depth > kDeepest) return;
+  const int folder = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0) return;
+  // Another thread may still be adding to it; entries may be skipped when others are removed.
+  constexpr int kMostPasses = 100;
+  for (int pass = 0; pass < kMostPasses; ++pass) {
+    RemoveEntries(folder, depth);
+    if (::unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno != ENOTEMPTY) break;
+  }
+  ::close(folder);
+}
+
+}  // namespace
+
+Temporary::Temporary(const fs::path& path) {
+  const std::string beginning = Beginning(path);
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  RemoveLeftovers(folder, beginning);
+  name_ = (folder / fmt::format("{}{:016x}{}", beginning, Random(), kEnding)).string();
+  Remember(name_);
+}
+
+Temporary::Temporary(Temporary&& other) noexcept : name_(std::exchange(other.name_, {})) {}
+
+Temporary& Temporary::operator=(Temporary&& other) noexcept {
+  if (this != &other) {
+    Remove();
+    name_ = std::exchange(other.name_, {});
+  }
+  return *this;
+}
+
+Temporary::~Temporary() { Remove(); }
+
+bool Temporary::Claim(int descriptor) const {
+  ::flock(descriptor, LOCK_EX | LOCK_NB);  // where there are no locks, nothing is cleaned either
+  struct stat status;
+  return ::fstat(descriptor, &status) == 0 && status.st_nlink > 0;
+}
+
+void Temporary::Release() {
+  if (name_.empty()) return;
+  Forget(name_);
+  name_.clear();
+}
+
+void Temporary::Remove() {
+  if (name_.empty()) return;
+  RemoveTree(name_.c_str());
+  Release();
+}
+
+void RemoveTree(const char* name) { RemoveAt(AT_FDCWD, name, 0); }
+
+void RemoveTemporariesOnSignal() {
+  constexpr unsigned kMicroseconds = 100;
+  while (holding_back > 0) ::usleep(kMicroseconds);
+  ending = true;
+  for (auto& slot : names_in_use) {
+    const char* name = slot.load();
+    if (name != nullptr) RemoveTree(name);
+  }
+}
+
+namespace output {
+
+// A signal may come to any thread: this one takes none, and a handler in another waits.
+EndingHeld::EndingHeld() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  ++holding_back;
+}
+
+EndingHeld::~EndingHeld() {
+  --holding_back;
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+}  // namespace output
+
+void WaitIfEnding() {
+  while (ending) ::pause();
+}
+
+}  // namespace kv

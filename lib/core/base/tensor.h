@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/core/base/dtype.h"
+#include "lib/core/base/file.h"
+
+namespace kv {
+
+// An n-dimensional array somewhere in memory; owns nothing. Strides are in bytes and never
+// negative. Block-quantised types are one-dimensional rows of whole blocks and have no strides of
+// their own.
+struct TensorView {
+  DType dtype = DType::kF32;
+  std::vector<uint64_t> shape;
+  std::vector<uint64_t> strides;
+  const std::byte* data = nullptr;
+
+  size_t rank() const { return shape.size(); }
+  uint64_t elements() const;  // overflow-checked
+  uint64_t bytes() const;     // of the values, as if contiguous
+  bool is_contiguous() const;
+};
+
+// A C-contiguous view.
+TensorView ContiguousView(DType dtype, std::vector<uint64_t> shape, const std::byte* data);
+// The values in C order.
+Bytes CopyContiguous(const TensorView& view);
+
+struct NamedTensor {
+  std::string name;
+  TensorView view;
+  std::string file;  // of a folder: which file holds it, without ending; else empty
+};
+
+// Something that a container holds under a name and the reader leaves alone.
+struct OpaqueValue {
+  std::string name = {};
+  std::string kind = {};    // "an object of torch.nn.Linear"
+  bool is_foreign = false;  // of a class that is not known to be data
+  bool is_tensor = false;   // of a kind or element type that is not read
+};
+
+// What an array container holds (safetensors, npz, torch ...), independent of which it was. Views
+// point into `source` or `spools` and stay valid as long as the object.
+struct TensorFile {
+  Source source;
+  std::vector<std::shared_ptr<const FileSource>> spools;
+  std::string format;
+  std::vector<NamedTensor> tensors;  // in file order
+  std::vector<OpaqueValue> opaque;
+  std::map<std::string, std::string> metadata;
+  std::vector<std::string> notes;
+  // Throw if stored content is damaged (CRC of zip members); they read it all, so opening does not.
+  std::vector<std::function<void()>> checks;
+
+  const NamedTensor* Find(std::string_view name) const;
+};
+
+}  // namespace kv

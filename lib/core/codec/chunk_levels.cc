@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/chunk_levels.h"
+
+#include <algorithm>
+
+#include "lib/core/codec/block_planes.h"
+#include "lib/core/codec/cdf_frame.h"
+#include "lib/core/codec/context_frame.h"
+#include "lib/core/codec/lms_frame.h"
+#include "lib/core/codec/row_frame.h"
+#include "lib/core/codec/wide_frame.h"
+#include "lib/core/codec/window_frame.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
+constexpr uint64_t kShort = 64 << 10;
+
+// How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
+// Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
+// since it may be certain channels of every head that do.
+struct Repeats {
+  uint64_t looked = 0, four = 0, eight = 0;  // words of four values; those seen before
+};
+Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
+  constexpr uint64_t kWideRow = 1 << 10, kWord = 8, kPair = 2 * kWord;
+  const uint64_t value_mask = dtype == DType::kBF16  ? 0xfff0fff0fff0fff0u
+                              : dtype == DType::kF16 ? 0xff00ff00ff00ff00u
+                                                     : ~uint64_t{0};
+  const bool is_short = raw.size() <= kShort;
+  const uint64_t step = is_short || row_bytes < kWideRow ? 3 * kPair : 9 * kPair;
+  const int table_bits = is_short ? 12 : 14;
+  std::array<uint32_t, 1u << 14> seen;
+  std::fill_n(seen.begin(), 1u << table_bits, 0);
+  Repeats repeats;
+  const auto look = [&](const std::byte* at) {
+    const uint64_t word = LoadLE<uint64_t>(at) & value_mask;
+    const uint64_t hash = (word ^ word >> 31) * 0x9e3779b97f4a7c15u;
+    const auto tag = static_cast<uint32_t>(hash >> 20) | 1;
+    uint32_t& slot = seen[hash >> (64 - table_bits)];
+    const bool before = slot == tag;
+    slot = tag;
+    return before;
+  };
+  if (raw.size() < kPair) return repeats;
+  row_bytes = std::clamp<uint64_t>(row_bytes, kWord, raw.size());
+  for (uint64_t row = 0; row + row_bytes <= raw.size(); row += row_bytes) {
+    for (uint64_t at = 0; at + kPair <= row_bytes; at += step) {
+      const bool first = look(raw.data() + row + at), second = look(raw.data() + row + at + kWord);
+      repeats.looked += 2;
+      repeats.four += uint64_t{first} + uint64_t{second};
+      repeats.eight += 2 * uint64_t{first && second};
+    }
+  }
+  return repeats;
+}
+
+// Whether matches may beat statistics, that is whether zstd is worth its time: real caches with as
+// few repeats as this gained by them.
+bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype) {
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
+  // Over a long chunk more words of f16 are alike by chance.
+  const uint64_t halves = raw.size() > kShort ? 160 : 288;
+  const uint64_t one_in = dtype == DType::kF16 ? halves : dtype == DType::kBF16 ? 125 : 48;
+  return repeats.four * one_in > repeats.looked;
+}
+
+// Whether they may beat a coder that knows the values above and needs `coded` bytes: what comes
+// back for eight values saves zstd up to three times its share of f16, half of it of bf16.
+bool WantsMatchesOver(ByteSpan raw, uint64_t rows, DType dtype, uint64_t literal, uint64_t coded) {
+  if (coded >= literal) return true;
+  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
+  const uint64_t halves = dtype == DType::kBF16 ? 1 : 5;
+  return repeats.eight * halves * literal > 2 * repeats.looked * (literal - coded);
+}
+
+void Keep(EncodedChunk& best, EncodedChunk candidate) {
+  if (candidate.payload.size() < best.payload.size()) best = std::move(candidate);
+}
+
+EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
+                            CodecScratch& scratch) {
+  const bool rotate = shape.dtype != DType::kF16;
+  const GearOptions literals{.predictors = {}, .rotate = rotate, .literals = true, .noise = {low}};
+  EncodedChunk chunk{rotate ? CodecId::kRotated16 : CodecId::kGear16, {}, {}};
+  chunk.payload.reserve(raw.size() + 64);
+  chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);
+  return chunk;
+}
+
+bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
+  return survey.low_bytes >= count - count / 64;
+}
+
+// What byte statistics give. Where the low bytes are noise, the upper bits of long chunks come as
+// symbols without a context: a little smaller than zstd's literals and half as fast again to
+// decode. Short ones would take longer to encode for no faster decoding.
+EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey& survey,
+                         uint64_t literal, CodecScratch& scratch) {
+  const bool noise = LowIsNoise(survey, raw.size() / 2);
+  if (noise && raw.size() > kShort) {
+    // `literal` is from a sample.
+    const std::optional<ContextPlan> plan =
+        PlanContext(raw, survey, 1, raw.size() / 2, literal + literal / 200, scratch.context);
+    if (plan) {
+      EncodedChunk chunk{CodecId::kPrev, {}, {}};
+      EncodeContext(raw, *plan, scratch.context, chunk.payload);
+      return chunk;
+    }
+  }
+  return EncodeLiterals(shape, raw, noise ? Noise::kYes : Noise::kNo, scratch);
+}
+
+// zstd as the engine has it, without predictors: those never win on caches. Of bf16 not rotated,
+// either: where values come back but for low bits, their signs do so with the exponents.
+EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
+  EncodedChunk chunk{CodecId::kGear16, {}, {}};
+  GearOptions options;
+  options.predictors.fill({.raw = true, .delta_seq = false, .xor_seq = false});
+  chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, options, scratch, chunk.payload);
+  return chunk;
+}
+
+// What EncodeLiterals comes to, from counts alone.
+uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
+  constexpr uint64_t kHeaders = 4 + 2 * (kPlaneHeaderBytes + 12);
+  const uint64_t tables = count / (128 << 10) * 64 + 64;
+  return kHeaders + survey.high_bytes + survey.high_bytes / 256 + tables +
+         (LowIsNoise(survey, count) ? count : survey.low_bytes);
+}
+
+// Values that come in four bits of exponent for about what their entropy is, as wide ranges do.
+std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
+  const WindowPlan plan = PlanWindow(raw);
+  if (plan.window_bits > plan.entropy_bits + plan.entropy_bits / 50) return std::nullopt;
+  EncodedChunk chunk{CodecId::kWindow4, {}, {}};
+  EncodeWindow(raw, plan.base, scratch, chunk.payload);
+  return chunk;
+}
+
+// 0 if not known.
+uint64_t HeadDim(const ChunkShape& shape) { return shape.heads > 1 ? shape.units_per_head : 0; }
+
+// By prediction, if that takes fewer than `to_beat` bytes: from earlier rows that resemble the row
+// as well, if there is a plan for it.
+std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan raw,
+                                            const HalfSurvey& survey, const ChunkGrid& grid,
+                                            const LikenessPlan* like, uint64_t to_beat,
+                                            CodecScratch& scratch) {
+  EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, {}, {}};
+  if (!EncodeLms(raw, survey, grid.rows, grid.columns, HeadDim(shape), like, to_beat, scratch,
+                 chunk.payload)) {
+    return std::nullopt;
+  }
+  return chunk;
+}
+
+// In the context of the row above or of a prediction, if that takes fewer than `literal` bytes.
+std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan raw,
+                                            const HalfSurvey& survey, uint64_t literal,
+                                            Effort effort, CodecScratch& scratch) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
+  std::optional<EncodedChunk> best;
+  if (predict) {
+    const std::optional<LikenessPlan> like =
+        PlanLikenesses(raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape));
+    if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, scratch);
+    if (best && best->payload.size() < literal - literal / 8) return best;
+    if (best) literal = best->payload.size();
+  }
+  // It takes more time than literals, so the default wants something for it.
+  const uint64_t to_beat = effort == Effort::kDefault ? literal - literal / 100 : literal;
+  const std::optional<ContextPlan> plan =
+      PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
+  if (!plan) return best;
+  // Where the row above says little, a better prediction from it does not help either.
+  if (predict && plan->grid.rows > 1 && plan->bytes < literal - literal / 64) {
+    std::optional<EncodedChunk> predicted =
+        EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, scratch);
+    if (predicted) return predicted;
+  }
+  best = EncodedChunk{CodecId::kPrev, {}, {}};
+  EncodeContext(raw, *plan, scratch.context, best->payload);
+  return best;
+}
+
+// The engine's way and learned distributions, whichever is the smaller.
+void KeepSmallest(const ChunkShape& shape, ByteSpan raw, const ChunkGrid& grid,
+                  CodecScratch& scratch, EncodedChunk& best) {
+  Keep(best, EncodeCompat(shape, raw, scratch));
+  if (!FitsCdf(grid.rows, grid.columns)) return;
+  EncodedChunk cdf{CodecId::kCdf, {}, {}};
+  if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
+                best.payload.size(), cdf.payload)) {
+    best = std::move(cdf);
+  }
+}
+
+// f16 and bf16.
+EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                          CodecScratch& scratch) {
+  if (effort == Effort::kFast) {
+    std::optional<EncodedChunk> fast;
+    if (shape.dtype == DType::kBF16) fast = EncodeFast(raw, scratch);
+    return fast ? *std::move(fast) : EncodeLiterals(shape, raw, Noise::kUnknown, scratch);
+  }
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
+  std::optional<EncodedChunk> coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
+  if (effort == Effort::kMax) {
+    if (!coded) coded = EncodeAlone(shape, raw, survey, literal, scratch);
+    KeepSmallest(shape, raw, grid, scratch, *coded);
+  } else if (coded) {
+    if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
+      Keep(*coded, EncodeMatches(raw, scratch));
+  } else if (WantsMatches(raw, grid.rows, shape.dtype)) {
+    // zstd keeps to literals where matches do not pay; of bf16 they would be others.
+    coded = EncodeMatches(raw, scratch);
+    if (shape.dtype == DType::kBF16)
+      Keep(*coded, EncodeAlone(shape, raw, survey, literal, scratch));
+  } else {
+    coded = EncodeAlone(shape, raw, survey, literal, scratch);
+  }
+  return *std::move(coded);
+}
+
+bool IsHalves(DType dtype, ByteSpan raw) {
+  return (dtype == DType::kF16 || dtype == DType::kBF16) && raw.size() % 2 == 0;
+}
+
+EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                        CodecScratch& scratch) {
+  if (IsHalves(shape.dtype, raw)) return EncodeHalves(shape, raw, effort, scratch);
+  const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
+  const auto matches = [&] {
+    return effort == Effort::kMax ||
+           (effort > Effort::kFast &&
+            WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype));
+  };
+  EncodedChunk best;
+  if (shape.dtype == DType::kF32 && whole) {
+    best = EncodeWide(shape, raw, scratch, [&](const ChunkShape& inner, ByteSpan halves) {
+      EncodedChunk chunk = EncodeHalves(inner, halves, effort, scratch);
+      if (chunk.payload.size() < halves.size()) return chunk;
+      return EncodedChunk{CodecId::kRaw, Bytes(halves.begin(), halves.end()), {}};
+    });
+  } else if (HasBlockPlanes(shape.dtype) && whole) {
+    best.codec = CodecId::kZstdPlanes;
+    best.planes = EncodeBlockPlanes(shape.dtype, raw, true, scratch, best.payload);
+  } else {
+    return EncodeCompat(shape, raw, scratch);
+  }
+  if (matches()) Keep(best, EncodeCompat(shape, raw, scratch));
+  return best;
+}
+
+EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& plan,
+                        const ChunkGrid& grid, Effort effort, CodecScratch& scratch) {
+  const std::span<std::byte> rows = NewRows(plan, raw, raw.size() / grid.rows, scratch);
+  const ChunkShape rows_shape{shape.dtype, plan.unique, 1, grid.columns, Order::kTokenHeadDim};
+  EncodedChunk inner = EncodeOnce(rows_shape, rows, effort, scratch);
+  if (inner.payload.size() >= rows.size()) {
+    inner = {CodecId::kRaw, Bytes(rows.begin(), rows.end()), {}};
+  }
+  EncodedChunk chunk{CodecId::kRows, {static_cast<std::byte>(inner.codec)}, {}};
+  WriteReferences(plan, scratch, chunk.payload);
+  chunk.payload.insert(chunk.payload.end(), inner.payload.begin(), inner.payload.end());
+  chunk.planes = std::move(inner.planes);
+  // Where rows that differ still share much, matches over all of them may need fewer bytes.
+  if (effort == Effort::kMax) {
+    Keep(chunk, EncodeOnce(shape, raw, effort, scratch));
+  } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype)) {
+    Keep(chunk, EncodeMatches(raw, scratch));
+  }
+  return chunk;
+}
+
+}  // namespace
+
+EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                          CodecScratch& scratch) {
+  if (raw.empty() || raw.size() > kMaxBytes) return EncodeCompat(shape, raw, scratch);
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
+    const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows);
+    // A reference costs some bytes, a row the more the longer it is.
+    if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > 8 * grid.rows) {
+      return EncodeRows(shape, raw, plan, grid, effort, scratch);
+    }
+  }
+  return EncodeOnce(shape, raw, effort, scratch);
+}
+
+}  // namespace kv

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/rotation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "lib/core/kernels/lms.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kRows = 128;       // looked at; half as many where time is short
+constexpr uint64_t kShort = 1 << 16;  // values
+constexpr double kBases[] = {1e4, 1e5, 5e5, 1e6, 5e6, 1e7};
+
+// Cosine and sine of 4096 angles to a turn and what lies between them; made without the C library
+// so that every machine has the same.
+class Circle {
+ public:
+  Circle() {
+    constexpr double kCos = 0.99999882345170190, kSin = 0.0015339801862847657;  // of one step
+    double c = 1, s = 0;
+    for (uint32_t i = 0; i <= kAngles; ++i) {
+      cosine_[i] = static_cast<float>(c);
+      sine_[i] = static_cast<float>(s);
+      const double next = c * kCos - s * kSin;
+      s = c * kSin + s * kCos;
+      c = next;
+    }
+  }
+  // `angle` in 2^-32 turns.
+  void At(uint32_t angle, float& cosine, float& sine) const {
+    const uint32_t i = angle >> kBelow;
+    const float part = static_cast<float>(angle & ((1u << kBelow) - 1)) * (1.0f / (1u << kBelow));
+    cosine = cosine_[i] + (cosine_[i + 1] - cosine_[i]) * part;
+    sine = sine_[i] + (sine_[i + 1] - sine_[i]) * part;
+  }
+
+ private:
+  static constexpr uint32_t kBelow = 20, kAngles = 1u << (32 - kBelow);
+  std::array<float, kAngles + 1> cosine_, sine_;
+};
+const Circle kCircle;
+
+// Pairs of channels side by side, so that compilers find vectors in what is done with them.
+constexpr uint64_t kTogether = 8;
+struct Pairs {
+  uint64_t rows = 0;
+  std::vector<uint64_t> pair_of_head;
+  std::vector<float> first, second;  // [pairs / 8][row][8]; 0 where there are no more
+};
+Pairs Gather(const std::vector<float>& x, uint64_t rows, uint64_t columns, uint64_t head_dim,
+             uint64_t distance, uint64_t step) {
+  Pairs pairs{rows, {}, {}, {}};
+  const uint64_t in_head = head_dim / 2, count = (columns / 2 + step - 1) / step;
+  const uint64_t blocks = (count + kTogether - 1) / kTogether;
+  pairs.first.resize(blocks * rows * kTogether);
+  pairs.second.resize(blocks * rows * kTogether);
+  for (uint64_t n = 0; n < count; ++n) {
+    const uint64_t pair = n * step % in_head, head = n * step / in_head * head_dim;
+    const uint64_t channel = head + (distance == 1 ? 2 * pair : pair);
+    pairs.pair_of_head.push_back(pair);
+    for (uint64_t row = 0; row < rows; ++row) {
+      const uint64_t at = (n / kTogether * rows + row) * kTogether + n % kTogether;
+      pairs.first[at] = x[row * columns + channel];
+      pairs.second[at] = x[row * columns + channel + distance];
+    }
+  }
+  return pairs;
+}
+
+// What is saved of the power of pairs, in bits per value, once their means are known in a frame
+// that turns with them. `angles` are those of the pairs of a head, per row.
+double BitsSaved(const Pairs& pairs, const std::vector<double>& angles) {
+  double bits = 0;
+  const uint64_t count = pairs.pair_of_head.size();
+  for (uint64_t begin = 0; begin < count; begin += kTogether) {
+    float step_cos[kTogether] = {}, step_sin[kTogether] = {}, c[kTogether], s[kTogether] = {};
+    float sum_a[kTogether] = {}, sum_b[kTogether] = {}, power[kTogether];
+    const uint64_t here = std::min(kTogether, count - begin);
+    for (uint64_t i = 0; i < kTogether; ++i) c[i] = 1, power[i] = 1e-12f;
+    for (uint64_t i = 0; i < here; ++i) {
+      const double angle = angles[pairs.pair_of_head[begin + i]];
+      step_cos[i] = static_cast<float>(std::cos(angle));
+      step_sin[i] = static_cast<float>(std::sin(angle));
+    }
+    const float *a = pairs.first.data() + begin * pairs.rows,
+                *b = pairs.second.data() + begin * pairs.rows;
+    for (uint64_t row = 0; row < pairs.rows; ++row, a += kTogether, b += kTogether) {
+      for (uint64_t i = 0; i < kTogether; ++i) {
+        sum_a[i] += a[i] * c[i] + b[i] * s[i];
+        sum_b[i] += b[i] * c[i] - a[i] * s[i];
+        power[i] += a[i] * a[i] + b[i] * b[i];
+        const float next = c[i] * step_cos[i] - s[i] * step_sin[i];
+        s[i] = c[i] * step_sin[i] + s[i] * step_cos[i];
+        c[i] = next;
+      }
+    }
+    for (uint64_t i = 0; i < here; ++i) {
+      const float mean =
+          (sum_a[i] * sum_a[i] + sum_b[i] * sum_b[i]) / static_cast<float>(pairs.rows);
+      bits -= 0.5 * std::log2(std::max(1 - static_cast<double>(mean / power[i]), 1e-6));
+    }
+  }
+  return bits / static_cast<double>(count);
+}
+
+double AngleOf(double base, uint64_t pair, uint64_t head_dim) {
+  return std::pow(base, -2 * static_cast<double>(pair) / static_cast<double>(head_dim));
+}
+
+// The turns of a head whose angles are spaced by `base`, in 2^-32.
+std::vector<uint32_t> TurnsOf(double base, uint64_t head_dim) {
+  std::vector<uint32_t> turns;
+  for (uint64_t pair = 0; pair < head_dim / 2; ++pair) {
+    const double turn = AngleOf(base, pair, head_dim) / (2 * std::numbers::pi);
+    turns.push_back(static_cast<uint32_t>(std::lround(turn * 4294967296.0)));
+  }
+  return turns;
+}
+
+// Head dims worth trying: that of the model, or the usual ones that divide a row. Half of one must
+// fit the fields of a Rotation in a frame.
+std::vector<uint64_t> HeadDims(uint64_t columns, uint64_t head_dim) {
+  std::vector<uint64_t> dims;
+  for (const uint64_t dim : {8, 16, 32, 36, 48, 64, 72, 80, 96, 112, 128, 192, 256}) {
+    if (columns % dim == 0 && (head_dim == 0 || dim == head_dim)) dims.push_back(dim);
+  }
+  if (dims.empty() && head_dim >= 4 && head_dim / 2 <= UINT16_MAX && head_dim % 2 == 0 &&
+      columns % head_dim == 0) {
+    dims.push_back(head_dim);
+  }
+  return dims;
+}
+
+}  // namespace
+
+Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
+                      uint64_t head_dim) {
+  Rotation best;
+  if (rows < 16) return best;
+  const std::vector<uint64_t> dims = HeadDims(columns, head_dim);
+  if (dims.empty()) return best;
+  const uint64_t looked = std::min(rows, rows * columns < kShort ? kRows / 2 : kRows);
+  std::vector<float> x(looked * columns);
+  for (uint64_t row = 0; row < looked; ++row) {
+    LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data() + row * columns,
+            columns);
+  }
+  // Of long rows some pairs, not always the same ones of a head.
+  const uint64_t looked_pairs = std::clamp<uint64_t>(rows * columns / 8192, 16, 128);
+  const uint64_t step = std::max<uint64_t>(1, columns / 2 / looked_pairs) | 1;
+  double most = 0;
+  for (const uint64_t dim : dims) {
+    const uint64_t in_head = dim / 2;
+    for (const uint64_t distance : {uint64_t{1}, in_head}) {
+      const Pairs pairs = Gather(x, looked, columns, dim, distance, step);
+      std::vector<double> angles(in_head);
+      const double still = BitsSaved(pairs, angles);
+      for (const double base : kBases) {
+        // Turns cost their table and two taps that learn: they must be worth it.
+        for (uint64_t pair = 0; pair < in_head; ++pair) angles[pair] = AngleOf(base, pair, dim);
+        const double gain = BitsSaved(pairs, angles) - still;
+        if (!(gain > most + 0.02)) continue;  // nor where sums are no numbers
+        most = gain;
+        best = {static_cast<uint32_t>(distance), TurnsOf(base, dim)};
+      }
+    }
+  }
+  return best;
+}
+
+void WriteRotation(const Rotation& rotation, ByteWriter& out) {
+  out.U16(static_cast<uint16_t>(rotation.distance));
+  out.U16(static_cast<uint16_t>(rotation.turns.size()));
+  for (const uint32_t turn : rotation.turns) out.U32(turn);
+}
+
+void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset) {
+  if (distance == 0 || distance > columns || turns > columns ||
+      (distance > 1 && turns > 0 && turns != distance)) {
+    throw Error(Finding::kBadFrame, fmt::format("{} turns of partners {} apart", turns, distance))
+        .At(offset);
+  }
+}
+
+Rotation ReadRotation(ByteReader& reader, uint64_t columns) {
+  Rotation rotation;
+  const uint64_t at = reader.offset();
+  rotation.distance = reader.U16("distance of partners");
+  const uint32_t turns = reader.U16("number of turns");
+  CheckRotation(rotation.distance, turns, columns, at);
+  for (uint32_t i = 0; i < turns; ++i) rotation.turns.push_back(reader.U32("turn"));
+  return rotation;
+}
+
+void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* out) {
+  uint64_t block = 0;
+  if (distance == 1) {
+    for (; block + 2 <= columns; block += 2) {
+      out[block] = x[block + 1];
+      out[block + 1] = x[block];
+    }
+  } else {
+    for (; block + 2 * distance <= columns; block += 2 * distance) {
+      std::copy_n(x + block, distance, out + block + distance);
+      std::copy_n(x + block + distance, distance, out + block);
+    }
+  }
+  std::fill(out + block, out + columns, 0.0f);
+}
+
+Turner::Turner(const Rotation& rotation, uint64_t columns)
+    : rotation_(rotation),
+      columns_(columns),
+      cosines_(columns),
+      sines_(columns),
+      partners_(columns),
+      signs_(columns) {
+  for (uint64_t c = 0; c < columns; ++c)
+    signs_[c] = c / std::max(rotation.distance, 1u) % 2 == 0 ? -1.0f : 1.0f;
+}
+
+void Turner::Angles(uint32_t steps, float* cosines, float* sines) {
+  // The pairs of one head, and all heads alike.
+  const uint64_t pairs = rotation_.turns.size(), head = 2 * pairs;
+  const bool neighbours = rotation_.distance == 1;
+  for (uint64_t pair = 0; pair < pairs; ++pair) {
+    const uint64_t first = neighbours ? 2 * pair : pair, second = first + rotation_.distance;
+    float cosine, sine;
+    kCircle.At(rotation_.turns[pair] * steps, cosine, sine);
+    for (const uint64_t channel : {first, second}) {
+      if (channel >= columns_) continue;
+      cosines[channel] = cosine;
+      sines[channel] = sine;
+    }
+  }
+  for (uint64_t c = head; c < columns_; c += head) {
+    const uint64_t more = std::min(head, columns_ - c);
+    std::copy_n(cosines, more, cosines + c);
+    std::copy_n(sines, more, sines + c);
+  }
+}
+
+void Turner::Turn(uint32_t steps, const float* x, float* out) {
+  if (rotation_.turns.empty()) {
+    std::copy_n(x, columns_, out);
+    return;
+  }
+  Angles(steps, cosines_.data(), sines_.data());
+  CopyPartners(rotation_.distance, x, columns_, partners_.data());
+  for (uint64_t c = 0; c < columns_; ++c)
+    out[c] = x[c] * cosines_[c] + partners_[c] * (sines_[c] * signs_[c]);
+}
+
+}  // namespace kv

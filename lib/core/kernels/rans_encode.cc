@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// The encoding half of rans.h.
+#include <bit>
+#include <utility>
+
+#include "lib/core/kernels/rans.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/core/kernels/rans_encode.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kv {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#define KV_RANS_VECTOR 1
+#else
+#define KV_RANS_VECTOR 0
+#endif
+
+#if KV_RANS_VECTOR
+// Calls f(0), f(1) ... unrolled, so that arrays of vectors stay in registers.
+template <class F, size_t... I>
+HWY_INLINE void ForEach(std::index_sequence<I...>, F f) {
+  (f(I), ...);
+}
+
+// Lanes of an encoder are 64 bits wide, as entries of its tables and products are.
+using DW = hn::CappedTag<uint64_t, 8>;
+using VW = hn::Vec<DW>;
+constexpr size_t kWideLanes = hn::MaxLanes(DW());
+
+// Where the upper bytes of a vector of words must come from so that the words of mask m lie at its
+// end: byte 2 * stride * lane and the next.
+template <int kLanes, int kStride>
+struct PackTable {
+  alignas(16) uint8_t from[1 << kLanes][16];
+  constexpr PackTable() : from() {
+    for (int mask = 0; mask < 1 << kLanes; ++mask) {
+      int to = 2 * kLanes;
+      for (int lane = kLanes - 1; lane >= 0; --lane) {
+        if ((mask >> lane & 1) == 0) continue;
+        to -= 2;
+        from[mask][to] = static_cast<uint8_t>(2 * kStride * lane);
+        from[mask][to + 1] = static_cast<uint8_t>(2 * kStride * lane + 1);
+      }
+    }
+  }
+};
+
+HWY_INLINE VW GatherSymbols(const RansEncoderSymbol* symbols,
+                            hn::VFromD<hn::Rebind<uint32_t, DW>> i) {
+#if HWY_TARGET == HWY_AVX2
+  return VW{_mm256_i32gather_epi64(reinterpret_cast<const long long*>(symbols), i.raw, 8)};
+#else
+  return VW{_mm512_i32gather_epi64(i.raw, symbols, 8)};
+#endif
+}
+
+// Writes the low words of the lanes of a mask, in order, before `out`, and junk before those.
+// Returns how many.
+HWY_INLINE size_t Spill(VW states, hn::Mask<hn::RebindToSigned<DW>> full, uint16_t* out) {
+#if HWY_TARGET == HWY_AVX2
+  static constexpr PackTable<4, 2> kPack;
+  const auto bits = static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(full.raw)));
+  const __m256i even = _mm256_shuffle_epi32(states.raw, 0x88);
+  const __m128i dwords = _mm256_castsi256_si128(_mm256_permute4x64_epi64(even, 0x88));
+  const __m128i from = _mm_load_si128(reinterpret_cast<const __m128i*>(kPack.from[bits]));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out - 4), _mm_shuffle_epi8(dwords, from));
+#else
+  static constexpr PackTable<8, 1> kPack;
+  const uint32_t bits = full.raw;
+  const __m128i words = _mm512_cvtepi64_epi16(states.raw);
+  const __m128i from = _mm_load_si128(reinterpret_cast<const __m128i*>(kPack.from[bits]));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out - 8), _mm_shuffle_epi8(words, from));
+#endif
+  return static_cast<size_t>(std::popcount(bits));
+}
+#endif  // KV_RANS_VECTOR
+
+// One symbol of one lane. The word is written always, kept only if needed: no branch to mispredict.
+HWY_INLINE void Put(const RansEncoderSymbol& symbol, uint32_t& kept, uint16_t*& out) {
+  uint32_t state = kept;
+  const bool full = (state >> kRansLimitShift) + symbol.complement() >= kRansTotal;
+  out[-1] = static_cast<uint16_t>(state);
+  out -= full;
+  state = full ? state >> 16 : state;
+  const auto quotient =
+      static_cast<uint32_t>((uint64_t{state} * symbol.reciprocal) >> symbol.shift());
+  kept = state + symbol.bias() + quotient * symbol.complement();
+}
+
+template <bool kGivenTables, size_t kLanes>
+uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                     const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
+  alignas(64) uint32_t base_of[256];  // table_of, scaled to symbols
+  if (!kGivenTables) {
+    for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << 8;
+  }
+  uint16_t* out = words_end;
+#if KV_RANS_VECTOR
+  constexpr size_t kParts = kLanes / kWideLanes;
+  constexpr auto parts = std::make_index_sequence<kParts>();
+  const DW d;
+  const hn::Rebind<uint32_t, DW> d32;
+  const hn::Rebind<uint8_t, DW> d8;
+  const hn::RebindToSigned<DW> di;
+  VW state[kParts];
+  const auto load = [&]() HWY_ATTR {
+    ForEach(parts, [&](size_t p) HWY_ATTR {
+      state[p] = hn::PromoteTo(d, hn::LoadU(d32, states.data() + p * kWideLanes));
+    });
+  };
+  const auto store = [&]() HWY_ATTR {
+    ForEach(parts, [&](size_t p) HWY_ATTR {
+      hn::StoreU(hn::TruncateTo(d32, state[p]), d32, states.data() + p * kWideLanes);
+    });
+  };
+  load();
+  const auto put = [&](const uint8_t* in, auto base, VW& x) HWY_ATTR {
+    const VW symbol =
+        GatherSymbols(symbols_of, hn::Add(base, hn::PromoteTo(d32, hn::LoadU(d8, in))));
+    const VW complement = hn::And(hn::ShiftRight<44>(symbol), hn::Set(d, 0x7ff));
+    const VW bias = hn::And(hn::ShiftRight<32>(symbol), hn::Set(d, 0xfff));
+    const auto full =
+        hn::Gt(hn::BitCast(di, hn::Add(hn::ShiftRight<kRansLimitShift>(x), complement)),
+               hn::Set(di, kRansTotal - 1));
+    out -= Spill(x, full, out);
+    x = hn::IfThenElse(hn::RebindMask(d, full), hn::ShiftRight<16>(x), x);
+    const auto low = [&](VW v) HWY_ATTR { return hn::BitCast(hn::RepartitionToNarrow<DW>(), v); };
+    const VW quotient = hn::Shr(hn::MulEven(low(x), low(symbol)), hn::ShiftRight<55>(symbol));
+    x = hn::Add(hn::Add(x, bias), hn::MulEven(low(quotient), low(complement)));
+  };
+#endif
+  for (size_t row = grid.rows; row-- > 0;) {
+    const uint8_t* in = symbols + row * grid.columns;
+    const uint8_t* context =
+        kGivenTables ? contexts.tables + row * grid.columns : in - grid.columns;
+    size_t column = grid.columns;
+    const auto base = [&](size_t at) HWY_ATTR {
+      if (kGivenTables) return uint32_t{context[at]} << 8;
+      return base_of[row > 0 ? context[at] : contexts.first_above];
+    };
+    const auto one = [&](size_t at)
+                         HWY_ATTR { Put(symbols_of[base(at) + in[at]], states[at % kLanes], out); };
+#if KV_RANS_VECTOR
+    if (column % kLanes != 0) {
+      store();
+      while (column % kLanes != 0) one(--column);
+      load();
+    }
+    const auto first = hn::Set(d32, kGivenTables ? 0 : base_of[contexts.first_above]);
+    while (column > 0) {
+      column -= kLanes;
+      ForEach(parts, [&](size_t q) HWY_ATTR {
+        const size_t p = kParts - 1 - q, at = column + p * kWideLanes;
+        auto bases = first;
+        if (kGivenTables || row > 0) {
+          bases = hn::PromoteTo(d32, hn::LoadU(d8, context + at));
+          bases = kGivenTables
+                      ? hn::ShiftLeft<8>(bases)
+                      : hn::GatherIndex(d32, base_of,
+                                        hn::BitCast(hn::RebindToSigned<decltype(d32)>(), bases));
+        }
+        put(in + at, bases, state[p]);
+      });
+    }
+#else
+    while (column > 0) one(--column);
+#endif
+  }
+#if KV_RANS_VECTOR
+  store();
+#endif
+  return out;
+}
+
+template <bool kGivenTables>
+uint16_t* EncodeLanes(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                      const RansEncoderSymbol* symbols_of, uint16_t* words_end,
+                      RansStates& states) {
+  const auto encode = grid.lanes == 64   ? EncodeGrid<kGivenTables, 64>
+                      : grid.lanes == 32 ? EncodeGrid<kGivenTables, 32>
+                                         : EncodeGrid<kGivenTables, 16>;
+  return encode(symbols, grid, contexts, symbols_of, words_end, states);
+}
+
+uint16_t* Encode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                 const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
+  const auto encode = contexts.tables != nullptr ? EncodeLanes<true> : EncodeLanes<false>;
+  return encode(symbols, grid, contexts, symbols_of, words_end, states);
+}
+
+#undef KV_RANS_VECTOR
+}  // namespace HWY_NAMESPACE
+}  // namespace kv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kv {
+
+HWY_EXPORT(Encode);
+
+RansEncoderSymbol MakeRansEncoderSymbol(uint32_t start, uint32_t frequency) noexcept {
+  const auto make = [&](uint64_t reciprocal, uint32_t bias, uint32_t shift) {
+    return RansEncoderSymbol{static_cast<uint32_t>(reciprocal),
+                             shift << 23 | (kRansTotal - frequency) << 12 | bias};
+  };
+  // x / 1 would need a 33-bit reciprocal: 2^32 - 1 gives x - 1, and the bias makes up for it.
+  if (frequency == 1) return make(UINT32_MAX, start + kRansTotal - 1, 32);
+  const auto shift = 32 + static_cast<uint32_t>(std::bit_width(frequency - 1) - 1);
+  return make(((uint64_t{1} << shift) + frequency - 1) / frequency, start, shift);
+}
+
+uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
+                     const RansEncoderSymbol* symbols_of, uint16_t* words_end,
+                     RansStates& states) noexcept {
+  return HWY_DYNAMIC_DISPATCH(Encode)(symbols, grid, contexts, symbols_of, words_end, states);
+}
+
+}  // namespace kv
+#endif  // HWY_ONCE

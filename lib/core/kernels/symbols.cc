@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/kernels/symbols.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "lib/core/base/bytes.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/core/kernels/symbols.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kv {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D16 = hn::ScalableTag<uint16_t>;
+using D8 = hn::Rebind<uint8_t, D16>;
+
+// What a symbol says of its value. The number of raw bits tells the rest: f16 has 8 to 10, bf16 5
+// to 7 of them. Shifts by constants: those by a variable are slow in vectors.
+template <uint32_t kRawBits, class V>
+HWY_INLINE V BitsOf(V symbol, V base) {
+  const D16 d;
+  const V shifted = hn::ShiftLeft<kRawBits>(symbol);
+  if constexpr (kRawBits >= 8) return shifted;
+  // Field and mantissa bits are neighbours in both; the sign is not.
+  const V low = hn::Add(hn::And(shifted, hn::Set(d, 0xfff)), base);
+  return hn::Or(low, hn::And(hn::ShiftLeft<3 + kRawBits % 8>(symbol), hn::Set(d, 0x8000)));
+}
+
+template <uint32_t kRawBits>
+uint32_t ScalarBitsOf(uint32_t symbol, uint32_t base) {
+  const uint32_t shifted = symbol << kRawBits;
+  if (kRawBits >= 8) return shifted;
+  return ((shifted & 0xfff) + base) | (symbol << (3 + kRawBits % 8) & 0x8000);
+}
+
+// Calls f of the number of raw bits as a constant.
+template <class F>
+void WithRawBits(uint32_t raw_bits, F f) {
+  switch (raw_bits) {
+    case 5:
+      return f(std::integral_constant<uint32_t, 5>());
+    case 6:
+      return f(std::integral_constant<uint32_t, 6>());
+    case 7:
+      return f(std::integral_constant<uint32_t, 7>());
+    case 8:
+      return f(std::integral_constant<uint32_t, 8>());
+    case 9:
+      return f(std::integral_constant<uint32_t, 9>());
+    default:
+      return f(std::integral_constant<uint32_t, 10>());
+  }
+}
+
+void To(const std::byte* values, size_t count, const SymbolShape& shape, uint8_t* symbols) {
+  const D16 d;
+  const D8 d8;
+  const auto store = [&](auto symbol, size_t i) HWY_ATTR {
+    const hn::RebindToSigned<D16> di;
+    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, symbol)), d8, symbols + i);
+  };
+  const auto* words = reinterpret_cast<const uint16_t*>(values);
+  const int bits = static_cast<int>(shape.symbol_bits);
+  size_t i = 0;
+  if (!shape.bfloat) {
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
+      store(hn::ShiftRightSame(hn::LoadU(d, words + i), 16 - bits), i);
+  } else {
+    const auto base = hn::Set(d, static_cast<uint16_t>(shape.exponent_base));
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+      const auto value = hn::LoadU(d, words + i);
+      // An exponent below the base wraps far above 31.
+      const auto field = hn::Sub(hn::And(hn::ShiftRight<7>(value), hn::Set(d, 0xff)), base);
+      const auto kept = hn::IfThenZeroElse(hn::Gt(field, hn::Set(d, 31)), field);
+      const auto sign = hn::ShiftLeftSame(hn::ShiftRight<15>(value), bits - 1);
+      const auto top = hn::ShiftRightSame(hn::And(value, hn::Set(d, 0x7f)), 13 - bits);
+      store(hn::Or(hn::Or(sign, hn::ShiftLeftSame(kept, bits - 6)), top), i);
+    }
+  }
+  ref::ToSymbols(values + 2 * i, count - i, shape, symbols + i);
+}
+
+uint32_t Largest(const std::byte* values, size_t count, bool bfloat) {
+  const D16 d;
+  const auto* words = reinterpret_cast<const uint16_t*>(values);
+  const uint32_t infinity = bfloat ? 0x7f80 : 0x7c00;
+  auto most = hn::Zero(d);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto magnitude = hn::And(hn::LoadU(d, words + i), hn::Set(d, 0x7fff));
+    const auto finite = hn::Lt(magnitude, hn::Set(d, static_cast<uint16_t>(infinity)));
+    most = hn::Max(most, hn::IfThenElseZero(finite, magnitude));
+  }
+  uint16_t of_lanes[HWY_MAX_BYTES / 2];
+  hn::StoreU(most, d, of_lanes);
+  uint32_t largest = *std::max_element(of_lanes, of_lanes + hn::Lanes(d));
+  for (; i < count; ++i) {
+    const uint32_t magnitude = LoadLE<uint16_t>(values + 2 * i) & 0x7fffu;
+    if (magnitude < infinity) largest = std::max(largest, magnitude);
+  }
+  return largest;
+}
+
+// Whether any symbol's exponent field is 0: an escape.
+bool AnyEscape(const uint8_t* symbols, size_t count, uint32_t field_mask) {
+  const hn::ScalableTag<uint8_t> d;
+  const auto mask = hn::Set(d, static_cast<uint8_t>(field_mask));
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto field = hn::And(hn::LoadU(d, symbols + i), mask);
+    if (!hn::AllFalse(d, hn::Eq(field, hn::Zero(d)))) return true;
+  }
+  for (; i < count; ++i) {
+    if ((symbols[i] & field_mask) == 0) return true;
+  }
+  return false;
+}
+
+// Symbols and planes together, an eighth of the values at a time: within it no plane changes its
+// segment.
+template <uint32_t kRawBits, bool kSymbols>
+void JoinAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, const std::byte* planes,
+            std::byte* values) {
+  const D16 d;
+  const D8 d8;
+  const size_t eighth = (count + 7) / 8;
+  const auto* plane8 = reinterpret_cast<const uint8_t*>(planes);
+  const uint8_t* plane4 = plane8 + (kRawBits & 8) * eighth;
+  const uint8_t* plane2 = plane4 + (kRawBits & 4) * eighth;
+  const uint8_t* plane1 = plane2 + (kRawBits & 2) * eighth;
+  constexpr int kShift4 = kRawBits & 8, kShift2 = kShift4 + (kRawBits & 4),
+                kShift1 = kShift2 + (kRawBits & 2);
+  const uint32_t base = exponent_base << 7;
+  const auto bases = hn::Set(d, static_cast<uint16_t>(base));
+  for (size_t part = 0; part < 8; ++part) {
+    const size_t begin = std::min(count, part * eighth);
+    const size_t end = std::min(count, begin + eighth);
+    // Where value i finds its bits in each plane: byte i - origin, shifted right.
+    const size_t origin4 = part / 4 * 4 * eighth, origin2 = part / 2 * 2 * eighth,
+                 origin1 = part * eighth;
+    const int right4 = 4 * static_cast<int>(part / 4), right2 = 2 * static_cast<int>(part / 2),
+              right1 = static_cast<int>(part);
+    size_t i = begin;
+    for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
+      const auto load = [&](const uint8_t* from)
+                            HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(d8, from)); };
+      auto value = kSymbols ? BitsOf<kRawBits>(load(symbols + i), bases) : hn::Zero(d);
+      if constexpr ((kRawBits & 8) != 0) value = hn::Or(value, load(plane8 + i));
+      if constexpr ((kRawBits & 4) != 0) {
+        const auto bits = hn::ShiftRightSame(load(plane4 + i - origin4), right4);
+        value = hn::Or(value, hn::ShiftLeft<kShift4>(hn::And(bits, hn::Set(d, 15))));
+      }
+      if constexpr ((kRawBits & 2) != 0) {
+        const auto bits = hn::ShiftRightSame(load(plane2 + i - origin2), right2);
+        value = hn::Or(value, hn::ShiftLeft<kShift2>(hn::And(bits, hn::Set(d, 3))));
+      }
+      if constexpr ((kRawBits & 1) != 0) {
+        const auto bits = hn::ShiftRightSame(load(plane1 + i - origin1), right1);
+        value = hn::Or(value, hn::ShiftLeft<kShift1>(hn::And(bits, hn::Set(d, 1))));
+      }
+      hn::StoreU(value, d, reinterpret_cast<uint16_t*>(values) + i);
+    }
+    for (; i < end; ++i) {
+      uint32_t value = kSymbols ? ScalarBitsOf<kRawBits>(symbols[i], base) : 0;
+      if (kRawBits & 8) value |= plane8[i];
+      if (kRawBits & 4) value |= (plane4[i - origin4] >> right4 & 15u) << kShift4;
+      if (kRawBits & 2) value |= (plane2[i - origin2] >> right2 & 3u) << kShift2;
+      if (kRawBits & 1) value |= (plane1[i - origin1] >> right1 & 1u) << kShift1;
+      StoreLE(values + 2 * i, static_cast<uint16_t>(value));
+    }
+  }
+}
+
+void Join(const uint8_t* symbols, size_t count, const SymbolShape& shape, const std::byte* planes,
+          std::byte* values) {
+  WithRawBits(shape.raw_bits(), [&](auto raw_bits) {
+    const auto join = symbols == nullptr ? JoinAs<raw_bits, false> : JoinAs<raw_bits, true>;
+    join(symbols, count, shape.exponent_base, planes, values);
+  });
+}
+
+template <uint32_t kRawBits>
+void AddAs(const uint8_t* symbols, size_t count, uint32_t exponent_base, std::byte* values) {
+  const D16 d;
+  const uint32_t base = exponent_base << 7;
+  const auto bases = hn::Set(d, static_cast<uint16_t>(base));
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    auto* at = reinterpret_cast<uint16_t*>(values) + i;
+    const auto symbol = hn::PromoteTo(d, hn::LoadU(D8(), symbols + i));
+    hn::StoreU(hn::Or(hn::LoadU(d, at), BitsOf<kRawBits>(symbol, bases)), d, at);
+  }
+  for (; i < count; ++i) {
+    const uint32_t bits = ScalarBitsOf<kRawBits>(symbols[i], base);
+    StoreLE(values + 2 * i, static_cast<uint16_t>(LoadLE<uint16_t>(values + 2 * i) | bits));
+  }
+}
+
+void Add(const uint8_t* symbols, size_t count, const SymbolShape& shape, std::byte* values) {
+  WithRawBits(shape.raw_bits(),
+              [&](auto raw_bits) { AddAs<raw_bits>(symbols, count, shape.exponent_base, values); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kv {
+
+HWY_EXPORT(To);
+HWY_EXPORT(Largest);
+HWY_EXPORT(AnyEscape);
+HWY_EXPORT(Join);
+HWY_EXPORT(Add);
+
+namespace {
+
+uint16_t Value(const std::byte* values, size_t i) { return LoadLE<uint16_t>(values + 2 * i); }
+
+size_t Padded(size_t count) { return (count + 7) / 8 * 8; }
+
+template <uint32_t kWidth>
+void PackPlane(const std::byte* values, size_t count, uint32_t shift, std::byte* plane) {
+  constexpr size_t kShare = 8 / kWidth;
+  const size_t segment = Padded(count) / kShare;
+  const auto field = [&](size_t i) -> uint32_t {
+    return (static_cast<uint32_t>(Value(values, i)) >> shift) & ((1u << kWidth) - 1);
+  };
+  // The last segment may be short of values: those bits stay 0.
+  const size_t full = count - segment * (kShare - 1) > count ? 0 : count - segment * (kShare - 1);
+  for (size_t i = 0; i < full; ++i) {
+    uint32_t byte = 0;
+    for (size_t g = 0; g < kShare; ++g) byte |= field(i + g * segment) << (g * kWidth);
+    plane[i] = static_cast<std::byte>(byte);
+  }
+  for (size_t i = full; i < segment; ++i) {
+    uint32_t byte = 0;
+    for (size_t g = 0; g < kShare && i + g * segment < count; ++g)
+      byte |= field(i + g * segment) << (g * kWidth);
+    plane[i] = static_cast<std::byte>(byte);
+  }
+}
+
+}  // namespace
+
+void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
+               uint8_t* symbols) noexcept {
+  HWY_DYNAMIC_DISPATCH(To)(values, count, shape, symbols);
+}
+
+uint32_t LargestFinite(const std::byte* values, size_t count, bool bfloat) noexcept {
+  return HWY_DYNAMIC_DISPATCH(Largest)(values, count, bfloat);
+}
+
+size_t RawPlaneBytes(size_t count, uint32_t raw_bits) noexcept {
+  return Padded(count) / 8 * raw_bits;
+}
+
+void PackRawBits(const std::byte* values, size_t count, uint32_t raw_bits,
+                 std::byte* planes) noexcept {
+  uint32_t shift = 0;
+  const size_t eighth = Padded(count) / 8;
+  if (raw_bits & 8) {
+    for (size_t i = 0; i < count; ++i) planes[i] = values[2 * i];
+    std::fill(planes + count, planes + Padded(count), std::byte{0});
+    planes += 8 * eighth;
+    shift += 8;
+  }
+  if (raw_bits & 4) {
+    PackPlane<4>(values, count, shift, planes);
+    planes += 4 * eighth;
+    shift += 4;
+  }
+  if (raw_bits & 2) {
+    PackPlane<2>(values, count, shift, planes);
+    planes += 2 * eighth;
+    shift += 2;
+  }
+  if (raw_bits & 1) PackPlane<1>(values, count, shift, planes);
+}
+
+void FlipRawBits(size_t count, uint32_t raw_bits, size_t at, uint8_t flipped,
+                 std::byte* values) noexcept {
+  uint32_t shift = 0, width = 8;
+  for (; width > 1; width /= 2) {
+    if ((raw_bits & width) == 0) continue;
+    if (at < Padded(count) / 8 * width) break;
+    at -= Padded(count) / 8 * width;
+    shift += width;
+  }
+  const size_t segment = Padded(count) / 8 * width;
+  for (uint32_t g = 0; g < 8 / width && at + g * segment < count; ++g) {
+    const uint32_t bits = uint32_t{flipped} >> (g * width) & ((1u << width) - 1);
+    const size_t i = at + g * segment;
+    StoreLE(values + 2 * i, static_cast<uint16_t>(Value(values, i) ^ bits << shift));
+  }
+}
+
+bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                 const uint8_t* escapes, size_t escape_count, const std::byte* planes,
+                 std::byte* values) noexcept {
+  HWY_DYNAMIC_DISPATCH(Join)(symbols, count, shape, planes, values);
+  size_t used = 0;
+  return AddEscapes(symbols, count, shape, escapes, escape_count, used, values) &&
+         used == escape_count;
+}
+
+void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
+                   std::byte* values) noexcept {
+  // As if of f16, whose symbols take the rest.
+  const SymbolShape shape{.bfloat = false, .symbol_bits = 16 - raw_bits};
+  HWY_DYNAMIC_DISPATCH(Join)(nullptr, count, shape, planes, values);
+}
+
+void AddSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                std::byte* values) noexcept {
+  HWY_DYNAMIC_DISPATCH(Add)(symbols, count, shape, values);
+}
+
+bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                const uint8_t* escapes, size_t escape_count, size_t& used,
+                std::byte* values) noexcept {
+  if (!shape.has_escapes()) return true;
+  const uint32_t field_mask = 31u << (shape.symbol_bits - 6);
+  if (used == escape_count) return !HWY_DYNAMIC_DISPATCH(AnyEscape)(symbols, count, field_mask);
+  for (size_t i = 0; i < count; ++i) {
+    if ((symbols[i] & field_mask) != 0) continue;
+    if (used == escape_count) return false;
+    const uint32_t value = LoadLE<uint16_t>(values + 2 * i) & 0x807fu;
+    StoreLE(values + 2 * i, static_cast<uint16_t>(value | uint32_t{escapes[used++]} << 7));
+  }
+  return true;
+}
+
+namespace ref {
+
+void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
+               uint8_t* symbols) noexcept {
+  const uint32_t bits = shape.symbol_bits;
+  if (!shape.bfloat) {
+    for (size_t i = 0; i < count; ++i)
+      symbols[i] = static_cast<uint8_t>(Value(values, i) >> (16 - bits));
+    return;
+  }
+  const uint32_t mantissa_bits = bits - 6, base = shape.exponent_base;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t value = Value(values, i);
+    const uint32_t exponent = (value >> 7) & 0xff;
+    const uint32_t field =
+        exponent - base <= 31 ? exponent - base : 0;  // below the base wraps far above 31
+    const uint32_t top = (value & 0x7f) >> (7 - mantissa_bits);
+    symbols[i] = static_cast<uint8_t>((value >> 15) << (bits - 1) | field << mantissa_bits | top);
+  }
+}
+
+}  // namespace ref
+}  // namespace kv
+#endif  // HWY_ONCE

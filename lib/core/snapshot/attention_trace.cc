@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/snapshot/attention_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/kernels/dequantise.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/layout.h"
+
+namespace kv {
+namespace {
+
+// Relative norm of the difference of recorded keys that is rounding: what the stored type rounds
+// away, and some more.
+double NearKeys(DType dtype) {
+  if (!IsBlockQuantised(dtype) || dtype == DType::kQ8_0) return 0.02;
+  return dtype == DType::kQ5_0 || dtype == DType::kQ5_1 ? 0.07 : 0.13;
+}
+
+// `count` elements along the last axis, at `data` with `step` bytes between them.
+void WidenRun(DType dtype, const std::byte* data, uint64_t step, uint64_t count, float* out) {
+  const uint32_t bytes = Info(dtype).block_bytes;
+  if (step == bytes) {
+    ToFloats(dtype, {data, count * bytes}, {out, count});
+    return;
+  }
+  for (uint64_t i = 0; i < count; ++i) ToFloats(dtype, {data + i * step, bytes}, {out + i, 1});
+}
+
+Error Mismatch(std::string message) { return Error(Finding::kTraceMismatch, std::move(message)); }
+
+// |a - b| / |a| of the snapshot's tensor against the trace's own.
+double Difference(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
+                  const TensorView& recorded) {
+  const uint64_t row = recorded.shape[1] * recorded.shape[2];
+  std::vector<float> theirs(row);
+  double error2 = 0, norm2 = 0;
+  constexpr uint64_t kStep = 256;
+  for (uint64_t begin = 0; begin < recorded.shape[0]; begin += kStep) {
+    const uint64_t count = std::min(kStep, recorded.shape[0] - begin);
+    std::vector<float> ours = GatherFloats(tensor, begin, count, Order::kTokenHeadDim);
+    UndoHadamard(snapshot, tensor, is_value, ours);
+    for (uint64_t t = 0; t < count; ++t) {
+      for (uint64_t h = 0; h < recorded.shape[1]; ++h) {
+        WidenRun(recorded.dtype,
+                 recorded.data + (begin + t) * recorded.strides[0] + h * recorded.strides[1],
+                 recorded.strides[2], recorded.shape[2], &theirs[h * recorded.shape[2]]);
+      }
+      for (uint64_t i = 0; i < row; ++i) {
+        const double a = ours[t * row + i], d = a - theirs[i];
+        error2 += d * d;
+        norm2 += a * a;
+      }
+    }
+  }
+  return std::sqrt(error2 / std::max(norm2, 1e-30));
+}
+
+void RequireSameTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
+                       const TensorView& recorded) {
+  const char* what = is_value ? "V" : "K";
+  if (recorded.shape[0] > tensor.tokens()) {
+    throw Mismatch(fmt::format("the trace has {} of {} tokens, the snapshot of {}", what,
+                               recorded.shape[0], tensor.tokens()));
+  }
+  if (recorded.shape[1] != tensor.heads || recorded.shape[2] != tensor.head_dim) {
+    throw Mismatch(fmt::format("the trace has {} of {} heads x {}, the snapshot {} x {}", what,
+                               recorded.shape[1], recorded.shape[2], tensor.heads,
+                               tensor.head_dim));
+  }
+  const double difference = Difference(snapshot, tensor, is_value, recorded);
+  const double near = NearKeys(tensor.dtype);
+  if (!(difference <= near)) {
+    throw Mismatch(
+        fmt::format("the trace's {} is not the snapshot's: they differ by {:.3g} of "
+                    "its norm, up to {} is rounding",
+                    what, difference, near));
+  }
+}
+
+void RequireLayer(const AttentionTrace& trace, const TraceLayer& of_trace, const Snapshot& snapshot,
+                  const LayerKv& layer) {
+  const KvTensor& k = layer.k;
+  if (k.tokens() < trace.end_position()) {
+    throw Mismatch(fmt::format("the trace's rows end at position {}, the snapshot has {} tokens",
+                               trace.end_position(), k.tokens()));
+  }
+  if (trace.head_dim != 0 && k.head_dim != trace.head_dim) {
+    throw Mismatch(fmt::format("queries have head dim {}, the snapshot's keys {}", trace.head_dim,
+                               k.head_dim));
+  }
+  if (trace.kv_heads != 0 && k.heads != trace.kv_heads) {
+    throw Mismatch(
+        fmt::format("the trace has {} kv heads, the snapshot {}", trace.kv_heads, k.heads));
+  }
+  if (trace.query_heads % k.heads != 0) {
+    throw Mismatch(
+        fmt::format("{} query heads are no multiple of {} kv heads", trace.query_heads, k.heads));
+  }
+  if (of_trace.keys) RequireSameTensor(snapshot, k, false, *of_trace.keys);
+  if (of_trace.values && layer.v) RequireSameTensor(snapshot, *layer.v, true, *of_trace.values);
+}
+
+// Rows of the trace are positions, rows of the snapshot are cells: they must be the same thing.
+void RequirePlainPositions(const AttentionTrace& trace, const CellGroup& group) {
+  const uint64_t end = std::min<uint64_t>(group.cells.size(), trace.end_position());
+  for (uint64_t i = 0; i < end; ++i) {
+    if (group.cells[i].position == static_cast<int64_t>(i)) continue;
+    throw Mismatch(fmt::format("cell {} of the snapshot holds position {}: a trace needs rows 0, "
+                               "1, 2 ... in order",
+                               i, group.cells[i].position))
+        .Hint("select one sequence, or dump the cache without holes");
+  }
+}
+
+}  // namespace
+
+std::string_view Name(TraceLevel level) {
+  switch (level) {
+    case TraceLevel::kQueries:
+      return "queries";
+    case TraceLevel::kProbabilities:
+      return "probabilities";
+    case TraceLevel::kBlockScores:
+      return "block scores";
+  }
+  return "?";
+}
+
+const TraceLayer* AttentionTrace::Find(uint32_t layer) const {
+  for (const TraceLayer& candidate : layers) {
+    if (candidate.layer == layer) return &candidate;
+  }
+  return nullptr;
+}
+
+void ReadQueries(const TraceLayer& layer, uint32_t head, uint64_t row_begin, uint64_t count,
+                 float* out) {
+  KV_ASSERT(layer.queries && row_begin + count <= layer.queries->shape[0]);
+  const TensorView& view = *layer.queries;
+  for (uint64_t r = 0; r < count; ++r) {
+    WidenRun(view.dtype, view.data + (row_begin + r) * view.strides[0] + head * view.strides[1],
+             view.strides[2], view.shape[2], out + r * view.shape[2]);
+  }
+}
+
+void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, uint64_t positions,
+                        float* out) {
+  std::fill_n(out, positions, 0.0f);
+  const auto after = std::upper_bound(
+      layer.probabilities.begin(), layer.probabilities.end(), row,
+      [](uint64_t r, const ProbabilityPiece& piece) { return r < piece.row_begin; });
+  KV_ASSERT(after != layer.probabilities.begin());
+  const ProbabilityPiece& piece = *std::prev(after);
+  KV_ASSERT(row < piece.row_begin + piece.rows());
+  const TensorView& view = piece.view;
+  if (piece.key_begin >= positions) return;
+  const uint64_t count = std::min(piece.keys(), positions - piece.key_begin);
+  WidenRun(view.dtype,
+           view.data + head * view.strides[0] + (row - piece.row_begin) * view.strides[1],
+           view.strides[2], count, out + piece.key_begin);
+}
+
+void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot) {
+  RequireRotationKnown(snapshot);
+  for (const TraceLayer& of_trace : trace.layers) {
+    const LayerKv* layer = snapshot.Find(of_trace.layer);
+    const std::string name = fmt::format("layer {}", of_trace.layer);
+    if (layer == nullptr) {
+      throw Mismatch(fmt::format("the trace has {}, the snapshot has no such layer", name))
+          .File(trace.path);
+    }
+    try {
+      RequireLayer(trace, of_trace, snapshot, *layer);
+    } catch (Error& error) {
+      throw error.In(name).File(trace.path);
+    }
+  }
+  try {
+    for (const CellGroup& group : snapshot.cell_groups) RequirePlainPositions(trace, group);
+    const size_t both = std::min(trace.tokens.size(), snapshot.tokens.size());
+    for (size_t i = 0; i < both; ++i) {
+      if (trace.tokens[i] == snapshot.tokens[i]) continue;
+      throw Mismatch(fmt::format("token {} is {} in the trace and {} in the snapshot: two prompts",
+                                 i, trace.tokens[i], snapshot.tokens[i]));
+    }
+  } catch (Error& error) {
+    throw error.File(trace.path);
+  }
+}
+
+std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace) {
+  if (trace.kv_heads == 0 && trace.head_dim == 0) return std::nullopt;
+  ModelGeometry geometry;
+  geometry.source = trace.path;
+  // One of the two: what contradicts the snapshot is for RequireMatch to name.
+  geometry.uniform.kv_heads = trace.kv_heads;
+  if (trace.kv_heads == 0) geometry.uniform.k_dim = geometry.uniform.v_dim = trace.head_dim;
+  geometry.query_heads = trace.query_heads;
+  return geometry;
+}
+
+}  // namespace kv

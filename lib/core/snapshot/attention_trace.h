@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/core/base/tensor.h"
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv {
+
+// What a trace recorded, best first: from queries (and the snapshot's keys) everything can be
+// recomputed; from probabilities everything but other keys' scores; block scores drive the block
+// engines only.
+enum class TraceLevel { kQueries, kProbabilities, kBlockScores };
+std::string_view Name(TraceLevel level);
+
+// Probabilities of consecutive query rows: [q_heads][rows][keys]. Column j is the key at position
+// key_begin + j.
+struct ProbabilityPiece {
+  uint64_t row_begin = 0;
+  uint64_t key_begin = 0;
+  TensorView view;
+
+  uint64_t rows() const { return view.shape[1]; }
+  uint64_t keys() const { return view.shape[2]; }
+};
+
+struct TraceLayer {
+  uint32_t layer = 0;
+  std::optional<TensorView> queries;            // [rows][q_heads][head_dim], rotated
+  std::vector<ProbabilityPiece> probabilities;  // in row order, without gaps
+  std::optional<TensorView> keys, values;       // as the trace saw them: [tokens][kv_heads][dim]
+};
+
+// Block sums of one layer call, in the engine's order.
+struct BlockScoreCall {
+  uint64_t line = 0;  // of the file
+  uint64_t step = 0;  // decode step, from 1
+  uint32_t layer = 0;
+  std::vector<float> block_sums;
+};
+
+// Reads calls one by one; never holds more than one.
+class BlockScoreReader {
+ public:
+  virtual ~BlockScoreReader() = default;
+  virtual std::optional<BlockScoreCall> Next() = 0;  // throws Error
+};
+
+// The part of a stream's header that names parameters: {"h2o_block_tokens", 32} ...
+using TraceParameters = std::vector<std::pair<std::string, double>>;
+
+struct BlockScoreStream {
+  uint32_t layers = 0;
+  uint32_t query_heads = 0, kv_heads = 0, head_dim = 0, element_bytes = 2;
+  uint64_t steps = 0;  // 0 = unknown before the end
+  TraceParameters parameters;
+  // A fresh reader from the first call on.
+  std::function<std::unique_ptr<BlockScoreReader>()> open;
+};
+
+// Attention of a model's decode and prefill rows over a snapshot. Holds metadata and views into
+// mapped files; rows are converted when they are read.
+struct AttentionTrace {
+  std::string path;
+  std::string format;  // how it was stored: "safetensors", "npy set" ...
+  std::string engine, model;
+  TraceLevel level = TraceLevel::kQueries;
+  uint32_t query_heads = 0;
+  uint32_t kv_heads = 0;                  // 0: not recorded
+  uint32_t head_dim = 0;                  // 0: not recorded (probabilities)
+  double scale = 0;                       // 0: 1 / sqrt(head_dim)
+  double softcap = 0;                     // 0: none
+  uint64_t window = 0;                    // sliding attention window; 0: none
+  std::string rope;                       // the recorder's word, shown only
+  uint64_t q_start = 0;                   // position of row 0
+  uint64_t rows = 0;                      // query rows, the same for every layer
+  std::optional<uint64_t> prompt_tokens;  // where prefill ends
+  std::vector<TraceLayer> layers;         // ascending
+  std::vector<int32_t> tokens;
+  std::optional<BlockScoreStream> block_scores;
+  std::vector<Note> notes;
+  std::shared_ptr<const void> storage;  // keeps the views valid
+
+  const TraceLayer* Find(uint32_t layer) const;
+  uint64_t end_position() const { return q_start + rows; }
+};
+
+// Rows [row_begin, +count) of one head, as floats: queries [count][head_dim].
+void ReadQueries(const TraceLayer& layer, uint32_t head, uint64_t row_begin, uint64_t count,
+                 float* out);
+// One row of one head: `positions` columns from position 0; what the piece does not hold is 0.
+void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, uint64_t positions,
+                        float* out);
+
+// Throws kTraceMismatch, naming what differs, unless the snapshot holds every layer, head and
+// position that the trace speaks of. Recorded keys and values must be the snapshot's up to rounding
+// (2% of their norm, of coarser block types 7% or 13%); token ids must be equal where both have
+// them.
+void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot);
+
+// Heads of the snapshot from the trace, for formats that store rows only.
+std::optional<ModelGeometry> GeometryOf(const AttentionTrace& trace);
+
+}  // namespace kv

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/snapshot/cast.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <functional>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/layout.h"
+
+namespace kv {
+namespace {
+
+Bytes CastTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value, DType dtype) {
+  std::vector<float> values = GatherFloats(tensor, 0, tensor.tokens(), Order::kTokenHeadDim);
+  UndoHadamard(snapshot, tensor, is_value, values);
+  Bytes out(BytesOf(dtype, values.size()));
+  if (dtype == DType::kF16) {
+    FloatToHalf(values.data(), out.data(), values.size());
+  } else if (dtype == DType::kBF16) {
+    FloatToBFloat(values.data(), out.data(), values.size());
+  } else {
+    std::memcpy(out.data(), values.data(), out.size());
+  }
+  return out;
+}
+
+void ExpectRotationKnown(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
+  const HadamardRotation state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+  if (!IsBlockQuantised(tensor.dtype) || state == HadamardRotation::kNo) return;
+  if (state == HadamardRotation::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
+  // Formats of other engines never rotate and leave the question open.
+  if (snapshot.engine != "llama.cpp") return;
+  throw Error(Finding::kGeometryMissing,
+              "it is not known whether the quantised values are Hadamard-rotated")
+      .File(snapshot.source.path)
+      .Hint("give the heads, and --rotated yes or no where that does not settle it");
+}
+
+// A tensor of a snapshot, and whether it is V.
+using Tensors = std::vector<std::pair<KvTensor*, bool>>;
+
+Tensors TensorsOf(Snapshot& snapshot, const std::function<bool(const KvTensor&, bool)>& wanted) {
+  Tensors tensors;
+  for (LayerKv& layer : snapshot.layers) {
+    if (layer.has_k() && wanted(layer.k, false)) tensors.emplace_back(&layer.k, false);
+    if (layer.v && wanted(*layer.v, true)) tensors.emplace_back(&*layer.v, true);
+  }
+  return tensors;
+}
+
+void Cast(const Tensors& tensors, DType dtype, Snapshot& snapshot, ThreadPool& pool) {
+  const size_t first = snapshot.spools.size();
+  snapshot.spools.resize(first + tensors.size());
+  pool.ParallelFor(tensors.size(), [&](uint64_t i) {
+    KvTensor& tensor = *tensors[i].first;
+    auto& spool = snapshot.spools[first + i];
+    spool = FileSource::FromBytes(CastTensor(snapshot, tensor, tensors[i].second, dtype),
+                                  std::string(Name(dtype)));
+    const bool heads_known = tensor.heads_known;
+    tensor = ContiguousTensor(spool->bytes().data(), dtype, tensor.tokens(), tensor.heads,
+                              tensor.head_dim, Order::kTokenHeadDim);
+    tensor.heads_known = heads_known;
+  });
+}
+
+}  // namespace
+
+Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
+  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
+    throw Error(Finding::kUsage, fmt::format("a cache cannot be converted to {}", Name(dtype)))
+        .Hint("f32, f16 or bf16");
+  }
+  const Tensors tensors =
+      TensorsOf(snapshot, [&](const KvTensor& tensor, bool) { return tensor.dtype != dtype; });
+  for (const auto& [tensor, is_value] : tensors) ExpectRotationKnown(snapshot, *tensor, is_value);
+  Cast(tensors, dtype, snapshot, pool);
+  snapshot.k_hadamard = snapshot.v_hadamard = HadamardRotation::kNo;  // no blocks are left
+  return snapshot;
+}
+
+void RequireRotationKnown(const Snapshot& snapshot) {
+  for (const LayerKv& layer : snapshot.layers) {
+    ExpectRotationKnown(snapshot, layer.k, false);
+    if (layer.v) ExpectRotationKnown(snapshot, *layer.v, true);
+  }
+}
+
+Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool) {
+  RequireRotationKnown(snapshot);
+  const Tensors tensors = TensorsOf(snapshot, [&](const KvTensor& tensor, bool is_value) {
+    return IsHadamardRotated(snapshot, tensor, is_value);
+  });
+  Cast(tensors, DType::kF32, snapshot, pool);
+  if (!tensors.empty()) snapshot.k_hadamard = snapshot.v_hadamard = HadamardRotation::kNo;
+  return snapshot;
+}
+
+}  // namespace kv

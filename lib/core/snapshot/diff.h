@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/core/base/parallel.h"
+#include "lib/core/base/progress.h"
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv {
+
+// How two caches differ, whatever formats they were read from: geometry, then every value.
+
+struct DiffOptions {
+  // Nothing: the stored bits decide, so that -0, NaN payloads and element types count. A number:
+  // values decide, and may be so far apart.
+  std::optional<double> atol = {};
+  // Where set, what `atol` is for one tensor.
+  std::function<std::optional<double>(uint32_t layer, bool is_value)> atol_of = {};
+  bool keys = true, values = true;
+};
+
+// One value as both sides have it.
+struct DifferingValue {
+  uint64_t token = 0;
+  uint32_t head = 0, dim = 0;
+  double a = 0, b = 0;
+  uint64_t a_bits = 0, b_bits = 0;  // as stored; 0 for block types
+  bool is_beyond = false;
+};
+
+// Two tensors compared value by value, as far as both reach. Of block types a block counts as a
+// whole: it is the least that has bytes of its own.
+struct TensorDiff {
+  DType a_dtype = DType::kF16, b_dtype = DType::kF16;
+  bool heads_known = true;  // false: `first` counts channels of one head
+  uint64_t values = 0;      // compared
+  uint64_t different = 0;   // stored bits differ; across element types: values do
+  uint64_t beyond = 0;      // of these, those that count
+  uint64_t not_finite = 0;  // of the different: NaN or infinite on a side, so without a distance
+  double max_abs = 0;       // over finite pairs
+  double max_rel = 0;       // of |b|
+  double sum_abs = 0;
+  uint64_t max_ulp = 0;                      // 0 unless both sides have the same floating type
+  std::optional<DifferingValue> first = {};  // that counts, or else that differs at all
+
+  bool same_dtype() const { return a_dtype == b_dtype; }
+  bool has_ulp() const;
+  double mean_abs() const { return values == 0 ? 0 : sum_abs / static_cast<double>(values); }
+  // Appends what later tokens of the same tensors gave.
+  void Add(const TensorDiff& later);
+};
+
+struct LayerDiff {
+  uint32_t layer = 0;
+  std::optional<TensorDiff> k = {}, v = {};  // nothing where a side has none
+};
+
+enum class DiffVerdict {
+  kIdentical,    // every stored bit, in whatever order the formats keep them
+  kEqualValues,  // other element types, every value the same
+  kWithinTolerance,
+  kDifferent,
+};
+std::string_view Name(DiffVerdict verdict);  // "identical", "equal_values" ...
+
+struct SnapshotDiff {
+  std::vector<std::string> structure;  // differences of geometry, positions or token ids
+  std::vector<std::string> notes;      // what does not count
+  std::vector<LayerDiff> layers;       // in both, by number
+  bool by_value = false;               // a tolerance was given
+
+  TensorDiff Total() const;  // counts and maxima over all layers; `first` of the first layer
+  DiffVerdict verdict() const;
+  // Equal values in other element types are equal only to those who gave a tolerance.
+  bool equal() const;
+};
+
+// Reads both in chunks of bounded size, on all threads of the pool; the result does not depend on
+// their number. Heads that only one side knows divide the rows of the other.
+SnapshotDiff DiffSnapshots(const Snapshot& a, const Snapshot& b, const DiffOptions& options,
+                           ThreadPool& pool, Progress* progress = nullptr);
+
+}  // namespace kv

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/snapshot/dump_entry.h"
+
+namespace kv::offline {
+
+std::vector<Entry> EntriesOf(const Snapshot& snapshot) {
+  std::vector<Entry> entries;
+  for (const LayerKv& layer : snapshot.layers) {
+    Entry& entry = entries.emplace_back();
+    entry.place = snapshot.source.path;
+    entry.stage = "prefill";
+    entry.layer = layer.index;
+    const KvTensor& shape = layer.has_k() || !layer.v ? layer.k : *layer.v;
+    entry.tokens = static_cast<int64_t>(shape.tokens());
+    entry.heads = shape.heads;
+    entry.head_dim = shape.head_dim;
+    entry.element_bytes = shape.unit_bytes();
+    const bool both = layer.has_k() && layer.v && !layer.v->pieces.empty();
+    // The original knows one shape for both.
+    if (!both) {
+      entry.defect = Defect::kNoFiles;
+    } else if (layer.k.heads != layer.v->heads || layer.k.head_dim != layer.v->head_dim ||
+               layer.k.tokens() != layer.v->tokens()) {
+      entry.defect = Defect::kWrongSize;
+    } else {
+      entry.k = layer.k;
+      entry.v = *layer.v;
+    }
+  }
+  return entries;
+}
+
+}  // namespace kv::offline

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv::offline {
+
+// What keeps an entry from being simulated, in the order in which the original looks.
+enum class Defect : uint8_t {
+  kNone,
+  kMetaParse,    // the meta is not JSON
+  kMetaNumbers,  // a size in it is no number
+  kNoFileNames,  // it names no K or V file
+  kNoFiles,      // they do not exist
+  kUnreadable,   // they cannot be read
+  kWrongSize,    // they do not have the size that the meta says
+};
+
+// K and V of some tokens of one layer: one update of an engine, or one layer of a snapshot.
+struct Entry {
+  std::string run;    // entries of one run and layer may be joined; empty = unnamed
+  std::string place;  // what tells unnamed runs apart
+  std::string stage;  // "prefill", "decode"
+  int64_t layer = 0;
+  int64_t seq_start = 0;  // position of the first token
+  int64_t tokens = 0, heads = 0, head_dim = 0;
+  int64_t element_bytes = 0;
+  KvTensor k, v;  // empty with a defect or with elements of no known type
+  Defect defect = Defect::kNone;
+};
+
+// One entry per layer, stage "prefill". Layers of a snapshot cut to a part (without K or V) have
+// the defect kNoFiles.
+std::vector<Entry> EntriesOf(const Snapshot& snapshot);
+
+}  // namespace kv::offline

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <span>
+
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv {
+
+// Orders of the units of one tensor in memory. Names read from the outermost axis inwards. The
+// values are stored in .kvz archives: never changed, never reused.
+enum class Order : uint8_t {
+  kTokenHeadDim = 0,  // [token][kv head][dim]: rows, what llama.cpp, vLLM and MNN dumps store
+  kHeadTokenDim = 1,  // [kv head][token][dim]: what engines feed their codec, HF caches
+  kHeadDimToken = 2,  // [kv head][dim][token]: llama.cpp's transposed V
+  kStorage = 3,       // as stored; too irregular to name (packed tiles)
+};
+std::string_view Name(Order order);
+
+// A contiguous tensor of the given order: one piece.
+KvTensor ContiguousTensor(const std::byte* data, DType dtype, uint64_t tokens, uint32_t heads,
+                          uint32_t head_dim, Order order);
+
+// Copies heads [head_begin, +heads) of tokens [token_begin, +tokens) into `out` in the given order
+// (not kStorage). `out` must hold heads * tokens * units_per_head * unit_bytes.
+void Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, uint32_t head_begin,
+            uint32_t heads, Order order, std::span<std::byte> out);
+// All heads.
+Bytes Gather(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens, Order order);
+
+// The same values as float, [token][head][dim] or [head][token][dim]; block types are dequantised.
+std::vector<float> GatherFloats(const KvTensor& tensor, uint64_t token_begin, uint64_t tokens,
+                                Order order);
+
+// Rearranges contiguous units between two orders: dims are `tokens`, `heads`, `units`.
+void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_order,
+             uint64_t tokens, uint64_t heads, uint64_t units, uint32_t unit_bytes);
+
+// A range of one source file that holds nothing but the values of one tensor piece in a known
+// order, or, with Order::kStorage, elements of one type whose places in tensors it does not say.
+struct Region {
+  size_t file = 0;  // index into Source::files
+  uint64_t offset = 0, size = 0;
+  DType dtype = DType::kF16;
+  Order order = Order::kTokenHeadDim;
+  // Not for kStorage.
+  uint32_t layer = 0;
+  bool is_value = false;
+  uint64_t token_begin = 0, tokens = 0;  // in the tensor
+  uint32_t heads = 0, head_dim = 0;      // of the tensor; see KvTensor::heads_known
+  bool heads_known = true;
+};
+
+// The regions of a snapshot, sorted by file and offset: pieces that tile a range of a source file
+// exactly, and of the stored ranges whatever lies between them. Overlaps throw kInconsistent.
+std::vector<Region> RegionsOf(const Snapshot& snapshot);
+
+}  // namespace kv

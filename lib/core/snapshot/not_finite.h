@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+
+#include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv {
+
+// Where a cache holds something that is no number.
+struct NotFiniteValue {
+  uint32_t layer = 0;
+  bool is_value = false;
+  uint64_t token = 0;
+  uint32_t head = 0, dim = 0;
+  double value = 0;
+};
+
+struct NotFinite {
+  uint64_t nans = 0, infinities = 0;
+  std::optional<NotFiniteValue> first = {};  // by layer, K before V, token, head, dim
+
+  uint64_t count() const { return nans + infinities; }
+  void Add(const NotFinite& later);
+};
+
+// NaN and infinite values of K and V; those that `reference`, if there is one, has in the same
+// place are not counted. Reads all of it, in chunks of bounded size.
+NotFinite FindNotFinite(const Snapshot& snapshot, const Snapshot* reference, ThreadPool& pool);
+
+}  // namespace kv

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/snapshot/rope_pairs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/core/snapshot/layout.h"
+
+namespace kv {
+namespace {
+
+bool HasPlainDims(const KvTensor& tensor) {
+  return std::all_of(tensor.pieces.begin(), tensor.pieces.end(),
+                     [](const StridedPiece& piece) { return piece.dim.group == UINT64_MAX; });
+}
+
+// A copy in [token, head, dim], which every order of dims is a view of.
+KvTensor Straightened(const KvTensor& tensor, Snapshot& snapshot) {
+  snapshot.spools.push_back(FileSource::FromBytes(
+      Gather(tensor, 0, tensor.tokens(), Order::kTokenHeadDim), "reordered keys"));
+  return ContiguousTensor(snapshot.spools.back()->bytes().data(), tensor.dtype, tensor.tokens(),
+                          tensor.heads, tensor.head_dim, Order::kTokenHeadDim);
+}
+
+void Reorder(RopePairs to, KvTensor& tensor, Snapshot& snapshot) {
+  if (IsBlockQuantised(tensor.dtype)) {
+    throw Error(Finding::kUnsupportedDtype,
+                fmt::format("the RoPE pairs of {} blocks cannot be reordered", Name(tensor.dtype)))
+        .Hint("--dtype f16, bf16 or f32 converts them first");
+  }
+  if (tensor.head_dim % 2 != 0)
+    throw Error(Finding::kInconsistent, fmt::format("heads of {} values", tensor.head_dim));
+  if (!HasPlainDims(tensor)) tensor = Straightened(tensor, snapshot);
+  const uint64_t half = tensor.head_dim / 2;
+  for (StridedPiece& piece : tensor.pieces) {
+    const uint64_t step = piece.dim.step;
+    // Neighbours 2i, 2i + 1 come from i and i + half, and the other way about.
+    piece.dim = to == RopePairs::kNeighbours
+                    ? AxisStride{.step = half * step, .group = 2, .group_step = step}
+                    : AxisStride{.step = 2 * step, .group = half, .group_step = step};
+  }
+}
+
+}  // namespace
+
+std::string_view Name(RopePairs pairs) {
+  switch (pairs) {
+    case RopePairs::kUnknown:
+      return "unknown";
+    case RopePairs::kNone:
+      return "none";
+    case RopePairs::kNeighbours:
+      return "neighbours";
+    case RopePairs::kHalves:
+      return "halves";
+  }
+  return "?";
+}
+
+std::optional<RopePairs> ParseRopePairs(std::string_view word) {
+  for (const std::string_view known :
+       {"neighbours", "neighbors", "interleaved", "adjacent", "gptj", "norm", "llama"}) {
+    if (word == known) return RopePairs::kNeighbours;
+  }
+  for (const std::string_view known : {"halves", "half", "split", "neox", "hf"}) {
+    if (word == known) return RopePairs::kHalves;
+  }
+  return std::nullopt;
+}
+
+void ReorderKeys(RopePairs from, RopePairs to, Snapshot& snapshot) {
+  if (from == to) return;
+  RequireHeads(snapshot, "reordering the RoPE pairs of K");
+  for (LayerKv& layer : snapshot.layers) {
+    try {
+      if (layer.has_k()) Reorder(to, layer.k, snapshot);
+    } catch (Error& error) {
+      throw error.In(fmt::format("layer {} K", layer.index));
+    }
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/snapshot/select.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace kv {
+namespace {
+
+// Tokens [begin, end) of one piece. Grouped token axes are cut at group borders, so that every part
+// starts at an offset that its strides can express.
+void SlicePiece(const StridedPiece& piece, uint64_t begin, uint64_t end,
+                std::vector<StridedPiece>& out) {
+  while (begin < end) {
+    StridedPiece part = piece;
+    part.data = piece.data + piece.token.Offset(begin);
+    const uint64_t group = piece.token.group;
+    const bool aligned = group == UINT64_MAX || begin % group == 0;
+    const uint64_t part_end = aligned ? end : std::min(end, (begin / group + 1) * group);
+    if (!aligned) part.token = {piece.token.step};
+    part.tokens = part_end - begin;
+    out.push_back(part);
+    begin = part_end;
+  }
+}
+
+// Cells by their place, with what an engine keeps beside them.
+void KeepCells(const std::vector<bool>& keep, CellGroup& group) {
+  const uint32_t words = group.extension_words;
+  size_t to = 0;
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (!keep[i]) continue;
+    if (to != i) {
+      group.cells[to] = std::move(group.cells[i]);
+      std::copy_n(group.extensions.begin() + static_cast<std::ptrdiff_t>(i * words), words,
+                  group.extensions.begin() + static_cast<std::ptrdiff_t>(to * words));
+    }
+    ++to;
+  }
+  group.cells.resize(to);
+  group.extensions.resize(to * words);
+}
+
+KvTensor KeepTokens(const KvTensor& tensor, const std::vector<bool>& keep) {
+  KvTensor kept = tensor;
+  kept.pieces.clear();
+  for (uint64_t begin = 0, end; begin < keep.size(); begin = end) {
+    end = begin + 1;
+    if (!keep[begin]) continue;
+    while (end < keep.size() && keep[end]) ++end;
+    const KvTensor run = SliceTokens(tensor, begin, end - begin);
+    kept.pieces.insert(kept.pieces.end(), run.pieces.begin(), run.pieces.end());
+  }
+  return kept;
+}
+
+}  // namespace
+
+bool Selection::HasLayer(uint32_t layer) const {
+  return !layers || std::binary_search(layers->begin(), layers->end(), layer);
+}
+
+KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count) {
+  KV_ASSERT(begin + count <= tensor.tokens());
+  KvTensor sliced = tensor;
+  sliced.pieces.clear();
+  uint64_t piece_begin = 0;
+  for (const StridedPiece& piece : tensor.pieces) {
+    const uint64_t from = std::max(begin, piece_begin),
+                   to = std::min(begin + count, piece_begin + piece.tokens);
+    if (from < to) SlicePiece(piece, from - piece_begin, to - piece_begin, sliced.pieces);
+    piece_begin += piece.tokens;
+  }
+  return sliced;
+}
+
+Snapshot Select(Snapshot snapshot, const Selection& selection) {
+  if (selection.is_all()) return snapshot;
+  if (selection.layers) {
+    for (const uint32_t layer : *selection.layers) {
+      if (snapshot.Find(layer) == nullptr) {
+        throw Error(Finding::kUsage, fmt::format("--layers: there is no layer {}", layer))
+            .File(snapshot.source.path);
+      }
+    }
+    std::erase_if(snapshot.layers,
+                  [&](const LayerKv& layer) { return !selection.HasLayer(layer.index); });
+  }
+  bool any = false;
+  uint64_t most = 0;
+  for (LayerKv& layer : snapshot.layers) {
+    const uint64_t tokens = layer.has_k() || !layer.v ? layer.k.tokens() : layer.v->tokens();
+    const uint64_t end = std::min(selection.token_end, tokens);
+    const uint64_t begin = std::min(selection.token_begin, end);
+    any |= begin < end;
+    most = std::max(most, tokens);
+    if (layer.has_k()) layer.k = SliceTokens(layer.k, begin, end - begin);
+    if (layer.v) layer.v = SliceTokens(*layer.v, begin, end - begin);
+  }
+  if (!any) {
+    throw Error(Finding::kUsage,
+                fmt::format("--tokens: no layer has tokens from {} on", selection.token_begin))
+        .File(snapshot.source.path);
+  }
+  if (snapshot.tokens.size() == most) {  // else the list is not one id per row
+    const auto first = snapshot.tokens.begin();
+    const auto at = [&](uint64_t token) {
+      return first + static_cast<std::ptrdiff_t>(std::min(token, most));
+    };
+    snapshot.tokens = std::vector<int32_t>(at(selection.token_begin), at(selection.token_end));
+  }
+  for (CellGroup& group : snapshot.cell_groups) {
+    std::vector<bool> keep(group.cells.size());
+    for (size_t i = 0; i < keep.size(); ++i)
+      keep[i] = i >= selection.token_begin && i < selection.token_end;
+    KeepCells(keep, group);
+  }
+  return snapshot;
+}
+
+Snapshot SelectSequence(Snapshot snapshot, int32_t sequence) {
+  std::map<std::string, std::vector<bool>> kept;
+  uint64_t count = 0;
+  for (CellGroup& group : snapshot.cell_groups) {
+    std::vector<bool>& keep = kept[group.group];
+    for (Cell& cell : group.cells) {
+      const auto ids = cell.sequences.ids();
+      keep.push_back(std::find(ids.begin(), ids.end(), sequence) != ids.end());
+      count += keep.back();
+    }
+    // The token list is then that of another sequence, or of several.
+    if (std::find(keep.begin(), keep.end(), false) != keep.end()) snapshot.tokens.clear();
+    KeepCells(keep, group);
+    for (Cell& cell : group.cells) cell.sequences = {sequence};
+  }
+  if (count == 0) {
+    throw Error(Finding::kUsage, fmt::format("--sequence {}: no cell belongs to it", sequence))
+        .File(snapshot.source.path);
+  }
+  for (LayerKv& layer : snapshot.layers) {
+    const auto keep = kept.find(layer.group);
+    for (KvTensor* tensor : {&layer.k, layer.v ? &*layer.v : nullptr}) {
+      if (tensor == nullptr || tensor->pieces.empty()) continue;
+      if (keep == kept.end() || keep->second.size() != tensor->tokens()) {
+        throw Error(Finding::kUnsupportedLayout, "it is not recorded which sequence its rows hold")
+            .In(fmt::format("layer {}", layer.index))
+            .File(snapshot.source.path);
+      }
+      *tensor = KeepTokens(*tensor, keep->second);
+    }
+  }
+  return snapshot;
+}
+
+}  // namespace kv

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/core/base/dtype.h"
+#include "lib/core/base/file.h"
+#include "lib/core/snapshot/sequence_ids.h"
+
+namespace kv {
+
+// Byte distance along one logical axis, in up to two levels: index i lies at
+// (i / group) * group_step + (i % group) * step. A plain stride has group = UINT64_MAX; packed
+// engine layouts (tiles of tokens or dims) use both levels.
+struct AxisStride {
+  uint64_t step = 0;
+  uint64_t group = UINT64_MAX;
+  uint64_t group_step = 0;
+
+  uint64_t Offset(uint64_t i) const {
+    return group == UINT64_MAX ? i * step : (i / group) * group_step + (i % group) * step;
+  }
+  bool operator==(const AxisStride&) const = default;
+};
+
+// A run of consecutive tokens of one tensor, wherever and however an engine stored them. `dim`
+// counts storage units: single elements, or whole blocks for block-quantised types.
+struct StridedPiece {
+  const std::byte* data = nullptr;  // unit (first token, head 0, dim 0)
+  uint64_t tokens = 0;
+  AxisStride token = {}, head = {}, dim = {};
+};
+
+// K or V of one layer: logically [token][kv head][head dim], read through views that own nothing.
+struct KvTensor {
+  DType dtype = DType::kF16;
+  // Channels = kv heads x head dim. Where the file does not say how they divide (llama.cpp), the
+  // whole row is one head of `channels` and heads_known is false.
+  uint32_t heads = 0;
+  uint32_t head_dim = 0;
+  bool heads_known = true;
+  std::vector<StridedPiece> pieces = {};  // in token order
+
+  uint64_t channels() const { return uint64_t{heads} * head_dim; }
+  uint64_t tokens() const;
+  uint64_t bytes() const;           // of the logical values, padding not counted
+  uint64_t row_bytes() const;       // one token, all heads
+  uint64_t units_per_head() const;  // head_dim, or blocks of it
+  uint32_t unit_bytes() const { return Info(dtype).block_bytes; }
+};
+
+struct LayerKv {
+  uint32_t index = 0;      // as the file numbers it; llama.cpp: position among stored layers
+  std::string label = {};  // the file's own word where it has one ("model.layers.0.self_attn.attn")
+  std::string group = {};  // cache the layer belongs to where there are several ("full", "swa")
+  KvTensor k = {};
+  std::optional<KvTensor> v = {};  // absent in latent-attention caches
+
+  // A part of a snapshot (--kv v) may have left K out: it has no pieces then.
+  bool has_k() const { return !k.pieces.empty(); }
+};
+
+// Bytes of a source file that are elements of one type in an order that pieces cannot tile: packed
+// tiles with their padding, interleaved layers. Pieces may lie inside.
+struct StoredRange {
+  const std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  DType dtype = DType::kF16;
+};
+
+// One row of the cache, where the file records it.
+struct Cell {
+  int64_t position = 0;
+  uint32_t stream = 0;
+  SequenceIds sequences = {};
+};
+
+// Cells of one cache; layers of a group share them.
+struct CellGroup {
+  std::string group = {};
+  uint32_t streams = 1;
+  std::vector<Cell> cells;
+  // What an engine keeps per cell besides, in its own words: llama.cpp's second and third position
+  // of M-RoPE models. [cell][extension_words]; empty when there is none.
+  uint32_t extension_words = 0;
+  std::vector<int32_t> extensions = {};
+};
+
+// Both are stored in .kvz archives: the values are never changed, never reused.
+enum class KeyRotation { kUnknown = 0, kUnrotated = 1, kRotated = 2 };  // RoPE
+enum class HadamardRotation { kUnknown = 0, kNo = 1, kYes = 2 };  // llama.cpp, quantised caches
+
+// Where a reader chose or found something the user should know of.
+struct Note {
+  std::string text;
+  bool is_warning = true;
+};
+
+// A KV cache read from a file or folder, metadata first: opening touches headers only, tensor bytes
+// are mapped and read when a view is walked.
+struct Snapshot {
+  Source source;
+  std::vector<std::shared_ptr<const FileSource>> spools;  // inflated members, kept alive
+
+  std::string format;           // registry id: "llama-state"
+  std::string format_version;   // the file's own words: "SEQ 3, layout E"
+  std::string engine;           // "llama.cpp"
+  std::string model;            // architecture or model name, if known
+  uint64_t unpacked_bytes = 0;  // of what an archive restores; 0 where the source is no archive
+  std::vector<LayerKv> layers;
+  std::vector<StoredRange> stored;
+  std::vector<CellGroup> cell_groups;  // empty when the file has no cell records
+  std::vector<int32_t> tokens;         // token ids stored in the file, if any
+  KeyRotation key_rotation = KeyRotation::kUnknown;
+  HadamardRotation k_hadamard = HadamardRotation::kUnknown, v_hadamard = HadamardRotation::kUnknown;
+  std::vector<Note> notes;
+  // Facts of this format for `inspect`: {"layout", "E"}, in the order to print.
+  std::vector<std::pair<std::string, std::string>> facts;
+  // How the source keeps what its values do not show, or how the next file shall, in words that
+  // formats agree on: {"v_order", "transposed"}, {"version", "b6122"}. Nothing but writers of such
+  // formats needs them.
+  std::map<std::string, std::string> storage;
+  // Throw if stored content is damaged (CRC of zip members). They read it all, so opening does not
+  // run them; whoever is about to hand the values on does, with CheckContent.
+  std::vector<std::function<void()>> checks;
+
+  void CheckContent() const;
+  bool heads_known() const;
+  uint64_t kv_bytes() const;
+  const LayerKv* Find(uint32_t layer) const;
+};
+
+// Heads and head sizes from flags or a model file, for formats that store rows only.
+struct ModelGeometry {
+  std::string source;  // who says so: "--kv-heads", "model.gguf"
+  std::string architecture;
+  struct Layer {
+    uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;  // 0 = unknown
+    bool has_kv = true;                           // false: recurrent, or borrows another layer's
+    bool sliding = false;
+    // Latent attention (MLA): where a K row has just this width it is one vector for all heads.
+    uint32_t latent_dim = 0;
+  };
+  std::vector<Layer> layers;  // empty when only the uniform values are known
+  Layer uniform;              // from --kv-heads / --head-dim
+  uint32_t query_heads = 0;   // of the first layer with a cache; 0 = unknown
+  double rope_base = 0;       // 0 = unknown
+  uint32_t rope_dims = 0;
+  std::string rope_style;  // "neox" (pairs i, i+d/2), "gptj" (pairs 2i, 2i+1) or empty
+};
+
+// Divides the rows of every layer into heads; tensors whose heads are known stay as they are, so a
+// second call changes nothing. One of kv_heads and head_dim gives the other; where neither is known
+// rows stay whole. With per-layer geometry, layers are labelled with the model's own numbers
+// ("blk.7") and matched cache by cache: sliding-window layers to the group "swa". Throws
+// kInconsistent when layer counts differ or heads do not divide a row.
+void ApplyGeometry(const ModelGeometry& geometry, Snapshot& snapshot);
+
+// Throws kGeometryMissing, naming the flags, unless every layer's heads are known.
+void RequireHeads(const Snapshot& snapshot, std::string_view what_for);
+
+}  // namespace kv

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+#include "lib/core/base/tensor.h"
+#include "lib/core/snapshot/snapshot.h"
+
+namespace kv {
+
+// Weights of the KV compressor: per layer up to four MLPs (K and V of the text and of the image
+// segment), each of three nn.Linear blocks, y = x W^T + b. FORMAT.md of formats/kvcm has the file.
+
+// The values are the places of an MLP's blocks in a .bin, which has no names: never changed.
+enum class MlpRole : uint8_t { kTextK = 0, kTextV = 1, kImageK = 2, kImageV = 3 };
+inline constexpr size_t kMlpRoles = 4;
+inline constexpr uint32_t kSlotsPerMlp = 3;
+// Names in checkpoints, in the order that both loaders hard-wire for a .bin.
+inline constexpr std::array<std::string_view, kMlpRoles> kMlpPrefixes = {
+    "compress_tk", "compress_tv", "compress_ik", "compress_iv"};
+
+// One nn.Linear. The views have the file's own dtype and, from a checkpoint, any strides.
+struct LinearBlock {
+  TensorView weight;       // [rows = out_features][cols = in_features]
+  TensorView bias;         // as many values as rows, or data == nullptr
+  uint64_t offset = 0;     // of its 12-byte header in a .bin; 0 elsewhere
+  uint32_t bias_flag = 0;  // has_bias as stored
+
+  uint64_t rows() const { return weight.shape[0]; }
+  uint64_t cols() const { return weight.shape[1]; }
+  bool has_bias() const { return bias.data != nullptr; }
+};
+
+// The numbers of a .bin header. Of a checkpoint: what the converter would write.
+struct WeightsHeader {
+  uint32_t num_layers = 0;
+  uint32_t num_heads = 0;           // informative; the converter writes 0
+  uint32_t head_dim = 0;            // rows of the first weight unless given
+  uint32_t hidden_size = 0;         // cols of the first weight: head_dim x factor, not the model's
+  uint32_t compression_factor = 0;  // tokens per group
+  uint32_t min_seq_len = 2;         // least *groups* per segment that are compressed, not tokens
+  uint32_t blocks_per_layer = 0;    // prefixes x 3
+};
+
+struct CompressorWeights {
+  Source source;
+  std::vector<std::shared_ptr<const FileSource>> spools;  // inflated or swapped, kept alive
+
+  std::string format;         // "kvcm", "torch", "safetensors"
+  std::string container;      // where in the file the weights were: "model_state_dict/compressor"
+  DType dtype = DType::kF16;  // of all blocks of a .bin; of the first weight of a checkpoint
+  WeightsHeader header;
+  // Prefix of blocks 3i .. 3i+2 of a layer. A .bin does not name them: then this is the loaders'
+  // fixed order and names_assumed is set.
+  std::vector<std::string> prefixes;
+  bool names_assumed = false;
+  std::vector<uint32_t> slots;      // indices in the checkpoint's Sequential: 0,3,6 or 0,2,5
+  std::vector<LinearBlock> blocks;  // layer-major
+  Bytes metadata;                   // of a .bin, opaque
+  std::vector<Note> notes;
+
+  // Block `index` of `layer` in file order.
+  const LinearBlock& Block(uint32_t layer, uint32_t index) const {
+    return blocks[size_t{layer} * header.blocks_per_layer + index];
+  }
+  // The three blocks of one MLP; null when the file has none for that role.
+  const LinearBlock* Mlp(uint32_t layer, MlpRole role) const;
+  bool Has(MlpRole role) const { return header.num_layers > 0 && Mlp(0, role) != nullptr; }
+  bool is_text_only() const { return !Has(MlpRole::kImageK) || !Has(MlpRole::kImageV); }
+  // "layer 3 compress_tk slot 6", for messages.
+  std::string BlockName(uint32_t layer, uint32_t index) const;
+};
+
+// One rule of the format that a file breaks.
+struct WeightsFault {
+  Finding finding = Finding::kInconsistent;
+  std::string field = {};  // "num_layers", "layer 0 compress_tk slot 3 cols"
+  std::optional<uint64_t> offset = {};
+  std::string found = {}, expected = {};
+  std::string effect = {};  // what an engine would do about it, where that is known
+  bool fatal = false;       // nothing after it can be read
+
+  Error ToError() const;
+};
+
+// A damaged file can break rules at every block; no more faults than these are kept.
+inline constexpr size_t kMostFaults = 256;
+
+// What a caller knows of the model the weights are for; 0 = unknown.
+struct WeightsExpectation {
+  uint32_t layers = 0, head_dim = 0, factor = 0;
+};
+
+// Rules that hold in any container: header against shapes, slots that chain, layers alike.
+std::vector<WeightsFault> CheckWeights(const CompressorWeights& weights);
+std::vector<WeightsFault> CheckExpectation(const CompressorWeights& weights,
+                                           const WeightsExpectation& expected);
+
+}  // namespace kv

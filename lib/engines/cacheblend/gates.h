@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/engines/cacheblend/replay.h"
+
+namespace kv::blend {
+
+// A limit on a figure of the curve: "dev_v_remaining_frac@0.16.mean<=0.2". Figures are those of the
+// report; after the ratio comes mean, min, max (over blended layers) or layerN.
+struct Gate {
+  std::string figure, over;  // "dev_v_remaining_frac", "mean"
+  double ratio = 0, limit = 0;
+  bool at_most = true;
+
+  std::string Name() const;  // "dev_v_remaining_frac@0.16.mean"
+};
+// Throws kUsage.
+Gate ParseGate(std::string_view text);
+
+struct GateResult {
+  Gate gate;
+  std::optional<double> value;  // nothing: not measured, for want of queries; the gate fails then
+  bool pass = false;
+};
+// The ratio must be on the curve. Throws kUsage for a layer that is not blended.
+GateResult Judge(const Gate& gate, const Result& result);
+
+// From the paper: loading the chunks of one layer hides recomputing a share of the next.
+struct Controller {
+  double prefill_seconds = 0, bytes_per_second = 0;  // given
+  double load_seconds_per_layer = 0, prefill_seconds_per_layer = 0;
+  double ratio_hide = 0;  // recomputing this share takes as long as loading
+  double ratio = 0;       // max(ratio_hide, 0.15), at most 1
+};
+Controller PlanRatio(const CachePair& caches, double prefill_seconds, double bytes_per_second);
+
+}  // namespace kv::blend

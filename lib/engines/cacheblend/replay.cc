@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/cacheblend/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/error.h"
+#include "lib/engines/cacheblend/curve.h"
+#include "lib/engines/cacheblend/diagnose.h"
+
+namespace kv::blend {
+namespace {
+
+class Replayer {
+ public:
+  Replayer(const CachePair& caches, const AttentionTrace* trace, const Request& request,
+           ThreadPool& pool, Progress* progress)
+      : caches_(caches), trace_(trace), pool_(pool), progress_(progress) {
+    result_.request = request;
+    result_.tokens = caches.tokens();
+    result_.covered = caches.covered();
+  }
+
+  Result Run() {
+    FindCheckLayer();
+    scored_ = is_lmcache() ? result_.covered : result_.tokens - request().suffix;
+    result_.layers = MeasureDeviations(caches_, pool_, progress_);
+    RankLayers();
+    Select();
+    first_blended_ = result_.check_place + (is_lmcache() ? 0 : 1);
+    result_.curve = MeasureCurve(result_.layers, rankings_, caches_.old().chunks, request(),
+                                 result_.check_place, first_blended_, result_.tokens, pool_);
+    CheckEnds();
+    if (trace_ != nullptr) AddAttention();
+    AddFaults();
+    for (std::string& text : DiagnoseFirstLayer(caches_, result_.layers.front())) {
+      result_.warnings.push_back(std::move(text));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  const Request& request() const { return result_.request; }
+  bool is_lmcache() const { return request().engine == Engine::kLmCache; }
+  // That partial queries are aligned to.
+  uint64_t keys() const { return is_lmcache() ? result_.covered : result_.tokens; }
+
+  void FindCheckLayer() {
+    RequireSuffix(result_.tokens, request().suffix);
+    const auto place = caches_.Place(request().check_layer);
+    if (!place) {
+      throw Error(
+          Finding::kUsage,
+          fmt::format("--check-layer {}: the snapshot has layers {} to {}", request().check_layer,
+                      caches_.layers().front().index, caches_.layers().back().index));
+    }
+    result_.check_place = *place;
+    if (*place + 1 == caches_.layers().size() && !is_lmcache()) {
+      throw Error(Finding::kUsage, fmt::format("--check-layer {}: no layer comes after it, nothing "
+                                               "is blended",
+                                               request().check_layer));
+    }
+    if (request().check_layer == 0) {
+      result_.warnings.push_back(
+          "check layer 0: V of layer 0 depends on the token alone, so nothing deviates there and "
+          "the choice is arbitrary");
+    }
+  }
+
+  std::vector<double> DeviationOf(const LayerDeviation& layer) const {
+    std::vector<double> sums(layer.v.tokens.begin(),
+                             layer.v.tokens.begin() + static_cast<std::ptrdiff_t>(scored_));
+    for (size_t t = 0; t < sums.size(); ++t) {
+      if (request().score == ScoreRule::kK) sums[t] = layer.k.tokens[t];
+      if (request().score == ScoreRule::kKAndV) sums[t] += layer.k.tokens[t];
+    }
+    return sums;
+  }
+
+  // Whether the layer deviates by no more than storage rounds.
+  bool IsRounding(const LayerDeviation& layer) const {
+    const double most = caches_.dtype() == DType::kBF16 ? 8e-3 : 1e-3;
+    const bool v = layer.v.relative() <= most, k = layer.k.relative() <= most;
+    return request().score == ScoreRule::kV ? v : request().score == ScoreRule::kK ? k : v && k;
+  }
+
+  void RankLayers() {
+    rankings_.reserve(result_.layers.size());
+    std::vector<std::optional<Ranking>> made(result_.layers.size());
+    pool_.ParallelFor(result_.layers.size(), [&](uint64_t i) {
+      const std::vector<double> deviation = DeviationOf(result_.layers[i]);
+      std::vector<float> scores(deviation.size());
+      for (size_t t = 0; t < scores.size(); ++t) scores[t] = static_cast<float>(deviation[t]);
+      made[i].emplace(std::move(scores));
+    });
+    for (std::optional<Ranking>& ranking : made) rankings_.push_back(std::move(*ranking));
+    if (request().emulate) {
+      rankings_[result_.check_place] =
+          Ranking(ScoresInDtype(caches_, result_.check_place, scored_, *request().emulate, pool_));
+    }
+    const uint64_t k = TopCount(scored_, request().ratio);
+    const Ranking& check = rankings_[result_.check_place];
+    result_.ranks.resize(result_.layers.size());
+    pool_.ParallelFor(result_.layers.size(), [&](uint64_t i) {
+      if (IsRounding(result_.layers[i])) return;
+      result_.ranks[i].with_check = OverlapOf(rankings_[i].order(), check.order(), k);
+      if (i == 0 || IsRounding(result_.layers[i - 1])) return;
+      result_.ranks[i].spearman_prev =
+          Spearman(DeviationOf(result_.layers[i - 1]), DeviationOf(result_.layers[i]));
+    });
+  }
+
+  void Select() {
+    const Ranking& check = rankings_[result_.check_place];
+    const uint64_t k = TopCount(scored_, request().ratio);
+    result_.selection = check.Select(k, is_lmcache() ? scored_ : result_.tokens);
+    result_.nonfinite = check.nonfinite();
+    if (request().check_layer != 0 && IsRounding(result_.layers[result_.check_place])) {
+      result_.warnings.push_back(fmt::format(
+          "layer {} deviates by rounding only: there is nothing to blend, and the choice "
+          "is arbitrary",
+          request().check_layer));
+    }
+    if (result_.nonfinite > 0) {
+      result_.warnings.push_back(
+          fmt::format("{} of {} scores are not finite; they rank first, NaN before infinity, as "
+                      "torch ranks them",
+                      result_.nonfinite, scored_));
+    }
+    result_.chunk_selected.resize(caches_.old().chunks.size());
+    for (uint64_t i = 0; i < k; ++i) ++result_.chunk_selected[ChunkOf(check.order()[i])];
+  }
+
+  size_t ChunkOf(uint64_t token) const {
+    const std::vector<Chunk>& chunks = caches_.old().chunks;
+    const auto after = std::upper_bound(chunks.begin(), chunks.end(), token,
+                                        [](uint64_t t, const Chunk& c) { return t < c.start; });
+    return static_cast<size_t>(after - chunks.begin()) - 1;
+  }
+
+  // Ratio 1 recomputes everything.
+  void CheckEnds() const {
+    for (const CurvePoint& point : result_.curve) {
+      if (point.ratio == 1) KV_ASSERT(point.mean.v_sum == 0 && point.mean.k_sum == 0);
+    }
+  }
+
+  void AddAttention() {
+    if (trace_->level != TraceLevel::kQueries) {
+      result_.warnings.push_back(
+          fmt::format("{}: attention over blended keys needs queries, the trace has {}",
+                      trace_->path, Name(trace_->level)));
+      return;
+    }
+    const uint64_t first = result_.tokens - request().suffix;
+    const auto has = [&](uint64_t t) { return QueryRows{trace_, nullptr}.Has(t); };
+    const bool suffix = request().suffix > 0 && has(first) && has(result_.tokens - 1);
+    if (!suffix) {
+      result_.warnings.push_back(
+          request().suffix == 0
+              ? std::string("no suffix: there are no query rows whose attention could be measured")
+              : fmt::format("{}: rows {} to {} do not hold the suffix, positions {} to {}",
+                            trace_->path, trace_->q_start, trace_->end_position() - 1, first,
+                            result_.tokens - 1));
+    }
+    const std::vector<uint64_t>& imp = result_.selection.indices;
+    const bool leak = std::all_of(imp.begin(), imp.end(), has) && !imp.empty();
+    std::vector<std::vector<uint8_t>> recomputed;
+    for (const CurvePoint& point : result_.curve) {
+      recomputed.push_back(Recomputed(rankings_[result_.check_place].order(), point.selection.topk,
+                                      scored_, result_.tokens));
+    }
+    for (size_t i = first_blended_; i < result_.layers.size(); ++i) {
+      const TraceLayer* rows = trace_->Find(result_.layers[i].layer);
+      if (rows != nullptr && rows->queries) {
+        const QueryRows queries{trace_, rows};
+        if (suffix) AddSuffixAttention(queries, i, first, recomputed);
+        if (leak) {
+          result_.leaks.push_back(
+              {result_.layers[i].layer,
+               MeasureLeak(caches_, queries, i, imp, keys(), request().mask, pool_)});
+        }
+      }
+      caches_.Drop(i);
+    }
+    for (CurvePoint& point : result_.curve) point.mean = MeanOf(point.layers);
+  }
+
+  void AddSuffixAttention(const QueryRows& queries, size_t layer, uint64_t first,
+                          const std::vector<std::vector<uint8_t>>& recomputed) {
+    const std::vector<AttentionError> errors =
+        MeasureAttention(caches_, queries, layer, first, recomputed, pool_);
+    for (size_t p = 0; p < errors.size(); ++p) {
+      result_.curve[p].layers[layer - first_blended_].attention = errors[p];
+    }
+    result_.has_attention = true;
+  }
+
+  void AddFaults() {
+    const std::vector<uint64_t>& imp = result_.selection.indices;
+    const std::vector<uint64_t> extra = ExtraKeys(imp, keys());
+    double sum = 0;
+    for (const uint64_t keys : extra) sum += static_cast<double>(keys);
+    if (!extra.empty()) result_.extra_keys_mean = sum / static_cast<double>(extra.size());
+    if (!is_lmcache()) AddSuffixFaults();
+    if (sum > 0) {
+      result_.faults.push_back(
+          {"future_keys",
+           fmt::format("the mask is aligned to the bottom right: {} of {} recomputed queries see "
+                       "keys of their future, {:.1f} on average",
+                       std::count_if(extra.begin(), extra.end(), [](uint64_t e) { return e > 0; }),
+                       extra.size(), result_.extra_keys_mean),
+           result_.extra_keys_mean});
+    }
+    if (caches_.old().state == KeyState::kUnrotated && !is_lmcache()) {
+      const size_t place = std::min(result_.check_place + 1, result_.layers.size() - 1);
+      const double error = DoubleRotationError(caches_, place, pool_);
+      result_.faults.push_back(
+          {"double_rotation",
+           fmt::format("keys are rotated in place: a second run on the same object would turn them "
+                       "twice, a relative error of {:.3g} in K of layer {}",
+                       error, result_.layers[place].layer),
+           error});
+    }
+    if (is_lmcache()) AddBufferFault();
+  }
+
+  void AddSuffixFaults() {
+    if (request().suffix == 0) {
+      result_.faults.push_back(
+          {"suffix_len_zero",
+           "suffix_len 0: the original slices [:-0], has nothing to score and stops; here every "
+           "token is scored and none is forced",
+           std::nullopt});
+      return;
+    }
+    // Three of the four example scripts measure a list of one element.
+    if (request().suffix == 1 || result_.covered < result_.tokens || request().emulate) return;
+    const LayerDeviation& check = result_.layers[result_.check_place];
+    std::vector<float> scores;
+    for (uint64_t t = 0; t + 1 < result_.tokens; ++t) {
+      scores.push_back(static_cast<float>(
+          check.v.tokens[t] + (request().score == ScoreRule::kKAndV ? check.k.tokens[t] : 0)));
+    }
+    const Ranking ranking(std::move(scores));
+    const uint64_t k = TopCount(result_.tokens - 1, request().ratio);
+    uint64_t in_suffix = 0;
+    for (uint64_t i = 0; i < k; ++i) in_suffix += ranking.order()[i] >= scored_;
+    if (k == 0) return;
+    const double share = static_cast<double>(in_suffix) / static_cast<double>(k);
+    result_.faults.push_back(
+        {"suffix_len_one",
+         fmt::format(
+             "three of the original's four scripts force 1 token instead of {}: the question then "
+             "takes {} of the {} chosen tokens, and {} of its own stay as its chunk had them",
+             request().suffix, in_suffix, k, request().suffix - 1 - in_suffix),
+         share});
+  }
+
+  // LMCache computes the layers before the check layer and does not store them.
+  void AddBufferFault() {
+    for (size_t i = 0; i < result_.check_place; ++i) {
+      if (IsRounding(result_.layers[i])) continue;
+      result_.faults.push_back(
+          {"old_layers_kept",
+           fmt::format(
+               "layer {} comes before the check layer: it is computed anew but its old K and "
+               "V stay in the buffer",
+               result_.layers[i].layer),
+           result_.layers[i].v.relative()});
+    }
+  }
+
+  const CachePair& caches_;
+  const AttentionTrace* trace_;
+  ThreadPool& pool_;
+  Progress* progress_;
+  Result result_;
+  uint64_t scored_ = 0;
+  size_t first_blended_ = 0;
+  std::vector<Ranking> rankings_;
+};
+
+}  // namespace
+
+std::string_view Name(Engine engine) {
+  return engine == Engine::kCacheBlend ? "cacheblend" : "lmcache";
+}
+
+std::string_view VariantName(const Request& request) {
+  if (request.score == ScoreRule::kKAndV) return "k+v";
+  if (request.engine == Engine::kLmCache)
+    return request.score == ScoreRule::kK ? "lmcache-k" : "lmcache-v";
+  return request.score == ScoreRule::kV ? "cacheblend-v" : "cacheblend-k";
+}
+
+std::string_view Name(Mask mask) { return mask == Mask::kExact ? "exact" : "bottom-right"; }
+
+const CurvePoint& Result::main() const {
+  for (const CurvePoint& point : curve) {
+    if (point.ratio == request.ratio) return point;
+  }
+  AssertionFailed("the ratio is on the curve", __FILE__, __LINE__);
+}
+
+Result Replay(const CachePair& caches, const AttentionTrace* trace, const Request& request,
+              ThreadPool& pool, Progress* progress) {
+  return Replayer(caches, trace, request, pool, progress).Run();
+}
+
+}  // namespace kv::blend

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/core/base/progress.h"
+#include "lib/engines/cacheblend/attention.h"
+#include "lib/engines/cacheblend/deviation.h"
+#include "lib/engines/cacheblend/hkvd.h"
+
+namespace kv::blend {
+
+// Whose code is replayed.
+enum class Engine {
+  kCacheBlend,  // scores all but the suffix, forces the suffix, the check layer itself is exact
+  kLmCache,     // scores all tokens, forces none, the check layer is blended too
+};
+// What is compared at the check layer.
+enum class ScoreRule { kV, kK, kKAndV };
+
+struct Request {
+  Engine engine = Engine::kCacheBlend;
+  ScoreRule score = ScoreRule::kV;
+  uint32_t check_layer = 1;  // as the snapshot numbers it
+  double ratio = 0.16;
+  std::vector<double> ratios;  // of the curve, ascending; ratio is among them
+  uint64_t suffix = 0;         // last tokens: the question
+  Mask mask = Mask::kExact;
+  uint64_t seed = 0;
+  std::optional<DType> emulate;  // 16-bit model dtype in which scores are computed
+};
+
+// Shares of a layer's deviation that is left after blending.
+struct Remaining {
+  double v = 0, k = 0;
+};
+
+struct CurveLayer {
+  uint32_t layer = 0;
+  double v_sum = 0, k_sum = 0;  // left, absolute
+  Remaining selected;
+  Remaining oracle;  // this layer's own best tokens
+  Remaining random, first_of_chunk;
+  std::optional<AttentionError> attention;
+};
+
+struct CurvePoint {
+  double ratio = 0;
+  Selection selection;
+  double compute_share = 0;
+  std::vector<CurveLayer> layers;  // the blended ones
+  CurveLayer mean;                 // of them
+};
+
+// How a layer's own choice relates to the check layer's. Absent where the layer deviates by
+// rounding only.
+struct LayerRanks {
+  std::optional<Overlap> with_check;
+  std::optional<double> spearman_prev;
+};
+
+struct LayerLeak {
+  uint32_t layer = 0;
+  LeakError error;
+};
+
+// What the original would do wrong with this prompt.
+struct Fault {
+  std::string name, text;
+  std::optional<double> value;
+};
+
+struct Result {
+  Request request;
+  size_t check_place = 0;  // of the check layer among the layers
+  uint64_t tokens = 0, covered = 0;
+  std::vector<LayerDeviation> layers;
+  std::vector<LayerRanks> ranks;
+  Selection selection;
+  uint64_t nonfinite = 0;                // scores of the check layer
+  std::vector<uint64_t> chunk_selected;  // HKVD tokens by chunk, the forced suffix not counted
+  std::vector<CurvePoint> curve;
+  bool has_attention = false;
+  double extra_keys_mean = 0;
+  std::vector<LayerLeak> leaks;
+  std::vector<Fault> faults;
+  std::vector<std::string> warnings;
+
+  const CurvePoint& main() const;  // at request.ratio
+};
+
+std::string_view Name(Engine engine);
+std::string_view VariantName(const Request& request);  // "cacheblend-v", "lmcache-k", "k+v"
+std::string_view Name(Mask mask);
+
+// `trace` may be null, or hold queries of some layers only.
+Result Replay(const CachePair& caches, const AttentionTrace* trace, const Request& request,
+              ThreadPool& pool, Progress* progress);
+
+}  // namespace kv::blend

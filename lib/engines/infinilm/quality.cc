@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/infinilm/quality.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "lib/core/snapshot/layout.h"
+#include "lib/engines/infinilm/baselines.h"
+
+namespace kv {
+namespace {
+
+enum class Kind { kMlp, kMeanPool, kDrop, kKnorm, kInt };
+
+struct Method {
+  std::string_view name;
+  Kind kind;
+  bool log_bias;  // each key's score plus the log of the tokens it stands for
+  int bits;       // 0: not quantised
+  std::string_view description;
+};
+constexpr Method kMethods[] = {
+    {"mlp", Kind::kMlp, false, 0, "the step"},
+    {"mlp+log", Kind::kMlp, true, 0,
+     "the step, scores of compressed tokens raised by the log of the tokens they stand for (no "
+     "engine does this)"},
+    {"mean-pool", Kind::kMeanPool, false, 0, "mean of each group instead of the MLP"},
+    {"mean-pool+log", Kind::kMeanPool, true, 0, "the same with scores raised by the log"},
+    {"drop", Kind::kDrop, false, 0, "the last token of each group"},
+    {"knorm", Kind::kKnorm, false, 0, "as many tokens, those with the smallest key norms"},
+    {"int8", Kind::kInt, false, 8,
+     "symmetric int8 with an f16 scale per token and head; tokens that then do not fit are dropped "
+     "as knorm does"},
+    {"int4", Kind::kInt, false, 4, "the same with 4 bits"},
+};
+
+// K and V of one layer as floats, [head][token][dim].
+struct LayerValues {
+  std::vector<float> k, v;
+  uint64_t tokens, k_dim, v_dim;
+
+  LayerValues(const LayerKv& layer, uint64_t token_count)
+      : k(GatherFloats(layer.k, 0, token_count, Order::kHeadTokenDim)),
+        v(GatherFloats(*layer.v, 0, token_count, Order::kHeadTokenDim)),
+        tokens(token_count),
+        k_dim(layer.k.head_dim),
+        v_dim(layer.v->head_dim) {}
+
+  FloatMatrix K(uint64_t head, uint64_t count) const {
+    return {&k[head * tokens * k_dim], count, k_dim, k_dim};
+  }
+  FloatMatrix V(uint64_t head, uint64_t count) const {
+    return {&v[head * tokens * v_dim], count, v_dim, v_dim};
+  }
+};
+
+// The rows of queries of one head on both sides of the comparison.
+struct Asked {
+  std::vector<float> full, moved;
+};
+
+class Measurement {
+ public:
+  Measurement(const Snapshot& cache, const Snapshot& compressed, const StepPlan& plan,
+              const QualityOptions& options)
+      : cache_(cache), compressed_(compressed), plan_(plan), options_(options) {
+    sources_ = plan.Sources();
+    if (options.queries) {
+      positions_ = options.queries->positions;
+      rule_ = options.queries->rule;
+    } else {
+      const uint64_t rows = std::min(options.key_queries, plan.tokens);
+      for (uint64_t i = 0; i < rows; ++i) {
+        positions_.push_back(static_cast<int64_t>(plan.tokens - rows + i));
+      }
+    }
+    // Rows before the end of prefill stand for the step right after it.
+    const auto end = static_cast<int64_t>(plan.tokens);
+    last_ = end;
+    for (const int64_t position : positions_) {
+      seen_.push_back(std::max(position, end - 1));
+      last_ = std::max(last_, position + 1);
+    }
+    moves_ = options.rope.known() && options.positions == PositionRule::kNewLength;
+  }
+
+  StepQuality Run(ThreadPool& pool) {
+    StepQuality out;
+    out.queries = options_.queries ? "recorded" : "keys-as-queries";
+    out.query_rows = positions_.size();
+    out.positions_moved = moves_;
+    for (const Method& method : kMethods) {
+      MethodQuality made;
+      made.name = method.name;
+      made.description = method.description;
+      made.moved = moves_ && method.kind == Kind::kMlp;
+      out.methods.push_back(std::move(made));
+    }
+    std::vector<AttentionSamples> all(std::size(kMethods));
+    for (size_t i = 0; i < cache_.layers.size(); ++i) RunLayer(i, pool, all, out);
+    for (size_t m = 0; m < all.size(); ++m) out.methods[m].all = all[m].Summarise();
+    return out;
+  }
+
+ private:
+  void RunLayer(size_t index, ThreadPool& pool, std::vector<AttentionSamples>& all,
+                StepQuality& out) {
+    const LayerKv& layer = cache_.layers[index];
+    const uint32_t kv_heads = layer.k.heads;
+    const uint32_t query_heads = options_.queries ? options_.queries->query_heads : kv_heads;
+    if (query_heads == 0 || query_heads % kv_heads != 0) {
+      throw Error(Finding::kTraceMismatch,
+                  fmt::format("{} query heads do not share {} kv heads", query_heads, kv_heads))
+          .In(fmt::format("layer {}", layer.index));
+    }
+    const uint64_t stored = std::min(static_cast<uint64_t>(last_), layer.k.tokens());
+    const LayerValues full(layer, stored);
+    const LayerValues small(compressed_.layers[index], plan_.new_length);
+    std::vector<std::vector<AttentionRows>> rows(std::size(kMethods),
+                                                 std::vector<AttentionRows>(query_heads));
+    std::atomic<bool> recorded{true};
+    pool.ParallelFor(query_heads, [&](uint64_t head) {
+      const uint64_t kv_head = head / (query_heads / kv_heads);
+      Asked asked;
+      if (!Ask(layer.index, static_cast<uint32_t>(head), full, asked)) {
+        recorded = false;
+        return;
+      }
+      for (size_t m = 0; m < std::size(kMethods); ++m) {
+        rows[m][head] = Compare(kMethods[m], layer, full, small, kv_head, asked);
+      }
+    });
+    if (!recorded) return;
+    out.query_heads = query_heads;
+    out.bytes_full += plan_.tokens * (layer.k.row_bytes() + layer.v->row_bytes());
+    out.norm_ratios.push_back({layer.index, NormRatioOf(full, small, kv_heads, false),
+                               NormRatioOf(full, small, kv_heads, true)});
+    for (size_t m = 0; m < std::size(kMethods); ++m) {
+      MethodQuality::Layer made;
+      made.layer = layer.index;
+      for (const AttentionRows& head : rows[m]) made.heads.push_back(Summarise({&head, 1}));
+      made.all = Summarise(rows[m]);
+      all[m].Add(rows[m]);
+      out.methods[m].tokens = TokensOf(kMethods[m], layer);
+      out.methods[m].bytes += BytesOf(kMethods[m], layer);
+      out.methods[m].layers.push_back(std::move(made));
+    }
+  }
+
+  // Query rows of one head, and the same moved to where they stand after the step.
+  bool Ask(uint32_t layer, uint32_t head, const LayerValues& full, Asked& asked) const {
+    const uint64_t dim = full.k_dim, rows = positions_.size();
+    if (options_.queries) {
+      if (!options_.queries->read(layer, head, asked.full)) return false;
+      KV_ASSERT(asked.full.size() == rows * dim);
+    } else {
+      const FloatMatrix k = full.K(head, plan_.tokens);
+      asked.full.assign(k.row(plan_.tokens - rows), k.row(plan_.tokens - rows) + rows * dim);
+    }
+    const auto end = static_cast<double>(plan_.tokens);
+    if (options_.rope.known()) {
+      // Stand-ins are asked from the first position after the prompt.
+      for (uint64_t i = 0; i < rows; ++i) {
+        const auto position = static_cast<double>(positions_[i]);
+        if (position < end) {
+          ShiftPositions(options_.rope, end - position, &asked.full[i * dim], 1, dim);
+        }
+      }
+    }
+    asked.moved = asked.full;
+    if (moves_) ShiftPositions(options_.rope, Moved(), asked.moved.data(), rows, dim);
+    return true;
+  }
+
+  double Moved() const {
+    return static_cast<double>(plan_.new_length) - static_cast<double>(plan_.tokens);
+  }
+
+  uint64_t TokensOf(const Method& method, const LayerKv& layer) const {
+    if (method.bits == 0) return plan_.new_length;
+    const uint64_t budget = plan_.new_length * (layer.k.row_bytes() + layer.v->row_bytes());
+    return std::min(plan_.tokens, budget / QuantisedTokenBytes(method, layer));
+  }
+
+  static uint64_t QuantisedTokenBytes(const Method& method, const LayerKv& layer) {
+    return layer.k.heads * QuantisedRowBytes(layer.k.head_dim, method.bits) +
+           layer.v->heads * QuantisedRowBytes(layer.v->head_dim, method.bits);
+  }
+
+  uint64_t BytesOf(const Method& method, const LayerKv& layer) const {
+    return TokensOf(method, layer) * (method.bits == 0 ? layer.k.row_bytes() + layer.v->row_bytes()
+                                                       : QuantisedTokenBytes(method, layer));
+  }
+
+  SmallCache Shrink(const Method& method, const LayerKv& layer, const LayerValues& full,
+                    const LayerValues& small, uint64_t head) const {
+    const FloatMatrix k = full.K(head, plan_.tokens), v = full.V(head, plan_.tokens);
+    switch (method.kind) {
+      case Kind::kMlp: {
+        const FloatMatrix a = small.K(head, plan_.new_length), b = small.V(head, plan_.new_length);
+        return {
+            {a.data, a.data + a.rows * a.columns}, {b.data, b.data + b.rows * b.columns}, sources_};
+      }
+      case Kind::kMeanPool:
+        return MeanPool(k, v, sources_);
+      case Kind::kDrop:
+        return KeepLast(k, v, sources_);
+      case Kind::kKnorm:
+        return KeepSmallestKeys(k, v, plan_.new_length);
+      case Kind::kInt:
+        break;
+    }
+    SmallCache out = KeepSmallestKeys(k, v, TokensOf(method, layer));
+    QuantiseRows(out.k, full.k_dim, method.bits);
+    QuantiseRows(out.v, full.v_dim, method.bits);
+    return out;
+  }
+
+  AttentionRows Compare(const Method& method, const LayerKv& layer, const LayerValues& full,
+                        const LayerValues& small, uint64_t head, const Asked& asked) const {
+    SmallCache made = Shrink(method, layer, full, small, head);
+    const bool moved = moves_ && method.kind == Kind::kMlp;
+    // Tokens after the compressed prompt stay, at positions that move with the queries.
+    const uint64_t later = full.tokens - plan_.tokens;
+    if (later > 0) {
+      const FloatMatrix k = full.K(head, full.tokens), v = full.V(head, full.tokens);
+      made.k.insert(made.k.end(), k.row(plan_.tokens), k.row(plan_.tokens) + later * full.k_dim);
+      made.v.insert(made.v.end(), v.row(plan_.tokens), v.row(plan_.tokens) + later * full.v_dim);
+      if (moved) {
+        ShiftPositions(options_.rope, Moved(), &made.k[made.k.size() - later * full.k_dim], later,
+                       full.k_dim);
+      }
+      for (uint64_t t = plan_.tokens; t < full.tokens; ++t) made.sources.push_back({t, t + 1});
+    }
+    std::vector<int64_t> positions;
+    std::vector<float> bias;
+    for (const TokenRange& range : made.sources) {
+      positions.push_back(static_cast<int64_t>(range.end) - 1);
+      if (method.log_bias) {
+        bias.push_back(std::log(static_cast<float>(range.end - range.begin)));
+      }
+    }
+    const uint64_t rows = seen_.size(), keys = made.sources.size();
+    const HeadQueries before{MatrixOf(asked.full, rows, full.k_dim), seen_};
+    const HeadQueries after{MatrixOf(moved ? asked.moved : asked.full, rows, full.k_dim), seen_};
+    const HeadCache whole{full.K(head, full.tokens), full.V(head, full.tokens), {}, {}};
+    const HeadCache changed{MatrixOf(made.k, keys, full.k_dim), MatrixOf(made.v, keys, full.v_dim),
+                            positions, bias};
+    return CompareCaches(before, whole, after, changed, made.sources, rule_);
+  }
+
+  double NormRatioOf(const LayerValues& full, const LayerValues& small, uint32_t heads,
+                     bool is_value) const {
+    const uint64_t dim = is_value ? full.v_dim : full.k_dim;
+    const auto norm = [&](const FloatMatrix& m, uint64_t row) {
+      double sum = 0;
+      for (uint64_t d = 0; d < dim; ++d) {
+        sum += static_cast<double>(m.row(row)[d]) * static_cast<double>(m.row(row)[d]);
+      }
+      return std::sqrt(sum);
+    };
+    double total = 0;
+    uint64_t count = 0;
+    for (uint64_t head = 0; head < heads; ++head) {
+      const FloatMatrix from = is_value ? full.V(head, plan_.tokens) : full.K(head, plan_.tokens);
+      const FloatMatrix to =
+          is_value ? small.V(head, plan_.new_length) : small.K(head, plan_.new_length);
+      for (uint64_t j = 0; j < sources_.size(); ++j) {
+        if (sources_[j].end - sources_[j].begin == 1) continue;
+        double mean = 0;
+        for (uint64_t t = sources_[j].begin; t < sources_[j].end; ++t) mean += norm(from, t);
+        mean /= static_cast<double>(sources_[j].end - sources_[j].begin);
+        if (mean > 0) {
+          total += norm(to, j) / mean;
+          ++count;
+        }
+      }
+    }
+    return count == 0 ? 0 : total / static_cast<double>(count);
+  }
+
+  const Snapshot& cache_;
+  const Snapshot& compressed_;
+  const StepPlan& plan_;
+  const QualityOptions& options_;
+  std::vector<TokenRange> sources_;
+  std::vector<int64_t> positions_, seen_;  // of the query rows: as recorded, as they see keys
+  int64_t last_ = 0;                       // tokens that some query sees
+  AttentionRule rule_;
+  bool moves_ = false;
+};
+
+}  // namespace
+
+void ShiftPositions(const Rope& rope, double delta, float* rows, uint64_t count, uint64_t columns) {
+  const uint64_t dims = rope.dims == 0 ? columns : std::min<uint64_t>(rope.dims, columns);
+  for (uint64_t i = 0; i < dims / 2; ++i) {
+    const double angle =
+        delta * std::pow(rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
+    const double c = std::cos(angle), s = std::sin(angle);
+    const uint64_t a = rope.interleaved ? 2 * i : i;
+    const uint64_t b = rope.interleaved ? 2 * i + 1 : i + dims / 2;
+    for (uint64_t r = 0; r < count; ++r) {
+      float* row = rows + r * columns;
+      const double x = static_cast<double>(row[a]), y = static_cast<double>(row[b]);
+      row[a] = static_cast<float>(x * c - y * s);
+      row[b] = static_cast<float>(x * s + y * c);
+    }
+  }
+}
+
+StepQuality MeasureStep(const Snapshot& cache, const Snapshot& compressed, const StepPlan& plan,
+                        const QualityOptions& options, ThreadPool& pool) {
+  KV_ASSERT(cache.layers.size() == compressed.layers.size());
+  return Measurement(cache, compressed, plan, options).Run(pool);
+}
+
+}  // namespace kv

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/gate/attention_cost.h"
+
+#include <algorithm>
+
+#include "lib/core/snapshot/cast.h"
+
+namespace kv::gate {
+namespace {
+
+std::string WhyNone(const Subject& subject) {
+  if (subject.trace == nullptr) return "no attention trace: give 'trace'";
+  if (subject.trace->block_scores) return "a trace of block scores holds no attention rows";
+  if (subject.trace->layers.empty()) return "the trace has no attention rows";
+  const bool values =
+      std::all_of(subject.trace->layers.begin(), subject.trace->layers.end(),
+                  [&](const TraceLayer& rows) { return subject.snapshot.Find(rows.layer)->v; });
+  return values ? std::string() : "the snapshot has no values";
+}
+
+}  // namespace
+
+AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject& subject) {
+  AttentionCost cost;
+  cost.missing = WhyNone(subject);
+  if (!cost.missing.empty()) return cost;
+  AttentionSamples pooled;
+  const Snapshot values = WithoutHadamard(subject.snapshot, subject.pool);
+  for (const TraceLayer& rows : subject.trace->layers) {
+    const h2o::LayerAttention attention(*subject.trace, rows, *values.Find(rows.layer));
+    const auto plan = std::find_if(row.plans.begin(), row.plans.end(),
+                                   [&](const h2o::LayerPlan& p) { return p.layer == rows.layer; });
+    KV_ASSERT(plan != row.plans.end());
+    const h2o::LayerPlan* const plans[] = {&*plan};
+    const h2o::MeasuredRows measured =
+        h2o::ChooseRows(row.prompt, attention.end_row(), 0, 0);  // a verdict rests on all rows
+    cost.layers.push_back(
+        h2o::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
+  }
+  cost.summary = pooled.Summarise();
+  return cost;
+}
+
+}  // namespace kv::gate

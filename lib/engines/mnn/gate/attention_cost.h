@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+
+#include "lib/engines/mnn/gate/replay_case.h"
+#include "lib/study/eviction/quality.h"
+
+namespace kv::gate {
+
+// What a row's evictions cost in attention against the full cache.
+struct AttentionCost {
+  std::vector<h2o::LayerQuality> layers;  // of the traced layers
+  std::optional<AttentionSummary> summary;
+  std::string missing;  // why there is none
+};
+
+// Measures the plans that the row's cache was really compacted by.
+AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject& subject);
+
+}  // namespace kv::gate

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/gate/replay_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "lib/core/base/error.h"
+#include "lib/engines/mnn/gate/attention_cost.h"
+#include "lib/engines/mnn/gate/offline_ratio.h"
+#include "lib/engines/mnn/gate/replay_figures.h"
+#include "lib/study/gate/compare_case.h"
+
+namespace kv::gate {
+namespace {
+
+void SetH2o(std::string_view name, const ParamValue& value, h2o::Config& config) {
+  const auto* word = std::get_if<std::string>(&value);
+  const double number = word == nullptr ? std::get<double>(value) : (*word == "static" ? 0.0 : 1.0);
+  h2o::SetParameter(name, number, config);
+}
+
+void SetLossless(std::string_view name, const ParamValue& value, lossless::Config& config) {
+  const auto* word = std::get_if<std::string>(&value);
+  const lossless::ParameterValue typed = word != nullptr
+                                             ? lossless::ParameterValue(std::string_view(*word))
+                                             : lossless::ParameterValue(std::get<double>(value));
+  if (lossless::SetParameter(name, typed, config) != lossless::SetResult::kSet) {
+    throw Error(Finding::kConfig, fmt::format("{}: not a value of this parameter", name));
+  }
+}
+
+// All parameters as the engine computes with them, so that a report says what was run.
+Params Effective(const lossless::ReplayResult& row) {
+  Params params = {{"h2o_enable", row.h2o_enabled ? 1.0 : 0.0}};
+  h2o::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
+    if (name == "h2o_target_mode") {
+      params.emplace_back(std::string(name), std::string(value == 0 ? "static" : "adaptive"));
+    } else {
+      params.emplace_back(std::string(name), value);
+    }
+  });
+  lossless::ForEachParameter(
+      row.lossless, [&](std::string_view name, const lossless::ParameterValue& value) {
+        const auto* number = std::get_if<double>(&value);
+        params.emplace_back(std::string(name),
+                            number != nullptr
+                                ? ParamValue(*number)
+                                : ParamValue(std::string(std::get<std::string_view>(value))));
+      });
+  return params;
+}
+
+// Equal replays with and without the case's parameters, in turn, so that both see the same machine.
+// The first pair warms the caches and is dropped, as in the original's bench.
+Noise MeasureSpeeds(const CaseSpec& spec, lossless::ReplayRequest request, const Subject& subject) {
+  Noise noise;
+  if (subject.deterministic || subject.trace == nullptr) return noise;
+  request.keep_events = false;
+  if (!spec.prompt_tokens.empty()) request.prompt_tokens = spec.prompt_tokens.front();
+  lossless::ReplayRequest baseline = request;
+  baseline.h2o_enable = false;
+  baseline.lossless.enable = false;
+  noise.seconds = std::numeric_limits<double>::infinity();
+  for (uint64_t run = 0; run <= spec.repeat; ++run) {
+    for (const bool candidate : {false, true}) {
+      const lossless::ReplayResult row = lossless::Replay(
+          subject.snapshot, subject.trace, candidate ? request : baseline, subject.pool);
+      if (!row.speed || !(row.speed->tokens_per_second() > 0)) return {};
+      if (run == 0) continue;
+      (candidate ? noise.candidate_tps : noise.baseline_tps)
+          .push_back(row.speed->tokens_per_second());
+      noise.seconds = std::min(noise.seconds, row.speed->seconds);
+    }
+  }
+  return noise;
+}
+
+}  // namespace
+
+lossless::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
+  lossless::ReplayRequest request;
+  const lossless::Mode mode = lossless::ParseMode(spec.mode).value();
+  request.lossless = lossless::GateConfig(mode);
+  request.h2o = lossless::GateH2oConfig();
+  if (subject.trace != nullptr && subject.trace->block_scores) {
+    for (const auto& [name, value] : subject.trace->block_scores->parameters) {
+      h2o::SetParameter(name, value, request.h2o);
+    }
+  }
+  for (const auto& [name, value] : spec.params) {
+    if (name == "h2o_enable") continue;
+    if (name.substr(0, 13) == "h2o_lossless_") {
+      SetLossless(name, value, request.lossless);
+    } else {
+      SetH2o(name, value, request.h2o);
+    }
+  }
+  request.h2o_enable = IsOn(spec.params, "h2o_enable");
+  request.engine = lossless::ParseEngine(spec.engine).value();
+  request.deterministic = subject.deterministic;
+  request.skips_of_slowest = true;  // what is compressed must not change from run to run
+  request.keep_events = true;
+  request.codec = subject.codec;
+  request.damage = subject.damage;
+  return request;
+}
+
+bool AsksForSpeed(const CaseSpec& spec) {
+  return std::any_of(spec.rules.begin(), spec.rules.end(), [](const Rule& rule) {
+    return rule.metric == "attention_tps" || rule.metric == "attention_drop_ratio";
+  });
+}
+
+CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* progress) {
+  CaseResult result;
+  result.spec = spec;
+  result.origin = Origin::kReplay;
+  lossless::ReplayRequest request = RequestOf(spec, subject);
+  std::vector<std::optional<uint64_t>> prompts(spec.prompt_tokens.begin(),
+                                               spec.prompt_tokens.end());
+  if (prompts.empty()) prompts.emplace_back();
+
+  std::vector<ReplayedRow> rows;
+  for (const std::optional<uint64_t>& prompt : prompts) {
+    request.prompt_tokens = prompt;
+    ReplayedRow row;
+    row.replay = lossless::Replay(subject.snapshot, subject.trace, request, subject.pool, progress);
+    row.attention = MeasureAttention(row.replay, subject);
+    for (const std::string& warning : row.replay.warnings) {
+      if (std::count(result.warnings.begin(), result.warnings.end(), warning) == 0) {
+        result.warnings.push_back(warning);
+      }
+    }
+    rows.push_back(std::move(row));
+  }
+  Params effective = Effective(rows.front().replay);
+  result.spec.params = std::move(effective);
+
+  if (AsksForSpeed(spec)) result.noise = MeasureSpeeds(spec, request, subject);
+  MeasureRows(rows, subject.deterministic, result);
+  Measurements own;
+  Measurements& shared = subject.of_snapshot == nullptr ? own : *subject.of_snapshot;
+  if (shared.Find(kOfflineRatio) == nullptr) MeasureOfflineRatio(subject, shared);
+  result.measured.Copy(kOfflineRatio, shared);
+  MeasureCache(subject, result);
+  return result;
+}
+
+}  // namespace kv::gate

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/gate/replay_figures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/engines/mnn/gate/why_nothing.h"
+
+namespace kv::gate {
+namespace {
+
+using lossless::Event;
+using lossless::EventKind;
+using lossless::LayerResult;
+using lossless::ReplayResult;
+
+using Rows = std::vector<ReplayedRow>;
+using Value = std::function<double(const ReplayResult&)>;
+
+constexpr char kNeedsEngine[] = "tokens/s of a whole model: only an engine can measure it";
+constexpr char kTimeless[] = "a time: --deterministic leaves times out";
+
+const ReplayedRow& RowWithMost(const Rows& rows, const Value& value) {
+  return *std::max_element(rows.begin(), rows.end(),
+                           [&](const ReplayedRow& a, const ReplayedRow& b) {
+                             return value(a.replay) < value(b.replay);
+                           });
+}
+
+const ReplayedRow& RowWithLeast(const Rows& rows, const Value& value) {
+  return RowWithMost(rows, [&](const ReplayResult& row) { return -value(row); });
+}
+
+double MeanOf(const Rows& rows, const Value& value) {
+  double sum = 0;
+  for (const ReplayedRow& row : rows) sum += value(row.replay);
+  return sum / static_cast<double>(rows.size());
+}
+
+Where TokensOf(uint32_t layer, uint64_t begin, uint64_t end) {
+  Where where;
+  where.layer = layer;
+  where.token_begin = begin;
+  where.token_end = end;
+  return where;
+}
+
+const Event* Last(const ReplayResult& row, EventKind kind) {
+  const auto found = std::find_if(row.events.rbegin(), row.events.rend(),
+                                  [&](const Event& event) { return event.kind == kind; });
+  return found == row.events.rend() ? nullptr : &*found;
+}
+
+// The engine's ratio is that of its last plan: one layer, as long as it was then.
+Where LastPlan(const ReplayResult& row) {
+  const Event* event = Last(row, EventKind::kEvict);
+  return event == nullptr ? Where{} : TokensOf(event->layer, 0, event->length);
+}
+
+Where FirstEvent(const ReplayResult& row, EventKind kind) {
+  const auto found = std::find_if(row.events.begin(), row.events.end(),
+                                  [&](const Event& event) { return event.kind == kind; });
+  return found == row.events.end()
+             ? Where{}
+             : TokensOf(found->layer, found->begin, found->begin + found->tokens);
+}
+
+// The layer of which the largest share is still resident.
+Where HeaviestLayer(const ReplayResult& row) {
+  const LayerResult* worst = nullptr;
+  double most = -1;
+  for (const LayerResult& layer : row.layers) {
+    if (layer.end.full == 0) continue;
+    const double share =
+        static_cast<double>(layer.end.total()) / static_cast<double>(layer.end.full);
+    if (share <= most) continue;
+    most = share;
+    worst = &layer;
+  }
+  return worst == nullptr ? Where{} : TokensOf(worst->layer, 0, row.end);
+}
+
+bool LosslessActive(const ReplayResult& row) { return row.lossless.active(); }
+
+void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out) {
+  const auto set_most = [&](std::string_view name, const Value& value,
+                            Where (*where)(const ReplayResult&), const std::string& note = {}) {
+    const ReplayResult& row = RowWithMost(rows, value).replay;
+    out.Set(name, value(row), where == nullptr ? Where{} : where(row), note);
+  };
+  const Value lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
+  set_most("lossy_best", lossy, LastPlan, WhyNothingEvicted(RowWithMost(rows, lossy).replay));
+  set_most(
+      "runtime_queue_peak_best",
+      [](const ReplayResult& row) { return row.metrics.queue_depth_peak; }, nullptr);
+  set_most(
+      "runtime_fallback_best",
+      [](const ReplayResult& row) { return row.metrics.sums.fallback_count; },
+      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kFallback); });
+  set_most(
+      "runtime_backpressure_skip_best",
+      [](const ReplayResult& row) { return row.metrics.sums.backpressure_skip_count; },
+      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kBackpressure); });
+  set_most(
+      "runtime_decode_cache_hit_best",
+      [](const ReplayResult& row) { return row.metrics.decode_cache_hit; }, nullptr);
+  set_most(
+      "runtime_decode_cache_miss_best",
+      [](const ReplayResult& row) { return row.metrics.decode_cache_miss; }, nullptr);
+
+  const Value ratio = [](const ReplayResult& row) { return row.metrics.ratio; };
+  out.Set("candidate_lossy_ratio_avg", MeanOf(rows, lossy));
+  out.Set("candidate_lossless_ratio_avg", MeanOf(rows, ratio));
+  out.Set("candidate_runtime_total_ratio_avg",
+          MeanOf(rows, [&](const ReplayResult& row) { return lossy(row) * ratio(row); }));
+  for (const char* name :
+       {"decode_gate_tps", "decode_best", "decode_baseline", "decode_drop_ratio"}) {
+    out.Missing(name, kNeedsEngine);
+  }
+  out.Missing("kv_invalid_log_count", "a replay writes no engine log");
+
+  // The original's test: required in full and store only, and about activity, not about content.
+  const bool required = result.spec.mode != "probe" && LosslessActive(rows.front().replay);
+  const auto any = [&](auto test) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const ReplayedRow& r) { return test(r.replay); });
+  };
+  const bool fallbacks =
+      any([](const ReplayResult& r) { return r.metrics.sums.fallback_count > 0; });
+  const bool queued = any([](const ReplayResult& r) {
+    return r.lossless.async_threads <= 0 || r.metrics.async_queue_peak > 0 ||
+           r.metrics.async_wait_us > 0;
+  });
+  const bool restored = any([](const ReplayResult& r) { return r.metrics.sums.decompress_us > 0; });
+  std::string note;
+  if (fallbacks) note = "fallbacks";
+  if (!queued) note += std::string(note.empty() ? "" : ", ") + "workers were never used";
+  if (!restored) note += std::string(note.empty() ? "" : ", ") + "nothing was decoded";
+  const std::string why = WhyNothingCompressed(rows.front().replay);
+  if (!why.empty() && !note.empty()) note += "; " + why;
+  out.Set("kv_content_consistency_pass", !required || (!fallbacks && queued && restored) ? 1 : 0,
+          fallbacks ? FirstEvent(rows.front().replay, EventKind::kFallback) : Where{}, note);
+}
+
+void MeasureTimes(const Rows& rows, bool deterministic, const CaseResult& result,
+                  Measurements& out) {
+  constexpr std::string_view kTimes[] = {"runtime_decomp_best_us",
+                                         "runtime_async_wait_best_us",
+                                         "runtime_async_wait_headroom_us",
+                                         "runtime_async_wait_headroom_ratio",
+                                         "attention_tps",
+                                         "attention_drop_ratio"};
+  if (deterministic) {
+    for (const std::string_view name : kTimes) out.Missing(name, kTimeless);
+    return;
+  }
+  const Value decode = [](const ReplayResult& row) { return row.metrics.sums.decompress_us; };
+  const ReplayResult& slowest = RowWithMost(rows, decode).replay;
+  out.Set("runtime_decomp_best_us", decode(slowest), {}, WhyNothingCompressed(slowest));
+  const Value wait = [](const ReplayResult& row) { return row.metrics.async_wait_us; };
+  const double longest = wait(RowWithMost(rows, wait).replay);
+  out.Set("runtime_async_wait_best_us", longest);
+  const auto limit =
+      std::find_if(result.spec.rules.begin(), result.spec.rules.end(), [](const Rule& rule) {
+        return rule.metric == "runtime_async_wait_best_us" && rule.op == Op::kAtMost;
+      });
+  if (limit != result.spec.rules.end() && limit->limit > 0) {
+    out.Set("runtime_async_wait_headroom_us", limit->limit - longest);
+    out.Set("runtime_async_wait_headroom_ratio", (limit->limit - longest) / limit->limit);
+  } else {
+    out.Missing("runtime_async_wait_headroom_us", "no limit on runtime_async_wait_best_us");
+    out.Missing("runtime_async_wait_headroom_ratio", "no limit on runtime_async_wait_best_us");
+  }
+
+  const ReplayResult& first = rows.front().replay;
+  if (!first.speed || !(first.speed->tokens_per_second() > 0)) {
+    const std::string why =
+        first.no_speed_reason.empty() ? "no queries were recorded" : first.no_speed_reason;
+    out.Missing("attention_tps", why);
+    out.Missing("attention_drop_ratio", why);
+    return;
+  }
+  const Noise& noise = result.noise;
+  if (noise.candidate_tps.empty()) {
+    out.Set("attention_tps", first.speed->tokens_per_second());
+    out.Missing("attention_drop_ratio", "no rule asks for it, so no baseline was replayed");
+  } else {
+    out.Set("attention_tps", noise.candidate());
+    out.Set("attention_drop_ratio", (noise.baseline() - noise.candidate()) / noise.baseline(), {},
+            fmt::format("{:.4g} attention steps/s, baseline {:.4g}", noise.candidate(),
+                        noise.baseline()));
+  }
+}
+
+std::optional<double> Ratio(uint64_t raw, uint64_t stored) {
+  if (stored == 0) return std::nullopt;
+  return static_cast<double>(raw) / static_cast<double>(stored);
+}
+
+std::optional<double> VerifiedRatio(const lossless::Measured& measured, size_t kind) {
+  return Ratio(measured.verified_raw_of[kind], measured.verified_blob_of[kind]);
+}
+
+// The ratio of bytes that were decoded and compared, and the layer that compressed worst. A row
+// that compressed nothing stands at 1.
+void MeasureRatio(const Rows& rows, Measurements& out) {
+  const auto compressed = [](const ReplayResult& row) {
+    return row.measured.verified_blob_bytes > 0;
+  };
+  if (std::none_of(rows.begin(), rows.end(),
+                   [&](const ReplayedRow& row) { return compressed(row.replay); })) {
+    const std::string why = WhyNothingCompressed(rows.front().replay);
+    out.Missing("measured_ratio", why);
+    return out.Missing("measured_ratio_mean", why);
+  }
+  const Value ratio = [](const ReplayResult& row) { return row.measured.verified_ratio(); };
+  const ReplayResult* worst = &RowWithLeast(rows, ratio).replay;
+  out.Set("measured_ratio_mean", MeanOf(rows, ratio));
+  if (!compressed(*worst)) {
+    return out.Set(
+        "measured_ratio", 1, {},
+        fmt::format("prompt of {} tokens: {}", worst->prompt, WhyNothingCompressed(*worst)));
+  }
+  Where where;
+  double least = 0;
+  for (const LayerResult& layer : worst->layers) {
+    for (const size_t kind : {0, 1}) {
+      const std::optional<double> ratio = VerifiedRatio(layer.measured, kind);
+      if (!ratio || (where.layer && *ratio >= least)) continue;
+      least = *ratio;
+      where = TokensOf(layer.layer, 0, worst->end);
+      where.kind = kind == 0 ? "K" : "V";
+    }
+  }
+  out.Set("measured_ratio", worst->measured.verified_ratio(), where,
+          fmt::format("worst {:.4g}x here", least));
+}
+
+void MeasureContent(const Rows& rows, Measurements& out) {
+  lossless::ContentCheck content;
+  for (const ReplayedRow& row : rows) content.Add(row.replay.content);
+  out.Set("content.compared_ranges", static_cast<double>(content.ranges));
+  if (content.ranges == 0) {
+    out.Missing("content.mismatches", "nothing was compared");
+    return;
+  }
+  Where where;
+  if (content.first) {
+    where = TokensOf(content.first->layer, content.first->position, content.first->position + 1);
+    where.kind = content.first->is_value ? "V" : "K";
+    where.head = content.first->head;
+  }
+  out.Set("content.mismatches", static_cast<double>(content.mismatches), where,
+          "the first byte that differs from the snapshot");
+}
+
+void MeasureResident(const Rows& rows, CaseResult& result) {
+  const ReplayResult& row = RowWithMost(rows, [](const ReplayResult& r) {
+                              return static_cast<double>(r.peak_bytes);
+                            }).replay;
+  if (row.steps.empty()) return;
+  Measurements& out = result.measured;
+  const auto most =
+      std::max_element(row.steps.begin(), row.steps.end(),
+                       [](const auto& a, const auto& b) { return a.total() < b.total(); });
+  Where where = HeaviestLayer(row);
+  where.token_begin = most->token;
+  where.token_end = most->token + 1;
+  out.Set("resident_bytes.initial", static_cast<double>(row.steps.front().total()));
+  out.Set("resident_bytes.peak", static_cast<double>(row.peak_bytes), where,
+          fmt::format("raw {}, blobs {}, caches {}, in flight {} bytes", most->raw, most->blobs,
+                      most->caches, most->in_flight));
+  out.Set("resident_bytes.final", static_cast<double>(row.steps.back().total()),
+          HeaviestLayer(row));
+  // A point every few tokens is enough to draw; the last one belongs to it.
+  constexpr size_t kMostSamples = 512;
+  const size_t stride = (row.steps.size() + kMostSamples - 1) / kMostSamples;
+  for (size_t i = 0; i < row.steps.size(); i += stride) {
+    result.resident_over_time.push_back({row.steps[i].token, row.steps[i].total()});
+  }
+  if ((row.steps.size() - 1) % stride != 0) {
+    result.resident_over_time.push_back({row.steps.back().token, row.steps.back().total()});
+  }
+}
+
+// The layer, head and step of the largest error.
+Where WorstStep(const ReplayedRow& row) {
+  Where where;
+  double most = -1;
+  for (const h2o::LayerQuality& layer : row.attention.layers) {
+    for (size_t step = 0; step < layer.step_output_error.size(); ++step) {
+      if (!(layer.step_output_error[step] > most)) continue;
+      most = layer.step_output_error[step];
+      const uint64_t token = row.replay.prompt + step;
+      where = TokensOf(layer.layer, token, token + 1);
+      double head_most = -1;
+      for (size_t head = 0; head < layer.heads.size(); ++head) {
+        if (!(layer.heads[head].output_error.max > head_most)) continue;
+        head_most = layer.heads[head].output_error.max;
+        where.head = static_cast<uint32_t>(head);
+      }
+    }
+  }
+  return where;
+}
+
+void MeasureAttentionError(const Rows& rows, Measurements& out) {
+  const ReplayedRow* worst = nullptr;
+  for (const ReplayedRow& row : rows) {
+    if (!row.attention.missing.empty()) {
+      for (const char* name :
+           {"attention_error.mean", "attention_error.p95", "attention_error.worst"}) {
+        out.Missing(name, row.attention.missing);
+      }
+      return;
+    }
+    if (worst == nullptr ||
+        row.attention.summary->output_error.mean > worst->attention.summary->output_error.mean) {
+      worst = &row;
+    }
+  }
+  const Distribution& error = worst->attention.summary->output_error;
+  const h2o::LayerQuality& layer =
+      *std::max_element(worst->attention.layers.begin(), worst->attention.layers.end(),
+                        [](const auto& a, const auto& b) {
+                          return a.summary.output_error.mean < b.summary.output_error.mean;
+                        });
+  const Where where = TokensOf(layer.layer, worst->replay.prompt, worst->replay.end);
+  const std::string note = fmt::format("mean of layer {:.4g}", layer.summary.output_error.mean);
+  out.Set("attention_error.mean", error.mean, where, note);
+  out.Set("attention_error.p95", error.p95, where, note);
+  out.Set("attention_error.worst", error.max, WorstStep(*worst));
+}
+
+void MeasureTrue(const Rows& rows, CaseResult& result) {
+  Measurements& out = result.measured;
+  const Value whole = [](const ReplayResult& row) { return row.whole_model_ratio(); };
+  const ReplayResult& least = RowWithLeast(rows, whole).replay;
+  out.Set("whole_model_ratio", whole(least), HeaviestLayer(least), WhyNothingEvicted(least));
+  MeasureRatio(rows, out);
+  const Value lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
+  const ReplayResult& lossiest = RowWithLeast(rows, lossy).replay;
+  out.Set("lossy_worst", lossy(lossiest), LastPlan(lossiest), WhyNothingEvicted(lossiest));
+  out.Set("lossy_mean", MeanOf(rows, lossy), LastPlan(lossiest));
+  double evictions = 0, failures = 0;
+  Where failed;
+  for (const ReplayedRow& row : rows) {
+    for (const Event& event : row.replay.events) {
+      evictions += event.kind == EventKind::kEvict && event.tokens < event.length ? 1 : 0;
+    }
+    double here = static_cast<double>(row.replay.measured.verify_failures);
+    for (const LayerResult& layer : row.replay.layers) {
+      here += static_cast<double>(layer.counters.fallback_count);
+    }
+    if (here > 0 && !failed.known()) failed = FirstEvent(row.replay, EventKind::kFallback);
+    failures += here;
+  }
+  out.Set("evictions", evictions);
+  out.Set("runtime_failures", failures, failed);
+  MeasureContent(rows, out);
+  MeasureAttentionError(rows, out);
+  MeasureResident(rows, result);
+}
+
+void DescribeRows(const Rows& rows, CaseResult& result) {
+  for (const ReplayedRow& row : rows) {
+    RowFigures figures;
+    figures.prompt_tokens = row.replay.prompt;
+    figures.decode_tokens = row.replay.end - row.replay.prompt;
+    figures.lossy_ratio = row.replay.h2o_metrics.lossy_ratio;
+    figures.lossless_ratio = row.replay.metrics.ratio;
+    figures.whole_model_ratio = row.replay.whole_model_ratio();
+    figures.measured_ratio =
+        Ratio(row.replay.measured.verified_raw_bytes, row.replay.measured.verified_blob_bytes);
+    if (row.attention.missing.empty()) {
+      figures.attention_error_mean = row.attention.summary->output_error.mean;
+    }
+    result.rows.push_back(figures);
+  }
+  const ReplayedRow& worst =
+      RowWithLeast(rows, [](const ReplayResult& row) { return row.whole_model_ratio(); });
+  for (const LayerResult& layer : worst.replay.layers) {
+    LayerFigures figures;
+    figures.layer = layer.layer;
+    figures.k_ratio = VerifiedRatio(layer.measured, 0);
+    figures.v_ratio = VerifiedRatio(layer.measured, 1);
+    for (const h2o::LayerQuality& quality : worst.attention.layers) {
+      if (quality.layer == layer.layer && quality.summary.has_output) {
+        figures.attention_error = quality.summary.output_error.mean;
+      }
+    }
+    result.layers.push_back(figures);
+  }
+}
+
+}  // namespace
+
+void MeasureRows(const Rows& rows, bool deterministic, CaseResult& result) {
+  MeasureEngine(rows, result, result.measured);
+  MeasureTimes(rows, deterministic, result, result.measured);
+  MeasureTrue(rows, result);
+  DescribeRows(rows, result);
+}
+
+}  // namespace kv::gate

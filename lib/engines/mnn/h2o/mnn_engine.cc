@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/h2o/mnn_engine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/base/error.h"
+
+namespace kv::h2o {
+namespace {
+
+constexpr uint64_t kExpandChunk = 64;  // tokens that every growth of the buffer adds
+
+float Ratio(uint64_t part, uint64_t whole) {
+  return static_cast<float>(part) / static_cast<float>(std::max<uint64_t>(1, whole));
+}
+
+}  // namespace
+
+MnnEngine::MnnEngine(const Config& config, const MnnGeometry& geometry, MnnRevision revision,
+                     uint64_t prompt_tokens)
+    : config_(Sanitised(config)),
+      geometry_(geometry),
+      revision_(revision),
+      range_(EvictedLayers(config_, geometry.layers)),
+      layers_(geometry.layers),
+      meta_previous_(prompt_tokens) {
+  KV_ASSERT(geometry.layers > 0);
+  for (Layer& layer : layers_) {
+    layer.length = prompt_tokens;
+    layer.capacity = prompt_tokens + kExpandChunk;
+  }
+}
+
+uint64_t MnnEngine::blocks(uint64_t length) const {
+  return CeilDiv(length, static_cast<uint64_t>(config_.block_tokens));
+}
+
+void MnnEngine::Truncate(uint32_t layer, uint64_t length) {
+  KV_ASSERT(length <= layers_[layer].length);
+  layers_[layer].length = length;
+}
+
+bool MnnEngine::DropPlan(uint32_t index) {
+  Layer& layer = layers_[index];
+  const bool had_plan = layer.pending_ready;
+  layer.pending.clear();
+  layer.pending_remove = 0;
+  layer.pending_ready = false;
+  return had_plan;
+}
+
+void MnnEngine::ApplyPending(Layer& layer, CallStart& start) {
+  if (!layer.pending_ready) return;
+  const bool fits = layer.pending_remove == layer.length && !layer.pending.empty() &&
+                    IsApplicable(layer.pending, layer.pending_remove);
+  start.plan_applied = fits;
+  start.plan_dropped = !fits;
+  if (fits) {
+    start.applied = std::move(layer.pending);
+    call_removed_ = layer.pending_remove;        // the engine removes the whole cache ...
+    call_reserved_ = KeptTokens(start.applied);  // ... except what it reserves
+    layer.length = call_reserved_;
+  }
+  layer.pending.clear();
+  layer.pending_remove = 0;
+  layer.pending_ready = false;
+}
+
+CallStart MnnEngine::Begin(uint64_t new_tokens) {
+  KV_ASSERT(!in_call_);
+  in_call_ = true;
+  CallStart start;
+  start.layer = static_cast<uint32_t>(cursor_ % geometry_.layers);
+  start.global_step = ++cursor_;
+  start.in_range = range_.Contains(start.layer);
+  call_added_ = new_tokens;
+  call_removed_ = call_reserved_ = 0;
+  Layer& layer = layers_[start.layer];
+  start.length_before = layer.length;
+  ApplyPending(layer, start);
+  start.length_compacted = layer.length;
+  layer.length += new_tokens;
+  start.length = layer.length;
+  KV_ASSERT(layer.length <= UINT32_MAX);
+  // The buffer grows past its end and never shrinks.
+  if (layer.length > layer.capacity) layer.capacity = layer.length + kExpandChunk;
+  return start;
+}
+
+void MnnEngine::Accumulate(std::span<const float> block_sums, uint64_t query_rows, uint32_t layer) {
+  std::vector<float>& scores = ScoresOf(layer);
+  scores.resize(block_sums.size());  // new blocks start at 0, surplus ones are forgotten
+  const auto norm = static_cast<float>(
+      std::max<uint64_t>(1, CheckedMul(geometry_.query_heads, query_rows, "heads x rows")));
+  const float alpha = config_.ema_alpha;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = alpha * scores[i] + (1.0f - alpha) * (block_sums[i] / norm);
+  }
+}
+
+void MnnEngine::Trigger(uint32_t index, CallEnd& end) {
+  Layer& layer = layers_[index];
+  std::vector<float>& scores = ScoresOf(index);
+  const uint64_t n = layer.length;
+  end.triggered = true;
+  last_trigger_step_ = cursor_;
+  end.decision =
+      Decide(config_, n, std::vector<double>(scores.begin(), scores.end()),
+             revision_ == MnnRevision::kR6 ? FloorRule::kKeepFloor : FloorRule::kKeepAll);
+  const Decision& decision = end.decision;
+  const bool keeps_all_by_floor = decision.budget.floor_dominates && revision_ != MnnRevision::kR6;
+
+  metrics_.last_evict_tokens = decision.evicted;
+  metrics_.target_keep_effective = Ratio(decision.budget.target, n);
+  metrics_.floor_keep = Ratio(decision.budget.floor, n);
+  metrics_.quantized_keep = Ratio(decision.budget.quantised, n);
+  // When the floor dominates, both keep the values of the last real compression.
+  if (!keeps_all_by_floor) {
+    const uint64_t ranges = decision.plan.empty() ? 1 : decision.plan.size();
+    const uint64_t token_bytes = geometry_.bytes_per_token();
+    const uint64_t plan_bytes = 4 * 2 * ranges;
+    metrics_.keep_ratio = Ratio(decision.kept, n);
+    metrics_.lossy_ratio = Ratio(n * token_bytes, decision.kept * token_bytes + plan_bytes);
+  }
+  layer.pending = decision.plan;
+  layer.pending_ready = !decision.plan.empty();
+  layer.pending_remove = layer.pending_ready ? n : 0;
+  metrics_.total_evict_tokens += decision.evicted;
+  if (decision.evicted > 0) {
+    for (size_t i = 0; i < decision.kept_blocks.size(); ++i) {
+      scores[i] = scores[decision.kept_blocks[i]];
+    }
+    scores.resize(decision.kept_blocks.size());
+  }
+}
+
+CallEnd MnnEngine::Finish(std::span<const float> block_sums, uint64_t query_rows) {
+  KV_ASSERT(in_call_);
+  in_call_ = false;
+  const auto index = static_cast<uint32_t>((cursor_ - 1) % geometry_.layers);
+  Layer& layer = layers_[index];
+  CallEnd end;
+  end.final_keep_tokens = layer.length;
+  if (range_.Contains(index)) {
+    KV_ASSERT(block_sums.size() == blocks(layer.length));
+    Accumulate(block_sums, query_rows, index);
+    end.ema_scores = ScoresOf(index);
+    const bool long_enough = layer.length >= static_cast<uint64_t>(config_.trigger_min_tokens);
+    const bool due = cursor_ - last_trigger_step_ >= static_cast<uint64_t>(config_.update_interval);
+    if (long_enough && due) {
+      Trigger(index, end);
+      end.final_keep_tokens = end.decision.kept;
+    } else {
+      // The last plan's ratio, also for layers that it was not made for.
+      const float kept = std::round(metrics_.keep_ratio * static_cast<float>(layer.length));
+      end.final_keep_tokens = std::max<uint64_t>(1, static_cast<uint64_t>(kept));
+    }
+  }
+  if (index + 1 == geometry_.layers) {
+    meta_previous_ = meta_previous_ + call_added_ - call_removed_ + call_reserved_;
+  }
+  return end;
+}
+
+}  // namespace kv::h2o

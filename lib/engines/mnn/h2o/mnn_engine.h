@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/study/eviction/config.h"
+#include "lib/study/eviction/decision.h"
+
+namespace kv::h2o {
+
+// READ ME FIRST. Three surprises of the engine, kept here because a replay must make them:
+//  1. The clock counts layer calls, not tokens, and one trigger anywhere resets it for every layer.
+//  2. A plan is made at the end of a layer's call and applied at the start of its next one, but the
+//     scores are remapped when it is made.
+//  3. h2o_keep_ratio and h2o_lossy_ratio are the last plan's, whichever layer made it, relative to
+//     that layer's length then.
+
+enum class MnnRevision {
+  kFinal,  // the final branch
+  kR6,     // the measured build: one score vector for all layers, and the floor evicts
+};
+
+struct MnnGeometry {
+  uint32_t layers = 1;
+  uint32_t query_heads = 1, kv_heads = 1, head_dim = 1;
+  uint32_t element_bytes = 2;
+
+  uint64_t bytes_per_token() const {  // K and V of one layer
+    return uint64_t{2} * kv_heads * head_dim * element_bytes;
+  }
+};
+
+// The figures that the engine reports, under its own names.
+struct MnnMetrics {
+  float keep_ratio = 1.0f;
+  float lossy_ratio = 1.0f;
+  float target_keep_effective = 1.0f;
+  float floor_keep = 0.0f;      // h2o_floor_keep_by_recent_sink
+  float quantized_keep = 1.0f;  // h2o_block_quantized_keep
+  uint64_t last_evict_tokens = 0;
+  uint64_t total_evict_tokens = 0;  // counted when planned, per layer
+};
+
+struct CallStart {
+  uint32_t layer = 0;
+  uint64_t global_step = 0;  // layer calls so far, this one included
+  bool plan_applied = false;
+  bool plan_dropped = false;  // pending, but it no longer fitted the cache
+  KeepPlan applied;           // indices into the cache before compaction
+  uint64_t length_before = 0, length_compacted = 0, length = 0;  // length: new tokens included
+  bool in_range = false;  // whether this layer is scored and evicted at all
+};
+
+struct CallEnd {
+  bool triggered = false;
+  Decision decision;               // of a trigger
+  std::vector<float> ema_scores;   // before the remap; empty out of range
+  uint64_t final_keep_tokens = 0;  // the budget that the engine hands to its lossless path
+};
+
+// The engine's decisions over decode steps, as a state machine without tensors: the caller supplies
+// the block sums of each call and learns what is kept. Calls come in the engine's order: layer 0 to
+// the last, token by token, Begin then Finish.
+class MnnEngine {
+ public:
+  MnnEngine(const Config& config, const MnnGeometry& geometry, MnnRevision revision,
+            uint64_t prompt_tokens);
+
+  CallStart Begin(uint64_t new_tokens = 1);
+  // `block_sums`: attention weights of all query heads and rows summed per block of the cache;
+  // ignored out of range.
+  CallEnd Finish(std::span<const float> block_sums, uint64_t query_rows = 1);
+
+  const Config& config() const { return config_; }
+  const MnnGeometry& geometry() const { return geometry_; }
+  const MnnMetrics& metrics() const { return metrics_; }
+  uint64_t length(uint32_t layer) const { return layers_[layer].length; }
+  uint64_t capacity(uint32_t layer) const { return layers_[layer].capacity; }
+  std::span<const float> scores(uint32_t layer) const { return ScoresOf(layer); }
+  const KeepPlan& pending(uint32_t layer) const { return layers_[layer].pending; }
+  uint64_t pending_remove(uint32_t layer) const { return layers_[layer].pending_remove; }
+  uint64_t blocks(uint64_t length) const;
+  // KVMeta::previous after the last whole forward; it follows the last layer only.
+  uint64_t meta_previous() const { return meta_previous_; }
+
+  // Cuts a layer's cache outside the engine's control (a rolled back draft): a plan made before no
+  // longer fits and is dropped at the next call.
+  void Truncate(uint32_t layer, uint64_t length);
+  // Forgets a layer's plan, as the engine's lossless path does when its range shrinks; the scores
+  // stay remapped. Whether there was one.
+  bool DropPlan(uint32_t layer);
+
+ private:
+  struct Layer {
+    uint64_t length = 0, capacity = 0;
+    std::vector<float> scores;
+    KeepPlan pending;
+    uint64_t pending_remove = 0;
+    bool pending_ready = false;
+  };
+
+  std::vector<float>& ScoresOf(uint32_t layer) {
+    return layers_[revision_ == MnnRevision::kR6 ? 0 : layer].scores;
+  }
+  const std::vector<float>& ScoresOf(uint32_t layer) const {
+    return layers_[revision_ == MnnRevision::kR6 ? 0 : layer].scores;
+  }
+  void ApplyPending(Layer& layer, CallStart& start);
+  void Accumulate(std::span<const float> block_sums, uint64_t query_rows, uint32_t layer);
+  void Trigger(uint32_t index, CallEnd& end);
+
+  Config config_;
+  MnnGeometry geometry_;
+  MnnRevision revision_;
+  LayerRange range_;
+  std::vector<Layer> layers_;
+  MnnMetrics metrics_;
+  uint64_t cursor_ = 0;  // layer calls begun
+  uint64_t last_trigger_step_ = 0;
+  uint64_t meta_previous_ = 0;
+  bool in_call_ = false;
+  // of the call that runs
+  uint64_t call_added_ = 0, call_removed_ = 0, call_reserved_ = 0;
+};
+
+}  // namespace kv::h2o

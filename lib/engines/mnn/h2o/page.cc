@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "lib/engines/mnn/h2o/report.h"
+#include "lib/study/report/html.h"
+#include "lib/study/report/svg.h"
+
+namespace kv::h2o {
+namespace {
+
+using report::ChartSeries;
+using report::LineChart;
+using report::StripMap;
+using report::StripRow;
+using report::StripSpan;
+
+std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
+std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+std::string Shown(const Distribution& of, double Distribution::*figure) {
+  return of.count == 0 ? std::string(1, '-') : Percent(of.*figure);
+}
+// The run that the detailed figures show: the first one that evicts.
+const ReplayRun& MainRun(const ReplayResult& result) {
+  for (const ReplayRun& run : result.runs) {
+    if (run.policy != "full" && run.evictions() > 0) return run;
+  }
+  return result.runs.front();
+}
+
+std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
+  const bool engine = result.engine != Engine::kExact;
+  std::vector<std::vector<std::string>> rows = {{"policy", "target", "true ratio", "mean ratio"}};
+  if (engine) rows[0].push_back("h2o_lossy_ratio");
+  for (const char* name : {"evictions", "mass kept", "mass p5", "output error", "error p95",
+                           "cosine p5", "top-16 kept", "mass (all rows)", "error (all rows)"}) {
+    rows[0].push_back(name);
+  }
+  for (const ReplayRun& run : result.runs) {
+    std::vector<std::string> row = {run.policy, run.target_text(), Times(run.ratio()),
+                                    Times(run.mean_ratio())};
+    if (engine) {
+      row.push_back(run.mnn ? Times(static_cast<double>(run.mnn->metrics.lossy_ratio))
+                            : std::string());
+    }
+    row.push_back(std::to_string(run.evictions()));
+    if (run.quality) {
+      const AttentionSummary &evicting = *run.evicting, &all = *run.quality;
+      row.insert(
+          row.end(),
+          {Shown(evicting.mass, &Distribution::mean), Shown(evicting.mass, &Distribution::p5),
+           Shown(evicting.output_error, &Distribution::mean),
+           Shown(evicting.output_error, &Distribution::p95),
+           evicting.output_cosine.count == 0 ? std::string(1, '-')
+                                             : fmt::format("{:.4f}", evicting.output_cosine.p5),
+           Shown(evicting.top_k[1], &Distribution::mean), Shown(all.mass, &Distribution::mean),
+           Shown(all.output_error, &Distribution::mean)});
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// One line per policy: a value of each run against its true ratio.
+std::vector<ChartSeries> ByRatio(const ReplayResult& result,
+                                 const std::function<double(const ReplayRun&)>& value) {
+  std::vector<ChartSeries> series;
+  for (const ReplayRun& run : result.runs) {
+    if (run.policy == "full" || !run.evicting || run.evicting->mass.count == 0) continue;
+    auto found = std::find_if(series.begin(), series.end(),
+                              [&](const ChartSeries& s) { return s.name == run.policy; });
+    if (found == series.end()) {
+      series.push_back({run.policy, {}, run.policy == "block", run.policy == "oracle-mass"});
+      found = std::prev(series.end());
+    }
+    found->points.push_back({run.mean_ratio(), value(run)});
+  }
+  for (ChartSeries& s : series) {
+    std::stable_sort(s.points.begin(), s.points.end(),
+                     [](const auto& a, const auto& b) { return a.x < b.x; });
+  }
+  return series;
+}
+
+void AddCurves(const ReplayResult& result, report::Page& page) {
+  const bool any = std::any_of(result.runs.begin(), result.runs.end(),
+                               [](const ReplayRun& run) { return run.quality.has_value(); });
+  if (!any) return;
+  page.Heading("Quality against ratio");
+  LineChart lost;
+  lost.title = "Attention mass lost against the ratio of the whole model";
+  lost.x_label = "ratio of the whole model, mean of the steps";
+  lost.y_label = "attention mass lost, mean of evicting rows";
+  lost.series = ByRatio(result, [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; });
+  lost.markers = true;
+  lost.y_min = 0;
+  page.Figure(Render(lost),
+              "Lower is better. Every policy keeps as many tokens at the same moments, save that "
+              "block keeps whole blocks; oracle-mass knows the future.");
+  if (result.runs.front().quality && result.runs.front().quality->has_output) {
+    LineChart error = lost;
+    error.title = "Attention output error against the ratio of the whole model";
+    error.y_label = "output error |o - o'| / |o|, mean of evicting rows";
+    error.series =
+        ByRatio(result, [](const ReplayRun& run) { return run.evicting->output_error.mean; });
+    page.Figure(Render(error),
+                "The error of the attention output, all heads of a layer together: "
+                "the best predictor of harm that needs no model.");
+  }
+}
+
+void AddBytes(const ReplayRun& run, report::Page& page) {
+  LineChart chart;
+  chart.title = "Bytes of K and V held at each decode step";
+  chart.x_label = "position";
+  chart.y_label = "bytes held by all layers";
+  chart.bytes = true;
+  chart.y_min = 0;
+  ChartSeries full{"full", {}, false, false}, kept{"kept", {}, true, false};
+  ChartSeries allocated{"allocated", {}, false, true};
+  const size_t stride = std::max<size_t>(1, run.steps.size() / 400);
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    if (i % stride != 0 && i + 1 != run.steps.size()) continue;
+    const auto x = static_cast<double>(run.steps[i].token);
+    full.points.push_back({x, static_cast<double>(run.steps[i].full)});
+    kept.points.push_back({x, static_cast<double>(run.steps[i].kept)});
+    allocated.points.push_back({x, static_cast<double>(run.steps[i].allocated)});
+  }
+  chart.series = {kept, full};
+  if (run.mnn) chart.series.push_back(allocated);
+  page.Figure(Render(chart),
+              run.mnn ? "The engine's buffers never shrink: what is evicted frees room for new "
+                        "tokens, not memory."
+                      : "Memory if evicted rows are given back.");
+}
+
+// When a position left a layer: the share of the decode steps it stayed for, mean of the units; 2
+// if all of them still hold it.
+double LifeOf(const LayerPlan& plan, uint64_t position, uint64_t prompt, uint64_t end) {
+  uint64_t held = 0, stay = 0;
+  for (uint32_t unit = 0; unit < plan.units; ++unit) {
+    const uint64_t last = plan.last_seen(unit, position);
+    stay += last == LayerPlan::kStays;
+    held += std::min(last + 1, end) - std::min(prompt, last + 1);
+  }
+  if (stay == plan.units) return 2;
+  return static_cast<double>(held) /
+         static_cast<double>(plan.units * std::max<uint64_t>(1, end - prompt));
+}
+
+StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan) {
+  StripRow row{fmt::format("L{}", plan.layer), {}};
+  const uint64_t end = result.end;
+  std::vector<double> life(end, 2);
+  for (uint64_t p = 0; p < end; ++p) life[p] = LifeOf(plan, p, result.prompt, end);
+  // Neighbours of the same shade become one span.
+  const auto shade = [](double value) { return value > 1 ? 2 : std::round(value * 20) / 20; };
+  for (uint64_t begin = 0; begin < end;) {
+    uint64_t next = begin + 1;
+    while (next < end && shade(life[next]) == shade(life[begin])) ++next;
+    const bool kept = life[begin] > 1;
+    const std::string tip =
+        kept ? fmt::format("layer {}: positions {} to {} kept", plan.layer, begin, next - 1)
+             : fmt::format("layer {}: positions {} to {} held for {:.0f}% of the decode steps",
+                           plan.layer, begin, next - 1, 100 * life[begin]);
+    row.spans.push_back({static_cast<double>(begin), static_cast<double>(next),
+                         kept ? 1 : 0.75 * shade(life[begin]), kept ? 0 : 1, tip});
+    begin = next;
+  }
+  return row;
+}
+
+void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page) {
+  page.Heading(fmt::format("What stays: {} at target {}", run.policy, run.target_text()));
+  StripMap map;
+  map.title = "Kept tokens by layer and position";
+  map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
+  map.x_end = static_cast<double>(result.end);
+  for (const LayerPlan& plan : run.plans) map.rows.push_back(LayerRow(result, plan));
+  page.Figure(Render(map),
+              "Blue: held to the end. Orange: evicted, the fainter the sooner. One row per traced "
+              "layer, one column per original position.");
+  AddBytes(run, page);
+}
+
+void AddHeads(const ReplayRun& run, report::Page& page) {
+  if (run.layers.empty()) return;
+  page.Heading("Where it costs");
+  const bool output = run.layers.front().summary.has_output;
+  double most = 0;
+  const auto value_of = [&](const AttentionSummary& head) {
+    return output ? head.output_error.mean : 1 - head.mass.mean;
+  };
+  for (const LayerQuality& layer : run.layers) {
+    for (const AttentionSummary& head : layer.heads) most = std::max(most, value_of(head));
+  }
+  StripMap map;
+  map.title = "Error by layer and head";
+  map.x_label = "query head";
+  map.unit_ticks = true;
+  map.low_label = "0";
+  map.high_label = Percent(most);
+  for (const LayerQuality& layer : run.layers) {
+    StripRow row{fmt::format("L{}", layer.layer), {}};
+    for (size_t h = 0; h < layer.heads.size(); ++h) {
+      const double value = value_of(layer.heads[h]);
+      const auto x = static_cast<double>(h);
+      row.spans.push_back({x, x + 1, most > 0 ? value / most : 0, 0,
+                           fmt::format("layer {} head {}: {}", layer.layer, h, Percent(value))});
+    }
+    map.x_end = static_cast<double>(std::max<size_t>(1, layer.heads.size()));
+    map.rows.push_back(std::move(row));
+  }
+  page.Figure(Render(map), output ? "Mean error of the attention output, layers down, query heads "
+                                    "across."
+                                  : "Mean attention mass lost, layers down, query heads across.");
+  LineChart steps;
+  steps.title = "Attention mass lost at each decode step";
+  steps.x_label = "decode step";
+  steps.y_label = "attention mass lost, mean of heads";
+  steps.y_min = 0;
+  for (const LayerQuality& layer : run.layers) {
+    if (steps.series.size() == 8) break;
+    ChartSeries series{fmt::format("layer {}", layer.layer), {}, false, false};
+    const size_t stride = std::max<size_t>(1, layer.step_mass.size() / 200);
+    for (size_t i = 0; i < layer.step_mass.size(); i += stride) {
+      series.points.push_back({static_cast<double>(i), 1 - layer.step_mass[i]});
+    }
+    steps.series.push_back(std::move(series));
+  }
+  page.Figure(Render(steps), run.layers.size() > 8 ? "The first eight traced layers."
+                                                   : "One line per traced layer.");
+}
+
+std::string Subtitle(const Snapshot& snapshot, const AttentionTrace& trace,
+                     const ReplayResult& result) {
+  return fmt::format("{} with {} of {} ({}); engine {}, scores {}", snapshot.source.path,
+                     Name(trace.level), trace.path, trace.format, Name(result.engine),
+                     Name(result.weights));
+}
+
+}  // namespace
+
+std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
+                       const ReplayResult& result, const std::string& footer) {
+  const ReplayRun& run = MainRun(result);
+  report::Page page("H2O eviction replay", Subtitle(snapshot, trace, result));
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"true ratio", Times(run.ratio())},
+      {"K and V at the end",
+       report::ShortBytes(run.steps.empty() ? 0 : static_cast<double>(run.steps.back().kept))},
+      {"layers traced",
+       fmt::format("{} of {}", result.traced_layers.size(), snapshot.layers.size())},
+      {"decode steps", std::to_string(result.end - result.prompt)}};
+  if (run.mnn) {
+    facts.insert(facts.begin() + 1,
+                 {"the engine says", Times(static_cast<double>(run.mnn->metrics.lossy_ratio))});
+  }
+  if (run.quality) {
+    facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
+    if (run.quality->has_output) {
+      facts.push_back({"output error", Shown(run.evicting->output_error, &Distribution::mean)});
+    }
+  }
+  page.Facts(facts);
+  if (run.mnn) {
+    page.Paragraph(
+        "h2o_lossy_ratio is the ratio of the engine's last plan alone, relative to that layer's "
+        "length at that moment. The true ratio counts every layer as it stands at the end.");
+  }
+  std::vector<std::string> notes = result.notes;
+  notes.insert(notes.end(), result.warnings.begin(), result.warnings.end());
+  for (const ReplayRun& each : result.runs) {
+    const std::string why = WhyNothing(result, each);
+    if (!why.empty()) {
+      notes.push_back(fmt::format("{} at {}: {}", each.policy, each.target_text(), why));
+    }
+  }
+  page.Heading("Runs");
+  std::vector<size_t> strong;
+  for (size_t i = 0; i < result.runs.size(); ++i) {
+    if (&result.runs[i] == &run) strong.push_back(i);
+  }
+  page.Table(RunTable(result), strong);
+  AddCurves(result, page);
+  AddMap(result, run, page);
+  AddHeads(run, page);
+  if (run.quality) {
+    notes.push_back(
+        "Attention figures are over evicting rows: queries of a layer that lose a key in some "
+        "head. "
+        "Those named (all rows) are diluted by rows and layers that lose nothing.");
+  }
+  notes.push_back("Open loop: hidden states of later layers do not react to what was evicted.");
+  page.Notes("Remarks", notes);
+  page.Footer(footer);
+  return page.Text();
+}
+
+}  // namespace kv::h2o

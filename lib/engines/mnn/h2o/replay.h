@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lib/core/base/parallel.h"
+#include "lib/core/base/progress.h"
+#include "lib/core/snapshot/rope.h"
+#include "lib/core/snapshot/trace_rows.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
+#include "lib/study/eviction/budget.h"
+#include "lib/study/eviction/policy.h"
+#include "lib/study/eviction/quality.h"
+
+namespace kv::h2o {
+
+enum class Engine { kExact, kMnn, kMnnR6 };
+std::string_view Name(Engine engine);
+std::optional<Engine> ParseEngine(std::string_view name);
+
+// When the rules of engine exact evict.
+enum class Clock {
+  kPaper,  // on a budget, from the end of the prompt on, as the papers do
+  kMnn,    // at the engine's intervals, by a ratio of the cache as it is then
+};
+std::string_view Name(Clock clock);
+
+struct ReplayRequest {
+  Engine engine = Engine::kExact;
+  Clock clock = Clock::kPaper;  // of engine exact; the mnn engines have their own
+  Config config;                // its target is replaced by each of `targets`
+  // Parameters of `config` that somebody chose; on a budget the others follow the trace's length.
+  std::set<std::string, std::less<>> chosen;
+  PaperParameters paper;
+  // "streaming" counts positions within its cache, as published: what it loses is measured with
+  // keys turned to where they stand then.
+  std::optional<blend::ModelRope> re_rotation;
+  std::vector<double> targets;      // ratios, >= 1
+  std::vector<KeepBudget> budgets;  // instead of ratios
+  std::vector<std::string> policies = {"block"};
+  std::optional<WeightRule> weights;  // default: as the engine (exact: softmax, mnn: flash)
+  Granularity granularity = Granularity::kLayer;
+  uint64_t seed = 0;
+  std::optional<uint64_t> prompt_tokens;  // where the trace does not say
+  bool measure_quality = true;
+  uint64_t quality_rows = 0;  // measured at most, chosen by `seed`; 0: all
+};
+
+// Bytes of K and V that are held when the query at a position attends, or on a budget when its step
+// is over, all layers together.
+struct StepBytes {
+  uint64_t token = 0;
+  uint64_t full = 0, kept = 0;
+  uint64_t allocated = 0;  // by an engine whose buffers never shrink; else = kept
+};
+
+// One policy at one target ratio.
+struct ReplayRun {
+  std::string policy;
+  Config config;                         // sanitised
+  std::optional<KeepBudget> budget;      // what every layer is held to
+  uint64_t end = 0;                      // of the decode positions
+  std::vector<LayerSchedule> schedules;  // of every layer
+  std::vector<LayerPlan> plans;          // of the traced layers
+  std::optional<MnnReplay> mnn;          // rule "block" of the mnn engines
+  std::vector<StepBytes> steps;
+  std::vector<LayerQuality> layers;          // of the traced layers; empty without quality
+  std::optional<AttentionSummary> quality;   // over all rows of the traced layers
+  std::optional<AttentionSummary> evicting;  // over those that lose something
+
+  uint64_t triggers() const;
+  uint64_t evictions() const;  // those that some query is the poorer for
+  uint64_t floor_dominated() const;
+  // What was asked for; NaN for a fixed number of tokens.
+  double target_ratio() const;
+  std::string target_text() const;
+  // Full over kept, all layers, at the last step.
+  double ratio() const;
+  // The same over all steps together: what the quality figures, means over steps, go with.
+  double mean_ratio() const;
+};
+
+struct ReplayResult {
+  Engine engine = Engine::kExact;
+  Clock clock = Clock::kMnn;
+  Config config;  // with what follows the trace's length, target aside
+  PaperParameters paper;
+  std::vector<std::string> followed;  // parameters of `config` that nobody chose
+  WeightRule weights = WeightRule::kSoftmax;
+  uint64_t prompt = 0, end = 0;          // decode positions [prompt, end)
+  MeasuredRows measured;                 // empty without quality
+  UndefinedRows undefined;               // of the whole trace
+  std::vector<uint32_t> traced_layers;   // replayed
+  std::vector<uint32_t> missing_layers;  // in the snapshot, without rows
+  std::vector<ReplayRun> runs;           // targets outer, policies inner; on budgets by ratio
+  std::vector<std::string> warnings;
+  std::vector<std::string> notes;  // what the figures mean here
+};
+
+// Decode steps: where prefill ends, by the trace or by the request. Throws kUsage naming the flag.
+uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request);
+
+// The trace must match the snapshot (RequireMatch). Equal results for any number of threads.
+ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
+                    const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
+
+}  // namespace kv::h2o

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/h2o/replay_notes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kv::h2o {
+namespace {
+
+// Notes of equal text, with the targets that they are about.
+class Notes {
+ public:
+  void Add(const ReplayRun& run, std::string text) {
+    const auto found = std::find_if(notes_.begin(), notes_.end(), [&](const Note& note) {
+      return note.policy == run.policy && note.text == text;
+    });
+    if (found != notes_.end()) {
+      found->targets.push_back(run.target_text());
+    } else {
+      notes_.push_back({run.policy, std::move(text), {run.target_text()}});
+    }
+  }
+  std::vector<std::string> Texts() const {
+    std::vector<std::string> texts;
+    for (const Note& note : notes_) {
+      texts.push_back(
+          fmt::format("{} at {}: {}", note.policy, fmt::join(note.targets, ", "), note.text));
+    }
+    return texts;
+  }
+
+ private:
+  struct Note {
+    std::string policy, text;
+    std::vector<std::string> targets;
+  };
+  std::vector<Note> notes_;
+};
+
+const LayerSchedule* FirstEvicting(const ReplayRun& run) {
+  const auto found = std::find_if(run.schedules.begin(), run.schedules.end(),
+                                  [](const LayerSchedule& s) { return !s.evictions.empty(); });
+  return found == run.schedules.end() ? nullptr : &*found;
+}
+
+const LayerSchedule* LastEvicting(const ReplayRun& run) {
+  const auto found = std::find_if(run.schedules.rbegin(), run.schedules.rend(),
+                                  [](const LayerSchedule& s) { return !s.evictions.empty(); });
+  return found == run.schedules.rend() ? nullptr : &*found;
+}
+
+void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const AttentionTrace& trace,
+                Notes& notes) {
+  const Eviction first = FirstEvicting(run)->evictions.front();
+  const uint64_t rows = first.token + 1 - trace.q_start;
+  const uint64_t window = std::min(result.paper.window, rows);
+  if (rows < result.paper.window && first.token + 1 > rows) {
+    notes.Add(run, fmt::format("looks with {} rows, not {}: the trace has no earlier ones", rows,
+                               result.paper.window));
+  }
+  // The last layer has the least, if they differ.
+  const std::vector<Eviction>& least = LastEvicting(run)->evictions;
+  const bool even = first.kept == least.front().kept;
+  const std::string_view where = even ? "" : "in its last layer ";
+  if (least.front().kept <= window) {
+    notes.Add(run, fmt::format("{}keeps the most recent tokens, as window does: the budget is not "
+                               "above its window of {} rows (--snapkv-window)",
+                               where, window));
+  } else if (!result.paper.grow) {
+    const auto full = std::find_if(least.begin(), least.end(), [&](const Eviction& e) {
+      return e.kept <= e.token - first.token + window;
+    });
+    if (full != least.end() && full->token + 1 < result.end) {
+      notes.Add(
+          run, fmt::format("{}keeps the most recent tokens from position {} on: its window and the "
+                           "tokens after the prompt fill the budget",
+                           where, full->token + 1));
+    }
+  }
+  if (run.policy == "pyramid" && even) {
+    notes.Add(run, fmt::format("spreads the budget evenly, as snapkv does: {}",
+                               FirstEvicting(run) == LastEvicting(run)
+                                   ? std::string("one layer evicts")
+                                   : fmt::format("a fall by --pyramid-beta {} would leave the last "
+                                                 "layer less than the window of {} rows",
+                                                 result.paper.pyramid_beta, result.paper.window)));
+  }
+}
+
+void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
+  const LayerSchedule& schedule = *FirstEvicting(run);
+  const uint64_t start = schedule.evictions.front().token;
+  LengthWalk walk(schedule);
+  uint64_t most = 0, floor_end = 0;
+  for (uint64_t token = start; token < result.end; ++token) {
+    const uint64_t budget = run.budget->At(token + 1), held = walk.At(token);
+    const uint64_t more = held - std::min(held, budget);
+    if (budget < BlockFloor(run.config)) {
+      floor_end = token + 1;
+    } else {
+      most = std::max(most, more);
+    }
+  }
+  if (most > 0) {
+    notes.Add(run, fmt::format("keeps whole blocks of {} tokens, up to {} above the budget",
+                               run.config.block_tokens, most));
+  }
+  if (floor_end > 0) {
+    notes.Add(run, fmt::format("keeps its floor of sink and recent blocks, which is above the "
+                               "budget up to position {}",
+                               floor_end - 1));
+  }
+}
+
+// Why the ratio of the whole model is less than what was asked for.
+std::optional<std::string> WhichEvict(const ReplayResult& result) {
+  for (const ReplayRun& run : result.runs) {
+    if (!run.budget || run.policy == "full") continue;
+    const auto in_range = std::count_if(run.schedules.begin(), run.schedules.end(),
+                                        [](const LayerSchedule& s) { return s.in_range; });
+    if (in_range == static_cast<std::ptrdiff_t>(run.schedules.size())) return std::nullopt;
+    return fmt::format("budgets are of the {} layers that evict; true and mean ratio are of all {}",
+                       in_range, run.schedules.size());
+  }
+  return std::nullopt;
+}
+
+std::string Times(double ratio) { return fmt::format("{:.4g}x", ratio); }
+
+uint64_t FloorDecided(const ReplayRun& run) {
+  if (!run.mnn) return run.floor_dominated();
+  return static_cast<uint64_t>(
+      std::count_if(run.mnn->calls.begin(), run.mnn->calls.end(), [](const MnnCall& call) {
+        return call.end.triggered && call.end.decision.budget.floor_dominates;
+      }));
+}
+
+}  // namespace
+
+std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace) {
+  Notes notes;
+  bool late = false;
+  for (const ReplayRun& run : result.runs) {
+    if (!run.budget || FirstEvicting(run) == nullptr) continue;
+    late |= trace.q_start >= result.prompt && result.prompt > 0;
+    if (run.policy == "block") NoteBlock(run, result, notes);
+    if (run.policy == "snapkv" || run.policy == "pyramid") NoteSnapKv(run, result, trace, notes);
+    if (run.policy == "h2o" && trace.q_start > 0) {
+      notes.Add(run,
+                fmt::format("sums attention from position {} on: the trace has no earlier rows",
+                            trace.q_start));
+    }
+  }
+  std::vector<std::string> texts = notes.Texts();
+  if (auto diluted = WhichEvict(result)) texts.push_back(std::move(*diluted));
+  if (late) {
+    texts.push_back(
+        fmt::format("the trace has no row of the prompt: the first eviction comes after "
+                    "position {}, not at the prompt's end",
+                    trace.q_start));
+  }
+  return texts;
+}
+
+std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
+  if (result.clock == Clock::kPaper) return std::nullopt;
+  std::vector<std::string> ends, told;
+  for (const ReplayRun& run : result.runs) {
+    const std::string target = run.target_text();
+    if (run.evictions() == 0 || std::count(told.begin(), told.end(), target) != 0) continue;
+    told.push_back(target);
+    uint64_t most = 0;
+    for (const LayerSchedule& schedule : run.schedules) {
+      most = std::max<uint64_t>(most, schedule.evictions.size());
+    }
+    std::vector<std::string> why;
+    if (most > 1) why.push_back(fmt::format("applied up to {} times to a layer", most));
+    if (const uint64_t floor = FloorDecided(run)) {
+      why.push_back(fmt::format("the floor of sink and recent blocks decides {} of {} triggers",
+                                floor, run.triggers()));
+    }
+    if (why.empty()) continue;
+    ends.push_back(
+        fmt::format("{} ends at {} ({})", target, Times(run.ratio()), fmt::join(why, ", ")));
+  }
+  if (ends.empty()) return std::nullopt;
+  return fmt::format("a target is a ratio of the cache as it is at each trigger: {}",
+                     fmt::join(ends, "; "));
+}
+
+}  // namespace kv::h2o

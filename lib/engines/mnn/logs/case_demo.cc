@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "lib/core/base/error.h"
+#include "lib/engines/mnn/logs/case.h"
+#include "lib/engines/mnn/logs/demo.h"
+
+namespace kv::gate {
+namespace {
+
+constexpr size_t kMaxRuns = 4096;
+constexpr size_t kMaxNotes = 8;
+constexpr int kDepth = 4;  // of folders in that of a case, where a log may lie
+constexpr const char* kReport = "llm_demo_report.json";
+
+std::optional<Json> ReadObject(const LogFolder& folder, const std::string& name) {
+  const auto text = folder.Text(name);
+  if (!text) return std::nullopt;
+  Json document = ParseJson(OnlyUtf8(*text), folder.Shown(name));
+  if (!document.is_object()) {
+    throw Error(Finding::kBadText, "expected a JSON object").File(folder.Shown(name));
+  }
+  return document;
+}
+
+Json ReadRuns(const std::string& text, const std::string& shown) {
+  Json rows = Json::array();
+  ForEachLine(text, [&](std::string_view line) {
+    if (Strip(line).empty()) return;
+    if (rows.size() == kMaxRuns) {
+      throw Error(Finding::kLimit, fmt::format("more than {} runs", kMaxRuns)).File(shown);
+    }
+    rows.push_back(ParseJson(OnlyUtf8(line), shown));
+  });
+  return rows;
+}
+
+// A *_summary.json, else the same figures from *_runs.jsonl; named as printed.
+std::optional<std::pair<Json, std::string>> ReadDemoSummary(const LogFolder& folder,
+                                                            const std::string& tag) {
+  for (const LogFolder& place : {folder.Sub(tag), folder}) {
+    const std::string summary = tag + "_summary.json", runs = tag + "_runs.jsonl";
+    if (auto document = ReadObject(place, summary)) return {{*document, place.Shown(summary)}};
+    if (const auto text = place.Text(runs)) {
+      return {{SummariseBuckets(ReadRuns(*text, place.Shown(runs))), place.Shown(runs)}};
+    }
+  }
+  return std::nullopt;
+}
+
+bool HoldsSummary(const LogFolder& folder, const std::string& tag) {
+  for (const LogFolder& place : {folder.Sub(tag), folder}) {
+    if (place.Text(tag + "_summary.json") || place.Text(tag + "_runs.jsonl")) return true;
+  }
+  return false;
+}
+
+// Every run of a summary has ended well, its runs are all there, and its figures are numbers.
+void CheckSummary(const LogFolder& folder, const std::string& tag,
+                  const std::pair<Json, std::string>& summary, Evidence& evidence) {
+  const auto& [document, shown] = summary;
+  CheckFigures(document, shown, evidence);
+  const double total = NumberAt(document, "total_runs"), passed = NumberAt(document, "pass_runs");
+  if (passed < total) {
+    AddDenial({"pass_runs"},
+              fmt::format("{}: {:.0f} of {:.0f} runs ended well; it", shown, passed, total),
+              evidence);
+  }
+  for (const LogFolder& place : {folder.Sub(tag), folder}) {
+    const std::string name = tag + "_runs.jsonl";
+    const auto text = place.Text(name);
+    if (!text) continue;
+    const Json rows = ReadRuns(*text, place.Shown(name));
+    CheckFigures(rows, place.Shown(name), evidence);
+    if (static_cast<double>(rows.size()) < total) {
+      evidence.gaps.Add(fmt::format("{} tells of {:.0f} runs, {} has {}", shown, total,
+                                    place.Shown(name), rows.size()));
+    }
+    for (const Json& row : rows) {
+      const Json code = row.is_object() ? row.value("returncode", Json(0)) : Json();
+      if (code.is_number() && code.get<double>() == 0) continue;
+      evidence.gaps.Add(fmt::format("{}: a run of {} with returncode {}", place.Shown(name),
+                                    OnlyUtf8(TextAt(row, "prompt_file", "no name")),
+                                    OnlyUtf8(code.dump())));
+    }
+    return;
+  }
+}
+
+// Runs without a runner around them: PROMPT.jsonl metrics and PROMPT.stdout.log transcripts.
+Json LooseRuns(const LogFolder& folder, Evidence& evidence) {
+  std::map<std::string, DemoRunFiles> by_prompt;
+  std::vector<std::unique_ptr<std::string>> texts;
+  const auto keep = [&](const std::string& name) {
+    texts.push_back(std::make_unique<std::string>(*folder.Text(name)));
+    return std::string_view(*texts.back());
+  };
+  for (const std::string& name : folder.Files()) {
+    for (const char* suffix : {".stdout.log", ".stderr.log", ".jsonl"}) {
+      if (!EndsWith(name, suffix) || by_prompt.size() == kMaxRuns) continue;
+      const std::string prompt = name.substr(0, name.size() - std::string_view(suffix).size());
+      DemoRunFiles& run = by_prompt[prompt];
+      run.run_tag = "candidate";
+      run.prompt_file = prompt + ".txt";
+      const bool is_metrics = EndsWith(name, ".jsonl");
+      auto& text = is_metrics                      ? run.metrics_jsonl
+                   : EndsWith(name, ".stdout.log") ? run.standard_output
+                                                   : run.standard_error;
+      auto& path = is_metrics                      ? run.metrics_path
+                   : EndsWith(name, ".stdout.log") ? run.stdout_log
+                                                   : run.stderr_log;
+      text = keep(name);
+      path = folder.Shown(name);
+    }
+  }
+  Json rows = Json::array();
+  for (const auto& [prompt, run] : by_prompt) {
+    rows.push_back(DemoRun(run, static_cast<int64_t>(rows.size()) + 1));
+    CheckFigures(rows.back(), folder.Shown(prompt), evidence);
+    if (!Strip(run.metrics_jsonl).empty() && rows.back()["h2o_metrics"].empty()) {
+      evidence.gaps.Add(run.metrics_path + ": its last line is no JSON object");
+    }
+  }
+  return rows;
+}
+
+void CompareDemoReports(const Json& written, const Json& made, std::vector<std::string>& notes) {
+  for (const auto& item : made.items()) {
+    if (!item.value().is_number() || !written.contains(item.key())) continue;
+    const double said = NumberAt(written, item.key()), is = item.value().get<double>();
+    if (std::abs(said - is) <= 1e-9 * std::max(1.0, std::abs(is))) continue;
+    if (notes.size() >= kMaxNotes) return;
+    notes.push_back(fmt::format("llm_demo_report.json says {} {}, the summaries give {}",
+                                item.key(), said, is));
+  }
+}
+
+// A summary that cannot be read is missing.
+std::optional<std::pair<Json, std::string>> SummaryOf(const LogFolder& folder,
+                                                      const std::string& tag, Evidence& evidence) {
+  try {
+    auto summary = ReadDemoSummary(folder, tag);
+    if (summary) CheckSummary(folder, tag, *summary, evidence);
+    return summary;
+  } catch (const Error& error) {
+    if (error.finding() != Finding::kBadText) throw;
+    evidence.gaps.Add(error.what());
+    return std::nullopt;
+  }
+}
+
+void ReadReport(const std::string& shown, CaseLogs& logs) {
+  const SuiteCase& c = logs.suite_case;
+  logs.report_missing = !c.report_text.has_value();
+  if (!c.report_text) return;
+  try {
+    Json report = ParseJson(OnlyUtf8(*c.report_text), shown);
+    if (!report.is_object()) throw Error(Finding::kBadText, "expected a JSON object").File(shown);
+    logs.report = std::move(report);
+  } catch (const Error& error) {
+    logs.report_missing = true;
+    logs.report_trouble = error.what();
+    return;
+  }
+  CheckFigures(logs.report, shown, logs.evidence);
+  AddDenial(DeniedBy(logs.report), shown, logs.evidence);
+}
+
+// What the report says that it asked for.
+DemoOptions OptionsOf(const Json& report) {
+  DemoOptions options;
+  options.decode_drop_target = NumberAt(report, "decode_drop_target", options.decode_drop_target);
+  const auto ask = [&](const char* key, bool& option) {
+    if (report.contains(key)) option = TruthAt(report, key);
+  };
+  ask("require_runtime_decomp", options.require_runtime_decomp);
+  ask("require_decode_cache_hit", options.require_decode_cache_hit);
+  ask("require_baseline_decode", options.require_baseline_decode);
+  ask("require_bucket_decode_pass", options.require_bucket_decode_pass);
+  return options;
+}
+
+}  // namespace
+
+bool IsDemoReport(std::string_view text) {
+  try {
+    const Json report = ParseJson(OnlyUtf8(text), kReport);
+    return report.is_object() && report.contains("overall_pass") && report.contains("decode_pass");
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool HoldsDemo(const LogFolder& folder) {
+  if (!folder.exists()) return false;
+  if (folder.Text(kReport) || HoldsSummary(folder, "candidate")) return true;
+  const std::vector<std::string> files = folder.Files(), logs = folder.Sub("logs").Files();
+  return std::none_of(files.begin(), files.end(), IsBenchLog) &&
+         std::none_of(logs.begin(), logs.end(), IsBenchLog) &&
+         std::any_of(files.begin(), files.end(), [](const std::string& name) {
+           return EndsWith(name, ".jsonl") || EndsWith(name, ".stdout.log");
+         });
+}
+
+CaseLogs ReadDemoReport(std::string text, const std::string& shown, SuiteCase suite_case) {
+  CaseLogs logs{std::move(suite_case), AnalyzerOptions{}};
+  logs.suite_case.report_text = std::move(text);
+  ReadReport(shown, logs);
+  return logs;
+}
+
+CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
+  CaseLogs logs{std::move(suite_case), AnalyzerOptions{}};
+  SuiteCase& c = logs.suite_case;
+  c.report_text = folder.Text(kReport);
+  ReadReport(folder.Shown(kReport), logs);
+  const auto baseline = SummaryOf(folder, "baseline", logs.evidence);
+  auto candidate = SummaryOf(folder, "candidate", logs.evidence);
+  if (!candidate && !c.report_text) {
+    const Json rows = LooseRuns(folder, logs.evidence);
+    if (!rows.empty()) candidate = {{SummariseBuckets(rows), folder.shown()}};
+  }
+  logs.evidence.damage.AddFolder(folder, kDepth);
+  if (!candidate) return logs;
+  const Json none = {{"overall_pass", true}};
+  const Json made = DemoReport(baseline ? baseline->first : none, baseline ? baseline->second : "",
+                               candidate->first, candidate->second, OptionsOf(logs.report));
+  if (logs.report.empty()) {
+    logs.report = made;
+    logs.gate_markdown = DemoReportText(made);
+    return logs;
+  }
+  CompareDemoReports(logs.report, made, logs.notes);
+  if (baseline) {
+    AddDenial(DeniedBy(made), "the report's tool, given the runs in " + folder.shown(),
+              logs.evidence);
+  }
+  return logs;
+}
+
+}  // namespace kv::gate

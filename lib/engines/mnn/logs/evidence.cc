@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/logs/evidence.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace kv::gate {
+namespace {
+
+constexpr size_t kMaxExamples = 3;
+constexpr size_t kMaxSeen = 4096;
+constexpr size_t kMaxWords = 120;
+constexpr std::string_view kSpeed = "speed(tok/s)";
+
+constexpr std::array<std::string_view, 5> kLogEndings = {".log", ".err", ".out", ".stderr",
+                                                         ".stdout"};
+constexpr std::array<std::string_view, 14> kDeaths = {
+    "FAIL:",      "error:",    "Error:",         "Traceback",    "No such file",
+    "not found",  "Aborted",   "core dumped",    "Killed",       "Segmentation fault",
+    "terminate ", "Bus error", "not executable", "out of memory"};
+
+// Printed by the analyzer, but parts of its verdict only where the report asks for consistency.
+constexpr std::array<std::string_view, 4> kPartsOfConsistency = {
+    "kv_restore_activity_pass", "kv_fallback_clean_pass", "kv_async_activity_pass",
+    "kv_invalid_log_pass"};
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return lower;
+}
+
+bool Is(const GateBullets& bullets, std::string_view key, std::string_view word) {
+  const auto found = bullets.find(key);
+  return found != bullets.end() && Lower(found->second) == word;
+}
+
+bool HasFigures(std::string_view column) { return column == kSpeed || StartsWith(column, "h2o_"); }
+
+// What follows the break of a speed; other cells as they are.
+std::string_view FigureText(std::string_view column, std::string_view cell) {
+  constexpr std::string_view kBreak = "<br>";
+  const size_t at = column == kSpeed ? cell.find(kBreak) : std::string_view::npos;
+  return at == std::string_view::npos ? cell : cell.substr(at + kBreak.size());
+}
+
+// A name with a digit in it is no number, as it is for the engine's tools.
+bool BeginsWithNumber(std::string_view text) {
+  text = Strip(text);
+  return text.find_first_of("0123456789.+-") == 0 && FirstNumber(text).has_value();
+}
+
+void CheckNumbers(const Json& value, const std::string& name, const std::string& shown,
+                  Evidence& evidence) {
+  if (value.is_structured()) {
+    for (const auto& item : value.items()) CheckNumbers(item.value(), item.key(), shown, evidence);
+    return;
+  }
+  // ParseJson makes texts of such numbers.
+  const auto quoted = value.is_string() ? WholeNumber(value.get_ref<const std::string&>())
+                                        : std::optional<double>();
+  const bool is_number = value.is_number_float() || quoted;
+  if (!is_number || std::isfinite(quoted ? *quoted : value.get<double>())) return;
+  evidence.non_finite.Add(fmt::format("{}: {} is {}", shown, OnlyUtf8(name),
+                                      value.is_string() ? value.get<std::string>() : "no number"));
+}
+
+}  // namespace
+
+void Trouble::Add(std::string what) {
+  ++count;
+  if (examples.size() < kMaxExamples) examples.push_back(std::move(what));
+}
+
+std::string Trouble::Text() const {
+  std::string text = fmt::format("{}", fmt::join(examples, "; "));
+  if (count > examples.size()) text += fmt::format("; and {} more", count - examples.size());
+  return text;
+}
+
+void Damage::AddBench(std::string_view text, std::string_view shown) { Add(text, shown, true); }
+void Damage::AddOther(std::string_view text, std::string_view shown) { Add(text, shown, false); }
+
+void Damage::Add(std::string_view text, std::string_view shown, bool again) {
+  if (!read_.insert(std::string(shown)).second) return;
+  ForEachInvalidLine(text, [&](std::string_view line) {
+    const bool is_new =
+        seen_.size() >= kMaxSeen || seen_.insert(std::string(Strip(line.substr(0, 512)))).second;
+    if (is_new || again) AddInvalidLine(line, shown, lines_);
+  });
+}
+
+void Damage::AddFolder(const LogFolder& folder, int depth) {
+  for (const std::string& name : folder.FilesLike(IsLog)) {
+    const std::string shown = folder.Shown(name);
+    if (read_.find(shown) == read_.end()) AddOther(*folder.Text(name), shown);
+  }
+  if (depth == 0) return;
+  for (const std::string& name : folder.Folders()) AddFolder(folder.Sub(name), depth - 1);
+}
+
+bool IsLog(std::string_view name) {
+  return std::any_of(kLogEndings.begin(), kLogEndings.end(),
+                     [&](std::string_view ending) { return EndsWith(name, ending); });
+}
+
+std::string LastWords(std::string_view log) {
+  std::string words;
+  const auto keep = [&](std::string_view line) {
+    words = FirstCodePoints(OnlyUtf8(Strip(line.substr(0, 4 * kMaxWords))), kMaxWords);
+  };
+  ForEachInvalidLine(log, keep);
+  ForEachLine(log, [&](std::string_view line) {
+    const bool dies = std::any_of(kDeaths.begin(), kDeaths.end(), [&](std::string_view death) {
+      return ContainsIgnoringCase(line, death);
+    });
+    if (dies) keep(line);
+  });
+  return words;
+}
+
+void CheckCells(const BenchTable& table, Evidence& evidence) {
+  // The last column of the parser's table.
+  for (size_t row = 0; table.HasColumn("log_file") && row < table.size(); ++row) {
+    if (!table.Cell(row, "log_file").empty()) continue;
+    evidence.gaps.Add(fmt::format("row {} of the table is cut", row + 1));
+  }
+  for (const std::string& column : table.Columns()) {
+    if (!HasFigures(column)) continue;
+    for (size_t row = 0; row < table.size(); ++row) {
+      const std::string_view cell = table.Cell(row, column);
+      if (table.IsHeaderAgain(row)) continue;
+      const std::string_view log = table.Cell(row, "log_file");
+      const auto place = [&] {
+        return fmt::format("{} row {}: {}", log.empty() ? "the table" : OnlyUtf8(log), row + 1,
+                           OnlyUtf8(column));
+      };
+      if (HasNonFinite(cell)) {
+        evidence.non_finite.Add(fmt::format("{} is '{}'", place(), FirstCodePoints(cell, 40)));
+      } else if (!BeginsWithNumber(FigureText(column, cell))) {
+        evidence.gaps.Add(Strip(cell).empty() ? place() + " is empty"
+                                              : fmt::format("{} is '{}', no number", place(),
+                                                            FirstCodePoints(cell, 40)));
+      }
+    }
+  }
+}
+
+void CheckFigures(const GateBullets& bullets, const std::string& shown, Evidence& evidence) {
+  for (const auto& [key, value] : bullets) {
+    if (!HasNonFinite(value) || value.find_first_of(" ,[") != std::string::npos) continue;
+    evidence.non_finite.Add(fmt::format("{}: {} is {}", shown, key, FirstCodePoints(value, 40)));
+  }
+}
+
+void CheckFigures(const Json& document, const std::string& shown, Evidence& evidence) {
+  CheckNumbers(document, "", shown, evidence);
+}
+
+std::vector<std::string> DeniedBy(const GateBullets& bullets) {
+  std::vector<std::string> keys;
+  if (bullets.empty()) return keys;
+  if (!Is(bullets, "overall_pass", "true")) keys.emplace_back("overall_pass");
+  const bool asks = Is(bullets, "require_kv_content_consistency", "true");
+  for (const auto& [key, value] : bullets) {
+    if (key == "overall_pass" || key == "lossless_selected_pass") continue;
+    const bool is_part = std::find(kPartsOfConsistency.begin(), kPartsOfConsistency.end(), key) !=
+                         kPartsOfConsistency.end();
+    if (is_part && !asks) continue;
+    if (EndsWith(key, "_pass") && Lower(value) != "true") keys.push_back(key);
+    if (key == "quality_status" && Lower(value) != "pass") keys.push_back(key);
+  }
+  return keys;
+}
+
+std::vector<std::string> DeniedBy(const Json& report) {
+  std::vector<std::string> keys;
+  if (!report.is_object() || report.empty()) return keys;
+  const auto is_true = [](const Json& value) { return value.is_boolean() && value.get<bool>(); };
+  if (!report.contains("overall_pass") || !is_true(report["overall_pass"])) {
+    keys.emplace_back("overall_pass");
+  }
+  for (const auto& item : report.items()) {
+    const bool is_verdict = EndsWith(item.key(), "_pass") && !StartsWith(item.key(), "require_");
+    const bool is_list = EndsWith(item.key(), "_failures") && item.value().is_array();
+    if (item.key() == "overall_pass" || (!is_verdict && !is_list)) continue;
+    if (is_list ? !item.value().empty() : !is_true(item.value())) keys.push_back(item.key());
+  }
+  return keys;
+}
+
+void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evidence& evidence,
+               std::string_view why) {
+  if (keys.empty()) return;
+  constexpr size_t kMost = 6;
+  std::vector<std::string> named(keys.begin(), keys.begin() + std::min(keys.size(), kMost));
+  std::string text = OnlyUtf8(fmt::format("{} says no: {}", who, fmt::join(named, ", ")));
+  if (keys.size() > kMost) text += fmt::format(" and {} more", keys.size() - kMost);
+  if (!why.empty()) text += fmt::format(", '{}'", FirstCodePoints(why, kMaxWords));
+  evidence.denials.push_back({OnlyUtf8(keys.front()), std::move(text)});
+}
+
+}  // namespace kv::gate

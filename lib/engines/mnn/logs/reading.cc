@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/logs/reading.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
+#include "lib/engines/mnn/logs/words.h"
+
+namespace kv::gate {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The suite's cases in its order, with the mode that each runs in.
+struct KnownCase {
+  std::string_view name, mode;
+};
+constexpr std::array<KnownCase, 6> kSuiteCases = {{{"runtime_baseline", "full"},
+                                                   {"runtime_probe", "probe"},
+                                                   {"runtime_full", "full"},
+                                                   {"runtime_store", "store"},
+                                                   {"llm_demo_full", "full"},
+                                                   {"llm_demo_store", "store"}}};
+constexpr std::string_view kConsole = ".console.log";
+
+bool IsCaseName(std::string_view name) { return StartsWith(name, "runtime_") || IsDemoName(name); }
+
+std::string ModeOf(std::string_view name) {
+  for (const KnownCase& known : kSuiteCases) {
+    if (known.name == name) return std::string(known.mode);
+  }
+  for (const char* mode : {"probe", "full", "store"}) {
+    if (EndsWith(name, std::string("_") + mode)) return mode;
+  }
+  return {};
+}
+
+// The cases that a suite's output folder holds or its documents name: the known ones in the suite's
+// order, then others.
+std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteWords& words) {
+  std::vector<std::string> found = folder.Folders();
+  for (const std::string& file : folder.Files()) {
+    if (EndsWith(file, kConsole)) found.push_back(file.substr(0, file.size() - kConsole.size()));
+  }
+  found.erase(std::remove_if(found.begin(), found.end(),
+                             [](const std::string& name) { return !IsCaseName(name); }),
+              found.end());
+  for (const auto& [name, of_case] : words.cases) found.push_back(name);
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  const auto rank = [](const std::string& name) {
+    return std::find_if(kSuiteCases.begin(), kSuiteCases.end(),
+                        [&](const KnownCase& known) { return known.name == name; });
+  };
+  std::stable_sort(found.begin(), found.end(),
+                   [&](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
+  return found;
+}
+
+void Append(const Trouble& from, Trouble& to) {
+  for (const std::string& example : from.examples) to.Add(example);
+  to.count += from.count - from.examples.size();
+}
+
+// What the suite's own documents say of a case, and of all.
+void AddWords(const SuiteWords& words, bool code_given, CaseLogs& logs) {
+  const auto found = words.cases.find(logs.suite_case.name);
+  std::vector<const Evidence*> sources = {&words.evidence};
+  if (found != words.cases.end()) {
+    sources.push_back(&found->second.evidence);
+    if (found->second.code_unreadable && !code_given) {
+      logs.evidence.gaps.Add(fmt::format("{}: the return_code of {} is no number",
+                                         found->second.code_place, logs.suite_case.name));
+    }
+  } else if (!words.cases.empty()) {
+    logs.notes.push_back("the suite's summary does not name this case: it may be of an older run");
+  }
+  for (const Evidence* source : sources) {
+    Append(source->gaps, logs.evidence.gaps);
+    Append(source->non_finite, logs.evidence.non_finite);
+    logs.evidence.denials.insert(logs.evidence.denials.end(), source->denials.begin(),
+                                 source->denials.end());
+  }
+}
+
+// Where no return code is known, what the script printed when it failed stands for it.
+void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
+  const SuiteCase& c = logs.suite_case;
+  if (!c.console_text) return;
+  logs.evidence.damage.AddOther(*c.console_text, c.console_log);
+  if (code_known) return;
+  const std::string last = ConsoleFailure(*c.console_text);
+  if (!StartsWith(last, "FAIL:") && !StartsWith(last, "Traceback")) return;
+  AddDenial({"console_log"}, c.console_log + ", with no return code known,", logs.evidence, last);
+}
+
+std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteWords& words,
+                                const EngineLogsInput& input) {
+  std::vector<CaseLogs> all;
+  for (const std::string& name : CasesIn(folder, words)) {
+    SuiteCase c;
+    c.name = name;
+    c.mode = ModeOf(name);
+    c.folder = folder.Shown(name);
+    c.console_log = folder.Shown(name + std::string(kConsole));
+    c.console_text = folder.Text(name + std::string(kConsole));
+    const auto code = input.return_codes.find(name);
+    const auto written = words.cases.find(name);
+    const bool code_given = code != input.return_codes.end();
+    std::string code_place = "--return-codes";
+    if (code_given) {
+      c.return_code = code->second;
+    } else if (written != words.cases.end()) {
+      c.return_code = written->second.return_code.value_or(0);
+      code_place = written->second.code_place;
+    }
+    all.push_back(IsDemoName(name) ? ReadDemoCase(folder.Sub(name), std::move(c))
+                                   : ReadRuntimeCase(folder.Sub(name), std::move(c)));
+    CaseLogs& logs = all.back();
+    logs.code_place = std::move(code_place);
+    const bool code_written = written != words.cases.end() && written->second.return_code;
+    AddConsoleVerdict(code_given || code_written, logs);
+    AddWords(words, code_given, logs);
+  }
+  return all;
+}
+
+Error NoCase(const std::string& name) {
+  return Error(Finding::kUsage,
+               fmt::format("return codes: no case '{}' in the logs", Escaped(name)));
+}
+
+// A folder or file of logs without a suite around it, as one case.
+CaseLogs ReadLooseLogs(const EngineLogsInput& input, const std::string& shown) {
+  SuiteCase c;
+  c.name = fs::path(shown).filename().string();
+  if (c.name.empty()) c.name = fs::path(shown).parent_path().filename().string();
+  c.folder = shown;
+  const LogFolder folder(input.path, shown);
+  const bool is_json = !folder.exists() && EndsWith(shown, ".json");
+  const std::string report = is_json ? ReadLog(input.path, shown) : "";
+  const bool alone = !report.empty() && IsDemoReport(report);
+  const bool demo = alone || HoldsDemo(folder);
+  if (demo && !IsDemoName(c.name)) c.name = "llm_demo_" + c.name;
+  for (const auto& [name, code] : input.return_codes) {
+    if (name != c.name) throw NoCase(name);
+    c.return_code = code;
+  }
+  if (demo) {
+    c.mode = ModeOf(c.name);
+    return alone ? ReadDemoReport(report, shown, std::move(c)) : ReadDemoCase(folder, std::move(c));
+  }
+  LooseOptions loose{SuiteOptions(c.name), input.offline_lossless_json,
+                     input.offline_lossless_online_json, input.bench_stdout_log};
+  for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, loose.options);
+  c.mode = loose.options.runtime_mode;
+  return ReadBenchLogs(input.path, shown, std::move(c), loose);
+}
+
+std::string Shown(const EngineLogsInput& input) {
+  std::string shown =
+      OnlyUtf8(input.shown_as.empty() ? input.path.generic_string() : input.shown_as);
+  while (shown.size() > 1 && shown.back() == '/') shown.pop_back();
+  return shown;
+}
+
+}  // namespace
+
+bool IsDemoName(std::string_view name) { return StartsWith(name, "llm_demo"); }
+
+LogsRead ReadEngineLogs(const EngineLogsInput& input) {
+  LogsRead read;
+  read.shown = Shown(input);
+  std::error_code error;
+  if (!fs::exists(input.path, error)) {
+    throw Error(Finding::kOpenFailed, "no such file or folder").File(read.shown);
+  }
+  AnalyzerOptions checked;
+  for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, checked);
+  const LogFolder folder(input.path, read.shown);
+  const SuiteWords words = ReadSuiteWords(folder);
+  if (!folder.exists() || CasesIn(folder, words).empty()) {
+    read.cases.push_back(ReadLooseLogs(input, read.shown));
+    return read;
+  }
+  read.cases = ReadSuite(folder, words, input);
+  read.notes = words.notes;
+  const auto has = [&](std::string_view name) {
+    return std::any_of(read.cases.begin(), read.cases.end(),
+                       [&](const CaseLogs& logs) { return logs.suite_case.name == name; });
+  };
+  for (const auto& [name, code] : input.return_codes) {
+    if (!has(name)) throw NoCase(name);
+  }
+  for (const KnownCase& known : kSuiteCases) {
+    if (!has(known.name)) read.absent_cases.emplace_back(known.name);
+  }
+  return read;
+}
+
+}  // namespace kv::gate

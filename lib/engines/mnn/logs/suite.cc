@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/logs/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+#include "lib/core/base/error.h"
+
+namespace kv::gate {
+namespace {
+
+constexpr size_t kConsoleTail = 240;
+constexpr std::array<std::string_view, 9> kFailureWords = {
+    "FAIL:",        "error:",         "Error:",    "Traceback",
+    "No such file", "not executable", "not found", "Segmentation fault",
+    "Aborted"};
+
+std::string Bullet(const GateBullets& bullets, std::string_view key, std::string otherwise = {}) {
+  const auto found = bullets.find(key);
+  return found == bullets.end() ? otherwise : found->second;
+}
+
+bool IsTrue(const GateBullets& bullets, std::string_view key) {
+  std::string word = Bullet(bullets, key);
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return word == "true";
+}
+
+std::string ReturnFailure(const SuiteCase& c) {
+  return c.console_text ? ConsoleFailure(*c.console_text) : "console log missing";
+}
+
+std::string Number(const Json& row, const char* key, int digits = 4) {
+  return Fixed(NumberAt(row, key), digits);
+}
+
+std::string Word(const Json& row, const char* key) {
+  const auto found = row.find(key);
+  return found != row.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::string LineStart(const Json& row, size_t number) {
+  return fmt::format("{}. case={}, mode={}, pass={}, rc={}, decode=", number, Word(row, "case"),
+                     Word(row, "mode"), Bool(TruthAt(row, "overall_pass")),
+                     row.at("return_code").get<int64_t>());
+}
+
+std::string LineEnd(const Json& row) {
+  const std::string reason = Word(row, "failure_reason");
+  return fmt::format("summary=`{}`{}\n", Word(row, "summary"),
+                     reason.empty() ? reason : ", reason=" + reason);
+}
+
+std::string RuntimeLine(const Json& row, size_t number) {
+  const auto n = [&](const char* key) { return Number(row, key); };
+  return LineStart(row, number) +
+         fmt::format("{}/{}({}), drop={}/{}, lossy={}, lossless={}, decomp_us={}, ",
+                     n("decode_gate_tps"), n("decode_baseline"), Word(row, "decode_aggregation"),
+                     Number(row, "decode_drop_ratio", 6), Number(row, "decode_drop_target", 6),
+                     n("lossy_best"), n("lossless_selected_value"), n("runtime_decomp_best_us")) +
+         fmt::format("async_wait_us={}, async_wait_headroom={}, queue={}, fallback={}, ",
+                     n("runtime_async_wait_best_us"), n("runtime_async_wait_headroom_ratio"),
+                     n("runtime_queue_peak_best"), n("runtime_fallback_best")) +
+         fmt::format("cache_hit={}, cache_miss={}, kv_consistency={}, kv_invalid_logs={}, ",
+                     n("runtime_decode_cache_hit_best"), n("runtime_decode_cache_miss_best"),
+                     Bool(TruthAt(row, "kv_content_consistency_pass")),
+                     Number(row, "kv_invalid_log_count", 0)) +
+         LineEnd(row);
+}
+
+std::string DemoLine(const Json& row, size_t number) {
+  const auto n = [&](const char* key) { return Number(row, key); };
+  return LineStart(row, number) +
+         fmt::format("{}->{}, drop={}/{}, lossy={}, lossless={}, total={}, ",
+                     n("baseline_decode_tps_avg"), n("candidate_decode_tps_avg"),
+                     Number(row, "decode_drop_ratio", 6), Number(row, "decode_drop_target", 6),
+                     n("candidate_lossy_ratio_avg"), n("candidate_lossless_ratio_avg"),
+                     n("candidate_runtime_total_ratio_avg")) +
+         fmt::format("decomp_us={}, cache_hit={}, run_order={}, ", n("runtime_decomp_best_us"),
+                     n("decode_cache_hit_best"), Word(row, "run_order")) +
+         LineEnd(row);
+}
+
+bool AllPass(const std::vector<Json>& rows) {
+  return !rows.empty() && std::all_of(rows.begin(), rows.end(),
+                                      [](const Json& row) { return TruthAt(row, "overall_pass"); });
+}
+
+size_t CountOf(const std::vector<Json>& rows, std::string_view suite) {
+  return static_cast<size_t>(std::count_if(
+      rows.begin(), rows.end(), [&](const Json& row) { return Word(row, "suite") == suite; }));
+}
+
+}  // namespace
+
+GateBullets ParseGateBullets(std::string_view markdown) {
+  GateBullets bullets;
+  bool inside = false, done = false;
+  const std::string clean = OnlyUtf8(markdown);
+  ForEachLine(clean, [&](std::string_view raw) {
+    const std::string_view line = Strip(raw);
+    if (line == "## Quality Gate") {
+      inside = true;
+      return;
+    }
+    done |= inside && StartsWith(line, "## ");
+    const size_t colon = line.find(':', 2);
+    if (!inside || done || !StartsWith(line, "- ") || colon == std::string_view::npos) return;
+    bullets[std::string(Strip(line.substr(2, colon - 2)))] =
+        StripAll(Strip(line.substr(colon + 1)), '`');
+  });
+  return bullets;
+}
+
+std::string ConsoleFailure(std::string_view console_log) {
+  std::deque<std::string> tail;
+  ForEachLine(console_log, [&](std::string_view line) {
+    tail.emplace_back(Strip(OnlyUtf8(line.substr(0, 4096))));
+    if (tail.size() > kConsoleTail) tail.pop_front();
+  });
+  const auto names_failure = [](const std::string& line) {
+    return std::any_of(kFailureWords.begin(), kFailureWords.end(),
+                       [&](std::string_view word) { return Contains(line, word); });
+  };
+  const auto named = std::find_if(tail.rbegin(), tail.rend(), names_failure);
+  if (named != tail.rend()) return *named;
+  const auto any = std::find_if(tail.rbegin(), tail.rend(),
+                                [](const std::string& line) { return !line.empty(); });
+  return any != tail.rend() ? *any : "unknown failure";
+}
+
+Json RuntimeRow(const SuiteCase& c) {
+  const GateBullets bullets = ParseGateBullets(c.summary_text.value_or(""));
+  const bool exists = c.summary_text && !c.summary_text->empty();
+  const bool pass = c.return_code == 0 && IsTrue(bullets, "overall_pass");
+  std::string reason;
+  if (!pass) {
+    reason = c.return_code != 0 ? ReturnFailure(c)
+             : !exists          ? "summary missing"
+             : bullets.empty()
+                 ? "quality gate section missing"
+                 : "quality gate failed: status=" + Bullet(bullets, "quality_status", "unknown");
+  }
+  const auto number = [&](std::string_view key) { return LooseNumber(Bullet(bullets, key)); };
+  Json row = {{"suite", "runtime"},
+              {"case", c.name},
+              {"mode", c.mode},
+              {"return_code", c.return_code},
+              {"summary_exists", exists},
+              {"quality_gate_found", !bullets.empty()},
+              {"failure_reason", reason},
+              {"overall_pass", pass},
+              {"summary", c.folder + "/summary.md"},
+              {"console_log", c.console_log},
+              {"quality_status", Bullet(bullets, "quality_status")}};
+  row["lossy_best"] = number("lossy_best");
+  row["lossless_selected_value"] = number("lossless_selected_value");
+  row["decode_aggregation"] = Bullet(bullets, "decode_aggregation", "best");
+  row["decode_gate_tps"] =
+      number(bullets.count("decode_gate_tps") != 0 ? "decode_gate_tps" : "decode_best");
+  for (const char* key :
+       {"decode_best", "decode_baseline", "decode_drop_ratio", "decode_drop_target",
+        "runtime_decomp_best_us", "runtime_async_wait_best_us", "runtime_async_wait_headroom_us",
+        "runtime_async_wait_headroom_ratio"}) {
+    row[key] = number(key);
+  }
+  row["runtime_async_wait_headroom_warn"] = IsTrue(bullets, "runtime_async_wait_headroom_warn");
+  for (const char* key :
+       {"runtime_queue_peak_best", "runtime_fallback_best", "runtime_backpressure_skip_best",
+        "runtime_decode_cache_hit_best", "runtime_decode_cache_miss_best"}) {
+    row[key] = number(key);
+  }
+  row["kv_content_consistency_pass"] = IsTrue(bullets, "kv_content_consistency_pass");
+  row["kv_invalid_log_count"] = number("kv_invalid_log_count");
+  return row;
+}
+
+Json DemoRow(const SuiteCase& c) {
+  Json report = Json::object();
+  if (c.report_text) {
+    try {
+      report = ParseJson(OnlyUtf8(*c.report_text), "llm_demo_report.json");
+    } catch (const Error&) {
+      report = Json::object();  // as the suite does; the reader of the case says so in a note
+    }
+  }
+  const bool pass = c.return_code == 0 && TruthAt(report, "overall_pass");
+  std::string reason;
+  if (!pass) {
+    reason = c.return_code != 0 ? ReturnFailure(c)
+             : !c.report_text   ? "report json missing"
+                                : "llm_demo gate failed";
+  }
+  Json row = {{"suite", "llm_demo"},
+              {"case", c.name},
+              {"mode", c.mode},
+              {"return_code", c.return_code},
+              {"failure_reason", reason},
+              {"overall_pass", pass},
+              {"summary", c.folder + "/llm_demo_report.md"},
+              {"report_json", c.folder + "/llm_demo_report.json"},
+              {"console_log", c.console_log}};
+  for (const char* key :
+       {"baseline_decode_tps_avg", "candidate_decode_tps_avg", "decode_drop_ratio",
+        "decode_drop_target", "candidate_lossy_ratio_avg", "candidate_lossless_ratio_avg",
+        "candidate_runtime_total_ratio_avg", "runtime_decomp_best_us", "decode_cache_hit_best"}) {
+    row[key] = NumberAt(report, key);
+  }
+  row["decode_pass"] = TruthAt(report, "decode_pass");
+  row["run_order"] = report.is_object() ? Word(report, "run_order") : std::string();
+  return row;
+}
+
+Json SuiteDocument(const std::vector<Json>& rows, std::string_view generated_at) {
+  return {{"generated_at", generated_at},
+          {"overall_pass", AllPass(rows)},
+          {"total_cases", rows.size()},
+          {"runtime_cases", CountOf(rows, "runtime")},
+          {"llm_demo_cases", CountOf(rows, "llm_demo")},
+          {"rows", rows}};
+}
+
+std::string SuiteText(const std::vector<Json>& rows, std::string_view base) {
+  std::string out = fmt::format(
+      "# H2O final Summary\n\n- overall_pass: {}\n- total_cases: {}\n- runtime_cases: {}\n"
+      "- llm_demo_cases: {}\n\n",
+      Bool(AllPass(rows)), rows.size(), CountOf(rows, "runtime"), CountOf(rows, "llm_demo"));
+  for (const bool runtime : {true, false}) {
+    const char* suite = runtime ? "runtime" : "llm_demo";
+    if (CountOf(rows, suite) == 0) continue;
+    out += runtime ? "## Runtime\n\n" : "## llm_demo\n\n";
+    size_t number = 0;
+    for (const Json& row : rows) {
+      if (Word(row, "suite") != suite) continue;
+      ++number;
+      out += runtime ? RuntimeLine(row, number) : DemoLine(row, number);
+    }
+    out += '\n';
+  }
+  return out + fmt::format("- summary_json: `{0}/summary.json`\n- cases_jsonl: `{0}/cases.jsonl`\n",
+                           base);
+}
+
+std::string SuiteLines(const std::vector<Json>& rows) {
+  std::string out;
+  for (const Json& row : rows) out += PythonJson(row, 0) + '\n';
+  return out;
+}
+
+}  // namespace kv::gate

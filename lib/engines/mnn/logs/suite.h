@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "lib/engines/mnn/logs/text.h"
+
+namespace kv::gate {
+
+// What the engine's suite makes of its cases: rows, summary.json, summary.md and cases.jsonl as it
+// writes them.
+
+// The bullets below "## Quality Gate", keys to values without back-quotes.
+using GateBullets = std::map<std::string, std::string, std::less<>>;
+GateBullets ParseGateBullets(std::string_view markdown);
+
+// Why a case failed, as the suite words it: from the last lines of its console log.
+std::string ConsoleFailure(std::string_view console_log);
+
+// One case as the suite sees it.
+struct SuiteCase {
+  std::string name, mode;
+  int64_t return_code = 0;
+  std::string folder;       // "OUT/runtime_store", as printed
+  std::string console_log;  // "OUT/runtime_store.console.log", as printed
+  std::optional<std::string> console_text = {};
+  std::optional<std::string> summary_text = {};  // summary.md of a runtime case
+  std::optional<std::string> report_text = {};   // llm_demo_report.json
+};
+Json RuntimeRow(const SuiteCase& suite_case);
+Json DemoRow(const SuiteCase& suite_case);
+
+// The suite's documents over the rows; `base` is its output folder as printed.
+Json SuiteDocument(const std::vector<Json>& rows, std::string_view generated_at);
+std::string SuiteText(const std::vector<Json>& rows, std::string_view base);
+std::string SuiteLines(const std::vector<Json>& rows);
+
+}  // namespace kv::gate

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/logs/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "lib/core/base/error.h"
+#include "lib/core/base/utf8.h"
+
+namespace kv::gate {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxKeys = 4096;
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
+size_t Digits(std::string_view text, size_t from) {
+  size_t end = from;
+  while (end < text.size() && IsDigit(text[end])) ++end;
+  return end - from;
+}
+
+double ToDouble(std::string_view digits) {
+  if (!digits.empty() && digits[0] == '+') digits.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  // from_chars leaves the value alone where it overflows; Python says inf, and 0 where it vanishes.
+  if (error == std::errc::result_out_of_range) {
+    const bool negative = !digits.empty() && digits[0] == '-';
+    const size_t exponent = digits.find_first_of("eE");
+    const bool tiny = exponent != std::string_view::npos && digits[exponent + 1] == '-';
+    value = tiny ? 0 : HUGE_VAL;
+    return negative ? -value : value;
+  }
+  return value;
+}
+
+struct Match {
+  size_t begin = std::string_view::npos, end = 0;
+};
+
+// The first match of [-+]?[0-9]*\.?[0-9]+.
+Match FirstDecimal(std::string_view text) {
+  for (size_t begin = 0; begin < text.size(); ++begin) {
+    const bool sign = text[begin] == '-' || text[begin] == '+';
+    const size_t whole_at = begin + sign;
+    const size_t whole = Digits(text, whole_at);
+    const size_t dot = whole_at + whole;
+    const size_t fraction = dot < text.size() && text[dot] == '.' ? Digits(text, dot + 1) : 0;
+    if (fraction > 0) return {begin, dot + 1 + fraction};
+    if (whole > 0) return {begin, dot};
+  }
+  return {};
+}
+
+std::string PythonFloat(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+void DumpText(std::string_view text, std::string& out) {
+  const std::string clean = OnlyUtf8(text);
+  // The escapes of json.dumps are those of this library with ensure_ascii.
+  out += nlohmann::json(clean).dump(-1, ' ', true);
+}
+
+void Dump(const Json& value, int indent, int depth, std::string& out) {
+  const auto line = [&](int level) {
+    if (indent > 0) out += '\n' + std::string(static_cast<size_t>(indent * level), ' ');
+  };
+  const auto separate = [&](bool first) {
+    if (!first) out += indent > 0 ? "," : ", ";
+    line(depth + 1);
+  };
+  if (value.is_object() || value.is_array()) {
+    const bool object = value.is_object();
+    out += object ? '{' : '[';
+    bool first = true;
+    for (const auto& item : value.items()) {
+      separate(first);
+      first = false;
+      if (object) {
+        DumpText(item.key(), out);
+        out += ": ";
+      }
+      Dump(item.value(), indent, depth + 1, out);
+    }
+    if (!first) line(depth);
+    out += object ? '}' : ']';
+  } else if (value.is_string()) {
+    DumpText(value.get_ref<const std::string&>(), out);
+  } else if (value.is_number_float()) {
+    const double number = value.get<double>();
+    out += std::isfinite(number) ? PythonFloat(number)
+           : std::isnan(number)  ? "NaN"
+           : number < 0          ? "-Infinity"
+                                 : "Infinity";
+  } else {
+    out += value.dump();
+  }
+}
+
+bool IsNumber(std::string_view word) {
+  double value = 0;
+  const bool begins = IsDigit(word[0]) || (word.size() > 1 && word[0] == '-' && IsDigit(word[1]));
+  return begins && std::from_chars(word.data(), word.data() + word.size(), value).ptr ==
+                       word.data() + word.size();
+}
+
+// Python writes NaN and Infinity into JSON and reads 1e999 as infinite. As texts they get past a
+// strict parser, and NumberAt reads them as Python does.
+std::string QuoteNonFinite(std::string_view json) {
+  constexpr std::string_view kWord =
+      "+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string out;
+  while (!json.empty()) {
+    size_t length = 1;
+    if (json[0] == '"') {
+      while (length < json.size() && json[length] != '"') length += json[length] == '\\' ? 2 : 1;
+      length = std::min(length + 1, json.size());
+      out += json.substr(0, length);
+    } else if (Contains(kWord, json.substr(0, 1))) {
+      length = std::min(json.find_first_not_of(kWord), json.size());
+      const std::string_view word = json.substr(0, length);
+      const bool is_infinite = word == "Infinity" || word == "-Infinity" ||
+                               (IsNumber(word) && std::isinf(ToDouble(word)));
+      if (is_infinite) {
+        out += word[0] == '-' ? "\"-Infinity\"" : "\"Infinity\"";
+      } else {
+        out += word == "NaN" ? "\"NaN\"" : word;
+      }
+    } else {
+      out += json[0];
+    }
+    json.remove_prefix(length);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view Strip(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+std::string_view StripAll(std::string_view text, char c) {
+  const size_t begin = text.find_first_not_of(c);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(c) - begin + 1);
+}
+
+bool Contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+bool ContainsIgnoringCase(std::string_view text, std::string_view part) {
+  const auto same = [](char a, char b) { return Lower(a) == Lower(b); };
+  return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
+}
+
+bool StartsWith(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+void ForEachLine(std::string_view text, const std::function<void(std::string_view)>& use) {
+  while (!text.empty()) {
+    const size_t end = text.find_first_of("\n\r\v\f\x1c\x1d\x1e");
+    use(text.substr(0, end));
+    if (end == std::string_view::npos) return;
+    const bool both = text[end] == '\r' && end + 1 < text.size() && text[end + 1] == '\n';
+    text.remove_prefix(end + (both ? 2 : 1));
+  }
+}
+
+std::string OnlyUtf8(std::string_view text) {
+  std::string clean;
+  clean.reserve(text.size());
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text);
+    clean.append(text.substr(0, length));
+    text.remove_prefix(std::max<size_t>(1, length));
+  }
+  return clean;
+}
+
+std::string_view FirstCodePoints(std::string_view text, size_t count) {
+  size_t end = 0;
+  while (count-- > 0 && end < text.size()) {
+    end += std::max<size_t>(1, Utf8Length(text.substr(end)));
+  }
+  return text.substr(0, end);
+}
+
+double LooseNumber(std::string_view text, double otherwise, bool words) {
+  const Match match = FirstDecimal(text);
+  if (match.begin != std::string_view::npos) {
+    return ToDouble(text.substr(match.begin, match.end - match.begin));
+  }
+  if (words) {
+    std::string word(Strip(text));
+    std::transform(word.begin(), word.end(), word.begin(), Lower);
+    const bool negative = !word.empty() && word[0] == '-';
+    if (!word.empty() && (word[0] == '-' || word[0] == '+')) word.erase(0, 1);
+    if (word == "nan") return NAN;
+    if (word == "inf" || word == "infinity") return negative ? -HUGE_VAL : HUGE_VAL;
+  }
+  return otherwise;
+}
+
+std::optional<double> FirstNumber(std::string_view text) {
+  Match match = FirstDecimal(text);
+  if (match.begin == std::string_view::npos) return std::nullopt;
+  if (match.end < text.size() && (text[match.end] == 'e' || text[match.end] == 'E')) {
+    const size_t sign = match.end + 1;
+    const bool has_sign = sign < text.size() && (text[sign] == '-' || text[sign] == '+');
+    const size_t exponent = Digits(text, sign + has_sign);
+    if (exponent > 0) match.end = sign + has_sign + exponent;
+  }
+  return ToDouble(text.substr(match.begin, match.end - match.begin));
+}
+
+std::optional<double> WholeNumber(std::string_view text) {
+  text = Strip(text);
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool IsNonFinite(std::string_view word) {
+  std::string lower(word);
+  std::transform(lower.begin(), lower.end(), lower.begin(), Lower);
+  for (const char* odd : {"#inf", "#qnan", "#snan", "#ind"}) {
+    if (Contains(lower, odd)) return true;
+  }
+  const bool is_signed = !lower.empty() && (lower[0] == '-' || lower[0] == '+');
+  const std::string_view bare = std::string_view(lower).substr(is_signed ? 1 : 0);
+  if (bare == "nan" || StartsWith(bare, "nan(") || bare == "inf" || bare == "infinity") return true;
+  const auto number = FirstNumber(word);
+  return number && !std::isfinite(*number);
+}
+
+bool HasNonFinite(std::string_view cell) {
+  std::string spaced(cell);
+  for (const std::string_view mark : {"<br>", "\u00b1"}) {
+    for (size_t at = spaced.find(mark); at != std::string::npos; at = spaced.find(mark, at)) {
+      spaced.replace(at, mark.size(), mark.size(), ' ');
+    }
+  }
+  for (std::string_view rest = Strip(spaced); !rest.empty();) {
+    const size_t end = std::min(rest.find_first_of(" \t"), rest.size());
+    if (IsNonFinite(rest.substr(0, end))) return true;
+    rest = Strip(rest.substr(end));
+  }
+  return false;
+}
+
+std::string Fixed(double value, int digits) {
+  return std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : PythonFloat(value);
+}
+
+std::string_view Bool(bool value) { return value ? "true" : "false"; }
+
+std::string PythonText(std::string_view text) {
+  const bool doubled = Contains(text, "'") && !Contains(text, "\"");
+  const char quote = doubled ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : text) {
+    if (c == '\\' || c == quote) {
+      out += {'\\', c};
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + quote;
+}
+
+std::string PythonList(const std::vector<std::string>& texts) {
+  std::string out = "[";
+  for (const std::string& text : texts) out += (out.size() > 1 ? ", " : "") + PythonText(text);
+  return out + "]";
+}
+
+std::string PythonValue(const Json& value) {
+  if (value.is_null()) return "None";
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_string()) return PythonText(OnlyUtf8(value.get_ref<const std::string&>()));
+  if (value.is_number_float()) return PythonFloat(value.get<double>());
+  if (!value.is_structured()) return value.dump();
+  std::string out(1, value.is_object() ? '{' : '[');
+  for (const auto& item : value.items()) {
+    if (out.size() > 1) out += ", ";
+    if (value.is_object()) out += PythonText(item.key()) + ": ";
+    out += PythonValue(item.value());
+  }
+  return out + (value.is_object() ? '}' : ']');
+}
+
+std::string PythonJson(const Json& value, int indent) {
+  std::string out;
+  Dump(value, indent, 0, out);
+  return out;
+}
+
+Json ParseJson(std::string_view text, std::string_view file) {
+  // Keys are found by walking an object: wide objects would take quadratic time.
+  std::vector<size_t> keys(kMaxDepth + 2);
+  const auto bounded = [&](int depth, Json::parse_event_t event, Json&) {
+    if (depth > kMaxDepth) {
+      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kMaxDepth))
+          .File(file);
+    }
+    const auto level = static_cast<size_t>(depth);
+    if (event == Json::parse_event_t::object_start) keys[level + 1] = 0;
+    if (event == Json::parse_event_t::key && ++keys[level] > kMaxKeys) {
+      throw Error(Finding::kLimit, fmt::format("a JSON object has more than {} keys", kMaxKeys))
+          .File(file);
+    }
+    return true;
+  };
+  try {
+    const std::string quoted = QuoteNonFinite(text);
+    return Json::parse(quoted, bounded);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw Error(Finding::kBadText, "expected a JSON document")
+        .At(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()))
+        .File(file);
+  } catch (const nlohmann::json::exception&) {
+    throw Error(Finding::kBadText, "a number of the JSON document is out of range").File(file);
+  }
+}
+
+std::string TextAt(const Json& object, std::string_view key, std::string otherwise) {
+  if (!object.is_object()) return otherwise;
+  const auto found = object.find(std::string(key));
+  return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+double NumberAt(const Json& object, std::string_view key, double otherwise) {
+  if (!object.is_object()) return otherwise;
+  const auto found = object.find(std::string(key));
+  if (found == object.end()) return otherwise;
+  if (found->is_number()) return found->get<double>();
+  if (found->is_boolean()) return found->get<bool>() ? 1 : 0;
+  if (found->is_string()) {
+    return WholeNumber(found->get_ref<const std::string&>()).value_or(otherwise);
+  }
+  return otherwise;
+}
+
+bool TruthAt(const Json& object, std::string_view key) {
+  if (!object.is_object()) return false;
+  const auto found = object.find(std::string(key));
+  if (found == object.end() || found->is_null()) return false;
+  if (found->is_boolean()) return found->get<bool>();
+  if (found->is_number()) return found->get<double>() != 0;
+  if (found->is_string()) return !found->get_ref<const std::string&>().empty();
+  return !found->empty();
+}
+
+}  // namespace kv::gate

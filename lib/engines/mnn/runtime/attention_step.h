@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lib/core/base/parallel.h"
+#include "lib/engines/mnn/h2o/mnn_replay.h"
+#include "lib/engines/mnn/runtime/runtime.h"
+#include "lib/study/attention/layer_attention.h"
+
+namespace kv::lossless {
+
+// Attention of one decode step over a layer's cache as the runtime holds it: what was lost there is
+// lost here. Where a trace has queries everything is computed from the cache; probabilities and
+// block scores are taken as recorded; without any of them all keys weigh the same.
+class AttentionStep {
+ public:
+  // `trace` may be null. The snapshot is the one that the runtime reads.
+  AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace, WeightRule weights,
+                const h2o::Config& h2o, uint64_t prompt, ThreadPool& pool);
+
+  // Attention and, in range, block sums for H2O; nothing once a recorded stream is at its end.
+  std::optional<std::vector<float>> Score(const h2o::CallStart& start, uint64_t position,
+                                          uint64_t blocks, Runtime& runtime);
+  // Attention alone.
+  void Attend(uint32_t layer, uint64_t position, Runtime& runtime) {
+    Attend(layer, position, runtime, nullptr);
+  }
+
+  bool has_queries() const { return has_queries_; }
+  double seconds() const { return seconds_; }  // computing, with what the runtime did to read
+
+ private:
+  void Attend(uint32_t layer, uint64_t position, Runtime& runtime, std::vector<float>* sums);
+  void Logits(const h2o::LayerAttention& attention, const CachePiece& piece);
+  void AddValues(const h2o::LayerAttention& attention, const CachePiece& piece);
+  // One body per kv head, on all threads where that pays.
+  void ForHeads(const h2o::LayerAttention& attention, uint64_t tokens,
+                const std::function<void(uint64_t)>& body);
+
+  const Snapshot& snapshot_;
+  WeightRule weights_;
+  uint64_t block_tokens_;
+  ThreadPool& pool_;
+  bool has_queries_ = false;
+  std::vector<std::unique_ptr<h2o::LayerAttention>> layers_;  // by place; null without queries
+  std::vector<h2o::LayerAttention> traced_;                   // of a trace of probabilities
+  std::unique_ptr<h2o::BlockSumSource> recorded_;
+  double seconds_ = 0;
+  // of the call that runs
+  uint64_t length_ = 0;
+  std::vector<float> queries_, logits_, weights_row_, outputs_;
+  std::vector<std::vector<float>> value_tiles_;  // per kv head
+};
+
+}  // namespace kv::lossless

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/runtime/config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace kv::lossless {
+namespace {
+
+// Far beyond any cache, small enough that sums of parameters cannot overflow.
+constexpr int64_t kMost = int64_t{1} << 40;
+
+int64_t AtLeast(int64_t least, int64_t value) { return std::clamp(value, least, kMost); }
+
+struct Parameter {
+  std::string_view name;
+  std::variant<bool Config::*, int64_t Config::*, Scope Config::*, Mode Config::*,
+               PredictorSet Config::*, std::string Config::*>
+      member;
+};
+
+constexpr std::string_view kCodecName = "h2o_lossless_codec";
+
+constexpr Parameter kParameters[] = {
+    {"h2o_lossless_enable", &Config::enable},
+    {"h2o_lossless_scope", &Config::scope},
+    {"h2o_lossless_front_n", &Config::front_n},
+    {kCodecName, &Config::gear_delta},
+    {"h2o_lossless_runtime_enable", &Config::runtime_enable},
+    {"h2o_lossless_runtime_mode", &Config::mode},
+    {"h2o_lossless_block_tokens", &Config::block_tokens},
+    {"h2o_lossless_hot_recent_tokens", &Config::hot_recent_tokens},
+    {"h2o_lossless_hot_sink_tokens", &Config::hot_sink_tokens},
+    {"h2o_lossless_kept_sample_layers", &Config::kept_sample_layers},
+    {"h2o_lossless_kept_sample_token_interval", &Config::kept_sample_token_interval},
+    {"h2o_lossless_front_sample_token_interval", &Config::front_sample_token_interval},
+    {"h2o_lossless_store_disable_front", &Config::store_disable_front},
+    {"h2o_lossless_store_bootstrap_tokens", &Config::store_bootstrap_tokens},
+    {"h2o_lossless_store_grouped_step_tokens", &Config::store_grouped_step_tokens},
+    {"h2o_lossless_codec_runtime", &Config::codec_runtime},
+    {"h2o_lossless_predictors_k", &Config::predictors_k},
+    {"h2o_lossless_predictors_v", &Config::predictors_v},
+    {"h2o_lossless_async_threads", &Config::async_threads},
+    {"h2o_lossless_max_queue", &Config::max_queue},
+    {"h2o_lossless_decode_cache_blocks", &Config::decode_cache_blocks},
+    {"h2o_lossless_strict_roundtrip_check", &Config::strict_roundtrip_check},
+};
+
+int64_t Whole(double value) {
+  if (std::isnan(value)) return 0;
+  return static_cast<int64_t>(
+      std::clamp(value, -static_cast<double>(kMost), static_cast<double>(kMost)));
+}
+
+Scope ScopeOf(const ParameterValue& value) {
+  if (const auto* number = std::get_if<double>(&value)) {
+    const int64_t scope = Whole(*number);
+    return scope == 0 || scope == 2 || scope == 3 ? static_cast<Scope>(scope) : Scope::kFrontN;
+  }
+  const auto word = std::get<std::string_view>(value);
+  if (word == "none") return Scope::kNone;
+  if (word == "front_n_and_h2o_kept" || word == "front_n+h2o_kept") return Scope::kFrontNAndH2oKept;
+  return word == "h2o_kept" ? Scope::kH2oKept : Scope::kFrontN;
+}
+
+Mode ModeOf(const ParameterValue& value) {
+  if (const auto* number = std::get_if<double>(&value)) {
+    const int64_t mode = Whole(*number);
+    return mode == 1 || mode == 2 ? static_cast<Mode>(mode) : Mode::kProbe;
+  }
+  return ParseMode(std::get<std::string_view>(value)).value_or(Mode::kProbe);
+}
+
+}  // namespace
+
+std::string_view Name(Scope scope) {
+  constexpr std::string_view kNames[] = {"none", "front_n", "h2o_kept", "front_n_and_h2o_kept"};
+  return kNames[static_cast<int>(scope)];
+}
+
+std::string_view Name(Mode mode) {
+  constexpr std::string_view kNames[] = {"probe", "full", "store"};
+  return kNames[static_cast<int>(mode)];
+}
+
+std::optional<Mode> ParseMode(std::string_view name) {
+  for (const Mode mode : {Mode::kProbe, Mode::kFull, Mode::kStore}) {
+    if (name == Name(mode)) return mode;
+  }
+  return std::nullopt;
+}
+
+Config Sanitised(const Config& config) {
+  Config c = config;
+  c.front_n = AtLeast(0, c.front_n);
+  c.block_tokens = AtLeast(1, c.block_tokens);
+  c.hot_recent_tokens = AtLeast(0, c.hot_recent_tokens);
+  c.hot_sink_tokens = AtLeast(0, c.hot_sink_tokens);
+  c.kept_sample_layers = AtLeast(0, c.kept_sample_layers);
+  c.kept_sample_token_interval = AtLeast(0, c.kept_sample_token_interval);
+  c.front_sample_token_interval = AtLeast(0, c.front_sample_token_interval);
+  c.store_bootstrap_tokens = AtLeast(0, c.store_bootstrap_tokens);
+  c.store_grouped_step_tokens = AtLeast(0, c.store_grouped_step_tokens);
+  c.async_threads = AtLeast(0, c.async_threads);
+  c.max_queue = AtLeast(1, c.max_queue);
+  c.decode_cache_blocks = AtLeast(0, c.decode_cache_blocks);
+  return c;
+}
+
+Config GateConfig(Mode mode) {
+  Config c;
+  const bool store = mode == Mode::kStore;
+  c.enable = c.gear_delta = c.runtime_enable = true;
+  c.scope = Scope::kFrontNAndH2oKept;
+  c.mode = mode;
+  c.kept_sample_token_interval = 2;
+  c.front_sample_token_interval = store ? 2 : 1;
+  c.store_disable_front = store;
+  c.store_bootstrap_tokens = store ? 16 : 128;
+  c.store_grouped_step_tokens = store ? 384 : 128;
+  c.async_threads = 2;
+  c.strict_roundtrip_check = true;
+  return c;
+}
+
+h2o::Config GateH2oConfig() {
+  h2o::Config c;
+  c.block_tokens = 32;
+  c.sink_tokens = 16;
+  c.recent_tokens = 96;
+  c.target_keep_ratio = 0.30f;
+  c.target_lossy_ratio = 3.5f;
+  c.trigger_min_tokens = 384;
+  return c;
+}
+
+void ForEachParameter(
+    const Config& config,
+    const std::function<void(std::string_view name, const ParameterValue& value)>& visit) {
+  for (const Parameter& parameter : kParameters) {
+    if (parameter.name == kCodecName) {
+      visit(parameter.name, std::string_view(config.gear_delta ? "gear_delta" : "none"));
+    } else if (const auto* flag = std::get_if<bool Config::*>(&parameter.member)) {
+      visit(parameter.name, config.**flag ? 1.0 : 0.0);
+    } else if (const auto* whole = std::get_if<int64_t Config::*>(&parameter.member)) {
+      visit(parameter.name, static_cast<double>(config.**whole));
+    } else if (const auto* scope = std::get_if<Scope Config::*>(&parameter.member)) {
+      visit(parameter.name, Name(config.**scope));
+    } else if (const auto* mode = std::get_if<Mode Config::*>(&parameter.member)) {
+      visit(parameter.name, Name(config.**mode));
+    } else if (const auto* set = std::get_if<PredictorSet Config::*>(&parameter.member)) {
+      const std::string text = ToText(config.**set);
+      visit(parameter.name, std::string_view(text));
+    } else {
+      visit(parameter.name,
+            std::string_view(config.*std::get<std::string Config::*>(parameter.member)));
+    }
+  }
+}
+
+SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, Config& config) {
+  const auto* found = std::find_if(std::begin(kParameters), std::end(kParameters),
+                                   [&](const Parameter& p) { return p.name == meta_name; });
+  if (found == std::end(kParameters)) return SetResult::kNoSuchName;
+  const auto* number = std::get_if<double>(&value);
+  const auto* word = std::get_if<std::string_view>(&value);
+  if (meta_name == kCodecName) {
+    config.gear_delta = number != nullptr ? *number == 1 : *word == "gear_delta";
+  } else if (const auto* scope = std::get_if<Scope Config::*>(&found->member)) {
+    config.** scope = ScopeOf(value);
+  } else if (const auto* mode = std::get_if<Mode Config::*>(&found->member)) {
+    config.** mode = ModeOf(value);
+  } else if (const auto* flag = std::get_if<bool Config::*>(&found->member)) {
+    if (number == nullptr) return SetResult::kWrongType;
+    config.** flag = *number != 0;
+  } else if (const auto* whole = std::get_if<int64_t Config::*>(&found->member)) {
+    if (number == nullptr) return SetResult::kWrongType;
+    config.** whole = Whole(*number);
+  } else if (word == nullptr) {
+    return SetResult::kWrongType;
+  } else if (const auto* set = std::get_if<PredictorSet Config::*>(&found->member)) {
+    config.** set = ParsePredictors(*word);
+  } else {
+    config.*std::get<std::string Config::*>(found->member) = *word;
+  }
+  return SetResult::kSet;
+}
+
+std::span<const std::string_view> ParameterNames() {
+  static const auto names = [] {
+    std::array<std::string_view, std::size(kParameters)> all;
+    std::transform(std::begin(kParameters), std::end(kParameters), all.begin(),
+                   [](const Parameter& p) { return p.name; });
+    return all;
+  }();
+  return names;
+}
+
+}  // namespace kv::lossless

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "lib/core/codec/gear_frame.h"
+#include "lib/study/eviction/config.h"
+
+namespace kv::lossless {
+
+// Which layers the engine's lossless path touches, by its own numbers.
+enum class Scope { kNone = 0, kFrontN = 1, kH2oKept = 2, kFrontNAndH2oKept = 3 };
+std::string_view Name(Scope scope);
+
+enum class Mode { kProbe = 0, kFull = 1, kStore = 2 };
+std::string_view Name(Mode mode);
+std::optional<Mode> ParseMode(std::string_view name);
+
+// The engine's parameters with the engine's defaults; the first three switch the path on and are
+// off. The trigger length and the update interval are H2O's (h2o::Config), though this path counts
+// its interval in tokens.
+struct Config {
+  bool enable = false;
+  bool gear_delta = false;  // codec: "gear_delta", anything else is none
+  bool runtime_enable = false;
+  Scope scope = Scope::kFrontN;
+  Mode mode = Mode::kProbe;
+  int64_t front_n = 2;
+  int64_t block_tokens = 128;
+  int64_t hot_recent_tokens = 256;
+  int64_t hot_sink_tokens = 16;
+  int64_t kept_sample_layers = 1;  // 0: all
+  int64_t kept_sample_token_interval = 1;
+  int64_t front_sample_token_interval = 1;
+  bool store_disable_front = false;
+  int64_t store_bootstrap_tokens = 32;      // 0: max(16, block_tokens / 2)
+  int64_t store_grouped_step_tokens = 256;  // 0: 3 * block_tokens
+  // pair_delta stands in the engine's default for K and is unknown to its parser.
+  PredictorSet predictors_k = {};
+  PredictorSet predictors_v = {};
+  int64_t async_threads = 1;
+  int64_t max_queue = 256;
+  int64_t decode_cache_blocks = 64;
+  bool strict_roundtrip_check = false;
+  std::string codec_runtime = "fp16_gear_predictive_v3";  // the engine never reads it
+
+  bool active() const { return enable && gear_delta && runtime_enable; }
+  bool operator==(const Config&) const = default;
+};
+
+// The values that the engine computes with: clamped, never refused.
+Config Sanitised(const Config& config);
+
+// What the gate's scripts set, on top of the engine's defaults.
+Config GateConfig(Mode mode);
+h2o::Config GateH2oConfig();
+
+using ParameterValue = std::variant<double, std::string_view>;
+
+// Parameters under the names of the engine's meta fields ("h2o_lossless_scope" ...), switches and
+// counts as numbers, the rest as the words of its config file.
+void ForEachParameter(
+    const Config& config,
+    const std::function<void(std::string_view name, const ParameterValue& value)>& visit);
+
+enum class SetResult { kSet, kNoSuchName, kWrongType };
+// Reads a word as the engine does: every scope that it does not know is front_n, every mode probe.
+SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, Config& config);
+
+// The names that SetParameter knows.
+std::span<const std::string_view> ParameterNames();
+
+}  // namespace kv::lossless

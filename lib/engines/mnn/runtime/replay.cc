@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/runtime/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/core/base/error.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/engines/mnn/runtime/attention_step.h"
+#include "lib/engines/mnn/runtime/stopwatch.h"
+
+namespace kv::lossless {
+namespace {
+
+// No cache is as long: H2O then never triggers.
+constexpr int64_t kNever = int64_t{1} << 40;
+constexpr int64_t kMostThreads = 256;
+constexpr uint64_t kCacheShare = 16;
+
+bool IsStorable(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32;
+}
+
+bool AllStorable(const Snapshot& snapshot) {
+  return std::all_of(snapshot.layers.begin(), snapshot.layers.end(), [](const LayerKv& layer) {
+    return IsStorable(layer.k.dtype) && (!layer.v || IsStorable(layer.v->dtype));
+  });
+}
+
+uint64_t RowBytes(const LayerKv& layer) {
+  return layer.k.row_bytes() + (layer.v ? layer.v->row_bytes() : 0);
+}
+
+class Replayer {
+ public:
+  Replayer(const Snapshot& snapshot, const AttentionTrace* trace, const ReplayRequest& request,
+           ThreadPool& pool, Progress* progress)
+      : snapshot_(snapshot), trace_(trace), request_(request), pool_(pool), progress_(progress) {}
+
+  ReplayResult Run() {
+    result_.engine = request_.engine;
+    result_.lossless = Sanitised(request_.lossless);
+    result_.h2o = h2o::Sanitised(request_.h2o);
+    result_.h2o_enabled = request_.h2o_enable;
+    if (result_.lossless.async_threads > kMostThreads) {
+      throw Error(Finding::kUsage, fmt::format("h2o_lossless_async_threads {}: at most {}",
+                                               result_.lossless.async_threads, kMostThreads));
+    }
+    Prepare();
+    FindSteps();
+    if (request_.engine == Engine::kDesign) {
+      result_.cache_bytes = request_.cache_bytes.value_or(snapshot_.kv_bytes() / kCacheShare);
+    }
+    const GearRangeCodec gear(result_.lossless);
+    const RuntimeSetup setup = SetupFor(request_.codec != nullptr ? *request_.codec : gear);
+    runtime_ = request_.engine == Engine::kMnn ? MakeMnnRuntime(setup) : MakeDesignRuntime(setup);
+    Decode();
+    if (request_.damage && !runtime_->Damage()) {
+      throw Error(Finding::kUsage, "a fault was to be injected, but layer 0 holds no raw row");
+    }
+    runtime_->Settle();
+    Collect();
+    runtime_->Finish();
+    CollectContent();
+    return std::move(result_);
+  }
+
+ private:
+  uint32_t layer_count() const { return static_cast<uint32_t>(snapshot_.layers.size()); }
+
+  // K and V in element types that the codec knows.
+  void Prepare() {
+    if (snapshot_.layers.empty()) {
+      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers");
+    }
+    RequireHeads(snapshot_, "a replay");
+    if (trace_ != nullptr) {
+      RequireMatch(*trace_, snapshot_);
+      AddTraceWarnings();
+    } else if (request_.h2o_enable) {
+      Warn(
+          "no trace: H2O's lengths are exact, but which tokens it keeps is not known; the lowest "
+          "blocks stand for them");
+    }
+    for (const CellGroup& group : snapshot_.cell_groups) {
+      for (size_t i = 0; trace_ == nullptr && i < group.cells.size(); ++i) {
+        if (group.cells[i].position == static_cast<int64_t>(i)) continue;
+        Warn("rows are not the positions of one sequence: they are replayed as they are stored");
+        break;
+      }
+    }
+    if (AllStorable(snapshot_)) return;
+    Warn("the cache is quantised: it is replayed as f16, which an engine would have held");
+    snapshot_ = CastSnapshot(std::move(snapshot_), DType::kF16, pool_);
+  }
+
+  void AddTraceWarnings() {
+    if (trace_->block_scores) return;
+    std::vector<uint32_t> missing;
+    for (const LayerKv& layer : snapshot_.layers) {
+      if (trace_->Find(layer.index) == nullptr) missing.push_back(layer.index);
+    }
+    if (missing.empty()) return;
+    Warn(
+        fmt::format("the trace has no rows of layers {}: their attention is not computed, and "
+                    "what H2O keeps of them is the lowest blocks",
+                    fmt::join(missing, ", ")));
+  }
+
+  void Warn(std::string text) {
+    if (std::find(result_.warnings.begin(), result_.warnings.end(), text) ==
+        result_.warnings.end()) {
+      result_.warnings.push_back(std::move(text));
+    }
+  }
+
+  // Decode positions: from where the prompt ends to the end of the shortest layer or trace.
+  void FindSteps() {
+    uint64_t shortest = UINT32_MAX, longest = 0;
+    for (const LayerKv& layer : snapshot_.layers) {
+      shortest = std::min(shortest, layer.k.tokens());
+      longest = std::max(longest, layer.k.tokens());
+    }
+    result_.end = shortest;
+    if (shortest != longest) {
+      Warn(fmt::format("layers hold {} to {} tokens: the replay ends with the shortest", shortest,
+                       longest));
+    }
+    if (trace_ != nullptr) {
+      h2o::ReplayRequest request;
+      request.prompt_tokens = request_.prompt_tokens;
+      result_.prompt = h2o::PromptTokens(*trace_, request);
+      if (!trace_->block_scores) result_.end = std::min(shortest, trace_->end_position());
+    } else if (request_.prompt_tokens) {
+      result_.prompt = *request_.prompt_tokens;
+    } else {
+      throw std::move(
+          Error(Finding::kUsage, "a snapshot does not say where its prompt ends")
+              .Hint("give --prompt-tokens N: tokens from position N on are decode steps"));
+    }
+    if (result_.prompt == 0 || result_.prompt >= result_.end) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--prompt-tokens {}: the cache holds {} tokens, and at least one "
+                              "must be decoded",
+                              result_.prompt, result_.end));
+    }
+    if (request_.decode_tokens) {
+      result_.end = std::min(result_.end, result_.prompt + *request_.decode_tokens);
+    }
+  }
+
+  RuntimeSetup SetupFor(const RangeCodec& codec) {
+    return {.snapshot = snapshot_,
+            .config = result_.lossless,
+            .h2o_range = h2o::EvictedLayers(result_.h2o, layer_count()),
+            .trigger_min = static_cast<uint64_t>(result_.h2o.trigger_min_tokens),
+            .update_interval = static_cast<uint64_t>(result_.h2o.update_interval),
+            .prompt = result_.prompt,
+            .cache_bytes = result_.cache_bytes,
+            .deterministic = request_.deterministic,
+            .skips_of_slowest = request_.deterministic || request_.skips_of_slowest,
+            .codec = codec,
+            .events = request_.keep_events ? &result_.events : nullptr};
+  }
+
+  h2o::MnnEngine MakeH2o() const {
+    const KvTensor& k = snapshot_.layers.front().k;
+    const uint32_t query_heads = trace_ != nullptr ? trace_->query_heads : k.heads;
+    h2o::Config config = result_.h2o;
+    if (!request_.h2o_enable) config.trigger_min_tokens = kNever;
+    return {config,
+            {layer_count(), query_heads, k.heads, k.head_dim, k.unit_bytes()},
+            request_.revision,
+            result_.prompt};
+  }
+
+  void Decode() {
+    h2o::MnnEngine engine = MakeH2o();
+    AttentionStep attention(
+        snapshot_,
+        request_.h2o_enable || trace_ == nullptr || !trace_->block_scores ? trace_ : nullptr,
+        request_.weights, engine.config(), result_.prompt, pool_);
+    for (const LayerKv& layer : snapshot_.layers) {
+      result_.plans.emplace_back().layer = layer.index;
+    }
+    if (progress_ != nullptr) progress_->Begin(snapshot_.kv_bytes());
+    NoteBytes(result_.prompt - 1);
+    double seconds = 0;
+    uint64_t steps = 0;
+    for (uint64_t token = result_.prompt; token < result_.end && !result_.stopped; ++token) {
+      const Stopwatch watch;
+      const double replay_only = runtime_->audit_seconds() + counting_seconds_;
+      if (!DecodeToken(token, engine, attention)) break;
+      seconds += watch.seconds() - (runtime_->audit_seconds() + counting_seconds_ - replay_only);
+      ++steps;
+      NoteBytes(token);
+      if (progress_ != nullptr) {
+        progress_->Advance(snapshot_.kv_bytes() / (result_.end - result_.prompt));
+      }
+    }
+    result_.end = result_.prompt + steps;
+    result_.h2o_metrics = engine.metrics();
+    NoteSpeed(attention, steps, seconds);
+  }
+
+  void NoteSpeed(const AttentionStep& attention, uint64_t steps, double seconds) {
+    if (attention.has_queries()) {
+      result_.speed = Speed{steps, seconds, attention.seconds()};
+    } else {
+      result_.no_speed_reason = trace_ == nullptr ? "no trace" : "the trace has no queries";
+    }
+  }
+
+  // False where the replay ends before this token.
+  bool DecodeToken(uint64_t token, h2o::MnnEngine& engine, AttentionStep& attention) {
+    for (uint32_t layer = 0; layer < layer_count(); ++layer) {
+      if (request_.stop.stop_requested()) {
+        result_.stopped = true;
+        return false;
+      }
+      runtime_->Start(layer, token);
+      const h2o::CallStart start = engine.Begin();
+      if (start.plan_applied) {
+        runtime_->Compact(layer, start.applied);
+        Log(EventKind::kCompact, token, layer, start.length_before, start.length_compacted);
+        NotePlan(token, layer, start);
+      }
+      runtime_->Append(layer, token);
+      const uint64_t blocks = engine.blocks(start.length);
+      std::optional<std::vector<float>> sums;
+      if (request_.h2o_enable) {
+        sums = attention.Score(start, token, blocks, *runtime_);
+      } else {
+        attention.Attend(layer, token, *runtime_);
+        sums.emplace(start.in_range ? blocks : 0);
+      }
+      if (!sums) return false;  // a recorded stream is at its end: the step did not happen
+      const Stopwatch watch;
+      const h2o::CallEnd end = engine.Finish(*sums);
+      if (end.triggered) {
+        result_.h2o_evict_us = watch.seconds() * 1e6;
+        if (end.decision.evicted > 0) {
+          Log(EventKind::kEvict, token, layer, start.length, end.decision.kept);
+        }
+      }
+      LayerCall call;
+      call.layer = layer;
+      call.h2o_range = h2o::EvictedLayers(result_.h2o, layer_count());
+      call.token_step = token - result_.prompt + 1;
+      call.length = start.length;
+      call.final_keep_tokens = end.final_keep_tokens;
+      if (runtime_->Step(call, token)) {
+        result_.h2o_plans_cleared += engine.DropPlan(layer);
+      }
+      const Stopwatch counting;
+      result_.peak_bytes = std::max(result_.peak_bytes, runtime_->TotalBytes().total());
+      counting_seconds_ += counting.seconds();
+    }
+    return true;
+  }
+
+  // Decided at the end of the token before.
+  void NotePlan(uint64_t token, uint32_t layer, const h2o::CallStart& start) {
+    h2o::KeepPlan kept;
+    for (const uint32_t position : runtime_->positions(layer)) h2o::Append(kept, {position, 1});
+    result_.plans[layer].Keep({token - 1, start.length_before, start.length_compacted}, {&kept, 1});
+  }
+
+  void Log(EventKind kind, uint64_t token, uint32_t layer, uint64_t length, uint64_t tokens) {
+    if (!request_.keep_events) return;
+    Event event;
+    event.kind = kind;
+    event.token = token;
+    event.layer = snapshot_.layers[layer].index;
+    event.length = length;
+    event.tokens = tokens;
+    result_.events.push_back(event);
+  }
+
+  void NoteBytes(uint64_t token) {
+    Resident bytes = runtime_->TotalBytes();
+    bytes.token = token;
+    for (const LayerKv& layer : snapshot_.layers) bytes.full += (token + 1) * RowBytes(layer);
+    result_.peak_bytes = std::max(result_.peak_bytes, bytes.total());
+    result_.steps.push_back(bytes);
+  }
+
+  void CollectContent() {
+    for (uint32_t i = 0; i < layer_count(); ++i) {
+      result_.layers[i].content = runtime_->ContentOf(i);
+      result_.content.Add(result_.layers[i].content);
+    }
+  }
+
+  void Collect() {
+    result_.metrics = runtime_->Metrics();
+    const uint64_t last = result_.steps.back().token, full = result_.steps.back().full;
+    result_.steps.back() = runtime_->TotalBytes();
+    result_.steps.back().token = last;
+    result_.steps.back().full = full;
+    for (uint32_t i = 0; i < layer_count(); ++i) {
+      LayerResult layer;
+      layer.layer = snapshot_.layers[i].index;
+      layer.in_h2o_range = h2o::EvictedLayers(result_.h2o, layer_count()).Contains(i);
+      layer.length = runtime_->positions(i).size();
+      layer.cold_tokens = ColdRangeOf(result_.lossless, layer.length).size();
+      layer.counters = runtime_->Counters(i);
+      layer.measured = runtime_->MeasuredOf(i);
+      layer.end = runtime_->LayerBytes(i);
+      layer.end.full = result_.end * RowBytes(snapshot_.layers[i]);
+      result_.measured.Add(layer.measured);
+      result_.layers.push_back(layer);
+    }
+    result_.measured.wait_us = runtime_->wait_us();
+  }
+
+  Snapshot snapshot_;
+  const AttentionTrace* trace_;
+  const ReplayRequest& request_;
+  ThreadPool& pool_;
+  Progress* progress_;
+  std::unique_ptr<Runtime> runtime_;
+  double counting_seconds_ = 0;
+  ReplayResult result_;
+};
+
+}  // namespace
+
+std::string_view Name(Engine engine) { return engine == Engine::kMnn ? "mnn" : "design"; }
+
+std::optional<Engine> ParseEngine(std::string_view name) {
+  for (const Engine engine : {Engine::kMnn, Engine::kDesign}) {
+    if (name == Name(engine)) return engine;
+  }
+  return std::nullopt;
+}
+
+double ReplayResult::whole_model_ratio() const {
+  if (steps.empty() || steps.back().total() == 0) return 1;
+  return static_cast<double>(steps.back().full) / static_cast<double>(steps.back().total());
+}
+
+ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace* trace,
+                    const ReplayRequest& request, ThreadPool& pool, Progress* progress) {
+  return Replayer(snapshot, trace, request, pool, progress).Run();
+}
+
+}  // namespace kv::lossless

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "lib/engines/mnn/runtime/config.h"
+
+namespace kv::lossless {
+
+// When the engine's lossless path looks at a layer, and which tokens it then encodes. Pure
+// arithmetic on lengths. READ ME FIRST. Three surprises of the engine, kept here because a replay
+// must make them:
+//  1. The token budget of a layer that H2O compacts is only a length: the range encoded is a prefix
+//     of the cache as it is, not the tokens that H2O keeps.
+//  2. Outside probe mode the first range is the end of the cold zone and moves the watermark there:
+//     what lies before it is never compressed.
+//  3. A call that triggered H2O may throw H2O's plan away again (the shrink rule).
+
+// One layer call as the rules see it.
+struct LayerCall {
+  uint32_t layer = 0;
+  h2o::LayerRange h2o_range;       // whether or not H2O is enabled
+  uint64_t token_step = 0;         // decode tokens so far, from 1
+  uint64_t length = 0;             // tokens in the cache, the new one included
+  uint64_t final_keep_tokens = 0;  // H2O's budget; the length where H2O is off
+};
+
+// The token budget of the layer in this call, or nothing if scope, mode or sampling leave it out.
+std::optional<uint64_t> TokenBudget(const Config& sanitised, const LayerCall& call);
+
+struct ColdRange {
+  uint64_t begin = 0, end = 0;
+  uint64_t size() const { return end - begin; }
+  bool operator==(const ColdRange&) const = default;
+};
+ColdRange ColdRangeOf(const Config& sanitised, uint64_t budget);
+
+// What the engine remembers of a layer between calls.
+struct LayerClock {
+  uint64_t updates = 0;
+  uint64_t last_step = 0;    // token step of the last update
+  uint64_t last_budget = 0;  // watermark: up to here the layer has been seen to
+};
+
+// The cold range ends before the watermark: staged blocks no longer fit. Resets the clock.
+bool Shrink(const ColdRange& cold, LayerClock& clock);
+
+struct EncodeRange {
+  uint64_t begin = 0, tokens = 0;
+  bool bootstrap = false;  // the first one of the layer
+};
+// `trigger_min` and `update_interval` are H2O's; the interval counts tokens here.
+std::optional<EncodeRange> NextEncode(const Config& sanitised, uint64_t trigger_min,
+                                      uint64_t update_interval, const LayerClock& clock,
+                                      const ColdRange& cold, uint64_t length, uint64_t token_step);
+// After the range was encoded, handed to a worker or skipped for good.
+void Advance(const Config& sanitised, const ColdRange& cold, const EncodeRange& range,
+             uint64_t token_step, LayerClock& clock);
+
+}  // namespace kv::lossless

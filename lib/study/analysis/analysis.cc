@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/analysis/analysis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace kv::analysis {
+namespace {
+
+using Measure = std::function<uint64_t(const TensorAnalysis&)>;
+
+// "layers 0-3,7" of the layers whose tensor has something to tell.
+std::string LayersWhere(const Analysis& analysis, bool values, const Measure& measure) {
+  std::vector<uint32_t> layers;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    const auto& tensor = values ? layer.v : layer.k;
+    if (tensor && measure(*tensor) > 0) layers.push_back(layer.layer);
+  }
+  if (layers.empty()) return {};
+  std::sort(layers.begin(), layers.end());
+  std::string runs;
+  for (size_t i = 0; i < layers.size();) {
+    size_t j = i + 1;
+    while (j < layers.size() && layers[j] <= layers[j - 1] + 1) ++j;
+    if (!runs.empty()) runs += ",";
+    runs +=
+        j - i == 1 ? fmt::format("{}", layers[i]) : fmt::format("{}-{}", layers[i], layers[j - 1]);
+    i = j;
+  }
+  return fmt::format("{} of layer{} {}", values ? "V" : "K", layers.size() == 1 ? "" : "s", runs);
+}
+
+uint64_t Sum(const Analysis& analysis, bool values, const Measure& measure) {
+  uint64_t sum = 0;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    const auto& tensor = values ? layer.v : layer.k;
+    if (tensor) sum += measure(*tensor);
+  }
+  return sum;
+}
+
+void Tell(Analysis& analysis, const Measure& measure,
+          const std::function<std::string(const std::string& where, uint64_t sum)>& sentence) {
+  for (const bool values : {false, true}) {
+    const std::string where = LayersWhere(analysis, values, measure);
+    if (!where.empty()) {
+      analysis.findings.push_back(sentence(where, Sum(analysis, values, measure)));
+    }
+  }
+}
+
+void AddFindings(Analysis& analysis) {
+  Tell(
+      analysis, [](const TensorAnalysis& t) { return uint64_t{!t.decodes()}; },
+      [](const std::string& where, uint64_t) {
+        return fmt::format("{}: what was decoded is NOT what was encoded", where);
+      });
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    Tell(
+        analysis, [&](const TensorAnalysis& t) { return uint64_t{t.narrow_dtype == dtype}; },
+        [&](const std::string& where, uint64_t) {
+          return fmt::format("{}: every f32 value is exact in {}: half of the bytes are free",
+                             where, Name(dtype));
+        });
+  }
+  Tell(
+      analysis, [](const TensorAnalysis& t) { return t.structure.trailing_zero_rows; },
+      [](const std::string& where, uint64_t rows) {
+        return fmt::format("{}: {} rows at the end are zero: padding, or cells never used", where,
+                           rows);
+      });
+  Tell(
+      analysis,
+      [](const TensorAnalysis& t) {
+        return t.structure.zero_rows - t.structure.trailing_zero_rows;
+      },
+      [](const std::string& where, uint64_t rows) {
+        return fmt::format("{}: {} row{} zero", where, rows, rows == 1 ? " is" : "s are");
+      });
+  // A few equal rows are chance or a repeated word; a twentieth of them is structure.
+  Tell(
+      analysis,
+      [](const TensorAnalysis& t) {
+        return t.structure.repeated_rows * 20 >= t.tokens ? t.structure.repeated_rows : 0;
+      },
+      [](const std::string& where, uint64_t rows) {
+        return fmt::format("{}: {} rows repeat an earlier one", where, rows);
+      });
+  Tell(
+      analysis, [](const TensorAnalysis& t) { return t.structure.constant_channels; },
+      [](const std::string& where, uint64_t channels) {
+        return fmt::format("{}: {} channel{} the same in every token", where, channels,
+                           channels == 1 ? " is" : "s are");
+      });
+  Tell(
+      analysis, [](const TensorAnalysis& t) { return t.stats.nan_count + t.stats.infinite_count; },
+      [](const std::string& where, uint64_t values) {
+        return fmt::format("{}: {} values are NaN or infinite", where, values);
+      });
+}
+
+// Whether a predictor that knows positions would find more in K.
+void AddRotationFinding(Analysis& analysis) {
+  constexpr double kWorthTelling = 0.1;
+  double values = 0, bits[2] = {0, 0}, bound = 0;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    if (!layer.k || layer.k->unrotated.size() != 2) continue;
+    values += layer.k->values();
+    bound += layer.k->values() * layer.k->bound().total_bits();
+    for (size_t i = 0; i < 2; ++i) {
+      bits[i] += layer.k->values() * Cheapest(layer.k->unrotated[i].models).total_bits();
+    }
+  }
+  const bool adjacent = bits[0] <= bits[1];  // the order of AnalyseTensor
+  const double gain = values == 0 ? 0 : (bound - std::min(bits[0], bits[1])) / values;
+  if (gain < kWorthTelling) return;
+  analysis.findings.push_back(fmt::format(
+      "K has {1:.2f} bits per value less entropy with its rotation undone (dims {0} paired): a "
+      "predictor that knows positions would gain",
+      adjacent ? "2i and 2i+1" : "i and i+d/2", gain));
+}
+
+// Where the file records them, one for each row of the layer.
+std::vector<int64_t> PositionsOf(const Snapshot& snapshot, const LayerKv& layer) {
+  for (const CellGroup& group : snapshot.cell_groups) {
+    if (group.group != layer.group || group.cells.size() != layer.k.tokens()) continue;
+    std::vector<int64_t> positions;
+    for (const Cell& cell : group.cells) positions.push_back(cell.position);
+    return positions;
+  }
+  return {};
+}
+
+void FindExtremes(Analysis& analysis) {
+  bool first = true;
+  for (const LayerAnalysis& layer : analysis.layers) {
+    for (const bool is_value : {false, true}) {
+      const auto& tensor = is_value ? layer.v : layer.k;
+      if (!tensor || tensor->measured.raw_bytes == 0) continue;
+      const Extreme here = {layer.layer, is_value, tensor->better().ratio()};
+      if (first || here.ratio > analysis.best.ratio) analysis.best = here;
+      if (first || here.ratio < analysis.worst.ratio) analysis.worst = here;
+      first = false;
+    }
+  }
+}
+
+}  // namespace
+
+void Totals::Add(const TensorAnalysis& tensor) {
+  Coded::Add(tensor.measured);
+  values += tensor.values();
+  bound_bits += tensor.bound().total_bits() * tensor.values();
+  own_bytes += (tensor.own ? *tensor.own : tensor.measured).coded_bytes;
+  decodes = decodes && tensor.decodes();
+}
+
+Totals Analysis::total() const {
+  Totals sum = k;
+  sum.Coded::Add(v);
+  sum.own_bytes += v.own_bytes;
+  sum.values += v.values;
+  sum.bound_bits += v.bound_bits;
+  sum.decodes = k.decodes && v.decodes;
+  return sum;
+}
+
+Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadPool& pool,
+                 Progress* progress) {
+  Analysis analysis;
+  struct Task {
+    const KvTensor* tensor;
+    bool is_value;
+    std::optional<TensorAnalysis>* to;
+    const TensorOptions* options;
+    std::vector<int64_t> positions;
+  };
+  std::vector<Task> tasks;
+  TensorOptions value_options = options;
+  value_options.rope = {};
+  analysis.layers.resize(snapshot.layers.size());
+  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+    const LayerKv& layer = snapshot.layers[i];
+    LayerAnalysis& to = analysis.layers[i];
+    to.layer = layer.index;
+    to.label = layer.label;
+    to.group = layer.group;
+    if (layer.has_k())
+      tasks.push_back({&layer.k, false, &to.k, &options, PositionsOf(snapshot, layer)});
+    if (layer.v && !layer.v->pieces.empty())
+      tasks.push_back({&*layer.v, true, &to.v, &value_options, {}});
+  }
+  if (progress != nullptr) {
+    uint64_t bytes = 0;
+    for (const Task& task : tasks) bytes += task.tensor->bytes();
+    progress->Begin(bytes);
+  }
+  pool.ParallelFor(tasks.size(), [&](uint64_t i) {
+    const Task& task = tasks[i];
+    task.to->emplace(
+        AnalyseTensor(snapshot, *task.tensor, task.is_value, *task.options, task.positions));
+    if (progress != nullptr) progress->Advance(task.tensor->bytes());
+  });
+  for (const LayerAnalysis& layer : analysis.layers) {
+    if (layer.k) analysis.k.Add(*layer.k);
+    if (layer.v) analysis.v.Add(*layer.v);
+  }
+  FindExtremes(analysis);
+  AddFindings(analysis);
+  AddRotationFinding(analysis);
+  return analysis;
+}
+
+}  // namespace kv::analysis

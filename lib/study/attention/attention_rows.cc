@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/attention/attention_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lib/study/dense/gemm.h"
+
+namespace kv {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+void LargestKeys(std::span<const double> p, std::vector<uint32_t>& order) {
+  order.clear();
+  for (uint32_t j = 0; j < p.size(); ++j) {
+    if (p[j] > 0) order.push_back(j);
+  }
+  const size_t most = std::min<size_t>(kTopK.back(), order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(most), order.end(),
+                    [&](uint32_t a, uint32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
+  order.resize(most);
+}
+
+bool HasNan(std::span<const double> row) {
+  return std::any_of(row.begin(), row.end(), [](double p) { return std::isnan(p); });
+}
+
+void StoreUndefinedOutput(uint64_t row, AttentionRows& out) {
+  for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
+    if (!values->empty()) (*values)[row] = kNan;
+  }
+}
+
+void StoreUndefined(uint64_t row, AttentionRows& out) {
+  for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) (*values)[row] = kNan;
+  for (auto& values : out.top_k) values[row] = kNan;
+  StoreUndefinedOutput(row, out);
+}
+
+AttentionRows MakeRows(uint64_t rows, bool with_output) {
+  AttentionRows out;
+  for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) values->resize(rows);
+  for (auto& values : out.top_k) values.resize(rows);
+  out.evicting.resize(rows);
+  if (with_output) {
+    for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
+      values->resize(rows);
+    }
+  }
+  return out;
+}
+
+void StoreOutput(const float* o, const float* e, uint64_t columns, uint64_t row,
+                 AttentionRows& out) {
+  double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;
+  for (uint64_t d = 0; d < columns; ++d) {
+    const double full = o[d], lost = e[d], changed = full - lost;
+    error2 += lost * lost;
+    norm2 += full * full;
+    changed2 += changed * changed;
+    dot += full * changed;
+  }
+  out.error2[row] = error2;
+  out.norm2[row] = norm2;
+  out.changed_norm2[row] = changed2;
+  out.dot[row] = dot;
+}
+
+void Narrow(std::span<const double> from, std::vector<float>& to) {
+  to.resize(from.size());
+  std::transform(from.begin(), from.end(), to.begin(),
+                 [](double value) { return static_cast<float>(value); });
+}
+
+void Outputs(std::span<const float> p, uint64_t rows, const FloatMatrix& v,
+             std::vector<float>& out) {
+  out.resize(rows * v.columns);
+  GemmNN(p.data(), v.rows, v.data, v.stride, out.data(), v.columns, rows, v.columns, v.rows);
+}
+
+}  // namespace kv

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/dense/gemm.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <climits>
+#include <mutex>
+#include <semaphore>
+
+#include "lib/core/base/error.h"
+
+// An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
+// the same one, and products come out wrong. The linker lets its calls go through these two instead
+// (scripts/cmake/Blas.cmake), so that only taking and returning a buffer is done in turns.
+namespace {
+std::mutex buffers;
+}
+extern "C" {
+void* __real_blas_memory_alloc(int position);
+void __real_blas_memory_free(void* buffer);
+void* __wrap_blas_memory_alloc(int position) {
+  const std::lock_guard lock(buffers);
+  return __real_blas_memory_alloc(position);
+}
+void __wrap_blas_memory_free(void* buffer) {
+  const std::lock_guard lock(buffers);
+  __real_blas_memory_free(buffer);
+}
+}
+
+namespace kv {
+namespace {
+
+// OpenBLAS has a fixed number of work buffers (50 at least) and ends the process when it needs
+// more.
+constexpr int kMostProductsAtOnce = 32;
+
+// Held while a product runs.
+class Turn {
+ public:
+  Turn() { Free().acquire(); }
+  ~Turn() { Free().release(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  static std::counting_semaphore<kMostProductsAtOnce>& Free() {
+    static std::counting_semaphore<kMostProductsAtOnce> free(kMostProductsAtOnce);
+    return free;
+  }
+};
+
+void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b, uint64_t ldb,
+          float* c, uint64_t ldc, uint64_t m, uint64_t n, uint64_t k, bool accumulate) {
+  KV_ASSERT(std::max({lda, ldb, ldc, m, n, k}) <= INT_MAX);
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (uint64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, 0.0f);
+    return;
+  }
+  const Turn turn;
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, b_order, static_cast<int>(m), static_cast<int>(n),
+              static_cast<int>(k), 1.0f, a, static_cast<int>(lda), b, static_cast<int>(ldb),
+              accumulate ? 1.0f : 0.0f, c, static_cast<int>(ldc));
+}
+
+}  // namespace
+
+void GemmNT(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate) noexcept {
+  Gemm(CblasTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);
+}
+
+void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double* c, uint64_t ldc,
+            uint64_t m, uint64_t n, uint64_t k) noexcept {
+  KV_ASSERT(std::max({lda, ldb, ldc, m, n, k}) <= INT_MAX);
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (uint64_t i = 0; i < m; ++i) std::fill_n(c + i * ldc, n, 0.0);
+    return;
+  }
+  const Turn turn;
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n),
+              static_cast<int>(k), 1.0, a, static_cast<int>(lda), b, static_cast<int>(ldb), 0.0, c,
+              static_cast<int>(ldc));
+}
+
+void GemmNN(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate) noexcept {
+  Gemm(CblasNoTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);
+}
+
+namespace ref {
+
+double Dot(const float* a, uint64_t a_step, const float* b, uint64_t b_step, uint64_t k) noexcept {
+  double sum = 0;
+  for (uint64_t i = 0; i < k; ++i) {
+    sum += static_cast<double>(a[i * a_step]) * static_cast<double>(b[i * b_step]);
+  }
+  return sum;
+}
+
+}  // namespace ref
+}  // namespace kv

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/eviction/budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/checked.h"
+
+namespace kv::h2o {
+namespace {
+
+// 0.29 * 100 is 28.999999999999996: a product this close to a whole number is one.
+constexpr double kWhole = 1e-9;
+
+struct Slope {
+  double most = 0, least = 0;  // first and last layer
+};
+
+// The paper's ends, cut where the first layer would keep its whole cache. Nothing when they do not
+// fall, or the last layer could not hold the window.
+std::optional<Slope> SlopeOf(double keep, double least, uint64_t length, uint64_t window) {
+  const auto tokens = static_cast<double>(length), last = static_cast<double>(window);
+  Slope slope{2 * keep - least, least};
+  if (slope.most >= tokens - last) {
+    slope.most = tokens - last;
+    slope.least = 2 * keep - slope.most;
+  }
+  if (tokens >= slope.most && slope.most >= slope.least && slope.least >= last) return slope;
+  return std::nullopt;
+}
+
+double OnSlope(const Slope& slope, uint32_t index, uint32_t count) {
+  return std::nearbyint(slope.most - (slope.most - slope.least) / (count - 1) * index);
+}
+
+// The first step at which the budget is less than what was seen.
+uint64_t FirstShort(const KeepBudget& budget, const BudgetSteps& steps) {
+  uint64_t token = steps.first;
+  while (token < steps.end && budget.At(token + 1) > token) ++token;
+  return token;
+}
+
+// `offset`: what a layer keeps beyond the common budget.
+void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offset, bool once,
+                LayerSchedule& schedule) {
+  uint64_t length = steps.first;
+  for (uint64_t token = steps.first; token < steps.end; ++token) {
+    ++length;
+    ++schedule.triggers;
+    const int64_t wanted = static_cast<int64_t>(budget.At(token + 1)) + offset;
+    const auto keep = std::clamp<int64_t>(wanted, 1, static_cast<int64_t>(length));
+    if (static_cast<uint64_t>(keep) == length) continue;
+    schedule.evictions.push_back({token, length, static_cast<uint64_t>(keep)});
+    length = static_cast<uint64_t>(keep);
+    if (once) return;
+  }
+}
+
+void HoldBlocks(const Config& config, const KeepBudget& budget, const BudgetSteps& steps,
+                LayerSchedule& schedule) {
+  uint64_t length = steps.first;
+  for (uint64_t token = steps.first; token < steps.end; ++token) {
+    ++length;
+    ++schedule.triggers;
+    const uint64_t wanted = std::min(length, budget.At(token + 1));
+    const Budget here = BudgetOf(config, length, wanted);
+    schedule.floor_dominated += here.floor > wanted;
+    if (here.quantised >= length) continue;
+    schedule.evictions.push_back({token, length, here.quantised});
+    length = here.quantised;
+  }
+}
+
+}  // namespace
+
+uint64_t KeepBudget::At(uint64_t seen) const {
+  if (tokens) return std::clamp<uint64_t>(*tokens, 1, std::max<uint64_t>(1, seen));
+  const double product = share * static_cast<double>(seen);
+  const double near = std::nearbyint(product);
+  const double whole =
+      std::abs(product - near) <= kWhole * std::max(1.0, near) ? near : std::floor(product);
+  return std::clamp<uint64_t>(static_cast<uint64_t>(whole), 1, std::max<uint64_t>(1, seen));
+}
+
+std::string KeepBudget::Text() const {
+  if (tokens) return fmt::format("{}t", *tokens);
+  return as_ratio ? fmt::format("{:.4g}x", 1 / share) : fmt::format("{:.4g}", share);
+}
+
+std::optional<uint64_t> PyramidBudget(const PaperParameters& paper, const LayerPlace& place,
+                                      uint64_t keep, uint64_t length) {
+  if (place.count < 2) return std::nullopt;
+  const auto mean = static_cast<double>(keep);
+  const double least = mean / static_cast<double>(paper.pyramid_beta);
+  const auto slope = SlopeOf(mean, least, length, std::min(paper.window, length));
+  if (!slope) return std::nullopt;
+  // Layers opposite each other add up to twice the mean, whichever way a half is rounded.
+  const uint32_t mirror = place.count - 1 - place.index;
+  if (place.index == mirror) return keep;
+  const auto upper =
+      static_cast<uint64_t>(OnSlope(*slope, std::min(place.index, mirror), place.count));
+  return place.index < mirror ? upper : 2 * keep - upper;
+}
+
+uint64_t BlockFloor(const Config& config) {
+  return RoundUp(static_cast<uint64_t>(config.sink_tokens),
+                 static_cast<uint64_t>(config.block_tokens)) +
+         static_cast<uint64_t>(config.recent_tokens);
+}
+
+uint64_t FirstEviction(const Config& config, uint64_t first_row, uint64_t prompt) {
+  const uint64_t last_of_prompt = prompt == 0 ? 0 : prompt - 1;
+  return std::max(
+      {last_of_prompt, first_row, static_cast<uint64_t>(config.trigger_min_tokens) - 1});
+}
+
+Config FollowTrace(const Config& config, const std::set<std::string, std::less<>>& chosen,
+                   uint64_t least, std::vector<std::string>& followed) {
+  Config c = Sanitised(config);
+  const auto follow = [&](const char* name, int64_t& parameter, int64_t value) {
+    if (chosen.contains(name)) return;
+    parameter = value;
+    followed.emplace_back(name);
+  };
+  const auto tokens = static_cast<int64_t>(std::min<uint64_t>(least, INT32_MAX));
+  const Config engine;  // its parameters are for long caches: never more than those
+  follow("h2o_layer_start", c.layer_start, 0);
+  follow("h2o_trigger_min_tokens", c.trigger_min_tokens, 1);
+  int64_t block = 1;
+  while (2 * block <= std::min(tokens / 8, engine.block_tokens)) block *= 2;
+  follow("h2o_block_tokens", c.block_tokens, block);
+  // Sinks only where whole blocks of them leave room for the recent tokens.
+  const auto sink_blocks = [&](int64_t sink) {
+    return CeilDiv(static_cast<uint64_t>(sink), static_cast<uint64_t>(c.block_tokens)) *
+           static_cast<uint64_t>(c.block_tokens);
+  };
+  const int64_t recent = std::min(engine.recent_tokens, tokens / 4);
+  const int64_t wanted_recent = chosen.contains("h2o_recent_tokens") ? c.recent_tokens : recent;
+  const int64_t sink = std::min(engine.sink_tokens, tokens / 16);
+  const bool room = sink_blocks(sink) + static_cast<uint64_t>(wanted_recent) <= least;
+  follow("h2o_sink_tokens", c.sink_tokens, room ? sink : 0);
+  const uint64_t sinks = sink_blocks(c.sink_tokens);
+  follow("h2o_recent_tokens", c.recent_tokens,
+         std::min(recent, static_cast<int64_t>(least - std::min(least, sinks))));
+  return c;
+}
+
+void RequireFloor(std::string_view policy, const Config& config, const PaperParameters& paper,
+                  const KeepBudget& budget, uint64_t end) {
+  const uint64_t most = budget.At(end);
+  if (most >= end) return;
+  const std::string asked =
+      fmt::format("{} {}", budget.as_ratio ? "--target-ratio" : "--budget", budget.Text());
+  if (policy == "block" && BlockFloor(config) > most) {
+    throw Error(Finding::kUsage,
+                fmt::format("{}: {} tokens of {}, but policy block always keeps {}: --sink {} in "
+                            "blocks of {} and --recent {}",
+                            asked, most, end, BlockFloor(config), config.sink_tokens,
+                            config.block_tokens, config.recent_tokens))
+        .Hint("without --sink and --recent they follow the budget");
+  }
+  if (policy == "streaming" && paper.sinks > most) {
+    throw Error(Finding::kUsage,
+                fmt::format("{}: {} tokens of {}, but policy streaming always keeps {} sinks "
+                            "(--sinks)",
+                            asked, most, end, paper.sinks));
+  }
+}
+
+LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& options,
+                             const KeepBudget& budget, const BudgetSteps& steps,
+                             const LayerPlace& place) {
+  LayerSchedule schedule;
+  schedule.in_range = place.in_range;
+  schedule.within_step = true;
+  if (!place.in_range || policy.name == "full") return schedule;
+  const BudgetSteps from{FirstShort(budget, steps), steps.end};
+  if (policy.name == "block") {
+    HoldBlocks(options.config, budget, from, schedule);
+  } else {
+    int64_t offset = 0;
+    if (policy.name == "pyramid" && from.first < from.end) {
+      const uint64_t keep = budget.At(from.first + 1);
+      const auto own = PyramidBudget(options.paper, place, keep, from.first + 1);
+      if (own) offset = static_cast<int64_t>(*own) - static_cast<int64_t>(keep);
+    }
+    HoldTokens(budget, from, offset, policy.at_prompt_end && options.paper.grow, schedule);
+  }
+  // What goes after the last row alone is missed by none: no eviction to speak of.
+  if (!schedule.evictions.empty() && schedule.evictions.front().token + 1 >= steps.end) {
+    schedule.evictions.clear();
+  }
+  return schedule;
+}
+
+LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& options,
+                             const LayerPlace& place, const LayerSchedule& common) {
+  LayerSchedule own = common;
+  if (policy.name == "full") {
+    own.evictions.clear();
+    own.triggers = own.floor_dominated = 0;
+  }
+  if (policy.name != "pyramid") return own;
+  uint64_t length = 0, next = 0;
+  for (Eviction& eviction : own.evictions) {
+    // With a budget of its own the layer has another length by now: it keeps the same share.
+    const Eviction scheduled = eviction;
+    length += scheduled.token + 1 - next;
+    next = scheduled.token + 1;
+    eviction.length_before = length;
+    const uint64_t keep = length == scheduled.length_before
+                              ? scheduled.kept
+                              : length * scheduled.kept / scheduled.length_before;
+    uint64_t share = keep;
+    const uint64_t window = std::min(options.paper.window, length);
+    const auto least = static_cast<double>(keep / options.paper.pyramid_beta);
+    if (place.count >= 2) {
+      if (const auto slope = SlopeOf(static_cast<double>(keep), least, length, window)) {
+        share = static_cast<uint64_t>(OnSlope(*slope, place.index, place.count));
+      }
+    }
+    eviction.kept = length = std::clamp<uint64_t>(share, 1, length);
+  }
+  return own;
+}
+
+}  // namespace kv::h2o

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/eviction/decision.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/base/error.h"
+
+namespace kv::h2o {
+namespace {
+
+struct Blocks {
+  uint64_t length, tokens_per_block, count;
+
+  Blocks(const Config& config, uint64_t n)
+      : length(n),
+        tokens_per_block(static_cast<uint64_t>(config.block_tokens)),
+        count(CeilDiv(n, tokens_per_block)) {}
+  uint64_t begin(uint64_t block) const { return block * tokens_per_block; }
+  uint64_t size(uint64_t block) const {
+    return std::min(length, begin(block) + tokens_per_block) - begin(block);
+  }
+};
+
+// Sink blocks [0, sink) and recent blocks [recent, count); they may overlap.
+struct Protected {
+  uint64_t sink, recent;
+  bool Contains(uint64_t block) const { return block < sink || block >= recent; }
+};
+
+Protected ProtectedBlocks(const Config& config, const Blocks& blocks) {
+  const uint64_t n = blocks.length;
+  const uint64_t sink = std::min(n, static_cast<uint64_t>(config.sink_tokens));
+  const uint64_t recent = std::min(n, static_cast<uint64_t>(config.recent_tokens));
+  return {CeilDiv(sink, blocks.tokens_per_block), (n - recent) / blocks.tokens_per_block};
+}
+
+bool Better(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a > b; }
+
+}  // namespace
+
+Budget BudgetOf(const Config& config, uint64_t length, uint64_t wanted) {
+  const Blocks blocks(config, length);
+  const Protected kept = ProtectedBlocks(config, blocks);
+  Budget budget;
+  budget.length = length;
+  if (length == 0) return budget;
+  const uint64_t sink_end = std::min(length, blocks.begin(kept.sink));
+  const uint64_t recent_begin = std::min(length, blocks.begin(kept.recent));
+  budget.floor = sink_end >= recent_begin ? length : sink_end + (length - recent_begin);
+  budget.wanted = wanted;
+  budget.floor_dominates = budget.floor >= budget.wanted;
+  budget.target = std::max(budget.wanted, budget.floor);
+  budget.quantised = budget.floor;
+  if (budget.floor < budget.target) {
+    const uint64_t more = RoundUp(budget.target - budget.floor, blocks.tokens_per_block);
+    budget.quantised = std::min(length, budget.floor + more);
+  }
+  return budget;
+}
+
+Budget BudgetOf(const Config& config, uint64_t length) {
+  if (length == 0) return {};
+  // The product is a float one, as in the engine, so it may round up past an exact integer.
+  const float wanted = std::ceil(TargetRatio(config) * static_cast<float>(length));
+  return BudgetOf(config, length, std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length));
+}
+
+Decision Decide(const Config& config, uint64_t length, std::span<const double> scores,
+                FloorRule floor_rule) {
+  const Budget budget = BudgetOf(config, length);
+  if (length != 0 && (!budget.floor_dominates || floor_rule == FloorRule::kKeepFloor)) {
+    return KeepBlocks(config, budget, scores);
+  }
+  KV_ASSERT(scores.size() == Blocks(config, length).count);
+  Decision decision;
+  decision.budget = budget;
+  decision.kept = length;
+  return decision;
+}
+
+Decision KeepBlocks(const Config& config, const Budget& budget, std::span<const double> scores) {
+  const uint64_t length = budget.length;
+  const Blocks blocks(config, length);
+  KV_ASSERT(scores.size() == blocks.count);
+  const Protected always = ProtectedBlocks(config, blocks);
+  std::vector<bool> keep(blocks.count);
+  std::vector<uint32_t> candidates;
+  for (uint64_t b = 0; b < blocks.count; ++b) {
+    keep[b] = always.Contains(b);
+    if (!keep[b]) candidates.push_back(static_cast<uint32_t>(b));
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](uint32_t a, uint32_t b) { return Better(scores[a], scores[b]); });
+  uint64_t kept = budget.floor;
+  for (const uint32_t block : candidates) {
+    if (kept >= budget.quantised) break;
+    keep[block] = true;
+    kept += blocks.size(block);
+  }
+  Decision decision;
+  decision.budget = budget;
+  decision.kept = kept;
+  decision.evicted = length - kept;
+  if (decision.evicted == 0 || kept == 0) return decision;
+  for (uint64_t b = 0; b < blocks.count; ++b) {
+    if (!keep[b]) continue;
+    decision.kept_blocks.push_back(static_cast<uint32_t>(b));
+    Append(decision.plan,
+           {static_cast<uint32_t>(blocks.begin(b)), static_cast<uint32_t>(blocks.size(b))});
+  }
+  return decision;
+}
+
+}  // namespace kv::h2o

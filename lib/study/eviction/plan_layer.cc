@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <algorithm>
+
+#include "lib/core/base/error.h"
+#include "lib/study/eviction/policy_rules.h"
+
+namespace kv::h2o {
+namespace {
+
+std::unique_ptr<Rule> MakeRule(std::string_view name, const PolicyOptions& options,
+                               const LayerSchedule& schedule, const LayerCaches& caches) {
+  if (name == "block") return MakeBlockRule(options);
+  if (name == "random") return MakeRandomRule(options);
+  if (name == "window") return MakeWindowRule(0);
+  if (name == "streaming") return MakeWindowRule(options.paper.sinks);
+  if (name == "h2o") return MakeHeavyHitterRule(options);
+  if (name == "tova") return MakeTovaRule();
+  if (name == "snapkv" || name == "pyramid") return MakeSnapKvRule(options);
+  if (name == "knorm") return MakeKeyNormRule();
+  if (name == "keydiff") return MakeKeyDiffRule();
+  if (name == "oracle-mass") return MakeOracleRule(options, schedule, caches);
+  AssertionFailed("a rule of the table", __FILE__, __LINE__);
+}
+
+// The caches of a rule that has seen nothing yet.
+LayerCaches EmptyCaches(const LayerAttention& attention, SharedRows* shared, ThreadPool& pool) {
+  LayerCaches caches{attention, pool, shared, {}};
+  for (uint32_t h = 0; h < attention.kv_heads(); ++h) {
+    caches.of_head.emplace_back(attention, h, shared == nullptr);
+  }
+  return caches;
+}
+
+// One rule on its way through the rows of a layer.
+class Walk {
+ public:
+  Walk(const PlanJob& job, const LayerAttention& attention, uint64_t prompt, SharedRows* shared,
+       ThreadPool& pool)
+      : evictions_(job.schedule->evictions),
+        prompt_(prompt),
+        caches_(EmptyCaches(attention, shared, pool)) {
+    plan_.layer = attention.layer();
+    if (evictions_.empty()) return;
+    rule_ = MakeRule(job.policy->name, *job.options, *job.schedule, caches_);
+    plan_.units = rule_->units(caches_);
+  }
+
+  // Evicts whatever goes before the row at `end`.
+  void AdvanceTo(uint64_t end) {
+    for (; done_ < evictions_.size() && evictions_[done_].token < end; ++done_) {
+      Evict(evictions_[done_]);
+    }
+    if (done_ < evictions_.size()) Append(end);
+  }
+
+  LayerPlan Take() { return std::move(plan_); }
+
+ private:
+  void Append(uint64_t end) {
+    if (end <= next_) return;
+    for (KeptKeys& keys : caches_.of_head) keys.AppendUpTo(end);
+    const uint64_t first = std::max(next_, caches_.attention.first_row());
+    const uint64_t from = rule_->wants_prefill() ? first : std::max(first, prompt_);
+    if (from < end) rule_->Observe(caches_, from, end);
+    next_ = end;
+  }
+
+  void Evict(const Eviction& eviction) {
+    Append(eviction.token + 1);
+    KV_ASSERT(eviction.length_before == caches_.size());
+    const std::vector<KeepPlan> chosen = rule_->Choose(caches_, eviction.token, eviction.kept);
+    KV_ASSERT(chosen.size() == plan_.units);
+    for (uint32_t unit = 0; unit < plan_.units; ++unit) {
+      KV_ASSERT(KeptTokens(chosen[unit]) == eviction.kept);
+      NoteDropped(unit, chosen[unit], eviction.token);
+    }
+    for (uint32_t h = 0; h < caches_.of_head.size(); ++h) {
+      caches_.of_head[h].Compact(chosen[plan_.units == 1 ? 0 : h]);
+    }
+    plan_.events.push_back(eviction);
+  }
+
+  void NoteDropped(uint32_t unit, const KeepPlan& chosen, uint64_t token) {
+    const auto positions = caches_.of_head[unit].positions();
+    size_t next = 0;
+    const auto drop_up_to = [&](size_t end) {
+      for (; next < end; ++next) plan_.Drop(unit, positions[next], token);
+    };
+    for (const KeepRange& range : chosen) {
+      drop_up_to(range.begin);
+      next = range.end();
+    }
+    drop_up_to(positions.size());
+  }
+
+  std::span<const Eviction> evictions_;
+  uint64_t prompt_;
+  LayerCaches caches_;
+  std::unique_ptr<Rule> rule_;
+  LayerPlan plan_;
+  size_t done_ = 0;
+  uint64_t next_ = 0;  // first position that is not in the caches yet
+};
+
+std::vector<std::vector<double>> SumGroups(const LayerCaches& caches,
+                                           std::vector<std::vector<double>> of_query_head) {
+  const uint32_t group = caches.attention.group();
+  std::vector<std::vector<double>> sums(caches.attention.kv_heads());
+  for (uint32_t head = 0; head < of_query_head.size(); ++head) {
+    std::vector<double>& to = sums[head / group];
+    if (head % group == 0) {
+      to = std::move(of_query_head[head]);
+    } else {
+      for (size_t j = 0; j < to.size(); ++j) to[j] += of_query_head[head][j];
+    }
+  }
+  return sums;
+}
+
+}  // namespace
+
+SharedRows::SharedRows(const LayerAttention& attention, ThreadPool& pool)
+    : whole_(WholeCache(attention)), logits_(attention, whole_, pool) {}
+
+std::vector<KeptKeys> SharedRows::WholeCache(const LayerAttention& attention) {
+  std::vector<KeptKeys> whole;
+  for (uint32_t h = 0; h < attention.kv_heads(); ++h) {
+    whole.emplace_back(attention, h);
+    whole.back().AppendUpTo(attention.end_row());
+  }
+  return whole;
+}
+
+std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
+                                            std::span<const float> row_weights, WeightRule rule) {
+  const LayerAttention& attention = caches.attention;
+  const uint32_t heads = attention.query_heads(), group = attention.group();
+  const uint64_t end = begin + row_weights.size();
+  std::vector<std::vector<double>> of_query_head(heads);
+  caches.pool.ParallelFor(heads, [&](uint64_t head) {
+    std::vector<double>& sums = of_query_head[head];
+    sums.resize(caches.size());
+    RowScratch scratch;
+    const KeptKeys& held = caches.of_head[head / group];
+    if (caches.shared == nullptr || held.size() == end) {
+      // Long stretches, and before anything is evicted: whole tiles at once.
+      const KeptKeys& keys = caches.shared == nullptr ? held : caches.shared->whole()[head / group];
+      if (keys.size() > sums.size()) sums.resize(keys.size());
+      AddColumnSums(attention, static_cast<uint32_t>(head), begin, row_weights, rule, keys, scratch,
+                    sums.data());
+      sums.resize(caches.size());
+      return;
+    }
+    std::vector<float> weights;
+    for (uint64_t row = begin; row < end; ++row) {
+      const auto seen = held.positions().first(held.size() - (end - 1 - row));
+      caches.shared->logits().Weigh(static_cast<uint32_t>(head), row, seen, rule, weights,
+                                    scratch.logits);
+      const auto factor = static_cast<double>(row_weights[row - begin]);
+      for (size_t j = 0; j < seen.size(); ++j) sums[j] += factor * static_cast<double>(weights[j]);
+    }
+  });
+  return SumGroups(caches, std::move(of_query_head));
+}
+
+std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
+                                 std::span<const PlanJob> jobs, ThreadPool& pool) {
+  std::vector<LayerPlan> plans(jobs.size());
+  std::unique_ptr<SharedRows> shared;
+  std::vector<std::pair<size_t, Walk>> together;
+  uint64_t next = UINT64_MAX, end = 0;  // rows whose logits are looked at one by one
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const PlanJob& job = jobs[i];
+    if (!job.options->on_budget) {
+      Walk alone(job, attention, prompt, nullptr, pool);
+      alone.AdvanceTo(attention.end_row());
+      plans[i] = alone.Take();
+      continue;
+    }
+    if (shared == nullptr) shared = std::make_unique<SharedRows>(attention, pool);
+    together.emplace_back(i, Walk(job, attention, prompt, shared.get(), pool));
+    if (!job.policy->needs_rows || job.schedule->evictions.empty()) continue;
+    next = std::min(next, job.schedule->evictions.front().token);
+    end = std::max(end, job.schedule->evictions.back().token + 1);
+  }
+  while (next < end) {
+    next = shared->logits().LoadTileOf(next);
+    for (auto& [job, walk] : together) walk.AdvanceTo(next);
+  }
+  for (auto& [job, walk] : together) {
+    walk.AdvanceTo(attention.end_row());
+    plans[job] = walk.Take();
+  }
+  return plans;
+}
+
+}  // namespace kv::h2o

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+
+#include "lib/study/eviction/logit_rows.h"
+#include "lib/study/eviction/policy.h"
+
+namespace kv::h2o {
+
+// What all rules on a budget look at: the layer's whole keys, and logits of some rows over them.
+class SharedRows {
+ public:
+  SharedRows(const LayerAttention& attention, ThreadPool& pool);
+  SharedRows(const SharedRows&) = delete;
+  SharedRows& operator=(const SharedRows&) = delete;
+
+  std::span<const KeptKeys> whole() const { return whole_; }  // [kv head]
+  LogitRows& logits() { return logits_; }
+
+ private:
+  static std::vector<KeptKeys> WholeCache(const LayerAttention& attention);
+
+  std::vector<KeptKeys> whole_;
+  LogitRows logits_;
+};
+
+// The caches of one layer while a rule is replayed: one per kv head, all of the same length. Where
+// rows are shared the caches hold positions only.
+struct LayerCaches {
+  const LayerAttention& attention;
+  ThreadPool& pool;
+  SharedRows* shared;
+  std::vector<KeptKeys> of_head;
+
+  uint64_t size() const { return of_head.front().size(); }
+};
+
+// One rule at work on one layer. Observe sees each stretch of query rows between evictions, all of
+// which attend to the caches as they are; Choose then picks.
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  virtual uint32_t units(const LayerCaches&) const { return 1; }
+  // Rows [begin, end), the last keys of the caches.
+  virtual void Observe(LayerCaches&, uint64_t /*begin*/, uint64_t /*end*/) {}
+  // One plan per unit, indices into the caches, `keep` tokens each. `position`: the current token.
+  virtual std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t position, uint64_t keep) = 0;
+  // Whether the rows of the prefill are observed too.
+  virtual bool wants_prefill() const { return false; }
+};
+
+std::unique_ptr<Rule> MakeBlockRule(const PolicyOptions& options);
+std::unique_ptr<Rule> MakeHeavyHitterRule(const PolicyOptions& options);
+std::unique_ptr<Rule> MakeRandomRule(const PolicyOptions& options);
+std::unique_ptr<Rule> MakeWindowRule(uint64_t sinks);
+std::unique_ptr<Rule> MakeTovaRule();
+std::unique_ptr<Rule> MakeSnapKvRule(const PolicyOptions& options);
+std::unique_ptr<Rule> MakeKeyNormRule();
+std::unique_ptr<Rule> MakeKeyDiffRule();
+std::unique_ptr<Rule> MakeOracleRule(const PolicyOptions& options, const LayerSchedule& schedule,
+                                     const LayerCaches& caches);
+
+// sums[kv head][key] of weights of rows [begin, begin + row_weights.size()), query heads over
+// threads, added to a kv head in head order.
+std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
+                                            std::span<const float> row_weights, WeightRule rule);
+
+// Scores that follow the tokens they belong to when a cache is compacted.
+void CompactScores(const KeepPlan& plan, std::vector<double>& scores);
+
+}  // namespace kv::h2o

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/eviction/quality.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/base/error.h"
+#include "lib/core/snapshot/layout.h"
+#include "lib/study/eviction/re_rotation.h"
+
+namespace kv::h2o {
+namespace {
+
+// Row sums of recorded probabilities may be off by what their storage type rounds away.
+constexpr double kHalfSumTolerance = 1e-2, kFloatSumTolerance = 1e-4;
+
+constexpr uint64_t kTileRows = 64;
+
+// [plan][unit][position]: queries before this position see the key.
+using KeptBeforeOf = std::vector<std::vector<std::vector<uint32_t>>>;
+
+std::vector<uint32_t> KeptBeforeOfUnit(const LayerPlan& plan, uint32_t unit, uint64_t end) {
+  std::vector<uint32_t> before(end);
+  for (uint64_t p = 0; p < end; ++p) {
+    const uint32_t last = plan.last_seen(unit, p);
+    before[p] = last == LayerPlan::kStays ? UINT32_MAX : last + 1;
+  }
+  return before;
+}
+
+// One kv head's keys and values as floats, [token][dim].
+struct HeadFloats {
+  std::vector<float> k, v;
+};
+
+HeadFloats WidenHead(const LayerAttention& attention, uint32_t kv_head, uint64_t tokens) {
+  const auto widen = [&](const KvTensor& tensor) {
+    KvTensor one = tensor;
+    one.heads = 1;
+    for (StridedPiece& piece : one.pieces) {
+      piece.data += piece.head.Offset(kv_head);
+      piece.head = {};
+    }
+    return GatherFloats(one, 0, tokens, Order::kTokenHeadDim);
+  };
+  HeadFloats floats;
+  if (attention.has_queries()) floats.k = widen(attention.kv().k);
+  if (attention.kv().v) floats.v = widen(*attention.kv().v);
+  return floats;
+}
+
+// Recorded probabilities of the rows at `positions` over keys [0, end), normalised.
+std::vector<float> Probabilities(const LayerAttention& attention, uint32_t head,
+                                 std::span<const int64_t> positions, uint64_t end) {
+  const bool is_float = attention.rows().probabilities.front().view.dtype == DType::kF32;
+  const double tolerance = is_float ? kFloatSumTolerance : kHalfSumTolerance;
+  std::vector<float> rows(positions.size() * end);
+  for (size_t r = 0; r < positions.size(); ++r) {
+    const auto position = static_cast<uint64_t>(positions[r]);
+    float* row = &rows[r * end];
+    ReadProbabilityRow(attention.rows(), head, position - attention.first_row(), end, row);
+    double sum = 0, hidden = 0;
+    for (uint64_t j = 0; j < end; ++j)
+      (j <= position ? sum : hidden) += static_cast<double>(row[j]);
+    if (hidden != 0 || !(std::abs(sum - 1) <= tolerance)) {
+      throw Error(Finding::kTraceMismatch,
+                  fmt::format("layer {} head {} row {}: probabilities of visible keys add up to "
+                              "{:.6g}, of later ones to {:.3g}; expected 1 within {} and 0",
+                              attention.layer(), head, position, sum, hidden, tolerance))
+          .File(attention.trace().path);
+    }
+    const auto norm = static_cast<float>(1 / sum);
+    for (uint64_t j = 0; j <= position; ++j) row[j] *= norm;
+  }
+  return rows;
+}
+
+// All plans of one head over one tile of rows.
+std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
+                                       const KeptBeforeOf& kept_before, uint32_t head,
+                                       std::span<const uint64_t> tile, const HeadFloats& floats) {
+  const uint64_t end = tile.back() + 1;
+  std::vector<KeptBefore> sets;
+  for (const auto& units : kept_before) {
+    const auto& unit = units.size() == 1 ? units[0] : units[head / attention.group()];
+    sets.push_back(KeptBefore(unit).first(end));
+  }
+  FloatMatrix v;
+  if (!floats.v.empty()) v = MatrixOf(floats.v, end, attention.kv().v->head_dim);
+  const std::vector<int64_t> positions(tile.begin(), tile.end());
+  if (!attention.has_queries()) {
+    const std::vector<float> rows = Probabilities(attention, head, positions, end);
+    return CompareKeptSetsProbabilities(MatrixOf(rows, tile.size(), end), positions, v, sets);
+  }
+  const uint64_t dim = attention.head_dim();
+  std::vector<float> queries(tile.size() * dim);
+  for (size_t r = 0; r < tile.size(); ++r) {
+    ReadQueries(attention.rows(), head, tile[r] - attention.first_row(), 1, &queries[r * dim]);
+  }
+  const AttentionRule rule{attention.trace().scale, attention.trace().softcap,
+                           attention.trace().window};
+  return CompareKeptSets({MatrixOf(queries, tile.size(), dim), positions},
+                         {MatrixOf(floats.k, end, dim), v, {}, {}}, sets, rule);
+}
+
+LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint64_t population) {
+  LayerQuality quality;
+  quality.layer = layer;
+  AttentionSamples all(population);
+  all.Add(heads);
+  quality.summary = all.Summarise();
+  quality.evicting = all.SummariseEvicting();
+  for (const AttentionRows& head : heads) {
+    AttentionSamples one(population);
+    one.Add({&head, 1});
+    quality.heads.push_back(one.Summarise());
+    quality.evicting_heads.push_back(one.SummariseEvicting());
+  }
+  for (uint64_t row = 0; row < heads.front().rows(); ++row) {
+    double mass = 0, error2 = 0, norm2 = 0;  // NaN where some head's are
+    for (const AttentionRows& head : heads) {
+      mass += head.mass[row];
+      if (!head.has_output()) continue;
+      error2 += head.error2[row];
+      norm2 += head.norm2[row];
+    }
+    quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
+    if (heads.front().has_output()) {
+      quality.step_output_error.push_back(std::sqrt(error2) / std::max(std::sqrt(norm2), 1e-12));
+    }
+  }
+  return quality;
+}
+
+uint64_t Mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t seed) {
+  MeasuredRows rows{prompt, end - prompt, {}};
+  if (most == 0 || rows.population <= most) {
+    rows.positions.resize(rows.population);
+    std::iota(rows.positions.begin(), rows.positions.end(), prompt);
+    return rows;
+  }
+  // Floyd's choice of distinct rows: one draw each.
+  std::set<uint64_t> chosen;
+  for (uint64_t j = rows.population - most; j < rows.population; ++j) {
+    const uint64_t draw = Mix(seed + Mix(j)) % (j + 1);
+    if (!chosen.insert(draw).second) chosen.insert(j);
+  }
+  for (const uint64_t row : chosen) rows.positions.push_back(prompt + row);
+  return rows;
+}
+
+std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
+                                       std::span<const LayerPlan* const> plans,
+                                       const MeasuredRows& rows, std::span<AttentionSamples> pooled,
+                                       ThreadPool& pool) {
+  KV_ASSERT(pooled.size() == plans.size() && !rows.positions.empty());
+  const uint64_t end = rows.positions.back() + 1;
+  std::vector<HeadFloats> floats(attention.kv_heads());
+  pool.ParallelFor(floats.size(), [&](uint64_t h) {
+    floats[h] = WidenHead(attention, static_cast<uint32_t>(h), end);
+  });
+  KeptBeforeOf kept_before(plans.size());
+  pool.ParallelFor(plans.size(), [&](uint64_t p) {
+    for (uint32_t unit = 0; unit < plans[p]->units; ++unit) {
+      kept_before[p].push_back(KeptBeforeOfUnit(*plans[p], unit, end));
+    }
+  });
+  const uint32_t heads = attention.query_heads();
+  const uint64_t tiles = CeilDiv(rows.positions.size(), kTileRows);
+  std::vector<std::vector<AttentionRows>> of_tile(heads * tiles);  // [head][tile] by plan
+  pool.ParallelFor(of_tile.size(), [&](uint64_t i) {
+    const auto head = static_cast<uint32_t>(i / tiles);
+    const auto all = std::span(rows.positions);
+    const uint64_t begin = i % tiles * kTileRows;
+    const auto tile = all.subspan(begin, std::min(kTileRows, all.size() - begin));
+    const HeadFloats& of_head = floats[head / attention.group()];
+    of_tile[i] = MeasureTile(attention, kept_before, head, tile, of_head);
+    for (size_t p = 0; p < plans.size(); ++p) {
+      if (!plans[p]->turned_by) continue;
+      of_tile[i][p] = CompareReRotated(attention, *plans[p], head, tile, of_head.k, of_head.v);
+    }
+  });
+  std::vector<LayerQuality> qualities;
+  for (size_t p = 0; p < plans.size(); ++p) {
+    std::vector<AttentionRows> of_head(heads);
+    for (size_t i = 0; i < of_tile.size(); ++i) AppendRows(of_tile[i][p], of_head[i / tiles]);
+    qualities.push_back(Describe(attention.layer(), of_head, rows.population));
+    pooled[p].Add(of_head);
+  }
+  return qualities;
+}
+
+}  // namespace kv::h2o

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/gate/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
+#include "lib/study/gate/config_node.h"
+
+namespace kv::gate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Node = ConfigNode;
+
+constexpr size_t kMostCases = 1000;
+constexpr double kMostTokens = 1e9;
+
+const MetricInfo& Metric(const Node& node) {
+  const std::string name = node.Word();
+  const MetricInfo* info = FindMetric(name);
+  if (info != nullptr) return *info;
+  throw node
+      .Wrong(fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, MetricNames())))
+      .Hint("'kvtool gate --list-metrics' tells them");
+}
+
+Rule RuleOf(const Node& node) {
+  node.RequireKeys({"metric", "op", "limit", "required"});
+  for (const char* key : {"metric", "op", "limit"}) {
+    if (!node.Has(key)) throw node.Wrong(fmt::format("a rule needs '{}'", key));
+  }
+  const MetricInfo& metric = Metric(node.At("metric"));
+  Rule rule{std::string(metric.name)};
+  const std::optional<Op> op = ParseOp(node.At("op").Word());
+  if (!op) throw node.At("op").Wrong("expected one of >=, <=, >, <, ==, !=");
+  rule.op = *op;
+  if (metric.is_flag) {
+    if (*op != Op::kEqual && *op != Op::kDiffers) {
+      throw node.At("op").Wrong(fmt::format("{} is true or false: expected == or !=", metric.name));
+    }
+    rule.limit = node.At("limit").Flag() ? 1 : 0;
+  } else {
+    rule.limit = node.At("limit").Number();
+  }
+  if (node.Has("required")) rule.required = node.At("required").Flag();
+  return rule;
+}
+
+DeltaRule DeltaOf(const Node& node) {
+  node.RequireKeys({"metric", "max_drop", "max_rise"});
+  if (!node.Has("metric")) throw node.Wrong("a rule needs 'metric'");
+  const MetricInfo& metric = Metric(node.At("metric"));
+  DeltaRule rule{std::string(metric.name), {}, {}};
+  for (auto [key, member] : {std::pair{"max_drop", &rule.max_drop}, {"max_rise", &rule.max_rise}}) {
+    if (!node.Has(key)) continue;
+    *member = node.At(key).Number();
+    if (**member < 0) throw node.At(key).Wrong("expected a share of the older value, at least 0");
+  }
+  if (!rule.max_drop && !rule.max_rise) throw node.Wrong("expected 'max_drop' or 'max_rise'");
+  return rule;
+}
+
+std::vector<std::string> Split(std::string_view words, char by) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= words.size();) {
+    const size_t end = std::min(words.find(by, begin), words.size());
+    parts.emplace_back(words.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+ParamValue ParamOf(const ParamInfo& info, const Node& node) {
+  if (info.words.empty()) {
+    if (node.json.is_boolean()) return node.json.get<bool>() ? 1.0 : 0.0;
+    // The engine clamps the rest; threads would really be started.
+    constexpr double kMostThreads = 256;
+    if (info.name == "h2o_lossless_async_threads") {
+      return static_cast<double>(node.Whole(0, kMostThreads));
+    }
+    return node.Number();
+  }
+  if (info.words == "*") return node.Word();
+  return node.OneOf(Split(info.words, '|'));
+}
+
+void AddParams(const Node& node, Params& params) {
+  if (!node.json.is_object()) throw node.Wrong("expected an object");
+  for (const auto& item : node.json.items()) {
+    const ParamInfo* info = FindParam(item.key());
+    if (info == nullptr) {
+      std::vector<std::string> known;
+      for (const ParamInfo& param : KnownParams()) known.emplace_back(param.name);
+      throw node.Wrong(
+          fmt::format("unknown parameter '{}'{}", Escaped(item.key()), Suggest(item.key(), known)));
+    }
+    Assign(info->name, ParamOf(*info, node.At(item.key())), params);
+  }
+}
+
+std::string Resolved(const std::string& path, const std::filesystem::path& folder) {
+  const std::filesystem::path given(path);
+  return given.is_absolute() ? path : (folder / given).lexically_normal().string();
+}
+
+OnNotRun OnNotRunOf(const Node& node) {
+  return node.OneOf({"fail", "warn"}) == "fail" ? OnNotRun::kFail : OnNotRun::kWarn;
+}
+
+// A list of names, or how many at least.
+ExpectedCases ExpectedOf(const Node& node) {
+  ExpectedCases expected;
+  if (node.json.is_number()) {
+    expected.count = node.Whole(1, kMostCases);
+    return expected;
+  }
+  node.ForEach([&](const Node& name) { expected.names.push_back(name.Word()); });
+  if (expected.names.empty()) throw node.Wrong("expected at least one name");
+  if (expected.names.size() > kMostCases) throw node.Wrong("more than 1000 names");
+  return expected;
+}
+
+std::optional<double> AtolOf(const Node& node) {
+  if (node.json.is_string()) {
+    node.OneOf({"bit_equal", "bit-equal"});
+    return std::nullopt;
+  }
+  const double atol = node.Number();
+  if (atol < 0) throw node.Wrong("expected 0 or more");
+  return atol;
+}
+
+// One for both, or {"k": 0.001, "v": "bit_equal"}.
+Tolerance::OfBoth AtolsOf(const Node& node, const Tolerance::OfBoth& otherwise) {
+  if (!node.json.is_object()) return {AtolOf(node), AtolOf(node)};
+  Tolerance::OfBoth of = otherwise;
+  for (const bool is_value : {false, true}) {
+    const char* key = is_value ? "v" : "k";
+    if (node.Has(key)) of[is_value] = AtolOf(node.At(key));
+  }
+  return of;
+}
+
+Tolerance ToleranceOf(const Node& node) {
+  Tolerance tolerance;
+  if (node.json.is_object()) node.RequireKeys({"k", "v", "layers"});
+  tolerance.all = AtolsOf(node, {});
+  if (!node.json.is_object() || !node.Has("layers")) return tolerance;
+  const Node layers = node.At("layers");
+  if (!layers.json.is_object()) throw layers.Wrong("expected an object: layers by their number");
+  for (const auto& item : layers.json.items()) {
+    const Node of = layers.At(item.key());
+    const std::string& name = item.key();
+    const bool is_number = !name.empty() && name.size() <= 9 &&
+                           name.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_number) throw of.Wrong("expected the number of a layer");
+    if (of.json.is_object()) of.RequireKeys({"k", "v"});
+    tolerance.layers.emplace_back(static_cast<uint32_t>(std::stoul(name)),
+                                  AtolsOf(of, tolerance.all));
+  }
+  return tolerance;
+}
+
+// The keys that "defaults" and a case share. Rules are the caller's.
+void ApplyShared(const Node& node, const std::filesystem::path& folder, CaseSpec& spec) {
+  if (node.Has("snapshot")) spec.snapshot = Resolved(node.At("snapshot").Word(), folder);
+  if (node.Has("trace")) spec.trace = Resolved(node.At("trace").Word(), folder);
+  if (node.Has("from")) spec.reading.from = node.At("from").Word();
+  if (node.Has("gguf")) spec.reading.gguf = Resolved(node.At("gguf").Word(), folder);
+  if (node.Has("kv_heads")) {
+    spec.reading.kv_heads = static_cast<uint32_t>(node.At("kv_heads").Whole(1, 1 << 20));
+  }
+  if (node.Has("head_dim")) {
+    spec.reading.head_dim = static_cast<uint32_t>(node.At("head_dim").Whole(1, 1 << 20));
+  }
+  if (node.Has("engine")) spec.engine = node.At("engine").OneOf({"mnn", "design"});
+  if (node.Has("repeat")) spec.repeat = node.At("repeat").Whole(1, 1000);
+  if (node.Has("prompt_tokens")) {
+    const Node prompts = node.At("prompt_tokens");
+    spec.prompt_tokens.clear();
+    if (prompts.json.is_array()) {
+      prompts.ForEach(
+          [&](const Node& n) { spec.prompt_tokens.push_back(n.Whole(1, kMostTokens)); });
+    } else {
+      spec.prompt_tokens.push_back(prompts.Whole(1, kMostTokens));
+    }
+    if (spec.prompt_tokens.empty()) throw prompts.Wrong("expected at least one length");
+  }
+  if (node.Has("reference")) spec.reference = Resolved(node.At("reference").Word(), folder);
+  if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Word();
+  if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
+  if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));
+  if (node.Has("params")) AddParams(node.At("params"), spec.params);
+}
+
+const std::vector<std::string>& SharedKeys() {
+  static const std::vector<std::string> keys = {
+      "mode",       "snapshot",  "trace",          "from",     "gguf",          "kv_heads",
+      "head_dim",   "engine",    "repeat",         "params",   "prompt_tokens", "rules",
+      "on_not_run", "reference", "reference_from", "tolerance"};
+  return keys;
+}
+
+std::vector<Rule> RulesOf(const Node& node) {
+  std::vector<Rule> rules;
+  node.ForEach([&](const Node& rule) { rules.push_back(RuleOf(rule)); });
+  return rules;
+}
+
+// What the whole config says of each of its cases.
+struct Common {
+  const Json& defaults;
+  const std::filesystem::path& folder;
+  OnNotRun on_not_run = OnNotRun::kFail;
+};
+
+CaseSpec CaseOf(const Node& node, const Common& common) {
+  const Json& defaults = common.defaults;
+  const std::filesystem::path& folder = common.folder;
+  std::vector<std::string> keys = SharedKeys();
+  keys.insert(keys.begin(), "name");
+  node.RequireKeys(keys);
+  if (!node.Has("name")) throw node.Wrong("a case needs 'name'");
+  const std::string name = node.At("name").Word();
+  if (name.empty() || name.size() > 200) throw node.At("name").Wrong("expected 1 to 200 bytes");
+  const std::optional<CaseSpec> known = FindSuiteCase(name);
+  CaseSpec spec;
+  if (known) spec = *known;
+  spec.name = name;
+  spec.on_not_run = common.on_not_run;
+
+  const Node base{defaults, "defaults"};
+  const Params preset = spec.params;
+  for (const Node* from : {&base, &node}) {
+    if (!from->Has("mode") || (known && from == &base)) continue;
+    const Node given = from->At("mode");
+    const bool compares = given.json == "compare";
+    const std::string mode = compares ? "compare" : given.OneOf({"probe", "full", "store"});
+    if (known && mode != known->mode) {
+      throw from->At("mode").Wrong(
+          fmt::format("{} is of mode {}; choose another name", name, known->mode));
+    }
+    spec.mode = mode;
+  }
+  ApplyShared(base, folder, spec);
+  Merge(preset, spec.params);
+  ApplyShared(node, folder, spec);
+  const ParamValue* mode = Find(spec.params, "h2o_lossless_runtime_mode");
+  if (mode != nullptr) {
+    const auto& word = std::get<std::string>(*mode);
+    if (!spec.mode.empty() && word != spec.mode) {
+      throw node.Wrong(
+          fmt::format("mode is {}, but h2o_lossless_runtime_mode is {}", spec.mode, word));
+    }
+    spec.mode = word;
+  }
+  if (spec.mode.empty() && !spec.reference.empty()) spec.mode = "compare";
+  if (spec.mode.empty()) throw node.Wrong("a case needs 'mode': probe, full or store");
+
+  spec.own_rules = node.Has("rules") || (base.Has("rules") && !NeedsEngine(spec));
+  if (node.Has("rules")) {
+    spec.rules = RulesOf(node.At("rules"));
+  } else if (base.Has("rules") && !NeedsEngine(spec)) {
+    spec.rules = RulesOf(base.At("rules"));
+  } else if (!known && !OnlyCompares(spec)) {
+    spec.rules = SuiteRules(spec.mode);
+  }
+  RequireContent(spec);
+  RequireReference(spec);
+  return spec;
+}
+
+}  // namespace
+
+Config ParseConfig(std::string_view text, const std::filesystem::path& folder) {
+  const Json json = ParseConfigText(text);
+  const Node root{json, ""};
+  root.RequireKeys(
+      {"$schema", "schema", "defaults", "cases", "baseline_rules", "on_not_run", "expected_cases"});
+  if (!root.Has("schema")) throw root.Wrong("expected \"schema\": \"kvtool.gate-config/1\"");
+  if (root.At("schema").Word() != "kvtool.gate-config/1") {
+    throw root.At("schema").Wrong("expected \"kvtool.gate-config/1\"");
+  }
+  const Json defaults = root.Has("defaults") ? json.at("defaults") : Json::object();
+  Node{defaults, "defaults"}.RequireKeys(SharedKeys());
+  // Checked even where no case uses it.
+  CaseSpec unused;
+  ApplyShared({defaults, "defaults"}, folder, unused);
+  if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"});
+
+  Config config;
+  Common common{defaults, folder};
+  if (root.Has("on_not_run")) common.on_not_run = OnNotRunOf(root.At("on_not_run"));
+  config.on_not_run = common.on_not_run;
+  if (root.Has("expected_cases")) config.expected = ExpectedOf(root.At("expected_cases"));
+  const bool of_logs = !root.Has("cases") && config.expected.any();
+  if (!root.Has("cases") && !of_logs) throw root.Wrong("expected 'cases'");
+  const Json none = Json::array();
+  const Node cases = of_logs ? Node{none, "cases"} : root.At("cases");
+  std::set<std::string> names;
+  cases.ForEach([&](const Node& node) {
+    if (config.cases.size() == kMostCases) throw root.Wrong("more than 1000 cases");
+    config.cases.push_back(CaseOf(node, common));
+    if (!names.insert(config.cases.back().name).second) {
+      throw node.Wrong(fmt::format("a second case '{}'", Escaped(config.cases.back().name)));
+    }
+  });
+  if (config.cases.empty() && !of_logs)
+    throw root.Wrong("'cases' is empty: a gate without cases decides nothing");
+  if (root.Has("baseline_rules")) {
+    root.At("baseline_rules").ForEach([&](const Node& node) {
+      config.baseline_rules.push_back(DeltaOf(node));
+    });
+  } else {
+    config.baseline_rules = DefaultDeltaRules();
+  }
+  return config;
+}
+
+Config CompareConfig(const std::string& snapshot, const std::string& reference) {
+  Config config;
+  CaseSpec spec;
+  spec.name = "reference";
+  spec.mode = "compare";
+  spec.snapshot = snapshot;
+  spec.reference = reference;
+  RequireReference(spec);
+  config.cases.push_back(std::move(spec));
+  config.baseline_rules = DefaultDeltaRules();
+  return config;
+}
+
+Config SuiteConfig(const std::string& snapshot, const std::string& trace) {
+  Config config;
+  for (const std::string& name : SuiteCaseNames()) {
+    CaseSpec spec = FindSuiteCase(name).value();
+    spec.snapshot = snapshot;
+    spec.trace = trace;
+    RequireContent(spec);
+    // Part of the suite, but nobody asked for them here.
+    if (NeedsEngine(spec)) spec.on_not_run = OnNotRun::kWarn;
+    config.cases.push_back(std::move(spec));
+  }
+  config.baseline_rules = DefaultDeltaRules();
+  return config;
+}
+
+void KeepCases(const std::vector<std::string>& names, Config& config) {
+  if (names.empty()) return;
+  std::vector<std::string> known;
+  for (const CaseSpec& spec : config.cases) known.push_back(spec.name);
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw Error(Finding::kUsage,
+                fmt::format("--case '{}': no such case{}", Escaped(name), Suggest(name, known)));
+  }
+  std::erase_if(config.cases, [&](const CaseSpec& spec) {
+    return std::find(names.begin(), names.end(), spec.name) == names.end();
+  });
+}
+
+}  // namespace kv::gate

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/gate/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/error.h"
+
+namespace kv::gate {
+namespace {
+
+constexpr auto kOriginal = Voice::kOriginal;
+constexpr auto kTrue = Voice::kTrue;
+constexpr auto kReplay = Needs::kReplay;
+constexpr auto kEngine = Needs::kEngine;
+constexpr auto kClock = Needs::kClock;
+constexpr auto kHigher = Better::kHigher;
+constexpr auto kLower = Better::kLower;
+constexpr auto kNeither = Better::kNeither;
+
+// READ ME FIRST. In the original "best" means the maximum over rows, of latencies and fallbacks
+// too.
+constexpr MetricInfo kMetrics[] = {
+    {"lossy_best", kOriginal, kReplay, kHigher, false,
+     "largest h2o_lossy_ratio of any row: the last plan's, of one layer"},
+    {"lossless_selected_value", kOriginal, kReplay, kHigher, false,
+     "offline estimate over the front layers, grouped by 192 tokens; no runtime figure"},
+    {"decode_gate_tps", kOriginal, kEngine, kHigher, false, "tokens/s of the whole model"},
+    {"decode_best", kOriginal, kEngine, kHigher, false, "fastest row, tokens/s"},
+    {"decode_baseline", kOriginal, kEngine, kNeither, false, "baseline tokens/s"},
+    {"decode_drop_ratio", kOriginal, kEngine, kLower, false,
+     "(decode_baseline - decode_gate_tps) / decode_baseline"},
+    {"runtime_decomp_best_us", kOriginal, kClock, kLower, false, "slowest row's decode time"},
+    {"runtime_async_wait_best_us", kOriginal, kClock, kLower, false, "longest wait for workers"},
+    {"runtime_async_wait_headroom_us", kOriginal, kClock, kHigher, false, "limit - longest wait"},
+    {"runtime_async_wait_headroom_ratio", kOriginal, kClock, kHigher, false, "headroom / limit"},
+    {"runtime_queue_peak_best", kOriginal, kReplay, kLower, false, "deepest queue of any row"},
+    {"runtime_fallback_best", kOriginal, kReplay, kLower, false, "most fallbacks of any row"},
+    {"runtime_backpressure_skip_best", kOriginal, kReplay, kLower, false,
+     "most submissions skipped because the queue was full"},
+    {"runtime_decode_cache_hit_best", kOriginal, kReplay, kNeither, false, "most cache hits"},
+    {"runtime_decode_cache_miss_best", kOriginal, kReplay, kNeither, false, "most cache misses"},
+    {"kv_content_consistency_pass", kOriginal, kReplay, kHigher, true,
+     "no fallback, some activity, no suspicious log line; no byte is compared"},
+    {"kv_invalid_log_count", kOriginal, kEngine, kLower, false, "suspicious lines in the logs"},
+    {"baseline_decode_tps_avg", kOriginal, kEngine, kNeither, false, "llm_demo without H2O"},
+    {"candidate_decode_tps_avg", kOriginal, kEngine, kHigher, false, "llm_demo with H2O"},
+    {"candidate_lossy_ratio_avg", kOriginal, kReplay, kHigher, false, "mean over rows"},
+    {"candidate_lossless_ratio_avg", kOriginal, kReplay, kHigher, false, "mean over rows"},
+    {"candidate_runtime_total_ratio_avg", kOriginal, kReplay, kHigher, false,
+     "mean of lossy x lossless: factors of different layers"},
+    {"decode_pass", kOriginal, kEngine, kHigher, true, "the original's own verdict on speed"},
+
+    {"whole_model_ratio", kTrue, kReplay, kHigher, false,
+     "K and V of the whole sequence over the bytes resident at the end; worst row"},
+    {"measured_ratio", kTrue, kReplay, kHigher, false,
+     "raw over compressed of the very bytes that were compressed and decoded; worst row"},
+    {"measured_ratio_mean", kTrue, kReplay, kHigher, false, "the same, mean over rows"},
+    {"lossy_worst", kTrue, kReplay, kHigher, false, "smallest h2o_lossy_ratio of any row"},
+    {"lossy_mean", kTrue, kReplay, kHigher, false, "mean h2o_lossy_ratio over rows"},
+    {"evictions", kTrue, kReplay, kNeither, false, "plans that removed something; all rows"},
+    {"runtime_failures", kTrue, kReplay, kLower, false,
+     "ranges that failed to encode, decode or verify, exported by the engine or not"},
+    {"content.compared_ranges", kTrue, kReplay, kHigher, false,
+     "ranges decoded and compared with their source by hash; all rows"},
+    {"content.mismatches", kTrue, kReplay, kLower, false, "of these: not the same bytes"},
+    {"content.not_finite", kTrue, kReplay, kLower, false,
+     "NaN and infinite values of K and V that the reference does not have, all layers; fails "
+     "above 0 unless a rule allows it"},
+    {"reference.structure", kTrue, kReplay, kLower, false,
+     "differences of geometry, layers, positions or token ids from the reference cache"},
+    {"reference.mismatches", kTrue, kReplay, kLower, false,
+     "values beyond the tolerance, or without one values whose stored bits differ"},
+    {"reference.k_mismatches", kTrue, kReplay, kLower, false, "of these: K"},
+    {"reference.v_mismatches", kTrue, kReplay, kLower, false, "of these: V"},
+    {"reference.different", kTrue, kReplay, kLower, false,
+     "values whose stored bits differ from the reference's, within the tolerance or not"},
+    {"reference.max_abs", kTrue, kReplay, kLower, false, "largest |value - reference's|"},
+    {"reference.k_max_abs", kTrue, kReplay, kLower, false, "the same of K"},
+    {"reference.v_max_abs", kTrue, kReplay, kLower, false, "the same of V"},
+    {"reference.mean_abs", kTrue, kReplay, kLower, false, "mean |value - reference's|"},
+    {"reference.max_rel", kTrue, kReplay, kLower, false, "largest difference over |reference's|"},
+    {"attention_error.mean", kTrue, kReplay, kLower, false,
+     "|o - o'| / |o| of the attention output against the full cache; worst row"},
+    {"attention_error.p95", kTrue, kReplay, kLower, false, "95th percentile over steps; worst row"},
+    {"attention_error.worst", kTrue, kReplay, kLower, false, "largest of any layer and step"},
+    {"resident_bytes.initial", kTrue, kReplay, kNeither, false,
+     "K and V held after prefill: raw, blobs and caches"},
+    {"resident_bytes.peak", kTrue, kReplay, kLower, false, "most held at any step; worst row"},
+    {"resident_bytes.final", kTrue, kReplay, kLower, false, "held after the last step; worst row"},
+    {"attention_tps", kTrue, kClock, kHigher, false,
+     "decode steps/s of attention alone, over the traced layers"},
+    {"attention_drop_ratio", kTrue, kClock, kLower, false,
+     "(baseline - attention_tps) / baseline; judged only beyond the measured noise"},
+};
+
+}  // namespace
+
+std::span<const MetricInfo> Metrics() { return kMetrics; }
+
+const MetricInfo* FindMetric(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kMetrics), std::end(kMetrics),
+                                   [&](const MetricInfo& info) { return info.name == name; });
+  return found == std::end(kMetrics) ? nullptr : found;
+}
+
+bool IsFlag(std::string_view name) {
+  const MetricInfo* info = FindMetric(name);
+  return info != nullptr && info->is_flag;
+}
+
+std::vector<std::string> MetricNames() {
+  std::vector<std::string> names;
+  for (const MetricInfo& info : kMetrics) names.emplace_back(info.name);
+  return names;
+}
+
+std::string Text(const Where& where) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (where.layer) add(fmt::format("layer {}", *where.layer));
+  if (!where.kind.empty()) text += (text.empty() ? "" : " ") + where.kind;
+  if (where.head) add(fmt::format("head {}", *where.head));
+  if (where.token_begin && where.token_end) {
+    add(*where.token_end == *where.token_begin + 1
+            ? fmt::format("token {}", *where.token_begin)
+            : fmt::format("tokens {}:{}", *where.token_begin, *where.token_end));
+  }
+  if (where.dim) add(fmt::format("{} {}", where.head ? "dim" : "channel", *where.dim));
+  if (!where.log.empty()) add(where.log);
+  return text;
+}
+
+void Measurements::Set(std::string_view name, double value, Where where, std::string note) {
+  KV_ASSERT(FindMetric(name) != nullptr);
+  if (!std::isfinite(value)) return Missing(name, "not a finite number");
+  by_name_.insert_or_assign(std::string(name),
+                            Measurement{value, std::move(note), std::move(where)});
+}
+
+void Measurements::Missing(std::string_view name, std::string reason) {
+  KV_ASSERT(FindMetric(name) != nullptr);
+  by_name_.insert_or_assign(std::string(name), Measurement{{}, std::move(reason), {}});
+}
+
+void Measurements::Copy(std::string_view name, const Measurements& from) {
+  by_name_.insert_or_assign(std::string(name), *from.Find(name));
+}
+
+const Measurement* Measurements::Find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &found->second;
+}
+
+std::optional<double> Measurements::Value(std::string_view name) const {
+  const Measurement* found = Find(name);
+  return found == nullptr ? std::nullopt : found->value;
+}
+
+}  // namespace kv::gate

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/gate/summary_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/error.h"
+#include "lib/engines/mnn/logs/text.h"
+#include "lib/study/report/svg.h"
+
+namespace kv::gate {
+namespace {
+
+// A page of more than this is read by nobody; documents beyond are refused.
+constexpr size_t kMaxCases = 512;
+constexpr size_t kMaxEntries = 1u << 16;
+
+const Json* Find(const Json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::optional<double> NumberIn(const Json& object, const char* key) {
+  const Json* found = Find(object, key);
+  if (found == nullptr || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+std::optional<bool> FlagIn(const Json& object, const char* key) {
+  const Json* found = Find(object, key);
+  if (found == nullptr || !found->is_boolean()) return std::nullopt;
+  return found->get<bool>();
+}
+
+Verdict VerdictOf(std::string_view word) {
+  if (word == "pass") return Verdict::kPass;
+  if (word == "inconclusive") return Verdict::kInconclusive;
+  return word == "fail" ? Verdict::kFail : Verdict::kNotRun;
+}
+
+template <typename F>
+void ForEachIn(const Json& object, const char* key, F&& use) {
+  const Json* list = Find(object, key);
+  if (list == nullptr || !list->is_array()) return;
+  for (const Json& entry : *list) {
+    if (entry.is_object()) use(entry);
+  }
+}
+
+std::string WhereText(const Json& where) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (const auto layer = NumberIn(where, "layer")) add(fmt::format("layer {:.0f}", *layer));
+  const std::string kind = TextAt(where, "kind");
+  if (!kind.empty()) text += (text.empty() ? "" : " ") + kind;
+  if (const auto head = NumberIn(where, "head")) add(fmt::format("head {:.0f}", *head));
+  const auto begin = NumberIn(where, "token_begin"), end = NumberIn(where, "token_end");
+  if (begin && end) add(fmt::format("tokens {:.0f}:{:.0f}", *begin, *end));
+  if (const auto dim = NumberIn(where, "dim")) {
+    add(fmt::format("{} {:.0f}", NumberIn(where, "head") ? "dim" : "channel", *dim));
+  }
+  const std::string log = TextAt(where, "log");
+  if (!log.empty()) add(log);
+  return text;
+}
+
+RuleView RuleOf(const Json& entry) {
+  RuleView rule;
+  rule.metric = TextAt(entry, "metric");
+  rule.op = TextAt(entry, "op");
+  rule.limit = NumberIn(entry, "limit");
+  rule.value = NumberIn(entry, "value");
+  rule.flag_limit = FlagIn(entry, "limit");
+  rule.flag_value = FlagIn(entry, "value");
+  rule.margin = NumberIn(entry, "margin");
+  rule.baseline = NumberIn(entry, "baseline");
+  rule.verdict = VerdictOf(TextAt(entry, "status"));
+  rule.reason = TextAt(entry, "reason");
+  rule.reproduce = TextAt(entry, "reproduce");
+  rule.engine_value = NumberIn(entry, "engine_value");
+  rule.engine_pass = FlagIn(entry, "engine_pass");
+  if (const Json* where = Find(entry, "where")) rule.where = WhereText(*where);
+  return rule;
+}
+
+// Numbers, flags and texts of an object, with dots for the objects in it.
+void Flatten(const Json& object, const std::string& prefix,
+             std::vector<std::pair<std::string, Json>>& figures) {
+  if (!object.is_object()) return;
+  for (const auto& item : object.items()) {
+    if (item.value().is_object()) {
+      Flatten(item.value(), prefix + item.key() + ".", figures);
+    } else if (item.value().is_primitive() && !item.value().is_null()) {
+      figures.emplace_back(prefix + item.key(), item.value());
+    }
+  }
+}
+
+void ReadSeries(const Json& object, CaseView& c) {
+  ForEachIn(object, "layers", [&](const Json& entry) {
+    LayerView layer;
+    layer.layer = NumberIn(entry, "layer").value_or(static_cast<double>(c.layers.size()));
+    layer.k_ratio = NumberIn(entry, "k_ratio");
+    layer.v_ratio = NumberIn(entry, "v_ratio");
+    layer.ratio = NumberIn(entry, "ratio");
+    layer.error = NumberIn(entry, "attention_error");
+    c.layers.push_back(layer);
+  });
+  ForEachIn(object, "resident_over_time", [&](const Json& entry) {
+    const auto token = NumberIn(entry, "token"), bytes = NumberIn(entry, "bytes");
+    if (token && bytes) c.resident.push_back({*token, *bytes});
+  });
+}
+
+void AddTexts(const Json& object, const char* key, std::vector<std::string>& texts) {
+  const Json* list = Find(object, key);
+  if (list == nullptr || !list->is_array()) return;
+  for (const Json& text : *list) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+}
+
+CaseView CaseOf(const Json& entry) {
+  CaseView c;
+  c.name = TextAt(entry, "name", "unnamed");
+  c.suite = TextAt(entry, "suite");
+  c.mode = TextAt(entry, "mode");
+  c.origin = TextAt(entry, "origin");
+  c.reason = TextAt(entry, "reason");
+  c.verdict = VerdictOf(TextAt(entry, "status"));
+  ForEachIn(entry, "rules", [&](const Json& rule) { c.rules.push_back(RuleOf(rule)); });
+  for (const RuleView& rule : c.rules) {
+    if (rule.verdict == Verdict::kFail) c.verdict = Verdict::kFail;
+  }
+  if (const Json* engine = Find(entry, "engine")) Flatten(*engine, "", c.engine);
+  if (const Json* truth = Find(entry, "true_figures")) {
+    Flatten(*truth, "", c.truth);
+    ReadSeries(*truth, c);
+  }
+  ReadSeries(entry, c);
+  ForEachIn(entry, "rows", [&](const Json& row) { c.rows.push_back(row); });
+  std::vector<std::pair<std::string, Json>> missing;
+  if (const Json* reasons = Find(entry, "not_measured")) Flatten(*reasons, "", missing);
+  for (const auto& [name, reason] : missing) {
+    if (reason.is_string()) c.missing.emplace_back(name, reason.get<std::string>());
+  }
+  AddTexts(entry, "warnings", c.notes);
+  AddTexts(entry, "notes", c.notes);
+  return c;
+}
+
+// The original keeps no rules: those that its row shows are put together again.
+void AddOriginalRules(const Json& row, CaseView& c) {
+  const auto add = [&](const char* metric, double value, double limit) {
+    RuleView rule;
+    rule.metric = metric;
+    rule.op = "<=";
+    rule.limit = limit;
+    rule.value = value;
+    rule.margin = limit - value;
+    rule.verdict = value <= limit ? Verdict::kPass : Verdict::kFail;
+    c.rules.push_back(std::move(rule));
+  };
+  const double target = NumberIn(row, "decode_drop_target").value_or(0);
+  const double baseline = std::max(NumberIn(row, "decode_baseline").value_or(0),
+                                   NumberIn(row, "baseline_decode_tps_avg").value_or(0));
+  const auto drop = NumberIn(row, "decode_drop_ratio");
+  if (drop && baseline > 0) add("decode_drop_ratio", *drop, target);
+  const auto wait = NumberIn(row, "runtime_async_wait_best_us");
+  const auto headroom = NumberIn(row, "runtime_async_wait_headroom_us");
+  if (wait && headroom && *headroom != 0) {
+    add("runtime_async_wait_best_us", *wait, *wait + *headroom);
+  }
+}
+
+CaseView OriginalCase(const Json& row) {
+  CaseView c;
+  c.name = TextAt(row, "case", "unnamed");
+  c.suite = TextAt(row, "suite");
+  c.mode = TextAt(row, "mode");
+  c.origin = "engine";
+  c.reason = TextAt(row, "failure_reason");
+  c.verdict = TruthAt(row, "overall_pass")           ? Verdict::kPass
+              : c.reason.find("not run: ") == 0      ? Verdict::kNotRun
+              : c.reason.find("inconclusive: ") == 0 ? Verdict::kInconclusive
+                                                     : Verdict::kFail;
+  // The parts of the engine's verdict, should the whole deny them.
+  const bool denied = NumberIn(row, "return_code").value_or(0) != 0 ||
+                      FlagIn(row, "decode_pass") == false ||
+                      FlagIn(row, "kv_content_consistency_pass") == false ||
+                      TextAt(row, "quality_status") == "FAIL";
+  if (c.verdict == Verdict::kPass && denied) c.verdict = Verdict::kFail;
+  AddOriginalRules(row, c);
+  for (const auto& item : row.items()) {
+    const bool number = item.value().is_number() && item.key() != "return_code";
+    if (number || item.key() == "kv_content_consistency_pass") {
+      c.engine.emplace_back(item.key(), item.value());
+    }
+  }
+  return c;
+}
+
+std::string TimeText(double us) {
+  if (std::abs(us) < 1000) return report::ShortNumber(us) + " µs";
+  if (std::abs(us) < 1e6) return report::ShortNumber(us / 1000) + " ms";
+  return report::ShortNumber(us / 1e6) + " s";
+}
+
+bool Has(std::string_view name, std::string_view part) {
+  return name.find(part) != std::string_view::npos;
+}
+
+bool Ends(std::string_view name, std::string_view end) {
+  return name.size() >= end.size() && name.substr(name.size() - end.size()) == end;
+}
+
+}  // namespace
+
+std::string_view Word(Verdict verdict) {
+  if (verdict == Verdict::kPass) return "pass";
+  if (verdict == Verdict::kInconclusive) return "inconclusive";
+  return verdict == Verdict::kFail ? "fail" : "not run";
+}
+
+std::string FigureText(std::string_view name, double value) {
+  if (Has(name, "bytes")) return report::ShortBytes(value);
+  if (Ends(name, "_us")) return TimeText(value);
+  const bool share = Has(name, "drop") || Has(name, "error") || Has(name, "headroom_ratio") ||
+                     Has(name, "fraction") || Has(name, "noise") || Has(name, "deviation");
+  if (share) return report::ShortNumber(100 * value) + "%";
+  const bool ratio =
+      Has(name, "ratio") || Has(name, "lossy") || (Has(name, "lossless") && !Has(name, "lines"));
+  return report::ShortNumber(value) + (ratio ? "x" : "");
+}
+
+std::string RuleView::Sentence() const {
+  const auto words = [](bool flag) { return std::string(flag ? "yes" : "no"); };
+  if (!value && !flag_value && !limit && !reason.empty()) return reason;
+  const std::string is = value        ? FigureText(metric, *value)
+                         : flag_value ? words(*flag_value)
+                                      : "not measured";
+  if (limit) return fmt::format("{}, needs {} {}", is, op, FigureText(metric, *limit));
+  if (flag_limit) return fmt::format("{}, needs {}", is, words(*flag_limit));
+  return is;
+}
+
+double RuleView::Slack() const {
+  if (!margin || !limit || *limit == 0) return HUGE_VAL;
+  return *margin / std::abs(*limit);
+}
+
+std::optional<double> RuleView::Gauge() const {
+  if (!value || !limit || !(*limit > 0) || *value < 0) return std::nullopt;
+  return *value / *limit;
+}
+
+const RuleView* CaseView::Deciding() const {
+  const auto failed = std::find_if(rules.begin(), rules.end(), [](const RuleView& rule) {
+    return rule.verdict == Verdict::kFail;
+  });
+  if (failed != rules.end()) return &*failed;
+  const RuleView* tightest = nullptr;
+  for (const RuleView& rule : rules) {
+    if (rule.verdict != verdict) continue;
+    if (tightest == nullptr || rule.Slack() < tightest->Slack()) tightest = &rule;
+  }
+  return tightest;
+}
+
+std::optional<double> CaseView::Figure(std::string_view name) const {
+  for (const auto* figures : {&truth, &engine}) {
+    for (const auto& [key, value] : *figures) {
+      if (key == name && value.is_number()) return value.get<double>();
+    }
+  }
+  return std::nullopt;
+}
+
+size_t SummaryView::Count(Verdict verdict) const {
+  return static_cast<size_t>(std::count_if(
+      cases.begin(), cases.end(), [&](const CaseView& c) { return c.verdict == verdict; }));
+}
+
+Summary ParseSummary(std::string_view text, std::string_view file) {
+  Summary summary{std::string(file), ParseJson(text, file)};
+  const Json& document = summary.document;
+  const Json *cases = Find(document, "cases"), *rows = Find(document, "rows");
+  const bool has_cases = cases != nullptr && cases->is_array();
+  if (!has_cases && (rows == nullptr || !rows->is_array())) {
+    throw Error(Finding::kBadField,
+                "expected the summary of a gate, found no list of cases or rows")
+        .File(file)
+        .Hint("'kvtool gate' and the engine's suite write one as summary.json");
+  }
+  const Json& entries = has_cases ? *cases : *rows;
+  if (entries.size() > kMaxCases) {
+    throw Error(Finding::kLimit,
+                fmt::format("{} cases; at most {} are shown", entries.size(), kMaxCases))
+        .File(file);
+  }
+  for (const Json& entry : entries) {
+    for (const char* key : {"rules", "rows", "layers", "resident_over_time", "notes", "warnings"}) {
+      const Json* list = Find(entry, key);
+      if (list == nullptr || list->size() <= kMaxEntries) continue;
+      throw Error(Finding::kLimit, fmt::format("{} entries in '{}'; at most {} are shown",
+                                               list->size(), key, kMaxEntries))
+          .File(file);
+    }
+  }
+  return summary;
+}
+
+SummaryView ViewOf(const Summary& summary) {
+  const Json& document = summary.document;
+  SummaryView view;
+  view.file = summary.file;
+  view.generated_at = TextAt(document, "generated_at");
+  view.reason = TextAt(document, "reason");
+  if (const Json* tool = Find(document, "tool")) {
+    const std::string name = TextAt(*tool, "name", "kvtool"), version = TextAt(*tool, "version");
+    view.tool = version.empty() ? name : name + " " + version;
+  }
+  if (const Json* baseline = Find(document, "baseline")) {
+    view.baseline_file = TextAt(*baseline, "file");
+  }
+  if (const Json* noise = Find(document, "baseline_noise"))
+    view.noise = NumberIn(*noise, "relative");
+  if (const Json* logs = Find(document, "engine_logs")) {
+    std::vector<std::string> absent;
+    AddTexts(*logs, "notes", view.notes);
+    AddTexts(*logs, "absent_cases", absent);
+    for (const std::string& name : absent) view.notes.push_back("The logs have no case " + name);
+  }
+  const Json* cases = Find(document, "cases");
+  view.is_original = cases == nullptr || !cases->is_array();
+  if (view.is_original) {
+    ForEachIn(document, "rows", [&](const Json& row) { view.cases.push_back(OriginalCase(row)); });
+  } else {
+    ForEachIn(document, "cases", [&](const Json& c) { view.cases.push_back(CaseOf(c)); });
+  }
+  const std::string verdict = TextAt(document, "verdict");
+  view.pass = (verdict.empty() ? TruthAt(document, "overall_pass") : verdict == "pass") &&
+              view.Count(Verdict::kFail) == 0;
+  return view;
+}
+
+}  // namespace kv::gate

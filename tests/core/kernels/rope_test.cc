@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/kernels/rope.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "tests/support/targets.h"
+
+namespace kv {
+namespace {
+
+TEST_CASE("a quarter turn swaps the two of a pair", "[rope]") {
+  const double cosine[] = {0, 0}, sine[] = {1, 1};
+  float halves[] = {1, 2, 3, 4};  // pairs (1, 3) and (2, 4)
+  RotatePairs(halves, 2, RopePairs::kHalves, cosine, sine);
+  CHECK(halves[0] == -3);
+  CHECK(halves[1] == -4);
+  CHECK(halves[2] == 1);
+  CHECK(halves[3] == 2);
+  float neighbours[] = {1, 2, 3, 4};  // pairs (1, 2) and (3, 4)
+  RotatePairs(neighbours, 2, RopePairs::kNeighbours, cosine, sine);
+  CHECK(neighbours[0] == -2);
+  CHECK(neighbours[1] == 1);
+  CHECK(neighbours[2] == -4);
+  CHECK(neighbours[3] == 3);
+}
+
+TEST_CASE("every target turns to the reference's bits", "[rope]") {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const RopePairs style : {RopePairs::kHalves, RopePairs::kNeighbours}) {
+    for (const size_t pairs : {0u, 1u, 2u, 3u, 7u, 8u, 9u, 16u, 31u, 64u}) {
+      for (const size_t shift : {0u, 1u}) {  // misaligned by one float
+        std::vector<float> values(2 * pairs + 3);
+        for (float& v : values) v = normal(random);
+        if (pairs > 2) values[shift + 1] = INFINITY;
+        std::vector<double> cosines(pairs), sines(pairs);
+        for (size_t i = 0; i < pairs; ++i) {
+          const double angle = 10.0 * normal(random);
+          cosines[i] = std::cos(angle);
+          sines[i] = std::sin(angle);
+        }
+        std::vector<float> want = values;
+        ref::RotatePairs(want.data() + shift, pairs, style, cosines.data(), sines.data());
+        test::ForEachTarget([&](const std::string& target) {
+          INFO(target << " pairs " << pairs << " shift " << shift);
+          std::vector<float> got = values;
+          RotatePairs(got.data() + shift, pairs, style, cosines.data(), sines.data());
+          CHECK(got == want);  // also what lies around
+        });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/engines/mnn/h2o/replay.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <numeric>
+
+#include "lib/engines/mnn/h2o/compact.h"
+#include "lib/engines/mnn/h2o/report.h"
+#include "lib/study/eviction/re_rotation.h"
+#include "tests/support/attention_case.h"
+#include "tests/support/small_replay.h"
+#include "tests/support/targets.h"
+
+namespace kv::h2o {
+namespace {
+
+using test::AttentionCase;
+using test::MakeAttentionCase;
+using test::RecordProbabilities;
+using test::RunOn;
+using test::SmallRequest;
+
+std::string Text(const AttentionCase& made, const ReplayRequest& request, int threads) {
+  const ReplayResult result = RunOn(made, request, threads);
+  return ReportJson(made.snapshot, made.trace, request, result, true).dump() +
+         PlanEvents(result.runs.front()).dump();
+}
+
+std::vector<std::string> AllPolicies() {
+  std::vector<std::string> names;
+  for (const PolicyInfo& policy : Policies()) names.emplace_back(policy.name);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("replays are the same for every SIMD target and number of threads", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 1);
+  ReplayRequest request = SmallRequest();
+  request.policies = AllPolicies();
+  request.targets = {1.5f, 3.0f};
+  for (const auto& [engine, clock] :
+       {std::pair(Engine::kExact, Clock::kPaper), std::pair(Engine::kExact, Clock::kMnn),
+        std::pair(Engine::kMnn, Clock::kMnn), std::pair(Engine::kMnnR6, Clock::kMnn)}) {
+    request.engine = engine;
+    request.clock = clock;
+    request.chosen = {"h2o_layer_start"};
+    request.config.layer_start = engine == Engine::kMnnR6 ? 0 : 1;
+    const std::string expected = Text(*made, request, 1);
+    CHECK(Text(*made, request, 4) == expected);
+    test::ForEachTarget([&](const std::string& target) {
+      INFO(target);
+      CHECK(Text(*made, request, 2) == expected);
+    });
+  }
+}
+
+TEST_CASE("every policy keeps the same number of tokens, and none beats the oracle", "[h2o]") {
+  for (const uint32_t seed : {1u, 2u, 3u}) {
+    const auto made = MakeAttentionCase({}, seed);
+    ReplayRequest request = SmallRequest();
+    request.policies = AllPolicies();
+    request.config.update_interval = 60;  // one eviction: the oracle's choice is the best there is
+    const ReplayResult result = RunOn(*made, request);
+    const ReplayRun* oracle = nullptr;
+    for (const ReplayRun& run : result.runs) {
+      if (run.policy == "oracle-mass") oracle = &run;
+    }
+    REQUIRE(oracle != nullptr);
+    for (const ReplayRun& run : result.runs) {
+      INFO(run.policy << " seed " << seed);
+      if (run.policy == "full") continue;
+      if (run.policy != "pyramid") CHECK(run.steps.back().kept == oracle->steps.back().kept);
+      CHECK(run.quality->mass.mean <= oracle->quality->mass.mean + 1e-9);
+      for (const LayerPlan& plan : run.plans) {
+        for (const Eviction& event : plan.events) {
+          for (uint32_t unit = 0; unit < plan.units; ++unit) {
+            const KeepPlan kept = plan.HeldBefore(unit, event.token + 1);
+            CHECK(IsApplicable(kept, event.token + 1));
+            CHECK(KeptTokens(kept) == event.kept);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("keeping all costs exactly nothing, losing mass M costs -ln M", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 4);
+  ReplayRequest request = SmallRequest();
+  request.policies = {"full", "random"};
+  const ReplayResult result = RunOn(*made, request);
+  const AttentionSummary& full = *result.runs[0].quality;
+  CHECK(full.mass.min == 1.0);
+  CHECK(full.output_error.max == 0.0);
+  CHECK(full.kl.max == 0.0);
+  CHECK(full.top_k[0].min == 1.0);
+  CHECK(full.evicting_rows == 0);
+  const AttentionSummary& random = *result.runs[1].quality;
+  CHECK(random.evicting_rows > 0);
+  CHECK(random.kl.max == Approx(-std::log(random.mass.min)).epsilon(1e-9));
+  CHECK(random.mass.min < 0.9);
+  // Layer 0 is out of range and untouched.
+  CHECK(result.runs[1].layers[0].summary.mass.min == 1.0);
+}
+
+TEST_CASE("probabilities give the plans and figures of the queries they came from", "[h2o]") {
+  struct Variant {
+    double softcap;
+    uint64_t window;
+    WeightRule weights;
+    Clock clock = Clock::kMnn;
+  };
+  for (const Variant& variant :
+       {Variant{0, 0, WeightRule::kSoftmax}, Variant{0, 0, WeightRule::kFlashLocal},
+        Variant{3, 0, WeightRule::kSoftmax}, Variant{0, 50, WeightRule::kSoftmax},
+        Variant{3, 0, WeightRule::kSoftmax, Clock::kPaper},
+        Variant{0, 50, WeightRule::kSoftmax, Clock::kPaper}}) {
+    INFO("softcap " << variant.softcap << " window " << variant.window);
+    const auto queries = MakeAttentionCase({}, 5);
+    const auto probabilities = MakeAttentionCase({}, 5);
+    for (AttentionCase* made : {queries.get(), probabilities.get()}) {
+      made->trace.softcap = variant.softcap;
+      made->trace.window = variant.window;
+    }
+    RecordProbabilities(*probabilities);
+    ReplayRequest request = SmallRequest();
+    request.clock = variant.clock;
+    request.policies = AllPolicies();
+    request.weights = variant.weights;
+    const ReplayResult a = RunOn(*queries, request), b = RunOn(*probabilities, request);
+    for (size_t i = 0; i < a.runs.size(); ++i) {
+      INFO(a.runs[i].policy);
+      CHECK(PlanEvents(a.runs[i]) == PlanEvents(b.runs[i]));
+      CHECK(a.runs[i].quality->mass.mean == Approx(b.runs[i].quality->mass.mean).epsilon(1e-5));
+      CHECK(a.runs[i].quality->output_error.mean ==
+            Approx(b.runs[i].quality->output_error.mean).epsilon(1e-4));
+    }
+  }
+}
+
+TEST_CASE("the compacted snapshot holds the kept rows, and a wrong one is noticed", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 6);
+  ReplayRequest request = SmallRequest();
+  for (const Granularity granularity : {Granularity::kLayer, Granularity::kKvHead}) {
+    request.granularity = granularity;
+    const ReplayResult result = RunOn(*made, request);
+    const ReplayRun& run = result.runs.front();
+    Snapshot compacted = Compacted(made->snapshot, run);
+    CHECK(CheckRows(made->snapshot, run, compacted) > 0);
+    CHECK(compacted.kv_bytes() < made->snapshot.kv_bytes());
+    CHECK(compacted.layers[0].k.tokens() == 160);
+    // The V rows of another place, as the engine's R6 moved them.
+    std::swap(*compacted.layers[1].v, *compacted.layers[2].v);
+    try {
+      CheckRows(made->snapshot, run, compacted);
+      FAIL("swapped V passed");
+    } catch (const Error& error) {
+      CHECK(error.finding() == Finding::kContentDiffers);
+    }
+  }
+}
+
+TEST_CASE("a missing layer changes nothing of the others in the mnn engine", "[h2o]") {
+  const auto whole = MakeAttentionCase({}, 7);
+  auto part = MakeAttentionCase({}, 7);
+  part->trace.layers.erase(part->trace.layers.begin() + 1);
+  ReplayRequest request = SmallRequest();
+  request.engine = Engine::kMnn;
+  const ReplayResult a = RunOn(*whole, request), b = RunOn(*part, request);
+  CHECK(b.missing_layers == std::vector<uint32_t>{1});
+  CHECK(a.runs[0].steps.back().kept == b.runs[0].steps.back().kept);
+  REQUIRE(b.runs[0].plans.size() == 2);
+  const LayerPlan &of_a = a.runs[0].plans[2], &of_b = b.runs[0].plans[1];
+  CHECK(of_a.events == of_b.events);
+  for (const Eviction& event : of_b.events) {
+    CHECK(of_a.HeldBefore(0, event.token + 1) == of_b.HeldBefore(0, event.token + 1));
+  }
+  request.engine = Engine::kMnnR6;
+  CHECK_THROWS_AS(RunOn(*part, request), Error);  // one score vector needs every layer
+}
+
+TEST_CASE("a run in which nothing happens names the parameter", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 8);
+  const auto why = [&](const std::function<void(ReplayRequest&)>& change) {
+    ReplayRequest request = SmallRequest();
+    request.measure_quality = false;
+    change(request);
+    const ReplayResult result = RunOn(*made, request);
+    return WhyNothing(result, result.runs.front());
+  };
+  CHECK(why([](ReplayRequest&) {}).empty());
+  CHECK(why([](ReplayRequest& r) {
+          r.config.trigger_min_tokens = 512;
+        }).find("h2o_trigger_min_tokens 512") != std::string::npos);
+  CHECK(why([](ReplayRequest& r) {
+          r.config.update_interval = 1000;
+        }).find("h2o_update_interval 1000") != std::string::npos);
+  CHECK(why([](ReplayRequest& r) { r.config.recent_tokens = 140; }).find("h2o_recent_tokens 140") !=
+        std::string::npos);
+  CHECK(why([](ReplayRequest& r) {
+          r.config.layer_start = 2;
+          r.config.layer_end = 1;
+        }).find("h2o_layer_start") != std::string::npos);
+}
+
+TEST_CASE("the trace is refused by name where the snapshot differs", "[h2o]") {
+  const auto finding = [](const std::function<void(AttentionCase&)>& change) -> std::string {
+    auto made = MakeAttentionCase({}, 9);
+    change(*made);
+    try {
+      RequireMatch(made->trace, made->snapshot);
+    } catch (const Error& error) {
+      CHECK(error.finding() == Finding::kTraceMismatch);
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(finding([](AttentionCase&) {}).empty());
+  CHECK(finding([](AttentionCase& c) { c.snapshot.layers.pop_back(); }).find("layer 2") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.kv_heads = 4; }).find("4 kv heads") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.query_heads = 3; }).find("no multiple") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.head_dim = 8; }).find("head dim 8") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) { c.trace.rows = 161; }).find("position 161") !=
+        std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          c.trace.tokens = {1, 2, 3};
+          c.snapshot.tokens = {1, 5, 3};
+        }).find("token 1 is 2") != std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          c.snapshot.cell_groups.push_back({"", 1, {{0, 0, {}}, {2, 0, {}}}});
+        }).find("position 2") != std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          // Values of one layer as another's keys.
+          const std::byte* other = c.snapshot.layers[1].k.pieces[0].data;
+          c.trace.layers[0].keys = ContiguousView(DType::kF16, {160, 2, 16}, other);
+        }).find("layer 0") != std::string::npos);
+  CHECK(finding([](AttentionCase& c) {
+          const std::byte* same = c.snapshot.layers[0].k.pieces[0].data;
+          c.trace.layers[0].keys = ContiguousView(DType::kF16, {160, 2, 16}, same);
+        }).empty());
+}
+
+TEST_CASE("budgets of a pyramid fall from layer to layer and add up", "[h2o]") {
+  const auto made = MakeAttentionCase({6, 4, 2, 16, 420}, 10);
+  ReplayRequest request = SmallRequest();
+  request.config.layer_start = 0;
+  request.config.trigger_min_tokens = 400;
+  request.config.update_interval = 30;
+  request.prompt_tokens = 380;
+  request.policies = {"pyramid", "snapkv"};
+  request.measure_quality = false;
+  const ReplayResult result = RunOn(*made, request);
+  uint64_t previous = UINT64_MAX, sum = 0, common = 0;
+  for (const LayerPlan& plan : result.runs[0].plans) {
+    REQUIRE(plan.events.size() == 1);
+    CHECK(plan.events[0].kept <= previous);
+    previous = plan.events[0].kept;
+    sum += previous;
+  }
+  for (const LayerPlan& plan : result.runs[1].plans) common += plan.events[0].kept;
+  CHECK(previous < result.runs[0].plans[0].events[0].kept);
+  CHECK(std::abs(static_cast<double>(sum) - static_cast<double>(common)) <= 6);
+}
+
+TEST_CASE("a budget is met at every step, by every policy alike", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 11);
+  ReplayRequest request = SmallRequest();
+  request.clock = Clock::kPaper;
+  request.chosen = {"h2o_layer_start"};
+  request.paper.window = 6;
+  request.policies = AllPolicies();
+  request.targets.clear();
+  request.budgets = {{std::nullopt, 0.3, false}, {40, 1, false}};
+  const ReplayResult result = RunOn(*made, request);
+  for (const ReplayRun& run : result.runs) {
+    INFO(run.policy << " " << run.target_text());
+    if (run.policy == "full") continue;
+    const uint64_t slack =
+        run.policy == "block" ? static_cast<uint64_t>(run.config.block_tokens) - 1 : 0;
+    std::vector<LengthWalk> walks(run.schedules.begin(), run.schedules.end());
+    for (uint64_t token = 64; token < result.end; ++token) {
+      uint64_t held = 0, evicting = 0;
+      for (size_t l = 0; l < walks.size(); ++l) {
+        const uint64_t length = walks[l].At(token);
+        if (!run.schedules[l].in_range) {
+          CHECK(length == token + 1);
+          continue;
+        }
+        held += length;
+        ++evicting;
+        // What the plan holds is what the schedule says.
+        CHECK(KeptTokens(run.plans[l].HeldBefore(0, token + 1)) == length);
+      }
+      const uint64_t budget = evicting * run.budget->At(token + 1);
+      CHECK(held >= budget);
+      CHECK(held <= budget + evicting * slack);
+    }
+  }
+}
+
+TEST_CASE("ratios rise with the target, and runs come in their order", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 12);
+  ReplayRequest request = SmallRequest();
+  request.clock = Clock::kPaper;
+  request.measure_quality = false;
+  request.policies = {"block", "tova"};
+  request.targets = {8, 1.5, 4, 2, 3};
+  const ReplayResult result = RunOn(*made, request);
+  for (size_t i = 1; i < result.runs.size(); ++i) {
+    CHECK(result.runs[i - 1].ratio() <= result.runs[i].ratio());
+  }
+  for (const ReplayRun& run : result.runs) {
+    INFO(run.policy << " " << run.target_text());
+    if (run.policy == "tova") CHECK(run.ratio() == Approx(run.target_ratio()).epsilon(0.03));
+    CHECK(run.ratio() <= run.target_ratio() + 0.3);
+  }
+}
+
+TEST_CASE("sinks turned to their places in the cache attend as if nothing lay between", "[h2o]") {
+  // Every key and query is the same vector, rotated to its position: a score depends on the
+  // distance alone, so that a turned sink scores as a neighbour does.
+  auto made = MakeAttentionCase({1, 1, 1, 16, 160}, 13);
+  const blend::Rope rope;
+  std::vector<int64_t> positions(160);
+  std::iota(positions.begin(), positions.end(), 0);
+  const blend::RopeTable table(rope, 16, positions);
+  std::byte* keys = made->Keep(160 * 16 * 4);
+  for (size_t t = 0; t < 160; ++t) {
+    std::vector<float> key(16, 0.5f);
+    table.Rotate(t, 1, key.data());
+    for (size_t i = 0; i < 16; ++i) StoreLE(keys + 4 * (t * 16 + i), key[i]);
+  }
+  LayerKv& layer = made->snapshot.layers[0];
+  layer.k = ContiguousTensor(keys, DType::kF32, 160, 1, 16, Order::kTokenHeadDim);
+  made->trace.layers[0].queries = ContiguousView(DType::kF32, {160, 1, 16}, keys);
+  ReplayRequest request = SmallRequest();
+  request.clock = Clock::kPaper;
+  request.policies = {"streaming"};
+  request.targets.clear();
+  request.budgets = {{30, 1, false}};
+  const ReplayResult plain = RunOn(*made, request);
+  request.re_rotation = rope;
+  const ReplayResult turned = RunOn(*made, request);
+  CHECK(PlanEvents(plain.runs[0]) == PlanEvents(turned.runs[0]));
+  // The same tokens stay, so the same mass of the full cache; what is made of them differs.
+  CHECK(turned.runs[0].quality->mass.mean == Approx(plain.runs[0].quality->mass.mean));
+  CHECK(turned.runs[0].quality->output_error.mean != plain.runs[0].quality->output_error.mean);
+  // The last row by hand: 31 keys at distances 30 to 0, whichever token they are.
+  const std::span<const float> floats(reinterpret_cast<const float*>(keys), 160 * 16);
+  const LayerAttention attention(made->trace, made->trace.layers[0], layer);
+  const std::vector<float> v = GatherFloats(*layer.v, 0, 160, Order::kTokenHeadDim);
+  const std::vector<uint64_t> last = {159};
+  const AttentionRows row =
+      CompareReRotated(attention, turned.runs[0].plans[0], 0, last, floats, v);
+  const KeepPlan held = turned.runs[0].plans[0].HeldBefore(0, 159);
+  REQUIRE(held == KeepPlan{{0, 4}, {133, 26}});
+  std::vector<uint32_t> tokens = TokensOf(held);
+  tokens.push_back(159);
+  std::vector<double> weights;
+  double sum = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const float *q = &floats[159 * 16], *k = &floats[(129 + i) * 16];  // that distance's key
+    double score = 0;
+    for (size_t d = 0; d < 16; ++d) score += static_cast<double>(q[d]) * static_cast<double>(k[d]);
+    weights.push_back(std::exp(score / 4));
+    sum += weights.back();
+  }
+  double norm2 = 0;
+  for (size_t d = 0; d < 16; ++d) {
+    double out = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      out += weights[i] / sum * static_cast<double>(v[tokens[i] * 16 + d]);
+    }
+    norm2 += out * out;
+  }
+  CHECK(row.changed_norm2[0] == Approx(norm2).epsilon(1e-4));
+}
+
+}  // namespace kv::h2o

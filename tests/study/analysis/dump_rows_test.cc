@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/analysis/dump_rows.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "lib/core/snapshot/cast.h"
+#include "tests/support/mlp_weights.h"
+
+namespace kv::analysis {
+
+TEST_CASE("a dump's row has the columns of its element size") {
+  test::CacheShape shape;
+  shape.head_dim = 8;
+  ThreadPool pool(2);
+  const Snapshot wide = test::MakeCache(shape);
+  const Snapshot half = CastSnapshot(test::MakeCache(shape), DType::kF16, pool);
+  const auto rows_of = [&](const Snapshot& snapshot, double base) {
+    const std::vector<offline::Entry> entries = offline::EntriesOf(snapshot);
+    RowOptions options;
+    options.rope.base = base;
+    return DistributionRows(entries, options, pool);
+  };
+  const auto f16 = rows_of(half, 0), f32 = rows_of(wide, 0);
+  REQUIRE(f16.size() == 2);
+  CHECK(f16[1]["layer_id"] == 1);
+  CHECK(f16[0]["bytes_per_elem"] == 2);
+  CHECK(f16[0]["k_gear_ratio"].get<double>() > 0);
+  CHECK(f16[0]["k_split16_ratio"].get<double>() == 0);
+  CHECK(f16[0]["k_rope_inv_gear_ratio"].get<double>() == 0);
+  CHECK(f32[0]["k_gear_ratio"].get<double>() == 0);
+  CHECK(f32[0]["v_split16_ratio"].get<double>() > 0);
+  CHECK(f32[0]["k_hi16_entropy"].get<double>() > f32[0]["k_entropy"].get<double>() - 8);
+
+  const auto turned = rows_of(half, 10000);
+  CHECK(turned[0]["k_rope_inv_gear_ratio"].get<double>() > 0);
+  CHECK(turned[0]["k_rope_inv_half_gear_ratio"].get<double>() > 0);
+  CHECK(turned[0]["k_rope_inv_max_abs_diff"].get<double>() >=
+        turned[0]["k_rope_inv_mean_abs_diff"].get<double>());
+
+  const std::string csv = RowsCsv(f16);
+  CHECK(csv.substr(0, 24) == "layer_id,stage,seq_start");
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 3);
+  CHECK(csv.find(",0.0,") != csv.npos);
+}
+
+TEST_CASE("averages weigh every dump alike, zeros in or out") {
+  const nlohmann::ordered_json a = {{"layer_id", 1}, {"k_entropy", 2.0}, {"k_gear_ratio", 0.0}};
+  const nlohmann::ordered_json b = {{"layer_id", 5}, {"k_entropy", 4.0}, {"k_gear_ratio", 3.0}};
+  CHECK(RowAverages({a, b}, false) ==
+        nlohmann::ordered_json{{"dumps", 2}, {"k_entropy", 3.0}, {"k_gear_ratio", 1.5}});
+  CHECK(RowAverages({a, b}, true)["k_gear_ratio"] == 3.0);
+  CHECK(RowAverages({}, true) == nlohmann::ordered_json{{"dumps", 0}});
+  CHECK(RowsCsv({}).empty());
+}
+
+TEST_CASE("text in a CSV cell is quoted where it must be") {
+  const nlohmann::ordered_json row = {{"stage", "a \"b\", c"}, {"n", 3}, {"x", 2.0}, {"y", 0.5}};
+  CHECK(RowsCsv({row}) == "stage,n,x,y\r\n\"a \"\"b\"\", c\",3,2.0,0.5\r\n");
+}
+
+}  // namespace kv::analysis

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/dense/gemm.h"
+
+#include <cblas.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace kv {
+namespace {
+
+std::vector<float> Values(uint64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("matrix products are near to the double sums, whatever the strides", "[gemm]") {
+  const struct {
+    uint64_t m, n, k;
+  } shapes[] = {{1, 1, 1}, {3, 5, 7}, {64, 33, 128}, {17, 128, 640}, {2, 3, 0}, {0, 3, 4}};
+  for (const auto& [m, n, k] : shapes) {
+    const uint64_t lda = k + 3, ldc = n + 2;
+    const std::vector<float> a = Values(m * lda + 1, 1);
+    for (const bool transposed : {true, false}) {
+      const uint64_t ldb = (transposed ? k : n) + 1;
+      const std::vector<float> b = Values((transposed ? n : k) * ldb + 1, 2);
+      for (const bool accumulate : {false, true}) {
+        std::vector<float> c(m * ldc, 2.0f);
+        if (transposed) {
+          GemmNT(a.data(), lda, b.data(), ldb, c.data(), ldc, m, n, k, accumulate);
+        } else {
+          GemmNN(a.data(), lda, b.data(), ldb, c.data(), ldc, m, n, k, accumulate);
+        }
+        for (uint64_t i = 0; i < m; ++i) {
+          for (uint64_t j = 0; j < n; ++j) {
+            const double expected =
+                ref::Dot(a.data() + i * lda, 1, b.data() + (transposed ? j * ldb : j),
+                         transposed ? 1 : ldb, k) +
+                (accumulate ? 2.0 : 0.0);
+            INFO(m << "x" << n << "x" << k << " at " << i << "," << j);
+            REQUIRE(std::abs(c[i * ldc + j] - expected) < 1e-5 * (10 + std::sqrt(double(k)) * 10));
+          }
+          for (uint64_t j = n; j < ldc; ++j) REQUIRE(c[i * ldc + j] == 2.0f);  // padding untouched
+        }
+      }
+    }
+  }
+}
+
+// A threaded one starts threads before main, in every command, and can wait for them for ever at
+// exit.
+TEST_CASE("the matrix library has no threads", "[gemm]") { CHECK(openblas_get_parallel() == 0); }
+
+TEST_CASE("products on several threads do not disturb each other", "[gemm]") {
+  constexpr uint64_t kM = 64, kN = 160, kK = 16;
+  std::atomic<uint64_t> wrong = 0;
+  const auto work = [&](uint32_t seed) {
+    const std::vector<float> a = Values(kM * kK, seed), b = Values(kN * kK, seed + 100);
+    std::vector<float> first(kM * kN), c(kM * kN);
+    for (int i = 0; i < 500; ++i) {
+      std::vector<float>& out = i == 0 ? first : c;
+      GemmNT(a.data(), kK, b.data(), kK, out.data(), kN, kM, kN, kK);
+      if (i > 0 && std::memcmp(first.data(), c.data(), c.size() * sizeof(float)) != 0) ++wrong;
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (uint32_t t = 0; t < 64; ++t) threads.emplace_back(work, t);
+  threads.clear();
+  CHECK(wrong == 0);
+}
+
+}  // namespace kv

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/gate/summary_page.h"
+
+#include <catch2/catch.hpp>
+
+#include "lib/core/base/error.h"
+#include "lib/study/gate/summary_view.h"
+#include "lib/study/report/html.h"
+#include "lib/study/report/junit.h"
+
+namespace kv::gate {
+namespace {
+
+constexpr std::string_view kOurs = R"({
+  "schema": "kvtool.gate/1", "tool": {"name": "kvtool", "version": "1.2"},
+  "generated_at": "2026-11-02T10:00:00", "overall_pass": false, "verdict": "fail",
+  "cases": [
+    {"name": "runtime_store", "mode": "store", "status": "fail", "origin": "replay",
+     "reason": "too <little>",
+     "rules": [
+       {"metric": "lossy_best", "op": ">=", "limit": 3, "value": 2.5, "margin": -0.5,
+        "status": "fail", "reason": "", "reproduce": "kvtool gate --snapshot s & t",
+        "where": {"layer": 3, "kind": "K", "head": 1, "token_begin": 64, "token_end": 128}},
+       {"metric": "runtime_decomp_best_us", "op": "<=", "limit": 70000, "value": 13941,
+        "margin": 56059, "status": "pass", "engine_value": 13941, "engine_pass": true},
+       {"metric": "decode_drop_ratio", "op": "<=", "limit": 0.05, "value": null,
+        "status": "not_run", "reason": "only an engine can measure it"}],
+     "engine": {"lossy_best": 3.1, "kv_content_consistency_pass": true},
+     "true_figures": {"lossy_worst": 2.5, "content": {"compared_ranges": 12, "mismatches": 0}},
+     "layers": [{"layer": 0, "k_ratio": 1.5, "v_ratio": 1.2, "attention_error": null},
+                {"layer": 1, "k_ratio": 1.4, "v_ratio": null, "attention_error": 0.02}],
+     "resident_over_time": [{"token": 1, "bytes": 4096}, {"token": 2, "bytes": 8192}],
+     "warnings": ["mind this"]},
+    {"name": "llm_demo_full", "mode": "full", "status": "not_run", "reason": "no engine logs"}],
+  "baseline_noise": {"relative": 0.031}})";
+
+constexpr std::string_view kOriginal = R"({
+  "generated_at": "2026-11-01T10:00:00", "overall_pass": true,
+  "rows": [{"suite": "runtime", "case": "runtime_store", "mode": "store", "return_code": 0,
+            "failure_reason": "", "overall_pass": true, "lossy_best": 3.2,
+            "decode_baseline": 5.0, "decode_drop_ratio": 0.01, "decode_drop_target": 0.05,
+            "runtime_async_wait_best_us": 18708.0, "runtime_async_wait_headroom_us": 21292.0,
+            "kv_content_consistency_pass": true}]})";
+
+bool Has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+Finding FindingOf(std::string_view text) {
+  try {
+    ParseSummary(text, "s.json");
+  } catch (const Error& error) {
+    return error.finding();
+  }
+  return Finding::kInternal;
+}
+
+}  // namespace
+
+TEST_CASE("a failing rule decides a case, else the one with the least slack", "[gate]") {
+  const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"));
+  CHECK_FALSE(view.pass);
+  REQUIRE(view.cases.size() == 2);
+  const RuleView* rule = view.cases[0].Deciding();
+  REQUIRE(rule != nullptr);
+  CHECK(rule->Sentence() == "2.5x, needs >= 3x");
+  CHECK(rule->where == "layer 3 K, head 1, tokens 64:128");
+  CHECK(rule->Gauge().value() == Approx(2.5 / 3));
+  CHECK(view.cases[1].Deciding() == nullptr);
+  CHECK(view.cases[0].Figure("content.compared_ranges") == 12);
+  CHECK(view.Count(Verdict::kNotRun) == 1);
+
+  const SummaryView original = ViewOf(ParseSummary(kOriginal, "o.json"));
+  CHECK(original.is_original);
+  const RuleView* tightest = original.cases.at(0).Deciding();
+  REQUIRE(tightest != nullptr);
+  CHECK(tightest->metric == "runtime_async_wait_best_us");
+  CHECK(tightest->Sentence() == "18.71 ms, needs <= 40 ms");
+}
+
+TEST_CASE("a failed case fails the summary, whatever else the document says", "[gate]") {
+  const auto view = [](std::string text, std::string_view from, std::string_view to) {
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return ViewOf(ParseSummary(text.replace(at, from.size(), to), "s.json"));
+  };
+  std::string edited(kOurs);
+  const std::string stated = R"("overall_pass": false, "verdict": "fail")";
+  edited.replace(edited.find(stated), stated.size(), R"("overall_pass": true, "verdict": "pass")");
+  const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"));
+  CHECK_FALSE(by_status.pass);
+  CHECK(by_status.cases[0].verdict == Verdict::kFail);
+  // Even where the case denies it too: a rule of it failed.
+  const SummaryView by_rule =
+      view(edited, R"("status": "fail", "origin")", R"("status": "pass", "origin")");
+  CHECK_FALSE(by_rule.pass);
+  CHECK(by_rule.cases[0].verdict == Verdict::kFail);
+  CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json")), "failures=\"1\""));
+  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, ""), "<b>Fail</b>"));
+  // The original's.
+  CHECK(ViewOf(ParseSummary(kOriginal, "o.json")).pass);
+  const std::string original(kOriginal);
+  for (const auto& [from, to] :
+       {std::pair{R"("failure_reason": "", "overall_pass": true)",
+                  R"("failure_reason": "", "overall_pass": false)"},
+        std::pair{R"("return_code": 0)", R"("return_code": 1)"},
+        std::pair{R"("kv_content_consistency_pass": true)",
+                  R"("kv_content_consistency_pass": false)"},
+        std::pair{R"("lossy_best": 3.2)", R"("lossy_best": 3.2, "quality_status": "FAIL")"},
+        std::pair{R"("lossy_best": 3.2)", R"("lossy_best": 3.2, "decode_pass": false)"}}) {
+    INFO(to);
+    const SummaryView changed = view(original, from, to);
+    CHECK_FALSE(changed.pass);
+    CHECK(changed.cases[0].verdict == Verdict::kFail);
+  }
+  const SummaryView open = view(edited, R"("status": "not_run", "reason": "no engine logs")",
+                                R"("status": "inconclusive", "reason": "noise")");
+  CHECK(open.Count(Verdict::kInconclusive) == 1);
+}
+
+TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]") {
+  const std::vector<Summary> summaries = {ParseSummary(kOurs, "new.json"),
+                                          ParseSummary(kOriginal, "old.json")};
+  CHECK(Newest(summaries).file == "new.json");
+  const std::string page = SummaryPage(summaries, "Made by a test.");
+  const size_t verdict = page.find("<b>Fail</b>"), cases = page.find("<h2>Cases</h2>");
+  REQUIRE(verdict != std::string::npos);
+  REQUIRE(cases != std::string::npos);
+  CHECK(verdict < cases);
+  for (const char* part :
+       {"1 failed, 1 not run. runtime_store: lossy_best: 2.5x, needs\u00a0\u2265\u00a03x",
+        "href=\"#runtime_store\"", "id=\"runtime_store\"", "too &lt;little&gt;",
+        "kvtool gate --snapshot s &amp; t", "layer 3 K, head 1, tokens 64:128",
+        "Lossless ratio per layer", "Resident bytes over time", "Attention error per layer",
+        "<h2>History</h2>", "2026-11-01T10:00:00", "mind this", "3.1%", "prefers-color-scheme:dark",
+        "name=\"viewport\""}) {
+    INFO(part);
+    CHECK(Has(page, part));
+  }
+  for (const char* part : {"<script", "src=", "https:", "@import", "url(", "<link", "<img"}) {
+    INFO(part);
+    CHECK_FALSE(Has(page, part));
+  }
+  CHECK(page == SummaryPage(summaries, "Made by a test."));
+}
+
+TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
+  for (const char* text :
+       {"{\"cases\": []}", "{\"rows\": []}", "{\"cases\": [{}]}", "{\"rows\": [{}, 3]}",
+        "{\"cases\": [{\"rules\": [{}], \"layers\": [{}], \"engine\": 3}]}"}) {
+    const std::vector<Summary> one = {ParseSummary(text, "s.json")};
+    INFO(text);
+    CHECK(Has(SummaryPage(one, ""), "<b>Fail</b>"));
+    CHECK(Has(SummaryJunit(one[0]), "failures=\"1\""));
+  }
+}
+
+TEST_CASE("what is no summary is refused", "[gate]") {
+  CHECK(FindingOf("{") == Finding::kBadText);
+  CHECK(FindingOf("[]") == Finding::kBadField);
+  CHECK(FindingOf("{\"rows\": 3}") == Finding::kBadField);
+  std::string many = "{\"rows\": [0";
+  for (int i = 0; i < 600; ++i) many += ",0";
+  CHECK(FindingOf(many + "]}") == Finding::kLimit);
+}
+
+TEST_CASE("JUnit has a test per rule, skipped where it was not run", "[gate]") {
+  const std::string xml = SummaryJunit(ParseSummary(kOurs, "s.json"));
+  CHECK(Has(xml,
+            "<testsuites name=\"kvtool gate\" tests=\"4\" failures=\"1\" errors=\"0\" "
+            "skipped=\"2\">"));
+  CHECK(Has(xml,
+            "<failure message=\"2.5x, needs &gt;= 3x\">value: 2.5\nlimit: &gt;= 3\n"
+            "where: layer 3 K, head 1, tokens 64:128\n"
+            "reproduce: kvtool gate --snapshot s &amp; t\n</failure>"));
+  CHECK(Has(xml, "only an engine can measure it\"/>"));
+  CHECK(Has(xml,
+            "<testcase classname=\"llm_demo_full\" name=\"case\">\n      <skipped "
+            "message=\"no engine logs\"/>"));
+}
+
+TEST_CASE("figures carry the unit that their names say", "[gate]") {
+  CHECK(FigureText("resident_bytes.peak", 1536) == "1.5 KiB");
+  CHECK(FigureText("runtime_async_wait_best_us", 1.25e6) == "1.25 s");
+  CHECK(FigureText("decode_drop_ratio", 0.18) == "18%");
+  CHECK(FigureText("lossy_best", 3.186) == "3.186x");
+  CHECK(FigureText("runtime_queue_peak_best", 2.5) == "2.5");
+}
+
+TEST_CASE("JUnit escapes what its attributes and texts hold", "[report]") {
+  const std::string xml = report::JunitXml(
+      "a \"b\"", {{"s<1>", {{"t", report::JunitTest::Outcome::kPassed, "", "line 1\n<2>", 0.5}}}});
+  CHECK(Has(xml, "<testsuites name=\"a &quot;b&quot;\" tests=\"1\" failures=\"0\""));
+  CHECK(Has(xml, "<testcase classname=\"s&lt;1&gt;\" name=\"t\" time=\"0.500000\">"));
+  CHECK(Has(xml, "<system-out>line 1\n&lt;2&gt;</system-out>"));
+}
+
+TEST_CASE("judging pages name each outcome in words and link records to entries", "[report]") {
+  report::Page page("t");
+  page.Verdict(report::Tone::kBad, "Fail", "because");
+  page.Records({"", "case", "why"}, {{report::Tone::kBad, "fail", {"a b", "x<y"}, 0.5}}, true);
+  page.Entry(report::Tone::kBad, "fail", "a b", "remark");
+  page.Fold("more");
+  page.Command("run --it");
+  page.EndFold();
+  const std::string text = page.Text();
+  CHECK(Has(text, "<div class=\"verdict bad\"><b>Fail</b><p>because</p></div>"));
+  CHECK(Has(text, "<a href=\"#a-b\">a b</a>"));
+  CHECK(Has(text, "id=\"a-b\""));
+  CHECK(Has(text, "width:25%"));
+  CHECK(Has(text, "x&lt;y"));
+  CHECK(Has(text, "<details><summary>more</summary>\n<pre>run --it</pre>\n</details>"));
+}
+
+}  // namespace kv::gate
