@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "lib/core/base/dtype.h"
+#include "lib/core/base/order.h"
 #include "lib/core/codec/gear_container.h"
-#include "lib/core/snapshot/layout.h"
 
 // One piece of a tensor, compressed on its own: what archives are made of.
 namespace kv {

@@ -151,20 +151,6 @@ void ExpectDisjoint(const Snapshot& snapshot, const std::vector<Region>& regions
 
 }  // namespace
 
-std::string_view Name(Order order) {
-  switch (order) {
-    case Order::kTokenHeadDim:
-      return "token,head,dim";
-    case Order::kHeadTokenDim:
-      return "head,token,dim";
-    case Order::kHeadDimToken:
-      return "head,dim,token";
-    case Order::kStorage:
-      return "storage";
-  }
-  return "?";
-}
-
 KvTensor ContiguousTensor(const std::byte* data, DType dtype, uint64_t tokens, uint32_t heads,
                           uint32_t head_dim, Order order) {
   KvTensor tensor{

@@ -4,19 +4,10 @@
 
 #include <span>
 
+#include "lib/core/base/order.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
-
-// Orders of the units of one tensor in memory. Names read from the outermost axis inwards. The
-// values are stored in .kvz archives: never changed, never reused.
-enum class Order : uint8_t {
-  kTokenHeadDim = 0,  // [token][kv head][dim]: rows, what llama.cpp, vLLM and MNN dumps store
-  kHeadTokenDim = 1,  // [kv head][token][dim]: what engines feed their codec, HF caches
-  kHeadDimToken = 2,  // [kv head][dim][token]: llama.cpp's transposed V
-  kStorage = 3,       // as stored; too irregular to name (packed tiles)
-};
-std::string_view Name(Order order);
 
 // A contiguous tensor of the given order: one piece.
 KvTensor ContiguousTensor(const std::byte* data, DType dtype, uint64_t tokens, uint32_t heads,

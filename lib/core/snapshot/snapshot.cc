@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "lib/core/base/checked.h"
 
@@ -105,6 +106,16 @@ StoredLayers InStoredOrder(const ModelGeometry& geometry, const Snapshot& snapsh
 }
 
 }  // namespace
+
+uint32_t ModelNumber(const LayerKv& layer) {
+  constexpr std::string_view kLabel = "blk.";
+  const std::string_view label = layer.label;
+  uint32_t number = 0;
+  if (!label.starts_with(kLabel)) return layer.index;
+  const char* end = label.data() + label.size();
+  const auto [last, failed] = std::from_chars(label.data() + kLabel.size(), end, number);
+  return failed == std::errc() && last == end ? number : layer.index;
+}
 
 uint64_t KvTensor::tokens() const {
   uint64_t total = 0;

@@ -66,6 +66,10 @@ struct LayerKv {
   bool has_k() const { return !k.pieces.empty(); }
 };
 
+// The model's number of a layer. Files that store only some layers count them from 0; a model file
+// then labels each with its own number ("blk.7").
+uint32_t ModelNumber(const LayerKv& layer);
+
 // Bytes of a source file that are elements of one type in an order that pieces cannot tile: packed
 // tiles with their padding, interleaved layers. Pieces may lie inside.
 struct StoredRange {

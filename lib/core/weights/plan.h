@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/core/snapshot/token_range.h"
 #include "lib/core/weights/weights.h"
-#include "lib/study/attention/attention.h"
 
 namespace kv {
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "lib/core/base/error.h"
@@ -51,16 +50,6 @@ void RequireUniformHeads(const std::vector<KvRows::Layer>& layers) {
 
 }  // namespace
 
-uint32_t NumberOf(const LayerKv& layer) {
-  constexpr std::string_view kLabel = "blk.";
-  const std::string_view label = layer.label;
-  uint32_t number = 0;
-  if (!label.starts_with(kLabel)) return layer.index;
-  const char* end = label.data() + label.size();
-  const auto [last, failed] = std::from_chars(label.data() + kLabel.size(), end, number);
-  return failed == std::errc() && last == end ? number : layer.index;
-}
-
 CachePair::CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope)
     : full_(std::move(full)), old_(std::move(old)), rope_(std::move(rope)) {
   const std::vector<KeyTurn> old_turns = TurnsOf(old_, tokens());
@@ -92,7 +81,7 @@ CachePair::Turns CachePair::MakeTurns(std::span<const KeyTurn> turns) const {
   const std::vector<LayerKv>& stored = full_.rows.parts().front().snapshot->layers;
   for (size_t i = 0; i < layers().size(); ++i) {
     const KvRows::Layer& layer = layers()[i];
-    const Rope& rope = rope_->Of(NumberOf(stored[i]));
+    const Rope& rope = rope_->Of(ModelNumber(stored[i]));
     size_t at = 0;
     while (at < known.size() && !(*known[at] == rope)) ++at;
     made.of_layer.push_back(at);

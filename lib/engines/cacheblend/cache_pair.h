@@ -10,10 +10,6 @@
 
 namespace kv::blend {
 
-// The model's number of a layer. Files that store some layers only count them from 0; a model file
-// then labels each with its own ("blk.7").
-uint32_t NumberOf(const LayerKv& layer);
-
 // The full run and the chunks side by side, keys of both at the prompt's positions. Each key is
 // turned once, on its way out of the file: the sources stay as they are, so nothing is turned
 // twice. Tokens that no chunk covers read as the full run's, since they are computed anew.

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "lib/core/snapshot/token_range.h"
 #include "lib/study/statistics/distribution.h"
 
 namespace kv {
@@ -93,12 +94,7 @@ std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& proba
                                                         const FloatMatrix& v,
                                                         std::span<const KeptBefore> sets);
 
-// The tokens [begin, end) of the full cache that a key of the changed cache stands for.
-struct TokenRange {
-  uint64_t begin = 0, end = 0;
-};
-
-// A cache that may differ in every value: `sources[j]` says which keys of the full cache key j
+// A cache that may differ in every value: `sources[j]` says which tokens of the full cache key j
 // stands for (ranges do not overlap; tokens in no range were dropped). The changed side has its own
 // queries (same number of rows), because a changed position convention rotates them differently.
 AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,

@@ -10,7 +10,6 @@
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/trace_rows.h"
-#include "lib/engines/cacheblend/cache_pair.h"
 #include "lib/engines/mnn/h2o/replay_notes.h"
 
 namespace kv::h2o {
@@ -216,7 +215,7 @@ class Replayer {
   }
 
   blend::Rope RotationOf(const LayerAttention& attention) const {
-    blend::Rope rope = request_.re_rotation->Of(blend::NumberOf(attention.kv()));
+    blend::Rope rope = request_.re_rotation->Of(ModelNumber(attention.kv()));
     blend::RequireFit(rope, attention.head_dim());
     // Runs up to the original length all have one set of frequencies.
     if (rope.scaling.by_length() && static_cast<double>(result_.end) > rope.scaling.original) {
