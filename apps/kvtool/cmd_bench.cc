@@ -9,6 +9,7 @@
 #include "apps/kvtool/progress.h"
 #include "formats/registry.h"
 #include "lib/core/codec/contest.h"
+#include "lib/core/snapshot/layout.h"
 #include "lib/study/report/html.h"
 #include "lib/study/report/svg.h"
 
