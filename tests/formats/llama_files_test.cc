@@ -23,9 +23,12 @@ std::vector<fs::path> Roots() {
   return roots;
 }
 
-// A file of the states or traces, from whichever root has it.
+// A file of the states or traces, from whichever root has it; traces are a folder of their own in
+// testdata.
 std::optional<fs::path> Find(const std::string& name) {
-  for (const fs::path& root : Roots()) {
+  std::vector<fs::path> roots = Roots();
+  roots.emplace_back(KVTOOL_TESTDATA);
+  for (const fs::path& root : roots) {
     if (fs::exists(root / name)) return root / name;
   }
   return std::nullopt;
