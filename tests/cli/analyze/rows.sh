@@ -15,16 +15,4 @@ P
 done
 "$KVTOOL" analyze "$run" -q --packed --distribution --json --deterministic | $VALIDATE
 # A row agrees with its definition.
-$PYTHON - "$run" <<'P'
-import csv, json, math, pathlib, sys
-from collections import Counter
-row = next(csv.DictReader(open("rows.csv", newline="")))
-meta = json.load(open(sorted(pathlib.Path(sys.argv[1]).glob("layer_0/meta_*.json"))[0]))
-data = (pathlib.Path(sys.argv[1]) / "layer_0" / meta["k_file"]).read_bytes()
-def entropy(data):
-    return -sum(n / len(data) * math.log2(n / len(data)) for n in Counter(data).values())
-assert int(row["seq_len"]) == meta["seq_len"]
-for name, part in (("k_entropy", data), ("k_lo_entropy", data[::2]), ("k_hi_entropy", data[1::2])):
-    assert abs(float(row[name]) - entropy(part)) < 1e-9, name
-print("entropies agree")
-P
+"$PYTHON" "$SHARED_SUITE/check_rows.py" "$run"

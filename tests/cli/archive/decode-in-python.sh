@@ -1,6 +1,6 @@
 # An independent decoder, written from FORMAT.md, restores the same bytes: gear in two and four planes,
 # block planes, zstd, raw; rows, heads, transposed V; files and folders; with index and by walking.
-"$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing: skipped"; exit; }
+"$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing"; exit 77; }
 decode() { "$PYTHON" "$SCRIPTS/decode_kvz.py" "$@" 2> said || { cat said; return 1; }; grep -v 'python3-xxhash is missing' said || true; }
 both() { # FILE COMPRESS-FLAGS...
   "$KVTOOL" compress -q -f "${@:2}" "$1" -o x.kvz

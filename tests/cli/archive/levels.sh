@@ -1,22 +1,7 @@
 # Every level restores the source, here and in the independent decoder; the kinds of chunk are as the
 # values want them; higher levels are not larger.
-"$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing: skipped"; exit; }
-"$PYTHON" - <<'END'
-import numpy
-random = numpy.random.default_rng(5)
-tokens, channels = 160, 48
-walk = numpy.empty((tokens, channels), numpy.float32)
-state = 2 * random.standard_normal(channels)
-for row in walk:
-    state = 0.97 * state + 0.2 * random.standard_normal(channels)
-    row[:] = state
-noise = random.standard_normal((tokens, channels)).astype(numpy.float32)
-again = noise[random.integers(0, 30, tokens)]
-for name, store in (("f16", lambda v: v.astype("<f2")), ("f32", lambda v: v.astype("<f4")), ("bf16", lambda v: (v.astype("<f4").view("<u4") >> 16).astype("<u2"))):
-    with open(name, "wb") as file:
-        for values in (walk, noise, walk[::-1], again):  # K and V of two layers
-            file.write(store(values).tobytes())
-END
+"$PYTHON" -c 'import numpy, zstandard' 2>&- || { echo "python3-numpy or python3-zstandard is missing"; exit 77; }
+"$PYTHON" "$SHARED_SUITE/levels_caches.py"
 for name in f16 bf16 f32; do
   last=
   for level in compat fast default high max; do
@@ -32,16 +17,7 @@ for name in f16 bf16 f32; do
   done
 done
 # Long chunks are coded in more lanes: 32 and 64, in rows and (noise, of one scale) in a line.
-"$PYTHON" - <<'END'
-import numpy
-random = numpy.random.default_rng(7)
-for tokens in (1100, 2200):
-    steps = 0.2 * random.standard_normal((tokens, 64))
-    steps[0] *= 20
-    walk = steps.cumsum(axis=0)
-    line = numpy.ldexp(1 + random.random((tokens, 64)), numpy.minimum(random.geometric(0.5, (tokens, 64)), 14))
-    numpy.stack([walk, line]).astype("<f2").tofile(f"long{tokens}")
-END
+"$PYTHON" "$SHARED_SUITE/levels_long.py"
 for tokens in 1100 2200; do
   for level in default high; do
     "$KVTOOL" compress -qq -f --level $level --raw "f16:L2THD:1,2,?,4,16" long$tokens -o long.kvz
@@ -66,28 +42,7 @@ END
 "$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz y2 2> said && cmp y2 wide || cat said
 "$PYTHON" "$SCRIPTS/decode_kvz.py" wide.kvz --list 2> said | grep -o ' codec=[0-9]*'
 # Keys that turn from row to row, of tokens of which some come back, in heads of odd sizes.
-"$PYTHON" - <<'END'
-import numpy
-random = numpy.random.default_rng(7)
-tokens, heads, half = 120, 2, 10
-def cache():
-    values = 2 * random.standard_normal((heads, 2 * half)) + random.standard_normal((tokens, heads, 2 * half))
-    for token in range(1, tokens):
-        if random.random() < 0.5:
-            values[token] = values[random.integers(token)] + 0.003 * 10 ** (token % 4) * random.standard_normal((heads, 2 * half))
-    return values
-def turn(values, first, second):
-    angle = numpy.arange(tokens)[:, None, None] * 1e4 ** (-numpy.arange(half) / half)
-    a, b = values[..., first], values[..., second]
-    turned = numpy.empty_like(values)
-    turned[..., first] = a * numpy.cos(angle) - b * numpy.sin(angle)
-    turned[..., second] = a * numpy.sin(angle) + b * numpy.cos(angle)
-    return turned
-with open("turning", "wb") as file:
-    for first, second in ((slice(0, half), slice(half, None)), (slice(0, None, 2), slice(1, None, 2))):
-        for values in (turn(cache(), first, second), cache()):
-            values.astype("<f2").tofile(file)
-END
+"$PYTHON" "$SHARED_SUITE/levels_turning.py"
 for level in high max; do
   "$KVTOOL" compress -qq -f --level $level --raw f16:L2THD:2,2,?,2,20 turning -o turning.kvz
   rm -f y

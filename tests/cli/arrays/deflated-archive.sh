@@ -1,10 +1,9 @@
 # Deflated members are opaque to an archive; what is taken out of it is read from the restored source.
-cat > make.py <<'PY'
+"$PYTHON" - <<'PY'
 import numpy as np
 k = (np.arange(2 * 4 * 5 * 8) % 97 / 8).astype(np.float16).reshape(2, 4, 5, 8)
 np.savez_compressed("cache.npz", k_0=k[0], v_0=k[1], k_1=k[1], v_1=k[0])
 PY
-$PYTHON make.py
 "$KVTOOL" compress cache.npz -qq
 "$KVTOOL" verify cache.npz.kvz --against cache.npz | sed 's/,.*//'
 "$KVTOOL" diff cache.npz.kvz cache.npz --layout htd

@@ -5,23 +5,11 @@
 q.npz: the trace of the full run. bos1.npz ...: the chunks as an engine runs them, with a token in front
 (every key moves on by one position). full.npz, a.npz: the full run and its chunks with positions, f16.
 """
-import json
 import pathlib
-import struct
 import sys
 
 import numpy as np
-
-
-def load(path):
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    arrays = {}
-    for name, entry in json.loads(data[8:8 + size]).items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            arrays[name] = np.frombuffer(data[8 + size + begin:8 + size + end], np.float32).reshape(entry["shape"])
-    return arrays
+import safetensors_file
 
 
 def turned(keys, positions, theta=10000.0):
@@ -44,11 +32,11 @@ def cache(source, layers, dtype, with_bos=False):
 
 
 folder = pathlib.Path(sys.argv[1])
-full = load(folder / "full.safetensors")
+_, full = safetensors_file.read(folder / "full.safetensors")
 layers = len([name for name in full if name.endswith(".q")])
 np.savez("q.npz", **{f"q.{layer}": full[f"layer.{layer}.q"] for layer in range(layers)})
 np.savez("full.npz", **cache(full, layers, np.float16))
 for index in range(5):
-    chunk = load(folder / f"chunk{index}.safetensors")
+    _, chunk = safetensors_file.read(folder / f"chunk{index}.safetensors")
     np.savez(f"chunk{index}.npz", **cache(chunk, layers, np.float16))
     np.savez(f"bos{index}.npz", **cache(chunk, layers, np.float32, with_bos=index > 0))

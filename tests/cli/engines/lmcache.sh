@@ -32,20 +32,7 @@ printf '%s\n' org-SEP-model-v1.5@0x02010100@1@00c0ffee00c0ffee@half org-SEP-mode
 round object.rawblock --order "*"
 
 # The newer copy of the index is torn: the older one, of two chunks. Both torn: nothing.
-"$PYTHON" - <<'PYTHON_END'
-data = bytearray(open("object.rawblock", "rb").read())
-data[4096 + 512 + 40] ^= 1
-open("newer-torn", "wb").write(data)
-data[512 + 40] ^= 1
-open("both-torn", "wb").write(data)
-data = bytearray(open("object.rawblock", "rb").read())
-data[512 + 40] ^= 1
-open("older-torn", "wb").write(data)
-data = bytearray(open("object.rawblock", "rb").read())
-data[8192 + 8] ^= 1  # the identity of the first slot
-open("reused", "wb").write(data)
-open("short", "wb").write(data[:8192 + 2048 + 100])
-PYTHON_END
+"$PYTHON" "$SHARED_SUITE/torn_blocks.py"
 for file in newer-torn older-torn both-torn reused short; do
   "$KVTOOL" inspect $file --order '*' | grep -E "chunks|note" || echo "exit $?"
 done

@@ -43,3 +43,4 @@ replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigg
 for policy in $all; do
   replay long trace --layer-start 0 --trigger-min 1 --budget 0.6 --snapkv-window 16 --policy $policy
 done
+echo "every plan agrees"

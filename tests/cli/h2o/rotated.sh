@@ -1,14 +1,7 @@
 # Quantised caches that llama.cpp stores Hadamard-rotated: everything that reads K or V sees what the model computed, or
 # refuses where that is open. One prompt, held as f16, rotated q5_1 and q4_0, and q8_0 of a build that may rotate or not.
 states="$TESTDATA/llamacpp/states"; f16="$TESTDATA/trace/kjv3m.seq0.bin"
-$PYTHON - "$TESTDATA/trace/kjv3m" << 'PY'
-import json, sys
-import numpy as np
-trace = {f"q.{layer}": np.load(f"{sys.argv[1]}-L{layer}-Q.npy") for layer in (0, 3)}
-meta = {"kvtool.trace": "1", "prompt_tokens": "48", "kv_heads": "2"}
-trace["__metadata__"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-np.savez("queries.npz", **trace)
-PY
+"$PYTHON" "$SHARED_SUITE/rotated_queries.py" "$TESTDATA/trace/kjv3m"
 mass() {
   "$KVTOOL" replay-h2o "$1" --trace "$2" --block-tokens 8 --sink 4 --recent 16 --trigger-min 48 --layer-start 0 \
     --target-ratio 2 --json -q "${@:3}" | jq '.runs[0].attention.mass.mean'

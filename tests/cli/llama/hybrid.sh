@@ -1,14 +1,5 @@
 # A hybrid model's state: attention layers are read, the recurrent part is named and kept.
-"$PYTHON" - "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" <<'PYTHON_END'
-import struct, sys
-attention = open(sys.argv[1], "rb").read()
-# One cell at the last position, without ids in a sequence; 3 of 8 layers: convolutions, then states.
-state = struct.pack("<IiI", 1, 59, 0) + struct.pack("<II", 0, 8)
-for row in (96, 96, 96, 512, 512, 512):
-    state += struct.pack("<iQ", 0, row) + bytes(range(96)) * (row // 96) + bytes(row % 96)
-open("hybrid.bin", "wb").write(attention + state)
-open("plain.bin", "wb").write(attention)
-PYTHON_END
+"$PYTHON" "$SHARED_SUITE/hybrid_state.py" "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 "$KVTOOL" inspect hybrid.bin --kv-heads 4
 "$KVTOOL" inspect hybrid.bin --kv-heads 4 --json | $VALIDATE
 "$KVTOOL" diff hybrid.bin plain.bin | tail -1

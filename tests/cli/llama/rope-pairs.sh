@@ -3,21 +3,7 @@
 # a file is what scripts/check_llama_restore.py shows.
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" gguf="$TESTDATA/llamacpp/s260k-header.gguf"
 "$KVTOOL" convert "$state" --kv-heads 4 --to npz -o engine.npz -qq
-"$PYTHON" - "$gguf" <<'PY'
-import sys
-import numpy as np
-engine, made = np.load("engine.npz"), {}
-for name in ("tokens", "positions"):
-    made[name] = engine[name]
-for layer in range(5):
-    k = engine[f"k_{layer}"].reshape(512, 4, 4, 2).swapaxes(2, 3).reshape(512, 4, 8)
-    made[f"past_key_values.{layer}.key"] = k.swapaxes(0, 1)[None]
-    made[f"past_key_values.{layer}.value"] = engine[f"v_{layer}"].swapaxes(0, 1)[None]
-np.savez("hf.npz", **made)
-header = open(sys.argv[1], "rb").read()
-for name in ("qwen2", "other"):
-    open(name + ".gguf", "wb").write(header.replace(b"llama", name.encode()))
-PY
+"$PYTHON" "$SHARED_SUITE/transformers_layout.py" "$gguf"
 "$KVTOOL" convert hf.npz --to llama-state --gguf "$gguf" -o back.bin
 cmp back.bin "$state" && echo "the engine's file"
 "$KVTOOL" convert hf.npz --to torch -o hf.pt -q

@@ -30,45 +30,10 @@ done
 echo
 # Written to while it is read: exit 4, no archive.
 for i in 1 2 3; do
-  "$PYTHON" - "$KVTOOL" $i <<'END'
-import os, subprocess, sys, time
-kvtool, round = sys.argv[1], int(sys.argv[2])
-size = os.path.getsize("a.bin")
-with open("a.bin", "r+b") as file:
-    run = subprocess.Popen([kvtool, "compress", "-T1", "--level", "max", "-q", "--raw", "f16:2LTHD:2,2,?,8,64", "a.bin", "-o", "changed.kvz"],
-                           stderr=subprocess.PIPE, text=True)
-    while run.poll() is None:
-        for at in range(0, size, 65536):
-            file.seek(at)
-            file.write(os.urandom(512))
-        file.flush()
-    said = run.stderr.read()
-assert run.returncode == 4, (run.returncode, said)
-assert "changed while it was read [KV0102]" in said, said
-assert not os.path.exists("changed.kvz")
-END
+  "$PYTHON" "$SHARED_SUITE/rewrite_input.py" "$KVTOOL" $i
 done
 # grown, then cut short, in the middle
-"$PYTHON" - "$KVTOOL" <<'END'
-import os, subprocess, sys
-def is_writing(run):  # its output has no name yet
-    folder = f"/proc/{run.pid}/fd"
-    try:
-        return any("(deleted)" in os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder))
-    except FileNotFoundError:
-        return False
-for change in (lambda: os.truncate("a.bin", 100), lambda: os.truncate("a.bin", 8 << 20)):
-    open("a.bin", "wb").write(os.urandom(4 << 20))
-    run = subprocess.Popen([sys.argv[1], "compress", "-T1", "--level", "max", "-q", "--raw", "f16:2LTHD:2,2,?,8,64", "a.bin", "-o", "changed.kvz"],
-                           stderr=subprocess.PIPE, text=True)
-    while run.poll() is None and not is_writing(run):
-        pass
-    change()
-    said = run.stderr.read()
-    assert run.wait() == 4, (run.returncode, said)
-    assert "changed" in said and said.count("\n") == 1, said
-assert not os.path.exists("changed.kvz")
-END
+"$PYTHON" "$SHARED_SUITE/resize_input.py" "$KVTOOL"
 status=0
 KVTOOL_CONFIG=nowhere.toml "$KVTOOL" targets > /dev/null 2> said || status=$?
 echo "exit $status: $(cat said | head -1)"

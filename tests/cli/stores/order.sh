@@ -10,15 +10,7 @@ printf 'b.bin\na\n' > order.txt
 "$KVTOOL" convert -q pages --raw $raw --order order.txt --to npz -o ba.npz
 "$KVTOOL" convert -q pages --raw $raw --order '*' --tokens 4:8 --to npz -o b.npz
 "$KVTOOL" convert -q "$page" --raw $raw --to npz -o page.npz
-"$PYTHON" - <<'PYTHON_END'
-import json, zipfile
-def arrays(name):
-    with zipfile.ZipFile(name) as file:
-        return {n: file.read(n)[-256:] for n in file.namelist() if n.startswith(("k_", "v_"))}
-page, b, ba = arrays("page.npz"), arrays("b.npz"), arrays("ba.npz")
-print("the second page alone:", b == page, sorted(page))
-print("and before zeros:", all(ba[n][:128] == page[n][-128:] and not any(ba[n][128:]) for n in page))
-PYTHON_END
+"$PYTHON" "$SHARED_SUITE/compare_pages.py"
 for order in missing.txt '*.pt'; do "$KVTOOL" inspect pages --raw $raw --order "$order" || echo "exit $?"; done
 printf 'a\na.bin\n' > twice.txt
 printf 'c\n' > unknown.txt

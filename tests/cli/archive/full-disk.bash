@@ -1,0 +1,14 @@
+# What disk-full.sh runs where it may mount: status 9 if the program did not do as it should.
+mount -t tmpfs -o size=1m none full 2> /dev/null || exit 77
+full() {
+  status=0
+  "$@" 2> said || status=$?
+  [ $status = 4 ] && [ "$(wc -l < said)" = 1 ] && grep -q 'No space left on device \[KV0103\]' said && return
+  echo "$*: exit $status"
+  cat said
+  exit 9
+}
+full "$KVTOOL" compress -q --from opaque a.bin -o full/a.kvz
+full "$KVTOOL" decompress -q a.bin.kvz -o full/a.bin
+full "$KVTOOL" decompress -q tree.kvz -o full/tree
+[ -z "$(ls -A full)" ] || exit 9
