@@ -6,6 +6,7 @@
 
 #include "formats/torch/torch.h"
 #include "tests/support/pickle_builder.h"
+#include "tests/support/refusal.h"
 
 namespace kv {
 namespace {
@@ -15,6 +16,7 @@ using test::PickleInts;
 using test::PickleStorage;
 using test::PickleTensor;
 using test::PickleText;
+using test::RawBytes;
 using test::TorchArchive;
 using std::string_literals::operator""s;
 
@@ -44,13 +46,7 @@ TensorFile ReadPickle(const std::string& root, uint64_t max_bytes = kTorchMaxByt
 }
 
 Finding Refusal(const std::string& root, uint64_t max_bytes = kTorchMaxBytes) {
-  try {
-    ReadPickle(root, max_bytes);
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  FAIL("the pickle was accepted");
-  return Finding::kInternal;
+  return test::FindingOf([&] { ReadPickle(root, max_bytes); });
 }
 
 template <typename T>
@@ -61,12 +57,7 @@ std::vector<T> ValuesOf(const TensorFile& file, size_t place = 0) {
   return values;
 }
 
-template <typename T>
-std::string Raw(std::vector<T> values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-const std::string kSix = Raw<float>({0, 1, 2, 3, 4, 5});
+const std::string kSix = RawBytes<float>({0, 1, 2, 3, 4, 5});
 
 }  // namespace
 

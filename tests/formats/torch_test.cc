@@ -7,6 +7,7 @@
 
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/pickle_builder.h"
+#include "tests/support/refusal.h"
 #include "tests/support/sample_weights.h"
 
 namespace kv {
@@ -18,29 +19,20 @@ using test::PickleInts;
 using test::PickleStorage;
 using test::PickleTensor;
 using test::PickleText;
+using test::RawBytes;
 using test::TorchArchive;
 using std::string_literals::operator""s;
-
-std::string Floats(std::vector<float> values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
-}
 
 // One archive whose root is one tensor over storage 0 of six floats.
 TensorFile ReadTensor(const std::string& tensor, uint64_t max_bytes = kTorchMaxBytes) {
   TorchArchive archive;
   archive.Add("a/data.pkl", Cat({"\x80\x02", tensor, "."}))
-      .Add("a/data/0", Floats({0, 1, 2, 3, 4, 5}));
+      .Add("a/data/0", RawBytes<float>({0, 1, 2, 3, 4, 5}));
   return ReadTorch(archive.Open(), max_bytes);
 }
 
 Finding Refusal(const std::string& tensor, uint64_t max_bytes = kTorchMaxBytes) {
-  try {
-    ReadTensor(tensor, max_bytes);
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  FAIL("the tensor was accepted");
-  return Finding::kInternal;
+  return test::FindingOf([&] { ReadTensor(tensor, max_bytes); });
 }
 
 const std::string kSix = PickleStorage("FloatStorage", "0", 6);
@@ -124,7 +116,7 @@ TEST_CASE("what has no dtype here or is no data is left alone and listed") {
                    PickleTensor(PickleStorage("ComplexFloatStorage", "0", 3), 0, {3}, {1}),
                    PickleText("o"), "cmine\nThing\n)R", PickleText("t"),
                    PickleTensor(kSix, 0, {6}, {1}), PickleText("epoch"), "K\x07u."}));
-  archive.Add("a/data/0", Floats({0, 1, 2, 3, 4, 5}));
+  archive.Add("a/data/0", RawBytes<float>({0, 1, 2, 3, 4, 5}));
   const TensorFile file = ReadTorch(archive.Open());
   CHECK(file.tensors.size() == 1);
   REQUIRE(file.opaque.size() == 2);
@@ -180,7 +172,7 @@ TEST_CASE("an archive needs one object and a known byte order") {
         Finding::kBadZip);
   CHECK(finding(TorchArchive().Add("a/data.pkl", pickle).Add("a/byteorder", "middle")) ==
         Finding::kBadField);
-  std::string swapped = Floats({0, 1, 2, 3, 4, 5});
+  std::string swapped = RawBytes<float>({0, 1, 2, 3, 4, 5});
   for (size_t i = 0; i < swapped.size(); i += 4) std::reverse(&swapped[i], &swapped[i] + 4);
   const TensorFile big = ReadTorch(
       TorchArchive().Add("data.pkl", pickle).Add("byteorder", "big").Add("data/0", swapped).Open());
@@ -235,7 +227,7 @@ std::string LegacyStorage(std::string_view type, const std::vector<float>& value
               PickleText("94"),
               "e.",
               {reinterpret_cast<const char*>(&count), 8},
-              Floats(values)});
+              RawBytes<float>(values)});
 }
 
 std::string PickleBytes(std::string_view bytes) {
@@ -280,7 +272,7 @@ TEST_CASE("what a model returns has its cache once, by its name") {
            Cat({"\x80\x02", "ctransformers.modeling_outputs\nCausalLMOutputWithPast\n(", "N", "((",
                 k, "q\x01h\x01tt", "q\x02t", "R(", PickleText("past_key_values"), "h\x02u}(",
                 PickleText("past_key_values"), "h\x02", PickleText("loss"), "Nub."}))
-      .Add("a/data/0", Floats({0, 1, 2, 3, 4, 5}));
+      .Add("a/data/0", RawBytes<float>({0, 1, 2, 3, 4, 5}));
   const TensorFile file = ReadTorch(archive.Open());
   REQUIRE(file.tensors.size() == 2);
   CHECK(file.tensors[0].name == "past_key_values/0/0");
@@ -290,7 +282,8 @@ TEST_CASE("what a model returns has its cache once, by its name") {
 TEST_CASE("quantised tensors and caches are refused by their kind") {
   const auto finding = [](const std::string& root) {
     TorchArchive archive;
-    archive.Add("a/data.pkl", Cat({"\x80\x02", root, "."})).Add("a/data/0", Floats({0, 1}));
+    archive.Add("a/data.pkl", Cat({"\x80\x02", root, "."}))
+        .Add("a/data/0", RawBytes<float>({0, 1}));
     try {
       OpenTorch(archive.Open(), {});
     } catch (const Error& error) {

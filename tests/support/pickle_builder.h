@@ -41,6 +41,12 @@ inline std::string Cat(std::initializer_list<std::string_view> parts) {
   return out;
 }
 
+// Values as a storage or an array holds them.
+template <typename T>
+std::string RawBytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
 inline std::string PickleText(std::string_view text) {
   const auto size = static_cast<uint32_t>(text.size());
   return Cat({"X", {reinterpret_cast<const char*>(&size), 4}, text});

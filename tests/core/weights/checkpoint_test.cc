@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/refusal.h"
 #include "tests/support/sample_weights.h"
 
 namespace kv {
@@ -28,13 +29,7 @@ TensorFile FileOf(const CompressorWeights& weights, const std::string& container
 }
 
 Finding Refusal(TensorFile file, const CheckpointOptions& options = {}) {
-  try {
-    WeightsOf(std::move(file), options);
-  } catch (const Error& error) {
-    return error.finding();
-  }
-  FAIL("the checkpoint was accepted");
-  return Finding::kInternal;
+  return test::FindingOf([&] { WeightsOf(std::move(file), options); });
 }
 
 void Rename(TensorFile& file, const std::string& from, const std::string& to) {
