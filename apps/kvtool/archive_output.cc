@@ -56,11 +56,11 @@ class FolderTarget : public OutputTarget {
 
 }  // namespace
 
-void ArchiveOutput::Declare(CLI::App& app, const std::string& what) {
-  one.Declare(app, what);
-  app.add_option("--output-dir", folder,
-                 "Folder for the results of many inputs; folders in relative names are kept");
-  app.add_flag_callback(
+void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
+  one.Declare(line, what);
+  line.Add("--output-dir", folder,
+           "Folder for the results of many inputs; folders in relative names are kept");
+  line.OnFlag(
       "-k,--keep", [] {}, "Inputs are always kept; accepted for muscle memory");
 }
 
@@ -108,10 +108,10 @@ void ArchiveOutput::RefuseTerminal(const Console& console) const {
       .Hint("redirect the output, give -o FILE, or insist with -f");
 }
 
-void ArchiveLimit::Declare(CLI::App& app) {
-  app.add_option("--max-bytes", max_bytes,
-                 "Limit on the size of the source, on zeros for what is lost of it in a stream, "
-                 "and on archives from a stream (default: none on the first, 64GiB)");
+void ArchiveLimit::Declare(CommandLine& line) {
+  line.Add("--max-bytes", max_bytes,
+           "Limit on the size of the source, on zeros for what is lost of it in a stream, "
+           "and on archives from a stream (default: none on the first, 64GiB)");
 }
 
 Archive ArchiveLimit::Open(const std::string& path) const {

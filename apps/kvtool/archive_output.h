@@ -18,7 +18,7 @@ struct ArchiveOutput {
   std::string folder;
   using Rename = std::function<std::string(const std::string&)>;
 
-  void Declare(CLI::App& app, const std::string& what);
+  void Declare(CommandLine& line, const std::string& what);
   // `rename` gives the default name. Throws kUsage where the flags do not fit the inputs.
   void Files(const std::vector<std::string>& inputs, const Rename& rename,
              CommandFiles& files) const;
@@ -37,7 +37,7 @@ struct ArchiveOutput {
 struct ArchiveLimit {
   std::string max_bytes;
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   // Of a stream, at most so many bytes. Throws kLimit for an archive whose source is larger.
   Archive Open(const std::string& path) const;
   // Throws kLimit where more is lost than may be written as zeros, one by one.

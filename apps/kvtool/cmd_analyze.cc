@@ -23,28 +23,27 @@ using Json = nlohmann::ordered_json;
 
 class Analyze : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", input_, "Snapshot or folder of dumps: file, folder or '-'")->required();
-    app.add_option("--level", level_,
-                   "What to measure beside the engine's codec (compat = nothing): a level of "
-                   "compress (default)")
-        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}));
-    app.add_flag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");
-    app.add_flag("--distribution", distribution_,
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", input_, "Snapshot or folder of dumps: file, folder or '-'").Required();
+    line.Add("--level", level_,
+             "What to measure beside the engine's codec (compat = nothing): a level of "
+             "compress (default)")
+        .OneOf({"compat", "fast", "default", "high", "max"});
+    line.AddFlag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");
+    line.AddFlag("--distribution", distribution_,
                  "Entropies and zstd ratios per dump (of a snapshot: per layer)");
-    app.add_flag("--packed", packed_, "The same of packed MNN dumps, padding included");
-    app.add_flag("--reports-only", reports_only_,
+    line.AddFlag("--packed", packed_, "The same of packed MNN dumps, padding included");
+    line.AddFlag("--reports-only", reports_only_,
                  "Leave the layers out: only what --offline-codec, --distribution or --packed say");
-    app.add_option("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
-    app.add_option("--rope-theta", rope_.base,
-                   "Base of K's rotary embedding (or --gguf): undo it too")
-        ->check(CLI::PositiveNumber);
-    app.add_option("--rope-dim", rope_.dims, "Rotated dims of a head (all)");
-    app.add_flag("-f,--force", force_, "Overwrite outputs");
-    offline_.Declare(app);
-    selection_.Declare(app);
-    snapshot_.Declare(app);
-    report_.Declare(app);
+    line.Add("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
+    line.Add("--rope-theta", rope_.base, "Base of K's rotary embedding (or --gguf): undo it too")
+        .Positive();
+    line.Add("--rope-dim", rope_.dims, "Rotated dims of a head (all)");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    offline_.Declare(line);
+    selection_.Declare(line);
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -95,27 +95,27 @@ constexpr double kPatience = 10;  // seconds
 
 class Bench : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", input_, "Snapshot: file, folder, '-' for stdin")->required();
-    app.add_option("--levels", levels_, "Only these levels, comma-separated (default: all)")
-        ->delimiter(',')
-        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}));
-    app.add_flag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
-    app.add_flag("--slow", slow_, "With --peers: zstd -19, too");
-    app.add_option("--rounds", rounds_,
-                   "Rounds of all by turns; the fastest and the median count (of what takes over "
-                   "10 s a round, one)")
-        ->check(CLI::Range(1, 1000))
-        ->capture_default_str();
-    app.add_option("--chunk", chunk_,
-                   "Bytes of a chunk (default: 1MiB, as compress has it; 4MiB at high and max)")
-        ->check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk"); }));
-    app.add_option("--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
-        ->check(CheckedBy([](const std::string& text) { ParseSize(text, "--most"); }));
-    app.add_option("--html-out", html_, "Write a page with a picture");
-    app.add_flag("-f,--force", force_, "Overwrite outputs");
-    snapshot_.Declare(app);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", input_, "Snapshot: file, folder, '-' for stdin").Required();
+    line.Add("--levels", levels_, "Only these levels, comma-separated (default: all)")
+        .Separator(',')
+        .OneOf({"compat", "fast", "default", "high", "max"});
+    line.AddFlag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
+    line.AddFlag("--slow", slow_, "With --peers: zstd -19, too");
+    line.Add("--rounds", rounds_,
+             "Rounds of all by turns; the fastest and the median count (of what takes over "
+             "10 s a round, one)")
+        .Between(1, 1000)
+        .ShowDefault();
+    line.Add("--chunk", chunk_,
+             "Bytes of a chunk (default: 1MiB, as compress has it; 4MiB at high and max)")
+        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk"); }));
+    line.Add("--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
+        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--most"); }));
+    line.Add("--html-out", html_, "Write a page with a picture");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -64,18 +64,17 @@ std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
 
 class Compress : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", inputs_, "Snapshots: files, folders, '-' for stdin")->required();
-    output_.Declare(app, "Archive to write (default: FILE.kvz; of '-': standard output)");
-    app.add_option(
-           "--level", level_,
-           "Size against time: fast, default, high, max; compat: exactly the engine's choices")
-        ->check(CLI::IsMember({"compat", "fast", "default", "high", "max"}))
-        ->capture_default_str();
-    app.add_flag("--no-check,!--check", no_check_, "Do not decode and compare what was written");
-    app.add_flag("--keep-going", keep_going_, "Go on with the next input after an error");
-    snapshot_.Declare(app);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", inputs_, "Snapshots: files, folders, '-' for stdin").Required();
+    output_.Declare(line, "Archive to write (default: FILE.kvz; of '-': standard output)");
+    line.Add("--level", level_,
+             "Size against time: fast, default, high, max; compat: exactly the engine's choices")
+        .OneOf({"compat", "fast", "default", "high", "max"})
+        .ShowDefault();
+    line.AddFlag("--no-check,!--check", no_check_, "Do not decode and compare what was written");
+    line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

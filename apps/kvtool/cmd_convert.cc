@@ -12,33 +12,33 @@ namespace {
 
 class Convert : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("IN", input_, "Snapshot: file, folder or '-'")->required();
-    app.add_option("--to", to_, "Format to write (see kvtool formats)")->required();
-    app.add_option("-o,--output", output_, "File or folder to write")->required();
-    app.add_flag("-f,--force", force_, "Overwrite the output");
+  void Declare(CommandLine& line) override {
+    line.Add("IN", input_, "Snapshot: file, folder or '-'").Required();
+    line.Add("--to", to_, "Format to write (see kvtool formats)").Required();
+    line.Add("-o,--output", output_, "File or folder to write").Required();
+    line.AddFlag("-f,--force", force_, "Overwrite the output");
     const char* group = "Writing";
-    app.add_option("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)")
-        ->group(group);
-    app.add_option("--v-order", v_order_,
-                   "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
-                   "source has it, else rows)")
-        ->check(CLI::IsMember({"rows", "transposed"}))
-        ->group(group);
-    app.add_option("--target-version", version_,
-                   "Version of the format or engine to write for, e.g. b6122 (default: newest)")
-        ->group(group);
-    app.add_option("--rope-pairs", rope_pairs_,
-                   "Which values of a head of K RoPE turns together in what is written: neighbours "
-                   "(2i, 2i+1), halves (i, i+dim/2), FROM:TO, keep (default: as the reader of the "
-                   "format expects them for the model's architecture)")
-        ->group(group);
-    selection_.Declare(app);
-    app.add_option("--sequence", sequence_, "Only the cells of one sequence")
-        ->check(CLI::Range(0, INT32_MAX))
-        ->group("Selecting parts");
-    snapshot_.Declare(app);
-    report_.Declare(app);
+    line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)")
+        .Group(group);
+    line.Add("--v-order", v_order_,
+             "V of a llama.cpp state: rows (flash attention) or transposed (default: as the "
+             "source has it, else rows)")
+        .OneOf({"rows", "transposed"})
+        .Group(group);
+    line.Add("--target-version", version_,
+             "Version of the format or engine to write for, e.g. b6122 (default: newest)")
+        .Group(group);
+    line.Add("--rope-pairs", rope_pairs_,
+             "Which values of a head of K RoPE turns together in what is written: neighbours "
+             "(2i, 2i+1), halves (i, i+dim/2), FROM:TO, keep (default: as the reader of the "
+             "format expects them for the model's architecture)")
+        .Group(group);
+    selection_.Declare(line);
+    line.Add("--sequence", sequence_, "Only the cells of one sequence")
+        .Between(0, INT32_MAX)
+        .Group("Selecting parts");
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

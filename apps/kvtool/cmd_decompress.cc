@@ -27,28 +27,26 @@ std::string RestoredName(const std::string& name) {
 
 class Decompress : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", inputs_, "Archives, '-' for stdin")->required();
-    output_.Declare(app, "File or folder to write (default: FILE without .kvz)");
-    app.add_flag("--keep-going", keep_going_,
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", inputs_, "Archives, '-' for stdin").Required();
+    output_.Declare(line, "File or folder to write (default: FILE without .kvz)");
+    line.AddFlag("--keep-going", keep_going_,
                  "Restore what can be restored, zeros for the rest, and say what is lost; go on "
                  "with the next input after an error");
-    app.add_flag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
-    app.add_option("--to", to_,
-                   "Write tensors in this format instead of the source (see kvtool formats)");
-    limit_.Declare(app);
-    selection_.Declare(app);
-    app.add_option("--gguf", geometry_.gguf, "Model file that knows the heads, for --to");
-    app.add_option("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
-        ->check(CLI::Range(1u, 1u << 20));
-    app.add_option("--rope-pairs", rope_pairs_,
-                   "RoPE pairs of K in what --to writes, as in convert");
-    app.add_option("--head-dim", geometry_.head_dim, "Head size, for --to")
-        ->check(CLI::Range(1u, 1u << 20));
-    app.add_option("--layout", geometry_.open.layout,
-                   "Chooses where two readings of the archived source fit, for --to");
-    app.add_option("--batch", geometry_.open.batch, "Row of a batch, for --to");
-    report_.Declare(app);
+    line.AddFlag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
+    line.Add("--to", to_,
+             "Write tensors in this format instead of the source (see kvtool formats)");
+    limit_.Declare(line);
+    selection_.Declare(line);
+    line.Add("--gguf", geometry_.gguf, "Model file that knows the heads, for --to");
+    line.Add("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
+        .Between(1u, 1u << 20);
+    line.Add("--rope-pairs", rope_pairs_, "RoPE pairs of K in what --to writes, as in convert");
+    line.Add("--head-dim", geometry_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
+    line.Add("--layout", geometry_.open.layout,
+             "Chooses where two readings of the archived source fit, for --to");
+    line.Add("--batch", geometry_.open.batch, "Row of a batch, for --to");
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

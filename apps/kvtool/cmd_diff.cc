@@ -23,20 +23,19 @@ std::string PlaceText(const TensorDiff& diff) {
 
 class Diff : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("A", a_, "Snapshot in any readable format")->required();
-    app.add_option("B", b_, "Snapshot in any readable format")->required();
-    app.add_option("--atol", atol_,
-                   "Compare values, which may be so far apart; without it stored bits decide, so "
-                   "that -0, NaN payloads and element types count");
+  void Declare(CommandLine& line) override {
+    line.Add("A", a_, "Snapshot in any readable format").Required();
+    line.Add("B", b_, "Snapshot in any readable format").Required();
+    line.Add("--atol", atol_,
+             "Compare values, which may be so far apart; without it stored bits decide, so "
+             "that -0, NaN payloads and element types count");
     const char* group = "Reading the snapshot";
-    app.add_option("--from-b", from_b_, "Format of B, where it is not read like A; auto detects it")
-        ->group(group);
-    app.add_option("--layout-b", layout_b_, "--layout of B, where it is not read like A")
-        ->group(group);
-    selection_.Declare(app);
-    snapshot_.Declare(app);
-    report_.Declare(app);
+    line.Add("--from-b", from_b_, "Format of B, where it is not read like A; auto detects it")
+        .Group(group);
+    line.Add("--layout-b", layout_b_, "--layout of B, where it is not read like A").Group(group);
+    selection_.Declare(line);
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -9,8 +9,8 @@ namespace {
 
 class Explain : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FINDING", id_, "A number such as KV1001; none lists all");
+  void Declare(CommandLine& line) override {
+    line.Add("FINDING", id_, "A number such as KV1001; none lists all");
   }
 
   void Files(CommandFiles&) const override {}

@@ -28,7 +28,7 @@ std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "
 
 class ListOfFormats : public Command {
  public:
-  void Declare(CLI::App& app) override { report_.Declare(app); }
+  void Declare(CommandLine& line) override { report_.Declare(line); }
 
   void Files(CommandFiles& files) const override { report_.Files(files); }
 

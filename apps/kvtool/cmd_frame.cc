@@ -52,19 +52,19 @@ PlaneNames NamesOf(const PlaneFrame& frame) {
 
 class Frame : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    encode_ = app.add_subcommand("encode", "Compress little-endian values to a bare container");
+  void Declare(CommandLine& line) override {
+    encode_ = &line.AddVerb("encode", "Compress little-endian values to a bare container");
     DeclareCoding(*encode_);
-    encode_->add_option("--predictors", predictors_,
-                        "Predictors to try: raw,delta_seq,xor_seq (default: all)");
-    encode_->add_option("--lo-predictors", low_, "The same for the low byte plane of 16-bit types");
-    encode_->add_option("--hi-predictors", high_, "The same for the high byte plane");
-    encode_->add_flag("--no-zstd", no_zstd_, "RLE only, as an engine without zstd");
-    decode_ = app.add_subcommand("decode", "Restore the values of a bare container");
+    encode_->Add("--predictors", predictors_,
+                 "Predictors to try: raw,delta_seq,xor_seq (default: all)");
+    encode_->Add("--lo-predictors", low_, "The same for the low byte plane of 16-bit types");
+    encode_->Add("--hi-predictors", high_, "The same for the high byte plane");
+    encode_->AddFlag("--no-zstd", no_zstd_, "RLE only, as an engine without zstd");
+    decode_ = &line.AddVerb("decode", "Restore the values of a bare container");
     DeclareCoding(*decode_);
-    inspect_ = app.add_subcommand("inspect", "Show the planes of a bare container");
-    inspect_->add_option("IN", input_, "Container, '-' for stdin")->required();
-    inspect_->fallthrough();
+    inspect_ = &line.AddVerb("inspect", "Show the planes of a bare container");
+    inspect_->Add("IN", input_, "Container, '-' for stdin").Required();
+    inspect_->InheritOptions();
     report_.Declare(*inspect_);
   }
 
@@ -89,15 +89,15 @@ class Frame : public Command {
   }
 
  private:
-  void DeclareCoding(CLI::App& app) {
-    app.add_option("IN", input_, "File to read, '-' for stdin")->required();
-    app.add_option("--dtype", dtype_, "What the values are: f16, bf16, f32")->required();
-    output_.Declare(app, "File to write, '-' for stdout");
-    app.fallthrough();
+  void DeclareCoding(CommandLine& line) {
+    line.Add("IN", input_, "File to read, '-' for stdin").Required();
+    line.Add("--dtype", dtype_, "What the values are: f16, bf16, f32").Required();
+    output_.Declare(line, "File to write, '-' for stdout");
+    line.InheritOptions();
   }
 
   GearOptions Options(GearKind kind) const {
-    const bool split = encode_->count("--lo-predictors") + encode_->count("--hi-predictors") > 0;
+    const bool split = encode_->Given("--lo-predictors") || encode_->Given("--hi-predictors");
     if (split && kind != GearKind::kTwoPlanes) {
       throw Error(Finding::kUsage,
                   "--lo-predictors and --hi-predictors: only 16-bit types have a low and a high "
@@ -106,9 +106,9 @@ class Frame : public Command {
     }
     GearOptions options;
     options.zstd = !no_zstd_;
-    if (encode_->count("--predictors") > 0) options.predictors.fill(ParsePredictors(predictors_));
-    if (encode_->count("--lo-predictors") > 0) options.predictors[0] = ParsePredictors(low_);
-    if (encode_->count("--hi-predictors") > 0) options.predictors[1] = ParsePredictors(high_);
+    if (encode_->Given("--predictors")) options.predictors.fill(ParsePredictors(predictors_));
+    if (encode_->Given("--lo-predictors")) options.predictors[0] = ParsePredictors(low_);
+    if (encode_->Given("--hi-predictors")) options.predictors[1] = ParsePredictors(high_);
     return options;
   }
 
@@ -213,7 +213,7 @@ class Frame : public Command {
     console.Data(table.Text("  "));
   }
 
-  CLI::App *encode_ = nullptr, *decode_ = nullptr, *inspect_ = nullptr;
+  CommandLine *encode_ = nullptr, *decode_ = nullptr, *inspect_ = nullptr;
   std::string input_, dtype_, predictors_, low_, high_;
   bool no_zstd_ = false;
   OutputOptions output_;

@@ -62,32 +62,32 @@ class OutputFiles {
 
 class Gate : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("CONFIG", config_, "Cases and thresholds (JSON, // comments allowed)");
-    app.add_option("--snapshot", snapshot_path_, "Of cases that name none; alone: the six cases");
-    app.add_option("--trace", trace_, "Of cases that name none: file, folder, or DIR/STEM");
-    app.add_option("--reference", reference_,
-                   "A cache that the snapshot must equal, of cases that name none; without CONFIG "
-                   "nothing else is asked");
-    app.add_option("--prompt-tokens", prompts_, "Where prefill ends: one row each, e.g. 512,1024");
-    app.add_option("--case", only_, "Run this case only; may be repeated")->take_all();
-    app.add_option("-o,--output", outputs_.summary_json,
-                   "Write summary.json, with summary.md and cases.jsonl beside it");
-    app.add_option("--md-out", outputs_.summary_md, "Write summary.md here");
-    app.add_option("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
-    app.add_option("--html-out", html_, "Write a self-contained page");
-    app.add_option("--junit-out", junit_, "Write JUnit XML: one test per rule");
-    app.add_option("--baseline", baseline_, "An older summary.json to compare with");
-    app.add_flag("--baseline-lenient", lenient_,
+  void Declare(CommandLine& line) override {
+    line.Add("CONFIG", config_, "Cases and thresholds (JSON, // comments allowed)");
+    line.Add("--snapshot", snapshot_path_, "Of cases that name none; alone: the six cases");
+    line.Add("--trace", trace_, "Of cases that name none: file, folder, or DIR/STEM");
+    line.Add("--reference", reference_,
+             "A cache that the snapshot must equal, of cases that name none; without CONFIG "
+             "nothing else is asked");
+    line.Add("--prompt-tokens", prompts_, "Where prefill ends: one row each, e.g. 512,1024");
+    line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
+    line.Add("-o,--output", outputs_.summary_json,
+             "Write summary.json, with summary.md and cases.jsonl beside it");
+    line.Add("--md-out", outputs_.summary_md, "Write summary.md here");
+    line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
+    line.Add("--html-out", html_, "Write a self-contained page");
+    line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
+    line.Add("--baseline", baseline_, "An older summary.json to compare with");
+    line.AddFlag("--baseline-lenient", lenient_,
                  "Warn of a baseline that failed, lacks cases or is of another snapshot");
-    app.add_flag("--strict", strict_, "Rules and cases that were not decided fail");
-    app.add_flag("--list-metrics", list_metrics_, "What rules can name, and what it means");
-    app.add_flag("--json", json_, "summary.json on standard output instead of the table");
-    app.add_flag("-f,--force", force_, "Overwrite outputs");
+    line.AddFlag("--strict", strict_, "Rules and cases that were not decided fail");
+    line.AddFlag("--list-metrics", list_metrics_, "What rules can name, and what it means");
+    line.AddFlag("--json", json_, "summary.json on standard output instead of the table");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
     // Not in the help: for tests of what a gate does with a runtime that loses content.
-    app.add_option("--inject-fault", fault_)->group("");
-    logs_.Declare(app);
-    reading_.Declare(app);
+    line.Add("--inject-fault", fault_).Group("");
+    logs_.Declare(line);
+    reading_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -29,13 +29,13 @@ nlohmann::ordered_json StatsJson(const TensorStats& stats) {
 
 class Inspect : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", files_, "Snapshots: files, folders, '-' for stdin")->required();
-    app.add_flag("--stats", with_stats_,
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", files_, "Snapshots: files, folders, '-' for stdin").Required();
+    line.AddFlag("--stats", with_stats_,
                  "Read every value: ranges, NaNs, entropy per byte plane, predicted ratio");
-    app.add_flag("--tensors", with_tensors_, "One line per layer even when all are alike");
-    snapshot_.Declare(app);
-    report_.Declare(app);
+    line.AddFlag("--tensors", with_tensors_, "One line per layer even when all are alike");
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

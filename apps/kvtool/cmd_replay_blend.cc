@@ -26,64 +26,57 @@ struct RopeFlags {
   std::string old_state = "auto", full_state = "auto", bos = "none";
   RopeOptions model;
 
-  void Declare(CLI::App& app) {
+  void Declare(CommandLine& line) {
     const char* group = "Positions of keys (RoPE)";
-    app.add_option("--old-rope", old_state,
-                   "Old keys are unrotated, local (at positions of their chunk), global (of the "
-                   "prompt) or at:P0,P1,... (first kept token of each chunk)")
-        ->group(group);
-    app.add_option("--full-rope", full_state, "Full keys are rotated or unrotated (auto)")
-        ->group(group);
-    app.add_option("--bos", bos,
-                   "Later chunks begin with a BOS token: none, drop it, or dropped already")
-        ->check(CLI::IsMember({"none", "drop", "dropped"}))
-        ->group(group);
-    model.Declare(app, group);
+    line.Add("--old-rope", old_state,
+             "Old keys are unrotated, local (at positions of their chunk), global (of the "
+             "prompt) or at:P0,P1,... (first kept token of each chunk)")
+        .Group(group);
+    line.Add("--full-rope", full_state, "Full keys are rotated or unrotated (auto)").Group(group);
+    line.Add("--bos", bos, "Later chunks begin with a BOS token: none, drop it, or dropped already")
+        .OneOf({"none", "drop", "dropped"})
+        .Group(group);
+    model.Declare(line, group);
   }
 };
 
 class ReplayBlend : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("--full", full_, "Cache of the whole prompt, from an ordinary prefill")
-        ->required();
-    app.add_option("--chunks", chunks_, "Caches of the chunks, in the order of the prompt");
-    app.add_option("--old", old_, "Instead: one cache with all chunks joined (old_kvs)");
-    app.add_option("--chunk-lens", lengths_, "Tokens of each chunk of --old: 33,512,512,17")
-        ->delimiter(',');
-    app.add_option("--suffix-len", suffix_,
-                   "Last tokens, always recomputed (default: the last chunk)");
-    app.add_option("--trace", trace_, "Queries of the full run: what blending costs in attention");
-    app.add_option("--engine", engine_, "Whose code: cacheblend (V, suffix forced) or lmcache (K)")
-        ->check(CLI::IsMember({"cacheblend", "lmcache"}));
-    app.add_option("--score", score_, "What is compared: v, k or k+v (default: as the engine)")
-        ->check(CLI::IsMember({"v", "k", "k+v"}));
-    app.add_option("--ratio", ratio_, "Share of tokens to recompute (0.16)");
-    app.add_option("--ratios", ratios_, "The curve: 0.05:0.5 or 0:1:0.1 (steps) or 0.1,0.15,0.2");
-    app.add_option("--check-layer", check_layer_, "Layer at which tokens are chosen (1)");
-    app.add_option("--mask", mask_,
-                   "What recomputed queries see: exact, or bottom-right as engines")
-        ->check(CLI::IsMember({"exact", "bottom-right"}));
-    app.add_option("--emulate-dtype", emulate_, "Round scores as a model in f16 or bf16 does")
-        ->check(CLI::IsMember({"f16", "bf16"}));
-    app.add_option("--seed", seed_, "Of the random baseline (0)");
-    app.add_option("--prefill-ms", prefill_ms_,
-                   "Measured prefill of this prompt: which ratio hides")
-        ->check(CLI::PositiveNumber);
-    app.add_option("--load-gbps", load_gbps_, "and the store's speed in GB/s (decimal gigabytes)")
-        ->check(CLI::PositiveNumber);
-    app.add_option("--gate", gates_, "Fail (exit 1) unless dev_v_remaining_frac@0.16.mean<=0.2");
-    app.add_option("--old-layout", old_layout_, "As --layout, for chunks stored differently");
-    app.add_flag("--detail", detail_, "The deviation of every token in the JSON document");
-    app.add_option("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
-    app.add_option("--blended-out", blended_out_,
-                   "Write the blended cache, keys at prompt positions");
-    app.add_option("--to", to_, "Format of --blended-out (safetensors)");
-    app.add_option("--html-out", html_, "Write a self-contained page");
-    app.add_flag("-f,--force", force_, "Overwrite outputs");
-    rope_.Declare(app);
-    snapshot_.Declare(app);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("--full", full_, "Cache of the whole prompt, from an ordinary prefill").Required();
+    line.Add("--chunks", chunks_, "Caches of the chunks, in the order of the prompt");
+    line.Add("--old", old_, "Instead: one cache with all chunks joined (old_kvs)");
+    line.Add("--chunk-lens", lengths_, "Tokens of each chunk of --old: 33,512,512,17")
+        .Separator(',');
+    line.Add("--suffix-len", suffix_, "Last tokens, always recomputed (default: the last chunk)");
+    line.Add("--trace", trace_, "Queries of the full run: what blending costs in attention");
+    line.Add("--engine", engine_, "Whose code: cacheblend (V, suffix forced) or lmcache (K)")
+        .OneOf({"cacheblend", "lmcache"});
+    line.Add("--score", score_, "What is compared: v, k or k+v (default: as the engine)")
+        .OneOf({"v", "k", "k+v"});
+    line.Add("--ratio", ratio_, "Share of tokens to recompute (0.16)");
+    line.Add("--ratios", ratios_, "The curve: 0.05:0.5 or 0:1:0.1 (steps) or 0.1,0.15,0.2");
+    line.Add("--check-layer", check_layer_, "Layer at which tokens are chosen (1)");
+    line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as engines")
+        .OneOf({"exact", "bottom-right"});
+    line.Add("--emulate-dtype", emulate_, "Round scores as a model in f16 or bf16 does")
+        .OneOf({"f16", "bf16"});
+    line.Add("--seed", seed_, "Of the random baseline (0)");
+    line.Add("--prefill-ms", prefill_ms_, "Measured prefill of this prompt: which ratio hides")
+        .Positive();
+    line.Add("--load-gbps", load_gbps_, "and the store's speed in GB/s (decimal gigabytes)")
+        .Positive();
+    line.Add("--gate", gates_, "Fail (exit 1) unless dev_v_remaining_frac@0.16.mean<=0.2");
+    line.Add("--old-layout", old_layout_, "As --layout, for chunks stored differently");
+    line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
+    line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
+    line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
+    line.Add("--to", to_, "Format of --blended-out (safetensors)");
+    line.Add("--html-out", html_, "Write a self-contained page");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    rope_.Declare(line);
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -26,13 +26,13 @@ struct ConfigFlags {
   std::vector<std::pair<std::string, double>> given;  // meta name, value
   std::string target_mode;
 
-  void Declare(CLI::App& app) {
+  void Declare(CommandLine& line) {
     const char* group = "The engine's parameters (engine; with a budget: chosen by the trace)";
     const auto add = [&](const char* flag, const char* name, const char* text) {
-      app.add_option_function<double>(
-             flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
-          ->check(ParameterCheck(name))
-          ->group(group);
+      line.OnNumber(
+              flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
+          .Check(ParameterCheck(name))
+          .Group(group);
     };
     add("--block-tokens", "h2o_block_tokens", "Tokens per block (64; budget/8, a power of 2)");
     add("--sink", "h2o_sink_tokens", "First tokens that block keeps (32; budget/16)");
@@ -43,10 +43,10 @@ struct ConfigFlags {
     add("--trigger-min", "h2o_trigger_min_tokens", "Shortest cache that is touched (512; 1)");
     add("--layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
     add("--layer-end", "h2o_layer_end", "Last layer that evicts, -1 = the last one (-1)");
-    app.add_option("--target-mode", target_mode,
-                   "adaptive or static: how the engine reads the target (adaptive)")
-        ->check(CLI::IsMember({"adaptive", "static"}))
-        ->group(group);
+    line.Add("--target-mode", target_mode,
+             "adaptive or static: how the engine reads the target (adaptive)")
+        .OneOf({"adaptive", "static"})
+        .Group(group);
   }
 
   h2o::Config Resolve(const AttentionTrace& trace) const {
@@ -75,26 +75,25 @@ struct PaperFlags {
   h2o::PaperParameters paper;
   std::string after_prompt = "hold";
 
-  void Declare(CLI::App& app) {
+  void Declare(CommandLine& line) {
     const char* group = "The papers' parameters";
-    app.add_option("--snapkv-window,--window", paper.window,
-                   "Last rows that look, and stay (snapkv, pyramid) (64)")
-        ->group(group);
-    app.add_option("--snapkv-kernel,--kernel", paper.kernel,
-                   "Keys pooled to one score, odd (snapkv, pyramid) (5)")
-        ->group(group);
-    app.add_option("--pyramid-beta", paper.pyramid_beta,
-                   "Mean budget over that of the last layer (20)")
-        ->group(group);
-    app.add_option("--sinks,--streaming-sinks", paper.sinks, "First tokens of streaming (4)")
-        ->group(group);
-    app.add_option("--h2o-heavy,--heavy-share", paper.heavy_share,
-                   "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
-        ->group(group);
-    app.add_option("--after-prompt", after_prompt,
-                   "snapkv, pyramid: hold the budget, or grow as published (hold)")
-        ->check(CLI::IsMember({"hold", "grow"}))
-        ->group(group);
+    line.Add("--snapkv-window,--window", paper.window,
+             "Last rows that look, and stay (snapkv, pyramid) (64)")
+        .Group(group);
+    line.Add("--snapkv-kernel,--kernel", paper.kernel,
+             "Keys pooled to one score, odd (snapkv, pyramid) (5)")
+        .Group(group);
+    line.Add("--pyramid-beta", paper.pyramid_beta, "Mean budget over that of the last layer (20)")
+        .Group(group);
+    line.Add("--sinks,--streaming-sinks", paper.sinks, "First tokens of streaming (4)")
+        .Group(group);
+    line.Add("--h2o-heavy,--heavy-share", paper.heavy_share,
+             "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
+        .Group(group);
+    line.Add("--after-prompt", after_prompt,
+             "snapkv, pyramid: hold the budget, or grow as published (hold)")
+        .OneOf({"hold", "grow"})
+        .Group(group);
   }
 
   h2o::PaperParameters Resolve() const {
@@ -119,43 +118,43 @@ struct PaperFlags {
 
 class ReplayH2o : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("SNAPSHOT", input_, "Snapshot: file, folder or '-'")->required();
-    app.add_option("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set")->required();
-    app.add_option("--engine", engine_, "exact (the design), mnn (its code), mnn-r6 (its old code)")
-        ->check(CLI::IsMember({"exact", "mnn", "mnn-r6"}));
-    app.add_option("--policy", policies_,
-                   "What to keep: block (the engine's rule), a comma list, or all");
-    app.add_option("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)")
-        ->check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
-    app.add_option("--budget", budgets_, "What may stay: shares 0.5,0.25 or tokens 512t (exact)");
-    app.add_option("--schedule", schedule_,
-                   "exact: paper (a budget at every step) or mnn (a ratio at intervals) (paper)")
-        ->check(CLI::IsMember({"paper", "mnn"}));
-    app.add_option("--scores", scores_, "exact or flash: how attention becomes scores")
-        ->check(CLI::IsMember({"exact", "flash"}));
-    app.add_option("--granularity", granularity_, "One plan per layer or per kv-head")
-        ->check(CLI::IsMember({"layer", "kv-head"}));
-    app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
-        ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
-    app.add_flag("--re-rotate", re_rotate_,
+  void Declare(CommandLine& line) override {
+    line.Add("SNAPSHOT", input_, "Snapshot: file, folder or '-'").Required();
+    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set").Required();
+    line.Add("--engine", engine_, "exact (the design), mnn (its code), mnn-r6 (its old code)")
+        .OneOf({"exact", "mnn", "mnn-r6"});
+    line.Add("--policy", policies_,
+             "What to keep: block (the engine's rule), a comma list, or all");
+    line.Add("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)")
+        .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
+    line.Add("--budget", budgets_, "What may stay: shares 0.5,0.25 or tokens 512t (exact)");
+    line.Add("--schedule", schedule_,
+             "exact: paper (a budget at every step) or mnn (a ratio at intervals) (paper)")
+        .OneOf({"paper", "mnn"});
+    line.Add("--scores", scores_, "exact or flash: how attention becomes scores")
+        .OneOf({"exact", "flash"});
+    line.Add("--granularity", granularity_, "One plan per layer or per kv-head")
+        .OneOf({"layer", "kv-head"});
+    line.Add("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.AddFlag("--re-rotate", re_rotate_,
                  "streaming: positions within the cache, as published (needs queries and RoPE)");
-    app.add_option("--seed", seed_, "Of policy random and of the rows measured (0)");
-    app.add_option("--quality-rows", quality_rows_,
-                   "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
-    app.add_flag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
-    app.add_flag("--detail", detail_, "Bytes of every step in the JSON document");
-    app.add_option("--jsonl", jsonl_, "Write one JSON record per event");
-    app.add_option("--html-out", html_, "Write a self-contained page");
-    app.add_option("--plan-out", plan_, "Write what to keep (one policy, one ratio)");
-    app.add_option("--snapshot-out", snapshot_out_, "Write the compacted snapshot, rows checked");
-    app.add_option("--to", to_, "Format of --snapshot-out (safetensors)");
-    app.add_flag("-f,--force", force_, "Overwrite outputs");
-    config_.Declare(app);
-    papers_.Declare(app);
-    rope_.Declare(app, "RoPE of the model, for --re-rotate");
-    snapshot_.Declare(app);
-    report_.Declare(app);
+    line.Add("--seed", seed_, "Of policy random and of the rows measured (0)");
+    line.Add("--quality-rows", quality_rows_,
+             "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+    line.AddFlag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
+    line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
+    line.Add("--jsonl", jsonl_, "Write one JSON record per event");
+    line.Add("--html-out", html_, "Write a self-contained page");
+    line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)");
+    line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, rows checked");
+    line.Add("--to", to_, "Format of --snapshot-out (safetensors)");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    config_.Declare(line);
+    papers_.Declare(line);
+    rope_.Declare(line, "RoPE of the model, for --re-rotate");
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

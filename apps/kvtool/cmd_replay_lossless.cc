@@ -22,22 +22,21 @@ constexpr std::string_view kLosslessPrefix = "h2o_lossless_";
 // --h2o-layer-start.
 class ParameterFlags {
  public:
-  void Declare(CLI::App& app) {
+  void Declare(CommandLine& line) {
     lossless::Config defaults;
     SwitchOn(defaults);
     lossless::ForEachParameter(defaults, [&](std::string_view name, const auto& value) {
-      Add(app, name, std::string(name.substr(kLosslessPrefix.size())), TextOf(value),
+      Add(line, name, std::string(name.substr(kLosslessPrefix.size())), TextOf(value),
           "The engine's lossless parameters (defaults as in the engine, but switched on)");
     });
     h2o::ForEachParameter({}, [&](std::string_view name, double value) {
       const bool is_word = name == "h2o_target_mode";
-      Add(app, name, std::string(name), is_word ? "adaptive" : TextOf(value),
+      Add(line, name, std::string(name), is_word ? "adaptive" : TextOf(value),
           "The engine's H2O parameters (defaults as in the engine)");
     });
-    app.add_option("--h2o-enable", h2o_enable_,
-                   "1: H2O evicts (0; 1 with --preset gate or block scores)")
-        ->check(CLI::Range(0, 1))
-        ->group("The engine's H2O parameters (defaults as in the engine)");
+    line.Add("--h2o-enable", h2o_enable_, "1: H2O evicts (0; 1 with --preset gate or block scores)")
+        .Between(0, 1)
+        .Group("The engine's H2O parameters (defaults as in the engine)");
   }
 
   // A recorded stream of block scores brings the parameters it was recorded with.
@@ -70,26 +69,25 @@ class ParameterFlags {
     return std::string(std::get<std::string_view>(value));
   }
 
-  void Add(CLI::App& app, std::string_view name, std::string flag, const std::string& fallback,
+  void Add(CommandLine& line, std::string_view name, std::string flag, const std::string& fallback,
            const std::string& group) {
     if (flag == "runtime_mode") return;  // --mode
     std::replace(flag.begin(), flag.end(), '_', '-');
     const std::string meta(name);
-    CLI::Option* option = app.add_option_function<std::string>(
+    Option option = line.OnText(
         "--" + flag, [this, meta](const std::string& text) { given_.emplace_back(meta, text); },
         fmt::format("{} ({})", name, fallback));
-    option->group(group);
+    option.Group(group);
     if (flag == "scope") {
-      option->check(CLI::IsMember(
-          {"none", "front_n", "h2o_kept", "front_n_and_h2o_kept", "front_n+h2o_kept"}));
+      option.OneOf({"none", "front_n", "h2o_kept", "front_n_and_h2o_kept", "front_n+h2o_kept"});
     } else if (flag == "codec") {
-      option->check(CLI::IsMember({"none", "gear_delta"}));
+      option.OneOf({"none", "gear_delta"});
     } else if (flag == "h2o-target-mode") {
-      option->check(CLI::IsMember({"adaptive", "static"}));
+      option.OneOf({"adaptive", "static"});
     } else if (fallback.find_first_not_of("-.0123456789") == std::string::npos) {
-      option->type_name("N");
+      option.ValueName("N");
     }
-    option->check(ParameterCheck(meta));
+    option.Check(ParameterCheck(meta));
   }
 
   static void Set(const std::string& name, const std::string& text,
@@ -119,31 +117,31 @@ class ParameterFlags {
 
 class ReplayLossless : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("SNAPSHOT", input_, "Snapshot: file, folder or '-'")->required();
-    app.add_option("--mode", mode_, "What the engine does with a range: probe, full or store")
-        ->required()
-        ->check(CLI::IsMember({"probe", "full", "store"}));
-    app.add_option("--engine", engine_, "mnn (its code) or design (what its text promises)")
-        ->check(CLI::IsMember({"mnn", "design"}));
-    app.add_option("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set");
-    app.add_option("--preset", preset_, "Parameters to start from: the engine's or its gate's")
-        ->check(CLI::IsMember({"engine", "gate"}));
-    app.add_option("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
-        ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
-    app.add_option("--limit", limit_, "Decode at most so many tokens")
-        ->check(CLI::Range(int64_t{0}, int64_t{UINT32_MAX}));
-    app.add_option("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
-        ->check(CLI::IsMember({"exact", "flash"}));
-    app.add_option("--cache-size", cache_size_,
-                   "design: room for decoded ranges (a sixteenth of K and V)");
-    app.add_flag("--detail", detail_, "Bytes of every step in the JSON document");
-    app.add_option("--jsonl", jsonl_, "Write one JSON record per event");
-    app.add_option("--html-out", html_, "Write a self-contained page");
-    app.add_flag("-f,--force", force_, "Overwrite outputs");
-    parameters_.Declare(app);
-    snapshot_.Declare(app);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("SNAPSHOT", input_, "Snapshot: file, folder or '-'").Required();
+    line.Add("--mode", mode_, "What the engine does with a range: probe, full or store")
+        .Required()
+        .OneOf({"probe", "full", "store"});
+    line.Add("--engine", engine_, "mnn (its code) or design (what its text promises)")
+        .OneOf({"mnn", "design"});
+    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set");
+    line.Add("--preset", preset_, "Parameters to start from: the engine's or its gate's")
+        .OneOf({"engine", "gate"});
+    line.Add("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.Add("--limit", limit_, "Decode at most so many tokens")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.Add("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
+        .OneOf({"exact", "flash"});
+    line.Add("--cache-size", cache_size_,
+             "design: room for decoded ranges (a sixteenth of K and V)");
+    line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
+    line.Add("--jsonl", jsonl_, "Write one JSON record per event");
+    line.Add("--html-out", html_, "Write a self-contained page");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    parameters_.Declare(line);
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -22,32 +22,29 @@ namespace {
 
 class ReplayMlp : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("SNAPSHOT", input_, "Cache: file, folder or '-'")->required();
-    app.add_option("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors")
-        ->required();
-    app.add_option("--image-len", settings_.image_len, "Tokens of the image prefix (default 0)");
-    app.add_option("--factor", settings_.factor, "Tokens per group; 0, 1: as the weights say");
-    app.add_option("--min-seq-len", settings_.min_seq_len,
-                   "Least groups (not tokens) of a segment to compress it; 0: as the weights say");
-    app.add_option("--seq-len", settings_.seq_len,
-                   "Compress the first N tokens only, drop the rest");
-    app.add_option("--dtype", dtype_, "Convert the cache first: f32, f16, bf16");
-    app.add_option("--weights-cast", cast_,
-                   "Weights of another type than the cache: nearest, or truncate as csrc does")
-        ->check(CLI::IsMember({"nearest", "truncate"}));
-    app.add_option("--prefix-order", prefix_order_,
-                   "Order in which a .bin was exported, where it is not the default");
-    app.add_option("--compat", compat_,
-                   "csrc: where it would silently do nothing, warn and do nothing")
-        ->check(CLI::IsMember({"csrc"}));
-    app.add_flag("--dry-run", dry_run_, "Print the plan, compute nothing");
-    app.add_option("-o,--output", output_, "Write the compressed cache");
-    app.add_option("--to", to_, "Its format (see kvtool formats)");
-    app.add_flag("-f,--force", force_, "Overwrite the output");
-    DeclareQuality(app);
-    snapshot_.Declare(app);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("SNAPSHOT", input_, "Cache: file, folder or '-'").Required();
+    line.Add("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors").Required();
+    line.Add("--image-len", settings_.image_len, "Tokens of the image prefix (default 0)");
+    line.Add("--factor", settings_.factor, "Tokens per group; 0, 1: as the weights say");
+    line.Add("--min-seq-len", settings_.min_seq_len,
+             "Least groups (not tokens) of a segment to compress it; 0: as the weights say");
+    line.Add("--seq-len", settings_.seq_len, "Compress the first N tokens only, drop the rest");
+    line.Add("--dtype", dtype_, "Convert the cache first: f32, f16, bf16");
+    line.Add("--weights-cast", cast_,
+             "Weights of another type than the cache: nearest, or truncate as csrc does")
+        .OneOf({"nearest", "truncate"});
+    line.Add("--prefix-order", prefix_order_,
+             "Order in which a .bin was exported, where it is not the default");
+    line.Add("--compat", compat_, "csrc: where it would silently do nothing, warn and do nothing")
+        .OneOf({"csrc"});
+    line.AddFlag("--dry-run", dry_run_, "Print the plan, compute nothing");
+    line.Add("-o,--output", output_, "Write the compressed cache");
+    line.Add("--to", to_, "Its format (see kvtool formats)");
+    line.AddFlag("-f,--force", force_, "Overwrite the output");
+    DeclareQuality(line);
+    snapshot_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {
@@ -92,26 +89,25 @@ class ReplayMlp : public Command {
   }
 
  private:
-  void DeclareQuality(CLI::App& app) {
+  void DeclareQuality(CommandLine& line) {
     const char* group = "What it costs";
-    app.add_flag("--no-quality", no_quality_, "Do not measure attention")->group(group);
-    app.add_option("--trace", trace_path_, "Ask the queries recorded in this trace")->group(group);
-    app.add_option("--queries", key_queries_,
-                   "Without a trace: keys of the last N tokens are asked (default 64)")
-        ->check(CLI::Range(1u, 1u << 20))
-        ->group(group);
-    app.add_option("--positions", positions_,
-                   "Where the next token stands: new-len (as InfiniLM does) or original")
-        ->check(CLI::IsMember({"new-len", "original"}))
-        ->group(group);
-    app.add_option("--rope-base", rope_base_, "RoPE base, to move queries (default: from --gguf)")
-        ->check(CLI::PositiveNumber)
-        ->group(group);
-    app.add_option("--rope-dims", rope_.dims, "Rotated dims of a head (default: all)")
-        ->group(group);
-    app.add_option("--rope-style", rope_style_, "neox (halves) or gptj (pairs)")
-        ->check(CLI::IsMember({"neox", "gptj"}))
-        ->group(group);
+    line.AddFlag("--no-quality", no_quality_, "Do not measure attention").Group(group);
+    line.Add("--trace", trace_path_, "Ask the queries recorded in this trace").Group(group);
+    line.Add("--queries", key_queries_,
+             "Without a trace: keys of the last N tokens are asked (default 64)")
+        .Between(1u, 1u << 20)
+        .Group(group);
+    line.Add("--positions", positions_,
+             "Where the next token stands: new-len (as InfiniLM does) or original")
+        .OneOf({"new-len", "original"})
+        .Group(group);
+    line.Add("--rope-base", rope_base_, "RoPE base, to move queries (default: from --gguf)")
+        .Positive()
+        .Group(group);
+    line.Add("--rope-dims", rope_.dims, "Rotated dims of a head (default: all)").Group(group);
+    line.Add("--rope-style", rope_style_, "neox (halves) or gptj (pairs)")
+        .OneOf({"neox", "gptj"})
+        .Group(group);
   }
 
   void Print(Console& console, std::string_view text) const {

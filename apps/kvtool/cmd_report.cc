@@ -13,14 +13,14 @@ constexpr uint64_t kMaxSummaryBytes = 64u << 20;
 
 class Report : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("SUMMARY", files_,
-                   "summary.json of kvtool gate or of the engine's suite; several make a history, "
-                   "by their dates, else the newest last")
-        ->required();
-    app.add_option("--html-out", html_, "Write a self-contained page");
-    app.add_option("--junit-out", junit_, "Write JUnit XML: a suite per case, a test per rule");
-    app.add_flag("-f,--force", force_, "Overwrite outputs");
+  void Declare(CommandLine& line) override {
+    line.Add("SUMMARY", files_,
+             "summary.json of kvtool gate or of the engine's suite; several make a history, "
+             "by their dates, else the newest last")
+        .Required();
+    line.Add("--html-out", html_, "Write a self-contained page");
+    line.Add("--junit-out", junit_, "Write JUnit XML: a suite per case, a test per rule");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
   }
 
   void Files(CommandFiles& files) const override {

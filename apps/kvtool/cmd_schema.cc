@@ -10,8 +10,8 @@ namespace {
 
 class Schema : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("NAME", name_, "Report, e.g. inspect; none lists all");
+  void Declare(CommandLine& line) override {
+    line.Add("NAME", name_, "Report, e.g. inspect; none lists all");
   }
 
   void Files(CommandFiles&) const override {}

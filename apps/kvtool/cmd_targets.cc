@@ -15,7 +15,7 @@ namespace {
 // What a bug report needs, in one block.
 class Targets : public Command {
  public:
-  void Declare(CLI::App& app) override { report_.Declare(app); }
+  void Declare(CommandLine& line) override { report_.Declare(line); }
 
   void Files(CommandFiles& files) const override { report_.Files(files); }
 
@@ -28,7 +28,7 @@ class Targets : public Command {
          fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
         {"nlohmann_json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,
                                       NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
-        {"CLI11", CLI11_VERSION}};
+        {"CLI11", ParserVersion()}};
     document["simd"] = nlohmann::ordered_json::array();
     for (const SimdTarget& target : SimdTargets()) {
       document["simd"].push_back(

@@ -46,13 +46,12 @@ std::string OrUnknown(uint64_t value) {
 
 class Trace : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.require_subcommand(1);
-    CLI::App* inspect = app.add_subcommand("inspect", "Show what a trace holds");
-    inspect->add_option("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set")
-        ->required();
-    inspect->add_option("--batch", options_.batch, "Batch row of [B, ...] tensors");
-    inspect->add_option("--layout", options_.layout, "Order of the axes of k and v: thd or htd");
+  void Declare(CommandLine& line) override {
+    line.RequireVerb();
+    CommandLine* inspect = &line.AddVerb("inspect", "Show what a trace holds");
+    inspect->Add("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set").Required();
+    inspect->Add("--batch", options_.batch, "Batch row of [B, ...] tensors");
+    inspect->Add("--layout", options_.layout, "Order of the axes of k and v: thd or htd");
     report_.Declare(*inspect);
   }
 

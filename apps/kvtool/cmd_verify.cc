@@ -121,12 +121,12 @@ nlohmann::ordered_json Document(const Findings& findings, const Archive& archive
 
 class Verify : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", inputs_, "Archives, '-' for stdin")->required();
-    app.add_option("--against", against_, "File or folder that the archive must restore to");
-    app.add_flag("--keep-going", keep_going_, "Go on with the next input after an error");
-    limit_.Declare(app);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", inputs_, "Archives, '-' for stdin").Required();
+    line.Add("--against", against_, "File or folder that the archive must restore to");
+    line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
+    limit_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

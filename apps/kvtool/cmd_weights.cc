@@ -25,30 +25,30 @@ constexpr Verb kVerbs[] = {
 
 class Weights : public Command {
  public:
-  void Declare(CLI::App& app) override {
+  void Declare(CommandLine& line) override {
     for (const Verb& verb : kVerbs) {
-      CLI::App* sub = app.add_subcommand(std::string(verb.name), std::string(verb.summary));
-      sub->fallthrough();
-      commands_.emplace_back(sub, verb.make());
-      commands_.back().second->Declare(*sub);
+      CommandLine& own = line.AddVerb(verb.name, verb.summary);
+      own.InheritOptions();
+      commands_.emplace_back(&own, verb.make());
+      commands_.back().second->Declare(own);
     }
   }
 
   void Files(CommandFiles& files) const override {
-    for (const auto& [app, command] : commands_) {
-      if (app->parsed()) command->Files(files);
+    for (const auto& [line, command] : commands_) {
+      if (line->parsed()) command->Files(files);
     }
   }
 
   ExitStatus Run(Context& context) override {
-    for (const auto& [app, command] : commands_) {
-      if (app->parsed()) return command->Run(context);
+    for (const auto& [line, command] : commands_) {
+      if (line->parsed()) return command->Run(context);
     }
     throw Error(Finding::kUsage, "a verb is missing: inspect, convert, verify or diff");
   }
 
  private:
-  std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands_;
+  std::vector<std::pair<CommandLine*, std::unique_ptr<Command>>> commands_;
 };
 
 uint32_t Whole(const std::string& text, std::string_view flag) {
@@ -64,18 +64,18 @@ uint32_t Whole(const std::string& text, std::string_view flag) {
 
 std::unique_ptr<Command> MakeWeights() { return std::make_unique<Weights>(); }
 
-void CheckpointFlags::Declare(CLI::App& app) {
-  app.add_option("--prefix-order", prefix_order,
-                 "MLPs and their order, e.g. compress_tk,compress_tv (default: those found)");
-  app.add_option("--slot-order", slot_order,
-                 "Indices of the three linear layers, e.g. 0,3,6 (default: those found)");
-  app.add_option("--compression-factor", compression_factor,
-                 "Tokens per group (default: columns / head size of the first block)");
-  app.add_option("--min-seq-len", min_seq_len,
-                 "Least groups in a segment that are compressed (default: 2)");
-  app.add_option("--num-heads", num_heads, "Written to the header; nobody reads it (default: 0)");
-  app.add_option("--head-dim", head_dim, "Head size (default: rows of the first block)");
-  app.add_flag("--text-only", text_only, "Leave the image MLPs out");
+void CheckpointFlags::Declare(CommandLine& line) {
+  line.Add("--prefix-order", prefix_order,
+           "MLPs and their order, e.g. compress_tk,compress_tv (default: those found)");
+  line.Add("--slot-order", slot_order,
+           "Indices of the three linear layers, e.g. 0,3,6 (default: those found)");
+  line.Add("--compression-factor", compression_factor,
+           "Tokens per group (default: columns / head size of the first block)");
+  line.Add("--min-seq-len", min_seq_len,
+           "Least groups in a segment that are compressed (default: 2)");
+  line.Add("--num-heads", num_heads, "Written to the header; nobody reads it (default: 0)");
+  line.Add("--head-dim", head_dim, "Head size (default: rows of the first block)");
+  line.AddFlag("--text-only", text_only, "Leave the image MLPs out");
 }
 
 CheckpointOptions CheckpointFlags::Resolve() const {

@@ -20,15 +20,15 @@ nlohmann::ordered_json CountsJson(const RoundingCounts& counts) {
 
 class Convert : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("IN", input_, "A .bin, a torch checkpoint or a safetensors file")->required();
-    app.add_option("-o,--output", output_, "File to write")->required();
-    app.add_option("--to", to_, "bin, pth or safetensors (default: by the ending of the output)");
-    app.add_option("--dtype", dtype_,
-                   "fp16, bf16 or fp32 (default: fp16 from a checkpoint to .bin, else as it is)");
-    app.add_flag("-f,--force", force_, "Overwrite the output");
-    checkpoint_.Declare(app);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("IN", input_, "A .bin, a torch checkpoint or a safetensors file").Required();
+    line.Add("-o,--output", output_, "File to write").Required();
+    line.Add("--to", to_, "bin, pth or safetensors (default: by the ending of the output)");
+    line.Add("--dtype", dtype_,
+             "fp16, bf16 or fp32 (default: fp16 from a checkpoint to .bin, else as it is)");
+    line.AddFlag("-f,--force", force_, "Overwrite the output");
+    checkpoint_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

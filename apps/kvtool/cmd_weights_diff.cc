@@ -22,14 +22,12 @@ nlohmann::ordered_json DiffJson(const ValueDiff& diff) {
 
 class Diff : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("A", a_, "Weights in any container")->required();
-    app.add_option("B", b_, "Weights in any container")->required();
-    app.add_option("--atol", atol_, "Absolute tolerance (default: 0)")
-        ->check(CLI::NonNegativeNumber);
-    app.add_option("--rtol", rtol_, "Relative tolerance, of |B| (default: 0)")
-        ->check(CLI::NonNegativeNumber);
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("A", a_, "Weights in any container").Required();
+    line.Add("B", b_, "Weights in any container").Required();
+    line.Add("--atol", atol_, "Absolute tolerance (default: 0)").NonNegative();
+    line.Add("--rtol", rtol_, "Relative tolerance, of |B| (default: 0)").NonNegative();
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -24,13 +24,13 @@ nlohmann::ordered_json StatsJson(const ValueStats& stats) {
 
 class Inspect : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", file_, "A .bin, a torch checkpoint or a safetensors file")->required();
-    app.add_flag("--stats", with_stats_,
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", file_, "A .bin, a torch checkpoint or a safetensors file").Required();
+    line.AddFlag("--stats", with_stats_,
                  "Read every value: range, NaN, infinities, overflow on a dtype change");
-    app.add_flag("--blocks", every_block_, "One line per block even when layers are alike");
-    checkpoint_.Declare(app);
-    report_.Declare(app);
+    line.AddFlag("--blocks", every_block_, "One line per block even when layers are alike");
+    checkpoint_.Declare(line);
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

@@ -16,17 +16,17 @@ nlohmann::ordered_json LoaderJson(const LoaderVerdict& verdict) {
 
 class Verify : public Command {
  public:
-  void Declare(CLI::App& app) override {
-    app.add_option("FILE", file_, "Weights: a .bin, or a checkpoint to be converted")->required();
-    auto* strict =
-        app.add_flag("--strict", strict_, "Every rule of the format must hold (the default)");
-    app.add_option("--compat", compat_, "Only what this loader would refuse counts: csrc, legacy")
-        ->check(CLI::IsMember({"csrc", "legacy"}))
-        ->excludes(strict);
-    app.add_option("--layers", expected_.layers, "Layers of the model the weights are for");
-    app.add_option("--head-dim", expected_.head_dim, "Head size of the model");
-    app.add_option("--factor", expected_.factor, "Compression factor the caller will ask for");
-    report_.Declare(app);
+  void Declare(CommandLine& line) override {
+    line.Add("FILE", file_, "Weights: a .bin, or a checkpoint to be converted").Required();
+    const Option strict =
+        line.AddFlag("--strict", strict_, "Every rule of the format must hold (the default)");
+    line.Add("--compat", compat_, "Only what this loader would refuse counts: csrc, legacy")
+        .OneOf({"csrc", "legacy"})
+        .Excludes(strict);
+    line.Add("--layers", expected_.layers, "Layers of the model the weights are for");
+    line.Add("--head-dim", expected_.head_dim, "Head size of the model");
+    line.Add("--factor", expected_.factor, "Compression factor the caller will ask for");
+    report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {

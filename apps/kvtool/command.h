@@ -20,12 +20,12 @@ struct Context {
   const GlobalOptions& global;
 };
 
-// A command declares its options on a CLI11 app and runs after parsing. Declare must only bind
+// A command declares its options on its command line and runs after parsing. Declare must only bind
 // variables: parse errors and run errors never mix.
 class Command {
  public:
   virtual ~Command() = default;
-  virtual void Declare(CLI::App& app) = 0;
+  virtual void Declare(CommandLine& line) = 0;
   // Every file that Run reads or writes by its options, so that none is lost. What a configuration
   // names in turn is added by Run, before it reads that.
   virtual void Files(CommandFiles& files) const = 0;

@@ -41,31 +41,30 @@ void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& code
 
 }  // namespace
 
-void EngineLogOptions::Declare(CLI::App& app) {
+void EngineLogOptions::Declare(CommandLine& line) {
   const char* group = "Engine logs (the original analyzer's options)";
-  app.add_option(
-         "--engine-logs", path,
-         "Judge what the real engine wrote: a suite's output, a folder of bench logs, or one "
-         "log or report")
-      ->group(group);
-  app.add_option("--return-codes", return_codes,
-                 "Of its cases: runtime_full=1,... (those of the suite's summary)")
-      ->group(group);
-  app.add_option("--offline-lossless-json", offline, "Offline upper bound")->group(group);
-  app.add_option("--offline-lossless-online-json", online, "Offline online-sim")->group(group);
-  app.add_option("--bench-stdout-log", bench_log, "Console of the bench")->group(group);
+  line.Add("--engine-logs", path,
+           "Judge what the real engine wrote: a suite's output, a folder of bench logs, or one "
+           "log or report")
+      .Group(group);
+  line.Add("--return-codes", return_codes,
+           "Of its cases: runtime_full=1,... (those of the suite's summary)")
+      .Group(group);
+  line.Add("--offline-lossless-json", offline, "Offline upper bound").Group(group);
+  line.Add("--offline-lossless-online-json", online, "Offline online-sim").Group(group);
+  line.Add("--bench-stdout-log", bench_log, "Console of the bench").Group(group);
   for (const std::string_view name : gate::AnalyzerOptionNames()) {
     const std::string key(name);
     if (IsSwitch(name)) {
-      app.add_flag_callback(
-             FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); }, "On (off)")
-          ->group(group);
+      line.OnFlag(
+              FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); }, "On (off)")
+          .Group(group);
     } else {
-      app.add_option_function<std::string>(
-             FlagOf(name),
-             [this, key](const std::string& value) { analyzer.emplace_back(key, value); },
-             "As in the original")
-          ->group(group);
+      line.OnText(
+              FlagOf(name),
+              [this, key](const std::string& value) { analyzer.emplace_back(key, value); },
+              "As in the original")
+          .Group(group);
     }
   }
 }

@@ -15,7 +15,7 @@ struct EngineLogOptions {
   std::string path, return_codes, offline, online, bench_log;
   std::vector<std::pair<std::string, std::string>> analyzer;  // name with underscores, value
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   void Files(CommandFiles& files) const { files.Reads({path, offline, online, bench_log}); }
   bool given() const { return !path.empty(); }
   // Throws kUsage where options of the analyzer stand without logs.

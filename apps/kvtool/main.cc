@@ -114,7 +114,7 @@ ExitStatus RunCommand(const CommandEntry& entry, Command& command, Context& cont
   }
 }
 
-// CLI11 reads the file that KVTOOL_CONFIG names if it is there, and says nothing if not.
+// The parser reads the file that KVTOOL_CONFIG names if it is there, and says nothing if not.
 void RequireConfig(int argc, char** argv) {
   const char* path = std::getenv("KVTOOL_CONFIG");
   if (path == nullptr || *path == '\0' || ::access(path, R_OK) == 0) return;
@@ -149,25 +149,21 @@ int Dispatch(Console& console, int argc, char** argv) {
 
   const std::unique_ptr<Command> command = entry->make();
   GlobalOptions global;
-  CLI::App app("", fmt::format("kvtool {}", entry->name));
-  PrepareApp(app, *command, global);
-  try {
-    app.parse(argc - 1, argv + 1);
-  } catch (const CLI::CallForHelp&) {
-    console.Data(ShortHelp(*entry, app));
-    return kDone;
-  } catch (const CLI::CallForAllHelp&) {
-    console.Data(LongHelp(*entry, app));
-    return kDone;
-  } catch (const CLI::ParseError& error) {
-    console.Report(ExplainParseError(error, app, argc, argv));
-    return kUsageError;
+  CommandLine line(fmt::format("kvtool {}", entry->name));
+  Declare(line, *command, global);
+  switch (line.Parse(argc - 1, argv + 1)) {
+    case CommandLine::Asked::kShortHelp:
+      console.Data(ShortHelp(*entry, line));
+      return kDone;
+    case CommandLine::Asked::kLongHelp:
+      console.Data(LongHelp(*entry, line));
+      return kDone;
+    case CommandLine::Asked::kRun:
+      break;
   }
   RequireConfig(argc, argv);
   Context context{console, global};
-  const CLI::Option* config = app.get_config_ptr();
-  return RunCommand(*entry, *command, context,
-                    config->count() > 0 ? config->as<std::string>() : std::string());
+  return RunCommand(*entry, *command, context, line.config_file());
 }
 
 // What a failure is to the user.

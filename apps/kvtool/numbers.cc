@@ -35,33 +35,6 @@ bool IsWhole(std::string_view text) {
   return fits(int64_t{}) || fits(uint64_t{});
 }
 
-// Leading zeros would make a number octal for the parser behind.
-void DropLeadingZeros(std::string& text) {
-  const size_t sign = text.front() == '-' ? 1 : 0;
-  const size_t first = std::min(text.find_first_not_of('0', sign), text.size() - 1);
-  text.erase(sign, first - sign);
-}
-
-CLI::Validator WholeNumber(bool is_signed) {
-  return {[is_signed](std::string& text) {
-            if (!IsWhole(text) || (!is_signed && text.front() == '-')) {
-              return fmt::format("'{}' is not a whole number{}", Escaped(text, 40),
-                                 is_signed ? "" : " from 0");
-            }
-            DropLeadingZeros(text);
-            return std::string();
-          },
-          std::string()};
-}
-
-CLI::Validator RealNumber() {
-  return {[](std::string& text) {
-            if (FiniteNumber(text)) return std::string();
-            return fmt::format("'{}' is not a finite number", Escaped(text, 40));
-          },
-          std::string()};
-}
-
 struct ParameterRange {
   std::string_view name;
   double least, most;
@@ -99,14 +72,20 @@ constexpr ParameterRange kRanges[] = {
 
 }  // namespace
 
-void RequireNumbers(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) {
-    const std::string type = option->get_type_name();
-    if (type.starts_with("INT")) option->transform(WholeNumber(true));
-    if (type.starts_with("UINT")) option->transform(WholeNumber(false));
-    if (type.starts_with("FLOAT")) option->transform(RealNumber());
-  }
-  for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbers(*child);
+std::string WrongWhole(std::string_view text, bool is_signed) {
+  if (IsWhole(text) && (is_signed || text.front() != '-')) return {};
+  return fmt::format("'{}' is not a whole number{}", Escaped(text, 40), is_signed ? "" : " from 0");
+}
+
+std::string WithoutLeadingZeros(std::string text) {
+  const size_t sign = text.front() == '-' ? 1 : 0;
+  const size_t first = std::min(text.find_first_not_of('0', sign), text.size() - 1);
+  return text.erase(sign, first - sign);
+}
+
+std::string WrongReal(std::string_view text) {
+  if (FiniteNumber(text)) return {};
+  return fmt::format("'{}' is not a finite number", Escaped(text, 40));
 }
 
 std::string WrongParameter(std::string_view meta_name, std::string_view text) {
@@ -125,23 +104,22 @@ std::string WrongParameter(std::string_view meta_name, std::string_view text) {
                      range->most);
 }
 
-CLI::Validator ParameterCheck(std::string meta_name) {
-  return {[name = std::move(meta_name)](std::string& text) { return WrongParameter(name, text); },
-          std::string()};
+ValueCheck ParameterCheck(std::string meta_name) {
+  return
+      [name = std::move(meta_name)](const std::string& text) { return WrongParameter(name, text); };
 }
 
-CLI::Validator CheckedBy(std::function<void(const std::string& text)> parse) {
-  return {[parse = std::move(parse)](std::string& text) {
-            try {
-              parse(text);
-            } catch (const Error& error) {
-              const std::string text_of = error.what();
-              // The parser behind puts the flag before what a check says.
-              return text_of.starts_with("--") ? text_of.substr(text_of.find(' ') + 1) : text_of;
-            }
-            return std::string();
-          },
-          std::string()};
+ValueCheck CheckedBy(std::function<void(const std::string& text)> parse) {
+  return [parse = std::move(parse)](const std::string& text) {
+    try {
+      parse(text);
+    } catch (const Error& error) {
+      const std::string text_of = error.what();
+      // The parser behind puts the flag before what a check says.
+      return text_of.starts_with("--") ? text_of.substr(text_of.find(' ') + 1) : text_of;
+    }
+    return std::string();
+  };
 }
 
 }  // namespace kv

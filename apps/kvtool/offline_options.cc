@@ -24,39 +24,38 @@ std::string FlagOf(offline::Stream stream) {
 
 }  // namespace
 
-void OfflineOptions::Declare(CLI::App& app) {
+void OfflineOptions::Declare(CommandLine& line) {
   const char* group = "MNN's offline experiment (names and defaults of its script)";
-  CLI::Option* needed =
-      app.add_option("--offline-codec", codec, "Simulate it: adaptive (adaptive_v22) or legacy")
-          ->check(CLI::IsMember({"adaptive", "adaptive_v22", "legacy"}))
-          ->group(group);
+  const Option needed =
+      line.Add("--offline-codec", codec, "Simulate it: adaptive (adaptive_v22) or legacy")
+          .OneOf({"adaptive", "adaptive_v22", "legacy"})
+          .Group(group);
   const auto add = [&](const char* flag, auto& to, const char* text) {
-    return app.add_option(flag, to, text)->needs(needed)->group(group);
+    return line.Add(flag, to, text).Needs(needed).Group(group);
   };
   const auto add_flag = [&](const char* flag, bool& to, const char* text) {
-    app.add_flag(flag, to, text)->needs(needed)->group(group);
+    line.AddFlag(flag, to, text).Needs(needed).Group(group);
   };
-  const CLI::Range counts(int64_t{0}, int64_t{1} << 40);
+  constexpr int64_t kMost = int64_t{1} << 40;
   add("--entry-mode", entry_mode, "per_meta, aggregate, chunked, chunked_grouped (per_meta)")
-      ->check(CLI::IsMember({"per_meta", "aggregate", "chunked", "chunked_grouped"}));
-  add("--stage", stage, "prefill, decode or both (both)")
-      ->check(CLI::IsMember({"prefill", "decode", "both"}));
+      .OneOf({"per_meta", "aggregate", "chunked", "chunked_grouped"});
+  add("--stage", stage, "prefill, decode or both (both)").OneOf({"prefill", "decode", "both"});
   add("--scope", scope, "front_n, layer_range or layer_ids (front_n)")
-      ->check(CLI::IsMember({"front_n", "layer_range", "layer_ids"}));
-  add("--front-n", values.front_n, "Layers of scope front_n (2)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+      .OneOf({"front_n", "layer_range", "layer_ids"});
+  add("--front-n", values.front_n, "Layers of scope front_n (2)").Between(int64_t{1}, kMost);
   add("--layer-start", values.layer_start, "First layer of scope layer_range (2)");
   add("--layer-end", values.layer_end, "Last layer of scope layer_range, -1 = all (-1)");
   add("--layer-ids", layer_ids, "Layers of scope layer_ids, e.g. 0,2");
   add("--zstd-level", values.zstd_level, "zstd level, also of --distribution and --packed (3)")
-      ->check(CLI::Range(-131072, 22));
-  add("--online-chunk-seq", values.chunk_tokens, "Tokens per chunk, 0 = whole (0)")->check(counts);
+      .Between(-131072, 22);
+  add("--online-chunk-seq", values.chunk_tokens, "Tokens per chunk, 0 = whole (0)")
+      .Between(int64_t{0}, kMost);
   add("--online-framing-bytes", values.framing_bytes, "Bytes that each chunk adds (16)")
-      ->check(counts);
+      .Between(int64_t{0}, kMost);
   add("--adaptive-block-seq", values.block_tokens, "Tokens per choice of predictor (64)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  add("--min-seq-len", values.min_tokens, "Leave shorter entries out")->check(counts);
-  add("--max-seq-len", values.max_tokens, "Leave longer entries out")->check(counts);
+      .Between(int64_t{1}, kMost);
+  add("--min-seq-len", values.min_tokens, "Leave shorter entries out").Between(int64_t{0}, kMost);
+  add("--max-seq-len", values.max_tokens, "Leave longer entries out").Between(int64_t{0}, kMost);
   add_flag("--aggregate-by-stage", values.aggregate_by_stage, "Join prefill and decode apart");
   add_flag("--bitshuffle", values.bitshuffle, "Shuffle bits before zstd");
   add_flag("--strict-fp16", values.strict_fp16, "Leave f32 out instead of rounding it to f16");

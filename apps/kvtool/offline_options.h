@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
+#include "apps/kvtool/command_line.h"
 #include "lib/engines/mnn/offline/offline.h"
 
 namespace kv {
@@ -17,7 +17,7 @@ struct OfflineOptions {
   std::string predictors[offline::kStreams];
   offline::Options values;
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   // Nothing unless --offline-codec was given. Throws kUsage.
   std::optional<offline::Options> Resolve() const;
 };

@@ -18,7 +18,7 @@
 namespace kv {
 namespace {
 
-const CLI::IsMember kWhenWords({"auto", "always", "never"});
+const std::vector<std::string> kWhenWords = {"auto", "always", "never"};
 
 When ParseWhen(const std::string& word) {
   return word == "always" ? When::kAlways : word == "never" ? When::kNever : When::kAuto;
@@ -39,71 +39,70 @@ uint64_t ParseNumber(std::string_view text, std::string_view flag, std::string_v
 
 }  // namespace
 
-void GlobalOptions::Declare(CLI::App& app) {
+void GlobalOptions::Declare(CommandLine& line) {
   const char* group = "Everywhere";
-  app.add_option("-T,--threads", threads, "Threads, 0 = all usable CPUs")
-      ->envname("KVTOOL_THREADS")
-      ->check(CLI::Range(0, 1024))
-      ->group(group);
-  app.add_option("--simd", simd, "Use one SIMD target (see kvtool targets)")
-      ->envname("KVTOOL_SIMD")
-      ->group(group);
-  app.add_option("--progress", progress, "Progress line: auto, always, never")
-      ->check(kWhenWords)
-      ->group(group);
-  app.add_flag_callback(
-         "--no-progress", [this] { progress = "never"; }, "No progress line")
-      ->group(group);
-  app.add_option("--color", colour, "Colour: auto, always, never")->check(kWhenWords)->group(group);
-  app.add_flag_callback(
-         "--no-color", [this] { colour = "never"; }, "No colour")
-      ->group(group);
-  app.add_flag("--deterministic", deterministic, "Leave times and machine out of reports")
-      ->group(group);
-  app.add_flag("-v,--verbose", verbose, "Say more; -vv says most")->group(group);
-  app.add_flag("-q,--quiet", quiet, "Errors only; -qq: exit status only")->group(group);
+  line.Add("-T,--threads", threads, "Threads, 0 = all usable CPUs")
+      .Environment("KVTOOL_THREADS")
+      .Between(0, 1024)
+      .Group(group);
+  line.Add("--simd", simd, "Use one SIMD target (see kvtool targets)")
+      .Environment("KVTOOL_SIMD")
+      .Group(group);
+  line.Add("--progress", progress, "Progress line: auto, always, never")
+      .OneOf(kWhenWords)
+      .Group(group);
+  line.OnFlag(
+          "--no-progress", [this] { progress = "never"; }, "No progress line")
+      .Group(group);
+  line.Add("--color", colour, "Colour: auto, always, never").OneOf(kWhenWords).Group(group);
+  line.OnFlag(
+          "--no-color", [this] { colour = "never"; }, "No colour")
+      .Group(group);
+  line.AddFlag("--deterministic", deterministic, "Leave times and machine out of reports")
+      .Group(group);
+  line.AddFlag("-v,--verbose", verbose, "Say more; -vv says most").Group(group);
+  line.AddFlag("-q,--quiet", quiet, "Errors only; -qq: exit status only").Group(group);
 }
 
 When GlobalOptions::progress_when() const { return ParseWhen(progress); }
 
 int GlobalOptions::thread_count() const { return threads > 0 ? threads : UsableCpus(); }
 
-void SnapshotOptions::Declare(CLI::App& app) {
+void SnapshotOptions::Declare(CommandLine& line) {
   const char* group = "Reading the snapshot";
-  app.add_option("--from", open.from, "Format of the input (default: detected by its bytes)")
-      ->group(group);
-  app.add_option("--raw", open.raw,
-                 "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or "
-                 "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128")
-      ->group(group);
-  app.add_option("--order", open.order,
-                 "Join the files of a folder as pages of one cache, in this order: a file with a "
-                 "name per line, or a pattern such as '*.data' (by name)")
-      ->group(group);
-  app.add_option("--gguf,--model-config", gguf,
-                 "Model file that knows the heads: GGUF or config.json")
-      ->group(group);
-  app.add_option("--kv-heads", kv_heads, "KV heads per layer, where the file does not say")
-      ->check(CLI::Range(1u, 1u << 20))
-      ->group(group);
-  app.add_option("--head-dim", head_dim, "Head size, where the file does not say")
-      ->check(CLI::Range(1u, 1u << 20))
-      ->group(group);
-  app.add_option("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer")->group(group);
-  app.add_option("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer")->group(group);
-  app.add_option("--layout", open.layout,
-                 "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); chooses where two "
-                 "readings fit")
-      ->group(group);
-  app.add_option("--as", open.as_dtype, "What untyped 16- or 8-bit arrays mean: bf16, f8_e4m3")
-      ->group(group);
-  app.add_option("--rotated", open.rotated, "Hadamard-rotated quantised cache: auto, yes, no")
-      ->check(CLI::IsMember({"auto", "yes", "no"}))
-      ->group(group);
-  app.add_option("--batch", open.batch, "Batch row of [B, ...] tensors")->group(group);
-  app.add_option("--max-bytes", max_bytes,
-                 "Limit on inflated or derived data and on streams (default 64GiB)")
-      ->group(group);
+  line.Add("--from", open.from, "Format of the input (default: detected by its bytes)")
+      .Group(group);
+  line.Add("--raw", open.raw,
+           "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or "
+           "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128")
+      .Group(group);
+  line.Add("--order", open.order,
+           "Join the files of a folder as pages of one cache, in this order: a file with a "
+           "name per line, or a pattern such as '*.data' (by name)")
+      .Group(group);
+  line.Add("--gguf,--model-config", gguf, "Model file that knows the heads: GGUF or config.json")
+      .Group(group);
+  line.Add("--kv-heads", kv_heads, "KV heads per layer, where the file does not say")
+      .Between(1u, 1u << 20)
+      .Group(group);
+  line.Add("--head-dim", head_dim, "Head size, where the file does not say")
+      .Between(1u, 1u << 20)
+      .Group(group);
+  line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer").Group(group);
+  line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer").Group(group);
+  line.Add("--layout", open.layout,
+           "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); chooses where two "
+           "readings fit")
+      .Group(group);
+  line.Add("--as", open.as_dtype, "What untyped 16- or 8-bit arrays mean: bf16, f8_e4m3")
+      .Group(group);
+  line.Add("--rotated", open.rotated, "Hadamard-rotated quantised cache: auto, yes, no")
+      .OneOf({"auto", "yes", "no"})
+      .Group(group);
+  line.Add("--batch", open.batch, "Batch row of [B, ...] tensors").Group(group);
+  line.Add("--max-bytes", max_bytes,
+           "Limit on inflated or derived data and on streams (default 64GiB)")
+      .Group(group);
 }
 
 void SnapshotOptions::Files(CommandFiles& files) const {
@@ -129,15 +128,15 @@ OpenOptions SnapshotOptions::Resolve() const {
   return options;
 }
 
-void OutputOptions::Declare(CLI::App& app, const std::string& what) {
-  app.add_option("-o,--output", path, what);
-  app.add_flag("-c,--stdout", to_stdout, "Write to standard output");
-  app.add_flag("-f,--force", force, "Overwrite outputs; write binary data to a terminal");
+void OutputOptions::Declare(CommandLine& line, const std::string& what) {
+  line.Add("-o,--output", path, what);
+  line.AddFlag("-c,--stdout", to_stdout, "Write to standard output");
+  line.AddFlag("-f,--force", force, "Overwrite outputs; write binary data to a terminal");
 }
 
-void ReportOptions::Declare(CLI::App& app) {
-  app.add_flag("--json", json, "JSON document on standard output instead of the table");
-  app.add_option("--json-out", json_out, "Write the JSON document to a file");
+void ReportOptions::Declare(CommandLine& line) {
+  line.AddFlag("--json", json, "JSON document on standard output instead of the table");
+  line.Add("--json-out", json_out, "Write the JSON document to a file");
 }
 
 void ReportOptions::Emit(Console& console, const nlohmann::ordered_json& document,
@@ -153,13 +152,11 @@ void WriteText(const std::string& path, std::string_view text, const OutputRules
   file.Commit();
 }
 
-void SelectionOptions::Declare(CLI::App& app) {
+void SelectionOptions::Declare(CommandLine& line) {
   const char* group = "Selecting parts";
-  app.add_option("--layers", layers, "Layers, e.g. 0-3,27")->group(group);
-  app.add_option("--tokens", tokens, "Tokens BEGIN:END, end exclusive")->group(group);
-  app.add_option("--kv", kv, "k, v or both")
-      ->check(CLI::IsMember({"k", "v", "both"}))
-      ->group(group);
+  line.Add("--layers", layers, "Layers, e.g. 0-3,27").Group(group);
+  line.Add("--tokens", tokens, "Tokens BEGIN:END, end exclusive").Group(group);
+  line.Add("--kv", kv, "k, v or both").OneOf({"k", "v", "both"}).Group(group);
 }
 
 Selection SelectionOptions::Resolve() const {

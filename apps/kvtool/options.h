@@ -2,12 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/kvtool/command_files.h"
+#include "apps/kvtool/command_line.h"
 #include "apps/kvtool/console.h"
 #include "formats/registry.h"
 #include "lib/core/base/file.h"
@@ -25,7 +25,7 @@ struct GlobalOptions {
   int threads = 0;
   bool deterministic = false;
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   When progress_when() const;
   int thread_count() const;  // 0 resolved to the usable CPUs
 };
@@ -37,7 +37,7 @@ struct SnapshotOptions {
   uint32_t kv_heads = 0, head_dim = 0;
   std::string max_bytes;
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   void Files(CommandFiles& files) const;
   // With the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve() const;
@@ -50,7 +50,7 @@ struct OutputOptions {
   bool to_stdout = false;
   bool force = false;
 
-  void Declare(CLI::App& app, const std::string& what);
+  void Declare(CommandLine& line, const std::string& what);
 };
 
 // --json, --json-out.
@@ -58,7 +58,7 @@ struct ReportOptions {
   bool json = false;
   std::string json_out;
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   bool wanted() const { return json || !json_out.empty(); }
   // Prints and writes the document as asked. The table on stdout is suppressed by --json alone.
   void Emit(Console& console, const nlohmann::ordered_json& document,
@@ -70,7 +70,7 @@ struct ReportOptions {
 struct SelectionOptions {
   std::string layers, tokens, kv = "both";
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   Selection Resolve() const;
 };
 

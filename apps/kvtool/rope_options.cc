@@ -7,23 +7,20 @@
 
 namespace kv {
 
-void RopeOptions::Declare(CLI::App& app, const char* group) {
-  app.add_option("--rope-base", base, "RoPE base theta (default: from --gguf)")
-      ->check(CLI::PositiveNumber)
-      ->group(group);
-  app.add_option("--rope-style", style, "neox (halves) or gptj (pairs) (default: --gguf, or neox)")
-      ->check(CLI::IsMember({"neox", "gptj"}))
-      ->group(group);
-  app.add_option("--rope-dims", dims, "Rotated dims of a head (default: --gguf, or all)")
-      ->group(group);
-  app.add_option("--rope-scaling", scaling,
-                 "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
-                 "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
-                 "(default: --gguf, or none)")
-      ->group(group);
-  app.add_option("--rope-freqs", freqs,
-                 "File with the frequency of each pair (inv_freq): .npy, or numbers as text")
-      ->group(group);
+void RopeOptions::Declare(CommandLine& line, const char* group) {
+  line.Add("--rope-base", base, "RoPE base theta (default: from --gguf)").Positive().Group(group);
+  line.Add("--rope-style", style, "neox (halves) or gptj (pairs) (default: --gguf, or neox)")
+      .OneOf({"neox", "gptj"})
+      .Group(group);
+  line.Add("--rope-dims", dims, "Rotated dims of a head (default: --gguf, or all)").Group(group);
+  line.Add("--rope-scaling", scaling,
+           "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
+           "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
+           "(default: --gguf, or none)")
+      .Group(group);
+  line.Add("--rope-freqs", freqs,
+           "File with the frequency of each pair (inv_freq): .npy, or numbers as text")
+      .Group(group);
 }
 
 std::optional<blend::ModelRope> RopeOptions::Resolve(const OpenOptions& options) const {

@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
+#include "apps/kvtool/command_line.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/rope.h"
 
@@ -17,7 +17,7 @@ struct RopeOptions {
   double base = 0;
   uint32_t dims = 0;
 
-  void Declare(CLI::App& app, const char* group);
+  void Declare(CommandLine& line, const char* group);
   // One flag of bases or scalings stands for all layers. Nothing where nobody says.
   std::optional<blend::ModelRope> Resolve(const OpenOptions& options) const;
 

@@ -23,7 +23,7 @@ struct CheckpointFlags {
   std::string min_seq_len;
   bool text_only = false;
 
-  void Declare(CLI::App& app);
+  void Declare(CommandLine& line);
   CheckpointOptions Resolve() const;  // throws kUsage
 };
 

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+
+#include "apps/kvtool/numbers.h"
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/nearest.h"
+
+namespace kv {
+namespace {
+
+CLI::Validator WholeNumber(bool is_signed) {
+  return {[is_signed](std::string& text) {
+            std::string wrong = WrongWhole(text, is_signed);
+            // The parser would read what begins with a zero as octal.
+            if (wrong.empty()) text = WithoutLeadingZeros(text);
+            return wrong;
+          },
+          std::string()};
+}
+
+CLI::Validator RealNumber() {
+  return {[](std::string& text) { return WrongReal(text); }, std::string()};
+}
+
+void RequireNumbersOf(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("INT")) option->transform(WholeNumber(true));
+    if (type.starts_with("UINT")) option->transform(WholeNumber(false));
+    if (type.starts_with("FLOAT")) option->transform(RealNumber());
+  }
+  for (CLI::App* child : app.get_subcommands(nullptr)) RequireNumbersOf(*child);
+}
+
+std::string HintOfUse(const CLI::App& app) {
+  return fmt::format("'{} -h' shows how it is used", app.get_name());
+}
+
+// "INI was not able to parse levle": what else it may have meant.
+Error ExplainConfigError(std::string_view text, const CLI::App& app) {
+  std::string_view key = text.substr(text.find_last_of(' ') + 1);
+  if (key.ends_with(".++")) key.remove_suffix(3);  // a section's opening
+  std::vector<std::string> keys;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) keys.push_back(name);
+  }
+  const std::string nearest = Nearest(key, keys);
+  return Error(Finding::kUsage,
+               fmt::format("--config: unknown key or section '{}'{}", Escaped(key, 80),
+                           nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)))
+      .Hint(fmt::format("keys are the long names of options; '{} --help' lists them",
+                        app.get_name()));
+}
+
+// All that may stand where an unknown word was found: flags and verbs of the levels that apply.
+std::vector<std::string> KnownWords(const CLI::App& app) {
+  std::vector<std::string> words;
+  for (const CLI::App* level = &app; level != nullptr;
+       level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front()) {
+    for (const CLI::Option* option : level->get_options()) {
+      for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+    }
+    for (const CLI::App* child : level->get_subcommands(nullptr))
+      words.push_back(child->get_name());
+  }
+  return words;
+}
+
+Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app, int argc, char** argv) {
+  if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
+    return ExplainConfigError(error.what(), app);
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> known = KnownWords(app);
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      const std::string flag = word.substr(0, word.find('='));
+      if (std::find(known.begin(), known.end(), flag) != known.end()) continue;
+      const std::string nearest = Nearest(flag, known);
+      if (!nearest.empty() && (flag[0] == '-') == (nearest[0] == '-')) {
+        return Error(Finding::kUsage,
+                     fmt::format("unknown '{}'; did you mean '{}'?", Escaped(flag), nearest))
+            .Hint(HintOfUse(app));
+      }
+    }
+  }
+  return Error(Finding::kUsage, error.what()).Hint(HintOfUse(app));
+}
+
+}  // namespace
+
+Option& Option::Required() {
+  option_->required();
+  return *this;
+}
+
+Option& Option::Group(const std::string& heading) {
+  option_->group(heading);
+  return *this;
+}
+
+Option& Option::OneOf(const std::vector<std::string>& words) {
+  option_->check(CLI::IsMember(words));
+  return *this;
+}
+
+Option& Option::Between(int least, int most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::Between(int64_t least, int64_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::Between(uint32_t least, uint32_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::Positive() {
+  option_->check(CLI::PositiveNumber);
+  return *this;
+}
+
+Option& Option::NonNegative() {
+  option_->check(CLI::NonNegativeNumber);
+  return *this;
+}
+
+Option& Option::Check(ValueCheck wrong) {
+  option_->check(CLI::Validator(
+      [wrong = std::move(wrong)](std::string& text) { return wrong(text); }, std::string()));
+  return *this;
+}
+
+Option& Option::Needs(Option other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
+Option& Option::Excludes(Option other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+Option& Option::Environment(const std::string& variable) {
+  option_->envname(variable);
+  return *this;
+}
+
+Option& Option::Separator(char separator) {
+  option_->delimiter(separator);
+  return *this;
+}
+
+Option& Option::KeepAll() {
+  option_->take_all();
+  return *this;
+}
+
+Option& Option::ShowDefault() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option& Option::ValueName(const std::string& name) {
+  option_->type_name(name);
+  return *this;
+}
+
+CommandLine::CommandLine(const std::string& program)
+    : root_(std::make_unique<CLI::App>("", program)), app_(root_.get()) {
+  app_->set_help_flag("-h", "Short help with examples");
+  app_->set_help_all_flag("--help", "All options");
+  // CLI11 looks at the variable only after it has read the file.
+  const char* config = std::getenv("KVTOOL_CONFIG");
+  app_->set_config("--config", config == nullptr ? "" : config,
+                   "Read option defaults from a file (TOML or INI)")
+      ->envname("KVTOOL_CONFIG");
+  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
+  app_->option_defaults()->take_last();
+}
+
+CommandLine::CommandLine(CLI::App* verb) : app_(verb) {}
+
+CommandLine::~CommandLine() = default;
+
+Option CommandLine::AddBound(const std::string& names, Variable variable, const std::string& text) {
+  return Option(std::visit([&](auto* to) { return app_->add_option(names, *to, text); }, variable));
+}
+
+Option CommandLine::AddFlag(const std::string& names, bool& variable, const std::string& text) {
+  return Option(app_->add_flag(names, variable, text));
+}
+
+Option CommandLine::AddFlag(const std::string& names, int& variable, const std::string& text) {
+  return Option(app_->add_flag(names, variable, text));
+}
+
+Option CommandLine::OnFlag(const std::string& names, std::function<void()> call,
+                           const std::string& text) {
+  return Option(app_->add_flag_callback(names, std::move(call), text));
+}
+
+Option CommandLine::OnText(const std::string& names, std::function<void(const std::string&)> call,
+                           const std::string& text) {
+  return Option(app_->add_option_function(names, std::move(call), text));
+}
+
+Option CommandLine::OnNumber(const std::string& names, std::function<void(const double&)> call,
+                             const std::string& text) {
+  return Option(app_->add_option_function(names, std::move(call), text));
+}
+
+CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
+  CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
+  return *verbs_.emplace_back(new CommandLine(verb));
+}
+
+void CommandLine::RequireVerb() { app_->require_subcommand(1); }
+
+void CommandLine::InheritOptions() { app_->fallthrough(); }
+
+void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
+
+CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
+  try {
+    app_->parse(argc, argv);
+    return Asked::kRun;
+  } catch (const CLI::CallForHelp&) {
+    return Asked::kShortHelp;
+  } catch (const CLI::CallForAllHelp&) {
+    return Asked::kLongHelp;
+  } catch (const CLI::ParseError& error) {
+    throw ExplainParseError(error, *app_, argc, argv);
+  }
+}
+
+bool CommandLine::parsed() const { return app_->parsed(); }
+
+bool CommandLine::Given(const std::string& option) const { return app_->count(option) > 0; }
+
+std::string CommandLine::config_file() const {
+  const CLI::Option* config = app_->get_config_ptr();
+  return config->count() > 0 ? config->as<std::string>() : std::string();
+}
+
+void CommandLine::Hide(std::string_view group) {
+  for (CLI::Option* option : app_->get_options()) {
+    if (option->get_group() == group) option->group("");
+  }
+}
+
+std::string CommandLine::Help() const { return app_->help(); }
+
+std::string_view ParserVersion() { return CLI11_VERSION; }
+
+}  // namespace kv

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+class ParseError;
+}  // namespace CLI
+
+namespace kv {
+
+// What commands declare their options on. The parser stands behind command_line.cc alone: a source
+// that sees its header takes seconds more to compile, and every command declares options.
+
+// What is wrong with the text of a value; empty if nothing is.
+using ValueCheck = std::function<std::string(const std::string& text)>;
+
+// An option that has been declared. A handle: copies mean the same option.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+
+  Option& Required();
+  Option& Group(const std::string& heading);  // where help lists it; none hides it
+  Option& OneOf(const std::vector<std::string>& words);
+  // Both ends belong to the range.
+  Option& Between(int least, int most);
+  Option& Between(int64_t least, int64_t most);
+  Option& Between(uint32_t least, uint32_t most);
+  Option& Positive();
+  Option& NonNegative();
+  Option& Check(ValueCheck wrong);
+  Option& Needs(Option other);
+  Option& Excludes(Option other);
+  Option& Environment(const std::string& variable);  // read where the option is not given
+  Option& Separator(char separator);                 // of a list within one word
+  Option& KeepAll();                                 // given twice: a list, not the last
+  Option& ShowDefault();
+  Option& ValueName(const std::string& name);  // in the help
+
+ private:
+  CLI::Option* option_;
+};
+
+// The command line of one command, or of one verb of it.
+class CommandLine {
+ public:
+  // With -h, --help and --config, as every command has them. `program` stands in its usage.
+  explicit CommandLine(const std::string& program);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // `names` is "-o,--output", or "FILE" for what stands without a flag. The value is written to
+  // `variable`, whose type says what may be given, when the command line is parsed.
+  template <typename T>
+  Option Add(const std::string& names, T& variable, const std::string& text = "") {
+    return AddBound(names, &variable, text);
+  }
+  // A flag without a value: true, or how often it was given. "--no-x,!--x": the second unsets it.
+  Option AddFlag(const std::string& names, bool& variable, const std::string& text);
+  Option AddFlag(const std::string& names, int& variable, const std::string& text);
+  Option OnFlag(const std::string& names, std::function<void()> call, const std::string& text);
+  // Calls for each value in place of a variable.
+  Option OnText(const std::string& names, std::function<void(const std::string&)> call,
+                const std::string& text);
+  Option OnNumber(const std::string& names, std::function<void(const double&)> call,
+                  const std::string& text);
+
+  // A word that chooses options of its own, as in `kvtool trace inspect`.
+  CommandLine& AddVerb(std::string_view name, std::string_view summary);
+  void RequireVerb();
+  void InheritOptions();  // a verb takes the options of its command too
+  // To be called when all is declared: numbers are decimal, finite and whole where they count.
+  void RequireNumbers();
+
+  enum class Asked { kRun, kShortHelp, kLongHelp };
+  // Throws kUsage in one line, with a suggestion where a flag or a key looks mistyped.
+  Asked Parse(int argc, char** argv);
+  bool parsed() const;                          // of a verb: it was the one given
+  bool Given(const std::string& option) const;  // on the command line or in the file
+  std::string config_file() const;              // empty if there is none
+
+  void Hide(std::string_view group);
+  std::string Help() const;
+
+ private:
+  using Variable =
+      std::variant<std::string*, int*, int64_t*, uint32_t*, uint64_t*, double*, std::optional<int>*,
+                   std::optional<uint64_t>*, std::optional<double>*, std::vector<std::string>*,
+                   std::vector<uint64_t>*>;
+
+  explicit CommandLine(CLI::App* verb);
+  Option AddBound(const std::string& names, Variable variable, const std::string& text);
+
+  std::unique_ptr<CLI::App> root_;  // none of a verb, which belongs to its command
+  CLI::App* app_;
+  std::vector<std::unique_ptr<CommandLine>> verbs_;
+};
+
+// Of the parser behind.
+std::string_view ParserVersion();
+
+}  // namespace kv
