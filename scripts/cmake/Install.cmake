@@ -4,13 +4,17 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS kvtool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS kv_base kv_kernels kv_dense kv_core kv kv_formats kv_options EXPORT kvtool-targets
+# The core is a component of its own: find_package(kvtool COMPONENTS core) needs no BLAS, no JSON and no zlib.
+install(TARGETS kv_base kv_kernels kv_core kv_options EXPORT kvtool-core-targets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS kv_dense kv kv_formats EXPORT kvtool-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtool
         FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_DOCDIR}
         FILES_MATCHING PATTERN "FORMAT.md")
 install(DIRECTORY apps/kvtool/schema DESTINATION ${CMAKE_INSTALL_DATADIR}/kvtool)
+install(EXPORT kvtool-core-targets NAMESPACE kvtool:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 install(EXPORT kvtool-targets NAMESPACE kvtool:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 configure_package_config_file(scripts/cmake/kvtool-config.cmake.in kvtool-config.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)

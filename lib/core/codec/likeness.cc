@@ -8,17 +8,21 @@
 #include <bit>
 #include <cmath>
 
+#include "lib/core/codec/channel_model.h"
+#include "lib/core/kernels/dot8.h"
 #include "lib/core/kernels/hamming.h"
 #include "lib/core/kernels/lms.h"
 #include "lib/core/kernels/products.h"
-#include "lib/study/dense/gemm.h"
 
 namespace kv {
 namespace {
 
-// Deviations in eighths: whole numbers whose sums of products floats hold exactly, in whatever
-// order they are added.
+// Rows are compared by their deviations in whole eighths of the standard deviation, at most 31.
+// Floats hold whole numbers exactly up to 2^24, so that a norm summed in floats and a dot product
+// converted to a float are exact for every row a frame may have.
 constexpr float kStep = 8, kMost = 31;
+static_assert(kMost * kMost * ChannelModel::kMaxColumns <= 1 << 24);
+static_assert(ChannelModel::kMaxColumns <= kMaxDotColumns);
 constexpr uint64_t kQueries = 64, kCandidates = 1024;
 // Words of signatures, for each value.
 constexpr uint64_t kComparedPerValue = 12;
@@ -71,37 +75,56 @@ float Log2(float x) {
   return static_cast<float>(std::bit_cast<int32_t>(x) - 0x3f800000) * (1.0f / (1 << 23));
 }
 
-// Of every row the earlier one at the smallest angle, of those within reach.
-std::vector<uint32_t> NearestByAngle(const Unturned& all) {
+// The rows as whole numbers, and the inverse of each one's length: 0 for a row of zeros, NaN for a
+// row with an element that is no number.
+struct WholeRows {
+  uint64_t rows = 0, columns = 0;
+  std::vector<int8_t> values;
+  std::vector<float> inverse_norms;
+  const int8_t* Row(uint64_t row) const { return values.data() + row * columns; }
+};
+WholeRows RoundToSteps(const Unturned& all) {
   const uint64_t rows = all.rows, columns = all.columns;
-  std::vector<float> whole(rows * columns), inverse_norm(rows);
+  WholeRows whole{rows, columns, std::vector<int8_t>(rows * columns), std::vector<float>(rows)};
   for (uint64_t row = 0; row < rows; ++row) {
     float norm = 0;
-    float* out = whole.data() + row * columns;
+    int8_t* out = whole.values.data() + row * columns;
     for (uint64_t c = 0; c < columns; ++c) {
       const float deviation = (all.Row(row)[c] - all.mean[c]) * all.inverse[c];
-      out[c] = std::clamp(std::nearbyint(deviation * kStep), -kMost, kMost);
-      norm += out[c] * out[c];
+      const float steps = std::clamp(std::nearbyint(deviation * kStep), -kMost, kMost);
+      norm += steps * steps;
+      out[c] = std::isnan(steps) ? int8_t{0} : static_cast<int8_t>(steps);
     }
-    inverse_norm[row] = norm > 0 ? 1 / std::sqrt(norm) : 0;
+    whole.inverse_norms[row] = norm == 0 ? 0 : 1 / std::sqrt(norm);
   }
+  return whole;
+}
+
+// Returns the earlier row at the smallest angle to each row, of those within reach.
+std::vector<uint32_t> NearestByAngle(const Unturned& all) {
+  KV_ASSERT(all.columns <= ChannelModel::kMaxColumns);
+  const uint64_t rows = all.rows, columns = all.columns;
+  const WholeRows whole = RoundToSteps(all);
   std::vector<uint32_t> best(rows);
-  std::vector<float> best_cosine(rows), products(kQueries * kCandidates);
+  std::vector<float> best_cosine(rows);
+  std::vector<int32_t> products(kQueries * kCandidates);
   for (uint64_t first = 0; first < rows; first += kQueries) {
     const uint64_t queries = std::min(kQueries, rows - first);
     for (uint64_t from = first - std::min(first, kReach); from < first + queries;
          from += kCandidates) {
       const uint64_t candidates = std::min(kCandidates, first + queries - from);
-      GemmNT(whole.data() + first * columns, columns, whole.data() + from * columns, columns,
-             products.data(), kCandidates, queries, candidates, columns);
-      for (uint64_t query = 0; query < queries; ++query) {
-        const uint64_t row = first + query;
-        const float* product = products.data() + query * kCandidates;
-        for (uint64_t i = 0; i < candidates && from + i < row; ++i) {
-          const float cosine = product[i] * inverse_norm[from + i];
-          if (cosine <= best_cosine[row]) continue;
-          best_cosine[row] = cosine;
-          best[row] = static_cast<uint32_t>(from + i);
+      DotProducts8(whole.Row(from), candidates, whole.Row(first), queries, columns,
+                   products.data());
+      for (uint64_t i = 0; i < candidates; ++i) {
+        const uint64_t candidate = from + i;
+        // Only rows after the candidate.
+        for (uint64_t query = candidate < first ? 0 : candidate + 1 - first; query < queries;
+             ++query) {
+          const float cosine =
+              static_cast<float>(products[i * queries + query]) * whole.inverse_norms[candidate];
+          if (cosine <= best_cosine[first + query]) continue;
+          best_cosine[first + query] = cosine;
+          best[first + query] = static_cast<uint32_t>(candidate);
         }
       }
     }
