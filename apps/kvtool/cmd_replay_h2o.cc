@@ -49,16 +49,16 @@ struct ConfigFlags {
         .Group(group);
   }
 
-  h2o::Config Resolve(const AttentionTrace& trace) const {
-    h2o::Config config;
+  eviction::Config Resolve(const AttentionTrace& trace) const {
+    eviction::Config config;
     if (trace.block_scores) {
       for (const auto& [name, value] : trace.block_scores->parameters) {
-        h2o::SetParameter(name, value, config);
+        eviction::SetParameter(name, value, config);
       }
     }
-    for (const auto& [name, value] : given) h2o::SetParameter(name, value, config);
+    for (const auto& [name, value] : given) eviction::SetParameter(name, value, config);
     if (!target_mode.empty()) {
-      h2o::SetParameter("h2o_target_mode", target_mode == "static" ? 0 : 1, config);
+      eviction::SetParameter("h2o_target_mode", target_mode == "static" ? 0 : 1, config);
     }
     return config;
   }
@@ -72,7 +72,7 @@ struct ConfigFlags {
 
 // The parameters of the papers' rules.
 struct PaperFlags {
-  h2o::PaperParameters paper;
+  eviction::PaperParameters paper;
   std::string after_prompt = "hold";
 
   void Declare(CommandLine& line) {
@@ -96,8 +96,8 @@ struct PaperFlags {
         .Group(group);
   }
 
-  h2o::PaperParameters Resolve() const {
-    h2o::PaperParameters resolved = paper;
+  eviction::PaperParameters Resolve() const {
+    eviction::PaperParameters resolved = paper;
     const auto refuse = [](const char* flag, auto value, const char* expected) {
       throw Error(Finding::kUsage, fmt::format("{} {}: expected {}", flag, value, expected));
     };
@@ -177,7 +177,7 @@ class ReplayH2o : public Command {
     WarnOf(snapshot.notes, input_, context.console);
     for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
 
-    const h2o::ReplayRequest request = RequestFor(trace);
+    const mnn::h2o::ReplayRequest request = RequestFor(trace);
     const bool single =
         request.targets.size() + request.budgets.size() <= 1 && request.policies.size() == 1;
     if (!single && (!plan_.empty() || !snapshot_out_.empty())) {
@@ -185,10 +185,10 @@ class ReplayH2o : public Command {
                                                plan_.empty() ? "--snapshot-out" : "--plan-out"));
     }
     ThreadPool pool(context.global.thread_count());
-    h2o::ReplayResult result;
+    mnn::h2o::ReplayResult result;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
-      result = h2o::Replay(snapshot, trace, request, pool, &progress);
+      result = mnn::h2o::Replay(snapshot, trace, request, pool, &progress);
     }
     AddWarnings(context.console, result);
     WriteOutputs(context, snapshot, trace, request, result);
@@ -197,9 +197,9 @@ class ReplayH2o : public Command {
   }
 
  private:
-  h2o::ReplayRequest RequestFor(const AttentionTrace& trace) const {
-    h2o::ReplayRequest request;
-    request.engine = h2o::ParseEngine(engine_).value_or(h2o::Engine::kExact);
+  mnn::h2o::ReplayRequest RequestFor(const AttentionTrace& trace) const {
+    mnn::h2o::ReplayRequest request;
+    request.engine = mnn::h2o::ParseEngine(engine_).value_or(mnn::h2o::Engine::kExact);
     request.config = config_.Resolve(trace);
     if (!targets_.empty()) {
       for (const double ratio : ParseRatios(targets_)) {
@@ -214,7 +214,7 @@ class ReplayH2o : public Command {
     if (!scores_.empty()) {
       request.weights = scores_ == "flash" ? WeightRule::kFlashLocal : WeightRule::kSoftmax;
     }
-    if (granularity_ == "kv-head") request.granularity = h2o::Granularity::kKvHead;
+    if (granularity_ == "kv-head") request.granularity = eviction::Granularity::kKvHead;
     request.seed = seed_;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
     request.measure_quality = !no_quality_;
@@ -222,7 +222,7 @@ class ReplayH2o : public Command {
     return request;
   }
 
-  void ResolveRotation(const AttentionTrace& trace, h2o::ReplayRequest& request) const {
+  void ResolveRotation(const AttentionTrace& trace, mnn::h2o::ReplayRequest& request) const {
     if (std::count(request.policies.begin(), request.policies.end(), "streaming") == 0) {
       throw Error(Finding::kUsage, "--re-rotate: for --policy streaming");
     }
@@ -238,15 +238,15 @@ class ReplayH2o : public Command {
     }
   }
 
-  void ResolveSchedule(h2o::ReplayRequest& request) const {
-    const bool exact = request.engine == h2o::Engine::kExact;
+  void ResolveSchedule(mnn::h2o::ReplayRequest& request) const {
+    const bool exact = request.engine == mnn::h2o::Engine::kExact;
     if (!exact && schedule_ == "paper") {
       throw Error(Finding::kUsage,
                   fmt::format("--schedule paper: engine {} has a clock of its own", engine_));
     }
-    request.clock = exact && schedule_ != "mnn" ? h2o::Clock::kPaper : h2o::Clock::kMnn;
+    request.clock = exact && schedule_ != "mnn" ? mnn::h2o::Clock::kPaper : mnn::h2o::Clock::kMnn;
     if (budgets_.empty()) return;
-    if (request.clock == h2o::Clock::kMnn) {
+    if (request.clock == mnn::h2o::Clock::kMnn) {
       throw Error(
           Finding::kUsage,
           "--budget: for --engine exact --schedule paper; on the mnn schedule a target is a "
@@ -258,20 +258,20 @@ class ReplayH2o : public Command {
     request.budgets = ParseBudgets(budgets_);
   }
 
-  void AddWarnings(Console& console, h2o::ReplayResult& result) const {
+  void AddWarnings(Console& console, mnn::h2o::ReplayResult& result) const {
     if (!result.missing_layers.empty()) {
       result.warnings.push_back(
           fmt::format("the trace has no rows of layers {}: their lengths are replayed, what they "
                       "keep is not, and --snapshot-out leaves them whole",
                       fmt::join(result.missing_layers, ", ")));
     }
-    for (const h2o::ReplayRun& run : result.runs) {
+    for (const mnn::h2o::ReplayRun& run : result.runs) {
       if (run.quality && run.quality->undefined_rows > 0) {
         result.warnings.push_back(
             fmt::format("{}: {} of {} measured rows are undefined, by NaN or Inf, and left out",
                         run.policy, run.quality->undefined_rows, run.quality->rows));
       }
-      const std::string why = h2o::WhyNothing(result, run);
+      const std::string why = mnn::h2o::WhyNothing(result, run);
       if (!why.empty()) {
         const std::string text = fmt::format("nothing was evicted: {}", why);
         if (std::count(result.warnings.begin(), result.warnings.end(), text) == 0) {
@@ -283,13 +283,14 @@ class ReplayH2o : public Command {
   }
 
   void WriteOutputs(Context& context, const Snapshot& snapshot, const AttentionTrace& trace,
-                    const h2o::ReplayRequest& request, const h2o::ReplayResult& result) const {
+                    const mnn::h2o::ReplayRequest& request,
+                    const mnn::h2o::ReplayResult& result) const {
     nlohmann::ordered_json document = ReportHeader("h2o");
     document["inputs"] = {InputRecord(snapshot.source)};
-    document.update(h2o::ReportJson(snapshot, trace, request, result, detail_));
+    document.update(mnn::h2o::ReportJson(snapshot, trace, request, result, detail_));
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));
-      h2o::ForEachEvent(result, [&](const nlohmann::ordered_json& event) {
+      mnn::h2o::ForEachEvent(result, [&](const nlohmann::ordered_json& event) {
         file.Write(AsBytes(JsonText(event, -1) + "\n"));
       });
       file.Commit();
@@ -299,16 +300,16 @@ class ReplayH2o : public Command {
     if (!html_.empty()) {
       const std::string by =
           fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
-      WriteText(html_, h2o::ReportPage(snapshot, trace, result, by), RulesFor(force_));
+      WriteText(html_, mnn::h2o::ReportPage(snapshot, trace, result, by), RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
 
-  void WritePlan(const Snapshot& snapshot, const h2o::ReplayResult& result) const {
+  void WritePlan(const Snapshot& snapshot, const mnn::h2o::ReplayResult& result) const {
     nlohmann::ordered_json plan = ReportHeader("h2o-plan");
     plan["source"] = InputRecord(snapshot.source);
-    plan["engine"] = h2o::Name(result.engine);
-    plan["schedule"] = h2o::Name(result.clock);
+    plan["engine"] = mnn::h2o::Name(result.engine);
+    plan["schedule"] = mnn::h2o::Name(result.clock);
     plan["policy"] = result.runs.front().policy;
     plan["unit"] = "position";
     plan["applied"] = "before the next token";
@@ -318,7 +319,7 @@ class ReplayH2o : public Command {
     text += "\"events\":[";
     AtomicFile file(plan_, RulesFor(force_));
     std::string_view separator;
-    h2o::ForEachPlanEvent(result.runs.front(), [&](const nlohmann::ordered_json& event) {
+    mnn::h2o::ForEachPlanEvent(result.runs.front(), [&](const nlohmann::ordered_json& event) {
       text += separator;
       text += JsonText(event, -1);
       separator = ",";
@@ -329,33 +330,34 @@ class ReplayH2o : public Command {
     file.Commit();
   }
 
-  void WriteSnapshot(Context& context, const Snapshot& snapshot, const h2o::ReplayRun& run,
+  void WriteSnapshot(Context& context, const Snapshot& snapshot, const mnn::h2o::ReplayRun& run,
                      nlohmann::ordered_json& document) const {
     const FormatEntry& format = WritableFormat(to_);
     RequireKeyPairs(format.pairs, snapshot_.Resolve().geometry, snapshot);
-    format.write(h2o::Compacted(snapshot, run), snapshot_out_, RulesFor(force_, input_));
+    format.write(mnn::h2o::Compacted(snapshot, run), snapshot_out_, RulesFor(force_, input_));
     OpenOptions options;
     options.from = to_;
     const Snapshot written = OpenSnapshot(Source::Open(snapshot_out_), options);
-    const uint64_t rows = h2o::CheckRows(snapshot, run, written);
+    const uint64_t rows = mnn::h2o::CheckRows(snapshot, run, written);
     document["snapshot_out"] = {{"file", snapshot_out_}, {"format", to_}, {"rows_checked", rows}};
     context.console.Say(fmt::format("{}: {} of K and V, {} rows equal to their source rows by hash",
                                     Printable(snapshot_out_), HumanBytes(written.kv_bytes()),
                                     rows));
   }
 
-  void Print(Console& console, const AttentionTrace& trace, const h2o::ReplayResult& result) const {
+  void Print(Console& console, const AttentionTrace& trace,
+             const mnn::h2o::ReplayResult& result) const {
     console.Line(fmt::format(
         "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop",
         Printable(trace_), Name(trace.level), result.traced_layers.size(), result.prompt,
-        result.end - 1, h2o::Name(result.engine), h2o::Name(result.weights)));
-    if (result.clock == h2o::Clock::kPaper) console.Line(ScheduleText(result));
+        result.end - 1, mnn::h2o::Name(result.engine), mnn::h2o::Name(result.weights)));
+    if (result.clock == mnn::h2o::Clock::kPaper) console.Line(ScheduleText(result));
     if (result.measured.is_sample()) {
       console.Line(fmt::format(
           "quality of {} of {} query rows a layer, drawn with seed {}; +- standard errors",
           result.measured.positions.size(), result.measured.population, seed_));
     }
-    const bool engine = result.engine != h2o::Engine::kExact;
+    const bool engine = result.engine != mnn::h2o::Engine::kExact;
     std::vector<std::string> header = {"policy", "target", "true ratio", "mean ratio", "evictions"};
     if (engine) header.push_back("h2o_lossy_ratio");
     if (!no_quality_ && !trace.block_scores) {
@@ -363,16 +365,16 @@ class ReplayH2o : public Command {
                                    "KL", "top-16", "mass (all rows)", "error (all rows)"});
     }
     Table table(header);
-    for (const h2o::ReplayRun& run : result.runs) table.Row(RowOf(run, engine));
+    for (const mnn::h2o::ReplayRun& run : result.runs) table.Row(RowOf(run, engine));
     console.Data(table.Text());
     for (const std::string& note : result.notes) console.Line("note: " + note);
   }
 
   // The parameters that nobody chose, with what the trace's length made of them.
-  static std::string ScheduleText(const h2o::ReplayResult& result) {
+  static std::string ScheduleText(const mnn::h2o::ReplayResult& result) {
     std::string text = "budgets hold at every step from the prompt's end on";
     std::vector<std::string> followed;
-    h2o::ForEachParameter(result.config, [&](std::string_view name, double value) {
+    eviction::ForEachParameter(result.config, [&](std::string_view name, double value) {
       if (std::count(result.followed.begin(), result.followed.end(), name) != 0) {
         followed.push_back(fmt::format("{} {}", name, value));
       }
@@ -381,7 +383,7 @@ class ReplayH2o : public Command {
     return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
   }
 
-  static std::vector<std::string> RowOf(const h2o::ReplayRun& run, bool engine) {
+  static std::vector<std::string> RowOf(const mnn::h2o::ReplayRun& run, bool engine) {
     std::vector<std::string> row = {
         run.policy, run.target_text(), fmt::format("{:.3f}x", run.ratio()),
         fmt::format("{:.3f}x", run.mean_ratio()), std::to_string(run.evictions())};

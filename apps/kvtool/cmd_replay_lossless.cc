@@ -29,7 +29,7 @@ class ParameterFlags {
       Add(line, name, std::string(name.substr(kLosslessPrefix.size())), TextOf(value),
           "The engine's lossless parameters (defaults as in the engine, but switched on)");
     });
-    h2o::ForEachParameter({}, [&](std::string_view name, double value) {
+    eviction::ForEachParameter({}, [&](std::string_view name, double value) {
       const bool is_word = name == "h2o_target_mode";
       Add(line, name, std::string(name), is_word ? "adaptive" : TextOf(value),
           "The engine's H2O parameters (defaults as in the engine)");
@@ -49,7 +49,7 @@ class ParameterFlags {
     const bool is_stream = trace != nullptr && trace->block_scores.has_value();
     if (is_stream) {
       for (const auto& [name, value] : trace->block_scores->parameters) {
-        h2o::SetParameter(name, value, request.h2o);
+        eviction::SetParameter(name, value, request.h2o);
       }
     }
     request.h2o_enable = h2o_enable_ < 0 ? gate || is_stream : h2o_enable_ == 1;
@@ -93,7 +93,7 @@ class ParameterFlags {
   static void Set(const std::string& name, const std::string& text,
                   lossless::ReplayRequest& request) {
     if (name == "h2o_target_mode") {
-      h2o::SetParameter(name, text == "static" ? 0 : 1, request.h2o);
+      eviction::SetParameter(name, text == "static" ? 0 : 1, request.h2o);
       return;
     }
     double number = 0;
@@ -105,7 +105,7 @@ class ParameterFlags {
       if (is_number) value = number;
       if (lossless::SetParameter(name, value, request.lossless) == lossless::SetResult::kSet)
         return;
-    } else if (is_number && h2o::SetParameter(name, number, request.h2o)) {
+    } else if (is_number && eviction::SetParameter(name, number, request.h2o)) {
       return;
     }
     throw Error(Finding::kUsage, fmt::format("{} is a number, not '{}'", name, Escaped(text)));

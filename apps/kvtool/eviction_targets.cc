@@ -14,8 +14,8 @@
 
 namespace kv {
 
-std::vector<h2o::KeepBudget> ParseBudgets(std::string_view text) {
-  std::vector<h2o::KeepBudget> budgets;
+std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text) {
+  std::vector<eviction::KeepBudget> budgets;
   const auto refuse = [&](std::string_view part) {
     throw Error(Finding::kUsage,
                 fmt::format("--budget '{}': expected shares above 0 and up to 1, or tokens as 512t",
@@ -59,16 +59,17 @@ std::vector<double> ParseRatios(const std::string& text) {
 std::vector<std::string> ParsePolicies(std::string_view text) {
   std::vector<std::string> names;
   if (text == "all") {
-    for (const h2o::PolicyInfo& policy : h2o::Policies()) names.emplace_back(policy.name);
+    for (const eviction::PolicyInfo& policy : eviction::Policies()) names.emplace_back(policy.name);
     return names;
   }
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     names.emplace_back(text.substr(begin, end - begin));
     begin = end + 1;
-    if (h2o::FindPolicy(names.back()) != nullptr) continue;
+    if (eviction::FindPolicy(names.back()) != nullptr) continue;
     std::string known = "all";
-    for (const h2o::PolicyInfo& policy : h2o::Policies()) known += fmt::format(", {}", policy.name);
+    for (const eviction::PolicyInfo& policy : eviction::Policies())
+      known += fmt::format(", {}", policy.name);
     throw Error(Finding::kUsage,
                 fmt::format("--policy '{}': expected one of {}", Escaped(names.back()), known));
   }

@@ -12,7 +12,7 @@ namespace kv {
 
 // What eviction is asked for on the command line; all throw kUsage naming the flag.
 // --budget: "0.5", "0.1-0.5+0.2", "50%" or "512t", separated by commas.
-std::vector<h2o::KeepBudget> ParseBudgets(std::string_view text);
+std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text);
 // --target-ratio: a sweep of ratios from 1 on.
 std::vector<double> ParseRatios(const std::string& text);
 // --policy: names separated by commas, or "all".

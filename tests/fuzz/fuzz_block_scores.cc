@@ -14,17 +14,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         kv::OpenBlockScores(kv::FileSource::FromBytes(kv::Bytes(bytes, bytes + size), "fuzz"));
     const kv::BlockScoreStream& stream = *trace.block_scores;
     if (stream.layers > 64 || *trace.prompt_tokens > 10000) return 0;
-    kv::h2o::Config config;
+    kv::eviction::Config config;
     for (const auto& [name, value] : stream.parameters) {
-      kv::h2o::SetParameter(name, value, config);
+      kv::eviction::SetParameter(name, value, config);
     }
-    for (const auto revision : {kv::h2o::MnnRevision::kFinal, kv::h2o::MnnRevision::kR6}) {
+    for (const auto revision :
+         {kv::mnn::h2o::MnnRevision::kFinal, kv::mnn::h2o::MnnRevision::kR6}) {
       const auto source =
-          kv::h2o::StreamBlockSums(stream.open(), stream.layers, *trace.prompt_tokens);
-      kv::h2o::ReplayMnn(config,
-                         {stream.layers, stream.query_heads, stream.kv_heads, stream.head_dim,
-                          stream.element_bytes},
-                         revision, *trace.prompt_tokens, 1u << 20, *source);
+          kv::mnn::h2o::StreamBlockSums(stream.open(), stream.layers, *trace.prompt_tokens);
+      kv::mnn::h2o::ReplayMnn(config,
+                              {stream.layers, stream.query_heads, stream.kv_heads, stream.head_dim,
+                               stream.element_bytes},
+                              revision, *trace.prompt_tokens, 1u << 20, *source);
     }
     ++kv::fuzz::accepted;
   } catch (const kv::Error&) {

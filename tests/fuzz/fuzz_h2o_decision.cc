@@ -16,22 +16,22 @@ void Require(bool holds) {
   if (!holds) std::abort();
 }
 
-void CheckPlan(const kv::h2o::Config& config, uint64_t n, const kv::h2o::Decision& decision,
-               kv::h2o::FloorRule rule) {
+void CheckPlan(const kv::eviction::Config& config, uint64_t n,
+               const kv::eviction::Decision& decision, kv::eviction::FloorRule rule) {
   Require(decision.kept + decision.evicted == n);
-  Require(decision.budget == kv::h2o::BudgetOf(config, n));
+  Require(decision.budget == kv::eviction::BudgetOf(config, n));
   Require(decision.plan.empty() == (decision.evicted == 0));
   if (decision.plan.empty()) return;
-  Require(kv::h2o::IsApplicable(decision.plan, n));
-  Require(kv::h2o::KeptTokens(decision.plan) == decision.kept);
+  Require(kv::IsApplicable(decision.plan, n));
+  Require(kv::KeptTokens(decision.plan) == decision.kept);
   Require(decision.kept == std::max(decision.budget.quantised, decision.budget.floor));
-  Require(!decision.budget.floor_dominates || rule == kv::h2o::FloorRule::kKeepFloor);
+  Require(!decision.budget.floor_dominates || rule == kv::eviction::FloorRule::kKeepFloor);
   const auto sink =
       static_cast<uint32_t>(std::min<int64_t>(static_cast<int64_t>(n), config.sink_tokens));
   const auto recent =
       static_cast<uint32_t>(std::min<int64_t>(static_cast<int64_t>(n), config.recent_tokens));
   for (uint32_t t = 0; t < n; ++t) {
-    if (t < sink || t >= n - recent) Require(kv::h2o::Contains(decision.plan, t));
+    if (t < sink || t >= n - recent) Require(kv::Contains(decision.plan, t));
   }
 }
 
@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     data += count;
     size -= count;
   };
-  kv::h2o::Config config;
+  kv::eviction::Config config;
   int16_t block = 0, sink = 0, recent = 0;
   uint16_t length = 0;
   uint8_t is_static = 0;
@@ -58,9 +58,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   config.block_tokens = block;
   config.sink_tokens = sink;
   config.recent_tokens = recent;
-  config.target_mode =
-      (is_static & 1) != 0 ? kv::h2o::TargetMode::kStatic : kv::h2o::TargetMode::kAdaptive;
-  config = kv::h2o::Sanitised(config);
+  config.target_mode = (is_static & 1) != 0 ? kv::eviction::TargetMode::kStatic
+                                            : kv::eviction::TargetMode::kAdaptive;
+  config = kv::eviction::Sanitised(config);
   const uint64_t n = length % 4096;
   std::vector<double> scores(kv::CeilDiv(n, static_cast<uint64_t>(config.block_tokens)));
   for (double& score : scores) {
@@ -68,8 +68,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     take(value);
     score = static_cast<double>(value);
   }
-  for (const auto rule : {kv::h2o::FloorRule::kKeepAll, kv::h2o::FloorRule::kKeepFloor}) {
-    CheckPlan(config, n, kv::h2o::Decide(config, n, scores, rule), rule);
+  for (const auto rule : {kv::eviction::FloorRule::kKeepAll, kv::eviction::FloorRule::kKeepFloor}) {
+    CheckPlan(config, n, kv::eviction::Decide(config, n, scores, rule), rule);
   }
   ++kv::fuzz::accepted;  // nothing is refused
   return 0;

@@ -11,10 +11,9 @@
 namespace kv::golden {
 namespace {
 
-using h2o::CallEnd;
-using h2o::CallStart;
-using h2o::KeepPlan;
-using h2o::MnnEngine;
+using mnn::h2o::CallEnd;
+using mnn::h2o::CallStart;
+using mnn::h2o::MnnEngine;
 using nlohmann::json;
 
 // Floats are printed with 9 digits, which identifies a float32.
@@ -104,18 +103,18 @@ void CheckFinal(const json& expected, const MnnEngine& engine, bool any_choice) 
 // Returns the number of events compared.
 int CheckScenario(const json& scenario) {
   const json& params = scenario.at("params");
-  h2o::Config config;
+  eviction::Config config;
   for (const auto& [name, value] : params.items()) {
-    h2o::SetParameter(name, value.get<double>(), config);
+    eviction::SetParameter(name, value.get<double>(), config);
   }
-  const h2o::MnnGeometry geometry{params.at("layers"), params.at("num_head"),
-                                  params.at("kv_num_head"), params.at("head_dim"),
-                                  params.at("bytes_per_elem")};
+  const mnn::h2o::MnnGeometry geometry{params.at("layers"), params.at("num_head"),
+                                       params.at("kv_num_head"), params.at("head_dim"),
+                                       params.at("bytes_per_elem")};
   const uint64_t prompt = params.at("prompt_tokens");
   const uint64_t steps = params.at("decode_steps");
   // The original broke these ties by an unstable sort: any choice of the same size is right.
   const bool any_choice = scenario.at("name") == "ties_many";
-  MnnEngine engine(config, geometry, h2o::MnnRevision::kFinal, prompt);
+  MnnEngine engine(config, geometry, mnn::h2o::MnnRevision::kFinal, prompt);
   std::vector<KeepPlan> positions(geometry.layers, KeepPlan{{0, static_cast<uint32_t>(prompt)}});
   size_t next = 0;
   const json& events = scenario.at("events");

@@ -8,9 +8,9 @@
 // A replay that evicts several times over the 160 tokens of MakeAttentionCase({}).
 namespace kv::test {
 
-inline h2o::ReplayRequest SmallRequest() {
-  h2o::ReplayRequest request;
-  request.clock = h2o::Clock::kMnn;
+inline mnn::h2o::ReplayRequest SmallRequest() {
+  mnn::h2o::ReplayRequest request;
+  request.clock = mnn::h2o::Clock::kMnn;
   request.config.block_tokens = 8;
   request.config.sink_tokens = 6;
   request.config.recent_tokens = 20;
@@ -21,10 +21,10 @@ inline h2o::ReplayRequest SmallRequest() {
   return request;
 }
 
-inline h2o::ReplayResult RunOn(const AttentionCase& made, const h2o::ReplayRequest& request,
-                               int threads = 1) {
+inline mnn::h2o::ReplayResult RunOn(const AttentionCase& made,
+                                    const mnn::h2o::ReplayRequest& request, int threads = 1) {
   ThreadPool pool(threads);
-  return h2o::Replay(made.snapshot, made.trace, request, pool);
+  return mnn::h2o::Replay(made.snapshot, made.trace, request, pool);
 }
 
 }  // namespace kv::test

@@ -6,7 +6,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::h2o {
+namespace kv {
 
 uint64_t KeptTokens(const KeepPlan& plan) {
   uint64_t tokens = 0;
@@ -75,4 +75,4 @@ KeepPlan Select(const KeepPlan& positions, const KeepPlan& kept) {
   return result;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv

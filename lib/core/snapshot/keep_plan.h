@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace kv::h2o {
+namespace kv {
 
 // `count` consecutive tokens from `begin`.
 struct KeepRange {
@@ -36,4 +36,4 @@ void Append(KeepPlan& plan, KeepRange range);
 // The positions that remain when `kept` (indices into the list of `positions`) is applied.
 KeepPlan Select(const KeepPlan& positions, const KeepPlan& kept);
 
-}  // namespace kv::h2o
+}  // namespace kv

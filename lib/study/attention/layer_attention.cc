@@ -12,7 +12,7 @@
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
 
-namespace kv::h2o {
+namespace kv {
 namespace {
 
 KeyType KeyTypeOf(DType dtype) {
@@ -183,4 +183,4 @@ void AddColumnSums(const LayerAttention& attention, uint32_t head, uint64_t begi
   }
 }
 
-}  // namespace kv::h2o
+}  // namespace kv

@@ -10,7 +10,7 @@
 #include "lib/core/snapshot/keep_plan.h"
 #include "lib/study/dense/score.h"
 
-namespace kv::h2o {
+namespace kv {
 
 // One layer as a replay sees it: the snapshot's keys and values and the trace's rows. Row r is the
 // query at position first_row() + r, token j of the snapshot is position j. Everything is const and
@@ -93,4 +93,4 @@ void AddColumnSums(const LayerAttention& attention, uint32_t head, uint64_t begi
                    std::span<const float> row_weights, WeightRule rule, const KeptKeys& keys,
                    RowScratch& scratch, double* sums);
 
-}  // namespace kv::h2o
+}  // namespace kv

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/checked.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 // 0.29 * 100 is 28.999999999999996: a product this close to a whole number is one.
@@ -227,4 +227,4 @@ LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& opti
   return own;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

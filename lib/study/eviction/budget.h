@@ -12,7 +12,7 @@
 #include "lib/study/eviction/policy.h"
 #include "lib/study/eviction/timeline.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // How much of a layer may stay, in tokens per kv head, sinks and recent tokens included.
 struct KeepBudget {
@@ -66,4 +66,4 @@ Config FollowTrace(const Config& config, const std::set<std::string, std::less<>
 void RequireFloor(std::string_view policy, const Config& sanitised, const PaperParameters& paper,
                   const KeepBudget& budget, uint64_t end);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <variant>
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 // Far beyond any cache, small enough that sums of parameters cannot overflow.
@@ -98,4 +98,4 @@ bool SetParameter(std::string_view meta_name, double value, Config& config) {
   return true;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string_view>
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 enum class TargetMode { kStatic = 0, kAdaptive = 1 };
 
@@ -47,4 +47,4 @@ void ForEachParameter(const Config& config,
 // False if there is no such parameter.
 bool SetParameter(std::string_view meta_name, double value, Config& config);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -8,7 +8,7 @@
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 struct Blocks {
@@ -114,4 +114,4 @@ Decision KeepBlocks(const Config& config, const Budget& budget, std::span<const 
   return decision;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -8,7 +8,7 @@
 #include "lib/core/snapshot/keep_plan.h"
 #include "lib/study/eviction/config.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // How many tokens a trigger keeps. It depends on lengths only, never on scores.
 struct Budget {
@@ -47,4 +47,4 @@ Decision Decide(const Config& sanitised, uint64_t length, std::span<const double
 // The choice alone: the budget is spent whatever dominates it.
 Decision KeepBlocks(const Config& sanitised, const Budget& budget, std::span<const double> scores);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

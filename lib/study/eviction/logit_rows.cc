@@ -8,7 +8,7 @@
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 constexpr size_t kSumBlock = 64;
@@ -102,4 +102,4 @@ void WeighAs(const SoftmaxScale& scale, std::span<float> part) {
   for (float& weight : part) weight *= scale.factor;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

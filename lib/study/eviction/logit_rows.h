@@ -7,7 +7,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/study/attention/layer_attention.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // What a softmax divides by, so that parts of a row can be weighed later to the same bits.
 struct SoftmaxScale {
@@ -49,4 +49,4 @@ class LogitRows {
   std::vector<std::vector<float>> of_head_;  // [query head][row][key]
 };
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -5,7 +5,7 @@
 #include "lib/core/base/error.h"
 #include "lib/study/eviction/policy_rules.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 std::unique_ptr<Rule> MakeRule(std::string_view name, const PolicyOptions& options,
@@ -195,4 +195,4 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
   return plans;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -10,7 +10,7 @@
 #include "lib/core/base/error.h"
 #include "lib/study/eviction/policy_rules.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 constexpr PolicyInfo kPolicies[] = {
@@ -117,4 +117,4 @@ void CompactScores(const KeepPlan& plan, std::vector<double>& scores) {
   scores.resize(to);
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

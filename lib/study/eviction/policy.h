@@ -12,7 +12,7 @@
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/timeline.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // What a rule for choosing tokens needs from a trace.
 struct PolicyInfo {
@@ -71,4 +71,4 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
 // ones, which are always kept. Equal scores keep the lower index; NaN is dropped first.
 KeepPlan TopTokens(std::span<const double> scores, uint64_t keep, uint64_t last);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -9,7 +9,7 @@
 #include "lib/core/kernels/convert.h"
 #include "lib/study/eviction/policy_rules.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 using Scores = std::vector<double>;
@@ -401,4 +401,4 @@ std::unique_ptr<Rule> MakeOracleRule(const PolicyOptions& options, const LayerSc
   return std::make_unique<OracleRule>(caches.attention, schedule, caches.pool);
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

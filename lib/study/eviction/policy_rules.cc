@@ -8,7 +8,7 @@
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 // The engine's rule on exact terms: the EMA is kept per token, so that a score follows its token
@@ -169,4 +169,4 @@ std::unique_ptr<Rule> MakeRandomRule(const PolicyOptions& options) {
 }
 std::unique_ptr<Rule> MakeWindowRule(uint64_t sinks) { return std::make_unique<WindowRule>(sinks); }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -7,7 +7,7 @@
 #include "lib/study/eviction/logit_rows.h"
 #include "lib/study/eviction/policy.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // What all rules on a budget look at: the layer's whole keys, and logits of some rows over them.
 class SharedRows {
@@ -70,4 +70,4 @@ std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
 // Scores that follow the tokens they belong to when a cache is compacted.
 void CompactScores(const KeepPlan& plan, std::vector<double>& scores);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -14,7 +14,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/re_rotation.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 // Row sums of recorded probabilities may be off by what their storage type rounds away.
@@ -205,4 +205,4 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
   return qualities;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -10,7 +10,7 @@
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/timeline.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // The decode rows that figures are taken from: all of them, or a random sample.
 struct MeasuredRows {
@@ -42,4 +42,4 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
                                        const MeasuredRows& rows, std::span<AttentionSamples> pooled,
                                        ThreadPool& pool);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

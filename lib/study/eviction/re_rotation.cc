@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 // The cache of one head as one row finds it.
@@ -71,4 +71,4 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
   return all;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -8,7 +8,7 @@
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/timeline.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // StreamingLLM counts positions within the cache: a kept key stands as far from the query as there
 // are keys between them, evicted ones left out. That is the key turned on by the number of evicted
@@ -19,4 +19,4 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
                                uint32_t head, std::span<const uint64_t> positions,
                                std::span<const float> k, std::span<const float> v);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -6,7 +6,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 uint64_t LayerSchedule::evictions_in_effect(uint64_t end) const {
   return static_cast<uint64_t>(
@@ -93,4 +93,4 @@ LayerSchedule ExactSchedule(const Config& config, uint32_t layer, uint32_t layer
   return schedule;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -10,7 +10,7 @@
 #include "lib/core/snapshot/rope.h"
 #include "lib/study/eviction/decision.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 
 // One eviction of one layer, as to time and size. `token` is the position whose call decided: the
 // last query that still sees what goes.
@@ -80,4 +80,4 @@ class LayerPlan {
 LayerSchedule ExactSchedule(const Config& sanitised, uint32_t layer, uint32_t layers,
                             uint64_t prompt, uint64_t end);
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/checked.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
 Config Gate() {
@@ -157,4 +157,4 @@ TEST_CASE("a plan applies only if it is ascending, disjoint and inside", "[h2o]"
   CHECK_FALSE(IsApplicable({{UINT32_MAX, UINT32_MAX}}, UINT32_MAX));
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -13,9 +13,13 @@
 #include "tests/support/attention_case.h"
 #include "tests/support/small_replay.h"
 
-namespace kv::h2o {
+namespace kv::eviction {
 namespace {
 
+using mnn::h2o::Json;
+using mnn::h2o::ReplayRequest;
+using mnn::h2o::ReplayResult;
+using mnn::h2o::ReplayRun;
 using test::AttentionCase;
 using test::MakeAttentionCase;
 using test::RecordProbabilities;
@@ -167,4 +171,4 @@ TEST_CASE("missing queries of the prompt are said", "[h2o]") {
   CHECK(Warns(result, "positions 0 to 39"));
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::eviction

@@ -28,15 +28,16 @@ AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject&
   AttentionSamples pooled;
   const Snapshot values = WithoutHadamard(subject.snapshot, subject.pool);
   for (const TraceLayer& rows : subject.trace->layers) {
-    const h2o::LayerAttention attention(*subject.trace, rows, *values.Find(rows.layer));
-    const auto plan = std::find_if(row.plans.begin(), row.plans.end(),
-                                   [&](const h2o::LayerPlan& p) { return p.layer == rows.layer; });
+    const LayerAttention attention(*subject.trace, rows, *values.Find(rows.layer));
+    const auto plan =
+        std::find_if(row.plans.begin(), row.plans.end(),
+                     [&](const eviction::LayerPlan& p) { return p.layer == rows.layer; });
     KV_ASSERT(plan != row.plans.end());
-    const h2o::LayerPlan* const plans[] = {&*plan};
-    const h2o::MeasuredRows measured =
-        h2o::ChooseRows(row.prompt, attention.end_row(), 0, 0);  // a verdict rests on all rows
+    const eviction::LayerPlan* const plans[] = {&*plan};
+    const eviction::MeasuredRows measured =
+        eviction::ChooseRows(row.prompt, attention.end_row(), 0, 0);  // a verdict rests on all rows
     cost.layers.push_back(
-        h2o::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
+        eviction::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
   }
   cost.summary = pooled.Summarise();
   return cost;

@@ -11,7 +11,7 @@ namespace kv::gate {
 
 // What a row's evictions cost in attention against the full cache.
 struct AttentionCost {
-  std::vector<h2o::LayerQuality> layers;  // of the traced layers
+  std::vector<eviction::LayerQuality> layers;  // of the traced layers
   std::optional<AttentionSummary> summary;
   std::string missing;  // why there is none
 };

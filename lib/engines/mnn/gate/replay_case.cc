@@ -16,10 +16,10 @@
 namespace kv::gate {
 namespace {
 
-void SetH2o(std::string_view name, const ParamValue& value, h2o::Config& config) {
+void SetH2o(std::string_view name, const ParamValue& value, eviction::Config& config) {
   const auto* word = std::get_if<std::string>(&value);
   const double number = word == nullptr ? std::get<double>(value) : (*word == "static" ? 0.0 : 1.0);
-  h2o::SetParameter(name, number, config);
+  eviction::SetParameter(name, number, config);
 }
 
 void SetLossless(std::string_view name, const ParamValue& value, lossless::Config& config) {
@@ -35,7 +35,7 @@ void SetLossless(std::string_view name, const ParamValue& value, lossless::Confi
 // All parameters as the engine computes with them, so that a report says what was run.
 Params Effective(const lossless::ReplayResult& row) {
   Params params = {{"h2o_enable", row.h2o_enabled ? 1.0 : 0.0}};
-  h2o::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
+  eviction::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
       params.emplace_back(std::string(name), std::string(value == 0 ? "static" : "adaptive"));
     } else {
@@ -87,7 +87,7 @@ lossless::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) 
   request.h2o = lossless::GateH2oConfig();
   if (subject.trace != nullptr && subject.trace->block_scores) {
     for (const auto& [name, value] : subject.trace->block_scores->parameters) {
-      h2o::SetParameter(name, value, request.h2o);
+      eviction::SetParameter(name, value, request.h2o);
     }
   }
   for (const auto& [name, value] : spec.params) {

@@ -290,7 +290,7 @@ void MeasureResident(const Rows& rows, CaseResult& result) {
 Where WorstStep(const ReplayedRow& row) {
   Where where;
   double most = -1;
-  for (const h2o::LayerQuality& layer : row.attention.layers) {
+  for (const eviction::LayerQuality& layer : row.attention.layers) {
     for (size_t step = 0; step < layer.step_output_error.size(); ++step) {
       if (!(layer.step_output_error[step] > most)) continue;
       most = layer.step_output_error[step];
@@ -323,7 +323,7 @@ void MeasureAttentionError(const Rows& rows, Measurements& out) {
     }
   }
   const Distribution& error = worst->attention.summary->output_error;
-  const h2o::LayerQuality& layer =
+  const eviction::LayerQuality& layer =
       *std::max_element(worst->attention.layers.begin(), worst->attention.layers.end(),
                         [](const auto& a, const auto& b) {
                           return a.summary.output_error.mean < b.summary.output_error.mean;
@@ -387,7 +387,7 @@ void DescribeRows(const Rows& rows, CaseResult& result) {
     figures.layer = layer.layer;
     figures.k_ratio = VerifiedRatio(layer.measured, 0);
     figures.v_ratio = VerifiedRatio(layer.measured, 1);
-    for (const h2o::LayerQuality& quality : worst.attention.layers) {
+    for (const eviction::LayerQuality& quality : worst.attention.layers) {
       if (quality.layer == layer.layer && quality.summary.has_output) {
         figures.attention_error = quality.summary.output_error.mean;
       }

@@ -9,8 +9,8 @@ namespace kv::gate {
 std::string WhyNothingEvicted(const lossless::ReplayResult& row) {
   if (row.h2o_metrics.total_evict_tokens > 0) return {};
   if (!row.h2o_enabled) return "H2O is off";
-  const h2o::LayerRange range =
-      h2o::EvictedLayers(row.h2o, static_cast<uint32_t>(row.layers.size()));
+  const eviction::LayerRange range =
+      eviction::EvictedLayers(row.h2o, static_cast<uint32_t>(row.layers.size()));
   if (range.first > range.last)
     return "nothing was evicted: h2o_layer_start to h2o_layer_end hold no layer";
   if (row.end < static_cast<uint64_t>(row.h2o.trigger_min_tokens)) {
@@ -27,7 +27,7 @@ std::string WhyNothingEvicted(const lossless::ReplayResult& row) {
       "nothing was evicted: sink and recent blocks alone reach a target of {:.4g}x: "
       "h2o_sink_tokens "
       "{}, h2o_recent_tokens {}, h2o_block_tokens {}",
-      1 / h2o::TargetRatio(row.h2o), row.h2o.sink_tokens, row.h2o.recent_tokens,
+      1 / eviction::TargetRatio(row.h2o), row.h2o.sink_tokens, row.h2o.recent_tokens,
       row.h2o.block_tokens);
 }
 

@@ -4,7 +4,7 @@
 
 #include "lib/engines/mnn/h2o/replay.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 // The snapshot with only the rows that the run holds after all of its plans: views into the source
 // where a layer keeps whole tokens, copies where its kv heads keep different ones. Cells record the
@@ -17,4 +17,4 @@ Snapshot Compacted(const Snapshot& snapshot, const ReplayRun& run);
 // Returns the number of (row, head) pairs compared.
 uint64_t CheckRows(const Snapshot& source, const ReplayRun& run, const Snapshot& written);
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

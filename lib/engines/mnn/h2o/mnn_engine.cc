@@ -8,7 +8,7 @@
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
 constexpr uint64_t kExpandChunk = 64;  // tokens that every growth of the buffer adds
@@ -19,12 +19,12 @@ float Ratio(uint64_t part, uint64_t whole) {
 
 }  // namespace
 
-MnnEngine::MnnEngine(const Config& config, const MnnGeometry& geometry, MnnRevision revision,
-                     uint64_t prompt_tokens)
-    : config_(Sanitised(config)),
+MnnEngine::MnnEngine(const eviction::Config& config, const MnnGeometry& geometry,
+                     MnnRevision revision, uint64_t prompt_tokens)
+    : config_(eviction::Sanitised(config)),
       geometry_(geometry),
       revision_(revision),
-      range_(EvictedLayers(config_, geometry.layers)),
+      range_(eviction::EvictedLayers(config_, geometry.layers)),
       layers_(geometry.layers),
       meta_previous_(prompt_tokens) {
   KV_ASSERT(geometry.layers > 0);
@@ -107,10 +107,10 @@ void MnnEngine::Trigger(uint32_t index, CallEnd& end) {
   const uint64_t n = layer.length;
   end.triggered = true;
   last_trigger_step_ = cursor_;
-  end.decision =
-      Decide(config_, n, std::vector<double>(scores.begin(), scores.end()),
-             revision_ == MnnRevision::kR6 ? FloorRule::kKeepFloor : FloorRule::kKeepAll);
-  const Decision& decision = end.decision;
+  end.decision = eviction::Decide(config_, n, std::vector<double>(scores.begin(), scores.end()),
+                                  revision_ == MnnRevision::kR6 ? eviction::FloorRule::kKeepFloor
+                                                                : eviction::FloorRule::kKeepAll);
+  const eviction::Decision& decision = end.decision;
   const bool keeps_all_by_floor = decision.budget.floor_dominates && revision_ != MnnRevision::kR6;
 
   metrics_.last_evict_tokens = decision.evicted;
@@ -165,4 +165,4 @@ CallEnd MnnEngine::Finish(std::span<const float> block_sums, uint64_t query_rows
   return end;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -9,7 +9,7 @@
 #include "lib/study/eviction/config.h"
 #include "lib/study/eviction/decision.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 // READ ME FIRST. Three surprises of the engine, kept here because a replay must make them:
 //  1. The clock counts layer calls, not tokens, and one trigger anywhere resets it for every layer.
@@ -56,7 +56,7 @@ struct CallStart {
 
 struct CallEnd {
   bool triggered = false;
-  Decision decision;               // of a trigger
+  eviction::Decision decision;     // of a trigger
   std::vector<float> ema_scores;   // before the remap; empty out of range
   uint64_t final_keep_tokens = 0;  // the budget that the engine hands to its lossless path
 };
@@ -66,7 +66,7 @@ struct CallEnd {
 // the last, token by token, Begin then Finish.
 class MnnEngine {
  public:
-  MnnEngine(const Config& config, const MnnGeometry& geometry, MnnRevision revision,
+  MnnEngine(const eviction::Config& config, const MnnGeometry& geometry, MnnRevision revision,
             uint64_t prompt_tokens);
 
   CallStart Begin(uint64_t new_tokens = 1);
@@ -74,7 +74,7 @@ class MnnEngine {
   // ignored out of range.
   CallEnd Finish(std::span<const float> block_sums, uint64_t query_rows = 1);
 
-  const Config& config() const { return config_; }
+  const eviction::Config& config() const { return config_; }
   const MnnGeometry& geometry() const { return geometry_; }
   const MnnMetrics& metrics() const { return metrics_; }
   uint64_t length(uint32_t layer) const { return layers_[layer].length; }
@@ -112,10 +112,10 @@ class MnnEngine {
   void Accumulate(std::span<const float> block_sums, uint64_t query_rows, uint32_t layer);
   void Trigger(uint32_t index, CallEnd& end);
 
-  Config config_;
+  eviction::Config config_;
   MnnGeometry geometry_;
   MnnRevision revision_;
-  LayerRange range_;
+  eviction::LayerRange range_;
   std::vector<Layer> layers_;
   MnnMetrics metrics_;
   uint64_t cursor_ = 0;  // layer calls begun
@@ -126,4 +126,4 @@ class MnnEngine {
   uint64_t call_added_ = 0, call_removed_ = 0, call_reserved_ = 0;
 };
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
 class FromTrace : public BlockSumSource {
@@ -134,11 +134,11 @@ std::unique_ptr<BlockSumSource> StreamBlockSums(std::unique_ptr<BlockScoreReader
   return std::make_unique<FromStream>(std::move(reader), layers, prompt);
 }
 
-MnnReplay ReplayMnn(const Config& config, const MnnGeometry& geometry, MnnRevision revision,
-                    uint64_t prompt, uint64_t end, BlockSumSource& source) {
+MnnReplay ReplayMnn(const eviction::Config& config, const MnnGeometry& geometry,
+                    MnnRevision revision, uint64_t prompt, uint64_t end, BlockSumSource& source) {
   MnnEngine engine(config, geometry, revision, prompt);
   MnnReplay replay;
-  const LayerRange range = EvictedLayers(engine.config(), geometry.layers);
+  const eviction::LayerRange range = eviction::EvictedLayers(engine.config(), geometry.layers);
   std::vector<KeepPlan> held(geometry.layers);
   for (uint32_t l = 0; l < geometry.layers; ++l) {
     replay.schedules.push_back({l, range.Contains(l), {}, 0, 0});
@@ -157,13 +157,13 @@ MnnReplay ReplayMnn(const Config& config, const MnnGeometry& geometry, MnnRevisi
       call.end = engine.Finish(*sums);
       call.end.ema_scores.clear();
       replay.plans_dropped += call.start.plan_dropped;
-      LayerSchedule& schedule = replay.schedules[l];
-      const Decision& decision = call.end.decision;
+      eviction::LayerSchedule& schedule = replay.schedules[l];
+      const eviction::Decision& decision = call.end.decision;
       schedule.triggers += call.end.triggered;
       schedule.floor_dominated +=
           call.end.triggered && decision.budget.floor_dominates && revision == MnnRevision::kFinal;
       if (!decision.plan.empty()) {
-        const Eviction eviction{token, call.start.length, decision.kept};
+        const eviction::Eviction eviction{token, call.start.length, decision.kept};
         call.planned = Select(held[l], decision.plan);
         schedule.evictions.push_back(eviction);
         replay.plans[l].Keep(eviction, {&call.planned, 1});
@@ -185,4 +185,4 @@ MnnReplay ReplayMnn(const Config& config, const MnnGeometry& geometry, MnnRevisi
   return replay;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -13,7 +13,7 @@
 #include "lib/study/attention/layer_attention.h"
 #include "lib/study/eviction/timeline.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 // One layer call that decided something or applied a plan.
 struct MnnCall {
@@ -25,8 +25,8 @@ struct MnnCall {
 };
 
 struct MnnReplay {
-  std::vector<LayerSchedule> schedules;  // of every layer, by what was applied or planned
-  std::vector<LayerPlan> plans;          // of every layer
+  std::vector<eviction::LayerSchedule> schedules;  // of every layer, by what was applied or planned
+  std::vector<eviction::LayerPlan> plans;          // of every layer
   std::vector<MnnCall> calls;
   MnnMetrics metrics;
   uint64_t meta_previous = 0;
@@ -56,7 +56,7 @@ std::unique_ptr<BlockSumSource> StreamBlockSums(std::unique_ptr<BlockScoreReader
                                                 uint32_t layers, uint64_t prompt);
 
 // Decodes positions [prompt, end), or until the source runs dry.
-MnnReplay ReplayMnn(const Config& config, const MnnGeometry& geometry, MnnRevision revision,
-                    uint64_t prompt, uint64_t end, BlockSumSource& source);
+MnnReplay ReplayMnn(const eviction::Config& config, const MnnGeometry& geometry,
+                    MnnRevision revision, uint64_t prompt, uint64_t end, BlockSumSource& source);
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -10,7 +10,7 @@
 #include "lib/study/report/html.h"
 #include "lib/study/report/svg.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
 using report::ChartSeries;
@@ -140,11 +140,11 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
 
 // When a position left a layer: the share of the decode steps it stayed for, mean of the units; 2
 // if all of them still hold it.
-double LifeOf(const LayerPlan& plan, uint64_t position, uint64_t prompt, uint64_t end) {
+double LifeOf(const eviction::LayerPlan& plan, uint64_t position, uint64_t prompt, uint64_t end) {
   uint64_t held = 0, stay = 0;
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
     const uint64_t last = plan.last_seen(unit, position);
-    stay += last == LayerPlan::kStays;
+    stay += last == eviction::LayerPlan::kStays;
     held += std::min(last + 1, end) - std::min(prompt, last + 1);
   }
   if (stay == plan.units) return 2;
@@ -152,7 +152,7 @@ double LifeOf(const LayerPlan& plan, uint64_t position, uint64_t prompt, uint64_
          static_cast<double>(plan.units * std::max<uint64_t>(1, end - prompt));
 }
 
-StripRow LayerRow(const ReplayResult& result, const LayerPlan& plan) {
+StripRow LayerRow(const ReplayResult& result, const eviction::LayerPlan& plan) {
   StripRow row{fmt::format("L{}", plan.layer), {}};
   const uint64_t end = result.end;
   std::vector<double> life(end, 2);
@@ -180,7 +180,7 @@ void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page
   map.title = "Kept tokens by layer and position";
   map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
   map.x_end = static_cast<double>(result.end);
-  for (const LayerPlan& plan : run.plans) map.rows.push_back(LayerRow(result, plan));
+  for (const eviction::LayerPlan& plan : run.plans) map.rows.push_back(LayerRow(result, plan));
   page.Figure(Render(map),
               "Blue: held to the end. Orange: evicted, the fainter the sooner. One row per traced "
               "layer, one column per original position.");
@@ -195,7 +195,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   const auto value_of = [&](const AttentionSummary& head) {
     return output ? head.output_error.mean : 1 - head.mass.mean;
   };
-  for (const LayerQuality& layer : run.layers) {
+  for (const eviction::LayerQuality& layer : run.layers) {
     for (const AttentionSummary& head : layer.heads) most = std::max(most, value_of(head));
   }
   StripMap map;
@@ -204,7 +204,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   map.unit_ticks = true;
   map.low_label = "0";
   map.high_label = Percent(most);
-  for (const LayerQuality& layer : run.layers) {
+  for (const eviction::LayerQuality& layer : run.layers) {
     StripRow row{fmt::format("L{}", layer.layer), {}};
     for (size_t h = 0; h < layer.heads.size(); ++h) {
       const double value = value_of(layer.heads[h]);
@@ -223,7 +223,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   steps.x_label = "decode step";
   steps.y_label = "attention mass lost, mean of heads";
   steps.y_min = 0;
-  for (const LayerQuality& layer : run.layers) {
+  for (const eviction::LayerQuality& layer : run.layers) {
     if (steps.series.size() == 8) break;
     ChartSeries series{fmt::format("layer {}", layer.layer), {}, false, false};
     const size_t stride = std::max<size_t>(1, layer.step_mass.size() / 200);
@@ -301,4 +301,4 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   return page.Text();
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

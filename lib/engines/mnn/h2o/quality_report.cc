@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -86,13 +86,13 @@ Json EvictingJson(const ReplayRun& run) {
   if (!run.evicting) return nullptr;
   Json json = QualityJson(*run.evicting);
   json["layers"] = Json::array();
-  for (const LayerQuality& layer : run.layers) {
+  for (const eviction::LayerQuality& layer : run.layers) {
     if (layer.evicting.rows > 0) json["layers"].push_back(layer.layer);
   }
   return json;
 }
 
-Json HeadsJson(const LayerQuality& quality) {
+Json HeadsJson(const eviction::LayerQuality& quality) {
   Json json = Json::array();
   for (size_t h = 0; h < quality.heads.size(); ++h) {
     Json head = {{"head", h}};
@@ -104,7 +104,8 @@ Json HeadsJson(const LayerQuality& quality) {
   return json;
 }
 
-Json DecilesJson(std::span<const LayerQuality> layers, const MeasuredRows& measured) {
+Json DecilesJson(std::span<const eviction::LayerQuality> layers,
+                 const eviction::MeasuredRows& measured) {
   Json deciles = Json::array();
   if (layers.empty()) return deciles;
   size_t row = 0;
@@ -114,7 +115,7 @@ Json DecilesJson(std::span<const LayerQuality> layers, const MeasuredRows& measu
     const size_t first = row;
     for (; row < measured.positions.size() && measured.positions[row] < measured.first + end;
          ++row) {
-      for (const LayerQuality& layer : layers) {
+      for (const eviction::LayerQuality& layer : layers) {
         mass.Add(layer.step_mass[row]);
         if (!layer.step_output_error.empty()) error.Add(layer.step_output_error[row]);
       }
@@ -127,4 +128,4 @@ Json DecilesJson(std::span<const LayerQuality> layers, const MeasuredRows& measu
   return deciles;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

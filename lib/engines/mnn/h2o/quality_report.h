@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/h2o/replay.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 // The attention figures of kvtool.h2o/1. Figures over no row are null.
 
@@ -15,9 +15,9 @@ namespace kv::h2o {
 nlohmann::ordered_json QualityJson(const AttentionSummary& summary);
 // "evicting" of a run, with the layers that it is over; null without quality.
 nlohmann::ordered_json EvictingJson(const ReplayRun& run);
-nlohmann::ordered_json HeadsJson(const LayerQuality& quality);
+nlohmann::ordered_json HeadsJson(const eviction::LayerQuality& quality);
 // Means over tenths of the decode steps: whether the loss grows.
-nlohmann::ordered_json DecilesJson(std::span<const LayerQuality> layers,
-                                   const MeasuredRows& measured);
+nlohmann::ordered_json DecilesJson(std::span<const eviction::LayerQuality> layers,
+                                   const eviction::MeasuredRows& measured);
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -12,7 +12,7 @@
 #include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/h2o/replay_notes.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
 Error Refused(const AttentionTrace& trace, std::string message) {
@@ -38,7 +38,7 @@ class Replayer {
   ReplayResult Run() {
     result_.engine = request_.engine;
     result_.clock = request_.engine == Engine::kExact ? request_.clock : Clock::kMnn;
-    result_.config = Sanitised(request_.config);
+    result_.config = eviction::Sanitised(request_.config);
     result_.paper = request_.paper;
     result_.weights = request_.weights.value_or(
         request_.engine == Engine::kExact ? WeightRule::kSoftmax : WeightRule::kFlashLocal);
@@ -58,7 +58,7 @@ class Replayer {
     if (on_budget()) {
       ScheduleBudgets();
     } else {
-      for (const Config& config : Configs()) ScheduleTarget(config);
+      for (const eviction::Config& config : Configs()) ScheduleTarget(config);
     }
     PlanLayers();
     for (ReplayRun& run : result_.runs) CountBytes(run);
@@ -74,15 +74,16 @@ class Replayer {
   }
 
  private:
-  std::vector<Config> Configs() const {
-    if (request_.targets.empty()) return {Sanitised(request_.config)};
-    std::vector<Config> configs;
+  std::vector<eviction::Config> Configs() const {
+    if (request_.targets.empty()) return {eviction::Sanitised(request_.config)};
+    std::vector<eviction::Config> configs;
     for (const double ratio : request_.targets) {
       const auto target = static_cast<float>(ratio);
-      Config config = request_.config;
+      eviction::Config config = request_.config;
       config.target_lossy_ratio = target;
-      if (config.target_mode == TargetMode::kStatic) config.target_keep_ratio = 1.0f / target;
-      configs.push_back(Sanitised(config));
+      if (config.target_mode == eviction::TargetMode::kStatic)
+        config.target_keep_ratio = 1.0f / target;
+      configs.push_back(eviction::Sanitised(config));
     }
     return configs;
   }
@@ -91,7 +92,7 @@ class Replayer {
     return request_.engine == Engine::kExact && request_.clock == Clock::kPaper;
   }
 
-  PolicyOptions OptionsFor(const ReplayRun& run) const {
+  eviction::PolicyOptions OptionsFor(const ReplayRun& run) const {
     return {run.config,           request_.paper, result_.weights,
             request_.granularity, request_.seed,  run.budget.has_value()};
   }
@@ -129,13 +130,13 @@ class Replayer {
   }
   uint32_t layer_count() const { return static_cast<uint32_t>(snapshot_.layers.size()); }
 
-  LayerPlace PlaceIn(const LayerRange& range, uint32_t place) const {
+  eviction::LayerPlace PlaceIn(const eviction::LayerRange& range, uint32_t place) const {
     if (!range.Contains(place)) return {false, 0, 1};
     return {true, place - range.first, range.last - range.first + 1};
   }
 
-  ReplayRun RunOf(std::string policy, const Config& config,
-                  std::vector<LayerSchedule> schedules) const {
+  ReplayRun RunOf(std::string policy, const eviction::Config& config,
+                  std::vector<eviction::LayerSchedule> schedules) const {
     ReplayRun run;
     run.policy = std::move(policy);
     run.config = config;
@@ -155,58 +156,61 @@ class Replayer {
   }
 
   // A run held to schedules that do not depend on its policy.
-  void AddRun(const std::string& name, const Config& config,
-              const std::vector<LayerSchedule>& common) {
+  void AddRun(const std::string& name, const eviction::Config& config,
+              const std::vector<eviction::LayerSchedule>& common) {
     if (IsThere(name)) return;
-    const LayerRange range = EvictedLayers(config, layer_count());
+    const eviction::LayerRange range = eviction::EvictedLayers(config, layer_count());
     ReplayRun run = RunOf(name, config, common);
-    const PolicyOptions options = OptionsFor(run);
+    const eviction::PolicyOptions options = OptionsFor(run);
     for (uint32_t i = 0; i < layer_count(); ++i) {
-      run.schedules[i] =
-          CommonSchedule(*FindPolicy(name), options, PlaceIn(range, i), run.schedules[i]);
+      run.schedules[i] = eviction::CommonSchedule(*eviction::FindPolicy(name), options,
+                                                  PlaceIn(range, i), run.schedules[i]);
     }
     result_.runs.push_back(std::move(run));
   }
 
-  void ScheduleTarget(const Config& config) {
+  void ScheduleTarget(const eviction::Config& config) {
     if (request_.engine != Engine::kExact) {
       PlanMnn(config);
       return;
     }
-    std::vector<LayerSchedule> schedules;
+    std::vector<eviction::LayerSchedule> schedules;
     for (uint32_t i = 0; i < layer_count(); ++i) {
-      schedules.push_back(ExactSchedule(config, i, layer_count(), result_.prompt, result_.end));
+      schedules.push_back(
+          eviction::ExactSchedule(config, i, layer_count(), result_.prompt, result_.end));
     }
     for (const std::string& name : request_.policies) AddRun(name, config, schedules);
   }
 
   void ScheduleBudgets() {
-    std::vector<KeepBudget> budgets = request_.budgets;
+    std::vector<eviction::KeepBudget> budgets = request_.budgets;
     for (const double target : request_.targets)
       budgets.push_back({std::nullopt, 1 / target, true});
     if (budgets.empty()) {
-      const Config defaults;
+      const eviction::Config defaults;
       budgets.push_back({std::nullopt, 1 / static_cast<double>(defaults.target_lossy_ratio), true});
     }
     uint64_t least = result_.end;
-    for (const KeepBudget& budget : budgets) least = std::min(least, budget.At(result_.end));
-    result_.config = FollowTrace(request_.config, request_.chosen, least, result_.followed);
-    const BudgetSteps steps{FirstEviction(result_.config, trace_.q_start, result_.prompt),
-                            result_.end};
-    const LayerRange range = EvictedLayers(result_.config, layer_count());
-    for (const KeepBudget& budget : budgets) {
-      Config config = result_.config;
-      config.target_mode = TargetMode::kAdaptive;
+    for (const eviction::KeepBudget& budget : budgets)
+      least = std::min(least, budget.At(result_.end));
+    result_.config =
+        eviction::FollowTrace(request_.config, request_.chosen, least, result_.followed);
+    const eviction::BudgetSteps steps{
+        eviction::FirstEviction(result_.config, trace_.q_start, result_.prompt), result_.end};
+    const eviction::LayerRange range = eviction::EvictedLayers(result_.config, layer_count());
+    for (const eviction::KeepBudget& budget : budgets) {
+      eviction::Config config = result_.config;
+      config.target_mode = eviction::TargetMode::kAdaptive;
       config.target_lossy_ratio = budget.tokens ? NAN : static_cast<float>(1 / budget.share);
       for (const std::string& name : request_.policies) {
         if (IsThere(name)) continue;
-        RequireFloor(name, config, request_.paper, budget, result_.end);
+        eviction::RequireFloor(name, config, request_.paper, budget, result_.end);
         ReplayRun run = RunOf(name, config, {});
         run.budget = budget;
-        const PolicyOptions options = OptionsFor(run);
+        const eviction::PolicyOptions options = OptionsFor(run);
         for (uint32_t i = 0; i < layer_count(); ++i) {
-          run.schedules.push_back(
-              BudgetSchedule(*FindPolicy(name), options, budget, steps, PlaceIn(range, i)));
+          run.schedules.push_back(eviction::BudgetSchedule(*eviction::FindPolicy(name), options,
+                                                           budget, steps, PlaceIn(range, i)));
           run.schedules.back().layer = snapshot_.layers[i].index;
         }
         result_.runs.push_back(std::move(run));
@@ -232,19 +236,20 @@ class Replayer {
 
   // The plans of all runs, layer by layer; those of the engine itself are there already.
   void PlanLayers() {
-    std::vector<PolicyOptions> options;
+    std::vector<eviction::PolicyOptions> options;
     for (const ReplayRun& run : result_.runs) options.push_back(OptionsFor(run));
     for (const LayerAttention& attention : attentions_) {
-      std::vector<PlanJob> jobs;
+      std::vector<eviction::PlanJob> jobs;
       std::vector<ReplayRun*> runs;
       for (size_t i = 0; i < result_.runs.size(); ++i) {
         ReplayRun& run = result_.runs[i];
         if (run.mnn) continue;
-        jobs.push_back(
-            {FindPolicy(run.policy), &options[i], &run.schedules[PlaceOf(attention.layer())]});
+        jobs.push_back({eviction::FindPolicy(run.policy), &options[i],
+                        &run.schedules[PlaceOf(attention.layer())]});
         runs.push_back(&run);
       }
-      std::vector<LayerPlan> plans = PlanLayer(attention, result_.prompt, jobs, pool_);
+      std::vector<eviction::LayerPlan> plans =
+          eviction::PlanLayer(attention, result_.prompt, jobs, pool_);
       for (size_t i = 0; i < runs.size(); ++i) {
         if (request_.re_rotation && runs[i]->policy == "streaming") {
           plans[i].turned_by = RotationOf(attention);
@@ -266,7 +271,7 @@ class Replayer {
     return {layer_count(), trace_.query_heads, k.heads, k.head_dim, bytes};
   }
 
-  void PlanMnn(const Config& config) {
+  void PlanMnn(const eviction::Config& config) {
     const auto revision =
         request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
     if (revision == MnnRevision::kR6 && result_.runs.empty()) {
@@ -274,10 +279,10 @@ class Replayer {
           "mnn-r6 also moved V rows to wrong places when it compacted under flash attention; the "
           "figures here are of its plans, with V where it belongs");
     }
-    if (request_.granularity != Granularity::kLayer) {
+    if (request_.granularity != eviction::Granularity::kLayer) {
       throw Error(Finding::kUsage, "--granularity kv-head: the mnn engines decide per layer");
     }
-    const LayerRange range = EvictedLayers(config, layer_count());
+    const eviction::LayerRange range = eviction::EvictedLayers(config, layer_count());
     for (uint32_t i = range.first; revision == MnnRevision::kR6 && i <= range.last; ++i) {
       if (trace_.Find(snapshot_.layers[i].index) != nullptr) continue;
       throw Refused(trace_, fmt::format("layer {} has no rows: mnn-r6 folds all layers into one "
@@ -289,7 +294,7 @@ class Replayer {
         attentions_, Places(), static_cast<uint64_t>(config.block_tokens), result_.weights, pool_);
     MnnReplay replay =
         ReplayMnn(config, GeometryOfModel(), revision, result_.prompt, result_.end, *source);
-    const std::vector<LayerSchedule> schedules = replay.schedules;
+    const std::vector<eviction::LayerSchedule> schedules = replay.schedules;
     for (const std::string& name : request_.policies) {
       if (name != "block") {
         AddRun(name, config, schedules);
@@ -328,7 +333,7 @@ class Replayer {
     }
     const auto revision =
         request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
-    for (const Config& config : Configs()) {
+    for (const eviction::Config& config : Configs()) {
       const auto source = StreamBlockSums(stream.open(), stream.layers, result_.prompt);
       MnnReplay replay =
           ReplayMnn(config, GeometryOfModel(), revision, result_.prompt, UINT32_MAX, *source);
@@ -344,7 +349,7 @@ class Replayer {
   }
 
   void CountBytes(ReplayRun& run) const {
-    std::vector<LengthWalk> walks(run.schedules.begin(), run.schedules.end());
+    std::vector<eviction::LengthWalk> walks(run.schedules.begin(), run.schedules.end());
     for (uint64_t token = result_.prompt; token < result_.end; ++token) {
       StepBytes step{token, 0, 0, 0};
       for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
@@ -363,15 +368,15 @@ class Replayer {
 
   void Measure() {
     result_.measured =
-        ChooseRows(result_.prompt, result_.end, request_.quality_rows, request_.seed);
+        eviction::ChooseRows(result_.prompt, result_.end, request_.quality_rows, request_.seed);
     std::vector<AttentionSamples> pooled(result_.runs.size(),
                                          AttentionSamples(result_.measured.population));
     if (progress_ != nullptr) progress_->Begin(snapshot_.kv_bytes());
     for (size_t i = 0; i < attentions_.size(); ++i) {
-      std::vector<const LayerPlan*> plans;
+      std::vector<const eviction::LayerPlan*> plans;
       for (const ReplayRun& run : result_.runs) plans.push_back(&run.plans[i]);
-      std::vector<LayerQuality> of_layer =
-          MeasureLayer(attentions_[i], plans, result_.measured, pooled, pool_);
+      std::vector<eviction::LayerQuality> of_layer =
+          eviction::MeasureLayer(attentions_[i], plans, result_.measured, pooled, pool_);
       for (size_t r = 0; r < of_layer.size(); ++r) {
         result_.runs[r].layers.push_back(std::move(of_layer[r]));
       }
@@ -402,4 +407,4 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
   return Replayer(snapshot, trace, request, pool, progress).Run();
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

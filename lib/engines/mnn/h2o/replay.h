@@ -16,7 +16,7 @@
 #include "lib/study/eviction/policy.h"
 #include "lib/study/eviction/quality.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 enum class Engine { kExact, kMnn, kMnnR6 };
 std::string_view Name(Engine engine);
@@ -32,18 +32,18 @@ std::string_view Name(Clock clock);
 struct ReplayRequest {
   Engine engine = Engine::kExact;
   Clock clock = Clock::kPaper;  // of engine exact; the mnn engines have their own
-  Config config;                // its target is replaced by each of `targets`
+  eviction::Config config;      // its target is replaced by each of `targets`
   // Parameters of `config` that somebody chose; on a budget the others follow the trace's length.
   std::set<std::string, std::less<>> chosen;
-  PaperParameters paper;
+  eviction::PaperParameters paper;
   // "streaming" counts positions within its cache, as published: what it loses is measured with
   // keys turned to where they stand then.
   std::optional<blend::ModelRope> re_rotation;
-  std::vector<double> targets;      // ratios, >= 1
-  std::vector<KeepBudget> budgets;  // instead of ratios
+  std::vector<double> targets;                // ratios, >= 1
+  std::vector<eviction::KeepBudget> budgets;  // instead of ratios
   std::vector<std::string> policies = {"block"};
   std::optional<WeightRule> weights;  // default: as the engine (exact: softmax, mnn: flash)
-  Granularity granularity = Granularity::kLayer;
+  eviction::Granularity granularity = eviction::Granularity::kLayer;
   uint64_t seed = 0;
   std::optional<uint64_t> prompt_tokens;  // where the trace does not say
   bool measure_quality = true;
@@ -61,16 +61,16 @@ struct StepBytes {
 // One policy at one target ratio.
 struct ReplayRun {
   std::string policy;
-  Config config;                         // sanitised
-  std::optional<KeepBudget> budget;      // what every layer is held to
-  uint64_t end = 0;                      // of the decode positions
-  std::vector<LayerSchedule> schedules;  // of every layer
-  std::vector<LayerPlan> plans;          // of the traced layers
-  std::optional<MnnReplay> mnn;          // rule "block" of the mnn engines
+  eviction::Config config;                         // sanitised
+  std::optional<eviction::KeepBudget> budget;      // what every layer is held to
+  uint64_t end = 0;                                // of the decode positions
+  std::vector<eviction::LayerSchedule> schedules;  // of every layer
+  std::vector<eviction::LayerPlan> plans;          // of the traced layers
+  std::optional<MnnReplay> mnn;                    // rule "block" of the mnn engines
   std::vector<StepBytes> steps;
-  std::vector<LayerQuality> layers;          // of the traced layers; empty without quality
-  std::optional<AttentionSummary> quality;   // over all rows of the traced layers
-  std::optional<AttentionSummary> evicting;  // over those that lose something
+  std::vector<eviction::LayerQuality> layers;  // of the traced layers; empty without quality
+  std::optional<AttentionSummary> quality;     // over all rows of the traced layers
+  std::optional<AttentionSummary> evicting;    // over those that lose something
 
   uint64_t triggers() const;
   uint64_t evictions() const;  // those that some query is the poorer for
@@ -87,12 +87,12 @@ struct ReplayRun {
 struct ReplayResult {
   Engine engine = Engine::kExact;
   Clock clock = Clock::kMnn;
-  Config config;  // with what follows the trace's length, target aside
-  PaperParameters paper;
+  eviction::Config config;  // with what follows the trace's length, target aside
+  eviction::PaperParameters paper;
   std::vector<std::string> followed;  // parameters of `config` that nobody chose
   WeightRule weights = WeightRule::kSoftmax;
   uint64_t prompt = 0, end = 0;          // decode positions [prompt, end)
-  MeasuredRows measured;                 // empty without quality
+  eviction::MeasuredRows measured;       // empty without quality
   UndefinedRows undefined;               // of the whole trace
   std::vector<uint32_t> traced_layers;   // replayed
   std::vector<uint32_t> missing_layers;  // in the snapshot, without rows
@@ -108,4 +108,4 @@ uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request)
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

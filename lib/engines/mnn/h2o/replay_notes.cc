@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
 // Notes of equal text, with the targets that they are about.
@@ -39,21 +39,23 @@ class Notes {
   std::vector<Note> notes_;
 };
 
-const LayerSchedule* FirstEvicting(const ReplayRun& run) {
-  const auto found = std::find_if(run.schedules.begin(), run.schedules.end(),
-                                  [](const LayerSchedule& s) { return !s.evictions.empty(); });
+const eviction::LayerSchedule* FirstEvicting(const ReplayRun& run) {
+  const auto found =
+      std::find_if(run.schedules.begin(), run.schedules.end(),
+                   [](const eviction::LayerSchedule& s) { return !s.evictions.empty(); });
   return found == run.schedules.end() ? nullptr : &*found;
 }
 
-const LayerSchedule* LastEvicting(const ReplayRun& run) {
-  const auto found = std::find_if(run.schedules.rbegin(), run.schedules.rend(),
-                                  [](const LayerSchedule& s) { return !s.evictions.empty(); });
+const eviction::LayerSchedule* LastEvicting(const ReplayRun& run) {
+  const auto found =
+      std::find_if(run.schedules.rbegin(), run.schedules.rend(),
+                   [](const eviction::LayerSchedule& s) { return !s.evictions.empty(); });
   return found == run.schedules.rend() ? nullptr : &*found;
 }
 
 void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const AttentionTrace& trace,
                 Notes& notes) {
-  const Eviction first = FirstEvicting(run)->evictions.front();
+  const eviction::Eviction first = FirstEvicting(run)->evictions.front();
   const uint64_t rows = first.token + 1 - trace.q_start;
   const uint64_t window = std::min(result.paper.window, rows);
   if (rows < result.paper.window && first.token + 1 > rows) {
@@ -61,7 +63,7 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
                                result.paper.window));
   }
   // The last layer has the least, if they differ.
-  const std::vector<Eviction>& least = LastEvicting(run)->evictions;
+  const std::vector<eviction::Eviction>& least = LastEvicting(run)->evictions;
   const bool even = first.kept == least.front().kept;
   const std::string_view where = even ? "" : "in its last layer ";
   if (least.front().kept <= window) {
@@ -69,7 +71,7 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
                                "above its window of {} rows (--snapkv-window)",
                                where, window));
   } else if (!result.paper.grow) {
-    const auto full = std::find_if(least.begin(), least.end(), [&](const Eviction& e) {
+    const auto full = std::find_if(least.begin(), least.end(), [&](const eviction::Eviction& e) {
       return e.kept <= e.token - first.token + window;
     });
     if (full != least.end() && full->token + 1 < result.end) {
@@ -90,14 +92,14 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
 }
 
 void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
-  const LayerSchedule& schedule = *FirstEvicting(run);
+  const eviction::LayerSchedule& schedule = *FirstEvicting(run);
   const uint64_t start = schedule.evictions.front().token;
-  LengthWalk walk(schedule);
+  eviction::LengthWalk walk(schedule);
   uint64_t most = 0, floor_end = 0;
   for (uint64_t token = start; token < result.end; ++token) {
     const uint64_t budget = run.budget->At(token + 1), held = walk.At(token);
     const uint64_t more = held - std::min(held, budget);
-    if (budget < BlockFloor(run.config)) {
+    if (budget < eviction::BlockFloor(run.config)) {
       floor_end = token + 1;
     } else {
       most = std::max(most, more);
@@ -118,8 +120,9 @@ void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
 std::optional<std::string> WhichEvict(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
     if (!run.budget || run.policy == "full") continue;
-    const auto in_range = std::count_if(run.schedules.begin(), run.schedules.end(),
-                                        [](const LayerSchedule& s) { return s.in_range; });
+    const auto in_range =
+        std::count_if(run.schedules.begin(), run.schedules.end(),
+                      [](const eviction::LayerSchedule& s) { return s.in_range; });
     if (in_range == static_cast<std::ptrdiff_t>(run.schedules.size())) return std::nullopt;
     return fmt::format("budgets are of the {} layers that evict; true and mean ratio are of all {}",
                        in_range, run.schedules.size());
@@ -172,7 +175,7 @@ std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
     if (run.evictions() == 0 || std::count(told.begin(), told.end(), target) != 0) continue;
     told.push_back(target);
     uint64_t most = 0;
-    for (const LayerSchedule& schedule : run.schedules) {
+    for (const eviction::LayerSchedule& schedule : run.schedules) {
       most = std::max<uint64_t>(most, schedule.evictions.size());
     }
     std::vector<std::string> why;
@@ -190,4 +193,4 @@ std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
                      fmt::join(ends, "; "));
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -8,7 +8,7 @@
 
 #include "lib/engines/mnn/h2o/replay.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 // What a reader of the figures must know about the rules: one that comes down to another here, a
 // budget that is met in blocks, rows that the trace lacks.
@@ -18,4 +18,4 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
 // elsewhere because it was applied again, or because the floor decides.
 std::optional<std::string> WhereTargetsEnd(const ReplayResult& result);
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

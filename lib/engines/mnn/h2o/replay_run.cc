@@ -8,7 +8,7 @@
 #include "lib/core/base/error.h"
 #include "lib/engines/mnn/h2o/replay.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 std::string_view Name(Engine engine) {
   switch (engine) {
@@ -31,25 +31,26 @@ std::optional<Engine> ParseEngine(std::string_view name) {
 
 uint64_t ReplayRun::triggers() const {
   uint64_t sum = 0;
-  for (const LayerSchedule& schedule : schedules) sum += schedule.triggers;
+  for (const eviction::LayerSchedule& schedule : schedules) sum += schedule.triggers;
   return sum;
 }
 
 uint64_t ReplayRun::evictions() const {
   uint64_t sum = 0;
-  for (const LayerSchedule& schedule : schedules) sum += schedule.evictions_in_effect(end);
+  for (const eviction::LayerSchedule& schedule : schedules)
+    sum += schedule.evictions_in_effect(end);
   return sum;
 }
 
 uint64_t ReplayRun::floor_dominated() const {
   uint64_t sum = 0;
-  for (const LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
+  for (const eviction::LayerSchedule& schedule : schedules) sum += schedule.floor_dominated;
   return sum;
 }
 
 double ReplayRun::target_ratio() const {
   if (budget) return budget->tokens ? NAN : 1 / budget->share;
-  return config.target_mode == TargetMode::kStatic
+  return config.target_mode == eviction::TargetMode::kStatic
              ? 1 / static_cast<double>(config.target_keep_ratio)
              : static_cast<double>(config.target_lossy_ratio);
 }
@@ -100,4 +101,4 @@ uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request)
   return *prompt;
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -9,12 +9,12 @@
 
 #include "lib/engines/mnn/h2o/quality_report.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
-Json ConfigJson(const Config& config) {
+Json ConfigJson(const eviction::Config& config) {
   Json json = Json::object();
-  ForEachParameter(config, [&](std::string_view name, double value) {
+  eviction::ForEachParameter(config, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
       json[std::string(name)] = value == 0 ? "static" : "adaptive";
     } else if (std::isnan(value)) {
@@ -29,7 +29,7 @@ Json ConfigJson(const Config& config) {
   return json;
 }
 
-Json PaperJson(const PaperParameters& paper) {
+Json PaperJson(const eviction::PaperParameters& paper) {
   return {{"snapkv_window", paper.window},        {"snapkv_kernel", paper.kernel},
           {"pyramid_beta", paper.pyramid_beta},   {"streaming_sinks", paper.sinks},
           {"h2o_heavy_share", paper.heavy_share}, {"after_prompt", paper.grow ? "grow" : "hold"}};
@@ -53,8 +53,8 @@ Json MetricsJson(const MnnMetrics& metrics) {
 
 Json LayersJson(const ReplayResult& result, const ReplayRun& run) {
   Json layers = Json::array();
-  for (const LayerSchedule& schedule : run.schedules) {
-    const uint64_t length = LengthWalk(schedule).At(result.end - 1);
+  for (const eviction::LayerSchedule& schedule : run.schedules) {
+    const uint64_t length = eviction::LengthWalk(schedule).At(result.end - 1);
     Json layer = {{"layer", schedule.layer},
                   {"in_range", schedule.in_range},
                   {"traced", std::count(result.traced_layers.begin(), result.traced_layers.end(),
@@ -65,13 +65,13 @@ Json LayersJson(const ReplayResult& result, const ReplayRun& run) {
                   {"full_tokens", result.end},
                   {"kept_tokens", length},
                   {"keep_ratio", static_cast<double>(length) / static_cast<double>(result.end)}};
-    for (const LayerPlan& plan : run.plans) {
+    for (const eviction::LayerPlan& plan : run.plans) {
       if (plan.layer == schedule.layer && plan.units == 1) {
         layer["kept"] = RangesJson(plan.HeldBefore(0, result.end));
       }
     }
     layer["attention"] = layer["evicting"] = nullptr;
-    for (const LayerQuality& quality : run.layers) {
+    for (const eviction::LayerQuality& quality : run.layers) {
       if (quality.layer != schedule.layer) continue;
       layer["attention"] = QualityJson(quality.summary);
       layer["evicting"] = QualityJson(quality.evicting);
@@ -97,7 +97,7 @@ Json StepJson(const StepBytes& step) {
 // What was asked to stay, and what does at the end of the last step in a layer that evicts.
 Json BudgetJson(const ReplayRun& run) {
   if (!run.budget) return nullptr;
-  const KeepBudget& budget = *run.budget;
+  const eviction::KeepBudget& budget = *run.budget;
   return {{"text", budget.Text()},
           {"share", budget.tokens ? Json(nullptr) : Json(budget.share)},
           {"tokens", budget.tokens ? Json(*budget.tokens) : Json(nullptr)},
@@ -162,7 +162,7 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
       {"engine", Name(result.engine)},
       {"schedule", Name(result.clock)},
       {"scores", Name(result.weights)},
-      {"granularity", request.granularity == Granularity::kLayer ? "layer" : "kv-head"},
+      {"granularity", request.granularity == eviction::Granularity::kLayer ? "layer" : "kv-head"},
       {"seed", request.seed},
       {"quality_rows", request.quality_rows},
       {"policies", request.policies},
@@ -171,7 +171,7 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
       {"followed_the_trace", result.followed},
       {"paper", PaperJson(result.paper)},
       {"re_rotated", request.re_rotation.has_value()}};
-  for (const KeepBudget& budget : request.budgets) {
+  for (const eviction::KeepBudget& budget : request.budgets) {
     json["params"]["budgets"].push_back(budget.Text());
   }
   json["quality_rows"] = {{"measured", result.measured.positions.size()},
@@ -205,12 +205,12 @@ class PlanCursor {
 
  private:
   uint64_t NextToken(size_t plan) const {
-    const std::vector<Eviction>& events = run_.plans[plan].events;
+    const std::vector<eviction::Eviction>& events = run_.plans[plan].events;
     return next_[plan] < events.size() ? events[next_[plan]].token : UINT64_MAX;
   }
-  static void Emit(const LayerPlan& plan, size_t index,
+  static void Emit(const eviction::LayerPlan& plan, size_t index,
                    const std::function<void(const Json&)>& emit) {
-    const Eviction& event = plan.events[index];
+    const eviction::Eviction& event = plan.events[index];
     for (uint32_t unit = 0; unit < plan.units; ++unit) {
       emit({{"token", event.token},
             {"layer", plan.layer},
@@ -258,7 +258,7 @@ Json CallJson(const ReplayRun& run, const MnnCall& call) {
   json["triggered"] = call.end.triggered;
   json["final_keep_tokens"] = call.end.final_keep_tokens;
   if (!call.end.triggered) return json;
-  const Decision& decision = call.end.decision;
+  const eviction::Decision& decision = call.end.decision;
   json["floor_dominates"] = decision.budget.floor_dominates;
   json["kept_tokens"] = decision.kept;
   json["evicted_tokens"] = decision.evicted;
@@ -309,13 +309,13 @@ void ForEachEvent(const ReplayResult& result, const std::function<void(const Jso
 
 std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
   if (run.policy == "full" || run.evictions() > 0) return {};
-  const Config& config = run.config;
+  const eviction::Config& config = run.config;
   const uint64_t steps = result.end - result.prompt;
   if (run.budget && run.budget->At(result.end) >= result.end) {
     return fmt::format("the budget of {} holds all {} tokens", run.target_text(), result.end);
   }
   const bool in_range = std::any_of(run.schedules.begin(), run.schedules.end(),
-                                    [](const LayerSchedule& s) { return s.in_range; });
+                                    [](const eviction::LayerSchedule& s) { return s.in_range; });
   if (!in_range) {
     return fmt::format("no layer is in the range: h2o_layer_start {}, h2o_layer_end {}",
                        config.layer_start, config.layer_end);
@@ -339,4 +339,4 @@ std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
                      config.update_interval, steps);
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -8,7 +8,7 @@
 
 #include "lib/engines/mnn/h2o/replay.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 
 using Json = nlohmann::ordered_json;
 
@@ -35,4 +35,4 @@ std::string WhyNothing(const ReplayResult& result, const ReplayRun& run);
 std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                        const ReplayResult& result, const std::string& footer);
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -30,7 +30,7 @@ void WidenRow(DType dtype, const std::byte* from, float* to, size_t count) {
 }  // namespace
 
 AttentionStep::AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace,
-                             WeightRule weights, const h2o::Config& h2o, uint64_t prompt,
+                             WeightRule weights, const eviction::Config& h2o, uint64_t prompt,
                              ThreadPool& pool)
     : snapshot_(snapshot),
       weights_(weights),
@@ -40,7 +40,7 @@ AttentionStep::AttentionStep(const Snapshot& snapshot, const AttentionTrace* tra
   if (trace == nullptr) return;
   if (trace->block_scores) {
     recorded_ =
-        h2o::StreamBlockSums(trace->block_scores->open(), trace->block_scores->layers, prompt);
+        mnn::h2o::StreamBlockSums(trace->block_scores->open(), trace->block_scores->layers, prompt);
     return;
   }
   std::vector<uint32_t> places;
@@ -49,7 +49,7 @@ AttentionStep::AttentionStep(const Snapshot& snapshot, const AttentionTrace* tra
     const TraceLayer* rows = trace->Find(layer.index);
     if (rows == nullptr) continue;
     if (rows->queries) {
-      layers_[i] = std::make_unique<h2o::LayerAttention>(*trace, *rows, layer);
+      layers_[i] = std::make_unique<LayerAttention>(*trace, *rows, layer);
       has_queries_ = true;
     } else {
       traced_.emplace_back(*trace, *rows, layer);
@@ -57,11 +57,11 @@ AttentionStep::AttentionStep(const Snapshot& snapshot, const AttentionTrace* tra
     }
   }
   if (!traced_.empty()) {
-    recorded_ = h2o::TraceBlockSums(traced_, places, block_tokens_, weights, pool);
+    recorded_ = mnn::h2o::TraceBlockSums(traced_, places, block_tokens_, weights, pool);
   }
 }
 
-std::optional<std::vector<float>> AttentionStep::Score(const h2o::CallStart& start,
+std::optional<std::vector<float>> AttentionStep::Score(const mnn::h2o::CallStart& start,
                                                        uint64_t position, uint64_t blocks,
                                                        Runtime& runtime) {
   std::vector<float> sums(start.in_range ? blocks : 0);
@@ -73,7 +73,7 @@ std::optional<std::vector<float>> AttentionStep::Score(const h2o::CallStart& sta
   return sums;
 }
 
-void AttentionStep::ForHeads(const h2o::LayerAttention& attention, uint64_t tokens,
+void AttentionStep::ForHeads(const LayerAttention& attention, uint64_t tokens,
                              const std::function<void(uint64_t)>& body) {
   if (tokens * attention.query_heads() * attention.head_dim() >= kWorthThreads) {
     pool_.ParallelFor(attention.kv_heads(), body);
@@ -82,7 +82,7 @@ void AttentionStep::ForHeads(const h2o::LayerAttention& attention, uint64_t toke
   }
 }
 
-void AttentionStep::Logits(const h2o::LayerAttention& attention, const CachePiece& piece) {
+void AttentionStep::Logits(const LayerAttention& attention, const CachePiece& piece) {
   const uint64_t dim = attention.head_dim(), group = attention.group();
   ForHeads(attention, piece.tokens, [&](uint64_t kv_head) {
     const KeyRows rows{piece.data + kv_head * piece.head_step, attention.key_type(),
@@ -94,7 +94,7 @@ void AttentionStep::Logits(const h2o::LayerAttention& attention, const CachePiec
   });
 }
 
-void AttentionStep::AddValues(const h2o::LayerAttention& attention, const CachePiece& piece) {
+void AttentionStep::AddValues(const LayerAttention& attention, const CachePiece& piece) {
   const KvTensor& v = *attention.kv().v;
   const uint64_t dim = v.head_dim, group = attention.group();
   ForHeads(attention, piece.tokens, [&](uint64_t kv_head) {
@@ -120,7 +120,7 @@ void AttentionStep::Attend(uint32_t layer, uint64_t position, Runtime& runtime,
                            std::vector<float>* sums) {
   if (layers_[layer] == nullptr) return;
   const Stopwatch watch;
-  const h2o::LayerAttention& attention = *layers_[layer];
+  const LayerAttention& attention = *layers_[layer];
   const std::span<const uint32_t> positions = runtime.positions(layer);
   const uint32_t heads = attention.query_heads();
   const uint64_t dim = attention.head_dim();

@@ -20,10 +20,10 @@ class AttentionStep {
  public:
   // `trace` may be null. The snapshot is the one that the runtime reads.
   AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace, WeightRule weights,
-                const h2o::Config& h2o, uint64_t prompt, ThreadPool& pool);
+                const eviction::Config& h2o, uint64_t prompt, ThreadPool& pool);
 
   // Attention and, in range, block sums for H2O; nothing once a recorded stream is at its end.
-  std::optional<std::vector<float>> Score(const h2o::CallStart& start, uint64_t position,
+  std::optional<std::vector<float>> Score(const mnn::h2o::CallStart& start, uint64_t position,
                                           uint64_t blocks, Runtime& runtime);
   // Attention alone.
   void Attend(uint32_t layer, uint64_t position, Runtime& runtime) {
@@ -35,10 +35,10 @@ class AttentionStep {
 
  private:
   void Attend(uint32_t layer, uint64_t position, Runtime& runtime, std::vector<float>* sums);
-  void Logits(const h2o::LayerAttention& attention, const CachePiece& piece);
-  void AddValues(const h2o::LayerAttention& attention, const CachePiece& piece);
+  void Logits(const LayerAttention& attention, const CachePiece& piece);
+  void AddValues(const LayerAttention& attention, const CachePiece& piece);
   // One body per kv head, on all threads where that pays.
-  void ForHeads(const h2o::LayerAttention& attention, uint64_t tokens,
+  void ForHeads(const LayerAttention& attention, uint64_t tokens,
                 const std::function<void(uint64_t)>& body);
 
   const Snapshot& snapshot_;
@@ -46,9 +46,9 @@ class AttentionStep {
   uint64_t block_tokens_;
   ThreadPool& pool_;
   bool has_queries_ = false;
-  std::vector<std::unique_ptr<h2o::LayerAttention>> layers_;  // by place; null without queries
-  std::vector<h2o::LayerAttention> traced_;                   // of a trace of probabilities
-  std::unique_ptr<h2o::BlockSumSource> recorded_;
+  std::vector<std::unique_ptr<LayerAttention>> layers_;  // by place; null without queries
+  std::vector<LayerAttention> traced_;                   // of a trace of probabilities
+  std::unique_ptr<mnn::h2o::BlockSumSource> recorded_;
   double seconds_ = 0;
   // of the call that runs
   uint64_t length_ = 0;

@@ -125,8 +125,8 @@ Config GateConfig(Mode mode) {
   return c;
 }
 
-h2o::Config GateH2oConfig() {
-  h2o::Config c;
+eviction::Config GateH2oConfig() {
+  eviction::Config c;
   c.block_tokens = 32;
   c.sink_tokens = 16;
   c.recent_tokens = 96;

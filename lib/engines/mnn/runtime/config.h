@@ -60,7 +60,7 @@ Config Sanitised(const Config& config);
 
 // What the gate's scripts set, on top of the engine's defaults.
 Config GateConfig(Mode mode);
-h2o::Config GateH2oConfig();
+eviction::Config GateH2oConfig();
 
 using ParameterValue = std::variant<double, std::string_view>;
 

@@ -14,20 +14,20 @@ namespace kv::lossless {
 namespace {
 
 // The part of a plan that lies in [begin, begin + tokens), counted from there.
-h2o::KeepPlan Within(const h2o::KeepPlan& plan, uint64_t begin, uint64_t tokens) {
-  h2o::KeepPlan part;
-  for (const h2o::KeepRange& range : plan) {
+KeepPlan Within(const KeepPlan& plan, uint64_t begin, uint64_t tokens) {
+  KeepPlan part;
+  for (const KeepRange& range : plan) {
     const uint64_t from = std::max<uint64_t>(range.begin, begin);
     const uint64_t to = std::min<uint64_t>(range.end(), begin + tokens);
     if (from < to) {
-      h2o::Append(part, {static_cast<uint32_t>(from - begin), static_cast<uint32_t>(to - from)});
+      Append(part, {static_cast<uint32_t>(from - begin), static_cast<uint32_t>(to - from)});
     }
   }
   return part;
 }
 
-void CompactRows(LayerCache& rows, const h2o::KeepPlan& kept) {
-  if (h2o::KeptTokens(kept) == rows.size()) return;
+void CompactRows(LayerCache& rows, const KeepPlan& kept) {
+  if (KeptTokens(kept) == rows.size()) return;
   if (kept.empty()) {
     rows.PopFront(rows.size());
     return;
@@ -93,7 +93,7 @@ std::shared_ptr<const Bytes> DesignRuntime::Decode(Layer& layer, const Block& bl
                       .In(fmt::format("layer {}", layer.hot.source().index)));
 }
 
-void DesignRuntime::Compact(uint32_t index, const h2o::KeepPlan& kept) {
+void DesignRuntime::Compact(uint32_t index, const KeepPlan& kept) {
   Layer& layer = layers_[index];
   uint64_t blocks_tokens = 0;
   for (const Block& block : layer.blocks) blocks_tokens += block.tokens();
@@ -104,15 +104,15 @@ void DesignRuntime::Compact(uint32_t index, const h2o::KeepPlan& kept) {
   layer.positions_valid = false;
 }
 
-void DesignRuntime::CompactBlocks(uint32_t index, const h2o::KeepPlan& kept, uint64_t begin) {
+void DesignRuntime::CompactBlocks(uint32_t index, const KeepPlan& kept, uint64_t begin) {
   Layer& layer = layers_[index];
   std::deque<Block> blocks;
   bool last_is_cut = false;
   for (Block& block : layer.blocks) {
     const uint64_t tokens = block.tokens();
-    const h2o::KeepPlan part = Within(kept, begin, tokens);
+    const KeepPlan part = Within(kept, begin, tokens);
     begin += tokens;
-    if (h2o::KeptTokens(part) == tokens) {
+    if (KeptTokens(part) == tokens) {
       blocks.push_back(std::move(block));
       last_is_cut = false;
       continue;
@@ -138,12 +138,11 @@ void DesignRuntime::CompactBlocks(uint32_t index, const h2o::KeepPlan& kept, uin
 }
 
 // What is kept of a block, raw again and to be encoded anew.
-DesignRuntime::Block DesignRuntime::Cut(uint32_t index, const Block& block,
-                                        const h2o::KeepPlan& kept) {
+DesignRuntime::Block DesignRuntime::Cut(uint32_t index, const Block& block, const KeepPlan& kept) {
   Layer& layer = layers_[index];
   Block rest;
   rest.id = next_block_++;
-  for (const uint32_t token : h2o::TokensOf(kept)) {
+  for (const uint32_t token : TokensOf(kept)) {
     rest.positions.push_back(block.positions[token]);
   }
   for (const bool is_value : {false, true}) {

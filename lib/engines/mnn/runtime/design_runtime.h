@@ -28,7 +28,7 @@ class DesignRuntime : public Runtime {
   explicit DesignRuntime(const RuntimeSetup& setup);
 
   void Start(uint32_t layer, uint64_t token) override;
-  void Compact(uint32_t layer, const h2o::KeepPlan& kept) override;
+  void Compact(uint32_t layer, const KeepPlan& kept) override;
   void Append(uint32_t layer, uint64_t position) override;
   std::span<const uint32_t> positions(uint32_t layer) override;
   void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) override;
@@ -90,9 +90,9 @@ class DesignRuntime : public Runtime {
   std::shared_ptr<const Bytes> Read(uint32_t index, const Block& block, bool is_value);
   std::shared_ptr<const Bytes> Decode(Layer& layer, const Block& block, bool is_value);
   RangeCache::Key KeyOf(uint32_t index, const Block& block, bool is_value) const;
-  Block Cut(uint32_t index, const Block& block, const h2o::KeepPlan& kept);
+  Block Cut(uint32_t index, const Block& block, const KeepPlan& kept);
   void Join(Layer& layer, Block& into, const Block& next) const;
-  void CompactBlocks(uint32_t index, const h2o::KeepPlan& kept, uint64_t begin);
+  void CompactBlocks(uint32_t index, const KeepPlan& kept, uint64_t begin);
   void Log(EventKind kind, const Layer& layer, const Block& block, uint64_t raw = 0,
            uint64_t compressed = 0, int64_t us = 0, std::string_view what = {});
 

@@ -74,10 +74,10 @@ void LayerCache::Append(uint64_t begin, uint64_t end) {
   }
 }
 
-void LayerCache::Compact(const h2o::KeepPlan& kept) {
-  KV_ASSERT(h2o::IsApplicable(kept, size()));
+void LayerCache::Compact(const KeepPlan& kept) {
+  KV_ASSERT(IsApplicable(kept, size()));
   uint64_t to = 0;
-  for (const h2o::KeepRange& range : kept) {
+  for (const KeepRange& range : kept) {
     std::copy_n(positions_.begin() + range.begin, range.count,
                 positions_.begin() + static_cast<std::ptrdiff_t>(to));
     for (const bool is_value : {false, true}) {
@@ -167,13 +167,12 @@ CachePiece LayerCache::Piece(bool is_value) const {
   return {0, size(), rows_[is_value].data(), shape.row_bytes(), shape.head_bytes()};
 }
 
-Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens,
-                   const h2o::KeepPlan& kept) {
+Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens, const KeepPlan& kept) {
   Bytes to;
-  to.reserve(h2o::KeptTokens(kept) * shape.row_bytes());
+  to.reserve(KeptTokens(kept) * shape.row_bytes());
   const uint64_t unit = shape.head_bytes();
   for (uint64_t head = 0; head < shape.heads; ++head) {
-    for (const h2o::KeepRange& range : kept) {
+    for (const KeepRange& range : kept) {
       const ByteSpan part = from.subspan((head * tokens + range.begin) * unit, range.count * unit);
       to.insert(to.end(), part.begin(), part.end());
     }

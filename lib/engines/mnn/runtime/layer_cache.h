@@ -49,7 +49,7 @@ class LayerCache {
   LayerCache(const LayerKv& source, uint64_t expand_tokens);
 
   void Append(uint64_t begin, uint64_t end);  // positions of the source
-  void Compact(const h2o::KeepPlan& kept);    // indices; the buffers keep their size
+  void Compact(const KeepPlan& kept);         // indices; the buffers keep their size
   void PopFront(uint64_t tokens);             // the buffers shrink
   LayerCache TakeFront(uint64_t tokens);      // likewise
   void Zero(uint64_t begin, uint64_t tokens);
@@ -78,8 +78,7 @@ class LayerCache {
 };
 
 // [head][token][dim] of the tokens in `kept`, from the same of `tokens` tokens.
-Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens,
-                   const h2o::KeepPlan& kept);
+Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens, const KeepPlan& kept);
 // The same of one range after the other.
 Bytes JoinTokens(const TensorShape& shape, ByteSpan first, uint64_t first_tokens, ByteSpan second,
                  uint64_t second_tokens);

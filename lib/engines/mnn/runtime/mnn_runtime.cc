@@ -47,7 +47,7 @@ void MnnRuntime::Start(uint32_t layer, uint64_t token) {
   if (is_store()) Restore(layer);
 }
 
-void MnnRuntime::Compact(uint32_t layer, const h2o::KeepPlan& kept) {
+void MnnRuntime::Compact(uint32_t layer, const KeepPlan& kept) {
   layers_[layer].cache.Compact(kept);
 }
 

@@ -24,7 +24,7 @@ class MnnRuntime : public Runtime {
   explicit MnnRuntime(const RuntimeSetup& setup);
 
   void Start(uint32_t layer, uint64_t token) override;
-  void Compact(uint32_t layer, const h2o::KeepPlan& kept) override;
+  void Compact(uint32_t layer, const KeepPlan& kept) override;
   void Append(uint32_t layer, uint64_t position) override;
   std::span<const uint32_t> positions(uint32_t layer) override;
   void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) override;

@@ -43,7 +43,7 @@ class Replayer {
   ReplayResult Run() {
     result_.engine = request_.engine;
     result_.lossless = Sanitised(request_.lossless);
-    result_.h2o = h2o::Sanitised(request_.h2o);
+    result_.h2o = eviction::Sanitised(request_.h2o);
     result_.h2o_enabled = request_.h2o_enable;
     if (result_.lossless.async_threads > kMostThreads) {
       throw Error(Finding::kUsage, fmt::format("h2o_lossless_async_threads {}: at most {}",
@@ -130,9 +130,9 @@ class Replayer {
                        longest));
     }
     if (trace_ != nullptr) {
-      h2o::ReplayRequest request;
+      mnn::h2o::ReplayRequest request;
       request.prompt_tokens = request_.prompt_tokens;
-      result_.prompt = h2o::PromptTokens(*trace_, request);
+      result_.prompt = mnn::h2o::PromptTokens(*trace_, request);
       if (!trace_->block_scores) result_.end = std::min(shortest, trace_->end_position());
     } else if (request_.prompt_tokens) {
       result_.prompt = *request_.prompt_tokens;
@@ -155,7 +155,7 @@ class Replayer {
   RuntimeSetup SetupFor(const RangeCodec& codec) {
     return {.snapshot = snapshot_,
             .config = result_.lossless,
-            .h2o_range = h2o::EvictedLayers(result_.h2o, layer_count()),
+            .h2o_range = eviction::EvictedLayers(result_.h2o, layer_count()),
             .trigger_min = static_cast<uint64_t>(result_.h2o.trigger_min_tokens),
             .update_interval = static_cast<uint64_t>(result_.h2o.update_interval),
             .prompt = result_.prompt,
@@ -166,10 +166,10 @@ class Replayer {
             .events = request_.keep_events ? &result_.events : nullptr};
   }
 
-  h2o::MnnEngine MakeH2o() const {
+  mnn::h2o::MnnEngine MakeH2o() const {
     const KvTensor& k = snapshot_.layers.front().k;
     const uint32_t query_heads = trace_ != nullptr ? trace_->query_heads : k.heads;
-    h2o::Config config = result_.h2o;
+    eviction::Config config = result_.h2o;
     if (!request_.h2o_enable) config.trigger_min_tokens = kNever;
     return {config,
             {layer_count(), query_heads, k.heads, k.head_dim, k.unit_bytes()},
@@ -178,7 +178,7 @@ class Replayer {
   }
 
   void Decode() {
-    h2o::MnnEngine engine = MakeH2o();
+    mnn::h2o::MnnEngine engine = MakeH2o();
     AttentionStep attention(
         snapshot_,
         request_.h2o_enable || trace_ == nullptr || !trace_->block_scores ? trace_ : nullptr,
@@ -215,14 +215,14 @@ class Replayer {
   }
 
   // False where the replay ends before this token.
-  bool DecodeToken(uint64_t token, h2o::MnnEngine& engine, AttentionStep& attention) {
+  bool DecodeToken(uint64_t token, mnn::h2o::MnnEngine& engine, AttentionStep& attention) {
     for (uint32_t layer = 0; layer < layer_count(); ++layer) {
       if (request_.stop.stop_requested()) {
         result_.stopped = true;
         return false;
       }
       runtime_->Start(layer, token);
-      const h2o::CallStart start = engine.Begin();
+      const mnn::h2o::CallStart start = engine.Begin();
       if (start.plan_applied) {
         runtime_->Compact(layer, start.applied);
         Log(EventKind::kCompact, token, layer, start.length_before, start.length_compacted);
@@ -239,7 +239,7 @@ class Replayer {
       }
       if (!sums) return false;  // a recorded stream is at its end: the step did not happen
       const Stopwatch watch;
-      const h2o::CallEnd end = engine.Finish(*sums);
+      const mnn::h2o::CallEnd end = engine.Finish(*sums);
       if (end.triggered) {
         result_.h2o_evict_us = watch.seconds() * 1e6;
         if (end.decision.evicted > 0) {
@@ -248,7 +248,7 @@ class Replayer {
       }
       LayerCall call;
       call.layer = layer;
-      call.h2o_range = h2o::EvictedLayers(result_.h2o, layer_count());
+      call.h2o_range = eviction::EvictedLayers(result_.h2o, layer_count());
       call.token_step = token - result_.prompt + 1;
       call.length = start.length;
       call.final_keep_tokens = end.final_keep_tokens;
@@ -263,9 +263,9 @@ class Replayer {
   }
 
   // Decided at the end of the token before.
-  void NotePlan(uint64_t token, uint32_t layer, const h2o::CallStart& start) {
-    h2o::KeepPlan kept;
-    for (const uint32_t position : runtime_->positions(layer)) h2o::Append(kept, {position, 1});
+  void NotePlan(uint64_t token, uint32_t layer, const mnn::h2o::CallStart& start) {
+    KeepPlan kept;
+    for (const uint32_t position : runtime_->positions(layer)) Append(kept, {position, 1});
     result_.plans[layer].Keep({token - 1, start.length_before, start.length_compacted}, {&kept, 1});
   }
 
@@ -304,7 +304,7 @@ class Replayer {
     for (uint32_t i = 0; i < layer_count(); ++i) {
       LayerResult layer;
       layer.layer = snapshot_.layers[i].index;
-      layer.in_h2o_range = h2o::EvictedLayers(result_.h2o, layer_count()).Contains(i);
+      layer.in_h2o_range = eviction::EvictedLayers(result_.h2o, layer_count()).Contains(i);
       layer.length = runtime_->positions(i).size();
       layer.cold_tokens = ColdRangeOf(result_.lossless, layer.length).size();
       layer.counters = runtime_->Counters(i);

@@ -31,8 +31,8 @@ struct ReplayRequest {
   Engine engine = Engine::kMnn;
   Config lossless;
   bool h2o_enable = false;
-  h2o::Config h2o;  // interval and trigger length count for the lossless path even without H2O
-  h2o::MnnRevision revision = h2o::MnnRevision::kFinal;
+  eviction::Config h2o;  // interval and trigger length count for the lossless path even without H2O
+  mnn::h2o::MnnRevision revision = mnn::h2o::MnnRevision::kFinal;
   WeightRule weights = WeightRule::kFlashLocal;
   std::optional<uint64_t> prompt_tokens;  // where the trace does not say
   std::optional<uint64_t> decode_tokens;  // stop after so many; else at the end of the cache
@@ -72,8 +72,8 @@ struct Speed {
 
 struct ReplayResult {
   Engine engine = Engine::kMnn;
-  Config lossless;  // sanitised
-  h2o::Config h2o;  // sanitised
+  Config lossless;       // sanitised
+  eviction::Config h2o;  // sanitised
   bool h2o_enabled = false;
   uint64_t prompt = 0, end = 0;  // decode positions [prompt, end)
   bool stopped = false;          // by the request's stop token; figures are up to there
@@ -82,7 +82,7 @@ struct ReplayResult {
 
   // Under the engine's definitions. h2o_evict_us is timing.
   EngineMetrics metrics;  // as exported after the last layer call
-  h2o::MnnMetrics h2o_metrics;
+  mnn::h2o::MnnMetrics h2o_metrics;
   double h2o_evict_us = 0;         // of the last decision
   uint64_t h2o_plans_cleared = 0;  // by the shrink rule, before they could be applied
 
@@ -90,10 +90,10 @@ struct ReplayResult {
   Measured measured;
   ContentCheck content;
   std::vector<LayerResult> layers;
-  std::vector<h2o::LayerPlan> plans;  // what H2O's applied plans left, by layer
-  std::vector<Resident> steps;        // [0] is after the prefill, then one per decode step
-  uint64_t peak_bytes = 0;            // largest total() after any layer call
-  std::optional<Speed> speed;         // attention only; nothing without recorded queries
+  std::vector<eviction::LayerPlan> plans;  // what H2O's applied plans left, by layer
+  std::vector<Resident> steps;             // [0] is after the prefill, then one per decode step
+  uint64_t peak_bytes = 0;                 // largest total() after any layer call
+  std::optional<Speed> speed;              // attention only; nothing without recorded queries
   std::string no_speed_reason;
   std::vector<Event> events;  // on request
   std::vector<std::string> warnings;

@@ -17,7 +17,7 @@ Json NumberJson(double value) {
 
 Json ParamsJson(const ReplayResult& result) {
   Json params = {{"h2o_enable", result.h2o_enabled}};
-  h2o::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
+  eviction::ForEachParameter(result.h2o, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
       params[std::string(name)] = value == 0 ? "static" : "adaptive";
     } else {
@@ -49,7 +49,7 @@ Json CountersJson(const LayerCounters& c, bool timing) {
 
 Json EngineTermsJson(const ReplayResult& result, bool timing) {
   const EngineMetrics& m = result.metrics;
-  const h2o::MnnMetrics& h2o = result.h2o_metrics;
+  const mnn::h2o::MnnMetrics& h2o = result.h2o_metrics;
   Json json = {{"h2o_lossless_ratio", m.ratio}};
   json.update(CountersJson(m.sums, timing));
   json["h2o_lossless_queue_depth_peak"] = m.queue_depth_peak;

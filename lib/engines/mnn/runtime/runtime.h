@@ -57,7 +57,7 @@ struct Resident {
 struct RuntimeSetup {
   const Snapshot& snapshot;  // rows of 2 or 4-byte elements
   const Config& config;      // sanitised
-  h2o::LayerRange h2o_range;
+  eviction::LayerRange h2o_range;
   uint64_t trigger_min = 1, update_interval = 1;  // H2O's
   uint64_t prompt = 0;
   uint64_t cache_bytes = 0;
@@ -74,7 +74,7 @@ class Runtime {
   virtual ~Runtime() = default;
 
   virtual void Start(uint32_t layer, uint64_t token) = 0;  // what was given up comes back
-  virtual void Compact(uint32_t layer, const h2o::KeepPlan& kept) = 0;
+  virtual void Compact(uint32_t layer, const KeepPlan& kept) = 0;
   virtual void Append(uint32_t layer, uint64_t position) = 0;
   virtual std::span<const uint32_t> positions(uint32_t layer) = 0;
   virtual void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) = 0;

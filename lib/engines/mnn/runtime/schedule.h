@@ -21,7 +21,7 @@ namespace kv::lossless {
 // One layer call as the rules see it.
 struct LayerCall {
   uint32_t layer = 0;
-  h2o::LayerRange h2o_range;       // whether or not H2O is enabled
+  eviction::LayerRange h2o_range;  // whether or not H2O is enabled
   uint64_t token_step = 0;         // decode tokens so far, from 1
   uint64_t length = 0;             // tokens in the cache, the new one included
   uint64_t final_keep_tokens = 0;  // H2O's budget; the length where H2O is off

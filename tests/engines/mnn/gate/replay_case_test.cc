@@ -66,13 +66,13 @@ TEST_CASE("A config's parameters are those of the engine, all of them") {
     CHECK(FindParam(name) != nullptr);
   };
   for (const std::string_view name : lossless::ParameterNames()) has(name);
-  h2o::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
+  eviction::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
   // And nothing else but the switch of H2O itself.
   for (const std::string& name : known) {
-    h2o::Config h2o;
+    eviction::Config h2o;
     lossless::Config lossless;
     const bool taken =
-        h2o::SetParameter(name, 1, h2o) ||
+        eviction::SetParameter(name, 1, h2o) ||
         lossless::SetParameter(name, 1.0, lossless) != lossless::SetResult::kNoSuchName;
     INFO(name);
     CHECK(taken == (name != "h2o_enable"));

@@ -14,7 +14,7 @@
 #include "tests/support/small_replay.h"
 #include "tests/support/targets.h"
 
-namespace kv::h2o {
+namespace kv::mnn::h2o {
 namespace {
 
 using test::AttentionCase;
@@ -31,7 +31,7 @@ std::string Text(const AttentionCase& made, const ReplayRequest& request, int th
 
 std::vector<std::string> AllPolicies() {
   std::vector<std::string> names;
-  for (const PolicyInfo& policy : Policies()) names.emplace_back(policy.name);
+  for (const eviction::PolicyInfo& policy : eviction::Policies()) names.emplace_back(policy.name);
   return names;
 }
 
@@ -75,8 +75,8 @@ TEST_CASE("every policy keeps the same number of tokens, and none beats the orac
       if (run.policy == "full") continue;
       if (run.policy != "pyramid") CHECK(run.steps.back().kept == oracle->steps.back().kept);
       CHECK(run.quality->mass.mean <= oracle->quality->mass.mean + 1e-9);
-      for (const LayerPlan& plan : run.plans) {
-        for (const Eviction& event : plan.events) {
+      for (const eviction::LayerPlan& plan : run.plans) {
+        for (const eviction::Eviction& event : plan.events) {
           for (uint32_t unit = 0; unit < plan.units; ++unit) {
             const KeepPlan kept = plan.HeldBefore(unit, event.token + 1);
             CHECK(IsApplicable(kept, event.token + 1));
@@ -145,7 +145,8 @@ TEST_CASE("probabilities give the plans and figures of the queries they came fro
 TEST_CASE("the compacted snapshot holds the kept rows, and a wrong one is noticed", "[h2o]") {
   const auto made = MakeAttentionCase({}, 6);
   ReplayRequest request = SmallRequest();
-  for (const Granularity granularity : {Granularity::kLayer, Granularity::kKvHead}) {
+  for (const eviction::Granularity granularity :
+       {eviction::Granularity::kLayer, eviction::Granularity::kKvHead}) {
     request.granularity = granularity;
     const ReplayResult result = RunOn(*made, request);
     const ReplayRun& run = result.runs.front();
@@ -174,9 +175,9 @@ TEST_CASE("a missing layer changes nothing of the others in the mnn engine", "[h
   CHECK(b.missing_layers == std::vector<uint32_t>{1});
   CHECK(a.runs[0].steps.back().kept == b.runs[0].steps.back().kept);
   REQUIRE(b.runs[0].plans.size() == 2);
-  const LayerPlan &of_a = a.runs[0].plans[2], &of_b = b.runs[0].plans[1];
+  const eviction::LayerPlan &of_a = a.runs[0].plans[2], &of_b = b.runs[0].plans[1];
   CHECK(of_a.events == of_b.events);
-  for (const Eviction& event : of_b.events) {
+  for (const eviction::Eviction& event : of_b.events) {
     CHECK(of_a.HeldBefore(0, event.token + 1) == of_b.HeldBefore(0, event.token + 1));
   }
   request.engine = Engine::kMnnR6;
@@ -259,13 +260,13 @@ TEST_CASE("budgets of a pyramid fall from layer to layer and add up", "[h2o]") {
   request.measure_quality = false;
   const ReplayResult result = RunOn(*made, request);
   uint64_t previous = UINT64_MAX, sum = 0, common = 0;
-  for (const LayerPlan& plan : result.runs[0].plans) {
+  for (const eviction::LayerPlan& plan : result.runs[0].plans) {
     REQUIRE(plan.events.size() == 1);
     CHECK(plan.events[0].kept <= previous);
     previous = plan.events[0].kept;
     sum += previous;
   }
-  for (const LayerPlan& plan : result.runs[1].plans) common += plan.events[0].kept;
+  for (const eviction::LayerPlan& plan : result.runs[1].plans) common += plan.events[0].kept;
   CHECK(previous < result.runs[0].plans[0].events[0].kept);
   CHECK(std::abs(static_cast<double>(sum) - static_cast<double>(common)) <= 6);
 }
@@ -285,7 +286,7 @@ TEST_CASE("a budget is met at every step, by every policy alike", "[h2o]") {
     if (run.policy == "full") continue;
     const uint64_t slack =
         run.policy == "block" ? static_cast<uint64_t>(run.config.block_tokens) - 1 : 0;
-    std::vector<LengthWalk> walks(run.schedules.begin(), run.schedules.end());
+    std::vector<eviction::LengthWalk> walks(run.schedules.begin(), run.schedules.end());
     for (uint64_t token = 64; token < result.end; ++token) {
       uint64_t held = 0, evicting = 0;
       for (size_t l = 0; l < walks.size(); ++l) {
@@ -359,7 +360,7 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   const std::vector<float> v = GatherFloats(*layer.v, 0, 160, Order::kTokenHeadDim);
   const std::vector<uint64_t> last = {159};
   const AttentionRows row =
-      CompareReRotated(attention, turned.runs[0].plans[0], 0, last, floats, v);
+      eviction::CompareReRotated(attention, turned.runs[0].plans[0], 0, last, floats, v);
   const KeepPlan held = turned.runs[0].plans[0].HeldBefore(0, 159);
   REQUIRE(held == KeepPlan{{0, 4}, {133, 26}});
   std::vector<uint32_t> tokens = TokensOf(held);
@@ -384,4 +385,4 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   CHECK(row.changed_norm2[0] == Approx(norm2).epsilon(1e-4));
 }
 
-}  // namespace kv::h2o
+}  // namespace kv::mnn::h2o

@@ -153,13 +153,13 @@ TEST_CASE("H2O under the lossless path decides as it does alone", "[lossless]") 
   request.lossless.front_n = 1;
   const ReplayResult result = RunCase(*made, request);
   ThreadPool pool(1);
-  h2o::ReplayRequest alone;
-  alone.engine = h2o::Engine::kMnn;
+  mnn::h2o::ReplayRequest alone;
+  alone.engine = mnn::h2o::Engine::kMnn;
   alone.config = request.h2o;
   alone.prompt_tokens = 96;
   alone.measure_quality = false;
-  const h2o::ReplayResult expected = Replay(made->snapshot, made->trace, alone, pool);
-  const h2o::MnnReplay& mnn = *expected.runs.front().mnn;
+  const mnn::h2o::ReplayResult expected = Replay(made->snapshot, made->trace, alone, pool);
+  const mnn::h2o::MnnReplay& mnn = *expected.runs.front().mnn;
   CHECK(expected.runs.front().evictions() > 0);
   CHECK(CountEvents(result, EventKind::kEvict) == expected.runs.front().evictions());
   CHECK(result.h2o_metrics.lossy_ratio == mnn.metrics.lossy_ratio);
