@@ -49,8 +49,8 @@ struct ConfigFlags {
         .Group(group);
   }
 
-  eviction::Config Resolve(const AttentionTrace& trace) const {
-    eviction::Config config;
+  eviction::BlockConfig Resolve(const AttentionTrace& trace) const {
+    eviction::BlockConfig config;
     if (trace.block_scores) {
       for (const auto& [name, value] : trace.block_scores->parameters) {
         eviction::SetParameter(name, value, config);

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         kv::OpenBlockScores(kv::FileSource::FromBytes(kv::Bytes(bytes, bytes + size), "fuzz"));
     const kv::BlockScoreStream& stream = *trace.block_scores;
     if (stream.layers > 64 || *trace.prompt_tokens > 10000) return 0;
-    kv::eviction::Config config;
+    kv::eviction::BlockConfig config;
     for (const auto& [name, value] : stream.parameters) {
       kv::eviction::SetParameter(name, value, config);
     }

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "lib/core/base/checked.h"
-#include "lib/study/eviction/decision.h"
+#include "lib/study/eviction/block_choice.h"
 #include "tests/fuzz/accepted.h"
 
 namespace {
@@ -16,10 +16,10 @@ void Require(bool holds) {
   if (!holds) std::abort();
 }
 
-void CheckPlan(const kv::eviction::Config& config, uint64_t n,
-               const kv::eviction::Decision& decision, kv::eviction::FloorRule rule) {
+void CheckPlan(const kv::eviction::BlockConfig& config, uint64_t n,
+               const kv::eviction::BlockChoice& decision, kv::eviction::FloorRule rule) {
   Require(decision.kept + decision.evicted == n);
-  Require(decision.budget == kv::eviction::BudgetOf(config, n));
+  Require(decision.budget == kv::eviction::BlockBudgetOf(config, n));
   Require(decision.plan.empty() == (decision.evicted == 0));
   if (decision.plan.empty()) return;
   Require(kv::IsApplicable(decision.plan, n));
@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     data += count;
     size -= count;
   };
-  kv::eviction::Config config;
+  kv::eviction::BlockConfig config;
   int16_t block = 0, sink = 0, recent = 0;
   uint16_t length = 0;
   uint8_t is_static = 0;
@@ -69,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     score = static_cast<double>(value);
   }
   for (const auto rule : {kv::eviction::FloorRule::kKeepAll, kv::eviction::FloorRule::kKeepFloor}) {
-    CheckPlan(config, n, kv::eviction::Decide(config, n, scores, rule), rule);
+    CheckPlan(config, n, kv::eviction::ChooseBlocks(config, n, scores, rule), rule);
   }
   ++kv::fuzz::accepted;  // nothing is refused
   return 0;

@@ -103,7 +103,7 @@ void CheckFinal(const json& expected, const MnnEngine& engine, bool any_choice) 
 // Returns the number of events compared.
 int CheckScenario(const json& scenario) {
   const json& params = scenario.at("params");
-  eviction::Config config;
+  eviction::BlockConfig config;
   for (const auto& [name, value] : params.items()) {
     eviction::SetParameter(name, value.get<double>(), config);
   }

@@ -59,14 +59,14 @@ void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offs
   }
 }
 
-void HoldBlocks(const Config& config, const KeepBudget& budget, const BudgetSteps& steps,
+void HoldBlocks(const BlockConfig& config, const KeepBudget& budget, const BudgetSteps& steps,
                 LayerSchedule& schedule) {
   uint64_t length = steps.first;
   for (uint64_t token = steps.first; token < steps.end; ++token) {
     ++length;
     ++schedule.triggers;
     const uint64_t wanted = std::min(length, budget.At(token + 1));
-    const Budget here = BudgetOf(config, length, wanted);
+    const BlockBudget here = BlockBudgetOf(config, length, wanted);
     schedule.floor_dominated += here.floor > wanted;
     if (here.quantised >= length) continue;
     schedule.evictions.push_back({token, length, here.quantised});
@@ -105,28 +105,28 @@ std::optional<uint64_t> PyramidBudget(const PaperParameters& paper, const LayerP
   return place.index < mirror ? upper : 2 * keep - upper;
 }
 
-uint64_t BlockFloor(const Config& config) {
+uint64_t BlockFloor(const BlockConfig& config) {
   return RoundUp(static_cast<uint64_t>(config.sink_tokens),
                  static_cast<uint64_t>(config.block_tokens)) +
          static_cast<uint64_t>(config.recent_tokens);
 }
 
-uint64_t FirstEviction(const Config& config, uint64_t first_row, uint64_t prompt) {
+uint64_t FirstEviction(const BlockConfig& config, uint64_t first_row, uint64_t prompt) {
   const uint64_t last_of_prompt = prompt == 0 ? 0 : prompt - 1;
   return std::max(
       {last_of_prompt, first_row, static_cast<uint64_t>(config.trigger_min_tokens) - 1});
 }
 
-Config FollowTrace(const Config& config, const std::set<std::string, std::less<>>& chosen,
-                   uint64_t least, std::vector<std::string>& followed) {
-  Config c = Sanitised(config);
+BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, std::less<>>& chosen,
+                        uint64_t least, std::vector<std::string>& followed) {
+  BlockConfig c = Sanitised(config);
   const auto follow = [&](const char* name, int64_t& parameter, int64_t value) {
     if (chosen.contains(name)) return;
     parameter = value;
     followed.emplace_back(name);
   };
   const auto tokens = static_cast<int64_t>(std::min<uint64_t>(least, INT32_MAX));
-  const Config engine;  // its parameters are for long caches: never more than those
+  const BlockConfig engine;  // its parameters are for long caches: never more than those
   follow("h2o_layer_start", c.layer_start, 0);
   follow("h2o_trigger_min_tokens", c.trigger_min_tokens, 1);
   int64_t block = 1;
@@ -148,7 +148,7 @@ Config FollowTrace(const Config& config, const std::set<std::string, std::less<>
   return c;
 }
 
-void RequireFloor(std::string_view policy, const Config& config, const PaperParameters& paper,
+void RequireFloor(std::string_view policy, const BlockConfig& config, const PaperParameters& paper,
                   const KeepBudget& budget, uint64_t end) {
   const uint64_t most = budget.At(end);
   if (most >= end) return;

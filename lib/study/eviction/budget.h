@@ -50,20 +50,20 @@ std::optional<uint64_t> PyramidBudget(const PaperParameters& paper, const LayerP
                                       uint64_t keep, uint64_t length);
 
 // The least tokens that "block" can be held to: sink blocks and recent tokens.
-uint64_t BlockFloor(const Config& sanitised);
+uint64_t BlockFloor(const BlockConfig& sanitised);
 
 // The position at whose end the first eviction may come: the prompt's last, or the first one later
 // at which the trace has rows and the cache is as long as the trigger says.
-uint64_t FirstEviction(const Config& sanitised, uint64_t first_row, uint64_t prompt);
+uint64_t FirstEviction(const BlockConfig& sanitised, uint64_t first_row, uint64_t prompt);
 
 // The parameters of the engine fitted to a trace that ends at `end` with at least `least` tokens
 // kept; those named in `chosen` stay as they are. Adds the names of the others to `followed`.
-Config FollowTrace(const Config& config, const std::set<std::string, std::less<>>& chosen,
-                   uint64_t least, std::vector<std::string>& followed);
+BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, std::less<>>& chosen,
+                        uint64_t least, std::vector<std::string>& followed);
 
 // Throws kUsage when a rule cannot be held to the budget, not even to its last and largest: sinks
 // and recent tokens that it always keeps are more.
-void RequireFloor(std::string_view policy, const Config& sanitised, const PaperParameters& paper,
-                  const KeepBudget& budget, uint64_t end);
+void RequireFloor(std::string_view policy, const BlockConfig& sanitised,
+                  const PaperParameters& paper, const KeepBudget& budget, uint64_t end);
 
 }  // namespace kv::eviction

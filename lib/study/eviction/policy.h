@@ -39,7 +39,7 @@ struct PaperParameters {
 };
 
 struct PolicyOptions {
-  Config config;  // of rule "block"; sanitised
+  BlockConfig config;  // of rule "block"; sanitised
   PaperParameters paper;
   WeightRule weights = WeightRule::kSoftmax;
   Granularity granularity = Granularity::kLayer;  // of rule "block"

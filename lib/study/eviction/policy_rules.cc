@@ -55,8 +55,8 @@ class BlockRule : public Rule {
       std::vector<double> of_block(CeilDiv(scores.size(), block));
       for (size_t j = 0; j < scores.size(); ++j) of_block[j / block] += scores[j];
       // Whole blocks above the floor: as a target, what they come to is itself again.
-      const Budget budget = BudgetOf(options_.config, scores.size(), keep);
-      Decision decision = KeepBlocks(options_.config, budget, of_block);
+      const BlockBudget budget = BlockBudgetOf(options_.config, scores.size(), keep);
+      BlockChoice decision = KeepBlocks(options_.config, budget, of_block);
       KV_ASSERT(decision.kept == keep);
       CompactScores(decision.plan, scores);
       plans.push_back(std::move(decision.plan));

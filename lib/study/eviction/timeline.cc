@@ -66,8 +66,8 @@ KeepPlan LayerPlan::HeldBefore(uint32_t unit, uint64_t position) const {
   return held;
 }
 
-LayerSchedule ExactSchedule(const Config& config, uint32_t layer, uint32_t layers, uint64_t prompt,
-                            uint64_t end) {
+LayerSchedule ExactSchedule(const BlockConfig& config, uint32_t layer, uint32_t layers,
+                            uint64_t prompt, uint64_t end) {
   LayerSchedule schedule;
   schedule.layer = layer;
   schedule.in_range = EvictedLayers(config, layers).Contains(layer);
@@ -82,7 +82,7 @@ LayerSchedule ExactSchedule(const Config& config, uint32_t layer, uint32_t layer
     }
     since_trigger = 0;
     ++schedule.triggers;
-    const Budget budget = BudgetOf(config, length);
+    const BlockBudget budget = BlockBudgetOf(config, length);
     if (budget.floor_dominates) {
       ++schedule.floor_dominated;
     } else if (budget.quantised < length) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lib/core/snapshot/rope.h"
-#include "lib/study/eviction/decision.h"
+#include "lib/study/eviction/block_choice.h"
 
 namespace kv::eviction {
 
@@ -77,7 +77,7 @@ class LayerPlan {
 
 // The clock of the design: per layer, in tokens, the target relative to the cache as it is at each
 // trigger. Token `prompt` is the first decode step.
-LayerSchedule ExactSchedule(const Config& sanitised, uint32_t layer, uint32_t layers,
+LayerSchedule ExactSchedule(const BlockConfig& sanitised, uint32_t layer, uint32_t layers,
                             uint64_t prompt, uint64_t end);
 
 }  // namespace kv::eviction

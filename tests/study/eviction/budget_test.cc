@@ -87,21 +87,21 @@ TEST_CASE("what goes after the last row alone is no eviction", "[h2o][budget]") 
 TEST_CASE("parameters that nobody chose fit the budget", "[h2o][budget]") {
   for (const uint64_t least : {1u, 2u, 7u, 24u, 243u, 5000u}) {
     std::vector<std::string> followed;
-    const Config config = FollowTrace({}, {}, least, followed);
+    const BlockConfig config = FollowTrace({}, {}, least, followed);
     INFO(least);
     CHECK(BlockFloor(config) <= least);
     CHECK(config.layer_start == 0);
     CHECK(followed.size() == 5);
   }
   std::vector<std::string> followed;
-  Config chosen;
+  BlockConfig chosen;
   chosen.block_tokens = 64;
-  const Config config = FollowTrace(chosen, {"h2o_block_tokens"}, 40, followed);
+  const BlockConfig config = FollowTrace(chosen, {"h2o_block_tokens"}, 40, followed);
   CHECK(config.block_tokens == 64);
   CHECK(BlockFloor(config) <= 40);
   // Long caches get the engine's own.
   followed.clear();
-  const Config engine = FollowTrace({}, {}, 1 << 20, followed);
+  const BlockConfig engine = FollowTrace({}, {}, 1 << 20, followed);
   CHECK(engine.block_tokens == 64);
   CHECK(engine.sink_tokens == 32);
   CHECK(engine.recent_tokens == 256);

@@ -16,7 +16,7 @@
 namespace kv::gate {
 namespace {
 
-void SetH2o(std::string_view name, const ParamValue& value, eviction::Config& config) {
+void SetH2o(std::string_view name, const ParamValue& value, eviction::BlockConfig& config) {
   const auto* word = std::get_if<std::string>(&value);
   const double number = word == nullptr ? std::get<double>(value) : (*word == "static" ? 0.0 : 1.0);
   eviction::SetParameter(name, number, config);

@@ -27,7 +27,7 @@ std::string WhyNothingEvicted(const lossless::ReplayResult& row) {
       "nothing was evicted: sink and recent blocks alone reach a target of {:.4g}x: "
       "h2o_sink_tokens "
       "{}, h2o_recent_tokens {}, h2o_block_tokens {}",
-      1 / eviction::TargetRatio(row.h2o), row.h2o.sink_tokens, row.h2o.recent_tokens,
+      1 / eviction::TargetKeepShare(row.h2o), row.h2o.sink_tokens, row.h2o.recent_tokens,
       row.h2o.block_tokens);
 }
 

@@ -19,7 +19,7 @@ float Ratio(uint64_t part, uint64_t whole) {
 
 }  // namespace
 
-MnnEngine::MnnEngine(const eviction::Config& config, const MnnGeometry& geometry,
+MnnEngine::MnnEngine(const eviction::BlockConfig& config, const MnnGeometry& geometry,
                      MnnRevision revision, uint64_t prompt_tokens)
     : config_(eviction::Sanitised(config)),
       geometry_(geometry),
@@ -107,10 +107,11 @@ void MnnEngine::Trigger(uint32_t index, CallEnd& end) {
   const uint64_t n = layer.length;
   end.triggered = true;
   last_trigger_step_ = cursor_;
-  end.decision = eviction::Decide(config_, n, std::vector<double>(scores.begin(), scores.end()),
-                                  revision_ == MnnRevision::kR6 ? eviction::FloorRule::kKeepFloor
-                                                                : eviction::FloorRule::kKeepAll);
-  const eviction::Decision& decision = end.decision;
+  end.decision =
+      eviction::ChooseBlocks(config_, n, std::vector<double>(scores.begin(), scores.end()),
+                             revision_ == MnnRevision::kR6 ? eviction::FloorRule::kKeepFloor
+                                                           : eviction::FloorRule::kKeepAll);
+  const eviction::BlockChoice& decision = end.decision;
   const bool keeps_all_by_floor = decision.budget.floor_dominates && revision_ != MnnRevision::kR6;
 
   metrics_.last_evict_tokens = decision.evicted;

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "lib/study/eviction/config.h"
-#include "lib/study/eviction/decision.h"
+#include "lib/study/eviction/block_choice.h"
+#include "lib/study/eviction/block_config.h"
 
 namespace kv::mnn::h2o {
 
@@ -56,7 +56,7 @@ struct CallStart {
 
 struct CallEnd {
   bool triggered = false;
-  eviction::Decision decision;     // of a trigger
+  eviction::BlockChoice decision;  // of a trigger
   std::vector<float> ema_scores;   // before the remap; empty out of range
   uint64_t final_keep_tokens = 0;  // the budget that the engine hands to its lossless path
 };
@@ -66,7 +66,7 @@ struct CallEnd {
 // the last, token by token, Begin then Finish.
 class MnnEngine {
  public:
-  MnnEngine(const eviction::Config& config, const MnnGeometry& geometry, MnnRevision revision,
+  MnnEngine(const eviction::BlockConfig& config, const MnnGeometry& geometry, MnnRevision revision,
             uint64_t prompt_tokens);
 
   CallStart Begin(uint64_t new_tokens = 1);
@@ -74,7 +74,7 @@ class MnnEngine {
   // ignored out of range.
   CallEnd Finish(std::span<const float> block_sums, uint64_t query_rows = 1);
 
-  const eviction::Config& config() const { return config_; }
+  const eviction::BlockConfig& config() const { return config_; }
   const MnnGeometry& geometry() const { return geometry_; }
   const MnnMetrics& metrics() const { return metrics_; }
   uint64_t length(uint32_t layer) const { return layers_[layer].length; }
@@ -112,7 +112,7 @@ class MnnEngine {
   void Accumulate(std::span<const float> block_sums, uint64_t query_rows, uint32_t layer);
   void Trigger(uint32_t index, CallEnd& end);
 
-  eviction::Config config_;
+  eviction::BlockConfig config_;
   MnnGeometry geometry_;
   MnnRevision revision_;
   eviction::LayerRange range_;

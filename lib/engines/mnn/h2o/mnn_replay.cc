@@ -134,7 +134,7 @@ std::unique_ptr<BlockSumSource> StreamBlockSums(std::unique_ptr<BlockScoreReader
   return std::make_unique<FromStream>(std::move(reader), layers, prompt);
 }
 
-MnnReplay ReplayMnn(const eviction::Config& config, const MnnGeometry& geometry,
+MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geometry,
                     MnnRevision revision, uint64_t prompt, uint64_t end, BlockSumSource& source) {
   MnnEngine engine(config, geometry, revision, prompt);
   MnnReplay replay;
@@ -158,7 +158,7 @@ MnnReplay ReplayMnn(const eviction::Config& config, const MnnGeometry& geometry,
       call.end.ema_scores.clear();
       replay.plans_dropped += call.start.plan_dropped;
       eviction::LayerSchedule& schedule = replay.schedules[l];
-      const eviction::Decision& decision = call.end.decision;
+      const eviction::BlockChoice& decision = call.end.decision;
       schedule.triggers += call.end.triggered;
       schedule.floor_dominated +=
           call.end.triggered && decision.budget.floor_dominates && revision == MnnRevision::kFinal;

@@ -56,7 +56,7 @@ std::unique_ptr<BlockSumSource> StreamBlockSums(std::unique_ptr<BlockScoreReader
                                                 uint32_t layers, uint64_t prompt);
 
 // Decodes positions [prompt, end), or until the source runs dry.
-MnnReplay ReplayMnn(const eviction::Config& config, const MnnGeometry& geometry,
+MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geometry,
                     MnnRevision revision, uint64_t prompt, uint64_t end, BlockSumSource& source);
 
 }  // namespace kv::mnn::h2o

@@ -58,7 +58,7 @@ class Replayer {
     if (on_budget()) {
       ScheduleBudgets();
     } else {
-      for (const eviction::Config& config : Configs()) ScheduleTarget(config);
+      for (const eviction::BlockConfig& config : Configs()) ScheduleTarget(config);
     }
     PlanLayers();
     for (ReplayRun& run : result_.runs) CountBytes(run);
@@ -74,12 +74,12 @@ class Replayer {
   }
 
  private:
-  std::vector<eviction::Config> Configs() const {
+  std::vector<eviction::BlockConfig> Configs() const {
     if (request_.targets.empty()) return {eviction::Sanitised(request_.config)};
-    std::vector<eviction::Config> configs;
+    std::vector<eviction::BlockConfig> configs;
     for (const double ratio : request_.targets) {
       const auto target = static_cast<float>(ratio);
-      eviction::Config config = request_.config;
+      eviction::BlockConfig config = request_.config;
       config.target_lossy_ratio = target;
       if (config.target_mode == eviction::TargetMode::kStatic)
         config.target_keep_ratio = 1.0f / target;
@@ -135,7 +135,7 @@ class Replayer {
     return {true, place - range.first, range.last - range.first + 1};
   }
 
-  ReplayRun RunOf(std::string policy, const eviction::Config& config,
+  ReplayRun RunOf(std::string policy, const eviction::BlockConfig& config,
                   std::vector<eviction::LayerSchedule> schedules) const {
     ReplayRun run;
     run.policy = std::move(policy);
@@ -156,7 +156,7 @@ class Replayer {
   }
 
   // A run held to schedules that do not depend on its policy.
-  void AddRun(const std::string& name, const eviction::Config& config,
+  void AddRun(const std::string& name, const eviction::BlockConfig& config,
               const std::vector<eviction::LayerSchedule>& common) {
     if (IsThere(name)) return;
     const eviction::LayerRange range = eviction::EvictedLayers(config, layer_count());
@@ -169,7 +169,7 @@ class Replayer {
     result_.runs.push_back(std::move(run));
   }
 
-  void ScheduleTarget(const eviction::Config& config) {
+  void ScheduleTarget(const eviction::BlockConfig& config) {
     if (request_.engine != Engine::kExact) {
       PlanMnn(config);
       return;
@@ -187,7 +187,7 @@ class Replayer {
     for (const double target : request_.targets)
       budgets.push_back({std::nullopt, 1 / target, true});
     if (budgets.empty()) {
-      const eviction::Config defaults;
+      const eviction::BlockConfig defaults;
       budgets.push_back({std::nullopt, 1 / static_cast<double>(defaults.target_lossy_ratio), true});
     }
     uint64_t least = result_.end;
@@ -199,7 +199,7 @@ class Replayer {
         eviction::FirstEviction(result_.config, trace_.q_start, result_.prompt), result_.end};
     const eviction::LayerRange range = eviction::EvictedLayers(result_.config, layer_count());
     for (const eviction::KeepBudget& budget : budgets) {
-      eviction::Config config = result_.config;
+      eviction::BlockConfig config = result_.config;
       config.target_mode = eviction::TargetMode::kAdaptive;
       config.target_lossy_ratio = budget.tokens ? NAN : static_cast<float>(1 / budget.share);
       for (const std::string& name : request_.policies) {
@@ -271,7 +271,7 @@ class Replayer {
     return {layer_count(), trace_.query_heads, k.heads, k.head_dim, bytes};
   }
 
-  void PlanMnn(const eviction::Config& config) {
+  void PlanMnn(const eviction::BlockConfig& config) {
     const auto revision =
         request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
     if (revision == MnnRevision::kR6 && result_.runs.empty()) {
@@ -333,7 +333,7 @@ class Replayer {
     }
     const auto revision =
         request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
-    for (const eviction::Config& config : Configs()) {
+    for (const eviction::BlockConfig& config : Configs()) {
       const auto source = StreamBlockSums(stream.open(), stream.layers, result_.prompt);
       MnnReplay replay =
           ReplayMnn(config, GeometryOfModel(), revision, result_.prompt, UINT32_MAX, *source);

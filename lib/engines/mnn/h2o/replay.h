@@ -31,8 +31,8 @@ std::string_view Name(Clock clock);
 
 struct ReplayRequest {
   Engine engine = Engine::kExact;
-  Clock clock = Clock::kPaper;  // of engine exact; the mnn engines have their own
-  eviction::Config config;      // its target is replaced by each of `targets`
+  Clock clock = Clock::kPaper;   // of engine exact; the mnn engines have their own
+  eviction::BlockConfig config;  // its target is replaced by each of `targets`
   // Parameters of `config` that somebody chose; on a budget the others follow the trace's length.
   std::set<std::string, std::less<>> chosen;
   eviction::PaperParameters paper;
@@ -61,7 +61,7 @@ struct StepBytes {
 // One policy at one target ratio.
 struct ReplayRun {
   std::string policy;
-  eviction::Config config;                         // sanitised
+  eviction::BlockConfig config;                    // sanitised
   std::optional<eviction::KeepBudget> budget;      // what every layer is held to
   uint64_t end = 0;                                // of the decode positions
   std::vector<eviction::LayerSchedule> schedules;  // of every layer
@@ -87,7 +87,7 @@ struct ReplayRun {
 struct ReplayResult {
   Engine engine = Engine::kExact;
   Clock clock = Clock::kMnn;
-  eviction::Config config;  // with what follows the trace's length, target aside
+  eviction::BlockConfig config;  // with what follows the trace's length, target aside
   eviction::PaperParameters paper;
   std::vector<std::string> followed;  // parameters of `config` that nobody chose
   WeightRule weights = WeightRule::kSoftmax;

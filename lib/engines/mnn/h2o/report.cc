@@ -12,7 +12,7 @@
 namespace kv::mnn::h2o {
 namespace {
 
-Json ConfigJson(const eviction::Config& config) {
+Json ConfigJson(const eviction::BlockConfig& config) {
   Json json = Json::object();
   eviction::ForEachParameter(config, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
@@ -258,7 +258,7 @@ Json CallJson(const ReplayRun& run, const MnnCall& call) {
   json["triggered"] = call.end.triggered;
   json["final_keep_tokens"] = call.end.final_keep_tokens;
   if (!call.end.triggered) return json;
-  const eviction::Decision& decision = call.end.decision;
+  const eviction::BlockChoice& decision = call.end.decision;
   json["floor_dominates"] = decision.budget.floor_dominates;
   json["kept_tokens"] = decision.kept;
   json["evicted_tokens"] = decision.evicted;
@@ -309,7 +309,7 @@ void ForEachEvent(const ReplayResult& result, const std::function<void(const Jso
 
 std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
   if (run.policy == "full" || run.evictions() > 0) return {};
-  const eviction::Config& config = run.config;
+  const eviction::BlockConfig& config = run.config;
   const uint64_t steps = result.end - result.prompt;
   if (run.budget && run.budget->At(result.end) >= result.end) {
     return fmt::format("the budget of {} holds all {} tokens", run.target_text(), result.end);

@@ -30,7 +30,7 @@ void WidenRow(DType dtype, const std::byte* from, float* to, size_t count) {
 }  // namespace
 
 AttentionStep::AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace,
-                             WeightRule weights, const eviction::Config& h2o, uint64_t prompt,
+                             WeightRule weights, const eviction::BlockConfig& h2o, uint64_t prompt,
                              ThreadPool& pool)
     : snapshot_(snapshot),
       weights_(weights),

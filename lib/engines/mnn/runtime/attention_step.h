@@ -20,7 +20,7 @@ class AttentionStep {
  public:
   // `trace` may be null. The snapshot is the one that the runtime reads.
   AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace, WeightRule weights,
-                const eviction::Config& h2o, uint64_t prompt, ThreadPool& pool);
+                const eviction::BlockConfig& h2o, uint64_t prompt, ThreadPool& pool);
 
   // Attention and, in range, block sums for H2O; nothing once a recorded stream is at its end.
   std::optional<std::vector<float>> Score(const mnn::h2o::CallStart& start, uint64_t position,

@@ -125,8 +125,8 @@ Config GateConfig(Mode mode) {
   return c;
 }
 
-eviction::Config GateH2oConfig() {
-  eviction::Config c;
+eviction::BlockConfig GateH2oConfig() {
+  eviction::BlockConfig c;
   c.block_tokens = 32;
   c.sink_tokens = 16;
   c.recent_tokens = 96;

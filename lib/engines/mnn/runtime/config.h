@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "lib/core/codec/gear_frame.h"
-#include "lib/study/eviction/config.h"
+#include "lib/study/eviction/block_config.h"
 
 namespace kv::lossless {
 
@@ -24,7 +24,7 @@ std::string_view Name(Mode mode);
 std::optional<Mode> ParseMode(std::string_view name);
 
 // The engine's parameters with the engine's defaults; the first three switch the path on and are
-// off. The trigger length and the update interval are H2O's (h2o::Config), though this path counts
+// off. The trigger length and the update interval are H2O's (eviction::BlockConfig), though this path counts
 // its interval in tokens.
 struct Config {
   bool enable = false;
@@ -60,7 +60,7 @@ Config Sanitised(const Config& config);
 
 // What the gate's scripts set, on top of the engine's defaults.
 Config GateConfig(Mode mode);
-eviction::Config GateH2oConfig();
+eviction::BlockConfig GateH2oConfig();
 
 using ParameterValue = std::variant<double, std::string_view>;
 

@@ -169,7 +169,7 @@ class Replayer {
   mnn::h2o::MnnEngine MakeH2o() const {
     const KvTensor& k = snapshot_.layers.front().k;
     const uint32_t query_heads = trace_ != nullptr ? trace_->query_heads : k.heads;
-    eviction::Config config = result_.h2o;
+    eviction::BlockConfig config = result_.h2o;
     if (!request_.h2o_enable) config.trigger_min_tokens = kNever;
     return {config,
             {layer_count(), query_heads, k.heads, k.head_dim, k.unit_bytes()},

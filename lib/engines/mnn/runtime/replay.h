@@ -31,7 +31,8 @@ struct ReplayRequest {
   Engine engine = Engine::kMnn;
   Config lossless;
   bool h2o_enable = false;
-  eviction::Config h2o;  // interval and trigger length count for the lossless path even without H2O
+  // The interval and the trigger length count for the lossless path even without H2O.
+  eviction::BlockConfig h2o;
   mnn::h2o::MnnRevision revision = mnn::h2o::MnnRevision::kFinal;
   WeightRule weights = WeightRule::kFlashLocal;
   std::optional<uint64_t> prompt_tokens;  // where the trace does not say
@@ -72,8 +73,8 @@ struct Speed {
 
 struct ReplayResult {
   Engine engine = Engine::kMnn;
-  Config lossless;       // sanitised
-  eviction::Config h2o;  // sanitised
+  Config lossless;            // sanitised
+  eviction::BlockConfig h2o;  // sanitised
   bool h2o_enabled = false;
   uint64_t prompt = 0, end = 0;  // decode positions [prompt, end)
   bool stopped = false;          // by the request's stop token; figures are up to there

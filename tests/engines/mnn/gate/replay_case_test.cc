@@ -69,7 +69,7 @@ TEST_CASE("A config's parameters are those of the engine, all of them") {
   eviction::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
   // And nothing else but the switch of H2O itself.
   for (const std::string& name : known) {
-    eviction::Config h2o;
+    eviction::BlockConfig h2o;
     lossless::Config lossless;
     const bool taken =
         eviction::SetParameter(name, 1, h2o) ||

@@ -8,8 +8,8 @@
 namespace kv::mnn::h2o {
 namespace {
 
-eviction::Config Gate() {
-  eviction::Config config;
+eviction::BlockConfig Gate() {
+  eviction::BlockConfig config;
   config.block_tokens = 32;
   config.sink_tokens = 16;
   config.recent_tokens = 96;
@@ -19,8 +19,8 @@ eviction::Config Gate() {
 }
 
 // One layer that may evict at every token.
-eviction::Config Eager() {
-  eviction::Config config = Gate();
+eviction::BlockConfig Eager() {
+  eviction::BlockConfig config = Gate();
   config.layer_start = 0;
   config.update_interval = 1;
   return config;
@@ -99,7 +99,7 @@ TEST_CASE("a plan that no longer fits is dropped, scores stay remapped", "[h2o]"
 }
 
 TEST_CASE("R6 shares one score vector among all layers", "[h2o]") {
-  eviction::Config config = Eager();
+  eviction::BlockConfig config = Eager();
   config.update_interval = 1000;
   MnnEngine shared(config, {2, 1, 1, 64, 2}, MnnRevision::kR6, 63);
   MnnEngine own(config, {2, 1, 1, 64, 2}, MnnRevision::kFinal, 63);
@@ -116,7 +116,7 @@ TEST_CASE("R6 shares one score vector among all layers", "[h2o]") {
 }
 
 TEST_CASE("R6 evicts down to the floor where the final branch keeps all", "[h2o]") {
-  eviction::Config config = Eager();
+  eviction::BlockConfig config = Eager();
   config.trigger_min_tokens = 1;
   config.sink_tokens = 32;
   config.recent_tokens = 32;
@@ -132,7 +132,7 @@ TEST_CASE("R6 evicts down to the floor where the final branch keeps all", "[h2o]
 }
 
 TEST_CASE("without a trigger the lossless budget follows the last ratio of any layer", "[h2o]") {
-  eviction::Config config = Gate();
+  eviction::BlockConfig config = Gate();
   config.layer_start = 1;
   MnnEngine engine(config, {17, 1, 1, 64, 2}, MnnRevision::kFinal, 511);
   std::vector<CallEnd> ends;

@@ -17,8 +17,8 @@ using test::SmallRequest;
 const test::CaseShape kShape{
     .layers = 3, .query_heads = 4, .kv_heads = 2, .dim = 16, .tokens = 200};
 
-eviction::Config EvictingH2o() {
-  eviction::Config h2o;
+eviction::BlockConfig EvictingH2o() {
+  eviction::BlockConfig h2o;
   h2o.layer_start = 0;
   h2o.block_tokens = 8;
   h2o.sink_tokens = 4;

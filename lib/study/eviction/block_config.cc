@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/config.h"
+#include "lib/study/eviction/block_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,21 +21,21 @@ float Within(float low, float high, float value) {
 
 struct Parameter {
   std::string_view name;
-  std::variant<int64_t Config::*, float Config::*, TargetMode Config::*> member;
+  std::variant<int64_t BlockConfig::*, float BlockConfig::*, TargetMode BlockConfig::*> member;
 };
 
 constexpr Parameter kParameters[] = {
-    {"h2o_layer_start", &Config::layer_start},
-    {"h2o_layer_end", &Config::layer_end},
-    {"h2o_block_tokens", &Config::block_tokens},
-    {"h2o_sink_tokens", &Config::sink_tokens},
-    {"h2o_recent_tokens", &Config::recent_tokens},
-    {"h2o_target_mode", &Config::target_mode},
-    {"h2o_target_keep_ratio", &Config::target_keep_ratio},
-    {"h2o_target_lossy_ratio", &Config::target_lossy_ratio},
-    {"h2o_ema_alpha", &Config::ema_alpha},
-    {"h2o_update_interval", &Config::update_interval},
-    {"h2o_trigger_min_tokens", &Config::trigger_min_tokens},
+    {"h2o_layer_start", &BlockConfig::layer_start},
+    {"h2o_layer_end", &BlockConfig::layer_end},
+    {"h2o_block_tokens", &BlockConfig::block_tokens},
+    {"h2o_sink_tokens", &BlockConfig::sink_tokens},
+    {"h2o_recent_tokens", &BlockConfig::recent_tokens},
+    {"h2o_target_mode", &BlockConfig::target_mode},
+    {"h2o_target_keep_ratio", &BlockConfig::target_keep_ratio},
+    {"h2o_target_lossy_ratio", &BlockConfig::target_lossy_ratio},
+    {"h2o_ema_alpha", &BlockConfig::ema_alpha},
+    {"h2o_update_interval", &BlockConfig::update_interval},
+    {"h2o_trigger_min_tokens", &BlockConfig::trigger_min_tokens},
 };
 
 int64_t Whole(double value) {
@@ -46,8 +46,8 @@ int64_t Whole(double value) {
 
 }  // namespace
 
-Config Sanitised(const Config& config) {
-  Config c = config;
+BlockConfig Sanitised(const BlockConfig& config) {
+  BlockConfig c = config;
   c.layer_start = AtLeast(0, c.layer_start);
   c.layer_end = AtLeast(-1, c.layer_end);
   c.block_tokens = AtLeast(1, c.block_tokens);
@@ -61,12 +61,12 @@ Config Sanitised(const Config& config) {
   return c;
 }
 
-float TargetRatio(const Config& sanitised) {
+float TargetKeepShare(const BlockConfig& sanitised) {
   return sanitised.target_mode == TargetMode::kStatic ? sanitised.target_keep_ratio
                                                       : 1.0f / sanitised.target_lossy_ratio;
 }
 
-LayerRange EvictedLayers(const Config& sanitised, uint32_t layers) {
+LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers) {
   if (layers == 0) return {1, 0};
   const int64_t top = layers - 1;
   const int64_t first = std::min(sanitised.layer_start, top);
@@ -75,7 +75,7 @@ LayerRange EvictedLayers(const Config& sanitised, uint32_t layers) {
   return {static_cast<uint32_t>(first), static_cast<uint32_t>(last)};
 }
 
-void ForEachParameter(const Config& config,
+void ForEachParameter(const BlockConfig& config,
                       const std::function<void(std::string_view name, double value)>& visit) {
   for (const Parameter& parameter : kParameters) {
     std::visit([&](auto member) { visit(parameter.name, static_cast<double>(config.*member)); },
@@ -83,13 +83,13 @@ void ForEachParameter(const Config& config,
   }
 }
 
-bool SetParameter(std::string_view meta_name, double value, Config& config) {
+bool SetParameter(std::string_view meta_name, double value, BlockConfig& config) {
   const auto* found = std::find_if(std::begin(kParameters), std::end(kParameters),
                                    [&](const Parameter& p) { return p.name == meta_name; });
   if (found == std::end(kParameters)) return false;
-  if (const auto* whole = std::get_if<int64_t Config::*>(&found->member)) {
+  if (const auto* whole = std::get_if<int64_t BlockConfig::*>(&found->member)) {
     config.** whole = Whole(value);
-  } else if (const auto* real = std::get_if<float Config::*>(&found->member)) {
+  } else if (const auto* real = std::get_if<float BlockConfig::*>(&found->member)) {
     config.** real = static_cast<float>(value);
   } else {
     // The engine knows 0; anything else is adaptive.

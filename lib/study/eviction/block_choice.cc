@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/decision.h"
+#include "lib/study/eviction/block_choice.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 struct Blocks {
   uint64_t length, tokens_per_block, count;
 
-  Blocks(const Config& config, uint64_t n)
+  Blocks(const BlockConfig& config, uint64_t n)
       : length(n),
         tokens_per_block(static_cast<uint64_t>(config.block_tokens)),
         count(CeilDiv(n, tokens_per_block)) {}
@@ -30,7 +30,7 @@ struct Protected {
   bool Contains(uint64_t block) const { return block < sink || block >= recent; }
 };
 
-Protected ProtectedBlocks(const Config& config, const Blocks& blocks) {
+Protected ProtectedBlocks(const BlockConfig& config, const Blocks& blocks) {
   const uint64_t n = blocks.length;
   const uint64_t sink = std::min(n, static_cast<uint64_t>(config.sink_tokens));
   const uint64_t recent = std::min(n, static_cast<uint64_t>(config.recent_tokens));
@@ -41,10 +41,10 @@ bool Better(double a, double b) { return std::isnan(b) ? !std::isnan(a) : a > b;
 
 }  // namespace
 
-Budget BudgetOf(const Config& config, uint64_t length, uint64_t wanted) {
+BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length, uint64_t wanted) {
   const Blocks blocks(config, length);
   const Protected kept = ProtectedBlocks(config, blocks);
-  Budget budget;
+  BlockBudget budget;
   budget.length = length;
   if (length == 0) return budget;
   const uint64_t sink_end = std::min(length, blocks.begin(kept.sink));
@@ -61,27 +61,29 @@ Budget BudgetOf(const Config& config, uint64_t length, uint64_t wanted) {
   return budget;
 }
 
-Budget BudgetOf(const Config& config, uint64_t length) {
+BlockBudget BlockBudgetOf(const BlockConfig& config, uint64_t length) {
   if (length == 0) return {};
   // The product is a float one, as in the engine, so it may round up past an exact integer.
-  const float wanted = std::ceil(TargetRatio(config) * static_cast<float>(length));
-  return BudgetOf(config, length, std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length));
+  const float wanted = std::ceil(TargetKeepShare(config) * static_cast<float>(length));
+  return BlockBudgetOf(config, length,
+                       std::clamp<uint64_t>(static_cast<uint64_t>(wanted), 1, length));
 }
 
-Decision Decide(const Config& config, uint64_t length, std::span<const double> scores,
-                FloorRule floor_rule) {
-  const Budget budget = BudgetOf(config, length);
+BlockChoice ChooseBlocks(const BlockConfig& config, uint64_t length, std::span<const double> scores,
+                         FloorRule floor_rule) {
+  const BlockBudget budget = BlockBudgetOf(config, length);
   if (length != 0 && (!budget.floor_dominates || floor_rule == FloorRule::kKeepFloor)) {
     return KeepBlocks(config, budget, scores);
   }
   KV_ASSERT(scores.size() == Blocks(config, length).count);
-  Decision decision;
+  BlockChoice decision;
   decision.budget = budget;
   decision.kept = length;
   return decision;
 }
 
-Decision KeepBlocks(const Config& config, const Budget& budget, std::span<const double> scores) {
+BlockChoice KeepBlocks(const BlockConfig& config, const BlockBudget& budget,
+                       std::span<const double> scores) {
   const uint64_t length = budget.length;
   const Blocks blocks(config, length);
   KV_ASSERT(scores.size() == blocks.count);
@@ -100,7 +102,7 @@ Decision KeepBlocks(const Config& config, const Budget& budget, std::span<const 
     keep[block] = true;
     kept += blocks.size(block);
   }
-  Decision decision;
+  BlockChoice decision;
   decision.budget = budget;
   decision.kept = kept;
   decision.evicted = length - kept;

@@ -12,7 +12,7 @@ enum class TargetMode { kStatic = 0, kAdaptive = 1 };
 
 // The engine's parameters with the engine's defaults. Ratios are float because the engine's
 // arithmetic is: 1 / 3.0f * n may exceed the exact integer and cost one token.
-struct Config {
+struct BlockConfig {
   int64_t layer_start = 2;
   int64_t layer_end = -1;  // negative: the last layer; both ends belong to the range
   int64_t block_tokens = 64;
@@ -26,25 +26,25 @@ struct Config {
   int64_t update_interval = 16;  // layer calls in engine mnn, tokens in engine exact
   int64_t trigger_min_tokens = 512;
 
-  bool operator==(const Config&) const = default;
+  bool operator==(const BlockConfig&) const = default;
 };
 
 // The values that the engine computes with: clamped, never refused.
-Config Sanitised(const Config& config);
+BlockConfig Sanitised(const BlockConfig& config);
 
 // keep = targets in [0, 1], before floor and rounding.
-float TargetRatio(const Config& sanitised);
+float TargetKeepShare(const BlockConfig& sanitised);
 
 struct LayerRange {
   uint32_t first = 0, last = 0;  // inclusive; empty when first > last
   bool Contains(uint32_t layer) const { return first <= layer && layer <= last; }
 };
-LayerRange EvictedLayers(const Config& sanitised, uint32_t layers);
+LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers);
 
 // Parameters under the names of the engine's meta fields ("h2o_layer_start" ...).
-void ForEachParameter(const Config& config,
+void ForEachParameter(const BlockConfig& config,
                       const std::function<void(std::string_view name, double value)>& visit);
 // False if there is no such parameter.
-bool SetParameter(std::string_view meta_name, double value, Config& config);
+bool SetParameter(std::string_view meta_name, double value, BlockConfig& config);
 
 }  // namespace kv::eviction

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "lib/core/snapshot/keep_plan.h"
-#include "lib/study/eviction/config.h"
+#include "lib/study/eviction/block_config.h"
 
 namespace kv::eviction {
 
 // How many tokens a trigger keeps. It depends on lengths only, never on scores.
-struct Budget {
+struct BlockBudget {
   uint64_t length = 0;           // tokens in the cache, the new one included
   uint64_t floor = 0;            // sink and recent blocks
   uint64_t wanted = 0;           // the target ratio's tokens, before the floor
@@ -19,32 +19,33 @@ struct Budget {
   uint64_t quantised = 0;        // floor and whole blocks up to the target
   bool floor_dominates = false;  // floor >= wanted
 
-  bool operator==(const Budget&) const = default;
+  bool operator==(const BlockBudget&) const = default;
 };
 
 // What to do when the floor alone reaches the target: the final branch then evicts nothing, the
 // measured build (R6) evicted everything between sink and recent.
 enum class FloorRule { kKeepAll, kKeepFloor };
 
-struct Decision {
-  Budget budget;
+struct BlockChoice {
+  BlockBudget budget;
   uint64_t kept = 0;  // tokens that stay; all of them when nothing is evicted
   uint64_t evicted = 0;
   KeepPlan plan;                      // indices into the cache; empty when nothing is evicted
   std::vector<uint32_t> kept_blocks;  // ascending; with the plan
 };
 
-Budget BudgetOf(const Config& sanitised, uint64_t length);
+BlockBudget BlockBudgetOf(const BlockConfig& sanitised, uint64_t length);
 // The same with a target in tokens, of [1, length].
-Budget BudgetOf(const Config& sanitised, uint64_t length, uint64_t wanted);
+BlockBudget BlockBudgetOf(const BlockConfig& sanitised, uint64_t length, uint64_t wanted);
 
 // One decision of the engine: sink and recent blocks first, then blocks by score until the
 // quantised target is reached. Equal scores go to the lower block; the engine's own sort is
 // unstable there. A NaN ranks below every number. `scores` holds one value per block.
-Decision Decide(const Config& sanitised, uint64_t length, std::span<const double> scores,
-                FloorRule floor_rule);
+BlockChoice ChooseBlocks(const BlockConfig& sanitised, uint64_t length,
+                         std::span<const double> scores, FloorRule floor_rule);
 
 // The choice alone: the budget is spent whatever dominates it.
-Decision KeepBlocks(const Config& sanitised, const Budget& budget, std::span<const double> scores);
+BlockChoice KeepBlocks(const BlockConfig& sanitised, const BlockBudget& budget,
+                       std::span<const double> scores);
 
 }  // namespace kv::eviction

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/decision.h"
+#include "lib/study/eviction/block_choice.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -11,8 +11,8 @@
 namespace kv::eviction {
 namespace {
 
-Config Gate() {
-  Config config;
+BlockConfig Gate() {
+  BlockConfig config;
   config.block_tokens = 32;
   config.sink_tokens = 16;
   config.recent_tokens = 96;
@@ -24,23 +24,23 @@ Config Gate() {
 }  // namespace
 
 TEST_CASE("parameters carry the engine's names, defaults and clamps", "[h2o]") {
-  const Config defaults;
+  const BlockConfig defaults;
   CHECK(defaults.target_lossy_ratio == 3.0f);
   CHECK(defaults.block_tokens == 64);
-  Config config;
+  BlockConfig config;
   CHECK(SetParameter("h2o_block_tokens", 0, config));
   CHECK(SetParameter("h2o_ema_alpha", 1.5, config));
   CHECK(SetParameter("h2o_target_mode", 7, config));
   CHECK(SetParameter("h2o_target_lossy_ratio", NAN, config));
   CHECK_FALSE(SetParameter("h2o_block_token", 1, config));
-  const Config sane = Sanitised(config);
+  const BlockConfig sane = Sanitised(config);
   CHECK(sane.block_tokens == 1);
   CHECK(sane.ema_alpha == 1.0f);
   CHECK(sane.target_mode == TargetMode::kAdaptive);
   CHECK(sane.target_lossy_ratio == 1.0f);
   int count = 0;
   ForEachParameter(config, [&](std::string_view name, double value) {
-    Config copy;
+    BlockConfig copy;
     CHECK(SetParameter(name, value, copy));
     ++count;
   });
@@ -48,7 +48,7 @@ TEST_CASE("parameters carry the engine's names, defaults and clamps", "[h2o]") {
 }
 
 TEST_CASE("the layer range includes both ends and is clamped to the model", "[h2o]") {
-  Config config;
+  BlockConfig config;
   CHECK(EvictedLayers(Sanitised(config), 5).Contains(4));
   CHECK_FALSE(EvictedLayers(Sanitised(config), 5).Contains(1));
   config.layer_start = 9;  // clamped to the last layer
@@ -62,43 +62,44 @@ TEST_CASE("the layer range includes both ends and is clamped to the model", "[h2
 }
 
 TEST_CASE("sinks round up to blocks and recent tokens down", "[h2o]") {
-  Config config = Gate();
+  BlockConfig config = Gate();
   config.sink_tokens = 33;
   // 1025 tokens: sink blocks 0 and 1, recent from floor(929 / 32) = block 29 at token 928.
-  CHECK(BudgetOf(config, 1025).floor == 64 + 97);
+  CHECK(BlockBudgetOf(config, 1025).floor == 64 + 97);
   config.recent_tokens = 0;
-  CHECK(BudgetOf(config, 1025).floor == 64 + 1);  // the partial last block stays
-  CHECK(BudgetOf(config, 1024).floor == 64);
+  CHECK(BlockBudgetOf(config, 1025).floor == 64 + 1);  // the partial last block stays
+  CHECK(BlockBudgetOf(config, 1024).floor == 64);
   config.recent_tokens = 5000;
-  CHECK(BudgetOf(config, 1025).floor == 1025);
+  CHECK(BlockBudgetOf(config, 1025).floor == 1025);
 }
 
 TEST_CASE("equal scores keep the lower block, NaN goes first", "[h2o]") {
-  Config config = Gate();
+  BlockConfig config = Gate();
   config.sink_tokens = 0;
   config.recent_tokens = 32;
   config.target_lossy_ratio = 2.0f;
-  const Decision equal = Decide(config, 512, std::vector<double>(16, 1.0), FloorRule::kKeepAll);
+  const BlockChoice equal =
+      ChooseBlocks(config, 512, std::vector<double>(16, 1.0), FloorRule::kKeepAll);
   CHECK(equal.plan == KeepPlan{{0, 224}, {480, 32}});
   std::vector<double> scores(16, 1.0);
   scores[0] = NAN;
   scores[3] = -1.0;
-  const Decision with_nan = Decide(config, 512, scores, FloorRule::kKeepAll);
+  const BlockChoice with_nan = ChooseBlocks(config, 512, scores, FloorRule::kKeepAll);
   CHECK_FALSE(Contains(with_nan.plan, 0));
   CHECK_FALSE(Contains(with_nan.plan, 96));
 }
 
 TEST_CASE("a floor at the target keeps all, or in R6 just the floor", "[h2o]") {
-  Config config = Gate();
+  BlockConfig config = Gate();
   config.sink_tokens = 32;
   config.recent_tokens = 32;
   config.target_lossy_ratio = 4.0f;
   const std::vector<double> scores(8, 1.0);
-  const Decision all = Decide(config, 256, scores, FloorRule::kKeepAll);
+  const BlockChoice all = ChooseBlocks(config, 256, scores, FloorRule::kKeepAll);
   CHECK(all.budget.floor_dominates);
   CHECK(all.evicted == 0);
   CHECK(all.plan.empty());
-  const Decision floor = Decide(config, 256, scores, FloorRule::kKeepFloor);
+  const BlockChoice floor = ChooseBlocks(config, 256, scores, FloorRule::kKeepFloor);
   CHECK(floor.plan == KeepPlan{{0, 32}, {224, 32}});
   CHECK(floor.evicted == 192);
 }
@@ -106,7 +107,7 @@ TEST_CASE("a floor at the target keeps all, or in R6 just the floor", "[h2o]") {
 TEST_CASE("decisions keep sink, recent and exactly the quantised budget", "[h2o]") {
   std::mt19937 random(2);
   for (int round = 0; round < 2000; ++round) {
-    Config config;
+    BlockConfig config;
     config.block_tokens = 1 + random() % 70;
     config.sink_tokens = random() % 100;
     config.recent_tokens = random() % 300;
@@ -115,8 +116,8 @@ TEST_CASE("decisions keep sink, recent and exactly the quantised budget", "[h2o]
     const auto n = static_cast<uint32_t>(1 + random() % 1500);
     std::vector<double> scores(CeilDiv(n, static_cast<uint64_t>(config.block_tokens)));
     for (double& score : scores) score = static_cast<double>(random() % 1000);
-    const Decision d = Decide(config, n, scores, FloorRule::kKeepAll);
-    CHECK(d.budget == BudgetOf(config, n));
+    const BlockChoice d = ChooseBlocks(config, n, scores, FloorRule::kKeepAll);
+    CHECK(d.budget == BlockBudgetOf(config, n));
     CHECK(d.kept + d.evicted == n);
     if (d.plan.empty()) continue;
     CHECK(IsApplicable(d.plan, n));
