@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/eviction/plan_layer.h"
+
 #include <algorithm>
 
 #include "lib/core/base/error.h"
@@ -103,66 +105,7 @@ class Walk {
   uint64_t next_ = 0;  // first position that is not in the caches yet
 };
 
-std::vector<std::vector<double>> SumGroups(const LayerCaches& caches,
-                                           std::vector<std::vector<double>> of_query_head) {
-  const uint32_t group = caches.attention.group();
-  std::vector<std::vector<double>> sums(caches.attention.kv_heads());
-  for (uint32_t head = 0; head < of_query_head.size(); ++head) {
-    std::vector<double>& to = sums[head / group];
-    if (head % group == 0) {
-      to = std::move(of_query_head[head]);
-    } else {
-      for (size_t j = 0; j < to.size(); ++j) to[j] += of_query_head[head][j];
-    }
-  }
-  return sums;
-}
-
 }  // namespace
-
-SharedRows::SharedRows(const LayerAttention& attention, ThreadPool& pool)
-    : whole_(WholeCache(attention)), logits_(attention, whole_, pool) {}
-
-std::vector<KeptKeys> SharedRows::WholeCache(const LayerAttention& attention) {
-  std::vector<KeptKeys> whole;
-  for (uint32_t h = 0; h < attention.kv_heads(); ++h) {
-    whole.emplace_back(attention, h);
-    whole.back().AppendUpTo(attention.end_row());
-  }
-  return whole;
-}
-
-std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
-                                            std::span<const float> row_weights, WeightRule rule) {
-  const LayerAttention& attention = caches.attention;
-  const uint32_t heads = attention.query_heads(), group = attention.group();
-  const uint64_t end = begin + row_weights.size();
-  std::vector<std::vector<double>> of_query_head(heads);
-  caches.pool.ParallelFor(heads, [&](uint64_t head) {
-    std::vector<double>& sums = of_query_head[head];
-    sums.resize(caches.size());
-    RowScratch scratch;
-    const KeptKeys& held = caches.of_head[head / group];
-    if (caches.shared == nullptr || held.size() == end) {
-      // Long stretches, and before anything is evicted: whole tiles at once.
-      const KeptKeys& keys = caches.shared == nullptr ? held : caches.shared->whole()[head / group];
-      if (keys.size() > sums.size()) sums.resize(keys.size());
-      AddColumnSums(attention, static_cast<uint32_t>(head), begin, row_weights, rule, keys, scratch,
-                    sums.data());
-      sums.resize(caches.size());
-      return;
-    }
-    std::vector<float> weights;
-    for (uint64_t row = begin; row < end; ++row) {
-      const auto seen = held.positions().first(held.size() - (end - 1 - row));
-      caches.shared->logits().Weigh(static_cast<uint32_t>(head), row, seen, rule, weights,
-                                    scratch.logits);
-      const auto factor = static_cast<double>(row_weights[row - begin]);
-      for (size_t j = 0; j < seen.size(); ++j) sums[j] += factor * static_cast<double>(weights[j]);
-    }
-  });
-  return SumGroups(caches, std::move(of_query_head));
-}
 
 std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
                                  std::span<const PlanJob> jobs, ThreadPool& pool) {

@@ -55,20 +55,4 @@ struct LayerPlace {
   uint32_t index = 0, count = 1;  // among the layers that do
 };
 
-// One rule over one layer, held to its schedule.
-struct PlanJob {
-  const PolicyInfo* policy = nullptr;
-  const PolicyOptions* options = nullptr;
-  const LayerSchedule* schedule = nullptr;
-};
-
-// Replays rules over one layer: at each eviction they keep as many tokens as their schedules say.
-// Plans in the order of the jobs; deterministic for any number of threads.
-std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
-                                 std::span<const PlanJob> jobs, ThreadPool& pool);
-
-// The `keep` tokens with the highest scores among the first scores.size() - last, and the `last`
-// ones, which are always kept. Equal scores keep the lower index; NaN is dropped first.
-KeepPlan TopTokens(std::span<const double> scores, uint64_t keep, uint64_t last);
-
 }  // namespace kv::eviction

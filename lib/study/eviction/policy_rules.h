@@ -6,6 +6,7 @@
 
 #include "lib/study/eviction/logit_rows.h"
 #include "lib/study/eviction/policy.h"
+#include "lib/study/eviction/top_tokens.h"
 
 namespace kv::eviction {
 
@@ -61,13 +62,5 @@ std::unique_ptr<Rule> MakeKeyNormRule();
 std::unique_ptr<Rule> MakeKeyDiffRule();
 std::unique_ptr<Rule> MakeOracleRule(const PolicyOptions& options, const LayerSchedule& schedule,
                                      const LayerCaches& caches);
-
-// sums[kv head][key] of weights of rows [begin, begin + row_weights.size()), query heads over
-// threads, added to a kv head in head order.
-std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
-                                            std::span<const float> row_weights, WeightRule rule);
-
-// Scores that follow the tokens they belong to when a cache is compacted.
-void CompactScores(const KeepPlan& plan, std::vector<double>& scores);
 
 }  // namespace kv::eviction

@@ -13,6 +13,7 @@
 #include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/h2o/mnn_replay.h"
 #include "lib/study/eviction/budget.h"
+#include "lib/study/eviction/plan_layer.h"
 #include "lib/study/eviction/policy.h"
 #include "lib/study/eviction/quality.h"
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/eviction/policy_rules.h"
+
+namespace kv::eviction {
+namespace {
+
+class RandomRule : public Rule {
+ public:
+  explicit RandomRule(const PolicyOptions& options) : seed_(options.seed) {}
+  uint32_t units(const LayerCaches& caches) const override { return caches.attention.kv_heads(); }
+  // A fixed lot for every (layer, head, position): what is drawn does not depend on the order.
+  std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t, uint64_t keep) override {
+    lots_.resize(caches.of_head.size());
+    std::vector<KeepPlan> plans;
+    for (size_t h = 0; h < caches.of_head.size(); ++h) {
+      const uint64_t stream = Mix(seed_ + Mix(uint64_t{caches.attention.layer()} << 32 | h));
+      const auto positions = caches.of_head[h].positions();
+      for (const uint32_t position : positions.subspan(lots_[h].size())) {
+        lots_[h].push_back(static_cast<double>(Mix(stream + position) >> 11));
+      }
+      plans.push_back(TopTokens(lots_[h], keep, 0));
+      CompactScores(plans.back(), lots_[h]);
+    }
+    return plans;
+  }
+
+ private:
+  static uint64_t Mix(uint64_t x) {  // splitmix64
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  }
+  uint64_t seed_;
+  std::vector<std::vector<double>> lots_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> MakeRandomRule(const PolicyOptions& options) {
+  return std::make_unique<RandomRule>(options);
+}
+
+}  // namespace kv::eviction
