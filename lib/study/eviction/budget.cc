@@ -176,13 +176,13 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
   LayerSchedule schedule;
   schedule.in_range = place.in_range;
   schedule.within_step = true;
-  if (!place.in_range || policy.name == "full") return schedule;
+  if (!place.in_range || policy.spending == Spending::kNone) return schedule;
   const BudgetSteps from{FirstShort(budget, steps), steps.end};
-  if (policy.name == "block") {
+  if (policy.spending == Spending::kWholeBlocks) {
     HoldBlocks(options.config, budget, from, schedule);
   } else {
     int64_t offset = 0;
-    if (policy.name == "pyramid" && from.first < from.end) {
+    if (policy.spending == Spending::kPyramid && from.first < from.end) {
       const uint64_t keep = budget.At(from.first + 1);
       const auto own = PyramidBudget(options.paper, place, keep, from.first + 1);
       if (own) offset = static_cast<int64_t>(*own) - static_cast<int64_t>(keep);
@@ -199,11 +199,11 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
 LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& options,
                              const LayerPlace& place, const LayerSchedule& common) {
   LayerSchedule own = common;
-  if (policy.name == "full") {
+  if (policy.spending == Spending::kNone) {
     own.evictions.clear();
     own.triggers = own.floor_dominated = 0;
   }
-  if (policy.name != "pyramid") return own;
+  if (policy.spending != Spending::kPyramid) return own;
   uint64_t length = 0, next = 0;
   for (Eviction& eviction : own.evictions) {
     // With a budget of its own the layer has another length by now: it keeps the same share.

@@ -5,25 +5,10 @@
 #include <algorithm>
 
 #include "lib/core/base/error.h"
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 namespace {
-
-std::unique_ptr<Rule> MakeRule(std::string_view name, const PolicyOptions& options,
-                               const LayerSchedule& schedule, const LayerCaches& caches) {
-  if (name == "block") return MakeBlockRule(options);
-  if (name == "random") return MakeRandomRule(options);
-  if (name == "window") return MakeWindowRule(0);
-  if (name == "streaming") return MakeWindowRule(options.paper.sinks);
-  if (name == "h2o") return MakeHeavyHitterRule(options);
-  if (name == "tova") return MakeTovaRule();
-  if (name == "snapkv" || name == "pyramid") return MakeSnapKvRule(options);
-  if (name == "knorm") return MakeKeyNormRule();
-  if (name == "keydiff") return MakeKeyDiffRule();
-  if (name == "oracle-mass") return MakeOracleRule(options, schedule, caches);
-  AssertionFailed("a rule of the table", __FILE__, __LINE__);
-}
 
 // The caches of a rule that has seen nothing yet.
 LayerCaches EmptyCaches(const LayerAttention& attention, SharedRows* shared, ThreadPool& pool) {
@@ -44,7 +29,7 @@ class Walk {
         caches_(EmptyCaches(attention, shared, pool)) {
     plan_.layer = attention.layer();
     if (evictions_.empty()) return;
-    rule_ = MakeRule(job.policy->name, *job.options, *job.schedule, caches_);
+    rule_ = job.policy->make({*job.options, *job.schedule, caches_});
     plan_.units = rule_->units(caches_);
   }
 

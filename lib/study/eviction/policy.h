@@ -14,12 +14,28 @@
 
 namespace kv::eviction {
 
-// What a rule for choosing tokens needs from a trace.
+class Rule;
+struct RuleSetup;
+
+// How a policy turns a budget into the number of tokens that one layer keeps.
+enum class Spending {
+  kTokens,       // exactly the budget
+  kWholeBlocks,  // whole blocks, at least sinks and recent tokens
+  kPyramid,      // more in the first layers, less in the last ones; their mean is the budget
+  kNone,         // the policy never evicts
+};
+
+// A row of the table of policies, policies/table.h.
 struct PolicyInfo {
   std::string_view name;
   std::string_view summary;
-  bool needs_rows;     // attention rows; else lengths, positions or keys suffice
-  bool at_prompt_end;  // the paper compresses once, when the prompt is over; else at every step
+  // Makes the rule that chooses a layer's tokens; null if the policy never evicts.
+  std::unique_ptr<Rule> (*make)(const RuleSetup& setup) = nullptr;
+  Spending spending = Spending::kTokens;
+  // Whether the rule looks at attention rows; otherwise it needs lengths, positions or keys alone.
+  bool needs_rows = false;
+  // Whether the paper compresses once, at the end of the prompt, rather than at every step.
+  bool at_prompt_end = false;
 };
 std::span<const PolicyInfo> Policies();
 const PolicyInfo* FindPolicy(std::string_view name);

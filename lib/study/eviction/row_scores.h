@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 

@@ -5,7 +5,7 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/error.h"
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 #include "lib/study/eviction/row_scores.h"
 
 namespace kv::eviction {
@@ -78,8 +78,8 @@ class BlockRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeBlockRule(const PolicyOptions& options) {
-  return std::make_unique<BlockRule>(options);
+std::unique_ptr<Rule> MakeBlockRule(const RuleSetup& setup) {
+  return std::make_unique<BlockRule>(setup.options);
 }
 
 }  // namespace kv::eviction

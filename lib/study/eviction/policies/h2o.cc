@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 #include "lib/study/eviction/row_scores.h"
 
 namespace kv::eviction {
@@ -41,8 +41,8 @@ class HeavyHitterRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeHeavyHitterRule(const PolicyOptions& options) {
-  return std::make_unique<HeavyHitterRule>(options);
+std::unique_ptr<Rule> MakeHeavyHitterRule(const RuleSetup& setup) {
+  return std::make_unique<HeavyHitterRule>(setup.options);
 }
 
 }  // namespace kv::eviction

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lib/study/eviction/key_floats.h"
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 
 namespace kv::eviction {
 namespace {
@@ -89,6 +89,6 @@ class KeyDiffRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeKeyDiffRule() { return std::make_unique<KeyDiffRule>(); }
+std::unique_ptr<Rule> MakeKeyDiffRule(const RuleSetup&) { return std::make_unique<KeyDiffRule>(); }
 
 }  // namespace kv::eviction

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/eviction/key_floats.h"
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 
 namespace kv::eviction {
 namespace {
@@ -30,6 +30,6 @@ class KeyNormRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeKeyNormRule() { return std::make_unique<KeyNormRule>(); }
+std::unique_ptr<Rule> MakeKeyNormRule(const RuleSetup&) { return std::make_unique<KeyNormRule>(); }
 
 }  // namespace kv::eviction

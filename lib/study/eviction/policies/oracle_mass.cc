@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 #include "lib/study/eviction/row_scores.h"
 
 namespace kv::eviction {
@@ -133,10 +133,11 @@ class PassingOracleRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeOracleRule(const PolicyOptions& options, const LayerSchedule& schedule,
-                                     const LayerCaches& caches) {
-  if (options.on_budget) return std::make_unique<PassingOracleRule>(schedule, caches);
-  return std::make_unique<OracleRule>(caches.attention, schedule, caches.pool);
+std::unique_ptr<Rule> MakeOracleRule(const RuleSetup& setup) {
+  if (setup.options.on_budget) {
+    return std::make_unique<PassingOracleRule>(setup.schedule, setup.caches);
+  }
+  return std::make_unique<OracleRule>(setup.caches.attention, setup.schedule, setup.caches.pool);
 }
 
 }  // namespace kv::eviction

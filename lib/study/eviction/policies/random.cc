@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 
 namespace kv::eviction {
 namespace {
@@ -38,8 +38,8 @@ class RandomRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeRandomRule(const PolicyOptions& options) {
-  return std::make_unique<RandomRule>(options);
+std::unique_ptr<Rule> MakeRandomRule(const RuleSetup& setup) {
+  return std::make_unique<RandomRule>(setup.options);
 }
 
 }  // namespace kv::eviction

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 #include "lib/study/eviction/row_scores.h"
 
 namespace kv::eviction {
@@ -89,8 +89,8 @@ class SnapKvRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeSnapKvRule(const PolicyOptions& options) {
-  return std::make_unique<SnapKvRule>(options);
+std::unique_ptr<Rule> MakeSnapKvRule(const RuleSetup& setup) {
+  return std::make_unique<SnapKvRule>(setup.options);
 }
 
 }  // namespace kv::eviction

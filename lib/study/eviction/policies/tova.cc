@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 #include "lib/study/eviction/row_scores.h"
 
 namespace kv::eviction {
@@ -24,6 +24,6 @@ class TovaRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeTovaRule() { return std::make_unique<TovaRule>(); }
+std::unique_ptr<Rule> MakeTovaRule(const RuleSetup&) { return std::make_unique<TovaRule>(); }
 
 }  // namespace kv::eviction

@@ -2,11 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/policies/table.h"
 
 namespace kv::eviction {
 namespace {
 
+// The most recent tokens, after the first `sinks` ones.
 class WindowRule : public Rule {
  public:
   explicit WindowRule(uint64_t sinks) : sinks_(sinks) {}
@@ -25,6 +26,10 @@ class WindowRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> MakeWindowRule(uint64_t sinks) { return std::make_unique<WindowRule>(sinks); }
+std::unique_ptr<Rule> MakeWindowRule(const RuleSetup&) { return std::make_unique<WindowRule>(0); }
+
+std::unique_ptr<Rule> MakeStreamingRule(const RuleSetup& setup) {
+  return std::make_unique<WindowRule>(setup.options.paper.sinks);
+}
 
 }  // namespace kv::eviction

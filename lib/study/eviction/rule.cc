@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/study/eviction/policy_rules.h"
+#include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
 

@@ -10,7 +10,7 @@
 
 namespace kv::eviction {
 
-// What all rules on a budget look at: the layer's whole keys, and logits of some rows over them.
+// What all rules on a budget share: the layer's whole keys, and the logits of some rows over them.
 class SharedRows {
  public:
   SharedRows(const LayerAttention& attention, ThreadPool& pool);
@@ -27,8 +27,8 @@ class SharedRows {
   LogitRows logits_;
 };
 
-// The caches of one layer while a rule is replayed: one per kv head, all of the same length. Where
-// rows are shared the caches hold positions only.
+// The caches of one layer while a rule is replayed: one per kv head, all of the same length. If
+// rows are shared, the caches hold positions only.
 struct LayerCaches {
   const LayerAttention& attention;
   ThreadPool& pool;
@@ -38,29 +38,27 @@ struct LayerCaches {
   uint64_t size() const { return of_head.front().size(); }
 };
 
-// One rule at work on one layer. Observe sees each stretch of query rows between evictions, all of
-// which attend to the caches as they are; Choose then picks.
+// One rule at work on one layer. Observe() sees each stretch of query rows between two evictions,
+// all of which attend to the caches as they are; Choose() then picks the tokens that stay.
 class Rule {
  public:
   virtual ~Rule() = default;
+  // How many plans Choose() makes: one for all kv heads, or one for each.
   virtual uint32_t units(const LayerCaches&) const { return 1; }
-  // Rows [begin, end), the last keys of the caches.
+  // Rows [begin, end) are those of the last keys in the caches.
   virtual void Observe(LayerCaches&, uint64_t /*begin*/, uint64_t /*end*/) {}
-  // One plan per unit, indices into the caches, `keep` tokens each. `position`: the current token.
+  // Returns one plan per unit: `keep` tokens as indices into the caches. `position` is that of the
+  // current token.
   virtual std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t position, uint64_t keep) = 0;
-  // Whether the rows of the prefill are observed too.
+  // Whether Observe() is to see the rows of the prefill, too.
   virtual bool wants_prefill() const { return false; }
 };
 
-std::unique_ptr<Rule> MakeBlockRule(const PolicyOptions& options);
-std::unique_ptr<Rule> MakeHeavyHitterRule(const PolicyOptions& options);
-std::unique_ptr<Rule> MakeRandomRule(const PolicyOptions& options);
-std::unique_ptr<Rule> MakeWindowRule(uint64_t sinks);
-std::unique_ptr<Rule> MakeTovaRule();
-std::unique_ptr<Rule> MakeSnapKvRule(const PolicyOptions& options);
-std::unique_ptr<Rule> MakeKeyNormRule();
-std::unique_ptr<Rule> MakeKeyDiffRule();
-std::unique_ptr<Rule> MakeOracleRule(const PolicyOptions& options, const LayerSchedule& schedule,
-                                     const LayerCaches& caches);
+// What a rule may look at when it is made, before the first row.
+struct RuleSetup {
+  const PolicyOptions& options;
+  const LayerSchedule& schedule;
+  const LayerCaches& caches;
+};
 
 }  // namespace kv::eviction

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/study/eviction/rule.h"
+
+// The table of policies, and the factories that it points to. Each factory is defined in a file of
+// this folder; policies that share a rule share its factory.
+namespace kv::eviction {
+
+std::unique_ptr<Rule> MakeBlockRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeHeavyHitterRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeKeyDiffRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeKeyNormRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeOracleRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeRandomRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeSnapKvRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeStreamingRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeTovaRule(const RuleSetup& setup);
+std::unique_ptr<Rule> MakeWindowRule(const RuleSetup& setup);
+
+inline constexpr PolicyInfo kPolicies[] = {
+    {.name = "block",
+     .summary = "the engine's rule: sink and recent blocks, then blocks by EMA score",
+     .make = MakeBlockRule,
+     .spending = Spending::kWholeBlocks,
+     .needs_rows = true},
+    {.name = "full", .summary = "nothing is evicted", .spending = Spending::kNone},
+    {.name = "random", .summary = "seeded choice, per kv head", .make = MakeRandomRule},
+    {.name = "window", .summary = "the most recent tokens", .make = MakeWindowRule},
+    {.name = "streaming",
+     .summary = "4 sinks and the most recent tokens (StreamingLLM)",
+     .make = MakeStreamingRule},
+    {.name = "h2o",
+     .summary = "half recent, half by attention summed since the prompt, per kv head (H2O)",
+     .make = MakeHeavyHitterRule,
+     .needs_rows = true},
+    {.name = "tova",
+     .summary = "attention of the last row, mean over all heads (TOVA)",
+     .make = MakeTovaRule,
+     .needs_rows = true},
+    {.name = "snapkv",
+     .summary = "attention of the last 64 rows, pooled over 5 keys, per kv head (SnapKV)",
+     .make = MakeSnapKvRule,
+     .needs_rows = true,
+     .at_prompt_end = true},
+    {.name = "pyramid",
+     .summary = "as snapkv, with budgets falling from the first layer to the last",
+     .make = MakeSnapKvRule,
+     .spending = Spending::kPyramid,
+     .needs_rows = true,
+     .at_prompt_end = true},
+    {.name = "knorm", .summary = "small key norms stay, per kv head", .make = MakeKeyNormRule},
+    {.name = "keydiff",
+     .summary = "keys unlike the mean key stay, per kv head (KeyDiff)",
+     .make = MakeKeyDiffRule},
+    {.name = "oracle-mass",
+     .summary = "attention of the rows to come, per kv head: what no policy can know",
+     .make = MakeOracleRule,
+     .needs_rows = true},
+};
+
+}  // namespace kv::eviction
