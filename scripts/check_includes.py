@@ -39,9 +39,6 @@ THIRD_PARTY = {
 STILL_WRONG = {
     ("lib/study/analysis/dump_rows.h", "lib/engines/infinilm/quality.h"),
     ("lib/study/analysis/tensor_analysis.h", "lib/engines/infinilm/quality.h"),
-    ("lib/study/gate/compare_case.h", "lib/engines/mnn/gate/replay_case.h"),
-    ("lib/study/gate/summary_page.cc", "lib/engines/mnn/logs/text.h"),
-    ("lib/study/gate/summary_view.cc", "lib/engines/mnn/logs/text.h"),
 }
 PRINTS = re.compile(r"std::c(out|err)\b|\bfmt::print\(|(?<![fsn])printf\(|\bputs\(")
 

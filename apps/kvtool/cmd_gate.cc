@@ -11,12 +11,11 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/engines.h"
 #include "apps/kvtool/gate_inputs.h"
 #include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
 #include "apps/kvtool/progress.h"
-#include "lib/engines/mnn/gate/replay_case.h"
-#include "lib/engines/mnn/logs/cases.h"
 #include "lib/study/gate/compare_case.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
@@ -123,6 +122,7 @@ class Gate : public Command {
       files.Open(path);
     }
     gate::GateResult result;
+    result.engines = Engines();
     if (!baseline_.empty()) result.baseline = ReadBaseline();
     if (!fault_.empty()) {
       context.console.Warn("--inject-fault",
@@ -148,16 +148,17 @@ class Gate : public Command {
     if (!config_.empty()) {
       try {
         config = gate::ParseConfig(
-            ReadText(config_), std::filesystem::path(config_ == "-" ? "" : config_).parent_path());
+            ReadText(config_), std::filesystem::path(config_ == "-" ? "" : config_).parent_path(),
+            Engines());
       } catch (Error& error) {
         throw error.File(config_);
       }
     } else if (!snapshot_path_.empty() && !reference_.empty()) {
-      config = gate::CompareConfig(snapshot_path_, reference_);
+      config = gate::CompareConfig(snapshot_path_, reference_, Engines());
     } else if (!snapshot_path_.empty()) {
-      config = gate::SuiteConfig(snapshot_path_, trace_);
+      config = gate::SuiteConfig(snapshot_path_, trace_, Engines());
     } else if (logs_.given()) {
-      config.baseline_rules = gate::DefaultDeltaRules();
+      config.baseline_rules = gate::DefaultBaselineRules(Engines());
       return config;
     } else {
       throw Error(Finding::kUsage, "expected CONFIG, or --snapshot and --trace, or --engine-logs");
@@ -181,7 +182,7 @@ class Gate : public Command {
     for (gate::CaseSpec& spec : config.cases) {
       if (spec.snapshot.empty()) spec.snapshot = snapshot_path_;
       if (spec.trace.empty()) spec.trace = trace_;
-      if (spec.reference.empty() && !gate::NeedsEngine(spec)) {
+      if (spec.reference.empty() && !spec.only_engine) {
         spec.reference = reference_;
         gate::RequireReference(spec);
       }
@@ -192,7 +193,7 @@ class Gate : public Command {
 
   gate::Baseline ReadBaseline() const {
     try {
-      return gate::ParseBaseline(ReadText(baseline_), baseline_);
+      return gate::ParseBaseline(ReadText(baseline_), baseline_, Engines());
     } catch (Error& error) {
       throw error.File(baseline_);
     }
@@ -221,17 +222,17 @@ class Gate : public Command {
   // Without a config and a snapshot the cases are those of the logs.
   std::vector<gate::CaseResult> ReadLogs(gate::Config& config, gate::GateResult& result) const {
     if (!logs_.given()) return {};
-    const gate::EngineVerdict verdict = gate::AnalyzeEngineLogs(logs_.Resolve());
-    result.engine_logs = gate::LogsJson(verdict);
-    std::vector<gate::CaseResult> of_logs = gate::CasesOfLogs(verdict);
+    gate::LogsRead read = logs_.engine().read_logs(logs_.Resolve());
+    result.engine_logs = std::move(read.summary);
+    std::vector<gate::CaseResult> of_logs = std::move(read.cases);
     if (!config.cases.empty()) return of_logs;
     for (gate::CaseResult& item : of_logs) {
       item.spec.on_not_run = config.on_not_run;
       config.cases.push_back(item.spec);
     }
     // The engine's suite may be run in part; expected_cases asks for all of it.
-    for (const std::string& name : verdict.absent_cases) {
-      auto spec = gate::FindSuiteCase(name);
+    for (const std::string& name : read.absent_cases) {
+      auto spec = gate::FindSuiteCase(Engines(), name);
       if (!spec) continue;
       spec->on_not_run = gate::OnNotRun::kWarn;
       config.cases.push_back(std::move(*spec));
@@ -243,7 +244,7 @@ class Gate : public Command {
   // Logs know what a replay cannot: the engine's own cases, and those without a snapshot.
   std::optional<gate::CaseResult> FromLogs(const gate::CaseSpec& spec,
                                            std::vector<gate::CaseResult>& of_logs) const {
-    if (!logs_.given() || (!gate::NeedsEngine(spec) && !spec.snapshot.empty())) {
+    if (!logs_.given() || (!spec.only_engine && !spec.snapshot.empty())) {
       return std::nullopt;
     }
     std::optional<gate::CaseResult> taken = gate::TakeCase(spec, of_logs);
@@ -261,7 +262,7 @@ class Gate : public Command {
         result.cases.push_back(std::move(*taken));
         continue;
       }
-      if (gate::NeedsEngine(spec)) {
+      if (spec.only_engine) {
         result.cases.push_back(gate::NotRun(
             spec, "the engine's own run of prompts, which no replay stands in for: --engine-logs"));
         continue;
@@ -272,11 +273,11 @@ class Gate : public Command {
                                   context.global.deterministic,
                                   pool,
                                   &pair.of_snapshot,
-                                  nullptr,
                                   pair.reference,
                                   !fault_.empty()};
-      result.cases.push_back(gate::OnlyCompares(spec) ? gate::CompareCase(spec, subject)
-                                                      : gate::ReplayCase(spec, subject, &progress));
+      result.cases.push_back(gate::OnlyCompares(spec)
+                                 ? gate::CompareCase(spec, subject)
+                                 : spec.engine->replay(spec, subject, &progress));
       result.cases.back().snapshot_hash = pair.snapshot_hash;
       gate::AddFromLogs(spec, logs_.path, of_logs, result.cases.back());
     }
@@ -341,9 +342,10 @@ class Gate : public Command {
       files.Write(html_,
                   gate::SummaryPage({&summary, 1},
                                     fmt::format("Made by kvtool {}.",
-                                                document["tool"]["version"].get<std::string>())));
+                                                document["tool"]["version"].get<std::string>()),
+                                    Engines()));
     }
-    if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary));
+    if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, Engines()));
     files.Commit();
     if (json_) context.console.Json(document);
   }

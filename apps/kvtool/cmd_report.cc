@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/engines.h"
 #include "lib/study/gate/summary_view.h"
 
 namespace kv {
@@ -45,10 +46,11 @@ class Report : public Command {
       const nlohmann::ordered_json header = ReportHeader("report");
       Write(html_, gate::SummaryPage(summaries,
                                      fmt::format("Made by kvtool {}.",
-                                                 header["tool"]["version"].get<std::string>())));
+                                                 header["tool"]["version"].get<std::string>()),
+                                     Engines()));
     }
-    if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest));
-    Print(context.console, gate::ViewOf(newest));
+    if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest, Engines()));
+    Print(context.console, gate::ViewOf(newest, Engines()));
     return kDone;
   }
 

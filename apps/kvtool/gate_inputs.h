@@ -11,6 +11,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/study/gate/cases.h"
+#include "lib/study/gate/metrics.h"
 
 namespace kv {
 

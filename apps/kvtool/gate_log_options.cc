@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "lib/engines/mnn/logs/analyzer.h"
+#include "apps/kvtool/engines.h"
 
 namespace kv {
 namespace {
@@ -53,7 +53,7 @@ void EngineLogOptions::Declare(CommandLine& line) {
   line.Add("--offline-lossless-json", offline, "Offline upper bound").Group(group);
   line.Add("--offline-lossless-online-json", online, "Offline online-sim").Group(group);
   line.Add("--bench-stdout-log", bench_log, "Console of the bench").Group(group);
-  for (const std::string_view name : gate::AnalyzerOptionNames()) {
+  for (const std::string_view name : engine().log_options()) {
     const std::string key(name);
     if (IsSwitch(name)) {
       line.OnFlag(
@@ -77,13 +77,13 @@ void EngineLogOptions::RequireLogs() const {
   throw Error(Finding::kUsage, "options of the original analyzer go with --engine-logs");
 }
 
-gate::EngineLogsInput EngineLogOptions::Resolve() const {
-  gate::EngineLogsInput input;
-  input.path = path;
-  input.options = analyzer;
-  input.offline_lossless_json = offline;
-  input.offline_lossless_online_json = online;
-  input.bench_stdout_log = bench_log;
+const gate::Engine& EngineLogOptions::engine() const { return *Engines().front(); }
+
+gate::LogsInput EngineLogOptions::Resolve() const {
+  gate::LogsInput input{.path = path, .options = analyzer};
+  input.files = {{"offline_lossless_json", offline},
+                 {"offline_lossless_online_json", online},
+                 {"bench_stdout_log", bench_log}};
   for (size_t begin = 0; begin < return_codes.size();) {
     const size_t end = std::min(return_codes.find(',', begin), return_codes.size());
     AddReturnCode(return_codes.substr(begin, end - begin), input.return_codes);

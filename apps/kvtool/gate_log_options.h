@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/kvtool/options.h"
-#include "lib/engines/mnn/logs/logs.h"
+#include "lib/study/gate/engine.h"
 
 namespace kv {
 
@@ -20,7 +20,9 @@ struct EngineLogOptions {
   bool given() const { return !path.empty(); }
   // Throws kUsage where options of the analyzer stand without logs.
   void RequireLogs() const;
-  gate::EngineLogsInput Resolve() const;
+  gate::LogsInput Resolve() const;
+  // The engine that reads the logs.
+  const gate::Engine& engine() const;
   // The same options as words of a command line.
   void AddWords(std::vector<std::string>& words) const;
 };

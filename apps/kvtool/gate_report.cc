@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "apps/kvtool/engines.h"
 #include "lib/study/gate/reproduce.h"
 
 namespace kv {
@@ -121,7 +122,8 @@ void PrintGate(Console& console, const gate::GateResult& result) {
 
 void PrintMetrics(Console& console) {
   Table table({"metric", "whose", "known from", "better", "what it is"});
-  for (const gate::MetricInfo& info : gate::Metrics()) {
+  for (const gate::MetricInfo* metric : gate::Metrics(Engines())) {
+    const gate::MetricInfo& info = *metric;
     const char* known = info.needs == gate::Needs::kReplay   ? "replay"
                         : info.needs == gate::Needs::kEngine ? "engine logs"
                                                              : "clock";

@@ -12,10 +12,12 @@
 #include "lib/engines/mnn/logs/truth.h"
 #include "lib/study/gate/summary_page.h"
 #include "tests/fuzz/accepted.h"
+#include "tests/support/engines.h"
 
 namespace {
 
-using namespace kv::gate;
+using namespace kv::mnn::logs;
+using kv::gate::Summary;
 
 void Require(bool holds) {
   if (!holds) std::abort();
@@ -94,9 +96,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     SummariseBuckets(document);
   });
   Try([&] {
-    const std::vector<Summary> summaries(2, ParseSummary(text, "summary.json"));
-    Require(SummaryPage(summaries, "").find("<script") == std::string::npos);
-    Require(!SummaryJunit(summaries[0]).empty());
+    const std::vector<Summary> summaries(2, kv::gate::ParseSummary(text, "summary.json"));
+    Require(kv::gate::SummaryPage(summaries, "", kv::test::Engines()).find("<script") ==
+            std::string::npos);
+    Require(!kv::gate::SummaryJunit(summaries[0], kv::test::Engines()).empty());
   });
   InvalidLines invalid;
   ScanInvalidLines(text, "a.log", invalid);

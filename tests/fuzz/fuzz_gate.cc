@@ -8,15 +8,16 @@
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/markdown.h"
 #include "tests/fuzz/accepted.h"
+#include "tests/support/engines.h"
 
 namespace {
 
 void JudgeConfig(std::string_view text, kv::gate::GateResult& result) {
-  const kv::gate::Config config = kv::gate::ParseConfig(text, "folder");
+  const kv::gate::Config config = kv::gate::ParseConfig(text, "folder", kv::test::Engines());
   if (config.cases.empty() && !config.expected.any()) std::abort();
   for (const kv::gate::CaseSpec& spec : config.cases) {
     for (const kv::gate::Rule& rule : spec.rules) {
-      if (kv::gate::FindMetric(rule.metric) == nullptr) std::abort();
+      if (kv::gate::FindMetric(kv::test::Engines(), rule.metric) == nullptr) std::abort();
     }
     result.cases.push_back(kv::gate::NotRun(spec, "not here"));
   }
@@ -29,9 +30,9 @@ void JudgeConfig(std::string_view text, kv::gate::GateResult& result) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  kv::gate::GateResult result;
+  kv::gate::GateResult result = kv::test::NewGate();
   try {
-    result.baseline = kv::gate::ParseBaseline(text, "old.json");
+    result.baseline = kv::gate::ParseBaseline(text, "old.json", kv::test::Engines());
   } catch (const kv::Error&) {
   }
   try {

@@ -13,6 +13,7 @@ namespace kv::golden {
 namespace {
 
 namespace fs = std::filesystem;
+namespace logs = mnn::logs;
 using gate::Json;
 
 const std::string kGate = "mnn/gate/";
@@ -54,10 +55,10 @@ void CheckTables(Run& run) {
     const std::string folder = csv.substr(0, csv.size() - 4);
     const std::string expected = Text(run, csv);
     INFO(csv);
-    CHECK(gate::BenchTable::FromCsv(expected).Csv() == expected);
+    CHECK(logs::BenchTable::FromCsv(expected).Csv() == expected);
     run.Checked();
     if (!run.File(kGate + folder)) continue;
-    gate::BenchTable table;
+    logs::BenchTable table;
     for (const std::string& name : LogsIn(folder)) table.AddMarkdown(Text(run, name), name);
     CHECK(table.Csv() == expected);
     run.Checked();
@@ -67,7 +68,7 @@ void CheckTables(Run& run) {
 // One line of the manifest: the analyzer's arguments and the report that it wrote.
 void CheckReport(Run& run, const std::string& report, const std::string& arguments) {
   std::map<std::string, std::string> files;
-  gate::AnalyzerOptions options;
+  logs::AnalyzerOptions options;
   std::istringstream words(arguments);
   for (std::string word, value; words >> word;) {
     const bool has_value = word.find("--require") != 0 && word.find("--strict") != 0;
@@ -77,30 +78,30 @@ void CheckReport(Run& run, const std::string& report, const std::string& argumen
     if (is_file) {
       files[word] = value;
     } else {
-      gate::SetAnalyzerOption(word, has_value ? value : "", options);
+      logs::SetAnalyzerOption(word, has_value ? value : "", options);
     }
   }
   if (!run.File(kGate + report) || !run.File(kGate + files["--csv"])) return;
   const auto offline = [&](const char* flag) {
-    std::optional<gate::OfflineRatio> ratio;
+    std::optional<logs::OfflineRatio> ratio;
     if (files.count(flag) != 0) {
-      ratio = gate::ParseOfflineRatio(Text(run, files[flag]), files[flag]);
+      ratio = logs::ParseOfflineRatio(Text(run, files[flag]), files[flag]);
     }
     return ratio;
   };
-  gate::InvalidLines invalid;
+  logs::InvalidLines invalid;
   const auto scan = [&](const std::string& name) {
-    gate::ScanInvalidLines(Text(run, name), name, invalid);
+    logs::ScanInvalidLines(Text(run, name), name, invalid);
   };
   if (files.count("--bench-stdout-log") != 0) scan(files["--bench-stdout-log"]);
   if (files.count("--logs-dir") != 0) {
     for (const std::string& name : LogsIn(files["--logs-dir"])) scan(name);
   }
-  const auto table = gate::BenchTable::FromCsv(Text(run, files["--csv"]));
-  const auto figures = gate::Analyze(table, options, offline("--offline-lossless-json"),
+  const auto table = logs::BenchTable::FromCsv(Text(run, files["--csv"]));
+  const auto figures = logs::Analyze(table, options, offline("--offline-lossless-json"),
                                      offline("--offline-lossless-online-json"), invalid);
   INFO(report);
-  CHECK(gate::GateMarkdown(figures) == Text(run, report));
+  CHECK(logs::GateMarkdown(figures) == Text(run, report));
   run.Checked();
 }
 
@@ -123,47 +124,47 @@ void CheckReports(Run& run) {
 void CheckSuite(Run& run) {
   if (!run.File(kGate + "suite/summary.json")) return;
   const Json summary = Document(run, "suite/summary.json");
-  gate::EngineLogsInput input;
+  logs::EngineLogsInput input;
   input.path = Root() / kGate / "suite";
   input.shown_as = "suite";
   for (const Json& row : summary.at("rows")) {
     input.return_codes[row.at("case").get<std::string>()] = row.at("return_code").get<int64_t>();
   }
-  const gate::EngineVerdict verdict = gate::AnalyzeEngineLogs(input);
+  const logs::EngineVerdict verdict = logs::AnalyzeEngineLogs(input);
   CHECK(verdict.engine_pass == summary.at("overall_pass").get<bool>());
-  CHECK(gate::SuiteSummaryText(
-            gate::SuiteSummary(verdict, summary.at("generated_at").get<std::string>())) ==
+  CHECK(logs::SuiteSummaryText(
+            logs::SuiteSummary(verdict, summary.at("generated_at").get<std::string>())) ==
         Text(run, "suite/summary.json"));
-  CHECK(gate::SuiteCasesJsonl(verdict) == Text(run, "suite/cases.jsonl"));
-  CHECK(gate::SuiteMarkdown(verdict) == Text(run, "suite/summary.md"));
+  CHECK(logs::SuiteCasesJsonl(verdict) == Text(run, "suite/cases.jsonl"));
+  CHECK(logs::SuiteMarkdown(verdict) == Text(run, "suite/summary.md"));
   run.Checked(3);
 }
 
 void CheckDemo(Run& run) {
   if (run.File(kGate + "llm_demo_cli.json")) {
     const Json cli = Document(run, "llm_demo_cli.json");
-    CHECK(gate::ParseDemoStdout(cli.at("stdout").get<std::string>()) == cli.at("parsed"));
+    CHECK(logs::ParseDemoStdout(cli.at("stdout").get<std::string>()) == cli.at("parsed"));
     run.Checked();
   }
   if (run.File(kGate + "llm_demo_summarize.json")) {
     const Json document = Document(run, "llm_demo_summarize.json");
-    CHECK(gate::PythonJson(gate::SummariseRuns(document.at("rows")), 2) ==
-          gate::PythonJson(document.at("summary"), 2));
+    CHECK(logs::PythonJson(logs::SummariseRuns(document.at("rows")), 2) ==
+          logs::PythonJson(document.at("summary"), 2));
     run.Checked();
   }
   if (!run.File(kGate + "demo_baseline.json")) return;
   const Json baseline = Document(run, "demo_baseline.json");
   for (const std::string& name : Names("demo_candidate_", ".json")) {
     const std::string kind = name.substr(15, name.size() - 15 - 5);
-    const Json report = gate::DemoReport(baseline, "demo_baseline.json", Document(run, name), name,
-                                         gate::DemoOptions{});
+    const Json report = logs::DemoReport(baseline, "demo_baseline.json", Document(run, name), name,
+                                         logs::DemoOptions{});
     INFO(name);
     if (run.File(kGate + "demo_report_" + kind + ".json")) {
-      CHECK(gate::PythonJson(report, 2) == Text(run, "demo_report_" + kind + ".json"));
+      CHECK(logs::PythonJson(report, 2) == Text(run, "demo_report_" + kind + ".json"));
       run.Checked();
     }
     if (run.File(kGate + "demo_report_" + kind + ".md")) {
-      CHECK(gate::DemoReportText(report) == Text(run, "demo_report_" + kind + ".md"));
+      CHECK(logs::DemoReportText(report) == Text(run, "demo_report_" + kind + ".md"));
       run.Checked();
     }
   }

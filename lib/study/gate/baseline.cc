@@ -10,32 +10,33 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/study/gate/engine.h"
 
 namespace kv::gate {
 namespace {
 
-using Json = nlohmann::json;
+using Document = nlohmann::json;  // finds keys fast, however many an object has
 using Figures = std::map<std::string, double, std::less<>>;
 
-std::string WordOr(const Json& json, const char* key) {
+std::string WordOr(const Document& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 // {"content": {"mismatches": 0}} to "content.mismatches".
-void Collect(const Json& json, const std::string& prefix, Figures& figures) {
+void Collect(const Document& json, const std::string& prefix, Engines engines, Figures& figures) {
   if (!json.is_object()) return;
   for (const auto& [key, value] : json.items()) {
     const std::string name = prefix.empty() ? key : prefix + "." + key;
     if (value.is_object() && prefix.empty()) {
-      Collect(value, name, figures);
-    } else if ((value.is_number() || value.is_boolean()) && FindMetric(name) != nullptr) {
+      Collect(value, name, engines, figures);
+    } else if ((value.is_number() || value.is_boolean()) && FindMetric(engines, name) != nullptr) {
       figures[name] = value.is_boolean() ? (value.get<bool>() ? 1 : 0) : value.get<double>();
     }
   }
 }
 
-const Json& ArrayAt(const Json& json, const char* key) {
+const Document& ArrayAt(const Document& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end() || !found->is_array()) {
     throw Error(Finding::kBadField, fmt::format("no summary of a gate: '{}' is no array", key));
@@ -43,7 +44,7 @@ const Json& ArrayAt(const Json& json, const char* key) {
   return *found;
 }
 
-bool IsTrue(const Json& json, const char* key) {
+bool IsTrue(const Document& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_boolean() && found->get<bool>();
 }
@@ -54,26 +55,26 @@ void Conclude(const std::string& status, BaselineCase& of) {
 }
 
 // The hashes of the files that were read, by name.
-std::map<std::string, std::string> HashesOf(const Json& json) {
+std::map<std::string, std::string> HashesOf(const Document& json) {
   std::map<std::string, std::string> hashes;
   const auto inputs = json.find("inputs");
   if (inputs == json.end() || !inputs->is_array()) return hashes;
-  for (const Json& input : *inputs) {
+  for (const Document& input : *inputs) {
     if (input.is_object()) hashes[WordOr(input, "file")] = WordOr(input, "xxh3");
   }
   return hashes;
 }
 
-void ReadCase(const Json& item, const std::map<std::string, std::string>& hashes,
-              BaselineCase& of) {
+void ReadCase(const Document& item, const std::map<std::string, std::string>& hashes,
+              Engines engines, BaselineCase& of) {
   for (const char* part : {"engine", "true_figures"}) {
-    if (item.contains(part)) Collect(item[part], "", of.figures);
+    if (item.contains(part)) Collect(item[part], "", engines, of.figures);
   }
   of.origin = WordOr(item, "origin");
   Conclude(WordOr(item, "status"), of);
   const auto rules = item.find("rules");
   if (rules != item.end() && rules->is_array()) {
-    for (const Json& rule : *rules) {
+    for (const Document& rule : *rules) {
       of.failed |= rule.is_object() && WordOr(rule, "status") == "fail";
     }
   }
@@ -85,16 +86,17 @@ void ReadCase(const Json& item, const std::map<std::string, std::string>& hashes
 }
 
 // A baseline passed if it says so and nothing in it says otherwise.
-bool Passed(const Json& json, const Baseline& baseline) {
+bool Passed(const Document& json, const Baseline& baseline) {
   const bool stated =
       baseline.verdict.empty() ? IsTrue(json, "overall_pass") : baseline.verdict == "pass";
   return stated && std::none_of(baseline.cases.begin(), baseline.cases.end(),
                                 [](const auto& entry) { return entry.second.failed; });
 }
 
-RuleOutcome Compare(const std::string& metric, Op op, double limit, double older,
+RuleOutcome Compare(const DeltaRule& rule, Op op, double limit, double older,
                     const Measurements& measured) {
-  RuleOutcome outcome = Evaluate({metric, op, limit}, measured);
+  RuleOutcome outcome =
+      Evaluate({std::string(rule.metric), op, limit, false, false, rule.is_flag}, measured);
   outcome.baseline = older;
   if (!outcome.value) {
     outcome.status = Status::kFail;
@@ -105,23 +107,13 @@ RuleOutcome Compare(const std::string& metric, Op op, double limit, double older
 
 }  // namespace
 
-std::vector<DeltaRule> DefaultDeltaRules() {
-  return {{"lossy_worst", 0.01, {}},
-          {"whole_model_ratio", 0.01, {}},
-          {"measured_ratio", 0.01, {}},
-          {"measured_ratio_mean", 0.01, {}},
-          {"lossless_selected_value", 0.01, {}},
-          {"attention_error.mean", {}, 0.05},
-          {"resident_bytes.peak", {}, 0.01}};
-}
-
-Baseline ParseBaseline(std::string_view text, std::string file) {
+Baseline ParseBaseline(std::string_view text, std::string file, Engines engines) {
   Baseline baseline;
   baseline.file = std::move(file);
-  Json json;
+  Document json;
   try {
-    json = Json::parse(text.begin(), text.end());
-  } catch (const Json::exception&) {
+    json = Document::parse(text.begin(), text.end());
+  } catch (const Document::exception&) {
     throw Error(Finding::kBadText, "no JSON");
   }
   if (!json.is_object()) throw Error(Finding::kBadField, "no summary of a gate: not an object");
@@ -133,19 +125,19 @@ Baseline ParseBaseline(std::string_view text, std::string file) {
   baseline.generated_at = WordOr(json, "generated_at");
   baseline.verdict = WordOr(json, "verdict");
   baseline.is_ours = !schema.empty();
-  for (const Json& row : ArrayAt(json, "rows")) {
+  for (const Document& row : ArrayAt(json, "rows")) {
     const std::string name = row.is_object() ? WordOr(row, "case") : std::string();
     if (name.empty()) throw Error(Finding::kBadField, "a row without 'case'");
     BaselineCase& of = baseline.cases[name];
-    Collect(row, "", of.figures);
+    Collect(row, "", engines, of.figures);
     if (!baseline.is_ours) Conclude(IsTrue(row, "overall_pass") ? "pass" : "fail", of);
   }
   if (baseline.is_ours) {
     const std::map<std::string, std::string> hashes = HashesOf(json);
-    for (const Json& item : ArrayAt(json, "cases")) {
+    for (const Document& item : ArrayAt(json, "cases")) {
       const std::string name = item.is_object() ? WordOr(item, "name") : std::string();
       if (name.empty()) throw Error(Finding::kBadField, "a case without 'name'");
-      ReadCase(item, hashes, baseline.cases[name]);
+      ReadCase(item, hashes, engines, baseline.cases[name]);
     }
   }
   baseline.passed = Passed(json, baseline);
@@ -163,12 +155,12 @@ std::vector<RuleOutcome> CompareWithBaseline(const Baseline& baseline, const std
     if (found == older->second.figures.end()) continue;
     const double value = found->second;
     if (rule.max_drop) {
-      outcomes.push_back(Compare(rule.metric, Op::kAtLeast,
-                                 value - *rule.max_drop * std::abs(value), value, measured));
+      outcomes.push_back(
+          Compare(rule, Op::kAtLeast, value - *rule.max_drop * std::abs(value), value, measured));
     }
     if (rule.max_rise) {
-      outcomes.push_back(Compare(rule.metric, Op::kAtMost, value + *rule.max_rise * std::abs(value),
-                                 value, measured));
+      outcomes.push_back(
+          Compare(rule, Op::kAtMost, value + *rule.max_rise * std::abs(value), value, measured));
     }
   }
   return outcomes;

@@ -8,18 +8,16 @@
 #include <string_view>
 #include <vector>
 
-#include "lib/study/gate/rules.h"
+#include "lib/study/gate/cases.h"
 
 namespace kv::gate {
 
 // How far a figure may move from an older run's, as a share of the older value.
 struct DeltaRule {
-  std::string metric;
+  std::string_view metric;
   std::optional<double> max_drop, max_rise;
+  bool is_flag = false;  // the metric is true (1) or false (0)
 };
-
-// Ratios may drop by 1%, attention error may rise by 5%, resident bytes by 1%.
-std::vector<DeltaRule> DefaultDeltaRules();
 
 struct BaselineCase {
   std::map<std::string, double, std::less<>> figures;  // those that were unknown are absent
@@ -39,7 +37,7 @@ struct Baseline {
 
 // Reads kvtool.gate/1, and the original's summary.json, whose rows have the same keys. Throws
 // kBadText, kBadField.
-Baseline ParseBaseline(std::string_view text, std::string file);
+Baseline ParseBaseline(std::string_view text, std::string file, Engines engines);
 
 // One outcome per rule whose figure the older run has for this case: a figure that is no longer
 // measured fails.

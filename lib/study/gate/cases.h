@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,9 @@
 
 namespace kv::gate {
 
-enum class Suite { kRuntime, kLlmDemo };
-std::string_view Name(Suite suite);
+struct Engine;
+// The program's table of engines. The first one shapes summaries and cases that name none.
+using Engines = std::span<const Engine* const>;
 
 // How to read a snapshot; each is the flag of the same name.
 struct Reading {
@@ -38,38 +40,30 @@ enum class OnNotRun { kFail, kWarn };
 // One case of the gate, ready to run.
 struct CaseSpec {
   std::string name;
-  Suite suite = Suite::kRuntime;
-  std::string mode;  // "probe", "full", "store"; "compare": nothing is replayed
+  const Engine* engine = nullptr;  // the engine whose case this is, or whose report shows it
+  std::string suite;               // one of the engine's suites
+  std::string mode;                // one of the engine's modes, or kCompare
+  bool only_engine = false;        // the engine must run it: no replay stands in for that
   std::string snapshot, trace;
   Reading reading;
   std::string reference;  // a cache that this one must equal; empty: none
   std::string reference_from;
   Tolerance tolerance;
-  std::string engine = "mnn";           // or "design"
+  std::string runtime;                  // one of the engine's; empty: its first
   std::vector<uint64_t> prompt_tokens;  // one row each; empty: the trace says
   uint64_t repeat = 5;                  // equal baselines, for the noise of speeds
-  // Beyond what the gate's scripts set for the mode.
-  Params params;
+  Params params;                        // over those that the engine's mode sets
   std::vector<Rule> rules;
-  bool own_rules = false;  // given, not the suite's
+  bool own_rules = false;  // given by the config, not by the engine
   OnNotRun on_not_run = OnNotRun::kFail;
 };
 
-// The engine's own run of prompts: nothing that a replay could stand in for.
-inline bool NeedsEngine(const CaseSpec& spec) { return spec.suite == Suite::kLlmDemo; }
+// The mode of a case that is compared with its reference and not replayed.
+inline constexpr std::string_view kCompare = "compare";
+inline bool OnlyCompares(const CaseSpec& spec) { return spec.mode == kCompare; }
 
-// Compared with its reference and not replayed.
-inline bool OnlyCompares(const CaseSpec& spec) { return spec.mode == "compare"; }
-
-// "runtime_baseline" ... "llm_demo_store", in the suite's order.
-const std::vector<std::string>& SuiteCaseNames();
-// A case of the suite with its mode, params and thresholds; nothing for other names.
-std::optional<CaseSpec> FindSuiteCase(std::string_view name);
-// The thresholds of the suite's runtime case of this mode.
-std::vector<Rule> SuiteRules(std::string_view mode);
-
-// What no threshold can turn off: decoded bytes are the bytes. Appended to rules that do not speak
-// of it, where the case compresses at all.
+// Requires that decoded bytes equal their source, unless a rule of the case already speaks of that
+// or the case compresses nothing.
 void RequireContent(CaseSpec& spec);
 // A case with a reference asks for it: the same layers and no value beyond the tolerance, unless
 // its rules say in other figures how far it may be. What a rule on the reference asks for must be

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include "lib/engines/mnn/gate/replay_case.h"
+#include "lib/study/gate/result.h"
+#include "lib/study/gate/subject.h"
 
 namespace kv::gate {
 

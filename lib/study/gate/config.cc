@@ -6,41 +6,42 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/study/gate/config_node.h"
+#include "lib/study/gate/engine.h"
 
 namespace kv::gate {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Node = ConfigNode;
 
 constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
 
-const MetricInfo& Metric(const Node& node) {
+const MetricInfo& Metric(const Node& node, Engines engines) {
   const std::string name = node.Word();
-  const MetricInfo* info = FindMetric(name);
+  const MetricInfo* info = FindMetric(engines, name);
   if (info != nullptr) return *info;
-  throw node
-      .Wrong(fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, MetricNames())))
+  std::vector<std::string> known;
+  for (const MetricInfo* one : Metrics(engines)) known.emplace_back(one->name);
+  throw node.Wrong(fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, known)))
       .Hint("'kvtool gate --list-metrics' tells them");
 }
 
-Rule RuleOf(const Node& node) {
+Rule RuleOf(const Node& node, Engines engines) {
   node.RequireKeys({"metric", "op", "limit", "required"});
   for (const char* key : {"metric", "op", "limit"}) {
     if (!node.Has(key)) throw node.Wrong(fmt::format("a rule needs '{}'", key));
   }
-  const MetricInfo& metric = Metric(node.At("metric"));
+  const MetricInfo& metric = Metric(node.At("metric"), engines);
   Rule rule{std::string(metric.name)};
   const std::optional<Op> op = ParseOp(node.At("op").Word());
   if (!op) throw node.At("op").Wrong("expected one of >=, <=, >, <, ==, !=");
   rule.op = *op;
+  rule.is_flag = metric.is_flag;
   if (metric.is_flag) {
     if (*op != Op::kEqual && *op != Op::kDiffers) {
       throw node.At("op").Wrong(fmt::format("{} is true or false: expected == or !=", metric.name));
@@ -53,11 +54,11 @@ Rule RuleOf(const Node& node) {
   return rule;
 }
 
-DeltaRule DeltaOf(const Node& node) {
+DeltaRule DeltaOf(const Node& node, Engines engines) {
   node.RequireKeys({"metric", "max_drop", "max_rise"});
   if (!node.Has("metric")) throw node.Wrong("a rule needs 'metric'");
-  const MetricInfo& metric = Metric(node.At("metric"));
-  DeltaRule rule{std::string(metric.name), {}, {}};
+  const MetricInfo& metric = Metric(node.At("metric"), engines);
+  DeltaRule rule{metric.name, {}, {}, metric.is_flag};
   for (auto [key, member] : {std::pair{"max_drop", &rule.max_drop}, {"max_rise", &rule.max_rise}}) {
     if (!node.Has(key)) continue;
     *member = node.At(key).Number();
@@ -80,24 +81,20 @@ std::vector<std::string> Split(std::string_view words, char by) {
 ParamValue ParamOf(const ParamInfo& info, const Node& node) {
   if (info.words.empty()) {
     if (node.json.is_boolean()) return node.json.get<bool>() ? 1.0 : 0.0;
-    // The engine clamps the rest; threads would really be started.
-    constexpr double kMostThreads = 256;
-    if (info.name == "h2o_lossless_async_threads") {
-      return static_cast<double>(node.Whole(0, kMostThreads));
-    }
+    if (info.most) return static_cast<double>(node.Whole(0, static_cast<double>(*info.most)));
     return node.Number();
   }
   if (info.words == "*") return node.Word();
   return node.OneOf(Split(info.words, '|'));
 }
 
-void AddParams(const Node& node, Params& params) {
+void AddParams(const Node& node, const Engine& engine, Params& params) {
   if (!node.json.is_object()) throw node.Wrong("expected an object");
   for (const auto& item : node.json.items()) {
-    const ParamInfo* info = FindParam(item.key());
+    const ParamInfo* info = FindParam(engine.params, item.key());
     if (info == nullptr) {
       std::vector<std::string> known;
-      for (const ParamInfo& param : KnownParams()) known.emplace_back(param.name);
+      for (const ParamInfo& param : engine.params) known.emplace_back(param.name);
       throw node.Wrong(
           fmt::format("unknown parameter '{}'{}", Escaped(item.key()), Suggest(item.key(), known)));
     }
@@ -169,7 +166,8 @@ Tolerance ToleranceOf(const Node& node) {
 }
 
 // The keys that "defaults" and a case share. Rules are the caller's.
-void ApplyShared(const Node& node, const std::filesystem::path& folder, CaseSpec& spec) {
+void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines engines,
+                 CaseSpec& spec) {
   if (node.Has("snapshot")) spec.snapshot = Resolved(node.At("snapshot").Word(), folder);
   if (node.Has("trace")) spec.trace = Resolved(node.At("trace").Word(), folder);
   if (node.Has("from")) spec.reading.from = node.At("from").Word();
@@ -180,7 +178,18 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, CaseSpec
   if (node.Has("head_dim")) {
     spec.reading.head_dim = static_cast<uint32_t>(node.At("head_dim").Whole(1, 1 << 20));
   }
-  if (node.Has("engine")) spec.engine = node.At("engine").OneOf({"mnn", "design"});
+  if (node.Has("engine")) {
+    std::vector<std::string> runtimes;
+    for (const Engine* engine : engines) {
+      runtimes.insert(runtimes.end(), engine->runtimes.begin(), engine->runtimes.end());
+    }
+    spec.runtime = node.At("engine").OneOf(runtimes);
+    const Engine* engine = FindRuntime(engines, spec.runtime);
+    if (engine != spec.engine) {
+      spec.engine = engine;
+      spec.suite = engine->suites.front().name;
+    }
+  }
   if (node.Has("repeat")) spec.repeat = node.At("repeat").Whole(1, 1000);
   if (node.Has("prompt_tokens")) {
     const Node prompts = node.At("prompt_tokens");
@@ -197,7 +206,7 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, CaseSpec
   if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Word();
   if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
   if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));
-  if (node.Has("params")) AddParams(node.At("params"), spec.params);
+  if (node.Has("params")) AddParams(node.At("params"), *spec.engine, spec.params);
 }
 
 const std::vector<std::string>& SharedKeys() {
@@ -208,9 +217,9 @@ const std::vector<std::string>& SharedKeys() {
   return keys;
 }
 
-std::vector<Rule> RulesOf(const Node& node) {
+std::vector<Rule> RulesOf(const Node& node, Engines engines) {
   std::vector<Rule> rules;
-  node.ForEach([&](const Node& rule) { rules.push_back(RuleOf(rule)); });
+  node.ForEach([&](const Node& rule) { rules.push_back(RuleOf(rule, engines)); });
   return rules;
 }
 
@@ -218,59 +227,75 @@ std::vector<Rule> RulesOf(const Node& node) {
 struct Common {
   const Json& defaults;
   const std::filesystem::path& folder;
+  Engines engines;
   OnNotRun on_not_run = OnNotRun::kFail;
 };
 
+// "a, b or c"
+std::string Alternatives(std::span<const std::string_view> words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + std::string(words[i]);
+  }
+  return text;
+}
+
+// The mode that a node gives.
+std::string ModeOf(const Node& node, const Engine& engine) {
+  if (node.json == kCompare) return std::string(kCompare);
+  return node.OneOf({engine.modes.begin(), engine.modes.end()});
+}
+
+// A parameter may say the mode, too.
+void SetModeFromParams(const Node& node, CaseSpec& spec) {
+  const std::string_view name = spec.engine->mode_param;
+  const ParamValue* mode = Find(spec.params, name);
+  if (mode == nullptr) return;
+  const auto& word = std::get<std::string>(*mode);
+  if (!spec.mode.empty() && word != spec.mode) {
+    throw node.Wrong(fmt::format("mode is {}, but {} is {}", spec.mode, name, word));
+  }
+  spec.mode = word;
+}
+
 CaseSpec CaseOf(const Node& node, const Common& common) {
-  const Json& defaults = common.defaults;
-  const std::filesystem::path& folder = common.folder;
   std::vector<std::string> keys = SharedKeys();
   keys.insert(keys.begin(), "name");
   node.RequireKeys(keys);
   if (!node.Has("name")) throw node.Wrong("a case needs 'name'");
   const std::string name = node.At("name").Word();
   if (name.empty() || name.size() > 200) throw node.At("name").Wrong("expected 1 to 200 bytes");
-  const std::optional<CaseSpec> known = FindSuiteCase(name);
-  CaseSpec spec;
-  if (known) spec = *known;
+  const std::optional<CaseSpec> known = FindSuiteCase(common.engines, name);
+  CaseSpec spec = known.value_or(NewCase(*common.engines.front()));
   spec.name = name;
   spec.on_not_run = common.on_not_run;
 
-  const Node base{defaults, "defaults"};
+  const Node base{common.defaults, "defaults"};
   const Params preset = spec.params;
   for (const Node* from : {&base, &node}) {
     if (!from->Has("mode") || (known && from == &base)) continue;
-    const Node given = from->At("mode");
-    const bool compares = given.json == "compare";
-    const std::string mode = compares ? "compare" : given.OneOf({"probe", "full", "store"});
+    const std::string mode = ModeOf(from->At("mode"), *spec.engine);
     if (known && mode != known->mode) {
       throw from->At("mode").Wrong(
           fmt::format("{} is of mode {}; choose another name", name, known->mode));
     }
     spec.mode = mode;
   }
-  ApplyShared(base, folder, spec);
+  ApplyShared(base, common.folder, common.engines, spec);
   Merge(preset, spec.params);
-  ApplyShared(node, folder, spec);
-  const ParamValue* mode = Find(spec.params, "h2o_lossless_runtime_mode");
-  if (mode != nullptr) {
-    const auto& word = std::get<std::string>(*mode);
-    if (!spec.mode.empty() && word != spec.mode) {
-      throw node.Wrong(
-          fmt::format("mode is {}, but h2o_lossless_runtime_mode is {}", spec.mode, word));
-    }
-    spec.mode = word;
+  ApplyShared(node, common.folder, common.engines, spec);
+  SetModeFromParams(node, spec);
+  if (spec.mode.empty() && !spec.reference.empty()) spec.mode = kCompare;
+  if (spec.mode.empty()) {
+    throw node.Wrong("a case needs 'mode': " + Alternatives(spec.engine->modes));
   }
-  if (spec.mode.empty() && !spec.reference.empty()) spec.mode = "compare";
-  if (spec.mode.empty()) throw node.Wrong("a case needs 'mode': probe, full or store");
 
-  spec.own_rules = node.Has("rules") || (base.Has("rules") && !NeedsEngine(spec));
-  if (node.Has("rules")) {
-    spec.rules = RulesOf(node.At("rules"));
-  } else if (base.Has("rules") && !NeedsEngine(spec)) {
-    spec.rules = RulesOf(base.At("rules"));
+  const bool has_default_rules = base.Has("rules") && !spec.only_engine;
+  spec.own_rules = node.Has("rules") || has_default_rules;
+  if (spec.own_rules) {
+    spec.rules = RulesOf((node.Has("rules") ? node : base).At("rules"), common.engines);
   } else if (!known && !OnlyCompares(spec)) {
-    spec.rules = SuiteRules(spec.mode);
+    spec.rules = spec.engine->rules_of(spec.mode);
   }
   RequireContent(spec);
   RequireReference(spec);
@@ -279,7 +304,7 @@ CaseSpec CaseOf(const Node& node, const Common& common) {
 
 }  // namespace
 
-Config ParseConfig(std::string_view text, const std::filesystem::path& folder) {
+Config ParseConfig(std::string_view text, const std::filesystem::path& folder, Engines engines) {
   const Json json = ParseConfigText(text);
   const Node root{json, ""};
   root.RequireKeys(
@@ -291,12 +316,12 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder) {
   const Json defaults = root.Has("defaults") ? json.at("defaults") : Json::object();
   Node{defaults, "defaults"}.RequireKeys(SharedKeys());
   // Checked even where no case uses it.
-  CaseSpec unused;
-  ApplyShared({defaults, "defaults"}, folder, unused);
-  if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"});
+  CaseSpec unused = NewCase(*engines.front());
+  ApplyShared({defaults, "defaults"}, folder, engines, unused);
+  if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"}, engines);
 
   Config config;
-  Common common{defaults, folder};
+  Common common{defaults, folder, engines};
   if (root.Has("on_not_run")) common.on_not_run = OnNotRunOf(root.At("on_not_run"));
   config.on_not_run = common.on_not_run;
   if (root.Has("expected_cases")) config.expected = ExpectedOf(root.At("expected_cases"));
@@ -316,40 +341,41 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder) {
     throw root.Wrong("'cases' is empty: a gate without cases decides nothing");
   if (root.Has("baseline_rules")) {
     root.At("baseline_rules").ForEach([&](const Node& node) {
-      config.baseline_rules.push_back(DeltaOf(node));
+      config.baseline_rules.push_back(DeltaOf(node, engines));
     });
   } else {
-    config.baseline_rules = DefaultDeltaRules();
+    config.baseline_rules = DefaultBaselineRules(engines);
   }
   return config;
 }
 
-Config CompareConfig(const std::string& snapshot, const std::string& reference) {
-  Config config;
-  CaseSpec spec;
+Config CompareConfig(const std::string& snapshot, const std::string& reference, Engines engines) {
+  CaseSpec spec = NewCase(*engines.front());
   spec.name = "reference";
-  spec.mode = "compare";
+  spec.mode = kCompare;
   spec.snapshot = snapshot;
   spec.reference = reference;
   RequireReference(spec);
-  config.cases.push_back(std::move(spec));
-  config.baseline_rules = DefaultDeltaRules();
-  return config;
+  return {.cases = {std::move(spec)}, .baseline_rules = DefaultBaselineRules(engines)};
 }
 
-Config SuiteConfig(const std::string& snapshot, const std::string& trace) {
-  Config config;
-  for (const std::string& name : SuiteCaseNames()) {
-    CaseSpec spec = FindSuiteCase(name).value();
+Config SuiteConfig(const std::string& snapshot, const std::string& trace, Engines engines) {
+  Config config{.baseline_rules = DefaultBaselineRules(engines)};
+  for (const std::string_view name : engines.front()->case_names) {
+    CaseSpec spec = engines.front()->suite_case(name);
     spec.snapshot = snapshot;
     spec.trace = trace;
     RequireContent(spec);
     // Part of the suite, but nobody asked for them here.
-    if (NeedsEngine(spec)) spec.on_not_run = OnNotRun::kWarn;
+    if (spec.only_engine) spec.on_not_run = OnNotRun::kWarn;
     config.cases.push_back(std::move(spec));
   }
-  config.baseline_rules = DefaultDeltaRules();
   return config;
+}
+
+std::vector<DeltaRule> DefaultBaselineRules(Engines engines) {
+  const auto rules = engines.front()->baseline_rules;
+  return {rules.begin(), rules.end()};
 }
 
 void KeepCases(const std::vector<std::string>& names, Config& config) {

@@ -50,15 +50,12 @@ std::string WhyNotRun(const CaseResult& result) {
                      text.empty() ? "" : "; ", text);
 }
 
-// A rule of a config on the engine's speed: what its logs say of the noise counts for it, too.
-void MindNoiseOfLogs(const CaseResult& result, RuleOutcome& rule) {
-  if (!result.logs || rule.rule.metric != "decode_drop_ratio" || rule.status != Status::kFail ||
-      !rule.value) {
+// A difference that equal runs of the engine show as well breaks no rule.
+void MindNoise(const CaseResult& result, RuleOutcome& rule) {
+  const Measurement* measured = result.measured.Find(rule.rule.metric);
+  if (measured == nullptr || !measured->noise || rule.status != Status::kFail || !rule.value)
     return;
-  }
-  const auto noise = result.logs->true_figures.find("decode_noise");
-  if (noise == result.logs->true_figures.end() || !noise->is_number()) return;
-  const auto width = noise->get<double>();
+  const double width = *measured->noise;
   if (!Holds(*rule.value - width, rule.rule.op, rule.rule.limit)) return;
   rule.status = Status::kInconclusive;
   rule.reason = fmt::format(
@@ -101,7 +98,7 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
   for (const Rule& rule : result.spec.rules) {
     if (result.origin != Origin::kNone) {
       result.rules.push_back(Evaluate(rule, result.measured, &result.noise));
-      MindNoiseOfLogs(result, result.rules.back());
+      MindNoise(result, result.rules.back());
       continue;
     }
     RuleOutcome outcome;
@@ -112,7 +109,7 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
   }
   RequireFinite(result);
   if (gate.baseline && result.origin != Origin::kNone) {
-    AddBaselineRules(options, *gate.baseline, result);
+    AddBaselineRules(options, gate, result);
   }
   if (options.strict) Tighten(result);
   Conclude(result);

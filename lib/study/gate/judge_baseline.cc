@@ -8,13 +8,15 @@
 #include <iterator>
 
 #include "lib/core/base/bytes.h"
+#include "lib/study/gate/engine.h"
 
 namespace kv::gate {
 namespace {
 
 // Measured then, unknown now. Figures of an engine's run and of a replay are not the same ones.
-bool WasMeasured(const BaselineCase& older, const CaseResult& result, const RuleOutcome& rule) {
-  const MetricInfo* info = FindMetric(rule.rule.metric);
+bool WasMeasured(Engines engines, const BaselineCase& older, const CaseResult& result,
+                 const RuleOutcome& rule) {
+  const MetricInfo* info = FindMetric(engines, rule.rule.metric);
   return rule.status == Status::kNotRun && !rule.value && !rule.baseline && info != nullptr &&
          info->needs != Needs::kClock && older.origin == Name(result.origin) &&
          older.figures.find(rule.rule.metric) != older.figures.end();
@@ -42,7 +44,8 @@ void AddUnmeasured(const CaseResult& result, std::vector<std::string>& problems)
 
 }  // namespace
 
-void AddBaselineRules(const JudgeOptions& options, const Baseline& baseline, CaseResult& result) {
+void AddBaselineRules(const JudgeOptions& options, const GateResult& gate, CaseResult& result) {
+  const Baseline& baseline = *gate.baseline;
   const auto older = baseline.cases.find(result.spec.name);
   if (older == baseline.cases.end()) return;
   std::vector<RuleOutcome> deltas =
@@ -51,7 +54,8 @@ void AddBaselineRules(const JudgeOptions& options, const Baseline& baseline, Cas
     if (!rule.value && options.lenient_baseline) rule.status = Status::kNotRun;
   }
   for (RuleOutcome& rule : result.rules) {
-    if (options.lenient_baseline || !WasMeasured(older->second, result, rule)) continue;
+    if (options.lenient_baseline || !WasMeasured(gate.engines, older->second, result, rule))
+      continue;
     rule.status = Status::kFail;
     rule.baseline = older->second.figures.find(rule.rule.metric)->second;
     rule.reason = "no longer measured: " + rule.reason;

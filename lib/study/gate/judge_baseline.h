@@ -6,10 +6,10 @@
 
 namespace kv::gate {
 
-// How far this case's figures may have moved from the older run's. A figure that the older run
-// measured and this one does not fails, asked for by a rule on its movement or by one of the
-// case's own; times are compared only where asked.
-void AddBaselineRules(const JudgeOptions& options, const Baseline& baseline, CaseResult& result);
+// Adds rules on how far this case's figures may have moved from the baseline's, which `gate` must
+// have. A figure that the older run measured and this one does not fails, asked for by a rule on
+// its movement or by one of the case's own; times are compared only where asked.
+void AddBaselineRules(const JudgeOptions& options, const GateResult& gate, CaseResult& result);
 
 // Whether the baseline can say anything about this run at all.
 void JudgeBaseline(const JudgeOptions& options, GateResult& gate);

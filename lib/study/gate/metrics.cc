@@ -7,53 +7,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/core/base/error.h"
-
 namespace kv::gate {
 namespace {
 
-constexpr auto kOriginal = Voice::kOriginal;
 constexpr auto kTrue = Voice::kTrue;
 constexpr auto kReplay = Needs::kReplay;
-constexpr auto kEngine = Needs::kEngine;
 constexpr auto kClock = Needs::kClock;
 constexpr auto kHigher = Better::kHigher;
 constexpr auto kLower = Better::kLower;
 constexpr auto kNeither = Better::kNeither;
 
-// READ ME FIRST. In the original "best" means the maximum over rows, of latencies and fallbacks
-// too.
 constexpr MetricInfo kMetrics[] = {
-    {"lossy_best", kOriginal, kReplay, kHigher, false,
-     "largest h2o_lossy_ratio of any row: the last plan's, of one layer"},
-    {"lossless_selected_value", kOriginal, kReplay, kHigher, false,
-     "offline estimate over the front layers, grouped by 192 tokens; no runtime figure"},
-    {"decode_gate_tps", kOriginal, kEngine, kHigher, false, "tokens/s of the whole model"},
-    {"decode_best", kOriginal, kEngine, kHigher, false, "fastest row, tokens/s"},
-    {"decode_baseline", kOriginal, kEngine, kNeither, false, "baseline tokens/s"},
-    {"decode_drop_ratio", kOriginal, kEngine, kLower, false,
-     "(decode_baseline - decode_gate_tps) / decode_baseline"},
-    {"runtime_decomp_best_us", kOriginal, kClock, kLower, false, "slowest row's decode time"},
-    {"runtime_async_wait_best_us", kOriginal, kClock, kLower, false, "longest wait for workers"},
-    {"runtime_async_wait_headroom_us", kOriginal, kClock, kHigher, false, "limit - longest wait"},
-    {"runtime_async_wait_headroom_ratio", kOriginal, kClock, kHigher, false, "headroom / limit"},
-    {"runtime_queue_peak_best", kOriginal, kReplay, kLower, false, "deepest queue of any row"},
-    {"runtime_fallback_best", kOriginal, kReplay, kLower, false, "most fallbacks of any row"},
-    {"runtime_backpressure_skip_best", kOriginal, kReplay, kLower, false,
-     "most submissions skipped because the queue was full"},
-    {"runtime_decode_cache_hit_best", kOriginal, kReplay, kNeither, false, "most cache hits"},
-    {"runtime_decode_cache_miss_best", kOriginal, kReplay, kNeither, false, "most cache misses"},
-    {"kv_content_consistency_pass", kOriginal, kReplay, kHigher, true,
-     "no fallback, some activity, no suspicious log line; no byte is compared"},
-    {"kv_invalid_log_count", kOriginal, kEngine, kLower, false, "suspicious lines in the logs"},
-    {"baseline_decode_tps_avg", kOriginal, kEngine, kNeither, false, "llm_demo without H2O"},
-    {"candidate_decode_tps_avg", kOriginal, kEngine, kHigher, false, "llm_demo with H2O"},
-    {"candidate_lossy_ratio_avg", kOriginal, kReplay, kHigher, false, "mean over rows"},
-    {"candidate_lossless_ratio_avg", kOriginal, kReplay, kHigher, false, "mean over rows"},
-    {"candidate_runtime_total_ratio_avg", kOriginal, kReplay, kHigher, false,
-     "mean of lossy x lossless: factors of different layers"},
-    {"decode_pass", kOriginal, kEngine, kHigher, true, "the original's own verdict on speed"},
-
     {"whole_model_ratio", kTrue, kReplay, kHigher, false,
      "K and V of the whole sequence over the bytes resident at the end; worst row"},
     {"measured_ratio", kTrue, kReplay, kHigher, false,
@@ -99,24 +63,7 @@ constexpr MetricInfo kMetrics[] = {
 
 }  // namespace
 
-std::span<const MetricInfo> Metrics() { return kMetrics; }
-
-const MetricInfo* FindMetric(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kMetrics), std::end(kMetrics),
-                                   [&](const MetricInfo& info) { return info.name == name; });
-  return found == std::end(kMetrics) ? nullptr : found;
-}
-
-bool IsFlag(std::string_view name) {
-  const MetricInfo* info = FindMetric(name);
-  return info != nullptr && info->is_flag;
-}
-
-std::vector<std::string> MetricNames() {
-  std::vector<std::string> names;
-  for (const MetricInfo& info : kMetrics) names.emplace_back(info.name);
-  return names;
-}
+std::span<const MetricInfo> OwnMetrics() { return kMetrics; }
 
 std::string Text(const Where& where) {
   std::string text;
@@ -135,15 +82,18 @@ std::string Text(const Where& where) {
 }
 
 void Measurements::Set(std::string_view name, double value, Where where, std::string note) {
-  KV_ASSERT(FindMetric(name) != nullptr);
   if (!std::isfinite(value)) return Missing(name, "not a finite number");
   by_name_.insert_or_assign(std::string(name),
-                            Measurement{value, std::move(note), std::move(where)});
+                            Measurement{value, std::move(note), std::move(where), {}});
 }
 
 void Measurements::Missing(std::string_view name, std::string reason) {
-  KV_ASSERT(FindMetric(name) != nullptr);
-  by_name_.insert_or_assign(std::string(name), Measurement{{}, std::move(reason), {}});
+  by_name_.insert_or_assign(std::string(name), Measurement{{}, std::move(reason), {}, {}});
+}
+
+void Measurements::SetNoise(std::string_view name, double noise) {
+  const auto found = by_name_.find(name);
+  if (found != by_name_.end()) found->second.noise = noise;
 }
 
 void Measurements::Copy(std::string_view name, const Measurements& from) {

@@ -36,12 +36,8 @@ struct MetricInfo {
   std::string_view summary;
 };
 
-// Every figure that a rule can name, in the order of reports.
-std::span<const MetricInfo> Metrics();
-const MetricInfo* FindMetric(std::string_view name);
-// Whether the metric is true or false; no for names that are not in the table.
-bool IsFlag(std::string_view name);
-std::vector<std::string> MetricNames();
+// The figures that the gate itself defines, in the order of reports. Engines add their own.
+std::span<const MetricInfo> OwnMetrics();
 
 // The part of the cache that decided a figure. Tokens are positions; end exclusive.
 struct Where {
@@ -63,13 +59,15 @@ struct Measurement {
   std::optional<double> value;
   std::string reason;  // of a value: what a reader of a failure must know
   Where where = {};
+  std::optional<double> noise = {};  // how far the figure varies when nothing is changed
 };
 
 class Measurements {
  public:
-  // The name must be in the table. A value that is not finite becomes a reason.
+  // A value that is not finite becomes a reason.
   void Set(std::string_view name, double value, Where where = {}, std::string note = {});
   void Missing(std::string_view name, std::string reason);
+  void SetNoise(std::string_view name, double noise);  // no effect on a figure that is not there
   void Copy(std::string_view name, const Measurements& from);  // which must have it
   // Null: never spoken of.
   const Measurement* Find(std::string_view name) const;

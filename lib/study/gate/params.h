@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,23 +13,23 @@
 
 namespace kv::gate {
 
-// A parameter of the engine under the name of its meta field, as a config gives it. Numbers are the
-// engine's to clamp; words are checked here, because the engine takes a typo for its default.
+// A parameter of an engine under the engine's name for it, as a config gives it. The engine clamps
+// numbers; words are checked here, because an engine may take a typo for its default.
 using ParamValue = std::variant<double, std::string>;
 using Params = std::vector<std::pair<std::string, ParamValue>>;
 
 struct ParamInfo {
-  std::string_view name;   // "h2o_target_lossy_ratio"
-  std::string_view words;  // of one that takes words: "probe|full|store"; "*": any list of words
+  std::string_view name;
+  std::string_view words = {};  // the words that it takes, between bars; "*": any list of words
+  std::optional<uint64_t> most = {};  // a whole number that must not be larger
 };
-std::span<const ParamInfo> KnownParams();
-const ParamInfo* FindParam(std::string_view name);
+const ParamInfo* FindParam(std::span<const ParamInfo> known, std::string_view name);
 
 // Later values replace earlier ones; the order of first mention stays.
 void Assign(std::string_view name, ParamValue value, Params& params);
 void Merge(const Params& over, Params& params);
 const ParamValue* Find(const Params& params, std::string_view name);
-// Whether a switch is on; switches that nobody set are on, as in the gate's scripts.
+// Whether a switch is on. A switch that nobody set is on.
 bool IsOn(const Params& params, std::string_view name);
 double NumberOr(const Params& params, std::string_view name, double fallback);
 

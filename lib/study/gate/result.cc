@@ -7,10 +7,10 @@
 namespace kv::gate {
 
 std::string_view Name(Origin origin) {
-  return origin == Origin::kReplay       ? "replay"
-         : origin == Origin::kEngineLogs ? "engine_logs"
-         : origin == Origin::kCompare    ? "compare"
-                                         : "none";
+  return origin == Origin::kReplay    ? "replay"
+         : origin == Origin::kLogs    ? "engine_logs"
+         : origin == Origin::kCompare ? "compare"
+                                      : "none";
 }
 
 const RuleOutcome* CaseResult::first(Status status) const {

@@ -3,19 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/study/gate/baseline.h"
 #include "lib/study/gate/cases.h"
+#include "lib/study/gate/json.h"
 #include "lib/study/gate/metrics.h"
 #include "lib/study/gate/rules.h"
 
 namespace kv::gate {
-
-using Json = nlohmann::ordered_json;
 
 // Of the worst row. A ratio that nothing was measured for is absent.
 struct LayerFigures {
@@ -37,7 +35,7 @@ struct RowFigures {
   std::optional<double> attention_error_mean;
 };
 
-enum class Origin { kNone, kReplay, kEngineLogs, kCompare };
+enum class Origin { kNone, kReplay, kLogs, kCompare };
 std::string_view Name(Origin origin);
 
 // A case that the engine ran: the row that the original writes of it, and what its logs really say.
@@ -65,7 +63,13 @@ struct CaseResult {
   const RuleOutcome* first_failure() const { return first(Status::kFail); }
 };
 
+// Where this run's files go, as given; empty: not written.
+struct OutputNames {
+  std::string summary_json, summary_md, cases_jsonl;
+};
+
 struct GateResult {
+  Engines engines;
   std::vector<CaseResult> cases;
   std::optional<Baseline> baseline;
   std::vector<std::string> missing_cases;      // of the baseline, not in this run

@@ -154,7 +154,7 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
   const double value = *measurement->value;
   outcome.value = value;
   outcome.where = measurement->where;
-  if (!IsFlag(rule.metric)) outcome.margin = Margin(value, rule.op, rule.limit);
+  if (!rule.is_flag) outcome.margin = Margin(value, rule.op, rule.limit);
   if (rule.metric == "attention_drop_ratio") {
     JudgeSpeed(rule, value, noise, outcome);
     if (!outcome.reason.empty()) return outcome;
@@ -174,14 +174,13 @@ std::string NumberText(double value, bool is_flag) {
 
 std::string Text(const RuleOutcome& outcome) {
   const Rule& rule = outcome.rule;
-  const bool is_flag = IsFlag(rule.metric);
   if (std::isnan(rule.limit)) return rule.metric;  // a rule in words: its reason says it all
-  const std::string limit = NumberText(rule.limit, is_flag);
+  const std::string limit = NumberText(rule.limit, rule.is_flag);
   if (!outcome.value)
     return fmt::format("{} unknown, {} {} asked", rule.metric, Name(rule.op), limit);
   const bool holds = Holds(*outcome.value, rule.op, rule.limit);
   const Op op = holds ? rule.op : Opposite(rule.op);
-  return fmt::format("{} {} {} {}", rule.metric, NumberText(*outcome.value, is_flag), Name(op),
+  return fmt::format("{} {} {} {}", rule.metric, NumberText(*outcome.value, rule.is_flag), Name(op),
                      limit);
 }
 

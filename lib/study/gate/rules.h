@@ -23,6 +23,7 @@ struct Rule {
   double limit = 0;       // NaN: the engine's rule has none
   bool required = false;  // a figure that is not known fails the rule
   bool implied = false;   // asked of every replay, by no config: alone it decides nothing
+  bool is_flag = false;   // the figure and the limit are true (1) or false (0)
 };
 
 // Not run: what was not measured proves nothing. Inconclusive: measured, but no better than to

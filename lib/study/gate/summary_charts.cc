@@ -85,19 +85,6 @@ void AddVerdictMap(const std::vector<SummaryView>& history, Page& page) {
   page.Figure(Render(map), "One column per run. Blue: passed. Orange: failed. Outlined: not run.");
 }
 
-struct HistoryFigure {
-  const char *name, *label, *caption;
-  bool bytes = false, from_zero = false;
-};
-constexpr HistoryFigure kHistory[] = {
-    {"whole_model_ratio", "ratio", "Ratio of the whole model. Higher is better."},
-    {"measured_ratio", "ratio", "Lossless ratio of verified bytes. Higher is better."},
-    {"lossy_best", "ratio", "lossy_best: the best row of each case."},
-    {"attention_error.mean", "error", "Mean attention error. Lower is better.", false, true},
-    {"resident_bytes.peak", "bytes", "Most bytes of K and V held. Lower is better.", true, true},
-    {"decode_drop_ratio", "share", "Decode speed lost against the baseline. Lower is better.",
-     false}};
-
 }  // namespace
 
 report::Tone ToneOf(Verdict verdict) {
@@ -159,7 +146,8 @@ void AddBytes(const CaseView& c, Page& page) {
   page.Figure(Render(chart), "K and V held at each token: raw values, blobs and caches.");
 }
 
-void AddHistory(const std::vector<SummaryView>& history, Page& page) {
+void AddHistory(const std::vector<SummaryView>& history, std::span<const HistoryFigure> figures,
+                Page& page) {
   if (history.size() < 2) return;
   page.Heading("History");
   std::vector<Record> records;
@@ -170,7 +158,7 @@ void AddHistory(const std::vector<SummaryView>& history, Page& page) {
   }
   page.Records({"", "run", "cases", "by"}, records);
   AddVerdictMap(history, page);
-  for (const HistoryFigure& figure : kHistory) {
+  for (const HistoryFigure& figure : figures) {
     LineChart chart;
     chart.title = figure.name;
     chart.x_label = "run";

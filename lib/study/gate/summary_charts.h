@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/study/gate/engine.h"
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/report/html.h"
 
@@ -20,6 +21,7 @@ std::string CountText(const SummaryView& view);
 void AddLayers(const CaseView& c, report::Page& page);
 void AddBytes(const CaseView& c, report::Page& page);
 // Verdicts and figures over runs, the oldest first; nothing for a single one.
-void AddHistory(const std::vector<SummaryView>& history, report::Page& page);
+void AddHistory(const std::vector<SummaryView>& history, std::span<const HistoryFigure> figures,
+                report::Page& page);
 
 }  // namespace kv::gate

@@ -41,8 +41,8 @@ JunitTest TestOf(const RuleView& rule) {
 
 }  // namespace
 
-std::string SummaryJunit(const Summary& summary) {
-  const SummaryView view = ViewOf(summary);
+std::string SummaryJunit(const Summary& summary, Engines engines) {
+  const SummaryView view = ViewOf(summary, engines);
   std::vector<JunitSuite> suites;
   for (const CaseView& c : view.cases) {
     JunitSuite suite{c.name};

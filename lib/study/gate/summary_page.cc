@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/engines/mnn/logs/text.h"
+#include "lib/study/gate/engine.h"
 #include "lib/study/gate/summary_charts.h"
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/report/html.h"
@@ -118,20 +118,6 @@ void AddRules(const CaseView& c, Page& page) {
   }
 }
 
-// What the original calls a figure, and the figure that answers the question behind it.
-struct Pair {
-  const char *question, *engine, *truth;
-  bool of_prompts = false;  // of cases that ran real prompts
-};
-constexpr Pair kPairs[] = {
-    {"eviction", "lossy_best", "lossy_worst"},
-    {"real prompts", "candidate_lossy_ratio_avg", "lossy_worst", true},
-    {"lossless", "lossless_selected_value", "measured_ratio"},
-    {"real prompts", "candidate_lossless_ratio_avg", "measured_ratio", true},
-    {"whole model", "candidate_runtime_total_ratio_avg", "whole_model_ratio"},
-    {"content", "kv_content_consistency_pass", "content.compared_ranges"},
-    {"decode speed", "decode_drop_ratio", "attention_drop_ratio"}};
-
 const Json* FigureOf(const std::vector<std::pair<std::string, Json>>& figures,
                      std::string_view name) {
   for (const auto& [key, value] : figures) {
@@ -147,18 +133,19 @@ std::string ValueText(std::string_view name, const Json* value) {
   return value->is_string() ? value->get<std::string>() : value->dump();
 }
 
-void AddPairs(const CaseView& c, Page& page) {
+void AddPairs(const CaseView& c, const EngineReport& report, Page& page) {
   if (c.truth.empty()) return;
   std::vector<Record> records;
-  for (const Pair& pair : kPairs) {
+  for (const FigurePair& pair : report.pairs) {
     const Json *engine = FigureOf(c.engine, pair.engine), *truth = FigureOf(c.truth, pair.truth);
-    if (pair.of_prompts && (engine == nullptr || c.suite != "llm_demo")) continue;
+    if (!pair.suite.empty() && (engine == nullptr || c.suite != pair.suite)) continue;
     if (engine == nullptr && truth == nullptr) continue;
-    const auto text = [](const char* name, const Json* value) {
+    const auto text = [](std::string_view name, const Json* value) {
       return value == nullptr ? "not measured" : fmt::format("{} {}", ValueText(name, value), name);
     };
-    records.push_back(
-        {Tone::kOpen, pair.question, {text(pair.engine, engine), text(pair.truth, truth)}});
+    records.push_back({Tone::kOpen,
+                       std::string(pair.question),
+                       {text(pair.engine, engine), text(pair.truth, truth)}});
   }
   if (records.empty()) return;
   page.Paragraph("What the engine calls a figure, and the one that answers the question:");
@@ -202,7 +189,7 @@ void AddFigures(const CaseView& c, Page& page) {
   page.EndFold();
 }
 
-void AddCase(const CaseView& c, Page& page) {
+void AddCase(const CaseView& c, const EngineReport& report, Page& page) {
   std::string remark = c.mode.empty() ? "" : c.mode + " mode";
   if (!c.origin.empty() && c.origin != "none") {
     const std::string origin = c.origin == "replay"        ? "replayed here"
@@ -215,7 +202,7 @@ void AddCase(const CaseView& c, Page& page) {
   page.Entry(ToneOf(c.verdict), Word(c.verdict), c.name, remark);
   if (!c.reason.empty()) page.Paragraph(c.reason);
   AddRules(c, page);
-  AddPairs(c, page);
+  AddPairs(c, report, page);
   AddLayers(c, page);
   AddBytes(c, page);
   AddFigures(c, page);
@@ -242,7 +229,7 @@ std::vector<const Summary*> InOrder(std::span<const Summary> summaries) {
   return order;
 }
 
-std::vector<std::string> Remarks(const SummaryView& view) {
+std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& report) {
   std::vector<std::string> remarks;
   if (view.noise) {
     remarks.push_back(fmt::format(
@@ -250,14 +237,7 @@ std::vector<std::string> Remarks(const SummaryView& view) {
         FigureText("noise", *view.noise)));
   }
   if (view.is_original) {
-    remarks = {
-        "This summary is the engine's own. Its *_best figures are the largest of any row, also "
-        "where more is worse; one good row passes a ratio.",
-        "lossless_selected_value is an offline estimate over the first layers, not a figure of "
-        "these runs.",
-        "kv_content_consistency_pass compares no content: it counts log lines, queue activity and "
-        "fallbacks.",
-        "decode_drop_ratio sets the mean of the rows against the best row of another batch."};
+    remarks = {report.remarks.begin(), report.remarks.end()};
   } else {
     remarks.push_back("A rule that was not run proves nothing: it is neither passed nor failed.");
   }
@@ -270,9 +250,11 @@ std::vector<std::string> Remarks(const SummaryView& view) {
 
 const Summary& Newest(std::span<const Summary> summaries) { return *InOrder(summaries).back(); }
 
-std::string SummaryPage(std::span<const Summary> summaries, std::string_view footer) {
+std::string SummaryPage(std::span<const Summary> summaries, std::string_view footer,
+                        Engines engines) {
+  const EngineReport& report = engines.front()->report;
   std::vector<SummaryView> history;
-  for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary));
+  for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engines));
   const SummaryView& newest = history.back();
   std::string subtitle = newest.file;
   if (!newest.generated_at.empty()) subtitle += ", " + newest.generated_at;
@@ -282,9 +264,9 @@ std::string SummaryPage(std::span<const Summary> summaries, std::string_view foo
   Page page("KV cache gate", subtitle);
   AddVerdict(newest, page);
   AddOverview(newest, page);
-  for (const CaseView& c : newest.cases) AddCase(c, page);
-  AddHistory(history, page);
-  page.Notes("How to read this", Remarks(newest));
+  for (const CaseView& c : newest.cases) AddCase(c, report, page);
+  AddHistory(history, report.history, page);
+  page.Notes("How to read this", Remarks(newest, report));
   page.Footer(footer);
   return page.Text();
 }

@@ -2,14 +2,14 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 
-namespace kv::gate {
+#include "lib/study/gate/cases.h"
+#include "lib/study/gate/json.h"
 
-using Json = nlohmann::ordered_json;
+namespace kv::gate {
 
 // A summary.json, kvtool's own (kvtool.gate/1) or the one of the engine's suite.
 struct Summary {
@@ -25,8 +25,9 @@ const Summary& Newest(std::span<const Summary> summaries);
 
 // The self-contained page of the newest summary, with the history of all of them. Every key may be
 // absent: the page shows what is there.
-std::string SummaryPage(std::span<const Summary> summaries, std::string_view footer);
+std::string SummaryPage(std::span<const Summary> summaries, std::string_view footer,
+                        Engines engines);
 // One test suite per case, one test per rule.
-std::string SummaryJunit(const Summary& summary);
+std::string SummaryJunit(const Summary& summary, Engines engines);
 
 }  // namespace kv::gate

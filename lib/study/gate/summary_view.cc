@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
-#include "lib/engines/mnn/logs/text.h"
+#include "lib/study/gate/engine.h"
 #include "lib/study/report/svg.h"
 
 namespace kv::gate {
@@ -17,24 +17,6 @@ namespace {
 // A page of more than this is read by nobody; documents beyond are refused.
 constexpr size_t kMaxCases = 512;
 constexpr size_t kMaxEntries = 1u << 16;
-
-const Json* Find(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-std::optional<double> NumberIn(const Json& object, const char* key) {
-  const Json* found = Find(object, key);
-  if (found == nullptr || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
-std::optional<bool> FlagIn(const Json& object, const char* key) {
-  const Json* found = Find(object, key);
-  if (found == nullptr || !found->is_boolean()) return std::nullopt;
-  return found->get<bool>();
-}
 
 Verdict VerdictOf(std::string_view word) {
   if (word == "pass") return Verdict::kPass;
@@ -153,57 +135,6 @@ CaseView CaseOf(const Json& entry) {
   return c;
 }
 
-// The original keeps no rules: those that its row shows are put together again.
-void AddOriginalRules(const Json& row, CaseView& c) {
-  const auto add = [&](const char* metric, double value, double limit) {
-    RuleView rule;
-    rule.metric = metric;
-    rule.op = "<=";
-    rule.limit = limit;
-    rule.value = value;
-    rule.margin = limit - value;
-    rule.verdict = value <= limit ? Verdict::kPass : Verdict::kFail;
-    c.rules.push_back(std::move(rule));
-  };
-  const double target = NumberIn(row, "decode_drop_target").value_or(0);
-  const double baseline = std::max(NumberIn(row, "decode_baseline").value_or(0),
-                                   NumberIn(row, "baseline_decode_tps_avg").value_or(0));
-  const auto drop = NumberIn(row, "decode_drop_ratio");
-  if (drop && baseline > 0) add("decode_drop_ratio", *drop, target);
-  const auto wait = NumberIn(row, "runtime_async_wait_best_us");
-  const auto headroom = NumberIn(row, "runtime_async_wait_headroom_us");
-  if (wait && headroom && *headroom != 0) {
-    add("runtime_async_wait_best_us", *wait, *wait + *headroom);
-  }
-}
-
-CaseView OriginalCase(const Json& row) {
-  CaseView c;
-  c.name = TextAt(row, "case", "unnamed");
-  c.suite = TextAt(row, "suite");
-  c.mode = TextAt(row, "mode");
-  c.origin = "engine";
-  c.reason = TextAt(row, "failure_reason");
-  c.verdict = TruthAt(row, "overall_pass")           ? Verdict::kPass
-              : c.reason.find("not run: ") == 0      ? Verdict::kNotRun
-              : c.reason.find("inconclusive: ") == 0 ? Verdict::kInconclusive
-                                                     : Verdict::kFail;
-  // The parts of the engine's verdict, should the whole deny them.
-  const bool denied = NumberIn(row, "return_code").value_or(0) != 0 ||
-                      FlagIn(row, "decode_pass") == false ||
-                      FlagIn(row, "kv_content_consistency_pass") == false ||
-                      TextAt(row, "quality_status") == "FAIL";
-  if (c.verdict == Verdict::kPass && denied) c.verdict = Verdict::kFail;
-  AddOriginalRules(row, c);
-  for (const auto& item : row.items()) {
-    const bool number = item.value().is_number() && item.key() != "return_code";
-    if (number || item.key() == "kv_content_consistency_pass") {
-      c.engine.emplace_back(item.key(), item.value());
-    }
-  }
-  return c;
-}
-
 std::string TimeText(double us) {
   if (std::abs(us) < 1000) return report::ShortNumber(us) + " µs";
   if (std::abs(us) < 1e6) return report::ShortNumber(us / 1000) + " ms";
@@ -314,7 +245,7 @@ Summary ParseSummary(std::string_view text, std::string_view file) {
   return summary;
 }
 
-SummaryView ViewOf(const Summary& summary) {
+SummaryView ViewOf(const Summary& summary, Engines engines) {
   const Json& document = summary.document;
   SummaryView view;
   view.file = summary.file;
@@ -338,7 +269,9 @@ SummaryView ViewOf(const Summary& summary) {
   const Json* cases = Find(document, "cases");
   view.is_original = cases == nullptr || !cases->is_array();
   if (view.is_original) {
-    ForEachIn(document, "rows", [&](const Json& row) { view.cases.push_back(OriginalCase(row)); });
+    ForEachIn(document, "rows", [&](const Json& row) {
+      view.cases.push_back(engines.front()->report.read_row(row));
+    });
   } else {
     ForEachIn(document, "cases", [&](const Json& c) { view.cases.push_back(CaseOf(c)); });
   }

@@ -72,7 +72,7 @@ struct SummaryView {
 
 // A case with a rule that failed has failed, and so has a summary with such a case, whatever else
 // the document says of them.
-SummaryView ViewOf(const Summary& summary);
+SummaryView ViewOf(const Summary& summary, Engines engines);
 
 // A figure in the unit that its name says: "3.11x", "1.2 GiB", "13.9 ms", "4.8%".
 std::string FigureText(std::string_view name, double value);

@@ -8,6 +8,7 @@
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/summary.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/engines.h"
 
 namespace kv::gate {
 namespace {
@@ -29,6 +30,7 @@ struct Twins {
                 &bits, sizeof bits);
   }
   GateResult Judged(CaseSpec spec, bool with_reference = true) {
+    spec.engine = test::Engines().front();
     spec.mode = "compare";
     if (with_reference) {
       spec.reference = "golden";
@@ -36,14 +38,13 @@ struct Twins {
     }
     CaseResult result;
     if (with_reference) {
-      result = CompareCase(
-          spec, {ours->snapshot, nullptr, true, pool, nullptr, nullptr, &theirs->snapshot});
+      result = CompareCase(spec, {ours->snapshot, nullptr, true, pool, nullptr, &theirs->snapshot});
     } else {
       result.spec = spec;
       result.origin = Origin::kCompare;
       MeasureCache({ours->snapshot, nullptr, true, pool}, result);
     }
-    GateResult gate;
+    GateResult gate = test::NewGate();
     gate.cases.push_back(std::move(result));
     Judge({}, gate);
     return gate;

@@ -5,13 +5,14 @@
 #include <catch2/catch.hpp>
 
 #include "lib/core/base/error.h"
+#include "tests/support/engines.h"
 
 namespace kv::gate {
 namespace {
 
 std::string MessageOf(const std::string& text) {
   try {
-    ParseConfig(text, "");
+    ParseConfig(text, "", test::Engines());
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::kUsage);
     return error.message();
@@ -42,7 +43,7 @@ TEST_CASE("A gate config with comments gives cases with paths beside the config"
         {"name": "mine", "mode": "probe", "prompt_tokens": 32, "engine": "design"} /* block */
       ]
     })",
-                                    "dir/sub");
+                                    "dir/sub", test::Engines());
   REQUIRE(config.cases.size() == 2);
   const CaseSpec& store = config.cases[0];
   CHECK(store.snapshot == "dir/sub/s.bin");
@@ -57,22 +58,22 @@ TEST_CASE("A gate config with comments gives cases with paths beside the config"
   CHECK(store.rules[0].limit == 3.0);
   CHECK(store.rules[1].metric == "content.mismatches");
   const CaseSpec& mine = config.cases[1];
-  CHECK(mine.engine == "design");
+  CHECK(mine.runtime == "design");
   CHECK(mine.prompt_tokens == std::vector<uint64_t>{32});
-  CHECK(mine.rules.size() == SuiteRules("probe").size() + 1);
+  CHECK(mine.rules.size() == mine.engine->rules_of("probe").size() + 1);
   CHECK_FALSE(config.baseline_rules.empty());
 }
 
 TEST_CASE("Without a config the gate is the suite with its thresholds") {
-  const Config config = SuiteConfig("s.bin", "t");
-  REQUIRE(config.cases.size() == SuiteCaseNames().size());
+  const Config config = SuiteConfig("s.bin", "t", test::Engines());
+  REQUIRE(config.cases.size() == test::Engines().front()->case_names.size());
   for (const CaseSpec& spec : config.cases) {
     INFO(spec.name);
     CHECK(spec.snapshot == "s.bin");
-    CHECK(NeedsEngine(spec) == (spec.name.substr(0, 3) == "llm"));
+    CHECK(spec.only_engine == (spec.name.substr(0, 3) == "llm"));
     const bool baseline = spec.name == "runtime_baseline";
     for (const Rule& rule : spec.rules) {
-      REQUIRE(FindMetric(rule.metric) != nullptr);
+      REQUIRE(FindMetric(test::Engines(), rule.metric) != nullptr);
       if (rule.metric == "lossy_best") CHECK(rule.limit == (baseline ? 1.0 : 3.0));
       if (rule.metric == "lossless_selected_value") CHECK(rule.limit == (baseline ? 1.0 : 1.3));
       if (rule.metric == "runtime_async_wait_best_us") {
@@ -88,7 +89,7 @@ TEST_CASE("Rules of the defaults hold for cases that have none, but not for the 
       "defaults": {"rules": [{"metric": "measured_ratio", "op": ">", "limit": 1, "required": true}],
                    "params": {"h2o_enable": 1}},
       "cases": [{"name": "runtime_full"}, {"name": "llm_demo_full"}, {"name": "runtime_baseline"}]})",
-                                    "");
+                                    "", test::Engines());
   REQUIRE(config.cases[0].rules.size() == 2);
   CHECK(config.cases[0].rules[0].required);
   CHECK(config.cases[1].rules.front().metric == "decode_drop_ratio");
@@ -171,7 +172,8 @@ TEST_CASE("Gate configs that mean nothing are refused") {
 
 TEST_CASE("A config says what becomes of cases that are not decided, and which must be there") {
   const auto parsed = [](const std::string& members) {
-    return ParseConfig(R"({"schema": "kvtool.gate-config/1", )" + members + "}", "");
+    return ParseConfig(R"({"schema": "kvtool.gate-config/1", )" + members + "}", "",
+                       test::Engines());
   };
   const std::string one = R"("cases": [{"name": "a", "mode": "full"}])";
   CHECK(parsed(one).cases[0].on_not_run == OnNotRun::kFail);
@@ -196,7 +198,9 @@ TEST_CASE("A config says what becomes of cases that are not decided, and which m
 
 TEST_CASE("A case may have a reference, and alone it needs nothing else") {
   const auto parsed = [](const std::string& members) {
-    return ParseConfig(WithCase(R"("name": "a", "snapshot": "s", )" + members), "dir").cases[0];
+    return ParseConfig(WithCase(R"("name": "a", "snapshot": "s", )" + members), "dir",
+                       test::Engines())
+        .cases[0];
   };
   const CaseSpec alone = parsed(R"("reference": "golden.kvz")");
   CHECK(alone.mode == "compare");
@@ -233,7 +237,7 @@ TEST_CASE("A case may have a reference, and alone it needs nothing else") {
 }
 
 TEST_CASE("Cases are chosen by name") {
-  Config config = SuiteConfig("s", "t");
+  Config config = SuiteConfig("s", "t", test::Engines());
   KeepCases({"runtime_store", "runtime_probe"}, config);
   REQUIRE(config.cases.size() == 2);
   CHECK(config.cases[0].name == "runtime_probe");

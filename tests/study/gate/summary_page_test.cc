@@ -8,6 +8,7 @@
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/report/html.h"
 #include "lib/study/report/junit.h"
+#include "tests/support/engines.h"
 
 namespace kv::gate {
 namespace {
@@ -59,7 +60,7 @@ Finding FindingOf(std::string_view text) {
 }  // namespace
 
 TEST_CASE("a failing rule decides a case, else the one with the least slack", "[gate]") {
-  const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"));
+  const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"), test::Engines());
   CHECK_FALSE(view.pass);
   REQUIRE(view.cases.size() == 2);
   const RuleView* rule = view.cases[0].Deciding();
@@ -71,7 +72,7 @@ TEST_CASE("a failing rule decides a case, else the one with the least slack", "[
   CHECK(view.cases[0].Figure("content.compared_ranges") == 12);
   CHECK(view.Count(Verdict::kNotRun) == 1);
 
-  const SummaryView original = ViewOf(ParseSummary(kOriginal, "o.json"));
+  const SummaryView original = ViewOf(ParseSummary(kOriginal, "o.json"), test::Engines());
   CHECK(original.is_original);
   const RuleView* tightest = original.cases.at(0).Deciding();
   REQUIRE(tightest != nullptr);
@@ -83,12 +84,12 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   const auto view = [](std::string text, std::string_view from, std::string_view to) {
     const size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
-    return ViewOf(ParseSummary(text.replace(at, from.size(), to), "s.json"));
+    return ViewOf(ParseSummary(text.replace(at, from.size(), to), "s.json"), test::Engines());
   };
   std::string edited(kOurs);
   const std::string stated = R"("overall_pass": false, "verdict": "fail")";
   edited.replace(edited.find(stated), stated.size(), R"("overall_pass": true, "verdict": "pass")");
-  const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"));
+  const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"), test::Engines());
   CHECK_FALSE(by_status.pass);
   CHECK(by_status.cases[0].verdict == Verdict::kFail);
   // Even where the case denies it too: a rule of it failed.
@@ -96,10 +97,11 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
       view(edited, R"("status": "fail", "origin")", R"("status": "pass", "origin")");
   CHECK_FALSE(by_rule.pass);
   CHECK(by_rule.cases[0].verdict == Verdict::kFail);
-  CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json")), "failures=\"1\""));
-  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, ""), "<b>Fail</b>"));
+  CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json"), test::Engines()), "failures=\"1\""));
+  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, "", test::Engines()),
+            "<b>Fail</b>"));
   // The original's.
-  CHECK(ViewOf(ParseSummary(kOriginal, "o.json")).pass);
+  CHECK(ViewOf(ParseSummary(kOriginal, "o.json"), test::Engines()).pass);
   const std::string original(kOriginal);
   for (const auto& [from, to] :
        {std::pair{R"("failure_reason": "", "overall_pass": true)",
@@ -123,7 +125,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
   const std::vector<Summary> summaries = {ParseSummary(kOurs, "new.json"),
                                           ParseSummary(kOriginal, "old.json")};
   CHECK(Newest(summaries).file == "new.json");
-  const std::string page = SummaryPage(summaries, "Made by a test.");
+  const std::string page = SummaryPage(summaries, "Made by a test.", test::Engines());
   const size_t verdict = page.find("<b>Fail</b>"), cases = page.find("<h2>Cases</h2>");
   REQUIRE(verdict != std::string::npos);
   REQUIRE(cases != std::string::npos);
@@ -142,7 +144,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
     INFO(part);
     CHECK_FALSE(Has(page, part));
   }
-  CHECK(page == SummaryPage(summaries, "Made by a test."));
+  CHECK(page == SummaryPage(summaries, "Made by a test.", test::Engines()));
 }
 
 TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
@@ -151,8 +153,8 @@ TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
         "{\"cases\": [{\"rules\": [{}], \"layers\": [{}], \"engine\": 3}]}"}) {
     const std::vector<Summary> one = {ParseSummary(text, "s.json")};
     INFO(text);
-    CHECK(Has(SummaryPage(one, ""), "<b>Fail</b>"));
-    CHECK(Has(SummaryJunit(one[0]), "failures=\"1\""));
+    CHECK(Has(SummaryPage(one, "", test::Engines()), "<b>Fail</b>"));
+    CHECK(Has(SummaryJunit(one[0], test::Engines()), "failures=\"1\""));
   }
 }
 
@@ -166,7 +168,7 @@ TEST_CASE("what is no summary is refused", "[gate]") {
 }
 
 TEST_CASE("JUnit has a test per rule, skipped where it was not run", "[gate]") {
-  const std::string xml = SummaryJunit(ParseSummary(kOurs, "s.json"));
+  const std::string xml = SummaryJunit(ParseSummary(kOurs, "s.json"), test::Engines());
   CHECK(Has(xml,
             "<testsuites name=\"kvtool gate\" tests=\"4\" failures=\"1\" errors=\"0\" "
             "skipped=\"2\">"));

@@ -7,6 +7,7 @@
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/markdown.h"
 #include "lib/study/gate/summary.h"
+#include "tests/support/engines.h"
 
 namespace kv::gate {
 namespace {
@@ -17,7 +18,7 @@ Status StatusOf(const Rule& rule, const Measurements& measured, const Noise* noi
 
 CaseResult Case(const std::string& name, std::vector<Rule> rules, Measurements measured) {
   CaseResult result;
-  result.spec = FindSuiteCase(name).value_or(CaseSpec{});
+  result.spec = FindSuiteCase(test::Engines(), name).value_or(NewCase(*test::Engines().front()));
   result.spec.name = name;
   if (result.spec.mode.empty()) result.spec.mode = "full";
   result.spec.rules = std::move(rules);
@@ -50,7 +51,8 @@ TEST_CASE("A rule passes, fails or is not run, and its margin is negative outsid
   CHECK(StatusOf({"lossy_best", Op::kDiffers, 2.5}, measured) == Status::kFail);
   CHECK(StatusOf({"runtime_fallback_best", Op::kAtMost, 0}, measured) == Status::kPass);
 
-  const RuleOutcome flag = Evaluate({"kv_content_consistency_pass", Op::kEqual, 0}, measured);
+  const RuleOutcome flag =
+      Evaluate({"kv_content_consistency_pass", Op::kEqual, 0, false, false, true}, measured);
   CHECK(flag.status == Status::kFail);
   CHECK_FALSE(flag.margin);
   CHECK(Text(flag) == "kv_content_consistency_pass true != false");
@@ -101,8 +103,8 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   good.Set("lossy_best", 3.5);
   const Rule rule{"lossy_best", Op::kAtLeast, 3};
 
-  GateResult result;
-  CaseSpec optional = FindSuiteCase("llm_demo_full").value();
+  GateResult result = test::NewGate();
+  CaseSpec optional = FindSuiteCase(test::Engines(), "llm_demo_full").value();
   optional.on_not_run = OnNotRun::kWarn;
   result.cases = {Case("runtime_full", {rule}, good), NotRun(optional, "no engine logs")};
   Judge({}, result);
@@ -113,26 +115,28 @@ TEST_CASE("A gate passes by a case that passed, and never by what was not run") 
   CHECK(result.cases[1].status == Status::kNotRun);
   for (const RuleOutcome& outcome : result.cases[1].rules)
     CHECK(outcome.reason == "no engine logs");
-  const Json row = OriginalRow(result.cases[1], {});
+  const Json row = RowOf(result.cases[1], {});
   CHECK(row["overall_pass"] == false);
   CHECK(row["candidate_decode_tps_avg"].is_null());
   CHECK(row["failure_reason"] == "not run: no engine logs");
 
-  GateResult nothing;
-  nothing.cases = {NotRun(FindSuiteCase("llm_demo_full").value(), "no engine logs"),
-                   Case("runtime_full", {{"decode_drop_ratio", Op::kAtMost, 1}}, good)};
+  GateResult nothing = test::NewGate();
+  nothing.cases = {
+      NotRun(FindSuiteCase(test::Engines(), "llm_demo_full").value(), "no engine logs"),
+      Case("runtime_full", {{"decode_drop_ratio", Op::kAtMost, 1}}, good)};
   Judge({}, nothing);
   CHECK_FALSE(nothing.passed());
   CHECK(nothing.reason().find("no case was decided") == 0);
 
-  GateResult failed;
+  GateResult failed = test::NewGate();
   failed.cases = {Case("runtime_full", {rule, {"lossy_best", Op::kAtLeast, 4}}, good)};
   Judge({}, failed);
   CHECK_FALSE(failed.passed());
   CHECK(failed.cases[0].reason == "lossy_best 3.5 < 4");
 
-  GateResult required;
-  CaseResult demo = NotRun(FindSuiteCase("llm_demo_full").value(), "no engine logs");
+  GateResult required = test::NewGate();
+  CaseResult demo =
+      NotRun(FindSuiteCase(test::Engines(), "llm_demo_full").value(), "no engine logs");
   demo.spec.rules.front().required = true;
   required.cases = {demo, Case("runtime_full", {rule}, good)};
   Judge({}, required);
@@ -147,7 +151,7 @@ TEST_CASE("A case that was not decided fails the gate unless it only warns") {
   const Rule unknown{"decode_drop_ratio", Op::kAtMost, 1};
   const Rule implied{"content.mismatches", Op::kAtMost, 0, false, true};
   const auto judged = [&](std::vector<Rule> rules, OnNotRun on_not_run, bool strict = false) {
-    GateResult gate;
+    GateResult gate = test::NewGate();
     gate.cases = {passing, Case("other", std::move(rules), good)};
     gate.cases[1].spec.on_not_run = on_not_run;
     Judge({.strict = strict}, gate);
@@ -173,7 +177,7 @@ TEST_CASE("A case that was not decided fails the gate unless it only warns") {
   CHECK(strict.cases[1].status == Status::kFail);
   CHECK(strict.cases[1].rules[0].reason == "--strict: not run: not measured in this case");
   // Alone, rules that no config asked for decide nothing, whatever the config does with it.
-  GateResult alone;
+  GateResult alone = test::NewGate();
   alone.cases = {Case("other", {implied}, good)};
   alone.cases[0].spec.on_not_run = OnNotRun::kWarn;
   Judge({}, alone);
@@ -185,7 +189,7 @@ TEST_CASE("What is inconclusive never passes") {
   measured.Set("lossy_best", 3.5);
   measured.Set("attention_drop_ratio", 0.08);
   for (const bool warn : {false, true}) {
-    GateResult gate;
+    GateResult gate = test::NewGate();
     gate.cases = {Case(
         "noisy", {{"lossy_best", Op::kAtLeast, 3}, {"attention_drop_ratio", Op::kAtMost, 0.05}},
         measured)};
@@ -208,8 +212,8 @@ TEST_CASE("Expected cases must be there and decided") {
   Measurements good;
   good.Set("lossy_best", 3.5);
   const auto judged = [&](ExpectedCases expected) {
-    GateResult gate;
-    CaseSpec optional = FindSuiteCase("llm_demo_full").value();
+    GateResult gate = test::NewGate();
+    CaseSpec optional = FindSuiteCase(test::Engines(), "llm_demo_full").value();
     optional.on_not_run = OnNotRun::kWarn;
     gate.cases = {Case("a", {{"lossy_best", Op::kAtLeast, 3}}, good),
                   NotRun(optional, "no engine logs")};
@@ -230,13 +234,13 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   old_figures.Set("whole_model_ratio", 2.0);
   old_figures.Set("attention_error.mean", 0.10);
   old_figures.Set("content.mismatches", 0);
-  GateResult old_gate;
+  GateResult old_gate = test::NewGate();
   old_gate.cases = {Case("runtime_full", {{"lossy_worst", Op::kAtLeast, 1}}, old_figures),
                     Case("gone", {{"lossy_worst", Op::kAtLeast, 1}}, old_figures)};
   Judge({}, old_gate);
   Json document = {{"schema", "kvtool.gate/1"}};
   document.update(SummaryJson(old_gate, "2026-01-01T00:00:00Z", {}));
-  const Baseline baseline = ParseBaseline(document.dump(), "old.json");
+  const Baseline baseline = ParseBaseline(document.dump(), "old.json", test::Engines());
   CHECK(baseline.verdict == "pass");
   CHECK(baseline.cases.at("runtime_full").figures.at("attention_error.mean") == 0.10);
 
@@ -244,11 +248,11 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
   figures.Set("lossy_worst", 2.99);
   figures.Set("whole_model_ratio", 1.9);
   figures.Set("attention_error.mean", 0.104);
-  GateResult gate;
+  GateResult gate = test::NewGate();
   gate.baseline = baseline;
   gate.cases = {Case("runtime_full", {}, figures),
                 Case("new", {{"lossy_worst", Op::kAbove, 0}}, figures)};
-  Judge({DefaultDeltaRules()}, gate);
+  Judge({DefaultBaselineRules(test::Engines())}, gate);
   CHECK_FALSE(gate.passed());
   CHECK(gate.missing_cases == std::vector<std::string>{"gone"});
   CHECK(gate.reason() == "baseline old.json: case 'gone' is not in this run");
@@ -272,7 +276,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
                                    {"attention_error.mean", Op::kAtMost, 1},
                                    {"attention_tps", Op::kAbove, 1}};
   const auto run = [&](const Measurements& measured, const std::string& hash) {
-    GateResult gate;
+    GateResult gate = test::NewGate();
     gate.cases = {Case("a", rules, measured)};
     gate.cases[0].snapshot_hash = hash;
     return gate;
@@ -285,8 +289,9 @@ TEST_CASE("A baseline must be able to say something about this run") {
   };
   const Json good = document(run(figures, "0123456789abcdef"));
   const auto against = [&](const Json& old, GateResult gate, bool lenient) {
-    gate.baseline = ParseBaseline(old.dump(), "old.json");
-    Judge({.baseline_rules = DefaultDeltaRules(), .lenient_baseline = lenient}, gate);
+    gate.baseline = ParseBaseline(old.dump(), "old.json", test::Engines());
+    Judge({.baseline_rules = DefaultBaselineRules(test::Engines()), .lenient_baseline = lenient},
+          gate);
     return gate;
   };
   // Fails with this reason; with leniency the same text is a warning.
@@ -354,7 +359,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
             "case 'a': attention_error.mean was 0.1, no longer measured: no trace"});
 
   // A case that passed then and is not run now, even where not run only warns.
-  GateResult idle;
+  GateResult idle = test::NewGate();
   idle.cases = {NotRun(same.cases[0].spec, "no engine"), Case("b", {rules[0]}, figures)};
   idle.cases[0].spec.on_not_run = OnNotRun::kWarn;
   CHECK(against(good, idle, false).reason() ==
@@ -365,14 +370,14 @@ TEST_CASE("The original's summary serves as a baseline") {
   const Baseline baseline = ParseBaseline(
       R"({"overall_pass": true, "rows": [{"case": "runtime_store", "lossy_best": 3.1,
           "lossless_selected_value": 1.4, "quality_status": "PASS", "unheard_of": 7}]})",
-      "summary.json");
+      "summary.json", test::Engines());
   CHECK(baseline.cases.at("runtime_store").figures.size() == 2);
   CHECK(baseline.cases.at("runtime_store").figures.at("lossless_selected_value") == 1.4);
   for (const char* text : {"{", "[]", "{}", R"({"rows": 3})", R"({"rows": [{}]})",
                            R"({"rows": [3]})", R"({"schema": "kvtool.h2o/1", "rows": []})",
                            R"({"schema": "kvtool.gate/1", "rows": []})"}) {
     INFO(text);
-    CHECK_THROWS_AS(ParseBaseline(text, "old.json"), Error);
+    CHECK_THROWS_AS(ParseBaseline(text, "old.json", test::Engines()), Error);
   }
 }
 
@@ -381,7 +386,7 @@ TEST_CASE("The summary has the original's keys with nulls for what nobody measur
   measured.Set("lossy_best", 2.0, {.layer = 4, .token_begin = 0, .token_end = 128});
   measured.Set("content.mismatches", 0);
   measured.Missing("decode_gate_tps", "tokens/s need an engine");
-  GateResult gate;
+  GateResult gate = test::NewGate();
   gate.cases = {Case("runtime_full",
                      {{"lossy_best", Op::kAtLeast, 3},
                       {"decode_gate_tps", Op::kAbove, 1},

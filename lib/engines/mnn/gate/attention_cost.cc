@@ -6,8 +6,10 @@
 
 #include "lib/core/snapshot/cast.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 namespace {
+
+using namespace gate;
 
 std::string WhyNone(const Subject& subject) {
   if (subject.trace == nullptr) return "no attention trace: give 'trace'";
@@ -43,4 +45,4 @@ AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject&
   return cost;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

@@ -4,10 +4,11 @@
 
 #include <string>
 
-#include "lib/engines/mnn/gate/replay_case.h"
+#include "lib/engines/mnn/runtime/replay.h"
 #include "lib/study/eviction/quality.h"
+#include "lib/study/gate/subject.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 
 // What a row's evictions cost in attention against the full cache.
 struct AttentionCost {
@@ -17,6 +18,6 @@ struct AttentionCost {
 };
 
 // Measures the plans that the row's cache was really compacted by.
-AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject& subject);
+AttentionCost MeasureAttention(const lossless::ReplayResult& row, const gate::Subject& subject);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

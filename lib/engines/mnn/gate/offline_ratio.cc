@@ -6,8 +6,10 @@
 
 #include "lib/engines/mnn/offline/offline.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 namespace {
+
+using namespace gate;
 
 // The original's estimate, one layer at a time: groups and chunks never cross layers, so the sums
 // are those of one run over all of them.
@@ -67,4 +69,4 @@ void MeasureOfflineRatio(const Subject& subject, Measurements& measured) {
                            v.ratio(), worst));
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

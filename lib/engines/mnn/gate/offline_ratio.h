@@ -4,12 +4,12 @@
 
 #include "lib/engines/mnn/gate/replay_case.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 
 inline constexpr std::string_view kOfflineRatio = "lossless_selected_value";
 
 // kOfflineRatio as the original makes it: its offline estimate (online-sim: grouped
 // chunks of 192 tokens, framing 8) over the front layers of the cache.
-void MeasureOfflineRatio(const Subject& subject, Measurements& measured);
+void MeasureOfflineRatio(const gate::Subject& subject, gate::Measurements& measured);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

@@ -13,8 +13,10 @@
 #include "lib/engines/mnn/gate/replay_figures.h"
 #include "lib/study/gate/compare_case.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 namespace {
+
+using namespace gate;
 
 void SetH2o(std::string_view name, const ParamValue& value, eviction::BlockConfig& config) {
   const auto* word = std::get_if<std::string>(&value);
@@ -55,8 +57,9 @@ Params Effective(const lossless::ReplayResult& row) {
 
 // Equal replays with and without the case's parameters, in turn, so that both see the same machine.
 // The first pair warms the caches and is dropped, as in the original's bench.
-Noise MeasureSpeeds(const CaseSpec& spec, lossless::ReplayRequest request, const Subject& subject) {
-  Noise noise;
+gate::Noise MeasureSpeeds(const CaseSpec& spec, lossless::ReplayRequest request,
+                          const Subject& subject) {
+  gate::Noise noise;
   if (subject.deterministic || subject.trace == nullptr) return noise;
   request.keep_events = false;
   if (!spec.prompt_tokens.empty()) request.prompt_tokens = spec.prompt_tokens.front();
@@ -78,8 +81,8 @@ Noise MeasureSpeeds(const CaseSpec& spec, lossless::ReplayRequest request, const
   return noise;
 }
 
-}  // namespace
-
+// The engine's parameters of a case: what the gate's scripts set for its mode, then what a trace of
+// block scores was recorded with, then the case's own.
 lossless::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
   lossless::ReplayRequest request;
   const lossless::Mode mode = lossless::ParseMode(spec.mode).value();
@@ -99,11 +102,10 @@ lossless::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) 
     }
   }
   request.h2o_enable = IsOn(spec.params, "h2o_enable");
-  request.engine = lossless::ParseEngine(spec.engine).value();
+  if (!spec.runtime.empty()) request.engine = lossless::ParseEngine(spec.runtime).value();
   request.deterministic = subject.deterministic;
   request.skips_of_slowest = true;  // what is compressed must not change from run to run
   request.keep_events = true;
-  request.codec = subject.codec;
   request.damage = subject.damage;
   return request;
 }
@@ -114,11 +116,15 @@ bool AsksForSpeed(const CaseSpec& spec) {
   });
 }
 
-CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* progress) {
+}  // namespace
+
+CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* progress,
+                      const lossless::RangeCodec* codec) {
   CaseResult result;
   result.spec = spec;
   result.origin = Origin::kReplay;
   lossless::ReplayRequest request = RequestOf(spec, subject);
+  request.codec = codec;
   std::vector<std::optional<uint64_t>> prompts(spec.prompt_tokens.begin(),
                                                spec.prompt_tokens.end());
   if (prompts.empty()) prompts.emplace_back();
@@ -149,4 +155,4 @@ CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* pr
   return result;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

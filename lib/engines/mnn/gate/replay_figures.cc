@@ -9,8 +9,10 @@
 
 #include "lib/engines/mnn/gate/why_nothing.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 namespace {
+
+using namespace gate;
 
 using lossless::Event;
 using lossless::EventKind;
@@ -183,7 +185,7 @@ void MeasureTimes(const Rows& rows, bool deterministic, const CaseResult& result
     out.Missing("attention_drop_ratio", why);
     return;
   }
-  const Noise& noise = result.noise;
+  const gate::Noise& noise = result.noise;
   if (noise.candidate_tps.empty()) {
     out.Set("attention_tps", first.speed->tokens_per_second());
     out.Missing("attention_drop_ratio", "no rule asks for it, so no baseline was replayed");
@@ -405,4 +407,4 @@ void MeasureRows(const Rows& rows, bool deterministic, CaseResult& result) {
   DescribeRows(rows, result);
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

@@ -8,7 +8,7 @@
 #include "lib/engines/mnn/runtime/replay.h"
 #include "lib/study/gate/result.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 
 struct ReplayedRow {
   lossless::ReplayResult replay;
@@ -18,6 +18,7 @@ struct ReplayedRow {
 // Every figure of a case but the offline estimate, from its rows: the original's, which take the
 // maximum of the rows whatever that means, and the true ones, which take the worst.
 // `result.spec.params` must be the effective ones.
-void MeasureRows(const std::vector<ReplayedRow>& rows, bool deterministic, CaseResult& result);
+void MeasureRows(const std::vector<ReplayedRow>& rows, bool deterministic,
+                 gate::CaseResult& result);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

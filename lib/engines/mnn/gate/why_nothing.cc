@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace kv::gate {
+namespace kv::mnn {
 
 std::string WhyNothingEvicted(const lossless::ReplayResult& row) {
   if (row.h2o_metrics.total_evict_tokens > 0) return {};
@@ -53,4 +53,4 @@ std::string WhyNothingCompressed(const lossless::ReplayResult& row) {
       lossless::Name(config.scope), config.hot_sink_tokens, config.hot_recent_tokens);
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

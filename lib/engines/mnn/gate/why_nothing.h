@@ -6,11 +6,11 @@
 
 #include "lib/engines/mnn/runtime/replay.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 
 // Why H2O removed nothing or the lossless path compressed nothing, naming the parameter; empty if
 // something was.
 std::string WhyNothingEvicted(const lossless::ReplayResult& row);
 std::string WhyNothingCompressed(const lossless::ReplayResult& row);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn

@@ -11,7 +11,7 @@
 #include "lib/core/base/error.h"
 #include "lib/engines/mnn/logs/text.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kMaxExamples = 5;
@@ -284,4 +284,4 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
   return f;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

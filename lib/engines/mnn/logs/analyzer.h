@@ -11,7 +11,7 @@
 
 #include "lib/engines/mnn/logs/table.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // The quality gate of the engine's own suite: the thresholds under the names of its analyzer's
 // options, its figures with its definitions, and its report byte for byte. What those definitions
@@ -127,4 +127,4 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
 // The report as the analyzer writes it.
 std::string GateMarkdown(const GateFigures& figures);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr const char* kStdout = "bench_stdout.log";
@@ -188,4 +188,4 @@ std::optional<OfflineRatio> ReadOffline(const LogFolder& folder, const std::stri
   return std::nullopt;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -9,7 +9,7 @@
 #include "lib/engines/mnn/logs/evidence.h"
 #include "lib/engines/mnn/logs/truth.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // The logs of one bench as they lie in its folder, and what is missing of them.
 struct BenchLogs {
@@ -52,4 +52,4 @@ BenchTable ReadBaselineTable(const LogFolder& folder, Evidence& evidence);
 std::optional<OfflineRatio> ReadOffline(const LogFolder& folder, const std::string& name,
                                         Evidence& evidence);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 namespace fs = std::filesystem;
@@ -228,4 +228,4 @@ CaseLogs ReadBenchLogs(const fs::path& path, const std::string& shown, SuiteCase
   return logs;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/logs/files.h"
 #include "lib/engines/mnn/logs/truth.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // What lies in the folder of one case, read and ready to be judged.
 struct CaseLogs {
@@ -51,4 +51,4 @@ void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCa
 void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options,
                       EngineCase& engine_case);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -10,7 +10,7 @@
 #include "lib/engines/mnn/logs/case.h"
 #include "lib/engines/mnn/logs/demo.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kMaxRuns = 4096;
@@ -243,4 +243,4 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
   return logs;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

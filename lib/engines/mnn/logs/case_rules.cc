@@ -4,7 +4,7 @@
 
 #include "lib/engines/mnn/logs/case.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 // A count of bad things that must be 0, or of good ones that must not.
@@ -147,4 +147,4 @@ void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCa
   engine_case.true_figures["layers"] = std::move(layers);
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

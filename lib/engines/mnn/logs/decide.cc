@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 std::string Percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
@@ -58,4 +58,4 @@ EngineRule DecideDrop(std::string_view metric, double limit, const std::optional
   return rule;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

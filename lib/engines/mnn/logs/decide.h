@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/logs/logs.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 struct Limit {
   std::string_view op;
@@ -21,4 +21,4 @@ EngineRule Decide(std::string_view metric, Limit limit, const std::optional<doub
 EngineRule DecideDrop(std::string_view metric, double limit, const std::optional<double>& drop,
                       const std::optional<double>& noise);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr double kMebibyte = 1024.0 * 1024.0;
@@ -370,4 +370,4 @@ std::string DemoReportText(const Json& report) {
   return out;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/logs/text.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // What llm_demo wrote for real prompts, and the reports that the engine's tools make of it: the
 // same keys and the same numbers.
@@ -46,4 +46,4 @@ Json DemoReport(const Json& baseline, std::string_view baseline_name, const Json
                 std::string_view candidate_name, const DemoOptions& options);
 std::string DemoReportText(const Json& report);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

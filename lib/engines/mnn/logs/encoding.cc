@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr std::string_view kMark8 = "\xef\xbb\xbf", kMarkLittle = "\xff\xfe", kMarkBig = "\xfe\xff";
@@ -86,4 +86,4 @@ std::string LogText(std::string_view bytes) {
   return FromMixture(bytes);
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

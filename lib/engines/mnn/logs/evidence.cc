@@ -9,7 +9,7 @@
 #include <array>
 #include <cmath>
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kMaxExamples = 3;
@@ -206,4 +206,4 @@ void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evi
   evidence.denials.push_back({OnlyUtf8(keys.front()), std::move(text)});
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/logs/files.h"
 #include "lib/engines/mnn/logs/suite.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // What fails a case whatever its figures say: a document of the engine that says no, figures that
 // are no numbers, evidence that should be there and is not, and lines of a broken cache.
@@ -74,4 +74,4 @@ std::vector<std::string> DeniedBy(const Json& demo_report);
 void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evidence& evidence,
                std::string_view why = {});
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

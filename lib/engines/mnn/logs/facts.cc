@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/logs/truth.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kMaxNotes = 8;
@@ -326,4 +326,4 @@ void ScanLosslessLines(std::string_view text, LosslessLines& lines) {
             [](const auto& a, const auto& b) { return a.layer < b.layer; });
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

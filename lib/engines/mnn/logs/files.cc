@@ -10,7 +10,7 @@
 #include "lib/core/base/file.h"
 #include "lib/engines/mnn/logs/encoding.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 namespace fs = std::filesystem;
@@ -73,4 +73,4 @@ std::optional<std::string> LogFolder::Text(const std::string& name) const {
   return ReadLog(path_ / name, Shown(name));
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // A folder that an engine wrote, read with care: sizes and counts bounded, only regular files,
 // names as printed beside the paths.
@@ -40,4 +40,4 @@ class LogFolder {
 std::string ReadLog(const std::filesystem::path& path, const std::string& shown);
 bool EndsWith(std::string_view text, std::string_view suffix);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/logs/reading.h"
 #include "lib/engines/mnn/logs/truth.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 RuleStatus Worst(const std::vector<RuleStatus>& statuses) {
@@ -241,4 +241,4 @@ std::string SuiteMarkdown(const EngineVerdict& verdict) {
 }
 std::string SuiteCasesJsonl(const EngineVerdict& verdict) { return SuiteLines(RowsOf(verdict)); }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -13,7 +13,7 @@
 
 #include "lib/engines/mnn/logs/analyzer.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // A verdict over what the real engine wrote: its own numbers and verdict, reproduced, and beside
 // them what the same logs really say.
@@ -97,4 +97,4 @@ std::string SuiteSummaryText(const nlohmann::ordered_json& summary);
 std::string SuiteMarkdown(const EngineVerdict& verdict);
 std::string SuiteCasesJsonl(const EngineVerdict& verdict);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

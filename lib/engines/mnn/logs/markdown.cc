@@ -6,7 +6,7 @@
 #include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/text.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 // "- key: value" lines.
@@ -245,4 +245,4 @@ std::string GateMarkdown(const GateFigures& f) {
   return out;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/text.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 using Member = std::variant<double AnalyzerOptions::*, int64_t AnalyzerOptions::*,
@@ -128,4 +128,4 @@ AnalyzerOptions SuiteOptions(std::string_view case_name) {
   return options;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

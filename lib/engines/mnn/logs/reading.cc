@@ -11,7 +11,7 @@
 #include "lib/core/base/error.h"
 #include "lib/engines/mnn/logs/words.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 namespace fs = std::filesystem;
@@ -203,4 +203,4 @@ LogsRead ReadEngineLogs(const EngineLogsInput& input) {
   return read;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -8,7 +8,7 @@
 
 #include "lib/engines/mnn/logs/case.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // Everything that lies at the path of engine logs, by case and not yet judged.
 struct LogsRead {
@@ -22,4 +22,4 @@ struct LogsRead {
 LogsRead ReadEngineLogs(const EngineLogsInput& input);
 bool IsDemoName(std::string_view name);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

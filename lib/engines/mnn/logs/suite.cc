@@ -10,7 +10,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kConsoleTail = 240;
@@ -35,30 +35,34 @@ std::string ReturnFailure(const SuiteCase& c) {
   return c.console_text ? ConsoleFailure(*c.console_text) : "console log missing";
 }
 
+// Figures that nobody measured are null in rows that kvtool makes.
+constexpr std::string_view kUnknown = "n/a";
+
 std::string Number(const Json& row, const char* key, int digits = 4) {
-  return Fixed(NumberAt(row, key), digits);
+  const auto number = gate::NumberIn(row, key);
+  return number ? Fixed(*number, digits) : std::string(kUnknown);
 }
 
 std::string Word(const Json& row, const char* key) {
-  const auto found = row.find(key);
-  return found != row.end() && found->is_string() ? found->get<std::string>() : std::string();
+  const Json* found = gate::Find(row, key);
+  if (found == nullptr) return std::string(kUnknown);
+  return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-std::string LineStart(const Json& row, size_t number) {
-  return fmt::format("{}. case={}, mode={}, pass={}, rc={}, decode=", number, Word(row, "case"),
-                     Word(row, "mode"), Bool(TruthAt(row, "overall_pass")),
-                     row.at("return_code").get<int64_t>());
+std::string LineStart(const Json& row) {
+  return fmt::format("case={}, mode={}, pass={}, rc={}, decode=", Word(row, "case"),
+                     Word(row, "mode"), Word(row, "overall_pass"), Word(row, "return_code"));
 }
 
 std::string LineEnd(const Json& row) {
   const std::string reason = Word(row, "failure_reason");
-  return fmt::format("summary=`{}`{}\n", Word(row, "summary"),
+  return fmt::format("summary=`{}`{}", Word(row, "summary"),
                      reason.empty() ? reason : ", reason=" + reason);
 }
 
-std::string RuntimeLine(const Json& row, size_t number) {
+std::string RuntimeLine(const Json& row) {
   const auto n = [&](const char* key) { return Number(row, key); };
-  return LineStart(row, number) +
+  return LineStart(row) +
          fmt::format("{}/{}({}), drop={}/{}, lossy={}, lossless={}, decomp_us={}, ",
                      n("decode_gate_tps"), n("decode_baseline"), Word(row, "decode_aggregation"),
                      Number(row, "decode_drop_ratio", 6), Number(row, "decode_drop_target", 6),
@@ -68,14 +72,14 @@ std::string RuntimeLine(const Json& row, size_t number) {
                      n("runtime_queue_peak_best"), n("runtime_fallback_best")) +
          fmt::format("cache_hit={}, cache_miss={}, kv_consistency={}, kv_invalid_logs={}, ",
                      n("runtime_decode_cache_hit_best"), n("runtime_decode_cache_miss_best"),
-                     Bool(TruthAt(row, "kv_content_consistency_pass")),
+                     Word(row, "kv_content_consistency_pass"),
                      Number(row, "kv_invalid_log_count", 0)) +
          LineEnd(row);
 }
 
-std::string DemoLine(const Json& row, size_t number) {
+std::string DemoLine(const Json& row) {
   const auto n = [&](const char* key) { return Number(row, key); };
-  return LineStart(row, number) +
+  return LineStart(row) +
          fmt::format("{}->{}, drop={}/{}, lossy={}, lossless={}, total={}, ",
                      n("baseline_decode_tps_avg"), n("candidate_decode_tps_avg"),
                      Number(row, "decode_drop_ratio", 6), Number(row, "decode_drop_target", 6),
@@ -93,7 +97,7 @@ bool AllPass(const std::vector<Json>& rows) {
 
 size_t CountOf(const std::vector<Json>& rows, std::string_view suite) {
   return static_cast<size_t>(std::count_if(
-      rows.begin(), rows.end(), [&](const Json& row) { return Word(row, "suite") == suite; }));
+      rows.begin(), rows.end(), [&](const Json& row) { return TextAt(row, "suite") == suite; }));
 }
 
 }  // namespace
@@ -212,8 +216,12 @@ Json DemoRow(const SuiteCase& c) {
     row[key] = NumberAt(report, key);
   }
   row["decode_pass"] = TruthAt(report, "decode_pass");
-  row["run_order"] = report.is_object() ? Word(report, "run_order") : std::string();
+  row["run_order"] = TextAt(report, "run_order");
   return row;
+}
+
+std::string SuiteLine(const Json& row) {
+  return TextAt(row, "suite") == "runtime" ? RuntimeLine(row) : DemoLine(row);
 }
 
 Json SuiteDocument(const std::vector<Json>& rows, std::string_view generated_at) {
@@ -236,9 +244,7 @@ std::string SuiteText(const std::vector<Json>& rows, std::string_view base) {
     out += runtime ? "## Runtime\n\n" : "## llm_demo\n\n";
     size_t number = 0;
     for (const Json& row : rows) {
-      if (Word(row, "suite") != suite) continue;
-      ++number;
-      out += runtime ? RuntimeLine(row, number) : DemoLine(row, number);
+      if (TextAt(row, "suite") == suite) out += fmt::format("{}. {}\n", ++number, SuiteLine(row));
     }
     out += '\n';
   }
@@ -252,4 +258,4 @@ std::string SuiteLines(const std::vector<Json>& rows) {
   return out;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

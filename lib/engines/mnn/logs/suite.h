@@ -8,7 +8,7 @@
 
 #include "lib/engines/mnn/logs/text.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // What the engine's suite makes of its cases: rows, summary.json, summary.md and cases.jsonl as it
 // writes them.
@@ -33,9 +33,12 @@ struct SuiteCase {
 Json RuntimeRow(const SuiteCase& suite_case);
 Json DemoRow(const SuiteCase& suite_case);
 
+// A row as the suite's summary.md shows it, without its number.
+std::string SuiteLine(const Json& row);
+
 // The suite's documents over the rows; `base` is its output folder as printed.
 Json SuiteDocument(const std::vector<Json>& rows, std::string_view generated_at);
 std::string SuiteText(const std::vector<Json>& rows, std::string_view base);
 std::string SuiteLines(const std::vector<Json>& rows);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

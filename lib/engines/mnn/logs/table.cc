@@ -11,7 +11,7 @@
 #include "lib/core/base/error.h"
 #include "lib/engines/mnn/logs/text.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 // A text of the log may name any number of columns in every row: what is kept of it is bounded.
@@ -339,4 +339,4 @@ std::string BenchTable::Csv() const {
   return text;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

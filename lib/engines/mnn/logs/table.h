@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // What the engine's parser makes of a log's table without a word.
 struct TableState {
@@ -55,4 +55,4 @@ class BenchTable {
   uint64_t cells_ = 0;
 };
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

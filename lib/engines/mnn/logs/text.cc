@@ -8,15 +8,12 @@
 #include <charconv>
 #include <cmath>
 
-#include "lib/core/base/error.h"
 #include "lib/core/base/utf8.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
-constexpr int kMaxDepth = 64;
-constexpr size_t kMaxKeys = 4096;
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
@@ -108,43 +105,6 @@ void Dump(const Json& value, int indent, int depth, std::string& out) {
   } else {
     out += value.dump();
   }
-}
-
-bool IsNumber(std::string_view word) {
-  double value = 0;
-  const bool begins = IsDigit(word[0]) || (word.size() > 1 && word[0] == '-' && IsDigit(word[1]));
-  return begins && std::from_chars(word.data(), word.data() + word.size(), value).ptr ==
-                       word.data() + word.size();
-}
-
-// Python writes NaN and Infinity into JSON and reads 1e999 as infinite. As texts they get past a
-// strict parser, and NumberAt reads them as Python does.
-std::string QuoteNonFinite(std::string_view json) {
-  constexpr std::string_view kWord =
-      "+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  std::string out;
-  while (!json.empty()) {
-    size_t length = 1;
-    if (json[0] == '"') {
-      while (length < json.size() && json[length] != '"') length += json[length] == '\\' ? 2 : 1;
-      length = std::min(length + 1, json.size());
-      out += json.substr(0, length);
-    } else if (Contains(kWord, json.substr(0, 1))) {
-      length = std::min(json.find_first_not_of(kWord), json.size());
-      const std::string_view word = json.substr(0, length);
-      const bool is_infinite = word == "Infinity" || word == "-Infinity" ||
-                               (IsNumber(word) && std::isinf(ToDouble(word)));
-      if (is_infinite) {
-        out += word[0] == '-' ? "\"-Infinity\"" : "\"Infinity\"";
-      } else {
-        out += word == "NaN" ? "\"NaN\"" : word;
-      }
-    } else {
-      out += json[0];
-    }
-    json.remove_prefix(length);
-  }
-  return out;
 }
 
 }  // namespace
@@ -323,40 +283,6 @@ std::string PythonJson(const Json& value, int indent) {
   return out;
 }
 
-Json ParseJson(std::string_view text, std::string_view file) {
-  // Keys are found by walking an object: wide objects would take quadratic time.
-  std::vector<size_t> keys(kMaxDepth + 2);
-  const auto bounded = [&](int depth, Json::parse_event_t event, Json&) {
-    if (depth > kMaxDepth) {
-      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kMaxDepth))
-          .File(file);
-    }
-    const auto level = static_cast<size_t>(depth);
-    if (event == Json::parse_event_t::object_start) keys[level + 1] = 0;
-    if (event == Json::parse_event_t::key && ++keys[level] > kMaxKeys) {
-      throw Error(Finding::kLimit, fmt::format("a JSON object has more than {} keys", kMaxKeys))
-          .File(file);
-    }
-    return true;
-  };
-  try {
-    const std::string quoted = QuoteNonFinite(text);
-    return Json::parse(quoted, bounded);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw Error(Finding::kBadText, "expected a JSON document")
-        .At(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()))
-        .File(file);
-  } catch (const nlohmann::json::exception&) {
-    throw Error(Finding::kBadText, "a number of the JSON document is out of range").File(file);
-  }
-}
-
-std::string TextAt(const Json& object, std::string_view key, std::string otherwise) {
-  if (!object.is_object()) return otherwise;
-  const auto found = object.find(std::string(key));
-  return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
-}
-
 double NumberAt(const Json& object, std::string_view key, double otherwise) {
   if (!object.is_object()) return otherwise;
   const auto found = object.find(std::string(key));
@@ -369,14 +295,4 @@ double NumberAt(const Json& object, std::string_view key, double otherwise) {
   return otherwise;
 }
 
-bool TruthAt(const Json& object, std::string_view key) {
-  if (!object.is_object()) return false;
-  const auto found = object.find(std::string(key));
-  if (found == object.end() || found->is_null()) return false;
-  if (found->is_boolean()) return found->get<bool>();
-  if (found->is_number()) return found->get<double>() != 0;
-  if (found->is_string()) return !found->get_ref<const std::string&>().empty();
-  return !found->empty();
-}
-
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -3,17 +3,22 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-namespace kv::gate {
+#include "lib/study/gate/json.h"
+
+namespace kv::mnn::logs {
 
 // Words and numbers of the engine's tools, which are Python: read as they read them, written as
 // they write them.
 
-using Json = nlohmann::ordered_json;
+using gate::Json;
+using gate::ParseJson;
+using gate::TextAt;
+using gate::TruthAt;
 
 std::string_view Strip(std::string_view text);
 std::string_view StripAll(std::string_view text, char c);
@@ -49,14 +54,8 @@ std::string PythonList(const std::vector<std::string>& texts);  // ['a', 'b']
 // json.dumps with ensure_ascii; indent 0: on one line with ", " and ": ".
 std::string PythonJson(const Json& value, int indent);
 
-// JSON as Python reads and writes it: NaN, Infinity and numbers beyond a double's range are the
-// texts "NaN", "Infinity" and "-Infinity". Throws kBadText (with the place), kLimit for nesting too
-// deep or objects too wide.
-Json ParseJson(std::string_view text, std::string_view file);
 // Numbers (and texts and booleans that convert as in Python) under a key of an object; `otherwise`
 // for all else.
 double NumberAt(const Json& object, std::string_view key, double otherwise = 0);
-std::string TextAt(const Json& object, std::string_view key, std::string otherwise = {});
-bool TruthAt(const Json& object, std::string_view key);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/logs/decide.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 // The engine's word on a rule, from the bullets of its report.
@@ -246,4 +246,4 @@ Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise) {
       {"decode_cache_hits", SpreadJson(facts.cache_hit)}};
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

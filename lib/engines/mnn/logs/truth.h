@@ -10,7 +10,7 @@
 #include "lib/engines/mnn/logs/logs.h"
 #include "lib/engines/mnn/logs/suite.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // What the logs of a case really say, beside the engine's figures: the worst row where the engine
 // takes the best one, the bytes that were compressed where it takes an offline estimate, like
@@ -69,4 +69,4 @@ struct LosslessLines {
 };
 void ScanLosslessLines(std::string_view text, LosslessLines& lines);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

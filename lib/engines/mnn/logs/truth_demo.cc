@@ -8,7 +8,7 @@
 #include "lib/engines/mnn/logs/decide.h"
 #include "lib/engines/mnn/logs/truth.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 // Buckets of a llm_demo report, those that are objects.
@@ -158,4 +158,4 @@ Json DemoFigures(const Json& report, const BaselineNoise& noise) {
   return figures;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -10,7 +10,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 constexpr const char *kSummary = "summary.json", *kRows = "cases.jsonl", *kText = "summary.md";
@@ -140,4 +140,4 @@ SuiteWords ReadSuiteWords(const LogFolder& folder) {
   return words;
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

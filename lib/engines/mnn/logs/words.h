@@ -9,7 +9,7 @@
 
 #include "lib/engines/mnn/logs/evidence.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 
 // What the suite itself wrote of its cases: summary.json, cases.jsonl and summary.md of its folder.
 struct CaseWords {
@@ -27,4 +27,4 @@ struct SuiteWords {
 };
 SuiteWords ReadSuiteWords(const LogFolder& folder);
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

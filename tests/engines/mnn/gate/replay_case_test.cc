@@ -9,10 +9,13 @@
 #include "lib/engines/mnn/offline/offline.h"
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/summary.h"
+#include "tests/support/engines.h"
 #include "tests/support/lossless_case.h"
 
-namespace kv::gate {
+namespace kv::mnn {
 namespace {
+
+using namespace gate;
 
 // A real cache of 192 tokens with the queries of its own forward pass.
 struct RealCase {
@@ -21,11 +24,11 @@ struct RealCase {
   ThreadPool pool{2};
 
   RealCase() { ApplyGeometry(GeometryOf(trace).value(), snapshot); }
-  Subject subject() { return {snapshot, &trace, true, pool, nullptr, nullptr}; }
+  Subject subject() { return {snapshot, &trace, true, pool, nullptr}; }
 };
 
 CaseSpec SmallSpec(const std::string& mode) {
-  CaseSpec spec;
+  CaseSpec spec = NewCase(Engine());
   spec.name = "small_" + mode;
   spec.mode = mode;
   spec.prompt_tokens = {64};
@@ -52,7 +55,7 @@ double Figure(const CaseResult& result, std::string_view name) {
 
 Status Judged(CaseResult result, const Rule& rule) {
   result.spec.rules = {rule};
-  GateResult gate;
+  GateResult gate = test::NewGate();
   gate.cases.push_back(std::move(result));
   Judge({}, gate);
   return gate.cases.front().status;
@@ -60,10 +63,10 @@ Status Judged(CaseResult result, const Rule& rule) {
 
 TEST_CASE("A config's parameters are those of the engine, all of them") {
   std::vector<std::string> known;
-  for (const ParamInfo& info : KnownParams()) known.emplace_back(info.name);
+  for (const ParamInfo& info : Engine().params) known.emplace_back(info.name);
   const auto has = [&](std::string_view name) {
     INFO(name);
-    CHECK(FindParam(name) != nullptr);
+    CHECK(FindParam(Engine().params, name) != nullptr);
   };
   for (const std::string_view name : lossless::ParameterNames()) has(name);
   eviction::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
@@ -163,7 +166,7 @@ TEST_CASE("The measured ratio is that of the worst row") {
 
 TEST_CASE("A case without H2O and without compression loses nothing and says why") {
   RealCase real;
-  CaseSpec spec = FindSuiteCase("runtime_baseline").value();
+  CaseSpec spec = FindSuiteCase(test::Engines(), "runtime_baseline").value();
   spec.prompt_tokens = {96};
   const CaseResult result = ReplayCase(spec, real.subject());
   CHECK(Figure(result, "lossy_best") == 1);
@@ -173,7 +176,7 @@ TEST_CASE("A case without H2O and without compression loses nothing and says why
   CHECK(Judged(result, {"lossy_best", Op::kAtLeast, 1}) == Status::kPass);
 
   // The suite's parameters on a cache that is too short for them.
-  CaseSpec shorter = FindSuiteCase("runtime_full").value();
+  CaseSpec shorter = FindSuiteCase(test::Engines(), "runtime_full").value();
   shorter.prompt_tokens = {96};
   const CaseResult nothing = ReplayCase(shorter, real.subject());
   CHECK(nothing.measured.Find("lossy_best")->reason.find("h2o_trigger_min_tokens 384") !=
@@ -190,15 +193,14 @@ TEST_CASE("Equal summaries for any number of threads") {
   std::string first;
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);
-    GateResult gate;
+    GateResult gate = test::NewGate();
     for (const char* mode : {"probe", "full", "store"}) {
       for (const char* engine : {"mnn", "design"}) {
         CaseSpec spec = SmallSpec(mode);
-        spec.engine = engine;
-        spec.rules = SuiteRules(mode);
+        spec.runtime = engine;
+        spec.rules = Engine().rules_of(mode);
         RequireContent(spec);
-        gate.cases.push_back(
-            ReplayCase(spec, {real.snapshot, &real.trace, true, pool, nullptr, nullptr}));
+        gate.cases.push_back(ReplayCase(spec, {real.snapshot, &real.trace, true, pool, nullptr}));
       }
     }
     Judge({}, gate);
@@ -220,11 +222,9 @@ TEST_CASE("Encoders that throw and blobs that rot fail the gate, whatever the ra
         } else {
           codec.before_encode = [](uint64_t) { throw std::runtime_error("no encoder"); };
         }
-        Subject subject = real.subject();
-        subject.codec = &codec;
         CaseSpec spec = SmallSpec(mode);
-        spec.engine = engine;
-        const CaseResult result = ReplayCase(spec, subject);
+        spec.runtime = engine;
+        const CaseResult result = ReplayCase(spec, real.subject(), nullptr, &codec);
         CHECK(Figure(result, "runtime_failures") > 0);
         CHECK(Judged(result, {"runtime_failures", Op::kAtMost, 0}) == Status::kFail);
         // The cache itself is never handed on damaged.
@@ -246,4 +246,4 @@ TEST_CASE("A trace that is missing leaves attention unknown, not perfect") {
 }
 
 }  // namespace
-}  // namespace kv::gate
+}  // namespace kv::mnn

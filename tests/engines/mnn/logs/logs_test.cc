@@ -10,7 +10,7 @@
 #include "lib/engines/mnn/logs/demo.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv::gate {
+namespace kv::mnn::logs {
 namespace {
 
 void Write(const std::filesystem::path& path, std::string_view text) {
@@ -342,4 +342,4 @@ TEST_CASE("the engine's own lines are held against it", "[gate]") {
   CHECK(invalid.examples[0] == "f.log: invalid kv REALLOC x");
 }
 
-}  // namespace kv::gate
+}  // namespace kv::mnn::logs

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/gate/json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "lib/core/base/error.h"
+
+namespace kv::gate {
+namespace {
+
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxKeys = 4096;
+constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
+
+// Whether a word is a number beyond the range of a double.
+bool Overflows(std::string_view word) {
+  const char* begin = word.data() + (word[0] == '-' ? 1 : 0);
+  const char* end = word.data() + word.size();
+  if (begin == end || *begin < '0' || *begin > '9') return false;
+  double value = 0;
+  const auto parsed = std::from_chars(begin, end, value);
+  if (parsed.ptr != end || parsed.ec != std::errc::result_out_of_range) return false;
+  const size_t exponent = word.find_first_of("eE");
+  return exponent == std::string_view::npos || word[exponent + 1] != '-';  // else it vanishes
+}
+
+// Writes what no strict parser takes for a number as a text.
+std::string QuoteNonFinite(std::string_view json) {
+  constexpr std::string_view kWord =
+      "+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string out;
+  while (!json.empty()) {
+    size_t length = 1;
+    if (json[0] == '"') {
+      while (length < json.size() && json[length] != '"') length += json[length] == '\\' ? 2 : 1;
+      length = std::min(length + 1, json.size());
+      out += json.substr(0, length);
+    } else if (kWord.find(json[0]) != kWord.npos) {
+      length = std::min(json.find_first_not_of(kWord), json.size());
+      const std::string_view word = json.substr(0, length);
+      if (word == "Infinity" || word == "-Infinity" || Overflows(word)) {
+        out += word[0] == '-' ? "\"-Infinity\"" : "\"Infinity\"";
+      } else {
+        out += word == "NaN" ? "\"NaN\"" : word;
+      }
+    } else {
+      out += json[0];
+    }
+    json.remove_prefix(length);
+  }
+  return out;
+}
+
+}  // namespace
+
+Json ParseJson(std::string_view text, std::string_view file) {
+  // Keys are found by walking an object: wide objects would take quadratic time.
+  std::vector<size_t> keys(kMaxDepth + 2);
+  const auto bounded = [&](int depth, Json::parse_event_t event, Json&) {
+    if (depth > kMaxDepth) {
+      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kMaxDepth))
+          .File(file);
+    }
+    const auto level = static_cast<size_t>(depth);
+    if (event == Json::parse_event_t::object_start) keys[level + 1] = 0;
+    if (event == Json::parse_event_t::key && ++keys[level] > kMaxKeys) {
+      throw Error(Finding::kLimit, fmt::format("a JSON object has more than {} keys", kMaxKeys))
+          .File(file);
+    }
+    return true;
+  };
+  try {
+    const std::string quoted = QuoteNonFinite(text);
+    return Json::parse(quoted, bounded);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw Error(Finding::kBadText, "expected a JSON document")
+        .At(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()))
+        .File(file);
+  } catch (const nlohmann::json::exception&) {
+    throw Error(Finding::kBadText, "a number of the JSON document is out of range").File(file);
+  }
+}
+
+const Json* Find(const Json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(std::string(key));
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::optional<double> NumberIn(const Json& object, std::string_view key) {
+  const Json* found = Find(object, key);
+  if (found == nullptr || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+std::optional<bool> FlagIn(const Json& object, std::string_view key) {
+  const Json* found = Find(object, key);
+  if (found == nullptr || !found->is_boolean()) return std::nullopt;
+  return found->get<bool>();
+}
+
+std::string TextAt(const Json& object, std::string_view key, std::string otherwise) {
+  const Json* found = Find(object, key);
+  return found != nullptr && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+bool TruthAt(const Json& object, std::string_view key) {
+  const Json* found = Find(object, key);
+  if (found == nullptr) return false;
+  if (found->is_boolean()) return found->get<bool>();
+  if (found->is_number()) return found->get<double>() != 0;
+  if (found->is_string()) return !found->get_ref<const std::string&>().empty();
+  return !found->empty();
+}
+
+Json FigureJson(double value, bool is_flag) {
+  if (std::isnan(value)) return nullptr;
+  if (is_flag) return value != 0;
+  const double clamped = std::clamp(value, -kLargestExact, kLargestExact);
+  if (value == static_cast<double>(static_cast<int64_t>(clamped))) {
+    return static_cast<int64_t>(value);
+  }
+  return value;
+}
+
+Json NumberJson(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+}  // namespace kv::gate

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kv::gate {
+
+// Every document of the gate keeps the order of its keys.
+using Json = nlohmann::ordered_json;
+
+// Parses a document that another program wrote. Python writes NaN, Infinity and numbers beyond the
+// range of a double into JSON; these become the texts "NaN", "Infinity" and "-Infinity". Throws
+// kBadText with the place of the mistake, and kLimit if the document nests too deep or an object
+// has too many keys.
+Json ParseJson(std::string_view text, std::string_view file);
+
+// The value under a key. Null if `object` is no object, lacks the key, or holds null there.
+const Json* Find(const Json& object, std::string_view key);
+// The number or the flag under a key; nothing if the value is of another type.
+std::optional<double> NumberIn(const Json& object, std::string_view key);
+std::optional<bool> FlagIn(const Json& object, std::string_view key);
+// The text under a key; `otherwise` if the value is no text.
+std::string TextAt(const Json& object, std::string_view key, std::string otherwise = {});
+// Whether Python would take the value under a key for true.
+bool TruthAt(const Json& object, std::string_view key);
+
+// The number as it is, or null.
+Json NumberJson(const std::optional<double>& value);
+// A figure: counts and bytes stay whole numbers, flags become true or false, NaN becomes null.
+Json FigureJson(double value, bool is_flag);
+
+}  // namespace kv::gate
