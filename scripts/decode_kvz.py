@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Restores the source of a .kvz archive: an independent decoder, written from lib/core/archive/FORMAT.md
-and formats/gear/FORMAT.md alone, that shares no code with kvtool.
+"""Restores the source of a .kvz archive: an independent decoder, written from lib/core/archive/FORMAT.md,
+the pages of lib/core/codec that it links to and formats/gear/FORMAT.md alone, that shares no code with kvtool.
 
   decode_kvz.py ARCHIVE OUTPUT          restore the file or folder
   decode_kvz.py ARCHIVE --list          one line per chunk

@@ -6,7 +6,7 @@
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
-#include "lib/core/codec/gear_frame.h"
+#include "lib/core/codec/gear/gear_frame.h"
 #include "lib/core/weights/weights.h"
 
 namespace kv {

@@ -71,7 +71,7 @@ class ScratchBuffer {
   size_t capacity_ = 0;
 };
 
-// Buffers of the context coder (context_frame.h).
+// Buffers of the context coder (prev/prev.h).
 struct ContextScratch {
   std::vector<uint8_t> symbols, tables;
   std::vector<uint16_t> words, contexts;

@@ -7,14 +7,14 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lib/core/codec/block_planes.h"
-#include "lib/core/codec/cdf_frame.h"
+#include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/context_frame.h"
-#include "lib/core/codec/lms_frame.h"
-#include "lib/core/codec/row_frame.h"
-#include "lib/core/codec/wide_frame.h"
-#include "lib/core/codec/window_frame.h"
+#include "lib/core/codec/lms/lms.h"
+#include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/rows/rows.h"
+#include "lib/core/codec/widened/widened.h"
+#include "lib/core/codec/window4/window4.h"
+#include "lib/core/codec/zstd_planes/zstd_planes.h"
 #include "lib/core/kernels/rotate.h"
 
 namespace kv {

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/dtype.h"
 #include "lib/core/base/order.h"
-#include "lib/core/codec/gear_container.h"
+#include "lib/core/codec/gear/gear_container.h"
 
 // One piece of a tensor, compressed on its own: what archives are made of.
 namespace kv {

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "lib/core/codec/contest.h"
-#include "lib/core/codec/gear_container.h"
+#include "lib/core/codec/gear/gear_container.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/rotate.h"
 

@@ -8,7 +8,7 @@
 // Normalised LMS prediction of every channel of a row from the two rows before it: five taps per
 // channel (the channel and its rotary partner one and two rows up, and the channel's mean). Plain
 // float operations in a fixed order, none fused: archives depend on every bit of them.
-// lib/core/archive/FORMAT.md spells them out.
+// lib/core/codec/lms/FORMAT.md spells them out.
 namespace kv {
 
 // Contexts are 7 classes of certainty for each of 48 half octaves of the prediction; one more is

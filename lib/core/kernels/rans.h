@@ -9,8 +9,8 @@
 // Interleaved rANS over rows of byte symbols: 16, 32 or 64 lanes, lane = column mod lanes, static
 // tables whose frequencies sum to 2048, 31-bit states renormalised in 16-bit words. Which table
 // codes a symbol may depend on the symbol above it (the same column one row earlier) or be given
-// for every symbol. Format: lib/core/archive/FORMAT.md; after J. Duda's ANS in the interleaved form
-// of F. Giesen.
+// for every symbol. Format: lib/core/codec/prev/FORMAT.md; after J. Duda's ANS in the interleaved
+// form of F. Giesen.
 namespace kv {
 
 constexpr uint32_t kRansLanes = 16;  // the fewest, which any grid may have

@@ -9,7 +9,7 @@
 // when it comes. Sixteen channels are a group, one per lane. Four nested models, of the first few
 // taps and of all, predict together, each by how well it did of late. Plain float operations + - *
 // / and square roots in the order of the reference, none fused: archives depend on every bit.
-// lib/core/archive/FORMAT.md spells them out.
+// lib/core/codec/cdf/FORMAT.md spells them out.
 namespace kv {
 
 constexpr size_t kRegressLanes = 16;

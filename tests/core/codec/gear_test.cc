@@ -8,7 +8,7 @@
 #include <cmath>
 #include <random>
 
-#include "lib/core/codec/gear_container.h"
+#include "lib/core/codec/gear/gear_container.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/reference.h"
 #include "tests/support/refusal.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <variant>
 
-#include "lib/core/codec/gear_frame.h"
+#include "lib/core/codec/gear/gear_frame.h"
 #include "lib/study/eviction/block_config.h"
 
 namespace kv::lossless {
@@ -24,8 +24,8 @@ std::string_view Name(Mode mode);
 std::optional<Mode> ParseMode(std::string_view name);
 
 // The engine's parameters with the engine's defaults; the first three switch the path on and are
-// off. The trigger length and the update interval are H2O's (eviction::BlockConfig), though this path counts
-// its interval in tokens.
+// off. The trigger length and the update interval are H2O's (eviction::BlockConfig), though this
+// path counts its interval in tokens.
 struct Config {
   bool enable = false;
   bool gear_delta = false;  // codec: "gear_delta", anything else is none

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "lib/core/base/error.h"
-#include "lib/core/codec/gear_container.h"
+#include "lib/core/codec/gear/gear_container.h"
 
 namespace kv::lossless {
 namespace {

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/cdf/cdf.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/codec/cdf/logistic_code.h"
+#include "lib/core/codec/like/likeness.h"
+#include "lib/core/codec/lms/lms_model.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kNear = 24, kHeads = 6;
+constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
+
+// A value as the model sees it; what is not finite is 0, and what could not be if the largest
+// exponent were that of the frame.
+class ValueOf {
+ public:
+  ValueOf(bool bfloat, float scale)
+      : shift_(bfloat ? 16 : 13), exponents_(bfloat ? 0x7f80 : 0x7c00), scale_(scale) {}
+  float operator()(uint16_t half) const {
+    if ((half & exponents_) == exponents_) return 0;
+    const float value =
+        std::bit_cast<float>((half & 0x8000u) << 16 | (half & 0x7fffu) << shift_) * scale_;
+    return std::abs(value) < kRegressLimit ? value : 0;
+  }
+
+ private:
+  uint32_t shift_, exponents_;
+  float scale_;
+};
+
+// How often each class came so far, and once more.
+class LikenessCounts {
+ public:
+  CodeSlot SlotOf(uint32_t likeness) const {
+    uint32_t before = 0;
+    for (uint32_t i = 0; i < likeness; ++i) before += counts_[i];
+    return ShareOf(before, counts_[likeness], total_);
+  }
+  void Add(uint32_t likeness) {
+    ++counts_[likeness];
+    ++total_;
+  }
+
+ private:
+  std::array<uint32_t, kLikenessClasses> counts_ = {1, 1, 1, 1, 1, 1};
+  uint32_t total_ = kLikenessClasses;
+};
+
+void AddLikeness(const Likeness& like, uint64_t row, LikenessCounts& counts,
+                 std::vector<CodeSlot>& slots) {
+  slots.push_back(counts.SlotOf(like.likeness));
+  if (like.likeness > 0) slots.push_back(ShareOf(like.distance - 1, 1, row));
+  counts.Add(like.likeness);
+}
+
+Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
+  Likeness like;
+  CodeSlot slot = counts.SlotOf(0);
+  while (slots.target() - slot.start >= slot.size) {
+    if (++like.likeness == kLikenessClasses) slots.Refuse("a likeness of no class");
+    slot = counts.SlotOf(like.likeness);
+  }
+  slots.Take(slot);
+  counts.Add(like.likeness);
+  if (like.likeness == 0) return like;
+  if (row == 0) slots.Refuse("the first row is like another");
+  const uint64_t before = slots.target() / ShareOf(0, 1, row).size;
+  if (before >= row) slots.Refuse("a row is like one that does not exist");
+  slots.Take(ShareOf(before, 1, row));
+  like.distance = static_cast<uint32_t>(before) + 1;
+  return like;
+}
+
+// The taps worth having for a grid, given where it turns.
+ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
+                      Rotation rotation) {
+  ChannelShape shape;
+  shape.rows = rows;
+  shape.columns = columns;
+  shape.rotation = std::move(rotation);
+  shape.near = static_cast<uint32_t>(std::min(kNear, columns - 1));
+  const auto add = [&](uint64_t distance) {
+    if (distance > shape.near && distance < columns)
+      shape.far.push_back(static_cast<uint16_t>(distance));
+  };
+  if (shape.rotation.distance > 1) add(shape.rotation.distance);
+  if (head_dim == 0) head_dim = 2 * shape.rotation.turns.size();
+  for (uint64_t head = 1; head_dim > 0 && head <= kHeads; ++head) add(head * head_dim);
+  double power = 0;
+  for (uint64_t c = 0; c < columns; ++c)
+    power += static_cast<double>(x[c]) * static_cast<double>(x[c]);
+  shape.first_deviation = static_cast<float>(std::sqrt(power / static_cast<double>(columns)));
+  return shape;
+}
+
+void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame) {
+  frame.U8(static_cast<uint8_t>(largest));
+  frame.U8(static_cast<uint8_t>(shape.near));
+  frame.U8(static_cast<uint8_t>(shape.far.size()));
+  frame.U8(shape.likenesses ? 1 : 0);
+  frame.U32(static_cast<uint32_t>(shape.rows));
+  frame.U32(static_cast<uint32_t>(shape.columns));
+  frame.U32(std::bit_cast<uint32_t>(shape.first_deviation));
+  frame.U16(static_cast<uint16_t>(shape.rotation.distance));
+  frame.U16(static_cast<uint16_t>(shape.rotation.turns.size()));
+  for (const uint16_t distance : shape.far) frame.U16(distance);
+  for (const uint32_t turn : shape.rotation.turns) frame.U32(turn);
+}
+
+[[noreturn]] void RefuseHeader(uint64_t at, const std::string& what) {
+  throw Error(Finding::kBadFrame, what).At(at);
+}
+
+void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
+  if (!FitsCdf(shape.rows, shape.columns) || shape.rows * shape.columns * 2 != value_bytes) {
+    RefuseHeader(
+        4,
+        fmt::format("{} rows of {} values, expected {} bytes in at least {} rows of at most {}",
+                    shape.rows, shape.columns, value_bytes, kLeastRows, ChannelModel::kMaxColumns));
+  }
+  if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
+    RefuseHeader(1, fmt::format("{} near channels of {}", shape.near, shape.columns));
+  if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
+    RefuseHeader(12, "no deviation of the first row");
+  CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
+  for (const uint16_t far : shape.far) {
+    // Channels of the same group are not known yet when the far ones are added.
+    if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
+      RefuseHeader(20, fmt::format("far channel {}", far));
+  }
+}
+
+ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest) {
+  ChannelShape shape;
+  largest = reader.U8("largest exponent");
+  if (largest == 0 || largest > kMaxLmsExponent)
+    RefuseHeader(0, fmt::format("exponent {}", largest));
+  shape.near = reader.U8("near channels");
+  const uint32_t far = reader.U8("far channels"), flags = reader.U8("flags");
+  if (far > ChannelModel::kMaxFar || flags > 1)
+    RefuseHeader(2, fmt::format("{} far channels, flags {}", far, flags));
+  shape.likenesses = flags == 1;
+  shape.rows = reader.U32("rows");
+  shape.columns = reader.U32("columns");
+  shape.first_deviation = std::bit_cast<float>(reader.U32("deviation of the first row"));
+  shape.rotation.distance = reader.U16("distance of partners");
+  const uint32_t turns = reader.U16("number of turns");
+  for (uint32_t i = 0; i < far; ++i) shape.far.push_back(reader.U16("far channel"));
+  for (uint32_t i = 0; i < turns; ++i) shape.rotation.turns.push_back(reader.U32("turn"));
+  CheckShape(shape, value_bytes);
+  return shape;
+}
+
+}  // namespace
+
+bool FitsCdf(uint64_t rows, uint64_t columns) {
+  return rows >= kLeastRows && columns > 0 && columns <= ChannelModel::kMaxColumns &&
+         rows <= kMostValues / columns;
+}
+
+bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
+               uint64_t to_beat, Bytes& out) {
+  const uint64_t count = rows * columns;
+  KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
+  const uint32_t largest = LmsLargestExponent(values, bfloat);
+  const float scale = LmsScale(largest);
+  const ValueOf value_of(bfloat, scale);
+  std::vector<float> x(count);
+  for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
+  ChannelShape shape = ShapeFor(x.data(), rows, columns, head_dim,
+                                FindRotation(values, bfloat, scale, rows, columns, head_dim));
+  const std::vector<Likeness> likenesses =
+      FindLikenesses(values, bfloat, rows, columns, shape.rotation, true);
+  for (const Likeness& like : likenesses) shape.likenesses |= like.likeness > 0;
+  const bool with_likenesses = shape.likenesses;
+  ByteWriter frame;
+  WriteShape(largest, shape, frame);
+
+  const LogisticCode code(bfloat, scale);
+  std::vector<CodeSlot> slots;
+  slots.reserve(count + 2 * rows);
+  ChannelModel model(std::move(shape));
+  LikenessCounts counts;
+  uint64_t i = 0;
+  for (uint64_t row = 0; row < rows; ++row) {
+    if (with_likenesses) AddLikeness(likenesses[row], row, counts, slots);
+    model.BeginRow(likenesses[row].likeness, likenesses[row].distance);
+    for (uint64_t group = 0; group < model.groups(); ++group) {
+      model.BeginGroup(group);
+      for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++i) {
+        const ChannelModel::Expected expected = model.Expect(lane);
+        const uint32_t place = PlaceOf(LoadLE<uint16_t>(values.data() + 2 * i));
+        slots.push_back(code.SlotOf(place, expected.mean, expected.inverse_scale));
+        model.Set(lane, expected.mean, x[i]);
+      }
+      model.EndGroup();
+    }
+    model.EndRow();
+  }
+  WriteSlots(slots, frame);
+  if (frame.size() >= to_beat) return false;
+  out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
+  return true;
+}
+
+void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values) {
+  ByteReader reader(frame);
+  uint32_t largest = 0;
+  ChannelShape shape = ReadShape(reader, values.size(), largest);
+  SlotReader slots(reader);
+  const uint64_t rows = shape.rows;
+  const bool with_likenesses = shape.likenesses;
+  const float scale = LmsScale(largest);
+  const ValueOf value_of(bfloat, scale);
+  const LogisticCode code(bfloat, scale);
+  ChannelModel model(std::move(shape));
+  LikenessCounts counts;
+  std::byte* to = values.data();
+  for (uint64_t row = 0; row < rows; ++row) {
+    const Likeness like = with_likenesses ? ReadLikeness(slots, counts, row) : Likeness{};
+    model.BeginRow(like.likeness, like.distance);
+    for (uint64_t group = 0; group < model.groups(); ++group) {
+      model.BeginGroup(group);
+      for (uint64_t lane = 0; lane < model.lanes(group); ++lane, to += 2) {
+        const ChannelModel::Expected expected = model.Expect(lane);
+        CodeSlot slot;
+        const uint32_t place =
+            code.Find(slots.target(), expected.mean, expected.inverse_scale, slot);
+        slots.Take(slot);
+        const uint16_t half = HalfAt(place);
+        StoreLE(to, half);
+        model.Set(lane, expected.mean, value_of(half));
+      }
+      model.EndGroup();
+    }
+    model.EndRow();
+  }
+  slots.CheckEnd();
+}
+
+}  // namespace kv

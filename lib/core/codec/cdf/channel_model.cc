@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/cdf/channel_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kv {
+namespace {
+
+constexpr float kDecay = 0.9995f;  // per row
+constexpr float kErrorRate = 0.05f, kVarianceRate = 0.04f, kPowerRate = 0.02f;
+constexpr float kSpreadRate = 0.1f, kLeastSpread = 1.0f / 1024;
+// A logistic distribution of scale 1 has a deviation of 1.81; real errors have longer tails.
+constexpr float kScaleOfDeviation = 0.53f;
+constexpr float kTinyVariance = 1e-12f;
+// Before a row has said much, as if so many channels had been as surprising as ever.
+constexpr float kCalm = 8.0f;
+constexpr float kMostSurprise = 25.0f;
+
+// Solving costs much and weights settle: the more rows there are, the fewer solutions.
+uint64_t RowsPerSolution(uint64_t rows) {
+  return std::clamp<uint64_t>(rows / 16, 1, kMaxRegressRows);
+}
+
+}  // namespace
+
+ChannelModel::ChannelModel(ChannelShape shape)
+    : shape_(std::move(shape)), turner_(shape_.rotation, shape_.columns) {
+  regress_.groups = (shape_.columns + kRegressLanes - 1) / kRegressLanes;
+  padded_ = regress_.groups * kRegressLanes;
+  left_ = shape_.near;
+  for (const uint16_t distance : shape_.far) left_ = std::max<uint64_t>(left_, distance);
+  left_ = std::max(left_, kHistory * padded_);
+  x_.assign(left_ + shape_.rows * padded_, 0);
+  const auto make = [&](Rows& rows) {
+    rows.stride = padded_;
+    rows.values.assign((kMaxRegressRows + kHistory) * padded_, 0);
+  };
+  make(partners_);
+  const bool turns = !shape_.rotation.turns.empty();
+  if (turns) {
+    make(cosines_);
+    make(sines_);
+  }
+  if (shape_.likenesses) {
+    make(like_);
+    make(unlike_);
+  }
+  ones_.assign(padded_, 1);
+  predictions_.assign(padded_, 0);
+  spread_ = kLikenessLimits;
+
+  const size_t models = shape_.likenesses ? 2 : 0;
+  near_tap_ = models + (turns ? 7 : 5);
+  serial_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
+  const size_t n = near_tap_ + shape_.near + shape_.far.size();
+  regress_.taps = n;
+  regress_.sizes = {models > 0 ? models : 3, near_tap_, std::min(n, near_tap_ + 8), n};
+  for (size_t tap = 0; tap < n; ++tap) {
+    if (tap < near_tap_ || tap >= near_tap_ + serial_) ahead_order_.push_back(tap);
+  }
+  AllocateState();
+  taps_.resize(kMaxRegressRows * n);
+  targets_.resize(kMaxRegressRows);
+  roots_.resize(kMaxRegressRows);
+}
+
+void ChannelModel::AllocateState() {
+  const size_t n = regress_.taps;
+  const uint64_t per_lane = RegressPairs(n) + n + kRegressModels * n + n + kRegressModels + 2;
+  state_.assign(per_lane * padded_ + kRegressLanes, 0);
+  // Vectors are loaded from whole multiples of their size.
+  float* at = state_.data();
+  while (reinterpret_cast<uintptr_t>(at) % (kRegressLanes * sizeof(float)) != 0) ++at;
+  const auto take = [&](float*& array, uint64_t size) {
+    array = at;
+    at += size * padded_;
+  };
+  take(regress_.products, RegressPairs(n));
+  take(regress_.moments, n);
+  take(regress_.weights, kRegressModels * n);
+  take(regress_.combined, n);
+  take(regress_.errors, kRegressModels);
+  take(regress_.variance, 1);
+  take(regress_.power, 1);
+  std::fill_n(regress_.variance, padded_, shape_.first_deviation * shape_.first_deviation);
+}
+
+uint64_t ChannelModel::lanes(uint64_t group) const {
+  return std::min<uint64_t>(kRegressLanes, shape_.columns - group * kRegressLanes);
+}
+
+// Of the row that begins, in the order of the models: what most is said by comes first.
+void ChannelModel::MakeTaps() {
+  const float** tap = taps_.data() + pending_ * regress_.taps;
+  if (shape_.likenesses) {
+    *tap++ = like_.Row(pending_);
+    *tap++ = unlike_.Row(pending_);
+  }
+  *tap++ = row_ - padded_;
+  *tap++ = partners_.Row(kHistory + pending_ - 1);
+  *tap++ = ones_.data();
+  if (!shape_.rotation.turns.empty()) {
+    *tap++ = cosines_.Row(pending_);
+    *tap++ = sines_.Row(pending_);
+  }
+  *tap++ = row_ - 2 * padded_;
+  *tap++ = partners_.Row(kHistory + pending_ - 2);
+  for (uint32_t distance = 1; distance <= shape_.near; ++distance) *tap++ = row_ - distance;
+  for (const uint16_t distance : shape_.far) *tap++ = row_ - distance;
+  targets_[pending_] = row_;
+}
+
+void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance) {
+  likeness_ = likeness;
+  row_ = X(rows_);
+  if (!shape_.rotation.turns.empty()) {
+    turner_.Angles(static_cast<uint32_t>(rows_), cosines_.Row(pending_), sines_.Row(pending_));
+  }
+  if (shape_.likenesses) {
+    // A good likeness and a poor one are worth different weights: only one of the two taps is used.
+    float *like = like_.Row(pending_), *unlike = unlike_.Row(pending_);
+    std::fill_n(like, padded_, 0.0f);
+    std::fill_n(unlike, padded_, 0.0f);
+    if (likeness > 0) {
+      turner_.Turn(static_cast<uint32_t>(distance), X(rows_ - distance),
+                   likeness < kPoorLikeness ? like : unlike);
+    }
+  }
+  MakeTaps();
+  RegressCombine(regress_);
+  surprise_ = surprise_count_ = kCalm;
+  row_spread_ = 0;
+}
+
+void ChannelModel::BeginGroup(uint64_t group) {
+  group_ = group;
+  combined_ = regress_.combined + group * regress_.taps * kRegressLanes;
+  ahead_.fill(0);
+  RegressAdd(regress_, group, Taps(), ahead_order_.data(), ahead_order_.size(), ahead_.data());
+  const float factor = spread_[likeness_] * (surprise_ / surprise_count_);
+  const float* variance = regress_.variance + group * kRegressLanes;
+  for (size_t lane = 0; lane < kRegressLanes; ++lane) {
+    inverse_scales_[lane] =
+        1.0f / (kScaleOfDeviation * std::sqrt(variance[lane] * factor + kTinyVariance));
+  }
+}
+
+void ChannelModel::EndGroup() {
+  const float* variance = regress_.variance + group_ * kRegressLanes;
+  for (uint64_t lane = 0; lane < lanes(group_); ++lane) {
+    const uint64_t channel = group_ * kRegressLanes + lane;
+    const float error = row_[channel] - predictions_[channel];
+    const float squares = error * error / (variance[lane] + kTinyVariance);
+    row_spread_ += std::min(squares, kMostSurprise);
+    surprise_ += std::min(squares / spread_[likeness_], kMostSurprise);
+    surprise_count_ += 1;
+  }
+}
+
+void ChannelModel::EndRow() {
+  CopyPartners(shape_.rotation.distance, row_, shape_.columns, partners_.Row(kHistory + pending_));
+  ++rows_;
+  float& spread = spread_[likeness_];
+  if (rows_ > 1) {
+    spread += (row_spread_ / static_cast<float>(shape_.columns) - spread) * kSpreadRate;
+    spread = std::max(spread, kLeastSpread);
+  }
+  roots_[pending_] = std::sqrt(1.0f / spread);
+  // The first few values of a channel say little of how far the next may be off.
+  const auto rate = [&](float least, uint64_t before) {
+    return std::max(least, 1.0f / static_cast<float>(rows_ + before));
+  };
+  RegressLearn(regress_, Taps(), row_, predictions_.data(),
+               {rate(kErrorRate, 0), rate(kVarianceRate, 2), rate(kPowerRate, 0), 1.0f / spread});
+  ++pending_;
+  if (pending_ >= RowsPerSolution(rows_)) Solve();
+}
+
+void ChannelModel::Solve() {
+  float decay = 1;
+  for (uint64_t row = 0; row < pending_; ++row) decay *= kDecay;
+  samples_ = samples_ * decay + static_cast<float>(pending_);
+  RegressSolve(regress_, taps_.data(), targets_.data(), roots_.data(), pending_, decay, samples_);
+  for (uint64_t row = 0; row < kHistory; ++row)
+    std::copy_n(partners_.Row(pending_ + row), padded_, partners_.Row(row));
+  pending_ = 0;
+}
+
+}  // namespace kv

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "lib/core/codec/integer_log.h"
+#include "lib/core/codec/prev/context_model.h"
+
+namespace kv {
+namespace {
+
+// Clusters of contexts under merging, one row of counts each. Only symbols that occur anywhere are
+// counted, and sums that do not change are kept: merging is what planning a short frame costs.
+class Merger {
+ public:
+  // `order` as in MergeContexts. Contexts too rare for a table share one with their neighbours
+  // from the start.
+  Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale)
+      : symbols_(1u << counts.symbol_bits), scale_(scale), cluster_of_(counts.contexts) {
+    FindPresent(counts);
+    clusters_.reserve(order.size());
+    rows_.resize(order.size() * present_.size());
+    const uint64_t enough = std::max<uint64_t>(1, kFewCounts / scale);
+    uint32_t cluster = 0;
+    uint64_t total = 0;
+    for (const uint16_t context : order) {
+      if (total >= enough) {
+        Close(cluster++, total);
+        total = 0;
+      }
+      total += AddTo(cluster, counts.Of(context));
+      cluster_of_[context] = static_cast<uint16_t>(cluster);
+    }
+    Close(cluster, total);
+    // A last one that is too rare, or nothing at all.
+    if (cluster > 0 && total < enough) Absorb(cluster - 1, cluster);
+    for (uint32_t i = 0; i < clusters_.size(); ++i) {
+      if (clusters_[i].into == i) alive_.push_back(i);
+    }
+  }
+
+  // Merges neighbours, cheapest first, until no merge saves bytes and at most `most` are left.
+  void MergeNeighbours(size_t most) {
+    std::vector<int64_t> delta;  // of clusters i and i + 1
+    delta.reserve(alive_.size());
+    for (size_t i = 0; i + 1 < alive_.size(); ++i) delta.push_back(Delta(alive_[i], alive_[i + 1]));
+    while (!delta.empty()) {
+      const auto best = std::min_element(delta.begin(), delta.end());
+      if (*best >= 0 && alive_.size() <= most) return;
+      const auto at = static_cast<size_t>(best - delta.begin());
+      Absorb(alive_[at], alive_[at + 1]);
+      alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+      delta.erase(best);
+      if (at > 0) delta[at - 1] = Delta(alive_[at - 1], alive_[at]);
+      if (at < delta.size()) delta[at] = Delta(alive_[at], alive_[at + 1]);
+    }
+  }
+
+  void MergeAnyPairs(size_t most) {
+    const size_t n = alive_.size();
+    std::vector<int64_t> delta(n * n);
+    std::vector<size_t> left(n);  // of alive_
+    std::iota(left.begin(), left.end(), size_t{0});
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t j = i + 1; j < n; ++j) delta[i * n + j] = Delta(alive_[i], alive_[j]);
+    }
+    while (left.size() > 1) {
+      size_t a = left[0], b = left[1];
+      for (size_t i = 0; i < left.size(); ++i) {
+        for (size_t j = i + 1; j < left.size(); ++j) {
+          if (delta[left[i] * n + left[j]] < delta[a * n + b]) a = left[i], b = left[j];
+        }
+      }
+      if (delta[a * n + b] >= 0 && left.size() <= most) break;
+      Absorb(alive_[a], alive_[b]);
+      left.erase(std::find(left.begin(), left.end(), b));
+      for (const size_t i : left) {
+        if (i != a) delta[std::min(i, a) * n + std::max(i, a)] = Delta(alive_[i], alive_[a]);
+      }
+    }
+    for (size_t& i : left) i = alive_[i];
+    alive_.assign(left.begin(), left.end());
+  }
+
+  ContextGroups Groups() const {
+    std::vector<uint8_t> group_of(clusters_.size());
+    for (size_t g = 0; g < alive_.size(); ++g) group_of[alive_[g]] = static_cast<uint8_t>(g);
+    ContextGroups groups{std::vector<uint8_t>(cluster_of_.size()),
+                         static_cast<uint32_t>(alive_.size())};
+    for (size_t context = 0; context < cluster_of_.size(); ++context) {
+      size_t cluster = cluster_of_[context];
+      while (clusters_[cluster].into != cluster) cluster = clusters_[cluster].into;
+      groups.group_of[context] = group_of[cluster];
+    }
+    return groups;
+  }
+
+ private:
+  // No table pays for fewer symbols than this.
+  static constexpr uint32_t kFewCounts = 16;
+
+  struct Cluster {
+    uint32_t into = 0;  // itself until it is absorbed
+    uint64_t total = 0, cost = 0;
+  };
+
+  void FindPresent(const ContextCounts& counts) {
+    std::array<uint32_t, 256> any{};
+    for (uint32_t context = 0; context < counts.contexts; ++context) {
+      const uint32_t* row = counts.Of(context);
+      for (uint32_t s = 0; s < symbols_; ++s) any[s] |= row[s];
+    }
+    present_.reserve(symbols_);
+    for (uint32_t s = 0; s < symbols_; ++s) {
+      if (any[s] != 0) present_.push_back(static_cast<uint8_t>(s));
+    }
+  }
+  uint64_t AddTo(size_t cluster, const uint32_t* row) {
+    uint32_t* to = Row(cluster);
+    uint64_t total = 0;
+    for (size_t i = 0; i < present_.size(); ++i) {
+      const uint32_t n = row[present_[i]];
+      to[i] += n;
+      total += n;
+    }
+    return total;
+  }
+  void Close(uint32_t cluster, uint64_t total) {
+    const uint32_t* row = Row(cluster);
+    clusters_.push_back({cluster, total, Cost(row, row, 0, total)});
+  }
+  uint32_t* Row(size_t cluster) { return rows_.data() + cluster * present_.size(); }
+  const uint32_t* Row(size_t cluster) const { return rows_.data() + cluster * present_.size(); }
+
+  // What a table costs: its symbols at their entropy, the mask and the frequencies. Of the sum of
+  // two rows, or (keep_b = 0) of the first alone.
+  uint64_t Cost(const uint32_t* a, const uint32_t* b, uint32_t keep_b, uint64_t total) const {
+    uint64_t inside = 0;
+    uint32_t present = 0;
+    for (size_t s = 0; s < present_.size(); ++s) {
+      const uint32_t n = a[s] + b[s] * keep_b;
+      present += n != 0;
+      inside += NLog2Of(n);
+    }
+    return (NLog2Of(total) - inside) * scale_ + (TableBits(present) << 16);
+  }
+  int64_t Delta(uint32_t i, uint32_t j) const {
+    const Cluster &a = clusters_[i], &b = clusters_[j];
+    return static_cast<int64_t>(Cost(Row(i), Row(j), 1, a.total + b.total)) -
+           static_cast<int64_t>(a.cost + b.cost);
+  }
+  void Absorb(uint32_t i, uint32_t j) {
+    Cluster& into = clusters_[i];
+    uint32_t* row = Row(i);
+    const uint32_t* from = Row(j);
+    for (size_t s = 0; s < present_.size(); ++s) row[s] += from[s];
+    into.total += clusters_[j].total;
+    into.cost = Cost(row, row, 0, into.total);
+    clusters_[j].into = i;
+  }
+
+  uint32_t symbols_, scale_;
+  std::vector<uint8_t> present_;  // symbols
+  std::vector<uint32_t> rows_;    // [cluster][of present_]
+  std::vector<Cluster> clusters_;
+  std::vector<uint16_t> cluster_of_;  // per context
+  std::vector<uint32_t> alive_;       // clusters, in order
+};
+
+}  // namespace
+
+ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
+                            uint32_t scale, bool any_pairs) {
+  constexpr size_t kMostPaired = 32;
+  Merger merger(counts, order, scale);
+  merger.MergeNeighbours(any_pairs ? kMostPaired : kMaxRansTables);
+  if (any_pairs) merger.MergeAnyPairs(kMaxRansTables);
+  return merger.Groups();
+}
+
+}  // namespace kv

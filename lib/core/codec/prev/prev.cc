@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/prev/prev.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "lib/core/codec/prev/frame_parts.h"
+
+namespace kv {
+namespace {
+
+// The map as the kernels index it: by any byte.
+std::array<uint8_t, 256> TableOfByte(const ContextModel& model) {
+  std::array<uint8_t, 256> table_of{};
+  std::copy(model.table_of.begin(), model.table_of.end(), table_of.begin());
+  return table_of;
+}
+
+// Lanes may end with any 15 bits on top of 2^15: what a decoder finds there are the last bytes of
+// the planes, which the frame need not hold then.
+constexpr uint32_t kHiddenBits = 15;
+constexpr uint16_t kHidden = 1;
+size_t HiddenBytes(uint32_t lanes) { return lanes * kHiddenBits / 8; }
+
+void Hide(ByteSpan bytes, RansStates& states) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (const std::byte byte : bytes) {
+    pending |= static_cast<uint32_t>(byte) << bits;
+    bits += 8;
+    if (bits < kHiddenBits) continue;
+    *state++ = kRansLow | (pending & (kRansLow - 1));
+    pending >>= kHiddenBits;
+    bits -= kHiddenBits;
+  }
+}
+
+// Puts the bytes that were hidden into values made with whatever follows the planes in their place.
+void Reveal(const CodedPart& coded, RansGrid grid, const RansStates& states, uint32_t raw_bits,
+            std::byte* values) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (size_t i = 0; i < HiddenBytes(grid.lanes); ++i) {
+    if (bits < 8) {
+      pending |= (*state++ - kRansLow) << bits;
+      bits += kHiddenBits;
+    }
+    const size_t at = coded.planes.size() + i;
+    const auto wrong = static_cast<uint8_t>(coded.planes.data()[at]);
+    const auto flipped = static_cast<uint8_t>(pending ^ wrong);
+    FlipRawBits(grid.rows * grid.columns, raw_bits, at, flipped, values);
+    pending >>= 8;
+    bits -= 8;
+  }
+}
+
+}  // namespace
+
+void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scratch, Bytes& out) {
+  const size_t count = values.size() / 2;
+  scratch.symbols.resize(count);
+  ToSymbols(values.data(), count, plan.shape, scratch.symbols.data());
+  MakeEncoderSymbols(plan.model, scratch.encoder_symbols);
+  const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
+  scratch.words.resize(count + kRansRoom);
+  RansGrid grid = plan.grid;
+  grid.lanes = RansLanesFor(grid, 1 << 14, 1 << 16);
+  const size_t hidden = HiddenBytes(grid.lanes);
+  const bool hides = RawPlaneBytes(count, plan.shape.raw_bits()) >= hidden;
+  ByteWriter head;
+  head.U8(SymbolsAndLanes(plan.shape, grid));
+  head.U8(static_cast<uint8_t>(plan.shape.exponent_base));
+  head.U16(hides ? kHidden : 0);
+  head.U32(static_cast<uint32_t>(plan.grid.rows));
+  head.U32(static_cast<uint32_t>(plan.grid.columns));
+  head.U32(static_cast<uint32_t>(plan.escapes));
+  if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, head);
+  head.Append(plan.stored_model);
+
+  // At once: a buffer that grows is copied.
+  out.reserve(out.size() + head.size() + plan.bytes + plan.bytes / 64);
+  out.insert(out.end(), head.bytes().begin(), head.bytes().end());
+  AppendPlanes(values, plan.shape, out);
+  RansStates states;
+  states.fill(kRansLow);
+  if (hides) {
+    Hide(ByteSpan(out).last(hidden), states);
+    out.resize(out.size() - hidden);
+  }
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
+  const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
+                                     scratch.encoder_symbols.data(), end, states);
+  AppendCoded({states.data(), grid.lanes}, {begin, end}, out);
+}
+
+void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
+                   ContextScratch& scratch) {
+  ByteReader reader(frame);
+  const size_t count = values.size() / 2;
+  SymbolShape shape{.bfloat = bfloat};
+  RansGrid grid;
+  ReadSymbolsAndLanes(reader, shape, grid);
+  shape.exponent_base = reader.U8("exponent base");
+  const uint16_t hides = reader.U16("what states hide");
+  if (hides > kHidden) throw Error(Finding::kBadFrame, fmt::format("form {}", hides)).At(2);
+  grid.rows = reader.U32("rows");
+  grid.columns = reader.U32("columns");
+  const uint32_t escape_count = reader.U32("escape count");
+  CheckGrid(shape, grid, values.size());
+  const ByteSpan escapes = reader.Take(escape_count, "escapes");
+  const ContextModel model = ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits));
+  const CodedPart coded =
+      ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0, frame.size());
+
+  MakeSlots(model, scratch.slots);
+  const std::array<uint8_t, 256> table_of = TableOfByte(model);
+  scratch.symbols.resize(count);
+  RansStates states = coded.states;
+  const size_t used =
+      RansDecode(scratch.symbols.data(), grid, {.table_of = table_of.data()}, scratch.slots.data(),
+                 coded.words.data(), coded.word_count(), states);
+  CheckCodedEnd(coded, used, states, hides != 0 ? kRansLow - 1 : 0);
+  if (!FromSymbols(scratch.symbols.data(), count, shape,
+                   reinterpret_cast<const uint8_t*>(escapes.data()), escapes.size(),
+                   coded.planes.data(), values.data())) {
+    throw Error(Finding::kBadPayload, "the number of escapes does not fit the symbols").At(12);
+  }
+  if (hides != 0) Reveal(coded, grid, states, shape.raw_bits(), values.data());
+}
+
+uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid) {
+  const int doublings = std::countr_zero(grid.lanes) - std::countr_zero(kRansLanes);
+  return static_cast<uint8_t>(shape.symbol_bits | static_cast<uint32_t>(doublings) << 4);
+}
+
+void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid) {
+  const uint32_t both = reader.U8("symbol bits and lanes");
+  shape.symbol_bits = both & 15;
+  grid.lanes = kRansLanes << (both >> 4);
+  if (grid.lanes > kMaxRansLanes) {
+    throw Error(Finding::kBadFrame, fmt::format("{} lanes", grid.lanes)).At(0);
+  }
+}
+
+void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
+                   ByteWriter& frame) {
+  const uint32_t field = 31u << (shape.symbol_bits - 6);
+  for (size_t i = 0; i < values.size() / 2; ++i) {
+    if ((symbols[i] & field) == 0)
+      frame.U8(static_cast<uint8_t>(LoadLE<uint16_t>(values.data() + 2 * i) >> 7));
+  }
+}
+
+void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out) {
+  const size_t count = values.size() / 2, at = out.size();
+  out.resize(at + RawPlaneBytes(count, shape.raw_bits()));
+  PackRawBits(values.data(), count, shape.raw_bits(), out.data() + at);
+}
+
+void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out) {
+  for (const ByteSpan bytes : {std::as_bytes(states), std::as_bytes(words)})
+    out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden,
+                    uint64_t frame_bytes) {
+  CodedPart coded;
+  const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
+  if (hidden > plane_bytes) {
+    throw Error(Finding::kBadFrame, fmt::format("{} of {} bytes in states", hidden, plane_bytes))
+        .At(2);
+  }
+  coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
+  coded.states.fill(kRansLow);
+  for (uint32_t& state : std::span(coded.states).first(grid.lanes)) {
+    state = reader.U32("lane state");
+    // Outside, kernels would not agree on what to do; no encoder goes there.
+    if (state < kRansLow || state >= 1u << 31) {
+      throw Error(Finding::kBadFrame, fmt::format("a lane state of {}", state))
+          .At(reader.offset() - 4);
+    }
+  }
+  coded.words_at = reader.offset();
+  if (reader.remaining() % 2 != 0) {
+    throw Error(Finding::kTrailingBytes, "half a word at the end").At(frame_bytes - 1);
+  }
+  coded.words = reader.Take(reader.remaining(), "words");
+  return coded;
+}
+
+void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most) {
+  const bool ends = std::all_of(states.begin(), states.end(), [&](uint32_t state) {
+    return state >= kRansLow && state <= kRansLow + most;
+  });
+  if (used == coded.word_count() && ends) return;
+  throw Error(Finding::kBadPayload, "the coded symbols do not end where they should")
+      .At(coded.words_at);
+}
+
+void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
+  if (shape.symbol_bits < 6 || shape.symbol_bits > 8 ||
+      shape.exponent_base > (shape.bfloat ? 224u : 0u)) {
+    throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
+  }
+  // Of no values no side may be long.
+  if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
+      (grid.rows > 1 && grid.columns < grid.lanes)) {
+    throw Error(Finding::kBadFrame, fmt::format("{} rows of {} values, expected {} bytes",
+                                                grid.rows, grid.columns, value_bytes))
+        .At(4);
+  }
+}
+
+}  // namespace kv
