@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Codec, dtype, tokens, columns, effort, 0, then a payload: decoded under every shape that fits,
-// and taken as values that must come back from every level.
+// Codec, dtype, tokens, columns, effort, flags, then a payload. The payload is decoded as the codec
+// says, and taken as values that must come back from the level and from the codec of the table that
+// the upper bits of the flags name.
 #include <cstdlib>
 
-#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/table.h"
 #include "tests/fuzz/accepted.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -29,9 +30,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint64_t width = columns == 0 ? 1 : columns;
   const ChunkShape whole{dtype, rest.size() / (unit_bytes * width), 1, width, Order::kTokenHeadDim};
   const ByteSpan values = data[5] % 2 == 0 ? rest.first(whole.tokens * width * unit_bytes) : rest;
-  const EncodedChunk chunk = EncodeChunk(whole, values, effort, scratch);
   Bytes back(values.size());
-  DecodeChunk(chunk.codec, whole, chunk.payload, back, scratch);
-  if (!std::equal(back.begin(), back.end(), values.begin(), values.end())) std::abort();
+  const auto require_back = [&](const EncodedChunk& chunk) {
+    DecodeChunk(chunk.codec, whole, chunk.payload, back, scratch);
+    if (!std::equal(back.begin(), back.end(), values.begin(), values.end())) std::abort();
+  };
+  require_back(EncodeChunk(whole, values, effort, scratch));
+  const CodecRow& row = Codecs()[data[5] / 2 % Codecs().size()];
+  EncodedChunk chunk{row.id, {}, {}};
+  if (!values.empty() && row.takes(dtype) && row.encode(whole, values, kAnySize, scratch, chunk)) {
+    require_back(chunk);
+  }
   return 0;
 }

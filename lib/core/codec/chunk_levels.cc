@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/lms/lms.h"
 #include "lib/core/codec/prev/prev.h"
 #include "lib/core/codec/rows/rows.h"
+#include "lib/core/codec/table.h"
 #include "lib/core/codec/widened/widened.h"
 #include "lib/core/codec/window4/window4.h"
 #include "lib/core/codec/zstd_planes/zstd_planes.h"
@@ -140,9 +140,6 @@ std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
   return chunk;
 }
 
-// 0 if not known.
-uint64_t HeadDim(const ChunkShape& shape) { return shape.heads > 1 ? shape.units_per_head : 0; }
-
 // By prediction, if that takes fewer than `to_beat` bytes: from earlier rows that resemble the row
 // as well, if there is a plan for it.
 std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan raw,
@@ -187,21 +184,21 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   return best;
 }
 
-// The engine's way and learned distributions, whichever is the smaller.
-void KeepSmallest(const ChunkShape& shape, ByteSpan raw, const ChunkGrid& grid,
-                  CodecScratch& scratch, EncodedChunk& best) {
-  Keep(best, EncodeCompat(shape, raw, scratch));
-  if (!FitsCdf(grid.rows, grid.columns)) return;
-  EncodedChunk cdf{CodecId::kCdf, {}, {}};
-  if (EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
-                best.payload.size(), cdf.payload)) {
-    best = std::move(cdf);
+// Keeps the result of any codec whose row asks to be tried at this level, if it is the smallest.
+void TryOthers(const ChunkShape& shape, ByteSpan raw, Effort effort, CodecScratch& scratch,
+               EncodedChunk& best) {
+  for (const CodecRow& codec : Codecs()) {
+    if (!codec.tried || effort < codec.since || !codec.takes(shape.dtype)) continue;
+    EncodedChunk candidate{codec.id, {}, {}};
+    if (codec.encode(shape, raw, best.payload.size(), scratch, candidate)) {
+      Keep(best, std::move(candidate));
+    }
   }
 }
 
-// f16 and bf16.
-EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
-                          CodecScratch& scratch) {
+// The best for f16 and bf16 by the rules of each level.
+EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                             CodecScratch& scratch) {
   if (effort == Effort::kFast) {
     std::optional<EncodedChunk> fast;
     if (shape.dtype == DType::kBF16) fast = EncodeFast(raw, scratch);
@@ -213,7 +210,7 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
   std::optional<EncodedChunk> coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
   if (effort == Effort::kMax) {
     if (!coded) coded = EncodeAlone(shape, raw, survey, literal, scratch);
-    KeepSmallest(shape, raw, grid, scratch, *coded);
+    Keep(*coded, EncodeCompat(shape, raw, scratch));
   } else if (coded) {
     if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
       Keep(*coded, EncodeMatches(raw, scratch));
@@ -226,6 +223,14 @@ EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
     coded = EncodeAlone(shape, raw, survey, literal, scratch);
   }
   return *std::move(coded);
+}
+
+// f16 and bf16.
+EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                          CodecScratch& scratch) {
+  EncodedChunk best = ChooseForHalves(shape, raw, effort, scratch);
+  TryOthers(shape, raw, effort, scratch, best);
+  return best;
 }
 
 bool IsHalves(DType dtype, ByteSpan raw) {
@@ -252,24 +257,23 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
     best.codec = CodecId::kZstdPlanes;
     best.planes = EncodeBlockPlanes(shape.dtype, raw, true, scratch, best.payload);
   } else {
-    return EncodeCompat(shape, raw, scratch);
+    best = EncodeCompat(shape, raw, scratch);
+    TryOthers(shape, raw, effort, scratch, best);
+    return best;
   }
   if (matches()) Keep(best, EncodeCompat(shape, raw, scratch));
+  TryOthers(shape, raw, effort, scratch, best);
   return best;
 }
 
 EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& plan,
                         const ChunkGrid& grid, Effort effort, CodecScratch& scratch) {
   const std::span<std::byte> rows = NewRows(plan, raw, raw.size() / grid.rows, scratch);
-  const ChunkShape rows_shape{shape.dtype, plan.unique, 1, grid.columns, Order::kTokenHeadDim};
-  EncodedChunk inner = EncodeOnce(rows_shape, rows, effort, scratch);
+  EncodedChunk inner = EncodeOnce(NewRowsShape(shape, plan, grid), rows, effort, scratch);
   if (inner.payload.size() >= rows.size()) {
     inner = {CodecId::kRaw, Bytes(rows.begin(), rows.end()), {}};
   }
-  EncodedChunk chunk{CodecId::kRows, {static_cast<std::byte>(inner.codec)}, {}};
-  WriteReferences(plan, scratch, chunk.payload);
-  chunk.payload.insert(chunk.payload.end(), inner.payload.begin(), inner.payload.end());
-  chunk.planes = std::move(inner.planes);
+  EncodedChunk chunk = JoinRows(plan, std::move(inner), scratch);
   // Where rows that differ still share much, matches over all of them may need fewer bytes.
   if (effort == Effort::kMax) {
     Keep(chunk, EncodeOnce(shape, raw, effort, scratch));

@@ -13,6 +13,8 @@ struct ChunkGrid {
   uint64_t rows = 1, columns = 0;
 };
 ChunkGrid GridOf(const ChunkShape& shape, uint64_t raw_bytes);
+// The model's head dimension; 0 if it is not known.
+uint64_t HeadDim(const ChunkShape& shape);
 
 // The engine's way: exhaustive, all bytes as its container. May be longer than `raw`.
 EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch);

@@ -149,4 +149,46 @@ void RepeatRows(const RowPlan& plan, ByteSpan new_rows, uint64_t row_bytes,
   }
 }
 
+ChunkShape NewRowsShape(const ChunkShape& shape, const RowPlan& plan, const ChunkGrid& grid) {
+  return {shape.dtype, plan.unique, 1, grid.columns, Order::kTokenHeadDim};
+}
+
+EncodedChunk JoinRows(const RowPlan& plan, EncodedChunk inner, CodecScratch& scratch) {
+  EncodedChunk chunk{CodecId::kRows, {static_cast<std::byte>(inner.codec)}, {}};
+  WriteReferences(plan, scratch, chunk.payload);
+  chunk.payload.insert(chunk.payload.end(), inner.payload.begin(), inner.payload.end());
+  chunk.planes = std::move(inner.planes);
+  return chunk;
+}
+
+bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
+                        EncodedChunk& out) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (raw.empty() || raw.size() % grid.rows != 0) return false;
+  const uint64_t row_bytes = raw.size() / grid.rows;
+  const RowPlan plan = FindRepeatedRows(raw, row_bytes);
+  const std::span<std::byte> rows = NewRows(plan, raw, row_bytes, scratch);
+  out = JoinRows(plan, EncodeChunk(NewRowsShape(shape, plan, grid), rows, Effort::kFast, scratch),
+                 scratch);
+  return true;
+}
+
+void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                        CodecScratch& scratch) {
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  const uint64_t row_bytes = raw.size() / grid.rows;
+  if (raw.empty() || row_bytes * grid.rows != raw.size()) {
+    throw Error(Finding::kBadFrame, fmt::format("{} bytes are not {} rows", raw.size(), grid.rows));
+  }
+  ByteReader reader(payload);
+  const auto inner = static_cast<CodecId>(reader.U8("codec of the rows"));
+  if (inner == CodecId::kRows) throw Error(Finding::kBadFrame, "rows inside rows").At(0);
+  const RowPlan plan = ReadReferences(reader, grid.rows, scratch);
+  const uint64_t new_bytes = plan.unique * row_bytes;
+  const std::span<std::byte> new_rows = scratch.rows.Get(new_bytes).first(new_bytes);
+  DecodeChunk(inner, NewRowsShape(shape, plan, grid), reader.Take(reader.remaining(), "rows"),
+              new_rows, scratch);
+  RepeatRows(plan, new_rows, row_bytes, raw);
+}
+
 }  // namespace kv

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "lib/core/codec/backends.h"
+#include "lib/core/codec/chunk.h"
+#include "lib/core/codec/chunk_levels.h"
 
 // Rows that occur more than once stored once: the values of a first layer, which depend on nothing
 // but the token. FORMAT.md in this folder is the grammar.
@@ -30,5 +31,17 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
 // Puts new rows into all their places.
 void RepeatRows(const RowPlan& plan, ByteSpan new_rows, uint64_t row_bytes,
                 std::span<std::byte> raw);
+
+// The shape of the new rows: a chunk of their own.
+ChunkShape NewRowsShape(const ChunkShape& shape, const RowPlan& plan, const ChunkGrid& grid);
+// The references and the new rows, which `inner` holds, as one chunk.
+EncodedChunk JoinRows(const RowPlan& plan, EncodedChunk inner, CodecScratch& scratch);
+
+// Stores the new rows at the fastest level. False unless `raw` is a number of rows.
+bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
+                        CodecScratch& scratch, EncodedChunk& out);
+// Throws as DecodeChunk.
+void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                        CodecScratch& scratch);
 
 }  // namespace kv
