@@ -62,17 +62,17 @@ class Report : public Command {
   static void Print(Console& console, const gate::SummaryView& view) {
     Table table({"case", "mode", "status", "decided by"});
     for (const gate::CaseView& c : view.cases) {
-      const gate::RuleView* rule = c.Deciding();
+      const gate::RuleOutcome* rule = c.Deciding();
       const bool decides =
-          rule != nullptr && rule->verdict == c.verdict && c.verdict != gate::Verdict::kNotRun;
-      table.Row({c.name, c.mode, std::string(gate::Word(c.verdict)),
-                 decides ? rule->metric + ": " + rule->Sentence() : c.reason});
+          rule != nullptr && rule->status == c.status && c.status != gate::Status::kNotRun;
+      table.Row({c.name, c.mode, std::string(gate::Text(c.status)),
+                 decides ? rule->rule.metric + ": " + gate::Sentence(*rule) : c.reason});
     }
-    const size_t inconclusive = view.Count(gate::Verdict::kInconclusive);
+    const size_t inconclusive = view.Count(gate::Status::kInconclusive);
     console.Line(fmt::format(
         "{}: {}, {} passed, {} failed, {} not run{}", Printable(view.file),
-        console.Verdict(view.pass, view.pass ? "pass" : "fail"), view.Count(gate::Verdict::kPass),
-        view.Count(gate::Verdict::kFail), view.Count(gate::Verdict::kNotRun),
+        console.Verdict(view.pass, view.pass ? "pass" : "fail"), view.Count(gate::Status::kPass),
+        view.Count(gate::Status::kFail), view.Count(gate::Status::kNotRun),
         inconclusive > 0 ? fmt::format(", {} inconclusive", inconclusive) : std::string()));
     console.Data(table.Text());
   }

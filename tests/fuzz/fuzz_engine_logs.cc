@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Any text as every kind of log: refused with an error of this project, or judged; what is judged
-// can be written, and a table that was written reads back as itself.
+// can be written.
 #include <cmath>
 #include <cstdlib>
 
@@ -35,8 +35,7 @@ void Try(F&& use) {
 void Judge(const BenchTable& table) {
   if (table.size() == 0) return;
   const AnalyzerOptions options = SuiteOptions("runtime_store");
-  const std::string report = GateMarkdown(Analyze(table, options, {}, {}, {}));
-  const GateBullets bullets = ParseGateBullets(report);
+  const GateBullets bullets = GateBulletsOf(Analyze(table, options, {}, {}, {}));
   Require(bullets.count("overall_pass") == 1);
   Evidence evidence;
   CheckCells(table, evidence);
@@ -48,12 +47,10 @@ void Judge(const BenchTable& table) {
     Require(!has_column || table.IsHeaderAgain(i) || std::isfinite(rows[i].async_wait_us) ||
             evidence.gaps.count + evidence.non_finite.count > 0);
   }
-  for (const EngineRule& rule : RuntimeRules(facts, bullets, options, {})) {
-    Require(rule.status != RuleStatus::kPass || !rule.limit || rule.value);
+  for (const RuleOutcome& rule : RuntimeRules(facts, bullets, options, {})) {
+    Require(rule.status != Status::kPass || std::isnan(rule.rule.limit) || rule.value);
   }
-  Require(!PythonJson(RuntimeFigures(facts, {}), 2).empty());
-  const std::string csv = table.Csv();
-  Require(BenchTable::FromCsv(csv).Csv() == csv);
+  Require(!RuntimeFigures(facts, {}).empty());
 }
 
 void JudgeReport(std::string_view text) {
@@ -63,7 +60,8 @@ void JudgeReport(std::string_view text) {
   SuiteCase suite_case;
   suite_case.return_code = 1;
   suite_case.console_text = suite_case.summary_text = suite_case.report_text = text;
-  Require(!SuiteLines({RuntimeRow(suite_case), DemoRow(suite_case)}).empty());
+  suite_case.bullets = bullets;
+  Require(!SuiteLine(RuntimeRow(suite_case)).empty() && !SuiteLine(DemoRow(suite_case)).empty());
 }
 
 }  // namespace
@@ -86,7 +84,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Try([&] {
     const Json document = ParseJson(text, "summary.json");
     const Json report = DemoReport(document, "a", document, "b", DemoOptions{});
-    Require(!DemoReportText(report).empty());
     DemoRules(report, {}, {}, true);
     DemoRules(document, {}, {}, false);
     Evidence evidence;

@@ -65,14 +65,14 @@ constexpr MetricInfo kMetrics[] = {
 
 std::span<const MetricInfo> OwnMetrics() { return kMetrics; }
 
-std::string Text(const Where& where) {
+std::string Text(const Where& where, bool always_range) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (where.layer) add(fmt::format("layer {}", *where.layer));
   if (!where.kind.empty()) text += (text.empty() ? "" : " ") + where.kind;
   if (where.head) add(fmt::format("head {}", *where.head));
   if (where.token_begin && where.token_end) {
-    add(*where.token_end == *where.token_begin + 1
+    add(!always_range && *where.token_end == *where.token_begin + 1
             ? fmt::format("token {}", *where.token_begin)
             : fmt::format("tokens {}:{}", *where.token_begin, *where.token_end));
   }

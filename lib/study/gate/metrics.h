@@ -51,8 +51,9 @@ struct Where {
   bool known() const { return layer || head || token_begin || !kind.empty() || !log.empty(); }
   bool operator==(const Where&) const = default;
 };
-// "layer 3 K, head 2, tokens 16 to 47"; empty when nothing is known.
-std::string Text(const Where& where);
+// "layer 3 K, head 2, tokens 16:47"; empty when nothing is known. A single token is "token 16", or
+// a range as well where that is wanted.
+std::string Text(const Where& where, bool always_range = false);
 
 // One figure: a value, or the reason why there is none.
 struct Measurement {

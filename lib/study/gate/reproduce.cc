@@ -3,8 +3,6 @@
 #include "lib/study/gate/reproduce.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace kv::gate {
 
@@ -35,15 +33,9 @@ const RuleOutcome* DecidingRule(const CaseResult& result) {
   if (const RuleOutcome* failure = result.first_failure()) return failure;
   if (const RuleOutcome* open = result.first(Status::kInconclusive)) return open;
   const RuleOutcome* closest = nullptr;
-  double least = std::numeric_limits<double>::infinity();
   for (const RuleOutcome& rule : result.rules) {
     if (rule.status != Status::kPass || !rule.margin) continue;
-    // "no more than none" has no margin to speak of; margins compare relative to their limits.
-    const double limit = std::abs(rule.rule.limit);
-    const double relative = limit > 0 ? *rule.margin / limit : 1e9;
-    if (relative >= least) continue;
-    least = relative;
-    closest = &rule;
+    if (closest == nullptr || rule.slack() < closest->slack()) closest = &rule;
   }
   return closest;
 }

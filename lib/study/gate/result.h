@@ -19,6 +19,7 @@ namespace kv::gate {
 struct LayerFigures {
   uint32_t layer = 0;
   std::optional<double> k_ratio, v_ratio;  // lossless, of verified bytes
+  std::optional<double> ratio;             // of K and V, where engine logs do not tell them apart
   std::optional<double> attention_error;   // mean over steps
 };
 

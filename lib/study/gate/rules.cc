@@ -132,6 +132,15 @@ std::string_view Name(Status status) {
   return "not_run";
 }
 
+std::string_view Text(Status status) {
+  return status == Status::kNotRun ? "not run" : Name(status);
+}
+
+double RuleOutcome::slack() const {
+  const bool says_something = margin && !rule.is_flag && !std::isnan(rule.limit) && rule.limit != 0;
+  return says_something ? *margin / std::abs(rule.limit) : HUGE_VAL;
+}
+
 double Noise::baseline() const { return Median(baseline_tps); }
 double Noise::candidate() const { return Median(candidate_tps); }
 

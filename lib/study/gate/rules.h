@@ -30,6 +30,7 @@ struct Rule {
 // within a noise in which the limit lies.
 enum class Status { kPass, kFail, kNotRun, kInconclusive };
 std::string_view Name(Status status);  // "pass", "fail", "not_run", "inconclusive"
+std::string_view Text(Status status);  // "not run", else its name
 
 struct RuleOutcome {
   Rule rule;
@@ -44,6 +45,9 @@ struct RuleOutcome {
   // Of engine logs: the original's value and verdict, where they may differ.
   std::optional<double> engine_value = {};
   std::optional<bool> engine_pass = {};
+
+  // The margin as a share of the limit; infinite where that says nothing.
+  double slack() const;
 };
 
 // Speeds of equal replays in turn, without and with the case's parameters: whether two speeds

@@ -25,6 +25,10 @@ std::string Counted(size_t count, std::string_view what) {
   return count == 0 ? std::string() : fmt::format("{} {}", count, what);
 }
 
+report::ChartPoint PointOf(const ResidentSample& sample) {
+  return {static_cast<double>(sample.token), static_cast<double>(sample.bytes)};
+}
+
 LineChart LayerChart(const CaseView& c, std::string title) {
   LineChart chart;
   chart.title = std::move(title);
@@ -34,11 +38,12 @@ LineChart LayerChart(const CaseView& c, std::string title) {
   return chart;
 }
 
-void AddLine(const CaseView& c, std::string name, std::optional<double> LayerView::*figure,
+void AddLine(const CaseView& c, std::string name, std::optional<double> LayerFigures::*figure,
              LineChart& chart) {
   ChartSeries series{std::move(name), {}, chart.series.empty(), false};
-  for (const LayerView& layer : c.layers) {
-    if (layer.*figure) series.points.push_back({layer.layer, *(layer.*figure)});
+  for (const LayerFigures& layer : c.layers) {
+    if (layer.*figure)
+      series.points.push_back({static_cast<double>(layer.layer), *(layer.*figure)});
   }
   if (!series.points.empty()) chart.series.push_back(std::move(series));
 }
@@ -76,9 +81,9 @@ void AddVerdictMap(const std::vector<SummaryView>& history, Page& page) {
       const CaseView* c = CaseIn(history[i], name);
       if (c == nullptr) continue;
       const auto x = static_cast<double>(i);
-      const double strength = c->verdict == Verdict::kNotRun ? NAN : 0.9;
-      row.spans.push_back({x, x + 1, strength, c->verdict == Verdict::kFail ? 1 : 0,
-                           fmt::format("{}: {}", RunName(history[i]), Word(c->verdict))});
+      const double strength = c->status == Status::kNotRun ? NAN : 0.9;
+      row.spans.push_back({x, x + 1, strength, c->status == Status::kFail ? 1 : 0,
+                           fmt::format("{}: {}", RunName(history[i]), Text(c->status))});
     }
     map.rows.push_back(std::move(row));
   }
@@ -87,17 +92,17 @@ void AddVerdictMap(const std::vector<SummaryView>& history, Page& page) {
 
 }  // namespace
 
-report::Tone ToneOf(Verdict verdict) {
-  if (verdict == Verdict::kPass) return Tone::kGood;
-  return verdict == Verdict::kFail ? Tone::kBad : Tone::kOpen;
+report::Tone ToneOf(Status status) {
+  if (status == Status::kPass) return Tone::kGood;
+  return status == Status::kFail ? Tone::kBad : Tone::kOpen;
 }
 
 std::string CountText(const SummaryView& view) {
   std::string text;
-  for (const std::string& part : {Counted(view.Count(Verdict::kFail), "failed"),
-                                  Counted(view.Count(Verdict::kPass), "passed"),
-                                  Counted(view.Count(Verdict::kInconclusive), "inconclusive"),
-                                  Counted(view.Count(Verdict::kNotRun), "not run")}) {
+  for (const std::string& part :
+       {Counted(view.Count(Status::kFail), "failed"), Counted(view.Count(Status::kPass), "passed"),
+        Counted(view.Count(Status::kInconclusive), "inconclusive"),
+        Counted(view.Count(Status::kNotRun), "not run")}) {
     if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
   }
   return text.empty() ? "no cases" : text;
@@ -106,16 +111,16 @@ std::string CountText(const SummaryView& view) {
 void AddLayers(const CaseView& c, Page& page) {
   LineChart ratios = LayerChart(c, "Lossless ratio per layer");
   ratios.y_label = "ratio, of verified bytes";
-  AddLine(c, "K", &LayerView::k_ratio, ratios);
-  AddLine(c, "V", &LayerView::v_ratio, ratios);
-  AddLine(c, "K and V", &LayerView::ratio, ratios);
+  AddLine(c, "K", &LayerFigures::k_ratio, ratios);
+  AddLine(c, "V", &LayerFigures::v_ratio, ratios);
+  AddLine(c, "K and V", &LayerFigures::ratio, ratios);
   if (!ratios.series.empty()) {
     page.Figure(Render(ratios), "Lossless ratio of each layer. Higher is better; 1 saves nothing.");
   }
   LineChart errors = LayerChart(c, "Attention error per layer");
   errors.y_label = "attention error, mean";
   errors.y_min = 0;
-  AddLine(c, "error", &LayerView::error, errors);
+  AddLine(c, "error", &LayerFigures::attention_error, errors);
   if (!errors.series.empty()) {
     page.Figure(Render(errors),
                 "Error of the attention output against the full cache, mean over decode steps.");
@@ -138,10 +143,11 @@ void AddBytes(const CaseView& c, Page& page) {
     const auto end =
         c.resident.begin() + static_cast<std::ptrdiff_t>(std::min(i + stride, c.resident.size()));
     const auto most = std::max_element(
-        begin, end, [](const PointView& a, const PointView& b) { return a.bytes < b.bytes; });
-    series.points.push_back({most->token, most->bytes});
+        begin, end,
+        [](const ResidentSample& a, const ResidentSample& b) { return a.bytes < b.bytes; });
+    series.points.push_back(PointOf(*most));
   }
-  series.points.push_back({c.resident.back().token, c.resident.back().bytes});
+  series.points.push_back(PointOf(c.resident.back()));
   chart.series.push_back(std::move(series));
   page.Figure(Render(chart), "K and V held at each token: raw values, blobs and caches.");
 }

@@ -13,7 +13,7 @@ namespace kv::gate {
 
 // The pictures of a gate's page. For summary_page.cc.
 
-report::Tone ToneOf(Verdict verdict);
+report::Tone ToneOf(Status status);
 // "1 failed, 3 passed, 2 not run"
 std::string CountText(const SummaryView& view);
 

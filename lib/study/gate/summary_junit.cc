@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "lib/study/gate/summary_view.h"
 #include "lib/study/report/junit.h"
 
@@ -11,27 +13,31 @@ namespace {
 using report::JunitSuite;
 using report::JunitTest;
 
-JunitTest::Outcome OutcomeOf(Verdict verdict) {
-  if (verdict == Verdict::kPass) return JunitTest::Outcome::kPassed;
-  return verdict == Verdict::kFail ? JunitTest::Outcome::kFailed : JunitTest::Outcome::kSkipped;
+JunitTest::Outcome OutcomeOf(Status status) {
+  if (status == Status::kPass) return JunitTest::Outcome::kPassed;
+  return status == Status::kFail ? JunitTest::Outcome::kFailed : JunitTest::Outcome::kSkipped;
 }
 
-std::string Limit(const RuleView& rule) {
-  if (rule.limit) return fmt::format(" {} {:.6g}", rule.op, *rule.limit);
-  return rule.flag_limit ? fmt::format(" {} {}", rule.op, *rule.flag_limit) : std::string();
+std::string LimitText(const Rule& rule) {
+  if (std::isnan(rule.limit)) return {};
+  if (rule.is_flag) return fmt::format(" {} {}", Name(rule.op), rule.limit != 0);
+  return fmt::format(" {} {:.6g}", Name(rule.op), rule.limit);
 }
 
-JunitTest TestOf(const RuleView& rule) {
+JunitTest TestOf(const RuleOutcome& rule) {
   JunitTest test;
-  test.name = rule.metric + Limit(rule);
-  test.outcome = OutcomeOf(rule.verdict);
-  test.message = rule.Sentence();
+  test.name = rule.rule.metric + LimitText(rule.rule);
+  test.outcome = OutcomeOf(rule.status);
+  test.message = Sentence(rule);
   if (!rule.reason.empty() && rule.reason != test.message) test.message += ": " + rule.reason;
-  if (rule.verdict != Verdict::kFail) return test;
-  if (rule.value) test.details += fmt::format("value: {:.9g}\n", *rule.value);
-  if (rule.limit) test.details += fmt::format("limit: {} {:.9g}\n", rule.op, *rule.limit);
+  if (rule.status != Status::kFail) return test;
+  const bool is_number = !rule.rule.is_flag;
+  if (rule.value && is_number) test.details += fmt::format("value: {:.9g}\n", *rule.value);
+  if (!std::isnan(rule.rule.limit) && is_number) {
+    test.details += fmt::format("limit: {} {:.9g}\n", Name(rule.rule.op), rule.rule.limit);
+  }
   if (rule.baseline) test.details += fmt::format("baseline: {:.9g}\n", *rule.baseline);
-  if (!rule.where.empty()) test.details += "where: " + rule.where + "\n";
+  if (rule.where.known()) test.details += "where: " + Text(rule.where, true) + "\n";
   if (rule.engine_value) {
     test.details += fmt::format("the engine says: {:.9g}\n", *rule.engine_value);
   }
@@ -47,18 +53,18 @@ std::string SummaryJunit(const Summary& summary, Engines engines) {
   for (const CaseView& c : view.cases) {
     JunitSuite suite{c.name};
     bool shown = false;
-    for (const RuleView& rule : c.rules) {
+    for (const RuleOutcome& rule : c.rules) {
       suite.tests.push_back(TestOf(rule));
-      shown |= rule.verdict == c.verdict;
+      shown |= rule.status == c.status;
     }
     // What no rule explains: a case without rules, or one that failed on its own.
     if (!shown) {
-      suite.tests.push_back({std::string("case"), OutcomeOf(c.verdict), c.reason, c.reason});
-      if (c.verdict == Verdict::kPass) suite.tests.back().details.clear();
+      suite.tests.push_back({std::string("case"), OutcomeOf(c.status), c.reason, c.reason});
+      if (c.status == Status::kPass) suite.tests.back().details.clear();
     }
     suites.push_back(std::move(suite));
   }
-  if (!view.pass && view.Count(Verdict::kFail) == 0) {
+  if (!view.pass && view.Count(Status::kFail) == 0) {
     const std::string reason = view.reason.empty() ? "no case passed" : view.reason;
     suites.push_back({"gate", {{"verdict", JunitTest::Outcome::kFailed, reason, reason}}});
   }

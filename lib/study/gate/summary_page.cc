@@ -32,17 +32,17 @@ std::string Pretty(std::string text) {
 }
 
 std::string DecidingText(const CaseView& c) {
-  const RuleView* rule = c.Deciding();
-  if (c.verdict == Verdict::kNotRun || rule == nullptr || rule->verdict != c.verdict) {
+  const RuleOutcome* rule = c.Deciding();
+  if (c.status == Status::kNotRun || rule == nullptr || rule->status != c.status) {
     return c.reason;
   }
-  return rule->metric + ": " + Pretty(rule->Sentence());
+  return rule->rule.metric + ": " + Pretty(Sentence(*rule));
 }
 
 void AddVerdict(const SummaryView& view, Page& page) {
   std::string text = CountText(view);
   const auto failed = std::find_if(view.cases.begin(), view.cases.end(),
-                                   [](const CaseView& c) { return c.verdict == Verdict::kFail; });
+                                   [](const CaseView& c) { return c.status == Status::kFail; });
   if (!view.reason.empty()) {
     text += ". " + view.reason;
   } else if (failed != view.cases.end()) {
@@ -52,56 +52,56 @@ void AddVerdict(const SummaryView& view, Page& page) {
 }
 
 std::optional<double> DecidingGauge(const CaseView& c) {
-  const RuleView* rule = c.Deciding();
-  return c.verdict != Verdict::kNotRun && rule != nullptr ? rule->Gauge() : std::nullopt;
+  const RuleOutcome* rule = c.Deciding();
+  return c.status != Status::kNotRun && rule != nullptr ? Gauge(*rule) : std::nullopt;
 }
 
 void AddOverview(const SummaryView& view, Page& page) {
   page.Heading("Cases");
   std::vector<Record> records;
   for (const CaseView& c : view.cases) {
-    records.push_back({ToneOf(c.verdict),
-                       std::string(Word(c.verdict)),
+    records.push_back({ToneOf(c.status),
+                       std::string(Text(c.status)),
                        {c.name, c.mode, DecidingText(c)},
                        DecidingGauge(c)});
   }
   page.Records({"", "case", "mode", "decided by"}, records, true);
 }
 
-std::string EngineWord(const RuleView& rule) {
-  std::string text = rule.engine_value ? FigureText(rule.metric, *rule.engine_value) : "";
+std::string EngineWord(const RuleOutcome& rule) {
+  std::string text = rule.engine_value ? FigureText(rule.rule.metric, *rule.engine_value) : "";
   if (rule.engine_pass)
     text += (text.empty() ? "" : ", ") + std::string(*rule.engine_pass ? "pass" : "fail");
   return text;
 }
 
 // What a rule found. Rules without figures are on yes and no.
-std::string ValueCell(const RuleView& rule) {
-  const bool has_figures = rule.value || rule.limit || rule.flag_value || rule.flag_limit;
-  if (has_figures) return Pretty(rule.Sentence());
-  if (rule.verdict == Verdict::kNotRun) return "not measured";
-  return rule.verdict == Verdict::kPass ? "yes" : "no";
+std::string ValueCell(const RuleOutcome& rule) {
+  const bool has_figures = rule.value || !std::isnan(rule.rule.limit);
+  if (has_figures) return Pretty(Sentence(rule));
+  if (rule.status == Status::kNotRun) return "not measured";
+  return rule.status == Status::kPass ? "yes" : "no";
 }
 
-std::string RemarkOf(const RuleView& rule) {
+std::string RemarkOf(const RuleOutcome& rule) {
   std::string remark = Pretty(rule.reason);
   const auto add = [&](const std::string& part) { remark += (remark.empty() ? "" : "; ") + part; };
-  if (rule.baseline) add("was " + FigureText(rule.metric, *rule.baseline));
-  if (!rule.where.empty()) add(rule.where);
+  if (rule.baseline) add("was " + FigureText(rule.rule.metric, *rule.baseline));
+  if (rule.where.known()) add(Text(rule.where, true));
   return remark;
 }
 
 void AddRules(const CaseView& c, Page& page) {
   if (c.rules.empty()) return;
-  const bool engine = std::any_of(c.rules.begin(), c.rules.end(), [](const RuleView& rule) {
+  const bool engine = std::any_of(c.rules.begin(), c.rules.end(), [](const RuleOutcome& rule) {
     return rule.engine_value || rule.engine_pass;
   });
   std::vector<Record> records;
-  for (const RuleView& rule : c.rules) {
-    Record record{ToneOf(rule.verdict),
-                  std::string(Word(rule.verdict)),
-                  {rule.metric, ValueCell(rule)},
-                  rule.verdict == Verdict::kNotRun ? std::nullopt : rule.Gauge(),
+  for (const RuleOutcome& rule : c.rules) {
+    Record record{ToneOf(rule.status),
+                  std::string(Text(rule.status)),
+                  {rule.rule.metric, ValueCell(rule)},
+                  rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
                   RemarkOf(rule)};
     if (engine) record.cells.push_back(EngineWord(rule));
     records.push_back(std::move(record));
@@ -110,9 +110,9 @@ void AddRules(const CaseView& c, Page& page) {
   if (engine) header.push_back("the engine says");
   page.Records(header, records);
   std::vector<std::string> shown;
-  for (const RuleView& rule : c.rules) {
+  for (const RuleOutcome& rule : c.rules) {
     const bool known = std::count(shown.begin(), shown.end(), rule.reproduce) != 0;
-    if (rule.verdict != Verdict::kFail || rule.reproduce.empty() || known) continue;
+    if (rule.status != Status::kFail || rule.reproduce.empty() || known) continue;
     page.Command(rule.reproduce);
     shown.push_back(rule.reproduce);
   }
@@ -199,7 +199,7 @@ void AddCase(const CaseView& c, const EngineReport& report, Page& page) {
                                                            : c.origin;
     remark += (remark.empty() ? "" : ", ") + origin;
   }
-  page.Entry(ToneOf(c.verdict), Word(c.verdict), c.name, remark);
+  page.Entry(ToneOf(c.status), Text(c.status), c.name, remark);
   if (!c.reason.empty()) page.Paragraph(c.reason);
   AddRules(c, page);
   AddPairs(c, report, page);

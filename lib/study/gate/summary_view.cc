@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lib/core/base/error.h"
 #include "lib/study/gate/engine.h"
@@ -18,10 +19,10 @@ namespace {
 constexpr size_t kMaxCases = 512;
 constexpr size_t kMaxEntries = 1u << 16;
 
-Verdict VerdictOf(std::string_view word) {
-  if (word == "pass") return Verdict::kPass;
-  if (word == "inconclusive") return Verdict::kInconclusive;
-  return word == "fail" ? Verdict::kFail : Verdict::kNotRun;
+Status StatusOf(std::string_view word) {
+  if (word == Name(Status::kPass)) return Status::kPass;
+  if (word == Name(Status::kInconclusive)) return Status::kInconclusive;
+  return word == Name(Status::kFail) ? Status::kFail : Status::kNotRun;
 }
 
 template <typename F>
@@ -33,40 +34,50 @@ void ForEachIn(const Json& object, const char* key, F&& use) {
   }
 }
 
-std::string WhereText(const Json& where) {
-  std::string text;
-  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (const auto layer = NumberIn(where, "layer")) add(fmt::format("layer {:.0f}", *layer));
-  const std::string kind = TextAt(where, "kind");
-  if (!kind.empty()) text += (text.empty() ? "" : " ") + kind;
-  if (const auto head = NumberIn(where, "head")) add(fmt::format("head {:.0f}", *head));
-  const auto begin = NumberIn(where, "token_begin"), end = NumberIn(where, "token_end");
-  if (begin && end) add(fmt::format("tokens {:.0f}:{:.0f}", *begin, *end));
-  if (const auto dim = NumberIn(where, "dim")) {
-    add(fmt::format("{} {:.0f}", NumberIn(where, "head") ? "dim" : "channel", *dim));
-  }
-  const std::string log = TextAt(where, "log");
-  if (!log.empty()) add(log);
-  return text;
+// A position or a count; nothing for what is none.
+template <typename T>
+std::optional<T> WholeIn(const Json& object, const char* key) {
+  const auto number = NumberIn(object, key);
+  constexpr auto kMost = static_cast<double>(std::numeric_limits<T>::max());
+  if (!number || !(*number >= 0 && *number < kMost)) return std::nullopt;
+  return static_cast<T>(*number);
 }
 
-RuleView RuleOf(const Json& entry) {
-  RuleView rule;
+Where WhereOf(const Json& json) {
+  Where where;
+  where.layer = WholeIn<uint32_t>(json, "layer");
+  where.kind = TextAt(json, "kind");
+  where.head = WholeIn<uint32_t>(json, "head");
+  where.token_begin = WholeIn<uint64_t>(json, "token_begin");
+  where.token_end = WholeIn<uint64_t>(json, "token_end");
+  where.dim = WholeIn<uint32_t>(json, "dim");
+  where.log = TextAt(json, "log");
+  return where;
+}
+
+// A number, or a flag as 1 or 0.
+std::optional<double> FigureIn(const Json& entry, const char* key) {
+  if (const auto flag = FlagIn(entry, key)) return *flag ? 1 : 0;
+  return NumberIn(entry, key);
+}
+
+RuleOutcome OutcomeOf(const Json& entry) {
+  RuleOutcome outcome;
+  Rule& rule = outcome.rule;
   rule.metric = TextAt(entry, "metric");
-  rule.op = TextAt(entry, "op");
-  rule.limit = NumberIn(entry, "limit");
-  rule.value = NumberIn(entry, "value");
-  rule.flag_limit = FlagIn(entry, "limit");
-  rule.flag_value = FlagIn(entry, "value");
-  rule.margin = NumberIn(entry, "margin");
-  rule.baseline = NumberIn(entry, "baseline");
-  rule.verdict = VerdictOf(TextAt(entry, "status"));
-  rule.reason = TextAt(entry, "reason");
-  rule.reproduce = TextAt(entry, "reproduce");
-  rule.engine_value = NumberIn(entry, "engine_value");
-  rule.engine_pass = FlagIn(entry, "engine_pass");
-  if (const Json* where = Find(entry, "where")) rule.where = WhereText(*where);
-  return rule;
+  rule.op = ParseOp(TextAt(entry, "op")).value_or(Op::kEqual);
+  rule.limit = FigureIn(entry, "limit").value_or(std::numeric_limits<double>::quiet_NaN());
+  rule.is_flag = FlagIn(entry, "limit") || FlagIn(entry, "value");
+  outcome.value = FigureIn(entry, "value");
+  outcome.margin = NumberIn(entry, "margin");
+  outcome.baseline = NumberIn(entry, "baseline");
+  outcome.status = StatusOf(TextAt(entry, "status"));
+  outcome.reason = TextAt(entry, "reason");
+  outcome.reproduce = TextAt(entry, "reproduce");
+  outcome.engine_value = NumberIn(entry, "engine_value");
+  outcome.engine_pass = FlagIn(entry, "engine_pass");
+  if (const Json* where = Find(entry, "where")) outcome.where = WhereOf(*where);
+  return outcome;
 }
 
 // Numbers, flags and texts of an object, with dots for the objects in it.
@@ -84,16 +95,17 @@ void Flatten(const Json& object, const std::string& prefix,
 
 void ReadSeries(const Json& object, CaseView& c) {
   ForEachIn(object, "layers", [&](const Json& entry) {
-    LayerView layer;
-    layer.layer = NumberIn(entry, "layer").value_or(static_cast<double>(c.layers.size()));
+    LayerFigures layer;
+    layer.layer =
+        WholeIn<uint32_t>(entry, "layer").value_or(static_cast<uint32_t>(c.layers.size()));
     layer.k_ratio = NumberIn(entry, "k_ratio");
     layer.v_ratio = NumberIn(entry, "v_ratio");
     layer.ratio = NumberIn(entry, "ratio");
-    layer.error = NumberIn(entry, "attention_error");
+    layer.attention_error = NumberIn(entry, "attention_error");
     c.layers.push_back(layer);
   });
   ForEachIn(object, "resident_over_time", [&](const Json& entry) {
-    const auto token = NumberIn(entry, "token"), bytes = NumberIn(entry, "bytes");
+    const auto token = WholeIn<uint64_t>(entry, "token"), bytes = WholeIn<uint64_t>(entry, "bytes");
     if (token && bytes) c.resident.push_back({*token, *bytes});
   });
 }
@@ -113,10 +125,10 @@ CaseView CaseOf(const Json& entry) {
   c.mode = TextAt(entry, "mode");
   c.origin = TextAt(entry, "origin");
   c.reason = TextAt(entry, "reason");
-  c.verdict = VerdictOf(TextAt(entry, "status"));
-  ForEachIn(entry, "rules", [&](const Json& rule) { c.rules.push_back(RuleOf(rule)); });
-  for (const RuleView& rule : c.rules) {
-    if (rule.verdict == Verdict::kFail) c.verdict = Verdict::kFail;
+  c.status = StatusOf(TextAt(entry, "status"));
+  ForEachIn(entry, "rules", [&](const Json& rule) { c.rules.push_back(OutcomeOf(rule)); });
+  for (const RuleOutcome& rule : c.rules) {
+    if (rule.status == Status::kFail) c.status = Status::kFail;
   }
   if (const Json* engine = Find(entry, "engine")) Flatten(*engine, "", c.engine);
   if (const Json* truth = Find(entry, "true_figures")) {
@@ -151,12 +163,6 @@ bool Ends(std::string_view name, std::string_view end) {
 
 }  // namespace
 
-std::string_view Word(Verdict verdict) {
-  if (verdict == Verdict::kPass) return "pass";
-  if (verdict == Verdict::kInconclusive) return "inconclusive";
-  return verdict == Verdict::kFail ? "fail" : "not run";
-}
-
 std::string FigureText(std::string_view name, double value) {
   if (Has(name, "bytes")) return report::ShortBytes(value);
   if (Ends(name, "_us")) return TimeText(value);
@@ -168,36 +174,38 @@ std::string FigureText(std::string_view name, double value) {
   return report::ShortNumber(value) + (ratio ? "x" : "");
 }
 
-std::string RuleView::Sentence() const {
-  const auto words = [](bool flag) { return std::string(flag ? "yes" : "no"); };
-  if (!value && !flag_value && !limit && !reason.empty()) return reason;
-  const std::string is = value        ? FigureText(metric, *value)
-                         : flag_value ? words(*flag_value)
-                                      : "not measured";
-  if (limit) return fmt::format("{}, needs {} {}", is, op, FigureText(metric, *limit));
-  if (flag_limit) return fmt::format("{}, needs {}", is, words(*flag_limit));
-  return is;
+std::string Sentence(const RuleOutcome& outcome) {
+  const Rule& rule = outcome.rule;
+  const auto text = [&](double value) {
+    if (rule.is_flag) return std::string(value != 0 ? "yes" : "no");
+    return FigureText(rule.metric, value);
+  };
+  const bool has_limit = !std::isnan(rule.limit);
+  const bool has_number = outcome.value || (has_limit && !rule.is_flag);
+  if (!has_number && !outcome.reason.empty()) return outcome.reason;
+  const std::string is = outcome.value ? text(*outcome.value) : "not measured";
+  if (!has_limit) return is;
+  if (rule.is_flag) return fmt::format("{}, needs {}", is, text(rule.limit));
+  return fmt::format("{}, needs {} {}", is, Name(rule.op), text(rule.limit));
 }
 
-double RuleView::Slack() const {
-  if (!margin || !limit || *limit == 0) return HUGE_VAL;
-  return *margin / std::abs(*limit);
+std::optional<double> Gauge(const RuleOutcome& outcome) {
+  const Rule& rule = outcome.rule;
+  if (!outcome.value || rule.is_flag || !(rule.limit > 0) || *outcome.value < 0) {
+    return std::nullopt;
+  }
+  return *outcome.value / rule.limit;
 }
 
-std::optional<double> RuleView::Gauge() const {
-  if (!value || !limit || !(*limit > 0) || *value < 0) return std::nullopt;
-  return *value / *limit;
-}
-
-const RuleView* CaseView::Deciding() const {
-  const auto failed = std::find_if(rules.begin(), rules.end(), [](const RuleView& rule) {
-    return rule.verdict == Verdict::kFail;
+const RuleOutcome* CaseView::Deciding() const {
+  const auto failed = std::find_if(rules.begin(), rules.end(), [](const RuleOutcome& rule) {
+    return rule.status == Status::kFail;
   });
   if (failed != rules.end()) return &*failed;
-  const RuleView* tightest = nullptr;
-  for (const RuleView& rule : rules) {
-    if (rule.verdict != verdict) continue;
-    if (tightest == nullptr || rule.Slack() < tightest->Slack()) tightest = &rule;
+  const RuleOutcome* tightest = nullptr;
+  for (const RuleOutcome& rule : rules) {
+    if (rule.status != status) continue;
+    if (tightest == nullptr || rule.slack() < tightest->slack()) tightest = &rule;
   }
   return tightest;
 }
@@ -211,9 +219,9 @@ std::optional<double> CaseView::Figure(std::string_view name) const {
   return std::nullopt;
 }
 
-size_t SummaryView::Count(Verdict verdict) const {
-  return static_cast<size_t>(std::count_if(
-      cases.begin(), cases.end(), [&](const CaseView& c) { return c.verdict == verdict; }));
+size_t SummaryView::Count(Status status) const {
+  return static_cast<size_t>(std::count_if(cases.begin(), cases.end(),
+                                           [&](const CaseView& c) { return c.status == status; }));
 }
 
 Summary ParseSummary(std::string_view text, std::string_view file) {
@@ -277,7 +285,7 @@ SummaryView ViewOf(const Summary& summary, Engines engines) {
   }
   const std::string verdict = TextAt(document, "verdict");
   view.pass = (verdict.empty() ? TruthAt(document, "overall_pass") : verdict == "pass") &&
-              view.Count(Verdict::kFail) == 0;
+              view.Count(Status::kFail) == 0;
   return view;
 }
 

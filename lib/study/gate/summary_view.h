@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/study/gate/result.h"
 #include "lib/study/gate/summary_page.h"
 
 namespace kv::gate {
@@ -14,49 +15,25 @@ namespace kv::gate {
 // A summary.json as readers see it: kvtool's own and the original's look alike from here on. What a
 // document lacks is empty.
 
-enum class Verdict { kPass, kFail, kNotRun, kInconclusive };
-std::string_view Word(Verdict verdict);  // "pass", "fail", "not run", "inconclusive"
-
-struct RuleView {
-  std::string metric, op;
-  std::optional<double> limit, value, margin, baseline;
-  std::optional<bool> flag_value, flag_limit;  // of rules on yes and no
-  Verdict verdict = Verdict::kNotRun;
-  std::string reason, where, reproduce;
-  std::optional<double> engine_value;
-  std::optional<bool> engine_pass;
-
-  // "2.61x, needs >= 3x"
-  std::string Sentence() const;
-  // How far inside its limit, as a share of it; rules where that says nothing come last.
-  double Slack() const;
-  // value / limit, for rules where that says something.
-  std::optional<double> Gauge() const;
-};
-
-struct LayerView {
-  double layer = 0;
-  std::optional<double> k_ratio, v_ratio, ratio, error;
-};
-
-struct PointView {
-  double token = 0, bytes = 0;
-};
+// "2.61x, needs >= 3x"
+std::string Sentence(const RuleOutcome& outcome);
+// The value as a share of its limit, for rules where that says something.
+std::optional<double> Gauge(const RuleOutcome& outcome);
 
 struct CaseView {
   std::string name, suite, mode, origin, reason;
-  Verdict verdict = Verdict::kNotRun;
-  std::vector<RuleView> rules;
+  Status status = Status::kNotRun;
+  std::vector<RuleOutcome> rules;
   // Figures by name, dots between the names of objects: of the engine's definitions, and true ones.
   std::vector<std::pair<std::string, Json>> engine, truth;
   std::vector<std::pair<std::string, std::string>> missing;  // figure and why nobody measured it
   std::vector<Json> rows;                                    // one per prompt length
-  std::vector<LayerView> layers;
-  std::vector<PointView> resident;
+  std::vector<LayerFigures> layers;
+  std::vector<ResidentSample> resident;
   std::vector<std::string> notes;
 
   // The first rule that failed, else the one with the least slack; null without rules.
-  const RuleView* Deciding() const;
+  const RuleOutcome* Deciding() const;
   std::optional<double> Figure(std::string_view name) const;  // true ones first
 };
 
@@ -67,7 +44,7 @@ struct SummaryView {
   std::vector<std::string> notes;
   std::vector<CaseView> cases;
 
-  size_t Count(Verdict verdict) const;
+  size_t Count(Status status) const;
 };
 
 // A case with a rule that failed has failed, and so has a summary with such a case, whatever else

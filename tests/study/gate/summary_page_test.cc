@@ -63,21 +63,21 @@ TEST_CASE("a failing rule decides a case, else the one with the least slack", "[
   const SummaryView view = ViewOf(ParseSummary(kOurs, "s.json"), test::Engines());
   CHECK_FALSE(view.pass);
   REQUIRE(view.cases.size() == 2);
-  const RuleView* rule = view.cases[0].Deciding();
+  const RuleOutcome* rule = view.cases[0].Deciding();
   REQUIRE(rule != nullptr);
-  CHECK(rule->Sentence() == "2.5x, needs >= 3x");
-  CHECK(rule->where == "layer 3 K, head 1, tokens 64:128");
-  CHECK(rule->Gauge().value() == Approx(2.5 / 3));
+  CHECK(Sentence(*rule) == "2.5x, needs >= 3x");
+  CHECK(Text(rule->where, true) == "layer 3 K, head 1, tokens 64:128");
+  CHECK(Gauge(*rule).value() == Approx(2.5 / 3));
   CHECK(view.cases[1].Deciding() == nullptr);
   CHECK(view.cases[0].Figure("content.compared_ranges") == 12);
-  CHECK(view.Count(Verdict::kNotRun) == 1);
+  CHECK(view.Count(Status::kNotRun) == 1);
 
   const SummaryView original = ViewOf(ParseSummary(kOriginal, "o.json"), test::Engines());
   CHECK(original.is_original);
-  const RuleView* tightest = original.cases.at(0).Deciding();
+  const RuleOutcome* tightest = original.cases.at(0).Deciding();
   REQUIRE(tightest != nullptr);
-  CHECK(tightest->metric == "runtime_async_wait_best_us");
-  CHECK(tightest->Sentence() == "18.71 ms, needs <= 40 ms");
+  CHECK(tightest->rule.metric == "runtime_async_wait_best_us");
+  CHECK(Sentence(*tightest) == "18.71 ms, needs <= 40 ms");
 }
 
 TEST_CASE("a failed case fails the summary, whatever else the document says", "[gate]") {
@@ -91,12 +91,12 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   edited.replace(edited.find(stated), stated.size(), R"("overall_pass": true, "verdict": "pass")");
   const SummaryView by_status = ViewOf(ParseSummary(edited, "s.json"), test::Engines());
   CHECK_FALSE(by_status.pass);
-  CHECK(by_status.cases[0].verdict == Verdict::kFail);
+  CHECK(by_status.cases[0].status == Status::kFail);
   // Even where the case denies it too: a rule of it failed.
   const SummaryView by_rule =
       view(edited, R"("status": "fail", "origin")", R"("status": "pass", "origin")");
   CHECK_FALSE(by_rule.pass);
-  CHECK(by_rule.cases[0].verdict == Verdict::kFail);
+  CHECK(by_rule.cases[0].status == Status::kFail);
   CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json"), test::Engines()), "failures=\"1\""));
   CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, "", test::Engines()),
             "<b>Fail</b>"));
@@ -114,11 +114,11 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
     INFO(to);
     const SummaryView changed = view(original, from, to);
     CHECK_FALSE(changed.pass);
-    CHECK(changed.cases[0].verdict == Verdict::kFail);
+    CHECK(changed.cases[0].status == Status::kFail);
   }
   const SummaryView open = view(edited, R"("status": "not_run", "reason": "no engine logs")",
                                 R"("status": "inconclusive", "reason": "noise")");
-  CHECK(open.Count(Verdict::kInconclusive) == 1);
+  CHECK(open.Count(Status::kInconclusive) == 1);
 }
 
 TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]") {

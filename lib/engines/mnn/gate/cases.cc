@@ -2,7 +2,14 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/mnn/gate/cases.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
 #include "lib/engines/mnn/gate/engine.h"
+#include "lib/engines/mnn/logs/demo.h"
+#include "lib/engines/mnn/logs/suite.h"
 
 namespace kv::mnn {
 namespace {
@@ -53,21 +60,23 @@ constexpr gate::ParamInfo kParams[] = {
     {"h2o_lossless_strict_roundtrip_check"},
 };
 
-// Of every runtime case: the suite's environment.
-std::vector<Rule> Common(double lossy, double lossless, double decode_drop) {
-  return {{"lossy_best", kAtLeast, lossy},
-          {"lossless_selected_value", kAtLeast, lossless},
-          {"decode_drop_ratio", kAtMost, decode_drop},
-          {"runtime_queue_peak_best", kAtMost, 8},
-          {"runtime_fallback_best", kAtMost, 0}};
+// The thresholds that the suite's analyzer applies to every runtime case.
+std::vector<Rule> CommonRules(const logs::AnalyzerOptions& options) {
+  return {{"lossy_best", kAtLeast, options.lossy_target},
+          {"lossless_selected_value", kAtLeast, options.lossless_target},
+          {"decode_drop_ratio", kAtMost, options.decode_drop_target},
+          {"runtime_queue_peak_best", kAtMost, options.max_lossless_queue_peak},
+          {"runtime_fallback_best", kAtMost, options.max_lossless_fallback}};
 }
 
-std::vector<Rule> BaselineRules() { return Common(1.0, 1.0, 1.0); }
+Rule IsTrue(std::string metric) {
+  return {std::move(metric), Op::kEqual, 1, false, false, /*is_flag=*/true};
+}
 
-std::vector<Rule> LlmDemoRules() {
-  // No lossy and no lossless threshold: the original has none here.
-  return {{"decode_drop_ratio", kAtMost, 0.08},
-          {"decode_pass", Op::kEqual, 1, false, false, true},
+// The original has no thresholds on the ratios of real prompts.
+std::vector<Rule> DemoRules() {
+  return {{"decode_drop_ratio", kAtMost, logs::DemoOptions{}.decode_drop_target},
+          IsTrue("decode_pass"),
           {"runtime_decomp_best_us", Op::kAbove, 0}};
 }
 
@@ -75,19 +84,29 @@ std::vector<Rule> LlmDemoRules() {
 
 std::span<const gate::ParamInfo> GateParams() { return kParams; }
 
-std::vector<gate::Rule> RulesOf(std::string_view mode) {
-  std::vector<Rule> rules = Common(3.0, 1.3, 0.05);
+std::span<const std::string_view> CaseNames() {
+  static const auto names = [] {
+    std::array<std::string_view, std::size(logs::kSuiteCases)> all;
+    std::transform(std::begin(logs::kSuiteCases), std::end(logs::kSuiteCases), all.begin(),
+                   [](const logs::SuiteCaseName& known) { return known.name; });
+    return all;
+  }();
+  return names;
+}
+
+std::vector<Rule> RulesOf(std::string_view mode) {
+  const logs::AnalyzerOptions options =
+      logs::SuiteOptions(fmt::format("{}_{}", kRuntimeSuite, mode));
+  std::vector<Rule> rules = CommonRules(options);
   // Ours: what a replay can say of speed stands beside what only an engine can.
-  rules.push_back({"attention_drop_ratio", kAtMost, 0.05, false, true});
-  if (mode == "probe") {
-    rules.push_back({"runtime_async_wait_best_us", kAtMost, 20000});
-    return rules;
+  rules.push_back({"attention_drop_ratio", kAtMost, options.decode_drop_target, false, true});
+  if (options.require_runtime_decomp) {
+    rules.push_back({"runtime_decomp_best_us", Op::kAbove, 0});
+    rules.push_back({"runtime_decomp_best_us", kAtMost, options.max_lossless_decomp_us});
   }
-  const bool store = mode == "store";
-  rules.push_back({"runtime_decomp_best_us", Op::kAbove, 0});
-  rules.push_back({"runtime_decomp_best_us", kAtMost, store ? 70000.0 : 30000.0});
-  rules.push_back({"runtime_async_wait_best_us", kAtMost, store ? 40000.0 : 20000.0});
-  rules.push_back({"kv_content_consistency_pass", Op::kEqual, 1, false, false, true});
+  rules.push_back({"runtime_async_wait_best_us", kAtMost, options.max_lossless_async_wait_us});
+  if (options.require_kv_content_consistency)
+    rules.push_back(IsTrue("kv_content_consistency_pass"));
   return rules;
 }
 
@@ -97,14 +116,16 @@ CaseSpec SuiteCaseOf(std::string_view name) {
   spec.engine = &Engine();
   spec.only_engine = name.starts_with(kDemoSuite);
   spec.suite = spec.only_engine ? kDemoSuite : kRuntimeSuite;
-  spec.mode = name.substr(name.rfind('_') + 1);
-  if (name == kBaselineCase) {
-    spec.mode = "full";
+  const auto* const known =
+      std::find_if(std::begin(logs::kSuiteCases), std::end(logs::kSuiteCases),
+                   [&](const logs::SuiteCaseName& one) { return one.name == name; });
+  spec.mode = known->mode;
+  if (name == logs::kBaselineCase) {
     spec.params = {{"h2o_enable", 0.0}, {"h2o_lossless_enable", 0.0}};
-    spec.rules = BaselineRules();
-    return spec;
+    spec.rules = CommonRules(logs::SuiteOptions(name));
+  } else {
+    spec.rules = spec.only_engine ? DemoRules() : RulesOf(spec.mode);
   }
-  spec.rules = spec.only_engine ? LlmDemoRules() : RulesOf(spec.mode);
   return spec;
 }
 

@@ -15,14 +15,12 @@ namespace kv::mnn {
 inline constexpr std::string_view kRuntimeSuite = "runtime", kDemoSuite = "llm_demo";
 inline constexpr std::string_view kModes[] = {"probe", "full", "store"};
 inline constexpr std::string_view kModeParam = "h2o_lossless_runtime_mode";
-inline constexpr std::string_view kBaselineCase = "runtime_baseline";  // nothing is compressed
-inline constexpr std::string_view kCaseNames[] = {kBaselineCase,   "runtime_probe",
-                                                  "runtime_full",  "runtime_store",
-                                                  "llm_demo_full", "llm_demo_store"};
 
 // Every parameter of the engine under the name of its meta field.
 std::span<const gate::ParamInfo> GateParams();
-// One of kCaseNames with its mode, parameters and thresholds.
+// The names of the cases of both suites, in their order.
+std::span<const std::string_view> CaseNames();
+// One of these with its mode, parameters and thresholds.
 gate::CaseSpec SuiteCaseOf(std::string_view name);
 // The thresholds of the suite's runtime case of this mode.
 std::vector<gate::Rule> RulesOf(std::string_view mode);

@@ -77,7 +77,7 @@ const gate::Engine& Engine() {
                                       .metrics = GateMetrics(),
                                       .baseline_rules = kBaselineRules,
                                       .suites = kSuites,
-                                      .case_names = kCaseNames,
+                                      .case_names = CaseNames(),
                                       .suite_case = SuiteCaseOf,
                                       .rules_of = RulesOf,
                                       .compresses = Compresses,

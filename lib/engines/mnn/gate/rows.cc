@@ -89,14 +89,9 @@ void PutLlmDemo(const CaseResult& result, Json& row) {
 // The original keeps no rules: those that its row shows are put together again.
 void AddOriginalRules(const Json& row, CaseView& c) {
   const auto add = [&](const char* metric, double value, double limit) {
-    RuleView rule;
-    rule.metric = metric;
-    rule.op = "<=";
-    rule.limit = limit;
-    rule.value = value;
-    rule.margin = limit - value;
-    rule.verdict = value <= limit ? Verdict::kPass : Verdict::kFail;
-    c.rules.push_back(std::move(rule));
+    Measurements measured;
+    measured.Set(metric, value);
+    c.rules.push_back(Evaluate({metric, Op::kAtMost, limit}, measured));
   };
   const double target = NumberIn(row, "decode_drop_target").value_or(0);
   const double baseline = std::max(NumberIn(row, "decode_baseline").value_or(0),
@@ -119,16 +114,16 @@ CaseView ReadRow(const Json& row) {
   c.mode = TextAt(row, "mode");
   c.origin = "engine";
   c.reason = TextAt(row, "failure_reason");
-  c.verdict = TruthAt(row, "overall_pass")           ? Verdict::kPass
-              : c.reason.find("not run: ") == 0      ? Verdict::kNotRun
-              : c.reason.find("inconclusive: ") == 0 ? Verdict::kInconclusive
-                                                     : Verdict::kFail;
+  c.status = TruthAt(row, "overall_pass")           ? Status::kPass
+             : c.reason.find("not run: ") == 0      ? Status::kNotRun
+             : c.reason.find("inconclusive: ") == 0 ? Status::kInconclusive
+                                                    : Status::kFail;
   // The parts of the engine's verdict, should the whole deny them.
   const bool denied = NumberIn(row, "return_code").value_or(0) != 0 ||
                       FlagIn(row, "decode_pass") == false ||
                       FlagIn(row, "kv_content_consistency_pass") == false ||
                       TextAt(row, "quality_status") == "FAIL";
-  if (c.verdict == Verdict::kPass && denied) c.verdict = Verdict::kFail;
+  if (c.status == Status::kPass && denied) c.status = Status::kFail;
   AddOriginalRules(row, c);
   for (const auto& item : row.items()) {
     const bool number = item.value().is_number() && item.key() != "return_code";

@@ -124,7 +124,4 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
                     const std::optional<OfflineRatio>& upper,
                     const std::optional<OfflineRatio>& online, const InvalidLines& invalid);
 
-// The report as the analyzer writes it.
-std::string GateMarkdown(const GateFigures& figures);
-
 }  // namespace kv::mnn::logs

@@ -49,9 +49,9 @@ void NoteFeasibility(const GateFigures& figures, std::vector<std::string>& notes
       unreachable, figures.rows.size(), figures.options.lossy_target, ceiling));
 }
 
-// The figures of a table, and the report that the analyzer would write of it.
-void Analyse(const BenchTable* baseline, const std::optional<OfflineRatio>& upper,
-             const std::optional<OfflineRatio>& online, CaseLogs& logs) {
+// Sets the facts of the bench's table, and returns what the analyzer would say of it.
+GateBullets Analyse(const BenchTable* baseline, const std::optional<OfflineRatio>& upper,
+                    const std::optional<OfflineRatio>& online, CaseLogs& logs) {
   const BenchLogs& bench = logs.bench;
   logs.facts = FactsOfTable(bench.table, baseline);
   // Without a baseline of its own, the engine's rule: the best row of the same-batch baseline.
@@ -61,8 +61,8 @@ void Analyse(const BenchTable* baseline, const std::optional<OfflineRatio>& uppe
     logs.options.decode_baseline_samples = 1;
   }
   const GateFigures figures = Analyze(bench.table, logs.options, upper, online, bench.invalid);
-  logs.gate_markdown = GateMarkdown(figures);
   NoteFeasibility(figures, logs.notes);
+  return GateBulletsOf(figures);
 }
 
 // What the analyzer, given these logs, says no to.
@@ -118,8 +118,7 @@ void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio
     return;
   }
   const BenchTable baseline = ReadBaselineTable(folder.Sub("baseline_batch"), logs.evidence);
-  Analyse(baseline.size() > 0 ? &baseline : nullptr, upper, online, logs);
-  const GateBullets made = ParseGateBullets(logs.gate_markdown);
+  const GateBullets made = Analyse(baseline.size() > 0 ? &baseline : nullptr, upper, online, logs);
   CompareReports(logs.bullets, made, logs.notes);
   AddDenial(DeniedByLogs(logs.bullets, made),
             "the engine's analyzer, given the logs in " + c.folder, logs.evidence);
@@ -178,7 +177,7 @@ CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case) {
   CaseLogs logs{std::move(suite_case), {}};
   SuiteCase& c = logs.suite_case;
   c.summary_text = folder.Text("summary.md");
-  logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
+  c.bullets = logs.bullets = ParseGateBullets(c.summary_text.value_or(""));
   logs.report_missing = logs.bullets.empty();
   logs.options = OptionsOfReport(logs.bullets, SuiteOptions(c.name));
   if (!logs.bullets.empty()) NoteLooseLimits(SuiteOptions(c.name), logs);
@@ -221,10 +220,14 @@ CaseLogs ReadBenchLogs(const fs::path& path, const std::string& shown, SuiteCase
                 "no row of llm_bench, no case of the suite and no run of llm_demo in it")
         .File(shown);
   }
+  c.bullets = logs.bullets;
   const bool has_report = !logs.bullets.empty();
   if (has_report) logs.options = OptionsOfReport(logs.bullets, logs.options);
   ReadReportAndLogs(folder, upper, online, logs);
-  if (!has_report) c.summary_text = logs.gate_markdown;
+  if (!has_report) {
+    c.summary_text.reset();
+    c.bullets = logs.bullets;
+  }
   return logs;
 }
 

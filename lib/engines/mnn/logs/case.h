@@ -16,9 +16,8 @@ namespace kv::mnn::logs {
 // What lies in the folder of one case, read and ready to be judged.
 struct CaseLogs {
   SuiteCase suite_case;
-  AnalyzerOptions options;         // what the suite, or the case's own report, applied
-  GateBullets bullets = {};        // the engine's words: of summary.md, or made anew
-  std::string gate_markdown = {};  // the analyzer's report, made anew from the bench logs
+  AnalyzerOptions options;   // what the suite, or the case's own report, applied
+  GateBullets bullets = {};  // the engine's words: of summary.md, or made anew
   std::optional<RuntimeFacts> facts = {};
   BenchLogs bench = {};
   Json report = Json::object();  // of llm_demo: the engine's report, or made anew
@@ -46,9 +45,9 @@ bool IsDemoReport(std::string_view text);
 // Whether a folder holds what llm_demo's runner writes.
 bool HoldsDemo(const LogFolder& folder);
 // The checks of the suite's shell on the engine's own lines.
-void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, EngineCase& engine_case);
+void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, gate::CaseResult& result);
 // What fails a case whatever its figures say: each kind of evidence is a rule.
 void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options,
-                      EngineCase& engine_case);
+                      gate::CaseResult& result);
 
 }  // namespace kv::mnn::logs

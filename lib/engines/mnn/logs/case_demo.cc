@@ -232,7 +232,6 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
                                candidate->first, candidate->second, OptionsOf(logs.report));
   if (logs.report.empty()) {
     logs.report = made;
-    logs.gate_markdown = DemoReportText(made);
     return logs;
   }
   CompareDemoReports(logs.report, made, logs.notes);

@@ -5,20 +5,22 @@
 #include <optional>
 #include <string_view>
 
-#include "lib/engines/mnn/logs/logs.h"
+#include "lib/study/gate/rules.h"
 
 namespace kv::mnn::logs {
 
-struct Limit {
-  std::string_view op;
-  double value;
-};
+using gate::Op;
+using gate::RuleOutcome;
+using gate::Status;
 
-// A rule whose value decides; `unlike` says why the engine's verdict on it may be another one.
-EngineRule Decide(std::string_view metric, Limit limit, const std::optional<double>& value,
-                  std::string_view log, std::string_view unlike);
-// A drop in speed is judged only where it, with its noise on either side, lies beyond the limit.
-EngineRule DecideDrop(std::string_view metric, double limit, const std::optional<double>& drop,
-                      const std::optional<double>& noise);
+// A rule without a limit, such as a verdict in words.
+RuleOutcome NewRule(std::string_view metric, Op op);
+// Judges a value against a limit. `unlike` explains a failure that the engine's own verdict may
+// not show.
+RuleOutcome Decide(std::string_view metric, Op op, double limit, const std::optional<double>& value,
+                   std::string_view log, std::string_view unlike);
+// Judges a drop in speed, but only if it lies beyond the limit whichever way its noise is counted.
+RuleOutcome DecideDrop(std::string_view metric, double limit, const std::optional<double>& drop,
+                       const std::optional<double>& noise);
 
 }  // namespace kv::mnn::logs

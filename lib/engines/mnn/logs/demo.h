@@ -44,6 +44,5 @@ struct DemoOptions {
 // llm_demo_report.json of two summaries, named as printed.
 Json DemoReport(const Json& baseline, std::string_view baseline_name, const Json& candidate,
                 std::string_view candidate_name, const DemoOptions& options);
-std::string DemoReportText(const Json& report);
 
 }  // namespace kv::mnn::logs

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
@@ -16,22 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The suite's cases in its order, with the mode that each runs in.
-struct KnownCase {
-  std::string_view name, mode;
-};
-constexpr std::array<KnownCase, 6> kSuiteCases = {{{"runtime_baseline", "full"},
-                                                   {"runtime_probe", "probe"},
-                                                   {"runtime_full", "full"},
-                                                   {"runtime_store", "store"},
-                                                   {"llm_demo_full", "full"},
-                                                   {"llm_demo_store", "store"}}};
 constexpr std::string_view kConsole = ".console.log";
 
 bool IsCaseName(std::string_view name) { return StartsWith(name, "runtime_") || IsDemoName(name); }
 
 std::string ModeOf(std::string_view name) {
-  for (const KnownCase& known : kSuiteCases) {
+  for (const SuiteCaseName& known : kSuiteCases) {
     if (known.name == name) return std::string(known.mode);
   }
   for (const char* mode : {"probe", "full", "store"}) {
@@ -54,8 +43,8 @@ std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteWords& word
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   const auto rank = [](const std::string& name) {
-    return std::find_if(kSuiteCases.begin(), kSuiteCases.end(),
-                        [&](const KnownCase& known) { return known.name == name; });
+    return std::find_if(std::begin(kSuiteCases), std::end(kSuiteCases),
+                        [&](const SuiteCaseName& known) { return known.name == name; });
   };
   std::stable_sort(found.begin(), found.end(),
                    [&](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
@@ -197,7 +186,7 @@ LogsRead ReadEngineLogs(const EngineLogsInput& input) {
   for (const auto& [name, code] : input.return_codes) {
     if (!has(name)) throw NoCase(name);
   }
-  for (const KnownCase& known : kSuiteCases) {
+  for (const SuiteCaseName& known : kSuiteCases) {
     if (!has(known.name)) read.absent_cases.emplace_back(known.name);
   }
   return read;

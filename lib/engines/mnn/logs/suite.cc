@@ -90,16 +90,6 @@ std::string DemoLine(const Json& row) {
          LineEnd(row);
 }
 
-bool AllPass(const std::vector<Json>& rows) {
-  return !rows.empty() && std::all_of(rows.begin(), rows.end(),
-                                      [](const Json& row) { return TruthAt(row, "overall_pass"); });
-}
-
-size_t CountOf(const std::vector<Json>& rows, std::string_view suite) {
-  return static_cast<size_t>(std::count_if(
-      rows.begin(), rows.end(), [&](const Json& row) { return TextAt(row, "suite") == suite; }));
-}
-
 }  // namespace
 
 GateBullets ParseGateBullets(std::string_view markdown) {
@@ -139,8 +129,8 @@ std::string ConsoleFailure(std::string_view console_log) {
 }
 
 Json RuntimeRow(const SuiteCase& c) {
-  const GateBullets bullets = ParseGateBullets(c.summary_text.value_or(""));
-  const bool exists = c.summary_text && !c.summary_text->empty();
+  const GateBullets& bullets = c.bullets;
+  const bool exists = !bullets.empty() || !c.summary_text.value_or("").empty();
   const bool pass = c.return_code == 0 && IsTrue(bullets, "overall_pass");
   std::string reason;
   if (!pass) {
@@ -222,40 +212,6 @@ Json DemoRow(const SuiteCase& c) {
 
 std::string SuiteLine(const Json& row) {
   return TextAt(row, "suite") == "runtime" ? RuntimeLine(row) : DemoLine(row);
-}
-
-Json SuiteDocument(const std::vector<Json>& rows, std::string_view generated_at) {
-  return {{"generated_at", generated_at},
-          {"overall_pass", AllPass(rows)},
-          {"total_cases", rows.size()},
-          {"runtime_cases", CountOf(rows, "runtime")},
-          {"llm_demo_cases", CountOf(rows, "llm_demo")},
-          {"rows", rows}};
-}
-
-std::string SuiteText(const std::vector<Json>& rows, std::string_view base) {
-  std::string out = fmt::format(
-      "# H2O final Summary\n\n- overall_pass: {}\n- total_cases: {}\n- runtime_cases: {}\n"
-      "- llm_demo_cases: {}\n\n",
-      Bool(AllPass(rows)), rows.size(), CountOf(rows, "runtime"), CountOf(rows, "llm_demo"));
-  for (const bool runtime : {true, false}) {
-    const char* suite = runtime ? "runtime" : "llm_demo";
-    if (CountOf(rows, suite) == 0) continue;
-    out += runtime ? "## Runtime\n\n" : "## llm_demo\n\n";
-    size_t number = 0;
-    for (const Json& row : rows) {
-      if (TextAt(row, "suite") == suite) out += fmt::format("{}. {}\n", ++number, SuiteLine(row));
-    }
-    out += '\n';
-  }
-  return out + fmt::format("- summary_json: `{0}/summary.json`\n- cases_jsonl: `{0}/cases.jsonl`\n",
-                           base);
-}
-
-std::string SuiteLines(const std::vector<Json>& rows) {
-  std::string out;
-  for (const Json& row : rows) out += PythonJson(row, 0) + '\n';
-  return out;
 }
 
 }  // namespace kv::mnn::logs

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/text.h"
 
 namespace kv::mnn::logs {
@@ -16,6 +17,18 @@ namespace kv::mnn::logs {
 // The bullets below "## Quality Gate", keys to values without back-quotes.
 using GateBullets = std::map<std::string, std::string, std::less<>>;
 GateBullets ParseGateBullets(std::string_view markdown);
+// The bullets that the analyzer would write of these figures, with its decimals. In markdown.cc.
+GateBullets GateBulletsOf(const GateFigures& figures);
+
+// The suite's cases in its order, with the mode that each runs in. Those of the runtime suite come
+// first; the others are whole runs of llm_demo.
+struct SuiteCaseName {
+  std::string_view name, mode;
+};
+inline constexpr SuiteCaseName kSuiteCases[] = {
+    {"runtime_baseline", "full"}, {"runtime_probe", "probe"}, {"runtime_full", "full"},
+    {"runtime_store", "store"},   {"llm_demo_full", "full"},  {"llm_demo_store", "store"}};
+inline constexpr std::string_view kBaselineCase = kSuiteCases[0].name;  // compresses nothing
 
 // Why a case failed, as the suite words it: from the last lines of its console log.
 std::string ConsoleFailure(std::string_view console_log);
@@ -27,18 +40,14 @@ struct SuiteCase {
   std::string folder;       // "OUT/runtime_store", as printed
   std::string console_log;  // "OUT/runtime_store.console.log", as printed
   std::optional<std::string> console_text = {};
-  std::optional<std::string> summary_text = {};  // summary.md of a runtime case
-  std::optional<std::string> report_text = {};   // llm_demo_report.json
+  std::optional<std::string> summary_text = {};  // summary.md of a runtime case, if there is one
+  GateBullets bullets = {};  // those of summary.md, or those that the analyzer would write
+  std::optional<std::string> report_text = {};  // llm_demo_report.json
 };
 Json RuntimeRow(const SuiteCase& suite_case);
 Json DemoRow(const SuiteCase& suite_case);
 
 // A row as the suite's summary.md shows it, without its number.
 std::string SuiteLine(const Json& row);
-
-// The suite's documents over the rows; `base` is its output folder as printed.
-Json SuiteDocument(const std::vector<Json>& rows, std::string_view generated_at);
-std::string SuiteText(const std::vector<Json>& rows, std::string_view base);
-std::string SuiteLines(const std::vector<Json>& rows);
 
 }  // namespace kv::mnn::logs

@@ -115,13 +115,6 @@ bool NextRecord(std::string_view& text, std::vector<std::string>& fields) {
   return true;
 }
 
-std::string CsvField(std::string_view field) {
-  if (field.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(field);
-  std::string out = "\"";
-  for (const char c : field) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + '"';
-}
-
 // A column of the markdown table and where llm_bench's JSON has it.
 struct JsonColumn {
   std::string_view column, key;
@@ -323,20 +316,6 @@ bool BenchTable::IsHeaderAgain(size_t row) const {
     if (cell != columns_[place] && !cell.empty() && columns_[place] != "log_file") return false;
   }
   return true;
-}
-
-std::string BenchTable::Csv() const {
-  const std::vector<std::string> columns = Columns();
-  std::string text;
-  for (const std::string& column : columns) text += (text.empty() ? "" : ",") + CsvField(column);
-  text += "\r\n";
-  for (size_t row = 0; row < rows_.size(); ++row) {
-    for (size_t c = 0; c < columns.size(); ++c) {
-      text += (c > 0 ? "," : "") + CsvField(Cell(row, columns[c]));
-    }
-    text += "\r\n";
-  }
-  return text;
 }
 
 }  // namespace kv::mnn::logs

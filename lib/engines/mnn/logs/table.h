@@ -28,7 +28,7 @@ class BenchTable {
   // llm_bench's JSON output: one document, or one per line. The cells are what the markdown table
   // would show. Throws kBadText.
   size_t AddJson(std::string_view text, std::string_view log_file);
-  // What Csv() and the engine's parser write. Throws kBadText, kLimit.
+  // A table as the engine's parser writes it. Throws kBadText, kLimit.
   static BenchTable FromCsv(std::string_view text);
 
   // The columns that occur: the known ones in the parser's order, then the others by name.
@@ -39,8 +39,6 @@ class BenchTable {
   std::string_view Cell(size_t row, std::string_view column) const;
   // Whether the row is the header of a second run in one log, which the parser takes for a row.
   bool IsHeaderAgain(size_t row) const;
-  // Lines end with CR LF, as the engine's parser ends them.
-  std::string Csv() const;
 
  private:
   using Row = std::vector<std::string>;

@@ -65,48 +65,6 @@ std::string PythonFloat(double value) {
   return text;
 }
 
-void DumpText(std::string_view text, std::string& out) {
-  const std::string clean = OnlyUtf8(text);
-  // The escapes of json.dumps are those of this library with ensure_ascii.
-  out += nlohmann::json(clean).dump(-1, ' ', true);
-}
-
-void Dump(const Json& value, int indent, int depth, std::string& out) {
-  const auto line = [&](int level) {
-    if (indent > 0) out += '\n' + std::string(static_cast<size_t>(indent * level), ' ');
-  };
-  const auto separate = [&](bool first) {
-    if (!first) out += indent > 0 ? "," : ", ";
-    line(depth + 1);
-  };
-  if (value.is_object() || value.is_array()) {
-    const bool object = value.is_object();
-    out += object ? '{' : '[';
-    bool first = true;
-    for (const auto& item : value.items()) {
-      separate(first);
-      first = false;
-      if (object) {
-        DumpText(item.key(), out);
-        out += ": ";
-      }
-      Dump(item.value(), indent, depth + 1, out);
-    }
-    if (!first) line(depth);
-    out += object ? '}' : ']';
-  } else if (value.is_string()) {
-    DumpText(value.get_ref<const std::string&>(), out);
-  } else if (value.is_number_float()) {
-    const double number = value.get<double>();
-    out += std::isfinite(number) ? PythonFloat(number)
-           : std::isnan(number)  ? "NaN"
-           : number < 0          ? "-Infinity"
-                                 : "Infinity";
-  } else {
-    out += value.dump();
-  }
-}
-
 }  // namespace
 
 std::string_view Strip(std::string_view text) {
@@ -275,12 +233,6 @@ std::string PythonValue(const Json& value) {
     out += PythonValue(item.value());
   }
   return out + (value.is_object() ? '}' : ']');
-}
-
-std::string PythonJson(const Json& value, int indent) {
-  std::string out;
-  Dump(value, indent, 0, out);
-  return out;
 }
 
 double NumberAt(const Json& object, std::string_view key, double otherwise) {

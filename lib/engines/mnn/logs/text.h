@@ -51,8 +51,6 @@ std::string_view Bool(bool value);                              // true, false
 std::string PythonText(std::string_view text);                  // 'text'
 std::string PythonValue(const Json& value);                     // [0, 1], None, True
 std::string PythonList(const std::vector<std::string>& texts);  // ['a', 'b']
-// json.dumps with ensure_ascii; indent 0: on one line with ", " and ": ".
-std::string PythonJson(const Json& value, int indent);
 
 // Numbers (and texts and booleans that convert as in Python) under a key of an object; `otherwise`
 // for all else.

@@ -39,7 +39,7 @@ std::optional<double> NoiseOf(const BaselineNoise& baselines,
 
 // Limits on what should be small: the maximum is the worst row, for the engine too.
 void AddLimits(const RuntimeFacts& facts, const EngineWord& word, const AnalyzerOptions& o,
-               std::vector<EngineRule>& rules) {
+               std::vector<RuleOutcome>& rules) {
   struct Entry {
     const char *metric, *pass;
     double limit;
@@ -57,8 +57,8 @@ void AddLimits(const RuntimeFacts& facts, const EngineWord& word, const Analyzer
        o.max_lossless_backpressure_skip, facts.backpressure_skip}};
   for (const Entry& entry : entries) {
     if (entry.limit < 0) continue;
-    EngineRule rule = Decide(entry.metric, {"<=", entry.limit}, entry.spread.most,
-                             entry.spread.most_log, "the worst row");
+    RuleOutcome rule = Decide(entry.metric, Op::kAtMost, entry.limit, entry.spread.most,
+                              entry.spread.most_log, "the worst row");
     rule.engine_value = word.Value(entry.metric);
     rule.engine_pass = word.Pass(entry.pass);
     rules.push_back(std::move(rule));
@@ -67,7 +67,7 @@ void AddLimits(const RuntimeFacts& facts, const EngineWord& word, const Analyzer
 
 // What must have happened: the engine asks for one row, the truth for all of them.
 void AddActivities(const RuntimeFacts& facts, const EngineWord& word, const AnalyzerOptions& o,
-                   std::vector<EngineRule>& rules) {
+                   std::vector<RuleOutcome>& rules) {
   struct Entry {
     bool required;
     const char *metric, *value, *pass;
@@ -87,8 +87,8 @@ void AddActivities(const RuntimeFacts& facts, const EngineWord& word, const Anal
   for (const Entry& entry : entries) {
     if (!entry.required) continue;
     const bool worst_known = entry.spread.least.has_value();
-    EngineRule rule =
-        Decide(entry.metric, {">", 0}, worst_known ? entry.spread.least : entry.spread.most,
+    RuleOutcome rule =
+        Decide(entry.metric, Op::kAbove, 0, worst_known ? entry.spread.least : entry.spread.most,
                entry.spread.least_log, "one row is enough for the engine");
     rule.engine_value = word.Value(entry.value);
     rule.engine_pass = word.Pass(entry.pass);
@@ -96,16 +96,14 @@ void AddActivities(const RuntimeFacts& facts, const EngineWord& word, const Anal
   }
 }
 
-EngineRule ConsistencyRule(const EngineWord& word, const AnalyzerOptions& o) {
-  EngineRule rule;
-  rule.metric = "kv_content_consistency_pass";
-  rule.op = "==";
-  rule.engine_pass = word.Pass(rule.metric);
+RuleOutcome ConsistencyRule(const EngineWord& word, const AnalyzerOptions& o) {
+  RuleOutcome rule = NewRule("kv_content_consistency_pass", Op::kEqual);
+  rule.engine_pass = word.Pass(rule.rule.metric);
   rule.reason =
       "no K or V byte is compared anywhere in these logs: the engine counts log lines, "
       "queue activity and fallbacks";
   if (o.require_kv_content_consistency && rule.engine_pass == false) {
-    rule.status = RuleStatus::kFail;
+    rule.status = Status::kFail;
     std::string failed;
     for (const char* part : {"kv_invalid_log_pass", "kv_async_activity_pass",
                              "kv_restore_activity_pass", "kv_fallback_clean_pass"}) {
@@ -118,21 +116,20 @@ EngineRule ConsistencyRule(const EngineWord& word, const AnalyzerOptions& o) {
   return rule;
 }
 
-EngineRule InvalidLineRule(const EngineWord& word, const AnalyzerOptions& o) {
+RuleOutcome InvalidLineRule(const EngineWord& word, const AnalyzerOptions& o) {
   const auto count = word.Value("kv_invalid_log_count");
-  EngineRule rule =
-      Decide("kv_invalid_log_count",
-             {"<=", static_cast<double>(std::max<int64_t>(0, o.max_kv_invalid_log_lines))}, count,
-             {}, "lines that say the cache is broken");
+  RuleOutcome rule = Decide("kv_invalid_log_count", Op::kAtMost,
+                            static_cast<double>(std::max<int64_t>(0, o.max_kv_invalid_log_lines)),
+                            count, {}, "lines that say the cache is broken");
   rule.engine_value = count;
   if (o.require_kv_content_consistency) rule.engine_pass = word.Pass("kv_invalid_log_pass");
   return rule;
 }
 
-EngineRule LossyRule(const RuntimeFacts& facts, const EngineWord& word, const AnalyzerOptions& o) {
+RuleOutcome LossyRule(const RuntimeFacts& facts, const EngineWord& word, const AnalyzerOptions& o) {
   const bool worst_known = facts.lossy.least.has_value();
-  EngineRule rule =
-      Decide("lossy_best", {">=", o.lossy_target},
+  RuleOutcome rule =
+      Decide("lossy_best", Op::kAtLeast, o.lossy_target,
              worst_known ? facts.lossy.least : facts.lossy.mean, facts.lossy.least_log,
              worst_known ? "the worst row; the engine takes the best one"
                          : "the mean of the rows; the engine takes the best one");
@@ -141,16 +138,17 @@ EngineRule LossyRule(const RuntimeFacts& facts, const EngineWord& word, const An
   return rule;
 }
 
-EngineRule LosslessRule(const RuntimeFacts& facts, const EngineWord& word,
-                        const AnalyzerOptions& o) {
+RuleOutcome LosslessRule(const RuntimeFacts& facts, const EngineWord& word,
+                         const AnalyzerOptions& o) {
   const bool worst_known = facts.measured.least.has_value();
   const auto measured = worst_known ? facts.measured.least : facts.measured_ratio_mean();
-  EngineRule rule = Decide(
-      "lossless_selected_value", {">=", o.lossless_target}, measured, facts.measured.least_log,
-      worst_known ? "raw over compressed bytes of the worst row itself; the engine's value "
-                    "is an offline estimate of other bytes"
-                  : "raw over compressed bytes of the run itself; the engine's value is an "
-                    "offline estimate of other bytes");
+  RuleOutcome rule =
+      Decide("lossless_selected_value", Op::kAtLeast, o.lossless_target, measured,
+             facts.measured.least_log,
+             worst_known ? "raw over compressed bytes of the worst row itself; the engine's value "
+                           "is an offline estimate of other bytes"
+                         : "raw over compressed bytes of the run itself; the engine's value is an "
+                           "offline estimate of other bytes");
   if (!measured) rule.reason = "the runs compressed nothing: there is no ratio to judge";
   rule.engine_value = word.Value("lossless_online_value");
   rule.engine_pass = word.Pass("lossless_online_pass");
@@ -176,17 +174,17 @@ std::optional<double> BaselineNoise::relative() const {
   return (*most - *least) / 2 / mean();
 }
 
-std::vector<EngineRule> RuntimeRules(const RuntimeFacts& facts, const GateBullets& engine,
-                                     const AnalyzerOptions& o, const BaselineNoise& noise) {
+std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBullets& engine,
+                                      const AnalyzerOptions& o, const BaselineNoise& noise) {
   const EngineWord word(engine);
-  std::vector<EngineRule> rules;
+  std::vector<RuleOutcome> rules;
   rules.push_back(LossyRule(facts, word, o));
   rules.push_back(LosslessRule(facts, word, o));
   if (o.decode_baseline > 0) {
     std::optional<double> drop = facts.like_for_like_drop;
     if (!drop && facts.decode.mean) drop = MeanDrop(facts, o);
-    EngineRule rule = DecideDrop("decode_drop_ratio", o.decode_drop_target, drop,
-                                 NoiseOf(noise, facts.repeat_deviation));
+    RuleOutcome rule = DecideDrop("decode_drop_ratio", o.decode_drop_target, drop,
+                                  NoiseOf(noise, facts.repeat_deviation));
     if (!rule.reason.empty() && !facts.like_for_like_drop) {
       rule.reason += " (mean of the rows against the best baseline row, as the engine compares)";
     }
@@ -195,12 +193,10 @@ std::vector<EngineRule> RuntimeRules(const RuntimeFacts& facts, const GateBullet
     rules.push_back(std::move(rule));
   }
   if (o.strict_runtime_metric_columns) {
-    EngineRule rule;
-    rule.metric = "runtime_metric_columns_ok";
-    rule.op = "==";
+    RuleOutcome rule = NewRule("runtime_metric_columns_ok", Op::kEqual);
     rule.engine_pass = word.Pass("runtime_metric_columns_pass");
     const auto ok = word.Pass("runtime_metric_columns_ok");
-    if (ok) rule.status = *ok ? RuleStatus::kPass : RuleStatus::kFail;
+    if (ok) rule.status = *ok ? Status::kPass : Status::kFail;
     const auto missing = engine.find("runtime_metric_missing_columns");
     if (!ok) rule.reason = "the logs do not say";
     if (ok == false) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/engines/mnn/logs/decide.h"
 #include "lib/engines/mnn/logs/logs.h"
 #include "lib/engines/mnn/logs/suite.h"
 
@@ -46,14 +47,14 @@ GateBullets ReportAverages(std::string_view markdown);
 // The thresholds that a report says it applied, over `otherwise`.
 AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions otherwise);
 
-std::vector<EngineRule> RuntimeRules(const RuntimeFacts& facts, const GateBullets& engine,
-                                     const AnalyzerOptions& options, const BaselineNoise& noise);
+std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBullets& engine,
+                                      const AnalyzerOptions& options, const BaselineNoise& noise);
 Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise);
 
 // The rules of a llm_demo report, and those it lacks. The lossy target of the engine's bench fails
 // it only where it was asked for.
-std::vector<EngineRule> DemoRules(const Json& report, const AnalyzerOptions& options,
-                                  const BaselineNoise& noise, bool lossy_asked);
+std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& options,
+                                   const BaselineNoise& noise, bool lossy_asked);
 Json DemoFigures(const Json& report, const BaselineNoise& noise);
 
 // [H2O-LOSSLESS] lines: one per layer call that compressed.

@@ -42,9 +42,9 @@ std::optional<double> DropOf(const Json& object) {
 // The engine has no threshold on the ratios of real prompts. Short ones are not evicted, so that
 // the target of its bench is asked of them only by who names it; what must not be is that nothing
 // was evicted, or that a bucket has no ratio at all.
-EngineRule DemoLossyRule(const Json& report,
-                         const std::vector<std::pair<std::string, Json>>& buckets,
-                         const AnalyzerOptions& options, bool is_asked) {
+RuleOutcome DemoLossyRule(const Json& report,
+                          const std::vector<std::pair<std::string, Json>>& buckets,
+                          const AnalyzerOptions& options, bool is_asked) {
   const std::optional<double> mean = Figure(report, "candidate_lossy_ratio_avg");
   std::optional<double> worst = mean;
   std::string where;
@@ -54,22 +54,22 @@ EngineRule DemoLossyRule(const Json& report,
     worst = ratio;
     where = "bucket " + OnlyUtf8(name);
   }
-  EngineRule rule = Decide("candidate_lossy_ratio_avg", {">=", options.lossy_target}, worst, where,
-                           "the engine has no rule on the ratio of real prompts");
-  if (rule.status != RuleStatus::kFail || is_asked) return rule;
+  RuleOutcome rule = Decide("candidate_lossy_ratio_avg", Op::kAtLeast, options.lossy_target, worst,
+                            where, "the engine has no rule on the ratio of real prompts");
+  if (rule.status != Status::kFail || is_asked) return rule;
   if (*worst < 1) {
     rule.reason = "a ratio below 1: these runs have no figures";
   } else if (!mean || *mean <= 1) {
     rule.reason += "; at 1 nothing was evicted";
   } else {
-    rule.status = RuleStatus::kNotRun;
+    rule.status = Status::kNotRun;
     rule.reason += ", of which short ones are not evicted: --lossy-target judges it";
   }
   return rule;
 }
 
-EngineRule DemoFlag(const Json& report, const char* metric, const char* value, const char* pass) {
-  EngineRule rule = Decide(metric, {">", 0}, NumberAt(report, value), {}, {});
+RuleOutcome DemoFlag(const Json& report, const char* metric, const char* value, const char* pass) {
+  RuleOutcome rule = Decide(metric, Op::kAbove, 0, NumberAt(report, value), {}, {});
   rule.engine_value = NumberAt(report, value);
   rule.engine_pass = TruthAt(report, pass);
   return rule;
@@ -77,28 +77,28 @@ EngineRule DemoFlag(const Json& report, const char* metric, const char* value, c
 
 }  // namespace
 
-std::vector<EngineRule> DemoRules(const Json& report, const AnalyzerOptions& options,
-                                  const BaselineNoise& noise, bool lossy_asked) {
-  std::vector<EngineRule> rules;
+std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& options,
+                                   const BaselineNoise& noise, bool lossy_asked) {
+  std::vector<RuleOutcome> rules;
   const auto buckets = Buckets(report);
   const double target = NumberAt(report, "decode_drop_target", 0.08);
-  EngineRule drop = DecideDrop("decode_drop_ratio", target, DropOf(report), noise.relative());
+  RuleOutcome drop = DecideDrop("decode_drop_ratio", target, DropOf(report), noise.relative());
   drop.engine_value = Figure(report, "decode_drop_ratio");
   drop.engine_pass = TruthAt(report, "decode_pass");
   if (!(NumberAt(report, "baseline_decode_tps_avg") > 0)) {
-    drop.status = RuleStatus::kNotRun;
+    drop.status = Status::kNotRun;
     drop.reason = "the baseline has no decode speed";
   }
   rules.push_back(std::move(drop));
   rules.push_back(DemoLossyRule(report, buckets, options, lossy_asked));
-  rules.push_back(Decide("candidate_lossless_ratio_avg", {">=", options.lossless_target},
+  rules.push_back(Decide("candidate_lossless_ratio_avg", Op::kAtLeast, options.lossless_target,
                          Figure(report, "candidate_lossless_ratio_avg"), {},
                          "the engine has no rule on the ratio of real prompts"));
   for (size_t i = rules.size() - 2; i < rules.size(); ++i) {
-    rules[i].engine_value = Figure(report, rules[i].metric.c_str());
+    rules[i].engine_value = Figure(report, rules[i].rule.metric.c_str());
   }
   if (TruthAt(report, "require_baseline_decode")) {
-    rules.push_back(Decide("baseline_decode_tps_avg", {">", 0},
+    rules.push_back(Decide("baseline_decode_tps_avg", Op::kAbove, 0,
                            Figure(report, "baseline_decode_tps_avg"), {}, {}));
   }
   if (TruthAt(report, "require_runtime_decomp")) {
@@ -110,12 +110,12 @@ std::vector<EngineRule> DemoRules(const Json& report, const AnalyzerOptions& opt
                              "decode_cache_hit_pass"));
   }
   for (const auto& [name, bucket] : buckets) {
-    EngineRule rule = DecideDrop("bucket_" + OnlyUtf8(name) + "_decode_drop_ratio", target,
-                                 DropOf(bucket), noise.relative());
+    RuleOutcome rule = DecideDrop("bucket_" + OnlyUtf8(name) + "_decode_drop_ratio", target,
+                                  DropOf(bucket), noise.relative());
     rule.engine_value = Figure(bucket, "decode_drop_ratio");
     rule.engine_pass = TruthAt(bucket, "decode_pass");
     if (!TruthAt(bucket, "sample_aligned") && bucket.contains("sample_aligned")) {
-      rule.status = RuleStatus::kFail;
+      rule.status = Status::kFail;
       rule.reason =
           fmt::format("{:.0f} baseline runs against {:.0f}", NumberAt(bucket, "baseline_runs"),
                       NumberAt(bucket, "candidate_runs"));
@@ -124,10 +124,8 @@ std::vector<EngineRule> DemoRules(const Json& report, const AnalyzerOptions& opt
   }
   for (const char* who : {"baseline_overall_pass", "candidate_overall_pass"}) {
     if (!report.is_object() || !report.contains(who) || TruthAt(report, who)) continue;
-    EngineRule rule;
-    rule.metric = who;
-    rule.op = "==";
-    rule.status = RuleStatus::kFail;
+    RuleOutcome rule = NewRule(who, Op::kEqual);
+    rule.status = Status::kFail;
     rule.engine_pass = false;
     rule.reason = "a run of these prompts did not end well";
     rules.push_back(std::move(rule));

@@ -13,6 +13,8 @@
 namespace kv::mnn::logs {
 namespace {
 
+using gate::CaseResult;
+
 void Write(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary) << text;
@@ -38,11 +40,11 @@ std::string Log(const std::vector<Row>& rows) {
   return text;
 }
 
-const EngineRule& RuleOf(const EngineCase& c, std::string_view metric) {
-  for (const EngineRule& rule : c.rules) {
-    if (rule.metric == metric) return rule;
+const RuleOutcome& RuleOf(const CaseResult& c, std::string_view metric) {
+  for (const RuleOutcome& rule : c.rules) {
+    if (rule.rule.metric == metric) return rule;
   }
-  FAIL("no rule " << metric << " on " << c.name);
+  FAIL("no rule " << metric << " on " << c.spec.name);
   return c.rules.front();
 }
 
@@ -72,10 +74,6 @@ TEST_CASE("texts are written as Python writes them", "[gate]") {
   CHECK(PythonText("it's") == "\"it's\"");
   CHECK(PythonText("a'b\"c\n\x01") == "'a\\'b\"c\\n\\x01'");
   CHECK(PythonValue(Json::parse(R"([0, 1.0, true, null, "x"])")) == "[0, 1.0, True, None, 'x']");
-  CHECK(PythonJson(Json{{"a", 1e-05}, {"b", {1, 2}}, {"c", "\u00b1\x7f"}}, 0) ==
-        R"({"a": 1e-05, "b": [1, 2], "c": "\u00b1\u007f"})");
-  CHECK(PythonJson(Json{{"a", Json::array()}, {"b", 5.0}}, 2) ==
-        "{\n  \"a\": [],\n  \"b\": 5.0\n}");
   CHECK(OnlyUtf8("a\xff\xc2\xb1\xed\xa0\x80z") == "a\u00b1z");
   CHECK(FirstCodePoints("±±±", 2) == "±±");
 }
@@ -88,25 +86,24 @@ TEST_CASE("a good row does not hide a bad one", "[gate]") {
   input.options = {{"--runtime-mode", "store"}, {"lossless_target", "1.3"}};
   const EngineVerdict verdict = AnalyzeEngineLogs(input);
   REQUIRE(verdict.cases.size() == 1);
-  const EngineCase& c = verdict.cases[0];
-  const EngineRule& lossy = RuleOf(c, "lossy_best");
+  const CaseResult& c = verdict.cases[0];
+  const RuleOutcome& lossy = RuleOf(c, "lossy_best");
   CHECK(lossy.engine_value == 3.2);
   CHECK(lossy.engine_pass == true);
   CHECK(lossy.value == 2.4);
-  CHECK(lossy.status == RuleStatus::kFail);
-  CHECK(lossy.log == "out/logs/run_0001.log row 2");
+  CHECK(lossy.status == Status::kFail);
+  CHECK(lossy.where.log == "out/logs/run_0001.log row 2");
   // 1.4 is what the engine prints; its own bytes say 1.25.
-  const EngineRule& lossless = RuleOf(c, "lossless_selected_value");
+  const RuleOutcome& lossless = RuleOf(c, "lossless_selected_value");
   CHECK(lossless.engine_pass == true);
   CHECK(lossless.value == Approx(1.25));
-  CHECK(lossless.status == RuleStatus::kFail);
-  CHECK(RuleOf(c, "kv_content_consistency_pass").status == RuleStatus::kNotRun);
+  CHECK(lossless.status == Status::kFail);
+  CHECK(RuleOf(c, "kv_content_consistency_pass").status == Status::kNotRun);
   CHECK(verdict.engine_pass);
-  CHECK(verdict.status == RuleStatus::kFail);
-  const Json json = CaseJson(c);
-  CHECK(json.at("status") == "fail");
-  CHECK(json.at("rules").at(0).at("margin").get<double>() == Approx(-0.6));
-  CHECK(json.at("engine").at("lossy_best") == 3.2);
+  CHECK(verdict.status == Status::kFail);
+  CHECK(c.status == Status::kFail);
+  CHECK(c.rules[0].margin == Approx(-0.6));
+  CHECK(c.logs->row.at("lossy_best") == 3.2);
 }
 
 TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]") {
@@ -122,27 +119,26 @@ TEST_CASE("a difference below the noise of the baselines is no verdict", "[gate]
   Write(dir.path() / "runtime_full/summary.md", report(6.0));
   const auto alone = AnalyzeEngineLogs(Logs(dir.path()));
   CHECK_FALSE(alone.baseline_noise.relative());
-  CHECK(RuleOf(alone.cases[0], "decode_drop_ratio").status == RuleStatus::kPass);
+  CHECK(RuleOf(alone.cases[0], "decode_drop_ratio").status == Status::kPass);
   CHECK(alone.absent_cases.size() == 5);
 
   Write(dir.path() / "runtime_store/summary.md", report(5.0));
   const auto both = AnalyzeEngineLogs(Logs(dir.path()));
   CHECK(both.baseline_noise.relative().value() == Approx(0.5 / 5.5));
   // 5 % slower and 14 % faster, with 9 % of noise.
-  CHECK(RuleOf(both.cases[0], "decode_drop_ratio").status == RuleStatus::kNotRun);
-  CHECK(RuleOf(both.cases[1], "decode_drop_ratio").status == RuleStatus::kPass);
-  CHECK(both.status == RuleStatus::kPass);
+  CHECK(RuleOf(both.cases[0], "decode_drop_ratio").status == Status::kNotRun);
+  CHECK(RuleOf(both.cases[1], "decode_drop_ratio").status == Status::kPass);
+  CHECK(both.status == Status::kPass);
   CHECK(both.notes.size() == 1);
 
   // 8 % slower where 5 % are allowed, with 11 % of noise: neither passed nor failed.
   Write(dir.path() / "runtime_full/summary.md", report(6.2));
   const auto beyond = AnalyzeEngineLogs(Logs(dir.path()));
-  const EngineRule& open = RuleOf(beyond.cases[0], "decode_drop_ratio");
-  CHECK(open.status == RuleStatus::kInconclusive);
+  const RuleOutcome& open = RuleOf(beyond.cases[0], "decode_drop_ratio");
+  CHECK(open.status == Status::kInconclusive);
   CHECK(open.reason.find("more repeats of the baseline") != std::string::npos);
-  CHECK(beyond.cases[0].status == RuleStatus::kInconclusive);
+  CHECK(beyond.cases[0].status == Status::kInconclusive);
   CHECK(beyond.cases[0].reason.find("decode_drop_ratio") == 0);
-  CHECK(CaseJson(beyond.cases[0]).at("status") == "inconclusive");
 }
 
 TEST_CASE("rows are compared with baseline rows of the same lengths", "[gate]") {
@@ -163,13 +159,13 @@ TEST_CASE("the measured ratio is that of the worst row, the mean has its own nam
   Write(dir.path() / "runtime_full/logs/a.log", Log({{512, 5.0, 0.01, 3.2, 2.8, 1.4, "5.00"},
                                                      {1024, 4.0, 0.01, 3.2, 1.5, 1.2, "5.00"},
                                                      {2048, 4.0, 0.01, 3.2, 0, 0, "5.00"}}));
-  const EngineCase c = AnalyzeEngineLogs(Logs(dir.path())).cases.at(0);
-  CHECK(c.true_figures.at("measured_ratio").get<double>() == Approx(1.25));
-  CHECK(c.true_figures.at("measured_ratio_mean").get<double>() == Approx(1.625));
-  const EngineRule& rule = RuleOf(c, "lossless_selected_value");
+  const CaseResult c = AnalyzeEngineLogs(Logs(dir.path())).cases.at(0);
+  CHECK(c.logs->true_figures.at("measured_ratio").get<double>() == Approx(1.25));
+  CHECK(c.logs->true_figures.at("measured_ratio_mean").get<double>() == Approx(1.625));
+  const RuleOutcome& rule = RuleOf(c, "lossless_selected_value");
   CHECK(rule.value == Approx(1.25));
-  CHECK(rule.status == RuleStatus::kFail);
-  CHECK(rule.log == "out/runtime_full/logs/a.log row 2");
+  CHECK(rule.status == Status::kFail);
+  CHECK(rule.where.log == "out/runtime_full/logs/a.log row 2");
   // Of a report alone only the mean is known.
   const RuntimeFacts report = FactsOfReport(
       "- Rows: 3\n- Avg lossless raw MB: 3.0\n- Avg lossless comp MB: 2.0\n\n## Quality Gate\n");
@@ -186,15 +182,15 @@ TEST_CASE("a suite case without a report fails, with the figures of its logs bes
   input.return_codes["runtime_full"] = 3;
   const EngineVerdict verdict = AnalyzeEngineLogs(input);
   REQUIRE(verdict.cases.size() == 2);
-  CHECK(verdict.cases[0].engine.at("failure_reason") == "error: it broke");
-  CHECK(verdict.cases[0].status == RuleStatus::kFail);
+  CHECK(verdict.cases[0].logs->row.at("failure_reason") == "error: it broke");
+  CHECK(verdict.cases[0].status == Status::kFail);
   CHECK(verdict.cases[0].reason == "return_code 3, needs == 0: error: it broke");
-  CHECK(RuleOf(verdict.cases[0], "lossy_best").status == RuleStatus::kPass);
+  CHECK(RuleOf(verdict.cases[0], "lossy_best").status == Status::kPass);
   CHECK(RuleOf(verdict.cases[0], "runtime_decomp_required").value == 1e-05);
-  REQUIRE_FALSE(verdict.cases[0].notes.empty());
-  CHECK(verdict.cases[0].notes[0].find("'1e-05") != std::string::npos);
-  CHECK(verdict.cases[1].engine.at("failure_reason") == "report json missing");
-  CHECK(verdict.cases[1].status == RuleStatus::kFail);
+  REQUIRE_FALSE(verdict.cases[0].warnings.empty());
+  CHECK(verdict.cases[0].warnings[0].find("'1e-05") != std::string::npos);
+  CHECK(verdict.cases[1].logs->row.at("failure_reason") == "report json missing");
+  CHECK(verdict.cases[1].status == Status::kFail);
   input.return_codes["runtime_ful"] = 0;
   CHECK_THROWS_AS(AnalyzeEngineLogs(input), Error);
 }
@@ -202,14 +198,14 @@ TEST_CASE("a suite case without a report fails, with the figures of its logs bes
 TEST_CASE("real prompts have ratios that the engine does not judge", "[gate]") {
   test::TempDir dir;
   const auto run = [](double speed, double lossy, double lossless) {
-    return PythonJson(Json{{"prompt_bucket", "512"},
-                           {"decode_tps", speed},
-                           {"effective_returncode", 0},
-                           {"h2o_metrics",
-                            {{"h2o_lossy_ratio", lossy},
-                             {"h2o_lossless_ratio", lossless},
-                             {"h2o_lossless_decompress_us", 9}}}},
-                      0) +
+    return Json{{"prompt_bucket", "512"},
+                {"decode_tps", speed},
+                {"effective_returncode", 0},
+                {"h2o_metrics",
+                 {{"h2o_lossy_ratio", lossy},
+                  {"h2o_lossless_ratio", lossless},
+                  {"h2o_lossless_decompress_us", 9}}}}
+               .dump() +
            "\n";
   };
   Write(dir.path() / "llm_demo_store/baseline/baseline_runs.jsonl", run(5, 1, 1));
@@ -219,12 +215,12 @@ TEST_CASE("real prompts have ratios that the engine does not judge", "[gate]") {
             "candidate_lossy_ratio_avg": 2.903, "candidate_lossless_ratio_avg": 1.269})");
   const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
   CHECK(verdict.engine_pass);
-  CHECK(verdict.status == RuleStatus::kFail);
+  CHECK(verdict.status == Status::kFail);
   CHECK_FALSE(RuleOf(verdict.cases[0], "candidate_lossy_ratio_avg").engine_pass.has_value());
-  CHECK(RuleOf(verdict.cases[0], "candidate_lossless_ratio_avg").status == RuleStatus::kFail);
+  CHECK(RuleOf(verdict.cases[0], "candidate_lossless_ratio_avg").status == Status::kFail);
   // The report says 5.5 tokens/s, its runs 5.
-  REQUIRE(verdict.cases[0].notes.size() == 1);
-  CHECK(verdict.cases[0].notes[0].find("baseline_decode_tps_avg 5.5") != std::string::npos);
+  REQUIRE(verdict.cases[0].warnings.size() == 1);
+  CHECK(verdict.cases[0].warnings[0].find("baseline_decode_tps_avg 5.5") != std::string::npos);
 }
 
 TEST_CASE("loose runs of llm_demo are judged without a baseline", "[gate]") {
@@ -237,9 +233,9 @@ TEST_CASE("loose runs of llm_demo are judged without a baseline", "[gate]") {
         "prompt tokens num = 128\nprefill time = 1.5 s\n decode time = 2.0 s\n");
   const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
   REQUIRE(verdict.cases.size() == 1);
-  CHECK(verdict.cases[0].suite == "llm_demo");
-  CHECK(RuleOf(verdict.cases[0], "decode_drop_ratio").status == RuleStatus::kNotRun);
-  CHECK(RuleOf(verdict.cases[0], "candidate_lossy_ratio_avg").status == RuleStatus::kFail);
+  CHECK(verdict.cases[0].spec.suite == "llm_demo");
+  CHECK(RuleOf(verdict.cases[0], "decode_drop_ratio").status == Status::kNotRun);
+  CHECK(RuleOf(verdict.cases[0], "candidate_lossy_ratio_avg").status == Status::kFail);
   CHECK(PromptBucket("a/Prompt_512_3.TXT") == "512");
   CHECK(PromptBucket("prompt_512.txt") == "other");
   CHECK(PromptBucket("xprompt_prompt_7_1.txt") == "7");
@@ -258,13 +254,18 @@ TEST_CASE("the JSON of llm_bench makes the rows that its table makes", "[gate]")
   CHECK_FALSE(table.HasColumn("h2o_lossy"));
 }
 
-TEST_CASE("tables quote what must be quoted and drop rows of another width", "[gate]") {
+TEST_CASE("tables drop rows of another width, and a CSV quotes what must be quoted", "[gate]") {
   BenchTable table;
   CHECK(table.AddMarkdown(
             "| a,b | zeta |\r\n|---|:-:|\n| 1 \"x\" | y |\n| 1 | 2 | 3 |\n| - | : |\n", "f.log") ==
         1);
-  CHECK(table.Csv() == "log_file,\"a,b\",zeta\r\nf.log,\"1 \"\"x\"\"\",y\r\n");
-  CHECK(BenchTable::FromCsv(table.Csv()).Csv() == table.Csv());
+  CHECK(table.Columns() == std::vector<std::string>{"log_file", "a,b", "zeta"});
+  const auto csv = BenchTable::FromCsv("log_file,\"a,b\",zeta\r\nf.log,\"1 \"\"x\"\"\",y\r\n");
+  CHECK(csv.Columns() == table.Columns());
+  REQUIRE(csv.size() == 1);
+  for (const std::string& column : table.Columns())
+    CHECK(csv.Cell(0, column) == table.Cell(0, column));
+  CHECK(table.Cell(0, "a,b") == "1 \"x\"");
   CHECK(table.AddMarkdown("| a |\n|---|\n", "f.log") == 0);
 }
 
@@ -312,15 +313,15 @@ TEST_CASE("a folder of bench logs brings its own baseline, and its failed runs c
   const EngineVerdict verdict = AnalyzeEngineLogs(Logs(dir.path()));
   REQUIRE(verdict.cases.size() == 1);
   // The engine sets 5 against the best baseline row, of another length.
-  const EngineRule& drop = RuleOf(verdict.cases[0], "decode_drop_ratio");
+  const RuleOutcome& drop = RuleOf(verdict.cases[0], "decode_drop_ratio");
   CHECK(drop.engine_value.value() == Approx(1 - 5.0 / 6).margin(1e-6));
   CHECK(drop.engine_pass == false);
   CHECK(drop.value.value() == Approx(1 - 5.0 / 5.1));
-  CHECK(drop.status == RuleStatus::kPass);
+  CHECK(drop.status == Status::kPass);
   CHECK(RuleOf(verdict.cases[0], "bench_runs_failed").value == 1);
-  CHECK(verdict.status == RuleStatus::kFail);
-  REQUIRE_FALSE(verdict.cases[0].notes.empty());
-  CHECK(verdict.cases[0].notes[0] == "run run_0002 returned 9");
+  CHECK(verdict.status == Status::kFail);
+  REQUIRE_FALSE(verdict.cases[0].warnings.empty());
+  CHECK(verdict.cases[0].warnings[0] == "run run_0002 returned 9");
 }
 
 TEST_CASE("the engine's own lines are held against it", "[gate]") {

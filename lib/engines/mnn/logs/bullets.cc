@@ -3,111 +3,25 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lib/engines/mnn/logs/analyzer.h"
-#include "lib/engines/mnn/logs/text.h"
+#include "lib/engines/mnn/logs/suite.h"
 
 namespace kv::mnn::logs {
 namespace {
 
-// "- key: value" lines.
+// The figures under the analyzer's keys, written with its decimals.
 class Bullets {
  public:
-  explicit Bullets(std::string& out) : out_(out) {}
-
-  void Text(std::string_view key, std::string_view value) {
-    out_.append("- ").append(key).append(": ").append(value).append("\n");
-  }
+  void Text(std::string_view key, std::string_view value) { map_[std::string(key)] = value; }
   void Number(std::string_view key, double value, int digits = 4) {
     Text(key, Fixed(value, digits));
   }
   void Flag(std::string_view key, bool value) { Text(key, Bool(value)); }
   void Whole(std::string_view key, int64_t value) { Text(key, std::to_string(value)); }
-  void Code(std::string_view key, std::string_view value) {
-    Text(key, "`" + std::string(value) + "`");
-  }
-  void End() { out_ += '\n'; }
+  GateBullets Take() { return std::move(map_); }
 
  private:
-  std::string& out_;
+  GateBullets map_;
 };
-
-void WriteAverages(const GateFigures& f, Bullets& out) {
-  const auto average = [&](double AnalyzerRow::*figure) {
-    double sum = 0;
-    for (const AnalyzerRow& row : f.rows) sum += row.*figure;
-    return sum / static_cast<double>(f.rows.size());
-  };
-  out.Whole("Rows", static_cast<int64_t>(f.rows.size()));
-  out.Number("Avg keep ratio", average(&AnalyzerRow::keep));
-  out.Number("Avg lossy ratio", average(&AnalyzerRow::lossy));
-  out.Number("Avg runtime lossless ratio", average(&AnalyzerRow::lossless));
-  out.Text("Lossless selected source", f.selected_source);
-  out.Number("Lossless selected value", f.selected_lossless);
-  if (f.upper) out.Number("Offline upper-bound lossless", f.upper->ratio);
-  if (f.online) out.Number("Offline online-sim lossless", f.online->ratio);
-  out.Number("Avg total ratio (selected)", average(&AnalyzerRow::total));
-  out.Number("Avg target keep effective", average(&AnalyzerRow::target_keep_effective));
-  out.Number("Avg floor keep (sink+recent)", average(&AnalyzerRow::floor_keep));
-  out.Number("Avg quantized keep", average(&AnalyzerRow::quantized_keep));
-  out.Number("Avg evict us", average(&AnalyzerRow::evict_us), 2);
-  out.Number("Avg codec us", average(&AnalyzerRow::codec_us), 2);
-  out.End();
-  out.Number("Avg lossless raw MB", average(&AnalyzerRow::raw_mb));
-  out.Number("Avg lossless comp MB", average(&AnalyzerRow::comp_mb));
-  out.Number("Avg lossless comp us", average(&AnalyzerRow::comp_us), 2);
-  out.Number("Avg lossless decomp us", average(&AnalyzerRow::decomp_us), 2);
-  out.Number("Avg lossless queue peak", average(&AnalyzerRow::queue_peak), 2);
-  out.Number("Avg lossless fallback", average(&AnalyzerRow::fallback), 2);
-  out.End();
-  out.Number("Avg lossless backpressure skip", average(&AnalyzerRow::backpressure_skip), 2);
-  out.End();
-  out.Number("Avg lossless async queue peak", average(&AnalyzerRow::async_queue_peak), 2);
-  out.Number("Avg lossless async wait us", average(&AnalyzerRow::async_wait_us), 2);
-  out.Number("Avg lossless decode cache hit", average(&AnalyzerRow::cache_hit), 2);
-  out.Number("Avg lossless decode cache miss", average(&AnalyzerRow::cache_miss), 2);
-  out.End();
-}
-
-// The three sections on the best row differ in which figure leads.
-enum class Lead { kLossy, kDecode, kTotal };
-
-void WriteBest(const GateFigures& f, const AnalyzerRow& row, Lead lead, Bullets& out) {
-  if (lead == Lead::kDecode) out.Number("decode tps", row.decode_tps, 2);
-  if (lead == Lead::kTotal) out.Number("total ratio", row.total);
-  if (lead == Lead::kDecode) out.Number("keep ratio", row.keep);
-  out.Number("lossy ratio", row.lossy);
-  if (lead == Lead::kLossy) out.Number("keep ratio", row.keep);
-  out.Number("lossless ratio (" + f.selected_source + ")", f.selected_lossless);
-  out.Number("runtime lossless ratio", row.lossless);
-  if (lead != Lead::kTotal) out.Number("total ratio", row.total);
-  if (lead != Lead::kDecode) out.Number("decode tps", row.decode_tps, 2);
-  out.Code("log", row.log_file);
-  out.End();
-}
-
-const AnalyzerRow& BestRow(const GateFigures& f, double AnalyzerRow::*figure) {
-  const AnalyzerRow* best = &f.rows.front();
-  for (const AnalyzerRow& row : f.rows) best = row.*figure > best->*figure ? &row : best;
-  return *best;
-}
-
-void WritePareto(const GateFigures& f, std::string& out) {
-  // A figure that is no number comes last, whatever the original's sort made of it.
-  const auto order = [](double value) { return std::isnan(value) ? -HUGE_VAL : value; };
-  std::vector<const AnalyzerRow*> rows;
-  for (const AnalyzerRow& row : f.rows) rows.push_back(&row);
-  std::stable_sort(rows.begin(), rows.end(), [&](const AnalyzerRow* a, const AnalyzerRow* b) {
-    const double total_a = order(a->total), total_b = order(b->total);
-    return total_a != total_b ? total_a > total_b : a->decode_tps > b->decode_tps;
-  });
-  rows.resize(std::min<size_t>(rows.size(), 5));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const AnalyzerRow& row = *rows[i];
-    out += std::to_string(i + 1) + ". total=" + Fixed(row.total, 4) +
-           ", decode=" + Fixed(row.decode_tps, 2) + ", lossy=" + Fixed(row.lossy, 4) +
-           ", lossless=" + Fixed(f.selected_lossless, 4) + ", log=`" + row.log_file + "`\n";
-  }
-}
 
 void WriteRuntimeFigures(const GateFigures& f, Bullets& out) {
   const AnalyzerOptions& o = f.options;
@@ -207,24 +121,13 @@ void WriteOffline(const std::string& name, const std::optional<OfflineRatio>& of
   if (!offline) return;
   out.Whole(name + "_selected_entries", offline->selected_entries);
   out.Text(name + "_selected_layers", offline->selected_layers);
-  out.Code(name + "_json", offline->path);
+  out.Text(name + "_json", offline->path);
 }
 
 }  // namespace
 
-std::string GateMarkdown(const GateFigures& f) {
-  std::string out = "# H2O final Summary\n\n";
-  Bullets bullets(out);
-  WriteAverages(f, bullets);
-  out += "## Best Lossy Ratio\n\n";
-  WriteBest(f, BestRow(f, &AnalyzerRow::lossy), Lead::kLossy, bullets);
-  out += "## Best Decode TPS\n\n";
-  WriteBest(f, BestRow(f, &AnalyzerRow::decode_tps), Lead::kDecode, bullets);
-  out += "## Best Total Ratio\n\n";
-  WriteBest(f, BestRow(f, &AnalyzerRow::total), Lead::kTotal, bullets);
-  out += "## Pareto Top-5 (by selected total then decode)\n\n";
-  WritePareto(f, out);
-  out += "\n## Quality Gate\n\n";
+GateBullets GateBulletsOf(const GateFigures& f) {
+  Bullets bullets;
   bullets.Text("quality_status", f.overall_pass ? "PASS" : "FAIL");
   bullets.Number("lossy_target", f.options.lossy_target);
   bullets.Number("lossy_best", f.lossy_best);
@@ -242,7 +145,7 @@ std::string GateMarkdown(const GateFigures& f) {
   WriteDecode(f, bullets);
   WriteOffline("upper", f.upper, bullets);
   WriteOffline("online", f.online, bullets);
-  return out;
+  return bullets.Take();
 }
 
 }  // namespace kv::mnn::logs
