@@ -42,7 +42,7 @@ uint32_t ReadCount(ByteReader& in, uint64_t item_bytes, std::string_view field) 
 }
 
 template <typename E>
-E ReadWord(ByteReader& in, uint8_t last, std::string_view field) {
+E ReadEnum(ByteReader& in, uint8_t last, std::string_view field) {
   const uint8_t value = in.U8(field);
   if (value > last) {
     throw Error(Finding::kBadField, fmt::format("{} {}: at most {} expected", field, value, last))
@@ -64,10 +64,10 @@ void AppendTensor(const KvTensor& tensor, bool held, ByteWriter& out) {
 KvTensor ReadTensor(ByteReader& in, bool& held) {
   KvTensor tensor;
   const auto last = static_cast<uint8_t>(AllDTypes().size() - 1);
-  tensor.dtype = ReadWord<DType>(in, last, "dtype");
-  tensor.heads_known = ReadWord<uint8_t>(in, 1, "heads known") != 0;
-  held = ReadWord<uint8_t>(in, 1, "held flag") != 0;
-  ReadWord<uint8_t>(in, 0, "reserved field");
+  tensor.dtype = ReadEnum<DType>(in, last, "dtype");
+  tensor.heads_known = ReadEnum<uint8_t>(in, 1, "heads known") != 0;
+  held = ReadEnum<uint8_t>(in, 1, "held flag") != 0;
+  ReadEnum<uint8_t>(in, 0, "reserved field");
   tensor.heads = in.U32("heads");
   tensor.head_dim = in.U32("head dim");
   const uint64_t tokens = in.U64("tokens");
@@ -120,7 +120,8 @@ void AppendCells(const CellGroup& group, ByteWriter& out) {
   }
 }
 
-CellGroup ReadCells(ByteReader& in, uint64_t& total) {
+// `cell_cost` counts cells, and every eight sequences of a cell once more, over all groups.
+CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
   CellGroup group;
   group.group = ReadText(in, "cache group");
   group.streams = in.U32("streams");
@@ -131,8 +132,8 @@ CellGroup ReadCells(ByteReader& in, uint64_t& total) {
     Cell cell{.position = first, .stream = in.U32("stream"), .sequences = {}};
     const uint32_t sequences = ReadCount(in, 4, "sequences of a cell");
     for (uint32_t s = 0; s < sequences; ++s) cell.sequences.push_back(in.I32("sequence"));
-    total += uint64_t{count} * (1 + sequences / 8);
-    if (total > kMaxCells || first > INT64_MAX - count) {
+    cell_cost += uint64_t{count} * (1 + sequences / 8);
+    if (cell_cost > kMaxCells || first > INT64_MAX - count) {
       throw Error(Finding::kLimit, fmt::format("more than {} cells", kMaxCells)).At(in.offset());
     }
     for (uint32_t c = 0; c < count; ++c, ++cell.position) group.cells.push_back(cell);
@@ -186,10 +187,10 @@ void ReadDescription(ByteReader& in, SourceTable& table) {
        {&snapshot.format, &snapshot.format_version, &snapshot.engine, &snapshot.model}) {
     *text = ReadText(in, "description");
   }
-  snapshot.key_rotation = ReadWord<KeyRotation>(in, 2, "key rotation");
-  snapshot.k_hadamard = ReadWord<HadamardRotation>(in, 2, "Hadamard rotation of K");
-  snapshot.v_hadamard = ReadWord<HadamardRotation>(in, 2, "Hadamard rotation of V");
-  ReadWord<uint8_t>(in, 0, "reserved field");
+  snapshot.key_rotation = ReadEnum<KeyRotation>(in, 2, "key rotation");
+  snapshot.k_hadamard = ReadEnum<HadamardRotation>(in, 2, "Hadamard rotation of K");
+  snapshot.v_hadamard = ReadEnum<HadamardRotation>(in, 2, "Hadamard rotation of V");
+  ReadEnum<uint8_t>(in, 0, "reserved field");
   for (uint32_t left = ReadCount(in, 8, "facts"); left > 0; --left) {
     std::string name = ReadText(in, "fact");
     std::string value = ReadText(in, "fact");
@@ -200,7 +201,7 @@ void ReadDescription(ByteReader& in, SourceTable& table) {
     }
   }
   for (uint32_t left = ReadCount(in, 5, "notes"); left > 0; --left) {
-    const bool is_warning = ReadWord<uint8_t>(in, 1, "note kind") != 0;
+    const bool is_warning = ReadEnum<uint8_t>(in, 1, "note kind") != 0;
     snapshot.notes.push_back({ReadText(in, "note"), is_warning});
   }
   for (uint32_t left = ReadCount(in, 33, "layers"); left > 0; --left) {
@@ -208,7 +209,7 @@ void ReadDescription(ByteReader& in, SourceTable& table) {
     layer.index = in.U32("layer number");
     layer.label = ReadText(in, "layer label");
     layer.group = ReadText(in, "layer group");
-    const bool has_v = ReadWord<uint8_t>(in, 1, "V flag") != 0;
+    const bool has_v = ReadEnum<uint8_t>(in, 1, "V flag") != 0;
     std::array<bool, 2>& holds = table.holds_tensor.emplace_back();
     layer.k = ReadTensor(in, holds[0]);
     if (has_v) layer.v = ReadTensor(in, holds[1]);
@@ -279,7 +280,7 @@ void AppendAttributes(const SourceTable& table, ByteWriter& out) {
 }
 
 void ReadAttributes(ByteReader& in, SourceTable& table) {
-  for (ArchivedFile& file : table.files) file.executable = ReadWord<uint8_t>(in, 1, "mode") != 0;
+  for (ArchivedFile& file : table.files) file.executable = ReadEnum<uint8_t>(in, 1, "mode") != 0;
   for (uint32_t left = ReadCount(in, 4, "empty folders"); left > 0; --left) {
     table.empty_folders.push_back(ReadText(in, "name of an empty folder"));
   }

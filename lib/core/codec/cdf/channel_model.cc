@@ -53,12 +53,12 @@ ChannelModel::ChannelModel(ChannelShape shape)
 
   const size_t models = shape_.likenesses ? 2 : 0;
   near_tap_ = models + (turns ? 7 : 5);
-  serial_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
+  near_in_group_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
   const size_t n = near_tap_ + shape_.near + shape_.far.size();
   regress_.taps = n;
   regress_.sizes = {models > 0 ? models : 3, near_tap_, std::min(n, near_tap_ + 8), n};
   for (size_t tap = 0; tap < n; ++tap) {
-    if (tap < near_tap_ || tap >= near_tap_ + serial_) ahead_order_.push_back(tap);
+    if (tap < near_tap_ || tap >= near_tap_ + near_in_group_) ahead_order_.push_back(tap);
   }
   AllocateState();
   taps_.resize(kMaxRegressRows * n);

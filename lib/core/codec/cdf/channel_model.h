@@ -10,18 +10,18 @@
 #include "lib/core/codec/like/likeness.h"
 #include "lib/core/kernels/regress.h"
 
-// What the channels of a row are expected to be: each is regressed on an earlier row that the
-// encoder chose because this one resembles it (tokens come back), on itself and its rotary partner
-// one and two rows up, on the turns of that rotation, and on channels to its left.
+// Predicts the channels of a row. Each channel is regressed on an earlier row that this one
+// resembles (repeated tokens yield similar rows), on itself and its rotary partner one and two rows
+// up, on the turns of that rotation, and on channels to its left.
 namespace kv {
 
 struct ChannelShape {
   uint64_t rows = 0, columns = 0;
   Rotation rotation;
-  bool likenesses = false;    // whether any row has one
-  uint32_t near = 0;          // channels 1 ... near to the left
-  std::vector<uint16_t> far;  // and these many, each more than `near`
-  float first_deviation = 0;  // of the values of the first row from 0
+  bool likenesses = false;    // whether any row resembles an earlier one
+  uint32_t near = 0;          // how many channels directly to the left count
+  std::vector<uint16_t> far;  // distances of further ones, each more than `near`
+  float first_deviation = 0;  // standard deviation of the first row's values from 0
 };
 
 class ChannelModel {
@@ -30,21 +30,20 @@ class ChannelModel {
   static constexpr uint64_t kMaxColumns = 1 << 14;
 
   explicit ChannelModel(ChannelShape shape);
-  // Predictions point into the object.
+  // Taps point into the object.
   ChannelModel(const ChannelModel&) = delete;
   ChannelModel& operator=(const ChannelModel&) = delete;
 
   uint64_t groups() const { return regress_.groups; }
-  // Channels of a group that exist.
+  // How many channels a group has; the last one may be short.
   uint64_t lanes(uint64_t group) const;
 
-  // Begins a row that is like the row `distance` rows up (class 0: like none); then group after
-  // group, channel after channel:
+  // Begins a row that resembles the row `distance` rows up; with class 0 it resembles none. Then,
+  // for each group and each channel in it, in this order:
   void BeginRow(uint32_t likeness, uint64_t distance);
-  //   what is common to the group, before its first channel,
+  //   prepares what the group's channels have in common,
   void BeginGroup(uint64_t group);
-  //   the prediction of a channel and how far off it may be (the inverse of the scale of a logistic
-  //   distribution),
+  //   predicts a channel, and says how sharply: with the inverse scale of a logistic distribution,
   struct Expected {
     float mean, inverse_scale;
   };
@@ -52,11 +51,11 @@ class ChannelModel {
     float sum = ahead_[lane];
     const float* x = row_ + group_ * kRegressLanes + lane;
     const float* weights = combined_ + lane;
-    for (size_t tap = near_tap_ + serial_; tap-- > near_tap_;)
+    for (size_t tap = near_tap_ + near_in_group_; tap-- > near_tap_;)
       sum += weights[tap * kRegressLanes] * *(x - (tap - near_tap_ + 1));
     return {sum < kRegressLimit && sum > -kRegressLimit ? sum : 0, inverse_scales_[lane]};
   }
-  //   and what it came to.
+  //   and takes the value that the channel turned out to have.
   void Set(uint64_t lane, float mean, float value) {
     const uint64_t channel = group_ * kRegressLanes + lane;
     predictions_[channel] = mean;
@@ -66,7 +65,7 @@ class ChannelModel {
   void EndRow();
 
  private:
-  // Rows of one kind of tap that are not in any solution yet, after kHistory that are.
+  // Rows of one kind of tap: kHistory that are part of the solution, then those that are not yet.
   struct Rows {
     uint64_t stride = 0;
     std::vector<float> values;
@@ -76,34 +75,36 @@ class ChannelModel {
 
   void AllocateState();
   void MakeTaps();
+  // Adds rows weighted by root squared, decays older sums, re-solves all models.
   void Solve();
   float* X(uint64_t row) { return x_.data() + left_ + row * padded_; }
   RegressRow Taps() const { return taps_.data() + pending_ * regress_.taps; }
 
   ChannelShape shape_;
   Turner turner_;
-  uint64_t padded_ = 0;  // columns, up to whole groups
+  uint64_t padded_ = 0;  // columns, rounded up to whole groups
   uint64_t left_ = 0;    // zeros before the first row
   std::vector<float> x_;
   Rows partners_, like_, unlike_, cosines_, sines_;
   std::vector<float> ones_, predictions_;
   std::vector<float> state_;  // what regress_ points to
   Regress regress_;
-  size_t near_tap_ = 0, serial_ = 0;
+  size_t near_tap_ = 0;
+  size_t near_in_group_ = 0;  // near channels that may be of the same group, summed one by one
   std::vector<size_t> ahead_order_;
-  std::vector<const float*> taps_, targets_;  // of the rows that are not in any solution yet
+  std::vector<const float*> taps_, targets_;  // of the rows that are not yet in the solution
   std::vector<float> roots_;
 
-  uint64_t rows_ = 0;     // that are complete
-  uint64_t pending_ = 0;  // of them, those that are in no solution yet
+  uint64_t rows_ = 0;     // complete rows
+  uint64_t pending_ = 0;  // complete rows that are not yet in the solution
   float samples_ = 0;
   std::array<float, kLikenessClasses> spread_{};  // of squared errors, by class
-  uint32_t likeness_ = 0;                         // of the row
-  float* row_ = nullptr;                          // the row
+  uint32_t likeness_ = 0;                         // class of the current row
+  float* row_ = nullptr;                          // the current row
   uint64_t group_ = 0;
-  const float* combined_ = nullptr;  // of the group
+  const float* combined_ = nullptr;  // weights of the current group
   std::array<float, kRegressLanes> ahead_{}, inverse_scales_{};
-  float surprise_ = 0, surprise_count_ = 0;  // of the row so far
+  float surprise_ = 0, surprise_count_ = 0;  // of the current row so far
   float row_spread_ = 0;
 };
 

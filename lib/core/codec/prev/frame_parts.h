@@ -4,36 +4,37 @@
 
 #include "lib/core/codec/prev/prev.h"
 
-// What frames of symbols in context have in common; for lib/core/codec alone.
+// The parts that prev and lms frames have in common. Internal to lib/core/codec.
 namespace kv {
 
-// The first byte of a frame.
+// Returns the first byte of a frame.
 uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid);
-// Throws kBadFrame for lanes that no kernel has.
+// Reads that byte. Throws kBadFrame for a number of lanes that no kernel has.
 void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid);
 
-// The exponents of symbols whose field is 0, if those are escapes.
+// Appends the exponents of all symbols whose field is 0, if such symbols are escapes.
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
                    ByteWriter& frame);
-// What follows the model of a frame.
+// Append what follows the model in a frame: the raw bits, then states and words.
 void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out);
 void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out);
 
 struct CodedPart {
   ByteSpan planes;
-  RansStates states;  // those past the lanes as at the end
+  RansStates states;  // states beyond the lanes have their final value
   uint64_t words_at = 0;
   ByteSpan words;
 
   size_t word_count() const { return words.size() / 2; }
 };
-// The rest of a frame, where it lies; its planes lack `hidden` bytes. Throws kTruncated, kBadFrame.
+// Takes the rest of a frame without copying it. Its planes lack the last `hidden` bytes, which are
+// in the states. Throws kTruncated, kBadFrame.
 CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden,
                     uint64_t frame_bytes);
-// Throws kBadPayload unless all words were used and all lanes are back where they began, up to
-// `most` beyond 2^15.
+// Throws kBadPayload unless all words were used and every lane is back at its first state, which is
+// 2^15 and at most `most` more.
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most);
-// Throws kBadFrame.
+// Throws kBadFrame unless the grid explains `value_bytes` bytes of values.
 void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes);
 
 }  // namespace kv

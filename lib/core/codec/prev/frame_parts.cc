@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/prev/frame_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace kv {
+namespace {
+
+constexpr uint32_t kMinSymbolBits = 6, kMaxSymbolBits = 8;  // sign, field, 0 to 2 mantissa bits
+constexpr uint32_t kLargestField = 31;
+constexpr uint32_t kMaxBf16Base = 255 - kLargestField;  // of the first exponent of a window
+
+}  // namespace
+
+uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid) {
+  const int doublings = std::countr_zero(grid.lanes) - std::countr_zero(kRansLanes);
+  return static_cast<uint8_t>(shape.symbol_bits | static_cast<uint32_t>(doublings) << 4);
+}
+
+void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid) {
+  const uint32_t both = reader.U8("symbol bits and lanes");
+  shape.symbol_bits = both & 15;
+  grid.lanes = kRansLanes << (both >> 4);
+  if (grid.lanes > kMaxRansLanes) {
+    throw Error(Finding::kBadFrame, fmt::format("{} lanes", grid.lanes)).At(0);
+  }
+}
+
+void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
+                   ByteWriter& frame) {
+  const uint32_t field = kLargestField << (shape.symbol_bits - kMinSymbolBits);
+  for (size_t i = 0; i < values.size() / 2; ++i) {
+    if ((symbols[i] & field) == 0)
+      frame.U8(static_cast<uint8_t>(LoadLE<uint16_t>(values.data() + 2 * i) >> 7));
+  }
+}
+
+void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out) {
+  const size_t count = values.size() / 2, at = out.size();
+  out.resize(at + RawPlaneBytes(count, shape.raw_bits()));
+  PackRawBits(values.data(), count, shape.raw_bits(), out.data() + at);
+}
+
+void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out) {
+  for (const ByteSpan bytes : {std::as_bytes(states), std::as_bytes(words)})
+    out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden,
+                    uint64_t frame_bytes) {
+  CodedPart coded;
+  const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
+  if (hidden > plane_bytes) {
+    throw Error(Finding::kBadFrame, fmt::format("{} of {} bytes in states", hidden, plane_bytes))
+        .At(2);
+  }
+  coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
+  coded.states.fill(kRansLow);
+  for (uint32_t& state : std::span(coded.states).first(grid.lanes)) {
+    state = reader.U32("lane state");
+    // Outside, kernels would not agree on what to do; no encoder goes there.
+    if (state < kRansLow || state >= 1u << 31) {
+      throw Error(Finding::kBadFrame, fmt::format("a lane state of {}", state))
+          .At(reader.offset() - 4);
+    }
+  }
+  coded.words_at = reader.offset();
+  if (reader.remaining() % 2 != 0) {
+    throw Error(Finding::kTrailingBytes, "half a word at the end").At(frame_bytes - 1);
+  }
+  coded.words = reader.Take(reader.remaining(), "words");
+  return coded;
+}
+
+void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most) {
+  const bool ends = std::all_of(states.begin(), states.end(), [&](uint32_t state) {
+    return state >= kRansLow && state <= kRansLow + most;
+  });
+  if (used == coded.word_count() && ends) return;
+  throw Error(Finding::kBadPayload, "the coded symbols do not end where they should")
+      .At(coded.words_at);
+}
+
+void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
+  if (shape.symbol_bits < kMinSymbolBits || shape.symbol_bits > kMaxSymbolBits ||
+      shape.exponent_base > (shape.bfloat ? kMaxBf16Base : 0)) {
+    throw Error(Finding::kBadFrame, "the symbol shape is impossible").At(0);
+  }
+  // Of no values no side may be long.
+  if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
+      (grid.rows > 1 && grid.columns < grid.lanes)) {
+    throw Error(Finding::kBadFrame, fmt::format("{} rows of {} values, expected {} bytes",
+                                                grid.rows, grid.columns, value_bytes))
+        .At(4);
+  }
+}
+
+}  // namespace kv
