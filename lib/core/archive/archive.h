@@ -18,21 +18,23 @@
 #include "lib/core/snapshot/select.h"
 #include "lib/core/snapshot/snapshot.h"
 
-// The .kvz archive (FORMAT.md): writing one, opening one however damaged, restoring its source.
-// Nothing here knows a snapshot format: sources come as files and regions, snapshots as neutral
-// types.
+// The .kvz archive (FORMAT.md): writing an archive, opening one however damaged, restoring its
+// source. Nothing here knows a snapshot format: sources come as files and regions, snapshots as
+// neutral types. writer.cc implements WriteArchive, head.cc implements Describe, reader.cc
+// implements Archive, restore.cc implements Restore, compare.cc implements SourceComparer,
+// tensors.cc implements LoadTensors.
 namespace kv {
 
-// Stored in archives: the values are never changed, never reused.
+// Stored in archives: values are never changed and never reused.
 enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
 
-// What one chunk is and where its bytes go: the head of its record. FORMAT.md has the meaning of
-// each field.
+// The head of a chunk's record: it says what the chunk is and where its bytes go. FORMAT.md
+// explains each field.
 struct ChunkHead {
   uint32_t file = 0;
   uint32_t layer = 0;
   ChunkKind kind = ChunkKind::kOpaque;
-  uint8_t codec = 0;  // a CodecId, or one this program does not know
+  uint8_t codec = 0;  // a CodecId, or an id that this program does not know
   DType dtype = DType::kU8;
   Order order = Order::kStorage, source_order = Order::kStorage;
   bool heads_known = false;
@@ -43,22 +45,22 @@ struct ChunkHead {
   uint64_t raw_bytes = 0, raw_hash = 0;
   uint64_t source_offset = 0, extent_bytes = 0;
   uint64_t extent_tokens = 0, extent_token_begin = 0;
-  Bytes lead;  // the few bytes of the source between the extent before and this one
+  Bytes lead;  // the few bytes of the source between the previous extent and this one
 
   uint64_t source_begin() const { return source_offset - lead.size(); }
-  // Several chunks fill one extent: a transposed V.
+  // Whether several chunks fill one extent, as those of a transposed V do.
   bool shares_extent() const { return source_order == Order::kHeadDimToken; }
   ChunkShape shape() const { return {dtype, tokens, heads, units, order}; }
   bool operator==(const ChunkHead&) const = default;
 };
 
-// "layer 3 K tokens 0:512", with heads and channels where a chunk has a part of them only.
+// Returns "layer 3 K tokens 0:512", with heads and channels if the chunk has only some of them.
 std::string Describe(const ChunkHead& head);
 
 struct ArchivedFile {
-  std::string name;  // empty for the only file of a source that is no folder
+  std::string name;  // empty if the source is a single file
   uint64_t size = 0;
-  std::optional<uint64_t> hash;  // known with the index
+  std::optional<uint64_t> hash;  // known if the index could be read
   bool executable = false;
 };
 
@@ -69,7 +71,7 @@ struct ArchivedChunk {
   uint64_t record_end() const { return payload_offset + payload_bytes; }
 };
 
-// Something wrong with an archive. `chunk` is set where it has a name.
+// Something that is wrong with an archive. `chunk` is set if it concerns a chunk that is known.
 struct Damage {
   std::string part;  // "header", "source record", "index", "trailer", "chunk", "restored source"
   std::string text;
@@ -80,8 +82,8 @@ struct Damage {
   Error AsError() const;
 };
 
-// A range of the source that cannot be restored. Of a transposed V the range is cut into `runs` of
-// run_bytes each, run_step apart.
+// A range of the source that cannot be restored. In a transposed V it consists of `runs` pieces of
+// run_bytes each, which begin run_step apart.
 struct LostRange {
   uint32_t file = 0;
   uint64_t offset = 0, run_bytes = 0, runs = 1, run_step = 0;
@@ -93,44 +95,44 @@ struct LostRange {
 
 class Archive {
  public:
-  // Finds the index, or walks the records if there is none; what is damaged is in damage(). Throws
-  // kBadMagic for something else than an archive, kUnsupportedVersion, kTruncated or kChecksum when
-  // not even the source table can be read, and kBadField and the like for a malformed archive.
+  // Reads the index, or walks the records if there is none. damage() lists what was found damaged.
+  // Throws kBadMagic if the data is no archive, kUnsupportedVersion, kTruncated or kChecksum if not
+  // even the source table can be read, and kBadField and the like if the archive is malformed.
   static Archive Open(std::shared_ptr<const FileSource> data);
 
   const FileSource& data() const { return *data_; }
   bool is_folder() const { return is_folder_; }
   const std::vector<ArchivedFile>& files() const { return files_; }
   const std::vector<std::string>& empty_folders() const { return empty_folders_; }
-  // In the order of file, source offset, first token.
+  // Sorted by file, source offset and first token.
   const std::vector<ArchivedChunk>& chunks() const { return chunks_; }
   const std::vector<Damage>& damage() const { return damage_; }
   bool has_index() const { return index_offset_.has_value(); }
   std::optional<uint64_t> source_hash() const { return source_hash_; }
   uint64_t source_bytes() const;
-  uint64_t stored_bytes(ChunkKind kind) const;  // payloads
+  uint64_t stored_bytes(ChunkKind kind) const;  // of payloads
   uint64_t raw_bytes(ChunkKind kind) const;
 
-  // The snapshot as its reader described it, without bytes: every tensor is one piece at null.
+  // The snapshot as its reader described it, but without bytes: every tensor is one piece at null.
   const std::optional<Snapshot>& description() const { return description_; }
-  // Whether all values of a layer's K or V lie in chunks of their own.
+  // Returns whether all values of a layer's K or V lie in chunks of their own.
   bool HoldsTensor(size_t layer_position, bool is_value) const;
 
-  // Reads every record's own copy of its head and looks for bytes that belong to none: what a
-  // reader with an index has no need of, and a careful one wants to know.
+  // Reads every record's own copy of its head, and looks for bytes that belong to no record. A
+  // reader that has the index does not need this; one that wants to be sure does.
   std::vector<Damage> CheckRecords() const;
 
-  // The same, and every payload against its hash: all that can be said without decoding.
+  // Does the same and checks every payload against its hash. More cannot be said without decoding.
   std::vector<Damage> CheckStored(ThreadPool& pool) const;
 
-  // Of tensors held in chunks: layers and tokens no chunk is there for. Only an archive without its
-  // index can lack any.
+  // Returns the layers and tokens of tensors held in chunks for which there is no chunk. Only an
+  // archive that lost its index can lack any.
   std::vector<ChunkHead> MissingTokens() const;
 
-  // The chunk that holds a byte of the source, or null.
+  // Returns the chunk that holds a byte of the source, or null.
   const ArchivedChunk* FindChunk(uint32_t file, uint64_t offset) const;
 
-  // Decodes one chunk and checks both hashes. `raw` is resized.
+  // Decodes one chunk into `raw`, which is resized, and checks both hashes.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
 
  private:
@@ -149,14 +151,15 @@ class Archive {
 };
 
 struct WriteOptions {
-  // 1 MiB; four at high and max, which look for rows that come back.
+  // Default: 1 MiB, or 4 MiB at levels high and max, which look for rows that resemble earlier
+  // ones.
   std::optional<uint64_t> chunk_bytes;
   Effort effort = Effort::kDefault;
-  bool check = true;  // decode each chunk after encoding and compare it with the source
+  bool check = true;  // decode each encoded chunk and compare it with the source
   Progress* progress = nullptr;
 };
 
-// What writing an archive came to.
+// The outcome of writing an archive.
 struct WriteSummary {
   struct Part {
     uint64_t raw_bytes = 0, stored_bytes = 0, chunks = 0;
@@ -168,13 +171,13 @@ struct WriteSummary {
   bool checked = false;
 };
 
-// Writes the archive of a source in one pass and bounded memory. `snapshot`, if any, is what a
-// reader made of the source: its regions become K and V chunks, all other bytes are opaque. The
-// archive's bytes depend on nothing but source, snapshot, chunk_bytes and effort.
+// Writes the archive of a source in one pass and in bounded memory. `snapshot`, if given, is the
+// source as read by a format: its regions become K and V chunks, and all other bytes are opaque.
+// The bytes of the archive depend on source, snapshot, chunk_bytes and effort alone.
 WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out);
 
-// Where restored files go, in order; Begin and End are called for each.
+// Receives the restored files in order, with one call of Begin and one of End for each.
 class RestoreTarget {
  public:
   virtual ~RestoreTarget() = default;
@@ -183,27 +186,27 @@ class RestoreTarget {
 };
 
 struct RestoreOptions {
-  bool keep_going = false;  // zeros for what is lost; without it the first damage throws
+  bool keep_going = false;  // write zeros for lost bytes; otherwise the first damage throws
   Progress* progress = nullptr;
 };
 
 struct RestoreReport {
   uint64_t bytes = 0, lost_bytes = 0;
-  // Of what was restored; none where so much is lost that hashing its zeros would be most of the
-  // work.
+  // The hash of the restored bytes. It is missing if so much is lost that hashing the zeros would
+  // be most of the work.
   std::optional<uint64_t> source_hash;
-  std::vector<Damage> damage;   // of the archive and of chunks
-  std::vector<LostRange> lost;  // what became zeros
+  std::vector<Damage> damage;   // to the archive and to chunks
+  std::vector<LostRange> lost;  // ranges that became zeros
 
   bool intact() const { return damage.empty() && lost.empty(); }
 };
 
-// Restores the source in order, in bounded memory.
+// Restores the source from its first byte to its last, in bounded memory.
 RestoreReport Restore(const Archive& archive, const RestoreOptions& options, ThreadPool& pool,
                       RestoreTarget& target);
 
-// Compares what is restored with another source, byte for byte, but for what is lost. Both must
-// outlive it.
+// Compares the restored bytes with another source and leaves out the lost ones. Archive and source
+// must outlive it.
 class SourceComparer : public RestoreTarget, private Sink {
  public:
   struct Difference {
@@ -216,7 +219,8 @@ class SourceComparer : public RestoreTarget, private Sink {
   SourceComparer(const Archive& archive, const Source& source);
   Sink& Begin(size_t file) override;
   void End(size_t file) override;
-  // One per chunk with a differing byte, and one per file that is missing or of another length.
+  // One difference per chunk with a differing byte, and one per file that is missing or has another
+  // length.
   const std::vector<Difference>& differences() const { return differences_; }
 
  private:
@@ -228,18 +232,18 @@ class SourceComparer : public RestoreTarget, private Sink {
 
   const Archive& archive_;
   const Source& source_;
-  const FileSource* other_ = nullptr;  // the same file of the source
+  const FileSource* other_ = nullptr;  // the current file in `source_`
   size_t file_ = 0;
   uint64_t position_ = 0;
   std::vector<Difference> differences_;
   std::set<const ArchivedChunk*> different_;
 };
 
-// The tensors of an archive as a snapshot: what `wanted` covers is decoded into an unnamed
-// temporary file, nothing else is read. All layers and tokens are there, for Select to cut; values
-// outside `wanted` are null or zero, K or V that it leaves out are gone. Throws kUnsupportedKind
-// when the archive's source was not readable as a snapshot, kUnsupportedLayout when a wanted tensor
-// is not in chunks of its own.
+// Loads the tensors of an archive as a snapshot. Decodes what `wanted` covers into an unnamed
+// temporary file and reads nothing else. The snapshot has all layers and tokens, so that Select can
+// cut it; values outside `wanted` are null or zero, and K or V is missing if `wanted` leaves it
+// out. Throws kUnsupportedKind if the archive's source could not be read as a snapshot, and
+// kUnsupportedLayout if a wanted tensor is not in chunks of its own.
 Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool& pool,
                      Progress* progress = nullptr);
 

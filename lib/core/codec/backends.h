@@ -15,20 +15,21 @@
 
 namespace kv {
 
-// What turns a predicted plane into a payload; the numbers are the `codec` byte of a gear frame,
-// by the engine's choice.
+// Coders that turn a predicted plane into a payload. The numbers are the `codec` byte of a gear
+// frame, as the engine chose them.
 enum class Backend : uint8_t { kRle = 0, kZstd = 1 };
 std::string_view Name(Backend backend);
 
-// The most bytes a payload can decode to, from its size and its own headers: a bound on what
-// somebody else's header may make us allocate. A repeat token of two bytes stands for 131, a zstd
-// block of four for 128 KiB.
+// Returns the most bytes that a payload can decode to, judging by its size and its own headers.
+// This bounds what a foreign header can make us allocate: an RLE token of two bytes stands for at
+// most 131 bytes, a zstd block of four for at most 128 KiB.
 uint64_t MaxDecodedBytes(Backend backend, ByteSpan payload);
 
-// The engine's level; part of the format, since the choice between backends depends on it.
+// The engine's zstd level. It is part of the format, because the choice between backends depends on
+// it.
 constexpr int kGearZstdLevel = 3;
 
-// zstd with contexts that are kept from call to call. One object per thread.
+// zstd with contexts that are kept from call to call. Each thread needs an object of its own.
 class Zstd {
  public:
   Zstd();
@@ -37,19 +38,21 @@ class Zstd {
   Zstd& operator=(Zstd&&) noexcept;
 
   static size_t Bound(size_t size);
-  // No frame of `size` > 0 bytes is shorter than this, whatever the content and the library.
+  // Returns a size that no frame of `size` > 0 bytes falls below, whatever the content and the
+  // version of the library.
   static size_t Floor(size_t size);
 
-  // Bit for bit what one-shot ZSTD_compress writes. `to` has room for Bound(from.size()). 0 on
-  // failure.
+  // Writes the same bytes as one-shot ZSTD_compress. `to` must have room for Bound(from.size()).
+  // Returns the size, or 0 if it failed.
   size_t Compress(ByteSpan from, std::span<std::byte> to, int level = kGearZstdLevel);
-  // An ordinary frame whose encoder hardly looks for matches: what byte statistics give, fast.
+  // Writes an ordinary frame, but hardly looks for matches: fast, and as small as byte statistics
+  // alone allow.
   size_t CompressLiterals(ByteSpan from, std::span<std::byte> to);
-  // Appends an ordinary frame of StoredSize(from.size()) bytes that holds the bytes as they are.
+  // Appends an ordinary frame of StoredSize(from.size()) bytes that holds the bytes uncompressed.
   static void Store(ByteSpan from, Bytes& out);
   static size_t StoredSize(size_t size);
-  // Whether the payload decodes to exactly `to.size()` bytes. Allocates nothing that depends on the
-  // payload.
+  // Returns whether the payload decoded to exactly `to.size()` bytes. Allocates nothing whose size
+  // depends on the payload.
   bool Decompress(ByteSpan payload, std::span<std::byte> to);
 
  private:
@@ -57,10 +60,10 @@ class Zstd {
   std::unique_ptr<Contexts> contexts_;
 };
 
-// Bytes without a value, aligned for any vector; grows and never shrinks.
+// An uninitialised buffer, aligned for every vector type. It grows and never shrinks.
 class ScratchBuffer {
  public:
-  // At least `size` bytes; what was in the buffer is lost if it must grow.
+  // Returns at least `size` bytes. The buffer loses its content when it must grow.
   std::span<std::byte> Get(size_t size);
 
  private:
@@ -79,7 +82,8 @@ struct ContextScratch {
   std::vector<RansEncoderSymbol> encoder_symbols;
 };
 
-// What encoding and decoding reuse from chunk to chunk. One object per thread.
+// Memory that encoding and decoding reuse from chunk to chunk. Each thread needs an object of its
+// own.
 struct CodecScratch {
   Zstd zstd;
   ScratchBuffer planes, predicted, best, candidate, rows, halves;

@@ -10,17 +10,18 @@
 #include "lib/core/base/progress.h"
 #include "lib/core/codec/chunk.h"
 
-// Ways to compress a cache against each other on its own chunks: sizes, and the time of one thread.
+// Compares ways to compress a cache on the cache's own chunks: their sizes, and the time they take
+// on one thread. contest_peers.cc implements PeerContestants.
 namespace kv {
 
 struct ContestChunk {
   bool is_value = false;
   ChunkShape shape;  // [token][head][unit]
   Bytes raw;
-  Bytes by_head;  // [head][token][unit] as the engine codes it; empty where that is the same
+  Bytes by_head;  // [head][token][unit], as the engine codes it; empty if that is the same order
 };
 
-// One way. `encode` appends to `out`, `decode` fills `raw`.
+// One way to compress. `encode` appends to `out`, `decode` fills `raw`.
 struct Contestant {
   std::string name;
   bool is_peer = false;
@@ -30,21 +31,22 @@ struct Contestant {
       decode;
 };
 
-// kvtool's levels, in order.
+// Returns kvtool's levels, fastest first after kCompat.
 std::vector<Contestant> LevelContestants();
-// Copying, zstd on the bytes and on their planes, exponents and mantissas through Huffman (the way
-// of ZipNN), and libblosc if it can be loaded. Slow ones only if asked for.
+// Returns what others would use: a plain copy, zstd on the bytes and on their planes, Huffman codes
+// for exponents and mantissas (as ZipNN does), and libblosc if it can be loaded. Slow peers take
+// part only if `slow` is set.
 std::vector<Contestant> PeerContestants(bool slow);
 
-// CPU time of each round, fastest first.
+// The CPU time of each round, fastest round first.
 struct ContestTimes {
   std::vector<double> encode_seconds, decode_seconds;
 };
 
-// Of K or of V.
+// The result for K or for V.
 struct ContestPart : ContestTimes {
   uint64_t raw_bytes = 0, stored_bytes = 0;
-  double worst_chunk = 0;  // the largest of bytes / bytes of the first contestant, over all chunks
+  double worst_chunk = 0;  // largest ratio, over all chunks, to the first contestant's bytes
 };
 
 struct ContestResult {
@@ -57,10 +59,10 @@ struct ContestResult {
   uint64_t stored_bytes() const { return parts[0].stored_bytes + parts[1].stored_bytes; }
 };
 
-// Every round all of them by turns over all chunks, so that what else the machine does hits all
-// alike. The first time, when memory is fresh, does not count, except for those that take longer
-// than `patience` seconds: they have that one round. What is decoded is compared with the chunk;
-// throws kInternal if it differs.
+// Each round runs every contestant over all chunks, so background load affects all equally. The
+// first round, in which memory is still untouched, does not count, except for a contestant that
+// takes longer than `patience` seconds: that round is its only one. Compares what each contestant
+// decodes with the chunk, and throws kInternal if it differs.
 std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
                                       const std::vector<Contestant>& contestants, int rounds,
                                       double patience, Progress* progress);

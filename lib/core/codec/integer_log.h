@@ -6,8 +6,8 @@
 #include <bit>
 #include <cstdint>
 
-// log2 in 16 fractional bits. Costs are integers, so that choices, and with them the bytes written,
-// do not depend on how a compiler orders float operations.
+// log2 with 16 fractional bits. Costs are integers, so that the encoder's choices, and with them
+// the bytes it writes, do not depend on how a compiler orders float operations.
 namespace kv {
 
 constexpr uint32_t kLogBits = 12;

@@ -10,15 +10,16 @@ namespace kv::eviction {
 
 enum class TargetMode { kStatic = 0, kAdaptive = 1 };
 
-// The engine's parameters with the engine's defaults. Ratios are float because the engine's
-// arithmetic is: 1 / 3.0f * n may exceed the exact integer and cost one token.
+// The parameters of the H2O block rule, which policy "block" follows, under MNN's names and with
+// MNN's defaults. Ratios are float because the engine computes in float: 1 / 3.0f * n may exceed
+// the exact integer and cost one token.
 struct BlockConfig {
   int64_t layer_start = 2;
-  int64_t layer_end = -1;  // negative: the last layer; both ends belong to the range
+  int64_t layer_end = -1;  // negative: the last layer; the range includes both ends
   int64_t block_tokens = 64;
   int64_t sink_tokens = 32;     // rounded up to whole blocks
   int64_t recent_tokens = 256;  // rounded up to whole blocks and the partial last one
-  // "adaptive" is the engine's word for a target written as ratio; nothing adapts.
+  // "adaptive" is the engine's word for a target given as a ratio; nothing adapts.
   TargetMode target_mode = TargetMode::kAdaptive;
   float target_keep_ratio = 0.5f;   // read in static mode
   float target_lossy_ratio = 3.0f;  // read in adaptive mode
@@ -29,10 +30,10 @@ struct BlockConfig {
   bool operator==(const BlockConfig&) const = default;
 };
 
-// The values that the engine computes with: clamped, never refused.
+// Returns the values that the engine computes with. It clamps values and refuses none.
 BlockConfig Sanitised(const BlockConfig& config);
 
-// keep = targets in [0, 1], before floor and rounding.
+// Returns the share of tokens to keep, in [0, 1], before the floor and rounding apply.
 float TargetKeepShare(const BlockConfig& sanitised);
 
 struct LayerRange {
@@ -41,10 +42,10 @@ struct LayerRange {
 };
 LayerRange EvictedLayers(const BlockConfig& sanitised, uint32_t layers);
 
-// Parameters under the names of the engine's meta fields ("h2o_layer_start" ...).
+// Visits the parameters under the names of the engine's meta fields ("h2o_layer_start" ...).
 void ForEachParameter(const BlockConfig& config,
                       const std::function<void(std::string_view name, double value)>& visit);
-// False if there is no such parameter.
+// Returns false if there is no such parameter.
 bool SetParameter(std::string_view meta_name, double value, BlockConfig& config);
 
 }  // namespace kv::eviction

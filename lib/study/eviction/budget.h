@@ -14,55 +14,56 @@
 
 namespace kv::eviction {
 
-// How much of a layer may stay, in tokens per kv head, sinks and recent tokens included.
+// How much of a layer may stay, in tokens per kv head, including sinks and recent tokens.
 struct KeepBudget {
-  std::optional<uint64_t> tokens;  // as many at every length, or
-  double share = 1;                // a share of all tokens seen, rounded down
-  bool as_ratio = false;           // the share was asked for as the ratio 1 / share
+  std::optional<uint64_t> tokens;  // this many at every length; if empty:
+  double share = 1;                // this share of all tokens seen, rounded down
+  bool as_ratio = false;           // whether the user gave the share as the ratio 1 / share
 
-  // At least 1, at most `seen`.
+  // Returns the budget after `seen` tokens: at least 1, at most `seen`.
   uint64_t At(uint64_t seen) const;
-  // "0.25", "512t" or "4x", as it was asked for.
+  // Returns "0.25", "512t" or "4x", in the form that the user gave.
   std::string Text() const;
 };
 
-// The steps at which a budget is held: after the rows at positions [first, end).
+// The steps at which a budget applies: after the rows at positions [first, end).
 struct BudgetSteps {
   uint64_t first = 0, end = 0;
 };
 
-// What a rule keeps of one layer on a budget: after each step as many tokens as the budget says for
-// the tokens seen by then. "block" keeps whole blocks above its floor: less than a block more, and
-// not less than the floor. "pyramid" spreads the budget at its first eviction; its sum over the
-// layers stays. Rules of the prompt's end grow after it if the options say so.
+// Returns how many tokens a policy keeps of one layer on a budget: after each step as many as the
+// budget allows for the tokens seen by then. "block" keeps whole blocks above its floor, and so
+// less than a block more than the budget, but never less than the floor. "pyramid" distributes the
+// budget over the layers at its first eviction; their sum stays the same. Policies that compress
+// once, at the end of the prompt, let the cache grow after it if the options say so.
 LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& options,
                              const KeepBudget& budget, const BudgetSteps& steps,
                              const LayerPlace& place);
 
-// A common schedule as one rule follows it: "full" has none, "pyramid" takes its share of each
-// eviction.
+// Returns a common schedule as one policy follows it: "full" evicts nothing, "pyramid" takes the
+// layer's share of each eviction.
 LayerSchedule CommonSchedule(const PolicyInfo& policy, const PolicyOptions& options,
                              const LayerPlace& place, const LayerSchedule& common);
 
-// What "pyramid" keeps in a layer of `length` tokens when `keep` is the mean of all layers; nothing
-// where the paper's conditions fail and every layer keeps the mean.
+// Returns how many tokens "pyramid" keeps in a layer of `length` tokens if the mean of all layers
+// is `keep`. Returns nothing if the paper's conditions fail, so that every layer keeps the mean.
 std::optional<uint64_t> PyramidBudget(const PaperParameters& paper, const LayerPlace& place,
                                       uint64_t keep, uint64_t length);
 
-// The least tokens that "block" can be held to: sink blocks and recent tokens.
+// Returns the smallest budget that "block" can meet: sink blocks and recent tokens.
 uint64_t BlockFloor(const BlockConfig& sanitised);
 
-// The position at whose end the first eviction may come: the prompt's last, or the first one later
-// at which the trace has rows and the cache is as long as the trigger says.
+// Returns the position after which the first eviction may come: the last one of the prompt, or the
+// first later one at which the trace has rows and the cache is as long as the trigger demands.
 uint64_t FirstEviction(const BlockConfig& sanitised, uint64_t first_row, uint64_t prompt);
 
-// The parameters of the engine fitted to a trace that ends at `end` with at least `least` tokens
-// kept; those named in `chosen` stay as they are. Adds the names of the others to `followed`.
+// Fits the parameters of the block rule to a trace in which the smallest budget is `least` tokens.
+// Parameters named in `chosen` stay as they are. Adds the names of the others to `followed`.
 BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, std::less<>>& chosen,
                         uint64_t least, std::vector<std::string>& followed);
 
-// Throws kUsage when a rule cannot be held to the budget, not even to its last and largest: sinks
-// and recent tokens that it always keeps are more.
+// Throws kUsage if the sinks and recent tokens that a policy always keeps exceed the budget even at
+// `end`, where it is largest.
 void RequireFloor(std::string_view policy, const BlockConfig& sanitised,
                   const PaperParameters& paper, const KeepBudget& budget, uint64_t end);
 

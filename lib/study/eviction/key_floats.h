@@ -10,7 +10,7 @@
 
 namespace kv::eviction {
 
-// Keys as floats, [key][dim].
+// Returns keys as floats, [key][dim].
 std::vector<float> FloatKeys(const LayerAttention& attention, std::span<const uint32_t> positions,
                              uint32_t kv_head);
 

@@ -9,30 +9,33 @@
 
 namespace kv::eviction {
 
-// What a softmax divides by, so that parts of a row can be weighed later to the same bits.
+// The maximum and the factor of one softmax. With them parts of the row can be weighted later, and
+// come out the same to the bit.
 struct SoftmaxScale {
   float maximum = 0;
-  float factor = 0;  // 0: the row gives nothing, or nothing that is a number
+  float factor = 0;  // 0 if the row is empty or its weights are not numbers
 };
-// Logits to weights, in place.
+// Turns logits into weights, in place.
 SoftmaxScale Softmax(std::span<float> row, std::vector<float>& scratch);
 void WeighAs(const SoftmaxScale& scale, std::span<float> part);
 
-// Logits of consecutive rows over the whole cache, nothing evicted, all query heads. What a row
-// gives to any subset of the keys is a softmax over some of its logits, so that rules which evict
-// at every step need no compacted keys of their own, and all rules share one product.
+// Holds the logits of consecutive rows over the whole, unevicted cache, for all query heads. The
+// weights of a row over any subset of the keys are a softmax over some of its logits. Rules that
+// evict at every step therefore need no compacted keys of their own, and all rules share one
+// product.
 class LogitRows {
  public:
-  // `whole`: every kv head's keys up to the last row at least.
+  // `whole` must hold the keys of every kv head, at least up to the last row.
   LogitRows(const LayerAttention& attention, std::span<const KeptKeys> whole, ThreadPool& pool);
 
-  // Computes the tile that the row at `position` belongs to; returns the position after it. Tiles
-  // lie where they lie whatever is asked for, so that a row comes out the same every time.
+  // Computes the tile that the row at `position` belongs to, and returns the position after the
+  // tile. The bounds of tiles do not depend on the request, so a row comes out the same every time.
   uint64_t LoadTileOf(uint64_t position);
   bool Holds(uint64_t position) const { return begin_ <= position && position < end_; }
-  // Of the row at `position`, which must be loaded: position + 1 values.
+  // Returns the position + 1 logits of the row at `position`, which must be loaded.
   const float* Row(uint32_t head, uint64_t position) const;
-  // Logits of the keys at `positions`, ascending and up to `position`, and their weights.
+  // Pick the logits of the keys at `positions`, which ascend and do not exceed `position`; Weigh
+  // turns them into weights.
   void Pick(uint32_t head, uint64_t position, std::span<const uint32_t> positions,
             std::vector<float>& logits) const;
   void Weigh(uint32_t head, uint64_t position, std::span<const uint32_t> positions, WeightRule rule,

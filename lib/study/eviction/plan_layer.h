@@ -9,15 +9,15 @@
 
 namespace kv::eviction {
 
-// One rule over one layer, held to its schedule.
+// One policy over one layer, which follows a given schedule.
 struct PlanJob {
   const PolicyInfo* policy = nullptr;
   const PolicyOptions* options = nullptr;
   const LayerSchedule* schedule = nullptr;
 };
 
-// Replays rules over one layer: at each eviction they keep as many tokens as their schedules say.
-// Plans in the order of the jobs; deterministic for any number of threads.
+// Replays policies over one layer. At each eviction a policy keeps as many tokens as its schedule
+// says. Returns plans in the order of the jobs; they are the same for any number of threads.
 std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t prompt,
                                  std::span<const PlanJob> jobs, ThreadPool& pool);
 

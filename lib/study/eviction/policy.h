@@ -44,30 +44,30 @@ enum class Granularity { kLayer, kKvHead };
 
 // The parameters of the papers, with the papers' values.
 struct PaperParameters {
-  uint64_t window = 64;        // snapkv, pyramid: last rows, which look and stay
-  uint64_t kernel = 5;         // snapkv, pyramid: keys pooled to one score, odd
-  uint64_t pyramid_beta = 20;  // mean budget over the last layer's
-  uint64_t sinks = 4;          // streaming
-  double heavy_share = 0.5;    // h2o: of the budget; the rest is recent
-  bool grow = false;           // snapkv, pyramid: after the prompt's end nothing goes any more
+  uint64_t window = 64;        // snapkv, pyramid: the last rows, which score the others and stay
+  uint64_t kernel = 5;         // snapkv, pyramid: neighbouring keys averaged to one score; odd
+  uint64_t pyramid_beta = 20;  // pyramid: mean budget over that of the last layer
+  uint64_t sinks = 4;          // streaming: first tokens, which always stay
+  double heavy_share = 0.5;    // h2o: share of the budget for heavy hitters; the rest is recent
+  bool grow = false;           // snapkv, pyramid: nothing is evicted after the end of the prompt
 
   bool operator==(const PaperParameters&) const = default;
 };
 
 struct PolicyOptions {
-  BlockConfig config;  // of rule "block"; sanitised
+  BlockConfig config;  // for policy "block"; sanitised
   PaperParameters paper;
   WeightRule weights = WeightRule::kSoftmax;
-  Granularity granularity = Granularity::kLayer;  // of rule "block"
-  uint64_t seed = 0;                              // of "random"
-  // On a budget: what goes leaves at the end of each step, from the prompt's end on, so that
-  // "block" scores the prompt's rows too and "snapkv" scores once.
+  Granularity granularity = Granularity::kLayer;  // for policy "block"
+  uint64_t seed = 0;                              // for policy "random"
+  // Whether a budget holds at the end of each step, from the end of the prompt on. "block" then
+  // scores the rows of the prompt as well, and "snapkv" scores only once.
   bool on_budget = false;
 };
 
-// Where a layer stands in the model, for rules that spread a budget over layers.
+// The place of a layer in the model, for policies that spread a budget over layers.
 struct LayerPlace {
-  bool in_range = true;           // whether it evicts at all
+  bool in_range = true;           // whether the layer evicts at all
   uint32_t index = 0, count = 1;  // among the layers that do
 };
 

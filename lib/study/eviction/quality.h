@@ -12,31 +12,32 @@
 
 namespace kv::eviction {
 
-// The decode rows that figures are taken from: all of them, or a random sample.
+// The decode rows that are measured: all of them, or a random sample.
 struct MeasuredRows {
   uint64_t first = 0, population = 0;  // positions [first, first + population)
   std::vector<uint64_t> positions;     // ascending
 
   bool is_sample() const { return positions.size() < population; }
 };
-// Up to `most` (0: no limit) of [prompt, end), every choice equally likely. The same seed chooses
-// the same rows, whatever the machine.
+// Chooses up to `most` (0: no limit) positions of [prompt, end); every set of positions is equally
+// likely. The same seed chooses the same rows on every machine.
 MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t seed);
 
-// What a plan cost one layer, over the measured rows.
+// The quality that a plan leaves in one layer, over the measured rows.
 struct LayerQuality {
   uint32_t layer = 0;
-  AttentionSummary summary;             // heads pooled, outputs concatenated
-  AttentionSummary evicting;            // of the rows that lose something
-  std::vector<AttentionSummary> heads;  // by query head
+  AttentionSummary summary;             // all heads pooled, their outputs concatenated
+  AttentionSummary evicting;            // the same for the rows that lose something
+  std::vector<AttentionSummary> heads;  // per query head
   std::vector<AttentionSummary> evicting_heads;
-  std::vector<double> step_mass;          // [measured row] mean over heads
-  std::vector<double> step_output_error;  // [measured row]; empty without V
+  std::vector<double> step_mass;          // per measured row, mean over heads
+  std::vector<double> step_output_error;  // per measured row; empty without V
 };
 
-// Compares every plan with the full cache, row by row: the softmax of the full cache is computed
-// once per head and shared. Plans of the same layer; results in their order. Per-row samples go to
-// `pooled`, one per plan, for figures of the whole model.
+// Compares every plan with the full cache, row by row. The softmax over the full cache is computed
+// once per head and shared. All plans must be of the same layer; results come in their order. Adds
+// the samples of each row to `pooled`, one per plan, from which the caller makes figures of the
+// whole model.
 std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
                                        std::span<const LayerPlan* const> plans,
                                        const MeasuredRows& rows, std::span<AttentionSamples> pooled,

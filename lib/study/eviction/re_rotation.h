@@ -10,11 +10,11 @@
 
 namespace kv::eviction {
 
-// StreamingLLM counts positions within the cache: a kept key stands as far from the query as there
-// are keys between them, evicted ones left out. That is the key turned on by the number of evicted
-// tokens after it. What one head's rows at `positions` lose then by a plan with `turned_by`,
-// against the full cache as it was; `k` and `v`: all keys and values of the head as floats,
-// [token][dim], `v` empty without values.
+// StreamingLLM counts positions within the cache: the distance of a kept key from the query is the
+// number of kept keys between them. In effect it turns the key on by the number of evicted tokens
+// after it. Returns what the rows of one head at `positions` lose by a plan with `turned_by`,
+// compared with the full cache as it was. `k` and `v` are all keys and values of the head as
+// floats, [token][dim]; `v` is empty without values.
 AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan& plan,
                                uint32_t head, std::span<const uint64_t> positions,
                                std::span<const float> k, std::span<const float> v);

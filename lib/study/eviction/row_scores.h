@@ -9,12 +9,12 @@
 
 namespace kv::eviction {
 
-// sums[kv head][key] of weights of rows [begin, begin + row_weights.size()), query heads over
-// threads, added to a kv head in head order.
+// Returns [kv head][key]: the weights of rows [begin, begin + row_weights.size()), each row times
+// its `row_weights`, summed. Query heads run on several threads and are added in head order.
 std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
                                             std::span<const float> row_weights, WeightRule rule);
 
-// Softmax weights of one row over the cache; keys it does not see are 0.
+// Returns the softmax weights of one row over the cache; keys that it does not see have 0.
 Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position);
 
 }  // namespace kv::eviction

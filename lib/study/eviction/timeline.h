@@ -12,36 +12,37 @@
 
 namespace kv::eviction {
 
-// One eviction of one layer, as to time and size. `token` is the position whose call decided: the
-// last query that still sees what goes.
+// When one eviction of one layer happens, and how much goes. `token` is the position whose call
+// decided: its query is the last that sees the evicted keys.
 struct Eviction {
   uint64_t token = 0;
-  uint64_t length_before = 0;  // tokens in the cache, `token` included
+  uint64_t length_before = 0;  // tokens in the cache, including `token`
   uint64_t kept = 0;
 
   bool operator==(const Eviction&) const = default;
 };
 
-// When a layer evicts and how much. Neither depends on scores, so it is known for layers that a
-// trace lacks, and other policies can be held to the same schedule.
+// When a layer evicts, and how much. Neither depends on scores. The schedule is therefore known
+// even for layers that a trace lacks, and other policies can follow the same one.
 struct LayerSchedule {
   uint32_t layer = 0;
   bool in_range = false;
   std::vector<Eviction> evictions;
-  uint64_t triggers = 0;         // decisions taken, the fruitless ones included
-  uint64_t floor_dominated = 0;  // of these: kept everything because the floor reached the target
-  // A budget is met when its step is over; an engine's plan only when the next one begins.
+  uint64_t triggers = 0;         // decisions, including those that evicted nothing
+  uint64_t floor_dominated = 0;  // decisions that kept everything because of the floor
+  // Whether evictions take effect at the end of their step, as on a budget, rather than at the
+  // beginning of the next one, as an engine's plans do.
   bool within_step = false;
 
-  // Evictions that a query of a position before `end` is the poorer for.
+  // Counts the evictions that take keys from some query at a position before `end`.
   uint64_t evictions_in_effect(uint64_t end) const;
 };
 
-// Tokens that a layer holds, position after position.
+// Returns how many tokens a layer holds, position after position.
 class LengthWalk {
  public:
   explicit LengthWalk(const LayerSchedule& schedule) : schedule_(schedule) {}
-  // Positions must not fall from call to call.
+  // Positions must not decrease from call to call.
   uint64_t At(uint64_t position);
 
  private:
@@ -49,34 +50,35 @@ class LengthWalk {
   size_t next_ = 0;
 };
 
-// What stays, by the moment at which each position goes. A unit is the layer, or each of its kv
-// heads; all units evict at the same moments.
+// What stays in a layer, stored as the moment at which each position goes. A unit is the whole
+// layer or one of its kv heads. All units evict at the same moments.
 class LayerPlan {
  public:
   uint32_t layer = 0;
   uint32_t units = 1;
   std::vector<Eviction> events;
-  // Positions count within the cache: keys are turned by this rotation to where they stand then.
+  // Set if positions count within the cache: then this rotation turns keys to their places there.
   std::optional<blend::Rope> turned_by;
 
   static constexpr uint32_t kStays = UINT32_MAX;
 
-  // The last position whose query sees the key at `position`.
+  // Returns the last position whose query sees the key at `position`.
   uint32_t last_seen(uint32_t unit, uint64_t position) const;
   // Notes that `position` goes at the event of this token.
   void Drop(uint32_t unit, uint64_t position, uint64_t token);
-  // Adds an event after which the units hold these positions and no others up to the event's token.
+  // Adds an event. After it the units hold, of the positions up to the event's token, only these.
   void Keep(const Eviction& event, std::span<const KeepPlan> held);
-  // Positions that a unit holds after all plans made before `position` have been applied, tokens up
-  // to and without `position` included.
+  // Returns the positions before `position` that a unit holds once all plans made before `position`
+  // have been applied.
   KeepPlan HeldBefore(uint32_t unit, uint64_t position) const;
 
  private:
   std::vector<std::vector<uint32_t>> last_seen_;  // [unit][position]; positions beyond stay
 };
 
-// The clock of the design: per layer, in tokens, the target relative to the cache as it is at each
-// trigger. Token `prompt` is the first decode step.
+// Returns the schedule by the clock of MNN's design: it counts tokens, separately in each layer,
+// and its target is a share of the cache as it is at each trigger. Token `prompt` is the first
+// decode step.
 LayerSchedule ExactSchedule(const BlockConfig& sanitised, uint32_t layer, uint32_t layers,
                             uint64_t prompt, uint64_t end);
 

@@ -12,11 +12,11 @@ namespace kv::eviction {
 
 using Scores = std::vector<double>;
 
-// The `keep` tokens with the highest scores among the first scores.size() - last, and the `last`
-// ones, which are always kept. Equal scores keep the lower index; NaN is dropped first.
+// Returns `keep` tokens: the `last` ones in any case, and those with the highest scores among the
+// others. Of equal scores the lower index stays; NaN goes first.
 KeepPlan TopTokens(std::span<const double> scores, uint64_t keep, uint64_t last);
 
-// Scores that follow the tokens they belong to when a cache is compacted.
+// Moves the scores of kept tokens to the places that the tokens have in the compacted cache.
 void CompactScores(const KeepPlan& plan, Scores& scores);
 
 }  // namespace kv::eviction

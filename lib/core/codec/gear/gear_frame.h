@@ -10,15 +10,15 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/codec/backends.h"
 
-// One byte plane as the MNN engine stores it: ten bytes of header and the smallest payload of
-// {predictor} x {backend}. formats/gear/FORMAT.md is the grammar.
+// One byte plane as the MNN engine stores it: a header of ten bytes and the smallest payload that
+// any pair of predictor and backend gives. formats/gear/FORMAT.md is the grammar.
 namespace kv {
 
-// How a byte is predicted; the numbers are the `mode` byte of a frame, by the engine's choice.
+// How a byte is predicted. The numbers are the `mode` byte of a frame, as the engine chose them.
 enum class Predictor : uint8_t { kRaw = 0, kDeltaSeq = 1, kXorSeq = 2 };
 std::string_view Name(Predictor predictor);
 
-// The predictors an encoder may try. With none it takes raw, as the engine does.
+// The predictors that an encoder may try. If the set is empty, it takes raw, as the engine does.
 struct PredictorSet {
   bool raw = true;
   bool delta_seq = true;
@@ -27,12 +27,12 @@ struct PredictorSet {
   bool operator==(const PredictorSet&) const = default;
 };
 
-// Reads a list as the engine does: split at commas, spaces and tabs around a name dropped, unknown
-// names (pair_delta is one) ignored; a list that names no predictor means raw.
+// Reads a list as the engine does: splits it at commas, drops spaces and tabs around names, ignores
+// unknown names (such as pair_delta). A list that names no predictor means raw.
 PredictorSet ParsePredictors(std::string_view list);
 std::string ToText(const PredictorSet& set);
 
-// What the encoder chose for a plane.
+// The encoder's choice for one plane.
 struct PlaneChoice {
   Predictor predictor = Predictor::kRaw;
   Backend backend = Backend::kRle;
@@ -42,18 +42,19 @@ struct PlaneChoice {
 
 constexpr uint64_t kPlaneHeaderBytes = 10;
 
-// Appends the frame of a plane to `out`. Candidates are tried in the order raw, delta_seq, xor_seq,
-// each with RLE and then zstd; a later one must be strictly smaller to win. Throws kLimit near 4
+// Appends the frame of a plane to `out`. Tries raw, delta_seq and xor_seq in this order, each with
+// RLE and then zstd; a later candidate wins only if it is strictly smaller. Throws kLimit near 4
 // GiB.
 PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use_zstd,
                         CodecScratch& scratch, Bytes& out);
 
-// The same grammar at the speed of byte statistics: predictor raw, zstd frames without matches, or
-// with the bytes as they are where statistics give nothing, which is looked for unless it is known.
+// Writes the same grammar at the speed of byte statistics: predictor raw and a zstd frame without
+// matches, or with uncompressed bytes if statistics gain nothing. `noise` says whether they do, if
+// the caller knows; kUnknown makes the encoder find out.
 enum class Noise : uint8_t { kUnknown, kNo, kYes };
 PlaneChoice EncodeLiteralPlane(ByteSpan plane, Noise noise, CodecScratch& scratch, Bytes& out);
 
-// A frame as it lies in the file, its structure checked but mode, codec and payload not yet.
+// A frame as it lies in the file. Its structure has been checked; mode, codec and payload have not.
 struct PlaneFrame {
   uint64_t offset = 0;  // of the header
   uint8_t mode = 0;
@@ -62,12 +63,13 @@ struct PlaneFrame {
   ByteSpan payload;
 };
 
-// Takes the next frame. Throws kTruncated, and kBadFrame for an empty plane with a payload.
+// Takes the next frame. Throws kTruncated, and kBadFrame if an empty plane has a payload.
 PlaneFrame ReadPlaneFrame(ByteReader& reader);
-// Throws kBadFrame for a mode or codec that does not exist, and for a plane larger than its payload
-// can possibly hold.
+// Throws kBadFrame if the mode or the codec does not exist, or if the plane is larger than anything
+// that its payload can decode to.
 void CheckPlaneFrame(const PlaneFrame& frame);
-// Fills `plane` (raw_bytes long). Throws kBadFrame as CheckPlaneFrame, kBadPayload.
+// Fills `plane`, which is raw_bytes long. Throws kBadFrame as CheckPlaneFrame does, and
+// kBadPayload.
 void DecodePlane(const PlaneFrame& frame, std::span<std::byte> plane, CodecScratch& scratch);
 
 }  // namespace kv

@@ -10,42 +10,43 @@
 #include "lib/core/codec/backends.h"
 #include "lib/core/codec/rotation.h"
 
-// Which earlier row each row resembles most. Tokens come back, and what a layer makes of them comes
-// back with them: nearly so in the first layers, still visibly in the middle of a model.
+// Finds the earlier row that each row resembles most. Repeated tokens yield similar rows;
+// similarity fades with depth, and is still visible in the middle of a model.
 namespace kv {
 
-// How much: class q leaves less than kLikenessLimits[q] of the variance of a row; class 0 is for
-// rows without a likeness.
+// How much two rows resemble each other: predicting a row of class q from its likeness leaves less
+// than kLikenessLimits[q] of its variance. Rows without a likeness have class 0.
 constexpr size_t kLikenessClasses = 6;
 constexpr std::array<float, kLikenessClasses> kLikenessLimits = {1,    0.003f, 0.02f,
                                                                  0.1f, 0.3f,   0.6f};
-constexpr uint32_t kPoorLikeness = 4;  // this class and those after it
+constexpr uint32_t kPoorLikeness = 4;  // the first class of poor likenesses
 
 struct Likeness {
   uint32_t likeness = 0;  // class
-  uint32_t distance = 0;  // in rows; 0 for class 0
+  uint32_t distance = 0;  // how many rows up the likeness is; 0 for class 0
 };
 
 struct LikenessPlan {
-  Rotation rotation;  // that rows are turned by before they are likened
+  Rotation rotation;  // turns an earlier row to the place of a later one before they are compared
   std::vector<Likeness> likenesses;
 };
 
-// u16 distance of partners, u16 turns, u32 each; u32 length of a zstd frame: a plane of classes and
-// two of distances.
+// Writes the rotation, then the u32 length of a zstd frame and the frame: a byte plane of classes
+// and two of distances.
 void WriteLikenesses(const LikenessPlan& plan, CodecScratch& scratch, ByteWriter& out);
 // Throws kBadFrame, kBadPayload, kTruncated.
 LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
                             CodecScratch& scratch);
 
-// Nothing where few rows resemble earlier ones. `values` are rows x columns half floats; `head_dim`
-// is 0 if not known.
+// Returns nothing if few rows resemble earlier ones. `values` are rows x columns half floats;
+// `head_dim` is 0 if it is not known.
 std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
                                            uint64_t columns, uint64_t head_dim);
 
-// One per row of `values`. Rows are compared as they were before rotation, each
-// channel by its deviation from its mean: all of them if `thorough`, else the signs of a window.
-// The choice is the same on every machine.
+// Returns one likeness per row of `values`. Rows are compared as they were before rotation, each
+// channel by its deviation from its mean. If `thorough`, all channels are compared, with every row
+// within reach; otherwise the signs of some channels, with the rows of a window. The result is the
+// same on every machine.
 std::vector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
                                      const Rotation& rotation, bool thorough);
 

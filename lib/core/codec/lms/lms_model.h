@@ -9,38 +9,42 @@
 #include "lib/core/codec/like/likeness.h"
 #include "lib/core/kernels/lms.h"
 
-// The predictor of an lms frame: all channels of a row from the rows above, and, where the encoder
-// says so, from an earlier row that this one resembles.
+// The predictor of an lms frame. It predicts all channels of a row from the rows above and, if the
+// encoder says so, from an earlier row that this one resembles.
 namespace kv {
 
-constexpr uint32_t kMaxLmsExponent = 253;  // so that scales are normal floats
-// 2^(127 - exponent): the largest values come to 1 or 2. For f16 times the 2^112 that LmsLoad
-// wants, of which 2^15 belong to the bias.
+constexpr uint32_t kMaxLmsExponent = 253;  // the largest for which scales are normal floats
+// Returns 2^(127 - exponent), which brings the largest values to between 1 and 2. For f16 LmsLoad
+// wants 2^112 more, of which 2^15 belong to the bias.
 float LmsScale(uint32_t largest_exponent);
-// Of all values that are finite, from 1 to the most: others would leave the range of floats.
+// Returns the largest finite exponent, at least 1, capped at kMaxLmsExponent. Scales of other
+// exponents would leave the range of floats.
 uint32_t LmsLargestExponent(ByteSpan values, bool bfloat);
 
 class LmsModel {
  public:
-  // `rotation` is that of likenesses; nullptr if no row has one. It must outlive the model.
+  // `rotation` turns earlier rows to the place of the row that resembles them; nullptr if no row
+  // resembles another. It must outlive the model.
   LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
            bool bfloat, const Rotation* rotation);
 
   const uint16_t* contexts() const { return contexts_.data(); }
   const uint8_t* signs() const { return signs_.data(); }
 
-  // The row above all rows is predicted as 0; contexts say that it is the first.
+  // Predicts the next row. The first row is predicted as 0 and has a context of its own.
   void Predict(const Likeness& like);
+  // Learns from the row as it turned out.
   void Learn(const std::byte* values);
 
  private:
-  // What is learned of rows that have no likeness, a poor one and a good one.
+  // What the model learned from rows of one kind: without a likeness, with a poor or a good one.
   struct Learned {
     std::vector<float> weights[5], sigma;
     uint64_t rows = 0;
   };
   LmsChannels Channels();
-  // Rows by row + kRing, so that the two above the first have a place: all, or by turns.
+  // Place row + kRing of the rows, so that the two rows above the first have a place. All rows are
+  // kept if any may be a likeness; otherwise the last kRing.
   float* X(uint64_t place) { return x_.data() + (likenesses_ ? place : place % kRing) * padded_; }
   float* Partners(uint64_t place) { return partners_.data() + place % kRing * padded_; }
 
@@ -53,7 +57,7 @@ class LmsModel {
   bool likenesses_;
   std::vector<float> x_, partners_, mean_, prediction_, like_, zeros_;
   std::array<Learned, 3> learned_;
-  size_t which_ = 0;  // of those, for the row
+  size_t which_ = 0;  // of learned_, for the current row
   std::vector<uint16_t> contexts_;
   std::vector<uint8_t> signs_;
   uint64_t row_ = 0;

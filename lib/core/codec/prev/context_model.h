@@ -9,26 +9,28 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/kernels/rans.h"
 
-// Static tables for symbols in context, found by merging contexts as long as that saves bytes.
+// Static frequency tables for symbols in context. The encoder finds them by merging contexts as
+// long as that saves bytes. context_merge.cc implements MergeContexts, model_wire.cc implements
+// LeveledTable, MakeTable, WriteModel and ReadModel, context_model.cc the rest.
 namespace kv {
 
-// At most 16 tables over 2^symbol_bits symbols and a map from contexts to tables.
+// At most 16 tables over 2^symbol_bits symbols, and a map from contexts to tables.
 struct ContextModel {
   uint32_t symbol_bits = 6;
   std::vector<uint8_t> table_of;                  // per context
-  std::vector<std::array<uint16_t, 256>> tables;  // frequencies, each table sums to 2048
-  std::vector<std::array<uint8_t, 256>> levels;   // of frequencies, to be stored
+  std::vector<std::array<uint16_t, 256>> tables;  // frequencies; each table sums to 2048
+  std::vector<std::array<uint8_t, 256>> levels;   // the stored form of the frequencies
 };
 
-// A table as it is stored: frequencies follow from levels, four of them an octave.
+// A table as it is stored. Frequencies follow from levels, of which there are four per octave.
 struct LeveledTable {
   std::array<uint8_t, 256> levels{};  // 0: the symbol does not occur
   std::array<uint16_t, 256> frequencies{};
 
-  // False if there are no symbols.
+  // Returns false if no symbol occurs.
   bool SetFrequencies(uint32_t symbols);
 };
-// For every symbol that occurs a frequency of at least 1.
+// Gives every symbol that occurs a frequency of at least 1.
 LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols);
 
 // Counts of symbols per context.
@@ -45,9 +47,10 @@ struct ContextCounts {
   }
 };
 
-// Which contexts share a table. `order` lists the contexts so that neighbours are alike: only they
-// are merged, unless any pairs are asked for, which pays where contexts lie in a plane. `scale` is
-// how many symbols each count stands for (sampling). Contexts hardly seen go with a neighbour.
+// Finds which contexts share a table. `order` lists the contexts so that neighbours are alike. Only
+// neighbours are merged, unless `any_pairs` is set, which pays if contexts have two dimensions.
+// Each count stands for `scale` symbols of a sample. A context that hardly occurs joins a
+// neighbour.
 struct ContextGroups {
   std::vector<uint8_t> group_of;  // per context
   uint32_t groups = 1;
@@ -55,39 +58,40 @@ struct ContextGroups {
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
                             uint32_t scale, bool any_pairs);
 
-// The contexts of symbols of 6 to 8 bits with a sign bit on top, from most negative over -0 and +0
-// to most positive.
+// Lists the contexts of symbols of 6 to 8 bits whose top bit is the sign, from the most negative
+// through -0 and +0 to the most positive.
 const std::vector<uint16_t>& SignedOrder(uint32_t symbol_bits);
 
-// One table per group from exact counts per group.
+// Makes one table per group from exact counts per group.
 ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_group);
 
-// Bits that coding the counts with these frequencies takes, without the tables. Exact to 2^-16 bit.
+// Returns the bits, times 2^16, that coding symbols of these counts with these frequencies takes,
+// without the tables.
 uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& frequencies,
                      uint32_t symbols);
 
-// Bits that storing a table takes, more or less.
+// Estimates the bits that storing a table of `present` symbols takes.
 constexpr uint64_t TableBits(uint64_t present) { return 48 + 5 * present; }
 
-// Entropy of the counts in bits, without tables. Exact to 2^-16 bit for each symbol.
+// Returns the entropy of the counts in bits, times 2^16, without tables.
 uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols);
 
-// The same counts of symbols cut to fewer bits.
+// Returns the counts of the same symbols cut to fewer bits.
 ContextCounts Coarser(const ContextCounts& counts, uint32_t bits);
-// What one table per group and its symbols come to, before frequencies are rounded; each count
-// stands for `scale` symbols.
+// Estimates the bytes of one table per group and of its symbols, before frequencies are rounded.
+// Each count stands for `scale` symbols.
 uint64_t CostBytes(const ContextCounts& per_group, uint64_t scale);
 
-// Wire form: FORMAT.md in this folder, "Model". `order` is that of the contexts.
+// Writes the model as FORMAT.md in this folder, "Model", has it. `order` is that of the contexts.
 void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, ByteWriter& out);
-// Throws kBadFrame for anything that is not a model: no table, counts that do not sum to 2048, a
-// map that does not cover the contexts. Levels stay empty.
+// Throws kBadFrame for anything that is not a model: if it has no table, if frequencies do not sum
+// to 2048, or if the map does not cover the contexts. Leaves `levels` empty.
 ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits,
                        const std::vector<uint16_t>& order);
 
-// 2048 slots per table.
+// Makes 2048 slots per table.
 void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots);
-// 256 entries per table.
+// Makes 256 entries per table.
 void MakeEncoderSymbols(const ContextModel& model, std::vector<RansEncoderSymbol>& symbols);
 
 }  // namespace kv

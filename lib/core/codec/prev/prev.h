@@ -9,29 +9,31 @@
 #include "lib/core/codec/prev/context_model.h"
 #include "lib/core/kernels/symbols.h"
 
-// f16 and bf16 rows coded as symbols in the context of the row above: sign, exponent and the top
-// mantissa bits through rANS, the rest raw. FORMAT.md in this folder is the grammar.
+// Codes rows of f16 and bf16 values in the context of the row above: sign, exponent and the top
+// mantissa bits are a symbol that goes through rANS, the other bits are stored raw. FORMAT.md in
+// this folder is the grammar. context_plan.cc implements SurveyHalves, ChooseWindow and
+// PlanContext, prev.cc the rest.
 namespace kv {
 
-// What is known of half floats after one look: enough to say what coding them takes without a
-// context.
+// Statistics of half floats after one pass: enough to estimate what coding them without a context
+// takes.
 struct HalfSurvey {
   bool bfloat = false;
   bool exact = true;  // no value was left out
   uint64_t values = 0, looked = 0;
   std::array<uint32_t, 256> high{};  // counts of high bytes (f16) or exponents (bf16)
-  uint64_t high_bytes = 0;           // what their entropy comes to
-  // The same, from a sample, of the other byte: of bf16, mantissa and sign.
+  uint64_t high_bytes = 0;           // bytes that their entropy amounts to
+  // The same for the other byte (of bf16, mantissa and sign), estimated from a sample.
   uint64_t low_bytes = 0;
 };
-// Of long chunks a sample, unless every value is asked for.
+// Looks at a sample of long chunks, or at all values if `every` is set.
 HalfSurvey SurveyHalves(ByteSpan values, bool bfloat, bool every);
 
-// The window of 31 exponents that leaves the fewest values outside (escapes); the lowest of
-// several.
+// Chooses the window of 31 exponents that leaves the fewest values outside it; the lowest window if
+// several do. `escapes` receives the number of values outside.
 SymbolShape ChooseWindow(const HalfSurvey& survey, uint64_t& escapes);
 
-// What coding a grid this way takes, known before it is done.
+// How a grid is going to be coded, and what that takes, before it is done.
 struct ContextPlan {
   SymbolShape shape;
   RansGrid grid;
@@ -41,9 +43,9 @@ struct ContextPlan {
   uint64_t bytes = 0;  // of the frame, within a few
 };
 
-// Finds symbol width, exponent window and tables by cost. `values` are rows x columns 16-bit
-// floats. Nothing if the frame would not be smaller than `to_beat` bytes, which is soon seen where
-// the row above says little.
+// Finds the symbol width, the exponent window and the tables that cost least. `values` are rows x
+// columns 16-bit floats. Returns nothing if the frame would not be smaller than `to_beat` bytes,
+// which takes little time to find out when the row above says little.
 std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey, uint64_t rows,
                                        uint64_t columns, uint64_t to_beat, ContextScratch& scratch);
 // Appends the frame to `out`.

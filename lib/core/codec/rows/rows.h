@@ -8,27 +8,29 @@
 #include "lib/core/codec/chunk.h"
 #include "lib/core/codec/chunk_levels.h"
 
-// Rows that occur more than once stored once: the values of a first layer, which depend on nothing
-// but the token. FORMAT.md in this folder is the grammar.
+// Stores rows that occur more than once only once. Values of a first layer depend on nothing but
+// the token, so a repeated token repeats its row. FORMAT.md in this folder is the grammar.
 namespace kv {
 
-// Which rows are new and which are old: 0 for the next new row, 1 + n for the n-th one again.
+// Which rows are new and which repeat an earlier one. A reference of 0 is the next new row, 1 + n
+// is new row n again.
 struct RowPlan {
   std::vector<uint32_t> references;  // one per row
   uint32_t unique = 0;
 };
 
-// Compares whole rows by content; `raw` is a number of rows of `row_bytes`.
+// Compares whole rows by content. `raw` must consist of rows of `row_bytes`.
 RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes);
-// The rows that are new, one after another, in `scratch.rows`.
+// Returns the new rows, one after another, in `scratch.rows`.
 std::span<std::byte> NewRows(const RowPlan& plan, ByteSpan raw, uint64_t row_bytes,
                              CodecScratch& scratch);
 
-// Appends everything but the coded rows: u32 new rows, u32 bytes of what follows, the references.
+// Appends everything but the coded rows: the u32 number of new rows, the u32 length of the
+// references, and the references.
 void WriteReferences(const RowPlan& plan, CodecScratch& scratch, Bytes& out);
-// Reads it back for `rows` rows. Throws kBadFrame, kBadPayload, kTruncated.
+// Reads the references of `rows` rows. Throws kBadFrame, kBadPayload, kTruncated.
 RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch);
-// Puts new rows into all their places.
+// Copies the new rows to all their places.
 void RepeatRows(const RowPlan& plan, ByteSpan new_rows, uint64_t row_bytes,
                 std::span<std::byte> raw);
 

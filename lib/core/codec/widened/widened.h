@@ -4,11 +4,12 @@
 
 #include "lib/core/codec/chunk.h"
 
-// f32 as what it is made of: halves where every value is one, else its upper half, a bf16, and the
-// planes of the lower. FORMAT.md in this folder is the grammar.
+// Stores f32 values as halves. If every value is an f16, the f16 values are all there is; otherwise
+// the upper halves are bf16, and the lower bytes follow as planes. FORMAT.md in this folder is the
+// grammar.
 namespace kv {
 
-// Halves are coded by `encode`, which may use all of `scratch` but `halves` and `rows`.
+// `encode` codes the halves. It may use all of `scratch` but `halves` and `rows`.
 template <class Encode>
 EncodedChunk EncodeWide(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch,
                         const Encode& encode);
@@ -16,12 +17,13 @@ EncodedChunk EncodeWide(const ChunkShape& shape, ByteSpan raw, CodecScratch& scr
 void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                 CodecScratch& scratch);
 
-// Whether every float is a bf16.
+// Returns whether every float is a bf16.
 bool IsAllBf16(ByteSpan raw);
-// Whether every float is an f16; then `halves` are those.
+// Returns whether every float is an f16. If so, fills `halves` with them.
 bool NarrowToHalf(ByteSpan raw, std::span<std::byte> halves);
-// The upper halves, and the frames of the two lower byte planes.
+// Copies the upper halves.
 void TakeUpperHalves(ByteSpan raw, std::span<std::byte> halves);
+// Appends the frames of the two lower byte planes.
 PlaneChoices AppendLowerPlanes(ByteSpan raw, CodecScratch& scratch, Bytes& out);
 
 template <class Encode>

@@ -6,12 +6,12 @@
 
 #include "lib/core/codec/backends.h"
 
-// bf16 values with their exponents in four bits: near the speed of copying.
+// Codes bf16 values with their exponents in four bits, at nearly the speed of copying.
 // FORMAT.md in this folder is the grammar.
 namespace kv {
 
-// The window that leaves the fewest of a sample outside, and what it would come to against coding
-// exponents by their entropy, both in bits per 4096 values.
+// The window that leaves the fewest values of a sample outside. Compares its cost with that of
+// coding exponents by their entropy; both costs are bits per 4096 values.
 struct WindowPlan {
   uint32_t base = 0;
   uint64_t window_bits = 0, entropy_bits = 0;

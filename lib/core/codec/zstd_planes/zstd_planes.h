@@ -7,15 +7,15 @@
 #include "lib/core/base/dtype.h"
 #include "lib/core/codec/gear/gear_container.h"
 
-// Block-quantised rows (q8_0 ...) as planes: every field of the block struct on its own, scales as
-// their two byte planes, each plane one zstd frame. formats/gear/FORMAT.md is the grammar.
+// Block-quantised rows (q8_0 ...) as planes: each field of the block struct is a plane of its own,
+// each scale two byte planes, and each plane one zstd frame. formats/gear/FORMAT.md is the grammar.
 namespace kv {
 
-// Whether this dtype has a block struct that EncodeBlockPlanes knows.
+// Returns whether the dtype has a block struct that EncodeBlockPlanes knows.
 bool HasBlockPlanes(DType dtype);
 
-// `raw` is a positive number of whole blocks. With `literals` frames hold no matches: quants have
-// none, and are done sooner.
+// `raw` must be one or more whole blocks. With `literals` the encoder looks for no matches, which
+// quantised values hardly have, and is done sooner.
 PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, bool literals, CodecScratch& scratch,
                                Bytes& out);
 // Throws kBadFrame, kTruncated, kTrailingBytes, kBadPayload.

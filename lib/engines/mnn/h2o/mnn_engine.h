@@ -11,12 +11,12 @@
 
 namespace kv::mnn::h2o {
 
-// READ ME FIRST. Three surprises of the engine, kept here because a replay must make them:
+// READ ME FIRST. The engine has three surprises, which a replay must reproduce:
 //  1. The clock counts layer calls, not tokens, and one trigger anywhere resets it for every layer.
 //  2. A plan is made at the end of a layer's call and applied at the start of its next one, but the
-//     scores are remapped when it is made.
-//  3. h2o_keep_ratio and h2o_lossy_ratio are the last plan's, whichever layer made it, relative to
-//     that layer's length then.
+//     scores are remapped as soon as it is made.
+//  3. h2o_keep_ratio and h2o_lossy_ratio are those of the last plan, whichever layer made it, and
+//     relative to that layer's length at the time.
 
 enum class MnnRevision {
   kFinal,  // the final branch
@@ -33,7 +33,7 @@ struct MnnGeometry {
   }
 };
 
-// The figures that the engine reports, under its own names.
+// The figures that the engine reports, under the engine's names.
 struct MnnMetrics {
   float keep_ratio = 1.0f;
   float lossy_ratio = 1.0f;
@@ -46,11 +46,11 @@ struct MnnMetrics {
 
 struct CallStart {
   uint32_t layer = 0;
-  uint64_t global_step = 0;  // layer calls so far, this one included
+  uint64_t global_step = 0;  // layer calls so far, including this one
   bool plan_applied = false;
-  bool plan_dropped = false;  // pending, but it no longer fitted the cache
+  bool plan_dropped = false;  // a plan was pending but no longer fitted the cache
   KeepPlan applied;           // indices into the cache before compaction
-  uint64_t length_before = 0, length_compacted = 0, length = 0;  // length: new tokens included
+  uint64_t length_before = 0, length_compacted = 0, length = 0;  // length includes new tokens
   bool in_range = false;  // whether this layer is scored and evicted at all
 };
 
@@ -61,17 +61,17 @@ struct CallEnd {
   uint64_t final_keep_tokens = 0;  // the budget that the engine hands to its lossless path
 };
 
-// The engine's decisions over decode steps, as a state machine without tensors: the caller supplies
-// the block sums of each call and learns what is kept. Calls come in the engine's order: layer 0 to
-// the last, token by token, Begin then Finish.
+// The engine's decisions over decode steps, as a state machine without tensors. The caller supplies
+// the block sums of each call and learns which tokens are kept. It must call in the engine's order:
+// token by token, for each layer from 0 to the last, Begin and then Finish.
 class MnnEngine {
  public:
   MnnEngine(const eviction::BlockConfig& config, const MnnGeometry& geometry, MnnRevision revision,
             uint64_t prompt_tokens);
 
   CallStart Begin(uint64_t new_tokens = 1);
-  // `block_sums`: attention weights of all query heads and rows summed per block of the cache;
-  // ignored out of range.
+  // `block_sums` holds, per block of the cache, the sum of attention weights of all query heads and
+  // rows. It is ignored for layers out of range.
   CallEnd Finish(std::span<const float> block_sums, uint64_t query_rows = 1);
 
   const eviction::BlockConfig& config() const { return config_; }
@@ -83,14 +83,14 @@ class MnnEngine {
   const KeepPlan& pending(uint32_t layer) const { return layers_[layer].pending; }
   uint64_t pending_remove(uint32_t layer) const { return layers_[layer].pending_remove; }
   uint64_t blocks(uint64_t length) const;
-  // KVMeta::previous after the last whole forward; it follows the last layer only.
+  // KVMeta::previous after the last complete forward pass; it follows the last layer only.
   uint64_t meta_previous() const { return meta_previous_; }
 
-  // Cuts a layer's cache outside the engine's control (a rolled back draft): a plan made before no
-  // longer fits and is dropped at the next call.
+  // Cuts a layer's cache, as when a draft is rolled back, which the engine does not control. A plan
+  // made before no longer fits and is dropped at the next call.
   void Truncate(uint32_t layer, uint64_t length);
-  // Forgets a layer's plan, as the engine's lossless path does when its range shrinks; the scores
-  // stay remapped. Whether there was one.
+  // Forgets a layer's plan, as the engine's lossless path does when its range shrinks. The scores
+  // stay remapped. Returns whether there was a plan.
   bool DropPlan(uint32_t layer);
 
  private:
@@ -122,7 +122,7 @@ class MnnEngine {
   uint64_t last_trigger_step_ = 0;
   uint64_t meta_previous_ = 0;
   bool in_call_ = false;
-  // of the call that runs
+  // Tokens of the current call:
   uint64_t call_added_ = 0, call_removed_ = 0, call_reserved_ = 0;
 };
 

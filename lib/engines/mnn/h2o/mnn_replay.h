@@ -15,47 +15,49 @@
 
 namespace kv::mnn::h2o {
 
-// One layer call that decided something or applied a plan.
+// One layer call that made or applied a plan.
 struct MnnCall {
   uint64_t token = 0;  // position of the token decoded
   CallStart start;
-  CallEnd end;         // without ema_scores
-  KeepPlan planned;    // positions of a plan made now
+  CallEnd end;         // its ema_scores are empty
+  KeepPlan planned;    // positions kept by the plan that this call made
   MnnMetrics metrics;  // after the call
 };
 
 struct MnnReplay {
-  std::vector<eviction::LayerSchedule> schedules;  // of every layer, by what was applied or planned
+  std::vector<eviction::LayerSchedule> schedules;  // of every layer, from its plans
   std::vector<eviction::LayerPlan> plans;          // of every layer
   std::vector<MnnCall> calls;
   MnnMetrics metrics;
   uint64_t meta_previous = 0;
   uint64_t plans_dropped = 0;
-  std::vector<uint64_t> allocated_tokens;  // [step]: capacity of all buffers together
-  std::vector<uint64_t> capacities;        // [layer], at the end
+  std::vector<uint64_t> allocated_tokens;  // per step: capacity of all buffers together
+  std::vector<uint64_t> capacities;        // per layer, at the end
 };
 
-// Block sums of one call over the layer's cache as it is; `position` is the new token's.
+// Supplies the block sums of one call over the layer's cache as it is then.
 class BlockSumSource {
  public:
   virtual ~BlockSumSource() = default;
-  // Called for every layer call, in and out of range. Nothing: the calls are over.
+  // Is called for every layer call, in and out of range; `position` is that of the new token.
+  // Returns nothing if there are no more calls.
   virtual std::optional<std::vector<float>> Sums(const CallStart& start, uint64_t blocks,
                                                  uint64_t position) = 0;
 };
 
-// From a trace's rows: `layers` are the traced ones, places[i] the engine's number of layers[i].
-// Calls of other layers get zeros, which moves no clock: when a layer evicts and how much does not
-// depend on scores.
+// Computes block sums from the rows of a trace. `layers` are the traced layers, places[i] is the
+// engine's number of layers[i]. Calls of other layers get zeros. That changes no schedule, because
+// when a layer evicts, and how much, does not depend on scores.
 std::unique_ptr<BlockSumSource> TraceBlockSums(std::span<const LayerAttention> layers,
                                                std::span<const uint32_t> places,
                                                uint64_t block_tokens, WeightRule weights,
                                                ThreadPool& pool);
-// From a recorded stream. Throws kTraceMismatch where the stream and the replayed engine part.
+// Reads block sums from a recorded stream. Throws kTraceMismatch if the stream and the replayed
+// engine disagree.
 std::unique_ptr<BlockSumSource> StreamBlockSums(std::unique_ptr<BlockScoreReader> reader,
                                                 uint32_t layers, uint64_t prompt);
 
-// Decodes positions [prompt, end), or until the source runs dry.
+// Decodes positions [prompt, end), or as many as the source has.
 MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geometry,
                     MnnRevision revision, uint64_t prompt, uint64_t end, BlockSumSource& source);
 

@@ -9,14 +9,15 @@
 
 namespace kv::mnn::h2o {
 
-// The attention figures of kvtool.h2o/1. Figures over no row are null.
+// The attention figures of kvtool.h2o/1. A figure over no rows is null.
 
-// Under "attention": rows as they come; under "evicting": those that lose something.
+// Returns a summary as it stands under "attention" (all rows) and "evicting" (rows that lose
+// something).
 nlohmann::ordered_json QualityJson(const AttentionSummary& summary);
-// "evicting" of a run, with the layers that it is over; null without quality.
+// Returns "evicting" of a run, with the layers that it covers; null if quality was not measured.
 nlohmann::ordered_json EvictingJson(const ReplayRun& run);
 nlohmann::ordered_json HeadsJson(const eviction::LayerQuality& quality);
-// Means over tenths of the decode steps: whether the loss grows.
+// Returns means over tenths of the decode steps, which show whether the loss grows.
 nlohmann::ordered_json DecilesJson(std::span<const eviction::LayerQuality> layers,
                                    const eviction::MeasuredRows& measured);
 

@@ -19,14 +19,15 @@
 
 namespace kv::mnn::h2o {
 
+// replay_run.cc implements the methods of ReplayRun, replay.cc everything else here.
 enum class Engine { kExact, kMnn, kMnnR6 };
 std::string_view Name(Engine engine);
 std::optional<Engine> ParseEngine(std::string_view name);
 
-// When the rules of engine exact evict.
+// When the policies of engine exact evict.
 enum class Clock {
-  kPaper,  // on a budget, from the end of the prompt on, as the papers do
-  kMnn,    // at the engine's intervals, by a ratio of the cache as it is then
+  kPaper,  // hold a budget from the end of the prompt on, as the papers do
+  kMnn,    // at the engine's intervals, down to a ratio of the cache as it is then
 };
 std::string_view Name(Clock clock);
 
@@ -34,54 +35,55 @@ struct ReplayRequest {
   Engine engine = Engine::kExact;
   Clock clock = Clock::kPaper;   // of engine exact; the mnn engines have their own
   eviction::BlockConfig config;  // its target is replaced by each of `targets`
-  // Parameters of `config` that somebody chose; on a budget the others follow the trace's length.
+  // Parameters of `config` that the user chose. On a budget the others follow the trace's length.
   std::set<std::string, std::less<>> chosen;
   eviction::PaperParameters paper;
-  // "streaming" counts positions within its cache, as published: what it loses is measured with
-  // keys turned to where they stand then.
+  // If set, "streaming" counts positions within its cache, as published: its loss is then measured
+  // with keys turned by this rotation to their places in the cache.
   std::optional<blend::ModelRope> re_rotation;
   std::vector<double> targets;                // ratios, >= 1
   std::vector<eviction::KeepBudget> budgets;  // instead of ratios
   std::vector<std::string> policies = {"block"};
-  std::optional<WeightRule> weights;  // default: as the engine (exact: softmax, mnn: flash)
+  std::optional<WeightRule> weights;  // default: that of the engine (exact: softmax, mnn: flash)
   eviction::Granularity granularity = eviction::Granularity::kLayer;
   uint64_t seed = 0;
-  std::optional<uint64_t> prompt_tokens;  // where the trace does not say
+  std::optional<uint64_t> prompt_tokens;  // needed if the trace does not say
   bool measure_quality = true;
-  uint64_t quality_rows = 0;  // measured at most, chosen by `seed`; 0: all
+  uint64_t quality_rows = 0;  // measure at most this many rows, chosen by `seed`; 0: all
 };
 
-// Bytes of K and V that are held when the query at a position attends, or on a budget when its step
-// is over, all layers together.
+// Bytes of K and V that all layers together hold when the query at a position attends or, on a
+// budget, at the end of its step.
 struct StepBytes {
   uint64_t token = 0;
   uint64_t full = 0, kept = 0;
-  uint64_t allocated = 0;  // by an engine whose buffers never shrink; else = kept
+  uint64_t allocated = 0;  // more than `kept` in an engine whose buffers never shrink
 };
 
 // One policy at one target ratio.
 struct ReplayRun {
   std::string policy;
   eviction::BlockConfig config;                    // sanitised
-  std::optional<eviction::KeepBudget> budget;      // what every layer is held to
-  uint64_t end = 0;                                // of the decode positions
+  std::optional<eviction::KeepBudget> budget;      // the budget of every layer
+  uint64_t end = 0;                                // of the decode positions, exclusive
   std::vector<eviction::LayerSchedule> schedules;  // of every layer
   std::vector<eviction::LayerPlan> plans;          // of the traced layers
-  std::optional<MnnReplay> mnn;                    // rule "block" of the mnn engines
+  std::optional<MnnReplay> mnn;                    // policy "block" of the mnn engines
   std::vector<StepBytes> steps;
   std::vector<eviction::LayerQuality> layers;  // of the traced layers; empty without quality
   std::optional<AttentionSummary> quality;     // over all rows of the traced layers
-  std::optional<AttentionSummary> evicting;    // over those that lose something
+  std::optional<AttentionSummary> evicting;    // over the rows that lose something
 
   uint64_t triggers() const;
-  uint64_t evictions() const;  // those that some query is the poorer for
+  uint64_t evictions() const;  // those that take keys from some query
   uint64_t floor_dominated() const;
-  // What was asked for; NaN for a fixed number of tokens.
+  // The ratio that the user asked for; NaN for a fixed number of tokens.
   double target_ratio() const;
   std::string target_text() const;
-  // Full over kept, all layers, at the last step.
+  // Full bytes over kept bytes of all layers, at the last step.
   double ratio() const;
-  // The same over all steps together: what the quality figures, means over steps, go with.
+  // The same over all steps together. Quality figures are means over steps, so they belong with
+  // this.
   double mean_ratio() const;
 };
 
@@ -90,22 +92,24 @@ struct ReplayResult {
   Clock clock = Clock::kMnn;
   eviction::BlockConfig config;  // with what follows the trace's length, target aside
   eviction::PaperParameters paper;
-  std::vector<std::string> followed;  // parameters of `config` that nobody chose
+  std::vector<std::string> followed;  // parameters of `config` that follow the trace's length
   WeightRule weights = WeightRule::kSoftmax;
   uint64_t prompt = 0, end = 0;          // decode positions [prompt, end)
   eviction::MeasuredRows measured;       // empty without quality
   UndefinedRows undefined;               // of the whole trace
   std::vector<uint32_t> traced_layers;   // replayed
-  std::vector<uint32_t> missing_layers;  // in the snapshot, without rows
-  std::vector<ReplayRun> runs;           // targets outer, policies inner; on budgets by ratio
+  std::vector<uint32_t> missing_layers;  // layers of the snapshot without rows
+  std::vector<ReplayRun> runs;           // by target, then by policy; on budgets by ratio
   std::vector<std::string> warnings;
-  std::vector<std::string> notes;  // what the figures mean here
+  std::vector<std::string> notes;  // how to read the figures
 };
 
-// Decode steps: where prefill ends, by the trace or by the request. Throws kUsage naming the flag.
+// Returns the number of prompt tokens, as the trace or the request says. Throws kUsage, naming the
+// flag, if neither does.
 uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request);
 
-// The trace must match the snapshot (RequireMatch). Equal results for any number of threads.
+// The trace must match the snapshot (RequireMatch). The result is the same for any number of
+// threads.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
 

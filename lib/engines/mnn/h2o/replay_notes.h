@@ -10,12 +10,13 @@
 
 namespace kv::mnn::h2o {
 
-// What a reader of the figures must know about the rules: one that comes down to another here, a
-// budget that is met in blocks, rows that the trace lacks.
+// Returns notes that a reader of the figures needs: a policy that amounts to another one here, a
+// budget that is only met in whole blocks, rows that the trace lacks.
 std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace);
 
-// In one line, where a target is a ratio of the cache as it is at each trigger: which targets end
-// elsewhere because it was applied again, or because the floor decides.
+// Returns one line about targets that are ratios of the cache as it is at each trigger: it names
+// those that end elsewhere, because the ratio was applied more than once or because the floor
+// decided.
 std::optional<std::string> WhereTargetsEnd(const ReplayResult& result);
 
 }  // namespace kv::mnn::h2o

@@ -14,24 +14,24 @@ using Json = nlohmann::ordered_json;
 
 std::string_view Name(WeightRule rule);
 
-// The body of kvtool.h2o/1 after its header: trace, params, runs. Byte counts per step are in it
-// only with `detail`.
+// Returns the body of kvtool.h2o/1, without its header: trace, params, runs. Contains byte counts
+// per step only if `detail` is set. page.cc implements ReportPage, report.cc the rest.
 Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const ReplayRequest& request,
                 const ReplayResult& result, bool detail);
 
-// The events of kvtool.h2o-plan/1 in the order of time: what each layer (or kv head) keeps from a
-// position on. One by one, because evictions at every step are many.
+// Emits the events of kvtool.h2o-plan/1 in the order of time. Each says what a layer or kv head
+// keeps from a position on. They come one by one, because evictions at every step make many.
 void ForEachPlanEvent(const ReplayRun& run, const std::function<void(const Json&)>& emit);
 Json PlanEvents(const ReplayRun& run);
 
-// One document per event, in the order of time: what was decided, what was applied, and the bytes
-// held at the end of each step.
+// Emits one document per event, in the order of time: decisions, applied plans, and the bytes held
+// at the end of each step.
 void ForEachEvent(const ReplayResult& result, const std::function<void(const Json&)>& emit);
 
-// Why nothing was evicted, naming the parameter; empty if something was.
+// Says why nothing was evicted, and names the parameter; empty if something was.
 std::string WhyNothing(const ReplayResult& result, const ReplayRun& run);
 
-// The self-contained page.
+// Returns the report as a self-contained HTML page.
 std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                        const ReplayResult& result, const std::string& footer);
 
