@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what the recipes in CONTRIBUTING.md ("Adding things") promise: that every row of a table has its files, every
+such file its row, and every header says which sources implement it.
+
+  check_house.py ROOT
+"""
+import pathlib
+import re
+import sys
+
+# Sources here carry the name of the header they implement, or a header of their folder names them.
+HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/eviction", "lib/engines/mnn/h2o"]
+FIRST_OWN_CODEC = 16  # codecs below are the engine's, and formats/gear/FORMAT.md specifies them
+# Folders of formats whose grammar or fuzz target belongs to something else.
+NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
+# Kernels whose tests are those of their only users: snapshot layouts, rotated gear containers, every SIMD test.
+TESTED_BY_USERS = {"reorder", "rotate", "targets"}
+
+
+def check_policies(root):
+    folder = root / "lib/study/eviction/policies"
+    wanted = set(re.findall(r"\.make = (\w+)", (folder / "table.h").read_text()))
+    for source in sorted(folder.glob("*.cc")):
+        defined = set(re.findall(r"^std::unique_ptr<Rule> (Make\w+)\(", source.read_text(), re.M))
+        for factory in defined - wanted:
+            yield f"{source}: no row of table.h points to {factory}"
+        if not defined:
+            yield f"{source}: defines no rule that table.h could point to"
+        wanted -= defined
+    for factory in sorted(wanted):
+        yield f"{folder}: no file defines {factory}"
+
+
+def check_codecs(root):
+    page = (root / "lib/core/archive/FORMAT.md").read_text()
+    table = page[page.index("## Codecs"):page.index("## Trailer")]
+    folders = set()
+    for number, name, text in re.findall(r"^\| (\d+) \| ([\w-]+) \| (.*) \|$", table, re.M):
+        if int(number) < FIRST_OWN_CODEC:
+            continue
+        folder = root / "lib/core/codec" / name
+        folders.add(folder)
+        if f"(../codec/{name}/FORMAT.md)" not in text:
+            yield f"lib/core/archive/FORMAT.md: codec {number} has no link to codec/{name}/FORMAT.md"
+        grammar = folder / "FORMAT.md"
+        if not grammar.is_file():
+            yield f"{grammar}: missing"
+        elif f"(codec {number})" not in grammar.read_text().split("\n", 1)[0]:
+            yield f"{grammar}: the title does not say (codec {number})"
+        if not any(folder.glob("*.h")) or not any(folder.glob("*.cc")):
+            yield f"{folder}: the codec has no header or no source"
+    for grammar in sorted((root / "lib/core/codec").glob("*/FORMAT.md")):
+        if grammar.parent not in folders:
+            yield f"{grammar}: no codec of lib/core/archive/FORMAT.md is called {grammar.parent.name}"
+
+
+def check_formats(root):
+    fuzzed = " ".join(path.read_text() for path in (root / "tests/fuzz").glob("*.cc"))
+    registry = (root / "formats/registry.cc").read_text()
+    for folder in sorted(path for path in (root / "formats").iterdir() if path.is_dir()):
+        if not (root / NO_GRAMMAR.get(folder.name, f"formats/{folder.name}/FORMAT.md")).is_file():
+            yield f"{folder}: no FORMAT.md"
+        registered = f'#include "formats/{folder.name}/' in registry
+        if registered and f'"formats/{folder.name}/' not in fuzzed and folder.name not in fuzzed:
+            yield f"{folder}: no fuzz target reads the format"
+
+
+def check_commands(root):
+    table = (root / "apps/kvtool/commands.cc").read_text()
+    header = (root / "apps/kvtool/commands.h").read_text()
+    makers = set(re.findall(r"\b(Make\w+)\}", table))
+    for maker in sorted(makers):
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", maker.removeprefix("Make")).lower()
+        source = root / f"apps/kvtool/cmd_{name}.cc"
+        if not source.is_file():
+            yield f"{source}: missing, but commands.cc lists {maker}"
+        if maker not in header:
+            yield f"apps/kvtool/commands.h: does not declare {maker}"
+    for source in sorted((root / "apps/kvtool").glob("cmd_*.cc")):
+        maker = "Make" + "".join(word.capitalize() for word in source.stem.removeprefix("cmd_").split("_"))
+        if maker not in makers and maker not in "".join(
+                other.read_text() for other in (root / "apps/kvtool").glob("*.cc") if other != source):
+            yield f"{source}: no table of commands lists {maker}"
+
+
+def check_kernels(root):
+    tests = " ".join(path.read_text() for path in (root / "tests").rglob("*_test.cc"))
+    for header in sorted((root / "lib/core/kernels").glob("*.h")):
+        if header.stem in TESTED_BY_USERS:
+            continue
+        if header.with_suffix(".cc").is_file() and f'"lib/core/kernels/{header.name}"' not in tests:
+            yield f"{header}: no test includes the kernel"
+
+
+def check_sources(root):
+    for top in HEADERS_NAME_SOURCES:
+        for source in sorted((root / top).rglob("*.cc")):
+            headers = [path.read_text() for path in source.parent.glob("*.h")]
+            if source.with_suffix(".h").is_file() or source.parent.name == "policies":
+                continue
+            if not any(re.search(rf"\b{source.name}\b", text) for text in headers):
+                yield f"{source}: implements no header of its name, and no header beside it names it"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources]
+    wrong = [line for check in checks for line in check(root)]
+    for line in wrong:
+        print(line)
+    if wrong:
+        sys.exit(1)
+    print("every table has its files, and every file its row")
+
+
+if __name__ == "__main__":
+    main()
