@@ -16,7 +16,22 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
-constexpr uint64_t kShort = 64 << 10;
+constexpr uint64_t kShort = 64 << 10;              // a short chunk
+
+// zstd is worth its time if one word of four values in this many was seen before.
+constexpr uint64_t kOneInLongF16 = 160, kOneInShortF16 = 288, kOneInBf16 = 125, kOneInOther = 48;
+
+// Low bytes are noise if statistics save less than one byte in this many.
+constexpr uint64_t kNoiseOneIn = 64;
+// An estimate from a sample may be off by one byte in this many.
+constexpr uint64_t kSampleErrorOneIn = 200;
+// A window of exponents may cost one bit in this many more than their entropy.
+constexpr uint64_t kWindowLossOneIn = 50;
+// The gain, one byte in this many, after which nothing better is looked for, for which the default
+// level takes the time of contexts, and from which the row above says enough for a prediction.
+constexpr uint64_t kClearGainOneIn = 8, kDefaultGainOneIn = 100, kContextGainOneIn = 64;
+// Repeated rows are taken out if that saves more than this many bytes per row.
+constexpr uint64_t kReferenceBytes = 8;
 
 // How often four and eight values in a row come back, near enough: equal but for low mantissa bits.
 // Only some columns are looked at, since what comes back mostly does so below itself; an odd step,
@@ -62,8 +77,10 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
 bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype) {
   const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
   // Over a long chunk more words of f16 are alike by chance.
-  const uint64_t halves = raw.size() > kShort ? 160 : 288;
-  const uint64_t one_in = dtype == DType::kF16 ? halves : dtype == DType::kBF16 ? 125 : 48;
+  const uint64_t f16 = raw.size() > kShort ? kOneInLongF16 : kOneInShortF16;
+  const uint64_t one_in = dtype == DType::kF16    ? f16
+                          : dtype == DType::kBF16 ? kOneInBf16
+                                                  : kOneInOther;
   return repeats.four * one_in > repeats.looked;
 }
 
@@ -91,7 +108,7 @@ EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
 }
 
 bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
-  return survey.low_bytes >= count - count / 64;
+  return survey.low_bytes >= count - count / kNoiseOneIn;
 }
 
 // What byte statistics give. Where the low bytes are noise, the upper bits of long chunks come as
@@ -102,8 +119,8 @@ EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey
   const bool noise = LowIsNoise(survey, raw.size() / 2);
   if (noise && raw.size() > kShort) {
     // `literal` is from a sample.
-    const std::optional<ContextPlan> plan =
-        PlanContext(raw, survey, 1, raw.size() / 2, literal + literal / 200, scratch.context);
+    const std::optional<ContextPlan> plan = PlanContext(
+        raw, survey, 1, raw.size() / 2, literal + literal / kSampleErrorOneIn, scratch.context);
     if (plan) {
       EncodedChunk chunk{CodecId::kPrev, {}, {}};
       EncodeContext(raw, *plan, scratch.context, chunk.payload);
@@ -134,7 +151,8 @@ uint64_t LiteralBytes(const HalfSurvey& survey, uint64_t count) {
 // Values that come in four bits of exponent for about what their entropy is, as wide ranges do.
 std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
   const WindowPlan plan = PlanWindow(raw);
-  if (plan.window_bits > plan.entropy_bits + plan.entropy_bits / 50) return std::nullopt;
+  if (plan.window_bits > plan.entropy_bits + plan.entropy_bits / kWindowLossOneIn)
+    return std::nullopt;
   EncodedChunk chunk{CodecId::kWindow4, {}, {}};
   EncodeWindow(raw, plan.base, scratch, chunk.payload);
   return chunk;
@@ -165,16 +183,17 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
     const std::optional<LikenessPlan> like =
         PlanLikenesses(raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape));
     if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, scratch);
-    if (best && best->payload.size() < literal - literal / 8) return best;
+    if (best && best->payload.size() < literal - literal / kClearGainOneIn) return best;
     if (best) literal = best->payload.size();
   }
   // It takes more time than literals, so the default wants something for it.
-  const uint64_t to_beat = effort == Effort::kDefault ? literal - literal / 100 : literal;
+  const uint64_t to_beat =
+      effort == Effort::kDefault ? literal - literal / kDefaultGainOneIn : literal;
   const std::optional<ContextPlan> plan =
       PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
   if (!plan) return best;
   // Where the row above says little, a better prediction from it does not help either.
-  if (predict && plan->grid.rows > 1 && plan->bytes < literal - literal / 64) {
+  if (predict && plan->grid.rows > 1 && plan->bytes < literal - literal / kContextGainOneIn) {
     std::optional<EncodedChunk> predicted =
         EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, scratch);
     if (predicted) return predicted;
@@ -292,7 +311,7 @@ EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
   if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
     const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows);
     // A reference costs some bytes, a row the more the longer it is.
-    if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > 8 * grid.rows) {
+    if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > kReferenceBytes * grid.rows) {
       return EncodeRows(shape, raw, plan, grid, effort, scratch);
     }
   }

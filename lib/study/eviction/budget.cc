@@ -15,6 +15,9 @@ namespace {
 // 0.29 * 100 is 28.999999999999996: a product this close to a whole number is one.
 constexpr double kWhole = 1e-9;
 
+// What the parameters of "block" are, if nobody chose them, for a budget of so many tokens.
+constexpr int64_t kBlocksInBudget = 8, kRecentDivisor = 4, kSinkDivisor = 16;
+
 struct Slope {
   double most = 0, least = 0;  // first and last layer
 };
@@ -130,16 +133,16 @@ BlockConfig FollowTrace(const BlockConfig& config, const std::set<std::string, s
   follow("h2o_layer_start", c.layer_start, 0);
   follow("h2o_trigger_min_tokens", c.trigger_min_tokens, 1);
   int64_t block = 1;
-  while (2 * block <= std::min(tokens / 8, engine.block_tokens)) block *= 2;
+  while (2 * block <= std::min(tokens / kBlocksInBudget, engine.block_tokens)) block *= 2;
   follow("h2o_block_tokens", c.block_tokens, block);
   // Sinks only where whole blocks of them leave room for the recent tokens.
   const auto sink_blocks = [&](int64_t sink) {
     return CeilDiv(static_cast<uint64_t>(sink), static_cast<uint64_t>(c.block_tokens)) *
            static_cast<uint64_t>(c.block_tokens);
   };
-  const int64_t recent = std::min(engine.recent_tokens, tokens / 4);
+  const int64_t recent = std::min(engine.recent_tokens, tokens / kRecentDivisor);
   const int64_t wanted_recent = chosen.contains("h2o_recent_tokens") ? c.recent_tokens : recent;
-  const int64_t sink = std::min(engine.sink_tokens, tokens / 16);
+  const int64_t sink = std::min(engine.sink_tokens, tokens / kSinkDivisor);
   const bool room = sink_blocks(sink) + static_cast<uint64_t>(wanted_recent) <= least;
   follow("h2o_sink_tokens", c.sink_tokens, room ? sink : 0);
   const uint64_t sinks = sink_blocks(c.sink_tokens);

@@ -13,6 +13,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/re_rotation.h"
+#include "lib/study/eviction/splitmix.h"
 
 namespace kv::eviction {
 namespace {
@@ -21,6 +22,8 @@ namespace {
 constexpr double kHalfSumTolerance = 1e-2, kFloatSumTolerance = 1e-4;
 
 constexpr uint64_t kTileRows = 64;
+
+constexpr double kLeastNorm = 1e-12;  // so that no error is divided by zero
 
 // [plan][unit][position]: queries before this position see the key.
 using KeptBeforeOf = std::vector<std::vector<std::vector<uint32_t>>>;
@@ -132,17 +135,11 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     }
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
     if (heads.front().has_output()) {
-      quality.step_output_error.push_back(std::sqrt(error2) / std::max(std::sqrt(norm2), 1e-12));
+      quality.step_output_error.push_back(std::sqrt(error2) /
+                                          std::max(std::sqrt(norm2), kLeastNorm));
     }
   }
   return quality;
-}
-
-uint64_t Mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
 }
 
 }  // namespace
@@ -157,7 +154,7 @@ MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t s
   // Floyd's choice of distinct rows: one draw each.
   std::set<uint64_t> chosen;
   for (uint64_t j = rows.population - most; j < rows.population; ++j) {
-    const uint64_t draw = Mix(seed + Mix(j)) % (j + 1);
+    const uint64_t draw = SplitMix(seed + SplitMix(j)) % (j + 1);
     if (!chosen.insert(draw).second) chosen.insert(j);
   }
   for (const uint64_t row : chosen) rows.positions.push_back(prompt + row);

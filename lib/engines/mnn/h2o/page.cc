@@ -13,6 +13,10 @@
 namespace kv::mnn::h2o {
 namespace {
 
+// What a page can show without growing heavy.
+constexpr size_t kMostPoints = 400, kMostPointsOfLayer = 200;
+constexpr double kShades = 20;
+
 using report::ChartSeries;
 using report::LineChart;
 using report::StripMap;
@@ -122,7 +126,7 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
   chart.y_min = 0;
   ChartSeries full{"full", {}, false, false}, kept{"kept", {}, true, false};
   ChartSeries allocated{"allocated", {}, false, true};
-  const size_t stride = std::max<size_t>(1, run.steps.size() / 400);
+  const size_t stride = std::max<size_t>(1, run.steps.size() / kMostPoints);
   for (size_t i = 0; i < run.steps.size(); ++i) {
     if (i % stride != 0 && i + 1 != run.steps.size()) continue;
     const auto x = static_cast<double>(run.steps[i].token);
@@ -158,7 +162,9 @@ StripRow LayerRow(const ReplayResult& result, const eviction::LayerPlan& plan) {
   std::vector<double> life(end, 2);
   for (uint64_t p = 0; p < end; ++p) life[p] = LifeOf(plan, p, result.prompt, end);
   // Neighbours of the same shade become one span.
-  const auto shade = [](double value) { return value > 1 ? 2 : std::round(value * 20) / 20; };
+  const auto shade = [](double value) {
+    return value > 1 ? 2 : std::round(value * kShades) / kShades;
+  };
   for (uint64_t begin = 0; begin < end;) {
     uint64_t next = begin + 1;
     while (next < end && shade(life[next]) == shade(life[begin])) ++next;
@@ -226,7 +232,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
   for (const eviction::LayerQuality& layer : run.layers) {
     if (steps.series.size() == 8) break;
     ChartSeries series{fmt::format("layer {}", layer.layer), {}, false, false};
-    const size_t stride = std::max<size_t>(1, layer.step_mass.size() / 200);
+    const size_t stride = std::max<size_t>(1, layer.step_mass.size() / kMostPointsOfLayer);
     for (size_t i = 0; i < layer.step_mass.size(); i += stride) {
       series.points.push_back({static_cast<double>(i), 1 - layer.step_mass[i]});
     }

@@ -109,8 +109,10 @@ Json DecilesJson(std::span<const eviction::LayerQuality> layers,
   Json deciles = Json::array();
   if (layers.empty()) return deciles;
   size_t row = 0;
-  for (uint64_t d = 0; d < 10; ++d) {
-    const uint64_t begin = measured.population * d / 10, end = measured.population * (d + 1) / 10;
+  constexpr uint64_t kTenths = 10;
+  for (uint64_t d = 0; d < kTenths; ++d) {
+    const uint64_t begin = measured.population * d / kTenths,
+                   end = measured.population * (d + 1) / kTenths;
     Mean mass, error;
     const size_t first = row;
     for (; row < measured.positions.size() && measured.positions[row] < measured.first + end;

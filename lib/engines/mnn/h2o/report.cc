@@ -230,12 +230,6 @@ void ForEachPlanEvent(const ReplayRun& run, const std::function<void(const Json&
   PlanCursor(run).EmitUpTo(UINT64_MAX, emit);
 }
 
-Json PlanEvents(const ReplayRun& run) {
-  Json json = Json::array();
-  ForEachPlanEvent(run, [&](const Json& event) { json.push_back(event); });
-  return json;
-}
-
 namespace {
 
 Json EventHeader(const ReplayRun& run, std::string_view type) {

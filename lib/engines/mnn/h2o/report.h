@@ -22,7 +22,6 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
 // Emits the events of kvtool.h2o-plan/1 in the order of time. Each says what a layer or kv head
 // keeps from a position on. They come one by one, because evictions at every step make many.
 void ForEachPlanEvent(const ReplayRun& run, const std::function<void(const Json&)>& emit);
-Json PlanEvents(const ReplayRun& run);
 
 // Emits one document per event, in the order of time: decisions, applied plans, and the bytes held
 // at the end of each step.

@@ -11,6 +11,8 @@
 namespace kv::eviction {
 namespace {
 
+constexpr double kNegligible = 1e-17;  // a weight that vanishes in a double's sum
+
 // The engine's rule on exact terms: the EMA is kept per token, so that a score follows its token
 // through every compaction; a block's score is the sum over the tokens it holds now.
 class BlockRule : public Rule {
@@ -69,7 +71,7 @@ class BlockRule : public Rule {
   static uint64_t RowsThatCount(double alpha) {
     if (alpha >= 1) return UINT64_MAX;
     if (alpha <= 0) return 1;
-    return 1 + static_cast<uint64_t>(std::log(1e-17) / std::log(alpha));
+    return 1 + static_cast<uint64_t>(std::log(kNegligible) / std::log(alpha));
   }
 
   PolicyOptions options_;

@@ -8,6 +8,8 @@
 namespace kv::eviction {
 namespace {
 
+constexpr double kLeastNorm = 1e-12;  // of a key of zeros
+
 // Keys of unit length and their sum, kept from eviction to eviction.
 class KeyDiffRule : public Rule {
  public:
@@ -34,7 +36,7 @@ class KeyDiffRule : public Rule {
       const auto added = positions.subspan(unit_.size() / dim_);
       const std::vector<float> keys = FloatKeys(attention, added, kv_head);
       for (size_t j = 0; j < added.size(); ++j) {
-        const double norm = std::max(Norm(&keys[j * dim_], dim_), 1e-12);
+        const double norm = std::max(Norm(&keys[j * dim_], dim_), kLeastNorm);
         for (size_t i = 0; i < dim_; ++i) {
           unit_.push_back(static_cast<double>(keys[j * dim_ + i]) / norm);
           anchor_[i] += unit_.back();

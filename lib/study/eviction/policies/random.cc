@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/eviction/policies/table.h"
+#include "lib/study/eviction/splitmix.h"
 
 namespace kv::eviction {
 namespace {
+
+constexpr int kUnusedBits = 11;  // a double holds 53 bits exactly
 
 class RandomRule : public Rule {
  public:
@@ -14,10 +17,11 @@ class RandomRule : public Rule {
     lots_.resize(caches.of_head.size());
     std::vector<KeepPlan> plans;
     for (size_t h = 0; h < caches.of_head.size(); ++h) {
-      const uint64_t stream = Mix(seed_ + Mix(uint64_t{caches.attention.layer()} << 32 | h));
+      const uint64_t stream =
+          SplitMix(seed_ + SplitMix(uint64_t{caches.attention.layer()} << 32 | h));
       const auto positions = caches.of_head[h].positions();
       for (const uint32_t position : positions.subspan(lots_[h].size())) {
-        lots_[h].push_back(static_cast<double>(Mix(stream + position) >> 11));
+        lots_[h].push_back(static_cast<double>(SplitMix(stream + position) >> kUnusedBits));
       }
       plans.push_back(TopTokens(lots_[h], keep, 0));
       CompactScores(plans.back(), lots_[h]);
@@ -26,12 +30,6 @@ class RandomRule : public Rule {
   }
 
  private:
-  static uint64_t Mix(uint64_t x) {  // splitmix64
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  }
   uint64_t seed_;
   std::vector<std::vector<double>> lots_;
 };

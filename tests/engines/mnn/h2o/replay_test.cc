@@ -23,6 +23,12 @@ using test::RecordProbabilities;
 using test::RunOn;
 using test::SmallRequest;
 
+Json PlanEvents(const ReplayRun& run) {
+  Json json = Json::array();
+  ForEachPlanEvent(run, [&](const Json& event) { json.push_back(event); });
+  return json;
+}
+
 std::string Text(const AttentionCase& made, const ReplayRequest& request, int threads) {
   const ReplayResult result = RunOn(made, request, threads);
   return ReportJson(made.snapshot, made.trace, request, result, true).dump() +
