@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// CacheBlend's pass over two caches against a copy of as many bytes, and its kernels against their
-// scalar references.
+// CacheBlend's pass over two caches against a copy of as many bytes, and its kernel against its
+// scalar reference.
 #include <cstring>
 
 #include "lib/core/kernels/deviation.h"
@@ -57,25 +57,8 @@ void BlendDeviationOfRow(benchmark::State& state) {
       [&] { benchmark::DoNotOptimize(DeviationOfRow(full.data(), old.data(), full.size())); });
 }
 
-void BlendRotatePairs(benchmark::State& state) {
-  const auto style = static_cast<RopePairs>(state.range(0));
-  std::vector<float> row(kDim, 1.5f);
-  const std::vector<double> cosines(kDim / 2, 0.8), sines(kDim / 2, 0.6);
-  Versus(
-      state, {.bytes = row.size() * sizeof(float), .repeats = 1000},
-      [&] {
-        ref::RotatePairs(row.data(), kDim / 2, style, cosines.data(), sines.data());
-        benchmark::DoNotOptimize(row.data());
-      },
-      [&] {
-        RotatePairs(row.data(), kDim / 2, style, cosines.data(), sines.data());
-        benchmark::DoNotOptimize(row.data());
-      });
-}
-
 BENCHMARK(BlendDeviations)->UseManualTime()->Iterations(20);
 BENCHMARK(BlendDeviationOfRow)->UseManualTime()->Iterations(200);
-BENCHMARK(BlendRotatePairs)->Arg(0)->Arg(1)->UseManualTime()->Iterations(200);
 
 }  // namespace
 }  // namespace kv::bench

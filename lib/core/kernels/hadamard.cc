@@ -4,72 +4,40 @@
 
 #include <cmath>
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lib/core/kernels/hadamard.cc"
-#include <hwy/foreach_target.h>
-#include <hwy/highway.h>
-
-HWY_BEFORE_NAMESPACE();
-namespace kv::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// Butterflies in the order of the reference: every element sees the same additions on each target.
-void Hadamard(float* values, size_t count, uint32_t size) {
-  const hn::ScalableTag<float> d;
-  const size_t lanes = hn::Lanes(d);
-  const auto scale = hn::Set(d, 1.0f / std::sqrt(static_cast<float>(size)));
-  for (size_t half = 1; half < size; half *= 2) {
-    for (size_t block = 0; block < count; block += 2 * half) {
-      float* low = values + block;
-      float* high = low + half;
-      size_t i = 0;
-      for (; i + lanes <= half; i += lanes) {
-        const auto a = hn::LoadU(d, low + i);
-        const auto b = hn::LoadU(d, high + i);
-        hn::StoreU(hn::Add(a, b), d, low + i);
-        hn::StoreU(hn::Sub(a, b), d, high + i);
-      }
-      for (; i < half; ++i) {
-        const float a = low[i], b = high[i];
-        low[i] = a + b;
-        high[i] = a - b;
-      }
-    }
-  }
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(hn::Mul(hn::LoadU(d, values + i), scale), d, values + i);
-  }
-  for (; i < count; ++i) values[i] *= hn::GetLane(scale);
-}
-
-}  // namespace kv::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
+// These are plain loops, which compilers vectorise well enough: a dispatched kernel was no faster.
 namespace kv {
+namespace {
 
-HWY_EXPORT(Hadamard);
-
-void Hadamard(float* values, size_t count, uint32_t size) noexcept {
-  HWY_DYNAMIC_DISPATCH(Hadamard)(values, count, size);
+// Does the first two steps at once; needs runs of at least 4.
+void TransformFours(float* values, size_t count) {
+  for (size_t i = 0; i < count; i += 4) {
+    float* v = values + i;
+    const float a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
+    v[0] = a + c;
+    v[1] = b + d;
+    v[2] = a - c;
+    v[3] = b - d;
+  }
 }
 
-namespace ref {
+void Butterflies(float* __restrict low, float* __restrict high, size_t half) {
+  for (size_t i = 0; i < half; ++i) {
+    const float a = low[i], b = high[i];
+    low[i] = a + b;
+    high[i] = a - b;
+  }
+}
+
+}  // namespace
 
 void Hadamard(float* values, size_t count, uint32_t size) noexcept {
-  for (size_t half = 1; half < size; half *= 2) {
-    for (size_t low = 0; low < count; ++low) {
-      if (low & half) continue;
-      const float a = values[low], b = values[low + half];
-      values[low] = a + b;
-      values[low + half] = a - b;
-    }
+  if (size >= 4) TransformFours(values, count);
+  for (size_t half = size >= 4 ? 4 : 1; half < size; half *= 2) {
+    for (size_t block = 0; block < count; block += 2 * half)
+      Butterflies(values + block, values + block + half, half);
   }
   const float scale = 1.0f / std::sqrt(static_cast<float>(size));
   for (size_t i = 0; i < count; ++i) values[i] *= scale;
 }
 
-}  // namespace ref
 }  // namespace kv
-#endif  // HWY_ONCE

@@ -9,11 +9,8 @@ namespace kv {
 
 // Multiplies each run of `size` values (a power of two that divides `count`) by the orthonormal
 // Sylvester matrix H_size / sqrt(size), H_1 = 1, H_2n = [[H_n, H_n], [H_n, -H_n]], in place. The
-// matrix is symmetric and its own inverse. Any alignment; equal on every SIMD target.
+// matrix is symmetric and its own inverse. The butterflies run from neighbours to halves, in float,
+// and the scale is multiplied in at the end: the same bits on every machine. Any alignment.
 void Hadamard(float* values, size_t count, uint32_t size) noexcept;
-
-namespace ref {
-void Hadamard(float* values, size_t count, uint32_t size) noexcept;
-}  // namespace ref
 
 }  // namespace kv

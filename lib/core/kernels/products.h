@@ -4,19 +4,19 @@
 
 #include <cstddef>
 
-// Sums of products of two rows, each channel by its deviation from its mean in units of its own:
-// (x - mean) * inverse. Eight sums by turns, added in order: the same bits on every machine.
 namespace kv {
 
+// Sums over channels of products of two rows' deviations.
 struct DeviationProducts {
-  float own = 0, other = 0, both = 0;
+  float own = 0;    // of the first row with itself
+  float other = 0;  // of the second row with itself
+  float both = 0;   // of the first row with the second
 };
-DeviationProducts ProductsOfDeviations(const float* a, const float* b, const float* mean,
-                                       const float* inverse, size_t count) noexcept;
 
-namespace ref {
+// Compares two rows of `count` channels by their deviations, (x - mean[c]) * inverse[c] in channel
+// c. Channel c is added to sum c % 8, and the eight sums are then added in order, so that the
+// result has the same bits on every machine.
 DeviationProducts ProductsOfDeviations(const float* a, const float* b, const float* mean,
                                        const float* inverse, size_t count) noexcept;
-}  // namespace ref
 
 }  // namespace kv

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lib/core/base/bytes.h"
-#include "lib/core/kernels/products.h"
 #include "tests/support/targets.h"
 
 namespace kv {
@@ -51,24 +50,6 @@ TEST_CASE("raw bits can be flipped where their planes hold them", "[symbols]") {
         REQUIRE(again == planes);
       }
     }
-  }
-}
-
-TEST_CASE("products of deviations are the reference's to the last bit", "[symbols]") {
-  std::mt19937 random(4);
-  std::normal_distribution<float> normal;
-  for (const size_t count : {0, 1, 7, 8, 9, 32, 67, 288}) {
-    std::vector<float> rows(4 * count);
-    for (float& value : rows) value = normal(random);
-    const float *a = rows.data(), *b = a + count, *mean = b + count, *inverse = mean + count;
-    const DeviationProducts expected = ref::ProductsOfDeviations(a, b, mean, inverse, count);
-    test::ForEachTarget([&](const std::string& target) {
-      INFO(target << ' ' << count);
-      const DeviationProducts got = ProductsOfDeviations(a, b, mean, inverse, count);
-      REQUIRE(got.own == expected.own);
-      REQUIRE(got.other == expected.other);
-      REQUIRE(got.both == expected.both);
-    });
   }
 }
 
