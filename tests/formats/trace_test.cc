@@ -8,7 +8,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "lib/core/base/half.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/study/attention/attention.h"
+#include "lib/study/attention/probabilities.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {

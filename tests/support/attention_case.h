@@ -10,7 +10,7 @@
 #include "lib/core/base/half.h"
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/layout.h"
-#include "lib/study/attention/attention.h"
+#include "lib/study/attention/probabilities.h"
 
 namespace kv::test {
 

@@ -6,12 +6,16 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
-#include "lib/study/dense/gemm.h"
+#include "lib/study/attention/probabilities.h"
 
 namespace kv::blend {
 namespace {
 
+// Queries that are measured at once.
 constexpr uint64_t kTileRows = 32;
+// A softmax whose weights, relative to the other version's largest score, sum to less than this is
+// computed anew relative to its own largest.
+constexpr double kLeastWeight = 1e-200;
 
 // Keys and values that one kv head has: both versions, and room for a blend.
 struct HeadKv {
@@ -35,47 +39,33 @@ struct HeadKv {
   }
 };
 
-struct Rule {
-  double scale, softcap;
-  uint64_t window;
+// How a head's scores are computed: the trace's rule with its scale settled.
+struct Scoring {
+  AttentionRule rule;
+  double scale;
 
-  Rule(const AttentionTrace& trace, uint64_t k_dim)
-      : scale(trace.scale != 0 ? trace.scale : 1 / std::sqrt(static_cast<double>(k_dim))),
-        softcap(trace.softcap),
-        window(trace.window) {}
+  Scoring(const AttentionTrace& trace, uint64_t k_dim)
+      : rule(RuleOf(trace)), scale(rule.ScaleFor(k_dim)) {}
 
-  double Score(float logit) const {
-    const double score = scale * static_cast<double>(logit);
-    return softcap == 0 ? score : softcap * std::tanh(score / softcap);
-  }
-  // The first key that a query at this position sees.
-  uint64_t First(uint64_t position) const {
-    return window != 0 && position + 1 > window ? position + 1 - window : 0;
+  double Score(float product) const {
+    return Softcapped(scale * static_cast<double>(product), rule.softcap);
   }
 };
 
-// Probabilities of one query over keys [first, visible); others are 0.
-void Softmax(const Rule& rule, uint64_t first, uint64_t visible, std::span<const float> logits,
-             std::span<double> p) {
+// Writes the probabilities of one query over keys [first, visible); others are 0.
+void RowProbabilities(const Scoring& scoring, uint64_t first, uint64_t visible,
+                      std::span<const float> products, std::span<double> p) {
   std::fill(p.begin(), p.end(), 0.0);
-  double largest = -INFINITY;
-  for (uint64_t j = first; j < visible; ++j) {
-    p[j] = rule.Score(logits[j]);
-    if (!(p[j] <= largest)) largest = p[j];  // a NaN wins and makes the row NaN
-  }
-  double sum = 0;
-  for (uint64_t j = first; j < visible; ++j) sum += p[j] = std::exp(p[j] - largest);
-  for (uint64_t j = first; j < visible; ++j) p[j] /= sum;
+  for (uint64_t j = first; j < visible; ++j) p[j] = scoring.Score(products[j]);
+  Softmax(p.subspan(first, visible - first));
 }
 
-// Outputs of a tile of rows.
-void Outputs(std::span<const double> p, uint64_t rows, const HeadKv& kv,
-             const std::vector<float>& values, std::vector<float>& narrow,
-             std::vector<float>& out) {
-  narrow.assign(p.begin(), p.begin() + static_cast<std::ptrdiff_t>(rows * kv.tokens));
-  out.resize(rows * kv.v_dim);
-  GemmNN(narrow.data(), kv.tokens, values.data(), kv.v_dim, out.data(), kv.v_dim, rows, kv.v_dim,
-         kv.tokens);
+// Writes the outputs of a tile of rows over one version of the values.
+void TileOutputs(std::span<const double> p, uint64_t rows, const HeadKv& kv,
+                 const std::vector<float>& values, std::vector<float>& narrow,
+                 std::vector<float>& out) {
+  Narrow(p.first(rows * kv.tokens), narrow);
+  Outputs(narrow, rows, MatrixOf(values, kv.tokens, kv.v_dim), out);
 }
 
 // Sums of one kv head's query heads; rows are summed over heads in head order by the caller.
@@ -125,18 +115,15 @@ double Distance2(std::span<const double> a, std::span<const double> b) {
   return sum;
 }
 
-// Logits of a tile over both versions of the keys; a blend picks columns.
-struct TileLogits {
+// Dot products of a tile of queries with both versions of the keys; a blend picks columns.
+struct TileProducts {
   std::vector<float> full, old, picked;
 
   void Compute(const std::vector<float>& queries, uint64_t rows, const HeadKv& kv) {
-    full.resize(rows * kv.tokens);
-    old.resize(rows * kv.tokens);
     picked.resize(kv.tokens);
-    GemmNT(queries.data(), kv.k_dim, kv.full_k.data(), kv.k_dim, full.data(), kv.tokens, rows,
-           kv.tokens, kv.k_dim);
-    GemmNT(queries.data(), kv.k_dim, kv.old_k.data(), kv.k_dim, old.data(), kv.tokens, rows,
-           kv.tokens, kv.k_dim);
+    const FloatMatrix q = MatrixOf(queries, rows, kv.k_dim);
+    DotProducts(q, 0, rows, MatrixOf(kv.full_k, kv.tokens, kv.k_dim), full);
+    DotProducts(q, 0, rows, MatrixOf(kv.old_k, kv.tokens, kv.k_dim), old);
   }
   std::span<const float> Full(uint64_t row) const {
     return {&full[row * picked.size()], picked.size()};
@@ -150,21 +137,23 @@ struct TileLogits {
 };
 
 // exp(score - the largest of both versions) of a tile, so that each blend only picks and divides.
+// This is not Softmax(), which would take an exponential per key and blend: it rounds differently,
+// and published figures have these bits.
 struct TileWeights {
   std::vector<double> full, old;
 
-  void Compute(const Rule& rule, std::span<const uint64_t> positions, const TileLogits& logits,
-               uint64_t n) {
+  void Compute(const Scoring& scoring, std::span<const uint64_t> positions,
+               const TileProducts& products, uint64_t n) {
     full.assign(positions.size() * n, 0);
     old.assign(positions.size() * n, 0);
     for (size_t r = 0; r < positions.size(); ++r) {
-      const uint64_t first = rule.First(positions[r]), visible = positions[r] + 1;
+      const uint64_t first = scoring.rule.FirstSeen(positions[r]), visible = positions[r] + 1;
       double* a = &full[r * n];
       double* b = &old[r * n];
       double largest = -INFINITY;
       for (uint64_t j = first; j < visible; ++j) {
-        a[j] = rule.Score(logits.full[r * n + j]);
-        b[j] = rule.Score(logits.old[r * n + j]);
+        a[j] = scoring.Score(products.full[r * n + j]);
+        b[j] = scoring.Score(products.old[r * n + j]);
         largest = std::max({largest, a[j], b[j]});  // NaNs are passed over and stay in their column
       }
       for (uint64_t j = first; j < visible; ++j) {
@@ -181,7 +170,7 @@ struct TileWeights {
     double sum = 0;
     for (size_t j = 0; j < p.size(); ++j) sum += p[j] = recomputed[j] != 0 ? a[j] : b[j];
     for (double& value : p) value /= sum;
-    return !(sum < 1e-200);
+    return !(sum < kLeastWeight);
   }
 };
 
@@ -210,10 +199,10 @@ std::vector<Sums> MeasureHead(const CachePair& caches, const QueryRows& queries,
                               uint32_t kv_head, std::span<const uint64_t> positions,
                               std::span<const std::vector<uint8_t>> recomputed) {
   const HeadKv kv(caches, layer, kv_head);
-  const Rule rule(*queries.trace, kv.k_dim);
+  const Scoring scoring(*queries.trace, kv.k_dim);
   const uint64_t n = kv.tokens;
   std::vector<Sums> sums(recomputed.size(), Sums(positions.size()));
-  TileLogits logits;
+  TileProducts products;
   TileWeights weights;
   std::vector<double> full_p(kTileRows * n), blend_p(kTileRows * n);
   std::vector<float> values, narrow, full_out, blend_out;
@@ -223,22 +212,23 @@ std::vector<Sums> MeasureHead(const CachePair& caches, const QueryRows& queries,
     for (size_t r = 0; r < rows.size(); ++r) {
       const std::span<double> p(&out[r * n], n);
       if (weights.Pick(r, set, p)) continue;
-      Softmax(rule, rule.First(rows[r]), rows[r] + 1, logits.Blend(r, set), p);
+      RowProbabilities(scoring, scoring.rule.FirstSeen(rows[r]), rows[r] + 1,
+                       products.Blend(r, set), p);
     }
   };
   ForTiles(caches, queries, layer, kv_head, positions,
            [&](uint64_t first, uint64_t count, const std::vector<float>& tile) {
              const std::span<const uint64_t> rows = positions.subspan(first, count);
-             logits.Compute(tile, count, kv);
-             weights.Compute(rule, rows, logits, n);
+             products.Compute(tile, count, kv);
+             weights.Compute(scoring, rows, products, n);
              probabilities(rows, all, full_p);
-             Outputs(full_p, count, kv, kv.full_v, narrow, full_out);
+             TileOutputs(full_p, count, kv, kv.full_v, narrow, full_out);
              for (size_t s = 0; s < recomputed.size(); ++s) {
                probabilities(rows, recomputed[s], blend_p);
                sums[s].probability2 +=
                    Distance2({full_p.data(), count * n}, {blend_p.data(), count * n});
                kv.BlendV(recomputed[s], values);
-               Outputs(blend_p, count, kv, values, narrow, blend_out);
+               TileOutputs(blend_p, count, kv, values, narrow, blend_out);
                for (uint64_t r = 0; r < count; ++r) {
                  sums[s].AddRow(first + r, {&full_out[r * kv.v_dim], kv.v_dim},
                                 {&blend_out[r * kv.v_dim], kv.v_dim});
@@ -289,38 +279,40 @@ LeakSums MeasureLeakHead(const CachePair& caches, const QueryRows& queries, size
                          std::span<const uint64_t> visible, const std::vector<uint8_t>& recomputed,
                          Mask mask) {
   const HeadKv kv(caches, layer, kv_head);
-  const Rule rule(*queries.trace, kv.k_dim);
+  const Scoring scoring(*queries.trace, kv.k_dim);
   const uint64_t n = kv.tokens;
   std::vector<float> values;
   kv.BlendV(recomputed, values);
   LeakSums sums{0, Sums(positions.size()), Sums(positions.size())};
-  TileLogits logits;
+  TileProducts products;
   std::vector<double> full_p(kTileRows * n), exact_p(kTileRows * n), leak_p(kTileRows * n);
   std::vector<float> narrow, full_out, exact_out, leak_out;
-  ForTiles(
-      caches, queries, layer, kv_head, positions,
-      [&](uint64_t first, uint64_t rows, const std::vector<float>& tile) {
-        logits.Compute(tile, rows, kv);
-        for (uint64_t r = 0; r < rows; ++r) {
-          const uint64_t position = positions[first + r], sees = visible[first + r];
-          Softmax(rule, rule.First(position), position + 1, logits.Full(r), {&full_p[r * n], n});
-          const auto blended = logits.Blend(r, recomputed);
-          Softmax(rule, rule.First(position), position + 1, blended, {&exact_p[r * n], n});
-          Softmax(rule, rule.First(sees - 1), sees, blended, {&leak_p[r * n], n});
-          for (uint64_t j = position + 1; j < sees; ++j) sums.mass += leak_p[r * n + j];
-          const std::vector<double>& chosen = mask == Mask::kExact ? exact_p : leak_p;
-          sums.full.probability2 += Distance2({&full_p[r * n], n}, {&chosen[r * n], n});
-        }
-        Outputs(full_p, rows, kv, kv.full_v, narrow, full_out);
-        Outputs(exact_p, rows, kv, values, narrow, exact_out);
-        Outputs(leak_p, rows, kv, values, narrow, leak_out);
-        const std::vector<float>& chosen = mask == Mask::kExact ? exact_out : leak_out;
-        for (uint64_t r = 0; r < rows; ++r) {
-          const uint64_t at = r * kv.v_dim;
-          sums.leak.AddRow(first + r, {&exact_out[at], kv.v_dim}, {&leak_out[at], kv.v_dim});
-          sums.full.AddRow(first + r, {&full_out[at], kv.v_dim}, {&chosen[at], kv.v_dim});
-        }
-      });
+  ForTiles(caches, queries, layer, kv_head, positions,
+           [&](uint64_t first, uint64_t rows, const std::vector<float>& tile) {
+             products.Compute(tile, rows, kv);
+             for (uint64_t r = 0; r < rows; ++r) {
+               const uint64_t position = positions[first + r], sees = visible[first + r];
+               RowProbabilities(scoring, scoring.rule.FirstSeen(position), position + 1,
+                                products.Full(r), {&full_p[r * n], n});
+               const auto blended = products.Blend(r, recomputed);
+               RowProbabilities(scoring, scoring.rule.FirstSeen(position), position + 1, blended,
+                                {&exact_p[r * n], n});
+               RowProbabilities(scoring, scoring.rule.FirstSeen(sees - 1), sees, blended,
+                                {&leak_p[r * n], n});
+               for (uint64_t j = position + 1; j < sees; ++j) sums.mass += leak_p[r * n + j];
+               const std::vector<double>& chosen = mask == Mask::kExact ? exact_p : leak_p;
+               sums.full.probability2 += Distance2({&full_p[r * n], n}, {&chosen[r * n], n});
+             }
+             TileOutputs(full_p, rows, kv, kv.full_v, narrow, full_out);
+             TileOutputs(exact_p, rows, kv, values, narrow, exact_out);
+             TileOutputs(leak_p, rows, kv, values, narrow, leak_out);
+             const std::vector<float>& chosen = mask == Mask::kExact ? exact_out : leak_out;
+             for (uint64_t r = 0; r < rows; ++r) {
+               const uint64_t at = r * kv.v_dim;
+               sums.leak.AddRow(first + r, {&exact_out[at], kv.v_dim}, {&leak_out[at], kv.v_dim});
+               sums.full.AddRow(first + r, {&full_out[at], kv.v_dim}, {&chosen[at], kv.v_dim});
+             }
+           });
   return sums;
 }
 

@@ -10,7 +10,7 @@
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/weights/plan.h"
-#include "lib/study/attention/attention.h"
+#include "lib/study/attention/attention_samples.h"
 
 namespace kv {
 

@@ -9,38 +9,13 @@
 
 #include "lib/core/base/error.h"
 #include "lib/study/attention/attention_rows.h"
-#include "lib/study/dense/gemm.h"
 
 namespace kv {
 namespace {
 
 constexpr uint64_t kTileRows = kAttentionTileRows;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-bool Sees(int64_t query, int64_t key, uint64_t window) {
-  return key <= query && (window == 0 || static_cast<uint64_t>(query - key) < window);
-}
-
-// In place: scores become probabilities. Hidden keys are -infinity.
-void Softmax(std::span<double> row) {
-  double largest = -kInfinity;
-  for (double score : row) {
-    if (!(score <= largest)) largest = score;  // a NaN wins and makes the row NaN
-  }
-  if (largest == -kInfinity) {
-    std::fill(row.begin(), row.end(), 0.0);
-    return;
-  }
-  double sum = 0;
-  for (double& score : row) {
-    score = score == -kInfinity ? 0.0 : std::exp(score - largest);
-    sum += score;
-  }
-  for (double& p : row) p /= sum;
-}
-
-// Row `row` of KL, JS and masses between P and P' through the groups that P' is made of.
+// Stores KL, JS and masses between P and P' in row `row`, through the groups that P' is made of.
 void GroupRow(std::span<const double> p, std::span<const double> changed,
               std::span<const TokenRange> sources, std::span<const uint8_t> kept,
               std::span<const uint64_t> dropped, uint64_t row, std::vector<uint32_t>& largest,
@@ -76,42 +51,6 @@ void GroupRow(std::span<const double> p, std::span<const double> changed,
 }
 
 }  // namespace
-
-void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
-                            const AttentionRule& rule, uint64_t begin, uint64_t count,
-                            std::span<double> out) {
-  const uint64_t keys = cache.k.rows;
-  KV_ASSERT(queries.q.columns == cache.k.columns && begin + count <= queries.q.rows);
-  KV_ASSERT(out.size() == count * keys);
-  KV_ASSERT(cache.positions.empty() || cache.positions.size() == keys);
-  KV_ASSERT(cache.bias.empty() || cache.bias.size() == keys);
-  const double scale =
-      rule.scale != 0 ? rule.scale : 1 / std::sqrt(static_cast<double>(cache.k.columns));
-  std::vector<float> scores(count * keys);
-  GemmNT(queries.q.row(begin), queries.q.stride, cache.k.data, cache.k.stride, scores.data(), keys,
-         count, keys, cache.k.columns);
-  for (uint64_t i = 0; i < count; ++i) {
-    const std::span<double> row = out.subspan(i * keys, keys);
-    bool is_finite = true;
-    for (uint64_t j = 0; j < keys; ++j) {
-      const int64_t key = cache.positions.empty() ? static_cast<int64_t>(j) : cache.positions[j];
-      if (!queries.positions.empty() && !Sees(queries.positions[begin + i], key, rule.window)) {
-        row[j] = -kInfinity;
-        continue;
-      }
-      double score = scale * static_cast<double>(scores[i * keys + j]);
-      // Before a softcap, which would make an infinite score look like any other.
-      is_finite &= std::isfinite(score);
-      if (rule.softcap != 0) score = rule.softcap * std::tanh(score / rule.softcap);
-      row[j] = cache.bias.empty() ? score : score + static_cast<double>(cache.bias[j]);
-    }
-    if (is_finite) {
-      Softmax(row);
-    } else {
-      std::fill(row.begin(), row.end(), kNan);
-    }
-  }
-}
 
 AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
                             const HeadQueries& changed_queries, const HeadCache& changed,

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "lib/study/dense/gemm.h"
-
 namespace kv {
 namespace {
 
@@ -71,16 +69,20 @@ void StoreOutput(const float* o, const float* e, uint64_t columns, uint64_t row,
   out.dot[row] = dot;
 }
 
-void Narrow(std::span<const double> from, std::vector<float>& to) {
-  to.resize(from.size());
-  std::transform(from.begin(), from.end(), to.begin(),
-                 [](double value) { return static_cast<float>(value); });
-}
-
-void Outputs(std::span<const float> p, uint64_t rows, const FloatMatrix& v,
-             std::vector<float>& out) {
-  out.resize(rows * v.columns);
-  GemmNN(p.data(), v.rows, v.data, v.stride, out.data(), v.columns, rows, v.columns, v.rows);
+void AppendRows(const AttentionRows& from, AttentionRows& to) {
+  const auto append = [](const auto& more, auto& all) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  append(from.mass, to.mass);
+  append(from.changed_mass, to.changed_mass);
+  append(from.kl, to.kl);
+  append(from.js, to.js);
+  for (size_t i = 0; i < kTopK.size(); ++i) append(from.top_k[i], to.top_k[i]);
+  append(from.evicting, to.evicting);
+  append(from.error2, to.error2);
+  append(from.norm2, to.norm2);
+  append(from.changed_norm2, to.changed_norm2);
+  append(from.dot, to.dot);
 }
 
 }  // namespace kv

@@ -8,16 +8,17 @@
 
 #include "lib/study/attention/attention.h"
 
+// What attention.cc and attention_kept.cc share; for them alone.
 namespace kv {
 
-// What both comparisons of attention.h are made of.
-
+// Query rows that are compared at once.
 inline constexpr uint64_t kAttentionTileRows = 64;
 
-// The largest kTopK.back() visible keys, largest first; of equal ones the lower index.
+// Lists the kTopK.back() keys of largest probability, largest first, of equal ones the lower index
+// first. Keys of probability 0 are not listed.
 void LargestKeys(std::span<const double> p, std::vector<uint32_t>& order);
 
-// Share of the k largest probabilities that is kept, for each k of kTopK.
+// Stores, for each k of kTopK, which share of the k largest probabilities is kept.
 template <typename IsKept>
 void TopKKept(std::span<const uint32_t> largest, const IsKept& is_kept, uint64_t row,
               AttentionRows& out) {
@@ -31,18 +32,15 @@ void TopKKept(std::span<const uint32_t> largest, const IsKept& is_kept, uint64_t
 
 bool HasNan(std::span<const double> row);
 
-// Rows of zeros, to be filled.
+// Returns rows of zeros, to be filled.
 AttentionRows MakeRows(uint64_t rows, bool with_output);
-// Row `row` of the output metrics from o and e = o - o'.
+// Stores the output figures of row `row` from o and e = o - o', `columns` floats each.
 void StoreOutput(const float* o, const float* e, uint64_t columns, uint64_t row,
                  AttentionRows& out);
-// A row whose probabilities do not exist: it must not pass for one that lost nothing.
+// Makes every figure of a row NaN, because its probabilities do not exist: it must not pass for a
+// row that lost nothing.
 void StoreUndefined(uint64_t row, AttentionRows& out);
+// Does so for the output figures alone.
 void StoreUndefinedOutput(uint64_t row, AttentionRows& out);
-
-void Narrow(std::span<const double> from, std::vector<float>& to);
-// P x V for a tile of probability rows.
-void Outputs(std::span<const float> p, uint64_t rows, const FloatMatrix& v,
-             std::vector<float>& out);
 
 }  // namespace kv

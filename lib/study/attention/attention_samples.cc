@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/attention/attention_samples.h"
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
 #include "lib/core/base/error.h"
-#include "lib/study/attention/attention.h"
 
 namespace kv {
 namespace {
@@ -19,22 +21,6 @@ bool Evicts(std::span<const AttentionRows> heads, uint64_t row) {
 }
 
 }  // namespace
-
-void AppendRows(const AttentionRows& from, AttentionRows& to) {
-  const auto append = [](const auto& more, auto& all) {
-    all.insert(all.end(), more.begin(), more.end());
-  };
-  append(from.mass, to.mass);
-  append(from.changed_mass, to.changed_mass);
-  append(from.kl, to.kl);
-  append(from.js, to.js);
-  for (size_t i = 0; i < kTopK.size(); ++i) append(from.top_k[i], to.top_k[i]);
-  append(from.evicting, to.evicting);
-  append(from.error2, to.error2);
-  append(from.norm2, to.norm2);
-  append(from.changed_norm2, to.changed_norm2);
-  append(from.dot, to.dot);
-}
 
 void ClusterError::Add(uint64_t cluster, double value) {
   if (std::isnan(value)) return;

@@ -25,10 +25,12 @@ KeyType KeyTypeOf(DType dtype) {
 
 LayerAttention::LayerAttention(const AttentionTrace& trace, const TraceLayer& rows,
                                const LayerKv& kv)
-    : trace_(trace), rows_(rows), kv_(kv), key_type_(KeyTypeOf(kv.k.dtype)) {
-  scale_ = static_cast<float>(trace.scale != 0 ? trace.scale
-                                               : 1 / std::sqrt(static_cast<double>(head_dim())));
-}
+    : trace_(trace),
+      rows_(rows),
+      kv_(kv),
+      rule_(RuleOf(trace)),
+      scale_(static_cast<float>(rule_.ScaleFor(kv.k.head_dim))),
+      key_type_(KeyTypeOf(kv.k.dtype)) {}
 
 void LayerAttention::GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count,
                                 std::byte* out) const {
@@ -46,16 +48,13 @@ void LayerAttention::GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count
 
 void LayerAttention::Mask(uint64_t position, std::span<const uint32_t> key_positions,
                           float* logits) const {
-  if (!has_queries()) return;  // recorded probabilities have it in them
-  if (trace_.softcap != 0) {
-    const auto cap = static_cast<float>(trace_.softcap);
-    for (size_t i = 0; i < key_positions.size(); ++i) {
-      logits[i] = cap * std::tanh(logits[i] / cap);
-    }
+  if (!has_queries()) return;  // recorded probabilities are masked already
+  if (rule_.softcap != 0) {
+    const auto cap = static_cast<float>(rule_.softcap);
+    for (size_t i = 0; i < key_positions.size(); ++i) logits[i] = Softcapped(logits[i], cap);
   }
-  if (trace_.window == 0) return;
   for (size_t i = 0; i < key_positions.size(); ++i) {
-    if (position - key_positions[i] < trace_.window) break;
+    if (rule_.Sees(static_cast<int64_t>(position), key_positions[i])) break;
     logits[i] = -INFINITY;
   }
 }
@@ -152,6 +151,8 @@ void AddColumnSums(const LayerAttention& attention, uint32_t head, uint64_t begi
     }
     const ScoreTile tile{scratch.queries.data(), dim, rows, keys.rows(), visible,
                          attention.scale()};
+    // Only this kernel has the same bits on every machine; it has no place to mask logits, and
+    // flash-local weights are no softmax.
     if (attention.has_queries() && !attention.masks() && rule == WeightRule::kSoftmax) {
       scratch.tile.resize(BlockSumScratchFloats(dim, columns));
       AddTileBlockSums(tile, 1, &row_weights[done], scratch.tile.data(), tile_sums.data());

@@ -8,13 +8,19 @@
 
 #include "lib/core/snapshot/attention_trace.h"
 #include "lib/core/snapshot/keep_plan.h"
+#include "lib/study/attention/probabilities.h"
 #include "lib/study/dense/score.h"
 
+// Attention while a cache shrinks, for what decides by it: policies and replays of engines. Scores
+// and weights are floats from the kernels of lib/study/dense/score.h, as engines compute them on
+// keys in their stored type, and only sums over rows are in double. Measurements of what a decision
+// costs are in double (lib/study/attention/probabilities.h). The two are not merged, because one
+// rounding more or less moves decisions.
 namespace kv {
 
-// One layer as a replay sees it: the snapshot's keys and values and the trace's rows. Row r is the
-// query at position first_row() + r, token j of the snapshot is position j. Everything is const and
-// may be called from any thread.
+// One layer of a replay: the snapshot's keys and values and the trace's rows. Row r is the query at
+// position first_row() + r, and token j of the snapshot is at position j. Every function is const
+// and may be called from any thread. Trace, rows and layer must outlive the object.
 class LayerAttention {
  public:
   LayerAttention(const AttentionTrace& trace, const TraceLayer& rows, const LayerKv& kv);
@@ -28,31 +34,35 @@ class LayerAttention {
   uint64_t end_row() const { return trace_.end_position(); }  // positions; one past the last
   bool has_queries() const { return rows_.queries.has_value(); }
   float scale() const { return scale_; }
+  const AttentionRule& rule() const { return rule_; }
   const AttentionTrace& trace() const { return trace_; }
   const TraceLayer& rows() const { return rows_; }
   const LayerKv& kv() const { return kv_; }
 
   KeyType key_type() const { return key_type_; }
   size_t key_bytes() const { return head_dim() * (key_type_ == KeyType::kF32 ? 4 : 2); }
-  // Keys of one kv head at positions [begin, begin + count), packed; block types become float.
+  // Writes the keys of one kv head at positions [begin, begin + count), packed, count x key_bytes()
+  // bytes. Keys of block-quantised types are converted to float.
   void GatherKeys(uint32_t kv_head, uint64_t begin, uint64_t count, std::byte* out) const;
 
-  // Whether softcap or window change logits.
-  bool masks() const { return trace_.softcap != 0 || trace_.window != 0; }
-  // What softcap and window do to logits of the query at `position`; keys at ascending positions.
+  // Whether a softcap or a window changes logits.
+  bool masks() const { return rule_.softcap != 0 || rule_.window != 0; }
+  // Applies softcap and window to the logits of the query at `position`. The keys stand at
+  // ascending positions, none after the query's.
   void Mask(uint64_t position, std::span<const uint32_t> key_positions, float* logits) const;
 
  private:
   const AttentionTrace& trace_;
   const TraceLayer& rows_;
   const LayerKv& kv_;
+  AttentionRule rule_;
   float scale_;
   KeyType key_type_;
 };
 
-// The keys that one kv head still holds, as an engine keeps them: appended at the end, compacted by
-// plans, in their stored type. With a trace of probabilities, and where nobody looks at keys, only
-// the positions are kept.
+// The keys that one kv head still holds, in their stored type, kept as an engine keeps them: new
+// keys are appended at the end, plans compact the cache. Holds positions alone if the trace has
+// probabilities instead of queries or if `with_keys` is false.
 class KeptKeys {
  public:
   KeptKeys(const LayerAttention& attention, uint32_t kv_head, bool with_keys = true)
@@ -60,8 +70,10 @@ class KeptKeys {
         kv_head_(kv_head),
         with_keys_(with_keys && attention.has_queries()) {}
 
-  void AppendUpTo(uint64_t end);       // positions [next, end) join the cache
-  void Compact(const KeepPlan& kept);  // indices into the cache
+  // Appends the keys at positions up to `end` that were not appended before.
+  void AppendUpTo(uint64_t end);
+  // Drops all keys but those in `kept`: indices into the cache, not positions.
+  void Compact(const KeepPlan& kept);
   uint64_t size() const { return positions_.size(); }
   std::span<const uint32_t> positions() const { return positions_; }
   KeyRows rows() const;
@@ -80,15 +92,15 @@ struct RowScratch {
   std::vector<float> queries, logits, tile;
 };
 
-// Logits of one query row over the kept keys it sees: those at positions up to its own. Returns
-// their number. With probabilities a logit is ln p, so that weights relative to any subset of keys
-// come out right.
+// Writes the logits of the query at `position` over the kept keys that it sees, which are those at
+// positions up to its own, and returns their number. If the trace has probabilities p, a logit is
+// ln p, so that weights relative to any subset of the keys come out right.
 size_t RowLogits(const LayerAttention& attention, uint32_t head, uint64_t position,
                  const KeptKeys& keys, RowScratch& scratch, float* out);
 
-// sums[j] += row_weights[r] * weight of kept key j for the rows at [begin, begin +
-// row_weights.size()), which must be the last keys of the cache. `sums` has one value per kept key.
-// Softmax weights are normalised over the kept keys that a row sees.
+// Adds row_weights[r] * (weight of kept key j in row r) to sums[j], over the rows at positions
+// [begin, begin + row_weights.size()), whose own keys must be the last of the cache. `sums` has one
+// value per kept key. Softmax weights are normalised over the kept keys that a row sees.
 void AddColumnSums(const LayerAttention& attention, uint32_t head, uint64_t begin,
                    std::span<const float> row_weights, WeightRule rule, const KeptKeys& keys,
                    RowScratch& scratch, double* sums);

@@ -106,10 +106,8 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
   for (size_t r = 0; r < tile.size(); ++r) {
     ReadQueries(attention.rows(), head, tile[r] - attention.first_row(), 1, &queries[r * dim]);
   }
-  const AttentionRule rule{attention.trace().scale, attention.trace().softcap,
-                           attention.trace().window};
   return CompareKeptSets({MatrixOf(queries, tile.size(), dim), positions},
-                         {MatrixOf(floats.k, end, dim), v, {}, {}}, sets, rule);
+                         {MatrixOf(floats.k, end, dim), v, {}, {}}, sets, attention.rule());
 }
 
 LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint64_t population) {

@@ -45,8 +45,6 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
   const size_t dim = attention.head_dim();
   const size_t v_dim = v.empty() ? 0 : attention.kv().v->head_dim;
   const uint32_t unit = plan.units == 1 ? 0 : head / attention.group();
-  const AttentionRule rule{attention.trace().scale, attention.trace().softcap,
-                           attention.trace().window};
   AttentionRows all;
   std::vector<float> query(dim);
   for (const uint64_t row : positions) {
@@ -65,7 +63,7 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
         CompareCaches(
             queries, {MatrixOf(k, row + 1, dim), full_v, {}, {}}, queries,
             {MatrixOf(turned.k, turned.positions.size(), dim), turned_v, turned.positions, {}},
-            turned.sources, rule),
+            turned.sources, attention.rule()),
         all);
   }
   return all;

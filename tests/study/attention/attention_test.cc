@@ -7,6 +7,7 @@
 #include <random>
 
 #include "lib/core/base/parallel.h"
+#include "lib/study/attention/attention_samples.h"
 
 namespace kv {
 namespace {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lib/study/attention/attention.h"
+#include "lib/study/statistics/distribution.h"
+
+// Figures over many query rows, from the comparisons of attention.h.
+namespace kv {
+
+// Describes some query rows. A row is one query of one layer with all its heads; it evicts if one
+// of its heads loses a key that it gave weight to. A row without figures, because queries, keys or
+// values are NaN or infinite, is counted and left out of them.
+struct AttentionSummary {
+  uint64_t rows = 0;
+  uint64_t evicting_rows = 0;   // of these
+  uint64_t undefined_rows = 0;  // of these: some figure of some head is NaN
+  bool has_output = false;
+  // The values of all heads, pooled: rows x heads samples.
+  Distribution mass, changed_mass, kl, js;
+  std::array<Distribution, kTopK.size()> top_k;
+  Distribution output_error;          // |o - o'| / max(|o|, 1e-12), heads concatenated
+  Distribution output_cosine;         // o.o' / (|o| |o'|), heads concatenated
+  double output_error_frobenius = 0;  // |O - O'| / |O| over all rows
+  // Standard errors of the means if the rows are a random sample; 0 if they are all there are.
+  struct StandardErrors {
+    double mass = 0, kl = 0, js = 0, output_error = 0, output_cosine = 0;
+    std::array<double, kTopK.size()> top_k = {};
+  } standard_error;
+};
+
+// Computes the standard error of a mean over values that come in clusters: the heads of a query
+// row, in every layer, stand or fall together. The clusters are a simple random sample, drawn
+// without replacement.
+class ClusterError {
+ public:
+  // Adds a value of a cluster; a NaN is left out.
+  void Add(uint64_t cluster, double value);
+  // Returns the standard error, given how many clusters were drawn (clusters without a value count,
+  // as in any estimate of a part of the population) from how many. Returns 0 if the sample is the
+  // population, else NaN for fewer than two clusters.
+  double Get(uint64_t clusters, uint64_t population) const;
+
+ private:
+  struct Sum {
+    double value = 0, count = 0;
+  };
+  std::vector<Sum> sums_;
+};
+
+// Collects rows of heads and layers. The heads of one Add are the heads of one layer over the same
+// query rows: their outputs are concatenated, other values pooled.
+class AttentionSamples {
+ public:
+  // `population` is how many query rows the layer has, if those that are added are a random sample
+  // of them; 0 if all are added.
+  explicit AttentionSamples(uint64_t population = 0) : population_(population) {}
+
+  void Add(std::span<const AttentionRows> heads);
+  // Adds the rows [begin, end) only: steps, or deciles of the query position.
+  void Add(std::span<const AttentionRows> heads, uint64_t begin, uint64_t end);
+  AttentionSummary Summarise() const { return Of(all_); }
+  // Summarises the evicting rows alone, so that rows that lose nothing do not dilute the figures.
+  AttentionSummary SummariseEvicting() const { return Of(evicting_); }
+
+ private:
+  struct Pool {
+    uint64_t rows = 0, evicting_rows = 0, undefined_rows = 0;
+    bool has_output = false;
+    std::vector<double> mass, changed_mass, kl, js, output_error, output_cosine;
+    std::array<std::vector<double>, kTopK.size()> top_k;
+    double error2 = 0, norm2 = 0;
+    ClusterError mass_error, kl_error, js_error, output_error_error, output_cosine_error;
+    std::array<ClusterError, kTopK.size()> top_k_error;
+
+    void AddHead(const AttentionRows& head, std::span<const uint64_t> rows);
+    void AddRow(std::span<const AttentionRows> heads, uint64_t row);
+  };
+  AttentionSummary Of(const Pool& pool) const;
+
+  uint64_t population_, clusters_ = 0;
+  Pool all_, evicting_;
+};
+
+// Summarises all rows of one layer's heads.
+inline AttentionSummary Summarise(std::span<const AttentionRows> heads) {
+  AttentionSamples samples;
+  samples.Add(heads);
+  return samples.Summarise();
+}
+
+}  // namespace kv

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/attention/probabilities.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lib/core/base/error.h"
+#include "lib/core/snapshot/attention_trace.h"
+#include "lib/study/dense/gemm.h"
+
+namespace kv {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+AttentionRule RuleOf(const AttentionTrace& trace) {
+  return {trace.scale, trace.softcap, trace.window};
+}
+
+void DotProducts(const FloatMatrix& queries, uint64_t begin, uint64_t count,
+                 const FloatMatrix& keys, std::vector<float>& out) {
+  KV_ASSERT(queries.columns == keys.columns && begin + count <= queries.rows);
+  out.resize(count * keys.rows);
+  GemmNT(queries.row(begin), queries.stride, keys.data, keys.stride, out.data(), keys.rows, count,
+         keys.rows, keys.columns);
+}
+
+void Softmax(std::span<double> scores) {
+  double largest = -kInfinity;
+  for (const double score : scores) {
+    if (!(score <= largest)) largest = score;  // a NaN wins and makes the row NaN
+  }
+  double sum = 0;
+  for (double& score : scores) {
+    score = score == -kInfinity ? 0.0 : std::exp(score - largest);
+    sum += score;
+  }
+  for (double& p : scores) p /= sum;
+}
+
+void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
+                            const AttentionRule& rule, uint64_t begin, uint64_t count,
+                            std::span<double> out) {
+  const uint64_t keys = cache.k.rows;
+  KV_ASSERT(out.size() == count * keys);
+  KV_ASSERT(cache.positions.empty() || cache.positions.size() == keys);
+  KV_ASSERT(cache.bias.empty() || cache.bias.size() == keys);
+  const double scale = rule.ScaleFor(cache.k.columns);
+  std::vector<float> products;
+  DotProducts(queries.q, begin, count, cache.k, products);
+  for (uint64_t i = 0; i < count; ++i) {
+    const std::span<double> row = out.subspan(i * keys, keys);
+    bool is_finite = true, sees_any = false;
+    for (uint64_t j = 0; j < keys; ++j) {
+      const int64_t key = cache.positions.empty() ? static_cast<int64_t>(j) : cache.positions[j];
+      if (!queries.positions.empty() && !rule.Sees(queries.positions[begin + i], key)) {
+        row[j] = -kInfinity;
+        continue;
+      }
+      const double score = scale * static_cast<double>(products[i * keys + j]);
+      // Looked at before the softcap, which would make an infinite score look like any other.
+      is_finite &= std::isfinite(score);
+      row[j] = Softcapped(score, rule.softcap);
+      if (!cache.bias.empty()) row[j] += static_cast<double>(cache.bias[j]);
+      sees_any |= row[j] != -kInfinity;
+    }
+    if (!is_finite) {
+      std::fill(row.begin(), row.end(), kNan);
+    } else if (!sees_any) {
+      std::fill(row.begin(), row.end(), 0.0);
+    } else {
+      Softmax(row);
+    }
+  }
+}
+
+void Narrow(std::span<const double> from, std::vector<float>& to) {
+  to.resize(from.size());
+  std::transform(from.begin(), from.end(), to.begin(),
+                 [](double value) { return static_cast<float>(value); });
+}
+
+void Outputs(std::span<const float> probabilities, uint64_t rows, const FloatMatrix& v,
+             std::vector<float>& out) {
+  out.resize(rows * v.columns);
+  GemmNN(probabilities.data(), v.rows, v.data, v.stride, out.data(), v.columns, rows, v.columns,
+         v.rows);
+}
+
+}  // namespace kv
