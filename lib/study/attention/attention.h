@@ -44,23 +44,16 @@ struct AttentionRows {
   bool has_output() const { return !error2.empty(); }
 };
 
-// Compares the full cache with one that has only the keys whose byte in `kept` is not zero. The
-// softmax over a subset is the renormalised full one, so P' = P / M: KL is -ln M exactly, and a row
-// that loses nothing has exactly mass 1, error 0 and KL 0. A row that keeps nothing has o' = 0 and
-// KL = infinity.
-AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
-                          std::span<const uint8_t> kept, const AttentionRule& rule = {});
-
-// Does the same from recorded probabilities, [query][key], 0 for hidden keys, in rows that the
-// caller has normalised.
-AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
-                                       std::span<const uint8_t> kept);
-
-// Compares several kept sets at once: P, o and the largest keys are computed once. Returns one
-// result per set, in their order.
+// Compares the full cache with caches that have only the keys of a kept set, for several sets at
+// once: P, o and the largest keys are computed once. Returns one result per set, in their order.
+// The softmax over a subset is the renormalised full one, so P' = P / M: KL is -ln M exactly, and a
+// row that loses nothing has exactly mass 1, error 0 and KL 0. A row that keeps nothing has o' = 0
+// and KL = infinity.
 std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
                                            std::span<const KeptBefore> sets,
                                            const AttentionRule& rule = {});
+// Does the same from recorded probabilities, [query][key], 0 for hidden keys, in rows that the
+// caller has normalised. `positions` are those of the rows.
 std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& probabilities,
                                                         std::span<const int64_t> positions,
                                                         const FloatMatrix& v,

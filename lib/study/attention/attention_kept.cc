@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// A cache of which some keys are gone, against the whole one.
+// Compares a cache of which some keys are gone with the whole one (attention.h).
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -150,13 +150,6 @@ class KeptComparison {
   std::vector<State> states_;
 };
 
-std::vector<uint32_t> KeptForever(std::span<const uint8_t> kept) {
-  std::vector<uint32_t> before(kept.size());
-  std::transform(kept.begin(), kept.end(), before.begin(),
-                 [](uint8_t byte) { return byte != 0 ? UINT32_MAX : 0; });
-  return before;
-}
-
 }  // namespace
 
 std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
@@ -179,20 +172,6 @@ std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& proba
     }
   };
   return KeptComparison(probabilities.rows, keys, v, sets).Run(fill, positions);
-}
-
-AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
-                          std::span<const uint8_t> kept, const AttentionRule& rule) {
-  const std::vector<uint32_t> before = KeptForever(kept);
-  const KeptBefore set = before;
-  return std::move(CompareKeptSets(queries, full, {&set, 1}, rule).front());
-}
-
-AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
-                                       std::span<const uint8_t> kept) {
-  const std::vector<uint32_t> before = KeptForever(kept);
-  const KeptBefore set = before;
-  return std::move(CompareKeptSetsProbabilities(probabilities, {}, v, {&set, 1}).front());
 }
 
 }  // namespace kv

@@ -94,6 +94,28 @@ struct Subset {
   }
 };
 
+// One set of keys that are kept to the end.
+std::vector<uint32_t> KeptForever(std::span<const uint8_t> kept) {
+  std::vector<uint32_t> before(kept.size());
+  std::transform(kept.begin(), kept.end(), before.begin(),
+                 [](uint8_t byte) { return byte != 0 ? UINT32_MAX : 0; });
+  return before;
+}
+
+AttentionRows CompareKept(const HeadQueries& queries, const HeadCache& full,
+                          std::span<const uint8_t> kept, const AttentionRule& rule = {}) {
+  const std::vector<uint32_t> before = KeptForever(kept);
+  const KeptBefore set = before;
+  return std::move(CompareKeptSets(queries, full, {&set, 1}, rule).front());
+}
+
+AttentionRows CompareKeptProbabilities(const FloatMatrix& probabilities, const FloatMatrix& v,
+                                       std::span<const uint8_t> kept) {
+  const std::vector<uint32_t> before = KeptForever(kept);
+  const KeptBefore set = before;
+  return std::move(CompareKeptSetsProbabilities(probabilities, {}, v, {&set, 1}).front());
+}
+
 }  // namespace
 
 TEST_CASE("metrics of a kept subset follow their formulas", "[metrics]") {
