@@ -6,8 +6,8 @@
 
 namespace kv {
 
-// Bulk conversions between 16-bit floats and float, any alignment, equal on every SIMD target to
-// the scalars of lib/core/base/half.h. `count` is in elements.
+// Convert `count` elements between float and a 16-bit float type, with the results of the scalar
+// functions in lib/core/base/half.h on every SIMD target. Any alignment; little-endian.
 void HalfToFloat(const std::byte* from, float* to, size_t count) noexcept;
 void BFloatToFloat(const std::byte* from, float* to, size_t count) noexcept;
 void FloatToHalf(const float* from, std::byte* to, size_t count) noexcept;

@@ -9,8 +9,8 @@
 
 namespace kv {
 
-// Values of any dtype as float, in storage order. Block types follow ggml: value = d * q [+ m].
-// `out` has exactly the elements that `values` holds.
+// Converts values of any dtype to float, in storage order. Blocks are decoded as ggml decodes them:
+// value = d * q [+ m]. `out` has exactly as many elements as `values` holds.
 void ToFloats(DType dtype, std::span<const std::byte> values, std::span<float> out) noexcept;
 
 }  // namespace kv

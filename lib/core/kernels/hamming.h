@@ -5,17 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
-// The nearest of many bit signatures.
 namespace kv {
 
 struct NearestSignature {
-  uint32_t distance = 0;  // bits that differ
-  uint32_t age = 0;       // how far before the end it lies: 1 is the last
+  uint32_t distance = 0;  // number of bits that differ from the query
+  uint32_t age = 0;       // its distance from the end: 1 is the last signature
 };
 
-// Of `count` > 0 signatures of `words` 64-bit words each, word w of signature i at
-// signatures[w * stride + i], the one with the fewest bits other than `query`'s; of several the
-// last.
+// Finds the signature that differs from `query` in the fewest bits, the last one if several do.
+// There are `count` > 0 signatures of `words` 64-bit words each; word w of signature i is
+// signatures[w * stride + i]. Equal on every SIMD target.
 NearestSignature FindNearest(const uint64_t* signatures, size_t stride, size_t words, size_t count,
                              const uint64_t* query) noexcept;
 

@@ -5,39 +5,40 @@
 #include <cstddef>
 #include <cstdint>
 
-// Normalised LMS prediction of every channel of a row from the two rows before it: five taps per
-// channel (the channel and its rotary partner one and two rows up, and the channel's mean). Plain
-// float operations in a fixed order, none fused: archives depend on every bit of them.
+// Predicts every channel of a row by normalised least mean squares (LMS) from five taps: the
+// channel and its rotary partner one and two rows up, and the channel's mean. All operations are on
+// floats, in a fixed order, none fused, because archives depend on every bit of them.
 // lib/core/codec/lms/FORMAT.md spells them out.
 namespace kv {
 
-// Contexts are 7 classes of certainty for each of 48 half octaves of the prediction; one more is
-// for the first row.
+// A context is one of 7 classes of certainty in one of 48 half octaves of the prediction's
+// magnitude. The first row has a context of its own.
 constexpr uint32_t kLmsContexts = 48 * 7 + 1;
 constexpr uint16_t kLmsFirstRow = 48 * 7;
-// Arrays are this many floats longer than they must be, up to a multiple of it.
+// The lengths of arrays are rounded up to a multiple of this many floats.
 constexpr size_t kLmsPadding = 16;
 
-// One float per channel and array.
+// The state of all channels of a row. Each array has one float per channel.
 struct LmsChannels {
-  size_t padded = 0;          // channels, a multiple of kLmsPadding
-  const float* x1 = nullptr;  // one row up, and the partner there
-  const float* p1 = nullptr;
-  const float* x2 = nullptr;  // two rows up
-  const float* p2 = nullptr;
-  float* weights[5] = {};
+  size_t padded = 0;          // length of the arrays
+  const float* x1 = nullptr;  // value one row up
+  const float* p1 = nullptr;  // the partner's value one row up
+  const float* x2 = nullptr;  // value two rows up
+  const float* p2 = nullptr;  // the partner's value two rows up
+  float* weights[5] = {};     // of x1, p1, x2, p2 and the mean
   float* mean = nullptr;
-  float* sigma = nullptr;  // of the prediction's error
+  float* sigma = nullptr;  // running deviation of the prediction's error
   float* prediction = nullptr;
 };
 
-// Predictions, and what they say: a context and a sign (0 or 1) per channel.
+// Writes the predictions, and a context and a sign (0 or 1) per channel derived from them.
 void LmsPredict(const LmsChannels& channels, uint16_t* contexts, uint8_t* signs) noexcept;
-// Learns from the row that came, with the rates of this row.
+// Updates weights, means and deviations with the actual row `x`. The rates depend on the row.
 void LmsUpdate(const LmsChannels& channels, const float* x, float sigma_rate,
                float mean_rate) noexcept;
-// f16 or bf16 values times `scale` (a power of two times what f16 needs); what is not finite is 0.
-// The rest up to `padded` is 0.
+// Converts `count` f16 or bf16 values (little-endian, any alignment) to floats and multiplies them
+// by `scale`. For f16 the scale includes a factor of 2^112, because the conversion only shifts
+// bits. Values that are not finite, and those from `count` up to `padded`, become 0.
 void LmsLoad(const std::byte* values, size_t count, bool bfloat, float scale, float* x,
              size_t padded) noexcept;
 

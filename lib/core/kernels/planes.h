@@ -6,8 +6,9 @@
 
 namespace kv {
 
-// Byte planes of little-endian words: plane b holds byte b of every word, so plane 0 is the least
-// significant one. `words` counts words; ranges never overlap; any alignment.
+// Split little-endian words of 2 or 4 bytes into byte planes, and join them again. Plane b holds
+// byte b of every word, so plane 0 is the least significant one. `words` counts words. The ranges
+// must not overlap. Any alignment.
 void SplitPlanes2(const std::byte* from, size_t words, std::byte* low, std::byte* high) noexcept;
 void JoinPlanes2(const std::byte* low, const std::byte* high, size_t words, std::byte* to) noexcept;
 void SplitPlanes4(const std::byte* from, size_t words, std::byte* const planes[4]) noexcept;

@@ -6,11 +6,12 @@
 
 namespace kv {
 
-// Each byte against the one before it (0 before the first), modulo 256: the predictors of the gear
-// codec. `from` and `to` do not overlap when encoding and may be the same when decoding.
+// The predictors of the gear codec: replace each byte by its difference from the byte before it,
+// modulo 256, or by its exclusive or with it. The byte before the first is 0. `from` and `to` must
+// not overlap.
 void DeltaEncode(const std::byte* from, size_t size, std::byte* to) noexcept;
 void XorEncode(const std::byte* from, size_t size, std::byte* to) noexcept;
-// The inverses are running sums: prefix scans.
+// Undo them. `to` may be `from`.
 void DeltaDecode(const std::byte* from, size_t size, std::byte* to) noexcept;
 void XorDecode(const std::byte* from, size_t size, std::byte* to) noexcept;
 

@@ -7,27 +7,30 @@
 #include <cstdint>
 
 // Interleaved rANS over rows of byte symbols: 16, 32 or 64 lanes, lane = column mod lanes, static
-// tables whose frequencies sum to 2048, 31-bit states renormalised in 16-bit words. Which table
-// codes a symbol may depend on the symbol above it (the same column one row earlier) or be given
-// for every symbol. Format: lib/core/codec/prev/FORMAT.md; after J. Duda's ANS in the interleaved
-// form of F. Giesen.
+// tables whose frequencies sum to 2048, and 31-bit states that are renormalised by 16-bit words.
+// The table that codes a symbol depends on the symbol above it (the same column one row earlier) or
+// is given for every symbol. lib/core/codec/prev/FORMAT.md specifies the format. The method is J.
+// Duda's ANS in the interleaved form of F. Giesen. rans.cc decodes, rans_encode.cc encodes.
 namespace kv {
 
-constexpr uint32_t kRansLanes = 16;  // the fewest, which any grid may have
+constexpr uint32_t kRansLanes = 16;  // the smallest number of lanes, allowed for every grid
 constexpr uint32_t kMaxRansLanes = 64;
 constexpr uint32_t kRansTotalBits = 11;
 constexpr uint32_t kRansTotal = 1u << kRansTotalBits;
 // States live in [2^15, 2^31). The lower bound leaves room for an exact 32-bit reciprocal division.
 constexpr uint32_t kRansLow = 1u << 15;
 constexpr size_t kMaxRansTables = 16;
-constexpr size_t kRansRoom = 8;  // words that an encoder may write before its stream
+// An encoder may overwrite this many words before the begin of its stream.
+constexpr size_t kRansRoom = 8;
 
-using RansStates = std::array<uint32_t, kMaxRansLanes>;  // the first of them, one per lane
+// One state per lane; those beyond the number of lanes are unused.
+using RansStates = std::array<uint32_t, kMaxRansLanes>;
 
-// A symbol of frequency f is put into states below f << kRansLimitShift.
+// A state must be below f << kRansLimitShift when a symbol of frequency f is added to it.
 constexpr uint32_t kRansLimitShift = 31 - kRansTotalBits;
 
-// How one symbol of one table is encoded: division by its frequency as a multiplication.
+// The constants that encode one symbol of one table. The division by its frequency is a
+// multiplication by a reciprocal.
 struct RansEncoderSymbol {
   uint32_t reciprocal = 0;  // ceil(2^shift / frequency)
   uint32_t fields = 0;      // shift << 23 | complement << 12 | bias
@@ -48,30 +51,31 @@ struct RansGrid {
   size_t rows = 0, columns = 0;
   uint32_t lanes = kRansLanes;
 };
-// How many lanes serve a grid: the more, the faster it is decoded, but states take bytes. 32 from
-// `many` symbols on, 64 from `more`, if rows are whole groups of them.
+// Chooses the number of lanes for a grid. More lanes decode faster, but their states take bytes.
+// Returns 32 from `many` symbols on and 64 from `more` on, if that divides the columns or there is
+// one row only.
 uint32_t RansLanesFor(RansGrid grid, size_t many, size_t more) noexcept;
 
-// Tables per symbol: by the symbol above, `table_of[above]` (row 0 uses table_of[first_above]), or
-// as listed in `tables`, one byte per symbol, when that is not null.
+// Which table codes each symbol: tables[i] for symbol i if `tables` is not null, else
+// table_of[above] by the symbol above it, table_of[first_above] in row 0.
 struct RansContexts {
   const uint8_t* table_of = nullptr;  // 256 entries
   uint8_t first_above = 0;
   const uint8_t* tables = nullptr;
 };
 
-// Encodes the whole grid back to front. `symbols_of` holds tables * 256 entries. Words go to what
-// lies before `words_end`, which must have room for kRansRoom more than there are symbols; returns
-// where the stream begins. `states` are in [2^15, 2^31); those that a decoder ends with become
-// those that it starts from.
+// Encodes the whole grid back to front. `symbols_of` holds tables * 256 entries. The words are
+// written before `words_end`, where there must be room for kRansRoom words more than there are
+// symbols. Returns the begin of the stream. `states`, all in [2^15, 2^31), are on entry the states
+// that a decoder shall end with, and on return those that it starts from.
 uint16_t* RansEncode(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                      const RansEncoderSymbol* symbols_of, uint16_t* words_end,
                      RansStates& states) noexcept;
 
-// Decodes a grid; `slots` holds tables * 2048 entries; words are little-endian, at any address.
-// With `table_of` contexts, columns must be at least `lanes` unless there is one row. Returns the
-// words read, or SIZE_MAX if the stream is too short. States carry over, so with listed tables a
-// grid may be decoded row by row.
+// Decodes a grid. `slots` holds tables * 2048 entries; the words are little-endian, at any address.
+// With `table_of` contexts there must be at least `lanes` columns, or one row only. Returns the
+// number of words read, or SIZE_MAX if the stream is too short. The states carry over from call to
+// call, so that with listed tables a grid may be decoded row by row.
 size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                   const RansSlot* slots, const std::byte* words, size_t word_count,
                   RansStates& states) noexcept;

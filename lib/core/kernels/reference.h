@@ -9,8 +9,8 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
 
-// Scalar specifications of the byte kernels: as plain as can be, and what every SIMD target must
-// equal. Kernels also use them for tails and on the SCALAR target.
+// Scalar specifications of the byte kernels, as plain as can be. Every SIMD target must equal them.
+// Kernels also use them for the rest of an array and on the SCALAR target.
 namespace kv::ref {
 
 template <size_t kPlanes>
@@ -34,7 +34,7 @@ inline std::byte Plus(std::byte a, std::byte b) {
   return static_cast<std::byte>(static_cast<uint8_t>(a) + static_cast<uint8_t>(b));
 }
 
-// `before` is the (decoded) byte in front of the first: 0 at the start of a plane.
+// `before` is the (decoded) byte in front of the first one: 0 at the start of a plane.
 inline void DeltaEncode(const std::byte* from, size_t size, std::byte* to,
                         std::byte before = std::byte{0}) noexcept {
   for (size_t i = 0; i < size; ++i) {
@@ -60,7 +60,7 @@ inline void XorDecode(const std::byte* from, size_t size, std::byte* to,
 
 constexpr size_t kRleMinRun = 4, kRleMaxRun = 131, kRleMaxLiterals = 128;
 
-// Equal bytes from `at` on, at most 131.
+// Returns the number of equal bytes from `at` on, at most kRleMaxRun.
 inline size_t RleRun(const std::byte* from, size_t size, size_t at) noexcept {
   size_t run = 1;
   while (run < kRleMaxRun && at + run < size && from[at + run] == from[at]) ++run;

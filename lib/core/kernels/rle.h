@@ -6,19 +6,19 @@
 
 namespace kv {
 
-// Byte run-length streams of the gear codec. A control byte below 128 announces c + 1 literals, one
-// from 128 a single byte to be repeated (c & 127) + 4 times. The encoder takes the longest run at
-// each place, cut at 131, if it has at least 4 bytes, and gathers the rest into literals of at most
-// 128: one input has exactly one encoding.
+// The byte run-length streams of the gear codec. A control byte c below 128 precedes c + 1 literal
+// bytes; a control byte from 128 on precedes one byte, which is repeated (c & 127) + 4 times. The
+// encoder takes the longest run at each place, up to 131 bytes, if it has at least 4 bytes, and
+// gathers other bytes into literals of at most 128. So one input has exactly one encoding.
 
-// The longest encoding of `size` bytes.
+// Returns the greatest length that an encoding of `size` bytes can have.
 constexpr size_t RleBound(size_t size) { return size + (size + 127) / 128; }
-// What RleEncode would write, without writing it.
+// Returns how many bytes RleEncode would write.
 size_t RleEncodedSize(const std::byte* from, size_t size) noexcept;
-// Returns the bytes written; `to` has room for RleEncodedSize.
+// Returns the number of bytes written. `to` must have room for RleEncodedSize(from, size).
 size_t RleEncode(const std::byte* from, size_t size, std::byte* to) noexcept;
-// Fills `to` exactly from the whole payload, canonical or not; false if it is cut short, says more
-// or less than `size` bytes, or either is empty.
+// Decodes the whole payload, canonical or not, to exactly `size` bytes. Returns false if the
+// payload is cut short, decodes to more or fewer bytes, or if either is empty.
 bool RleDecode(const std::byte* payload, size_t payload_size, std::byte* to, size_t size) noexcept;
 
 }  // namespace kv

@@ -5,54 +5,56 @@
 #include <cstddef>
 #include <cstdint>
 
-// A 16-bit float as one symbol (sign, exponent and the top mantissa bits) and raw bits below it.
+// Splits 16-bit floats into symbols (sign, exponent and the top mantissa bits) and the raw bits
+// below them, and joins them again.
 namespace kv {
 
 struct SymbolShape {
   bool bfloat = false;
   uint32_t symbol_bits = 6;  // 6, 7 or 8: sign, 5 exponent bits, 0 to 2 mantissa bits
-  // bf16 only: exponents base + 1 ... base + 31 are symbols 1 ... 31 of the exponent field; field 0
-  // is exponent 0 if base is 0, else an escape.
+  // bf16 only: the exponents base + 1 to base + 31 are the values 1 to 31 of the symbol's exponent
+  // field. Value 0 is exponent 0 if the base is 0, else an escape: the exponent is listed apart.
   uint32_t exponent_base = 0;
 
   uint32_t raw_bits() const { return (bfloat ? 13 : 16) - symbol_bits; }
   bool has_escapes() const { return bfloat && exponent_base > 0; }
 };
 
-// symbols[i] for `count` values at any alignment; escapes are left to the caller (field 0).
+// Writes the symbols of `count` values at any alignment. An exponent outside the range gets field
+// 0; the caller lists it.
 void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
                uint8_t* symbols) noexcept;
 
-// The bits of the largest magnitude that is finite, 0 if none is.
+// Returns the bits of the largest finite magnitude, 0 if no value is finite.
 uint32_t LargestFinite(const std::byte* values, size_t count, bool bfloat) noexcept;
 
-// Bytes of the raw-bit planes of `count` values.
+// Returns how many bytes the raw-bit planes of `count` values take.
 size_t RawPlaneBytes(size_t count, uint32_t raw_bits) noexcept;
 
-// The raw bits as planes of 8, 4, 2 and 1 bits (the binary digits of raw_bits, the widest plane
-// holding the lowest bits). In a plane of width w, value i + g * (padded / (8 / w)) is at bits g *
-// w of byte i, where padded is `count` rounded up to a multiple of 8.
+// Packs the raw bits into planes of 8, 4, 2 and 1 bits: those that are binary digits of raw_bits,
+// the widest plane first, with the lowest bits. In a plane of width w, value i + g * (padded / (8 /
+// w)) is at bits g * w of byte i, where padded is `count` rounded up to a multiple of 8.
 void PackRawBits(const std::byte* values, size_t count, uint32_t raw_bits,
                  std::byte* planes) noexcept;
 
-// The inverse of both: values from symbols, escaped exponents (in order) and planes. False when
-// there are fewer or more escapes than symbols ask for.
+// Undoes both: joins symbols, escaped exponents (in order) and planes to values. Returns false if
+// there are fewer or more escapes than the symbols ask for.
 bool FromSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                  const uint8_t* escapes, size_t escape_count, const std::byte* planes,
                  std::byte* values) noexcept;
 
-// Flips those bits of values that byte `at` of their planes holds.
+// Flips, in the values, the bits that byte `at` of their planes holds: those set in `flipped`.
 void FlipRawBits(size_t count, uint32_t raw_bits, size_t at, uint8_t flipped,
                  std::byte* values) noexcept;
 
-// The two halves of that: values of nothing but raw bits, and what symbols add to them (escapes
-// left to the caller).
+// Do FromSymbols in two steps: the first writes values with raw bits only, the second adds the
+// symbols to them, except escaped exponents.
 void UnpackRawBits(const std::byte* planes, size_t count, uint32_t raw_bits,
                    std::byte* values) noexcept;
 void AddSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                 std::byte* values) noexcept;
-// Writes escaped exponents over those of symbols that ask for them, from escapes[used] on. False
-// when there are too few.
+// Writes escaped exponents into the values whose symbols ask for them, from escapes[used] on, and
+// advances `used`. Returns false if there are too few.
 bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                 const uint8_t* escapes, size_t escape_count, size_t& used,
                 std::byte* values) noexcept;

@@ -14,11 +14,12 @@ struct SimdTarget {
   bool active = false;
 };
 
-// The targets this build contains, best first.
+// Lists the targets that this build contains, best first.
 std::vector<SimdTarget> SimdTargets();
+// Returns the name of the target that kernels use.
 std::string ActiveSimdTarget();
-// Makes every kernel use one target, by case-insensitive name; false if unknown or unsupported
-// here.
+// Makes every kernel use one target, by its name in any case. Returns false if there is no such
+// target or this CPU does not support it.
 bool ForceSimdTarget(std::string_view name);
 
 }  // namespace kv

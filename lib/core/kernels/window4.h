@@ -5,22 +5,24 @@
 #include <cstddef>
 #include <cstdint>
 
-// bf16 in twelve bits: sign and mantissa as a byte, the exponent as four bits counted from a base.
-// Near the speed of copying.
+// Stores bf16 values in twelve bits each: sign and mantissa in a byte, and the exponent, counted
+// from a base, in four bits. Runs nearly as fast as copying.
 namespace kv {
 
-// Fifteen exponents have a number; 15 announces one that is listed apart.
+// The exponents base to base + 14 have the codes 0 to 14. Code 15 is an escape: the exponent is
+// listed apart.
 constexpr uint32_t kWindow4Exponents = 15;
 constexpr uint32_t kMaxWindow4Base = 255 - (kWindow4Exponents - 1);
 
 constexpr size_t Window4NibbleBytes(size_t count) { return (count + 1) / 2; }
 
-// `fields` takes count bytes, `nibbles` Window4NibbleBytes(count): value i in the low half of byte
-// i, or, from the middle on, in the high half of byte i - Window4NibbleBytes. `escapes` takes up to
-// count bytes; returns how many.
+// Encodes `count` values to `count` bytes of fields, Window4NibbleBytes(count) bytes of nibbles and
+// up to `count` bytes of escaped exponents, whose number it returns. The code of value i is in the
+// low half of nibble byte i or, from i = Window4NibbleBytes(count) on, in the high half of byte i -
+// Window4NibbleBytes(count). Any alignment.
 size_t Window4Encode(const std::byte* values, size_t count, uint32_t base, std::byte* fields,
                      std::byte* nibbles, std::byte* escapes) noexcept;
-// False if there are fewer or more escapes than values ask for.
+// Undoes it. Returns false if there are fewer or more escapes than the codes ask for.
 bool Window4Decode(const std::byte* fields, const std::byte* nibbles, size_t count, uint32_t base,
                    const std::byte* escapes, size_t escape_count, std::byte* values) noexcept;
 

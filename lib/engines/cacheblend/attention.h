@@ -12,18 +12,19 @@
 
 namespace kv::blend {
 
-// What blending costs in attention, from the queries of the full run. P and O are the probabilities
-// and outputs over the full keys and values, P' and O' over blended ones: the full run's rows where
-// tokens were recomputed, the chunks' elsewhere.
+// What blending costs in attention, measured with the queries of the full run. P and O are the
+// probabilities and outputs over the full run's keys and values. P' and O' are those over the
+// blended ones: the full run's rows where tokens were recomputed, the chunks' rows elsewhere.
 struct AttentionError {
   double dev_l2 = 0;        // |P - P'| over heads, rows and columns
   double out_rel_l2 = 0;    // |O - O'| / |O| over rows and heads
-  double out_cos_mean = 1;  // of a row's outputs, all heads concatenated
+  double out_cos_mean = 1;  // mean over rows of cos(O, O'), all heads concatenated
 };
 
 enum class Mask {
-  kExact,        // a recomputed query sees what a prefill would show it
-  kBottomRight,  // row i of n sees i + T - n keys, as both engines' kernels align partial queries
+  kExact,        // a recomputed query sees the keys that a prefill would show it
+  kBottomRight,  // the last of n rows sees all T keys and each row one more than the row before:
+                 // both engines' kernels align partial queries so
 };
 
 // The queries and how their attention is computed.
@@ -36,26 +37,31 @@ struct QueryRows {
   }
 };
 
-// The attention of queries at positions [begin, T) for several sets of recomputed tokens (one byte
-// per token each).
+// Measures the attention of the queries at positions [begin, T) for several sets of recomputed
+// tokens, each one byte per token. Returns one error per set. `layer` is the layer's place in
+// CachePair::layers().
 std::vector<AttentionError> MeasureAttention(const CachePair& caches, const QueryRows& queries,
                                              size_t layer, uint64_t begin,
                                              std::span<const std::vector<uint8_t>> recomputed,
                                              ThreadPool& pool);
 
-// Attention of the recomputed tokens' own queries over blended keys.
+// The attention of the recomputed tokens' own queries over blended keys, and what the bottom-right
+// mask leaks of the future.
 struct LeakError {
-  uint64_t queries = 0;         // measured: at most kMostLeakQueries, evenly spread
-  double leaked_mass_mean = 0;  // of the bottom-right mask: what falls on keys of the future
-  double leak_out_rel_l2 = 0;   // its outputs against those of the exact mask
-  AttentionError against_full;  // with the mask asked for, against the full run
+  uint64_t queries = 0;         // how many were measured
+  double leaked_mass_mean = 0;  // mean share that the bottom-right mask gives to keys of the future
+  double leak_out_rel_l2 = 0;   // outputs under the bottom-right mask against the exact mask's
+  AttentionError against_full;  // under the mask asked for, against the full run
 };
+// At most so many queries are measured, evenly spread.
 inline constexpr uint64_t kMostLeakQueries = 64;
 
-// `keys`: how many the engine hands to the kernel, the prompt's or the blender's.
+// Measures one layer. `imp` are the recomputed tokens, ascending. `keys` is the number of keys that
+// the engine hands to the kernel: the prompt's or the blender's.
 LeakError MeasureLeak(const CachePair& caches, const QueryRows& queries, size_t layer,
                       std::span<const uint64_t> imp, uint64_t keys, Mask mask, ThreadPool& pool);
-// Keys of the future that the bottom-right mask shows to each of these queries.
+// Returns how many keys of the future the bottom-right mask shows to the query of each token in
+// `imp`.
 std::vector<uint64_t> ExtraKeys(std::span<const uint64_t> imp, uint64_t tokens);
 
 }  // namespace kv::blend

@@ -7,10 +7,10 @@
 
 namespace kv::blend {
 
-// The cache that blending leaves behind: rows of the full run up to the check layer and wherever
-// tokens were recomputed, the chunks' rows elsewhere, keys at the prompt's positions. Values have
-// the full run's types (f32 where those are block types), so recomputed rows keep their bits. Held
-// in memory as a whole.
+// Builds the cache that blending leaves behind: rows of the full run up to the check layer and
+// wherever tokens were recomputed, and the chunks' rows elsewhere. All keys are rotated to the
+// prompt's positions. Values have the full run's types, so recomputed rows keep their bits; block
+// types become f32. The whole cache is held in memory.
 Snapshot BlendedCache(const CachePair& caches, const Result& result, ThreadPool& pool);
 
 }  // namespace kv::blend

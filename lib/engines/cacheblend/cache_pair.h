@@ -10,39 +10,45 @@
 
 namespace kv::blend {
 
-// The full run and the chunks side by side, keys of both at the prompt's positions. Each key is
-// turned once, on its way out of the file: the sources stay as they are, so nothing is turned
-// twice. Tokens that no chunk covers read as the full run's, since they are computed anew.
+// The full run and the chunks side by side, with the keys of both rotated to the prompt's
+// positions. A key is rotated when it is read; the sources stay as they are, so no key is rotated
+// twice. Tokens that no chunk covers are read from the full run, since an engine computes them
+// anew.
 class CachePair {
  public:
-  // Throws kUsage if keys must be turned and `rope` does not say how, kUnsupportedLayout if heads
-  // differ in size from layer to layer.
+  // Throws kUsage if keys must be rotated and `rope` does not say how, and kUnsupportedLayout if
+  // the head size differs from layer to layer.
   CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope);
 
   const FullCache& full() const { return full_; }
   const OldCache& old() const { return old_; }
   const std::optional<ModelRope>& rope() const { return rope_; }
   uint64_t tokens() const { return full_.rows.tokens(); }
-  uint64_t covered() const { return old_.rows.tokens(); }  // by chunks
+  uint64_t covered() const { return old_.rows.tokens(); }  // tokens that chunks cover
   const std::vector<KvRows::Layer>& layers() const { return full_.rows.layers(); }
-  std::optional<size_t> Place(uint32_t layer) const;  // of a layer's number
-  DType dtype() const;                                // of the full run's first layer
-  uint64_t bytes() const;                             // of K and V of both
+  // Returns the place in layers() of the layer with this number, if there is one.
+  std::optional<size_t> Place(uint32_t layer) const;
+  DType dtype() const;     // of the full run's first layer
+  uint64_t bytes() const;  // of K and V of both caches
 
-  // [token][head][dim] of tokens [begin, begin + count).
+  // Write the keys or values of tokens [begin, begin + count) as floats, [token][head][dim].
+  // `layer` is a place in layers().
   void ReadFull(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
   void ReadOld(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
-  // [token][dim] of one head and all tokens.
+  // Return the keys or values of one head, [token][dim], for all tokens.
   std::vector<float> FullHead(size_t layer, bool is_value, uint32_t head) const;
   std::vector<float> OldHead(size_t layer, bool is_value, uint32_t head) const;
-  // Turns old keys once more, as the original does when it runs twice on the same object.
+  // Rotates old keys, [token][head][dim], once more, as the original does when it runs twice on the
+  // same object.
   void TurnAgain(size_t layer, uint64_t begin, uint64_t count, float* keys) const;
+  // Gives the pages of a layer back to the system.
   void Drop(size_t layer) const;
 
  private:
   FullCache full_;
   OldCache old_;
-  // Tables of all layers; layers that turn alike share one. Empty where no key turns.
+  // The rotations of all layers' keys; layers with equal rotations share a table. Empty if no key
+  // is rotated.
   struct Turns {
     std::vector<RopeTable> tables;
     std::vector<size_t> of_layer;

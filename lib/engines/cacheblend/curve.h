@@ -10,23 +10,24 @@
 
 namespace kv::blend {
 
-// The scored tokens [0, scored) in the order in which a baseline recomputes them.
+// The orders in which baselines recompute the scored tokens [0, scored): at random, or the first
+// tokens of all chunks, then their second ones, and so on.
 std::vector<uint32_t> RandomOrder(uint64_t scored, uint64_t seed);
-// First tokens of all chunks, then their second ones, and so on.
 std::vector<uint32_t> FirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64_t scored);
 
-// One byte per token: 1 for the first k of the order and for all from `scored` on.
+// Returns one byte per token: 1 for the first k of the order and for all tokens from `scored` on.
 std::vector<uint8_t> Recomputed(std::span<const uint32_t> order, uint64_t k, uint64_t scored,
                                 uint64_t tokens);
 
-// What is left of every blended layer's deviation, without attention. `rankings` has one entry per
-// layer, `first_blended` is the place of the first layer that blending touches.
+// Measures, for every ratio asked for, how much of each blended layer's deviation is left;
+// attention figures are left out. `rankings` has one entry per layer. `first_blended` is the place
+// of the first layer that blending touches.
 std::vector<CurvePoint> MeasureCurve(const std::vector<LayerDeviation>& layers,
                                      const std::vector<Ranking>& rankings,
                                      const std::vector<Chunk>& chunks, const Request& request,
                                      size_t check_place, size_t first_blended, uint64_t tokens,
                                      ThreadPool& pool);
-// The means over layers; where a layer has no attention figures the mean is of those that have.
+// Averages over layers; attention figures are averaged over the layers that have them.
 CurveLayer MeanOf(const std::vector<CurveLayer>& layers);
 
 }  // namespace kv::blend

@@ -13,14 +13,15 @@ namespace kv::blend {
 
 // How far the chunks' keys (or values) of one layer are from the full run's.
 struct TensorDeviation {
-  std::vector<double> tokens;  // sum over heads and dims of (full - old)^2
-  double sum = 0, full_sum = 0;
-  // sqrt(deviation / sum of full^2) per token; tokens that are not finite are left out
+  std::vector<double> tokens;    // of each token: sum over heads and dims of (full - old)^2
+  double sum = 0, full_sum = 0;  // over tokens: of these sums, and of the sums of full^2
+  // Figures of the tokens' relative deviations, sqrt(sum of (full - old)^2 / sum of full^2). Tokens
+  // for which that is not finite are left out and counted.
   double rel_mean = 0, rel_p50 = 0, rel_p90 = 0, rel_p99 = 0, rel_max = 0;
-  std::vector<double> chunk_means;  // of the relative deviation
+  std::vector<double> chunk_means;  // mean relative deviation of each chunk's tokens
   uint64_t nonfinite = 0;
 
-  double relative() const;  // of the whole tensor
+  double relative() const;  // the relative deviation of the whole tensor
 };
 
 struct LayerDeviation {
@@ -28,17 +29,18 @@ struct LayerDeviation {
   TensorDeviation v, k;
 };
 
-// One pass over both caches, layer by layer. The same bits for every number of threads and every
-// SIMD target.
+// Measures all layers in one pass over both caches. The results have the same bits for every number
+// of threads and every SIMD target.
 std::vector<LayerDeviation> MeasureDeviations(const CachePair& caches, ThreadPool& pool,
                                               Progress* progress);
 
-// Scores of one layer's values in a 16-bit dtype, for tokens [0, count).
+// Computes the scores (ScoreInDtype) of one layer's values in a 16-bit dtype, for tokens [0,
+// count).
 std::vector<float> ScoresInDtype(const CachePair& caches, size_t layer, uint64_t count, DType dtype,
                                  ThreadPool& pool);
 
-// Relative error of a layer's keys if they are turned a second time, which is what the original
-// does when one object is used for two runs. 0 where keys need no turning.
+// Returns the relative error of a layer's keys if they are rotated a second time, as the original
+// does when one object is used for two runs. Returns 0 if the keys need no rotation.
 double DoubleRotationError(const CachePair& caches, size_t layer, ThreadPool& pool);
 
 }  // namespace kv::blend

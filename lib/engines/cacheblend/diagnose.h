@@ -9,10 +9,11 @@
 
 namespace kv::blend {
 
-// Layer 0 tells whether the inputs belong together: its V depends on the token alone, its K on the
-// token and its position, so both must be the full run's but for rounding. What deviates more is
-// said, for K with the reading of the dump that would fit, if one of the usual ones does. Nothing
-// where the snapshots do not begin at layer 0.
+// Checks by layer 0 whether the inputs belong together. Its V depends on the token alone and its K
+// on the token and its position, so both must equal the full run's up to rounding. Returns a
+// sentence for each tensor that deviates more; for K the sentence names the key state (KeyState)
+// that would fit, if one of the usual ones does. Returns nothing if the snapshots do not begin at
+// layer 0.
 std::vector<std::string> DiagnoseFirstLayer(const CachePair& caches, const LayerDeviation& first);
 
 }  // namespace kv::blend

@@ -10,10 +10,11 @@
 
 namespace kv::blend {
 
-// A limit on a figure of the curve: "dev_v_remaining_frac@0.16.mean<=0.2". Figures are those of the
-// report; after the ratio comes mean, min, max (over blended layers) or layerN.
+// A limit on a figure of the curve, such as "dev_v_remaining_frac@0.16.mean<=0.2". The figure has
+// its name in the report; the ratio is followed by mean, min or max (over the blended layers) or by
+// layerN.
 struct Gate {
-  std::string figure, over;  // "dev_v_remaining_frac", "mean"
+  std::string figure, over;  // in the example "dev_v_remaining_frac" and "mean"
   double ratio = 0, limit = 0;
   bool at_most = true;
 
@@ -24,15 +25,17 @@ Gate ParseGate(std::string_view text);
 
 struct GateResult {
   Gate gate;
-  std::optional<double> value;  // nothing: not measured, for want of queries; the gate fails then
+  // Nothing if the figure was not measured because there were no queries; the gate fails then.
+  std::optional<double> value;
   bool pass = false;
 };
 // The ratio must be on the curve. Throws kUsage for a layer that is not blended.
 GateResult Judge(const Gate& gate, const Result& result);
 
-// From the paper: loading the chunks of one layer hides recomputing a share of the next.
+// The paper's choice of the ratio: recomputing a share of one layer is hidden behind loading the
+// chunks of the next.
 struct Controller {
-  double prefill_seconds = 0, bytes_per_second = 0;  // given
+  double prefill_seconds = 0, bytes_per_second = 0;  // as given by the user
   double load_seconds_per_layer = 0, prefill_seconds_per_layer = 0;
   double ratio_hide = 0;  // recomputing this share takes as long as loading
   double ratio = 0;       // max(ratio_hide, 0.15), at most 1

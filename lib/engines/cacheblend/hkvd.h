@@ -12,30 +12,30 @@
 
 namespace kv::blend {
 
-// HKVD selection: the tokens whose keys or values deviate most from a full prefill.
+// The selection of HKVD tokens: those whose keys or values deviate most from a full prefill.
 
-// int(scored * ratio), the double product truncated towards zero. Throws kUsage unless ratio is in
-// [0, 1].
+// Returns how many tokens are selected: scored * ratio, a double product truncated towards zero, as
+// the original computes it. Throws kUsage unless ratio is in [0, 1].
 uint64_t TopCount(uint64_t scored, double ratio);
 // Throws kUsage if the suffix is longer than the prompt.
 void RequireSuffix(uint64_t tokens, uint64_t suffix);
 
-// Squared differences of one token, summed as the original computes them in a 16-bit model: the
-// difference rounded, the square rounded, the sum rounded. The original sums in float in an order
-// that its kernel chooses; here the sum is exact before it is rounded.
+// Sums the squared differences of one token as the original does in a model of a 16-bit dtype:
+// differences, squares and the sum are each rounded to `dtype`. The original sums in float, in an
+// order that its kernel chooses; here the sum is exact before it is rounded.
 float ScoreInDtype(const float* full, const float* old, uint64_t count, DType dtype);
 
 struct Selection {
   uint64_t topk = 0;
   std::vector<uint64_t> indices;  // ascending; the forced suffix is last
-  // At the cut: absent where nothing was kept or nothing dropped.
+  // The scores on both sides of the cut; absent if no token was kept or none was dropped.
   std::optional<float> kept_min, dropped_max;
   std::optional<double> margin;  // kept_min - dropped_max
-  uint64_t ties = 0;             // tokens that score kept_min, if one of them was dropped
+  uint64_t ties = 0;             // number of tokens that score kept_min, if one of them was dropped
 };
 
-// All scored tokens, best first: NaN, then +infinity, then by value; of equal ones the lower index.
-// (torch leaves the choice between equal ones open.)
+// Ranks all scored tokens, best first: NaN, then +infinity, then by value. Of equal scores the
+// lower index comes first; torch leaves that choice open.
 class Ranking {
  public:
   explicit Ranking(std::vector<float> scores);
@@ -43,7 +43,7 @@ class Ranking {
   std::span<const float> scores() const { return scores_; }
   std::span<const uint32_t> order() const { return order_; }
   uint64_t nonfinite() const { return nonfinite_; }
-  // The best `topk` tokens and every token from scores().size() up to `tokens`.
+  // Selects the best `topk` tokens and every token from scores().size() up to `tokens`.
   Selection Select(uint64_t topk, uint64_t tokens) const;
 
  private:
@@ -55,11 +55,11 @@ class Ranking {
 struct Overlap {
   double share = 0, jaccard = 0;  // |A and B| / k, |A and B| / |A or B|
 };
-// Of the first k of both orders; nothing for k = 0.
+// Compares the first k of both orders. Returns nothing for k = 0.
 std::optional<Overlap> OverlapOf(std::span<const uint32_t> a, std::span<const uint32_t> b,
                                  uint64_t k);
-// Pearson's correlation of the ranks, average ranks where values tie. Nothing where one side is
-// constant or a value is NaN.
+// Returns Spearman's rank correlation, with average ranks for equal values. Returns nothing if one
+// side is constant or a value is NaN.
 std::optional<double> Spearman(std::span<const double> a, std::span<const double> b);
 
 }  // namespace kv::blend

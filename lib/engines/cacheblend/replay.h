@@ -19,7 +19,7 @@ enum class Engine {
   kCacheBlend,  // scores all but the suffix, forces the suffix, the check layer itself is exact
   kLmCache,     // scores all tokens, forces none, the check layer is blended too
 };
-// What is compared at the check layer.
+// The tensor whose deviation scores tokens at the check layer.
 enum class ScoreRule { kV, kK, kKAndV };
 
 struct Request {
@@ -27,23 +27,23 @@ struct Request {
   ScoreRule score = ScoreRule::kV;
   uint32_t check_layer = 1;  // as the snapshot numbers it
   double ratio = 0.16;
-  std::vector<double> ratios;  // of the curve, ascending; ratio is among them
-  uint64_t suffix = 0;         // last tokens: the question
+  std::vector<double> ratios;  // of the curve, ascending; `ratio` is among them
+  uint64_t suffix = 0;         // number of last tokens that are the question
   Mask mask = Mask::kExact;
   uint64_t seed = 0;
   std::optional<DType> emulate;  // 16-bit model dtype in which scores are computed
 };
 
-// Shares of a layer's deviation that is left after blending.
+// The shares of a layer's deviation that are left after blending.
 struct Remaining {
   double v = 0, k = 0;
 };
 
 struct CurveLayer {
   uint32_t layer = 0;
-  double v_sum = 0, k_sum = 0;  // left, absolute
-  Remaining selected;
-  Remaining oracle;  // this layer's own best tokens
+  double v_sum = 0, k_sum = 0;  // squared deviations that are left, not as shares
+  Remaining selected;           // with the tokens that the check layer selects
+  Remaining oracle;             // with this layer's own best tokens
   Remaining random, first_of_chunk;
   std::optional<AttentionError> attention;
 };
@@ -56,8 +56,8 @@ struct CurvePoint {
   CurveLayer mean;                 // of them
 };
 
-// How a layer's own choice relates to the check layer's. Absent where the layer deviates by
-// rounding only.
+// How a layer's own choice of tokens relates to the check layer's, and its scores to those of the
+// layer before. Absent if the layer deviates by rounding only.
 struct LayerRanks {
   std::optional<Overlap> with_check;
   std::optional<double> spearman_prev;
@@ -68,7 +68,7 @@ struct LayerLeak {
   LeakError error;
 };
 
-// What the original would do wrong with this prompt.
+// Something that the original would do wrong with this prompt.
 struct Fault {
   std::string name, text;
   std::optional<double> value;
@@ -97,7 +97,8 @@ std::string_view Name(Engine engine);
 std::string_view VariantName(const Request& request);  // "cacheblend-v", "lmcache-k", "k+v"
 std::string_view Name(Mask mask);
 
-// `trace` may be null, or hold queries of some layers only.
+// Replays the selection and the blend. `trace` may be null, or hold queries of some layers only;
+// attention figures need its queries.
 Result Replay(const CachePair& caches, const AttentionTrace* trace, const Request& request,
               ThreadPool& pool, Progress* progress);
 

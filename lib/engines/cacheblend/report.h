@@ -12,22 +12,22 @@
 
 namespace kv::blend {
 
-// What a report says beside the result itself.
+// What a report states in addition to the result.
 struct ReportExtras {
   const AttentionTrace* trace = nullptr;
   std::optional<Controller> controller;
   std::vector<GateResult> gates;
-  std::string indices_file;  // where indices went instead of the document
-  bool detail = false;       // the deviation of every token
+  std::string indices_file;  // the file that indices were written to instead of the document
+  bool detail = false;       // whether to list the deviation of every token
 
   bool pass() const;
 };
 
-// The body of kvtool.blend/1 after its header and inputs.
+// Returns the body of kvtool.blend/1, which follows its header and inputs.
 nlohmann::ordered_json ReportJson(const CachePair& caches, const Result& result,
                                   const ReportExtras& extras);
 
-// The self-contained page.
+// Returns the self-contained HTML page (page.cc implements it).
 std::string ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
                        const std::string& footer);
 

@@ -11,17 +11,16 @@
 
 namespace kv::blend {
 
-// One cache of consecutive tokens, put together from parts of snapshots that may be stored in
-// different formats, orders and types. Owns nothing but the snapshots; values are read block by
-// block.
+// One cache of consecutive tokens, joined from parts of snapshots that may be stored in different
+// formats, orders and types. Owns the snapshots and no values, which are read block by block.
 class KvRows {
  public:
   struct Part {
     std::shared_ptr<const Snapshot> snapshot;
-    uint64_t first_row = 0, rows = 0;  // of every layer
+    uint64_t first_row = 0, rows = 0;  // the rows of the snapshot's layers that belong to the part
   };
   struct Layer {
-    uint32_t index = 0;  // as the snapshots number it
+    uint32_t index = 0;  // its number in the snapshots
     uint32_t heads = 0, k_dim = 0, v_dim = 0;
 
     uint32_t channels(bool is_value) const { return heads * (is_value ? v_dim : k_dim); }
@@ -29,7 +28,7 @@ class KvRows {
   };
 
   KvRows() = default;
-  // Throws unless the parts agree in layers, heads and head sizes, and have K and V of all their
+  // Throws unless the parts agree in layers, heads and head sizes and have K and V of all their
   // rows in every layer.
   explicit KvRows(std::vector<Part> parts);
 
@@ -38,10 +37,11 @@ class KvRows {
   uint64_t tokens() const { return tokens_; }
   uint64_t bytes() const;
 
-  // Values of tokens [begin, begin + count) as floats, [token][head][dim]; block types are
-  // dequantised, llama.cpp's Hadamard rotation undone.
+  // Writes the keys or values of tokens [begin, begin + count) as floats, [token][head][dim]. Block
+  // types are dequantised and llama.cpp's Hadamard transform is undone. `layer` is a place in
+  // layers().
   void Read(size_t layer, bool is_value, uint64_t begin, uint64_t count, float* out) const;
-  // Of one head: [token][dim].
+  // Writes those of one head, [token][dim].
   void ReadHead(size_t layer, bool is_value, uint32_t head, uint64_t begin, uint64_t count,
                 float* out) const;
   // Gives the pages of a layer back to the system.
@@ -56,8 +56,8 @@ class KvRows {
   uint64_t tokens_ = 0;
 };
 
-// Rows of a snapshot, the same number in every layer. Throws kUnsupportedLayout where layers hold
-// different numbers of tokens (sliding windows), kUnsupportedKind without layers.
+// Returns the number of rows in every layer of a snapshot. Throws kUnsupportedLayout if layers hold
+// different numbers of tokens (sliding windows), and kUnsupportedKind if there are no layers.
 uint64_t RowsOf(const Snapshot& snapshot);
 
 }  // namespace kv::blend

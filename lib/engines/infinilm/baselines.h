@@ -9,28 +9,30 @@
 
 namespace kv {
 
-// Plainer ways to shrink one head's cache, for comparison at equal bytes.
+// Simpler ways to shrink one head's cache, for comparison with the compressor at equal bytes.
 
-// A head's keys and values as they would be used, and the tokens each stands for.
+// A head's shrunken keys and values, and the tokens of the original that each stands for.
 struct SmallCache {
   std::vector<float> k, v;  // [tokens][dim]
   std::vector<TokenRange> sources;
 };
 
-// Each range becomes the mean of its tokens.
+// Replaces each range by the mean of its tokens.
 SmallCache MeanPool(const FloatMatrix& k, const FloatMatrix& v,
                     std::span<const TokenRange> sources);
 
-// The last token of each range.
+// Keeps the last token of each range.
 SmallCache KeepLast(const FloatMatrix& k, const FloatMatrix& v,
                     std::span<const TokenRange> sources);
 
-// The `count` tokens with the smallest key norms, in order; of equal norms the earlier one. NaN
-// norms go first.
+// Keeps the `count` tokens with the smallest key norms, in their order; of equal norms the earlier
+// one. Tokens with a NaN norm are the first to go.
 SmallCache KeepSmallestKeys(const FloatMatrix& k, const FloatMatrix& v, uint64_t count);
 
-// Symmetric quantisation to `bits` bits in place: one f16 scale per row, max|x| / (2^(bits-1) - 1).
+// Quantises rows symmetrically to `bits` bits and dequantises them again, in place. Each row has
+// one f16 scale, max|x| / (2^(bits-1) - 1).
 void QuantiseRows(std::vector<float>& rows, uint64_t columns, int bits);
-uint64_t QuantisedRowBytes(uint64_t columns, int bits);  // with its scale
+// Returns how many bytes such a row takes with its scale.
+uint64_t QuantisedRowBytes(uint64_t columns, int bits);
 
 }  // namespace kv

@@ -9,26 +9,29 @@
 
 namespace kv {
 
-// How weights become values of the cache's type when the types differ.
+// How weights are converted to the cache's type if the types differ.
 enum class WeightsCast : uint8_t {
-  kNearest,   // ties to even, as the converter does
-  kTruncate,  // what csrc's helper does to reach f16: toward zero, and beyond its range nonsense
+  kNearest,   // to the nearest, ties to even, as the converter does
+  kTruncate,  // as csrc's helper converts to f16 (TruncateToHalf)
 };
 
-// csrc's f32 -> f16: mantissa cut off; from 65520 on not infinity but whatever the exponent bits
-// make (70000 becomes NaN, 131072 becomes -0), infinity again from 2^31 on.
+// Converts f32 to f16 as csrc does: it cuts the mantissa off. Values from 65520 on become whatever
+// their exponent bits make of them (70000 becomes NaN, 131072 becomes -0); only from 2^31 on do
+// they become infinity.
 uint16_t TruncateToHalf(float value);
 
-// One MLP of the weights with the numbers of a cache of `cache_dtype` (f32, f16 or bf16).
+// Makes one MLP of the weights, with the arithmetic of a cache of `cache_dtype` (f32, f16 or bf16).
+// `blocks` are its three Linears.
 Mlp MakeMlp(const LinearBlock* blocks, DType cache_dtype, WeightsCast cast);
 
-// The values of K or V of one layer after the step, [token][head][dim].
+// Computes K or V of one layer after the step, [token][head][dim].
 Bytes CompressTensor(const KvTensor& tensor, const StepPlan& plan, bool is_value, uint32_t layer,
                      const CompressorWeights& weights, WeightsCast cast, ThreadPool& pool);
 
-// The compressed cache: layers and labels of the original, new_length tokens, no cells and no token
-// ids (a compressed token is no token of the text). Owns its bytes. `plan` must come from PlanStep
-// with the same arguments. Progress counts the bytes of the original.
+// Computes the compressed cache: the original's layers and labels, plan.new_length tokens, and
+// neither cells nor token ids, because a compressed token is no token of the text. The result owns
+// its bytes. `plan` must come from PlanStep with the same arguments. Progress counts the original's
+// bytes.
 Snapshot CompressCache(const Snapshot& snapshot, const CompressorWeights& weights,
                        const StepPlan& plan, WeightsCast cast, ThreadPool& pool,
                        Progress* progress = nullptr);

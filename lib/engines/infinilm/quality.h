@@ -14,12 +14,13 @@
 
 namespace kv {
 
-// What the compression step costs in attention: outputs over the compressed cache against outputs
-// over the full one, for the same queries, layer by layer ("open loop": a later layer's cache is
-// the recorded one). Beside it the same figures for plainer ways to save as many bytes.
+// Measures what the compression step costs in attention: outputs over the compressed cache against
+// outputs over the full one, for the same queries, layer by layer. The loop is open: each layer's
+// cache is the recorded one, whatever the layers before it lost. The same figures are computed for
+// simpler ways to save as many bytes.
 
-// Where the next token stands after the step. Programs differ: InfiniLM and nano-vllm go on at the
-// new length, the MiniCPM variant at the original one.
+// The position of the next token after the step. InfiniLM and nano-vllm go on at the new length,
+// the MiniCPM variant at the original one.
 enum class PositionRule : uint8_t { kNewLength, kOriginal };
 
 // Rotary embedding, needed to move a query to another position. base 0: unknown.
@@ -33,31 +34,34 @@ struct Rope {
 // Turns `rows` rows of `columns` values, each as if its position grew by `delta`.
 void ShiftPositions(const Rope& rope, double delta, float* rows, uint64_t count, uint64_t columns);
 
-// Queries recorded with the cache. Rows at positions from plan.tokens on are decode steps and see
-// later tokens as they would; rows before stand for a step right after prefill and see all of it.
+// Queries recorded with the cache. Rows at positions from plan.tokens on are decode steps, which
+// see the tokens up to their own. Earlier rows stand for a step right after the prefill and see all
+// of the prefill.
 struct RecordedQueries {
   uint32_t query_heads = 0;
   std::vector<int64_t> positions;  // of the rows, ascending
   AttentionRule rule;
-  // Rows x head_dim values of one head of one layer; false if the layer was not recorded.
+  // Writes rows x head_dim values of one head of one layer. Returns false if the layer was not
+  // recorded.
   std::function<bool(uint32_t layer, uint32_t head, std::vector<float>& out)> read;
 };
 
 struct QualityOptions {
   PositionRule positions = PositionRule::kNewLength;
   Rope rope;
-  // Without recorded queries the keys of the last tokens are asked instead ("keys-as-queries").
+  // Without recorded queries, the keys of the last `key_queries` tokens stand in for queries
+  // ("keys-as-queries").
   std::optional<RecordedQueries> queries;
   uint64_t key_queries = 64;
 };
 
-// One way to shrink the cache.
+// The cost of one way to shrink the cache.
 struct MethodQuality {
   std::string name;
   std::string description;
-  uint64_t tokens = 0;  // left per layer
+  uint64_t tokens = 0;  // that are left in each layer
   uint64_t bytes = 0;   // of all measured layers
-  bool moved = false;   // queries stand at the new length
+  bool moved = false;   // whether queries are rotated to positions from the new length on
   struct Layer {
     uint32_t layer = 0;
     std::vector<AttentionSummary> heads;  // query heads
@@ -67,24 +71,25 @@ struct MethodQuality {
   AttentionSummary all;
 };
 
-// |compressed token| / mean |tokens it stands for|, mean over heads and groups: far from 1 when the
-// MLPs are another tensor's, another segment's, or untrained.
+// The norm of a compressed token over the mean norm of the tokens it stands for, averaged over
+// heads and groups. It is far from 1 if the MLPs are another tensor's, another segment's, or
+// untrained.
 struct NormRatio {
   uint32_t layer = 0;
   double k = 0, v = 0;  // 0: nothing was compressed
 };
 
 struct StepQuality {
-  std::string queries;  // "keys-as-queries", "recorded"
+  std::string queries;  // "keys-as-queries" or "recorded"
   uint64_t query_rows = 0;
   uint32_t query_heads = 0;
-  bool positions_moved = false;        // the new-length convention could be applied
+  bool positions_moved = false;        // whether PositionRule::kNewLength could be applied
   uint64_t bytes_full = 0;             // of the measured layers
   std::vector<MethodQuality> methods;  // the step first
   std::vector<NormRatio> norm_ratios;
 };
 
-// Throws kUsage if the queries' heads are no multiple of the cache's.
+// Throws kUsage if the number of query heads is no multiple of the cache's heads.
 StepQuality MeasureStep(const Snapshot& cache, const Snapshot& compressed, const StepPlan& plan,
                         const QualityOptions& options, ThreadPool& pool);
 

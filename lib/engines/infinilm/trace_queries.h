@@ -7,7 +7,7 @@
 
 namespace kv {
 
-// The queries of a trace, as MeasureStep asks them. The trace must outlive the result. Throws
+// Returns the queries of a trace, for MeasureStep. The trace must outlive the result. Throws
 // kTraceMismatch if it recorded no queries.
 RecordedQueries QueriesOf(const AttentionTrace& trace);
 

@@ -12,44 +12,48 @@
 
 namespace kv {
 
-// What the values of one block look like.
+// Summarises the values of one block.
 struct ValueStats : ValueSummary {
-  // How many finite values another type would turn into infinities, or into zeros.
+  // The number of finite values that become infinities (overflows) or zeros (flushes) in another
+  // type.
   uint64_t f16_overflows = 0, f16_flushes = 0, bf16_overflows = 0;
 };
 ValueStats StatsOfValues(const TensorView& view);
 
-// The values in C order as doubles; every type up to f64 is exact. Throws kUnsupportedDtype.
+// Returns the values in C order as doubles, which hold every type up to f64 exactly. Throws
+// kUnsupportedDtype.
 std::vector<double> ToDoubles(const TensorView& view);
 
-// nn.Linear begins with values uniform in +-1/sqrt(in_features); training leaves that box quickly.
+// Tells whether the values look like nn.Linear's initial ones, which are uniform in
+// +-1/sqrt(in_features); training soon changes that.
 bool LooksUntrained(const ValueStats& weight, uint64_t in_features);
 
 // How one tensor differs from another of the same shape.
 struct ValueDiff {
   uint64_t values = 0;
-  uint64_t different = 0;                         // unequal numbers; NaN equals NaN
+  uint64_t different = 0;                         // pairs of unequal values; NaN equals NaN
   uint64_t beyond = 0;                            // |a - b| > atol + rtol |b|
   double max_abs = 0, max_rel = 0, mean_abs = 0;  // over pairs of finite values
   double cosine = 1;
-  uint64_t first_beyond = 0;  // index in C order, where beyond > 0
+  uint64_t first_beyond = 0;  // index of the first such pair in C order, if beyond > 0
 };
 ValueDiff DiffValues(const TensorView& a, const TensorView& b, double atol, double rtol);
 
 struct BlockDiff {
   std::string name;     // "layer 0 compress_tk slot 3"
-  std::string problem;  // "4 x 8 and 4 x 4", "only in A", "bias only in B"; else empty
+  std::string problem;  // such as "4 x 8 and 4 x 4", "only in A", "bias only in B"; or empty
   std::optional<ValueDiff> weight, bias;
 };
 
 struct WeightsDiff {
   std::vector<std::string> structure;  // header numbers and MLPs that differ
   std::vector<std::string> notes;      // differences that do not count: dtype, slot numbers
-  std::vector<BlockDiff> blocks;       // of the MLPs both have, in the order of `a`
+  std::vector<BlockDiff> blocks;       // of the MLPs that both have, in the order of `a`
 
-  bool equal() const;  // nothing structural, nothing beyond the tolerance
+  bool equal() const;  // whether nothing differs in structure or beyond the tolerance
 };
-// Blocks are matched by layer, prefix and place in the MLP, whatever their order in the files.
+// Matches blocks by layer, prefix and place in the MLP, whatever their order in the files. diff.cc
+// implements the comparisons.
 WeightsDiff DiffWeights(const CompressorWeights& a, const CompressorWeights& b, double atol,
                         double rtol);
 

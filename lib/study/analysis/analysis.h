@@ -11,7 +11,8 @@
 #include "lib/core/base/progress.h"
 #include "lib/study/analysis/tensor_analysis.h"
 
-// What compresses in a cache, how far a codec gets, and how far it could.
+// Analyses how far a cache compresses: what codecs reach, what entropy models say they could reach,
+// and why.
 namespace kv::analysis {
 
 struct LayerAnalysis {
@@ -20,7 +21,7 @@ struct LayerAnalysis {
   std::optional<TensorAnalysis> k, v;
 };
 
-// Over many tensors of one kind.
+// Sums over many tensors of one kind.
 struct Totals : Coded {
   uint64_t own_bytes = 0;             // at the level asked for; coded_bytes if none was
   double values = 0, bound_bits = 0;  // bits of all values together
@@ -38,7 +39,7 @@ struct Totals : Coded {
   }
 };
 
-// Which tensor: "layer 3 K".
+// The tensor with the best or the worst ratio.
 struct Extreme {
   uint32_t layer = 0;
   bool is_value = false;
@@ -49,12 +50,12 @@ struct Analysis {
   std::vector<LayerAnalysis> layers;
   Totals k, v;
   Extreme best, worst;
-  std::vector<std::string> findings;  // sentences about what a user should know
+  std::vector<std::string> findings;  // sentences that a user should read
 
   Totals total() const;
 };
 
-// Tensors are spread over the pool; results do not depend on it.
+// Spreads the tensors over the pool. The results do not depend on the number of threads.
 Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadPool& pool,
                  Progress* progress = nullptr);
 

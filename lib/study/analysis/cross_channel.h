@@ -8,10 +8,10 @@
 
 namespace kv::analysis {
 
-// Bits per value that the best linear prediction of each channel from those before it in its head
-// would save, if values were gaussian: -log2(det R) / 2 / head_dim over correlation matrices R, the
-// mean of all heads. Nothing where heads are unknown, too wide, or too few tokens tell: a matrix
-// from few samples looks dependent when it is not.
+// Returns how many bits per value the best linear prediction of each channel from the channels
+// before it in its head would save if values were Gaussian: -log2(det R) / 2 / head_dim with a
+// head's correlation matrix R, averaged over heads. Returns nothing if the heads are unknown or too
+// wide, or if there are too few tokens: a matrix of few samples looks dependent when it is not.
 std::optional<double> CrossChannelGain(const KvTensor& tensor);
 
 }  // namespace kv::analysis

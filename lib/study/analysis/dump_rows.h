@@ -13,29 +13,30 @@
 #include "lib/engines/infinilm/quality.h"
 
 // The two reports of MNN's distribution experiment: one row per dump, under the original's column
-// names, in its order. Columns that do not apply to an element size are 0 there and here.
+// names and in its order. Columns that do not apply to an element size are 0, as in the original.
 namespace kv::analysis {
 
 struct RowOptions {
   int zstd_level = 3;
-  // Where known, K is also measured with its rotation undone: in the original's pairing (2i, 2i+1)
-  // under its names, and with halves paired (i, i + dims/2) under k_rope_inv_half_*, which most
-  // models need. Positions are those of the dump, so they are wrong after an eviction.
+  // If it is known, K is measured a second and a third time with its rotary embedding undone: with
+  // the original's pairs (2i, 2i+1), under the original's names, and with pairs of halves (i, i +
+  // dims/2), which most models need, under k_rope_inv_half_*. Positions are places in the dump, so
+  // they are wrong after an eviction.
   Rope rope;
 };
 
-// Entries with a defect have no row.
+// Return one row per entry; entries with a defect are left out.
 std::vector<nlohmann::ordered_json> DistributionRows(std::span<const offline::Entry> entries,
                                                      const RowOptions& options, ThreadPool& pool);
 std::vector<nlohmann::ordered_json> PackedRows(std::span<const PackedEntry> entries,
                                                const RowOptions& options, ThreadPool& pool);
 
-// Means over rows of every ratio and entropy, as the original's summaries have them: of all rows,
-// or, with `positive_only`, of those above 0. Dumps of one token weigh as much as long ones.
+// Averages every ratio and entropy over the rows, as the original's summaries do: over all rows or,
+// if `positive_only`, over values above 0. A dump of one token weighs as much as a long one.
 nlohmann::ordered_json RowAverages(const std::vector<nlohmann::ordered_json>& rows,
                                    bool positive_only);
 
-// Comma-separated, with a heading, numbers as Python prints them.
+// Formats the rows as comma-separated values below a heading, numbers as Python prints them.
 std::string RowsCsv(const std::vector<nlohmann::ordered_json>& rows);
 
 }  // namespace kv::analysis

@@ -8,7 +8,7 @@
 
 namespace kv::analysis {
 
-// {"summary", "layers", "findings"}: the part of kvtool.analyze/1 that is about the cache itself.
+// Returns {"summary", "layers", "findings"}: the part of kvtool.analyze/1 about the cache itself.
 nlohmann::ordered_json AnalysisJson(const Analysis& analysis);
 
 }  // namespace kv::analysis

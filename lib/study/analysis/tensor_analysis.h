@@ -28,20 +28,21 @@ struct Coded {
   }
 };
 
-// What a codec makes of a tensor, cut as `compress` cuts it.
+// The result of coding a tensor, cut into chunks as `compress` cuts it.
 struct Measured : Coded {
-  // By byte plane of a value, least significant first: payloads and their headers. Chunks that are
-  // stored as they are count half and half. Empty for types without planes.
+  // Payloads with their headers by byte plane of a value, least significant first. A chunk that is
+  // stored as it is counts in equal parts for all planes. Empty for types without planes.
   std::vector<Coded> planes;
   uint64_t raw_hash = 0, decoded_hash = 0;  // of all chunks, in order
   uint64_t chunks = 0;
-  std::map<CodecId, uint64_t> codecs;  // how many chunks took each
+  std::map<CodecId, uint64_t> codecs;  // the number of chunks that each codec coded
 
   bool decodes() const { return raw_hash == decoded_hash; }
 };
 
-// 16-bit values with their rotary embedding undone and rounded again: what a predictor that knows
-// the rotation could hope for. Models often do not say which dims they pair.
+// The entropy models of 16-bit values whose rotary embedding is undone and which are then rounded
+// again: what a predictor that knows the rotation could hope for. Both ways to pair dimensions are
+// tried, because models often do not say which is theirs.
 struct Unrotated {
   bool interleaved = false;  // pairs (2i, 2i+1), else halves
   std::vector<EntropyModel> models;
@@ -52,16 +53,17 @@ struct TensorAnalysis {
   uint64_t tokens = 0;
   uint32_t heads = 0, head_dim = 0;
   bool heads_known = false;
-  Measured measured;               // the engine's codec, what `compress` does
-  std::optional<Measured> own;     // kvtool's, at the level asked for
-  std::vector<Coded> heads_coded;  // each head on its own, on request
+  Measured measured;               // by the engine's codec (level compat)
+  std::optional<Measured> own;     // by kvtool's codecs at the level asked for
+  std::vector<Coded> heads_coded;  // each head coded on its own, if asked for
   TensorStats stats;
   std::vector<EntropyModel> models;  // 16-bit floats only
   double autoregressive_gain_bits = 0;
-  std::optional<double> cross_channel_gain_bits;  // inside a head; where heads are known
-  std::vector<Unrotated> unrotated;               // on request
+  std::optional<double> cross_channel_gain_bits;  // inside a head; only if the heads are known
+  std::vector<Unrotated> unrotated;               // if asked for
   Structure structure;
-  // f32 only. Where every value is exact in half the size, `narrow` is what storing it so gives.
+  // f32 only. If every value is exact in a type of half the size, `narrow` is the result of coding
+  // the values in that type.
   std::optional<Narrowness> narrowness;
   std::optional<DType> narrow_dtype;
   std::optional<Measured> narrow;
@@ -71,26 +73,28 @@ struct TensorAnalysis {
     return own && own->coded_bytes < measured.coded_bytes ? *own : measured;
   }
   bool decodes() const { return measured.decodes() && (!own || own->decodes()); }
-  // Bits per value that the better codec reached.
+  // Returns the bits per value that the better codec reached.
   double reached_bits() const {
     return values() == 0 ? 0 : 8.0 * static_cast<double>(better().coded_bytes) / values();
   }
-  // The model that needs least; of block types and f32 the sum of the planes' entropies.
+  // Returns the model that needs the fewest bits; for block types and f32, the sum of the entropies
+  // of the byte planes.
   EntropyModel bound() const;
 };
 
 struct TensorOptions {
   bool per_head = false;
-  Effort effort = Effort::kDefault;  // of TensorAnalysis::own; kCompat: none
+  Effort effort = Effort::kDefault;  // level of TensorAnalysis::own; kCompat: leave it out
   Rope rope = {};                    // of the model; known: K is also priced with it undone
 };
 
-// Everything above, in one walk over the tensor and one more per further answer. Needs memory for a
-// few slices, whatever the tensor's size. `positions` are those of K's tokens; empty: their places.
+// Computes all of the above in one walk over the tensor, and in one more for each answer that is
+// asked for. Needs memory for a few slices, whatever the tensor's size. `positions` are those of
+// K's tokens; if empty, token t is at position t.
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                              const TensorOptions& options, std::span<const int64_t> positions = {});
 
-// The model that needs least.
+// Returns the model that needs the fewest bits. `models` must not be empty.
 const EntropyModel& Cheapest(const std::vector<EntropyModel>& models);
 
 }  // namespace kv::analysis

@@ -10,7 +10,7 @@
 
 namespace kv {
 
-// What every Linear rounds its result to, once, after its bias: the dtype of the cache.
+// The type that every Linear rounds its result to, once, after adding the bias: the cache's dtype.
 enum class MlpNumbers : uint8_t { kF32, kF16, kBF16 };
 
 // One Linear, y = W x + b, widened to float. W is [out][in], row-major.
@@ -22,12 +22,12 @@ struct MlpLinear {
 
 // Three Linears with ReLU between them, W2 relu(W1 relu(W0 x + b0) + b1) + b2, for many rows.
 //
-// kF32 sums in float, in the order of the BLAS. kF16 and kBF16 expect x and weights that are values
-// of that type, sum in double and round once per Linear, by way of float: so their results are the
-// same bits everywhere.
+// With kF32, sums are in float, in the order of the BLAS. With kF16 and kBF16, x and the weights
+// must be values of that type; sums are in double and are rounded once per Linear, by way of float,
+// so that the results have the same bits on every machine.
 class Mlp {
  public:
-  // The linears must chain (checked by the caller: asserted here).
+  // The linears must chain: each one's `out` is the next one's `in`. The caller checks that.
   Mlp(std::array<MlpLinear, 3> linears, MlpNumbers numbers);
 
   uint32_t in() const { return linears_[0].in; }
@@ -36,20 +36,20 @@ class Mlp {
   const std::array<MlpLinear, 3>& linears() const { return linears_; }
   uint64_t FlopPerRow() const;
 
-  // Rows that keep the activations of a tile in the L2 cache.
+  // How many rows a tile has, so that its activations stay in the L2 cache.
   uint64_t tile_rows() const { return tile_rows_; }
 
-  // Activations of one tile; one per thread, reused from tile to tile.
+  // Holds the activations of one tile. Each thread has one and reuses it from tile to tile.
   struct Scratch {
     std::vector<float> floats[2];
     std::vector<double> doubles[2];
     std::vector<std::byte> halves;
   };
 
-  // One tile on the calling thread: `rows` rows of x (x_stride floats apart) to y.
+  // Maps one tile of `rows` rows, x_stride floats apart, to y, on the calling thread.
   void RunTile(const float* x, uint64_t x_stride, uint64_t rows, float* y, uint64_t y_stride,
                Scratch& scratch) const;
-  // Any number of rows, tile by tile over the pool. The result does not depend on the threads.
+  // Maps any number of rows, tile by tile over the pool. The result does not depend on the threads.
   void Run(const float* x, uint64_t x_stride, uint64_t rows, float* y, uint64_t y_stride,
            ThreadPool& pool) const;
 
@@ -65,8 +65,8 @@ class Mlp {
   uint64_t tile_rows_;
 };
 
-// Rows of `columns` floats, `stride` apart: adds the bias (may be null) and, with `relu`, replaces
-// what is below zero by zero. NaN stays NaN.
+// Adds the bias, unless it is null, to `count` rows of `columns` floats that are `stride` floats
+// apart. If `relu`, replaces values below zero by zero; NaN stays NaN.
 void AddBias(float* rows, uint64_t stride, uint64_t count, uint64_t columns, const float* bias,
              bool relu) noexcept;
 
@@ -75,8 +75,8 @@ namespace ref {
 void AddBias(float* rows, uint64_t stride, uint64_t count, uint64_t columns, const float* bias,
              bool relu) noexcept;
 
-// One row through the MLP with sums in double: bit-equal for the 16-bit numbers, what kF32 must be
-// near to.
+// Maps one row with sums in double. Results for 16-bit numbers must equal it to the bit; those for
+// kF32 must be near to it.
 void RunMlp(const std::array<MlpLinear, 3>& linears, MlpNumbers numbers, const float* x, float* y);
 
 }  // namespace ref

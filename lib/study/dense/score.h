@@ -6,17 +6,20 @@
 
 namespace kv {
 
-// Attention scores without materialised probabilities. Keys stay in their stored type and are
+// Attention scores without a matrix of probabilities. Keys stay in their stored type and are
 // widened in registers (one query) or panel by panel (tiles). The one-query kernels add in an order
-// that does not depend on vector width: 16 virtual lanes, element i on lane i % 16, folded as
-// i + 8, i + 4, i + 2, i + 1, products and sums rounded separately. They and AddTileBlockSums are
-// equal on every SIMD target, to the bit, to kv::ref below. TileLogits multiplies through
-// one-threaded BLAS, which chooses its own kernels by CPU: equal for every SIMD target and thread
-// count on one machine.
+// that does not depend on the vector width: element i is added on virtual lane i % 16, lanes are
+// folded as i + 8, i + 4, i + 2, i + 1, and products and sums are rounded separately. These kernels
+// and AddTileBlockSums have the bits of kv::ref below on every SIMD target. TileLogits multiplies
+// through the BLAS, which chooses its kernels by the CPU: its results are the same for every SIMD
+// target and number of threads on one machine, but not on every machine.
+//
+// score.cc has the one-query kernels, score_tile.cc TileLogits, tile_sums.cc AddTileBlockSums, and
+// score_reference.cc the references.
 
 enum class KeyType { kF16, kBF16, kF32 };
 
-// Rows of `dim` values, `stride` bytes apart, at any alignment.
+// `count` rows of `dim` values, `stride` bytes apart, at any alignment.
 struct KeyRows {
   const std::byte* data = nullptr;
   KeyType type = KeyType::kF16;
@@ -25,33 +28,36 @@ struct KeyRows {
   size_t dim = 0;
 };
 
-// logits[i] = scale * (query . key i)
+// Computes logits[i] = scale * (query . key i).
 void QueryLogits(const float* query, const KeyRows& keys, float scale, float* logits) noexcept;
 
-// The largest value; NaNs are passed over; -infinity of nothing.
+// Returns the largest value, passing over NaNs; -infinity if there is none.
 float RowMaximum(const float* row, size_t count) noexcept;
-// row[i] = exp(row[i] - maximum) for values up to the maximum. Within 2 ulp; 0 below e^-87; NaN
-// stays.
+// Computes row[i] = exp(row[i] - maximum), for values up to `maximum`. The error is within 2 ulp;
+// results below e^-87 are 0; NaN stays NaN.
 void ExpRow(float* row, size_t count, float maximum) noexcept;
-// sums[b] = sum of row[b * block ... ]; returns the sum of the sums, in double (of blocks of 64
-// when `block` is 1). `sums` may be `row`.
+// Writes the sum of each `block` values to sums[b] and returns the sum of these sums in double (of
+// sums of 64 values if `block` is 1). `sums` may be `row`.
 double BlockSums(const float* row, size_t count, size_t block, float* sums) noexcept;
-// Both at once, without writing the weights back when `block` is a multiple of 16.
+// Does ExpRow and BlockSums at once. Uses up `row`: what it holds afterwards is not defined.
 double ExpBlockSums(float* row, size_t count, float maximum, size_t block, float* sums) noexcept;
-// sums[i] += weight * row[i]
+// Adds weight * row[i] to sums[i].
 void AddScaled(const float* row, size_t count, float weight, float* sums) noexcept;
 
 // How an engine weighs the keys of one query before it sums them per block.
 enum class WeightRule {
-  kSoftmax,     // normalised over all keys
-  kFlashLocal,  // exp(s - running maximum over 64-key sub-blocks), neither rescaled nor normalised
+  kSoftmax,  // normalised over all keys
+  // exp(s - m), where m is the running maximum over sub-blocks of 64 keys; earlier weights are not
+  // rescaled when m grows, and nothing is normalised.
+  kFlashLocal,
 };
-// Logits to weights, in place. Masked keys are -infinity; a row that sees nothing becomes 0.
+// Turns logits into weights in place. Masked keys have a logit of -infinity; a row of masked keys
+// alone becomes all zero.
 void WeighRow(float* row, size_t count, WeightRule rule) noexcept;
-// sums[i / block] += weights[i], key by key in float, as the engine's loop adds.
+// Adds weights[i] to sums[i / block], key by key in float, as the engine's loop does.
 void AddInOrder(const float* weights, size_t count, size_t block, float* sums) noexcept;
 
-// Consecutive query rows of one head over one kv head's keys: row r sees the first visible + r
+// Consecutive query rows of one head and the keys of its kv head. Row r sees the first visible + r
 // keys.
 struct ScoreTile {
   const float* queries = nullptr;
@@ -65,30 +71,30 @@ struct ScoreTile {
     return visible + rows - 1 < keys.count ? visible + rows - 1 : keys.count;
   }
 };
-// The most rows of a tile.
+// The largest number of rows of a tile.
 inline constexpr size_t kTileRows = 128;
 
-// Floats of scratch that TileLogits needs.
+// Returns how many floats of scratch TileLogits needs.
 size_t TileScratchFloats(size_t dim) noexcept;
-// logits[r * stride + j] for all columns() of the tile of up to kTileRows rows; what a row does not
-// see is left undefined.
+// Writes logits[r * stride + j] for all columns() of a tile of up to kTileRows rows. Logits of keys
+// that a row does not see have no defined value.
 void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scratch) noexcept;
-// sums += weight * softmax(row), summed per block; `row` holds logits and is used up.
+// Adds weight * softmax(row) to `sums`, summed per block. `row` holds logits and is overwritten.
 void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept;
 
-// The same for all rows of a tile at once, weighted by row_weights[r] (1 if null), without BLAS: 64
-// rows stand side by side in vector lanes, so that maxima, exponentials and block sums need no
-// shuffle. Products are fused and added in the order of the dimensions; equal to kv::ref on every
-// SIMD target and machine, to the bit.
+// Does the same for all rows of a tile at once, each weighted by row_weights[r] (1 if null),
+// without the BLAS. 64 rows stand side by side in vector lanes, so that maxima, exponentials and
+// block sums need no shuffles. Products are fused and added in the order of the dimensions. The
+// results have the bits of kv::ref on every SIMD target and every machine.
 void AddTileBlockSums(const ScoreTile& tile, size_t block, const float* row_weights, float* scratch,
                       float* sums) noexcept;
 inline constexpr size_t kSubTileRows = 64;
-// Floats of scratch that it needs.
+// Returns how many floats of scratch AddTileBlockSums needs.
 size_t BlockSumScratchFloats(size_t dim, size_t columns) noexcept;
 
 namespace ref {
 
-float Exp(float x) noexcept;  // of x <= 0
+float Exp(float x) noexcept;  // x <= 0
 void QueryLogits(const float* query, const KeyRows& keys, float scale, float* logits) noexcept;
 float RowMaximum(const float* row, size_t count) noexcept;
 void ExpRow(float* row, size_t count, float maximum) noexcept;

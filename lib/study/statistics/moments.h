@@ -7,7 +7,7 @@
 
 namespace kv {
 
-// What many values look like. Range, mean and deviation are over the finite ones.
+// Summarises many values. Range, mean and (population) deviation are over the finite ones.
 struct ValueSummary {
   uint64_t values = 0, nan_count = 0, infinite_count = 0, zero_count = 0;
   double min = 0, max = 0, mean = 0, standard_deviation = 0;
@@ -17,10 +17,11 @@ struct ValueSummary {
 // "zero_count"}
 nlohmann::ordered_json SummaryJson(const ValueSummary& summary);
 
-// Takes values one by one, in one pass and without storing them (Welford's method), so results
-// depend on nothing but their order.
+// Accumulates values one by one without storing them (Welford's method). The results depend on the
+// values and their order alone.
 class Moments {
  public:
+  // Adds a value that occurs `count` times.
   void Add(double value, uint64_t count = 1);
   ValueSummary Finish() const;
 

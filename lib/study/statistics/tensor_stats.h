@@ -11,25 +11,26 @@
 
 namespace kv {
 
-// What the values of one tensor look like, from one pass over its bytes.
+// Summarises the values of one tensor, from one pass over its bytes.
 struct TensorStats : ValueSummary {
   // Order-0 entropy in bits of each byte plane of a value (of a block, for block-quantised types).
   std::vector<double> plane_entropy_bits;
-  std::vector<uint32_t> plane_symbols;  // how many different bytes each plane has
+  std::vector<uint32_t> plane_symbols;  // the number of different bytes in each plane
   uint64_t bytes = 0;
-  // What an order-0 coder of the planes could reach: raw bits / sum of plane entropies, at least 1.
+  // The ratio that an order-0 coder of the planes could reach: raw bits / sum of plane entropies,
+  // at least 1.
   double predicted_ratio = 1;
 };
 
-// Walks the tensor in pieces of bounded size and drops the pages behind it. Results do not depend
-// on anything but the values. Entropies are of what is stored; values that are stored
-// Hadamard-rotated are turned back.
+// Walks the tensor in pieces of bounded size and gives the pages behind it back to the system. The
+// results depend on the values alone. Entropies are those of the stored bytes; a Hadamard transform
+// is undone before values are looked at.
 TensorStats StatsOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
 
-// The same from how often each pattern of a 16-bit type occurs.
+// Computes the same for a 16-bit type from the number of occurrences of each bit pattern.
 TensorStats StatsOfPatterns(DType dtype, const std::vector<uint64_t>& patterns);
 
-// Entropy in bits of a byte histogram.
+// Returns the order-0 entropy, in bits per byte, of a byte histogram.
 double EntropyBits(const std::array<uint64_t, 256>& histogram);
 
 }  // namespace kv
