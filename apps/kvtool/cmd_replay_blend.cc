@@ -145,7 +145,7 @@ class ReplayBlend : public Command {
     auto snapshot =
         std::make_shared<Snapshot>(OpenSnapshot(snapshot_.Open(path), options, else_by));
     RequireHeads(*snapshot, "a replay");
-    RequireRotationKnown(*snapshot);
+    RequireHadamardKnown(*snapshot);
     snapshot->CheckContent();
     WarnOf(snapshot->notes, path, context.console);
     return snapshot;

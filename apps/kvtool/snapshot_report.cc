@@ -55,10 +55,10 @@ std::string_view SourceWord(const Snapshot& snapshot) {
   return RotationAssumption(snapshot).empty() ? "file" : "assumed";
 }
 
-std::string_view Word(HadamardRotation rotation) {
-  return rotation == HadamardRotation::kYes  ? "yes"
-         : rotation == HadamardRotation::kNo ? "no"
-                                             : "unknown";
+std::string_view Word(HadamardState rotation) {
+  return rotation == HadamardState::kYes  ? "yes"
+         : rotation == HadamardState::kNo ? "no"
+                                          : "unknown";
 }
 
 struct CellSummary {
@@ -175,8 +175,7 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   }
   if (!snapshot.tokens.empty()) text += Row("token ids", std::to_string(snapshot.tokens.size()));
   if (snapshot.key_rotation != KeyRotation::kUnknown) text += Row("keys", RotationText(snapshot));
-  if (snapshot.k_hadamard != HadamardRotation::kNo ||
-      snapshot.v_hadamard != HadamardRotation::kNo) {
+  if (snapshot.k_hadamard != HadamardState::kNo || snapshot.v_hadamard != HadamardState::kNo) {
     const bool quantised =
         std::any_of(snapshot.layers.begin(), snapshot.layers.end(), [](const LayerKv& layer) {
           return IsBlockQuantised(layer.k.dtype) || (layer.v && IsBlockQuantised(layer.v->dtype));

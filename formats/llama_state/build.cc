@@ -118,7 +118,7 @@ void AddFactsAndNotes(const Reading& reading, Snapshot& snapshot) {
 
 // What decides the rotation of K or of V, over all layers.
 struct Side {
-  bool is_quantised = false, heads_known = true, can_rotate = false;
+  bool is_quantised = false, heads_known = true, can_transform = false;
 };
 
 Side Summarise(const Snapshot& snapshot, bool is_value) {
@@ -129,7 +129,7 @@ Side Summarise(const Snapshot& snapshot, bool is_value) {
     if (!IsBlockQuantised(tensor.dtype)) continue;
     side.is_quantised = true;
     side.heads_known &= tensor.heads_known;
-    side.can_rotate |= HadamardSize(is_value, tensor.head_dim) != 0;
+    side.can_transform |= HadamardSize(is_value, tensor.head_dim) != 0;
   }
   return side;
 }
@@ -167,20 +167,20 @@ void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string&
   bool is_open = false, is_assumed = false;
   const auto settle = [&](bool is_value) {
     const Side side = Summarise(snapshot, is_value);
-    if (!side.is_quantised || rotated == "no") return HadamardRotation::kNo;
-    if (rotated == "yes" && side.can_rotate) return HadamardRotation::kYes;
-    if (!side.can_rotate || is_older) return HadamardRotation::kNo;
+    if (!side.is_quantised || rotated == "no") return HadamardState::kNo;
+    if (rotated == "yes" && side.can_transform) return HadamardState::kYes;
+    if (!side.can_transform || is_older) return HadamardState::kNo;
     if (!side.heads_known || !is_newer) {
       is_open = true;
-      return HadamardRotation::kUnknown;
+      return HadamardState::kUnknown;
     }
     is_assumed = true;
-    return HadamardRotation::kYes;
+    return HadamardState::kYes;
   };
   snapshot.k_hadamard = settle(false);
   snapshot.v_hadamard = settle(true);
-  if (rotated == "yes" && snapshot.k_hadamard == HadamardRotation::kNo &&
-      snapshot.v_hadamard == HadamardRotation::kNo) {
+  if (rotated == "yes" && snapshot.k_hadamard == HadamardState::kNo &&
+      snapshot.v_hadamard == HadamardState::kNo) {
     throw Error(Finding::kUsage,
                 "--rotated yes: neither K nor V is quantised with a head size that is a multiple "
                 "of 64");

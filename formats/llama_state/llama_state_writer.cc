@@ -371,7 +371,7 @@ std::vector<std::string> NotKept(const Snapshot& snapshot) {
                                      return IsBlockQuantised(tensor.dtype) && tensor.heads_known &&
                                             HadamardSize(value, tensor.head_dim) != 0;
                                    });
-    if (plain && state == HadamardRotation::kNo) {
+    if (plain && state == HadamardState::kNo) {
       lost.push_back(
           fmt::format("{} is quantised without Hadamard rotation: builds since 2026-04 "
                       "read it right only with LLAMA_ATTN_ROT_DISABLE=1",

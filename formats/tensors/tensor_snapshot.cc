@@ -83,10 +83,10 @@ void SetRotation(const TensorFile& file, const KvTensors& found, Snapshot& snaps
   }
 }
 
-HadamardRotation HadamardOf(const std::string& word) {
-  return word == "yes"  ? HadamardRotation::kYes
-         : word == "no" ? HadamardRotation::kNo
-                        : HadamardRotation::kUnknown;
+HadamardState HadamardOf(const std::string& word) {
+  return word == "yes"  ? HadamardState::kYes
+         : word == "no" ? HadamardState::kNo
+                        : HadamardState::kUnknown;
 }
 
 // "key_cache.0, value_cache.0 ...": what the pattern found.

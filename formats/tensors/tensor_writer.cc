@@ -49,10 +49,10 @@ void AddWords(const Snapshot& snapshot, TensorMetadata& metadata) {
   const auto put = [&](std::string_view key, std::string value) {
     if (!value.empty()) metadata[std::string(key)] = std::move(value);
   };
-  const auto hadamard = [](HadamardRotation rotation) {
-    return rotation == HadamardRotation::kUnknown ? ""
-           : rotation == HadamardRotation::kYes   ? "yes"
-                                                  : "no";
+  const auto hadamard = [](HadamardState rotation) {
+    return rotation == HadamardState::kUnknown ? ""
+           : rotation == HadamardState::kYes   ? "yes"
+                                               : "no";
   };
   put(kLayoutKey, std::string(Name(Order::kTokenHeadDim)));
   put(kEngineKey, snapshot.engine);

@@ -201,7 +201,7 @@ TEST_CASE("quantised caches come back near their f16 sibling", "[llama]") {
       const Snapshot snapshot = OpenFile(entry.path(), options);
       const bool rotated =
           IsBlockQuantised(snapshot.layers[0].k.dtype) && options.rotated == "auto";
-      CHECK((snapshot.k_hadamard == HadamardRotation::kYes) == rotated);
+      CHECK((snapshot.k_hadamard == HadamardState::kYes) == rotated);
       for (const bool is_value : {false, true}) {
         const std::vector<float> got = Floats(snapshot, 0, is_value);
         const std::vector<float> want = Floats(exact, 0, is_value);

@@ -451,7 +451,7 @@ TEST_CASE("whether quantised caches are rotated is never silently assumed", "[ll
     }
     return Open(state.Write(), options);
   };
-  using enum HadamardRotation;
+  using enum HadamardState;
   CHECK(opened(0, "auto").k_hadamard == kUnknown);
   CHECK(opened(0, "auto").notes.size() == 1);
   CHECK(opened(64, "auto").k_hadamard == kYes);

@@ -38,7 +38,7 @@ TEST_CASE("values of types that are stored never change") {
   STATIC_REQUIRE(
       Are({kvz::RecordType::kSource, kvz::RecordType::kChunk, kvz::RecordType::kIndex}, 1));
   STATIC_REQUIRE(Are({KeyRotation::kUnknown, KeyRotation::kUnrotated, KeyRotation::kRotated}));
-  STATIC_REQUIRE(Are({HadamardRotation::kUnknown, HadamardRotation::kNo, HadamardRotation::kYes}));
+  STATIC_REQUIRE(Are({HadamardState::kUnknown, HadamardState::kNo, HadamardState::kYes}));
   STATIC_REQUIRE(Are({Predictor::kRaw, Predictor::kDeltaSeq, Predictor::kXorSeq}));
   STATIC_REQUIRE(Are({Backend::kRle, Backend::kZstd}));
   STATIC_REQUIRE(Are({MlpRole::kTextK, MlpRole::kTextV, MlpRole::kImageK, MlpRole::kImageV}));

@@ -188,8 +188,8 @@ void ReadDescription(ByteReader& in, SourceTable& table) {
     *text = ReadText(in, "description");
   }
   snapshot.key_rotation = ReadEnum<KeyRotation>(in, 2, "key rotation");
-  snapshot.k_hadamard = ReadEnum<HadamardRotation>(in, 2, "Hadamard rotation of K");
-  snapshot.v_hadamard = ReadEnum<HadamardRotation>(in, 2, "Hadamard rotation of V");
+  snapshot.k_hadamard = ReadEnum<HadamardState>(in, 2, "Hadamard rotation of K");
+  snapshot.v_hadamard = ReadEnum<HadamardState>(in, 2, "Hadamard rotation of V");
   ReadEnum<uint8_t>(in, 0, "reserved field");
   for (uint32_t left = ReadCount(in, 8, "facts"); left > 0; --left) {
     std::string name = ReadText(in, "fact");

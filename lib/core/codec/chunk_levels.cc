@@ -99,9 +99,9 @@ void Keep(EncodedChunk& best, EncodedChunk candidate) {
 
 EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
                             CodecScratch& scratch) {
-  const bool rotate = shape.dtype != DType::kF16;
-  const GearOptions literals{.predictors = {}, .rotate = rotate, .literals = true, .noise = {low}};
-  EncodedChunk chunk{rotate ? CodecId::kRotated16 : CodecId::kGear16, {}, {}};
+  const bool rotl = shape.dtype != DType::kF16;
+  const GearOptions literals{.predictors = {}, .rotl = rotl, .literals = true, .noise = {low}};
+  EncodedChunk chunk{rotl ? CodecId::kRotated16 : CodecId::kGear16, {}, {}};
   chunk.payload.reserve(raw.size() + 64);
   chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);
   return chunk;
@@ -130,8 +130,8 @@ EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey
   return EncodeLiterals(shape, raw, noise ? Noise::kYes : Noise::kNo, scratch);
 }
 
-// zstd as the engine has it, without predictors: those never win on caches. Of bf16 not rotated,
-// either: where values come back but for low bits, their signs do so with the exponents.
+// zstd as the engine has it, without predictors: those never win on caches. Of bf16 words not
+// rotated, either: where values come back but for low bits, their signs do so with the exponents.
 EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
   EncodedChunk chunk{CodecId::kGear16, {}, {}};
   GearOptions options;

@@ -10,7 +10,7 @@
 #include "lib/core/codec/contest.h"
 #include "lib/core/codec/gear/gear_container.h"
 #include "lib/core/kernels/planes.h"
-#include "lib/core/kernels/rotate.h"
+#include "lib/core/kernels/rotl16.h"
 
 namespace kv {
 namespace {
@@ -101,16 +101,16 @@ Contestant ExponentHuffman() {
   return {name, true,
           [](const ContestChunk& chunk, CodecScratch& scratch, EncodedChunk& out) {
             const size_t size = chunk.raw.size();
-            const std::span<std::byte> rotated = scratch.predicted.Get(size).first(size);
-            RotateLeft16(chunk.raw.data(), size / 2, rotated.data());
+            const std::span<std::byte> words = scratch.predicted.Get(size).first(size);
+            Rotl16(chunk.raw.data(), size / 2, words.data());
             out.payload.clear();
-            EncodeGear(GearKind::kTwoPlanes, rotated, {.predictors = {}, .literals = true}, scratch,
+            EncodeGear(GearKind::kTwoPlanes, words, {.predictors = {}, .literals = true}, scratch,
                        out.payload);
           },
           [](const ContestChunk&, const EncodedChunk& encoded, CodecScratch& scratch,
              std::span<std::byte> raw) {
             DecodeGear(GearKind::kTwoPlanes, encoded.payload, raw, scratch);
-            RotateRight16(raw.data(), raw.size() / 2, raw.data());
+            Rotr16(raw.data(), raw.size() / 2, raw.data());
           }};
 }
 

@@ -167,7 +167,7 @@ void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, ui
 }
 
 void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot) {
-  RequireRotationKnown(snapshot);
+  RequireHadamardKnown(snapshot);
   for (const TraceLayer& of_trace : trace.layers) {
     const LayerKv* layer = snapshot.Find(of_trace.layer);
     const std::string name = fmt::format("layer {}", of_trace.layer);

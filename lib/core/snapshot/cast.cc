@@ -29,10 +29,10 @@ Bytes CastTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value
   return out;
 }
 
-void ExpectRotationKnown(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
-  const HadamardRotation state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
-  if (!IsBlockQuantised(tensor.dtype) || state == HadamardRotation::kNo) return;
-  if (state == HadamardRotation::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
+void ExpectHadamardKnown(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
+  const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+  if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
+  if (state == HadamardState::kYes) return RequireHeads(snapshot, "undoing a Hadamard rotation");
   // Formats of other engines never rotate and leave the question open.
   if (snapshot.engine != "llama.cpp") return;
   throw Error(Finding::kGeometryMissing,
@@ -77,26 +77,26 @@ Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool) {
   }
   const Tensors tensors =
       TensorsOf(snapshot, [&](const KvTensor& tensor, bool) { return tensor.dtype != dtype; });
-  for (const auto& [tensor, is_value] : tensors) ExpectRotationKnown(snapshot, *tensor, is_value);
+  for (const auto& [tensor, is_value] : tensors) ExpectHadamardKnown(snapshot, *tensor, is_value);
   Cast(tensors, dtype, snapshot, pool);
-  snapshot.k_hadamard = snapshot.v_hadamard = HadamardRotation::kNo;  // no blocks are left
+  snapshot.k_hadamard = snapshot.v_hadamard = HadamardState::kNo;  // no blocks are left
   return snapshot;
 }
 
-void RequireRotationKnown(const Snapshot& snapshot) {
+void RequireHadamardKnown(const Snapshot& snapshot) {
   for (const LayerKv& layer : snapshot.layers) {
-    ExpectRotationKnown(snapshot, layer.k, false);
-    if (layer.v) ExpectRotationKnown(snapshot, *layer.v, true);
+    ExpectHadamardKnown(snapshot, layer.k, false);
+    if (layer.v) ExpectHadamardKnown(snapshot, *layer.v, true);
   }
 }
 
 Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool) {
-  RequireRotationKnown(snapshot);
+  RequireHadamardKnown(snapshot);
   const Tensors tensors = TensorsOf(snapshot, [&](const KvTensor& tensor, bool is_value) {
-    return IsHadamardRotated(snapshot, tensor, is_value);
+    return IsHadamardTransformed(snapshot, tensor, is_value);
   });
   Cast(tensors, DType::kF32, snapshot, pool);
-  if (!tensors.empty()) snapshot.k_hadamard = snapshot.v_hadamard = HadamardRotation::kNo;
+  if (!tensors.empty()) snapshot.k_hadamard = snapshot.v_hadamard = HadamardState::kNo;
   return snapshot;
 }
 

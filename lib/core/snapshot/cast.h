@@ -7,17 +7,19 @@
 
 namespace kv {
 
-// The same cache with K and V as f32, f16 or bf16 (rounded to nearest, ties to even; block types
-// are dequantised and, where an engine stored them Hadamard-rotated, turned back). Tensors that
-// have the type already stay views of the original. Throws kUsage for other types, kGeometryMissing
-// where it is open whether values are rotated.
+// Converts K and V to f32, f16 or bf16, rounded to nearest, ties to even. Block types are
+// dequantised, and the Hadamard transform of those that an engine stored so is undone. Tensors that
+// have the type already stay views of the original. Throws kUsage for other types, and as
+// RequireHadamardKnown.
 Snapshot CastSnapshot(Snapshot snapshot, DType dtype, ThreadPool& pool);
 
-// The same cache with every tensor that is stored Hadamard-rotated as f32, turned back; all others
-// stay as they are. What computes with K or V begins here. Throws as RequireRotationKnown.
+// Converts every tensor that is stored with a Hadamard transform to f32 without it, and leaves the
+// others as they are. Whoever computes with K or V calls this first. Throws as
+// RequireHadamardKnown.
 Snapshot WithoutHadamard(Snapshot snapshot, ThreadPool& pool);
 
-// Throws kGeometryMissing where it is open whether quantised values are rotated, or how to undo it.
-void RequireRotationKnown(const Snapshot& snapshot);
+// Throws kGeometryMissing if it is not known whether quantised values are stored with a Hadamard
+// transform, or how to undo it.
+void RequireHadamardKnown(const Snapshot& snapshot);
 
 }  // namespace kv

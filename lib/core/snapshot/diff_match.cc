@@ -134,9 +134,9 @@ class Matcher {
                        pair.is_value ? 'V' : 'K'));
     }
     const auto look = [&](const Snapshot& snapshot, const KvTensor& tensor, char side) {
-      const HadamardRotation state = pair.is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
-      if (!IsBlockQuantised(tensor.dtype) || state == HadamardRotation::kNo) return;
-      if (state == HadamardRotation::kYes && tensor.heads_known) return;
+      const HadamardState state = pair.is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+      if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
+      if (state == HadamardState::kYes && tensor.heads_known) return;
       Note(
           fmt::format("whether {}'s quantised {} is stored Hadamard-rotated is not known: compared "
                       "as it is",
@@ -242,10 +242,10 @@ bool TensorPair::one_is_turned() const {
   const auto state = [&](const Snapshot& snapshot) {
     return is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
   };
-  const bool known = state(*a_snapshot) != HadamardRotation::kUnknown &&
-                     state(*b_snapshot) != HadamardRotation::kUnknown;
-  return known &&
-         IsHadamardRotated(*a_snapshot, a, is_value) != IsHadamardRotated(*b_snapshot, b, is_value);
+  const bool known = state(*a_snapshot) != HadamardState::kUnknown &&
+                     state(*b_snapshot) != HadamardState::kUnknown;
+  return known && IsHadamardTransformed(*a_snapshot, a, is_value) !=
+                      IsHadamardTransformed(*b_snapshot, b, is_value);
 }
 
 std::vector<TensorPair> MatchSnapshots(const Snapshot& a, const Snapshot& b,

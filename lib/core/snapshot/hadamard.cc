@@ -11,20 +11,20 @@ uint32_t HadamardSize(bool is_value, uint32_t head_dim) {
   return is_value ? 64 : head_dim & (~head_dim + 1);  // the largest power of two in head_dim
 }
 
-bool IsHadamardRotated(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
-  const HadamardRotation state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
-  return state == HadamardRotation::kYes && IsBlockQuantised(tensor.dtype) &&
+bool IsHadamardTransformed(const Snapshot& snapshot, const KvTensor& tensor, bool is_value) {
+  const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+  return state == HadamardState::kYes && IsBlockQuantised(tensor.dtype) &&
          HadamardSize(is_value, tensor.head_dim) != 0;
 }
 
 std::string HadamardRemark(const Snapshot& snapshot) {
   bool is_turned_back = false, is_as_stored = false;
   const auto look = [&](const KvTensor& tensor, bool is_value) {
-    const HadamardRotation state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
+    const HadamardState state = is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
     if (!IsBlockQuantised(tensor.dtype) || snapshot.engine != "llama.cpp") return;
-    if (IsHadamardRotated(snapshot, tensor, is_value) && tensor.heads_known) {
+    if (IsHadamardTransformed(snapshot, tensor, is_value) && tensor.heads_known) {
       is_turned_back = true;
-    } else if (state != HadamardRotation::kNo) {
+    } else if (state != HadamardState::kNo) {
       is_as_stored = true;
     }
   };
@@ -45,7 +45,7 @@ std::string HadamardRemark(const Snapshot& snapshot) {
 
 void UndoHadamard(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                   std::span<float> values) {
-  if (!IsHadamardRotated(snapshot, tensor, is_value)) return;
+  if (!IsHadamardTransformed(snapshot, tensor, is_value)) return;
   const uint32_t size = HadamardSize(is_value, tensor.head_dim);
   KV_ASSERT(tensor.heads_known && values.size() % size == 0);
   Hadamard(values.data(), values.size(), size);

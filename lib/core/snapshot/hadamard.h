@@ -9,20 +9,21 @@
 
 namespace kv {
 
-// llama.cpp since 2026-04 multiplies heads of a quantised cache by a Hadamard matrix before storing
-// them, in pieces of this size: 64 for V, the largest 64 * 2^n that divides the head for K. 0 where
-// heads of this size are never rotated.
+// Since 2026-04 llama.cpp multiplies the heads of a quantised cache by a Hadamard matrix before it
+// stores them, and calls that rotation. Returns the size of the pieces that it multiplies: 64 for
+// V, the largest 64 * 2^n that divides the head for K, and 0 if heads of this size are never
+// transformed.
 uint32_t HadamardSize(bool is_value, uint32_t head_dim);
 
-// Whether this tensor of the snapshot is stored rotated.
-bool IsHadamardRotated(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
+// Tells whether this tensor of the snapshot is stored transformed.
+bool IsHadamardTransformed(const Snapshot& snapshot, const KvTensor& tensor, bool is_value);
 
-// What figures of values say of a rotated cache, for reports that look at single tensors: empty
-// unless something is rotated or may be.
+// Returns a remark, for reports on single tensors, on what figures of values mean for a transformed
+// cache. It is empty unless some tensor is transformed or may be.
 std::string HadamardRemark(const Snapshot& snapshot);
 
-// Turns dequantised heads of K or V, one after another in `values`, back into what the model
-// computed, if the snapshot says that this tensor is rotated.
+// Undoes the Hadamard transform of dequantised heads of K or V, one after another in `values`, if
+// the snapshot says that this tensor is transformed.
 void UndoHadamard(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
                   std::span<float> values);
 

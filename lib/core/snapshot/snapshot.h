@@ -98,7 +98,7 @@ struct CellGroup {
 
 // Both are stored in .kvz archives: the values are never changed, never reused.
 enum class KeyRotation { kUnknown = 0, kUnrotated = 1, kRotated = 2 };  // RoPE
-enum class HadamardRotation { kUnknown = 0, kNo = 1, kYes = 2 };  // llama.cpp, quantised caches
+enum class HadamardState { kUnknown = 0, kNo = 1, kYes = 2 };  // llama.cpp, quantised caches
 
 // Where a reader chose or found something the user should know of.
 struct Note {
@@ -122,7 +122,7 @@ struct Snapshot {
   std::vector<CellGroup> cell_groups;  // empty when the file has no cell records
   std::vector<int32_t> tokens;         // token ids stored in the file, if any
   KeyRotation key_rotation = KeyRotation::kUnknown;
-  HadamardRotation k_hadamard = HadamardRotation::kUnknown, v_hadamard = HadamardRotation::kUnknown;
+  HadamardState k_hadamard = HadamardState::kUnknown, v_hadamard = HadamardState::kUnknown;
   std::vector<Note> notes;
   // Facts of this format for `inspect`: {"layout", "E"}, in the order to print.
   std::vector<std::pair<std::string, std::string>> facts;

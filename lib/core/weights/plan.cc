@@ -45,7 +45,7 @@ void CheckMlp(const CompressorWeights& weights, uint32_t layer, MlpRole role,
   }
 }
 
-void CheckTensor(const KvTensor& tensor, HadamardRotation hadamard) {
+void CheckTensor(const KvTensor& tensor, HadamardState hadamard) {
   if (tensor.tokens() == 0) throw Error(Finding::kInconsistent, "there are no tokens");
   const DTypeInfo& info = Info(tensor.dtype);
   if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 && tensor.dtype != DType::kBF16) {
@@ -53,7 +53,7 @@ void CheckTensor(const KvTensor& tensor, HadamardRotation hadamard) {
                 fmt::format("the step is not defined for {} caches", info.name))
         .Hint("--dtype f16 (or f32, bf16) converts the cache first");
   }
-  if (hadamard == HadamardRotation::kYes) {
+  if (hadamard == HadamardState::kYes) {
     throw Error(Finding::kUnsupportedKind,
                 "the values are Hadamard-rotated, which no compressor was trained on")
         .Hint("dump the cache unrotated, for example from an f16 cache");
@@ -68,7 +68,7 @@ void CheckLayer(const Snapshot& snapshot, const LayerKv& layer, const Compressor
   const struct {
     const KvTensor& tensor;
     char which;
-    HadamardRotation hadamard;
+    HadamardState hadamard;
     MlpRole text, image;
   } sides[] = {
       {layer.k, 'K', snapshot.k_hadamard, MlpRole::kTextK, MlpRole::kImageK},

@@ -71,7 +71,7 @@ Snapshot BlendedCache(const CachePair& caches, const Result& result, ThreadPool&
   blended.checks.clear();
   blended.notes.clear();
   blended.key_rotation = KeyRotation::kRotated;
-  blended.k_hadamard = blended.v_hadamard = HadamardRotation::kNo;
+  blended.k_hadamard = blended.v_hadamard = HadamardState::kNo;
   const size_t first = blended.spools.size(), layers = blended.layers.size();
   blended.spools.resize(first + 2 * layers);
   pool.ParallelFor(2 * layers, [&](uint64_t i) {

@@ -220,7 +220,7 @@ TEST_CASE("kvz: the description survives", "[kvz]") {
   snapshot.layers[0].label = "model.layers.0";
   snapshot.layers[0].group = "swa";
   snapshot.key_rotation = KeyRotation::kRotated;
-  snapshot.v_hadamard = HadamardRotation::kNo;
+  snapshot.v_hadamard = HadamardState::kNo;
   snapshot.notes.push_back({"odd", false});
   CellGroup group{.group = "swa", .streams = 2, .cells = {}};
   for (int i = 0; i < 5; ++i) group.cells.push_back({i, 0, {0}});
@@ -235,7 +235,7 @@ TEST_CASE("kvz: the description survives", "[kvz]") {
   CHECK(read.facts == snapshot.facts);
   CHECK(read.tokens == snapshot.tokens);
   CHECK(read.key_rotation == KeyRotation::kRotated);
-  CHECK(read.v_hadamard == HadamardRotation::kNo);
+  CHECK(read.v_hadamard == HadamardState::kNo);
   REQUIRE(read.notes.size() == 1);
   CHECK(read.notes[0].text == "odd");
   REQUIRE(read.layers.size() == 1);

@@ -143,7 +143,7 @@ TEST_CASE("caches that the step is not defined for are refused", "[mlp]") {
   cache.layers[1].v.reset();
   CHECK(Refusal(cache, weights) == Finding::kUnsupportedKind);
   cache = MakeCache({});
-  cache.k_hadamard = HadamardRotation::kYes;
+  cache.k_hadamard = HadamardState::kYes;
   CHECK(Refusal(cache, weights) == Finding::kUnsupportedKind);
   cache = MakeCache({});
   cache.layers[1].k.pieces[0].tokens = 19;

@@ -9,21 +9,21 @@
 #include <new>
 
 #include "lib/core/kernels/planes.h"
-#include "lib/core/kernels/rotate.h"
+#include "lib/core/kernels/rotl16.h"
 
 namespace kv {
 
 namespace {
 
-// A block at a time, so that what is rotated stays in the first-level cache.
+// Works a block at a time, so that the rotated words stay in the first-level cache.
 void SplitRotated(ByteSpan raw, std::byte* low, std::byte* high) {
   constexpr size_t kBlock = 4096;  // words
-  alignas(64) std::byte rotated[2 * kBlock];
+  alignas(64) std::byte block[2 * kBlock];
   const size_t words = raw.size() / 2;
   for (size_t at = 0; at < words; at += kBlock) {
     const size_t count = std::min(kBlock, words - at);
-    RotateLeft16(raw.data() + 2 * at, count, rotated);
-    SplitPlanes2(rotated, count, low + at, high + at);
+    Rotl16(raw.data() + 2 * at, count, block);
+    SplitPlanes2(block, count, low + at, high + at);
   }
 }
 
@@ -45,7 +45,7 @@ PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
   const std::span<std::byte> planes = scratch.planes.Get(raw.size());
   std::array<std::byte*, kMaxGearPlanes> plane{};
   for (uint32_t b = 0; b < count; ++b) plane[b] = planes.data() + b * words;
-  if (kind == GearKind::kTwoPlanes && options.rotate) {
+  if (kind == GearKind::kTwoPlanes && options.rotl) {
     SplitRotated(raw, plane[0], plane[1]);
   } else if (kind == GearKind::kTwoPlanes) {
     SplitPlanes2(raw.data(), words, plane[0], plane[1]);

@@ -20,7 +20,7 @@ constexpr uint32_t kMaxGearPlanes = 4;
 struct GearOptions {
   std::array<PredictorSet, kMaxGearPlanes> predictors;  // per plane, least significant byte first
   bool zstd = true;       // false: RLE only, as an engine built without zstd
-  bool rotate = false;    // first rotate words left by one bit; two planes only
+  bool rotl = false;      // first rotate words left by one bit; two planes only
   bool literals = false;  // true: no search; every plane goes through EncodeLiteralPlane
   std::array<Noise, kMaxGearPlanes> noise{};  // per plane, for EncodeLiteralPlane
 };
