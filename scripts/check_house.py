@@ -14,7 +14,7 @@ HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/evictio
 FIRST_OWN_CODEC = 16  # codecs below are the engine's, and formats/gear/FORMAT.md specifies them
 # Folders of formats whose grammar or fuzz target belongs to something else.
 NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
-# Kernels whose tests are those of their only users: snapshot layouts, rotated gear containers, every SIMD test.
+# Kernels whose tests are those of their only users: snapshot layouts, and every test of SIMD targets.
 TESTED_BY_USERS = {"reorder", "rotl16", "targets"}
 
 
