@@ -15,7 +15,7 @@ FIRST_OWN_CODEC = 16  # codecs below are the engine's, and formats/gear/FORMAT.m
 # Folders of formats whose grammar or fuzz target belongs to something else.
 NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
 # Kernels whose tests are those of their only users: snapshot layouts, and every test of SIMD targets.
-TESTED_BY_USERS = {"reorder", "rotl16", "targets"}
+TESTED_BY_USERS = {"reorder", "targets"}
 
 
 def check_policies(root):
