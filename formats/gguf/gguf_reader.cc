@@ -166,8 +166,8 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
   }
   geometry.query_heads = heads[static_cast<size_t>(first - geometry.layers.begin())];
   if (const std::optional<RopeOrder> order = RopeOrderOf(*architecture)) {
-    if (order->llama == RopePairs::kNeighbours) geometry.rope_style = "gptj";
-    if (order->llama == RopePairs::kHalves) geometry.rope_style = "neox";
+    if (order->llama == KeyPairs::kNeighbours) geometry.rope_style = "gptj";
+    if (order->llama == KeyPairs::kHalves) geometry.rope_style = "neox";
   }
   if (!geometry.rope_style.empty()) {
     geometry.rope_base = keys.Real("rope.freq_base").value_or(10000.0);

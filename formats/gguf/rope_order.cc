@@ -39,7 +39,7 @@ bool Contains(const std::string_view (&list)[kCount], std::string_view name) {
 }  // namespace
 
 std::optional<RopeOrder> RopeOrderOf(std::string_view architecture) {
-  using enum RopePairs;
+  using enum KeyPairs;
   if (Contains(kPermuted, architecture)) return RopeOrder{kNeighbours, kHalves};
   if (Contains(kv::kNeighbours, architecture)) return RopeOrder{kNeighbours, kNeighbours};
   if (Contains(kNeighboursOnlyHere, architecture)) return RopeOrder{kNeighbours, kUnknown};

@@ -12,7 +12,7 @@ namespace kv {
 // How the heads of K lie for one architecture of llama.cpp's, in its own caches and in those of
 // transformers, from which its converter makes the model.
 struct RopeOrder {
-  RopePairs llama = RopePairs::kHalves, transformers = RopePairs::kHalves;
+  KeyPairs llama = KeyPairs::kHalves, transformers = KeyPairs::kHalves;
 };
 
 // Nothing for an architecture in no list; those are never guessed.

@@ -24,7 +24,7 @@ KvTensor Straightened(const KvTensor& tensor, Snapshot& snapshot) {
                           tensor.heads, tensor.head_dim, Order::kTokenHeadDim);
 }
 
-void Reorder(RopePairs to, KvTensor& tensor, Snapshot& snapshot) {
+void Reorder(KeyPairs to, KvTensor& tensor, Snapshot& snapshot) {
   if (IsBlockQuantised(tensor.dtype)) {
     throw Error(Finding::kUnsupportedDtype,
                 fmt::format("the RoPE pairs of {} blocks cannot be reordered", Name(tensor.dtype)))
@@ -37,7 +37,7 @@ void Reorder(RopePairs to, KvTensor& tensor, Snapshot& snapshot) {
   for (StridedPiece& piece : tensor.pieces) {
     const uint64_t step = piece.dim.step;
     // Neighbours 2i, 2i + 1 come from i and i + half, and the other way about.
-    piece.dim = to == RopePairs::kNeighbours
+    piece.dim = to == KeyPairs::kNeighbours
                     ? AxisStride{.step = half * step, .group = 2, .group_step = step}
                     : AxisStride{.step = 2 * step, .group = half, .group_step = step};
   }
@@ -45,32 +45,32 @@ void Reorder(RopePairs to, KvTensor& tensor, Snapshot& snapshot) {
 
 }  // namespace
 
-std::string_view Name(RopePairs pairs) {
+std::string_view Name(KeyPairs pairs) {
   switch (pairs) {
-    case RopePairs::kUnknown:
+    case KeyPairs::kUnknown:
       return "unknown";
-    case RopePairs::kNone:
+    case KeyPairs::kNone:
       return "none";
-    case RopePairs::kNeighbours:
+    case KeyPairs::kNeighbours:
       return "neighbours";
-    case RopePairs::kHalves:
+    case KeyPairs::kHalves:
       return "halves";
   }
   return "?";
 }
 
-std::optional<RopePairs> ParseRopePairs(std::string_view word) {
+std::optional<KeyPairs> ParseRopePairs(std::string_view word) {
   for (const std::string_view known :
        {"neighbours", "neighbors", "interleaved", "adjacent", "gptj", "norm", "llama"}) {
-    if (word == known) return RopePairs::kNeighbours;
+    if (word == known) return KeyPairs::kNeighbours;
   }
   for (const std::string_view known : {"halves", "half", "split", "neox", "hf"}) {
-    if (word == known) return RopePairs::kHalves;
+    if (word == known) return KeyPairs::kHalves;
   }
   return std::nullopt;
 }
 
-void ReorderKeys(RopePairs from, RopePairs to, Snapshot& snapshot) {
+void ReorderKeys(KeyPairs from, KeyPairs to, Snapshot& snapshot) {
   if (from == to) return;
   RequireHeads(snapshot, "reordering the RoPE pairs of K");
   for (LayerKv& layer : snapshot.layers) {

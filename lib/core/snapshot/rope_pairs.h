@@ -11,17 +11,18 @@ namespace kv {
 
 // Which values of a head RoPE turns together: 2i and 2i + 1 ("neighbours"), or i and i + dim/2
 // ("halves"). A model works with either as long as the weights of Q and K fit, so engines differ.
-enum class RopePairs { kUnknown, kNone, kNeighbours, kHalves };
+// What a file's keys have, which may be open; lib/kernels/rope.h has the two that can be turned.
+enum class KeyPairs { kUnknown, kNone, kNeighbours, kHalves };
 
-std::string_view Name(RopePairs pairs);
+std::string_view Name(KeyPairs pairs);
 // Also the words in use elsewhere: interleaved, gptj, norm; half, neox ...
-std::optional<RopePairs> ParseRopePairs(std::string_view word);
+std::optional<KeyPairs> ParseRopePairs(std::string_view word);
 
 // In Snapshot::storage: which pairs the keys have, where they are not those of their engine.
 inline constexpr const char* kRopePairs = "rope_pairs";
 
 // Puts the values of each head of K in the order of other pairs; views where strides can say it.
 // Throws kGeometryMissing without heads, kUnsupportedDtype for blocks, kInconsistent for odd heads.
-void ReorderKeys(RopePairs from, RopePairs to, Snapshot& snapshot);
+void ReorderKeys(KeyPairs from, KeyPairs to, Snapshot& snapshot);
 
 }  // namespace kv
