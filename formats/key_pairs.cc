@@ -13,16 +13,16 @@ namespace {
 bool IsLlama(const Snapshot& snapshot) { return snapshot.engine == "llama.cpp"; }
 
 // What the keys have now, or kUnknown: as recorded, else as their engine has them for the model.
-RopePairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& order) {
+KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& order) {
   const auto at = snapshot.storage.find(kRopePairs);
-  if (at != snapshot.storage.end()) return ParseRopePairs(at->second).value_or(RopePairs::kUnknown);
-  if (IsLlama(snapshot)) return order ? order->llama : RopePairs::kUnknown;
-  if (snapshot.engine == "InfiniLM") return RopePairs::kUnknown;  // its pairs are its own
-  return order ? order->transformers : RopePairs::kUnknown;
+  if (at != snapshot.storage.end()) return ParseRopePairs(at->second).value_or(KeyPairs::kUnknown);
+  if (IsLlama(snapshot)) return order ? order->llama : KeyPairs::kUnknown;
+  if (snapshot.engine == "InfiniLM") return KeyPairs::kUnknown;  // its pairs are its own
+  return order ? order->transformers : KeyPairs::kUnknown;
 }
 
 struct Turn {
-  RopePairs from = RopePairs::kUnknown, to = RopePairs::kUnknown;
+  KeyPairs from = KeyPairs::kUnknown, to = KeyPairs::kUnknown;
 };
 
 Error BadFlag(const std::string& flag) {
@@ -33,7 +33,7 @@ Error BadFlag(const std::string& flag) {
                   Escaped(flag, 40)));
 }
 
-Turn ByFlag(const std::string& flag, RopePairs now, const Snapshot& snapshot) {
+Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
   const size_t colon = flag.find(':');
   const auto parse = [&](std::string_view word) {
     const auto pairs = ParseRopePairs(word);
@@ -43,10 +43,10 @@ Turn ByFlag(const std::string& flag, RopePairs now, const Snapshot& snapshot) {
   if (colon != flag.npos)
     return {parse(std::string_view(flag).substr(0, colon)),
             parse(std::string_view(flag).substr(colon + 1))};
-  const RopePairs to = parse(flag);
+  const KeyPairs to = parse(flag);
   // All but llama.cpp keep the halves of transformers unless something says otherwise.
-  if (now == RopePairs::kUnknown && !IsLlama(snapshot)) now = RopePairs::kHalves;
-  if (now == RopePairs::kUnknown) {
+  if (now == KeyPairs::kUnknown && !IsLlama(snapshot)) now = KeyPairs::kHalves;
+  if (now == KeyPairs::kUnknown) {
     throw Error(Finding::kGeometryMissing,
                 fmt::format("--rope-pairs {}: which pairs the keys have now is not known", flag))
         .Hint(fmt::format("give --gguf MODEL, or both: --rope-pairs neighbours:{}", Name(to)));
@@ -78,7 +78,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
   std::string architecture = geometry ? geometry->architecture : "";
   if (architecture.empty() && IsLlama(snapshot)) architecture = snapshot.model;
   const std::optional<RopeOrder> order = RopeOrderOf(architecture);
-  const RopePairs now = PairsNow(snapshot, order);
+  const KeyPairs now = PairsNow(snapshot, order);
   const bool is_recorded = snapshot.storage.count(kRopePairs) != 0;
   Turn turn;
   if (!flag.empty()) {
@@ -87,10 +87,10 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
              (!is_recorded && IsLlama(snapshot) == (wanted == PairsWanted::kOfModel))) {
     return {};  // as the reader expects them by nature
   } else {
-    turn = {now, !order                            ? RopePairs::kUnknown
+    turn = {now, !order                            ? KeyPairs::kUnknown
                  : wanted == PairsWanted::kOfModel ? order->llama
                                                    : order->transformers};
-    if (turn.from == RopePairs::kUnknown || turn.to == RopePairs::kUnknown)
+    if (turn.from == KeyPairs::kUnknown || turn.to == KeyPairs::kUnknown)
       throw Unknown(architecture);
   }
   if (turn.from == turn.to) return {};
@@ -108,6 +108,13 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
   return fmt::format(
       "RoPE pairs of K put from {} to {}{}", Name(turn.from), Name(turn.to),
       flag.empty() ? fmt::format(", as {} models have them there", architecture) : "");
+}
+
+KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry) {
+  std::optional<RopeOrder> order;
+  if (IsLlama(snapshot)) order = RopeOrderOf(snapshot.model);
+  if (!order && geometry) order = RopeOrderOf(geometry->architecture);
+  return PairsNow(snapshot, order);
 }
 
 void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,

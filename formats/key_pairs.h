@@ -5,6 +5,7 @@
 #include <string>
 
 #include "formats/registry.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv {
 
@@ -14,6 +15,10 @@ namespace kv {
 // where the order matters and is not known.
 std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
                         const std::optional<ModelGeometry>& geometry, Snapshot& snapshot);
+
+// Which pairs the keys have: as their file records, else as their engine has them for the model
+// that the file or `geometry` names. kUnknown where neither tells.
+KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry);
 
 // Throws as FitKeyPairs does, and kUnsupportedLayout where it would reorder: for outputs whose rows
 // must stay those of their source.

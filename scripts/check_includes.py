@@ -35,11 +35,6 @@ THIRD_PARTY = {
     "nlohmann/": ["lib/study/", "lib/engines/", "formats/", "apps/"],
     "CLI/": ["apps/kvtool/command_line.cc"],
 }
-# Arrows that still point the wrong way, each until its own commit: (file, include).
-STILL_WRONG = {
-    ("lib/study/analysis/dump_rows.h", "lib/engines/infinilm/quality.h"),
-    ("lib/study/analysis/tensor_analysis.h", "lib/engines/infinilm/quality.h"),
-}
 PRINTS = re.compile(r"std::c(out|err)\b|\bfmt::print\(|(?<![fsn])printf\(|\bputs\(")
 
 
@@ -56,7 +51,7 @@ def main():
             for line, include in re.findall(r'^(#include "([^"]+)")', text, re.M):
                 if include in ("hwy/foreach_target.h",) or include.startswith("hwy/"):
                     continue
-                if not any(include.startswith(prefix) for prefix in allowed) and (name, include) not in STILL_WRONG:
+                if not any(include.startswith(prefix) for prefix in allowed):
                     wrong.append(f"{name}: {line} points the wrong way")
             for include in re.findall(r"^#include [<\"]([^>\"]+)[>\"]", text, re.M):
                 for header, places in THIRD_PARTY.items():

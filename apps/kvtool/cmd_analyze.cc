@@ -10,6 +10,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/offline_options.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/engines/mnn/offline/result_report.h"
@@ -36,9 +37,10 @@ class Analyze : public Command {
     line.AddFlag("--reports-only", reports_only_,
                  "Leave the layers out: only what --offline-codec, --distribution or --packed say");
     line.Add("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
-    line.Add("--rope-theta", rope_.base, "Base of K's rotary embedding (or --gguf): undo it too")
-        .Positive();
-    line.Add("--rope-dim", rope_.dims, "Rotated dims of a head (all)");
+    const char* group = "RoPE of the model: K is measured with it undone, too";
+    rope_.DeclareUnpaired(line, group);
+    line.Add("--rope-theta", rope_.base, "The same as --rope-base").Positive().Group(group);
+    line.Add("--rope-dim", rope_.dims, "The same as --rope-dims").Group(group);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     offline_.Declare(line);
     selection_.Declare(line);
@@ -47,7 +49,7 @@ class Analyze : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(input_);
+    files.Reads({input_, rope_.freqs});
     snapshot_.Files(files);
     files.Writes(csv_, "--csv-out");
     files.Writes(offline_.json_out, "--offline-json-out");
@@ -62,12 +64,14 @@ class Analyze : public Command {
     const OpenOptions options = snapshot_.Resolve();
     ThreadPool pool(context.global.thread_count());
     Inputs inputs = Open(context, options);
+    const auto rope =
+        rope_.ResolveOrWarn(options, nullptr, "K is not measured with it undone", context.console);
     Json document = ReportHeader("analyze");
     document["inputs"] = {InputRecord(inputs.source())};
     ExitStatus status = kDone;
-    if (!reports_only_) status = AddLayers(context, inputs, options, pool, document);
+    if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, document);
     if (simulated) AddOffline(context, *simulated, inputs, pool, document);
-    if (with_rows()) AddRows(context, inputs, options, pool, document);
+    if (with_rows()) AddRows(context, inputs, rope, pool, document);
     document["warnings"] = context.console.warning_texts();
     if (!context.global.deterministic) {
       const std::chrono::duration<double, std::micro> took =
@@ -93,16 +97,6 @@ class Analyze : public Command {
 
   bool with_rows() const { return distribution_ || packed_ || !csv_.empty(); }
   bool with_reports() const { return with_rows() || !offline_.codec.empty(); }
-
-  // From the flags, else from the model.
-  Rope RopeOf(const OpenOptions& options) const {
-    Rope rope = rope_;
-    if (!rope.known() && options.geometry) {
-      rope.base = options.geometry->rope_base;
-      if (rope.dims == 0) rope.dims = options.geometry->rope_dims;
-    }
-    return rope;
-  }
 
   void CheckOutputs() const {
     if (distribution_ && packed_ && !csv_.empty()) {
@@ -158,9 +152,10 @@ class Analyze : public Command {
   }
 
   ExitStatus AddLayers(Context& context, const Inputs& inputs, const OpenOptions& options,
-                       ThreadPool& pool, Json& document) const {
+                       const std::optional<blend::ModelRope>& rope, ThreadPool& pool,
+                       Json& document) const {
     if (inputs.snapshot) {
-      return AddAnalysis(context, *inputs.snapshot, RopeOf(options), pool, document);
+      return AddAnalysis(context, *inputs.snapshot, rope, pool, document);
     }
     ExitStatus status = kDone;
     document["runs"] = Json::array();
@@ -170,7 +165,7 @@ class Analyze : public Command {
       if (!report_.json && !document["runs"].empty()) context.console.Line("");
       try {
         const Snapshot snapshot = OpenOne(context, source, options);
-        status = Worse(status, AddAnalysis(context, snapshot, RopeOf(options), pool, run));
+        status = Worse(status, AddAnalysis(context, snapshot, rope, pool, run));
       } catch (Error& error) {
         // Damage is counted by the other reports, which look past it.
         if (!with_reports()) throw error.File(source.path);
@@ -181,8 +176,9 @@ class Analyze : public Command {
     return status;
   }
 
-  ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot, const Rope& rope,
-                         ThreadPool& pool, Json& document) const {
+  ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot,
+                         const std::optional<blend::ModelRope>& rope, ThreadPool& pool,
+                         Json& document) const {
     document["format"] = snapshot.format;
     document["engine"] = snapshot.engine;
     document["model"] = snapshot.model;
@@ -215,9 +211,9 @@ class Analyze : public Command {
     }
   }
 
-  void AddRows(Context& context, const Inputs& inputs, const OpenOptions& options, ThreadPool& pool,
-               Json& document) const {
-    const analysis::RowOptions row_options{offline_.values.zstd_level, RopeOf(options)};
+  void AddRows(Context& context, const Inputs& inputs, const std::optional<blend::ModelRope>& rope,
+               ThreadPool& pool, Json& document) const {
+    const analysis::RowOptions row_options{offline_.values.zstd_level, rope};
     const auto add = [&](const char* name, const char* title, const std::vector<Json>& rows,
                          bool positive_only) {
       document[name] = {{"averages", analysis::RowAverages(rows, positive_only)}, {"rows", rows}};
@@ -241,7 +237,7 @@ class Analyze : public Command {
   std::string input_, csv_, level_ = "default";
   bool per_head_ = false, distribution_ = false, packed_ = false, reports_only_ = false;
   bool force_ = false;
-  Rope rope_;
+  RopeOptions rope_;
   OfflineOptions offline_;
   SelectionOptions selection_;
   SnapshotOptions snapshot_;

@@ -170,7 +170,7 @@ class ReplayBlend : public Command {
     blend::FullCache whole =
         blend::WholePrompt(full, blend::ParseKeyState(rope_.full_state, "--full-rope"));
     blend::RequireSamePrompt(whole, joined, suffix_);
-    return {std::move(whole), std::move(joined), rope_.model.Resolve(options)};
+    return {std::move(whole), std::move(joined), rope_.model.Resolve(options, full.get())};
   }
 
   uint64_t SuffixOf(const blend::CachePair& caches) const {

@@ -177,7 +177,7 @@ class ReplayH2o : public Command {
     WarnOf(snapshot.notes, input_, context.console);
     for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
 
-    const mnn::h2o::ReplayRequest request = RequestFor(trace);
+    const mnn::h2o::ReplayRequest request = RequestFor(trace, options, snapshot);
     const bool single =
         request.targets.size() + request.budgets.size() <= 1 && request.policies.size() == 1;
     if (!single && (!plan_.empty() || !snapshot_out_.empty())) {
@@ -197,7 +197,8 @@ class ReplayH2o : public Command {
   }
 
  private:
-  mnn::h2o::ReplayRequest RequestFor(const AttentionTrace& trace) const {
+  mnn::h2o::ReplayRequest RequestFor(const AttentionTrace& trace, const OpenOptions& options,
+                                     const Snapshot& snapshot) const {
     mnn::h2o::ReplayRequest request;
     request.engine = mnn::h2o::ParseEngine(engine_).value_or(mnn::h2o::Engine::kExact);
     request.config = config_.Resolve(trace);
@@ -210,7 +211,7 @@ class ReplayH2o : public Command {
     request.chosen = config_.Chosen();
     request.paper = papers_.Resolve();
     request.policies = ParsePolicies(policies_);
-    if (re_rotate_) ResolveRotation(trace, request);
+    if (re_rotate_) ResolveRotation(trace, options, snapshot, request);
     if (!scores_.empty()) {
       request.weights = scores_ == "flash" ? WeightRule::kFlashLocal : WeightRule::kSoftmax;
     }
@@ -222,7 +223,8 @@ class ReplayH2o : public Command {
     return request;
   }
 
-  void ResolveRotation(const AttentionTrace& trace, mnn::h2o::ReplayRequest& request) const {
+  void ResolveRotation(const AttentionTrace& trace, const OpenOptions& options,
+                       const Snapshot& snapshot, mnn::h2o::ReplayRequest& request) const {
     if (std::count(request.policies.begin(), request.policies.end(), "streaming") == 0) {
       throw Error(Finding::kUsage, "--re-rotate: for --policy streaming");
     }
@@ -231,7 +233,7 @@ class ReplayH2o : public Command {
                   "--re-rotate: needs queries; recorded probabilities are of keys "
                   "as they were");
     }
-    request.re_rotation = rope_.Resolve(snapshot_.Resolve());
+    request.re_rotation = rope_.Resolve(options, &snapshot);
     if (!request.re_rotation) {
       throw Error(Finding::kUsage, "--re-rotate: how keys are rotated is not known")
           .Hint("give --gguf MODEL, or --rope-base and --rope-style");

@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/mlp_report.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
@@ -48,7 +49,7 @@ class ReplayMlp : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, weights_path_, trace_path_});
+    files.Reads({input_, weights_path_, trace_path_, rope_.freqs});
     snapshot_.Files(files);
     files.Writes(output_, "-o");
     report_.Files(files);
@@ -58,10 +59,10 @@ class ReplayMlp : public Command {
     const FormatEntry* format = OutputFormat();
     ThreadPool pool(context.global.thread_count());
     const OpenOptions options = snapshot_.Resolve();
-    QualityOptions quality = ResolveQuality(options);
-    AttentionTrace trace;  // asked by `quality`, so it lives as long
+    AttentionTrace trace;  // asked by what it costs, so it lives as long
     if (!trace_path_.empty()) trace = OpenTrace(trace_path_, options);
     Snapshot cache = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
+    QualityOptions quality = ResolveQuality(options, cache, context.console);
     if (!trace_path_.empty()) {
       RequireMatch(trace, cache);
       const std::string undefined = Remark(CheckTraceRows(trace, pool));
@@ -101,13 +102,7 @@ class ReplayMlp : public Command {
              "Where the next token stands: new-len (as InfiniLM does) or original")
         .OneOf({"new-len", "original"})
         .Group(group);
-    line.Add("--rope-base", rope_base_, "RoPE base, to move queries (default: from --gguf)")
-        .Positive()
-        .Group(group);
-    line.Add("--rope-dims", rope_.dims, "Rotated dims of a head (default: all)").Group(group);
-    line.Add("--rope-style", rope_style_, "neox (halves) or gptj (pairs)")
-        .OneOf({"neox", "gptj"})
-        .Group(group);
+    rope_.Declare(line, "RoPE of the model, to move queries");
   }
 
   void Print(Console& console, std::string_view text) const {
@@ -230,7 +225,7 @@ class ReplayMlp : public Command {
                             {"threads", pool.threads()}};
     }
     if (!no_quality_) {
-      if (asked.positions == PositionRule::kNewLength && !asked.rope.known()) {
+      if (asked.positions == PositionRule::kNewLength && !asked.rope) {
         context.console.Say(
             "RoPE is unknown, so queries keep their rotation: figures are for original positions "
             "(--gguf, or --rope-base and --rope-style, for new-len)");
@@ -252,13 +247,15 @@ class ReplayMlp : public Command {
                                     HumanBytes(plan.bytes_after)));
   }
 
-  QualityOptions ResolveQuality(const OpenOptions& options) const {
+  QualityOptions ResolveQuality(const OpenOptions& options, const Snapshot& cache,
+                                Console& console) const {
     QualityOptions quality;
     quality.key_queries = key_queries_;
-    quality.rope = KnownRope(options);
+    if (no_quality_ || dry_run_) return quality;
+    quality.rope = rope_.ResolveOrWarn(options, &cache, "queries keep their rotation", console);
     quality.positions =
         positions_ == "original" ? PositionRule::kOriginal : PositionRule::kNewLength;
-    if (quality.positions == PositionRule::kOriginal || quality.rope.known()) return quality;
+    if (quality.positions == PositionRule::kOriginal || quality.rope) return quality;
     if (!positions_.empty()) {
       throw Error(Finding::kGeometryMissing, "--positions new-len moves queries, which needs RoPE")
           .Hint("give --gguf MODEL or --rope-base and --rope-style");
@@ -282,26 +279,11 @@ class ReplayMlp : public Command {
                              count, quality.norm_ratios.size(), kFar));
   }
 
-  Rope KnownRope(const OpenOptions& options) const {
-    Rope rope = rope_;
-    std::string style = rope_style_;
-    if (options.geometry) {
-      rope.base = options.geometry->rope_base;
-      if (rope.dims == 0) rope.dims = options.geometry->rope_dims;
-      if (style.empty()) style = options.geometry->rope_style;
-    }
-    if (rope_base_ > 0) rope.base = rope_base_;
-    rope.interleaved = style == "gptj";
-    return rope;
-  }
-
-  std::string input_, weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_,
-      rope_style_;
+  std::string input_, weights_path_, trace_path_, dtype_, compat_, output_, to_, positions_;
   std::string cast_ = "nearest";
   std::string prefix_order_;
   StepSettings settings_;
-  Rope rope_;
-  double rope_base_ = 0;
+  RopeOptions rope_;
   uint32_t key_queries_ = 64;
   bool dry_run_ = false, force_ = false, no_quality_ = false;
   SnapshotOptions snapshot_;

@@ -2,16 +2,24 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/rope_options.h"
 
+#include <fmt/format.h>
+
+#include "formats/key_pairs.h"
 #include "formats/model_config/model_config.h"
 #include "lib/core/base/error.h"
 
 namespace kv {
 
 void RopeOptions::Declare(CommandLine& line, const char* group) {
-  line.Add("--rope-base", base, "RoPE base theta (default: from --gguf)").Positive().Group(group);
-  line.Add("--rope-style", style, "neox (halves) or gptj (pairs) (default: --gguf, or neox)")
+  DeclareUnpaired(line, group);
+  line.Add("--rope-style", style,
+           "neox (halves) or gptj (pairs) (default: as the file has them, or neox)")
       .OneOf({"neox", "gptj"})
       .Group(group);
+}
+
+void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
+  line.Add("--rope-base", base, "RoPE base theta (default: from --gguf)").Positive().Group(group);
   line.Add("--rope-dims", dims, "Rotated dims of a head (default: --gguf, or all)").Group(group);
   line.Add("--rope-scaling", scaling,
            "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
@@ -23,7 +31,8 @@ void RopeOptions::Declare(CommandLine& line, const char* group) {
       .Group(group);
 }
 
-std::optional<blend::ModelRope> RopeOptions::Resolve(const OpenOptions& options) const {
+std::optional<blend::ModelRope> RopeOptions::Resolve(const OpenOptions& options,
+                                                     const Snapshot* keys) const {
   blend::ModelRope model;
   bool known = FromModel(options, model);
   if (base != 0 || !scaling.empty() || !freqs.empty()) model.layers.clear();
@@ -37,13 +46,53 @@ std::optional<blend::ModelRope> RopeOptions::Resolve(const OpenOptions& options)
   }
   known = known || base != 0 || !freqs.empty();
   if (!known) return std::nullopt;
+  const std::optional<RopePairs> pairs = PairsFor(options, keys);
   const auto finish = [&](blend::Rope& rope) {
     if (dims != 0) rope.rotary_dim = dims;
-    if (!style.empty()) rope.pairs = blend::ParsePairs(style);
+    if (pairs) rope.pairs = *pairs;
   };
   finish(model.rope);
   for (blend::Rope& rope : model.layers) finish(rope);
   return model;
+}
+
+std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
+                                               const Snapshot* keys) const {
+  if (!style.empty()) return blend::ParsePairs(style);
+  if (keys == nullptr) return std::nullopt;
+  switch (KeyPairsOf(*keys, options.geometry)) {
+    case KeyPairs::kHalves:
+      return RopePairs::kHalves;
+    case KeyPairs::kNeighbours:
+      return RopePairs::kNeighbours;
+    case KeyPairs::kUnknown:
+    case KeyPairs::kNone:
+      break;
+  }
+  // A GGUF has the order of llama.cpp's caches, a config.json that of transformers.
+  const bool is_told = options.geometry && !options.geometry->source.starts_with("--");
+  if (!is_told || !options.geometry->rope_style.empty() || keys->engine != "llama.cpp")
+    return std::nullopt;
+  throw Error(Finding::kUsage,
+              "which values of a head RoPE turns together in llama.cpp's caches of "
+              "this model is not known")
+      .File(keys->source.path)
+      .Hint("give the GGUF as --gguf, or --rope-style");
+}
+
+std::optional<blend::ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,
+                                                           const Snapshot* keys,
+                                                           std::string_view consequence,
+                                                           Console& console) const {
+  try {
+    return Resolve(options, keys);
+  } catch (const Error& error) {
+    const bool by_flags = base != 0 || !scaling.empty() || !freqs.empty();
+    if (by_flags || error.code() == ErrorCode::kUsage) throw;
+    console.Warn(error.file(), fmt::format("{}: {}{}{}", error.message(), consequence,
+                                           error.hint().empty() ? "" : "; ", error.hint()));
+    return std::nullopt;
+  }
 }
 
 bool RopeOptions::FromModel(const OpenOptions& options, blend::ModelRope& model) const {

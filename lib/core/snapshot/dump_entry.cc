@@ -11,6 +11,7 @@ std::vector<Entry> EntriesOf(const Snapshot& snapshot) {
     entry.place = snapshot.source.path;
     entry.stage = "prefill";
     entry.layer = layer.index;
+    entry.model_layer = ModelNumber(layer);
     const KvTensor& shape = layer.has_k() || !layer.v ? layer.k : *layer.v;
     entry.tokens = static_cast<int64_t>(shape.tokens());
     entry.heads = shape.heads;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,8 @@ struct Entry {
   std::string place;  // what tells unnamed runs apart
   std::string stage;  // "prefill", "decode"
   int64_t layer = 0;
-  int64_t seq_start = 0;  // position of the first token
+  std::optional<uint32_t> model_layer;  // where the model counts it otherwise
+  int64_t seq_start = 0;                // position of the first token
   int64_t tokens = 0, heads = 0, head_dim = 0;
   int64_t element_bytes = 0;
   KvTensor k, v;  // empty with a defect or with elements of no known type

@@ -33,6 +33,25 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
                             dim, head_dim))
         .Hint("--rope-dims, --head-dim");
   }
+  InverseFrequencies(rope, head_dim);  // has the lists of pairs checked
+  if (rope.scaling.by_length()) InverseFrequencies(rope, head_dim, UINT64_MAX);
+}
+
+void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_view what) {
+  if (!rope.scaling.by_length() || static_cast<double>(tokens) <= rope.scaling.original) return;
+  throw std::move(
+      Error(Finding::kUnsupportedKind,
+            fmt::format("{}: with RoPE scaling {} the frequencies of keys go by how long the run "
+                        "was when they were computed, beyond {} tokens; this one has {}",
+                        what, Name(rope.scaling), rope.scaling.original, tokens))
+          .Hint("--rope-freqs FILE says which frequencies all keys were rotated by"));
+}
+
+std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length) {
+  std::vector<KeyTurn> turns;
+  turns.reserve(positions.size());
+  for (const int64_t position : positions) turns.push_back({position, 0, length, length, false});
+  return turns;
 }
 
 RopeTable::RopeTable(const Rope& rope, uint32_t head_dim, std::span<const KeyTurn> turns)

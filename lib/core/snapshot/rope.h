@@ -62,8 +62,12 @@ std::string_view Name(RopePairs pairs);
 // kUnsupportedKind for M-RoPE, whose tokens have three positions.
 RopeScaling ParseScaling(std::string_view text);
 std::string Name(const RopeScaling& scaling);
-// Throws kUsage unless the rotation fits heads of this size.
+// Throws kUsage unless the rotation fits heads of this size, kInconsistent where a list has other
+// pairs.
 void RequireFit(const Rope& rope, uint32_t head_dim);
+// Throws kUnsupportedKind, naming `what`, where keys of a run of `tokens` were not all rotated by
+// one set of frequencies. Runs up to the original length have one.
+void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_view what);
 
 // One per pair, scaling applied in double to the float that models compute. `length`: tokens of the
 // run, for scalings that go by it.
@@ -77,6 +81,9 @@ struct KeyTurn {
   uint64_t from_length = 0, to_length = 0;
   bool is_first = false;  // it was not rotated at all
 };
+// Turns that undo the rotation of keys at these positions of a run of `length` tokens; the factor
+// of YaRN and LongRoPE stays on them.
+std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length);
 
 // Turns keys by a number of positions per token, which may be negative. Angles, cosines and sines
 // in double; one table row per distinct turn.

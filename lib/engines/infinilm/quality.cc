@@ -85,7 +85,8 @@ class Measurement {
       seen_.push_back(std::max(position, end - 1));
       last_ = std::max(last_, position + 1);
     }
-    moves_ = options.rope.known() && options.positions == PositionRule::kNewLength;
+    moves_ = options.rope && options.positions == PositionRule::kNewLength;
+    if (options.rope) MakeTurns(*options.rope);
   }
 
   StepQuality Run(ThreadPool& pool) {
@@ -107,6 +108,34 @@ class Measurement {
   }
 
  private:
+  // How rows of queries turn, of all layers that are rotated alike.
+  struct Turns {
+    blend::Rope rope;
+    uint32_t head_dim;
+    blend::RopeTable to_end;    // of each row: stand-ins are asked right after the prompt
+    blend::RopeTable to_moved;  // one turn, from there to where they stand after the step
+  };
+
+  void MakeTurns(const blend::ModelRope& model) {
+    const auto end = static_cast<int64_t>(plan_.tokens);
+    std::vector<int64_t> to_end;
+    for (const int64_t position : positions_)
+      to_end.push_back(std::max<int64_t>(end - position, 0));
+    const int64_t to_moved = static_cast<int64_t>(plan_.new_length) - end;
+    for (const LayerKv& layer : cache_.layers) {
+      const blend::Rope& rope = model.Of(ModelNumber(layer));
+      const uint32_t dim = layer.k.head_dim;
+      const auto known = std::find_if(turns_.begin(), turns_.end(), [&](const Turns& turns) {
+        return turns.head_dim == dim && turns.rope == rope;
+      });
+      turns_of_.push_back(static_cast<size_t>(known - turns_.begin()));
+      if (known != turns_.end()) continue;
+      blend::RequireFit(rope, dim);
+      blend::RequireOneSetOfFrequencies(rope, static_cast<uint64_t>(last_), "moving queries");
+      turns_.push_back({rope, dim, {rope, dim, to_end}, {rope, dim, std::span(&to_moved, 1)}});
+    }
+  }
+
   void RunLayer(size_t index, ThreadPool& pool, std::vector<AttentionSamples>& all,
                 StepQuality& out) {
     const LayerKv& layer = cache_.layers[index];
@@ -126,12 +155,12 @@ class Measurement {
     pool.ParallelFor(query_heads, [&](uint64_t head) {
       const uint64_t kv_head = head / (query_heads / kv_heads);
       Asked asked;
-      if (!Ask(layer.index, static_cast<uint32_t>(head), full, asked)) {
+      if (!Ask(index, static_cast<uint32_t>(head), full, asked)) {
         recorded = false;
         return;
       }
       for (size_t m = 0; m < std::size(kMethods); ++m) {
-        rows[m][head] = Compare(kMethods[m], layer, full, small, kv_head, asked);
+        rows[m][head] = Compare(kMethods[m], index, full, small, kv_head, asked);
       }
     });
     if (!recorded) return;
@@ -152,32 +181,26 @@ class Measurement {
   }
 
   // Query rows of one head, and the same moved to where they stand after the step.
-  bool Ask(uint32_t layer, uint32_t head, const LayerValues& full, Asked& asked) const {
+  bool Ask(size_t layer, uint32_t head, const LayerValues& full, Asked& asked) const {
     const uint64_t dim = full.k_dim, rows = positions_.size();
     if (options_.queries) {
-      if (!options_.queries->read(layer, head, asked.full)) return false;
+      if (!options_.queries->read(cache_.layers[layer].index, head, asked.full)) return false;
       KV_ASSERT(asked.full.size() == rows * dim);
     } else {
       const FloatMatrix k = full.K(head, plan_.tokens);
       asked.full.assign(k.row(plan_.tokens - rows), k.row(plan_.tokens - rows) + rows * dim);
     }
-    const auto end = static_cast<double>(plan_.tokens);
-    if (options_.rope.known()) {
-      // Stand-ins are asked from the first position after the prompt.
-      for (uint64_t i = 0; i < rows; ++i) {
-        const auto position = static_cast<double>(positions_[i]);
-        if (position < end) {
-          ShiftPositions(options_.rope, end - position, &asked.full[i * dim], 1, dim);
-        }
-      }
+    if (options_.rope) {
+      const blend::RopeTable& to_end = turns_[turns_of_[layer]].to_end;
+      for (uint64_t i = 0; i < rows; ++i) to_end.Rotate(i, 1, &asked.full[i * dim]);
     }
     asked.moved = asked.full;
-    if (moves_) ShiftPositions(options_.rope, Moved(), asked.moved.data(), rows, dim);
+    if (moves_) Move(layer, rows, asked.moved.data());
     return true;
   }
 
-  double Moved() const {
-    return static_cast<double>(plan_.new_length) - static_cast<double>(plan_.tokens);
+  void Move(size_t layer, uint64_t rows, float* values) const {
+    turns_[turns_of_[layer]].to_moved.Rotate(0, static_cast<uint32_t>(rows), values);
   }
 
   uint64_t TokensOf(const Method& method, const LayerKv& layer) const {
@@ -220,9 +243,9 @@ class Measurement {
     return out;
   }
 
-  AttentionRows Compare(const Method& method, const LayerKv& layer, const LayerValues& full,
+  AttentionRows Compare(const Method& method, size_t layer, const LayerValues& full,
                         const LayerValues& small, uint64_t head, const Asked& asked) const {
-    SmallCache made = Shrink(method, layer, full, small, head);
+    SmallCache made = Shrink(method, cache_.layers[layer], full, small, head);
     const bool moved = moves_ && method.kind == Kind::kMlp;
     // Tokens after the compressed prompt stay, at positions that move with the queries.
     const uint64_t later = full.tokens - plan_.tokens;
@@ -230,10 +253,7 @@ class Measurement {
       const FloatMatrix k = full.K(head, full.tokens), v = full.V(head, full.tokens);
       made.k.insert(made.k.end(), k.row(plan_.tokens), k.row(plan_.tokens) + later * full.k_dim);
       made.v.insert(made.v.end(), v.row(plan_.tokens), v.row(plan_.tokens) + later * full.v_dim);
-      if (moved) {
-        ShiftPositions(options_.rope, Moved(), &made.k[made.k.size() - later * full.k_dim], later,
-                       full.k_dim);
-      }
+      if (moved) Move(layer, later, &made.k[made.k.size() - later * full.k_dim]);
       for (uint64_t t = plan_.tokens; t < full.tokens; ++t) made.sources.push_back({t, t + 1});
     }
     std::vector<int64_t> positions;
@@ -292,26 +312,11 @@ class Measurement {
   int64_t last_ = 0;                       // tokens that some query sees
   AttentionRule rule_;
   bool moves_ = false;
+  std::vector<Turns> turns_;      // empty where RoPE is not known
+  std::vector<size_t> turns_of_;  // of each layer
 };
 
 }  // namespace
-
-void ShiftPositions(const Rope& rope, double delta, float* rows, uint64_t count, uint64_t columns) {
-  const uint64_t dims = rope.dims == 0 ? columns : std::min<uint64_t>(rope.dims, columns);
-  for (uint64_t i = 0; i < dims / 2; ++i) {
-    const double angle =
-        delta * std::pow(rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
-    const double c = std::cos(angle), s = std::sin(angle);
-    const uint64_t a = rope.interleaved ? 2 * i : i;
-    const uint64_t b = rope.interleaved ? 2 * i + 1 : i + dims / 2;
-    for (uint64_t r = 0; r < count; ++r) {
-      float* row = rows + r * columns;
-      const double x = static_cast<double>(row[a]), y = static_cast<double>(row[b]);
-      row[a] = static_cast<float>(x * c - y * s);
-      row[b] = static_cast<float>(x * s + y * c);
-    }
-  }
-}
 
 StepQuality MeasureStep(const Snapshot& cache, const Snapshot& compressed, const StepPlan& plan,
                         const QualityOptions& options, ThreadPool& pool) {

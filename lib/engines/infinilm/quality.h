@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/weights/plan.h"
 #include "lib/study/attention/attention_samples.h"
 
@@ -22,17 +23,6 @@ namespace kv {
 // The position of the next token after the step. InfiniLM and nano-vllm go on at the new length,
 // the MiniCPM variant at the original one.
 enum class PositionRule : uint8_t { kNewLength, kOriginal };
-
-// Rotary embedding, needed to move a query to another position. base 0: unknown.
-struct Rope {
-  double base = 0;
-  uint32_t dims = 0;         // 0: the whole head
-  bool interleaved = false;  // pairs (2i, 2i+1), else halves (i, i + dims / 2)
-
-  bool known() const { return base > 0; }
-};
-// Turns `rows` rows of `columns` values, each as if its position grew by `delta`.
-void ShiftPositions(const Rope& rope, double delta, float* rows, uint64_t count, uint64_t columns);
 
 // Queries recorded with the cache. Rows at positions from plan.tokens on are decode steps, which
 // see the tokens up to their own. Earlier rows stand for a step right after the prefill and see all
@@ -48,7 +38,7 @@ struct RecordedQueries {
 
 struct QualityOptions {
   PositionRule positions = PositionRule::kNewLength;
-  Rope rope;
+  std::optional<blend::ModelRope> rope;  // needed to move a query to another position
   // Without recorded queries, the keys of the last `key_queries` tokens stand in for queries
   // ("keys-as-queries").
   std::optional<RecordedQueries> queries;
@@ -89,7 +79,8 @@ struct StepQuality {
   std::vector<NormRatio> norm_ratios;
 };
 
-// Throws kUsage if the number of query heads is no multiple of the cache's heads.
+// Throws kUsage if the queries' heads are no multiple of the cache's or the rotation does not fit
+// them, kUnsupportedKind where the run is so long that its keys have no one rotation.
 StepQuality MeasureStep(const Snapshot& cache, const Snapshot& compressed, const StepPlan& plan,
                         const QualityOptions& options, ThreadPool& pool);
 

@@ -176,6 +176,7 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
     bool is_value;
     std::optional<TensorAnalysis>* to;
     const TensorOptions* options;
+    uint32_t layer;
     std::vector<int64_t> positions;
   };
   std::vector<Task> tasks;
@@ -189,9 +190,10 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
     to.label = layer.label;
     to.group = layer.group;
     if (layer.has_k())
-      tasks.push_back({&layer.k, false, &to.k, &options, PositionsOf(snapshot, layer)});
+      tasks.push_back(
+          {&layer.k, false, &to.k, &options, ModelNumber(layer), PositionsOf(snapshot, layer)});
     if (layer.v && !layer.v->pieces.empty())
-      tasks.push_back({&*layer.v, true, &to.v, &value_options, {}});
+      tasks.push_back({&*layer.v, true, &to.v, &value_options, 0, {}});
   }
   if (progress != nullptr) {
     uint64_t bytes = 0;
@@ -200,8 +202,8 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
   }
   pool.ParallelFor(tasks.size(), [&](uint64_t i) {
     const Task& task = tasks[i];
-    task.to->emplace(
-        AnalyseTensor(snapshot, *task.tensor, task.is_value, *task.options, task.positions));
+    task.to->emplace(AnalyseTensor(snapshot, *task.tensor, task.is_value, *task.options, task.layer,
+                                   task.positions));
     if (progress != nullptr) progress->Advance(task.tensor->bytes());
   });
   for (const LayerAnalysis& layer : analysis.layers) {

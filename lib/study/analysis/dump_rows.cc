@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "lib/core/base/reuse.h"
 #include "lib/core/codec/backends.h"
@@ -90,8 +91,9 @@ struct Unrotated {
 
 Unrotated Unrotate(const offline::Entry& entry, ByteSpan raw, const RowOptions& options,
                    bool interleaved, Meter& meter) {
-  Rope rope = options.rope;
-  rope.interleaved = interleaved;
+  const auto layer = entry.model_layer.value_or(static_cast<uint32_t>(entry.layer));
+  blend::Rope rope = options.rope->Of(layer);
+  rope.pairs = interleaved ? RopePairs::kNeighbours : RopePairs::kHalves;
   const bool half = entry.k.dtype == DType::kF16;
   const size_t count = raw.size() / entry.k.unit_bytes();
   std::vector<float> values(count);
@@ -101,11 +103,14 @@ Unrotated Unrotate(const offline::Entry& entry, ByteSpan raw, const RowOptions& 
     std::memcpy(values.data(), raw.data(), raw.size());
   }
   const std::vector<float> before = values;
-  const auto heads = static_cast<uint64_t>(entry.heads),
-             dim = static_cast<uint64_t>(entry.head_dim);
-  for (int64_t t = 0; t < entry.tokens; ++t) {
-    ShiftPositions(rope, -static_cast<double>(entry.seq_start + t),
-                   values.data() + static_cast<uint64_t>(t) * heads * dim, heads, dim);
+  const uint32_t heads = entry.k.heads, dim = entry.k.head_dim;
+  blend::RequireFit(rope, dim);
+  std::vector<int64_t> positions(static_cast<size_t>(entry.tokens));
+  std::iota(positions.begin(), positions.end(), entry.seq_start);
+  const auto end = static_cast<uint64_t>(entry.seq_start + entry.tokens);
+  const blend::RopeTable turns(rope, dim, blend::TurnsBack(positions, end));
+  for (size_t t = 0; t < positions.size(); ++t) {
+    turns.Rotate(t, heads, values.data() + t * heads * dim);
   }
   Unrotated out;
   double sum = 0;
@@ -159,9 +164,10 @@ Json DistributionRow(const offline::Entry& entry, const RowOptions& options, Met
   AddWhole(row, k, v);
   AddSplit(row, "k", k, unit == 2, "hi", "lo", "gear");
   AddSplit(row, "v", v, v_unit == 2, "hi", "lo", "gear");
-  // bf16 has the size of f16 and not its values.
+  // bf16 has the size of f16 and not its values; a damaged meta may place tokens anywhere.
+  const bool placed = entry.seq_start >= 0 && entry.seq_start <= INT32_MAX;
   const bool turns =
-      options.rope.known() && (entry.k.dtype == DType::kF16 || entry.k.dtype == DType::kF32);
+      options.rope && placed && (entry.k.dtype == DType::kF16 || entry.k.dtype == DType::kF32);
   Unrotated pairs, halves;
   if (turns) pairs = Unrotate(entry, raw_k, options, true, meter);
   if (turns) halves = Unrotate(entry, raw_k, options, false, meter);

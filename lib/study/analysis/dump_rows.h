@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/dump_entries.h"
-#include "lib/engines/infinilm/quality.h"
+#include "lib/core/snapshot/rope.h"
 
 // The two reports of MNN's distribution experiment: one row per dump, under the original's column
 // names and in its order. Columns that do not apply to an element size are 0, as in the original.
@@ -22,10 +23,11 @@ struct RowOptions {
   // the original's pairs (2i, 2i+1), under the original's names, and with pairs of halves (i, i +
   // dims/2), which most models need, under k_rope_inv_half_*. Positions are places in the dump, so
   // they are wrong after an eviction.
-  Rope rope;
+  std::optional<blend::ModelRope> rope;
 };
 
-// Return one row per entry; entries with a defect are left out.
+// Return one row per entry; entries with a defect are left out. Throws kUsage where the
+// rotation does not fit.
 std::vector<nlohmann::ordered_json> DistributionRows(std::span<const offline::Entry> entries,
                                                      const RowOptions& options, ThreadPool& pool);
 std::vector<nlohmann::ordered_json> PackedRows(std::span<const PackedEntry> entries,

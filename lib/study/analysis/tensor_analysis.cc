@@ -123,20 +123,29 @@ Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtyp
   return measured;
 }
 
-Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, bool interleaved,
-                   std::span<const int64_t> positions) {
-  rope.interleaved = interleaved;
+// Whether tokens can stand there; files may say anything.
+bool AreOfARun(std::span<const int64_t> positions) {
+  return !positions.empty() &&
+         std::all_of(positions.begin(), positions.end(),
+                     [](int64_t position) { return position >= 0 && position <= INT32_MAX; });
+}
+
+// `positions` are of all tokens; the last one tells how long the run was.
+Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, blend::Rope rope,
+                   bool interleaved, std::span<const int64_t> positions) {
+  rope.pairs = interleaved ? RopePairs::kNeighbours : RopePairs::kHalves;
+  const int64_t last = *std::max_element(positions.begin(), positions.end());
+  const auto length = static_cast<uint64_t>(last) + 1;
   EntropyModels models(tensor.dtype, tensor.channels(), tensor.tokens());
   std::vector<float> floats;
   ForEachChunk(tensor, tensor.row_bytes(), [&](uint64_t begin, uint64_t tokens) {
     Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
     floats.resize(rows.size() / 2);
     ToFloats(tensor.dtype, rows, floats);
+    const blend::RopeTable turns(rope, tensor.head_dim,
+                                 blend::TurnsBack(positions.subspan(begin, tokens), length));
     for (uint64_t t = 0; t < tokens; ++t) {
-      const auto place = static_cast<int64_t>(begin + t);
-      const int64_t position = positions.empty() ? place : positions[begin + t];
-      ShiftPositions(rope, -static_cast<double>(position), &floats[t * tensor.channels()],
-                     tensor.heads, tensor.head_dim);
+      turns.Rotate(t, tensor.heads, &floats[t * tensor.channels()]);
     }
     (tensor.dtype == DType::kF16 ? FloatToHalf : FloatToBFloat)(floats.data(), rows.data(),
                                                                 floats.size());
@@ -188,7 +197,8 @@ EntropyModel TensorAnalysis::bound() const {
 }
 
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
-                             const TensorOptions& options, std::span<const int64_t> positions) {
+                             const TensorOptions& options, uint32_t layer,
+                             std::span<const int64_t> positions) {
   TensorAnalysis out;
   out.dtype = tensor.dtype;
   out.tokens = tensor.tokens();
@@ -236,9 +246,14 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
   }
   const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
   if (finite && Info(tensor.dtype).is_float) out.cross_channel_gain_bits = CrossChannelGain(tensor);
-  if (options.rope.known() && models && tensor.heads_known && finite) {
+  std::vector<int64_t> places(positions.empty() ? out.tokens : 0);
+  std::iota(places.begin(), places.end(), 0);
+  if (positions.empty()) positions = places;
+  if (options.rope && models && tensor.heads_known && finite && AreOfARun(positions)) {
+    const blend::Rope& rope = options.rope->Of(layer);
+    blend::RequireFit(rope, tensor.head_dim);
     for (const bool interleaved : {true, false}) {
-      out.unrotated.push_back(Unrotate(snapshot, tensor, options.rope, interleaved, positions));
+      out.unrotated.push_back(Unrotate(snapshot, tensor, rope, interleaved, positions));
     }
   }
   if (options.per_head && tensor.heads_known) out.heads_coded = CodeHeads(snapshot, tensor);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lib/core/codec/chunk.h"
+#include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
-#include "lib/engines/infinilm/quality.h"
 #include "lib/study/analysis/entropy_models.h"
 #include "lib/study/analysis/structure.h"
 #include "lib/study/statistics/tensor_stats.h"
@@ -85,14 +85,17 @@ struct TensorAnalysis {
 struct TensorOptions {
   bool per_head = false;
   Effort effort = Effort::kDefault;  // level of TensorAnalysis::own; kCompat: leave it out
-  Rope rope = {};                    // of the model; known: K is also priced with it undone
+  // Of the model: K is also priced with it undone.
+  std::optional<blend::ModelRope> rope = {};
 };
 
 // Computes all of the above in one walk over the tensor, and in one more for each answer that is
 // asked for. Needs memory for a few slices, whatever the tensor's size. `positions` are those of
-// K's tokens; if empty, token t is at position t.
+// K's tokens; if empty, token t is at position t. `layer` is the model's number of
+// K's layer. Throws kUsage where the rotation does not fit.
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
-                             const TensorOptions& options, std::span<const int64_t> positions = {});
+                             const TensorOptions& options, uint32_t layer = 0,
+                             std::span<const int64_t> positions = {});
 
 // Returns the model that needs the fewest bits. `models` must not be empty.
 const EntropyModel& Cheapest(const std::vector<EntropyModel>& models);

@@ -29,6 +29,55 @@ Measured Measure(const Snapshot& cache, const StepSettings& settings, const Qual
   return {plan, MeasureStep(cache, small, plan, options, pool)};
 }
 
+// One head at `row` as its position grew by `delta`, written out.
+void TurnByHand(std::span<const double> frequencies, bool halves, double delta, float* row) {
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    float& a = row[halves ? i : 2 * i];
+    float& b = row[halves ? i + frequencies.size() : 2 * i + 1];
+    const double c = std::cos(delta * frequencies[i]), s = std::sin(delta * frequencies[i]);
+    const double x = static_cast<double>(a), y = static_cast<double>(b);
+    a = static_cast<float>(x * c - y * s);
+    b = static_cast<float>(y * c + x * s);
+  }
+}
+
+// A model whose second layer has another base and a scaling, and what both turn by.
+struct TwoRopes {
+  blend::ModelRope model;
+  std::vector<std::vector<double>> frequencies;
+};
+
+TwoRopes MakeTwoRopes(RopePairs pairs) {
+  TwoRopes made;
+  blend::Rope first, second;
+  first.theta = 100;
+  second.theta = 1000;
+  second.scaling = blend::ParseScaling("linear:4");
+  first.pairs = second.pairs = pairs;
+  made.model.layers = {first, second};
+  for (const double base : {100.0, 1000.0}) {
+    const double factor = base == 100 ? 1 : 4;
+    made.frequencies.push_back({1 / factor, 1 / std::sqrt(base) / factor});  // heads of 4 values
+  }
+  return made;
+}
+
+// Copies of the keys of one layer with every head turned by hand.
+Snapshot WithTurnedKeys(Snapshot snapshot, const TwoRopes& ropes, bool halves, double delta) {
+  for (LayerKv& layer : snapshot.layers) {
+    std::vector<float> keys = GatherFloats(layer.k, 0, layer.k.tokens(), Order::kTokenHeadDim);
+    for (size_t at = 0; at < keys.size(); at += layer.k.head_dim)
+      TurnByHand(ropes.frequencies[layer.index], halves, delta, &keys[at]);
+    Bytes bytes(keys.size() * sizeof(float));
+    std::memcpy(bytes.data(), keys.data(), bytes.size());
+    snapshot.spools.push_back(FileSource::FromBytes(std::move(bytes), "turned"));
+    layer.k =
+        ContiguousTensor(snapshot.spools.back()->bytes().data(), DType::kF32, layer.k.tokens(),
+                         layer.k.heads, layer.k.head_dim, Order::kTokenHeadDim);
+  }
+  return snapshot;
+}
+
 const MethodQuality& Find(const StepQuality& quality, const std::string& name) {
   for (const MethodQuality& method : quality.methods) {
     if (method.name == name) return method;
@@ -98,35 +147,13 @@ TEST_CASE("pooling tokens that are all alike is exact with the log, not without"
   CHECK(Find(m.quality, "mean-pool").all.output_error.mean > 1e-3);
 }
 
-TEST_CASE("moving the queries along with the whole cache changes nothing", "[mlp]") {
-  // Rotations by a and by b compose, and only differences of positions reach a score.
-  const Rope rope{10000, 4, false};
-  std::vector<float> a = {1, 2, 3, 4, -1, 0.5f, 2, -3}, b = a;
-  ShiftPositions(rope, 5, a.data(), 2, 4);
-  ShiftPositions(rope, -2, a.data(), 2, 4);
-  ShiftPositions(rope, 3, b.data(), 2, 4);
-  for (size_t i = 0; i < a.size(); ++i) CHECK(a[i] == Approx(b[i]).margin(1e-5));
-  // Position 1 of the first pair is one radian; halves and pairs differ in which values are pairs.
-  std::vector<float> halves = {1, 0, 0, 0}, pairs = halves;
-  ShiftPositions({10000, 4, false}, 1, halves.data(), 1, 4);
-  ShiftPositions({10000, 4, true}, 1, pairs.data(), 1, 4);
-  CHECK(halves[0] == Approx(std::cos(1.0)));
-  CHECK(halves[2] == Approx(std::sin(1.0)));
-  CHECK(pairs[1] == Approx(std::sin(1.0)));
-  // Dims beyond the rotated ones stay.
-  std::vector<float> part = {1, 1, 7, 8};
-  ShiftPositions({10000, 2, false}, 3, part.data(), 1, 4);
-  CHECK(part[2] == 7);
-  CHECK(part[3] == 8);
-}
-
 TEST_CASE("the position convention matters to the step alone, and only where RoPE is known",
           "[mlp]") {
   const Snapshot cache = MakeCache({.tokens = 40});
   QualityOptions options;
   const StepQuality unknown = Measure(cache, {}, options).quality;
   CHECK_FALSE(unknown.positions_moved);
-  options.rope = {10000, 0, false};
+  options.rope = blend::Rope{};
   const StepQuality moved = Measure(cache, {}, options).quality;
   CHECK(moved.positions_moved);
   options.positions = PositionRule::kOriginal;
@@ -135,6 +162,81 @@ TEST_CASE("the position convention matters to the step alone, and only where RoP
   CHECK(Find(moved, "mlp").moved);
   CHECK(Find(moved, "mlp").all.output_error.mean != Find(original, "mlp").all.output_error.mean);
   CHECK(Find(moved, "drop").all.output_error.mean == Find(original, "drop").all.output_error.mean);
+}
+
+TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
+  const Snapshot cache = MakeCache({.tokens = 40});
+  for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours}) {
+    const bool halves = pairs == RopePairs::kHalves;
+    const TwoRopes ropes = MakeTwoRopes(pairs);
+    QualityOptions options;
+    options.rope = ropes.model;
+    options.key_queries = 8;
+    options.positions = PositionRule::kOriginal;
+    const StepQuality stand_ins = Measure(cache, {}, options).quality;
+    // The same keys, turned to the first position after the prompt by hand.
+    options.queries.emplace();
+    options.queries->query_heads = 3;
+    options.queries->positions.assign(8, 40);
+    options.queries->read = [&](uint32_t layer, uint32_t head, std::vector<float>& out) {
+      out = GatherFloats(cache.layers[layer].k, 32, 8, Order::kHeadTokenDim);
+      out.erase(out.begin(), out.begin() + head * 32);
+      out.resize(32);
+      for (size_t i = 0; i < 8; ++i) {
+        TurnByHand(ropes.frequencies[layer], halves, static_cast<double>(8 - i), &out[i * 4]);
+      }
+      return true;
+    };
+    const StepQuality by_hand = Measure(cache, {}, options).quality;
+    // Asked at the new length, a query meets keys as it would meet them turned the other way.
+    options.positions = PositionRule::kNewLength;
+    const Measured moved = Measure(cache, {}, options);
+    const double back = 40 - static_cast<double>(moved.plan.new_length);
+    REQUIRE(back > 0);
+    ThreadPool pool(1);
+    const Snapshot small =
+        CompressCache(cache, MakeWeights({}), moved.plan, WeightsCast::kNearest, pool);
+    options.positions = PositionRule::kOriginal;
+    const StepQuality turned_keys =
+        MeasureStep(cache, WithTurnedKeys(small, ropes, halves, back), moved.plan, options, pool);
+    const auto error = [](const StepQuality& quality, const char* method, size_t layer) {
+      return Find(quality, method).layers[layer].all.output_error.mean;
+    };
+    for (const size_t layer : {size_t{0}, size_t{1}}) {
+      CHECK(error(stand_ins, "drop", layer) == Approx(error(by_hand, "drop", layer)).epsilon(1e-5));
+      CHECK(error(moved.quality, "mlp", layer) ==
+            Approx(error(turned_keys, "mlp", layer)).epsilon(1e-5));
+      CHECK(error(moved.quality, "mlp", layer) !=
+            Approx(error(by_hand, "mlp", layer)).epsilon(1e-3));
+    }
+    // One base for all layers is another rotation.
+    options.queries.reset();
+    options.rope = ropes.model.layers[0];
+    const StepQuality plain = Measure(cache, {}, options).quality;
+    CHECK(error(plain, "drop", 0) == error(stand_ins, "drop", 0));
+    CHECK(error(plain, "drop", 1) != Approx(error(stand_ins, "drop", 1)).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("a rotation that cannot be undone is refused, not guessed", "[mlp]") {
+  const Snapshot cache = MakeCache({.tokens = 40});
+  QualityOptions options;
+  blend::Rope rope;
+  rope.rotary_dim = 8;  // of heads of 4
+  options.rope = rope;
+  CHECK_THROWS_AS(Measure(cache, {}, options), Error);
+  rope.rotary_dim = 0;
+  rope.scaling = blend::ParseScaling("dynamic:2,32");  // the run is longer
+  options.rope = rope;
+  try {
+    Measure(cache, {}, options);
+    FAIL("dynamic frequencies were taken for one set");
+  } catch (const Error& error) {
+    CHECK(error.finding() == Finding::kUnsupportedKind);
+  }
+  rope.scaling = blend::ParseScaling("dynamic:2,64");
+  options.rope = rope;
+  CHECK(Measure(cache, {}, options).quality.positions_moved);
 }
 
 TEST_CASE("recorded queries see the tokens of their time, later ones stay raw", "[mlp]") {

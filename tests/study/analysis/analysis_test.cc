@@ -113,35 +113,53 @@ TEST_CASE("f32 that came from bf16 is said to be half free, and every part may b
   CHECK(Analyse(rounded, {}, pool).total().raw_bytes == 0);
 }
 
-TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
-  // Constant keys, turned as positions go: undone, next to nothing is left.
-  const uint32_t heads = 2, dim = 16;
-  const uint64_t tokens = 400;
+namespace {
+
+// Keys that are one vector, turned to their positions by `frequencies` and rounded to f16.
+LayerKv ConstantKeys(uint32_t layer, std::span<const double> frequencies, uint32_t heads,
+                     uint64_t tokens, Snapshot& snapshot) {
+  const size_t half = frequencies.size(), dim = 2 * half;
   std::mt19937 random(8);
   std::normal_distribution<float> normal;
   std::vector<float> key(heads * dim);
   for (float& x : key) x = normal(random);
-  Rope rope;
-  rope.base = 10000;
-  Snapshot snapshot;
-  Bytes stored(tokens * heads * dim * 2);
+  Bytes stored(tokens * key.size() * 2);
   for (uint64_t t = 0; t < tokens; ++t) {
-    std::vector<float> row = key;
-    ShiftPositions(rope, static_cast<double>(t), row.data(), heads, dim);
-    for (size_t c = 0; c < row.size(); ++c) {
-      StoreLE(&stored[(t * row.size() + c) * 2], F32ToF16(row[c]));
+    for (size_t c = 0; c < key.size(); ++c) {
+      const size_t i = c % dim % half, head = c / dim * dim;
+      const double angle = static_cast<double>(t) * frequencies[i];
+      const double x = static_cast<double>(key[head + i]),
+                   y = static_cast<double>(key[head + half + i]);
+      const double turned = c % dim < half ? x * std::cos(angle) - y * std::sin(angle)
+                                           : y * std::cos(angle) + x * std::sin(angle);
+      StoreLE(&stored[(t * key.size() + c) * 2], F32ToF16(static_cast<float>(turned)));
     }
   }
   snapshot.spools.push_back(FileSource::FromBytes(std::move(stored), "keys"));
-  snapshot.layers.push_back({0,
-                             {},
-                             {},
-                             ContiguousTensor(snapshot.spools[0]->bytes().data(), DType::kF16,
-                                              tokens, heads, dim, Order::kTokenHeadDim),
-                             {}});
+  return {layer,
+          {},
+          {},
+          ContiguousTensor(snapshot.spools.back()->bytes().data(), DType::kF16, tokens, heads,
+                           static_cast<uint32_t>(dim), Order::kTokenHeadDim),
+          {}};
+}
+
+// Bits per value that are left of layer `layer` with halves turned back.
+double LeftBits(const Analysis& analysis, size_t layer) {
+  return Cheapest(analysis.layers[layer].k->unrotated.at(1).models).total_bits();
+}
+
+}  // namespace
+
+TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
+  // Constant keys, turned as positions go: undone, next to nothing is left.
+  std::vector<double> frequencies;
+  for (int i = 0; i < 8; ++i) frequencies.push_back(std::pow(10000.0, -i / 8.0));
+  Snapshot snapshot;
+  snapshot.layers.push_back(ConstantKeys(0, frequencies, 2, 400, snapshot));
   ThreadPool pool(1);
   const Analysis analysis =
-      Analyse(snapshot, {.per_head = false, .effort = Effort::kHigh, .rope = rope}, pool);
+      Analyse(snapshot, {.per_head = false, .effort = Effort::kHigh, .rope = blend::Rope{}}, pool);
   const TensorAnalysis& k = *analysis.layers[0].k;
   REQUIRE(k.unrotated.size() == 2);
   REQUIRE(k.own);
@@ -149,9 +167,70 @@ TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
   CHECK(k.own->coded_bytes < k.measured.coded_bytes * 11 / 10);  // in another order
   CHECK(k.unrotated[0].interleaved);
   const double wrong = Cheapest(k.unrotated[0].models).total_bits();
-  const double right = Cheapest(k.unrotated[1].models).total_bits();
-  CHECK(right < wrong - 2);
+  CHECK(LeftBits(analysis, 0) < wrong - 2);
   CHECK(analysis.findings.size() == 1);
+}
+
+TEST_CASE("layers are turned back by their own base and scaling") {
+  const uint64_t tokens = 400;
+  blend::Rope plain, scaled, grown;
+  scaled.theta = 1e6;
+  scaled.scaling = blend::ParseScaling("linear:8");
+  grown.scaling = blend::ParseScaling("dynamic:2,100");  // this run is four times as long
+  std::vector<double> of_plain, of_scaled, of_grown;
+  const double base = 1e4 * std::pow(2.0 * static_cast<double>(tokens) / 100 - 1, 16.0 / 14);
+  for (int i = 0; i < 8; ++i) {
+    of_plain.push_back(std::pow(1e4, -i / 8.0));
+    of_scaled.push_back(std::pow(1e6, -i / 8.0) / 8);
+    of_grown.push_back(std::pow(base, -i / 8.0));
+  }
+  Snapshot snapshot;
+  snapshot.layers.push_back(ConstantKeys(0, of_plain, 2, tokens, snapshot));
+  snapshot.layers.push_back(ConstantKeys(1, of_scaled, 2, tokens, snapshot));
+  snapshot.layers.push_back(ConstantKeys(2, of_grown, 2, tokens, snapshot));
+  blend::ModelRope model;
+  model.layers = {plain, scaled, grown};
+  ThreadPool pool(1);
+  TensorOptions options;
+  options.effort = Effort::kCompat;
+  options.rope = model;
+  const Analysis right = Analyse(snapshot, options, pool);
+  options.rope = plain;
+  const Analysis one_base = Analyse(snapshot, options, pool);
+  for (const size_t layer : {size_t{0}, size_t{1}, size_t{2}}) {
+    INFO(layer);
+    CHECK(LeftBits(right, layer) < 4);
+    if (layer > 0) CHECK(LeftBits(one_base, layer) > LeftBits(right, layer) + 2);
+  }
+  CHECK(LeftBits(one_base, 0) == LeftBits(right, 0));
+
+  // Rows of a file that stores the last layer only go by the model's number of it.
+  snapshot.layers.erase(snapshot.layers.begin(), snapshot.layers.begin() + 2);
+  snapshot.layers[0].index = 0;
+  options.rope = model;
+  CHECK(LeftBits(Analyse(snapshot, options, pool), 0) > LeftBits(right, 2) + 2);
+  snapshot.layers[0].label = "blk.2";
+  CHECK(LeftBits(Analyse(snapshot, options, pool), 0) == LeftBits(right, 2));
+
+  blend::Rope too_wide;
+  too_wide.rotary_dim = 32;
+  options.rope = too_wide;
+  CHECK_THROWS_AS(Analyse(snapshot, options, pool), Error);
+}
+
+TEST_CASE("keys at positions that no run has are not turned") {
+  std::vector<double> frequencies(8, 0.5);
+  Snapshot snapshot;
+  snapshot.layers.push_back(ConstantKeys(0, frequencies, 1, 10, snapshot));
+  CellGroup cells;
+  for (int64_t i = 0; i < 10; ++i) cells.cells.push_back({.position = INT64_MIN, .sequences = {}});
+  snapshot.cell_groups.push_back(std::move(cells));
+  ThreadPool pool(1);
+  TensorOptions options;
+  options.rope = blend::Rope{};
+  CHECK(Analyse(snapshot, options, pool).layers[0].k->unrotated.empty());
+  snapshot.cell_groups.clear();
+  CHECK(Analyse(snapshot, options, pool).layers[0].k->unrotated.size() == 2);
 }
 
 }  // namespace kv::analysis

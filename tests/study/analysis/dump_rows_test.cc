@@ -3,6 +3,7 @@
 #include "lib/study/analysis/dump_rows.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lib/core/snapshot/cast.h"
@@ -19,7 +20,10 @@ TEST_CASE("a dump's row has the columns of its element size") {
   const auto rows_of = [&](const Snapshot& snapshot, double base) {
     const std::vector<offline::Entry> entries = offline::EntriesOf(snapshot);
     RowOptions options;
-    options.rope.base = base;
+    if (base != 0) {
+      options.rope.emplace();
+      options.rope->rope.theta = base;
+    }
     return DistributionRows(entries, options, pool);
   };
   const auto f16 = rows_of(half, 0), f32 = rows_of(wide, 0);
@@ -43,6 +47,43 @@ TEST_CASE("a dump's row has the columns of its element size") {
   CHECK(csv.substr(0, 24) == "layer_id,stage,seq_start");
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 3);
   CHECK(csv.find(",0.0,") != csv.npos);
+}
+
+TEST_CASE("a dump's keys are turned back as the model's layer turns them") {
+  test::CacheShape shape;
+  shape.head_dim = 4;
+  const Snapshot snapshot = test::MakeCache(shape);
+  ThreadPool pool(1);
+  std::vector<offline::Entry> entries = offline::EntriesOf(snapshot);
+  for (offline::Entry& entry : entries) entry.seq_start = 7;
+  blend::ModelRope model;
+  model.layers.resize(2);
+  model.layers[1].theta = 50;
+  model.layers[1].scaling = blend::ParseScaling("linear:3");
+  RowOptions options;
+  options.rope = model;
+  const auto rows = DistributionRows(entries, options, pool);
+  for (const size_t layer : {size_t{0}, size_t{1}}) {
+    const double frequencies[2] = {layer == 0 ? 1 : 1 / 3.0,
+                                   layer == 0 ? 0.01 : 1 / std::sqrt(50.0) / 3};
+    const std::vector<float> keys =
+        GatherFloats(snapshot.layers[layer].k, 0, shape.tokens, Order::kTokenHeadDim);
+    double largest = 0;
+    for (size_t c = 0; c < keys.size(); ++c) {
+      const size_t pair = c % 4 % 2, head = c / 4 * 4;
+      const double angle = -static_cast<double>(7 + c / (4 * shape.heads)) * frequencies[pair];
+      const double x = static_cast<double>(keys[head + pair]);
+      const double y = static_cast<double>(keys[head + 2 + pair]);
+      const double turned = c % 4 < 2 ? x * std::cos(angle) - y * std::sin(angle)
+                                      : y * std::cos(angle) + x * std::sin(angle);
+      largest = std::max(largest, std::abs(turned - static_cast<double>(keys[c])));
+    }
+    CHECK(rows[layer]["k_rope_inv_half_max_abs_diff"].get<double>() ==
+          Approx(largest).epsilon(1e-5));
+  }
+  // What a damaged meta says of its place turns nothing.
+  entries[0].seq_start = INT64_MAX;
+  CHECK(DistributionRows(entries, options, pool)[0]["k_rope_inv_max_abs_diff"] == 0.0);
 }
 
 TEST_CASE("averages weigh every dump alike, zeros in or out") {

@@ -221,16 +221,7 @@ class Replayer {
   blend::Rope RotationOf(const LayerAttention& attention) const {
     blend::Rope rope = request_.re_rotation->Of(ModelNumber(attention.kv()));
     blend::RequireFit(rope, attention.head_dim());
-    // Runs up to the original length all have one set of frequencies.
-    if (rope.scaling.by_length() && static_cast<double>(result_.end) > rope.scaling.original) {
-      throw std::move(
-          Error(Finding::kUnsupportedKind,
-                fmt::format("--re-rotate: with RoPE scaling {} the frequencies of keys go by how "
-                            "long the run was when they were computed, beyond {} tokens; the trace "
-                            "has {}",
-                            blend::Name(rope.scaling), rope.scaling.original, result_.end))
-              .Hint("--rope-freqs FILE says which frequencies all keys were rotated by"));
-    }
+    blend::RequireOneSetOfFrequencies(rope, result_.end, "--re-rotate");
     return rope;
   }
 
