@@ -46,7 +46,8 @@ class Soak:
         self.states = folder / "states"  # plain copies: what is true
         self.archives = folder / "archives"
         self.archived = {}  # archive name -> state name
-        self.killed = set()  # outputs whose writer was killed: the next one cleans up
+        # Outputs whose writer was killed, or said that it could not remove what it replaced: the next one cleans up.
+        self.uncleaned = set()
         self.states.mkdir()
         self.archives.mkdir()
         for path in sorted((ROOT / "testdata/llamacpp/states").iterdir()):
@@ -64,13 +65,16 @@ class Soak:
         done = subprocess.run([self.kvtool, *map(str, command)], cwd=self.folder, env=env, capture_output=True,
                               stdin=subprocess.DEVNULL, timeout=300)
         self.counts[f"exit {done.returncode}"] += 1
+        errors = done.stderr.decode(errors="replace")
         if "-o" in command:
             output = pathlib.Path(command[command.index("-o") + 1]).name
-            if done.returncode == -9:
-                self.killed.add(output)
+            said = f".{output}.kvtool-" in errors and "warning: could not be removed" in errors
+            if done.returncode == -9 or said:
+                self.uncleaned.add(output)
+                self.counts["leftovers said"] += said
             elif done.returncode == 0:
-                self.killed.discard(output)
-        self.last = f"{' '.join(map(str, command))} {faults or ''}: exit {done.returncode}: {done.stderr.decode(errors='replace')}"
+                self.uncleaned.discard(output)
+        self.last = f"{' '.join(map(str, command))} {faults or ''}: exit {done.returncode}: {errors}"
         if done.returncode not in (0, 1, 3, 4) and not (faults and done.returncode == -9):
             raise Wrong("exit status out of the contract")
         return done.returncode
@@ -95,7 +99,7 @@ class Soak:
         state = self.random.choice(sorted(item.name for item in self.states.iterdir()))
         name = f"{self.random.randrange(12)}.kvz"
         before = self.archived.get(name)
-        code = self.run("compress", "-q", "-f", self.states / state, "-o", self.archives / name, "--level",
+        code = self.run("compress", "-f", self.states / state, "-o", self.archives / name, "--level",
                         self.random.choice(LEVELS), f"-T{self.random.randrange(1, 4)}", faults=self.some_fault())
         self.archived[name] = state
         if code != 0:
@@ -112,7 +116,7 @@ class Soak:
     def decompress(self):
         name = self.some_archive()
         out = self.folder / "restored"
-        code = self.run("decompress", "-q", "-f", self.archives / name, "-o", out, faults=self.some_fault())
+        code = self.run("decompress", "-f", self.archives / name, "-o", out, faults=self.some_fault())
         truth = self.states / self.archived[name]
         if out.exists() and not same(out, truth):
             raise Wrong("what was restored is not what was archived")
@@ -163,7 +167,7 @@ class Soak:
         self.counts[operation.__name__] += 1
         operation()
         hidden = [item.name for folder in (self.folder, self.archives) for item in folder.iterdir()
-                  if item.name.startswith(".") and not any(item.name.startswith(f".{name}.") for name in self.killed)]
+                  if item.name.startswith(".") and not any(item.name.startswith(f".{name}.") for name in self.uncleaned)]
         if hidden:
             raise Wrong(f"left behind: {hidden}")
 

@@ -17,6 +17,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/help.h"
+#include "lib/core/base/temporary.h"
 #include "lib/core/kernels/targets.h"
 
 namespace kv {
@@ -55,6 +56,17 @@ void OnNoMemory() {
   ::_exit(status);
 }
 
+// nlohmann's JSON marks null as an object before it allocates one: where that fails, taking the
+// tree apart reads what was never there. Without want of memory before, the fault is a bug like
+// any.
+struct sigaction before_segmentation;
+
+void OnSegmentation(int signal) {
+  if (memory_ran_out) OnTerminate();
+  ::sigaction(signal, &before_segmentation, nullptr);
+  std::raise(signal);
+}
+
 // What the parent has set to be ignored (nohup, a job in the background) stays so.
 void HandleUnlessIgnored(int signal) {
   struct sigaction before;
@@ -65,6 +77,8 @@ void HandleUnlessIgnored(int signal) {
 void InstallSignals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) HandleUnlessIgnored(signal);
   std::signal(SIGBUS, OnBus);
+  ::sigaction(SIGSEGV, nullptr, &before_segmentation);
+  std::signal(SIGSEGV, OnSegmentation);
   // Writing then fails with EPIPE or EFBIG, which is said and cleaned up after.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
@@ -186,6 +200,13 @@ int StatusOfFailure(Console& console) {
   }
 }
 
+// What was written is whole, but what it replaced (or what was begun) is still there, hidden.
+void WarnOfLeftovers(Console& console) {
+  for (const std::string& name : TakeUnremoved()) {
+    console.Warn(name, "could not be removed; the next run with the same output tries again");
+  }
+}
+
 int Main(int argc, char** argv) {
   FillStandardDescriptors();
   InstallSignals();
@@ -199,6 +220,7 @@ int Main(int argc, char** argv) {
     status = StatusOfFailure(console);
   }
   try {
+    WarnOfLeftovers(console);
     console.Finish();
   } catch (...) {
     status = std::max(status, StatusOfFailure(console));

@@ -7,6 +7,7 @@
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/reuse.h"
 
 namespace kv {
 namespace {
@@ -30,15 +31,16 @@ struct Restored {
   std::optional<Error> failure;
 };
 
+// Leased rather than of a thread: where memory runs out, the C library ends a program that cannot
+// note a thread's destructors.
 struct Workspace {
   CodecScratch codec;
   Bytes raw;
 };
 
-Restored RestoreChunk(const Archive& archive, Step& step, bool keep_going) {
+Restored RestoreChunk(const Archive& archive, Step& step, bool keep_going, Workspace& workspace) {
   Restored result{std::move(step), {}, std::nullopt};
   if (result.step.kind != Step::kChunk) return result;
-  thread_local Workspace workspace;
   const ChunkHead& head = result.step.chunk->head;
   try {
     if (IsStoredAsIs(head)) {
@@ -78,9 +80,13 @@ class Restorer {
     report_.damage = archive_.damage();
     for (Damage& damage : archive_.CheckRecords()) report_.damage.push_back(std::move(damage));
     if (!options_.keep_going && !report_.damage.empty()) throw report_.damage[0].AsError();
+    Reuse<Workspace> workspaces;
     pool.RunOrdered<Step, Restored>(
         2 * static_cast<uint64_t>(pool.threads()), [&] { return Next(); },
-        [&](Step& step) { return RestoreChunk(archive_, step, options_.keep_going); },
+        [&](Step& step) {
+          const Reuse<Workspace>::Lease workspace(workspaces);
+          return RestoreChunk(archive_, step, options_.keep_going, *workspace);
+        },
         [&](Restored& restored) { Emit(restored); });
     FinishSource();
     return std::move(report_);

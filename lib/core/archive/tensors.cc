@@ -11,11 +11,18 @@
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/reuse.h"
 
 namespace kv {
 namespace {
 
 using namespace kvz;
+
+// What is kept from chunk to chunk, leased as the writer does.
+struct Workspace {
+  CodecScratch codec;
+  Bytes raw, scratch;
+};
 
 // The place of one layer's K or V in the temporary file. Rows, unless its chunks hold single heads:
 // then heads stay apart, so that a chunk is written in a few long pieces.
@@ -182,9 +189,10 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
     for (const ArchivedChunk* chunk : chunks) total += chunk->head.raw_bytes;
     progress->Begin(total);
   }
+  Reuse<Workspace> workspaces;
   pool.ParallelFor(chunks.size(), [&](uint64_t i) {
-    thread_local CodecScratch codec;
-    thread_local Bytes raw, scratch;
+    const Reuse<Workspace>::Lease lease(workspaces);
+    auto& [codec, raw, scratch] = *lease;
     const ArchivedChunk& chunk = *chunks[i];
     try {
       archive.Decode(chunk, codec, raw);

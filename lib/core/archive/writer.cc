@@ -8,6 +8,7 @@
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/reuse.h"
 
 namespace kv {
 namespace {
@@ -31,16 +32,12 @@ struct Written {
   EncodedChunk encoded;
 };
 
-// What a thread keeps from chunk to chunk.
+// What is kept from chunk to chunk. Leased rather than of a thread: where memory runs out, the C
+// library ends a program that cannot note a thread's destructors.
 struct Workspace {
   CodecScratch codec;
   ScratchBuffer raw, decoded;
 };
-
-Workspace& ThreadWorkspace() {
-  thread_local Workspace workspace;
-  return workspace;
-}
 
 void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
                         Workspace& workspace) {
@@ -52,8 +49,7 @@ void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, Byte
   }
 }
 
-Written Encode(const Task& task, uint32_t tag, const WriteOptions& options) {
-  Workspace& workspace = ThreadWorkspace();
+Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, Workspace& workspace) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
   ChunkHead& head = written.head;
   const ByteSpan extent = task.file->bytes().subspan(head.source_offset, head.extent_bytes);
@@ -125,6 +121,7 @@ class Writer {
 
     Planner planner(source_, regions, ChunkBytes(options_), options_.effort);
     const uint64_t window = 2 * static_cast<uint64_t>(pool.threads());
+    Reuse<Workspace> workspaces;
     pool.RunOrdered<Task, Written>(
         window,
         [&]() -> std::optional<Task> {
@@ -133,7 +130,10 @@ class Writer {
           hasher_.Advance(head->file, head->source_offset + head->extent_bytes);
           return Task{*head, source_.files[head->file].data.get()};
         },
-        [&](Task& task) { return Encode(task, tag_, options_); },
+        [&](Task& task) {
+          const Reuse<Workspace>::Lease workspace(workspaces);
+          return Encode(task, tag_, options_, *workspace);
+        },
         [&](Written& written) { Emit(written); });
     Finish(table);
     return summary_;

@@ -62,7 +62,7 @@ void RestoreParked(const fs::path& path) {
   const fs::path parked = ParkedName(path);
   std::error_code ignored;
   if (!fs::is_directory(fs::symlink_status(parked, ignored))) return;
-  if (RenameNoReplace(parked.string(), path.string()) != 0) RemoveTree(parked.c_str());
+  if (RenameNoReplace(parked.string(), path.string()) != 0) RemoveOrRemember(parked.string());
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ void ReplaceFolder(const std::string& fresh, const std::string& path, ExchangeCa
     errno = why;
     fail();
   }
-  if (::rename(parked.c_str(), fresh.c_str()) != 0) RemoveTree(parked.c_str());
+  if (::rename(parked.c_str(), fresh.c_str()) != 0) RemoveOrRemember(parked);
 }
 
 FolderFile::~FolderFile() {

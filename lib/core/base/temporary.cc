@@ -18,6 +18,7 @@
 #include <cstring>
 #include <ctime>
 #include <mutex>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -36,6 +37,9 @@ constexpr int kDeepest = 2048;  // a path has at most 4096 bytes
 std::array<std::atomic<const char*>, 64> names_in_use;
 std::atomic<bool> ending{false};
 std::atomic<int> holding_back{0};
+
+std::mutex unremoved_mutex;
+std::vector<std::string> unremoved;
 
 void Remember(const std::string& name) {
   static std::mutex mutex;
@@ -80,7 +84,7 @@ void RemoveLeftovers(const fs::path& folder, const std::string& beginning) {
     const int descriptor =
         ::open(entry->path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0) continue;
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) RemoveTree(entry->path().c_str());
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) RemoveOrRemember(entry->path());
     ::close(descriptor);
   }
 }
@@ -156,11 +160,28 @@ void Temporary::Release() {
 
 void Temporary::Remove() {
   if (name_.empty()) return;
-  RemoveTree(name_.c_str());
+  RemoveOrRemember(name_);
   Release();
 }
 
 void RemoveTree(const char* name) { RemoveAt(AT_FDCWD, name, 0); }
+
+void RemoveOrRemember(const std::string& name) noexcept {
+  RemoveTree(name.c_str());
+  struct stat status;
+  if (::lstat(name.c_str(), &status) != 0) return;
+  try {
+    const std::lock_guard lock(unremoved_mutex);
+    unremoved.push_back(name);
+  } catch (const std::bad_alloc&) {
+    // Then it stays unsaid.
+  }
+}
+
+std::vector<std::string> TakeUnremoved() {
+  const std::lock_guard lock(unremoved_mutex);
+  return std::exchange(unremoved, {});
+}
 
 void RemoveTemporariesOnSignal() {
   constexpr unsigned kMicroseconds = 100;

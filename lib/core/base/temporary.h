@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace kv {
 
@@ -37,8 +38,14 @@ class Temporary {
   std::string name_;
 };
 
-// Removes a file, or a folder with all below it; links are not followed. Async-signal-safe.
+// Removes a file, or a folder with all below it, as far as that can be done; links are not
+// followed. Async-signal-safe.
 void RemoveTree(const char* name);
+// The same, and remembers the name where something of it is still there: the output is whole
+// without it, and the next run that writes the same output tries again.
+void RemoveOrRemember(const std::string& name) noexcept;
+// The names remembered since the last call.
+std::vector<std::string> TakeUnremoved();
 
 // For handlers of signals that end the program: removes every name in use.
 void RemoveTemporariesOnSignal();

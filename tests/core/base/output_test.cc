@@ -151,6 +151,17 @@ TEST_CASE("leftovers are removed unless a living run holds them", "[output]") {
   ::close(held);
 }
 
+TEST_CASE("what cannot be removed is remembered once, for a warning", "[output]") {
+  const test::TempDir dir;
+  dir.WriteFile("gone/a/b", AsBytes("x"));
+  RemoveOrRemember((dir / "gone").string());
+  RemoveOrRemember((dir / "never there").string());
+  CHECK(TakeUnremoved().empty());
+  RemoveOrRemember("/proc/self/status");  // nobody can
+  CHECK(TakeUnremoved() == std::vector<std::string>{"/proc/self/status"});
+  CHECK(TakeUnremoved().empty());
+}
+
 TEST_CASE("the longest name can be an output", "[output]") {
   const test::TempDir dir;
   const fs::path path = dir / std::string(255, 'n');
