@@ -95,11 +95,12 @@ Defect FindPart(const Source& source, std::string_view folder, const std::string
     bytes = file->data->bytes();
     return Defect::kNone;
   }
-  const bool is_folder =
-      std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
-        return file.name.size() > path.size() && file.name.starts_with(path) &&
-               file.name[path.size()] == '/';
-      });
+  // Files are sorted: those of a folder follow its name and a slash.
+  const std::string within = path + "/";
+  const auto first = std::lower_bound(
+      source.files.begin(), source.files.end(), within,
+      [](const SourceFile& file, const std::string& name) { return file.name < name; });
+  const bool is_folder = first != source.files.end() && first->name.starts_with(within);
   return is_folder ? Defect::kUnreadable : Defect::kNoFiles;
 }
 

@@ -15,6 +15,8 @@ namespace {
 
 constexpr uint32_t kMaxStreams = UINT16_MAX;
 constexpr uint32_t kMaxSequencesPerCell = 4096;
+// Each is looked for among all layers and arrays; models have one or two.
+constexpr size_t kMaxCaches = 64;
 
 template <typename T>
 TensorToWrite Vector(std::string name, DType dtype, std::vector<uint64_t> shape,
@@ -110,6 +112,8 @@ std::vector<CellGroup> NamedCaches(const TensorFile& file, const Snapshot& snaps
   const auto add = [&](std::string_view name, uint32_t streams) {
     const auto same = [&](const CellGroup& group) { return group.group == name; };
     if (std::any_of(groups.begin(), groups.end(), same)) return;
+    if (groups.size() == kMaxCaches)
+      throw Error(Finding::kLimit, fmt::format("more than {} caches", kMaxCaches));
     groups.push_back({.group = std::string(name), .streams = streams, .cells = {}});
   };
   const std::string text = Lookup(file.metadata, kCachesKey);

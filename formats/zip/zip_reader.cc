@@ -102,12 +102,14 @@ void Inflater::Run(const FileSource& file, const ZipEntry& entry, Sink& sink) {
 }  // namespace
 
 ZipArchive::ZipArchive(std::shared_ptr<const FileSource> file)
-    : file_(std::move(file)), entries_(zip::ReadDirectory(file_->bytes())) {}
+    : file_(std::move(file)), entries_(zip::ReadDirectory(file_->bytes())) {
+  by_name_.reserve(entries_.size());
+  for (size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
+}
 
 const ZipEntry* ZipArchive::Find(std::string_view name) const {
-  const auto at = std::find_if(entries_.begin(), entries_.end(),
-                               [&](const ZipEntry& entry) { return entry.name == name; });
-  return at == entries_.end() ? nullptr : &*at;
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : &entries_[at->second];
 }
 
 void ZipArchive::Inflate(uint64_t max_bytes) {

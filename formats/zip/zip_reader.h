@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "lib/core/base/file.h"
@@ -51,6 +52,7 @@ class ZipArchive {
   std::shared_ptr<const FileSource> file_;
   std::shared_ptr<const FileSource> spool_;
   std::vector<ZipEntry> entries_;
+  std::unordered_map<std::string_view, size_t> by_name_;
 };
 
 }  // namespace kv

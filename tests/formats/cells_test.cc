@@ -7,6 +7,7 @@
 #include "formats/safetensors/safetensors.h"
 #include "lib/core/snapshot/diff.h"
 #include "tests/support/mlp_weights.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv {
@@ -37,6 +38,20 @@ TEST_CASE("text that speaks of other cells is refused", "[cells]") {
   std::string long_list = "0";
   for (int i = 0; i < 300; ++i) long_list += ",1";
   CHECK_THROWS_AS(CellsOf(long_list + "*1000", 1000), Error);
+}
+
+TEST_CASE("a file may name as many caches as it pays to look for", "[cells]") {
+  const auto import = [](size_t caches) {
+    TensorFile file;
+    for (size_t i = 0; i < caches; ++i) {
+      file.metadata["kvtool.caches"] += (i == 0 ? "" : ",") + std::to_string(i) + ":1";
+    }
+    Snapshot snapshot;
+    ImportCells(file, snapshot);
+    return snapshot.cell_groups.size();
+  };
+  CHECK(import(64) == 64);
+  CHECK(test::FindingOf([&] { import(65); }) == Finding::kLimit);
 }
 
 TEST_CASE("everything beside the tensors survives an array file", "[cells]") {
