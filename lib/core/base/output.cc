@@ -176,6 +176,7 @@ AtomicFile::AtomicFile(fs::path path, const OutputRules& rules)
 
 void AtomicFile::OpenForReplacing() {
   const mode_t mode = rules_.like ? 0600 : 0666;
+  RemoveLeftovers(path_);  // a folder may have been written to this path before
   if (HasProc()) {
     descriptor_ = ::open(ParentOf(path_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
     if (descriptor_ >= 0) return;

@@ -74,8 +74,12 @@ std::string Beginning(const fs::path& path) {
   return "." + path.filename().string().substr(0, kMostOfName) + std::string(kMark);
 }
 
+fs::path FolderOf(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
 // A name of ours that nobody holds a lock on was left by a run that was killed.
-void RemoveLeftovers(const fs::path& folder, const std::string& beginning) {
+void RemoveBeside(const fs::path& folder, const std::string& beginning) {
   std::error_code failed;
   for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
        entry.increment(failed)) {
@@ -128,8 +132,8 @@ void RemoveAt(int parent, const char* name, int depth) {
 
 Temporary::Temporary(const fs::path& path) {
   const std::string beginning = Beginning(path);
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  RemoveLeftovers(folder, beginning);
+  const fs::path folder = FolderOf(path);
+  RemoveBeside(folder, beginning);
   name_ = (folder / fmt::format("{}{:016x}{}", beginning, Random(), kEnding)).string();
   Remember(name_);
 }
@@ -163,6 +167,8 @@ void Temporary::Remove() {
   RemoveOrRemember(name_);
   Release();
 }
+
+void RemoveLeftovers(const fs::path& path) { RemoveBeside(FolderOf(path), Beginning(path)); }
 
 void RemoveTree(const char* name) { RemoveAt(AT_FDCWD, name, 0); }
 

@@ -38,6 +38,8 @@ class Temporary {
   std::string name_;
 };
 
+// Removes what a killed run left beside an output at `path`, for those that take no name.
+void RemoveLeftovers(const std::filesystem::path& path);
 // Removes a file, or a folder with all below it, as far as that can be done; links are not
 // followed. Async-signal-safe.
 void RemoveTree(const char* name);

@@ -145,6 +145,10 @@ TEST_CASE("leftovers are removed unless a living run holds them", "[output]") {
   REQUIRE(::flock(held, LOCK_EX) == 0);
   { const Temporary temporary(dir / "out"); }
   CHECK(!fs::exists(dir / ".out.kvtool-1.tmp"));
+  // A file that is written without a name finds what was left of a folder.
+  dir.WriteFile(".plain.kvtool-4.tmp/a/b", AsBytes("x"));
+  { const AtomicFile plain(dir / "plain", Overwrite::kRefuse); }
+  CHECK(!fs::exists(dir / ".plain.kvtool-4.tmp"));
   CHECK(!fs::exists(dir / ".out.kvtool-2.tmp"));
   CHECK(fs::exists(dir / ".other.kvtool-3.tmp"));
   CHECK(fs::exists(dir / ".out.kvtool-held.tmp"));
