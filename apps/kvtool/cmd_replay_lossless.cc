@@ -23,9 +23,9 @@ constexpr std::string_view kLosslessPrefix = "h2o_lossless_";
 class ParameterFlags {
  public:
   void Declare(CommandLine& line) {
-    lossless::Config defaults;
+    mnn::runtime::Config defaults;
     SwitchOn(defaults);
-    lossless::ForEachParameter(defaults, [&](std::string_view name, const auto& value) {
+    mnn::runtime::ForEachParameter(defaults, [&](std::string_view name, const auto& value) {
       Add(line, name, std::string(name.substr(kLosslessPrefix.size())), TextOf(value),
           "The engine's lossless parameters (defaults as in the engine, but switched on)");
     });
@@ -40,11 +40,11 @@ class ParameterFlags {
   }
 
   // A recorded stream of block scores brings the parameters it was recorded with.
-  void Apply(bool gate, const AttentionTrace* trace, lossless::ReplayRequest& request) const {
+  void Apply(bool gate, const AttentionTrace* trace, mnn::runtime::ReplayRequest& request) const {
     SwitchOn(request.lossless);
     if (gate) {
-      request.lossless = lossless::GateConfig(request.lossless.mode);
-      request.h2o = lossless::GateH2oConfig();
+      request.lossless = mnn::runtime::GateConfig(request.lossless.mode);
+      request.h2o = mnn::runtime::GateH2oConfig();
     }
     const bool is_stream = trace != nullptr && trace->block_scores.has_value();
     if (is_stream) {
@@ -58,11 +58,11 @@ class ParameterFlags {
 
  private:
   // Whoever runs this command wants the path to run; the engine's switches are off.
-  static void SwitchOn(lossless::Config& config) {
+  static void SwitchOn(mnn::runtime::Config& config) {
     config.enable = config.gear_delta = config.runtime_enable = true;
   }
 
-  static std::string TextOf(const lossless::ParameterValue& value) {
+  static std::string TextOf(const mnn::runtime::ParameterValue& value) {
     if (const auto* number = std::get_if<double>(&value)) {
       return fmt::format("{}", static_cast<float>(*number));
     }
@@ -91,7 +91,7 @@ class ParameterFlags {
   }
 
   static void Set(const std::string& name, const std::string& text,
-                  lossless::ReplayRequest& request) {
+                  mnn::runtime::ReplayRequest& request) {
     if (name == "h2o_target_mode") {
       eviction::SetParameter(name, text == "static" ? 0 : 1, request.h2o);
       return;
@@ -101,9 +101,10 @@ class ParameterFlags {
     const auto [at, error] = std::from_chars(text.data(), end, number);
     const bool is_number = error == std::errc() && at == end && !text.empty();
     if (name.starts_with(kLosslessPrefix)) {
-      lossless::ParameterValue value = std::string_view(text);
+      mnn::runtime::ParameterValue value = std::string_view(text);
       if (is_number) value = number;
-      if (lossless::SetParameter(name, value, request.lossless) == lossless::SetResult::kSet)
+      if (mnn::runtime::SetParameter(name, value, request.lossless) ==
+          mnn::runtime::SetResult::kSet)
         return;
     } else if (is_number && eviction::SetParameter(name, number, request.h2o)) {
       return;
@@ -163,20 +164,20 @@ class ReplayLossless : public Command {
       for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
     }
     const AttentionTrace* const rows = trace ? &*trace : nullptr;
-    const lossless::ReplayRequest request = RequestFor(context, rows);
+    const mnn::runtime::ReplayRequest request = RequestFor(context, rows);
     ThreadPool pool(context.global.thread_count());
-    lossless::ReplayResult result;
+    mnn::runtime::ReplayResult result;
     try {
       if (trace) {
         const std::string undefined = Remark(CheckTraceRows(*trace, pool));
         if (!undefined.empty()) context.console.Warn(trace_, undefined);
       }
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
-      result = lossless::Replay(snapshot, rows, request, pool, &progress);
+      result = mnn::runtime::Replay(snapshot, rows, request, pool, &progress);
     } catch (Error& error) {
       throw error.File(input_);
     }
-    if (const std::string why = lossless::WhyNothing(result); !why.empty()) {
+    if (const std::string why = mnn::runtime::WhyNothing(result); !why.empty()) {
       result.warnings.push_back("nothing was encoded: " + why);
     }
     for (const std::string& warning : result.warnings) context.console.Warn(input_, warning);
@@ -186,10 +187,11 @@ class ReplayLossless : public Command {
   }
 
  private:
-  lossless::ReplayRequest RequestFor(const Context& context, const AttentionTrace* trace) const {
-    lossless::ReplayRequest request;
-    request.engine = *lossless::ParseEngine(engine_);
-    request.lossless.mode = *lossless::ParseMode(mode_);
+  mnn::runtime::ReplayRequest RequestFor(const Context& context,
+                                         const AttentionTrace* trace) const {
+    mnn::runtime::ReplayRequest request;
+    request.engine = *mnn::runtime::ParseEngine(engine_);
+    request.lossless.mode = *mnn::runtime::ParseMode(mode_);
     parameters_.Apply(preset_ == "gate", trace, request);
     if (scores_ == "exact") request.weights = WeightRule::kSoftmax;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
@@ -202,38 +204,39 @@ class ReplayLossless : public Command {
 
   void WriteOutputs(Context& context, const Snapshot& snapshot,
                     const std::optional<AttentionTrace>& trace,
-                    const lossless::ReplayResult& result) const {
+                    const mnn::runtime::ReplayResult& result) const {
     const bool timing = !context.global.deterministic;
     nlohmann::ordered_json document = ReportHeader("replay-lossless");
     document["inputs"] = {InputRecord(snapshot.source)};
     document["trace"] = nullptr;
     if (trace) document["trace"] = {{"file", trace_}, {"level", Name(trace->level)}};
     if (limit_ >= 0) document["limited"] = true;
-    document.update(lossless::ReportJson(result, {detail_, timing}));
+    document.update(mnn::runtime::ReportJson(result, {detail_, timing}));
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));
-      lossless::ForEachEvent(result, timing, [&](const nlohmann::ordered_json& event) {
+      mnn::runtime::ForEachEvent(result, timing, [&](const nlohmann::ordered_json& event) {
         file.Write(AsBytes(JsonText(event, -1) + "\n"));
       });
       file.Commit();
     }
     if (!html_.empty()) {
       const auto version = document["tool"]["version"].get<std::string>();
-      WriteText(html_,
-                lossless::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
-                RulesFor(force_));
+      WriteText(
+          html_,
+          mnn::runtime::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
+          RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
 
-  void Print(Context& context, const lossless::ReplayResult& r) const {
+  void Print(Context& context, const mnn::runtime::ReplayResult& r) const {
     Console& console = context.console;
-    const lossless::Totals totals = lossless::TotalsOf(r);
-    const lossless::Measured& m = r.measured;
-    const lossless::Resident &first = r.steps.front(), &last = r.steps.back();
+    const mnn::runtime::Totals totals = mnn::runtime::TotalsOf(r);
+    const mnn::runtime::Measured& m = r.measured;
+    const mnn::runtime::Resident &first = r.steps.front(), &last = r.steps.back();
     console.Line(fmt::format("{}: {} layers, prompt {}, {} decoded; engine {}, mode {}, scope {}",
                              Printable(input_), r.layers.size(), r.prompt, r.end - r.prompt,
-                             engine_, mode_, lossless::Name(r.lossless.scope)));
+                             engine_, mode_, mnn::runtime::Name(r.lossless.scope)));
     const auto fact = [&](std::string_view name, const std::string& text) {
       console.Line(fmt::format("  {:<12} {}", name, text));
     };
@@ -261,19 +264,20 @@ class ReplayLossless : public Command {
     PrintEngineTerms(console, r);
   }
 
-  static std::string ContentText(const Console& console, const lossless::ContentCheck& content) {
+  static std::string ContentText(const Console& console,
+                                 const mnn::runtime::ContentCheck& content) {
     if (content.equal()) {
       return fmt::format("{}: {} ranges, {} compared by hash", console.Verdict(true, "equal"),
                          content.ranges, HumanBytes(content.bytes));
     }
-    const lossless::Difference& at = *content.first;
+    const mnn::runtime::Difference& at = *content.first;
     return fmt::format("{}: {} of {} ranges, first at layer {} {} head {} position {}",
                        console.Verdict(false, "differs"), content.mismatches, content.ranges,
                        at.layer, at.is_value ? "V" : "K", at.head, at.position);
   }
 
-  void PrintEngineTerms(Console& console, const lossless::ReplayResult& r) const {
-    const lossless::EngineMetrics& m = r.metrics;
+  void PrintEngineTerms(Console& console, const mnn::runtime::ReplayResult& r) const {
+    const mnn::runtime::EngineMetrics& m = r.metrics;
     const auto fact = [&](std::string_view name, const std::string& text) {
       console.Line(fmt::format("  {:<18} {}", name, text));
     };

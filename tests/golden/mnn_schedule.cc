@@ -12,13 +12,14 @@ void CheckMnnSchedule(Run& run);
 
 namespace {
 
-using lossless::Config;
+using mnn::runtime::Config;
 using nlohmann::json;
 
 Config ConfigOf(const json& scenario) {
   const json& params = scenario.at("params");
   Config config;
-  lossless::SetParameter("h2o_lossless_runtime_mode", scenario.at("mode").get<double>(), config);
+  mnn::runtime::SetParameter("h2o_lossless_runtime_mode", scenario.at("mode").get<double>(),
+                             config);
   config.hot_sink_tokens = params.at("hot_sink");
   config.hot_recent_tokens = params.at("hot_recent");
   config.block_tokens = params.at("block_tokens");
@@ -35,14 +36,14 @@ int CheckScenario(const json& scenario) {
   const json& events = scenario.at("events");
   const uint64_t shrink_at = scenario.at("shrink_at_step");
   const uint64_t removed = scenario.at("shrink_budget_to");  // so named; the manifest says minus
-  lossless::LayerClock clock;
+  mnn::runtime::LayerClock clock;
   uint64_t length = scenario.at("prompt_tokens"), encoded = 0;
   size_t next = 0;
   for (uint64_t step = 1; step <= scenario.at("decode_steps").get<uint64_t>(); ++step) {
     ++length;
     uint64_t budget = length;
     if (shrink_at != 0 && step >= shrink_at) budget -= std::min(budget, removed);
-    const lossless::ColdRange cold = ColdRangeOf(config, budget);
+    const mnn::runtime::ColdRange cold = ColdRangeOf(config, budget);
     Shrink(cold, clock);
     const auto range = NextEncode(config, params.at("trigger_min"), params.at("update_interval"),
                                   clock, cold, length, step);
@@ -75,7 +76,7 @@ void CheckReplay(const json& scenario) {
   test::CaseShape shape{.layers = 1, .query_heads = 1, .kv_heads = 1, .dim = 4};
   shape.tokens = prompt + scenario.at("decode_steps").get<uint64_t>();
   const auto made = test::MakeAttentionCase(shape, 1);
-  lossless::ReplayRequest request;
+  mnn::runtime::ReplayRequest request;
   request.lossless = ConfigOf(scenario);
   request.lossless.enable = true;
   request.lossless.gear_delta = true;
@@ -85,11 +86,11 @@ void CheckReplay(const json& scenario) {
   request.prompt_tokens = prompt;
   request.keep_events = true;
   ThreadPool pool(1);
-  const lossless::ReplayResult result = Replay(made->snapshot, nullptr, request, pool);
+  const mnn::runtime::ReplayResult result = Replay(made->snapshot, nullptr, request, pool);
   CHECK(result.content.equal());
   json replayed = json::array(), expected = json::array();
-  for (const lossless::Event& event : result.events) {
-    if (event.kind != lossless::EventKind::kEncode) continue;
+  for (const mnn::runtime::Event& event : result.events) {
+    if (event.kind != mnn::runtime::EventKind::kEncode) continue;
     replayed.push_back({event.token - prompt + 1, event.length, event.begin, event.tokens});
   }
   for (const json& event : scenario.at("events")) {

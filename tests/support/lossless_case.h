@@ -11,7 +11,7 @@
 namespace kv::test {
 
 // The gear codec with something wrong on purpose: hooks see each call's number, from 0.
-class FaultyCodec : public lossless::RangeCodec {
+class FaultyCodec : public mnn::runtime::RangeCodec {
  public:
   std::function<void(uint64_t call)> before_encode, before_decode;
   std::function<void(uint64_t call, Bytes& blob)> after_encode;
@@ -31,7 +31,7 @@ class FaultyCodec : public lossless::RangeCodec {
   }
 
  private:
-  lossless::GearRangeCodec gear_{lossless::Config{}};
+  mnn::runtime::GearRangeCodec gear_{mnn::runtime::Config{}};
   mutable std::atomic<uint64_t> encodes_ = 0, decodes_ = 0;
 };
 
@@ -39,11 +39,12 @@ class FaultyCodec : public lossless::RangeCodec {
 inline void Damage(Bytes& blob) { blob.back() ^= std::byte{1}; }
 
 // A request small enough for a cache of some 200 tokens.
-inline lossless::ReplayRequest SmallRequest(lossless::Engine engine, lossless::Mode mode) {
-  lossless::ReplayRequest request;
+inline mnn::runtime::ReplayRequest SmallRequest(mnn::runtime::Engine engine,
+                                                mnn::runtime::Mode mode) {
+  mnn::runtime::ReplayRequest request;
   request.engine = engine;
-  request.lossless = lossless::GateConfig(mode);
-  request.lossless.scope = lossless::Scope::kFrontNAndH2oKept;
+  request.lossless = mnn::runtime::GateConfig(mode);
+  request.lossless.scope = mnn::runtime::Scope::kFrontNAndH2oKept;
   request.lossless.store_disable_front = false;
   request.lossless.front_sample_token_interval = 1;
   request.lossless.hot_sink_tokens = 4;
@@ -59,15 +60,16 @@ inline lossless::ReplayRequest SmallRequest(lossless::Engine engine, lossless::M
   return request;
 }
 
-inline lossless::ReplayResult RunCase(const AttentionCase& made,
-                                      const lossless::ReplayRequest& request) {
+inline mnn::runtime::ReplayResult RunCase(const AttentionCase& made,
+                                          const mnn::runtime::ReplayRequest& request) {
   ThreadPool pool(1);
-  return lossless::Replay(made.snapshot, &made.trace, request, pool);
+  return mnn::runtime::Replay(made.snapshot, &made.trace, request, pool);
 }
 
-inline uint64_t CountEvents(const lossless::ReplayResult& result, lossless::EventKind kind) {
+inline uint64_t CountEvents(const mnn::runtime::ReplayResult& result,
+                            mnn::runtime::EventKind kind) {
   uint64_t count = 0;
-  for (const lossless::Event& event : result.events) count += event.kind == kind;
+  for (const mnn::runtime::Event& event : result.events) count += event.kind == kind;
   return count;
 }
 

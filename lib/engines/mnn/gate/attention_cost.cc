@@ -23,7 +23,7 @@ std::string WhyNone(const Subject& subject) {
 
 }  // namespace
 
-AttentionCost MeasureAttention(const lossless::ReplayResult& row, const Subject& subject) {
+AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& subject) {
   AttentionCost cost;
   cost.missing = WhyNone(subject);
   if (!cost.missing.empty()) return cost;

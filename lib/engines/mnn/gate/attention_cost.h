@@ -18,6 +18,6 @@ struct AttentionCost {
 };
 
 // Measures the plans that the row's cache was really compacted by.
-AttentionCost MeasureAttention(const lossless::ReplayResult& row, const gate::Subject& subject);
+AttentionCost MeasureAttention(const runtime::ReplayResult& row, const gate::Subject& subject);
 
 }  // namespace kv::mnn

@@ -24,18 +24,18 @@ void SetH2o(std::string_view name, const ParamValue& value, eviction::BlockConfi
   eviction::SetParameter(name, number, config);
 }
 
-void SetLossless(std::string_view name, const ParamValue& value, lossless::Config& config) {
+void SetLossless(std::string_view name, const ParamValue& value, runtime::Config& config) {
   const auto* word = std::get_if<std::string>(&value);
-  const lossless::ParameterValue typed = word != nullptr
-                                             ? lossless::ParameterValue(std::string_view(*word))
-                                             : lossless::ParameterValue(std::get<double>(value));
-  if (lossless::SetParameter(name, typed, config) != lossless::SetResult::kSet) {
+  const runtime::ParameterValue typed = word != nullptr
+                                            ? runtime::ParameterValue(std::string_view(*word))
+                                            : runtime::ParameterValue(std::get<double>(value));
+  if (runtime::SetParameter(name, typed, config) != runtime::SetResult::kSet) {
     throw Error(Finding::kConfig, fmt::format("{}: not a value of this parameter", name));
   }
 }
 
 // All parameters as the engine computes with them, so that a report says what was run.
-Params Effective(const lossless::ReplayResult& row) {
+Params Effective(const runtime::ReplayResult& row) {
   Params params = {{"h2o_enable", row.h2o_enabled ? 1.0 : 0.0}};
   eviction::ForEachParameter(row.h2o, [&](std::string_view name, double value) {
     if (name == "h2o_target_mode") {
@@ -44,8 +44,8 @@ Params Effective(const lossless::ReplayResult& row) {
       params.emplace_back(std::string(name), value);
     }
   });
-  lossless::ForEachParameter(
-      row.lossless, [&](std::string_view name, const lossless::ParameterValue& value) {
+  runtime::ForEachParameter(
+      row.lossless, [&](std::string_view name, const runtime::ParameterValue& value) {
         const auto* number = std::get_if<double>(&value);
         params.emplace_back(std::string(name),
                             number != nullptr
@@ -57,19 +57,19 @@ Params Effective(const lossless::ReplayResult& row) {
 
 // Equal replays with and without the case's parameters, in turn, so that both see the same machine.
 // The first pair warms the caches and is dropped, as in the original's bench.
-gate::Noise MeasureSpeeds(const CaseSpec& spec, lossless::ReplayRequest request,
+gate::Noise MeasureSpeeds(const CaseSpec& spec, runtime::ReplayRequest request,
                           const Subject& subject) {
   gate::Noise noise;
   if (subject.deterministic || subject.trace == nullptr) return noise;
   request.keep_events = false;
   if (!spec.prompt_tokens.empty()) request.prompt_tokens = spec.prompt_tokens.front();
-  lossless::ReplayRequest baseline = request;
+  runtime::ReplayRequest baseline = request;
   baseline.h2o_enable = false;
   baseline.lossless.enable = false;
   noise.seconds = std::numeric_limits<double>::infinity();
   for (uint64_t run = 0; run <= spec.repeat; ++run) {
     for (const bool candidate : {false, true}) {
-      const lossless::ReplayResult row = lossless::Replay(
+      const runtime::ReplayResult row = runtime::Replay(
           subject.snapshot, subject.trace, candidate ? request : baseline, subject.pool);
       if (!row.speed || !(row.speed->tokens_per_second() > 0)) return {};
       if (run == 0) continue;
@@ -83,11 +83,11 @@ gate::Noise MeasureSpeeds(const CaseSpec& spec, lossless::ReplayRequest request,
 
 // The engine's parameters of a case: what the gate's scripts set for its mode, then what a trace of
 // block scores was recorded with, then the case's own.
-lossless::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
-  lossless::ReplayRequest request;
-  const lossless::Mode mode = lossless::ParseMode(spec.mode).value();
-  request.lossless = lossless::GateConfig(mode);
-  request.h2o = lossless::GateH2oConfig();
+runtime::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
+  runtime::ReplayRequest request;
+  const runtime::Mode mode = runtime::ParseMode(spec.mode).value();
+  request.lossless = runtime::GateConfig(mode);
+  request.h2o = runtime::GateH2oConfig();
   if (subject.trace != nullptr && subject.trace->block_scores) {
     for (const auto& [name, value] : subject.trace->block_scores->parameters) {
       eviction::SetParameter(name, value, request.h2o);
@@ -102,7 +102,7 @@ lossless::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) 
     }
   }
   request.h2o_enable = IsOn(spec.params, "h2o_enable");
-  if (!spec.runtime.empty()) request.engine = lossless::ParseEngine(spec.runtime).value();
+  if (!spec.runtime.empty()) request.engine = runtime::ParseEngine(spec.runtime).value();
   request.deterministic = subject.deterministic;
   request.skips_of_slowest = true;  // what is compressed must not change from run to run
   request.keep_events = true;
@@ -119,11 +119,11 @@ bool AsksForSpeed(const CaseSpec& spec) {
 }  // namespace
 
 CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* progress,
-                      const lossless::RangeCodec* codec) {
+                      const runtime::RangeCodec* codec) {
   CaseResult result;
   result.spec = spec;
   result.origin = Origin::kReplay;
-  lossless::ReplayRequest request = RequestOf(spec, subject);
+  runtime::ReplayRequest request = RequestOf(spec, subject);
   request.codec = codec;
   std::vector<std::optional<uint64_t>> prompts(spec.prompt_tokens.begin(),
                                                spec.prompt_tokens.end());
@@ -133,7 +133,7 @@ CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* pr
   for (const std::optional<uint64_t>& prompt : prompts) {
     request.prompt_tokens = prompt;
     ReplayedRow row;
-    row.replay = lossless::Replay(subject.snapshot, subject.trace, request, subject.pool, progress);
+    row.replay = runtime::Replay(subject.snapshot, subject.trace, request, subject.pool, progress);
     row.attention = MeasureAttention(row.replay, subject);
     for (const std::string& warning : row.replay.warnings) {
       if (std::count(result.warnings.begin(), result.warnings.end(), warning) == 0) {

@@ -14,6 +14,6 @@ namespace kv::mnn {
 // Ranges are coded by the engine's codec, or by `codec` if given: tests give one that fails.
 gate::CaseResult ReplayCase(const gate::CaseSpec& spec, const gate::Subject& subject,
                             Progress* progress = nullptr,
-                            const lossless::RangeCodec* codec = nullptr);
+                            const runtime::RangeCodec* codec = nullptr);
 
 }  // namespace kv::mnn

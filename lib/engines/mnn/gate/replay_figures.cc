@@ -14,10 +14,10 @@ namespace {
 
 using namespace gate;
 
-using lossless::Event;
-using lossless::EventKind;
-using lossless::LayerResult;
-using lossless::ReplayResult;
+using runtime::Event;
+using runtime::EventKind;
+using runtime::LayerResult;
+using runtime::ReplayResult;
 
 using Rows = std::vector<ReplayedRow>;
 using Value = std::function<double(const ReplayResult&)>;
@@ -202,7 +202,7 @@ std::optional<double> Ratio(uint64_t raw, uint64_t stored) {
   return static_cast<double>(raw) / static_cast<double>(stored);
 }
 
-std::optional<double> VerifiedRatio(const lossless::Measured& measured, size_t kind) {
+std::optional<double> VerifiedRatio(const runtime::Measured& measured, size_t kind) {
   return Ratio(measured.verified_raw_of[kind], measured.verified_blob_of[kind]);
 }
 
@@ -242,7 +242,7 @@ void MeasureRatio(const Rows& rows, Measurements& out) {
 }
 
 void MeasureContent(const Rows& rows, Measurements& out) {
-  lossless::ContentCheck content;
+  runtime::ContentCheck content;
   for (const ReplayedRow& row : rows) content.Add(row.replay.content);
   out.Set("content.compared_ranges", static_cast<double>(content.ranges));
   if (content.ranges == 0) {

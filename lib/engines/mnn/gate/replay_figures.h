@@ -11,7 +11,7 @@
 namespace kv::mnn {
 
 struct ReplayedRow {
-  lossless::ReplayResult replay;
+  runtime::ReplayResult replay;
   AttentionCost attention;
 };
 

@@ -6,7 +6,7 @@
 
 namespace kv::mnn {
 
-std::string WhyNothingEvicted(const lossless::ReplayResult& row) {
+std::string WhyNothingEvicted(const runtime::ReplayResult& row) {
   if (row.h2o_metrics.total_evict_tokens > 0) return {};
   if (!row.h2o_enabled) return "H2O is off";
   const eviction::LayerRange range =
@@ -31,12 +31,12 @@ std::string WhyNothingEvicted(const lossless::ReplayResult& row) {
       row.h2o.block_tokens);
 }
 
-std::string WhyNothingCompressed(const lossless::ReplayResult& row) {
+std::string WhyNothingCompressed(const runtime::ReplayResult& row) {
   if (row.measured.verified_blob_bytes > 0) return {};
   if (!row.lossless.active()) return "the lossless path is off";
   if (row.measured.encode_calls > 0) return "no range became smaller";
-  const lossless::Config& config = row.lossless;
-  if (config.scope == lossless::Scope::kNone) {
+  const runtime::Config& config = row.lossless;
+  if (config.scope == runtime::Scope::kNone) {
     return "nothing was compressed: h2o_lossless_scope is none";
   }
   const auto hot = static_cast<uint64_t>(config.hot_sink_tokens + config.hot_recent_tokens);
@@ -50,7 +50,7 @@ std::string WhyNothingCompressed(const lossless::ReplayResult& row) {
   return fmt::format(
       "nothing was compressed: no layer of h2o_lossless_scope {} grew a cold range as long as a "
       "first piece; sink {} and recent {} tokens stay out",
-      lossless::Name(config.scope), config.hot_sink_tokens, config.hot_recent_tokens);
+      runtime::Name(config.scope), config.hot_sink_tokens, config.hot_recent_tokens);
 }
 
 }  // namespace kv::mnn

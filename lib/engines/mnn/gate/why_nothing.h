@@ -10,7 +10,7 @@ namespace kv::mnn {
 
 // Why H2O removed nothing or the lossless path compressed nothing, naming the parameter; empty if
 // something was.
-std::string WhyNothingEvicted(const lossless::ReplayResult& row);
-std::string WhyNothingCompressed(const lossless::ReplayResult& row);
+std::string WhyNothingEvicted(const runtime::ReplayResult& row);
+std::string WhyNothingCompressed(const runtime::ReplayResult& row);
 
 }  // namespace kv::mnn

@@ -10,7 +10,7 @@
 #include "lib/core/kernels/dequantise.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 constexpr uint64_t kTileTokens = 64;
@@ -149,4 +149,4 @@ void AttentionStep::Attend(uint32_t layer, uint64_t position, Runtime& runtime,
   seconds_ += watch.seconds();
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/runtime/runtime.h"
 #include "lib/study/attention/layer_attention.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // Attention of one decode step over a layer's cache as the runtime holds it: what was lost there is
 // lost here. Where a trace has queries everything is computed from the cache; probabilities and
@@ -56,4 +56,4 @@ class AttentionStep {
   std::vector<std::vector<float>> value_tiles_;  // per kv head
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 // Far beyond any cache, small enough that sums of parameters cannot overflow.
@@ -198,4 +198,4 @@ std::span<const std::string_view> ParameterNames() {
   return names;
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

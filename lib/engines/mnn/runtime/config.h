@@ -13,7 +13,7 @@
 #include "lib/core/codec/gear/gear_frame.h"
 #include "lib/study/eviction/block_config.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // Which layers the engine's lossless path touches, by its own numbers.
 enum class Scope { kNone = 0, kFrontN = 1, kH2oKept = 2, kFrontNAndH2oKept = 3 };
@@ -77,4 +77,4 @@ SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, 
 // The names that SetParameter knows.
 std::span<const std::string_view> ParameterNames();
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // The engine's counters of one layer, under its definitions: no-gain samples and failures count as
 // raw = compressed, skipped ranges as nothing, times are raised to 1 us where data came back.
@@ -67,4 +67,4 @@ struct Measured {
   }
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

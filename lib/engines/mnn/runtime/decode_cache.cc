@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 bool IsSamePlace(const RangeIdentity& a, const RangeIdentity& b) {
@@ -67,4 +67,4 @@ void RangeCache::Erase(const Key& key) {
   entries_.erase(found);
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -9,7 +9,7 @@
 
 #include "lib/engines/mnn/runtime/layer_cache.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // What the engine compares when it looks for decoded bytes.
 struct RangeIdentity {
@@ -76,4 +76,4 @@ class RangeCache {
   std::map<Key, std::shared_ptr<const Bytes>> entries_;
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -10,7 +10,7 @@
 #include "lib/engines/mnn/runtime/design_runtime.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 // The part of a plan that lies in [begin, begin + tokens), counted from there.
@@ -165,4 +165,4 @@ void DesignRuntime::Join(Layer& layer, Block& into, const Block& next) const {
   into.positions.insert(into.positions.end(), next.positions.begin(), next.positions.end());
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

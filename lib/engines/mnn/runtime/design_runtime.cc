@@ -10,7 +10,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 DesignRuntime::DesignRuntime(const RuntimeSetup& setup) : setup_(setup), cache_(setup.cache_bytes) {
   for (const LayerKv& layer : setup_.snapshot.layers) {
@@ -329,4 +329,4 @@ std::unique_ptr<Runtime> MakeDesignRuntime(const RuntimeSetup& setup) {
   return std::make_unique<DesignRuntime>(setup);
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

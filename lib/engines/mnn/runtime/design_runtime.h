@@ -10,7 +10,7 @@
 #include "lib/engines/mnn/runtime/runtime.h"
 #include "lib/engines/mnn/runtime/workers.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // The lossless path as its design describes it:
 //  * the whole cold zone of a layer in scope is cut into blocks and each is compressed once: first
@@ -108,4 +108,4 @@ class DesignRuntime : public Runtime {
   std::unique_ptr<EncodeWorkers> workers_;
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -9,7 +9,7 @@
 #include "lib/core/base/hash.h"
 #include "lib/core/snapshot/layout.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 TensorShape ShapeOf(const KvTensor& tensor) {
@@ -224,4 +224,4 @@ void CompareRows(const LayerKv& source, bool is_value, std::span<const uint32_t>
   check.first = Difference{source.index, is_value, static_cast<uint32_t>(head), positions[token]};
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -13,7 +13,7 @@
 #include "lib/core/snapshot/snapshot.h"
 #include "lib/engines/mnn/runtime/counters.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // K or V of one layer as the runtime stores it.
 struct TensorShape {
@@ -106,4 +106,4 @@ enum class RowOrder { kTokenHeadDim, kHeadTokenDim };
 void CompareRows(const LayerKv& source, bool is_value, std::span<const uint32_t> positions,
                  ByteSpan rows, RowOrder order, ContentCheck& check);
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -8,7 +8,7 @@
 #include "lib/engines/mnn/runtime/mnn_runtime.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 uint64_t EngineHash(const RangeBytes& range) {
@@ -190,4 +190,4 @@ bool MnnRuntime::Scatter(Layer& layer, const Block& block, const RangeBytes& dec
   return true;
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -9,7 +9,7 @@
 #include "lib/core/codec/fnv1a.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 MnnRuntime::MnnRuntime(const RuntimeSetup& setup)
     : setup_(setup), global_(static_cast<uint64_t>(setup.config.decode_cache_blocks)) {
@@ -299,4 +299,4 @@ std::unique_ptr<Runtime> MakeMnnRuntime(const RuntimeSetup& setup) {
   return std::make_unique<MnnRuntime>(setup);
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

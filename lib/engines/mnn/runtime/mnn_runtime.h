@@ -10,7 +10,7 @@
 #include "lib/engines/mnn/runtime/runtime.h"
 #include "lib/engines/mnn/runtime/workers.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // The engine's lossless path, event for event. READ ME FIRST. What it does that nobody would guess:
 //  1. Full mode writes nothing back: the decoded bytes are compared and thrown away.
@@ -122,4 +122,4 @@ class MnnRuntime : public Runtime {
   std::unique_ptr<EncodeWorkers> workers_;
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -8,7 +8,7 @@
 #include "lib/study/report/html.h"
 #include "lib/study/report/svg.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 using report::ChartSeries;
@@ -136,4 +136,4 @@ std::string ReportPage(const std::string& name, const ReplayResult& result,
   return page.Text();
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

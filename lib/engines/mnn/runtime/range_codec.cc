@@ -7,7 +7,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/codec/gear/gear_container.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 GearKind KindOf(uint32_t element_bytes) {
@@ -33,4 +33,4 @@ void GearRangeCodec::Decode(bool /*is_value*/, uint32_t element_bytes, ByteSpan 
   DecodeGear(KindOf(element_bytes), blob, raw, scratch);
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

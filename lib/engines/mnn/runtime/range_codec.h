@@ -7,7 +7,7 @@
 #include "lib/core/codec/backends.h"
 #include "lib/engines/mnn/runtime/config.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // Turns a range of K or V, gathered as [head][token][dim], into a blob and back. The seam where
 // tests make encoders fail and blobs rot. Called from any thread, each with its own scratch.
@@ -37,4 +37,4 @@ class GearRangeCodec : public RangeCodec {
   PredictorSet keys_, values_;
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

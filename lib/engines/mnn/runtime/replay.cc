@@ -12,7 +12,7 @@
 #include "lib/engines/mnn/runtime/attention_step.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 // No cache is as long: H2O then never triggers.
@@ -348,4 +348,4 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace* trace,
   return Replayer(snapshot, trace, request, pool, progress).Run();
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -18,7 +18,7 @@
 #include "lib/study/dense/score.h"
 #include "lib/study/eviction/timeline.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 class RangeCodec;  // lib/engines/mnn/runtime/range_codec.h
 
@@ -111,4 +111,4 @@ struct ReplayResult {
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace* trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 Json NumberJson(double value) {
@@ -240,4 +240,4 @@ void ForEachEvent(const ReplayResult& result, bool timing,
   }
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

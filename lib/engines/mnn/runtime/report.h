@@ -8,7 +8,7 @@
 
 #include "lib/engines/mnn/runtime/replay.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 using Json = nlohmann::ordered_json;
 
@@ -38,4 +38,4 @@ Totals TotalsOf(const ReplayResult& result);
 // Why nothing was encoded, naming the parameter; empty if something was.
 std::string WhyNothing(const ReplayResult& result);
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

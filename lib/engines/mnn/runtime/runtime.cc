@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/engines/mnn/runtime/runtime.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 std::string_view Name(EventKind kind) {
   constexpr std::string_view kNames[] = {"evict",        "compact", "encode", "apply",
@@ -49,4 +49,4 @@ void Measured::Add(const Measured& other) {
   wait_us += other.wait_us;
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/runtime/range_codec.h"
 #include "lib/engines/mnn/runtime/schedule.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // A call that did something.
 enum class EventKind {
@@ -102,4 +102,4 @@ class Runtime {
 std::unique_ptr<Runtime> MakeMnnRuntime(const RuntimeSetup& setup);
 std::unique_ptr<Runtime> MakeDesignRuntime(const RuntimeSetup& setup);
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

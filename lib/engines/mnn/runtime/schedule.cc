@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 constexpr uint64_t kProbeBootstrapTokens = 32;
@@ -108,4 +108,4 @@ void Advance(const Config& c, const ColdRange& cold, const EncodeRange& range, u
       c.mode == Mode::kProbe && range.bootstrap ? cold.end : range.begin + range.tokens;
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

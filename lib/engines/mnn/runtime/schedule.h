@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/runtime/config.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // When the engine's lossless path looks at a layer, and which tokens it then encodes. Pure
 // arithmetic on lengths. READ ME FIRST. Three surprises of the engine, kept here because a replay
@@ -59,4 +59,4 @@ std::optional<EncodeRange> NextEncode(const Config& sanitised, uint64_t trigger_
 void Advance(const Config& sanitised, const ColdRange& cold, const EncodeRange& range,
              uint64_t token_step, LayerClock& clock);
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

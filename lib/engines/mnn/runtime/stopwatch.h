@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 class Stopwatch {
  public:
@@ -18,4 +18,4 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

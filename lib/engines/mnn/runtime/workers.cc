@@ -11,7 +11,7 @@
 #include "lib/core/codec/fnv1a.h"
 #include "lib/engines/mnn/runtime/stopwatch.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 void Encode(const RangeCodec& codec, EncodeResult& result, CodecScratch& scratch) {
@@ -161,4 +161,4 @@ void EncodeWorkers::Loop(const std::stop_token& stop) {
   }
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -14,7 +14,7 @@
 #include "lib/engines/mnn/runtime/layer_cache.h"
 #include "lib/engines/mnn/runtime/range_codec.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 
 // A range to encode. The bytes are shared with whoever gathered them.
 struct EncodeTask {
@@ -77,4 +77,4 @@ class EncodeWorkers {
   std::vector<std::jthread> threads_;  // last: joined before the rest goes
 };
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime

@@ -68,15 +68,15 @@ TEST_CASE("A config's parameters are those of the engine, all of them") {
     INFO(name);
     CHECK(FindParam(Engine().params, name) != nullptr);
   };
-  for (const std::string_view name : lossless::ParameterNames()) has(name);
+  for (const std::string_view name : runtime::ParameterNames()) has(name);
   eviction::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
   // And nothing else but the switch of H2O itself.
   for (const std::string& name : known) {
     eviction::BlockConfig h2o;
-    lossless::Config lossless;
+    runtime::Config lossless;
     const bool taken =
         eviction::SetParameter(name, 1, h2o) ||
-        lossless::SetParameter(name, 1.0, lossless) != lossless::SetResult::kNoSuchName;
+        runtime::SetParameter(name, 1.0, lossless) != runtime::SetResult::kNoSuchName;
     INFO(name);
     CHECK(taken == (name != "h2o_enable"));
   }

@@ -6,7 +6,7 @@
 #include "tests/support/kv_source.h"
 #include "tests/support/lossless_case.h"
 
-namespace kv::lossless {
+namespace kv::mnn::runtime {
 namespace {
 
 using test::CountEvents;
@@ -223,4 +223,4 @@ TEST_CASE("a replay needs a prompt that leaves something to decode", "[lossless]
   CHECK(result.content.equal());
 }
 
-}  // namespace kv::lossless
+}  // namespace kv::mnn::runtime
