@@ -103,8 +103,7 @@ class ParameterFlags {
     if (name.starts_with(kLosslessPrefix)) {
       mnn::runtime::ParameterValue value = std::string_view(text);
       if (is_number) value = number;
-      if (mnn::runtime::SetParameter(name, value, request.lossless) ==
-          mnn::runtime::SetResult::kSet)
+      if (mnn::runtime::SetParameter(name, value, request.lossless) == mnn::runtime::SetResult::kSet)
         return;
     } else if (is_number && eviction::SetParameter(name, number, request.h2o)) {
       return;
@@ -187,8 +186,7 @@ class ReplayLossless : public Command {
   }
 
  private:
-  mnn::runtime::ReplayRequest RequestFor(const Context& context,
-                                         const AttentionTrace* trace) const {
+  mnn::runtime::ReplayRequest RequestFor(const Context& context, const AttentionTrace* trace) const {
     mnn::runtime::ReplayRequest request;
     request.engine = *mnn::runtime::ParseEngine(engine_);
     request.lossless.mode = *mnn::runtime::ParseMode(mode_);
@@ -221,10 +219,9 @@ class ReplayLossless : public Command {
     }
     if (!html_.empty()) {
       const auto version = document["tool"]["version"].get<std::string>();
-      WriteText(
-          html_,
-          mnn::runtime::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
-          RulesFor(force_));
+      WriteText(html_,
+                mnn::runtime::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
+                RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
@@ -264,8 +261,7 @@ class ReplayLossless : public Command {
     PrintEngineTerms(console, r);
   }
 
-  static std::string ContentText(const Console& console,
-                                 const mnn::runtime::ContentCheck& content) {
+  static std::string ContentText(const Console& console, const mnn::runtime::ContentCheck& content) {
     if (content.equal()) {
       return fmt::format("{}: {} ranges, {} compared by hash", console.Verdict(true, "equal"),
                          content.ranges, HumanBytes(content.bytes));

@@ -18,8 +18,7 @@ using nlohmann::json;
 Config ConfigOf(const json& scenario) {
   const json& params = scenario.at("params");
   Config config;
-  mnn::runtime::SetParameter("h2o_lossless_runtime_mode", scenario.at("mode").get<double>(),
-                             config);
+  mnn::runtime::SetParameter("h2o_lossless_runtime_mode", scenario.at("mode").get<double>(), config);
   config.hot_sink_tokens = params.at("hot_sink");
   config.hot_recent_tokens = params.at("hot_recent");
   config.block_tokens = params.at("block_tokens");

@@ -12,7 +12,7 @@
 
 namespace kv::gate {
 
-// How far a figure may move from an older run's, as a share of the older value.
+// How far a figure may move from its value in an older run, as a share of that value.
 struct DeltaRule {
   std::string_view metric;
   std::optional<double> max_drop, max_rise;
@@ -20,27 +20,27 @@ struct DeltaRule {
 };
 
 struct BaselineCase {
-  std::map<std::string, double, std::less<>> figures;  // those that were unknown are absent
-  std::string origin;                                  // "replay"; empty: it does not say
+  std::map<std::string, double, std::less<>> figures;  // without those that were unknown
+  std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
-  std::vector<std::string> snapshot_hashes;  // as the older run gives them, once or twice
+  std::vector<std::string> snapshot_hashes;  // the older run may state one, or the same twice
 };
 
-// What an older summary.json says.
+// An older summary.json, as far as this run is compared with it.
 struct Baseline {
   std::string file;
   std::string generated_at, verdict;
-  bool is_ours = false;  // kvtool's, not the original's
-  bool passed = false;   // as a whole, and no case of it failed
+  bool is_ours = false;  // written by kvtool, not by the engine's suite
+  bool passed = false;   // the summary says so, and no case of it failed
   std::map<std::string, BaselineCase, std::less<>> cases;
 };
 
-// Reads kvtool.gate/1, and the original's summary.json, whose rows have the same keys. Throws
-// kBadText, kBadField.
+// Reads kvtool.gate/1 and the summary.json of an engine's suite, whose rows have the same keys.
+// Throws kBadText, kBadField.
 Baseline ParseBaseline(std::string_view text, std::string file, Engines engines);
 
-// One outcome per rule whose figure the older run has for this case: a figure that is no longer
-// measured fails.
+// Returns one outcome per rule whose figure the older run has for this case. A figure that is no
+// longer measured fails.
 std::vector<RuleOutcome> CompareWithBaseline(const Baseline& baseline, const std::string& name,
                                              const std::vector<DeltaRule>& rules,
                                              const Measurements& measured);

@@ -19,22 +19,22 @@ struct Engine;
 // The program's table of engines. The first one shapes summaries and cases that name none.
 using Engines = std::span<const Engine* const>;
 
-// How to read a snapshot; each is the flag of the same name.
+// How to read a snapshot. Each member means what the flag of the same name means.
 struct Reading {
   std::string from, gguf;
   uint32_t kv_heads = 0, head_dim = 0;
 };
 
-// How far values may lie from the reference's. Nothing: every stored bit must be the same.
+// How far values may lie from the reference's. Without a tolerance every stored bit must be equal.
 struct Tolerance {
   using OfBoth = std::array<std::optional<double>, 2>;  // K, V
   OfBoth all = {};
-  std::vector<std::pair<uint32_t, OfBoth>> layers = {};  // over `all`
+  std::vector<std::pair<uint32_t, OfBoth>> layers = {};  // these layers differ from `all`
 
   std::optional<double> Of(uint32_t layer, bool is_value) const;
 };
 
-// What becomes of a case that was not decided.
+// What happens if a case is not decided.
 enum class OnNotRun { kFail, kWarn };
 
 // One case of the gate, ready to run.
@@ -46,12 +46,12 @@ struct CaseSpec {
   bool only_engine = false;        // the engine must run it: no replay stands in for that
   std::string snapshot, trace;
   Reading reading;
-  std::string reference;  // a cache that this one must equal; empty: none
+  std::string reference;  // a cache that this one must equal; may be empty
   std::string reference_from;
   Tolerance tolerance;
   std::string runtime;                  // one of the engine's; empty: its first
-  std::vector<uint64_t> prompt_tokens;  // one row each; empty: the trace says
-  uint64_t repeat = 5;                  // equal baselines, for the noise of speeds
+  std::vector<uint64_t> prompt_tokens;  // one row each; if empty, the trace says
+  uint64_t repeat = 5;                  // equal baselines that are run to find the noise of speeds
   Params params;                        // over those that the engine's mode sets
   std::vector<Rule> rules;
   bool own_rules = false;  // given by the config, not by the engine
@@ -65,9 +65,9 @@ inline bool OnlyCompares(const CaseSpec& spec) { return spec.mode == kCompare; }
 // Requires that decoded bytes equal their source, unless a rule of the case already speaks of that
 // or the case compresses nothing.
 void RequireContent(CaseSpec& spec);
-// A case with a reference asks for it: the same layers and no value beyond the tolerance, unless
-// its rules say in other figures how far it may be. What a rule on the reference asks for must be
-// known.
+// Adds the rules that a case with a reference has: the same layers, and no value beyond the
+// tolerance unless its own rules limit the distance in other figures. Any figure that a rule on the
+// reference names becomes required.
 void RequireReference(CaseSpec& spec);
 
 }  // namespace kv::gate

@@ -7,11 +7,11 @@
 
 namespace kv::gate {
 
-// What a case's cache is, whatever is replayed over it: how it differs from its reference and where
-// it holds something that is no number. Sets figures and `result.reference`.
+// Measures a case's cache as it is, apart from any replay: how it differs from its reference, and
+// where it holds values that are no numbers. Sets figures and `result.reference`.
 void MeasureCache(const Subject& subject, CaseResult& result);
 
-// A case of mode compare: its cache against the reference, which it must have.
+// Runs a case of mode compare: measures its cache against the reference, which it must have.
 CaseResult CompareCase(const CaseSpec& spec, const Subject& subject);
 
 }  // namespace kv::gate

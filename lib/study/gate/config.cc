@@ -22,7 +22,7 @@ constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
 
 const MetricInfo& Metric(const Node& node, Engines engines) {
-  const std::string name = node.Word();
+  const std::string name = node.Text();
   const MetricInfo* info = FindMetric(engines, name);
   if (info != nullptr) return *info;
   std::vector<std::string> known;
@@ -38,7 +38,7 @@ Rule RuleOf(const Node& node, Engines engines) {
   }
   const MetricInfo& metric = Metric(node.At("metric"), engines);
   Rule rule{std::string(metric.name)};
-  const std::optional<Op> op = ParseOp(node.At("op").Word());
+  const std::optional<Op> op = ParseOp(node.At("op").Text());
   if (!op) throw node.At("op").Wrong("expected one of >=, <=, >, <, ==, !=");
   rule.op = *op;
   rule.is_flag = metric.is_flag;
@@ -84,7 +84,7 @@ ParamValue ParamOf(const ParamInfo& info, const Node& node) {
     if (info.most) return static_cast<double>(node.Whole(0, static_cast<double>(*info.most)));
     return node.Number();
   }
-  if (info.words == "*") return node.Word();
+  if (info.words == "*") return node.Text();
   return node.OneOf(Split(info.words, '|'));
 }
 
@@ -118,7 +118,7 @@ ExpectedCases ExpectedOf(const Node& node) {
     expected.count = node.Whole(1, kMostCases);
     return expected;
   }
-  node.ForEach([&](const Node& name) { expected.names.push_back(name.Word()); });
+  node.ForEach([&](const Node& name) { expected.names.push_back(name.Text()); });
   if (expected.names.empty()) throw node.Wrong("expected at least one name");
   if (expected.names.size() > kMostCases) throw node.Wrong("more than 1000 names");
   return expected;
@@ -168,10 +168,10 @@ Tolerance ToleranceOf(const Node& node) {
 // The keys that "defaults" and a case share. Rules are the caller's.
 void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines engines,
                  CaseSpec& spec) {
-  if (node.Has("snapshot")) spec.snapshot = Resolved(node.At("snapshot").Word(), folder);
-  if (node.Has("trace")) spec.trace = Resolved(node.At("trace").Word(), folder);
-  if (node.Has("from")) spec.reading.from = node.At("from").Word();
-  if (node.Has("gguf")) spec.reading.gguf = Resolved(node.At("gguf").Word(), folder);
+  if (node.Has("snapshot")) spec.snapshot = Resolved(node.At("snapshot").Text(), folder);
+  if (node.Has("trace")) spec.trace = Resolved(node.At("trace").Text(), folder);
+  if (node.Has("from")) spec.reading.from = node.At("from").Text();
+  if (node.Has("gguf")) spec.reading.gguf = Resolved(node.At("gguf").Text(), folder);
   if (node.Has("kv_heads")) {
     spec.reading.kv_heads = static_cast<uint32_t>(node.At("kv_heads").Whole(1, 1 << 20));
   }
@@ -202,8 +202,8 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
     }
     if (spec.prompt_tokens.empty()) throw prompts.Wrong("expected at least one length");
   }
-  if (node.Has("reference")) spec.reference = Resolved(node.At("reference").Word(), folder);
-  if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Word();
+  if (node.Has("reference")) spec.reference = Resolved(node.At("reference").Text(), folder);
+  if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Text();
   if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
   if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));
   if (node.Has("params")) AddParams(node.At("params"), *spec.engine, spec.params);
@@ -263,7 +263,7 @@ CaseSpec CaseOf(const Node& node, const Common& common) {
   keys.insert(keys.begin(), "name");
   node.RequireKeys(keys);
   if (!node.Has("name")) throw node.Wrong("a case needs 'name'");
-  const std::string name = node.At("name").Word();
+  const std::string name = node.At("name").Text();
   if (name.empty() || name.size() > 200) throw node.At("name").Wrong("expected 1 to 200 bytes");
   const std::optional<CaseSpec> known = FindSuiteCase(common.engines, name);
   CaseSpec spec = known.value_or(NewCase(*common.engines.front()));
@@ -310,7 +310,7 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder, E
   root.RequireKeys(
       {"$schema", "schema", "defaults", "cases", "baseline_rules", "on_not_run", "expected_cases"});
   if (!root.Has("schema")) throw root.Wrong("expected \"schema\": \"kvtool.gate-config/1\"");
-  if (root.At("schema").Word() != "kvtool.gate-config/1") {
+  if (root.At("schema").Text() != "kvtool.gate-config/1") {
     throw root.At("schema").Wrong("expected \"kvtool.gate-config/1\"");
   }
   const Json defaults = root.Has("defaults") ? json.at("defaults") : Json::object();

@@ -54,7 +54,7 @@ void ConfigNode::RequireKeys(const std::vector<std::string>& known) const {
   }
 }
 
-std::string ConfigNode::Word() const {
+std::string ConfigNode::Text() const {
   if (!json.is_string()) {
     throw Wrong(fmt::format("expected a string, found {}", json.type_name()));
   }
@@ -62,7 +62,7 @@ std::string ConfigNode::Word() const {
 }
 
 std::string ConfigNode::OneOf(const std::vector<std::string>& words) const {
-  const std::string word = Word();
+  const std::string word = Text();
   if (std::find(words.begin(), words.end(), word) == words.end()) {
     throw Wrong(fmt::format("'{}' is none of {}{}", Escaped(word), fmt::join(words, ", "),
                             Suggest(word, words)));

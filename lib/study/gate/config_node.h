@@ -13,8 +13,8 @@
 
 namespace kv::gate {
 
-// One object or value of a config and the words that lead to it: "cases[2].rules[0]". What is not
-// of the kind that is asked for throws kConfig with them.
+// One value of a config, with its path, such as "cases[2].rules[0]". Each accessor throws kConfig
+// with the path if the value is not of the kind that is asked for.
 struct ConfigNode {
   const nlohmann::ordered_json& json;
   std::string path;
@@ -25,7 +25,7 @@ struct ConfigNode {
   bool Has(const std::string& key) const { return json.contains(key); }
 
   void RequireKeys(const std::vector<std::string>& known) const;
-  std::string Word() const;
+  std::string Text() const;
   std::string OneOf(const std::vector<std::string>& words) const;
   double Number() const;
   uint64_t Whole(double least, double most) const;
@@ -33,10 +33,11 @@ struct ConfigNode {
   void ForEach(const std::function<void(const ConfigNode&)>& visit) const;
 };
 
-// "; did you mean 'x'?", or nothing.
+// Returns "; did you mean 'x'?" with the nearest known word, or nothing if none is near.
 std::string Suggest(std::string_view word, const std::vector<std::string>& known);
 
-// JSON with // comments; a key given twice is a mistake. Throws kConfig with line and offset.
+// Parses JSON with // comments, in which no key may be given twice. Throws kConfig with line and
+// offset.
 nlohmann::ordered_json ParseConfigText(std::string_view text);
 
 }  // namespace kv::gate

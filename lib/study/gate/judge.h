@@ -13,18 +13,19 @@ namespace kv::gate {
 
 struct JudgeOptions {
   std::vector<DeltaRule> baseline_rules = {};
-  bool strict = false;            // whatever was not decided fails: rules and cases
-  bool lenient_baseline = false;  // what is wrong with the baseline only warns
-  bool partial = false;           // cases were left out on purpose
+  bool strict = false;            // rules and cases that were not decided fail
+  bool lenient_baseline = false;  // problems of the baseline only warn
+  bool partial = false;           // some cases were left out on purpose
   ExpectedCases expected = {};
 };
 
-// Evaluates the rules of every case, those against the baseline included, and sets each status:
-// failed by any rule, inconclusive by any, passed by a rule that somebody asked for, else not run.
-// Outcomes that a case already has, those of engine logs, count too. What keeps the gate from
-// passing beyond failed cases goes into `reasons`: a case that was not decided, unless it only
-// warns; an expected one that is not there; a baseline that failed itself, is empty, of another
-// snapshot, or knows cases that this run does not; a gate that decided nothing.
+// Evaluates the rules of every case, including those against the baseline, and sets its status. A
+// case fails if any rule fails; else it is inconclusive if any rule is; else it passes if a rule
+// that somebody asked for passes; else it was not run. Outcomes that a case already has, such as
+// those of engine logs, count too. Whatever else keeps the gate from passing goes into `reasons`: a
+// case that was not decided, unless it only warns; an expected case that is missing; a baseline
+// that failed itself, is empty, is of another snapshot or has cases that this run lacks; and a gate
+// that decided nothing.
 void Judge(const JudgeOptions& options, GateResult& result);
 
 }  // namespace kv::gate

@@ -11,7 +11,7 @@ namespace kv::gate {
 // its movement or by one of the case's own; times are compared only where asked.
 void AddBaselineRules(const JudgeOptions& options, const GateResult& gate, CaseResult& result);
 
-// Whether the baseline can say anything about this run at all.
+// Checks whether the baseline can say anything about this run at all, and collects its problems.
 void JudgeBaseline(const JudgeOptions& options, GateResult& gate);
 
 }  // namespace kv::gate

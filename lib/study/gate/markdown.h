@@ -8,8 +8,9 @@
 
 namespace kv::gate {
 
-// summary.md: what failed and how to see it again, then the original's bullets and lines word for
-// word, then all rules and the true figures. Reads well as the summary of a CI job.
+// Writes summary.md: what failed and how to reproduce it, then the bullets and lines of the
+// engine's own summary.md word for word, then all rules and the true figures. It can serve as the
+// summary of a CI job.
 std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs);
 
 }  // namespace kv::gate

@@ -25,7 +25,7 @@ struct ParamInfo {
 };
 const ParamInfo* FindParam(std::span<const ParamInfo> known, std::string_view name);
 
-// Later values replace earlier ones; the order of first mention stays.
+// Sets a parameter. A new value replaces the old one in its place.
 void Assign(std::string_view name, ParamValue value, Params& params);
 void Merge(const Params& over, Params& params);
 const ParamValue* Find(const Params& params, std::string_view name);

@@ -15,23 +15,23 @@
 
 namespace kv::gate {
 
-// Of the worst row. A ratio that nothing was measured for is absent.
+// Figures of one layer in the worst row. A ratio that was not measured is absent.
 struct LayerFigures {
   uint32_t layer = 0;
-  std::optional<double> k_ratio, v_ratio;  // lossless, of verified bytes
+  std::optional<double> k_ratio, v_ratio;  // lossless ratios of verified bytes
   std::optional<double> ratio;             // of K and V, where engine logs do not tell them apart
-  std::optional<double> attention_error;   // mean over steps
+  std::optional<double> attention_error;   // mean over the steps
 };
 
 struct ResidentSample {
   uint64_t token = 0, bytes = 0;
 };
 
-// One row of the original's table: one prompt length, decoded to the end of the cache.
+// One row of the engine's table: one prompt length, decoded to the end of the cache.
 struct RowFigures {
   uint64_t prompt_tokens = 0, decode_tokens = 0;
   double lossy_ratio = 1, lossless_ratio = 1;  // as the engine reports them
-  double whole_model_ratio = 1;                // what they hide
+  double whole_model_ratio = 1;                // the ratio that those two hide
   std::optional<double> measured_ratio;
   std::optional<double> attention_error_mean;
 };
@@ -39,7 +39,7 @@ struct RowFigures {
 enum class Origin { kNone, kReplay, kLogs, kCompare };
 std::string_view Name(Origin origin);
 
-// A case that the engine ran: the row that the original writes of it, and what its logs really say.
+// For a case that the engine ran: the row that its tools write, and what its logs really say.
 struct LogFigures {
   Json row, true_figures;
 };
@@ -48,23 +48,23 @@ struct CaseResult {
   CaseSpec spec;
   Origin origin = Origin::kNone;
   Status status = Status::kNotRun;
-  std::string reason;  // why it failed or was not run
+  std::string reason;  // why it failed, was not run or is inconclusive
   std::vector<RuleOutcome> rules;
   Measurements measured;
-  Noise noise;  // of speeds over this case's snapshot
+  Noise noise;  // of speeds, over this case's snapshot
   std::vector<RowFigures> rows;
   std::vector<LayerFigures> layers;
   std::vector<ResidentSample> resident_over_time;
   std::vector<std::string> warnings;
-  std::optional<LogFigures> logs;  // of engine logs
-  std::string snapshot_hash;       // of its source; empty without one
-  std::optional<Json> reference;   // how the cache differs from it, by layer
+  std::optional<LogFigures> logs;  // if the case comes from engine logs
+  std::string snapshot_hash;       // of the snapshot's file; empty without one
+  std::optional<Json> reference;   // how the cache differs from its reference, by layer
 
-  const RuleOutcome* first(Status status) const;  // null without any
+  const RuleOutcome* first(Status status) const;  // null if no rule has this status
   const RuleOutcome* first_failure() const { return first(Status::kFail); }
 };
 
-// Where this run's files go, as given; empty: not written.
+// The paths of this run's outputs, as given. Outputs with an empty path are not written.
 struct OutputNames {
   std::string summary_json, summary_md, cases_jsonl;
 };
@@ -73,22 +73,22 @@ struct GateResult {
   Engines engines;
   std::vector<CaseResult> cases;
   std::optional<Baseline> baseline;
-  std::vector<std::string> missing_cases;      // of the baseline, not in this run
-  std::vector<std::string> baseline_problems;  // why it says nothing about this run, or less
-  std::vector<std::string> reasons, warnings;  // of the verdict, where no rule explains it
-  std::optional<Json> engine_logs;             // what they say of the whole suite
+  std::vector<std::string> missing_cases;      // cases of the baseline that this run lacks
+  std::vector<std::string> baseline_problems;  // why the baseline says little or nothing here
+  std::vector<std::string> reasons, warnings;  // of a verdict that no rule explains
+  std::optional<Json> engine_logs;             // what logs say of the whole suite
 
   uint64_t count(Status status) const;
-  // Of the case where equal baselines differ most; null without any.
+  // The noise of the case whose equal baselines differ most; null if none was measured.
   const Noise* worst_noise() const;
   bool failed() const { return !reasons.empty() || count(Status::kFail) > 0; }
-  // What is inconclusive never passes, not even where it only warns.
+  // A gate with an inconclusive case never passes, even if the case only warns.
   bool passed() const { return !failed() && count(Status::kInconclusive) == 0; }
   std::string_view verdict() const;  // "pass", "fail", "inconclusive"
-  std::string reason() const;        // all reasons in one line
+  std::string reason() const;        // all reasons, on one line
 };
 
-// A case that will not be run.
+// Makes the result of a case that will not be run.
 CaseResult NotRun(CaseSpec spec, std::string reason);
 
 }  // namespace kv::gate

@@ -20,29 +20,29 @@ bool Holds(double value, Op op, double limit);
 struct Rule {
   std::string metric;
   Op op = Op::kAtLeast;
-  double limit = 0;       // NaN: the engine's rule has none
-  bool required = false;  // a figure that is not known fails the rule
-  bool implied = false;   // asked of every replay, by no config: alone it decides nothing
+  double limit = 0;       // NaN if a rule of engine logs has none
+  bool required = false;  // the rule fails if its figure is not known
+  bool implied = false;   // no config asked for the rule, so it alone decides nothing
   bool is_flag = false;   // the figure and the limit are true (1) or false (0)
 };
 
-// Not run: what was not measured proves nothing. Inconclusive: measured, but no better than to
-// within a noise in which the limit lies.
+// The status of a rule or a case. Not run means that the figure was not measured, which proves
+// nothing. Inconclusive means that it was measured, but the limit lies within its noise.
 enum class Status { kPass, kFail, kNotRun, kInconclusive };
 std::string_view Name(Status status);  // "pass", "fail", "not_run", "inconclusive"
-std::string_view Text(Status status);  // "not run", else its name
+std::string_view Text(Status status);  // as in a sentence: "not run" instead of "not_run"
 
 struct RuleOutcome {
   Rule rule;
   Status status = Status::kNotRun;
   std::optional<double> value;
-  // How far inside the limit the value lies, negative outside; nothing for flags.
+  // How far inside the limit the value lies; negative outside, and absent for flags.
   std::optional<double> margin;
-  std::string reason;  // why not run, or what a reader must know of a verdict
+  std::string reason;  // why the rule was not run, or what explains its status
   Where where;
-  std::string reproduce;                // a command line, of failed rules
-  std::optional<double> baseline = {};  // of a delta rule: the older value
-  // Of engine logs: the original's value and verdict, where they may differ.
+  std::string reproduce;                // the command line that shows a failure again
+  std::optional<double> baseline = {};  // for a rule against a baseline, the older value
+  // For engine logs, the engine's own value and verdict, which may differ.
   std::optional<double> engine_value = {};
   std::optional<bool> engine_pass = {};
 
@@ -50,23 +50,24 @@ struct RuleOutcome {
   double slack() const;
 };
 
-// Speeds of equal replays in turn, without and with the case's parameters: whether two speeds
-// differ is known only against the spread of equal ones.
+// Speeds of replays that alternate between the baseline and the case's parameters. Only the spread
+// of equal replays tells whether two speeds really differ.
 struct Noise {
   std::vector<double> baseline_tps, candidate_tps;
   double seconds = 0;  // of the shortest replay
 
-  // The wider of both spreads, (max - min) / median; nothing from fewer than two runs.
+  // The wider of the two spreads, each (max - min) / median; nothing from fewer than two runs.
   std::optional<double> relative() const;
   double baseline() const;  // medians
   double candidate() const;
 };
-// Shorter replays are not timed: a scheduler's tick would decide.
+// Shorter replays are not judged by their time, because a scheduler's tick would decide.
 inline constexpr double kLeastSeconds = 0.1;
 
+// Judges a rule by its figure. Rules on speed need `noise`.
 RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise* noise = nullptr);
 
-// "lossy_best 1 < 3"
+// Writes an outcome such as "lossy_best 1 < 3".
 std::string Text(const RuleOutcome& outcome);
 std::string NumberText(double value, bool is_flag = false);
 

@@ -15,7 +15,7 @@ struct Subject {
   const AttentionTrace* trace = nullptr;
   bool deterministic = false;
   ThreadPool& pool;
-  Measurements* of_snapshot = nullptr;  // figures that no case changes, kept from case to case
+  Measurements* of_snapshot = nullptr;  // figures that are the same in all cases; may be shared
   const Snapshot* reference = nullptr;  // the cache that the snapshot must equal
   bool damage = false;  // flips a bit of what a replay holds, so that tests see a gate fail
 };

@@ -8,8 +8,8 @@
 
 namespace kv::gate {
 
-// The body of kvtool.gate/1 after its header: the original's keys, then ours. `generated_at` may be
-// empty, which makes it null.
+// The body of kvtool.gate/1 after its header: the keys of the engine's suite, then ours. An empty
+// `generated_at` becomes null.
 Json SummaryJson(const GateResult& result, const std::string& generated_at,
                  const OutputNames& outputs);
 

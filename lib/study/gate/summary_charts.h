@@ -11,16 +11,16 @@
 
 namespace kv::gate {
 
-// The pictures of a gate's page. For summary_page.cc.
+// The charts of a gate's page, for summary_page.cc.
 
 report::Tone ToneOf(Status status);
 // "1 failed, 3 passed, 2 not run"
 std::string CountText(const SummaryView& view);
 
-// Lossless ratio and attention error by layer; bytes held by token.
+// Add charts of lossless ratio and attention error by layer, and of bytes held by token.
 void AddLayers(const CaseView& c, report::Page& page);
 void AddBytes(const CaseView& c, report::Page& page);
-// Verdicts and figures over runs, the oldest first; nothing for a single one.
+// Adds verdicts and figures over several runs, the oldest first. Adds nothing for a single run.
 void AddHistory(const std::vector<SummaryView>& history, std::span<const HistoryFigure> figures,
                 report::Page& page);
 

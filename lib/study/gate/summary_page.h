@@ -11,23 +11,26 @@
 
 namespace kv::gate {
 
-// A summary.json, kvtool's own (kvtool.gate/1) or the one of the engine's suite.
+// A summary.json: either kvtool's own (kvtool.gate/1) or that of an engine's suite.
 struct Summary {
   std::string file;  // as given
   Json document;
 };
 
-// Parses and checks as much as the renderers rely on. Throws kBadText, kBadField, kLimit.
+// Parses a summary and checks what the renderers rely on. Throws kBadText, kBadField, kLimit. In
+// summary_view.cc.
 Summary ParseSummary(std::string_view text, std::string_view file);
 
-// The newest by generated_at; the last one where one does not say. There is one at least.
+// Returns the newest summary by generated_at, or the last one if any lacks a date. The list must
+// not be empty.
 const Summary& Newest(std::span<const Summary> summaries);
 
-// The self-contained page of the newest summary, with the history of all of them. Every key may be
-// absent: the page shows what is there.
+// Renders the newest summary as a self-contained HTML page with the history of all of them. Any key
+// may be absent; the page shows what is there.
 std::string SummaryPage(std::span<const Summary> summaries, std::string_view footer,
                         Engines engines);
-// One test suite per case, one test per rule.
+// Renders a summary as JUnit XML, with one test suite per case and one test per rule. In
+// summary_junit.cc.
 std::string SummaryJunit(const Summary& summary, Engines engines);
 
 }  // namespace kv::gate

@@ -12,29 +12,30 @@
 
 namespace kv::gate {
 
-// A summary.json as readers see it: kvtool's own and the original's look alike from here on. What a
-// document lacks is empty.
+// A summary.json as its readers need it. kvtool's own and that of an engine's suite look the same
+// here. Members are empty if the document lacks them.
 
-// "2.61x, needs >= 3x"
+// Writes an outcome such as "2.61x, needs >= 3x".
 std::string Sentence(const RuleOutcome& outcome);
-// The value as a share of its limit, for rules where that says something.
+// The value as a share of its limit; nothing for rules where that is meaningless.
 std::optional<double> Gauge(const RuleOutcome& outcome);
 
 struct CaseView {
   std::string name, suite, mode, origin, reason;
   Status status = Status::kNotRun;
   std::vector<RuleOutcome> rules;
-  // Figures by name, dots between the names of objects: of the engine's definitions, and true ones.
+  // Figures by name, with dots for nested objects: by the engine's definitions, and the true ones.
   std::vector<std::pair<std::string, Json>> engine, truth;
-  std::vector<std::pair<std::string, std::string>> missing;  // figure and why nobody measured it
+  std::vector<std::pair<std::string, std::string>> missing;  // a figure, and why it is not known
   std::vector<Json> rows;                                    // one per prompt length
   std::vector<LayerFigures> layers;
   std::vector<ResidentSample> resident;
   std::vector<std::string> notes;
 
-  // The first rule that failed, else the one with the least slack; null without rules.
+  // The first rule that failed, else the one of the case's status with the least slack; may be
+  // null.
   const RuleOutcome* Deciding() const;
-  std::optional<double> Figure(std::string_view name) const;  // true ones first
+  std::optional<double> Figure(std::string_view name) const;  // prefers the true figures
 };
 
 struct SummaryView {
@@ -47,11 +48,12 @@ struct SummaryView {
   size_t Count(Status status) const;
 };
 
-// A case with a rule that failed has failed, and so has a summary with such a case, whatever else
-// the document says of them.
+// Reads a summary. A case with a failed rule has failed, and so has a summary with such a case,
+// whatever else the document says.
 SummaryView ViewOf(const Summary& summary, Engines engines);
 
-// A figure in the unit that its name says: "3.11x", "1.2 GiB", "13.9 ms", "4.8%".
+// Writes a figure in the unit that its name implies, such as "3.11x", "1.2 GiB", "13.9 ms" or
+// "4.8%".
 std::string FigureText(std::string_view name, double value);
 
 }  // namespace kv::gate

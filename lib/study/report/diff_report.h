@@ -9,22 +9,23 @@
 
 namespace kv {
 
-// A difference between two caches, in JSON.
+// Writes a difference between two caches as JSON.
 
-// The first difference that counts, or else the first at all, in the order of layers, K before V.
+// The first difference that lies beyond the tolerance, or else the first of all, in the order of
+// layers with K before V.
 struct FirstDifference {
-  const TensorDiff* diff = nullptr;  // null where there is none
+  const TensorDiff* diff = nullptr;  // null if the caches are equal
   uint32_t layer = 0;
   char part = 'K';
 };
 FirstDifference FirstOf(const SnapshotDiff& diff);
 
-// "0x3800": as wide as the type.
+// Writes bits such as "0x3800", as wide as the type.
 std::string BitsText(DType dtype, uint64_t bits);
-// Place and values of the first difference of a tensor, which must have one.
+// The place and values of a tensor's first difference. The tensor must differ.
 nlohmann::ordered_json FirstJson(const TensorDiff& diff);
 nlohmann::ordered_json TensorJson(const TensorDiff& diff);
-// [{layer, k, v}] of all layers in both.
+// A list of {layer, k, v} for all layers that both caches have.
 nlohmann::ordered_json LayersJson(const SnapshotDiff& diff);
 
 }  // namespace kv

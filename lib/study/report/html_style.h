@@ -6,7 +6,7 @@
 
 namespace kv::report {
 
-// Rules of pages that judge, added to a page that does. For html.cc.
+// The style rules for pages with verdicts. html.cc adds them to such pages. In html_verdict.cc.
 std::string_view VerdictStyle();
 
 }  // namespace kv::report

@@ -9,14 +9,14 @@
 
 namespace kv::report {
 
-// One check, as a CI shows it.
+// One check, as a CI system shows it.
 struct JunitTest {
   enum class Outcome { kPassed, kFailed, kSkipped };
 
   std::string name;
   Outcome outcome = Outcome::kPassed;
-  std::string message = {};  // one line: why it failed or did not run
-  std::string details = {};  // lines below it: values, place, the command that reproduces it
+  std::string message = {};  // one line that says why it failed or did not run
+  std::string details = {};  // further lines: values, place, the command that reproduces it
   std::optional<double> seconds = {};
 };
 
@@ -25,8 +25,9 @@ struct JunitSuite {
   std::vector<JunitTest> tests = {};
 };
 
-// A JUnit XML document: one testsuite per suite, counts filled in. No host name and no time of its
-// own: the same text for the same results. Text is escaped here, control characters as \xNN.
+// Writes a JUnit XML document with one testsuite per suite and all counts. It contains neither a
+// host name nor the current time, so equal results give equal text. Text is escaped here; control
+// characters become \xNN.
 std::string JunitXml(std::string_view name, const std::vector<JunitSuite>& suites);
 
 }  // namespace kv::report

@@ -10,14 +10,14 @@
 
 namespace kv::mnn {
 
-// What a row's evictions cost in attention against the full cache.
+// The attention error that a row's evictions cause, compared with the full cache.
 struct AttentionCost {
   std::vector<eviction::LayerQuality> layers;  // of the traced layers
   std::optional<AttentionSummary> summary;
-  std::string missing;  // why there is none
+  std::string missing;  // why nothing could be measured; empty otherwise
 };
 
-// Measures the plans that the row's cache was really compacted by.
+// Measures the cost of the plans by which the row's cache was really compacted.
 AttentionCost MeasureAttention(const runtime::ReplayResult& row, const gate::Subject& subject);
 
 }  // namespace kv::mnn

@@ -8,8 +8,8 @@ namespace kv::mnn {
 
 inline constexpr std::string_view kOfflineRatio = "lossless_selected_value";
 
-// kOfflineRatio as the original makes it: its offline estimate (online-sim: grouped
-// chunks of 192 tokens, framing 8) over the front layers of the cache.
+// Measures kOfflineRatio as the original does: by its offline estimate over the cache's front
+// layers, in grouped chunks of 192 tokens with 8 framing bytes.
 void MeasureOfflineRatio(const gate::Subject& subject, gate::Measurements& measured);
 
 }  // namespace kv::mnn

@@ -9,9 +9,9 @@
 
 namespace kv::mnn {
 
-// Replays a case of the runtime suite, one row per prompt length, H2O and the lossless path in the
-// engine's order of a call, and measures every figure that a replay can know. Judges no rule.
-// Ranges are coded by the engine's codec, or by `codec` if given: tests give one that fails.
+// Replays a case of the runtime suite and measures every figure that a replay can know. It replays
+// one row per prompt length, with H2O and the lossless path in the order of the engine's calls, and
+// judges no rule. `codec` replaces the engine's codec; tests pass one that fails.
 gate::CaseResult ReplayCase(const gate::CaseSpec& spec, const gate::Subject& subject,
                             Progress* progress = nullptr,
                             const runtime::RangeCodec* codec = nullptr);

@@ -15,9 +15,9 @@ struct ReplayedRow {
   AttentionCost attention;
 };
 
-// Every figure of a case but the offline estimate, from its rows: the original's, which take the
-// maximum of the rows whatever that means, and the true ones, which take the worst.
-// `result.spec.params` must be the effective ones.
+// Sets every figure of a case but the offline estimate. The original's figures take the maximum
+// over the rows, whatever that means for them; the true ones take the worst row.
+// `result.spec.params` must be the parameters that the engine computed with.
 void MeasureRows(const std::vector<ReplayedRow>& rows, bool deterministic,
                  gate::CaseResult& result);
 

@@ -8,8 +8,8 @@
 
 namespace kv::mnn {
 
-// Why H2O removed nothing or the lossless path compressed nothing, naming the parameter; empty if
-// something was.
+// Say why H2O removed nothing, and why the lossless path compressed nothing. They name the
+// parameter that prevented it, and return an empty text if something was removed or compressed.
 std::string WhyNothingEvicted(const runtime::ReplayResult& row);
 std::string WhyNothingCompressed(const runtime::ReplayResult& row);
 

@@ -103,7 +103,6 @@ void SelectLossless(GateFigures& f) {
     f.selected_source = "runtime";
   }
   f.online_lossless = online > 0 ? online : f.selected_lossless;
-  for (AnalyzerRow& row : f.rows) row.total = row.lossy * f.selected_lossless;
 }
 
 void AggregateDecode(GateFigures& f) {

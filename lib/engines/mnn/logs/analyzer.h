@@ -14,13 +14,13 @@
 namespace kv::mnn::logs {
 
 // The quality gate of the engine's own suite: the thresholds under the names of its analyzer's
-// options, its figures with its definitions, and its report byte for byte. What those definitions
-// get wrong is said by engine_truth.h, beside them.
+// options, and its figures with its definitions. truth.h corrects what those definitions get wrong.
+// Implemented by analyzer.cc and options.cc.
 
 struct AnalyzerOptions {
   double lossy_target = 3.0;
   double lossless_target = 1.3;
-  double decode_baseline = 0;                   // tokens/s; 0: no speed rule
+  double decode_baseline = 0;                   // tokens/s; 0 means that no rule judges speed
   std::string decode_gate_aggregation = "avg";  // avg, median, p90, best
   std::string decode_baseline_source = {};
   int64_t decode_baseline_samples = 0;
@@ -29,7 +29,7 @@ struct AnalyzerOptions {
   int64_t async_threads = 0;
   bool require_kv_content_consistency = false;
   int64_t max_kv_invalid_log_lines = 0;
-  // Negative: no limit.
+  // A negative value means that there is no limit.
   double max_lossless_queue_peak = -1;
   double max_lossless_fallback = -1;
   double max_lossless_backpressure_skip = -1;
@@ -43,45 +43,45 @@ struct AnalyzerOptions {
   bool strict_runtime_metric_columns = false;
 };
 
-// "lossy-target", "--lossy-target" or "lossy_target" with the text of its value; an empty text
-// turns a switch on. Throws kUsage for an unknown name or a value that does not fit.
+// Sets one option from its text. The name may be spelled "lossy-target", "--lossy-target" or
+// "lossy_target"; an empty text turns a switch on. Throws kUsage for an unknown name or a value
+// that does not fit.
 void SetAnalyzerOption(std::string_view name, std::string_view value, AnalyzerOptions& options);
-// The names with underscores, in the order of the analyzer's help.
+// Lists the names with underscores, in the order of the analyzer's help.
 std::vector<std::string_view> AnalyzerOptionNames();
-// What the suite passes for one of its cases (runtime_baseline, _probe, _full, _store); the
-// defaults of the analyzer for any other name.
+// Returns the options that the suite passes for one of its runtime cases, and the analyzer's
+// defaults for any other name.
 AnalyzerOptions SuiteOptions(std::string_view case_name);
 
-// The result of an offline estimate, as offline_lossless_fp16.py writes it.
+// The result of an offline estimate, as the engine's offline_lossless_fp16.py writes it.
 struct OfflineRatio {
-  std::string path;  // as printed
+  std::string path;  // as reports print it
   double ratio = 0;
   int64_t selected_entries = 0;
-  std::string selected_layers = "[]";  // as printed: a list in Python's spelling
+  std::string selected_layers = "[]";  // a list in Python's spelling
 };
-// Throws kBadText for what is no such document, kBadField for a ratio that is not positive.
+// Throws kBadText if the text is no such document, and kBadField if its ratio is not positive.
 OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path);
 
-// Lines that the engine prints when its cache is broken.
+// The lines that an engine prints when its cache is broken.
 struct InvalidLines {
   uint64_t count = 0;
-  std::vector<std::string> examples;  // "log: line", the first five
+  std::vector<std::string> examples;  // the first five, as "log: line"
 };
 void ScanInvalidLines(std::string_view text, std::string_view log, InvalidLines& found);
 void ForEachInvalidLine(std::string_view text, const std::function<void(std::string_view)>& use);
 void AddInvalidLine(std::string_view line, std::string_view log, InvalidLines& found);
 
-// One row of the table in numbers, read as the analyzer reads them.
+// The numbers of one row of the table, read as the analyzer reads them.
 struct AnalyzerRow {
   double keep, lossy, lossless, target_keep_effective, floor_keep, quantized_keep, evict_us,
       codec_us, raw_mb, comp_mb, comp_us, decomp_us, queue_peak, fallback, backpressure_skip,
       async_queue_peak, async_wait_us, cache_hit, cache_miss, decompressed_bytes, decode_tps;
-  double total = 0;  // lossy * the selected lossless ratio
   std::string log_file;
 };
 
-// The analyzer's figures under its names: *_best is the maximum of the rows, also where more is
-// worse.
+// The analyzer's figures under its names. Each *_best is the maximum over the rows, even where a
+// larger value is worse.
 struct GateFigures {
   std::vector<AnalyzerRow> rows;
   AnalyzerOptions options;
@@ -114,12 +114,13 @@ struct GateFigures {
   bool decomp_pass() const { return decomp_required_pass && decomp_budget_pass; }
 };
 
-// The rows with their numbers in full: "1e-05" is not 1, and what is no number is NaN.
+// Reads the rows exactly: "1e-05" is not 1, and a cell that is no number is NaN.
 std::vector<AnalyzerRow> ExactRows(const BenchTable& table);
-// What stands after the decode speed's plus-minus: the deviation over repetitions, 0 if absent.
+// Returns the deviation of a row's decode speed over its repetitions: the number after the
+// plus-minus sign, or 0 without one.
 double DecodeDeviation(const BenchTable& table, size_t row);
 
-// Throws kMissingRecord for a table without rows.
+// Computes the analyzer's figures and its verdict. Throws kMissingRecord if the table has no rows.
 GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
                     const std::optional<OfflineRatio>& upper,
                     const std::optional<OfflineRatio>& online, const InvalidLines& invalid);

@@ -11,44 +11,44 @@
 
 namespace kv::mnn::logs {
 
-// The logs of one bench as they lie in its folder, and what is missing of them.
+// The logs of one bench run, read from its folder.
 struct BenchLogs {
   BenchTable table;
-  InvalidLines invalid;  // as the analyzer counts them, in the logs that it reads
+  InvalidLines invalid;  // counted as the analyzer counts them, in the logs that it reads
   LosslessLines lossless;
-  bool has_stdout = false;  // a transcript that should hold [H2O-LOSSLESS] lines
-  size_t logs = 0;          // of the bench
-  bool was_begun = false;   // some log shows that a run was, whether it has rows or not
-  // Of its manifest: how many runs, and those that did not end well, in words.
+  bool has_stdout = false;  // there is a transcript, which should hold [H2O-LOSSLESS] lines
+  size_t logs = 0;          // how many logs of the bench were read
+  bool was_begun = false;   // some log shows that a run began, even if it has no rows
+  // The manifest's runs, and those of them that did not end well.
   uint64_t runs = 0, failed_runs = 0;
   std::vector<std::string> failures = {};
 
   void AddStdout(const std::string& text, const std::string& shown, Evidence& evidence);
-  // A log of the bench must have a row.
+  // Adds a log that must have a row; a missing row is a gap in the evidence.
   void AddLog(const std::string& text, const std::string& shown, Evidence& evidence);
-  // Logs without a table are the bench's too, and lack their rows, where nothing else should lie
-  // in the folder; elsewhere they are only searched for broken lines.
+  // Adds the logs of a folder. If only the bench writes there (`only_bench`), a log without a table
+  // lacks its rows; elsewhere such a log is only searched for lines of a broken cache.
   void AddLogsIn(const LogFolder& folder, bool only_bench, Evidence& evidence);
-  // Documents of llm_bench's JSON output.
+  // Adds the rows of llm_bench's JSON output.
   void AddResults(const LogFolder& folder);
-  // manifest.json of the folder: every run returned 0 and left its log, here or in logs/.
+  // Checks manifest.json: every run must have returned 0 and left its log, here or in logs/.
   void AddManifest(const LogFolder& folder, Evidence& evidence);
-  // Rows that h2o_metrics.csv has instead, or has besides.
+  // Takes the rows of h2o_metrics.csv if the logs have none, and compares their number otherwise.
   void AddCsv(const LogFolder& folder, Evidence& evidence);
 };
 
-// Logs of llm_bench; transcripts of other programs lie beside them.
+// Whether a file name is that of an llm_bench log. Other programs leave their transcripts beside.
 bool IsBenchLog(std::string_view name);
 enum class BenchKind {
-  kCase,      // of the suite
-  kLoose,     // with JSON results too
-  kBaseline,  // of the same batch: what is no table is another program's
+  kCase,      // a case of the suite
+  kLoose,     // a bench without a suite, which may have JSON results too
+  kBaseline,  // a baseline of the same batch: a log without a table is another program's
 };
-// The bench of a folder: bench_stdout.log, logs/, h2o_metrics.csv and manifest.json.
+// Reads the bench in a folder: bench_stdout.log, logs/, h2o_metrics.csv and manifest.json.
 void ReadBench(const LogFolder& folder, BenchKind kind, BenchLogs& bench, Evidence& evidence);
-// The same-batch baseline's rows, of its own folder.
+// Reads the rows of the same-batch baseline from its own folder.
 BenchTable ReadBaselineTable(const LogFolder& folder, Evidence& evidence);
-// Nothing where there is none; what is there and cannot be read is a gap.
+// Reads an offline estimate. Returns nothing without one; a file that cannot be read is a gap.
 std::optional<OfflineRatio> ReadOffline(const LogFolder& folder, const std::string& name,
                                         Evidence& evidence);
 

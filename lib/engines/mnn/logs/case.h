@@ -13,17 +13,18 @@
 
 namespace kv::mnn::logs {
 
-// What lies in the folder of one case, read and ready to be judged.
+// Everything in the folder of one case, read and ready to be judged. Implemented by case.cc,
+// case_demo.cc (runs of llm_demo) and case_rules.cc.
 struct CaseLogs {
   SuiteCase suite_case;
   AnalyzerOptions options;   // what the suite, or the case's own report, applied
   GateBullets bullets = {};  // the engine's words: of summary.md, or made anew
   std::optional<RuntimeFacts> facts = {};
   BenchLogs bench = {};
-  Json report = Json::object();  // of llm_demo: the engine's report, or made anew
+  Json report = Json::object();  // for llm_demo: the engine's report, or one made from its runs
   bool report_missing = false;
-  std::string report_trouble = {};  // why one that is there cannot be read
-  std::string code_place = {};      // where the return code was found
+  std::string report_trouble = {};  // why a report that is there cannot be read
+  std::string code_place = {};      // the document that says the return code
   Evidence evidence = {};
   std::vector<std::string> notes = {};
 };
@@ -35,18 +36,18 @@ struct LooseOptions {
 
 CaseLogs ReadRuntimeCase(const LogFolder& folder, SuiteCase suite_case);
 CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case);
-// Bench logs, CSV or JSON without a suite: a folder or one file. Throws kMissingRecord if there is
-// no row in them, and no sign that one was begun.
+// Reads bench logs, CSV or JSON without a suite, from a folder or one file. Throws kMissingRecord
+// if they have no row and show no sign that a run began.
 CaseLogs ReadBenchLogs(const std::filesystem::path& path, const std::string& shown,
                        SuiteCase suite_case, const LooseOptions& loose);
-// The report alone, without the folder that it was written into.
+// Reads a report alone, without the folder that it was written into.
 CaseLogs ReadDemoReport(std::string text, const std::string& shown, SuiteCase suite_case);
 bool IsDemoReport(std::string_view text);
 // Whether a folder holds what llm_demo's runner writes.
 bool HoldsDemo(const LogFolder& folder);
-// The checks of the suite's shell on the engine's own lines.
+// Adds the checks that the suite's shell script makes on the engine's own lines.
 void AddLineRules(const CaseLogs& logs, const AnalyzerOptions& options, gate::CaseResult& result);
-// What fails a case whatever its figures say: each kind of evidence is a rule.
+// Adds a rule for each kind of evidence that fails a case whatever its figures say.
 void AddEvidenceRules(const CaseLogs& logs, const AnalyzerOptions& options,
                       gate::CaseResult& result);
 

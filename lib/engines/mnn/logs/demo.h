@@ -9,28 +9,28 @@
 
 namespace kv::mnn::logs {
 
-// What llm_demo wrote for real prompts, and the reports that the engine's tools make of it: the
-// same keys and the same numbers.
+// Reads what llm_demo wrote for real prompts, and makes the reports that the engine's tools make of
+// it, with the same keys and numbers.
 
-// "prompt tokens num = 512" and its like, those that occur: prompt_tokens, decode_tokens,
-// prefill_s, decode_s.
+// Reads lines such as "prompt tokens num = 512". The result has those of the keys prompt_tokens,
+// decode_tokens, prefill_s and decode_s whose lines occur.
 Json ParseDemoStdout(std::string_view text);
-// The last line of a metrics jsonl; an empty object if there is none that parses.
+// Parses the last line of a metrics jsonl; returns an empty object if it does not parse.
 Json LastMetrics(std::string_view jsonl);
-// "512" of "prompt_512_3.txt"; "other".
+// Returns the bucket that a prompt's file name gives: "512" for "prompt_512_3.txt", else "other".
 std::string PromptBucket(std::string_view prompt_file);
 
-// One prompt's run, as a line of *_runs.jsonl.
+// The files of one prompt's run, from which DemoRun makes a line of *_runs.jsonl.
 struct DemoRunFiles {
   std::string run_tag, prompt_file;
   int64_t return_code = 0;
   std::string_view standard_output, standard_error, metrics_jsonl;
-  std::string stdout_log, stderr_log, metrics_path;  // as printed
+  std::string stdout_log, stderr_log, metrics_path;  // as reports print them
 };
 Json DemoRun(const DemoRunFiles& files, int64_t run_index);
-// The figures over rows of runs.
+// Averages and extremes over rows of runs.
 Json SummariseRuns(const Json& rows);
-// A whole *_summary.json as far as the report needs it: the figures, and those of each bucket.
+// As much of a *_summary.json as the report needs: the figures of all rows and of each bucket.
 Json SummariseBuckets(const Json& rows);
 
 struct DemoOptions {
@@ -41,7 +41,7 @@ struct DemoOptions {
   bool require_bucket_decode_pass = true;
   std::string run_order = "baseline_first";
 };
-// llm_demo_report.json of two summaries, named as printed.
+// Makes llm_demo_report.json from two summaries. Their names appear in it.
 Json DemoReport(const Json& baseline, std::string_view baseline_name, const Json& candidate,
                 std::string_view candidate_name, const DemoOptions& options);
 

@@ -7,9 +7,9 @@
 
 namespace kv::mnn::logs {
 
-// A log as UTF-8, whatever the redirection of a shell made of it: UTF-16 of either byte order, with
-// or without its mark, or begun in one encoding and continued in another. No byte 0 remains, so
-// that words of the log are found in it. Other bytes are left as they are.
+// Converts a log to UTF-8. A shell's redirection may have written it as UTF-16 of either byte
+// order, with or without a byte order mark, or switched encodings within the file. The result has
+// no zero bytes, so that searches for words find them; all other bytes stay as they are.
 std::string LogText(std::string_view bytes);
 
 }  // namespace kv::mnn::logs

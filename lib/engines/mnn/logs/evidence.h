@@ -13,10 +13,10 @@
 
 namespace kv::mnn::logs {
 
-// What fails a case whatever its figures say: a document of the engine that says no, figures that
-// are no numbers, evidence that should be there and is not, and lines of a broken cache.
+// Evidence that fails a case whatever its figures say: a document of the engine that says no,
+// figures that are no numbers, missing evidence, and lines of a broken cache.
 
-// Equal in kind: counted, with the first ones in words.
+// Troubles of one kind: their number, and the first of them in words.
 struct Trouble {
   uint64_t count = 0;
   std::vector<std::string> examples = {};
@@ -25,20 +25,20 @@ struct Trouble {
   std::string Text() const;  // "a; b; and 3 more"
 };
 
-// A verdict of the engine that is no.
+// A negative verdict of the engine.
 struct Denial {
   std::string metric;  // the first key that says no
   std::string reason;  // "runtime_full/summary.md says false: decode_pass"
 };
 
-// Lines of a broken cache in all logs of a case. A line that the bench printed is not counted again
-// in the consoles that repeat it.
+// The lines of a broken cache in all logs of a case. A line that the bench printed counts once,
+// even if console logs repeat it.
 class Damage {
  public:
-  // Of the logs that the engine's analyzer reads too.
+  // For logs that the engine's analyzer reads too.
   void AddBench(std::string_view text, std::string_view shown);
   void AddOther(std::string_view text, std::string_view shown);
-  // All logs in the folder and, to this depth, in those below it.
+  // Adds all logs in the folder and in its subfolders down to this depth.
   void AddFolder(const LogFolder& folder, int depth);
   const InvalidLines& lines() const { return lines_; }
   uint64_t logs() const { return read_.size(); }
@@ -56,21 +56,22 @@ struct Evidence {
   Damage damage;
 };
 
-// Whether a name is that of a log, by any program.
+// Whether a file name is that of a log of any program.
 bool IsLog(std::string_view name);
-// The line that says how a program died; empty if none does.
+// Returns the last line that says how a program died, or an empty text.
 std::string LastWords(std::string_view log);
 
-// Of the columns with figures. What a row lacks of what other rows have goes to the gaps.
+// Checks the cells of all columns with figures. An empty cell is a gap; so is a cut row.
 void CheckCells(const BenchTable& table, Evidence& evidence);
 void CheckFigures(const GateBullets& bullets, const std::string& shown, Evidence& evidence);
-// Numbers anywhere in a document.
+// Checks the numbers anywhere in a document.
 void CheckFigures(const Json& document, const std::string& shown, Evidence& evidence);
 
-// Rules of the analyzer that its report says are broken. Those that were not asked for are not.
+// Lists the rules that the analyzer's report says are broken, without those that it did not ask
+// for.
 std::vector<std::string> DeniedBy(const GateBullets& bullets);
 std::vector<std::string> DeniedBy(const Json& demo_report);
-// Nothing for an empty list. `why` is the document's own reason, if it gives one.
+// Adds a denial, unless the list is empty. `why` is the document's own reason, if it gives one.
 void AddDenial(const std::vector<std::string>& keys, const std::string& who, Evidence& evidence,
                std::string_view why = {});
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "lib/engines/mnn/logs/truth.h"
 
@@ -13,13 +14,15 @@ namespace {
 constexpr size_t kMaxNotes = 8;
 constexpr size_t kMaxLayers = 1024;
 
+using RowFigure = std::function<double(const AnalyzerRow&)>;
+
 // The figure over rows; those that are no number are left out.
-Spread SpreadOf(const std::vector<AnalyzerRow>& rows, double AnalyzerRow::*figure) {
+Spread SpreadOf(const std::vector<AnalyzerRow>& rows, const RowFigure& figure) {
   Spread spread;
   std::vector<double> values;
   double sum = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const double value = rows[i].*figure;
+    const double value = figure(rows[i]);
     if (!std::isfinite(value)) continue;
     const std::string log = fmt::format("{} row {}", rows[i].log_file, i + 1);
     if (!spread.least || value < *spread.least) {
@@ -179,12 +182,10 @@ std::optional<double> RuntimeFacts::measured_ratio_mean() const {
 }
 
 RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
-  std::vector<AnalyzerRow> rows = ExactRows(table);
-  const bool has_misses = table.HasColumn("h2o_lossless_decode_cache_miss");
-  for (AnalyzerRow& row : rows) row.total = row.cache_hit + (has_misses ? row.cache_miss : 0);
+  const std::vector<AnalyzerRow> rows = ExactRows(table);
   RuntimeFacts facts;
   facts.rows = rows.size();
-  const auto spread = [&](std::string_view column, double AnalyzerRow::*figure) {
+  const auto spread = [&](std::string_view column, const RowFigure& figure) {
     return table.HasColumn(column) ? SpreadOf(rows, figure) : Spread{};
   };
   facts.lossy = spread("h2o_lossy", &AnalyzerRow::lossy);
@@ -197,12 +198,14 @@ RuntimeFacts FactsOfTable(const BenchTable& table, const BenchTable* baseline) {
   facts.backpressure_skip =
       spread("h2o_lossless_backpressure_skip", &AnalyzerRow::backpressure_skip);
   facts.cache_hit = spread("h2o_lossless_decode_cache_hit", &AnalyzerRow::cache_hit);
-  facts.cache_activity = spread("h2o_lossless_decode_cache_hit", &AnalyzerRow::total);
+  const bool has_misses = table.HasColumn("h2o_lossless_decode_cache_miss");
+  facts.cache_activity = spread("h2o_lossless_decode_cache_hit", [&](const AnalyzerRow& row) {
+    return row.cache_hit + (has_misses ? row.cache_miss : 0);
+  });
   facts.async_queue_peak = spread("h2o_lossless_async_queue_peak", &AnalyzerRow::async_queue_peak);
   facts.raw_mb = spread("h2o_lossless_raw_mb", &AnalyzerRow::raw_mb).mean;
   facts.comp_mb = spread("h2o_lossless_comp_mb", &AnalyzerRow::comp_mb).mean;
-  for (AnalyzerRow& row : rows) row.total = MeasuredRatioOf(row);
-  facts.measured = SpreadOf(rows, &AnalyzerRow::total);
+  facts.measured = SpreadOf(rows, MeasuredRatioOf);
   facts.repeat_deviation = RepeatDeviation(table, rows);
   if (baseline != nullptr) facts.like_for_like_drop = LikeForLike(table, rows, *baseline);
   NoteMisreadCells(table, facts);

@@ -9,8 +9,8 @@
 
 namespace kv::mnn::logs {
 
-// A folder that an engine wrote, read with care: sizes and counts bounded, only regular files,
-// names as printed beside the paths.
+// Reads a folder that an engine wrote. Sizes and counts are bounded, and only regular files are
+// read. Each path has a name for reports beside it.
 class LogFolder {
  public:
   LogFolder(std::filesystem::path path, std::string shown)
@@ -20,14 +20,14 @@ class LogFolder {
   std::string Shown(const std::string& name) const { return shown_ + "/" + name; }
   bool exists() const;
   LogFolder Sub(const std::string& name) const { return {path_ / name, Shown(name)}; }
-  // Names of the regular files (or folders) directly in it, sorted. Throws kLimit.
+  // The names of the regular files, or of the folders, directly in it, sorted. Throws kLimit.
   std::vector<std::string> Files() const;
   std::vector<std::string> Folders() const;
-  // Those of the files that are wanted: others, such as dumps, may be any number.
+  // The names of the wanted files. Other files, such as dumps, do not count towards the limit.
   using Wanted = bool (*)(std::string_view name);
   std::vector<std::string> FilesLike(Wanted wanted) const;
   bool Has(const std::string& name) const;
-  // The whole text of a file; nothing if there is none. Throws kReadFailed, kLimit.
+  // The whole text of a file, or nothing if there is none. Throws kReadFailed, kLimit.
   std::optional<std::string> Text(const std::string& name) const;
 
  private:

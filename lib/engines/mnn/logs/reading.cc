@@ -8,7 +8,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
-#include "lib/engines/mnn/logs/words.h"
+#include "lib/engines/mnn/logs/suite_output.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -31,7 +31,7 @@ std::string ModeOf(std::string_view name) {
 
 // The cases that a suite's output folder holds or its documents name: the known ones in the suite's
 // order, then others.
-std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteWords& words) {
+std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteOutput& output) {
   std::vector<std::string> found = folder.Folders();
   for (const std::string& file : folder.Files()) {
     if (EndsWith(file, kConsole)) found.push_back(file.substr(0, file.size() - kConsole.size()));
@@ -39,7 +39,7 @@ std::vector<std::string> CasesIn(const LogFolder& folder, const SuiteWords& word
   found.erase(std::remove_if(found.begin(), found.end(),
                              [](const std::string& name) { return !IsCaseName(name); }),
               found.end());
-  for (const auto& [name, of_case] : words.cases) found.push_back(name);
+  for (const auto& [name, of_case] : output.cases) found.push_back(name);
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   const auto rank = [](const std::string& name) {
@@ -57,16 +57,16 @@ void Append(const Trouble& from, Trouble& to) {
 }
 
 // What the suite's own documents say of a case, and of all.
-void AddWords(const SuiteWords& words, bool code_given, CaseLogs& logs) {
-  const auto found = words.cases.find(logs.suite_case.name);
-  std::vector<const Evidence*> sources = {&words.evidence};
-  if (found != words.cases.end()) {
+void AddSuiteOutput(const SuiteOutput& output, bool code_given, CaseLogs& logs) {
+  const auto found = output.cases.find(logs.suite_case.name);
+  std::vector<const Evidence*> sources = {&output.evidence};
+  if (found != output.cases.end()) {
     sources.push_back(&found->second.evidence);
     if (found->second.code_unreadable && !code_given) {
       logs.evidence.gaps.Add(fmt::format("{}: the return_code of {} is no number",
                                          found->second.code_place, logs.suite_case.name));
     }
-  } else if (!words.cases.empty()) {
+  } else if (!output.cases.empty()) {
     logs.notes.push_back("the suite's summary does not name this case: it may be of an older run");
   }
   for (const Evidence* source : sources) {
@@ -88,10 +88,10 @@ void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
   AddDenial({"console_log"}, c.console_log + ", with no return code known,", logs.evidence, last);
 }
 
-std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteWords& words,
+std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& output,
                                 const EngineLogsInput& input) {
   std::vector<CaseLogs> all;
-  for (const std::string& name : CasesIn(folder, words)) {
+  for (const std::string& name : CasesIn(folder, output)) {
     SuiteCase c;
     c.name = name;
     c.mode = ModeOf(name);
@@ -99,12 +99,12 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteWords& words
     c.console_log = folder.Shown(name + std::string(kConsole));
     c.console_text = folder.Text(name + std::string(kConsole));
     const auto code = input.return_codes.find(name);
-    const auto written = words.cases.find(name);
+    const auto written = output.cases.find(name);
     const bool code_given = code != input.return_codes.end();
     std::string code_place = "--return-codes";
     if (code_given) {
       c.return_code = code->second;
-    } else if (written != words.cases.end()) {
+    } else if (written != output.cases.end()) {
       c.return_code = written->second.return_code.value_or(0);
       code_place = written->second.code_place;
     }
@@ -112,9 +112,9 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteWords& words
                                    : ReadRuntimeCase(folder.Sub(name), std::move(c)));
     CaseLogs& logs = all.back();
     logs.code_place = std::move(code_place);
-    const bool code_written = written != words.cases.end() && written->second.return_code;
+    const bool code_written = written != output.cases.end() && written->second.return_code;
     AddConsoleVerdict(code_given || code_written, logs);
-    AddWords(words, code_given, logs);
+    AddSuiteOutput(output, code_given, logs);
   }
   return all;
 }
@@ -172,13 +172,13 @@ LogsRead ReadEngineLogs(const EngineLogsInput& input) {
   AnalyzerOptions checked;
   for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, checked);
   const LogFolder folder(input.path, read.shown);
-  const SuiteWords words = ReadSuiteWords(folder);
-  if (!folder.exists() || CasesIn(folder, words).empty()) {
+  const SuiteOutput output = ReadSuiteOutput(folder);
+  if (!folder.exists() || CasesIn(folder, output).empty()) {
     read.cases.push_back(ReadLooseLogs(input, read.shown));
     return read;
   }
-  read.cases = ReadSuite(folder, words, input);
-  read.notes = words.notes;
+  read.cases = ReadSuite(folder, output, input);
+  read.notes = output.notes;
   const auto has = [&](std::string_view name) {
     return std::any_of(read.cases.begin(), read.cases.end(),
                        [&](const CaseLogs& logs) { return logs.suite_case.name == name; });

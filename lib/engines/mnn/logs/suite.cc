@@ -38,55 +38,57 @@ std::string ReturnFailure(const SuiteCase& c) {
 // Figures that nobody measured are null in rows that kvtool makes.
 constexpr std::string_view kUnknown = "n/a";
 
-std::string Number(const Json& row, const char* key, int digits = 4) {
+std::string ShownNumber(const Json& row, const char* key, int digits = 4) {
   const auto number = gate::NumberIn(row, key);
   return number ? Fixed(*number, digits) : std::string(kUnknown);
 }
 
-std::string Word(const Json& row, const char* key) {
+std::string ShownText(const Json& row, const char* key) {
   const Json* found = gate::Find(row, key);
   if (found == nullptr) return std::string(kUnknown);
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
 std::string LineStart(const Json& row) {
-  return fmt::format("case={}, mode={}, pass={}, rc={}, decode=", Word(row, "case"),
-                     Word(row, "mode"), Word(row, "overall_pass"), Word(row, "return_code"));
+  return fmt::format("case={}, mode={}, pass={}, rc={}, decode=", ShownText(row, "case"),
+                     ShownText(row, "mode"), ShownText(row, "overall_pass"),
+                     ShownText(row, "return_code"));
 }
 
 std::string LineEnd(const Json& row) {
-  const std::string reason = Word(row, "failure_reason");
-  return fmt::format("summary=`{}`{}", Word(row, "summary"),
+  const std::string reason = ShownText(row, "failure_reason");
+  return fmt::format("summary=`{}`{}", ShownText(row, "summary"),
                      reason.empty() ? reason : ", reason=" + reason);
 }
 
 std::string RuntimeLine(const Json& row) {
-  const auto n = [&](const char* key) { return Number(row, key); };
+  const auto n = [&](const char* key) { return ShownNumber(row, key); };
   return LineStart(row) +
          fmt::format("{}/{}({}), drop={}/{}, lossy={}, lossless={}, decomp_us={}, ",
-                     n("decode_gate_tps"), n("decode_baseline"), Word(row, "decode_aggregation"),
-                     Number(row, "decode_drop_ratio", 6), Number(row, "decode_drop_target", 6),
-                     n("lossy_best"), n("lossless_selected_value"), n("runtime_decomp_best_us")) +
+                     n("decode_gate_tps"), n("decode_baseline"),
+                     ShownText(row, "decode_aggregation"), ShownNumber(row, "decode_drop_ratio", 6),
+                     ShownNumber(row, "decode_drop_target", 6), n("lossy_best"),
+                     n("lossless_selected_value"), n("runtime_decomp_best_us")) +
          fmt::format("async_wait_us={}, async_wait_headroom={}, queue={}, fallback={}, ",
                      n("runtime_async_wait_best_us"), n("runtime_async_wait_headroom_ratio"),
                      n("runtime_queue_peak_best"), n("runtime_fallback_best")) +
          fmt::format("cache_hit={}, cache_miss={}, kv_consistency={}, kv_invalid_logs={}, ",
                      n("runtime_decode_cache_hit_best"), n("runtime_decode_cache_miss_best"),
-                     Word(row, "kv_content_consistency_pass"),
-                     Number(row, "kv_invalid_log_count", 0)) +
+                     ShownText(row, "kv_content_consistency_pass"),
+                     ShownNumber(row, "kv_invalid_log_count", 0)) +
          LineEnd(row);
 }
 
 std::string DemoLine(const Json& row) {
-  const auto n = [&](const char* key) { return Number(row, key); };
+  const auto n = [&](const char* key) { return ShownNumber(row, key); };
   return LineStart(row) +
          fmt::format("{}->{}, drop={}/{}, lossy={}, lossless={}, total={}, ",
                      n("baseline_decode_tps_avg"), n("candidate_decode_tps_avg"),
-                     Number(row, "decode_drop_ratio", 6), Number(row, "decode_drop_target", 6),
-                     n("candidate_lossy_ratio_avg"), n("candidate_lossless_ratio_avg"),
-                     n("candidate_runtime_total_ratio_avg")) +
+                     ShownNumber(row, "decode_drop_ratio", 6),
+                     ShownNumber(row, "decode_drop_target", 6), n("candidate_lossy_ratio_avg"),
+                     n("candidate_lossless_ratio_avg"), n("candidate_runtime_total_ratio_avg")) +
          fmt::format("decomp_us={}, cache_hit={}, run_order={}, ", n("runtime_decomp_best_us"),
-                     n("decode_cache_hit_best"), Word(row, "run_order")) +
+                     n("decode_cache_hit_best"), ShownText(row, "run_order")) +
          LineEnd(row);
 }
 

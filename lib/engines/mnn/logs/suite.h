@@ -11,13 +11,13 @@
 
 namespace kv::mnn::logs {
 
-// What the engine's suite makes of its cases: rows, summary.json, summary.md and cases.jsonl as it
-// writes them.
+// What the engine's suite writes about its cases: the rows of summary.json and cases.jsonl, and the
+// lines of summary.md. Implemented by suite.cc and bullets.cc.
 
-// The bullets below "## Quality Gate", keys to values without back-quotes.
+// The bullets below "## Quality Gate" in a report: keys to values without back-quotes.
 using GateBullets = std::map<std::string, std::string, std::less<>>;
 GateBullets ParseGateBullets(std::string_view markdown);
-// The bullets that the analyzer would write of these figures, with its decimals. In markdown.cc.
+// The bullets that the analyzer would write of these figures, with its decimals.
 GateBullets GateBulletsOf(const GateFigures& figures);
 
 // The suite's cases in its order, with the mode that each runs in. Those of the runtime suite come
@@ -30,15 +30,15 @@ inline constexpr SuiteCaseName kSuiteCases[] = {
     {"runtime_store", "store"},   {"llm_demo_full", "full"},  {"llm_demo_store", "store"}};
 inline constexpr std::string_view kBaselineCase = kSuiteCases[0].name;  // compresses nothing
 
-// Why a case failed, as the suite words it: from the last lines of its console log.
+// Says why a case failed as the suite does: by the last lines of its console log.
 std::string ConsoleFailure(std::string_view console_log);
 
 // One case as the suite sees it.
 struct SuiteCase {
   std::string name, mode;
   int64_t return_code = 0;
-  std::string folder;       // "OUT/runtime_store", as printed
-  std::string console_log;  // "OUT/runtime_store.console.log", as printed
+  std::string folder;       // as reports print it: "OUT/runtime_store"
+  std::string console_log;  // as reports print it: "OUT/runtime_store.console.log"
   std::optional<std::string> console_text = {};
   std::optional<std::string> summary_text = {};  // summary.md of a runtime case, if there is one
   GateBullets bullets = {};  // those of summary.md, or those that the analyzer would write

@@ -11,9 +11,9 @@ namespace kv::mnn::logs {
 namespace {
 
 // The engine's word on a rule, from the bullets of its report.
-class EngineWord {
+class Reported {
  public:
-  explicit EngineWord(const GateBullets& bullets) : bullets_(bullets) {}
+  explicit Reported(const GateBullets& bullets) : bullets_(bullets) {}
 
   std::optional<double> Value(std::string_view key) const {
     const auto found = bullets_.find(key);
@@ -38,7 +38,7 @@ std::optional<double> NoiseOf(const BaselineNoise& baselines,
 }
 
 // Limits on what should be small: the maximum is the worst row, for the engine too.
-void AddLimits(const RuntimeFacts& facts, const EngineWord& word, const AnalyzerOptions& o,
+void AddLimits(const RuntimeFacts& facts, const Reported& reported, const AnalyzerOptions& o,
                std::vector<RuleOutcome>& rules) {
   struct Entry {
     const char *metric, *pass;
@@ -59,14 +59,14 @@ void AddLimits(const RuntimeFacts& facts, const EngineWord& word, const Analyzer
     if (entry.limit < 0) continue;
     RuleOutcome rule = Decide(entry.metric, Op::kAtMost, entry.limit, entry.spread.most,
                               entry.spread.most_log, "the worst row");
-    rule.engine_value = word.Value(entry.metric);
-    rule.engine_pass = word.Pass(entry.pass);
+    rule.engine_value = reported.Value(entry.metric);
+    rule.engine_pass = reported.Pass(entry.pass);
     rules.push_back(std::move(rule));
   }
 }
 
 // What must have happened: the engine asks for one row, the truth for all of them.
-void AddActivities(const RuntimeFacts& facts, const EngineWord& word, const AnalyzerOptions& o,
+void AddActivities(const RuntimeFacts& facts, const Reported& reported, const AnalyzerOptions& o,
                    std::vector<RuleOutcome>& rules) {
   struct Entry {
     bool required;
@@ -90,15 +90,15 @@ void AddActivities(const RuntimeFacts& facts, const EngineWord& word, const Anal
     RuleOutcome rule =
         Decide(entry.metric, Op::kAbove, 0, worst_known ? entry.spread.least : entry.spread.most,
                entry.spread.least_log, "one row is enough for the engine");
-    rule.engine_value = word.Value(entry.value);
-    rule.engine_pass = word.Pass(entry.pass);
+    rule.engine_value = reported.Value(entry.value);
+    rule.engine_pass = reported.Pass(entry.pass);
     rules.push_back(std::move(rule));
   }
 }
 
-RuleOutcome ConsistencyRule(const EngineWord& word, const AnalyzerOptions& o) {
+RuleOutcome ConsistencyRule(const Reported& reported, const AnalyzerOptions& o) {
   RuleOutcome rule = NewRule("kv_content_consistency_pass", Op::kEqual);
-  rule.engine_pass = word.Pass(rule.rule.metric);
+  rule.engine_pass = reported.Pass(rule.rule.metric);
   rule.reason =
       "no K or V byte is compared anywhere in these logs: the engine counts log lines, "
       "queue activity and fallbacks";
@@ -107,7 +107,7 @@ RuleOutcome ConsistencyRule(const EngineWord& word, const AnalyzerOptions& o) {
     std::string failed;
     for (const char* part : {"kv_invalid_log_pass", "kv_async_activity_pass",
                              "kv_restore_activity_pass", "kv_fallback_clean_pass"}) {
-      if (word.Pass(part) == false) failed += (failed.empty() ? "" : ", ") + std::string(part);
+      if (reported.Pass(part) == false) failed += (failed.empty() ? "" : ", ") + std::string(part);
     }
     rule.reason = "the engine itself reports trouble: " + failed;
   } else if (!o.require_kv_content_consistency) {
@@ -116,29 +116,30 @@ RuleOutcome ConsistencyRule(const EngineWord& word, const AnalyzerOptions& o) {
   return rule;
 }
 
-RuleOutcome InvalidLineRule(const EngineWord& word, const AnalyzerOptions& o) {
-  const auto count = word.Value("kv_invalid_log_count");
+RuleOutcome InvalidLineRule(const Reported& reported, const AnalyzerOptions& o) {
+  const auto count = reported.Value("kv_invalid_log_count");
   RuleOutcome rule = Decide("kv_invalid_log_count", Op::kAtMost,
                             static_cast<double>(std::max<int64_t>(0, o.max_kv_invalid_log_lines)),
                             count, {}, "lines that say the cache is broken");
   rule.engine_value = count;
-  if (o.require_kv_content_consistency) rule.engine_pass = word.Pass("kv_invalid_log_pass");
+  if (o.require_kv_content_consistency) rule.engine_pass = reported.Pass("kv_invalid_log_pass");
   return rule;
 }
 
-RuleOutcome LossyRule(const RuntimeFacts& facts, const EngineWord& word, const AnalyzerOptions& o) {
+RuleOutcome LossyRule(const RuntimeFacts& facts, const Reported& reported,
+                      const AnalyzerOptions& o) {
   const bool worst_known = facts.lossy.least.has_value();
   RuleOutcome rule =
       Decide("lossy_best", Op::kAtLeast, o.lossy_target,
              worst_known ? facts.lossy.least : facts.lossy.mean, facts.lossy.least_log,
              worst_known ? "the worst row; the engine takes the best one"
                          : "the mean of the rows; the engine takes the best one");
-  rule.engine_value = word.Value("lossy_best");
-  rule.engine_pass = word.Pass("lossy_pass");
+  rule.engine_value = reported.Value("lossy_best");
+  rule.engine_pass = reported.Pass("lossy_pass");
   return rule;
 }
 
-RuleOutcome LosslessRule(const RuntimeFacts& facts, const EngineWord& word,
+RuleOutcome LosslessRule(const RuntimeFacts& facts, const Reported& reported,
                          const AnalyzerOptions& o) {
   const bool worst_known = facts.measured.least.has_value();
   const auto measured = worst_known ? facts.measured.least : facts.measured_ratio_mean();
@@ -150,8 +151,8 @@ RuleOutcome LosslessRule(const RuntimeFacts& facts, const EngineWord& word,
                          : "raw over compressed bytes of the run itself; the engine's value is an "
                            "offline estimate of other bytes");
   if (!measured) rule.reason = "the runs compressed nothing: there is no ratio to judge";
-  rule.engine_value = word.Value("lossless_online_value");
-  rule.engine_pass = word.Pass("lossless_online_pass");
+  rule.engine_value = reported.Value("lossless_online_value");
+  rule.engine_pass = reported.Pass("lossless_online_pass");
   return rule;
 }
 
@@ -176,10 +177,10 @@ std::optional<double> BaselineNoise::relative() const {
 
 std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBullets& engine,
                                       const AnalyzerOptions& o, const BaselineNoise& noise) {
-  const EngineWord word(engine);
+  const Reported reported(engine);
   std::vector<RuleOutcome> rules;
-  rules.push_back(LossyRule(facts, word, o));
-  rules.push_back(LosslessRule(facts, word, o));
+  rules.push_back(LossyRule(facts, reported, o));
+  rules.push_back(LosslessRule(facts, reported, o));
   if (o.decode_baseline > 0) {
     std::optional<double> drop = facts.like_for_like_drop;
     if (!drop && facts.decode.mean) drop = MeanDrop(facts, o);
@@ -188,14 +189,14 @@ std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBulle
     if (!rule.reason.empty() && !facts.like_for_like_drop) {
       rule.reason += " (mean of the rows against the best baseline row, as the engine compares)";
     }
-    rule.engine_value = word.Value("decode_drop_ratio");
-    rule.engine_pass = word.Pass("decode_pass");
+    rule.engine_value = reported.Value("decode_drop_ratio");
+    rule.engine_pass = reported.Pass("decode_pass");
     rules.push_back(std::move(rule));
   }
   if (o.strict_runtime_metric_columns) {
     RuleOutcome rule = NewRule("runtime_metric_columns_ok", Op::kEqual);
-    rule.engine_pass = word.Pass("runtime_metric_columns_pass");
-    const auto ok = word.Pass("runtime_metric_columns_ok");
+    rule.engine_pass = reported.Pass("runtime_metric_columns_pass");
+    const auto ok = reported.Pass("runtime_metric_columns_ok");
     if (ok) rule.status = *ok ? Status::kPass : Status::kFail;
     const auto missing = engine.find("runtime_metric_missing_columns");
     if (!ok) rule.reason = "the logs do not say";
@@ -204,10 +205,10 @@ std::vector<RuleOutcome> RuntimeRules(const RuntimeFacts& facts, const GateBulle
     }
     rules.push_back(std::move(rule));
   }
-  AddActivities(facts, word, o, rules);
-  AddLimits(facts, word, o, rules);
-  rules.push_back(InvalidLineRule(word, o));
-  rules.push_back(ConsistencyRule(word, o));
+  AddActivities(facts, reported, o, rules);
+  AddLimits(facts, reported, o, rules);
+  rules.push_back(InvalidLineRule(reported, o));
+  rules.push_back(ConsistencyRule(reported, o));
   return rules;
 }
 

@@ -69,11 +69,4 @@ Options OnlineSimOptions() {
   return options;
 }
 
-Options UpperBoundOptions() {
-  Options options;
-  options.entry_mode = EntryMode::kAggregate;
-  options.aggregate_by_stage = true;
-  return options;
-}
-
 }  // namespace kv::offline

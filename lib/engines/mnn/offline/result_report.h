@@ -9,10 +9,10 @@
 
 namespace kv::offline {
 
-// The original's document: its keys, in its order, with its values.
+// The result as the original's JSON document, with its keys in its order.
 nlohmann::ordered_json ResultJson(const std::string& dump_dir, const Options& options,
                                   const Result& result);
-// The original's Markdown summary of the same.
+// The result as the original's Markdown summary.
 std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
                            const Result& result);
 

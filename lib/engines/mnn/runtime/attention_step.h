@@ -13,31 +13,33 @@
 
 namespace kv::mnn::runtime {
 
-// Attention of one decode step over a layer's cache as the runtime holds it: what was lost there is
-// lost here. Where a trace has queries everything is computed from the cache; probabilities and
-// block scores are taken as recorded; without any of them all keys weigh the same.
+// Computes the attention of one decode step over a layer's cache as the runtime holds it, so that
+// whatever the runtime lost is missing here too. Recorded queries attend to the cache itself;
+// recorded probabilities and block scores are taken as they are; without any of these, all keys
+// weigh the same.
 class AttentionStep {
  public:
   // `trace` may be null. The snapshot is the one that the runtime reads.
   AttentionStep(const Snapshot& snapshot, const AttentionTrace* trace, WeightRule weights,
                 const eviction::BlockConfig& h2o, uint64_t prompt, ThreadPool& pool);
 
-  // Attention and, in range, block sums for H2O; nothing once a recorded stream is at its end.
+  // Attends and returns the block sums that H2O needs of a layer in its range. Returns nothing once
+  // a recorded stream has ended.
   std::optional<std::vector<float>> Score(const mnn::h2o::CallStart& start, uint64_t position,
                                           uint64_t blocks, Runtime& runtime);
-  // Attention alone.
+  // Attends without block sums.
   void Attend(uint32_t layer, uint64_t position, Runtime& runtime) {
     Attend(layer, position, runtime, nullptr);
   }
 
   bool has_queries() const { return has_queries_; }
-  double seconds() const { return seconds_; }  // computing, with what the runtime did to read
+  double seconds() const { return seconds_; }  // spent computing, the runtime's reads included
 
  private:
   void Attend(uint32_t layer, uint64_t position, Runtime& runtime, std::vector<float>* sums);
   void Logits(const LayerAttention& attention, const CachePiece& piece);
   void AddValues(const LayerAttention& attention, const CachePiece& piece);
-  // One body per kv head, on all threads where that pays.
+  // Runs the body for each kv head, on all threads if the work is large enough.
   void ForHeads(const LayerAttention& attention, uint64_t tokens,
                 const std::function<void(uint64_t)>& body);
 
@@ -50,7 +52,7 @@ class AttentionStep {
   std::vector<LayerAttention> traced_;                   // of a trace of probabilities
   std::unique_ptr<mnn::h2o::BlockSumSource> recorded_;
   double seconds_ = 0;
-  // of the call that runs
+  // Buffers of the call that runs.
   uint64_t length_ = 0;
   std::vector<float> queries_, logits_, weights_row_, outputs_;
   std::vector<std::vector<float>> value_tiles_;  // per kv head

@@ -3,7 +3,6 @@
 #include "lib/engines/mnn/runtime/config.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace kv::mnn::runtime {
@@ -186,16 +185,6 @@ SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, 
     config.*std::get<std::string Config::*>(found->member) = *word;
   }
   return SetResult::kSet;
-}
-
-std::span<const std::string_view> ParameterNames() {
-  static const auto names = [] {
-    std::array<std::string_view, std::size(kParameters)> all;
-    std::transform(std::begin(kParameters), std::end(kParameters), all.begin(),
-                   [](const Parameter& p) { return p.name; });
-    return all;
-  }();
-  return names;
 }
 
 }  // namespace kv::mnn::runtime

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,7 +14,7 @@
 
 namespace kv::mnn::runtime {
 
-// Which layers the engine's lossless path touches, by its own numbers.
+// Which layers the engine's lossless path touches. The values are the engine's own numbers.
 enum class Scope { kNone = 0, kFrontN = 1, kH2oKept = 2, kFrontNAndH2oKept = 3 };
 std::string_view Name(Scope scope);
 
@@ -23,12 +22,12 @@ enum class Mode { kProbe = 0, kFull = 1, kStore = 2 };
 std::string_view Name(Mode mode);
 std::optional<Mode> ParseMode(std::string_view name);
 
-// The engine's parameters with the engine's defaults; the first three switch the path on and are
-// off. The trigger length and the update interval are H2O's (eviction::BlockConfig), though this
-// path counts its interval in tokens.
+// The engine's parameters with the engine's defaults. The first three must all be on for the path
+// to run. The trigger length and the update interval are those of H2O, but this path counts the
+// interval in tokens.
 struct Config {
   bool enable = false;
-  bool gear_delta = false;  // codec: "gear_delta", anything else is none
+  bool gear_delta = false;  // whether the codec is "gear_delta"; any other word means none
   bool runtime_enable = false;
   Scope scope = Scope::kFrontN;
   Mode mode = Mode::kProbe;
@@ -36,13 +35,13 @@ struct Config {
   int64_t block_tokens = 128;
   int64_t hot_recent_tokens = 256;
   int64_t hot_sink_tokens = 16;
-  int64_t kept_sample_layers = 1;  // 0: all
+  int64_t kept_sample_layers = 1;  // 0 means all
   int64_t kept_sample_token_interval = 1;
   int64_t front_sample_token_interval = 1;
   bool store_disable_front = false;
-  int64_t store_bootstrap_tokens = 32;      // 0: max(16, block_tokens / 2)
-  int64_t store_grouped_step_tokens = 256;  // 0: 3 * block_tokens
-  // pair_delta stands in the engine's default for K and is unknown to its parser.
+  int64_t store_bootstrap_tokens = 32;      // 0 means max(16, block_tokens / 2)
+  int64_t store_grouped_step_tokens = 256;  // 0 means 3 * block_tokens
+  // The engine's default for K names pair_delta, which its own parser does not know.
   PredictorSet predictors_k = {};
   PredictorSet predictors_v = {};
   int64_t async_threads = 1;
@@ -55,26 +54,24 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-// The values that the engine computes with: clamped, never refused.
+// Returns the values that the engine computes with. It clamps values and refuses none.
 Config Sanitised(const Config& config);
 
-// What the gate's scripts set, on top of the engine's defaults.
+// The parameters that the gate's scripts set, over the engine's defaults.
 Config GateConfig(Mode mode);
 eviction::BlockConfig GateH2oConfig();
 
 using ParameterValue = std::variant<double, std::string_view>;
 
-// Parameters under the names of the engine's meta fields ("h2o_lossless_scope" ...), switches and
-// counts as numbers, the rest as the words of its config file.
+// Visits the parameters under the names of the engine's meta fields, such as "h2o_lossless_scope".
+// Switches and counts are numbers; the others are the words of the engine's config file.
 void ForEachParameter(
     const Config& config,
     const std::function<void(std::string_view name, const ParameterValue& value)>& visit);
 
 enum class SetResult { kSet, kNoSuchName, kWrongType };
-// Reads a word as the engine does: every scope that it does not know is front_n, every mode probe.
+// Sets one parameter. Reads words as the engine does: a scope that it does not know becomes
+// front_n, and a mode that it does not know becomes probe.
 SetResult SetParameter(std::string_view meta_name, const ParameterValue& value, Config& config);
-
-// The names that SetParameter knows.
-std::span<const std::string_view> ParameterNames();
 
 }  // namespace kv::mnn::runtime

@@ -7,8 +7,9 @@
 
 namespace kv::mnn::runtime {
 
-// The engine's counters of one layer, under its definitions: no-gain samples and failures count as
-// raw = compressed, skipped ranges as nothing, times are raised to 1 us where data came back.
+// The engine's counters of one layer, by its definitions: samples without gain and failures count
+// as if compressed to their raw size, skipped ranges do not count, and a time is at least 1 us if
+// data came back.
 struct LayerCounters {
   uint64_t raw_bytes = 0, compressed_bytes = 0, decompressed_bytes = 0;
   int64_t compress_us = 0, decompress_us = 0;
@@ -28,8 +29,8 @@ struct LayerCounters {
   }
 };
 
-// What the engine exports after a layer call (h2o_lossless_*): sums over the layers in scope. While
-// no layer has valid bytes the old values stay, so failures alone are never seen in them.
+// The figures that the engine exports after a layer call (h2o_lossless_*): sums over the layers in
+// scope. They keep their old values while no layer has valid bytes, so failures alone never show.
 struct EngineMetrics {
   double ratio = 1.0;    // h2o_lossless_ratio
   int64_t codec_us = 0;  // h2o_codec_us: of the last result
@@ -40,22 +41,22 @@ struct EngineMetrics {
   uint64_t decode_cache_hit = 0, decode_cache_miss = 0;
 };
 
-// The same work counted for what it was.
+// Our own counts of the same work.
 struct Measured {
   uint64_t encode_calls = 0, encoded_tokens = 0;
-  uint64_t encoded_raw_bytes = 0;   // handed to the encoder, again and again if need be
-  uint64_t encoded_blob_bytes = 0;  // what it made of them, useful or not
-  // Blobs that were decoded and found equal to the bytes they were made of: the only ratio that is
-  // proven. In engine mnn the replay decodes each blob once for this, outside all its timings.
+  uint64_t encoded_raw_bytes = 0;   // handed to the encoder, counted each time
+  uint64_t encoded_blob_bytes = 0;  // its outputs, whether they were used or not
+  // Bytes of blobs that decoded to the bytes that they were made of: only their ratio is proven. On
+  // MNN's own runtime the replay decodes each blob once for this, outside all timings.
   uint64_t verified_raw_bytes = 0, verified_blob_bytes = 0;
-  std::array<uint64_t, 2> verified_raw_of{}, verified_blob_of{};  // of these: K, V
+  std::array<uint64_t, 2> verified_raw_of{}, verified_blob_of{};  // the same for K and V
   uint64_t verify_failures = 0;
-  uint64_t no_gain = 0;   // ranges whose blob was no smaller
+  uint64_t no_gain = 0;   // ranges whose blob is not smaller than the range
   uint64_t failures = 0;  // encoders and decoders that threw
   uint64_t backpressure = 0;
-  uint64_t decode_calls = 0;  // a decoder ran because somebody needed the bytes
-  uint64_t cache_copies = 0;  // the bytes came out of a cache of decoded ranges
-  uint64_t seeded_hits = 0;   // of these: out of an entry that no decoder ever filled
+  uint64_t decode_calls = 0;  // times that a decoder ran because somebody needed the bytes
+  uint64_t cache_copies = 0;  // times that a cache of decoded ranges had the bytes
+  uint64_t seeded_hits = 0;   // of these, entries that no decoder ever filled
   int64_t encode_us = 0, decode_us = 0, wait_us = 0;
 
   void Add(const Measured& other);

@@ -11,15 +11,16 @@
 
 namespace kv::mnn::runtime {
 
-// What the engine compares when it looks for decoded bytes.
+// The fields that the engine compares when it looks for decoded bytes.
 struct RangeIdentity {
   uint64_t begin = 0, tokens = 0;
-  uint64_t raw_hash = 0, blob_hash = 0;  // 0: not computed
+  uint64_t raw_hash = 0, blob_hash = 0;  // 0 means not computed
   uint64_t raw_bytes = 0, compressed_bytes = 0;
 };
 
-// The engine's cache of decoded ranges: least recently used out first, its capacity a number of
-// entries. A key holds neither layer nor dtype nor geometry; only hashes keep strangers apart.
+// The engine's cache of decoded ranges. Its capacity is a number of entries, and it evicts the
+// least recently used. A key holds neither the layer, the dtype nor the geometry, so only hashes
+// tell ranges of different layers apart.
 class DecodeCache {
  public:
   struct Entry {
@@ -30,10 +31,11 @@ class DecodeCache {
 
   explicit DecodeCache(uint64_t capacity) : capacity_(capacity) {}
 
-  // A hit becomes the most recently used. `same_place`: begin and tokens must match as well.
+  // Finds an entry and makes it the most recently used. With `same_place`, begin and tokens must
+  // match too.
   const Entry* Find(const RangeIdentity& id, bool same_place);
-  // Replaces entries of the same bytes and hash, and with `by_place` those of the same place and
-  // bytes.
+  // Inserts an entry in place of those with the same size and hash, and with `by_place` also in
+  // place of those with the same position and size.
   void Insert(Entry entry, bool by_place);
   void Clear() { entries_.clear(); }
 
@@ -45,11 +47,11 @@ class DecodeCache {
   std::deque<Entry> entries_;  // most recently used last
 };
 
-// The cache of the intended design: keyed by what the bytes are, its capacity in bytes. Every token
-// reads every block of every layer in the same order, so that "least recently used" would throw out
-// each range just before it is read again. What is in stays instead until its block is gone, and a
-// full cache takes nothing more: of a cyclic reader it serves capacity over need, which no other
-// rule betters.
+// The cache of the intended design. Its keys identify the bytes, and its capacity is in bytes.
+// Every token reads every block of every layer in the same order, so a least-recently-used rule
+// would evict each range just before it is read again. Instead, entries stay until their block is
+// gone, and a full cache takes no more. A reader that cycles finds the share capacity / need of its
+// ranges here, and no rule can do better.
 class RangeCache {
  public:
   struct Key {
@@ -65,7 +67,7 @@ class RangeCache {
   explicit RangeCache(uint64_t capacity_bytes) : capacity_(capacity_bytes) {}
 
   std::shared_ptr<const Bytes> Find(const Key& key) const;
-  // Whether there was room.
+  // Returns whether there was room.
   bool Insert(const Key& key, std::shared_ptr<const Bytes> bytes);
   void Erase(const Key& key);
 

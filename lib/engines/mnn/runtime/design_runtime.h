@@ -13,16 +13,19 @@
 namespace kv::mnn::runtime {
 
 // The lossless path as its design describes it:
-//  * the whole cold zone of a layer in scope is cut into blocks and each is compressed once: first
-//    everything that the prefill left, then a block whenever the cold zone has grown by one;
-//  * a worker decodes each blob again and compares hashes before anybody relies on it; only then
-//    raw bytes are given up (store), replaced by the decoded ones (full) or kept (probe);
-//  * a reader gets the bytes of a block through a cache keyed by layer, tensor, range, hash and
-//    type, with its capacity in bytes, else by decoding, checked against the hash;
-//  * a tensor that does not get smaller, an encoder that fails, a blob that does not come back: the
-//    raw bytes stay. A full queue only delays. Whatever happens, a block is either raw or proven.
-// H2O may evict part of a block: it is decoded, cut, joined with its neighbour and encoded anew.
-// Sampling, bootstrap and grouping are the engine's way to do less of this; they have no part here.
+//  * The cold zone of each layer in scope is cut into blocks, and each block is compressed once.
+//  The
+//    prefill's tokens come first; then each block as soon as the cold zone has grown by it.
+//  * A worker decodes each blob again and compares hashes before anything relies on the blob. Only
+//    then the raw bytes are freed (store), replaced by the decoded ones (full) or kept (probe).
+//  * Readers get a block's bytes from a cache that is keyed by layer, tensor, range, hash and type
+//    and whose capacity is in bytes. On a miss the block is decoded and checked against its hash.
+//  * The raw bytes stay if a tensor does not get smaller, an encoder fails, or a blob does not
+//  decode
+//    to its source. A full queue only delays. A block is therefore always raw or proven.
+// If H2O evicts part of a block, the block is decoded, cut, joined with its neighbour and encoded
+// anew. The engine's sampling, bootstrap and grouping do less of this work and are not part of it.
+// Implemented by design_runtime.cc and design_blocks.cc.
 class DesignRuntime : public Runtime {
  public:
   explicit DesignRuntime(const RuntimeSetup& setup);
@@ -41,20 +44,20 @@ class DesignRuntime : public Runtime {
   Resident TotalBytes() const override;
   Measured MeasuredOf(uint32_t layer) const override { return layers_[layer].measured; }
   ContentCheck ContentOf(uint32_t layer) const override { return layers_[layer].content; }
-  // The same work under the engine's names.
+  // The same work, reported under the engine's names.
   LayerCounters Counters(uint32_t layer) const override;
   EngineMetrics Metrics() const override;
   int64_t wait_us() const override { return wait_us_; }
   double audit_seconds() const override { return audit_seconds_; }
 
  private:
-  // One tensor of a block: raw or blob, never neither.
+  // One tensor of a block. It always has its raw bytes, its blob, or both.
   struct Stored {
     std::shared_ptr<const Bytes> raw;  // [head][token][dim]
     Bytes blob;
-    uint64_t hash = 0;  // of the raw bytes; known once a blob is
+    uint64_t hash = 0;  // of the raw bytes; set together with the blob
   };
-  static constexpr uint64_t kExpandTokens = 16;  // slack of the hot rows
+  static constexpr uint64_t kExpandTokens = 16;  // by which the buffer of hot rows grows
   enum class State { kRaw, kQueued, kDone };
   struct Block {
     uint64_t id = 0;
@@ -64,7 +67,7 @@ class DesignRuntime : public Runtime {
 
     uint64_t tokens() const { return positions.size(); }
   };
-  // In the order of tokens: sink, blocks, hot.
+  // One layer, with its tokens in the order sink, blocks, hot.
   struct Layer {
     explicit Layer(const LayerKv& source)
         : sink(source, kExpandTokens), hot(source, kExpandTokens) {}
@@ -72,11 +75,11 @@ class DesignRuntime : public Runtime {
     LayerCache sink;
     std::deque<Block> blocks;
     LayerCache hot;
-    bool opened = false;  // what the prefill left has been cut into blocks
+    bool opened = false;  // whether the prefill's tokens have been cut into blocks
     std::vector<uint32_t> positions;
     bool positions_valid = false;
     Measured measured;
-    uint64_t decoded_bytes = 0;  // for a reader
+    uint64_t decoded_bytes = 0;  // decoded for readers
     ContentCheck content;
   };
 

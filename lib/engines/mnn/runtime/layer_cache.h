@@ -24,8 +24,8 @@ struct TensorShape {
   uint64_t row_bytes() const { return heads * head_bytes(); }
 };
 
-// Tokens [begin, begin + tokens) of a layer's cache, wherever they lie: element (token, head, dim)
-// is at data + token * token_step + head * head_step + dim * element_bytes.
+// Tokens [begin, begin + tokens) of a layer's cache. Element (token, head, dim) lies at
+// data + token * token_step + head * head_step + dim * element_bytes.
 struct CachePiece {
   uint64_t begin = 0, tokens = 0;
   const std::byte* data = nullptr;
@@ -33,27 +33,27 @@ struct CachePiece {
 };
 using PieceVisitor = std::function<void(const CachePiece&)>;
 
-// K and V of a range, each [head][token][dim]; v is empty where the layer has none. Shared, so that
-// a worker reads what its owner still holds.
+// K and V of a range, each [head][token][dim]. V is empty if the layer has none. The bytes are
+// shared, so that a worker can read them while their owner still holds them.
 struct RangeBytes {
   std::array<std::shared_ptr<const Bytes>, 2> tensors;
 
   uint64_t size() const;
 };
 
-// The rows of one layer in one growing buffer per tensor, [token][head][dim], as an engine keeps
-// them. Rows come from a snapshot by position.
+// Holds the rows of one layer as an engine does: in one growing buffer per tensor, laid out as
+// [token][head][dim]. Rows come from a snapshot by their position.
 class LayerCache {
  public:
-  // `expand_tokens`: what a buffer that is too small gets on top.
+  // A buffer that is too small grows by `expand_tokens` more than it needs.
   LayerCache(const LayerKv& source, uint64_t expand_tokens);
 
-  void Append(uint64_t begin, uint64_t end);  // positions of the source
-  void Compact(const KeepPlan& kept);         // indices; the buffers keep their size
-  void PopFront(uint64_t tokens);             // the buffers shrink
-  LayerCache TakeFront(uint64_t tokens);      // likewise
+  void Append(uint64_t begin, uint64_t end);  // these positions of the source
+  void Compact(const KeepPlan& kept);         // keeps these rows; the buffers keep their size
+  void PopFront(uint64_t tokens);             // drops the first rows; the buffers shrink
+  LayerCache TakeFront(uint64_t tokens);      // moves the first rows out; the buffers shrink
   void Zero(uint64_t begin, uint64_t tokens);
-  bool FlipBitOfLast();  // in K; false where there are no rows
+  bool FlipBitOfLast();  // flips a bit of K's last row; false if there are no rows
 
   Bytes Gather(bool is_value, uint64_t begin, uint64_t tokens) const;  // [head][token][dim]
   RangeBytes Gather(uint64_t begin, uint64_t tokens) const;
@@ -77,13 +77,14 @@ class LayerCache {
   uint64_t expand_tokens_, capacity_ = 0;  // in tokens
 };
 
-// [head][token][dim] of the tokens in `kept`, from the same of `tokens` tokens.
+// Selects the tokens in `kept` from a range of `tokens` tokens; both are laid out
+// [head][token][dim].
 Bytes SelectTokens(const TensorShape& shape, ByteSpan from, uint64_t tokens, const KeepPlan& kept);
-// The same of one range after the other.
+// Joins two ranges of that layout, one after the other.
 Bytes JoinTokens(const TensorShape& shape, ByteSpan first, uint64_t first_tokens, ByteSpan second,
                  uint64_t second_tokens);
 
-// Where the first byte differed from the snapshot.
+// The place of the first byte that differed from the snapshot.
 struct Difference {
   uint32_t layer = 0;
   bool is_value = false;
@@ -91,8 +92,8 @@ struct Difference {
   uint64_t position = 0;  // of the token
 };
 
-// Ranges of the running cache compared with the snapshot's rows, by hash, whenever bytes came out
-// of the lossless path, and all that is held at the end.
+// Counts comparisons, by hash, of the running cache with the snapshot's rows. Ranges are compared
+// whenever bytes come out of the lossless path, and everything that is held once more at the end.
 struct ContentCheck {
   uint64_t ranges = 0, bytes = 0, mismatches = 0;
   std::optional<Difference> first;
@@ -102,7 +103,7 @@ struct ContentCheck {
 };
 
 enum class RowOrder { kTokenHeadDim, kHeadTokenDim };
-// Compares rows at these positions with the source's.
+// Compares the rows at these positions with those of the source.
 void CompareRows(const LayerKv& source, bool is_value, std::span<const uint32_t> positions,
                  ByteSpan rows, RowOrder order, ContentCheck& check);
 

@@ -12,13 +12,16 @@
 
 namespace kv::mnn::runtime {
 
-// The engine's lossless path, event for event. READ ME FIRST. What it does that nobody would guess:
-//  1. Full mode writes nothing back: the decoded bytes are compared and thrown away.
-//  2. Store mode overwrites a range with zeros after it was encoded, and restores it at the layer's
-//     next call, one token later. Nothing is ever freed; blobs and caches are extra memory.
-//  3. Before it zeroes the range it puts a copy of the raw bytes into the cache of decoded ranges,
-//     so that the restore never meets the decoder, and a broken blob is never noticed.
-//  4. With that cache off, a blob that does not decode leaves the zeros where they are.
+// The engine's lossless path, event for event. READ ME FIRST. It does four things that nobody would
+// guess:
+//  1. Full mode writes nothing back: it compares the decoded bytes and throws them away.
+//  2. Store mode overwrites a range with zeros after encoding it, and restores the range at the
+//     layer's next call, one token later. It never frees memory; blobs and caches come on top.
+//  3. Before it zeroes a range, it puts a copy of the raw bytes into the cache of decoded ranges.
+//  The
+//     restore therefore never runs the decoder, and a broken blob goes unnoticed.
+//  4. With that cache off, a blob that does not decode leaves the zeros in place.
+// Implemented by mnn_runtime.cc and mnn_restore.cc.
 class MnnRuntime : public Runtime {
  public:
   explicit MnnRuntime(const RuntimeSetup& setup);
@@ -43,13 +46,13 @@ class MnnRuntime : public Runtime {
   double audit_seconds() const override { return audit_seconds_; }
 
  private:
-  // The engine's LosslessBlock.
+  // What the engine calls LosslessBlock.
   struct Block {
     RangeIdentity id;
     std::array<Bytes, 2> blobs;
     bool decoded_once = false;
     bool raw_dropped = false;
-    // The replay's own knowledge, not the engine's.
+    // Known to the replay only, not to the engine.
     std::array<uint64_t, 2> content_hashes{};
     uint32_t first_position = 0;
 
@@ -61,7 +64,7 @@ class MnnRuntime : public Runtime {
   struct Decoded {
     RangeBytes bytes;
     bool was_hit = false;
-    bool seeded = false;  // of a copy that no decoder made
+    bool seeded = false;  // a copy of the raw bytes, which no decoder made
   };
 
   struct Layer {
@@ -79,7 +82,8 @@ class MnnRuntime : public Runtime {
 
   bool is_store() const { return setup_.config.mode == Mode::kStore; }
   bool is_async() const { return workers_ != nullptr; }
-  // Queued and running; of workers that finish as late as they may, all that was submitted.
+  // How many tasks are queued or running. Of the slowest workers (`of_slowest`), which finish as
+  // late as they may, that is all that were submitted.
   uint64_t AsyncPending(bool of_slowest) const;
   uint64_t CountPending(const Layer& layer) const;
   void NotePeaks(const Layer& layer, uint64_t async);
@@ -92,14 +96,14 @@ class MnnRuntime : public Runtime {
   void AddBlock(Layer& layer, EncodeResult& result);
   void DropRaw(Layer& layer, Block& block);
 
-  // Through the caches, else by decoding. Nothing where that fails.
+  // Gets the bytes from a cache, else by decoding. Returns nothing if that fails.
   std::optional<Decoded> DecodedOf(Layer& layer, const Block& block);
   std::optional<RangeBytes> RunDecoder(Layer& layer, const Block& block);
   bool IsStrictlyEqual(const Block& block, const RangeBytes& decoded) const;
   void DecodeOnce(Layer& layer, Block& block);
   void CheckDecoded(Layer& layer, const Block& block, const RangeBytes& decoded);
   void Restore(uint32_t index);
-  // False, and nothing done, where the bytes are not the shape of the range.
+  // Returns false and does nothing if the bytes do not have the shape of the range.
   bool Scatter(Layer& layer, const Block& block, const RangeBytes& decoded);
   void ShrinkBlocks(Layer& layer);
   void Fallback(Layer& layer, std::string_view what);

@@ -9,12 +9,12 @@
 
 namespace kv::mnn::runtime {
 
-// Turns a range of K or V, gathered as [head][token][dim], into a blob and back. The seam where
-// tests make encoders fail and blobs rot. Called from any thread, each with its own scratch.
+// Turns a range of K or V, gathered as [head][token][dim], into a blob and back. Tests derive
+// codecs that fail or damage blobs. Any thread may call it, each with scratch memory of its own.
 class RangeCodec {
  public:
   virtual ~RangeCodec() = default;
-  // Throws where it cannot; an empty blob is a failure too.
+  // Throws on failure; an empty blob counts as a failure too.
   virtual Bytes Encode(bool is_value, uint32_t element_bytes, ByteSpan raw,
                        CodecScratch& scratch) const = 0;
   // Fills `raw` or throws.
@@ -22,7 +22,7 @@ class RangeCodec {
                       std::span<std::byte> raw, CodecScratch& scratch) const = 0;
 };
 
-// The engine's codec: a gear container per tensor.
+// The engine's codec, which makes a gear container per tensor.
 class GearRangeCodec : public RangeCodec {
  public:
   explicit GearRangeCodec(const Config& config)

@@ -22,7 +22,8 @@ namespace kv::mnn::runtime {
 
 class RangeCodec;  // lib/engines/mnn/runtime/range_codec.h
 
-// mnn: the engine event for event. design: what its text promises; see design_runtime.h.
+// The runtime that a replay runs on: MNN's own, event for event, or the design behind it, which
+// design_runtime.h describes.
 enum class Engine { kMnn, kDesign };
 std::string_view Name(Engine engine);
 std::optional<Engine> ParseEngine(std::string_view name);
@@ -31,31 +32,33 @@ struct ReplayRequest {
   Engine engine = Engine::kMnn;
   Config lossless;
   bool h2o_enable = false;
-  // The interval and the trigger length count for the lossless path even without H2O.
+  // The lossless path uses the interval and the trigger length even without H2O.
   eviction::BlockConfig h2o;
   mnn::h2o::MnnRevision revision = mnn::h2o::MnnRevision::kFinal;
   WeightRule weights = WeightRule::kFlashLocal;
-  std::optional<uint64_t> prompt_tokens;  // where the trace does not say
-  std::optional<uint64_t> decode_tokens;  // stop after so many; else at the end of the cache
-  // Engine design: room for decoded ranges; else a sixteenth of the whole cache.
+  std::optional<uint64_t> prompt_tokens;  // needed if the trace does not say
+  std::optional<uint64_t> decode_tokens;  // stop after so many; the default is the cache's end
+  // On the design's runtime, the room for decoded ranges; a sixteenth of the whole cache by
+  // default.
   std::optional<uint64_t> cache_bytes;
-  // Results of workers are taken where the engine waits for them, at the end of each token, so that
-  // no byte count depends on when one was done. Queue figures still do, and with a full queue what
-  // is skipped: deterministic makes both those of the slowest workers, skips_of_slowest the latter.
+  // Results of workers are taken where the engine waits for them, at the end of each token, so no
+  // byte count depends on when a worker finished. Queue figures do depend on it, and so does which
+  // range a full queue skips. `deterministic` replays both as if the workers were as slow as they
+  // may be; `skips_of_slowest` does so for the skips alone.
   bool deterministic = false;
   bool skips_of_slowest = false;
   bool keep_events = false;
-  const RangeCodec* codec = nullptr;  // null: the gear codec
-  bool damage = false;                // flips a bit of what is held at the end, for tests
+  const RangeCodec* codec = nullptr;  // null means the gear codec
+  bool damage = false;                // flips a bit of what is held at the end; for tests
   std::stop_token stop;               // ends the replay between two layer calls
 };
 
 struct LayerResult {
   uint32_t layer = 0;         // of the snapshot
-  bool in_h2o_range = false;  // by the range alone, as the engine asks
+  bool in_h2o_range = false;  // by the range alone, whether H2O is on or not
   uint64_t length = 0;        // tokens held at the end
-  uint64_t cold_tokens = 0;   // of these: neither sink nor recent
-  LayerCounters counters;     // the engine's
+  uint64_t cold_tokens = 0;   // of these, those that are neither sink nor recent
+  LayerCounters counters;     // by the engine's definitions
   Measured measured;
   ContentCheck content;
   Resident end;
@@ -63,8 +66,8 @@ struct LayerResult {
 
 struct Speed {
   uint64_t tokens = 0;
-  double seconds = 0;            // layer calls, without what only a replay does
-  double attention_seconds = 0;  // of these: scores, softmax and values over the layer's cache
+  double seconds = 0;            // spent in layer calls, without the work that only a replay does
+  double attention_seconds = 0;  // of these, spent on scores, softmax and values
 
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
@@ -77,17 +80,17 @@ struct ReplayResult {
   eviction::BlockConfig h2o;  // sanitised
   bool h2o_enabled = false;
   uint64_t prompt = 0, end = 0;  // decode positions [prompt, end)
-  bool stopped = false;          // by the request's stop token; figures are up to there
+  bool stopped = false;          // by the request's stop token; figures end there
 
-  uint64_t cache_bytes = 0;  // room for decoded ranges; engine design
+  uint64_t cache_bytes = 0;  // room for decoded ranges, on the design's runtime
 
-  // Under the engine's definitions. h2o_evict_us is timing.
+  // By the engine's definitions.
   EngineMetrics metrics;  // as exported after the last layer call
   mnn::h2o::MnnMetrics h2o_metrics;
-  double h2o_evict_us = 0;         // of the last decision
+  double h2o_evict_us = 0;         // a time: how long the last decision took
   uint64_t h2o_plans_cleared = 0;  // by the shrink rule, before they could be applied
 
-  // Beside them, what happened.
+  // What really happened.
   Measured measured;
   ContentCheck content;
   std::vector<LayerResult> layers;
@@ -96,18 +99,19 @@ struct ReplayResult {
   uint64_t peak_bytes = 0;                 // largest total() after any layer call
   std::optional<Speed> speed;              // attention only; nothing without recorded queries
   std::string no_speed_reason;
-  std::vector<Event> events;  // on request
+  std::vector<Event> events;  // if the request asks for them
   std::vector<std::string> warnings;
 
-  // The whole sequence's K and V over what is resident at the end.
+  // The bytes of the whole sequence's K and V over those that are resident at the end.
   double whole_model_ratio() const;
 };
 
-// One replay of a cache being decoded: the first tokens are the prompt, then one token a step up to
-// the snapshot's length, layer by layer in the engine's order of a call: restore what was dropped,
-// apply H2O's plan, append, attend, let H2O decide, take the lossless step. `trace` may be null:
-// scores are then equal for all tokens, which changes what H2O keeps but not how much. Throws
-// kUsage where the prompt is missing or as long as the cache, and what RequireMatch throws.
+// Replays the decoding of a cache. The first tokens are the prompt; then each step adds one token,
+// up to the snapshot's length. Each step visits the layers in order, and each layer call does what
+// the engine does: restore what was dropped, apply H2O's plan, append, attend, let H2O decide, take
+// the lossless step. Without a trace all tokens score the same, which changes which tokens H2O
+// keeps but not how many. Throws kUsage if the prompt is missing or as long as the cache, and what
+// RequireMatch throws.
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace* trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress = nullptr);
 

@@ -12,8 +12,8 @@ namespace kv::mnn::runtime {
 
 using Json = nlohmann::ordered_json;
 
-// The body of kvtool.replay-lossless/1 after its header. Bytes of every step are in it only with
-// `detail`; times, and what depends on them, only with `timing`.
+// The body of kvtool.replay-lossless/1 after its header. `detail` adds the bytes of every step;
+// `timing` adds times and all that depends on them.
 struct ReportOptions {
   bool detail = false;
   bool timing = true;
@@ -24,18 +24,18 @@ Json ReportJson(const ReplayResult& result, const ReportOptions& options);
 void ForEachEvent(const ReplayResult& result, bool timing,
                   const std::function<void(const Json&)>& emit);
 
-// The self-contained page.
+// The report as a self-contained HTML page. In page.cc.
 std::string ReportPage(const std::string& name, const ReplayResult& result,
                        const std::string& footer);
 
-// Sums over the layers that several outputs show.
+// Sums over the layers, which several outputs show.
 struct Totals {
-  uint64_t held_tokens = 0, cold_tokens = 0;  // rows: tokens times layers
+  uint64_t held_tokens = 0, cold_tokens = 0;  // counted once in each layer
   uint64_t full_bytes = 0;
 };
 Totals TotalsOf(const ReplayResult& result);
 
-// Why nothing was encoded, naming the parameter; empty if something was.
+// Says why nothing was encoded and names the parameter; empty if something was.
 std::string WhyNothing(const ReplayResult& result);
 
 }  // namespace kv::mnn::runtime

@@ -13,18 +13,18 @@
 
 namespace kv::mnn::runtime {
 
-// A call that did something.
+// What a call did.
 enum class EventKind {
   kEvict,         // H2O decided; tokens = kept, of `length`
   kCompact,       // its plan was applied; tokens = kept
   kEncode,        // a range was handed to the encoder
   kApply,         // its result came back; bytes and microseconds are set
   kDrop,          // its raw bytes were given up (mnn: overwritten with zeros; design: freed)
-  kRestore,       // its raw bytes came back into the cache (mnn), or a reader decoded it (design)
+  kRestore,       // its raw bytes came back to the cache (mnn), or a reader decoded it (design)
   kDecode,        // it was decoded and compared (mnn: probe, full)
   kShrink,        // the cold range became shorter: blocks and plan thrown away
-  kBackpressure,  // the queue was full: mnn skips the range for good, design comes back to it
-  kFallback,      // something failed; `what` says it
+  kBackpressure,  // the queue was full: mnn skips the range for good, design tries again later
+  kFallback,      // something failed; `what` says what
 };
 std::string_view Name(EventKind kind);
 
@@ -39,21 +39,21 @@ struct Event {
   std::string_view what;
 };
 
-// Bytes of K and V, all layers together, after one decode step.
+// Bytes of K and V of all layers together, after one decode step.
 struct Resident {
   uint64_t token = 0;
-  uint64_t full = 0;       // if nothing were evicted, compressed or over-allocated
-  uint64_t held = 0;       // rows that the layers hold, at their raw size
+  uint64_t full = 0;       // needed if nothing were evicted, compressed or over-allocated
+  uint64_t held = 0;       // of the rows that the layers hold, at their raw size
   uint64_t raw = 0;        // allocated for raw rows (mnn: buffers that never shrink)
-  uint64_t blobs = 0;      // compressed
-  uint64_t caches = 0;     // decoded copies
-  uint64_t in_flight = 0;  // copies that wait for a worker, until the end of their token
+  uint64_t blobs = 0;      // of compressed ranges
+  uint64_t caches = 0;     // of decoded copies
+  uint64_t in_flight = 0;  // of copies that wait for a worker, at most until their token ends
 
   uint64_t total() const { return raw + blobs + caches + in_flight; }
   void Add(const Resident& other);
 };
 
-// What both runtimes are made of. Everything outlives the runtime.
+// What a runtime is made from. All that it refers to must outlive the runtime.
 struct RuntimeSetup {
   const Snapshot& snapshot;  // rows of 2 or 4-byte elements
   const Config& config;      // sanitised
@@ -62,30 +62,30 @@ struct RuntimeSetup {
   uint64_t prompt = 0;
   uint64_t cache_bytes = 0;
   bool deterministic = false;
-  bool skips_of_slowest = false;  // whether the queue is full is asked of the slowest workers
+  bool skips_of_slowest = false;  // whether the queue counts as full as with the slowest workers
   const RangeCodec& codec;
   std::vector<Event>* events = nullptr;
 };
 
-// The caches of all layers and what is done to them, in the order of a layer call. All calls come
-// from one thread; workers are inside.
+// The caches of all layers, and the operations on them in the order of a layer call. One thread
+// makes all calls; a runtime may use worker threads inside.
 class Runtime {
  public:
   virtual ~Runtime() = default;
 
-  virtual void Start(uint32_t layer, uint64_t token) = 0;  // what was given up comes back
+  virtual void Start(uint32_t layer, uint64_t token) = 0;  // restores dropped raw bytes
   virtual void Compact(uint32_t layer, const KeepPlan& kept) = 0;
   virtual void Append(uint32_t layer, uint64_t position) = 0;
   virtual std::span<const uint32_t> positions(uint32_t layer) = 0;
   virtual void Visit(uint32_t layer, bool is_value, const PieceVisitor& visit) = 0;
-  // The lossless step. True: H2O must forget the plan it has for this layer.
+  // Takes the lossless step. Returns true if H2O must forget its plan for this layer.
   virtual bool Step(const LayerCall& call, uint64_t token) = 0;
-  // Flips one bit of the last row that layer 0 holds raw: the fault that comparing must find. False
-  // where it holds none.
+  // Flips one bit of the last row that layer 0 holds raw, a fault that the comparison must find.
+  // Returns false if the layer holds no raw row.
   virtual bool Damage() = 0;
-  // After the last call: results of workers are awaited.
+  // Waits for the results of workers after the last call.
   virtual void Settle() = 0;
-  // Then: everything given up comes back, and all that is held is compared with the snapshot.
+  // Then restores everything that was dropped, and compares all rows with the snapshot.
   virtual void Finish() = 0;
 
   virtual Resident LayerBytes(uint32_t layer) const = 0;
@@ -94,8 +94,8 @@ class Runtime {
   virtual EngineMetrics Metrics() const = 0;
   virtual Measured MeasuredOf(uint32_t layer) const = 0;
   virtual ContentCheck ContentOf(uint32_t layer) const = 0;
-  virtual int64_t wait_us() const = 0;  // blocked until workers were done
-  // Time spent on comparing, which a replay does and an engine does not.
+  virtual int64_t wait_us() const = 0;  // spent waiting for workers
+  // Spent on comparisons, which a replay makes and an engine does not.
   virtual double audit_seconds() const = 0;
 };
 

@@ -7,6 +7,7 @@
 
 namespace kv::mnn::runtime {
 
+// Measures the time since its construction.
 class Stopwatch {
  public:
   double seconds() const {

@@ -16,15 +16,15 @@
 
 namespace kv::mnn::runtime {
 
-// A range to encode. The bytes are shared with whoever gathered them.
+// A range to encode. Its bytes are shared with the code that gathered them.
 struct EncodeTask {
-  uint64_t id = 0;  // in the order of submission
+  uint64_t id = 0;  // counts up in the order of submission
   uint32_t layer = 0;
   uint64_t begin = 0, tokens = 0;
   std::array<uint32_t, 2> element_bytes{};
   RangeBytes raw;
-  bool engine_raw_hash = false;  // the engine's strict check wants it
-  bool verify = false;           // decode again and compare before anybody relies on the blob
+  bool engine_raw_hash = false;  // compute it for the engine's strict check
+  bool verify = false;           // decode the blob and compare before anything relies on it
 };
 
 struct EncodeResult {
@@ -41,12 +41,12 @@ struct EncodeResult {
   uint64_t blob_bytes() const { return blobs[0].size() + blobs[1].size(); }
 };
 
-// Never throws: whatever the codec throws is a failed result.
+// Encodes, and verifies if the task asks for it. Whatever the codec throws becomes a failed result.
 EncodeResult RunEncoder(const RangeCodec& codec, EncodeTask task, CodecScratch& scratch) noexcept;
 
-// Encoders on threads of their own, started as work comes in, behind one queue of bounded length.
-// Results wait until the owner takes them. Destruction drops what is queued, waits for what runs
-// and leaves nothing behind.
+// Runs encoders on threads of its own, which start as work comes in, behind one queue of bounded
+// length. Results wait until the owner takes them. The destructor drops queued tasks and waits for
+// running ones.
 class EncodeWorkers {
  public:
   EncodeWorkers(const RangeCodec& codec, uint64_t threads, uint64_t capacity);
@@ -54,11 +54,11 @@ class EncodeWorkers {
   EncodeWorkers(const EncodeWorkers&) = delete;
   EncodeWorkers& operator=(const EncodeWorkers&) = delete;
 
-  // Leaves `task` as it is and returns false where the queue is full.
+  // Returns false and leaves `task` alone if the queue is full.
   bool TrySubmit(EncodeTask& task);
-  // Finished results in the order of submission.
+  // Takes the finished results, in the order of submission.
   std::vector<EncodeResult> TakeReady();
-  // All of them; adds the time blocked.
+  // Waits for all tasks, adds the time waited to `wait_us`, and takes all results.
   std::vector<EncodeResult> WaitAll(int64_t& wait_us);
 
   uint64_t unfinished() const;  // queued and running
@@ -74,7 +74,7 @@ class EncodeWorkers {
   std::deque<EncodeTask> queued_;
   std::vector<EncodeResult> finished_;
   uint64_t running_ = 0;
-  std::vector<std::jthread> threads_;  // last: joined before the rest goes
+  std::vector<std::jthread> threads_;  // the last member, so that they are joined first
 };
 
 }  // namespace kv::mnn::runtime

@@ -68,7 +68,8 @@ TEST_CASE("A config's parameters are those of the engine, all of them") {
     INFO(name);
     CHECK(FindParam(Engine().params, name) != nullptr);
   };
-  for (const std::string_view name : runtime::ParameterNames()) has(name);
+  runtime::ForEachParameter(
+      {}, [&](std::string_view name, const runtime::ParameterValue&) { has(name); });
   eviction::ForEachParameter({}, [&](std::string_view name, double) { has(name); });
   // And nothing else but the switch of H2O itself.
   for (const std::string& name : known) {

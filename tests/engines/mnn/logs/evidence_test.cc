@@ -8,7 +8,7 @@
 
 #include "lib/engines/mnn/logs/encoding.h"
 #include "lib/engines/mnn/logs/logs.h"
-#include "lib/engines/mnn/logs/words.h"
+#include "lib/engines/mnn/logs/suite_output.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::mnn::logs {
@@ -134,9 +134,9 @@ TEST_CASE("the suite's own words are heard, and only about its cases", "[gate]")
             {"case": "../other", "return_code": 0, "overall_pass": true}]})");
   Write(dir / "cases.jsonl",
         R"({"case": "runtime_full", "return_code": -11, "overall_pass": true})");
-  const SuiteWords words = ReadSuiteWords({dir.path(), "out"});
+  const SuiteOutput words = ReadSuiteOutput({dir.path(), "out"});
   REQUIRE(words.cases.size() == 1);
-  const CaseWords& full = words.cases.at("runtime_full");
+  const CaseOutput& full = words.cases.at("runtime_full");
   CHECK(full.return_code == -11);
   CHECK(full.code_place == "out/cases.jsonl");
   CHECK(words.evidence.denials.size() == 1);
@@ -148,7 +148,7 @@ TEST_CASE("a summary that kvtool wrote over the suite's is none of the suite's",
   test::TempDir dir;
   Write(dir / "summary.json", R"({"schema": "kvtool.gate/1", "overall_pass": false, "rows": [
             {"case": "runtime_full", "return_code": null, "overall_pass": false}]})");
-  const SuiteWords words = ReadSuiteWords({dir.path(), "out"});
+  const SuiteOutput words = ReadSuiteOutput({dir.path(), "out"});
   CHECK(words.cases.empty());
   CHECK(words.evidence.denials.empty());
   CHECK(words.notes.size() == 1);

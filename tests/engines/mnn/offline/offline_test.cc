@@ -110,7 +110,9 @@ TEST_CASE("what the original skips is skipped for its reasons") {
   CHECK(result.skip_reasons.back() == std::pair<std::string, uint64_t>{"compression_failed", 1});
 
   // Joined, one bad part takes its whole group with it.
-  options = UpperBoundOptions();
+  options = {};
+  options.entry_mode = EntryMode::kAggregate;
+  options.aggregate_by_stage = true;
   result = dumps.Run(options);
   CHECK(result.k.raw == 0);
   CHECK(result.total().ratio() == 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/engines/mnn/logs/words.h"
+#include "lib/engines/mnn/logs/suite_output.h"
 
 #include <fmt/format.h>
 
@@ -27,31 +27,31 @@ bool IsName(const std::string& name) {
          name.find_first_of("/\\") == std::string::npos;
 }
 
-void PutCode(const Json& code, const std::string& place, CaseWords& words) {
+void PutCode(const Json& code, const std::string& place, CaseOutput& output) {
   const double value = code.is_number() ? code.get<double>() : NAN;
   if (!(std::abs(value) < 1e15) || value != std::floor(value)) {
-    words.code_unreadable = true;
-    words.code_place = place;
+    output.code_unreadable = true;
+    output.code_place = place;
     return;
   }
-  if (words.return_code.value_or(0) != 0) return;
-  words.return_code = static_cast<int64_t>(value);
-  words.code_place = place;
+  if (output.return_code.value_or(0) != 0) return;
+  output.return_code = static_cast<int64_t>(value);
+  output.code_place = place;
 }
 
 // The documents repeat each other: what several say is said once.
 void Deny(const std::vector<std::string>& keys, const std::string& who, const std::string& why,
-          CaseWords& words) {
-  if (words.evidence.denials.empty()) AddDenial(keys, who, words.evidence, why);
+          CaseOutput& output) {
+  if (output.evidence.denials.empty()) AddDenial(keys, who, output.evidence, why);
 }
 
-void AddRow(const Json& row, const std::string& place, SuiteWords& words) {
+void AddRow(const Json& row, const std::string& place, SuiteOutput& output) {
   const std::string name = TextAt(row, "case");
   if (!IsName(name)) {
-    words.evidence.gaps.Add(fmt::format("{}: a row without the name of a case", place));
+    output.evidence.gaps.Add(fmt::format("{}: a row without the name of a case", place));
     return;
   }
-  CaseWords& of_case = words.cases[name];
+  CaseOutput& of_case = output.cases[name];
   const auto code = row.find("return_code");
   PutCode(code == row.end() ? Json() : *code, place, of_case);
   CheckFigures(row, place, of_case.evidence);
@@ -67,30 +67,30 @@ void AddRow(const Json& row, const std::string& place, SuiteWords& words) {
   Deny(denied, place, reason, of_case);
 }
 
-void ReadSummary(const std::string& text, const std::string& shown, SuiteWords& words) {
+void ReadSummary(const std::string& text, const std::string& shown, SuiteOutput& output) {
   const Json document = ParseJson(OnlyUtf8(text), shown);
   const auto rows = document.is_object() ? document.find("rows") : document.end();
   if (!document.is_object() || rows == document.end() || !rows->is_array()) {
-    return words.evidence.gaps.Add(shown + ": it lists no rows");
+    return output.evidence.gaps.Add(shown + ": it lists no rows");
   }
   bool all = true;
   for (const Json& row : *rows) {
-    AddRow(row, shown, words);
+    AddRow(row, shown, output);
     all &= row.is_object() && IsTrue(row, "overall_pass");
   }
   const auto total = document.find("total_cases");
   if (total != document.end() && *total != rows->size()) {
-    words.evidence.gaps.Add(fmt::format("{}: total_cases is {}, its rows are {}", shown,
-                                        OnlyUtf8(total->dump()), rows->size()));
+    output.evidence.gaps.Add(fmt::format("{}: total_cases is {}, its rows are {}", shown,
+                                         OnlyUtf8(total->dump()), rows->size()));
   }
   // Where a row says no, that case fails by itself.
   if (all && !IsTrue(document, "overall_pass")) {
-    AddDenial({"overall_pass"}, shown + ", of the whole suite,", words.evidence);
+    AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
   }
 }
 
 // "1. case=runtime_full, mode=full, pass=false, rc=1, decode=..."
-void ReadLine(std::string_view line, const std::string& shown, SuiteWords& words) {
+void ReadLine(std::string_view line, const std::string& shown, SuiteOutput& output) {
   const size_t at = line.find(". case=");
   if (at == std::string_view::npos || line.find_first_not_of("0123456789") != at) return;
   const auto field = [&](std::string_view key) {
@@ -104,40 +104,40 @@ void ReadLine(std::string_view line, const std::string& shown, SuiteWords& words
   int64_t value = 0;
   const auto [end, error] = std::from_chars(code.data(), code.data() + code.size(), value);
   if (error == std::errc() && end == code.data() + code.size()) row["return_code"] = value;
-  AddRow(row, shown, words);
+  AddRow(row, shown, output);
 }
 
 }  // namespace
 
-SuiteWords ReadSuiteWords(const LogFolder& folder) {
-  SuiteWords words;
+SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
+  SuiteOutput output;
   // One that cannot be read speaks for none of the cases.
   const auto read = [&](const char* name, const auto& use) {
     try {
       if (const auto text = folder.Text(name)) use(*text, folder.Shown(name));
     } catch (const Error& error) {
-      words.evidence.gaps.Add(error.what());
+      output.evidence.gaps.Add(error.what());
     }
   };
   bool is_ours = false;
   read(kSummary, [&](const std::string& text, const std::string& shown) {
     is_ours = Contains(text.substr(0, 4096), "\"kvtool.gate/");
-    if (!is_ours) ReadSummary(text, shown, words);
+    if (!is_ours) ReadSummary(text, shown, output);
   });
   if (is_ours) {
-    words.notes.push_back(folder.Shown(kSummary) +
-                          " is kvtool's own: what the suite wrote there is gone");
-    return words;
+    output.notes.push_back(folder.Shown(kSummary) +
+                           " is kvtool's own: what the suite wrote there is gone");
+    return output;
   }
   read(kRows, [&](const std::string& text, const std::string& shown) {
     ForEachLine(text, [&](std::string_view line) {
-      if (!Strip(line).empty()) AddRow(ParseJson(OnlyUtf8(line), shown), shown, words);
+      if (!Strip(line).empty()) AddRow(ParseJson(OnlyUtf8(line), shown), shown, output);
     });
   });
   read(kText, [&](const std::string& text, const std::string& shown) {
-    ForEachLine(text, [&](std::string_view line) { ReadLine(Strip(line), shown, words); });
+    ForEachLine(text, [&](std::string_view line) { ReadLine(Strip(line), shown, output); });
   });
-  return words;
+  return output;
 }
 
 }  // namespace kv::mnn::logs

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/engines/mnn/logs/evidence.h"
+
+namespace kv::mnn::logs {
+
+// What the suite itself wrote about one of its cases in summary.json, cases.jsonl and summary.md.
+struct CaseOutput {
+  std::optional<int64_t> return_code = {};  // the first that is not 0, else 0 if any is there
+  bool code_unreadable = false;             // a code is there, but is no number
+  std::string code_place = {};              // the document that has the code
+  Evidence evidence = {};
+};
+
+struct SuiteOutput {
+  std::map<std::string, CaseOutput, std::less<>> cases = {};
+  // Evidence on the whole suite, which concerns every case.
+  Evidence evidence = {};
+  std::vector<std::string> notes = {};
+};
+SuiteOutput ReadSuiteOutput(const LogFolder& folder);
+
+}  // namespace kv::mnn::logs
