@@ -20,6 +20,9 @@ using Node = ConfigNode;
 
 constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
+constexpr double kMostDim = 1 << 20;  // heads, or values of one
+constexpr double kMostRepeats = 1000;
+constexpr size_t kLongestName = 200;  // as the message says
 
 const MetricInfo& Metric(const Node& node, Engines engines) {
   const std::string name = node.Text();
@@ -173,10 +176,10 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
   if (node.Has("from")) spec.reading.from = node.At("from").Text();
   if (node.Has("gguf")) spec.reading.gguf = Resolved(node.At("gguf").Text(), folder);
   if (node.Has("kv_heads")) {
-    spec.reading.kv_heads = static_cast<uint32_t>(node.At("kv_heads").Whole(1, 1 << 20));
+    spec.reading.kv_heads = static_cast<uint32_t>(node.At("kv_heads").Whole(1, kMostDim));
   }
   if (node.Has("head_dim")) {
-    spec.reading.head_dim = static_cast<uint32_t>(node.At("head_dim").Whole(1, 1 << 20));
+    spec.reading.head_dim = static_cast<uint32_t>(node.At("head_dim").Whole(1, kMostDim));
   }
   if (node.Has("engine")) {
     std::vector<std::string> runtimes;
@@ -190,7 +193,7 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
       spec.suite = engine->suites.front().name;
     }
   }
-  if (node.Has("repeat")) spec.repeat = node.At("repeat").Whole(1, 1000);
+  if (node.Has("repeat")) spec.repeat = node.At("repeat").Whole(1, kMostRepeats);
   if (node.Has("prompt_tokens")) {
     const Node prompts = node.At("prompt_tokens");
     spec.prompt_tokens.clear();
@@ -264,7 +267,8 @@ CaseSpec CaseOf(const Node& node, const Common& common) {
   node.RequireKeys(keys);
   if (!node.Has("name")) throw node.Wrong("a case needs 'name'");
   const std::string name = node.At("name").Text();
-  if (name.empty() || name.size() > 200) throw node.At("name").Wrong("expected 1 to 200 bytes");
+  if (name.empty() || name.size() > kLongestName)
+    throw node.At("name").Wrong("expected 1 to 200 bytes");
   const std::optional<CaseSpec> known = FindSuiteCase(common.engines, name);
   CaseSpec spec = known.value_or(NewCase(*common.engines.front()));
   spec.name = name;

@@ -19,7 +19,10 @@ using report::Record;
 using report::StripMap;
 using report::Tone;
 
-constexpr size_t kMaxPoints = 400;  // of one line: more than a screen shows
+constexpr size_t kMaxPoints = 400;       // of one line: more than a screen shows
+constexpr size_t kMaxMarkedLayers = 64;  // with more, the dots of a line touch
+constexpr size_t kMaxSeries = 8;         // in one chart; more lines cannot be told apart
+constexpr double kVerdictStrength = 0.9;
 
 std::string Counted(size_t count, std::string_view what) {
   return count == 0 ? std::string() : fmt::format("{} {}", count, what);
@@ -34,7 +37,7 @@ LineChart LayerChart(const CaseView& c, std::string title) {
   chart.title = std::move(title);
   chart.x_label = "layer";
   chart.whole_x = true;
-  chart.markers = c.layers.size() <= 64;
+  chart.markers = c.layers.size() <= kMaxMarkedLayers;
   return chart;
 }
 
@@ -81,7 +84,7 @@ void AddVerdictMap(const std::vector<SummaryView>& history, Page& page) {
       const CaseView* c = CaseIn(history[i], name);
       if (c == nullptr) continue;
       const auto x = static_cast<double>(i);
-      const double strength = c->status == Status::kNotRun ? NAN : 0.9;
+      const double strength = c->status == Status::kNotRun ? NAN : kVerdictStrength;
       row.spans.push_back({x, x + 1, strength, c->status == Status::kFail ? 1 : 0,
                            fmt::format("{}: {}", RunName(history[i]), Text(c->status))});
     }
@@ -182,7 +185,7 @@ void AddHistory(const std::vector<SummaryView>& history, std::span<const History
         if (value) series.points.push_back({static_cast<double>(i), *value});
       }
       any_line |= series.points.size() > 1;
-      if (!series.points.empty() && chart.series.size() < 8) {
+      if (!series.points.empty() && chart.series.size() < kMaxSeries) {
         chart.series.push_back(std::move(series));
       }
     }

@@ -95,7 +95,7 @@ runtime::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
   }
   for (const auto& [name, value] : spec.params) {
     if (name == "h2o_enable") continue;
-    if (name.substr(0, 13) == "h2o_lossless_") {
+    if (name.starts_with("h2o_lossless_")) {
       SetLossless(name, value, request.lossless);
     } else {
       SetH2o(name, value, request.h2o);

@@ -15,7 +15,8 @@ namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kMaxExamples = 5;
-constexpr size_t kExampleLength = 220;
+constexpr size_t kExampleLength = 220;                 // in characters
+constexpr size_t kMaxBytesRead = 16 * kExampleLength;  // of a line, before it is cut
 
 constexpr std::array<std::string_view, 8> kRuntimeColumns = {
     "h2o_lossless_decomp_us",         "h2o_lossless_queue_peak",       "h2o_lossless_fallback",
@@ -191,8 +192,9 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
         .File(path);
   }
   const double entries = number("selected_entries");
-  offline.selected_entries =
-      std::isfinite(entries) && std::abs(entries) < 1e15 ? static_cast<int64_t>(entries) : 0;
+  offline.selected_entries = std::isfinite(entries) && std::abs(entries) < kLargestWhole
+                                 ? static_cast<int64_t>(entries)
+                                 : 0;
   if (document.contains("selected_layers")) {
     offline.selected_layers = PythonValue(document["selected_layers"]);
   }
@@ -215,7 +217,7 @@ void ForEachInvalidLine(std::string_view text, const std::function<void(std::str
 void AddInvalidLine(std::string_view line, std::string_view log, InvalidLines& found) {
   ++found.count;
   if (found.examples.size() == kMaxExamples) return;
-  const std::string clean = OnlyUtf8(line.substr(0, 16 * kExampleLength));
+  const std::string clean = OnlyUtf8(line.substr(0, kMaxBytesRead));
   found.examples.push_back(
       fmt::format("{}: {}", log, FirstCodePoints(Strip(clean), kExampleLength)));
 }

@@ -15,7 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxNotes = 8;
-constexpr int kDepth = 4;  // of folders in that of a case, where a log may lie
+constexpr double kLeastKeep = 1e-9;  // of a row that has none
+constexpr double kRounding = 1e-6;   // of the printed share
+constexpr int kDepth = 4;            // of folders in that of a case, where a log may lie
 constexpr const char *kUpper = "offline_lossless_upper.json",
                      *kOnline = "offline_lossless_online_grouped.json";
 // Where the engine's report and the logs that it was made of disagree.
@@ -37,8 +39,8 @@ void NoteFeasibility(const GateFigures& figures, std::vector<std::string>& notes
   size_t unreachable = 0;
   double ceiling = HUGE_VAL;
   for (const AnalyzerRow& row : figures.rows) {
-    const double keep = std::max({row.floor_keep, row.quantized_keep, 1e-9});
-    if (1 / keep + 1e-6 >= figures.options.lossy_target) continue;
+    const double keep = std::max({row.floor_keep, row.quantized_keep, kLeastKeep});
+    if (1 / keep + kRounding >= figures.options.lossy_target) continue;
     ++unreachable;
     ceiling = std::min(ceiling, 1 / keep);
   }

@@ -15,7 +15,8 @@ namespace {
 
 constexpr size_t kMaxRuns = 4096;
 constexpr size_t kMaxNotes = 8;
-constexpr int kDepth = 4;  // of folders in that of a case, where a log may lie
+constexpr double kTolerance = 1e-9;  // relative, of figures that are summed in another order
+constexpr int kDepth = 4;            // of folders in that of a case, where a log may lie
 constexpr const char* kReport = "llm_demo_report.json";
 
 std::optional<Json> ReadObject(const LogFolder& folder, const std::string& name) {
@@ -133,7 +134,7 @@ void CompareDemoReports(const Json& written, const Json& made, std::vector<std::
   for (const auto& item : made.items()) {
     if (!item.value().is_number() || !written.contains(item.key())) continue;
     const double said = NumberAt(written, item.key()), is = item.value().get<double>();
-    if (std::abs(said - is) <= 1e-9 * std::max(1.0, std::abs(is))) continue;
+    if (std::abs(said - is) <= kTolerance * std::max(1.0, std::abs(is))) continue;
     if (notes.size() >= kMaxNotes) return;
     notes.push_back(fmt::format("llm_demo_report.json says {} {}, the summaries give {}",
                                 item.key(), said, is));

@@ -12,6 +12,7 @@
 namespace kv::mnn::logs {
 namespace {
 
+constexpr size_t kMaxMetrics = 1u << 20;  // bytes of one line
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
 // The run of characters of `set` after the first `label` that such a run and `tail` follow.
@@ -122,7 +123,7 @@ Json LastMetrics(std::string_view jsonl) {
   ForEachLine(jsonl, [&](std::string_view line) {
     if (!Strip(line).empty()) last = line;
   });
-  if (last.empty() || last.size() > (1u << 20)) return Json::object();
+  if (last.empty() || last.size() > kMaxMetrics) return Json::object();
   try {
     Json metrics = ParseJson(last, "metrics");
     return metrics.is_object() ? metrics : Json::object();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxExamples = 3;
 constexpr size_t kMaxSeen = 4096;
+constexpr size_t kComparedBytes = 512;  // of a line that may repeat another
 constexpr size_t kMaxWords = 120;
 constexpr std::string_view kSpeed = "speed(tok/s)";
 
@@ -90,8 +91,8 @@ void Damage::AddOther(std::string_view text, std::string_view shown) { Add(text,
 void Damage::Add(std::string_view text, std::string_view shown, bool again) {
   if (!read_.insert(std::string(shown)).second) return;
   ForEachInvalidLine(text, [&](std::string_view line) {
-    const bool is_new =
-        seen_.size() >= kMaxSeen || seen_.insert(std::string(Strip(line.substr(0, 512)))).second;
+    const bool is_new = seen_.size() >= kMaxSeen ||
+                        seen_.insert(std::string(Strip(line.substr(0, kComparedBytes)))).second;
     if (is_new || again) AddInvalidLine(line, shown, lines_);
   });
 }
@@ -142,11 +143,12 @@ void CheckCells(const BenchTable& table, Evidence& evidence) {
                            OnlyUtf8(column));
       };
       if (HasNonFinite(cell)) {
-        evidence.non_finite.Add(fmt::format("{} is '{}'", place(), FirstCodePoints(cell, 40)));
+        evidence.non_finite.Add(
+            fmt::format("{} is '{}'", place(), FirstCodePoints(cell, kShownCell)));
       } else if (!BeginsWithNumber(FigureText(column, cell))) {
         evidence.gaps.Add(Strip(cell).empty() ? place() + " is empty"
                                               : fmt::format("{} is '{}', no number", place(),
-                                                            FirstCodePoints(cell, 40)));
+                                                            FirstCodePoints(cell, kShownCell)));
       }
     }
   }
@@ -155,7 +157,8 @@ void CheckCells(const BenchTable& table, Evidence& evidence) {
 void CheckFigures(const GateBullets& bullets, const std::string& shown, Evidence& evidence) {
   for (const auto& [key, value] : bullets) {
     if (!HasNonFinite(value) || value.find_first_of(" ,[") != std::string::npos) continue;
-    evidence.non_finite.Add(fmt::format("{}: {} is {}", shown, key, FirstCodePoints(value, 40)));
+    evidence.non_finite.Add(
+        fmt::format("{}: {} is {}", shown, key, FirstCodePoints(value, kShownCell)));
   }
 }
 

@@ -13,6 +13,11 @@ namespace {
 
 constexpr size_t kMaxNotes = 8;
 constexpr size_t kMaxLayers = 1024;
+constexpr size_t kMaxLogName = 1024;
+constexpr size_t kMaxDigits = 18;  // as many as fit an int64_t
+constexpr size_t kMaxNumber = 24;  // characters of a double
+constexpr uint64_t kOldGroupTokens = 192;
+constexpr std::string_view kRatio = "eff_ratio=";
 
 using RowFigure = std::function<double(const AnalyzerRow&)>;
 
@@ -56,10 +61,10 @@ void NoteMisreadCells(const BenchTable& table, RuntimeFacts& facts) {
       if (exact && *exact != loose) {
         facts.notes.push_back(
             fmt::format("row {}: {} is '{}'; the analyzer reads {}, without the exponent", row + 1,
-                        column, FirstCodePoints(cell, 40), loose));
+                        column, FirstCodePoints(cell, kShownCell), loose));
       } else if (!exact && !Strip(cell).empty()) {
         facts.notes.push_back(fmt::format("row {}: {} is '{}', no number; the analyzer reads {}",
-                                          row + 1, column, FirstCodePoints(cell, 40),
+                                          row + 1, column, FirstCodePoints(cell, kShownCell),
                                           Fixed(LooseNumber(cell, 0, true), 0)));
       }
     }
@@ -131,7 +136,7 @@ ReportHead ParseHead(std::string_view markdown) {
       AnalyzerRow row{};
       row.lossy = FirstNumber(ParetoValue(line, "lossy=")).value_or(NAN);
       row.decode_tps = FirstNumber(ParetoValue(line, "decode=")).value_or(NAN);
-      row.log_file = OnlyUtf8(ParetoValue(line, "log=").substr(0, 1024));
+      row.log_file = OnlyUtf8(ParetoValue(line, "log=").substr(0, kMaxLogName));
       head.rows.push_back(std::move(row));
     }
   });
@@ -157,7 +162,7 @@ std::optional<uint64_t> Field(std::string_view line, std::string_view key) {
     if (at > 0 && line[at - 1] != ' ' && line[at - 1] != ']') continue;
     const std::string_view rest = line.substr(at + key.size());
     const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
-    if (digits == 0 || digits > 18) return std::nullopt;
+    if (digits == 0 || digits > kMaxDigits) return std::nullopt;
     return static_cast<uint64_t>(std::stoull(std::string(rest.substr(0, digits))));
   }
   return std::nullopt;
@@ -273,7 +278,7 @@ AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions opti
   };
   const auto whole = [&](std::string_view key, int64_t& target) {
     const auto value = NumberOf(bullets, key);
-    if (value && std::abs(*value) < 1e15) target = static_cast<int64_t>(*value);
+    if (value && std::abs(*value) < kLargestWhole) target = static_cast<int64_t>(*value);
   };
   number("lossy_target", options.lossy_target);
   number("lossless_target", options.lossless_target);
@@ -308,7 +313,7 @@ void ScanLosslessLines(std::string_view text, LosslessLines& lines) {
   ForEachLine(text, [&](std::string_view line) {
     if (!Contains(line, "[H2O-LOSSLESS]")) return;
     ++lines.count;
-    if (Field(line, "tokens=") == 192) ++lines.of_192_tokens;
+    if (Field(line, "tokens=") == kOldGroupTokens) ++lines.of_192_tokens;
     lines.most_fallbacks = std::max(lines.most_fallbacks, Field(line, "fallback=").value_or(0));
     const auto layer = Field(line, "layer=");
     if (!layer) return;
@@ -319,9 +324,9 @@ void ScanLosslessLines(std::string_view text, LosslessLines& lines) {
       found = lines.layers.insert(lines.layers.end(), {*layer, 0, 0, 0});
     }
     ++found->lines;
-    const size_t at = line.find("eff_ratio=");
+    const size_t at = line.find(kRatio);
     if (at != std::string_view::npos) {
-      found->last_ratio = FirstNumber(line.substr(at + 10, 24)).value_or(0);
+      found->last_ratio = FirstNumber(line.substr(at + kRatio.size(), kMaxNumber)).value_or(0);
     }
     found->fallbacks += static_cast<double>(Field(line, "fallback=").value_or(0));
   });

@@ -13,7 +13,8 @@
 namespace kv::mnn::logs {
 namespace {
 
-constexpr size_t kConsoleTail = 240;
+constexpr size_t kConsoleTail = 240;  // lines that the suite reads
+constexpr size_t kMaxLine = 4096;
 constexpr std::array<std::string_view, 9> kFailureWords = {
     "FAIL:",        "error:",         "Error:",    "Traceback",
     "No such file", "not executable", "not found", "Segmentation fault",
@@ -116,7 +117,7 @@ GateBullets ParseGateBullets(std::string_view markdown) {
 std::string ConsoleFailure(std::string_view console_log) {
   std::deque<std::string> tail;
   ForEachLine(console_log, [&](std::string_view line) {
-    tail.emplace_back(Strip(OnlyUtf8(line.substr(0, 4096))));
+    tail.emplace_back(Strip(OnlyUtf8(line.substr(0, kMaxLine))));
     if (tail.size() > kConsoleTail) tail.pop_front();
   });
   const auto names_failure = [](const std::string& line) {

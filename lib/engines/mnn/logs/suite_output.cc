@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char *kSummary = "summary.json", *kRows = "cases.jsonl", *kText = "summary.md";
 constexpr size_t kMaxName = 200;
+constexpr size_t kHeader = 4096;  // bytes of a summary that hold its schema
 
 bool IsTrue(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -29,7 +30,7 @@ bool IsName(const std::string& name) {
 
 void PutCode(const Json& code, const std::string& place, CaseOutput& output) {
   const double value = code.is_number() ? code.get<double>() : NAN;
-  if (!(std::abs(value) < 1e15) || value != std::floor(value)) {
+  if (!(std::abs(value) < kLargestWhole) || value != std::floor(value)) {
     output.code_unreadable = true;
     output.code_place = place;
     return;
@@ -121,7 +122,7 @@ SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
   };
   bool is_ours = false;
   read(kSummary, [&](const std::string& text, const std::string& shown) {
-    is_ours = Contains(text.substr(0, 4096), "\"kvtool.gate/");
+    is_ours = Contains(text.substr(0, kHeader), "\"kvtool.gate/");
     if (!is_ours) ReadSummary(text, shown, output);
   });
   if (is_ours) {

@@ -44,6 +44,11 @@ std::optional<double> WholeNumber(std::string_view text);
 bool IsNonFinite(std::string_view word);
 bool HasNonFinite(std::string_view cell);
 
+// Counts in logs below this are whole numbers that a double holds exactly.
+inline constexpr double kLargestWhole = 1e15;
+// As much of a cell as messages show.
+inline constexpr size_t kShownCell = 40;
+
 // Prints "%.4f" as Python does, which has one spelling of NaN.
 std::string Fixed(double value, int digits);
 std::string_view Bool(bool value);                              // true, false

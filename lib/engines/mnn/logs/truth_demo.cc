@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lib/engines/mnn/logs/decide.h"
+#include "lib/engines/mnn/logs/demo.h"
 #include "lib/engines/mnn/logs/truth.h"
 
 namespace kv::mnn::logs {
@@ -81,7 +82,7 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
                                    const BaselineNoise& noise, bool lossy_asked) {
   std::vector<RuleOutcome> rules;
   const auto buckets = Buckets(report);
-  const double target = NumberAt(report, "decode_drop_target", 0.08);
+  const double target = NumberAt(report, "decode_drop_target", DemoOptions{}.decode_drop_target);
   RuleOutcome drop = DecideDrop("decode_drop_ratio", target, DropOf(report), noise.relative());
   drop.engine_value = Figure(report, "decode_drop_ratio");
   drop.engine_pass = TruthAt(report, "decode_pass");

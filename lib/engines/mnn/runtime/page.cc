@@ -11,6 +11,8 @@
 namespace kv::mnn::runtime {
 namespace {
 
+constexpr size_t kMaxPoints = 400;  // of one line: more than a screen shows
+
 using report::ChartSeries;
 using report::LineChart;
 using report::ShortBytes;
@@ -32,7 +34,7 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
   ChartSeries full{"full", {}, false, true}, resident{"resident", {}, true, false};
   ChartSeries raw{"raw rows", {}, false, false}, blobs{"blobs", {}, false, false};
   ChartSeries caches{"copies", {}, false, false};
-  const size_t stride = std::max<size_t>(1, result.steps.size() / 400);
+  const size_t stride = std::max<size_t>(1, result.steps.size() / kMaxPoints);
   for (size_t i = 0; i < result.steps.size(); ++i) {
     if (i % stride != 0 && i + 1 != result.steps.size()) continue;
     const Resident& step = result.steps[i];
