@@ -19,7 +19,7 @@
 namespace kv {
 namespace {
 
-std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+std::string PercentOf(double share) { return fmt::format("{:.2f}%", 100 * share); }
 
 // The parameters of the engine, under the names its scripts use.
 struct ConfigFlags {
@@ -401,16 +401,16 @@ class ReplayH2o : public Command {
     const auto real = [](double value) { return fmt::format("{:.4g}", value); };
     const auto fixed = [](double value) { return fmt::format("{:.4f}", value); };
     const auto mean = [&](const Distribution& of, double error) {
-      const std::string text = figure(of, &Distribution::mean, Percent);
-      return of.count == 0 || error == 0 ? text : fmt::format("{} +-{}", text, Percent(error));
+      const std::string text = figure(of, &Distribution::mean, PercentOf);
+      return of.count == 0 || error == 0 ? text : fmt::format("{} +-{}", text, PercentOf(error));
     };
     row.push_back(mean(evicting.mass, evicting.standard_error.mass));
-    row.push_back(figure(evicting.mass, &Distribution::p5, Percent));
+    row.push_back(figure(evicting.mass, &Distribution::p5, PercentOf));
     row.push_back(mean(evicting.output_error, evicting.standard_error.output_error));
-    row.push_back(figure(evicting.output_error, &Distribution::p95, Percent));
+    row.push_back(figure(evicting.output_error, &Distribution::p95, PercentOf));
     row.push_back(figure(evicting.output_cosine, &Distribution::p5, fixed));
     row.push_back(figure(evicting.kl, &Distribution::mean, real));
-    row.push_back(figure(evicting.top_k[1], &Distribution::mean, Percent));
+    row.push_back(figure(evicting.top_k[1], &Distribution::mean, PercentOf));
     row.push_back(mean(all.mass, all.standard_error.mass));
     row.push_back(mean(all.output_error, all.standard_error.output_error));
     return row;

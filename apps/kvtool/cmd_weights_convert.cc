@@ -18,7 +18,7 @@ nlohmann::ordered_json CountsJson(const RoundingCounts& counts) {
           {"infinite_count", counts.infinite}};
 }
 
-class Convert : public Command {
+class ConvertVerb : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("IN", input_, "A .bin, a torch checkpoint or a safetensors file").Required();
@@ -121,6 +121,6 @@ class Convert : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> MakeWeightsConvert() { return std::make_unique<Convert>(); }
+std::unique_ptr<Command> MakeWeightsConvert() { return std::make_unique<ConvertVerb>(); }
 
 }  // namespace kv

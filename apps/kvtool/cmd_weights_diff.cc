@@ -20,7 +20,7 @@ nlohmann::ordered_json DiffJson(const ValueDiff& diff) {
   return json;
 }
 
-class Diff : public Command {
+class DiffVerb : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("A", a_, "Weights in any container").Required();
@@ -99,6 +99,6 @@ class Diff : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> MakeWeightsDiff() { return std::make_unique<Diff>(); }
+std::unique_ptr<Command> MakeWeightsDiff() { return std::make_unique<DiffVerb>(); }
 
 }  // namespace kv

@@ -22,7 +22,7 @@ nlohmann::ordered_json StatsJson(const ValueStats& stats) {
   return json;
 }
 
-class Inspect : public Command {
+class InspectVerb : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", file_, "A .bin, a torch checkpoint or a safetensors file").Required();
@@ -198,6 +198,6 @@ class Inspect : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> MakeWeightsInspect() { return std::make_unique<Inspect>(); }
+std::unique_ptr<Command> MakeWeightsInspect() { return std::make_unique<InspectVerb>(); }
 
 }  // namespace kv

@@ -14,7 +14,7 @@ nlohmann::ordered_json LoaderJson(const LoaderVerdict& verdict) {
   return json;
 }
 
-class Verify : public Command {
+class VerifyVerb : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", file_, "Weights: a .bin, or a checkpoint to be converted").Required();
@@ -114,6 +114,6 @@ class Verify : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> MakeWeightsVerify() { return std::make_unique<Verify>(); }
+std::unique_ptr<Command> MakeWeightsVerify() { return std::make_unique<VerifyVerb>(); }
 
 }  // namespace kv

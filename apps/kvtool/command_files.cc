@@ -43,13 +43,13 @@ fs::path WithoutSlash(const fs::path& path) {
 }
 
 // Where an output goes: a file that is there, a name in a folder that is there, or a name.
-struct Place {
+struct FilePlace {
   std::optional<File> file;
   std::string name;
-  auto operator<=>(const Place&) const = default;
+  auto operator<=>(const FilePlace&) const = default;
 };
 
-Place PlaceOf(const fs::path& path) {
+FilePlace PlaceOf(const fs::path& path) {
   if (const auto descriptor = DescriptorNamed(path)) {
     const auto status = StatusOf(path);
     if (!status || !S_ISREG(status->st_mode))
@@ -145,7 +145,7 @@ void CommandFiles::CheckAgainstInputs(const Output& output) const {
 }
 
 void CommandFiles::CheckAgainstOutputs() const {
-  std::map<Place, const Output*> taken;
+  std::map<FilePlace, const Output*> taken;
   for (const Output& output : outputs_) {
     const auto status = DescriptorNamed(output.path) ? std::nullopt : StatusOf(output.path);
     if (status && S_ISCHR(status->st_mode)) continue;  // /dev/null takes everything

@@ -103,21 +103,22 @@ nlohmann::ordered_json TensorJson(const KvTensor& tensor, uint64_t rows) {
   return json;
 }
 
-std::string Row(std::string_view name, std::string_view value) {
+std::string PrintableRow(std::string_view name, std::string_view value) {
   return fmt::format("  {:<12} {}\n", Printable(name), Printable(value));
 }
 
 // The rows of a batch, each a sequence of its own.
 std::string BatchText(const Snapshot& snapshot, uint64_t rows, bool every_row) {
-  std::string text = Row("batch", fmt::format("{} rows; --batch N reads one", rows));
+  std::string text = PrintableRow("batch", fmt::format("{} rows; --batch N reads one", rows));
   const uint64_t shown = every_row ? rows : std::min(rows, kRowsShown);
   for (uint64_t row = 0; row < shown; ++row) {
-    text += Row(fmt::format("row {}", row),
-                fmt::format("{} tokens, K {} + V {}", LongestTokens(snapshot) / rows,
-                            HumanBytes(BytesOf(snapshot, false) / rows),
-                            HumanBytes(BytesOf(snapshot, true) / rows)));
+    text += PrintableRow(fmt::format("row {}", row),
+                         fmt::format("{} tokens, K {} + V {}", LongestTokens(snapshot) / rows,
+                                     HumanBytes(BytesOf(snapshot, false) / rows),
+                                     HumanBytes(BytesOf(snapshot, true) / rows)));
   }
-  if (shown < rows) text += Row("", fmt::format("and {} more (--tensors lists all)", rows - shown));
+  if (shown < rows)
+    text += PrintableRow("", fmt::format("and {} more (--tensors lists all)", rows - shown));
   return text;
 }
 
@@ -136,11 +137,11 @@ nlohmann::ordered_json BatchJson(const Snapshot& snapshot, uint64_t rows) {
 
 std::string DescribeText(const Snapshot& snapshot, const Console& console, bool every_layer) {
   std::string text = console.Bold(snapshot.source.path) + "\n";
-  text +=
-      Row("format", snapshot.format +
-                        (snapshot.format_version.empty() ? "" : ", " + snapshot.format_version));
-  if (!snapshot.engine.empty()) text += Row("engine", snapshot.engine);
-  if (!snapshot.model.empty()) text += Row("model", snapshot.model);
+  text += PrintableRow(
+      "format",
+      snapshot.format + (snapshot.format_version.empty() ? "" : ", " + snapshot.format_version));
+  if (!snapshot.engine.empty()) text += PrintableRow("engine", snapshot.engine);
+  if (!snapshot.model.empty()) text += PrintableRow("model", snapshot.model);
 
   const uint64_t rows = BatchRows(snapshot);
   if (rows > 1) text += BatchText(snapshot, rows, every_layer);
@@ -156,45 +157,48 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
                                   ? fmt::format("layer {}", snapshot.layers[begin].index)
                                   : fmt::format("layers {}-{}", snapshot.layers[begin].index,
                                                 snapshot.layers[end - 1].index);
-    text += Row(label, shape);
+    text += PrintableRow(label, shape);
     begin = end;
   }
   if (!snapshot.layers.empty() && !snapshot.heads_known()) {
-    text += Row("kv heads", "not in the file: give --gguf MODEL, --kv-heads H or --head-dim D");
+    text += PrintableRow("kv heads",
+                         "not in the file: give --gguf MODEL, --kv-heads H or --head-dim D");
   }
   for (const CellGroup& group : snapshot.cell_groups) {
     const CellSummary summary = Summarise(group);
-    text +=
-        Row(group.group.empty() ? "cells" : "cells " + group.group,
-            fmt::format("{}, positions {}..{}, {} stream{}, {} sequence{}{}", group.cells.size(),
-                        summary.first, summary.last, group.streams, group.streams == 1 ? "" : "s",
-                        summary.sequences.size(), summary.sequences.size() == 1 ? "" : "s",
-                        summary.inversions > 0
-                            ? fmt::format(", {} order inversions", summary.inversions)
-                            : ""));
+    text += PrintableRow(
+        group.group.empty() ? "cells" : "cells " + group.group,
+        fmt::format("{}, positions {}..{}, {} stream{}, {} sequence{}{}", group.cells.size(),
+                    summary.first, summary.last, group.streams, group.streams == 1 ? "" : "s",
+                    summary.sequences.size(), summary.sequences.size() == 1 ? "" : "s",
+                    summary.inversions > 0
+                        ? fmt::format(", {} order inversions", summary.inversions)
+                        : ""));
   }
-  if (!snapshot.tokens.empty()) text += Row("token ids", std::to_string(snapshot.tokens.size()));
-  if (snapshot.key_rotation != KeyRotation::kUnknown) text += Row("keys", RotationText(snapshot));
+  if (!snapshot.tokens.empty())
+    text += PrintableRow("token ids", std::to_string(snapshot.tokens.size()));
+  if (snapshot.key_rotation != KeyRotation::kUnknown)
+    text += PrintableRow("keys", RotationText(snapshot));
   if (snapshot.k_hadamard != HadamardState::kNo || snapshot.v_hadamard != HadamardState::kNo) {
     const bool quantised =
         std::any_of(snapshot.layers.begin(), snapshot.layers.end(), [](const LayerKv& layer) {
           return IsBlockQuantised(layer.k.dtype) || (layer.v && IsBlockQuantised(layer.v->dtype));
         });
     if (quantised) {
-      text += Row("hadamard",
-                  fmt::format("K {}, V {}", Word(snapshot.k_hadamard), Word(snapshot.v_hadamard)));
+      text += PrintableRow("hadamard", fmt::format("K {}, V {}", Word(snapshot.k_hadamard),
+                                                   Word(snapshot.v_hadamard)));
     }
   }
-  for (const auto& [name, value] : snapshot.facts) text += Row(name, value);
+  for (const auto& [name, value] : snapshot.facts) text += PrintableRow(name, value);
   const uint64_t stored = snapshot.source.total_bytes(),
                  total = snapshot.unpacked_bytes > 0 ? snapshot.unpacked_bytes : stored,
                  k = BytesOf(snapshot, false), v = BytesOf(snapshot, true);
   std::string size = snapshot.unpacked_bytes > 0 ? HumanBytes(stored) + ", unpacked " : "";
   size += fmt::format("{} = K {} + V {}", HumanBytes(total), HumanBytes(k), HumanBytes(v));
   if (total > k + v) size += fmt::format(" + {} other", HumanBytes(total - k - v));
-  text += Row("size", size);
+  text += PrintableRow("size", size);
   for (const Note& note : snapshot.notes) {
-    if (!note.is_warning) text += Row("note", note.text);
+    if (!note.is_warning) text += PrintableRow("note", note.text);
   }
   return text;
 }

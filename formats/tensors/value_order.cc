@@ -11,8 +11,8 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kMostLayers = 8;  // looked at, of all
-constexpr uint64_t kMostOuter = 2;   // of the layers, parts and batch rows that one array holds
+constexpr uint64_t kSampledLayers = 8;  // looked at, of all
+constexpr uint64_t kMostOuter = 2;      // of the layers, parts and batch rows that one array holds
 
 // The values of one layer, part and batch row: the last three axes, at some places of the others.
 void AddInner(const TensorView& view, TokenAxis& evidence) {
@@ -37,7 +37,7 @@ TensorView Retyped(TensorView view, const OpenOptions& options) {
 
 TokenAxis EvidenceOf(const KvTensors& found, const OpenOptions& options, size_t rank) {
   TokenAxis evidence;
-  const uint64_t layers = found.layers.size(), count = std::min(layers, kMostLayers);
+  const uint64_t layers = found.layers.size(), count = std::min(layers, kSampledLayers);
   uint64_t at = 0, taken = 0;
   for (const auto& [index, layer] : found.layers) {
     if (at++ != taken * layers / count || taken == count) continue;

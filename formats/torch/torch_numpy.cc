@@ -12,11 +12,6 @@
 namespace kv {
 namespace {
 
-[[noreturn]] void Fail(Finding finding, const std::string& message, const PickleValue& at) {
-  Error error(finding, message);
-  throw error.At(at.offset);
-}
-
 // numpy 2 moved its core.
 bool IsCore(std::string_view global, std::string_view function) {
   for (const std::string_view core : {"numpy.core.", "numpy._core."}) {
@@ -65,13 +60,13 @@ std::optional<NumpyArrays::Parts> NumpyArrays::Find(PickleId id) const {
 std::optional<NpyType> NumpyArrays::TypeOf(PickleId dtype) const {
   const PickleValue& call = pickle_[dtype];
   const std::vector<PickleId>& arguments = pickle_[call.items[1]].items;
-  if (arguments.empty()) Fail(Finding::kBadPickle, "numpy.dtype is given nothing", call);
+  if (arguments.empty()) FailAt(Finding::kBadPickle, "numpy.dtype is given nothing", call);
   // BUILD gives (version, byte order, subtype, field names, ...).
   std::string order = "=";
   if (call.items.size() > 3) {
     const std::vector<PickleId>& state = pickle_[call.items.back()].items;
     if (state.size() < 5 || pickle_[state[1]].text.size() != 1) {
-      Fail(Finding::kBadPickle, "the state of a numpy.dtype names no byte order", call);
+      FailAt(Finding::kBadPickle, "the state of a numpy.dtype names no byte order", call);
     }
     order = pickle_[state[1]].text;
     if (state[2] != kPickleNone || state[3] != kPickleNone) return std::nullopt;  // structured
@@ -115,15 +110,15 @@ std::optional<TensorView> NumpyArrays::Build(PickleId id) {
   uint64_t bytes = Info(type->dtype).block_bytes;
   for (const uint64_t extent : view.shape) bytes = CheckedMul(bytes, extent, "shape");
   if (bytes != size) {
-    Fail(Finding::kSizeMismatch,
-         fmt::format("an array of shape [{}] has {} bytes, {} expected",
-                     fmt::join(view.shape, ", "), size, bytes),
-         pickle_[id]);
+    FailAt(Finding::kSizeMismatch,
+           fmt::format("an array of shape [{}] has {} bytes, {} expected",
+                       fmt::join(view.shape, ", "), size, bytes),
+           pickle_[id]);
   }
   if (bytes > max_bytes_) {
-    Fail(Finding::kLimit,
-         fmt::format("an array has {} bytes, at most {} are wanted", bytes, max_bytes_),
-         pickle_[id]);
+    FailAt(Finding::kLimit,
+           fmt::format("an array has {} bytes, at most {} are wanted", bytes, max_bytes_),
+           pickle_[id]);
   }
   uint64_t stride = Info(type->dtype).block_bytes;
   view.strides.assign(view.rank(), stride);

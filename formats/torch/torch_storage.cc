@@ -78,20 +78,20 @@ constexpr std::string_view kUnread[] = {"complex32",
                                         "QUInt2x4Storage"};
 constexpr size_t kMostRank = 64;  // as in torch
 
-[[noreturn]] void Fail(Finding finding, const std::string& message, const PickleValue& at) {
-  Error error(finding, message);
-  throw error.At(at.offset);
-}
-
 // Throws for a name that no torch ever gave a type.
 void RequireKnown(std::string_view global, const PickleValue& at) {
   std::string_view name = global;
   if (StripTorch(name) && Among(name, kUnread)) return;
-  Fail(Finding::kUnknownDtype, fmt::format("{} is no element type of torch", Escaped(global, 80)),
-       at);
+  FailAt(Finding::kUnknownDtype, fmt::format("{} is no element type of torch", Escaped(global, 80)),
+         at);
 }
 
 }  // namespace
+
+void FailAt(Finding finding, const std::string& message, const PickleValue& at) {
+  Error error(finding, message);
+  throw error.At(at.offset);
+}
 
 std::optional<DType> TorchDType(std::string_view global) {
   if (!StripTorch(global)) return std::nullopt;
@@ -104,8 +104,8 @@ std::optional<DType> TorchDType(std::string_view global) {
 std::optional<DType> TorchDType(const Pickle& pickle, PickleId type) {
   const PickleValue& name = pickle[type];
   if (name.kind != PickleKind::kGlobal) {
-    Fail(Finding::kBadPickle,
-         fmt::format("an element type is {}, expected a name", pickle.Describe(type)), name);
+    FailAt(Finding::kBadPickle,
+           fmt::format("an element type is {}, expected a name", pickle.Describe(type)), name);
   }
   const std::optional<DType> dtype = TorchDType(name.text);
   if (!dtype) RequireKnown(name.text, name);
@@ -139,8 +139,8 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
                     kind(1) == PickleKind::kGlobal && kind(2) == PickleKind::kText &&
                     kind(3) == PickleKind::kText && kind(4) == PickleKind::kInt;
   if (!good) {
-    Fail(Finding::kBadPickle,
-         "persistent id is not ('storage', type, key, location, element count)", pickle[storage]);
+    FailAt(Finding::kBadPickle,
+           "persistent id is not ('storage', type, key, location, element count)", pickle[storage]);
   }
   id.type = pickle[tuple.items[1]].text;
   id.key = pickle[tuple.items[2]].text;
@@ -148,28 +148,28 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
   id.dtype = id.untyped ? DType::kU8 : TorchStorageDType(id.type);
   if (!id.dtype) RequireKnown(id.type, pickle[storage]);
   if (pickle[tuple.items[3]].text == "meta") {
-    Fail(Finding::kUnsupportedKind,
-         fmt::format("storage '{}' is on the meta device and has no data", Escaped(id.key)),
-         pickle[storage]);
+    FailAt(Finding::kUnsupportedKind,
+           fmt::format("storage '{}' is on the meta device and has no data", Escaped(id.key)),
+           pickle[storage]);
   }
   const int64_t numel = pickle[tuple.items[4]].integer;
   if (numel < 0) {
-    Fail(Finding::kBadField, fmt::format("storage '{}' has {} elements", Escaped(id.key), numel),
-         pickle[storage]);
+    FailAt(Finding::kBadField, fmt::format("storage '{}' has {} elements", Escaped(id.key), numel),
+           pickle[storage]);
   }
   id.numel = static_cast<uint64_t>(numel);
   if (tuple.items.size() == 6 && kind(5) == PickleKind::kTuple) {
     const std::vector<PickleId>& view = pickle[tuple.items[5]].items;  // (key, offset, count)
     if (view.size() != 3 || pickle[view[1]].kind != PickleKind::kInt ||
         pickle[view[2]].kind != PickleKind::kInt) {
-      Fail(Finding::kBadPickle, "view of a storage is not (key, offset, count)", pickle[storage]);
+      FailAt(Finding::kBadPickle, "view of a storage is not (key, offset, count)", pickle[storage]);
     }
     const int64_t first = pickle[view[1]].integer, count = pickle[view[2]].integer;
     if (first < 0 || count < 0 || first > numel || count > numel - first) {
-      Fail(Finding::kBadOffsets,
-           fmt::format("a view of {} elements from {} leaves its storage '{}' of {}", count, first,
-                       Escaped(id.key), numel),
-           pickle[storage]);
+      FailAt(Finding::kBadOffsets,
+             fmt::format("a view of {} elements from {} leaves its storage '{}' of {}", count,
+                         first, Escaped(id.key), numel),
+             pickle[storage]);
     }
     id.part = {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
   }
@@ -179,15 +179,15 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
 uint64_t PickleNatural(const Pickle& pickle, PickleId id, std::string_view what) {
   const PickleValue& value = pickle[id];
   if (value.kind == PickleKind::kBigInt) {
-    Fail(Finding::kLimit, fmt::format("{} needs more than 64 bits", what), value);
+    FailAt(Finding::kLimit, fmt::format("{} needs more than 64 bits", what), value);
   }
   if (value.kind != PickleKind::kInt) {
-    Fail(Finding::kBadPickle, fmt::format("{} is {}, expected an int", what, pickle.Describe(id)),
-         value);
+    FailAt(Finding::kBadPickle, fmt::format("{} is {}, expected an int", what, pickle.Describe(id)),
+           value);
   }
   if (value.integer < 0) {
-    Fail(Finding::kBadOffsets, fmt::format("{} is {}, expected at least 0", what, value.integer),
-         value);
+    FailAt(Finding::kBadOffsets, fmt::format("{} is {}, expected at least 0", what, value.integer),
+           value);
   }
   return static_cast<uint64_t>(value.integer);
 }
@@ -198,13 +198,13 @@ std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::stri
   }
   const PickleValue& value = pickle[id];
   if (value.kind != PickleKind::kTuple && value.kind != PickleKind::kList) {
-    Fail(Finding::kBadPickle, fmt::format("{} is {}, expected a tuple", what, pickle.Describe(id)),
-         value);
+    FailAt(Finding::kBadPickle,
+           fmt::format("{} is {}, expected a tuple", what, pickle.Describe(id)), value);
   }
   if (value.items.size() > kMostRank) {
-    Fail(Finding::kLimit,
-         fmt::format("{} has {} axes, at most {} exist", what, value.items.size(), kMostRank),
-         value);
+    FailAt(Finding::kLimit,
+           fmt::format("{} has {} axes, at most {} exist", what, value.items.size(), kMostRank),
+           value);
   }
   std::vector<uint64_t> extents;
   for (const PickleId item : value.items) extents.push_back(PickleNatural(pickle, item, what));

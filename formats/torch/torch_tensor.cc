@@ -31,11 +31,6 @@ uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-[[noreturn]] void Fail(Finding finding, const std::string& message, const PickleValue& at) {
-  Error error(finding, message);
-  throw error.At(at.offset);
-}
-
 }  // namespace
 
 std::optional<TensorBuilder::Call> TensorBuilder::Find(PickleId id) const {
@@ -69,13 +64,13 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   const std::vector<PickleId>& arguments = pickle_[call->arguments].items;
   const bool has_dtype = call->function.ends_with("_v3");
   if (arguments.size() < (has_dtype ? 7u : 4u)) {
-    Fail(Finding::kBadPickle, fmt::format("{} has {} arguments", call->function, arguments.size()),
-         node);
+    FailAt(Finding::kBadPickle,
+           fmt::format("{} has {} arguments", call->function, arguments.size()), node);
   }
   const std::optional<EmbeddedStorage> embedded = FindEmbedded(arguments[0]);
   if (!embedded && pickle_[arguments[0]].kind != PickleKind::kStorage) {
-    Fail(Finding::kBadPickle,
-         fmt::format("a tensor is made from {}", pickle_.Describe(arguments[0])), node);
+    FailAt(Finding::kBadPickle,
+           fmt::format("a tensor is made from {}", pickle_.Describe(arguments[0])), node);
   }
   const StorageId storage = embedded ? StorageId() : ParseStorageId(pickle_, arguments[0]);
   std::optional<DType> dtype = embedded ? embedded->dtype : storage.dtype;
@@ -86,8 +81,8 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
   std::vector<uint64_t> shape = PickleExtents(pickle_, arguments[2], "size");
   std::vector<uint64_t> strides = PickleExtents(pickle_, arguments[3], "stride");
   if (shape.size() != strides.size()) {
-    Fail(Finding::kBadField,
-         fmt::format("a tensor has {} sizes and {} strides", shape.size(), strides.size()), node);
+    FailAt(Finding::kBadField,
+           fmt::format("a tensor has {} sizes and {} strides", shape.size(), strides.size()), node);
   }
   TensorView view{*dtype, std::move(shape), std::move(strides), nullptr};
   const auto find = [&] { return embedded ? embedded->data : storages_.Find(storage); };
@@ -100,7 +95,7 @@ std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
   if (pickle_.ClassOf(storage) != "torch.storage._load_from_bytes") return std::nullopt;
   const std::vector<PickleId>& arguments = pickle_[pickle_[storage].items[1]].items;
   if (arguments.size() != 1 || pickle_[arguments[0]].kind != PickleKind::kBytes) {
-    Fail(Finding::kBadPickle, "_load_from_bytes is not given bytes", pickle_[storage]);
+    FailAt(Finding::kBadPickle, "_load_from_bytes is not given bytes", pickle_[storage]);
   }
   const auto known = embedded_.find(arguments[0]);
   if (known != embedded_.end()) return known->second;
@@ -121,15 +116,15 @@ void TensorBuilder::Locate(TensorView& view, uint64_t offset, const PickleValue&
     last = SaturatingAdd(last, SaturatingMul(view.shape[axis] - 1, view.strides[axis]));
   }
   if (!empty && bytes > max_bytes_) {
-    Fail(Finding::kLimit,
-         fmt::format("a tensor of shape [{}] has more than {} bytes", fmt::join(view.shape, ", "),
-                     max_bytes_),
-         node);
+    FailAt(Finding::kLimit,
+           fmt::format("a tensor of shape [{}] has more than {} bytes", fmt::join(view.shape, ", "),
+                       max_bytes_),
+           node);
   }
   const ByteSpan data = find();
   const uint64_t numel = data.size() / item;
   if (!empty && last >= numel) {
-    Fail(
+    FailAt(
         Finding::kBadOffsets,
         fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
                     "elements",

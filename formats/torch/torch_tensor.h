@@ -15,6 +15,9 @@
 
 namespace kv {
 
+// Throws this finding, at the place of a node in its pickle.
+[[noreturn]] void FailAt(Finding finding, const std::string& message, const PickleValue& at);
+
 // What a persistent id says about a storage.
 struct StorageId {
   std::string_view key;

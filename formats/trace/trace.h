@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,10 @@
 #include "lib/core/snapshot/attention_trace.h"
 
 namespace kv {
+
+// Caps on what a trace claims.
+constexpr uint64_t kMostTracePositions = uint64_t{1} << 31;
+constexpr uint64_t kMostTraceHeads = 65536, kMostTraceLayers = 65536;
 
 // One form that traces come in.
 struct TraceCarrier {

@@ -14,7 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLineCap = 16 << 20;
-constexpr uint64_t kMostLayers = 65536, kMostHeads = 65536, kMostPositions = uint64_t{1} << 31;
 
 // Lines of a mapped file, blank ones passed over.
 class Lines {
@@ -86,13 +85,14 @@ BlockScoreStream ReadHeader(const Lines& lines, const json& header, uint64_t& pr
     throw lines.Failure(Finding::kBadField, "'params' is missing");
   }
   BlockScoreStream stream;
-  stream.layers = static_cast<uint32_t>(CountOf(lines, *params, "layers", 1, kMostLayers));
-  stream.query_heads = static_cast<uint32_t>(CountOf(lines, *params, "num_head", 1, kMostHeads));
+  stream.layers = static_cast<uint32_t>(CountOf(lines, *params, "layers", 1, kMostTraceLayers));
+  stream.query_heads =
+      static_cast<uint32_t>(CountOf(lines, *params, "num_head", 1, kMostTraceHeads));
   stream.kv_heads = static_cast<uint32_t>(
-      CountOf(lines, *params, "kv_num_head", 1, kMostHeads, stream.query_heads));
-  stream.head_dim = static_cast<uint32_t>(CountOf(lines, *params, "head_dim", 1, kMostHeads));
+      CountOf(lines, *params, "kv_num_head", 1, kMostTraceHeads, stream.query_heads));
+  stream.head_dim = static_cast<uint32_t>(CountOf(lines, *params, "head_dim", 1, kMostTraceHeads));
   stream.element_bytes = static_cast<uint32_t>(CountOf(lines, *params, "bytes_per_elem", 1, 8, 2));
-  prompt = CountOf(lines, *params, "prompt_tokens", 0, kMostPositions);
+  prompt = CountOf(lines, *params, "prompt_tokens", 0, kMostTracePositions);
   for (const auto& [name, value] : params->items()) {
     if (name.rfind("h2o_", 0) == 0 && value.is_number()) {
       stream.parameters.emplace_back(name, value.get<double>());
@@ -113,8 +113,8 @@ class Reader : public BlockScoreReader {
     const json value = lines_.Parse(*line);
     BlockScoreCall call;
     call.line = lines_.number();
-    call.step = CountOf(lines_, value, "step", 1, kMostPositions);
-    call.layer = static_cast<uint32_t>(CountOf(lines_, value, "layer", 0, kMostLayers - 1));
+    call.step = CountOf(lines_, value, "step", 1, kMostTracePositions);
+    call.layer = static_cast<uint32_t>(CountOf(lines_, value, "layer", 0, kMostTraceLayers - 1));
     const auto sums = value.find("block_acc");
     if (sums == value.end() || !sums->is_array()) {
       throw lines_.Failure(Finding::kBadField, "'block_acc' is missing");

@@ -14,9 +14,6 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kMostPositions = uint64_t{1} << 31;
-constexpr uint64_t kMostHeads = 65536, kMostLayers = 65536;
-
 std::optional<uint64_t> ParseNumber(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -32,7 +29,7 @@ struct Role {
 
 Role RoleOf(char kind, std::string_view number) {
   const auto layer = ParseNumber(number);
-  if (!layer || *layer >= kMostLayers) return {};
+  if (!layer || *layer >= kMostTraceLayers) return {};
   return {kind, static_cast<uint32_t>(*layer)};
 }
 
@@ -73,7 +70,7 @@ TensorView ThreeAxes(const NamedTensor& tensor, std::string_view axes) {
     throw BadTensor(tensor, fmt::format("{} axes, expected 3: {}", view.rank(), axes));
   }
   for (const uint64_t extent : view.shape) {
-    if (extent == 0 || extent > kMostPositions) {
+    if (extent == 0 || extent > kMostTracePositions) {
       throw BadTensor(tensor, fmt::format("extent {}, expected 1 to 2^31", extent));
     }
   }
@@ -103,7 +100,7 @@ class Builder {
                                [](const TraceLayer& layer) { return layer.queries.has_value(); })
                        ? TraceLevel::kQueries
                        : TraceLevel::kProbabilities;
-    if (trace_.end_position() > kMostPositions) {
+    if (trace_.end_position() > kMostTracePositions) {
       throw Error(Finding::kLimit, fmt::format("rows end at position {}, at most 2^31 are read",
                                                trace_.end_position()));
     }
@@ -157,7 +154,7 @@ class Builder {
     const std::string* text = Meta(key);
     if (text == nullptr || text->empty()) return std::nullopt;
     const auto value = ParseNumber(*text);
-    if (!value || *value > kMostPositions) {
+    if (!value || *value > kMostTracePositions) {
       throw Error(Finding::kBadField, fmt::format("metadata '{}' is '{}', expected a count up to "
                                                   "2^31",
                                                   key, Escaped(*text, 40)));
@@ -263,9 +260,9 @@ class Builder {
       layer.values = TokensFirst(*tensors.v);
       Agree(trace_.kv_heads, layer.values->shape[1], *tensors.v, "kv heads");
     }
-    if (trace_.query_heads > kMostHeads) {
+    if (trace_.query_heads > kMostTraceHeads) {
       throw Error(Finding::kLimit, fmt::format("{} query heads, at most {} are read",
-                                               trace_.query_heads, kMostHeads));
+                                               trace_.query_heads, kMostTraceHeads));
     }
     trace_.layers.push_back(std::move(layer));
   }

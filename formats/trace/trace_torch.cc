@@ -12,7 +12,6 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kMostPositions = uint64_t{1} << 31;
 constexpr uint64_t kMostIndex = 1 << 24;
 
 std::optional<uint64_t> ParseIndex(std::string_view text) {
@@ -74,7 +73,7 @@ TensorView BatchRow(const NamedTensor& tensor, std::optional<uint64_t> named) {
                  {view.strides.begin() + 1, view.strides.end()},
                  view.data + batch * view.strides[0]};
   for (const uint64_t extent : row.shape) {
-    if (extent != 0 && extent <= kMostPositions) continue;
+    if (extent != 0 && extent <= kMostTracePositions) continue;
     throw std::move(Error(Finding::kBadField, fmt::format("extent {}, expected 1 to 2^31", extent))
                         .In(Escaped(tensor.name)));
   }
@@ -110,7 +109,7 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
     for (const auto& [step, tensor] : of_steps) {
       const TensorView view = BatchRow(*tensor, batch);
       if (trace.query_heads == 0) trace.query_heads = static_cast<uint32_t>(view.shape[0]);
-      if (view.shape[0] != trace.query_heads || rows + view.shape[1] > kMostPositions) {
+      if (view.shape[0] != trace.query_heads || rows + view.shape[1] > kMostTracePositions) {
         throw std::move(Error(Finding::kBadField, fmt::format("{} query heads, expected {}",
                                                               view.shape[0], trace.query_heads))
                             .In(Escaped(tensor->name)));

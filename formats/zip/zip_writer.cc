@@ -14,7 +14,7 @@ namespace {
 
 using namespace zip;  // NOLINT: the numbers of the format
 
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kDataAlignment = 64;
 constexpr uint64_t kCrcField = 14;  // in the local header
 constexpr uint16_t kVersion = 20, kVersion64 = 45;
 constexpr uint16_t kMadeByUnix = 3 << 8;
@@ -54,7 +54,7 @@ void ZipWriter::Begin(std::string_view name, uint64_t size) {
   const uint64_t wide_bytes = wide ? 20 : 0;
   const uint64_t data = at + kLocalBytes + name.size() + wide_bytes;
   // The padding field has a head of 6 bytes: id, size, alignment.
-  const uint64_t pad = data % kAlignment == 0 ? 0 : RoundUp(data + 6, kAlignment) - data;
+  const uint64_t pad = data % kDataAlignment == 0 ? 0 : RoundUp(data + 6, kDataAlignment) - data;
   ByteWriter header;
   header.U32(kLocalSignature);
   PutCommon(header, name, wide, 0, size);
@@ -69,7 +69,7 @@ void ZipWriter::Begin(std::string_view name, uint64_t size) {
   if (pad != 0) {
     header.Write<uint16_t>(kAlignmentExtra);
     header.Write(static_cast<uint16_t>(pad - 4));
-    header.Write(static_cast<uint16_t>(kAlignment));
+    header.Write(static_cast<uint16_t>(kDataAlignment));
     header.Pad(pad - 6);
   }
   file_.Write(header.bytes());

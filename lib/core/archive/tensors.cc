@@ -19,7 +19,7 @@ namespace {
 using namespace kvz;
 
 // What is kept from chunk to chunk, leased as the writer does.
-struct Workspace {
+struct DecoderScratch {
   CodecScratch codec;
   Bytes raw, scratch;
 };
@@ -189,9 +189,9 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
     for (const ArchivedChunk* chunk : chunks) total += chunk->head.raw_bytes;
     progress->Begin(total);
   }
-  Reuse<Workspace> workspaces;
+  Reuse<DecoderScratch> workspaces;
   pool.ParallelFor(chunks.size(), [&](uint64_t i) {
-    const Reuse<Workspace>::Lease lease(workspaces);
+    const Reuse<DecoderScratch>::Lease lease(workspaces);
     auto& [codec, raw, scratch] = *lease;
     const ArchivedChunk& chunk = *chunks[i];
     try {

@@ -34,13 +34,13 @@ struct Written {
 
 // What is kept from chunk to chunk. Leased rather than of a thread: where memory runs out, the C
 // library ends a program that cannot note a thread's destructors.
-struct Workspace {
+struct EncoderScratch {
   CodecScratch codec;
   ScratchBuffer raw, decoded;
 };
 
 void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
-                        Workspace& workspace) {
+                        EncoderScratch& workspace) {
   const std::span<std::byte> decoded = workspace.decoded.Get(raw.size()).first(raw.size());
   DecodeChunk(encoded.codec, head.shape(), encoded.payload, decoded, workspace.codec);
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
@@ -49,7 +49,8 @@ void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, Byte
   }
 }
 
-Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, Workspace& workspace) {
+Written Encode(const Task& task, uint32_t tag, const WriteOptions& options,
+               EncoderScratch& workspace) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
   ChunkHead& head = written.head;
   const ByteSpan extent = task.file->bytes().subspan(head.source_offset, head.extent_bytes);
@@ -121,7 +122,7 @@ class Writer {
 
     Planner planner(source_, regions, ChunkBytes(options_), options_.effort);
     const uint64_t window = 2 * static_cast<uint64_t>(pool.threads());
-    Reuse<Workspace> workspaces;
+    Reuse<EncoderScratch> workspaces;
     pool.RunOrdered<Task, Written>(
         window,
         [&]() -> std::optional<Task> {
@@ -131,7 +132,7 @@ class Writer {
           return Task{*head, source_.files[head->file].data.get()};
         },
         [&](Task& task) {
-          const Reuse<Workspace>::Lease workspace(workspaces);
+          const Reuse<EncoderScratch>::Lease workspace(workspaces);
           return Encode(task, tag_, options_, *workspace);
         },
         [&](Written& written) { Emit(written); });

@@ -19,10 +19,12 @@ namespace fs = std::filesystem;
 using namespace output;
 namespace {
 
-constexpr const char* kMark = "user.kvtool.output";
+constexpr const char* kMarkAttribute = "user.kvtool.output";
 constexpr std::string_view kParked = ".kvtool-replaced";
 
-bool IsMarked(const fs::path& folder) { return ::getxattr(folder.c_str(), kMark, nullptr, 0) >= 0; }
+bool IsMarked(const fs::path& folder) {
+  return ::getxattr(folder.c_str(), kMarkAttribute, nullptr, 0) >= 0;
+}
 
 // "out/" is "out", a link is what it stands for.
 fs::path FolderPath(fs::path path) {
@@ -126,7 +128,7 @@ AtomicFolder::AtomicFolder(fs::path path, const OutputRules& rules)
     descriptor_ = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor_ < 0) throw IoError("cannot create the folder", path_.string());
   } while (!working_.Claim(descriptor_));
-  ::fsetxattr(descriptor_, kMark, "1", 1, 0);  // where there are no attributes, no mark
+  ::fsetxattr(descriptor_, kMarkAttribute, "1", 1, 0);  // where there are no attributes, no mark
 }
 
 AtomicFolder::~AtomicFolder() {

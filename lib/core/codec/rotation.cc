@@ -14,8 +14,8 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kRows = 128;       // looked at; half as many where time is short
-constexpr uint64_t kShort = 1 << 16;  // values
+constexpr uint64_t kRows = 128;           // looked at; half as many where time is short
+constexpr uint64_t kFewValues = 1 << 16;  // values
 constexpr double kBases[] = {1e4, 1e5, 5e5, 1e6, 5e6, 1e7};
 
 // Cosine and sine of 4096 angles to a turn and what lies between them; made without the C library
@@ -146,7 +146,7 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
   if (rows < 16) return best;
   const std::vector<uint64_t> dims = HeadDims(columns, head_dim);
   if (dims.empty()) return best;
-  const uint64_t looked = std::min(rows, rows * columns < kShort ? kRows / 2 : kRows);
+  const uint64_t looked = std::min(rows, rows * columns < kFewValues ? kRows / 2 : kRows);
   std::vector<float> x(looked * columns);
   for (uint64_t row = 0; row < looked; ++row) {
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data() + row * columns,

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kChunkBytes = 1 << 20;
+constexpr uint64_t kScanBytes = 1 << 20;
 
 struct Task {
   const LayerKv* layer = nullptr;
@@ -91,7 +91,7 @@ NotFinite FindNotFinite(const Snapshot& snapshot, const Snapshot* reference, Thr
       if (is_value ? !layer.v : !layer.has_k()) continue;
       const KvTensor& tensor = is_value ? *layer.v : layer.k;
       const uint64_t step =
-          std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, tensor.row_bytes()));
+          std::max<uint64_t>(1, kScanBytes / std::max<uint64_t>(1, tensor.row_bytes()));
       for (uint64_t begin = 0; begin < tensor.tokens(); begin += step) {
         tasks.push_back({&layer, is_value, begin, std::min(step, tensor.tokens() - begin)});
       }

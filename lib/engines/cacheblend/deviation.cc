@@ -14,19 +14,19 @@
 namespace kv::blend {
 namespace {
 
-constexpr uint64_t kBlockTokens = 16;  // both blocks of floats stay in near caches
+constexpr uint64_t kDeviationTokens = 16;  // both blocks of floats stay in near caches
 
 // Hands out runs of tokens: `body(begin, end, full, old)` with room for a block of each.
 void ForTokenRuns(ThreadPool& pool, uint64_t tokens, uint64_t channels,
                   const std::function<void(uint64_t, uint64_t, float*, float*)>& body) {
-  const uint64_t runs = std::clamp<uint64_t>(CeilDiv(tokens, kBlockTokens), 1,
+  const uint64_t runs = std::clamp<uint64_t>(CeilDiv(tokens, kDeviationTokens), 1,
                                              uint64_t{4} * static_cast<uint64_t>(pool.threads()));
   const uint64_t step = CeilDiv(tokens, runs);
   pool.ParallelFor(runs, [&](uint64_t run) {
-    std::vector<float> full(kBlockTokens * channels), old(kBlockTokens * channels);
+    std::vector<float> full(kDeviationTokens * channels), old(kDeviationTokens * channels);
     const uint64_t end = std::min(tokens, (run + 1) * step);
-    for (uint64_t begin = run * step; begin < end; begin += kBlockTokens) {
-      body(begin, std::min(end, begin + kBlockTokens), full.data(), old.data());
+    for (uint64_t begin = run * step; begin < end; begin += kDeviationTokens) {
+      body(begin, std::min(end, begin + kDeviationTokens), full.data(), old.data());
     }
   });
 }

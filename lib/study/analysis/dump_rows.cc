@@ -84,13 +84,13 @@ class Meter {
 };
 
 // K with its rotation undone, in its own type, and how far that moved its values.
-struct Unrotated {
+struct UnrotatedRows {
   Figures figures;
   double mean_abs_diff = 0, max_abs_diff = 0;
 };
 
-Unrotated Unrotate(const offline::Entry& entry, ByteSpan raw, const RowOptions& options,
-                   bool interleaved, Meter& meter) {
+UnrotatedRows UnrotateRows(const offline::Entry& entry, ByteSpan raw, const RowOptions& options,
+                           bool interleaved, Meter& meter) {
   const auto layer = entry.model_layer.value_or(static_cast<uint32_t>(entry.layer));
   blend::Rope rope = options.rope->Of(layer);
   rope.pairs = interleaved ? RopePairs::kNeighbours : RopePairs::kHalves;
@@ -112,7 +112,7 @@ Unrotated Unrotate(const offline::Entry& entry, ByteSpan raw, const RowOptions& 
   for (size_t t = 0; t < positions.size(); ++t) {
     turns.Rotate(t, heads, values.data() + t * heads * dim);
   }
-  Unrotated out;
+  UnrotatedRows out;
   double sum = 0;
   for (size_t i = 0; i < count; ++i) {
     const double difference = std::abs(static_cast<double>(values[i]) - before[i]);
@@ -168,10 +168,10 @@ Json DistributionRow(const offline::Entry& entry, const RowOptions& options, Met
   const bool placed = entry.seq_start >= 0 && entry.seq_start <= INT32_MAX;
   const bool turns =
       options.rope && placed && (entry.k.dtype == DType::kF16 || entry.k.dtype == DType::kF32);
-  Unrotated pairs, halves;
-  if (turns) pairs = Unrotate(entry, raw_k, options, true, meter);
-  if (turns) halves = Unrotate(entry, raw_k, options, false, meter);
-  const auto add = [&](const std::string& name, const Unrotated& u) {
+  UnrotatedRows pairs, halves;
+  if (turns) pairs = UnrotateRows(entry, raw_k, options, true, meter);
+  if (turns) halves = UnrotateRows(entry, raw_k, options, false, meter);
+  const auto add = [&](const std::string& name, const UnrotatedRows& u) {
     row[name + "_zstd_ratio"] = u.figures.zstd_ratio;
     row[name + "_gear_ratio"] = unit == 2 ? u.figures.split_ratio : 0.0;
     row[name + "_mean_abs_diff"] = u.mean_abs_diff;

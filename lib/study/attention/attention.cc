@@ -13,7 +13,6 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kTileRows = kAttentionTileRows;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Stores KL, JS and masses between P and P' in row `row`, through the groups that P' is made of.
 void GroupRow(std::span<const double> p, std::span<const double> changed,
@@ -73,8 +72,8 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
   std::vector<double> p, changed_p;
   std::vector<float> narrow, o, e;
   std::vector<uint32_t> order;
-  for (uint64_t begin = 0; begin < rows; begin += kTileRows) {
-    const uint64_t count = std::min(kTileRows, rows - begin);
+  for (uint64_t begin = 0; begin < rows; begin += kAttentionTileRows) {
+    const uint64_t count = std::min(kAttentionTileRows, rows - begin);
     p.resize(count * keys);
     changed_p.resize(count * changed_keys);
     AttentionProbabilities(queries, full, rule, begin, count, p);

@@ -11,8 +11,6 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kTileRows = kAttentionTileRows;
-
 // Rows of doubles, filled a tile at a time.
 using FillTile = std::function<void(uint64_t begin, uint64_t count, std::span<double> out)>;
 
@@ -61,7 +59,12 @@ class KeptComparison {
  public:
   KeptComparison(uint64_t rows, uint64_t keys, const FloatMatrix& v,
                  std::span<const KeptBefore> sets)
-      : rows_(rows), keys_(keys), v_(v), sets_(sets), largest_(kTileRows), states_(kTileRows) {
+      : rows_(rows),
+        keys_(keys),
+        v_(v),
+        sets_(sets),
+        largest_(kAttentionTileRows),
+        states_(kAttentionTileRows) {
     KV_ASSERT(v.empty() || v.rows == keys);
     SetAsideBadValues();
     for (const KeptBefore& set : sets) {
@@ -71,8 +74,8 @@ class KeptComparison {
   }
 
   std::vector<AttentionRows> Run(const FillTile& fill, std::span<const int64_t> positions) {
-    for (uint64_t begin = 0; begin < rows_; begin += kTileRows) {
-      const uint64_t count = std::min(kTileRows, rows_ - begin);
+    for (uint64_t begin = 0; begin < rows_; begin += kAttentionTileRows) {
+      const uint64_t count = std::min(kAttentionTileRows, rows_ - begin);
       p_.resize(count * keys_);
       fill(begin, count, p_);
       Narrow(p_, narrow_);

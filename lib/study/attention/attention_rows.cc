@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kUndecided = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -30,13 +30,13 @@ bool HasNan(std::span<const double> row) {
 
 void StoreUndefinedOutput(uint64_t row, AttentionRows& out) {
   for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
-    if (!values->empty()) (*values)[row] = kNan;
+    if (!values->empty()) (*values)[row] = kUndecided;
   }
 }
 
 void StoreUndefined(uint64_t row, AttentionRows& out) {
-  for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) (*values)[row] = kNan;
-  for (auto& values : out.top_k) values[row] = kNan;
+  for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) (*values)[row] = kUndecided;
+  for (auto& values : out.top_k) values[row] = kUndecided;
   StoreUndefinedOutput(row, out);
 }
 

@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnseen = -std::numeric_limits<double>::infinity();  // the logit of a masked key
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
@@ -30,13 +30,13 @@ void DotProducts(const FloatMatrix& queries, uint64_t begin, uint64_t count,
 }
 
 void Softmax(std::span<double> scores) {
-  double largest = -kInfinity;
+  double largest = kUnseen;
   for (const double score : scores) {
     if (!(score <= largest)) largest = score;  // a NaN wins and makes the row NaN
   }
   double sum = 0;
   for (double& score : scores) {
-    score = score == -kInfinity ? 0.0 : std::exp(score - largest);
+    score = score == kUnseen ? 0.0 : std::exp(score - largest);
     sum += score;
   }
   for (double& p : scores) p /= sum;
@@ -58,7 +58,7 @@ void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
     for (uint64_t j = 0; j < keys; ++j) {
       const int64_t key = cache.positions.empty() ? static_cast<int64_t>(j) : cache.positions[j];
       if (!queries.positions.empty() && !rule.Sees(queries.positions[begin + i], key)) {
-        row[j] = -kInfinity;
+        row[j] = kUnseen;
         continue;
       }
       const double score = scale * static_cast<double>(products[i * keys + j]);
@@ -66,7 +66,7 @@ void AttentionProbabilities(const HeadQueries& queries, const HeadCache& cache,
       is_finite &= std::isfinite(score);
       row[j] = Softcapped(score, rule.softcap);
       if (!cache.bias.empty()) row[j] += static_cast<double>(cache.bias[j]);
-      sees_any |= row[j] != -kInfinity;
+      sees_any |= row[j] != kUnseen;
     }
     if (!is_finite) {
       std::fill(row.begin(), row.end(), kNan);

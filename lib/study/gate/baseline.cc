@@ -16,7 +16,7 @@ namespace kv::gate {
 namespace {
 
 using Document = nlohmann::json;  // finds keys fast, however many an object has
-using Figures = std::map<std::string, double, std::less<>>;
+using FigureMap = std::map<std::string, double, std::less<>>;
 
 std::string WordOr(const Document& json, const char* key) {
   const auto found = json.find(key);
@@ -24,7 +24,7 @@ std::string WordOr(const Document& json, const char* key) {
 }
 
 // {"content": {"mismatches": 0}} to "content.mismatches".
-void Collect(const Document& json, const std::string& prefix, Engines engines, Figures& figures) {
+void Collect(const Document& json, const std::string& prefix, Engines engines, FigureMap& figures) {
   if (!json.is_object()) return;
   for (const auto& [key, value] : json.items()) {
     const std::string name = prefix.empty() ? key : prefix + "." + key;

@@ -227,7 +227,7 @@ std::vector<Rule> RulesOf(const Node& node, Engines engines) {
 }
 
 // What the whole config says of each of its cases.
-struct Common {
+struct CommonSettings {
   const Json& defaults;
   const std::filesystem::path& folder;
   Engines engines;
@@ -261,7 +261,7 @@ void SetModeFromParams(const Node& node, CaseSpec& spec) {
   spec.mode = word;
 }
 
-CaseSpec CaseOf(const Node& node, const Common& common) {
+CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   std::vector<std::string> keys = SharedKeys();
   keys.insert(keys.begin(), "name");
   node.RequireKeys(keys);
@@ -325,7 +325,7 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder, E
   if (defaults.contains("rules")) RulesOf({defaults["rules"], "defaults.rules"}, engines);
 
   Config config;
-  Common common{defaults, folder, engines};
+  CommonSettings common{defaults, folder, engines};
   if (root.Has("on_not_run")) common.on_not_run = OnNotRunOf(root.At("on_not_run"));
   config.on_not_run = common.on_not_run;
   if (root.Has("expected_cases")) config.expected = ExpectedOf(root.At("expected_cases"));

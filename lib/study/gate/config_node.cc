@@ -12,9 +12,10 @@
 #include "lib/core/base/nearest.h"
 
 namespace kv::gate {
-namespace {
 
 using Json = nlohmann::ordered_json;
+
+namespace {
 
 // nlohmann keeps the last of equal keys; a threshold given twice is a mistake.
 class DuplicateKeys {

@@ -11,7 +11,7 @@
 namespace kv::report {
 namespace {
 
-constexpr double kWidth = 420, kLeft = 40, kTop = 20, kRight = 412, kBottom = 236;
+constexpr double kScatterWidth = 420, kLeft = 40, kTop = 20, kRight = 412, kBottom = 236;
 constexpr double kLetter = 6.2;
 
 struct Box {
@@ -116,7 +116,7 @@ std::vector<Label> Places(const Dot& dot) {
 
 // The first place that hides nothing, or the one that hides least.
 Label Place(const Dot& dot, const std::vector<Box>& taken) {
-  const Box inside{kLeft, kTop - 6, kWidth, kBottom};
+  const Box inside{kLeft, kTop - 6, kScatterWidth, kBottom};
   Label best{};
   double least = INFINITY;
   for (const Label& place : Places(dot)) {
@@ -153,7 +153,7 @@ std::string Render(const ScatterChart& chart) {
     if (std::isfinite(point.y) && std::isfinite(point.x) && point.x > 0) points.push_back(&point);
   }
   const Plane plane = PlaneOf(points);
-  std::string out = Open(kWidth, kBottom + 36, chart.title);
+  std::string out = Open(kScatterWidth, kBottom + 36, chart.title);
   DrawAxes(chart, plane, out);
   std::vector<Dot> dots;
   std::vector<Box> taken;

@@ -15,10 +15,10 @@ namespace kv {
 namespace {
 
 // More symbols than this are sampled, by whole rows, to merge contexts.
-constexpr uint64_t kSampledSymbols = 1 << 16;
+constexpr uint64_t kSampledOfLms = 1 << 16;
 
 // Symbols whose exponent field is 0.
-uint64_t CountEscapes(const ContextCounts& counts) {
+uint64_t CountLmsEscapes(const ContextCounts& counts) {
   uint64_t escapes = 0;
   for (size_t i = 0; i < counts.counts.size(); ++i) {
     if ((i & 0x7c) == 0) escapes += counts.counts[i];
@@ -122,7 +122,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   scratch.contexts.resize(count);
   uint8_t* symbols = scratch.symbols.data();
   ToSymbols(values.data(), count, shape, symbols);
-  const uint64_t row_step = std::max<uint64_t>(1, count / kSampledSymbols);
+  const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
   ContextCounts joint(kLmsContexts, 6);
   LmsModel lms(rows, columns, pairing, largest, survey.bfloat,
                like == nullptr ? nullptr : &like->rotation);
@@ -141,7 +141,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   scratch.tables.resize(count);
   Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
   const ContextCounts grouped = CountInTables(symbols, scratch.tables.data(), count, groups.groups);
-  if (shape.has_escapes()) escapes = CountEscapes(grouped);  // the survey may be of a sample
+  if (shape.has_escapes()) escapes = CountLmsEscapes(grouped);  // the survey may be of a sample
 
   uint64_t least = UINT64_MAX;
   uint32_t bits = 6;

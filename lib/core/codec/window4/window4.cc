@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-constexpr size_t kSampled = 1 << 12, kHeaderBytes = 8;
+constexpr size_t kSampled = 1 << 12, kWindowHeaderBytes = 8;
 
 }  // namespace
 
@@ -44,8 +44,8 @@ void EncodeWindow(ByteSpan values, uint32_t base, CodecScratch& scratch, Bytes& 
   const size_t count = values.size() / 2, half = Window4NibbleBytes(count);
   const std::span<std::byte> escapes = scratch.candidate.Get(count);
   const size_t at = out.size();
-  out.resize(at + kHeaderBytes + count + half);
-  std::byte* fields = out.data() + at + kHeaderBytes;
+  out.resize(at + kWindowHeaderBytes + count + half);
+  std::byte* fields = out.data() + at + kWindowHeaderBytes;
   const size_t escaped =
       Window4Encode(values.data(), count, base, fields, fields + count, escapes.data());
   StoreLE(out.data() + at, base);

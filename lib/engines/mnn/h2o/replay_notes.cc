@@ -130,7 +130,7 @@ std::optional<std::string> WhichEvict(const ReplayResult& result) {
   return std::nullopt;
 }
 
-std::string Times(double ratio) { return fmt::format("{:.4g}x", ratio); }
+std::string RatioText(double ratio) { return fmt::format("{:.4g}x", ratio); }
 
 uint64_t FloorDecided(const ReplayRun& run) {
   if (!run.mnn) return run.floor_dominated();
@@ -186,7 +186,7 @@ std::optional<std::string> WhereTargetsEnd(const ReplayResult& result) {
     }
     if (why.empty()) continue;
     ends.push_back(
-        fmt::format("{} ends at {} ({})", target, Times(run.ratio()), fmt::join(why, ", ")));
+        fmt::format("{} ends at {} ({})", target, RatioText(run.ratio()), fmt::join(why, ", ")));
   }
   if (ends.empty()) return std::nullopt;
   return fmt::format("a target is a ratio of the cache as it is at each trigger: {}",

@@ -45,15 +45,15 @@ std::string_view DecodeText(std::string_view cell) {
   return {};
 }
 
-enum class Reading { kAsTheTool, kExact };
+enum class RowReading { kAsTheTool, kExact };
 
-AnalyzerRow ReadRow(const BenchTable& table, size_t i, Reading reading) {
+AnalyzerRow ReadRow(const BenchTable& table, size_t i, RowReading reading) {
   const auto read = [&](std::string_view text) {
-    if (reading == Reading::kAsTheTool) return LooseNumber(text, 0, true);
+    if (reading == RowReading::kAsTheTool) return LooseNumber(text, 0, true);
     return HasNonFinite(text) ? NAN : FirstNumber(text).value_or(NAN);
   };
   // The tool reads "h2o_lossy" as 2.
-  const bool no_figures = reading == Reading::kExact && table.IsHeaderAgain(i);
+  const bool no_figures = reading == RowReading::kExact && table.IsHeaderAgain(i);
   const auto number = [&](std::string_view column) {
     return no_figures ? NAN : read(table.Cell(i, column));
   };
@@ -228,7 +228,7 @@ void ScanInvalidLines(std::string_view text, std::string_view log, InvalidLines&
 
 std::vector<AnalyzerRow> ExactRows(const BenchTable& table) {
   std::vector<AnalyzerRow> rows;
-  for (size_t i = 0; i < table.size(); ++i) rows.push_back(ReadRow(table, i, Reading::kExact));
+  for (size_t i = 0; i < table.size(); ++i) rows.push_back(ReadRow(table, i, RowReading::kExact));
   return rows;
 }
 
@@ -250,7 +250,7 @@ GateFigures Analyze(const BenchTable& table, const AnalyzerOptions& options,
   f.online = online;
   f.invalid = invalid;
   for (size_t i = 0; i < table.size(); ++i)
-    f.rows.push_back(ReadRow(table, i, Reading::kAsTheTool));
+    f.rows.push_back(ReadRow(table, i, RowReading::kAsTheTool));
   for (const std::string_view column : kRuntimeColumns) {
     if (!table.HasColumn(column)) f.missing_columns.emplace_back(column);
   }

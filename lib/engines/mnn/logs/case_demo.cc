@@ -14,9 +14,9 @@ namespace kv::mnn::logs {
 namespace {
 
 constexpr size_t kMaxRuns = 4096;
-constexpr size_t kMaxNotes = 8;
-constexpr double kTolerance = 1e-9;  // relative, of figures that are summed in another order
-constexpr int kDepth = 4;            // of folders in that of a case, where a log may lie
+constexpr size_t kMostDemoNotes = 8;
+constexpr double kDemoTolerance = 1e-9;  // relative, of figures that are summed in another order
+constexpr int kDemoDepth = 4;            // of folders in that of a case, where a log may lie
 constexpr const char* kReport = "llm_demo_report.json";
 
 std::optional<Json> ReadObject(const LogFolder& folder, const std::string& name) {
@@ -134,8 +134,8 @@ void CompareDemoReports(const Json& written, const Json& made, std::vector<std::
   for (const auto& item : made.items()) {
     if (!item.value().is_number() || !written.contains(item.key())) continue;
     const double said = NumberAt(written, item.key()), is = item.value().get<double>();
-    if (std::abs(said - is) <= kTolerance * std::max(1.0, std::abs(is))) continue;
-    if (notes.size() >= kMaxNotes) return;
+    if (std::abs(said - is) <= kDemoTolerance * std::max(1.0, std::abs(is))) continue;
+    if (notes.size() >= kMostDemoNotes) return;
     notes.push_back(fmt::format("llm_demo_report.json says {} {}, the summaries give {}",
                                 item.key(), said, is));
   }
@@ -226,7 +226,7 @@ CaseLogs ReadDemoCase(const LogFolder& folder, SuiteCase suite_case) {
     const Json rows = LooseRuns(folder, logs.evidence);
     if (!rows.empty()) candidate = {{SummariseBuckets(rows), folder.shown()}};
   }
-  logs.evidence.damage.AddFolder(folder, kDepth);
+  logs.evidence.damage.AddFolder(folder, kDemoDepth);
   if (!candidate) return logs;
   const Json none = {{"overall_pass", true}};
   const Json made = DemoReport(baseline ? baseline->first : none, baseline ? baseline->second : "",

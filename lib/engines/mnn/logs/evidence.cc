@@ -12,7 +12,7 @@
 namespace kv::mnn::logs {
 namespace {
 
-constexpr size_t kMaxExamples = 3;
+constexpr size_t kMostExamples = 3;
 constexpr size_t kMaxSeen = 4096;
 constexpr size_t kComparedBytes = 512;  // of a line that may repeat another
 constexpr size_t kMaxWords = 120;
@@ -76,7 +76,7 @@ void CheckNumbers(const Json& value, const std::string& name, const std::string&
 
 void Trouble::Add(std::string what) {
   ++count;
-  if (examples.size() < kMaxExamples) examples.push_back(std::move(what));
+  if (examples.size() < kMostExamples) examples.push_back(std::move(what));
 }
 
 std::string Trouble::Text() const {

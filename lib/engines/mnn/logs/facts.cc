@@ -11,7 +11,7 @@
 namespace kv::mnn::logs {
 namespace {
 
-constexpr size_t kMaxNotes = 8;
+constexpr size_t kMostFactNotes = 8;
 constexpr size_t kMaxLayers = 1024;
 constexpr size_t kMaxLogName = 1024;
 constexpr size_t kMaxDigits = 18;  // as many as fit an int64_t
@@ -55,7 +55,7 @@ void NoteMisreadCells(const BenchTable& table, RuntimeFacts& facts) {
     if (table.IsHeaderAgain(row)) continue;
     for (const std::string& column : table.Columns()) {
       const std::string_view cell = table.Cell(row, column);
-      if (!StartsWith(column, "h2o_") || facts.notes.size() >= kMaxNotes) continue;
+      if (!StartsWith(column, "h2o_") || facts.notes.size() >= kMostFactNotes) continue;
       const double loose = LooseNumber(cell);
       const auto exact = FirstNumber(cell);
       if (exact && *exact != loose) {

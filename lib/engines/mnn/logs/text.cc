@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kBlanks = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+char LowerChar(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 size_t Digits(std::string_view text, size_t from) {
   size_t end = from;
@@ -84,7 +84,7 @@ bool Contains(std::string_view text, std::string_view part) {
 }
 
 bool ContainsIgnoringCase(std::string_view text, std::string_view part) {
-  const auto same = [](char a, char b) { return Lower(a) == Lower(b); };
+  const auto same = [](char a, char b) { return LowerChar(a) == LowerChar(b); };
   return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
 }
 
@@ -128,7 +128,7 @@ double LooseNumber(std::string_view text, double otherwise, bool words) {
   }
   if (words) {
     std::string word(Strip(text));
-    std::transform(word.begin(), word.end(), word.begin(), Lower);
+    std::transform(word.begin(), word.end(), word.begin(), LowerChar);
     const bool negative = !word.empty() && word[0] == '-';
     if (!word.empty() && (word[0] == '-' || word[0] == '+')) word.erase(0, 1);
     if (word == "nan") return NAN;
@@ -160,7 +160,7 @@ std::optional<double> WholeNumber(std::string_view text) {
 
 bool IsNonFinite(std::string_view word) {
   std::string lower(word);
-  std::transform(lower.begin(), lower.end(), lower.begin(), Lower);
+  std::transform(lower.begin(), lower.end(), lower.begin(), LowerChar);
   for (const char* odd : {"#inf", "#qnan", "#snan", "#ind"}) {
     if (Contains(lower, odd)) return true;
   }

@@ -18,7 +18,7 @@ using report::LineChart;
 using report::ShortBytes;
 
 std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
-std::string Bytes(uint64_t bytes) { return ShortBytes(static_cast<double>(bytes)); }
+std::string ShortText(uint64_t bytes) { return ShortBytes(static_cast<double>(bytes)); }
 
 std::string RatioText(uint64_t raw, uint64_t blob) {
   return blob == 0 ? "-" : Times(static_cast<double>(raw) / static_cast<double>(blob));
@@ -90,7 +90,7 @@ void AddLayers(const ReplayResult& result, report::Page& page) {
                     RatioText(m.verified_raw_of[0], m.verified_blob_of[0]),
                     RatioText(m.verified_raw_of[1], m.verified_blob_of[1]),
                     std::to_string(m.decode_calls), std::to_string(m.cache_copies),
-                    Bytes(layer.end.total()), layer.content.equal() ? "equal" : "differs"});
+                    ShortText(layer.end.total()), layer.content.equal() ? "equal" : "differs"});
   }
   page.Table(rows);
 }
@@ -118,9 +118,9 @@ std::string ReportPage(const std::string& name, const ReplayResult& result,
   page.Facts({{"ratio, whole model", Times(result.whole_model_ratio())},
               {"ratio, encoded ranges", Times(result.metrics.ratio)},
               {"content", result.content.equal() ? "equal" : "differs"},
-              {"before", Bytes(result.steps.front().total())},
-              {"peak", Bytes(result.peak_bytes)},
-              {"end", Bytes(result.steps.back().total())}});
+              {"before", ShortText(result.steps.front().total())},
+              {"peak", ShortText(result.peak_bytes)},
+              {"end", ShortText(result.steps.back().total())}});
   page.Paragraph(
       "The ratio of the whole model is the K and V of the whole sequence over what is resident at "
       "the end: raw rows, blobs, decoded copies and what is in flight. The ratio of encoded "
