@@ -5,6 +5,13 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
+# A launcher that the caller names stays.
+find_program(KVTOOL_CCACHE_PROGRAM ccache)
+mark_as_advanced(KVTOOL_CCACHE_PROGRAM)
+if(KVTOOL_CCACHE AND KVTOOL_CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${KVTOOL_CCACHE_PROGRAM})
+endif()
+
 add_library(kv_options INTERFACE)
 target_compile_options(kv_options INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${KVTOOL_WERROR}>:-Werror>)
 # GCC 12 sees overlaps in std::string assignments that are none (GCC bug 105651).
