@@ -19,9 +19,18 @@ build() { # preset, targets...
   cmake --build --preset "$preset" -j "$jobs" --target "$@" -- --quiet
 }
 
+# A slow build begins with one slow source.
+slowest() { # preset
+  echo "== slowest objects of $1, in seconds"
+  awk '$4 ~ /\.o$/ { took[$4] = ($2 - $1) / 1000 }
+       END { for (object in took) printf "%7.1f %s\n", took[object], object }' "build/$1/.ninja_log" |
+    sort -rn | sed -n 1,10p
+}
+
 # A quickstart before this may have configured without the tests.
 cmake --preset release -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=ON >/dev/null
 build release all
+slowest release
 if [ "${1:-}" != --quick ]; then
   # Leaks are checked too; a wrong size in a reader shows as an allocation beyond the limit.
   export ASAN_OPTIONS=allocator_may_return_null=0:max_allocation_size_mb=2048

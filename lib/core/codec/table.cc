@@ -20,7 +20,7 @@ namespace kv {
 namespace {
 
 // Gear counts in 32 bits; far below that limit a chunk has lost its point anyway.
-constexpr uint64_t kMaxGearBytes = uint64_t{2} << 30;
+constexpr uint64_t kMostGearBytes = uint64_t{2} << 30;
 
 bool AnyType(DType) { return true; }
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
@@ -28,7 +28,7 @@ bool IsBf16(DType dtype) { return dtype == DType::kBF16; }
 bool IsF32(DType dtype) { return dtype == DType::kF32; }
 
 bool IsWhole(ByteSpan raw, uint64_t word_bytes) {
-  return !raw.empty() && raw.size() % word_bytes == 0 && raw.size() <= kMaxGearBytes;
+  return !raw.empty() && raw.size() % word_bytes == 0 && raw.size() <= kMostGearBytes;
 }
 
 bool EncodeRaw(const ChunkShape&, ByteSpan raw, uint64_t, CodecScratch&, EncodedChunk& out) {
