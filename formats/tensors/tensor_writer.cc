@@ -76,20 +76,6 @@ void AddWords(const Snapshot& snapshot, TensorMetadata& metadata) {
     metadata[std::string(kStoragePrefix) + key] = value;
 }
 
-void WriteView(const TensorView& view, size_t axis, const std::byte* from, Sink& sink) {
-  TensorView inner = view;
-  inner.shape.erase(inner.shape.begin(), inner.shape.begin() + static_cast<std::ptrdiff_t>(axis));
-  inner.strides.erase(inner.strides.begin(),
-                      inner.strides.begin() + static_cast<std::ptrdiff_t>(axis));
-  inner.data = from;
-  if (inner.rank() <= 1 || inner.bytes() <= kGatherBytes) {
-    sink.Write(CopyContiguous(inner));
-    return;
-  }
-  for (uint64_t i = 0; i < view.shape[axis]; ++i)
-    WriteView(view, axis + 1, from + i * view.strides[axis], sink);
-}
-
 }  // namespace
 
 uint64_t TensorToWrite::bytes() const {
@@ -113,11 +99,6 @@ TensorExport ExportOf(const Snapshot& snapshot) {
   ExportCells(snapshot, out);
   AddWords(snapshot, out.metadata);
   return out;
-}
-
-TensorToWrite ToWrite(std::string name, const TensorView& view) {
-  return {std::move(name), view.dtype, view.shape,
-          [view](Sink& sink) { WriteView(view, 0, view.data, sink); }};
 }
 
 }  // namespace kv

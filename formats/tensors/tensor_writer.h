@@ -28,13 +28,10 @@ struct TensorExport {
   TensorMetadata metadata;
 };
 
-// K and V as k_{layer} and v_{layer}, [token, head, dim]; positions and token ids beside them; what
-// the arrays themselves cannot say as metadata. Block types become bytes, [token, head, block
+// K and V become k_{layer} and v_{layer}, [token, head, dim], with positions and token ids beside
+// them; metadata hold what the arrays cannot express. Block types become bytes, [token, head, block
 // bytes]. The snapshot must outlive the export; values are gathered in bounded memory while
 // written. Throws kGeometryMissing while heads are unknown.
 TensorExport ExportOf(const Snapshot& snapshot);
-
-// A tensor held in memory or mapped.
-TensorToWrite ToWrite(std::string name, const TensorView& view);
 
 }  // namespace kv

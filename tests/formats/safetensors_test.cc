@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensor_to_write.h"
 
 namespace kv {
 namespace {
@@ -54,7 +55,7 @@ TEST_CASE("safetensors written are read back, every dtype, bit for bit") {
   }
   for (size_t i = 0; i < views.size(); ++i) {
     views[i].data = values[i].data();
-    tensors.push_back(ToWrite(fmt::format("t{} \"\\\xc3\xa9", i), views[i]));
+    tensors.push_back(test::ToWrite(fmt::format("t{} \"\\\xc3\xa9", i), views[i]));
   }
   const TensorMetadata metadata = {{"a", "b\n"}, {"\xf0\x9f\x98\x80", ""}};
   MemorySink sink;
@@ -75,7 +76,7 @@ TEST_CASE("strided tensors are written in C order") {
   Bytes bytes(6);
   for (size_t i = 0; i < 6; ++i) bytes[i] = static_cast<std::byte>(i);
   MemorySink sink;
-  WriteSafetensorsFile({ToWrite("t", {DType::kU8, {3, 2}, {1, 3}, bytes.data()})}, {}, sink);
+  WriteSafetensorsFile({test::ToWrite("t", {DType::kU8, {3, 2}, {1, 3}, bytes.data()})}, {}, sink);
   const TensorFile file = ReadSafetensors(InMemory(sink.bytes()), {});
   CHECK(CopyContiguous(file.tensors[0].view) ==
         Bytes{std::byte{0}, std::byte{3}, std::byte{1}, std::byte{4}, std::byte{2}, std::byte{5}});
@@ -84,7 +85,7 @@ TEST_CASE("strided tensors are written in C order") {
 TEST_CASE("safetensors are written in the official order, header padded to 8") {
   const Bytes bytes(8);
   const auto tensor = [&](const char* name, DType dtype) {
-    return ToWrite(name, ContiguousView(dtype, {1}, bytes.data()));
+    return test::ToWrite(name, ContiguousView(dtype, {1}, bytes.data()));
   };
   MemorySink sink;
   WriteSafetensorsFile({tensor("b", DType::kF16), tensor("d", DType::kU8), tensor("a", DType::kF16),

@@ -9,6 +9,7 @@
 #include "tests/support/pickle_builder.h"
 #include "tests/support/refusal.h"
 #include "tests/support/sample_weights.h"
+#include "tests/support/tensor_to_write.h"
 
 namespace kv {
 namespace {
@@ -190,7 +191,8 @@ TEST_CASE("what is written is read again, aligned and under the same names") {
   tensors.push_back({"scalar", ContiguousView(DType::kF32, {}, data), ""});
   tensors.push_back({"empty", ContiguousView(DType::kI64, {0, 3}, data), ""});
   std::vector<TensorToWrite> writes;
-  for (const NamedTensor& tensor : tensors) writes.push_back(ToWrite(tensor.name, tensor.view));
+  for (const NamedTensor& tensor : tensors)
+    writes.push_back(test::ToWrite(tensor.name, tensor.view));
   const test::TempDir folder;
   AtomicFile out(folder / "w.pth", Overwrite::kRefuse);
   WriteTorch(writes, "w", out, {{"kvtool.engine", "none"}});

@@ -10,6 +10,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/attention/probabilities.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensor_to_write.h"
 
 namespace kv {
 namespace {
@@ -24,7 +25,7 @@ struct Written {
     TensorView view = ContiguousView(dtype, std::move(shape), nullptr);
     storage.push_back(std::make_unique<Bytes>(view.bytes()));
     view.data = storage.back()->data();
-    tensors.push_back(ToWrite(std::move(name), view));
+    tensors.push_back(test::ToWrite(std::move(name), view));
   }
   std::string Write(const test::TempDir& folder, const std::string& name = "t.safetensors") const {
     MemorySink sink;
