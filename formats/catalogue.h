@@ -7,8 +7,8 @@
 
 namespace kv {
 
-// Everything that can be read or written, for `kvtool formats`: put together from the tables that
-// the readers and writers themselves go by.
+// Everything that can be read or written, for `kvtool formats`, collected from the tables that the
+// readers and writers themselves use.
 enum class FormatKind { kSnapshot, kNames, kPreset, kTrace, kWeights, kModel };
 std::string_view Name(FormatKind kind);
 

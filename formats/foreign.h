@@ -9,15 +9,15 @@
 
 namespace kv {
 
-// What people may try and kvtool does not read as a cache, with the reason: one table for refusals
-// and for `kvtool formats`.
+// Formats that people may try but kvtool does not read as a cache, with the reason: one table for
+// refusals and for `kvtool formats`.
 struct ForeignFormat {
   std::string_view id;
   std::string_view what;    // whose, and how it lies on disk
   std::string_view reason;  // why it is not read
   std::string_view hint;    // what to do instead; may be empty
-  // Whether a source is one, by its bytes (by name where there is nothing in them to see). Null
-  // where no file could be.
+  // Recognises a source by its bytes (by its name if the bytes tell nothing). Null if no file can
+  // be of this format.
   bool (*recognise)(const Source& source);
 };
 std::span<const ForeignFormat> ForeignFormats();

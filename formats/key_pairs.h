@@ -11,8 +11,8 @@ namespace kv {
 
 // Puts the RoPE pairs of K in the order that a format's reader expects: by the architecture that a
 // GGUF file or a llama.cpp session names, or by --rope-pairs: "neighbours", "halves", "FROM:TO", or
-// "keep". Returns what was done, a phrase, or nothing. Throws kGeometryMissing, naming the flags,
-// where the order matters and is not known.
+// "keep". Returns a phrase that says what was done, or nothing. Throws kGeometryMissing, naming the
+// flags, if the order matters and is unknown.
 std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
                         const std::optional<ModelGeometry>& geometry, Snapshot& snapshot);
 
@@ -20,7 +20,7 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
 // that the file or `geometry` names. kUnknown where neither tells.
 KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry);
 
-// Throws as FitKeyPairs does, and kUnsupportedLayout where it would reorder: for outputs whose rows
+// Throws as FitKeyPairs does, and kUnsupportedLayout if it would reorder. For outputs whose rows
 // must stay those of their source.
 void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,
                      const Snapshot& snapshot);

@@ -8,20 +8,20 @@
 
 namespace kv {
 
-// Stores that keep a cache as pages name them by hashes: which follows which is known to whoever
-// hashed the tokens. --order says it.
+// Paged stores name files by hash; --order supplies their sequence, which only the program that
+// hashed the tokens knows.
 
 // The files that --order names, in its order: a pattern with '*' (sorted by name), or a file with a
-// name or pattern per line. Names are relative to the folder; the last part will do, with or
-// without its ending, where it is the only one. Throws kUsage, kMissingRecord, kOpenFailed.
+// name or pattern per line. Names are relative to the folder; the last part is enough, with or
+// without its ending, if it is unique. Throws kUsage, kMissingRecord, kOpenFailed.
 std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& order);
 
 // Reads the files of a folder one by one and joins them in that order. Like OpenUndivided, it
-// leaves rows whole whose heads are not in the files.
+// leaves rows whole if the files do not tell the heads.
 Snapshot OpenPages(Source folder, const OpenOptions& options);
 
-// One source in the format that it has or that the options name: OpenSnapshot without --order and
-// without the geometry.
+// Opens one source in its own format or the one that the options name: OpenSnapshot without --order
+// and without the geometry.
 Snapshot OpenUndivided(Source source, const OpenOptions& options);
 
 }  // namespace kv

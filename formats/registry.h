@@ -17,7 +17,7 @@ namespace analysis {
 struct DumpEntries;
 }
 
-// What a user may have to tell a reader. Each field is the flag of the same name.
+// What a user may have to tell a reader. Each field holds the flag of the same name.
 struct OpenOptions {
   std::string from;                  // registry id; empty = detect
   std::string raw;                   // --raw DTYPE:ORDER:SIZES or PRESET:DTYPE:SIZES
@@ -28,20 +28,20 @@ struct OpenOptions {
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
   std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
-  // No value will be read: formats that must decode to have any may leave tensors without bytes.
+  // Values will not be read, so readers may skip decoding and leave tensors without bytes.
   bool metadata_only = false;
-  // Whoever reads takes any batch: without `batch` its rows stand one after another as tokens, and
-  // Snapshot::storage says how many (lib/core/snapshot/batch.h). Others are asked to name one.
+  // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and
+  // Snapshot::storage holds their number (lib/core/snapshot/batch.h). Others must give `batch`.
   bool any_batch = false;
-  // Whoever reads keeps bytes, whatever they mean: where nothing tells which axis counts tokens,
-  // the likelier is taken, with a warning, and Snapshot::storage says so.
+  // The caller keeps bytes regardless of their meaning: if nothing tells which axis counts tokens,
+  // the reader takes the likelier one, warns, and records that in Snapshot::storage.
   bool may_guess_axes = false;
   std::optional<ModelGeometry> geometry;
 };
 
-// Which values of a head of K RoPE turns together, in what a format's reader expects.
+// The order of K's RoPE pairs that a format's reader expects.
 enum class PairsWanted {
-  kAsSource,  // whatever the snapshot has: formats that are read back as that engine's
+  kAsSource,  // the snapshot's own: formats that are read back as that engine's
   kOfModel,   // as llama.cpp keeps them for the model's architecture
   kHalves,    // i and i + d/2, as transformers has them for all models with halves
 };
@@ -62,13 +62,13 @@ struct FormatEntry {
   // cache.
   void (*write_step)(const Snapshot& before, const Snapshot& after, const StepPlan& plan,
                      const std::string& path, const OutputRules& rules) = nullptr;
-  // What `write` would leave out or cannot promise of this snapshot, a phrase each. Null when
-  // nothing ever is.
+  // Phrases for what `write` would leave out of this snapshot or cannot promise. Null if the format
+  // keeps everything.
   std::vector<std::string> (*not_kept)(const Snapshot& snapshot) = nullptr;
   // Whether `write` heeds Snapshot::storage: --v-order, --target-version.
   bool has_choices = false;
-  // Every dump in a folder on its own, runs and overlaps and damage as they are
-  // (lib/core/snapshot/dump_entries.h). Null where a snapshot is all there is.
+  // Reads every dump in a folder separately, with runs, overlaps and damage as they are
+  // (lib/core/snapshot/dump_entries.h). Null for formats without dumps.
   analysis::DumpEntries (*read_dumps)(const Source& source) = nullptr;
   PairsWanted pairs = PairsWanted::kAsSource;
 };
@@ -76,7 +76,7 @@ struct FormatEntry {
 // The table, in the order of detection.
 std::span<const FormatEntry> Formats();
 const FormatEntry* FindFormat(std::string_view id);
-// What --to names. Throws kUsage with the formats that can be written.
+// The format that --to names. Throws kUsage, listing the formats that can be written.
 const FormatEntry& WritableFormat(std::string_view id);
 
 // The format of a source: by --from, else by its bytes. Throws kUnknownFormat, kAmbiguousFormat,
@@ -86,12 +86,12 @@ const FormatEntry& DetectFormat(const Source& source, const OpenOptions& options
 // Detects, reads and applies the geometry of `options`. With --order, the files of a folder are
 // read one by one and joined in that order. Errors carry the file's name.
 Snapshot OpenSnapshot(Source source, const OpenOptions& options);
-// The same; where the file leaves the heads open, it is read again with what `otherwise` knows of
-// them, as a reader may draw more from heads than their number.
+// The same. If the file does not tell the heads, it is read again with those that `otherwise`
+// gives, because a reader may conclude more from heads than their number.
 Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
                       const std::optional<ModelGeometry>& otherwise);
 
-// Whether a folder is a dump that some reader knows, with nothing in it that is no part of it.
+// Whether a folder is a dump that some reader knows and holds nothing else.
 bool HoldsOnlyADump(const std::string& folder);
 
 // Heads and head sizes from a model file: a GGUF header or a config.json.

@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// Compressor weights from and to whatever holds them: the engine's .bin, torch checkpoints,
+// Reads and writes compressor weights in any container: the engine's .bin, torch checkpoints,
 // safetensors. Commands know this file and no container.
 
 enum class WeightsContainer { kBin, kTorch, kSafetensors };
@@ -44,7 +44,7 @@ struct WeightsOpenOptions {
 // Errors carry the file's name.
 WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options = {});
 
-// Writes the weights under `path`, complete or not at all. `notes` gets what the container cannot
+// Writes the weights to `path`, complete or not at all. `notes` receives what the container cannot
 // hold.
 RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer container,
                             DType dtype, const std::string& path, const OutputRules& rules,

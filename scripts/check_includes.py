@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the arrows of the house: apps -> engines -> study -> core and apps -> formats -> core.
 
-Also: nothing below apps/ prints, and third-party headers appear only where CONTRIBUTING.md allows them.
+Also: nothing below apps/ prints, third-party headers appear only where CONTRIBUTING.md allows them, and a source
+implements the header of its own name, or a header of its folder names it ("#pragma once  // implemented by X.cc").
 Usage: check_includes.py [ROOT]; exit 1 with one line per violation.
 """
 import pathlib
@@ -35,7 +36,24 @@ THIRD_PARTY = {
     "nlohmann/": ["lib/study/", "lib/engines/", "formats/", "apps/"],
     "CLI/": ["apps/kvtool/command_line.cc"],
 }
+# Folders where every source belongs to a header.
+PAIRED = ("formats", "lib/core/base", "lib/core/snapshot", "lib/core/weights")
 PRINTS = re.compile(r"std::c(out|err)\b|\bfmt::print\(|(?<![fsn])printf\(|\bputs\(")
+
+
+def unpaired(root):
+    """One line per source that no header claims, and per claim of a source that is not there."""
+    wrong = []
+    for folder in {path.parent for top in PAIRED for path in (root / top).rglob("*.h")}:
+        claims = set()
+        for header in folder.glob("*.h"):
+            said = re.search(r"^#pragma once  // implemented by (.*)$", header.read_text(), re.M)
+            named = re.findall(r"\w+\.cc", said[1]) if said else []
+            claims |= set(named or [header.stem + ".cc"])
+            wrong += [f"{header.relative_to(root)}: there is no {name}" for name in named if not (folder / name).exists()]
+        wrong += [f"{path.relative_to(root)}: no header says that it implements it" for path in folder.glob("*.cc")
+                  if path.name not in claims]
+    return sorted(wrong)
 
 
 def main():
@@ -59,6 +77,7 @@ def main():
                         wrong.append(f"{name}: <{include}> belongs in {', '.join(places)}")
             if top != "apps" and name != "lib/core/base/error.cc" and PRINTS.search(text):
                 wrong.append(f"{name}: the library computes, the program talks")
+    wrong += unpaired(root)
     print("\n".join(wrong) if wrong else "all includes point the right way")
     return 1 if wrong else 0
 

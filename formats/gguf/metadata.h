@@ -37,14 +37,14 @@ class Metadata {
     const Value* value = Find(key);
     return value != nullptr && value->is_array;
   }
-  // Each throws kBadField when the key is there with a type that cannot mean this.
+  // Each throws kBadField if the key exists with a type that cannot express this.
   std::optional<std::string> Text(std::string_view key) const;
   std::optional<uint32_t> Count(std::string_view key) const;  // any integer type, 0 to 2^32-1
   std::optional<double> Real(std::string_view key) const;
   // One number for all, or an array of them; booleans count as 0 and 1.
   std::optional<std::vector<uint32_t>> Counts(std::string_view key) const;
-  // The values of a small tensor of f32, from the part behind the keys; empty where there is none,
-  // as in files cut behind their keys. Throws kBadField, kTruncated where it is there and broken.
+  // The values of a small f32 tensor behind the keys; empty if there is none, as in files cut after
+  // their keys. Throws kBadField or kTruncated if the tensor exists but is broken.
   std::vector<double> Floats(std::string_view tensor, ByteSpan file) const;
 
  private:

@@ -9,8 +9,8 @@
 
 namespace kv {
 
-// How the keys of a GGUF model are rotated: its metadata, and its tensors of frequency factors
-// where it has any. Nothing for architectures whose pairs are not known. Throws as the geometry.
+// How the keys of a GGUF model are rotated, from its metadata and its tensors of frequency factors,
+// if any. Returns nothing for architectures whose pairs are unknown. Throws like ReadGgufGeometry.
 std::optional<blend::ModelRope> ReadGgufRope(const FileSource& file);
 
 }  // namespace kv

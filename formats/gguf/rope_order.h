@@ -9,13 +9,13 @@
 
 namespace kv {
 
-// How the heads of K lie for one architecture of llama.cpp's, in its own caches and in those of
-// transformers, from which its converter makes the model.
+// The order of values in K's heads for one architecture of llama.cpp: in its own caches, and in
+// those of transformers, whose models its converter reads.
 struct RopeOrder {
   KeyPairs llama = KeyPairs::kHalves, transformers = KeyPairs::kHalves;
 };
 
-// Nothing for an architecture in no list; those are never guessed.
+// Returns nothing for unlisted architectures; it never guesses.
 std::optional<RopeOrder> RopeOrderOf(std::string_view architecture);
 
 }  // namespace kv

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by infinilm_dump_reader.cc, infinilm_dump_writer.cc
 
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace kv::infinilm {
 
-// The dump of InfiniLM's compression test: a cache before and after the step; see FORMAT.md.
+// The dump of InfiniLM's compression test, a cache before and after the step; see FORMAT.md.
 
 inline constexpr std::string_view kMetaName = "meta.json";
 inline constexpr std::string_view kInputName = "input_kv.bin";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by kvcm_reader.cc, kvcm_writer.cc, loaders.cc
 
 #include <optional>
 #include <string>
@@ -23,7 +23,7 @@ enum class KvcmReading {
   kCompat,  // whatever the csrc loader would load; each oddity becomes a warning
 };
 
-// Everything wrong with a file, and what could be read of it.
+// All faults of a file, and the weights as far as they could be read.
 struct KvcmExamination {
   std::optional<CompressorWeights> weights;  // unless a fault is fatal
   std::vector<WeightsFault> faults;
@@ -31,13 +31,13 @@ struct KvcmExamination {
 
 bool LooksLikeKvcm(ByteSpan bytes);
 KvcmExamination ExamineKvcm(Source source);
-// Throws the first fault that the reading does not forgive.
+// Throws the first fault that this way of reading does not accept.
 CompressorWeights ReadKvcm(Source source, KvcmReading reading);
 
 // Writes header, metadata and blocks, values rounded to `dtype` as the original converter does.
 RoundingCounts WriteKvcm(const CompressorWeights& weights, DType dtype, Sink& sink);
 
-// What one of the two real loaders does with a file.
+// How one of the two real loaders treats a file.
 struct LoaderVerdict {
   std::string_view loader;  // "csrc", "legacy"
   bool loads = false;

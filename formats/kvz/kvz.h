@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by kvz_reader.cc, source_snapshot.cc
 
 #include "formats/registry.h"
 #include "lib/core/archive/archive.h"
 
-// kvtool's own archive as a snapshot: what inspect, convert and the replays see of a .kvz.
+// Opens kvtool's own archive as a snapshot, for inspect, convert and the replays.
 namespace kv {
 
 Confidence ProbeKvz(const Source& source);
-// With OpenOptions::metadata_only nothing is decoded; otherwise all tensors are, into an unnamed
+// With OpenOptions::metadata_only it decodes nothing, otherwise all tensors, into an unnamed
 // temporary file.
 Snapshot OpenKvz(Source source, const OpenOptions& options);
 
-// LoadTensors, or, where a wanted tensor is not in chunks of its own (packed tiles, deflated
-// members), the whole source, restored into an unnamed temporary file and read by its own reader.
+// Calls LoadTensors. If a wanted tensor has no chunks of its own (packed tiles, deflated members),
+// it restores the whole source into an unnamed temporary file and calls that format's reader.
 Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,
                       ThreadPool& pool, Progress* progress = nullptr);
 

@@ -7,11 +7,11 @@
 
 namespace kv::llama_state {
 
-// Views, cells and facts of a chosen reading; no tensor byte is touched.
+// Makes the views, cells and facts of a chosen reading without touching tensor bytes.
 Snapshot Build(Source source, const Reading& reading, Scope scope);
 
 // Whether quantised K and V are stored Hadamard-rotated, by the rule of FORMAT.md and `rotated`
-// (auto, yes, no). What the file leaves open stays open or is noted. Throws kUsage.
+// (auto, yes, no). Whatever the file does not tell stays unknown or gets a note. Throws kUsage.
 void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string& rotated);
 
 }  // namespace kv::llama_state

@@ -24,7 +24,7 @@ inline constexpr size_t kMaxCaches = 3;  // full attention, index, sliding windo
 
 enum class Scope { kContext, kSequence };
 
-// How one family of builds wrote the bytes. Several rows of FORMAT.md's table can share them.
+// How one family of builds writes states. Several rows of FORMAT.md's table can share one layout.
 struct Layout {
   std::string_view letters;     // "AB": the names of these bytes
   bool has_streams = true;      // a stream count in front of each cache
@@ -61,15 +61,15 @@ struct Cache {
   bool operator==(const Cache&) const = default;
 };
 
-// A recurrent state (Mamba, RWKV, gated delta nets) behind the caches: known by its grammar, its
-// bytes left as they are.
+// A recurrent state (Mamba, RWKV, gated delta nets) behind the caches: recognised by its grammar;
+// its bytes are not read.
 struct RecurrentState {
   uint32_t cells = 0, layers = 0, states = 0;
   uint64_t offset = 0, bytes = 0;
   bool operator==(const RecurrentState&) const = default;
 };
 
-// One complete way to read the caches of a file.
+// One complete interpretation of the caches of a file.
 struct Reading {
   const Layout* layout = nullptr;
   std::vector<Cache> caches;
@@ -79,17 +79,18 @@ struct Reading {
   std::string Word() const;
 };
 
-// All readings of the rest of a file under one layout, checked as strictly as the format allows
-// without looking at tensor data. Failures that got far are kept to report when nothing fits.
+// Finds all readings of the rest of a file under one layout, checked as strictly as the format
+// allows without looking at tensor data. Keeps the failures that got far, to report if nothing
+// fits.
 class Search {
  public:
   // Adds what fits to `readings`.
   void Try(ByteReader in, const Layout& layout, Scope scope);
-  // A failure that had `reached` so many K and V parts and that offset.
+  // Notes a failure after `reached` parts of K and V, and the offset.
   void Failed(Error error, const Layout& layout, std::pair<uint64_t, uint64_t> reached);
 
   std::vector<Reading> readings;
-  // Caches of hybrid models, and where behind them bytes are left that are a recurrent state.
+  // Readings of hybrid models: caches that are followed by a recurrent state.
   std::vector<Reading> hybrids;
   std::optional<Error> furthest;
 
@@ -111,7 +112,7 @@ DType ReadType(ByteReader& in);
 // The same, to write. Nothing if llama.cpp has no cache of this type.
 std::optional<int32_t> TypeNumber(DType dtype);
 
-// The recurrent state that the rest of the bytes are, if they are one.
+// The recurrent state that the rest of the bytes form, if they do.
 std::optional<RecurrentState> FindRecurrent(ByteReader in, Scope scope);
 
 }  // namespace kv::llama_state

@@ -17,8 +17,8 @@ struct Body {
   std::string architecture;
 };
 
-// The one reading of the body that fits, or the one that `layout` (--layout, may be empty) names.
-// Throws what the best attempt failed with, kAmbiguousFormat when several readings fit, and
+// The one reading that fits the body, or the one that `layout` (--layout, may be empty) names.
+// Throws the error of the best attempt, kAmbiguousFormat if several readings fit, and
 // kUnsupportedKind for recurrent, hybrid and DeepSeek V4 states.
 Reading ChooseReading(const Body& body, const std::string& layout);
 

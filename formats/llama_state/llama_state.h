@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by llama_state_reader.cc, llama_state_writer.cc
 
 #include "formats/registry.h"
 
@@ -11,13 +11,13 @@ namespace kv::llama_state {
 Confidence Probe(const Source& source);
 // A file with its header (magic ggsn or ggsq).
 Snapshot Open(Source source, const OpenOptions& options);
-// What llama_state_seq_get_data and llama_state_get_data return: never detected, only asked for.
+// What llama_state_seq_get_data and llama_state_get_data return; only --from selects these.
 Snapshot OpenSeqBlob(Source source, const OpenOptions& options);
 Snapshot OpenCtxBlob(Source source, const OpenOptions& options);
 
 // The state of one sequence (SEQ), of the layout that storage["version"] names or else the newest;
-// V as storage["v_order"] says. Throws kUnsupportedLayout, kUnsupportedDtype and what else the
-// format cannot say before anything is written.
+// V is ordered as storage["v_order"] says. Before it writes anything, it throws kUnsupportedLayout,
+// kUnsupportedDtype and the like for what the format cannot express.
 void WriteSequence(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
 // The whole context (SESSION), with every sequence; needs the architecture's name.
 void WriteSession(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);

@@ -18,7 +18,7 @@ struct Target {
 };
 
 // What --target-version names: a layout's letter, or a build such as "b6122" or "v0.5.0"; empty is
-// the newest. Throws kUsage for builds between two layouts, of which it is not known which they
+// the newest. Throws kUsage for builds between two layouts, because it is unknown which one they
 // write.
 Target TargetOf(std::string_view version);
 

@@ -17,8 +17,8 @@ struct TokenList {
 };
 TokenList ReadTokenList(ByteReader& in);
 
-// The field, count first. As a record without media where the source had one, or where a plain list
-// would be taken for a record.
+// Writes the field, count first. It is a record without media if the source had a record, or if a
+// plain list would look like one.
 void WriteTokenList(const std::vector<int32_t>& tokens, bool as_record, ByteWriter& out);
 
 }  // namespace kv::llama_state

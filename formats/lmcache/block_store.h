@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by block_store.cc, block_reader.cc
 
 #include <map>
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace kv::lmcache {
 
-// A raw-block device or file of LMCache: a checkpoint of the index, twice, then slots of one size
-// with a chunk each. Grammar: FORMAT.md.
+// A raw-block device or file of LMCache: two checkpoints of the index, then slots of one size with
+// a chunk each. Grammar: FORMAT.md.
 class BlockStore {
  public:
   struct Entry {
@@ -20,13 +20,13 @@ class BlockStore {
     std::vector<int64_t> shape;     // empty likewise
   };
 
-  // Throws kChecksum where no checkpoint is whole, kBadText, kBadField, kLimit.
+  // Throws kChecksum if neither checkpoint is intact, kBadText, kBadField, kLimit.
   explicit BlockStore(Source source);
 
-  // By key. Slots that the index names and that by now hold something else are not in it.
+  // The entries by key. Slots that the index names but that now hold other data are left out.
   const std::map<std::string, Entry>& entries() const { return entries_; }
   size_t stale() const { return stale_; }
-  // The chunks as a folder of files named by their keys: what --order chooses from.
+  // The chunks as a folder of files named by their keys, from which --order chooses.
   Source Names() const;
   // One chunk; its source is left to the caller. Throws kUnsupportedKind, kSizeMismatch.
   Snapshot Open(const std::string& key, std::optional<uint64_t> batch) const;
@@ -40,8 +40,8 @@ class BlockStore {
 };
 
 Confidence ProbeBlocks(const Source& source);
-// The only chunk of a store, or those of OpenOptions::order, joined. Throws kUsage where there are
-// several and no order.
+// Opens the only chunk of a store, or joins those of OpenOptions::order. Throws kUsage if there are
+// several chunks and no order.
 Snapshot OpenBlocks(Source source, const OpenOptions& options);
 
 }  // namespace kv::lmcache

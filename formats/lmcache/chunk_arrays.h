@@ -7,8 +7,8 @@
 
 namespace kv::lmcache {
 
-// The layers of a chunk whose groups lie one behind the other in `payload`, numbered through.
-// Throws kLimit, kSizeMismatch. The caller adds the source.
+// The layers of a chunk, numbered consecutively; its groups follow each other in `payload`. Throws
+// kLimit, kSizeMismatch. The caller adds the source.
 Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
                           std::optional<uint64_t> batch);
 

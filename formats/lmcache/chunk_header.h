@@ -13,18 +13,18 @@
 
 namespace kv::lmcache {
 
-// Engines have a handful: one for each shape of cache in a model.
+// Engines have a handful, one for each shape of cache in a model.
 inline constexpr size_t kMostGroups = 64;
 inline constexpr uint64_t kGroupBytes = 20;
 
-// What one group of layers with equal shapes holds: places of the shape that are not used are 0.
+// One group of layers with equal shapes. Unused entries of the shape are 0.
 struct GroupShape {
   int32_t dtype = 0;
   std::array<int32_t, 4> shape = {};
 };
 
-// The header of a chunk: two numbers, then five for each group. How many groups follow is not in
-// it; every count is tried, and at most one makes the size of the file.
+// The header of a chunk: two numbers, then five for each group. It does not say how many groups
+// follow; the parser tries every count, and at most one fits the size of the file.
 struct ChunkHeader {
   int32_t length = 0, format = 0;
   std::vector<GroupShape> groups;
@@ -40,15 +40,15 @@ struct GroupArray {
   uint64_t bytes = 0;
 };
 
-// Nothing where type or shape are none that the layout can have, or too large for 64 bits.
+// Returns nothing if the layout cannot have this type or shape, or if sizes exceed 64 bits.
 std::optional<GroupArray> ArrayOf(const MemoryFormat& format, const GroupShape& group);
 std::optional<DType> DTypeOf(int32_t number);
-// Axes and extents of a shape in this layout; nothing where it is no such shape.
+// Axes and extents of a shape in this layout; nothing if the shape does not fit it.
 std::optional<GroupArray> ArrayOf(const MemoryFormat& format, DType dtype,
                                   std::span<const int64_t> shape);
 
-// The header whose groups make the file exactly; otherwise the one with a single group, of which
-// then something is wrong. Throws kTruncated.
+// The header whose groups fit the file exactly; otherwise the one with a single group, so that the
+// caller finds what is wrong with it. Throws kTruncated.
 ChunkHeader ParseChunkHeader(ByteSpan bytes);
 
 }  // namespace kv::lmcache

@@ -25,9 +25,9 @@ struct KeyName {
   std::vector<std::pair<std::string, std::string>> facts;  // for `inspect`
 };
 
-// Nothing where the text is no key.
+// Returns nothing if the text is not a key.
 std::optional<KeyName> ParseKeyName(std::string_view key);
-// Of a file's name, folder and ending left aside.
+// The same for a file's name, ignoring folder and ending.
 std::optional<KeyName> ParseKeyOfFile(std::string_view file);
 
 }  // namespace kv::lmcache

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by lmcache_reader.cc
 
 #include <cstdint>
 #include <string_view>
@@ -17,7 +17,7 @@ struct MemoryFormat {
 // By number or by LMCache's word, or null.
 const MemoryFormat* FindMemoryFormat(int64_t number);
 const MemoryFormat* FindMemoryFormat(std::string_view name);
-// The same layout. Throws kUnsupportedKind where it is none of K and V.
+// Returns the same layout. Throws kUnsupportedKind if it does not hold K and V.
 const MemoryFormat& CacheFormat(const MemoryFormat& format);
 // Throws kBadField for numbers that LMCache never had.
 const MemoryFormat& MemoryFormatOf(int64_t number);

@@ -10,8 +10,8 @@
 
 namespace kv::mnn {
 
-// What the engine itself keeps on disk: prefix caches (NAME_LAYER.k, NAME_LAYER.v) and caches in
-// mapped files (ADDRESS.k, ADDRESS.v). Packed memory without a header: FORMAT.md.
+// Files that the engine itself keeps on disk: prefix caches (NAME_LAYER.k, NAME_LAYER.v) and caches
+// in mapped files (ADDRESS.k, ADDRESS.v). Packed memory without a header: FORMAT.md.
 
 inline constexpr std::string_view kCachePreset = "mnn-cache";
 
@@ -19,8 +19,8 @@ inline constexpr std::string_view kCachePreset = "mnn-cache";
 // engine ran without flash attention).
 bool IsCacheKey(std::string_view key);
 
-// A folder of such files, or one of a pair beside each other in it. Throws kUsage where a size is
-// missing, kSizeMismatch where the files do not have the sizes of the packing.
+// Opens a folder of such files. Throws kUsage if a size is missing, kSizeMismatch if the sizes of
+// the files do not fit the packing.
 Snapshot OpenCacheFiles(Source source, DType dtype,
                         const std::map<std::string, uint64_t, std::less<>>& sizes);
 

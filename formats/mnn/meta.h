@@ -9,7 +9,7 @@
 
 namespace kv::mnn {
 
-// One meta_*.json or packed_meta_*.json: what its K and V files hold.
+// One meta_*.json or packed_meta_*.json, which describes its K and V files.
 struct DumpMeta {
   bool is_packed = false;
   uint32_t layer = 0;

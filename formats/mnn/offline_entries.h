@@ -9,10 +9,10 @@
 namespace kv::mnn {
 
 // Every logical dump below a folder, whatever its run, in the order in which MNN's own script sees
-// them. That script looks past damage and counts it, and so does this: nothing here throws for
-// content. Views point into `source`.
+// them. Like that script, this counts damage and goes on: it never throws for content. Views point
+// into `source`.
 std::vector<offline::Entry> ReadOfflineEntries(const Source& source);
-// The packed dumps, in the same spirit; those without data files are left out.
+// The packed dumps, read in the same way; those without data files are left out.
 std::vector<analysis::PackedEntry> ReadPackedEntries(const Source& source);
 
 inline analysis::DumpEntries ReadDumpEntries(const Source& source) {

@@ -11,7 +11,7 @@
 
 namespace kv::mnn {
 
-// One meta with the data files it names, which have the sizes that it says.
+// One meta with the data files it names, whose sizes have been checked against it.
 struct Dump {
   DumpMeta meta;
   const SourceFile* file = nullptr;  // the meta itself
@@ -32,8 +32,8 @@ struct RunDumps {
 // Whether any file is a dump's meta by its content.
 bool HoldsDumps(const Source& source);
 
-// Every dump of the one run in a folder, checked for sizes, names and agreement within layers. What
-// it points to lives in `source`. Throws kAmbiguousFormat for several runs.
+// Every dump of the one run in a folder, checked for sizes, names and agreement within layers. The
+// result points into `source`. Throws kAmbiguousFormat for several runs.
 RunDumps ReadRun(const Source& source);
 
 // "a, b, c, d and 4 more"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by config_json.cc, config_rope.cc
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace kv::model_config {
 
-// A config.json whose fields are checked as they are asked for. Models of text and images keep what
-// concerns the text in an object of its own.
+// A config.json whose fields are checked as they are asked for. Models of text and images keep the
+// text model's fields in an object of their own.
 class Config {
  public:
   explicit Config(ByteSpan bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by config_json.cc, model_rope.cc
 
 #include <optional>
 
@@ -10,17 +10,17 @@
 
 namespace kv {
 
-// What the config.json of a model of Hugging Face says of its cache: layers, heads, RoPE. Grammar:
-// FORMAT.md.
+// Reads what the config.json of a Hugging Face model says about its cache: layers, heads, RoPE.
+// Grammar: FORMAT.md.
 bool LooksLikeConfig(ByteSpan bytes);
 // Throws kBadText, kBadField, kMissingRecord, kLimit.
 ModelGeometry ReadConfigGeometry(const FileSource& file);
 
-// How keys of the model are rotated, from its config.json or GGUF. Nothing where the file does not
+// How the keys of the model are rotated, from its config.json or GGUF. Nothing if the file does not
 // say. Throws kUnsupportedKind for M-RoPE, kBadField.
 std::optional<blend::ModelRope> ReadModelRope(const std::string& path);
 
-// Frequencies of a file: a .npy array of one number per pair, or text with as many numbers.
+// Reads frequencies from a .npy array or a text file with one number per pair.
 std::vector<double> ReadFrequencies(const std::string& path);
 
 }  // namespace kv

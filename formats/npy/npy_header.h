@@ -14,7 +14,7 @@ namespace kv {
 inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 inline constexpr uint64_t kNpyHeaderCap = 64 << 10;
 
-// What stands before the values of an npy file.
+// The header of an npy file.
 struct NpyHeader {
   std::string descr;  // numpy's type word: "<f2"
   bool fortran_order = false;
@@ -34,7 +34,7 @@ struct NpyType {
 NpyHeader ParseNpyHeader(ByteSpan file);
 
 // Throws kUnsupportedKind for object arrays, kUnsupportedDtype for text, times and the like,
-// kUnknownDtype for what numpy never writes.
+// kUnknownDtype for types that numpy never writes.
 NpyType NpyTypeOf(std::string_view descr);
 
 // The header of a version 1.0 file, padded so that the values begin at a multiple of 64.

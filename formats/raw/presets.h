@@ -11,7 +11,7 @@
 
 namespace kv::raw {
 
-// An engine's headerless files: the order of their axes is known, some of the sizes are not.
+// An engine's headerless files: the preset knows the order of their axes, but not all sizes.
 struct Preset {
   std::string_view name;     // what --raw says: "hicache"
   std::string_view summary;  // whose files, in which of its layouts
@@ -32,10 +32,10 @@ struct PresetSpec {
   Sizes sizes;
 };
 
-// Whether the text begins with the name of a preset. Throws kUsage naming the part that is wrong.
+// Parses the text if it begins with the name of a preset. Throws kUsage, naming the wrong part.
 std::optional<PresetSpec> ParsePreset(std::string_view text);
 
-// Adds what flags and a model file say of layers and heads, and what the name of the file says of
+// Adds what flags and a model file say about layers and heads, and what the file's name says about
 // its type.
 void FillIn(const OpenOptions& options, std::string_view file, PresetSpec& spec);
 

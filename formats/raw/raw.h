@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by raw_reader.cc, raw_spec.cc
 
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace kv::raw {
 
-// No model comes near it, and a slip of the order must not make billions of layers.
+// No model comes near this number, and a mistake in the order must not create billions of layers.
 inline constexpr uint64_t kMostLayers = 1 << 16;
 
 // One axis of headerless data, outermost first. Letters: 2 (K, then V), L layers, B batch rows,
@@ -35,17 +35,17 @@ struct Spec {
 // Throws kUsage naming the part that is wrong.
 Spec ParseSpec(std::string_view text);
 
-// The spec in the words of the flag.
+// The spec as the text of the flag.
 std::string Described(const Spec& spec);
 
-// Of all values, every axis known.
+// The bytes of all values; every axis must be known.
 uint64_t BytesOf(const Spec& spec);
 
-// Gives the open axis its size. Throws kSizeMismatch when `file_bytes` do not fit.
+// Computes the size of the open axis. Throws kSizeMismatch if `file_bytes` does not fit.
 Spec Resolve(Spec spec, uint64_t file_bytes);
 
-// Views of `data`, which lies in `source` and is all elements of the spec, whose open axis follows
-// from its size. `batch` chooses the row of B and must be given where there are several. Throws
+// Makes views of `data`, which lies in `source` and consists of the spec's elements; its size gives
+// the open axis. `batch` chooses the row of B and is required if there are several. Throws
 // kSizeMismatch, kUsage.
 Snapshot MakeSnapshot(Source source, ByteSpan data, const Spec& spec,
                       std::optional<uint64_t> batch);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// Inside formats/safetensors: its words for element types.
+// Inside formats/safetensors: names of element types.
 #pragma once
 
 #include <string_view>

@@ -29,8 +29,8 @@ struct Header {
   uint64_t data_offset = 0;  // in the file
 };
 
-// Everything the length field and the JSON must obey by themselves; what the offsets must obey is
-// checked by the reader. Throws kTruncated, kLimit, kBadHeader, kBadText, kDuplicateName.
+// Checks the length field and the JSON; the reader checks the offsets. Throws kTruncated, kLimit,
+// kBadHeader, kBadText, kDuplicateName.
 Header ParseHeader(ByteSpan file);
 
 }  // namespace kv::safetensors

@@ -12,7 +12,7 @@
 
 namespace kv {
 
-// What an axis that joins heads with something else is divided by; 0 = not known.
+// The sizes that divide an axis which joins heads with something else; 0 = unknown.
 struct HeadSizes {
   uint64_t count = 0, dim = 0;
 };

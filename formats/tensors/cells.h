@@ -6,15 +6,15 @@
 
 namespace kv {
 
-// What lies beside K and V in an array container: positions, streams, sequences, token ids.
+// Exports what lies beside K and V in an array container: positions, streams, sequences, token ids.
 // FORMAT.md has the names.
 void ExportCells(const Snapshot& snapshot, TensorExport& out);
-// The same, back; the snapshot has its layers already. Throws kBadField, kLimit.
+// The reverse; the snapshot must already have its layers. Throws kBadField, kLimit.
 void ImportCells(const TensorFile& file, Snapshot& snapshot);
 
-// Which sequences each cell belongs to, as runs: "0*512", "0,1*60;1*36", "*3" for none.
+// The sequences of each cell, as runs: "0*512", "0,1*60;1*36", "*3" for none.
 std::string SequencesText(const std::vector<Cell>& cells);
-// Throws kBadField unless the text speaks of exactly these cells.
+// Throws kBadField unless the text describes exactly these cells.
 void ReadSequences(std::string_view text, std::vector<Cell>& cells);
 
 }  // namespace kv

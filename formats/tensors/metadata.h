@@ -9,7 +9,7 @@
 
 namespace kv {
 
-// Text beside tensors: what safetensors keeps in __metadata__. npz and npy folders carry the same
+// Text beside tensors, which safetensors keeps in __metadata__. npz and npy folders carry the same
 // as a JSON object of strings. Keys of kvtool's own files begin with "kvtool.".
 using TensorMetadata = std::map<std::string, std::string>;
 

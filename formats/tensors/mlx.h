@@ -7,12 +7,12 @@
 
 namespace kv::mlx {
 
-// Prompt caches of mlx-lm: safetensors whose metadata name each layer's class. What a class keeps
-// beside K and V (how much of a buffer is used, where a ring begins) is obeyed. Grammar: FORMAT.md.
+// Prompt caches of mlx-lm: safetensors whose metadata name each layer's class. The reader obeys
+// what a class keeps beside K and V: used length, start of a ring. Grammar: FORMAT.md.
 bool IsPromptCache(const TensorFile& file);
 
-// Throws kUnsupportedKind for state-space layers and classes that are not known, kBadField,
-// kSizeMismatch, kMissingRecord.
+// Throws kUnsupportedKind for state-space layers and unknown classes, kBadField, kSizeMismatch,
+// kMissingRecord.
 Snapshot OpenPromptCache(TensorFile file, const OpenOptions& options);
 
 }  // namespace kv::mlx

@@ -15,8 +15,8 @@ struct QuantisedArray {
   const TensorView &numbers, &scales, &biases;  // [B, H, T, words], [B, H, T, groups] twice
 };
 
-// The first `tokens` as f32 in a buffer that the file then holds: scale x number + bias, rounded
-// once. Throws kBadField, kSizeMismatch, kUnsupportedDtype, kLimit above OpenOptions::max_bytes.
+// Decodes the first `tokens` to f32 in a buffer of the file: scale x number + bias, rounded once.
+// Throws kBadField, kSizeMismatch, kUnsupportedDtype, kLimit above OpenOptions::max_bytes.
 KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t tokens,
                 const OpenOptions& options, TensorFile& file);
 

@@ -13,7 +13,7 @@ namespace kv::mlx {
 
 enum class LayerClass { kPlain, kRing, kQuantised, kStateSpace, kOther };
 
-// One layer of a prompt cache as its file tells it, of whichever version.
+// One layer of a prompt cache, from a file of any version.
 struct LayerState {
   std::string class_name;
   LayerClass kind = LayerClass::kOther;

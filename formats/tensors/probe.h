@@ -6,8 +6,8 @@
 
 namespace kv {
 
-// For formats that are one file or a folder of such files. A file fits or not; a folder is certain
-// when all its files but *.json fit, possible when some do.
+// Probes formats that are one file or a folder of such files. A file fits or does not; a folder is
+// certain if all its files except *.json fit, possible if some do.
 Confidence ProbeFiles(const Source& source, bool (*fits)(ByteSpan));
 
 }  // namespace kv

@@ -13,16 +13,16 @@ namespace kv {
 struct Reading {
   Axes axes;
   std::string note;  // where the file itself does not decide
-  // Set where the values did: how far from a tie they are, in standard errors.
+  // Set if the values decided: their distance from a tie, in standard errors.
   std::optional<double> margin;
   bool is_guess = false;  // nothing told, and the caller takes a guess
 };
 
-// What the axes of the tensors found mean: by --layout, by what the file says, by who wrote it.
-// Throws kAmbiguousFormat where several readings fit, kUnsupportedKind where none does.
+// Determines the meaning of the tensors' axes from --layout, from the file, or from the program
+// that wrote it. Throws kAmbiguousFormat if several readings fit, kUnsupportedKind if none does.
 Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOptions& options);
 
-// What the flags or a model file say of the heads; 0 where they say nothing.
+// The heads that the flags or a model file give; 0 if they give none.
 HeadSizes HeadsOf(const OpenOptions& options);
 
 }  // namespace kv

@@ -29,7 +29,7 @@ struct NamePattern {
   std::string_view engine = {};
 };
 std::span<const NamePattern> NamePatterns();
-// What is left where no name fits.
+// The last resort if no name fits.
 inline constexpr NamePattern kOnlyArray = {
     "the only array",
     "any name; --layout tells its axes, 'l2(htd)' those of TensorRT-LLM's blocks"};
@@ -54,7 +54,7 @@ struct KvTensors {
 // pair, kUnsupportedKind when nothing fits.
 KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options);
 
-// Tensors that describe the tokens, not K or V: positions, tokens, streams.
+// Whether a tensor describes the tokens rather than K or V: positions, tokens, streams.
 bool IsSideTensor(std::string_view name);
 
 }  // namespace kv

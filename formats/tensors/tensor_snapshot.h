@@ -9,8 +9,8 @@
 namespace kv {
 
 // A cache kept as named arrays: which tensors are K and V follows from their names, which axis is
-// which from kvtool's metadata, --layout, or the rank with a note (FORMAT.md). Views are taken over
-// as they are.
+// which from kvtool's metadata, --layout, or the rank with a note (FORMAT.md). Views are kept as
+// they are.
 Snapshot SnapshotOf(TensorFile file, const OpenOptions& options);
 
 }  // namespace kv

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by pickle.cc, globals.cc
 
 #include <cstdint>
 #include <deque>
@@ -71,7 +71,7 @@ class Pickle {
   uint64_t length_ = 0;
 };
 
-// Whether a global may stand in a file at all, even when nobody looks at it.
+// Whether a global is forbidden in a file even if nothing uses it.
 bool IsForbiddenGlobal(std::string_view module, std::string_view name);
 // Whether instances of a class are plain data whose state may be read as such.
 bool IsDataClass(std::string_view global);

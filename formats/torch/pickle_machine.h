@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Inside formats/torch: the stack machine that turns a pickle stream into values.
-#pragma once
+#pragma once  // implemented by pickle.cc, pickle_calls.cc, pickle_opcodes.cc
 
 #include <string>
 #include <string_view>
@@ -20,7 +20,7 @@ class PickleMachine {
   void Run();
 
  private:
-  // What one opcode does, by kind; each returns false when the opcode is not of its kind.
+  // These run one opcode, by kind; each returns false if the opcode is not of its kind.
   bool Scalar(uint8_t opcode);
   bool Text(uint8_t opcode);
   bool Container(uint8_t opcode);
@@ -51,13 +51,13 @@ class PickleMachine {
   bool ReduceKnown(std::string_view global, PickleId arguments);
   void Build(PickleId target, PickleId state);
   void CheckShape();
-  // Work beyond reading the stream once: copies and hashes of what the memo lets a short stream
-  // repeat. Throws kLimit when it is out of proportion.
+  // Counts work beyond reading the stream once: copies and hashes of what the memo lets a short
+  // stream repeat. Throws kLimit if it is out of proportion.
   void Charge(uint64_t bytes);
 
   [[noreturn]] void Fail(const std::string& message, Finding finding = Finding::kBadPickle) const;
 
-  // Where a key of a dict is, so that a repeated key replaces its value as in Python.
+  // The place of a key in a dict, so that a repeated key replaces its value as in Python.
   struct Key {
     PickleId dict;
     PickleKind kind;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by torch_reader.cc, torch_writer.cc
 
 #include <string_view>
 #include <vector>
@@ -18,8 +18,8 @@ inline constexpr uint64_t kTorchMaxBytes = uint64_t{64} << 30;
 
 // Whether the bytes are one of the three containers.
 bool LooksLikeTorch(const Source& source);
-// Headers and pickles only: tensors are views of the mapped file. What is deflated or big-endian is
-// unpacked to a spool; `max_bytes` caps that and the size of any one tensor.
+// Reads only headers and pickles: tensors are views of the mapped file. A spool takes deflated and
+// big-endian values; `max_bytes` limits it and the size of any one tensor.
 TensorFile ReadTorch(Source source, uint64_t max_bytes = kTorchMaxBytes);
 
 // A flat OrderedDict of contiguous CPU tensors, and of texts behind them, in the zip form that
@@ -31,9 +31,10 @@ void WriteTorch(const std::vector<TensorToWrite>& tensors, std::string_view stem
 Confidence ProbeTorch(const Source& source);
 Snapshot OpenTorch(Source source, const OpenOptions& options);
 // A tuple over layers of (K, V), [1, head, token, dim] each: Hugging Face's legacy cache, which
-// DynamicCache.from_legacy_cache takes. Throws kUnsupportedLayout for what it cannot say.
+// DynamicCache.from_legacy_cache takes. Throws kUnsupportedLayout for caches that it cannot
+// express.
 void WriteTorchTuple(const Snapshot& snapshot, const std::string& path, const OutputRules& rules);
-// kvtool's own names and words in a flat dict: nothing is lost.
+// Writes a flat dict with kvtool's own names and metadata; nothing is lost.
 void WriteTorchSnapshot(const Snapshot& snapshot, const std::string& path,
                         const OutputRules& rules);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Inside formats/torch: the containers around pickles.
-#pragma once
+#pragma once  // implemented by torch_legacy.cc, torch_zip.cc
 
 #include <map>
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace kv {
 
-// Reads a legacy file that is one storage. Its values stay where they are if that is the mapped
-// file, else `file` keeps a copy.
+// Reads a legacy file that is one storage. Values in the mapped file stay there; otherwise `file`
+// keeps a copy.
 EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file);
 
 // Storages as members of a zip archive, or one after another behind the pickles of a legacy file.
 class ZipStorages : public StorageBytes {
  public:
-  // Finds the one data.pkl, the byte order and what else there is. Throws kMissingRecord, kBadZip.
+  // Finds the one data.pkl, the byte order and the other members. Throws kMissingRecord, kBadZip.
   ZipStorages(ZipArchive& archive, TensorFile& file);
 
   ByteSpan pickle() const { return pickle_; }
@@ -52,7 +52,7 @@ class LegacyStorages : public StorageBytes {
   std::map<std::string, ByteSpan, std::less<>> records_;
 };
 
-// Elements of another host, in the order of this one, kept alive by `file`.
+// Elements of a host with the other byte order, swapped for this one; `file` keeps them alive.
 ByteSpan SwapBytes(ByteSpan bytes, uint64_t item, const std::string& name, TensorFile& file);
 
 bool IsLegacyTorch(ByteSpan bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Inside formats/torch: from the nodes of a pickle to tensors.
-#pragma once
+#pragma once  // implemented by torch_tensor.cc, torch_numpy.cc, torch_storage.cc, torch_walk.cc
 
 #include <functional>
 #include <map>
@@ -40,16 +40,16 @@ struct EmbeddedStorage {
   ByteSpan data;
 };
 
-// Where a container keeps the bytes of a storage; already in host order.
+// Finds the bytes of a storage in its container, in host byte order.
 class StorageBytes {
  public:
   virtual ~StorageBytes() = default;
   virtual ByteSpan Find(const StorageId& id) = 0;
-  // What torch.storage._load_from_bytes is given: a legacy file whose object is one storage.
+  // The argument of torch.storage._load_from_bytes, a legacy file whose object is one storage.
   virtual EmbeddedStorage Embedded(ByteSpan file) = 0;
 };
 
-// Arrays of numpy, whose values lie in the pickle.
+// NumPy arrays, whose values lie in the pickle.
 class NumpyArrays {
  public:
   NumpyArrays(const Pickle& pickle, uint64_t max_bytes, TensorFile& file)
@@ -57,7 +57,7 @@ class NumpyArrays {
 
   // Whether a value is an array of anything but Python objects.
   bool IsArray(PickleId id) const { return Find(id).has_value(); }
-  // Nothing for element types without a DType. Throws kBadPickle, kBadOffsets, kLimit,
+  // Returns nothing for element types without a DType. Throws kBadPickle, kBadOffsets, kLimit,
   // kSizeMismatch, kUnknownDtype.
   std::optional<TensorView> Build(PickleId id);
 
@@ -68,7 +68,7 @@ class NumpyArrays {
   };
   std::optional<Parts> Find(PickleId id) const;
   std::optional<NpyType> TypeOf(PickleId dtype) const;
-  // The values in host order, where they live as long as the file.
+  // The values in host order, valid as long as the file.
   ByteSpan Kept(PickleId values, const NpyType& type);
 
   const Pickle& pickle_;
@@ -80,7 +80,7 @@ class NumpyArrays {
 // The functions of torch that rebuild tensors, as data.
 class TensorBuilder {
  public:
-  // `file` keeps what the pickle itself holds of the values.
+  // `file` keeps the values that the pickle itself holds.
   TensorBuilder(const Pickle& pickle, StorageBytes& storages, uint64_t max_bytes, TensorFile& file)
       : pickle_(pickle),
         storages_(storages),
@@ -114,7 +114,7 @@ class TensorBuilder {
 // "torch.float32" and "torch.FloatStorage" to a DType; nothing for other names.
 std::optional<DType> TorchDType(std::string_view global);
 std::optional<DType> TorchStorageDType(std::string_view global);
-// As it stands in a pickle; nothing for types of torch that have no DType. Throws kBadPickle,
+// Reads a type from a pickle; nothing for types of torch that have no DType. Throws kBadPickle,
 // kUnknownDtype for a name that is not torch's.
 std::optional<DType> TorchDType(const Pickle& pickle, PickleId type);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by trace_reader.cc, trace_stream.cc, trace_tensors.cc, trace_torch.cc
 
 #include <cstdint>
 #include <span>
@@ -17,7 +17,7 @@ namespace kv {
 constexpr uint64_t kMostTracePositions = uint64_t{1} << 31;
 constexpr uint64_t kMostTraceHeads = 65536, kMostTraceLayers = 65536;
 
-// One form that traces come in.
+// One form in which traces are stored.
 struct TraceCarrier {
   std::string_view id;
   std::string_view summary;
@@ -31,7 +31,7 @@ std::span<const TraceCarrier> TraceCarriers();
 // files, a JSON Lines stream of block scores. Only headers are read. Throws as FORMAT.md says.
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options);
 
-// The neutral step between arrays and trace: kvtool's names, or those of an npy set with this stem.
+// Makes a trace of named arrays with kvtool's names, or those of an npy set with this stem.
 AttentionTrace TraceOfTensors(TensorFile file, const std::string& stem,
                               const OpenOptions& options = {});
 

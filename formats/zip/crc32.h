@@ -6,7 +6,7 @@
 
 namespace kv {
 
-// The CRC-32 of zip files, which others use too.
+// The CRC-32 of zip files, which other formats use too.
 uint32_t Crc32(ByteSpan bytes);
 
 }  // namespace kv

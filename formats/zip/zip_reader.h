@@ -13,7 +13,7 @@
 namespace kv {
 
 struct ZipEntry {
-  // Bytes of the directory, as they are: a label, never a path. Valid as long as the archive.
+  // The bytes in the directory: a label, never a path. Valid as long as the archive.
   std::string_view name;
   bool deflated = false;  // else stored
   uint32_t crc32 = 0;
@@ -24,8 +24,8 @@ struct ZipEntry {
 };
 
 // The directory of a zip file and its content as views: stored entries lie in the mapped archive,
-// deflated ones in a spool file. Rules in FORMAT.md; whatever two readers could see differently is
-// refused.
+// deflated ones in a spool file. Rules in FORMAT.md; anything that two readers could see
+// differently is refused.
 class ZipArchive {
  public:
   // Reads and checks the directory and every local header, not the content. Throws kBadZip,
@@ -41,7 +41,7 @@ class ZipArchive {
   // Null if nothing is deflated or Inflate was not called.
   const std::shared_ptr<const FileSource>& spool() const { return spool_; }
 
-  // The content of an entry; of a deflated one only after Inflate.
+  // The content of an entry; deflated entries need Inflate first.
   ByteSpan Data(const ZipEntry& entry) const;
   // Reads a stored entry and compares its CRC. Throws kChecksum.
   void CheckStored(const ZipEntry& entry) const;

@@ -22,12 +22,12 @@ class ZipWriter : public Sink {
     file_.NeedSeeking();  // the checksum of a member stands before it
   }
 
-  // The size must be known; exactly that many bytes are then written before End.
+  // Begins a member of known size: exactly that many bytes must be written before End.
   void Begin(std::string_view name, uint64_t size);
   void Write(ByteSpan bytes) override;
   void End();
   void Add(std::string_view name, ByteSpan bytes);
-  // The directory. The file is not committed.
+  // Writes the directory; does not commit the file.
   void Finish();
 
  private:

@@ -9,8 +9,8 @@
 
 namespace kv::test {
 
-// Each byte of a frame changed: it is refused as invalid or decodes to something, and some are
-// refused. Cut at any byte, it is refused. `decode` takes a ByteSpan.
+// Changes each byte of a frame: the frame must be refused as invalid or decode to something, and
+// some changes must be refused. Cut at any byte, it must be refused. `decode` takes a ByteSpan.
 template <typename Decode>
 void CheckDamage(const Bytes& frame, const Decode& decode) {
   int refused = 0;

@@ -27,8 +27,8 @@ struct Grid {
   }
 };
 
-// Every channel with a mean and a deviation of its own; rows of which `again` of ten are an earlier
-// one with a little noise.
+// Gives every channel a mean and a deviation of its own; of ten rows, `again` repeat an earlier row
+// with a little noise.
 inline Grid MakeGrid(uint64_t rows, uint64_t columns, uint64_t head_dim, bool bfloat,
                      uint32_t again) {
   Grid grid{rows, columns, head_dim, bfloat, std::vector<float>(rows * columns)};
@@ -49,7 +49,7 @@ inline Grid MakeGrid(uint64_t rows, uint64_t columns, uint64_t head_dim, bool bf
   return grid;
 }
 
-// As rotary embedding turns keys: partners a half of a head apart, or neighbours.
+// Rotates keys as RoPE does, with partners half a head apart or neighbours.
 inline void Rotate(Grid& grid, bool neighbours) {
   const uint64_t pairs = grid.head_dim / 2;
   for (uint64_t row = 0; row < grid.rows; ++row) {

@@ -14,7 +14,7 @@
 namespace kv::test {
 
 // A made-up snapshot file: odd header, tensors in any order with odd gaps between them, a tail.
-// Values are float-like noise, so that every codec has something to do.
+// Values are float-like noise, so that every codec has work to do.
 class KvSourceBuilder {
  public:
   explicit KvSourceBuilder(uint32_t seed = 1) : random_(seed) { Filler(37); }
@@ -40,7 +40,7 @@ class KvSourceBuilder {
     for (size_t i = 0; i < count; ++i) bytes_.push_back(static_cast<std::byte>(random_() % 7));
   }
 
-  // The source and what a reader would make of it; the views point into the source.
+  // The source and the snapshot that a reader would return for it; the views point into the source.
   Snapshot Build(const std::string& name = "made-up.bin") {
     Snapshot snapshot = snapshot_;
     const auto data = FileSource::FromBytes(bytes_, name);

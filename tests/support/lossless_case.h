@@ -10,7 +10,7 @@
 
 namespace kv::test {
 
-// The gear codec with something wrong on purpose: hooks see each call's number, from 0.
+// The gear codec with deliberate faults: hooks get the number of each call, from 0.
 class FaultyCodec : public mnn::runtime::RangeCodec {
  public:
   std::function<void(uint64_t call)> before_encode, before_decode;

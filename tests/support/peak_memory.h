@@ -8,7 +8,7 @@
 
 namespace kv::test {
 
-// How far the resident size of this process, mapped pages included, rises above what it is now.
+// Measures how far the resident size of this process, mapped pages included, rises from now on.
 class PeakMemory {
  public:
   PeakMemory() {

@@ -13,7 +13,7 @@
 
 namespace kv::test {
 
-// A folder of its own, removed with the object.
+// Owns a temporary folder and removes it when destroyed.
 class TempDir {
  public:
   TempDir() {

@@ -6,7 +6,7 @@
 
 namespace kv {
 
-// BLAKE2b of 8 bytes, without a key, as a little-endian number: what engines name slots by.
+// BLAKE2b with 8 bytes of output and no key, as a little-endian number. Engines name slots by it.
 uint64_t Blake2b64(ByteSpan message);
 
 }  // namespace kv

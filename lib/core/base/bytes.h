@@ -111,11 +111,11 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-// Text from outside as it may be printed: control characters (of ASCII and of Unicode's C1) and
-// bytes that are no UTF-8 as \xNN, all else as it is. Newlines stay only where `lines` are wanted.
+// Makes untrusted text safe to print: control characters (of ASCII and of Unicode's C1) and bytes
+// that are not UTF-8 become \xNN, all else stays. Newlines stay only if `lines` is set.
 std::string Printable(std::string_view text, bool lines = false);
 
-// Printable form of untrusted text: control and non-ASCII bytes as \xNN, cut after `limit` bytes.
+// The same for short excerpts: also makes non-ASCII bytes \xNN and cuts after `limit` bytes.
 std::string Escaped(std::string_view text, size_t limit = 200);
 
 }  // namespace kv

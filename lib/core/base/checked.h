@@ -11,7 +11,7 @@
 
 namespace kv {
 
-// Sizes that come from a file: every sum and product is checked. Throws kOverflow naming `what`.
+// Checked sums and products for sizes that come from a file. They throw kOverflow, naming `what`.
 inline uint64_t CheckedAdd(uint64_t a, uint64_t b, std::string_view what) {
   uint64_t sum;
   if (__builtin_add_overflow(a, b, &sum)) {

@@ -11,11 +11,11 @@
 
 namespace kv {
 
-// Whose fault a failure is; the program turns each into an exit status (apps/kvtool/exit_status.h).
+// Whose fault a failure is. The program turns it into an exit status (apps/kvtool/exit_status.h).
 enum class ErrorCode { kUsage, kInvalidData, kIo, kUnsupported, kInternal };
 
-// What kind of fault, across all formats. The numbers are printed as KVnnnn, documented by
-// `kvtool explain`, and never reused. The table with texts is in error.cc.
+// Tells what kind of fault it is, across all formats. The numbers are printed as KVnnnn, documented
+// by `kvtool explain`, and never reused. The table with texts is in error.cc.
 enum class Finding : uint16_t {
   // the command line and its environment
   kUsage = 1,
@@ -109,7 +109,7 @@ class Error : public std::exception {
   std::optional<uint64_t> offset_;
 };
 
-// Broken invariants are bugs: prints the place and aborts in every build.
+// A broken invariant is a bug: prints where it is and aborts, in every build.
 [[noreturn]] void AssertionFailed(const char* expression, const char* file, int line);
 #define KV_ASSERT(expression) \
   ((expression) ? void(0) : ::kv::AssertionFailed(#expression, __FILE__, __LINE__))

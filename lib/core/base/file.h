@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by file.cc, source.cc
 
 #include <filesystem>
 #include <memory>
@@ -15,12 +15,12 @@ struct stat;
 
 namespace kv {
 
-// What is read at most of an input that does not say its size and has to be spooled, where no limit
-// is given (--max-bytes).
+// The most bytes read of an input that does not tell its size and must be spooled, unless
+// --max-bytes sets a limit.
 constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
 
 // The immutable bytes of one input: a mapped file, a spooled stream or memory. Views into it stay
-// valid as long as somebody holds the pointer.
+// valid while somebody holds the pointer.
 class FileSource {
  public:
   // Maps a regular file; "-" (stdin), pipes, and files whose contents are made when read (/proc)
@@ -49,8 +49,8 @@ class FileSource {
   // tells: by its size and the time of its last change.
   void RequireUnchanged() const;
 
-  // Gives the pages of a range back to the system (they are read again when touched again): what
-  // keeps the resident size bounded while a huge mapped file is walked.
+  // Gives the pages of a range back to the system, which reads them again when touched. This bounds
+  // the resident size while somebody walks a huge mapped file.
   void Drop(uint64_t offset, uint64_t size) const;
 
  private:
@@ -62,7 +62,7 @@ class FileSource {
   };
 
   static State StateOf(const struct stat& status);
-  // Null for a file that cannot be mapped though it is regular.
+  // Returns null for a regular file that cannot be mapped.
   static std::shared_ptr<FileSource> MapDescriptor(int descriptor, std::string name);
 
   std::string name_;
@@ -79,7 +79,7 @@ struct SourceFile {
   bool executable = false;  // by its owner
 };
 
-// What a user names on the command line: one file, or a folder with all the files below it.
+// An input as the user names it: one file, or a folder with all the files below it.
 struct Source {
   std::string path;  // as given
   bool is_folder = false;
@@ -87,32 +87,32 @@ struct Source {
   std::vector<std::string> empty_folders = {};  // sorted
 
   // Throws kOpenFailed, kReadFailed, kLimit; links, devices and the like inside a folder are
-  // refused (kUnsafeName). Of a folder with very many files the small ones share one spool: a
-  // process may have some 65,000 mappings, and an engine that dumps every decoded token writes more
-  // files than that.
+  // refused (kUnsafeName). In a folder with very many files the small ones share one spool: a
+  // process may have some 65,000 mappings, but an engine that dumps every decoded token writes more
+  // files.
   static Source Open(const std::filesystem::path& path,
                      std::optional<uint64_t> most_of_stream = std::nullopt);
 
   uint64_t total_bytes() const;
   void RequireUnchanged() const;  // as FileSource's, of every file
   const SourceFile* Find(std::string_view name) const;
-  // The file whose bytes hold `p`, or null. Logarithmic for what Open opened.
+  // The file whose bytes hold `p`, or null. Takes logarithmic time for sources that Open returned.
   const SourceFile* FileOf(const std::byte* p) const;
 
   std::vector<uint32_t> by_address = {};  // places in `files`, sorted by where their bytes lie
 };
 
-// Where bytes go, in order.
+// Takes bytes in order.
 class Sink {
  public:
   virtual ~Sink() = default;
   virtual void Write(ByteSpan bytes) = 0;
-  // So many zeros; in a file a hole.
+  // Appends `count` zeros; in a file they are a hole.
   virtual void Skip(uint64_t count);
 };
 
-// Nobody reads the other end of a pipe any more (head has seen enough): no failure, but nothing is
-// left to do.
+// Thrown when the reader at the other end of a pipe has left, as `head` does. This is not a
+// failure, but nothing is left to do.
 class ClosedPipe : public std::exception {
  public:
   const char* what() const noexcept override { return "closed pipe"; }

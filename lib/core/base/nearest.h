@@ -8,7 +8,7 @@
 
 namespace kv {
 
-// The nearest of `words` if it is near enough to be what a user meant, else empty.
+// The word that the user probably meant: the nearest of `words` if it is near enough, else empty.
 std::string Nearest(std::string_view word, std::span<const std::string> words);
 
 }  // namespace kv

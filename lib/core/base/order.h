@@ -7,8 +7,8 @@
 
 namespace kv {
 
-// Orders of the units of one tensor in memory. Names read from the outermost axis inwards. The
-// values are stored in .kvz archives: never changed, never reused.
+// How the units of one tensor are ordered in memory. Names read from the outermost axis inwards.
+// The values are stored in .kvz archives: never changed, never reused.
 enum class Order : uint8_t {
   kTokenHeadDim = 0,  // [token][kv head][dim]: rows, what llama.cpp, vLLM and MNN dumps store
   kHeadTokenDim = 1,  // [kv head][token][dim]: what engines feed their codec, HF caches

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by output.cc, output_folder.cc
 
 #include <sys/types.h>
 
@@ -17,16 +17,16 @@ namespace kv {
 
 enum class Overwrite { kRefuse, kAllow };
 
-// Whom a source may be read by: what its outputs take over.
+// Who may read a source. Its outputs take this over.
 struct Permissions {
   uint32_t mode = 0;  // of a file, 0777
   uid_t owner = 0;
   gid_t group = 0;
 
-  // Of a file its own; of a folder what it and every file below it have in common, none executable.
-  // Nothing for what is neither.
+  // A file has its own; a folder has what it and every file below it have in common, without
+  // execution. Returns nothing for anything else.
   static std::optional<Permissions> Of(const std::filesystem::path& path);
-  // As for files, but nobody may execute the contents written in another form.
+  // The same for contents written in another form, which nobody may execute.
   Permissions ForOtherContents() const { return {mode & 0666, owner, group}; }
 };
 
@@ -34,16 +34,16 @@ struct OutputRules {
   OutputRules(Overwrite o = Overwrite::kRefuse) : overwrite(o) {}  // NOLINT: a rule of its own
 
   Overwrite overwrite;
-  // Nothing: whatever the umask allows.
+  // Without a value: whatever the umask allows.
   std::optional<Permissions> like = std::nullopt;
-  // Says of a folder in the way that all in it belongs to a dump. With kAllow, a folder is replaced
-  // only if it is empty, if kvtool wrote it, or if this says so.
+  // Tells whether everything in an existing folder belongs to a dump. With kAllow, a folder is
+  // replaced only if it is empty, if kvtool wrote it, or if this function says so.
   bool (*is_dump)(const std::string& folder) = nullptr;
 };
 
-// A file that appears under its final name complete or not at all: written without a name (or under
-// a temporary one where the system has no unnamed files), fsynced, then linked or renamed. Dropped
-// without Commit, nothing remains. Only regular files are replaced; a link stays and its target is
+// A file that appears under its final name complete or not at all: it is written without a name (or
+// under a temporary one where the system has no unnamed files), fsynced, then linked or renamed.
+// Without Commit nothing remains. Only regular files are replaced; a link stays and its target is
 // replaced. Character devices, FIFOs and descriptors ("-", /dev/stdout, /dev/fd/N) are streams:
 // they are written through, in order. Throws kExists (at construction and, against races, at
 // Commit), kUsage for what cannot be an output, kWriteFailed, ClosedPipe.
@@ -56,9 +56,9 @@ class AtomicFile : public Sink {
 
   void Write(ByteSpan bytes) override;
   void Skip(uint64_t count) override;
-  // Only of a file, or after NeedSeeking.
+  // Only for files, or after NeedSeeking.
   void WriteAt(uint64_t offset, ByteSpan bytes);
-  // Called first by writers that go back: a stream is then kept in a spool until Commit.
+  // Writers that seek back call this first; a stream is then kept in a spool until Commit.
   void NeedSeeking();
   bool is_stream() const { return stream_ >= 0; }
   uint64_t size() const { return size_; }  // bytes written in order
@@ -95,9 +95,9 @@ class FolderFile : public Sink {
   uint64_t size_ = 0;
 };
 
-// The same promise for a folder: built under a temporary name beside its final one, then exchanged
-// with what was there, in one step where the file system can. What kvtool wrote carries a mark, an
-// extended attribute, never a file.
+// The same promise for a folder: it is built under a temporary name beside its final one, then
+// exchanged with the old folder, in one step where the file system can. An extended attribute,
+// never a file, marks folders that kvtool wrote.
 class AtomicFolder {
  public:
   AtomicFolder(std::filesystem::path path, const OutputRules& rules);
@@ -105,7 +105,7 @@ class AtomicFolder {
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
-  // A new file; folders in its name are made. Names must have passed IsSafeRelativePath.
+  // Creates a file and the folders in its name. Names must have passed IsSafeRelativePath.
   std::unique_ptr<FolderFile> Create(const std::string& name, bool executable = false);
   void MakeFolder(const std::string& name);
   void Commit();
@@ -120,13 +120,13 @@ class AtomicFolder {
   bool replaces_ = false;
 };
 
-// What a path says without being a file: "-" and /dev/stdout are descriptor 1, /dev/fd/N is N.
+// The descriptor that a path stands for: 1 for "-" and /dev/stdout, N for /dev/fd/N.
 std::optional<int> DescriptorNamed(const std::filesystem::path& path);
 
-// Puts the folder `fresh` in the place of the folder `path`, which then is `fresh`. Where the file
-// system cannot exchange two names, with two renames, of which the first is undone should the
-// second fail. `exchange` is renameat2 with RENAME_EXCHANGE. Throws kWriteFailed; `path` is then as
-// it was.
+// Exchanges the folders `fresh` and `path`. If the file system cannot exchange two
+// names, it uses two renames and undoes the first if the second fails. `exchange` is
+// renameat2 with RENAME_EXCHANGE. Throws kWriteFailed and then leaves `path` as it
+// was.
 using ExchangeCall = int (*)(const char* a, const char* b);
 int ExchangeNames(const char* a, const char* b);
 void ReplaceFolder(const std::string& fresh, const std::string& path,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by output.cc, temporary.cc
 
 #include <csignal>
 
 #include "lib/core/base/output.h"
 
-// What files and folders of output.h share: calls of the system with this project's errors.
+// System calls with this project's errors, shared by the files and folders of output.h.
 namespace kv::output {
 
 // kWriteFailed with the text of errno.
@@ -14,16 +14,16 @@ Error IoError(std::string_view action, const std::string& name);
 std::filesystem::path ParentOf(const std::filesystem::path& path);
 void SyncFolder(const std::filesystem::path& folder);
 void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);
-// As rename, EEXIST where something has the name.
+// Like rename, but fails with EEXIST if something has the name.
 int RenameNoReplace(const std::string& from, const std::string& to);
 void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name);
 void EndAt(int descriptor, uint64_t size, const std::string& name);
-// Owner as far as permitted, and a mode that shows nobody more than the source's did.
+// Sets the owner as far as permitted, and a mode that lets nobody read more than the source's did.
 void GiveAway(int descriptor, const Permissions& like, uint32_t mode);
-// Who may read may execute a file, or search a folder.
+// Adds the right to execute a file, or to search a folder, for everybody who may read it.
 uint32_t WithSearch(uint32_t mode);
 
-// While one lives, no signal ends the program: names are half changed.
+// No signal ends the program while an object of this class lives, because names are half changed.
 class EndingHeld {
  public:
   EndingHeld();

@@ -19,7 +19,7 @@ namespace kv {
 // CPUs this process may use: affinity mask and cgroup quota respected, at least 1.
 int UsableCpus();
 
-// Throws kNoResources: what failed to give `what`.
+// Throws kNoResources, which says that `what` could not be had.
 [[noreturn]] void ThrowNoThread(const std::exception& failure, std::string_view what);
 
 // A fixed set of threads. The calling thread takes part in the work, so a pool of one thread starts
@@ -68,7 +68,7 @@ void ThreadPool::RunOrdered(uint64_t window, const std::function<std::optional<T
     bool done = false;
   };
   std::deque<std::shared_ptr<Slot>> slots;
-  // Jobs still queued when an exception leaves must not run against dead captures: drain first.
+  // Queued jobs must not run against dead captures after an exception: drain them first.
   struct Drain {
     ThreadPool& pool;
     std::deque<std::shared_ptr<Slot>>& slots;

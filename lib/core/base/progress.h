@@ -6,8 +6,8 @@
 
 namespace kv {
 
-// What long operations report to; the program draws it, the library only counts. Calls may come
-// from any thread.
+// Long operations report here; the program draws the progress, the library only counts. Calls may
+// come from any thread.
 class Progress {
  public:
   virtual ~Progress() = default;

@@ -9,12 +9,12 @@
 
 namespace kv {
 
-// Objects that are dear to make (compression contexts, buffers), handed from task to task: as many
-// are made as tasks run at once.
+// Hands objects that are expensive to make (compression contexts, buffers) from task to task; it
+// makes only as many as tasks run at once.
 template <typename T>
 class Reuse {
  public:
-  // Gives the object back when it goes.
+  // Gives the object back when it is destroyed.
   class Lease {
    public:
     explicit Lease(Reuse& pool) : pool_(pool), object_(pool.Take()) {}

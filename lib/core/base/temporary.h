@@ -23,10 +23,10 @@ class Temporary {
   Temporary(Temporary&& other) noexcept;
   Temporary& operator=(Temporary&& other) noexcept;
 
-  // Call with the open descriptor once the name exists: tells it from a leftover. False if another
-  // run took it for one in between.
+  // Call with the open descriptor once the name exists: this tells it from a leftover. Returns
+  // false if another run took it for a leftover meanwhile.
   bool Claim(int descriptor) const;
-  // The name is taken by nothing any more: it became the output.
+  // Call when the name has become the output and is free again.
   void Release();
 
   const std::string& name() const { return name_; }
@@ -49,10 +49,10 @@ void RemoveOrRemember(const std::string& name) noexcept;
 // The names remembered since the last call.
 std::vector<std::string> TakeUnremoved();
 
-// For handlers of signals that end the program: removes every name in use.
+// Removes every name in use. For handlers of signals that end the program.
 void RemoveTemporariesOnSignal();
-// Whether that has begun. A thread that would create something below a temporary folder then waits
-// for the end instead.
+// If that has begun, waits for the end. Threads call this before they create something below a
+// temporary folder.
 void WaitIfEnding();
 
 }  // namespace kv

@@ -41,7 +41,7 @@ struct NamedTensor {
   std::string file;  // of a folder: which file holds it, without ending; else empty
 };
 
-// Something that a container holds under a name and the reader leaves alone.
+// A named value in a container that the reader leaves alone.
 struct OpaqueValue {
   std::string name = {};
   std::string kind = {};    // "an object of torch.nn.Linear"
@@ -49,8 +49,8 @@ struct OpaqueValue {
   bool is_tensor = false;   // of a kind or element type that is not read
 };
 
-// What an array container holds (safetensors, npz, torch ...), independent of which it was. Views
-// point into `source` or `spools` and stay valid as long as the object.
+// The contents of an array container (safetensors, npz, torch ...), whatever its kind. Views point
+// into `source` or `spools` and stay valid as long as the object.
 struct TensorFile {
   Source source;
   std::vector<std::shared_ptr<const FileSource>> spools;
@@ -59,7 +59,7 @@ struct TensorFile {
   std::vector<OpaqueValue> opaque;
   std::map<std::string, std::string> metadata;
   std::vector<std::string> notes;
-  // Throw if stored content is damaged (CRC of zip members); they read it all, so opening does not.
+  // Throw if stored content is damaged (CRC of zip members). Opening skips them: they read it all.
   std::vector<std::function<void()>> checks;
 
   const NamedTensor* Find(std::string_view name) const;

@@ -7,8 +7,8 @@
 
 namespace kv {
 
-// Bytes of the code point that a text begins with, 1 to 4; 0 if they are no UTF-8: overlong forms,
-// surrogates and what lies beyond U+10FFFF are none. The text is not empty.
+// The length of the first code point of a text, 1 to 4 bytes; 0 if it is not UTF-8, which excludes
+// overlong forms, surrogates and code points above U+10FFFF. The text must not be empty.
 size_t Utf8Length(std::string_view text);
 bool IsUtf8(std::string_view text);
 

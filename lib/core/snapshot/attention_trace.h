@@ -14,9 +14,9 @@
 
 namespace kv {
 
-// What a trace recorded, best first: from queries (and the snapshot's keys) everything can be
-// recomputed; from probabilities everything but other keys' scores; block scores drive the block
-// engines only.
+// What a trace recorded, best first. Queries (with the snapshot's keys) allow to recompute
+// everything, probabilities everything but scores of other keys; block scores drive only the block
+// engines.
 enum class TraceLevel { kQueries, kProbabilities, kBlockScores };
 std::string_view Name(TraceLevel level);
 
@@ -46,7 +46,7 @@ struct BlockScoreCall {
   std::vector<float> block_sums;
 };
 
-// Reads calls one by one; never holds more than one.
+// Reads one call at a time and never holds more than one.
 class BlockScoreReader {
  public:
   virtual ~BlockScoreReader() = default;
@@ -61,7 +61,7 @@ struct BlockScoreStream {
   uint32_t query_heads = 0, kv_heads = 0, head_dim = 0, element_bytes = 2;
   uint64_t steps = 0;  // 0 = unknown before the end
   TraceParameters parameters;
-  // A fresh reader from the first call on.
+  // Makes a new reader that starts at the first call.
   std::function<std::unique_ptr<BlockScoreReader>()> open;
 };
 
@@ -95,14 +95,14 @@ struct AttentionTrace {
 // Rows [row_begin, +count) of one head, as floats: queries [count][head_dim].
 void ReadQueries(const TraceLayer& layer, uint32_t head, uint64_t row_begin, uint64_t count,
                  float* out);
-// One row of one head: `positions` columns from position 0; what the piece does not hold is 0.
+// One row of one head: `positions` columns from position 0; columns that it lacks are 0.
 void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, uint64_t positions,
                         float* out);
 
-// Throws kTraceMismatch, naming what differs, unless the snapshot holds every layer, head and
-// position that the trace speaks of. Recorded keys and values must be the snapshot's up to rounding
-// (2% of their norm, of coarser block types 7% or 13%); token ids must be equal where both have
-// them.
+// Throws kTraceMismatch, naming the difference, unless the snapshot holds every layer, head and
+// position that the trace refers to. Recorded keys and values must equal the snapshot's up to
+// rounding (2% of their norm; 7% or 13% for coarser block types), and token ids must be equal if
+// both have them.
 void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot);
 
 // Heads of the snapshot from the trace, for formats that store rows only.

@@ -11,8 +11,8 @@ inline constexpr const char* kBatchRows = "batch_rows";  // how many; absent for
 inline constexpr const char* kAxesGuessed =
     "axes_guessed";  // nothing told which axis counts tokens
 
-// How many sequences of equal length stand one after another in every tensor. Throws kBadField when
-// what is recorded does not divide the tensors.
+// How many sequences of equal length stand one after another in every tensor. Throws kBadField if
+// the recorded number does not divide the tensors.
 uint64_t BatchRows(const Snapshot& snapshot);
 
 }  // namespace kv

@@ -8,9 +8,9 @@
 
 namespace kv {
 
-// Pages of one cache as one: layer by layer, the tokens of each part behind those of the parts
-// before. A part may hold some of the layers only. `whole` is the source that all parts lie in.
-// Throws kInconsistent where the parts are not of one cache.
+// Joins pages of one cache: layer by layer, it puts the tokens of each part behind those of the
+// earlier parts. A part may hold only some of the layers. `whole` is the source that contains all
+// parts. Throws kInconsistent if the parts are not of one cache.
 Snapshot Concatenate(std::vector<Snapshot> parts, Source whole);
 
 }  // namespace kv

@@ -16,15 +16,15 @@ namespace kv {
 // How two caches differ, whatever formats they were read from: geometry, then every value.
 
 struct DiffOptions {
-  // Nothing: the stored bits decide, so that -0, NaN payloads and element types count. A number:
-  // values decide, and may be so far apart.
+  // Without a value the stored bits decide, so that -0, NaN payloads and element types count. With
+  // one, values decide, and they may differ by that much.
   std::optional<double> atol = {};
-  // Where set, what `atol` is for one tensor.
+  // If set, gives the `atol` of each tensor.
   std::function<std::optional<double>(uint32_t layer, bool is_value)> atol_of = {};
   bool keys = true, values = true;
 };
 
-// One value as both sides have it.
+// One value on both sides.
 struct DifferingValue {
   uint64_t token = 0;
   uint32_t head = 0, dim = 0;
@@ -33,8 +33,8 @@ struct DifferingValue {
   bool is_beyond = false;
 };
 
-// Two tensors compared value by value, as far as both reach. Of block types a block counts as a
-// whole: it is the least that has bytes of its own.
+// The comparison of two tensors, value by value, as far as both reach. In block types a whole block
+// counts as one value, because it is the smallest unit that has bytes of its own.
 struct TensorDiff {
   DType a_dtype = DType::kF16, b_dtype = DType::kF16;
   bool heads_known = true;  // false: `first` counts channels of one head
@@ -51,7 +51,7 @@ struct TensorDiff {
   bool same_dtype() const { return a_dtype == b_dtype; }
   bool has_ulp() const;
   double mean_abs() const { return values == 0 ? 0 : sum_abs / static_cast<double>(values); }
-  // Appends what later tokens of the same tensors gave.
+  // Adds the result for later tokens of the same tensors.
   void Add(const TensorDiff& later);
 };
 
@@ -76,7 +76,7 @@ struct SnapshotDiff {
 
   TensorDiff Total() const;  // counts and maxima over all layers; `first` of the first layer
   DiffVerdict verdict() const;
-  // Equal values in other element types are equal only to those who gave a tolerance.
+  // Equal values of different element types count as equal only if a tolerance was given.
   bool equal() const;
 };
 

@@ -8,7 +8,7 @@
 
 namespace kv {
 
-// Two tensors with as many rows of the same heads, and where their result goes.
+// Two tensors with equal numbers of rows and heads, and where their result goes.
 struct TensorPair {
   const Snapshot* a_snapshot = nullptr;
   const Snapshot* b_snapshot = nullptr;
@@ -18,13 +18,13 @@ struct TensorPair {
   TensorDiff diff = {};
   bool is_settled = false;  // found equal without a walk
 
-  // One side is known to be stored Hadamard-rotated and the other not to be: equal bytes are other
-  // values then. Where a side does not say, bytes are taken for what they are.
+  // Whether one side is known to be Hadamard-rotated and the other known not to be: equal bytes
+  // then mean different values. If a side does not say, its bytes are compared as stored.
   bool one_is_turned() const;
 };
 
-// Finds what to compare. What has no counterpart, and what lies beside the tensors (positions,
-// token ids), goes into the structure and notes of `diff`, which also gets its layers.
+// Finds the tensors to compare. Tensors without a counterpart, and differences beside the tensors
+// (positions, token ids), go into the structure and notes of `diff`, which also gets its layers.
 std::vector<TensorPair> MatchSnapshots(const Snapshot& a, const Snapshot& b,
                                        const DiffOptions& options, SnapshotDiff& diff);
 

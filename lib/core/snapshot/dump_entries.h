@@ -9,7 +9,7 @@
 
 namespace kv::analysis {
 
-// One packed dump: the cache as the engine keeps it, tiles and their padding.
+// One packed dump: the cache in the engine's own tiles, padding included.
 struct PackedEntry {
   int64_t layer = 0;
   std::string stage;
@@ -18,7 +18,7 @@ struct PackedEntry {
   ByteSpan k, v;
 };
 
-// What a folder of an engine's dumps holds, dump by dump and whatever their runs.
+// All dumps in a folder of an engine's dumps, one by one, whatever runs they belong to.
 struct DumpEntries {
   std::vector<offline::Entry> logical;
   std::vector<PackedEntry> packed;

@@ -12,11 +12,11 @@
 
 namespace kv::offline {
 
-// What keeps an entry from being simulated, in the order in which the original looks.
+// Why an entry cannot be simulated, in the order in which the original script checks.
 enum class Defect : uint8_t {
   kNone,
   kMetaParse,    // the meta is not JSON
-  kMetaNumbers,  // a size in it is no number
+  kMetaNumbers,  // a size in it is not a number
   kNoFileNames,  // it names no K or V file
   kNoFiles,      // they do not exist
   kUnreadable,   // they cannot be read

@@ -22,8 +22,8 @@ using KeepPlan = std::vector<KeepRange>;
 uint64_t KeptTokens(const KeepPlan& plan);
 bool Contains(const KeepPlan& plan, uint32_t token);
 
-// Ascending, disjoint, non-empty, inside [0, length): what the engine asks of a plan before it
-// moves a byte. Adjacent ranges are allowed there.
+// Whether the ranges are ascending, disjoint, non-empty and inside [0, length), which the engine
+// demands before it moves a byte. Adjacent ranges are allowed here.
 bool IsApplicable(const KeepPlan& plan, uint64_t length);
 
 // Ranges of a sorted list of distinct tokens.

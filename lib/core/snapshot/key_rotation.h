@@ -8,17 +8,17 @@
 
 namespace kv {
 
-// Why keys are taken for rotated where the file does not say so, in Snapshot::storage: it travels
-// through archives and array files with the keys.
+// The key in Snapshot::storage of the reason why keys are assumed to be rotated although the file
+// does not say so. It travels with the keys through archives and array files.
 inline constexpr const char* kRotationAssumed = "key_rotation_assumed";
 
-// Takes the keys for rotated (RoPE applied) for a reason that the file does not prove.
+// Assumes that the keys are rotated (RoPE applied), for a reason that the file does not prove.
 inline void AssumeRotated(Snapshot& snapshot, std::string reason) {
   snapshot.key_rotation = KeyRotation::kRotated;
   snapshot.storage[kRotationAssumed] = std::move(reason);
 }
 
-// The reason, or empty where the file itself tells.
+// The reason, or empty if the file itself tells.
 inline std::string RotationAssumption(const Snapshot& snapshot) {
   const auto at = snapshot.storage.find(kRotationAssumed);
   return at == snapshot.storage.end() ? std::string() : at->second;

@@ -29,7 +29,7 @@ void Reorder(ByteSpan from, Order from_order, std::span<std::byte> to, Order to_
              uint64_t tokens, uint64_t heads, uint64_t units, uint32_t unit_bytes);
 
 // A range of one source file that holds nothing but the values of one tensor piece in a known
-// order, or, with Order::kStorage, elements of one type whose places in tensors it does not say.
+// order. With Order::kStorage it holds elements of one type whose places in tensors are unknown.
 struct Region {
   size_t file = 0;  // index into Source::files
   uint64_t offset = 0, size = 0;
@@ -44,7 +44,7 @@ struct Region {
 };
 
 // The regions of a snapshot, sorted by file and offset: pieces that tile a range of a source file
-// exactly, and of the stored ranges whatever lies between them. Overlaps throw kInconsistent.
+// exactly, and the parts of stored ranges that lie between them. Overlaps throw kInconsistent.
 std::vector<Region> RegionsOf(const Snapshot& snapshot);
 
 }  // namespace kv

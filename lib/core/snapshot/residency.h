@@ -7,11 +7,11 @@
 namespace kv {
 
 // Gives pages back to the system behind a reader that walks a tensor in token order, so that a
-// mapped snapshot larger than memory is processed in little of it.
+// mapped snapshot larger than memory needs little of it.
 
-// The rows [begin, begin + count), where rows follow one another in the file. Does nothing for
-// tensors whose tokens are spread over every page (transposed V, head-major), which DropTensor
-// covers at the end.
+// Drops the rows [begin, begin + count) if rows follow one another in the file. Does nothing for
+// tensors whose tokens are spread over every page (transposed V, head-major); DropTensor drops
+// those at the end.
 void DropTokens(const Snapshot& snapshot, const KvTensor& tensor, uint64_t begin, uint64_t count);
 void DropTensor(const Snapshot& snapshot, const KvTensor& tensor);
 

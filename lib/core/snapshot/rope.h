@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by rope.cc, rope_scaling.cc
 
 #include <cstdint>
 #include <span>
@@ -27,7 +27,7 @@ struct RopeScaling {
   std::vector<double> short_factors = {}, long_factors = {};
   std::vector<double> frequencies = {};  // kGiven: of each pair, whatever the base
 
-  // Whether frequencies depend on how many tokens the run had that computed the keys.
+  // Whether frequencies depend on the length of the run that computed the keys.
   bool by_length() const { return kind == Kind::kDynamic || kind == Kind::kLongRope; }
   bool operator==(const RopeScaling&) const = default;
 };
@@ -43,7 +43,7 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-// Of all layers of a model: some have one base for layers with a window and another for the rest.
+// The RoPE of a model's layers: windowed layers may have another base than the rest.
 struct ModelRope {
   ModelRope() = default;
   ModelRope(Rope all) : rope(std::move(all)) {}  // NOLINT: one for all layers is a model's too
@@ -69,13 +69,13 @@ void RequireFit(const Rope& rope, uint32_t head_dim);
 // one set of frequencies. Runs up to the original length have one.
 void RequireOneSetOfFrequencies(const Rope& rope, uint64_t tokens, std::string_view what);
 
-// One per pair, scaling applied in double to the float that models compute. `length`: tokens of the
-// run, for scalings that go by it.
+// One frequency per pair; scaling is applied in double to the float that models compute. `length`
+// is the number of tokens of the run, for scalings that depend on it.
 std::vector<double> InverseFrequencies(const Rope& rope, uint32_t head_dim, uint64_t length = 0);
-// What cosines and sines are multiplied by when a key is rotated first; turning it on does not.
+// The factor on cosines and sines when a key is first rotated; later rotations do not repeat it.
 double AttentionFactor(const RopeScaling& scaling);
 
-// Where a key is rotated to now and where it shall be, with the tokens of the runs of both.
+// The present and the wanted rotation of a key, each with the length of its run.
 struct KeyTurn {
   int64_t from = 0, to = 0;
   uint64_t from_length = 0, to_length = 0;
@@ -85,16 +85,16 @@ struct KeyTurn {
 // of YaRN and LongRoPE stays on them.
 std::vector<KeyTurn> TurnsBack(std::span<const int64_t> positions, uint64_t length);
 
-// Turns keys by a number of positions per token, which may be negative. Angles, cosines and sines
-// in double; one table row per distinct turn.
+// Rotates keys by a number of positions per token, which may be negative. Angles, cosines and sines
+// are computed in double; the table has one row per distinct rotation.
 class RopeTable {
  public:
   RopeTable(const Rope& rope, uint32_t head_dim, std::span<const KeyTurn> turns);
-  // Turns of rotated keys by so many positions, within runs of one length.
+  // Rotates keys that are already rotated by `positions`, within runs of one length.
   RopeTable(const Rope& rope, uint32_t head_dim, std::span<const int64_t> positions);
 
   bool turns_anything() const { return !cosines_.empty(); }
-  // All heads of one token, one after another. Keys that turn by nothing keep their bits.
+  // Rotates all heads of one token, one after another. Keys that move by 0 keep their bits.
   void Rotate(size_t token, uint32_t heads, float* row) const;
 
  private:

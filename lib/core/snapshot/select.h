@@ -29,9 +29,9 @@ KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count);
 // when a layer does not exist or the token range is empty or beyond every layer.
 Snapshot Select(Snapshot snapshot, const Selection& selection);
 
-// Keeps the cells of one sequence, which then belong to no other. Token ids go unless all cells
-// stay: nothing says whose they are. Throws kUsage when no cell does,
-// kUnsupportedLayout when the cells of some layer are not recorded.
+// Keeps the cells of one sequence, which then belong to no other. Token ids are dropped unless all
+// cells stay, because nothing tells whose they are. Throws kUsage if no cell belongs to the
+// sequence, kUnsupportedLayout if the cells of some layer are not recorded.
 Snapshot SelectSequence(Snapshot snapshot, int32_t sequence);
 
 }  // namespace kv

@@ -12,8 +12,8 @@
 
 namespace kv {
 
-// The sequences that a cell belongs to. Nearly always it is one, and caches have millions of cells:
-// one id takes 16 bytes and no allocation.
+// The sequences that a cell belongs to. Caches have millions of cells, and nearly all belong to one
+// sequence, so one id takes 16 bytes and no allocation.
 class SequenceIds {
  public:
   SequenceIds() = default;

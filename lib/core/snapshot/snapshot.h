@@ -37,7 +37,7 @@ struct StridedPiece {
   AxisStride token = {}, head = {}, dim = {};
 };
 
-// K or V of one layer: logically [token][kv head][head dim], read through views that own nothing.
+// K or V of one layer, logically [token][kv head][head dim], read through views that own nothing.
 struct KvTensor {
   DType dtype = DType::kF16;
   // Channels = kv heads x head dim. Where the file does not say how they divide (llama.cpp), the
@@ -85,13 +85,13 @@ struct Cell {
   SequenceIds sequences = {};
 };
 
-// Cells of one cache; layers of a group share them.
+// The cells of one cache, which the layers of a group share.
 struct CellGroup {
   std::string group = {};
   uint32_t streams = 1;
   std::vector<Cell> cells;
-  // What an engine keeps per cell besides, in its own words: llama.cpp's second and third position
-  // of M-RoPE models. [cell][extension_words]; empty when there is none.
+  // What else an engine keeps per cell, in its own form: llama.cpp's second and third position of
+  // M-RoPE models. [cell][extension_words]; empty if there is none.
   uint32_t extension_words = 0;
   std::vector<int32_t> extensions = {};
 };
@@ -100,7 +100,7 @@ struct CellGroup {
 enum class KeyRotation { kUnknown = 0, kUnrotated = 1, kRotated = 2 };  // RoPE
 enum class HadamardState { kUnknown = 0, kNo = 1, kYes = 2 };  // llama.cpp, quantised caches
 
-// Where a reader chose or found something the user should know of.
+// Something that a reader chose or found and the user should know.
 struct Note {
   std::string text;
   bool is_warning = true;
@@ -126,12 +126,12 @@ struct Snapshot {
   std::vector<Note> notes;
   // Facts of this format for `inspect`: {"layout", "E"}, in the order to print.
   std::vector<std::pair<std::string, std::string>> facts;
-  // How the source keeps what its values do not show, or how the next file shall, in words that
-  // formats agree on: {"v_order", "transposed"}, {"version", "b6122"}. Nothing but writers of such
-  // formats needs them.
+  // Properties of the source, or of the file to write, that values do not show, in words that
+  // formats agree on: {"v_order", "transposed"}, {"version", "b6122"}. Only writers of such formats
+  // need them.
   std::map<std::string, std::string> storage;
-  // Throw if stored content is damaged (CRC of zip members). They read it all, so opening does not
-  // run them; whoever is about to hand the values on does, with CheckContent.
+  // They throw if stored content is damaged (CRC of zip members). Opening does not run them,
+  // because they read everything; code that passes the values on runs them with CheckContent.
   std::vector<std::function<void()>> checks;
 
   void CheckContent() const;

@@ -7,18 +7,18 @@
 
 namespace kv {
 
-// Rows of a trace that no figure can be drawn from: some value of some query head is NaN or Inf.
+// Rows of a trace that yield no figure because some value of some query head is NaN or Inf.
 struct UndefinedRows {
   uint64_t rows = 0, of = 0;  // rows of layers
   uint32_t first_layer = 0;   // of the first one
   uint64_t first_position = 0;
 };
 
-// Walks every row. Throws kTraceMismatch for recorded probabilities that are none: negative, above
-// 1 or not finite.
+// Walks every row. Throws kTraceMismatch for recorded values that are not probabilities: negative,
+// above 1 or not finite.
 UndefinedRows CheckTraceRows(const AttentionTrace& trace, ThreadPool& pool);
 
-// In words, for a warning; empty if there are none.
+// The text of a warning; empty if there are none.
 std::string Remark(const UndefinedRows& undefined);
 
 }  // namespace kv

@@ -10,7 +10,7 @@
 
 namespace kv {
 
-// Finds the compressor among the named tensors of a checkpoint, whatever holds them: the trainer's
+// Finds the compressor among the named tensors of a checkpoint, wherever they are: the trainer's
 // nested dicts, the usual wrappers, a DataParallel "module.", a flat state dict.
 
 struct CheckpointOptions {
@@ -23,13 +23,13 @@ struct CheckpointOptions {
   bool text_only = false;
 };
 
-// Comma-separated lists as the original converter takes them: blanks around an item are no part of
-// it, empty items are none. A DataParallel "module." before a prefix says where the weights are and
-// is dropped. Throws kUsage for a slot that is no whole number.
+// Comma-separated lists as the original converter takes them: blanks around items and empty items
+// are dropped. A DataParallel "module." before a prefix says where the weights are and is dropped.
+// Throws kUsage for a slot that is not a whole number.
 std::vector<std::string> ParsePrefixOrder(std::string_view list);
 std::vector<uint32_t> ParseSlotOrder(std::string_view list);
 
-// What the checkpoint holds besides the weights that were taken.
+// What else the checkpoint holds besides the chosen weights.
 struct CheckpointShares {
   uint64_t weight_bytes = 0, optimizer_bytes = 0, other_bytes = 0;
   uint64_t ignored_keys = 0;           // beside the weights, in the same dict
@@ -37,14 +37,14 @@ struct CheckpointShares {
   std::vector<std::string> untrained;  // prefixes for which the optimizer kept no state
 };
 
-// Names in `prefix_order` may have what ParsePrefixOrder would have dropped.
-// Throws kMissingRecord (also without any compressor), kAmbiguousFormat, kInconsistent,
-// kForbiddenGlobal (an object of an unknown class among the weights).
+// Names in `prefix_order` need not have gone through ParsePrefixOrder. Throws kMissingRecord (also
+// without any compressor), kAmbiguousFormat, kInconsistent, kForbiddenGlobal (an object of an
+// unknown class among the weights).
 CompressorWeights WeightsOf(TensorFile file, const CheckpointOptions& options,
                             CheckpointShares* shares = nullptr);
 
-// Weights that were read from a .bin with what the options ask for applied: fewer MLPs or another
-// order, other header numbers. Throws kMissingRecord.
+// Applies the options to weights read from a .bin: fewer MLPs, another order, or other header
+// numbers. Throws kMissingRecord.
 CompressorWeights Adjusted(CompressorWeights weights, const CheckpointOptions& options);
 
 // Key of a block in a checkpoint, without ".weight" or ".bias": "compress_tk.0.3".

@@ -14,16 +14,17 @@
 
 namespace kv {
 
-// What one application of the compression step will do to a cache, decided and checked before
-// anything is computed. K and V of a layer are cut into an image segment, the first image_len
-// tokens, and a text segment; in each, `factor` adjacent tokens of one head become one token, and
-// the remainder stays as it is, after the compressed ones of its segment.
+// The plan of one compression step on a cache, decided and checked before anything is computed. K
+// and V of a layer are cut into an image segment, the first image_len tokens, and a text segment;
+// in each, `factor` adjacent tokens of one head become one token, and the remainder stays as it is,
+// after the compressed ones of its segment.
 
-// As a caller of the engine sets them.
+// The settings as a caller of the engine gives them.
 struct StepSettings {
-  uint32_t factor = 0;       // tokens per group; 0 or 1: the weights' own
-  uint32_t min_seq_len = 0;  // least groups (not tokens) per segment; 0: the weights' own
-  uint64_t image_len = 0;    // tokens of the image prefix; clamped
+  uint32_t factor = 0;  // tokens per group; 0 or 1: the weights' own
+  uint32_t min_seq_len =
+      0;  // fewest groups (not tokens) of a segment that is compressed; 0: the weights' own
+  uint64_t image_len = 0;                // tokens of the image prefix; clamped
   std::optional<uint64_t> seq_len = {};  // tokens of the cache to compress; clamped; absent: all
 };
 
@@ -53,18 +54,18 @@ struct StepPlan {
   uint64_t flop = 0;
 
   std::array<Segment, 2> segments() const { return {image, text}; }
-  // Which tokens each token of the result stands for, in order.
+  // For each token of the result, in order, the tokens that it stands for.
   std::vector<TokenRange> Sources() const;
 };
 
-// floor(n / factor) groups when there are enough, else none.
+// floor(tokens / factor) groups if there are at least `min_groups`, else none.
 uint64_t GroupsOf(uint64_t tokens, uint32_t factor, uint64_t min_groups);
 // Length of one segment after the step.
 uint64_t CompressedLength(uint64_t tokens, uint32_t factor, uint64_t min_groups);
 
-// Checks everything that could go wrong: layers and their lengths, MLPs and how they chain, factor
-// against shapes, head sizes, dtypes. Throws Error, naming what does not fit; afterwards the step
-// cannot fail.
+// Checks everything that could go wrong: layers and their lengths, MLPs and how they chain, the
+// factor against shapes, head sizes, dtypes. Throws an Error that names the misfit; after this the
+// step cannot fail.
 StepPlan PlanStep(const Snapshot& snapshot, const CompressorWeights& weights,
                   const StepSettings& settings);
 

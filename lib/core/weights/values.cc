@@ -30,8 +30,9 @@ float Widen(T value) {
 // As torch rounds a float that came from a value of type From.
 template <typename From>
 void Narrow(float value, AsF16& out) {
-  const bool negative = std::signbit(value);
-  out.bits = std::isnan(value) ? (negative ? 0xfe00 : 0x7e00) : F32ToF16(value);
+  constexpr uint16_t kNan = 0x7e00, kSign = 0x8000;
+  out.bits = F32ToF16(value);
+  if (std::isnan(value)) out.bits = std::signbit(value) ? kNan | kSign : kNan;
 }
 template <typename From>
 void Narrow(float value, AsBF16& out) {

@@ -8,7 +8,7 @@
 
 namespace kv {
 
-// What rounding to another type did to the values.
+// How rounding to another type changed the values.
 struct RoundingCounts {
   uint64_t values = 0;
   uint64_t nan = 0;

@@ -40,7 +40,7 @@ struct LinearBlock {
   bool has_bias() const { return bias.data != nullptr; }
 };
 
-// The numbers of a .bin header. Of a checkpoint: what the converter would write.
+// The numbers of a .bin header; for a checkpoint, those that the converter would write.
 struct WeightsHeader {
   uint32_t num_layers = 0;
   uint32_t num_heads = 0;           // informative; the converter writes 0
@@ -80,7 +80,7 @@ struct CompressorWeights {
   std::string BlockName(uint32_t layer, uint32_t index) const;
 };
 
-// One rule of the format that a file breaks.
+// A rule of the format that a file breaks.
 struct WeightsFault {
   Finding finding = Finding::kInconsistent;
   std::string field = {};  // "num_layers", "layer 0 compress_tk slot 3 cols"
@@ -95,7 +95,7 @@ struct WeightsFault {
 // A damaged file can break rules at every block; no more faults than these are kept.
 inline constexpr size_t kMostFaults = 256;
 
-// What a caller knows of the model the weights are for; 0 = unknown.
+// What a caller knows about the model that the weights are for; 0 = unknown.
 struct WeightsExpectation {
   uint32_t layers = 0, head_dim = 0, factor = 0;
 };
