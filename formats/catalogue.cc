@@ -51,7 +51,7 @@ std::vector<FormatListing> ListFormats() {
   list.push_back({"gguf", FormatKind::kModel, true, true, false,
                   "a model file: layers, heads and RoPE for --gguf", ""});
   list.push_back({"config.json", FormatKind::kModel, true, true, false,
-                  "of a model of Hugging Face: the same, for --gguf too", ""});
+                  "of a Hugging Face model: layers, heads and RoPE, also for --gguf", ""});
   return list;
 }
 

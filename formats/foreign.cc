@@ -100,8 +100,8 @@ constexpr ForeignFormat kForeign[] = {
     {"lmcache-remote", "LMCache on Redis, Valkey, S3, NIXL and other servers",
      "kept by servers, not in files", "store to LMCache's disk, fs or GDS backend", nullptr},
     {"dynamo-kvbm", "NVIDIA Dynamo KVBM, dynamo-kvbm-disk-cache-*",
-     "one raw arena for all blocks, deleted while in use; where a block lies is known to the "
-     "process only",
+     "one raw arena for all blocks, deleted while in use; only the process knows where a block "
+     "lies",
      "", IsDynamoArena},
     {"torch-tar", "torch files before 0.1.10",
      "tar archives of a layout that no torch since writes",
@@ -143,12 +143,12 @@ constexpr ForeignFormat kForeign[] = {
      "--gguf FILE takes layers and heads from it", IsGguf},
     {"weights-bin", "KV-compressor weights", "weights, not a cache", "kvtool weights inspect",
      IsWeights},
-    {"hdf5", "HDF5 files", "names and axes are each writer's own, and no engine writes them",
+    {"hdf5", "HDF5 files", "every writer has its own names and axes, and no engine writes them",
      "save the arrays as npz or safetensors", IsHdf5},
     {"columns", "Parquet and Arrow files", "tables, not arrays of a cache",
      "save the arrays as npz or safetensors", IsTable},
     {"compressed", "files compressed with gzip, zstd, xz, bzip2 or lz4",
-     "what is inside cannot be mapped", "unpack it first, or archive it with --from opaque",
+     "their contents cannot be mapped", "unpack it first, or archive it with --from opaque",
      IsCompressed},
 };
 

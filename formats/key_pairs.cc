@@ -47,21 +47,24 @@ Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
   // All but llama.cpp keep the halves of transformers unless something says otherwise.
   if (now == KeyPairs::kUnknown && !IsLlama(snapshot)) now = KeyPairs::kHalves;
   if (now == KeyPairs::kUnknown) {
-    throw Error(Finding::kGeometryMissing,
-                fmt::format("--rope-pairs {}: which pairs the keys have now is not known", flag))
-        .Hint(fmt::format("give --gguf MODEL, or both: --rope-pairs neighbours:{}", Name(to)));
+    throw Error(
+        Finding::kGeometryMissing,
+        fmt::format("--rope-pairs {}: the present order of the keys' pairs is unknown", flag))
+        .Hint(
+            fmt::format("give --gguf MODEL, or both orders: --rope-pairs neighbours:{}", Name(to)));
   }
   return {now, to};
 }
 
 Error Unknown(const std::string& architecture) {
-  Error error(Finding::kGeometryMissing,
-              architecture.empty()
-                  ? std::string("which pairs of K RoPE turns depends on the model's architecture, "
-                                "which is not known")
-                  : fmt::format("which pairs of K RoPE turns in models of architecture '{}' is not "
-                                "known",
-                                Escaped(architecture, 60)));
+  Error error(
+      Finding::kGeometryMissing,
+      architecture.empty()
+          ? std::string(
+                "the model's architecture decides which pairs of K RoPE rotates, and it is unknown")
+          : fmt::format(
+                "it is unknown which pairs of K RoPE rotates in models of architecture '{}'",
+                Escaped(architecture, 60)));
   error.Hint(
       "give --gguf MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), "
       "halves (transformers; qwen, gemma, phi ... everywhere) or keep");
@@ -98,16 +101,16 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
     throw Error(
         Finding::kUnsupportedLayout,
-        fmt::format("RoPE turns {} of {} values of a head; reordering parts of heads is not "
-                    "supported",
-                    geometry->rope_dims, snapshot.layers.front().k.head_dim))
+        fmt::format(
+            "RoPE rotates {} of {} values of a head; reordering parts of heads is not supported",
+            geometry->rope_dims, snapshot.layers.front().k.head_dim))
         .Hint("--rope-pairs keep leaves the keys as they are");
   }
   ReorderKeys(turn.from, turn.to, snapshot);
   snapshot.storage[kRopePairs] = Name(turn.to);
   return fmt::format(
-      "RoPE pairs of K put from {} to {}{}", Name(turn.from), Name(turn.to),
-      flag.empty() ? fmt::format(", as {} models have them there", architecture) : "");
+      "RoPE pairs of K were reordered from {} to {}{}", Name(turn.from), Name(turn.to),
+      flag.empty() ? fmt::format(", as the format has them for {} models", architecture) : "");
 }
 
 KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>& geometry) {
@@ -122,7 +125,7 @@ void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geo
   Snapshot fitted = snapshot;
   if (FitKeyPairs(wanted, "", geometry, fitted).empty()) return;
   throw Error(Finding::kUnsupportedLayout,
-              "the reader of this format expects other RoPE pairs of K")
+              "readers of this format expect another order of K's RoPE pairs")
       .Hint("write safetensors, and convert that");
 }
 

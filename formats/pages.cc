@@ -77,9 +77,10 @@ class PageList {
       const auto [first, end] = names->equal_range(line);
       if (first == end) continue;
       if (std::next(first) == end) return *first->second;
-      throw Error(Finding::kUsage, fmt::format("--order: '{}' is '{}' or '{}'", Escaped(line, 120),
-                                               Escaped(first->second->name, 120),
-                                               Escaped(std::next(first)->second->name, 120)));
+      throw Error(Finding::kUsage,
+                  fmt::format("--order: '{}' could be '{}' or '{}'", Escaped(line, 120),
+                              Escaped(first->second->name, 120),
+                              Escaped(std::next(first)->second->name, 120)));
     }
     throw Error(Finding::kMissingRecord,
                 fmt::format("--order: no file is named '{}'", Escaped(line, 120)));
@@ -149,7 +150,7 @@ Snapshot OpenPages(Source folder, const OpenOptions& options) {
   others -= std::min(others, pages.size());
   Snapshot snapshot = Concatenate(std::move(parts), std::move(folder));
   snapshot.facts.emplace_back(
-      "pages", fmt::format("{}, in the order of --order {}: the caller's word, not the files'",
+      "pages", fmt::format("{}, in the order that --order {} gives, which the files cannot confirm",
                            pages.size(), options.order));
   if (others > 0) {
     snapshot.notes.push_back({fmt::format("{} file{} of the folder {} not in --order", others,

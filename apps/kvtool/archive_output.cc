@@ -59,9 +59,9 @@ class FolderTarget : public OutputTarget {
 void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
   one.Declare(line, what);
   line.Add("--output-dir", folder,
-           "Folder for the results of many inputs; folders in relative names are kept");
+           "Folder for the results of many inputs; relative names keep their folders");
   line.OnFlag(
-      "-k,--keep", [] {}, "Inputs are always kept; accepted for muscle memory");
+      "-k,--keep", [] {}, "Has no effect, because inputs are always kept; accepted out of habit");
 }
 
 void ArchiveOutput::Check(const std::vector<std::string>& inputs) const {
@@ -110,8 +110,8 @@ void ArchiveOutput::RefuseTerminal(const Console& console) const {
 
 void ArchiveLimit::Declare(CommandLine& line) {
   line.Add("--max-bytes", max_bytes,
-           "Limit on the size of the source, on zeros for what is lost of it in a stream, "
-           "and on archives from a stream (default: none on the first, 64GiB)");
+           "Limit on the size of the source (default: none), on the zeros that a stream gets for "
+           "lost bytes, and on archives from a stream (default: 64GiB)");
 }
 
 Archive ArchiveLimit::Open(const std::string& path) const {
@@ -133,8 +133,8 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
   const uint64_t most = max_bytes.empty() ? kMostOfPipe : ParseSize(max_bytes, "--max-bytes");
   if (lost <= most) return;
   throw Error(Finding::kLimit,
-              fmt::format("{} bytes are lost, a stream gets zeros for at most {}", lost, most))
-      .Hint("-o FILE has holes in their place, which take no room");
+              fmt::format("{} bytes are lost; a stream gets zeros for at most {}", lost, most))
+      .Hint("-o FILE has holes in their place, which take no space");
 }
 
 ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going, Console& console,

@@ -27,15 +27,15 @@ class Analyze : public Command {
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Snapshot or folder of dumps: file, folder or '-'").Required();
     line.Add("--level", level_,
-             "What to measure beside the engine's codec (compat = nothing): a level of "
-             "compress (default)")
+             "Level of compress to measure beside the engine's codec (default: default; compat: "
+             "none)")
         .OneOf({"compat", "fast", "default", "high", "max"});
     line.AddFlag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");
     line.AddFlag("--distribution", distribution_,
-                 "Entropies and zstd ratios per dump (of a snapshot: per layer)");
-    line.AddFlag("--packed", packed_, "The same of packed MNN dumps, padding included");
+                 "Entropies and zstd ratios per dump (for a snapshot: per layer)");
+    line.AddFlag("--packed", packed_, "The same for packed MNN dumps, padding included");
     line.AddFlag("--reports-only", reports_only_,
-                 "Leave the layers out: only what --offline-codec, --distribution or --packed say");
+                 "Omit the layers: report only --offline-codec, --distribution or --packed");
     line.Add("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
     const char* group = "RoPE of the model: K is measured with it undone, too";
     rope_.DeclareUnpaired(line, group);

@@ -101,18 +101,18 @@ class Bench : public Command {
         .Separator(',')
         .OneOf({"compat", "fast", "default", "high", "max"});
     line.AddFlag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
-    line.AddFlag("--slow", slow_, "With --peers: zstd -19, too");
+    line.AddFlag("--slow", slow_, "With --peers: also zstd -19");
     line.Add("--rounds", rounds_,
-             "Rounds of all by turns; the fastest and the median count (of what takes over "
-             "10 s a round, one)")
+             "Rounds, each of every contestant; the fastest and the median count (slow ones, over "
+             "10 s, run once)")
         .Between(1, 1000)
         .ShowDefault();
     line.Add("--chunk", chunk_,
-             "Bytes of a chunk (default: 1MiB, as compress has it; 4MiB at high and max)")
+             "Bytes of a chunk (default: as in compress, 1MiB, and 4MiB at high and max)")
         .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk"); }));
     line.Add("--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
         .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--most"); }));
-    line.Add("--html-out", html_, "Write a page with a picture");
+    line.Add("--html-out", html_, "Write a page with charts");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);
     report_.Declare(line);

@@ -66,12 +66,13 @@ class Compress : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", inputs_, "Snapshots: files, folders, '-' for stdin").Required();
-    output_.Declare(line, "Archive to write (default: FILE.kvz; of '-': standard output)");
+    output_.Declare(line, "Archive to write (default: FILE.kvz; for '-': standard output)");
     line.Add("--level", level_,
-             "Size against time: fast, default, high, max; compat: exactly the engine's choices")
+             "Trades time for size: fast, default, high, max; compat: exactly the engine's choices")
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
-    line.AddFlag("--no-check,!--check", no_check_, "Do not decode and compare what was written");
+    line.AddFlag("--no-check,!--check", no_check_,
+                 "Do not decode the archive and compare it with the source");
     line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
     snapshot_.Declare(line);
     report_.Declare(line);

@@ -29,9 +29,9 @@ class Convert : public Command {
              "Version of the format or engine to write for, e.g. b6122 (default: newest)")
         .Group(group);
     line.Add("--rope-pairs", rope_pairs_,
-             "Which values of a head of K RoPE turns together in what is written: neighbours "
-             "(2i, 2i+1), halves (i, i+dim/2), FROM:TO, keep (default: as the reader of the "
-             "format expects them for the model's architecture)")
+             "Order of K's RoPE pairs in the output: neighbours (2i, 2i+1), halves (i, i+dim/2), "
+             "FROM:TO, keep (default: as readers of the format expect it for the model's "
+             "architecture)")
         .Group(group);
     selection_.Declare(line);
     line.Add("--sequence", sequence_, "Only the cells of one sequence")
@@ -52,7 +52,7 @@ class Convert : public Command {
     const FormatEntry& format = WritableFormat(to_);
     Selection selection = selection_.Resolve();
     if (!selection.keys || !selection.values)
-      throw Error(Finding::kUsage, "--kv: convert writes K and V");
+      throw Error(Finding::kUsage, "--kv: convert always writes both K and V");
     if ((!v_order_.empty() || !version_.empty()) && !format.has_choices) {
       throw Error(Finding::kUsage,
                   fmt::format("{}: {} has no such choice",

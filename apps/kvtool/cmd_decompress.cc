@@ -31,20 +31,21 @@ class Decompress : public Command {
     line.Add("FILE", inputs_, "Archives, '-' for stdin").Required();
     output_.Declare(line, "File or folder to write (default: FILE without .kvz)");
     line.AddFlag("--keep-going", keep_going_,
-                 "Restore what can be restored, zeros for the rest, and say what is lost; go on "
-                 "with the next input after an error");
+                 "Restore what can be restored, write zeros for the rest and report it; go on with "
+                 "the next input after an error");
     line.AddFlag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
     line.Add("--to", to_,
              "Write tensors in this format instead of the source (see kvtool formats)");
     limit_.Declare(line);
     selection_.Declare(line);
-    line.Add("--gguf", geometry_.gguf, "Model file that knows the heads, for --to");
+    line.Add("--gguf", geometry_.gguf, "Model file that tells the heads, for --to");
     line.Add("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
         .Between(1u, 1u << 20);
-    line.Add("--rope-pairs", rope_pairs_, "RoPE pairs of K in what --to writes, as in convert");
+    line.Add("--rope-pairs", rope_pairs_,
+             "Order of K's RoPE pairs in what --to writes, as in convert");
     line.Add("--head-dim", geometry_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
     line.Add("--layout", geometry_.open.layout,
-             "Chooses where two readings of the archived source fit, for --to");
+             "Chooses a layout if several fit the archived source, for --to");
     line.Add("--batch", geometry_.open.batch, "Row of a batch, for --to");
     report_.Declare(line);
   }

@@ -27,12 +27,12 @@ class Diff : public Command {
     line.Add("A", a_, "Snapshot in any readable format").Required();
     line.Add("B", b_, "Snapshot in any readable format").Required();
     line.Add("--atol", atol_,
-             "Compare values, which may be so far apart; without it stored bits decide, so "
-             "that -0, NaN payloads and element types count");
+             "Compare values within this tolerance; without it stored bits decide, so that -0, NaN "
+             "payloads and element types count");
     const char* group = "Reading the snapshot";
-    line.Add("--from-b", from_b_, "Format of B, where it is not read like A; auto detects it")
+    line.Add("--from-b", from_b_, "Format of B, if it is not that of A; auto detects it")
         .Group(group);
-    line.Add("--layout-b", layout_b_, "--layout of B, where it is not read like A").Group(group);
+    line.Add("--layout-b", layout_b_, "--layout of B, if it is not that of A").Group(group);
     selection_.Declare(line);
     snapshot_.Declare(line);
     report_.Declare(line);
@@ -148,7 +148,7 @@ class Diff : public Command {
       case DiffVerdict::kEqualValues:
         return fmt::format("{}, not in bytes: all {} values, as {}{}",
                            console.Verdict(diff.equal(), "equal in value"), total.values,
-                           TypesText(diff), diff.equal() ? "" : "; --atol 0 takes that for equal");
+                           TypesText(diff), diff.equal() ? "" : "; --atol 0 accepts that as equal");
       case DiffVerdict::kWithinTolerance:
         return fmt::format("{}, {} of {} values differ",
                            console.Verdict(true, "equal within the tolerance"), total.different,

@@ -59,7 +59,7 @@ class ListOfFormats : public Command {
       console.Data(table.Text("  "));
       console.Line("");
     }
-    console.Line("reads: yes = known by its bytes, named = when --from or --raw names it\n");
+    console.Line("reads: yes = detected by its bytes, named = only if --from or --raw names it\n");
     console.Line(console.Bold("Not read as caches"));
     for (const ForeignFormat& format : ForeignFormats()) {
       console.Line(fmt::format("  {:<24}{}", format.id, format.what));

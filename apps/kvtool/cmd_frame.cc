@@ -26,7 +26,7 @@ class Output {
     const std::string path = options.to_stdout ? "-" : options.path;
     if (path != "-") name_ = path;
     if (path == "-" && console.stdout_is_terminal() && !options.force) {
-      throw Error(Finding::kUsage, "will not write binary data to a terminal (use -f to do so)");
+      throw Error(Finding::kUsage, "binary data is not written to a terminal (-f insists)");
     }
     file_ = std::make_unique<AtomicFile>(path, RulesFor(options.force, input));
   }
@@ -151,7 +151,8 @@ class Frame : public Command {
                                  other.planes.size() == 2 ? "f16" : "f32"));
         }
       } catch (const Error&) {
-        error.Hint("a container begins with its word count and has no magic: is this one?");
+        error.Hint(
+            "a container begins with its word count and has no magic: is this file a container?");
       }
       throw;
     }
@@ -189,7 +190,8 @@ class Frame : public Command {
     try {
       return ReadGear(container);
     } catch (Error& error) {
-      error.Hint("a container begins with its word count and has no magic: is this one?");
+      error.Hint(
+          "a container begins with its word count and has no magic: is this file a container?");
       throw;
     }
   }

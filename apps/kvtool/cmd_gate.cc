@@ -63,12 +63,13 @@ class Gate : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("CONFIG", config_, "Cases and thresholds (JSON, // comments allowed)");
-    line.Add("--snapshot", snapshot_path_, "Of cases that name none; alone: the six cases");
-    line.Add("--trace", trace_, "Of cases that name none: file, folder, or DIR/STEM");
+    line.Add("--snapshot", snapshot_path_,
+             "Snapshot of cases that name none; without CONFIG: of the six cases");
+    line.Add("--trace", trace_, "Trace of cases that name none: file, folder, or DIR/STEM");
     line.Add("--reference", reference_,
-             "A cache that the snapshot must equal, of cases that name none; without CONFIG "
-             "nothing else is asked");
-    line.Add("--prompt-tokens", prompts_, "Where prefill ends: one row each, e.g. 512,1024");
+             "Cache that the snapshot must equal, for cases that name none; without CONFIG nothing "
+             "else is checked");
+    line.Add("--prompt-tokens", prompts_, "Lengths of the prompt, one row each, e.g. 512,1024");
     line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
     line.Add("-o,--output", outputs_.summary_json,
              "Write summary.json, with summary.md and cases.jsonl beside it");
@@ -78,9 +79,10 @@ class Gate : public Command {
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
     line.Add("--baseline", baseline_, "An older summary.json to compare with");
     line.AddFlag("--baseline-lenient", lenient_,
-                 "Warn of a baseline that failed, lacks cases or is of another snapshot");
-    line.AddFlag("--strict", strict_, "Rules and cases that were not decided fail");
-    line.AddFlag("--list-metrics", list_metrics_, "What rules can name, and what it means");
+                 "Only warn if the baseline failed, lacks cases or is of another snapshot");
+    line.AddFlag("--strict", strict_, "Fail rules and cases that were not decided");
+    line.AddFlag("--list-metrics", list_metrics_,
+                 "List the metrics that rules can name, and what they mean");
     line.AddFlag("--json", json_, "summary.json on standard output instead of the table");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     // Not in the help: for tests of what a gate does with a runtime that loses content.
@@ -126,7 +128,7 @@ class Gate : public Command {
     if (!baseline_.empty()) result.baseline = ReadBaseline();
     if (!fault_.empty()) {
       context.console.Warn("--inject-fault",
-                           "a bit of what each replay holds at its end is flipped");
+                           "one bit of the cache that each replay holds at its end is flipped");
     }
     GateInputs inputs(context.console, reading_);
     RunCases(context, config, inputs, result);
@@ -264,7 +266,7 @@ class Gate : public Command {
       }
       if (spec.only_engine) {
         result.cases.push_back(gate::NotRun(
-            spec, "the engine's own run of prompts, which no replay stands in for: --engine-logs"));
+            spec, "no replay can stand in for the engine's own run of prompts: --engine-logs"));
         continue;
       }
       GateInputs::Pair& pair = inputs.Open(spec, pool);

@@ -45,28 +45,33 @@ class ReplayBlend : public Command {
   void Declare(CommandLine& line) override {
     line.Add("--full", full_, "Cache of the whole prompt, from an ordinary prefill").Required();
     line.Add("--chunks", chunks_, "Caches of the chunks, in the order of the prompt");
-    line.Add("--old", old_, "Instead: one cache with all chunks joined (old_kvs)");
+    line.Add("--old", old_, "Instead of --chunks: one cache with all chunks joined (old_kvs)");
     line.Add("--chunk-lens", lengths_, "Tokens of each chunk of --old: 33,512,512,17")
         .Separator(',');
     line.Add("--suffix-len", suffix_, "Last tokens, always recomputed (default: the last chunk)");
-    line.Add("--trace", trace_, "Queries of the full run: what blending costs in attention");
-    line.Add("--engine", engine_, "Whose code: cacheblend (V, suffix forced) or lmcache (K)")
+    line.Add("--trace", trace_,
+             "Queries of the full run, to measure what blending costs in attention");
+    line.Add("--engine", engine_, "Whose selection: cacheblend (V, suffix forced) or lmcache (K)")
         .OneOf({"cacheblend", "lmcache"});
-    line.Add("--score", score_, "What is compared: v, k or k+v (default: as the engine)")
+    line.Add("--score", score_, "What is compared: v, k or k+v (default: as the engine does)")
         .OneOf({"v", "k", "k+v"});
     line.Add("--ratio", ratio_, "Share of tokens to recompute (0.16)");
-    line.Add("--ratios", ratios_, "The curve: 0.05:0.5 or 0:1:0.1 (steps) or 0.1,0.15,0.2");
+    line.Add("--ratios", ratios_,
+             "Ratios of the curve: 0.05:0.5 or 0:1:0.1 (steps) or 0.1,0.15,0.2");
     line.Add("--check-layer", check_layer_, "Layer at which tokens are chosen (1)");
-    line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as engines")
+    line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as in engines")
         .OneOf({"exact", "bottom-right"});
     line.Add("--emulate-dtype", emulate_, "Round scores as a model in f16 or bf16 does")
         .OneOf({"f16", "bf16"});
-    line.Add("--seed", seed_, "Of the random baseline (0)");
-    line.Add("--prefill-ms", prefill_ms_, "Measured prefill of this prompt: which ratio hides")
+    line.Add("--seed", seed_, "Seed of the random baseline (0)");
+    line.Add("--prefill-ms", prefill_ms_,
+             "Measured prefill of this prompt, to find the ratio that loading hides")
         .Positive();
-    line.Add("--load-gbps", load_gbps_, "and the store's speed in GB/s (decimal gigabytes)")
+    line.Add("--load-gbps", load_gbps_,
+             "Speed of the store in GB/s (decimal gigabytes), with --prefill-ms")
         .Positive();
-    line.Add("--gate", gates_, "Fail (exit 1) unless dev_v_remaining_frac@0.16.mean<=0.2");
+    line.Add("--gate", gates_,
+             "Fail (exit 1) unless this holds, e.g. dev_v_remaining_frac@0.16.mean<=0.2");
     line.Add("--old-layout", old_layout_, "As --layout, for chunks stored differently");
     line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
     line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
@@ -134,7 +139,8 @@ class ReplayBlend : public Command {
       throw Error(Finding::kUsage, "give --chunks FILE... or --old FILE, the caches to blend");
     }
     if (!lengths_.empty() && old_.empty()) {
-      throw Error(Finding::kUsage, "--chunk-lens is for --old; files of --chunks have lengths");
+      throw Error(Finding::kUsage,
+                  "--chunk-lens is for --old; files of --chunks have their own lengths");
     }
     return old_.empty() ? chunks_ : std::vector<std::string>{old_};
   }
@@ -176,8 +182,9 @@ class ReplayBlend : public Command {
   uint64_t SuffixOf(const blend::CachePair& caches) const {
     if (suffix_) return *suffix_;
     if (caches.old().chunks.size() > 1) return caches.old().chunks.back().tokens;
-    throw Error(Finding::kUsage, "--suffix-len: how many last tokens are the question")
-        .Hint("with several chunks the last one is taken");
+    throw Error(Finding::kUsage,
+                "--suffix-len: give the number of last tokens that are the question")
+        .Hint("with several chunks the last one is the question");
   }
 
   blend::Request ParseRequest() {
@@ -193,7 +200,8 @@ class ReplayBlend : public Command {
     request.seed = seed_;
     if (!emulate_.empty()) {
       if (request.score != blend::ScoreRule::kV) {
-        throw Error(Finding::kUsage, "--emulate-dtype: the original computes scores of V so");
+        throw Error(Finding::kUsage,
+                    "--emulate-dtype: the original does that for scores of V only");
       }
       request.emulate = emulate_ == "f16" ? DType::kF16 : DType::kBF16;
     }

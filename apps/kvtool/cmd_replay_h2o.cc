@@ -39,8 +39,8 @@ struct ConfigFlags {
     add("--recent", "h2o_recent_tokens", "Last tokens that block keeps (256; budget/4)");
     add("--ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
     add("--update-interval", "h2o_update_interval",
-        "Between decisions: tokens (exact) or layer calls (mnn) (16; a budget: every step)");
-    add("--trigger-min", "h2o_trigger_min_tokens", "Shortest cache that is touched (512; 1)");
+        "Tokens (exact) or layer calls (mnn) between decisions (16; with a budget: every step)");
+    add("--trigger-min", "h2o_trigger_min_tokens", "Shortest cache that is evicted from (512; 1)");
     add("--layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
     add("--layer-end", "h2o_layer_end", "Last layer that evicts, -1 = the last one (-1)");
     line.Add("--target-mode", target_mode,
@@ -78,14 +78,15 @@ struct PaperFlags {
   void Declare(CommandLine& line) {
     const char* group = "The papers' parameters";
     line.Add("--snapkv-window,--window", paper.window,
-             "Last rows that look, and stay (snapkv, pyramid) (64)")
+             "Last rows, which weigh the others and stay (snapkv, pyramid) (64)")
         .Group(group);
     line.Add("--snapkv-kernel,--kernel", paper.kernel,
              "Keys pooled to one score, odd (snapkv, pyramid) (5)")
         .Group(group);
-    line.Add("--pyramid-beta", paper.pyramid_beta, "Mean budget over that of the last layer (20)")
+    line.Add("--pyramid-beta", paper.pyramid_beta,
+             "pyramid: mean budget over that of the last layer (20)")
         .Group(group);
-    line.Add("--sinks,--streaming-sinks", paper.sinks, "First tokens of streaming (4)")
+    line.Add("--sinks,--streaming-sinks", paper.sinks, "First tokens that streaming keeps (4)")
         .Group(group);
     line.Add("--h2o-heavy,--heavy-share", paper.heavy_share,
              "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
@@ -109,7 +110,7 @@ struct PaperFlags {
     }
     if (std::max({paper.window, paper.kernel, paper.sinks}) > UINT32_MAX) {
       throw Error(Finding::kUsage,
-                  "--snapkv-window, --snapkv-kernel, --sinks: more than any cache");
+                  "--snapkv-window, --snapkv-kernel, --sinks: larger than any cache");
     }
     resolved.grow = after_prompt == "grow";
     return resolved;
@@ -127,9 +128,11 @@ class ReplayH2o : public Command {
              "What to keep: block (the engine's rule), a comma list, or all");
     line.Add("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
-    line.Add("--budget", budgets_, "What may stay: shares 0.5,0.25 or tokens 512t (exact)");
+    line.Add("--budget", budgets_,
+             "Budgets of what may stay: shares 0.5,0.25 or tokens 512t (exact)");
     line.Add("--schedule", schedule_,
-             "exact: paper (a budget at every step) or mnn (a ratio at intervals) (paper)")
+             "With --engine exact: paper (a budget at every step) or mnn (a ratio at intervals) "
+             "(paper)")
         .OneOf({"paper", "mnn"});
     line.Add("--scores", scores_, "exact or flash: how attention becomes scores")
         .OneOf({"exact", "flash"});
@@ -137,9 +140,10 @@ class ReplayH2o : public Command {
         .OneOf({"layer", "kv-head"});
     line.Add("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
-    line.AddFlag("--re-rotate", re_rotate_,
-                 "streaming: positions within the cache, as published (needs queries and RoPE)");
-    line.Add("--seed", seed_, "Of policy random and of the rows measured (0)");
+    line.AddFlag(
+        "--re-rotate", re_rotate_,
+        "streaming: count positions within the cache, as published (needs queries and RoPE)");
+    line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (0)");
     line.Add("--quality-rows", quality_rows_,
              "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     line.AddFlag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
@@ -230,12 +234,11 @@ class ReplayH2o : public Command {
     }
     if (trace.level != TraceLevel::kQueries) {
       throw Error(Finding::kUsage,
-                  "--re-rotate: needs queries; recorded probabilities are of keys "
-                  "as they were");
+                  "--re-rotate: needs queries; recorded probabilities belong to keys as they were");
     }
     request.re_rotation = rope_.Resolve(options, &snapshot);
     if (!request.re_rotation) {
-      throw Error(Finding::kUsage, "--re-rotate: how keys are rotated is not known")
+      throw Error(Finding::kUsage, "--re-rotate: the rotation of the keys is unknown")
           .Hint("give --gguf MODEL, or --rope-base and --rope-style");
     }
   }
@@ -244,7 +247,7 @@ class ReplayH2o : public Command {
     const bool exact = request.engine == mnn::h2o::Engine::kExact;
     if (!exact && schedule_ == "paper") {
       throw Error(Finding::kUsage,
-                  fmt::format("--schedule paper: engine {} has a clock of its own", engine_));
+                  fmt::format("--schedule paper: engine {} has a schedule of its own", engine_));
     }
     request.clock = exact && schedule_ != "mnn" ? mnn::h2o::Clock::kPaper : mnn::h2o::Clock::kMnn;
     if (budgets_.empty()) return;
@@ -263,8 +266,8 @@ class ReplayH2o : public Command {
   void AddWarnings(Console& console, mnn::h2o::ReplayResult& result) const {
     if (!result.missing_layers.empty()) {
       result.warnings.push_back(
-          fmt::format("the trace has no rows of layers {}: their lengths are replayed, what they "
-                      "keep is not, and --snapshot-out leaves them whole",
+          fmt::format("the trace has no rows of layers {}: only their lengths are replayed, not "
+                      "which tokens they keep, and --snapshot-out leaves them whole",
                       fmt::join(result.missing_layers, ", ")));
     }
     for (const mnn::h2o::ReplayRun& run : result.runs) {

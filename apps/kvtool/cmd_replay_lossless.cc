@@ -122,19 +122,19 @@ class ReplayLossless : public Command {
     line.Add("--mode", mode_, "What the engine does with a range: probe, full or store")
         .Required()
         .OneOf({"probe", "full", "store"});
-    line.Add("--engine", engine_, "mnn (its code) or design (what its text promises)")
+    line.Add("--engine", engine_, "mnn (its code) or design (what its documentation promises)")
         .OneOf({"mnn", "design"});
     line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set");
     line.Add("--preset", preset_, "Parameters to start from: the engine's or its gate's")
         .OneOf({"engine", "gate"});
     line.Add("--prompt-tokens", prompt_, "Where prefill ends, if the trace does not say")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
-    line.Add("--limit", limit_, "Decode at most so many tokens")
+    line.Add("--limit", limit_, "Decode at most this many tokens")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
     line.Add("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
         .OneOf({"exact", "flash"});
     line.Add("--cache-size", cache_size_,
-             "design: room for decoded ranges (a sixteenth of K and V)");
+             "design: bytes for decoded ranges (a sixteenth of K and V)");
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
     line.Add("--jsonl", jsonl_, "Write one JSON record per event");
     line.Add("--html-out", html_, "Write a self-contained page");

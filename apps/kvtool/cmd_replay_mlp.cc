@@ -28,20 +28,21 @@ class ReplayMlp : public Command {
     line.Add("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors").Required();
     line.Add("--image-len", settings_.image_len, "Tokens of the image prefix (default 0)");
     line.Add("--factor", settings_.factor, "Tokens per group; 0, 1: as the weights say");
-    line.Add("--min-seq-len", settings_.min_seq_len,
-             "Least groups (not tokens) of a segment to compress it; 0: as the weights say");
+    line.Add(
+        "--min-seq-len", settings_.min_seq_len,
+        "Fewest groups (not tokens) that a segment needs to be compressed; 0: as the weights say");
     line.Add("--seq-len", settings_.seq_len, "Compress the first N tokens only, drop the rest");
     line.Add("--dtype", dtype_, "Convert the cache first: f32, f16, bf16");
     line.Add("--weights-cast", cast_,
-             "Weights of another type than the cache: nearest, or truncate as csrc does")
+             "Rounding of weights to the type of the cache: nearest, or truncate as csrc does")
         .OneOf({"nearest", "truncate"});
     line.Add("--prefix-order", prefix_order_,
              "Order in which a .bin was exported, where it is not the default");
-    line.Add("--compat", compat_, "csrc: where it would silently do nothing, warn and do nothing")
+    line.Add("--compat", compat_, "csrc: warn and do nothing where csrc would silently do nothing")
         .OneOf({"csrc"});
     line.AddFlag("--dry-run", dry_run_, "Print the plan, compute nothing");
     line.Add("-o,--output", output_, "Write the compressed cache");
-    line.Add("--to", to_, "Its format (see kvtool formats)");
+    line.Add("--to", to_, "Format of the compressed cache (see kvtool formats)");
     line.AddFlag("-f,--force", force_, "Overwrite the output");
     DeclareQuality(line);
     snapshot_.Declare(line);
@@ -91,15 +92,16 @@ class ReplayMlp : public Command {
 
  private:
   void DeclareQuality(CommandLine& line) {
-    const char* group = "What it costs";
+    const char* group = "Cost in attention";
     line.AddFlag("--no-quality", no_quality_, "Do not measure attention").Group(group);
-    line.Add("--trace", trace_path_, "Ask the queries recorded in this trace").Group(group);
+    line.Add("--trace", trace_path_, "Measure attention with the queries of this trace")
+        .Group(group);
     line.Add("--queries", key_queries_,
-             "Without a trace: keys of the last N tokens are asked (default 64)")
+             "Without a trace: use the keys of the last N tokens as queries (default 64)")
         .Between(1u, 1u << 20)
         .Group(group);
     line.Add("--positions", positions_,
-             "Where the next token stands: new-len (as InfiniLM does) or original")
+             "Position of the next token: new-len (as InfiniLM does) or original")
         .OneOf({"new-len", "original"})
         .Group(group);
     rope_.Declare(line, "RoPE of the model, to move queries");
@@ -123,7 +125,7 @@ class ReplayMlp : public Command {
 
   DType ParseCacheDType() const {
     const std::optional<DType> dtype = ParseDType(dtype_);
-    if (!dtype) throw Error(Finding::kUsage, fmt::format("--dtype '{}' is no dtype", dtype_));
+    if (!dtype) throw Error(Finding::kUsage, fmt::format("--dtype '{}' is not a dtype", dtype_));
     return *dtype;
   }
 
@@ -181,7 +183,7 @@ class ReplayMlp : public Command {
       } else if (csrc->corrupts()) {
         throw Error(Finding::kInconsistent, "csrc " + CsrcText(*csrc))
             .File(weights_path_)
-            .Hint("that is not repeated here: the cache would be lost");
+            .Hint("kvtool does not repeat that, because the cache would be lost");
       }
     }
     try {

@@ -16,8 +16,8 @@ class Report : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("SUMMARY", files_,
-             "summary.json of kvtool gate or of the engine's suite; several make a history, "
-             "by their dates, else the newest last")
+             "summary.json of kvtool gate or of the engine's suite; several make a history, in the "
+             "order of their dates or, without dates, as given")
         .Required();
     line.Add("--html-out", html_, "Write a self-contained page");
     line.Add("--junit-out", junit_, "Write JUnit XML: a suite per case, a test per rule");

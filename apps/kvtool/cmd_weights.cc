@@ -20,7 +20,7 @@ constexpr Verb kVerbs[] = {
     {"inspect", "Show header, blocks, statistics and what looks wrong", MakeWeightsInspect},
     {"convert", "Write weights as .bin, .pth or safetensors", MakeWeightsConvert},
     {"verify", "Check every rule; say what the engines' loaders would do", MakeWeightsVerify},
-    {"diff", "Compare two files block by block, whatever holds them", MakeWeightsDiff},
+    {"diff", "Compare two files block by block, whatever their containers", MakeWeightsDiff},
 };
 
 class Weights : public Command {
@@ -72,7 +72,7 @@ void CheckpointFlags::Declare(CommandLine& line) {
   line.Add("--compression-factor", compression_factor,
            "Tokens per group (default: columns / head size of the first block)");
   line.Add("--min-seq-len", min_seq_len,
-           "Least groups in a segment that are compressed (default: 2)");
+           "Fewest groups that a segment needs to be compressed (default: 2)");
   line.Add("--num-heads", num_heads, "Written to the header; nobody reads it (default: 0)");
   line.Add("--head-dim", head_dim, "Head size (default: rows of the first block)");
   line.AddFlag("--text-only", text_only, "Leave the image MLPs out");

@@ -20,7 +20,7 @@ class VerifyVerb : public Command {
     line.Add("FILE", file_, "Weights: a .bin, or a checkpoint to be converted").Required();
     const Option strict =
         line.AddFlag("--strict", strict_, "Every rule of the format must hold (the default)");
-    line.Add("--compat", compat_, "Only what this loader would refuse counts: csrc, legacy")
+    line.Add("--compat", compat_, "Count only what this loader would refuse: csrc, legacy")
         .OneOf({"csrc", "legacy"})
         .Excludes(strict);
     line.Add("--layers", expected_.layers, "Layers of the model the weights are for");

@@ -152,7 +152,7 @@ void CommandFiles::CheckAgainstOutputs() const {
     const auto [before, added] = taken.emplace(PlaceOf(output.path), &output);
     if (added) continue;
     throw Error(Finding::kUsage,
-                fmt::format("{} and {} are one file", before->second->flag, output.flag))
+                fmt::format("{} and {} are the same file", before->second->flag, output.flag))
         .File(output.path);
   }
 }

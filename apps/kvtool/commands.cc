@@ -12,7 +12,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool inspect slot0.bin --stats --gguf model.gguf\n"
      "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
      MakeInspect},
-    {"analyze", "Looking", "say what compresses: ratios proved by decoding, entropies, structure",
+    {"analyze", "Looking", "show what compresses: ratios proved by decoding, entropies, structure",
      "  kvtool analyze slot0.bin\n"
      "  kvtool analyze slot0.bin --gguf model.gguf --per-head --json | jq .summary\n"
      "  kvtool analyze dump/run_1 --offline-codec adaptive --entry-mode aggregate\n"
@@ -50,20 +50,20 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool bench slot0.bin --peers --slow --html-out bench.html\n"
      "  kvtool bench slot0.bin --chunk 32KiB --rounds 20 --json | jq .contestants[2]\n",
      MakeBench},
-    {"replay-h2o", "Replaying", "what H2O eviction would keep, save and cost in attention",
+    {"replay-h2o", "Replaying", "replay H2O eviction: what it keeps, saves and costs in attention",
      "  kvtool replay-h2o slot0.bin --trace slot0.trace.safetensors --target-ratio 2,3,3.5\n"
      "  kvtool replay-h2o slot0.bin --trace t.npz --engine mnn --plan-out plan.json\n"
      "  kvtool replay-h2o slot0.bin --trace dir/stem --policy all --html-out h2o.html\n",
      MakeReplayH2o},
     {"replay-lossless", "Replaying",
-     "run the engine's lossless path, or its intended design, over a cache being decoded",
+     "replay the engine's lossless path, or its intended design, as a cache is decoded",
      "  kvtool replay-lossless slot0.bin --mode store --prompt-tokens 512\n"
      "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --preset gate --json\n"
      "  kvtool replay-lossless slot0.bin --trace t.npz --mode store --engine design "
      "--html-out l.html\n",
      MakeReplayLossless},
     {"replay-blend", "Replaying",
-     "what CacheBlend would recompute of cached chunks, and what error is left",
+     "replay CacheBlend: what it recomputes of cached chunks, and the error left",
      "  kvtool replay-blend --full prompt.bin --chunks sys.bin a.bin b.bin ask.bin --gguf "
      "model.gguf\n"
      "  kvtool replay-blend --full f.safetensors --old old_kvs.pt --chunk-lens 33,512,17 "
@@ -97,7 +97,8 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool weights verify compressor.bin --layers 32 --head-dim 128\n"
      "  kvtool weights diff checkpoint.pth compressor.bin --atol 1e-3\n",
      MakeWeights},
-    {"formats", "Help", "list what can be read and written, what you supply, and what not",
+    {"formats", "Help",
+     "list what kvtool reads and writes, what you supply, and what it does not read",
      "  kvtool formats\n"
      "  kvtool formats --json | jq -r '.formats[] | select(.writes) | .name'\n",
      MakeFormats},

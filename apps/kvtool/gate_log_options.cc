@@ -44,26 +44,28 @@ void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& code
 void EngineLogOptions::Declare(CommandLine& line) {
   const char* group = "Engine logs (the original analyzer's options)";
   line.Add("--engine-logs", path,
-           "Judge what the real engine wrote: a suite's output, a folder of bench logs, or one "
-           "log or report")
+           "Judge the real engine's own output: a suite's, a folder of bench logs, or one log or "
+           "report")
       .Group(group);
   line.Add("--return-codes", return_codes,
-           "Of its cases: runtime_full=1,... (those of the suite's summary)")
+           "Return codes of its cases: runtime_full=1,... (those of the suite's summary)")
       .Group(group);
-  line.Add("--offline-lossless-json", offline, "Offline upper bound").Group(group);
-  line.Add("--offline-lossless-online-json", online, "Offline online-sim").Group(group);
-  line.Add("--bench-stdout-log", bench_log, "Console of the bench").Group(group);
+  line.Add("--offline-lossless-json", offline, "Offline report with the upper bound").Group(group);
+  line.Add("--offline-lossless-online-json", online, "Offline report of the simulated online mode")
+      .Group(group);
+  line.Add("--bench-stdout-log", bench_log, "Console output of the bench").Group(group);
   for (const std::string_view name : engine().log_options()) {
     const std::string key(name);
     if (IsSwitch(name)) {
       line.OnFlag(
-              FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); }, "On (off)")
+              FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); },
+              "Enable this rule (off)")
           .Group(group);
     } else {
       line.OnText(
               FlagOf(name),
               [this, key](const std::string& value) { analyzer.emplace_back(key, value); },
-              "As in the original")
+              "Same as in the original")
           .Group(group);
     }
   }

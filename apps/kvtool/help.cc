@@ -53,7 +53,7 @@ std::string Overview() {
     text += fmt::format("  {:<16} {}\n", entry.name, entry.summary);
   }
   return text +
-         "\n'kvtool COMMAND -h' shows examples and options, 'kvtool COMMAND --help' everything.\n";
+         "\n'kvtool COMMAND -h' shows examples and options, 'kvtool COMMAND --help' all options.\n";
 }
 
 std::string ShortHelp(const CommandEntry& entry, CommandLine& line) {
@@ -66,9 +66,8 @@ std::string ShortHelp(const CommandEntry& entry, CommandLine& line) {
 
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line) {
   return Head(entry) + line.Help() +
-         "\nExit status: 0 done, 1 a verdict (mismatch, gate failed), 2 usage, 3 invalid input, 4 "
-         "I/O,\n"
-         "5 recognised but unsupported, 70 a bug, 130 interrupted.\n";
+         "\nExit status: 0 done, 1 a negative verdict (mismatch, gate failed), 2 wrong usage,\n3 "
+         "invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 interrupted.\n";
 }
 
 int ShowHelp(Console& console, std::string_view name) {

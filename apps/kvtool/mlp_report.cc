@@ -152,7 +152,7 @@ std::string CsrcText(const CsrcOutcome& outcome) {
     case CsrcEffect::kCompresses:
       return fmt::format("compresses to {} tokens", outcome.returned_length);
     case CsrcEffect::kNothing:
-      return fmt::format("changes nothing, returns {} and says nothing: {}",
+      return fmt::format("changes nothing, returns {} and reports nothing: {}",
                          outcome.returned_length, outcome.reason);
     case CsrcEffect::kWrongMlp:
       return fmt::format("applies the wrong MLPs: {}", outcome.reason);

@@ -27,7 +27,7 @@ std::string FlagOf(offline::Stream stream) {
 void OfflineOptions::Declare(CommandLine& line) {
   const char* group = "MNN's offline experiment (names and defaults of its script)";
   const Option needed =
-      line.Add("--offline-codec", codec, "Simulate it: adaptive (adaptive_v22) or legacy")
+      line.Add("--offline-codec", codec, "Codec to simulate: adaptive (adaptive_v22) or legacy")
           .OneOf({"adaptive", "adaptive_v22", "legacy"})
           .Group(group);
   const auto add = [&](const char* flag, auto& to, const char* text) {
@@ -56,7 +56,7 @@ void OfflineOptions::Declare(CommandLine& line) {
       .Between(int64_t{1}, kMost);
   add("--min-seq-len", values.min_tokens, "Leave shorter entries out").Between(int64_t{0}, kMost);
   add("--max-seq-len", values.max_tokens, "Leave longer entries out").Between(int64_t{0}, kMost);
-  add_flag("--aggregate-by-stage", values.aggregate_by_stage, "Join prefill and decode apart");
+  add_flag("--aggregate-by-stage", values.aggregate_by_stage, "Join prefill and decode separately");
   add_flag("--bitshuffle", values.bitshuffle, "Shuffle bits before zstd");
   add_flag("--strict-fp16", values.strict_fp16, "Leave f32 out instead of rounding it to f16");
   for (size_t i = 0; i < offline::kStreams; ++i) {

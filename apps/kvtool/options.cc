@@ -58,9 +58,9 @@ void GlobalOptions::Declare(CommandLine& line) {
   line.OnFlag(
           "--no-color", [this] { colour = "never"; }, "No colour")
       .Group(group);
-  line.AddFlag("--deterministic", deterministic, "Leave times and machine out of reports")
+  line.AddFlag("--deterministic", deterministic, "Omit times and the machine from reports")
       .Group(group);
-  line.AddFlag("-v,--verbose", verbose, "Say more; -vv says most").Group(group);
+  line.AddFlag("-v,--verbose", verbose, "More messages; -vv: all messages").Group(group);
   line.AddFlag("-q,--quiet", quiet, "Errors only; -qq: exit status only").Group(group);
 }
 
@@ -77,26 +77,27 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "a preset of kvtool formats, e.g. hicache:bf16:L=32,H=8,D=128")
       .Group(group);
   line.Add("--order", open.order,
-           "Join the files of a folder as pages of one cache, in this order: a file with a "
-           "name per line, or a pattern such as '*.data' (by name)")
+           "Join the files of a folder as pages of one cache, in this order: a file with one name "
+           "per line, or a pattern such as '*.data' (sorted by name)")
       .Group(group);
-  line.Add("--gguf,--model-config", gguf, "Model file that knows the heads: GGUF or config.json")
+  line.Add("--gguf,--model-config", gguf, "Model file that tells the heads: GGUF or config.json")
       .Group(group);
-  line.Add("--kv-heads", kv_heads, "KV heads per layer, where the file does not say")
+  line.Add("--kv-heads", kv_heads, "KV heads per layer, if the file does not say")
       .Between(1u, 1u << 20)
       .Group(group);
-  line.Add("--head-dim", head_dim, "Head size, where the file does not say")
+  line.Add("--head-dim", head_dim, "Head size, if the file does not say")
       .Between(1u, 1u << 20)
       .Group(group);
   line.Add("--k-pattern", open.k_pattern, "Name of K tensors, {i} = layer").Group(group);
   line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer").Group(group);
   line.Add("--layout", open.layout,
-           "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); chooses where two "
-           "readings fit")
+           "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); also chooses if two "
+           "layouts fit")
       .Group(group);
-  line.Add("--as", open.as_dtype, "What untyped 16- or 8-bit arrays mean: bf16, f8_e4m3")
+  line.Add("--as", open.as_dtype, "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3")
       .Group(group);
-  line.Add("--rotated", open.rotated, "Hadamard-rotated quantised cache: auto, yes, no")
+  line.Add("--rotated", open.rotated,
+           "Whether a quantised cache is Hadamard-rotated: auto, yes, no")
       .OneOf({"auto", "yes", "no"})
       .Group(group);
   line.Add("--batch", open.batch, "Batch row of [B, ...] tensors").Group(group);

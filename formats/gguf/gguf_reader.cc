@@ -146,7 +146,7 @@ ModelGeometry ReadGgufGeometry(const FileSource& file) {
   const gguf::Metadata metadata(file.bytes());
   const std::optional<std::string> architecture = metadata.Text("general.architecture");
   if (!architecture || architecture->empty() || architecture->size() > 64)
-    throw Error(Finding::kMissingRecord, "general.architecture is missing or no name");
+    throw Error(Finding::kMissingRecord, "general.architecture is missing or is not a name");
   const gguf::Keys keys(metadata, *architecture);
   const uint32_t count = keys.Need("block_count", gguf::kMaxLayers);
   const std::vector<uint32_t> heads = keys.PerLayer("attention.head_count", count, gguf::kMaxHeads);

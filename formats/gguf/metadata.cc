@@ -86,7 +86,7 @@ void CheckVersion(uint32_t version) {
   const bool swapped = version != 0 && (version & 0xffff) == 0;
   if (version == 0) throw Error(Finding::kBadVersion, "GGUF version 0 never existed").At(4);
   throw Error(Finding::kUnsupportedVersion,
-              swapped ? "a big-endian GGUF file; little-endian ones are read"
+              swapped ? "a big-endian GGUF file; only little-endian ones are supported"
                       : fmt::format("GGUF version {}; supported: 2 and 3", version))
       .At(4);
 }
@@ -160,7 +160,7 @@ std::vector<double> Metadata::Floats(std::string_view tensor, ByteSpan file) con
   const uint64_t align = std::max(Count("general.alignment").value_or(32), 1u);
   const uint64_t base = (in.offset() + align - 1) / align * align;
   if (type != kFloat || count == 0 || count > kMostValues)
-    throw Error(Finding::kBadField, "is no short list of f32").In(tensor);
+    throw Error(Finding::kBadField, "is not a short list of f32 values").In(tensor);
   if (base > file.size() || offset > file.size() - base)
     throw Error(Finding::kTruncated, "ends before it").In(tensor);
   ByteReader data(file.subspan(base + offset), base + offset);

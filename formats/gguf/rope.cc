@@ -76,8 +76,8 @@ std::optional<blend::ModelRope> ReadGgufRope(const FileSource& file) {
     throw std::move(
         Error(Finding::kUnsupportedKind,
               "the model has M-RoPE: its tokens have three positions, which caches do not keep")
-            .Hint("for a prompt of text alone all three are the same: --rope-base and --rope-style "
-                  "in place of the model file"));
+            .Hint("for a prompt of text alone all three are equal: give --rope-base and "
+                  "--rope-style instead of the model file"));
   }
   blend::ModelRope model;
   model.rope.theta = geometry.rope_base;

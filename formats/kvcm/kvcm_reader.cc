@@ -149,12 +149,12 @@ class Examiner {
   void CheckFactor() {
     const uint32_t factor = weights_.header.compression_factor;
     if (factor > 1) return;
-    Fault(
-        {.finding = Finding::kBadField,
-         .field = "compression_factor",
-         .found = fmt::to_string(factor),
-         .expected = "at least 2",
-         .effect = "unless the caller gives a factor, nothing is compressed and nothing is said"});
+    Fault({.finding = Finding::kBadField,
+           .field = "compression_factor",
+           .found = fmt::to_string(factor),
+           .expected = "at least 2",
+           .effect =
+               "unless the caller gives a factor, nothing is compressed and no message says so"});
   }
 
   // Before anything is allocated: the counts must fit the bytes that are left.

@@ -85,7 +85,7 @@ Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions 
   }
   if (snapshot.format_version == described.format_version) return snapshot;
   throw Error(Finding::kAmbiguousFormat,
-              fmt::format("the restored source reads as {}, it was archived as {}",
+              fmt::format("the restored source reads as {}, but it was archived as {}",
                           snapshot.format_version, described.format_version))
       .File(source.path)
       .Hint("decompress it without --to and convert the restored source");
@@ -98,7 +98,7 @@ Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPo
     throw Error(Finding::kUnsupportedKind, "an archive of an archive").File(archive.data().name());
   }
   if (archive.source_bytes() > options.max_bytes) {
-    throw Error(Finding::kLimit, fmt::format("its source has {} bytes, {} are allowed",
+    throw Error(Finding::kLimit, fmt::format("its source has {} bytes; at most {} are allowed",
                                              archive.source_bytes(), options.max_bytes))
         .File(archive.data().name())
         .Hint("--max-bytes raises the limit");

@@ -102,8 +102,8 @@ void AddFactsAndNotes(const Reading& reading, Snapshot& snapshot) {
     snapshot.facts.emplace_back("recurrent", what + ": kept as it is, not read");
     snapshot.storage["recurrent"] = what;
     snapshot.notes.push_back(
-        {"a hybrid model: what its recurrent layers keep is no K and V; archives hold it byte for "
-         "byte, other outputs do not",
+        {"a hybrid model: the state of its recurrent layers is not K and V; archives keep it byte "
+         "for byte, other outputs do not",
          false});
   }
   if (snapshot.layers.empty()) snapshot.notes.push_back({"the cache is empty", true});
@@ -193,8 +193,8 @@ void SettleHadamard(Snapshot& snapshot, const Layout& layout, const std::string&
   }
   if (is_assumed) {
     snapshot.notes.push_back(
-        {"quantised values taken as Hadamard-rotated, as this version writes them unless "
-         "LLAMA_ATTN_ROT_DISABLE=1; --rotated no if it was set",
+        {"quantised values are assumed to be Hadamard-rotated, as this version writes them unless "
+         "LLAMA_ATTN_ROT_DISABLE=1; if that was set, give --rotated no",
          false});
   }
 }

@@ -20,8 +20,8 @@ constexpr std::string_view kRecurrentArchitectures[] = {"mamba",      "mamba2", 
   throw Error(
       Finding::kUnsupportedKind,
       fmt::format(
-          "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV "
-          "keep: not a KV cache",
+          "holds a recurrent state{} ({} of {} layers, {} cells), as Mamba and RWKV keep one, not "
+          "a KV cache",
           architecture.empty() ? "" : fmt::format(" of architecture {}", Escaped(architecture)),
           state.states, state.layers, state.cells))
       .Hint("--from opaque archives the bytes as they are");
@@ -107,7 +107,7 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
   if (body.in.remaining() >= 4) {
     ByteReader in = body.in;
     if (in.U32("magic") == kDeepSeek4Magic) {
-      throw Error(Finding::kUnsupportedKind, "holds a DeepSeek V4 cache, whose parts are not known")
+      throw Error(Finding::kUnsupportedKind, "holds a DeepSeek V4 cache, whose layout is unknown")
           .At(body.in.offset())
           .Hint("--from opaque archives the bytes as they are");
     }
@@ -140,7 +140,7 @@ Reading ChooseReading(const Body& body, const std::string& layout) {
     throw Error(
         Finding::kAmbiguousFormat,
         fmt::format("fits layout {} and a recurrent state (Mamba, RWKV)", readings[0].Word()))
-        .Hint(fmt::format("--layout {} if it is an attention cache", readings[0].Word()));
+        .Hint(fmt::format("give --layout {} if it is an attention cache", readings[0].Word()));
   }
   if (readings.size() > 1) {
     throw Error(Finding::kAmbiguousFormat, fmt::format("the bytes fit layouts {}", Words(readings)))

@@ -56,8 +56,8 @@ void CheckLayers(const CacheToWrite& cache) {
       try {
         if (tensor.tokens() != cache.cells.cells.size()) {
           throw Refused(
-              fmt::format("{} rows for a cache of {} cells; in llama.cpp all layers of a "
-                          "cache have the same",
+              fmt::format("{} rows for a cache of {} cells; in llama.cpp all layers of a cache "
+                          "have the same number",
                           tensor.tokens(), cache.cells.cells.size()));
         }
         CheckTensor(tensor, transposed);
@@ -326,7 +326,7 @@ void Write(const Snapshot& snapshot, const std::string& path, const OutputRules&
   if (scope == Scope::kSequence) {
     CheckOneSequence(caches);
   } else if (snapshot.model.empty() || snapshot.model.size() > kMaxArchitecture) {
-    throw Error(Finding::kGeometryMissing, "a SESSION names the model's architecture")
+    throw Error(Finding::kGeometryMissing, "a SESSION must name the model's architecture")
         .Hint("give --gguf MODEL");
   }
   snapshot.CheckContent();

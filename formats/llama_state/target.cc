@@ -60,13 +60,12 @@ Target TargetOf(std::string_view version) {
   for (const Era& era : kEras) {
     if (era.first_build <= build && build <= era.last_build) return era.target;
     if (build < era.first_build || era.first_build == 0) {
-      if (before == nullptr) throw Unknown(version).Hint("builds before b3889 are not written");
-      throw Error(
-          Finding::kUsage,
-          fmt::format("--target-version {}: between the builds known to write layout {} and "
-                      "layout {}",
-                      version, before->target.letter, era.target.letter))
-          .Hint("give the letter; the engine refuses a file of the wrong one");
+      if (before == nullptr)
+        throw Unknown(version).Hint("layouts of builds before b3889 cannot be written");
+      throw Error(Finding::kUsage, fmt::format("--target-version {}: the build lies between those "
+                                               "known to write layout {} and layout {}",
+                                               version, before->target.letter, era.target.letter))
+          .Hint("give the layout's letter; the engine refuses a file of the wrong layout");
     }
     before = &era;
   }

@@ -22,7 +22,7 @@ Error NoOrder(const BlockStore& store) {
     keys += fmt::format("{}'{}'", keys.empty() ? "" : ", ", Escaped(key, 120));
   }
   Error error(Finding::kUsage,
-              fmt::format("holds {} chunks, and no word on which follows which: {}",
+              fmt::format("holds {} chunks and does not say which follows which: {}",
                           store.entries().size(), keys));
   error.Hint("give --order FILE, a file with one of these keys per line, or --order 'PATTERN'");
   return error;
@@ -34,9 +34,8 @@ Snapshot OpenBlocks(Source source, const OpenOptions& options) {
   BlockStore store(std::move(source));
   const size_t stored = store.entries().size();
   if (stored == 0) {
-    throw Error(
-        Finding::kMissingRecord,
-        fmt::format("its index names no chunk that is still there ({} are not)", store.stale()));
+    throw Error(Finding::kMissingRecord,
+                fmt::format("no chunk of its index is still there ({} are gone)", store.stale()));
   }
   if (options.order.empty() && stored > 1) throw NoOrder(store);
   Snapshot snapshot;
@@ -51,9 +50,9 @@ Snapshot OpenBlocks(Source source, const OpenOptions& options) {
     const size_t used = parts.size();
     snapshot = Concatenate(std::move(parts), store.Release());
     snapshot.facts.emplace_back(
-        "chunks", fmt::format("{} of {}, in the order of --order {}: the caller's word, not the "
-                              "file's",
-                              used, stored, options.order));
+        "chunks",
+        fmt::format("{} of {}, in the order that --order {} gives, which the file cannot confirm",
+                    used, stored, options.order));
   }
   if (store.stale() > 0) {
     snapshot.notes.push_back(

@@ -59,13 +59,13 @@ std::optional<Checkpoint> ReadCheckpoint(ByteSpan file, uint64_t at, uint64_t& b
 uint64_t Count(const json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || !at->is_number_unsigned())
-    throw Error(Finding::kBadField, fmt::format("index: {} is no count", key));
+    throw Error(Finding::kBadField, fmt::format("index: {} is not a count", key));
   return at->get<uint64_t>();
 }
 
 json Parsed(const Checkpoint& checkpoint) {
   json index = json::parse(checkpoint.text, nullptr, /*allow_exceptions=*/false);
-  if (!index.is_object()) throw Error(Finding::kBadText, "index: is no JSON object");
+  if (!index.is_object()) throw Error(Finding::kBadText, "index: is not a JSON object");
   return index;
 }
 
@@ -85,7 +85,7 @@ json NewestIndex(ByteSpan file) {
   for (uint64_t at = kStep; !second && at < std::min<uint64_t>(file.size(), kFarthest); at += kStep)
     second = ReadCheckpoint(file, at, budget);
   if (!second) {
-    throw std::move(Error(Finding::kChecksum, "neither copy of the index is whole").At(0));
+    throw std::move(Error(Finding::kChecksum, "neither copy of the index is intact").At(0));
   }
   return Parsed(*second);
 }
@@ -122,14 +122,14 @@ std::string Word(const json& object, const char* key) {
 }
 
 BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan file) {
-  if (!object.is_object()) throw Error(Finding::kBadField, "is no object");
+  if (!object.is_object()) throw Error(Finding::kBadField, "is not an object");
   BlockStore::Entry entry;
   const uint64_t offset = Count(object, "offset");
   entry.size = Count(object, "size");
   if (offset < slots.base || (offset - slots.base) % slots.slot_bytes != 0)
-    throw Error(Finding::kBadOffsets, fmt::format("offset {} is that of no slot", offset));
+    throw Error(Finding::kBadOffsets, fmt::format("no slot begins at offset {}", offset));
   if (entry.size == 0 || entry.size > slots.slot_bytes - slots.header_bytes)
-    throw Error(Finding::kBadField, fmt::format("size {} is none that a slot holds", entry.size));
+    throw Error(Finding::kBadField, fmt::format("no slot holds {} bytes", entry.size));
   if (offset > file.size() || slots.header_bytes > file.size() - offset ||
       entry.size > file.size() - offset - slots.header_bytes) {
     throw Error(Finding::kTruncated, fmt::format("its slot at {} ends past the file", offset));
@@ -142,7 +142,7 @@ BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan fi
   for (const json& extent : *shape) {
     if (!extent.is_number_unsigned() || extent.get<uint64_t>() > INT64_MAX ||
         entry.shape.size() > 8)
-      throw Error(Finding::kBadField, "its shape is none");
+      throw Error(Finding::kBadField, "its shape is not a list of sizes");
     entry.shape.push_back(extent.get<int64_t>());
   }
   return entry;
@@ -156,7 +156,7 @@ BlockStore::BlockStore(Source source) : source_(std::move(source)) {
   const Slots slots = {Count(index, "data_base_offset"), Count(index, "header_bytes"),
                        Count(index, "slot_bytes")};
   if (slots.header_bytes < kSlotHeader || slots.slot_bytes <= slots.header_bytes)
-    throw Error(Finding::kBadField, "index: its slots have no room");
+    throw Error(Finding::kBadField, "index: its slots have no space for values");
   const auto entries = index.find("entries");
   if (entries == index.end() || !entries->is_object())
     throw Error(Finding::kBadField, "index: has no entries");
@@ -195,15 +195,15 @@ Snapshot BlockStore::Open(const std::string& key, std::optional<uint64_t> batch)
     const MemoryFormat* format = FindMemoryFormat(entry.format);
     if (entry.shape.empty() || !dtype || format == nullptr) {
       throw Error(Finding::kUnsupportedKind,
-                  fmt::format("the index does not say its {}", entry.shape.empty() ? "shape"
-                                                               : !dtype            ? "type"
-                                                                                   : "layout"));
+                  fmt::format("the index lacks its {}", entry.shape.empty() ? "shape"
+                                                        : !dtype            ? "type"
+                                                                            : "layout"));
     }
     const auto array = ArrayOf(CacheFormat(*format), *dtype, entry.shape);
     if (!array || array->bytes != entry.size) {
       throw Error(Finding::kSizeMismatch,
-                  fmt::format("shape [{}] of {} does not make its {} bytes: the index has the "
-                              "shape of one group of layers only",
+                  fmt::format("shape [{}] of {} does not give its {} bytes: the index has the "
+                              "shape of only one group of layers",
                               fmt::join(entry.shape, ", "), Name(*dtype), entry.size));
     }
     const ByteSpan payload = source_.files[0].data->bytes().subspan(entry.offset, entry.size);

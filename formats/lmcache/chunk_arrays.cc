@@ -34,11 +34,10 @@ Snapshot SnapshotOfArrays(std::span<const GroupArray> groups, ByteSpan payload,
     snapshot.stored.insert(snapshot.stored.end(), part.stored.begin(), part.stored.end());
   }
   if (groups.size() > 1) {
-    snapshot.notes.push_back(
-        {fmt::format("{} groups of layers are numbered one behind the other: which layers of the "
-                     "model they are is not in the file",
-                     groups.size()),
-         false});
+    snapshot.notes.push_back({fmt::format("the layers of {} groups are numbered consecutively: the "
+                                          "file does not say which layers of the model they are",
+                                          groups.size()),
+                              false});
   }
   snapshot.engine = "LMCache";
   AssumeRotated(snapshot, "the engines that LMCache serves cache keys after RoPE");

@@ -85,12 +85,10 @@ const SourceFile& OnlyFile(const Source& source) {
     if (chunks++ == 0) only = &file;
   }
   if (chunks == 1) return *only;
-  if (chunks == 0) throw Error(Finding::kMissingRecord, "no chunk of LMCache in it");
-  throw std::move(
-      Error(Finding::kUsage, fmt::format("holds {} chunks, and no word on which follows "
-                                         "which",
-                                         chunks))
-          .Hint("give --order FILE, a file with one name per line"));
+  if (chunks == 0) throw Error(Finding::kMissingRecord, "it holds no LMCache chunk");
+  throw std::move(Error(Finding::kUsage,
+                        fmt::format("holds {} chunks and does not say which follows which", chunks))
+                      .Hint("give --order FILE, a file with one name per line"));
 }
 
 // The arrays of the groups, or the field that is wrong.
@@ -112,8 +110,8 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
     const auto array = ArrayOf(format, group);
     if (!array) {
       throw std::move(
-          Error(Finding::kBadField,
-                fmt::format("shape [{}] is no {}", fmt::join(group.shape, ", "), format.name))
+          Error(Finding::kBadField, fmt::format("shape [{}] does not fit {}",
+                                                fmt::join(group.shape, ", "), format.name))
               .At(kFirstShape));
     }
     arrays.push_back(*array);
@@ -121,10 +119,11 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
   }
   const uint64_t payload = Payload(header, bytes);
   if (!LengthFits(header, bytes) && total != payload && SomeLengthFits(header, bytes)) {
-    throw std::move(Error(Finding::kSizeMismatch,
-                          fmt::format("the shapes of its groups do not make the {} bytes of length",
-                                      header.length))
-                        .At(kFirstShape));
+    throw std::move(
+        Error(Finding::kSizeMismatch,
+              fmt::format("the shapes of its groups do not add up to its length of {} bytes",
+                          header.length))
+            .At(kFirstShape));
   }
   if (header.length < 0 || static_cast<uint64_t>(header.length) != payload) {
     throw std::move(
@@ -135,7 +134,7 @@ std::vector<GroupArray> CheckedArrays(const ChunkHeader& header, const MemoryFor
   if (total != payload) {
     throw std::move(
         Error(Finding::kSizeMismatch,
-              fmt::format("shape [{}] of {} does not make the {} bytes of the payload",
+              fmt::format("shape [{}] of {} does not give the {} bytes of the payload",
                           fmt::join(arrays[0].shape, ", "), Name(arrays[0].dtype), payload))
             .At(kFirstShape));
   }
@@ -160,22 +159,21 @@ const MemoryFormat* FindMemoryFormat(std::string_view name) {
 
 const MemoryFormat& CacheFormat(const MemoryFormat& format) {
   if (!format.axes.empty()) return format;
-  throw Error(Finding::kUnsupportedKind, fmt::format("fmt {} ({}): bytes of another kind than K "
-                                                     "and V",
-                                                     format.number, format.name));
+  throw Error(Finding::kUnsupportedKind,
+              fmt::format("fmt {} ({}): its bytes are not K and V", format.number, format.name));
 }
 
 const MemoryFormat& MemoryFormatOf(int64_t number) {
   if (const MemoryFormat* format = FindMemoryFormat(number)) return *format;
-  throw Error(Finding::kBadField,
-              fmt::format("fmt {} is none of LMCache's (1 to {})", number, std::size(kFormats)));
+  throw Error(Finding::kBadField, fmt::format("fmt {} does not exist in LMCache (expected 1 to {})",
+                                              number, std::size(kFormats)));
 }
 
 const MemoryFormat& MemoryFormatOf(std::string_view number) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   if (error != std::errc() || end != number.data() + number.size()) {
-    throw Error(Finding::kBadField, fmt::format("fmt '{}' is no number", Escaped(number, 40)));
+    throw Error(Finding::kBadField, fmt::format("fmt '{}' is not a number", Escaped(number, 40)));
   }
   return CacheFormat(MemoryFormatOf(value));
 }

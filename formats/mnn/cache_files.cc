@@ -106,7 +106,8 @@ CacheFolder ReadFolder(const Source& source) {
     for (const auto& [address, pair] : addresses) folder.strangers.push_back(address);
   }
   if (folder.layers.empty()) {
-    throw Error(Finding::kMissingRecord, "no NAME_LAYER.k and .v, and no ADDRESS.k and .v, in it");
+    throw Error(Finding::kMissingRecord,
+                "it holds neither NAME_LAYER.k and .v nor ADDRESS.k and .v");
   }
   for (const auto& [layer, pair] : folder.layers) {
     if (pair.k != nullptr && pair.v != nullptr) continue;
@@ -153,9 +154,10 @@ LayerKv MakeLayer(uint32_t index, const Pair& pair, DType dtype, const Packing& 
   const Capacity values =
       CapacityOf(v.size(), row(geometry.pack_h), RoundUp(block, geometry.pack_l), block, "V");
   if (keys.least > values.most || values.least > keys.most) {
-    throw Error(Finding::kSizeMismatch,
-                fmt::format("K has room for {} to {} tokens, V for {} to {}: another packing",
-                            keys.least, keys.most, values.least, values.most));
+    throw Error(
+        Finding::kSizeMismatch,
+        fmt::format("K has room for {} to {} tokens, V for {} to {}: the packing is another one",
+                    keys.least, keys.most, values.least, values.most));
   }
   const uint64_t capacity = std::min(keys.most, values.most);
   if (geometry.tokens > capacity) {

@@ -205,7 +205,7 @@ bool LooksLikeMeta(ByteSpan bytes) {
 
 DumpMeta ParseMeta(ByteSpan bytes) {
   if (bytes.size() > kMaxMetaBytes) {
-    throw Error(Finding::kLimit, fmt::format("a meta of {} bytes; the largest read is {}",
+    throw Error(Finding::kLimit, fmt::format("a meta of {} bytes; at most {} are read",
                                              bytes.size(), kMaxMetaBytes));
   }
   const Json json = ParseObject(bytes);

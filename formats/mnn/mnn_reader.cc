@@ -86,13 +86,13 @@ void AddLogical(const std::vector<Dump>& updates, DType dtype, LayerKv& layer,
   }
   if (!joined.overlaps.empty()) {
     remarks.Add(layer.index,
-                fmt::format("tokens {} were written by more than one update and are those of the "
-                            "one that begins last; the engine had cut its cache back by then, so "
-                            "earlier rows are as first written, not as they were moved",
+                fmt::format("several updates wrote tokens {}, and the one that begins last is "
+                            "read; the engine had cut its cache back by then, so earlier rows are "
+                            "as first written, not as the engine moved them",
                             Described(joined.overlaps)));
   }
   if (!joined.gaps.empty()) {
-    remarks.Add(layer.index, fmt::format("tokens {} are in no update", Described(joined.gaps)));
+    remarks.Add(layer.index, fmt::format("no update holds tokens {}", Described(joined.gaps)));
   }
   if (joined.ranges.front().begin > 0) {
     remarks.Add(layer.index, fmt::format("the first token is {}", joined.ranges.front().begin));

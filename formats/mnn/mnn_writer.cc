@@ -25,8 +25,7 @@ void CheckLayer(const LayerKv& layer) {
   for (const KvTensor* tensor : {&k, &v}) {
     if (tensor->dtype != DType::kF16 && tensor->dtype != DType::kF32) {
       throw fail(Finding::kUnsupportedDtype,
-                 fmt::format("{} cannot be said in an MNN dump, which holds f16 or f32",
-                             Name(tensor->dtype)))
+                 fmt::format("an MNN dump cannot hold {}, only f16 or f32", Name(tensor->dtype)))
           .Hint("--to safetensors keeps every element type");
     }
   }

@@ -51,8 +51,8 @@ const std::byte* BytesOfPart(const Source& source, const SourceFile& meta, const
   }
   if (file->data->size() != expected) {
     throw Error(file->data->size() < expected ? Finding::kTruncated : Finding::kSizeMismatch,
-                fmt::format("has {} bytes, {} makes it {}", file->data->size(), BaseOf(meta.name),
-                            expected))
+                fmt::format("has {} bytes, but {} gives it {}", file->data->size(),
+                            BaseOf(meta.name), expected))
         .File(file->data->name());
   }
   return file->data->bytes().data();
@@ -132,7 +132,7 @@ RunDumps ReadRun(const Source& source) {
   for (const SourceFile& file : source.files) {
     if (IsMeta(file) || IsNamedLikeMeta(file.name)) metas.push_back(&file);
   }
-  if (metas.empty()) throw Error(Finding::kBadHeader, "no file is the meta of an MNN dump");
+  if (metas.empty()) throw Error(Finding::kBadHeader, "no file in it is the meta of an MNN dump");
   ExpectOneRun(source, metas);
   RunDumps run;
   std::set<std::string> used;

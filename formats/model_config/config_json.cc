@@ -20,7 +20,7 @@ constexpr uint32_t kMostLayers = 4096, kMostHeads = 1 << 16, kWidest = 1 << 20;
 Config::Config(ByteSpan bytes) {
   if (bytes.size() > kLargestConfig) throw Error(Finding::kLimit, "is above 16 MiB");
   json whole = json::parse(AsText(bytes), nullptr, /*allow_exceptions=*/false);
-  if (!whole.is_object()) throw Error(Finding::kBadText, "is no JSON object");
+  if (!whole.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
   const auto text = whole.find("text_config");
   text_ = text != whole.end() && text->is_object() ? *text : std::move(whole);
 }
@@ -34,14 +34,15 @@ std::optional<uint32_t> Config::Count(const char* key, uint32_t most) const {
   const auto at = text_.find(key);
   if (at == text_.end() || at->is_null()) return std::nullopt;
   if (!at->is_number_unsigned() || at->get<uint64_t>() > most)
-    throw Error(Finding::kBadField, fmt::format("{} is no number up to {}", key, most));
+    throw Error(Finding::kBadField, fmt::format("{} is not a number up to {}", key, most));
   return at->get<uint32_t>();
 }
 
 uint32_t Config::Need(const char* key, uint32_t most) const {
   const auto count = Count(key, most);
   if (!count || *count == 0)
-    throw Error(Finding::kMissingRecord, fmt::format("has no {}: is it a model's?", key));
+    throw Error(Finding::kMissingRecord,
+                fmt::format("has no {}: is it the config of a model?", key));
   return *count;
 }
 
@@ -70,7 +71,7 @@ std::optional<double> Real(const json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) return std::nullopt;
   if (!at->is_number() || !(at->get<double>() > 0) || at->get<double>() > 1e15)
-    throw Error(Finding::kBadField, fmt::format("{} is no positive number", key));
+    throw Error(Finding::kBadField, fmt::format("{} is not a positive number", key));
   return at->get<double>();
 }
 

@@ -28,7 +28,7 @@ std::vector<double> Numbers(const json& object, const char* key) {
     throw Error(Finding::kMissingRecord, fmt::format("rope_scaling has no list {}", key));
   for (const json& number : *at) {
     if (!number.is_number() || !(number.get<double>() > 0))
-      throw Error(Finding::kBadField, fmt::format("{} has an entry that is no number", key));
+      throw Error(Finding::kBadField, fmt::format("{} has an entry that is not a number", key));
     numbers.push_back(number.get<double>());
   }
   return numbers;
@@ -81,9 +81,8 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
     throw std::move(
         Error(Finding::kUnsupportedKind,
               "the model has M-RoPE: its tokens have three positions, which caches do not keep")
-            .Hint(
-                "for a prompt of text alone all three are the same: --rope-base and --rope-scaling "
-                "none in place of the config"));
+            .Hint("for a prompt of text alone all three are equal: give --rope-base and "
+                  "--rope-scaling none instead of the config"));
   }
   scaling.factor = Real(told, "factor").value_or(1);
   const double most = Real(config.text(), "max_position_embeddings").value_or(8192);

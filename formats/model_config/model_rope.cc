@@ -26,7 +26,7 @@ std::vector<double> NumbersOfText(std::string_view text) {
     const auto [last, failed] = std::from_chars(text.data() + at, text.data() + end, value);
     if (failed != std::errc() || last != text.data() + end) {
       throw Error(Finding::kBadText,
-                  fmt::format("'{}' is no number", Escaped(text.substr(at, end - at), 40)));
+                  fmt::format("'{}' is not a number", Escaped(text.substr(at, end - at), 40)));
     }
     numbers.push_back(value);
     at = end;
@@ -73,9 +73,11 @@ std::vector<double> ReadFrequencies(const std::string& path) {
     for (const double number : numbers) {
       // 0 turns nothing; above pi nothing is left to tell positions apart.
       if (!(number >= 0) || number > 4)
-        throw Error(Finding::kBadField, fmt::format("{} is no frequency: radians per position, as "
-                                                    "inv_freq of a model has them",
-                                                    number));
+        throw Error(
+            Finding::kBadField,
+            fmt::format(
+                "{} is not a frequency; expected radians per position, as in a model's inv_freq",
+                number));
     }
     return numbers;
   } catch (Error& error) {

@@ -43,7 +43,7 @@ class LiteralParser {
       }
     }
     SkipSpace();
-    if (at_ != text_.size()) throw Bad("something follows the dict");
+    if (at_ != text_.size()) throw Bad("more text follows the dict");
     if (!has_descr || !has_order || !has_shape) {
       throw Bad("needs the keys descr, fortran_order and shape");
     }

@@ -19,7 +19,7 @@ constexpr std::string_view kGroupMark = "_g";
 json ParseConfig(const SourceFile& file) {
   if (file.data->size() > kLargestConfig) throw Error(Finding::kLimit, "is above 1 MiB");
   json config = json::parse(AsText(file.data->bytes()), nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) throw Error(Finding::kBadText, "is no JSON object");
+  if (!config.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
   return config;
 }
 
@@ -27,7 +27,7 @@ std::optional<uint64_t> Count(const json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) return std::nullopt;
   if (!at->is_number_unsigned() || *at == 0 || *at > UINT32_MAX)
-    throw Error(Finding::kBadField, fmt::format("{} is no positive number", key));
+    throw Error(Finding::kBadField, fmt::format("{} is not a positive number", key));
   return at->get<uint64_t>();
 }
 
@@ -71,16 +71,16 @@ void FillGroup(const json& config, const Source& folder, PresetSpec& spec) {
   }
   const std::set<uint64_t> used = GroupsOf(folder);
   if (groups->size() > 1 && used.size() != 1) {
-    throw std::move(Error(Finding::kAmbiguousFormat,
-                          fmt::format("its {} cache groups have shapes of their own, and the "
-                                      "folder holds blocks of {}",
-                                      groups->size(), used.size()))
-                        .Hint("give a folder with the blocks of one group, with L= and P="));
+    throw std::move(
+        Error(Finding::kAmbiguousFormat,
+              fmt::format("its {} cache groups differ in shape, and the folder holds blocks of {}",
+                          groups->size(), used.size()))
+            .Hint("give a folder with the blocks of one group, with L= and P="));
   }
   const uint64_t index = groups->size() == 1 ? 0 : *used.begin();
   if (index >= groups->size()) throw Error(Finding::kBadField, "has no such cache group");
   const json& group = (*groups)[index];
-  if (!group.is_object()) throw Error(Finding::kBadField, "a cache group is no object");
+  if (!group.is_object()) throw Error(Finding::kBadField, "a cache group is not an object");
   if (const auto tokens = Count(group, "tokens_per_block", "block_size"))
     spec.sizes.try_emplace("P", *tokens);
   const auto names = group.find("layer_names");
@@ -93,7 +93,7 @@ void CheckCanonical(const std::string& word, const Preset& preset) {
   const bool tokens_outside = preset.order.find('P') < preset.order.find('H');
   if (!word.ends_with(tokens_outside ? "-hnd" : "-nhd")) return;
   throw std::move(Error(Finding::kInconsistent,
-                        fmt::format("its canonical format is {}, {} has {} outside", word,
+                        fmt::format("its canonical format is {}, but {} puts {} outside", word,
                                     preset.name, tokens_outside ? "tokens" : "heads"))
                       .Hint(tokens_outside ? "--raw vllm-fs-packed-hnd" : "--raw vllm-fs-packed"));
 }
@@ -107,9 +107,11 @@ void FillRow(const json& config, PresetSpec& spec) {
   if (agnostic == config.end() || !agnostic->is_boolean() || agnostic->get<bool>()) return;
   for (const char* key : {"pp_size", "pcp_size", "dcp_size"}) {
     if (Count(config, key).value_or(1) > 1) {
-      throw Error(Finding::kUnsupportedLayout,
-                  fmt::format("{} {}: a row has cells of ranks that share out layers or tokens",
-                              key, *Count(config, key)));
+      throw Error(
+          Finding::kUnsupportedLayout,
+          fmt::format(
+              "{} {}: a row has cells of ranks that divide layers or tokens among themselves", key,
+              *Count(config, key)));
     }
   }
   if (const auto ranks = Count(config, "tp_size")) spec.sizes.try_emplace("G", *ranks);

@@ -77,10 +77,10 @@ void ParseSize(const Preset& preset, std::string_view item, Sizes& sizes) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), size);
   if (equals == item.npos || failed != std::errc() || end != text.data() + text.size() ||
       size == 0 || size > UINT32_MAX) {
-    throw Wrong(preset, fmt::format("'{}' is no KEY=NUMBER", Escaped(item, 40)));
+    throw Wrong(preset, fmt::format("'{}' is not KEY=NUMBER", Escaped(item, 40)));
   }
   if (!IsKey(preset, key)) {
-    throw Wrong(preset, fmt::format("'{}' is none of its sizes", Escaped(key, 40)));
+    throw Wrong(preset, fmt::format("it has no size '{}'", Escaped(key, 40)));
   }
   if (!sizes.emplace(key, size).second) {
     throw Wrong(preset, fmt::format("'{}' is given twice", key));
@@ -145,8 +145,8 @@ Spec SpecOf(const PresetSpec& preset) {
       .name = fmt::format("--raw {}", preset.preset->name), .dtype = *preset.dtype, .axes = {}};
   const uint64_t groups = size_of('G').value_or(1);
   if (size_of('H') && *size_of('H') % groups != 0) {
-    throw Wrong(*preset.preset,
-                fmt::format("H={} heads are not G={} groups of as many", *size_of('H'), groups));
+    throw Wrong(*preset.preset, fmt::format("H={} heads do not divide into G={} equal groups",
+                                            *size_of('H'), groups));
   }
   if (size_of('V') && size_of('V') != size_of('D')) spec.v_dim = size_of('V');
   const bool undivided = size_of('C').has_value();

@@ -146,10 +146,10 @@ const SourceFile& OnlyPage(const Source& source) {
     if (pages++ == 0) only = &file;
   }
   if (pages == 1) return *only;
-  if (pages == 0) throw Error(Finding::kMissingRecord, "no file with data in it");
+  if (pages == 0) throw Error(Finding::kMissingRecord, "it holds no file with data");
   throw std::move(
       Error(Finding::kUsage,
-            fmt::format("holds {} files, and no word on which follows which", pages))
+            fmt::format("holds {} files and does not say which follows which", pages))
           .Hint("give --order FILE, a file with one name per line, or --order '*.bin'"));
 }
 
@@ -168,17 +168,19 @@ ByteSpan WithoutPadding(ByteSpan file, const Spec& spec) {
     if (std::all_of(rest.begin(), rest.end(), [](std::byte b) { return b == std::byte{0}; }))
       return file.first(values);
     throw std::move(
-        Error(Finding::kSizeMismatch,
-              fmt::format("has {} bytes, the sizes of {} make it {}, and what follows is no "
-                          "padding",
-                          file.size(), spec.name, values))
-            .Hint("cells of several ranks: G=RANKS, with H of all together"));
+        Error(
+            Finding::kSizeMismatch,
+            fmt::format(
+                "has {} bytes; the sizes of {} give {}, and the bytes that follow are not padding",
+                file.size(), spec.name, values))
+            .Hint("for cells of several ranks give G=RANKS, with H of all together"));
   }
   if (values != 0 && file.size() > values && file.size() % values == 0) {
     throw std::move(
-        Error(Finding::kSizeMismatch, fmt::format("has {} bytes, {} times what the sizes make it",
-                                                  file.size(), file.size() / values))
-            .Hint(fmt::format("if cells of {} ranks lie in it: G={}, with H of all together",
+        Error(Finding::kSizeMismatch,
+              fmt::format("has {} bytes, {} times as many as the sizes give", file.size(),
+                          file.size() / values))
+            .Hint(fmt::format("if it holds cells of {} ranks, give G={}, with H of all together",
                               file.size() / values, file.size() / values)));
   }
   return file;

@@ -89,7 +89,7 @@ std::string_view TakeVDim(std::string_view order, std::string_view text, Spec& s
   const size_t slash = text.find('/');
   if (slash == text.npos) return text;
   if (order.find('2') > order.find('D')) {
-    throw Wrong(fmt::format("SIZES: '{}' says two sizes, and ORDER '{}' has no 2 outside D",
+    throw Wrong(fmt::format("SIZES: '{}' gives two sizes, but ORDER '{}' has no 2 outside D",
                             Escaped(text, 40), order));
   }
   spec.v_dim = ParseAxis('D', text.substr(slash + 1)).size;
@@ -204,7 +204,7 @@ Spec Resolve(Spec spec, uint64_t file_bytes) {
   const uint64_t step = StepOf(spec, open);
   if (open == nullptr) {
     if (step != file_bytes) {
-      throw Error(Finding::kSizeMismatch, fmt::format("has {} bytes, the sizes of {} make it {}",
+      throw Error(Finding::kSizeMismatch, fmt::format("has {} bytes, but the sizes of {} give {}",
                                                       file_bytes, spec.name, step));
     }
     return spec;

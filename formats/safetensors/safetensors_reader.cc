@@ -81,7 +81,7 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
     try {
       if (tensor.begin != position || tensor.end < tensor.begin) {
         throw Error(Finding::kBadOffsets,
-                    fmt::format("data_offsets [{}, {}] where the data so far ends at {}",
+                    fmt::format("data_offsets [{}, {}], but the data so far ends at {}",
                                 tensor.begin, tensor.end, position));
       }
       const TypeWord& word = WordOf(tensor.dtype);
@@ -125,8 +125,8 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
   for (auto& [key, value] : header.metadata) {
     const auto [at, is_new] = file.metadata.emplace(key, value);
     if (!is_new && at->second != value) {
-      file.notes.push_back(fmt::format("{} says something else for '{}' than a file before",
-                                       Escaped(stem), Escaped(key)));
+      file.notes.push_back(
+          fmt::format("{} contradicts an earlier file about '{}'", Escaped(stem), Escaped(key)));
     }
   }
 }

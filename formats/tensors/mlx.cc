@@ -47,7 +47,7 @@ Ring RingOf(const LayerState& layer, bool in_arrays) {
   if (in_arrays && n.size() == 4) return {n[0], n[1], n[2], n[3]};
   if (!in_arrays && n.size() == 4) return {n[2], n[0], n[1], n[3]};
   if (!in_arrays && n.size() == 5) return {n[3], n[0], n[1], n[4]};
-  throw Bad(fmt::format("a ring is told by 4 or 5 numbers, not {}", n.size()));
+  throw Bad(fmt::format("a ring needs 4 or 5 numbers, not {}", n.size()));
 }
 
 Used UsedOfRing(const Ring& ring, uint64_t room) {
@@ -61,7 +61,8 @@ Used UsedOfRing(const Ring& ring, uint64_t room) {
     used.tokens = ring.index;
   } else {
     if (ring.keep > ring.index)
-      throw Bad(fmt::format("place {} lies in the {} kept tokens", ring.index, ring.keep));
+      throw Bad(fmt::format("the ring's next place {} lies among the {} kept tokens", ring.index,
+                            ring.keep));
     used.runs = {{0, ring.keep}, {ring.index, room}, {ring.keep, ring.index}};
   }
   if (used.tokens > ring.offset)
@@ -135,7 +136,7 @@ class Reader {
   Used FillQuantised(const LayerState& state, LayerKv& layer) {
     const auto& n = state.numbers;  // the oldest begin with the step by which buffers grow
     if (n.size() != 3 && n.size() != 4)
-      throw Bad(fmt::format("quantisation is told by 3 or 4 numbers, not {}", n.size()));
+      throw Bad(fmt::format("quantisation needs 3 or 4 numbers, not {}", n.size()));
     const size_t first = n.size() - 3;
     const Quantisation how{n[first + 1], n[first + 2]};
     const auto part = [&](const char* of) {

@@ -30,7 +30,7 @@ Shape ShapeOf(const QuantisedArray& array, const Quantisation& how) {
                             how.bits, how.group));
   }
   if (array.numbers.dtype != DType::kU32)
-    throw Error(Finding::kUnsupportedDtype, "its numbers are no u32 words");
+    throw Error(Finding::kUnsupportedDtype, "its numbers are not u32 words");
   const bool ranks = numbers.size() == 4 && scales.size() == 4;
   if (!ranks || array.biases.shape != scales || array.biases.dtype != array.scales.dtype ||
       !std::equal(numbers.begin(), numbers.begin() + 3, scales.begin()) ||

@@ -46,7 +46,7 @@ uint64_t Number(string_view text, const string& where) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failed != std::errc() || end != text.data() + text.size()) {
     throw Error(Finding::kBadField,
-                fmt::format("metadata '{}' is '{}', no count", where, Escaped(text, 40)));
+                fmt::format("metadata '{}' is '{}', not a count", where, Escaped(text, 40)));
   }
   return value;
 }
@@ -59,7 +59,8 @@ uint64_t Scalar(const NamedTensor& tensor) {
   if (view.elements() == 1 && view.dtype == DType::kI64) value = LoadLE<int64_t>(view.data);
   if (view.elements() == 1 && view.dtype == DType::kU32) value = LoadLE<uint32_t>(view.data);
   if (value < 0)
-    throw Error(Finding::kBadField, fmt::format("tensor '{}' is no count", Escaped(tensor.name)));
+    throw Error(Finding::kBadField,
+                fmt::format("tensor '{}' is not a count", Escaped(tensor.name)));
   return static_cast<uint64_t>(value);
 }
 

@@ -74,7 +74,7 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
   const auto& shape = array.shape;
   switch (array.rank()) {
     case 2:
-      return {Axes::Parse("TC"), "one latent per token, no K and V apart", {}};
+      return {Axes::Parse("TC"), "one latent per token, no separate K and V", {}};
     case 3:
       if (shape[0] == 2) return {Axes::Parse("2TC"), {}, {}};
       if (heads.dim != 0 && shape[2] == 2 * heads.dim) return {Axes::Parse("TH(2D)"), {}, {}};
@@ -84,13 +84,13 @@ Reading ReadVllm(const TensorView& array, const HeadSizes& heads) {
                 fmt::format("kv_cache of shape [{}] is [token, head, K and V of {}] or [token, "
                             "head, {} of one]",
                             fmt::join(shape, ", "), shape[2] / 2, shape[2]))
-              .Hint("say which with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'"));
+              .Hint("choose with --head-dim D, or name the axes: --layout 'th(2d)', 'thd'"));
     case 4:
       if ((shape[0] == 2) != (shape[1] == 2))
         return {Axes::Parse(shape[0] == 2 ? "2THD" : "T2HD"), {}, {}};
       [[fallthrough]];
     default:
-      throw Undecided(fmt::format("which axes kv_cache of shape [{}] has cannot be told",
+      throw Undecided(fmt::format("the axes of kv_cache, of shape [{}], cannot be determined",
                                   fmt::join(shape, ", ")));
   }
 }
@@ -106,7 +106,7 @@ Reading ReadLmcache(const TensorFile& file, const KvTensors& found, const OpenOp
   if (tensor.view.rank() == 5 && tensor.name == "kv_chunk") {  // vLLM's or Hugging Face's
     return ReadByValues(found, options, {"L2THD", "L2HTD", TokenPlace::kBeforeHeads});
   }
-  throw Undecided(fmt::format("which axes {} of shape [{}] has cannot be told",
+  throw Undecided(fmt::format("the axes of {}, of shape [{}], cannot be determined",
                               Escaped(tensor.name), fmt::join(tensor.view.shape, ", ")));
 }
 
@@ -138,8 +138,8 @@ Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptio
       return ReadRank4(file, found, options);
     case 5:
       if ((shape[0] == 2) == (shape[1] == 2)) {
-        throw Undecided(
-            fmt::format("which axis of [{}] is K and V cannot be told", fmt::join(shape, ", ")));
+        throw Undecided(fmt::format("it cannot be determined which axis of [{}] holds K and V",
+                                    fmt::join(shape, ", ")));
       }
       return ReadByValues(found, options,
                           shape[0] == 2 ? ValueOrders{"2LTHD", "2LHTD", TokenPlace::kAfterHeads}
@@ -149,7 +149,7 @@ Reading ReadLone(const TensorFile& file, const KvTensors& found, const OpenOptio
     default:
       throw Error(
           Finding::kUnsupportedKind,
-          fmt::format("its only array, of shape [{}], is no cache", fmt::join(shape, ", ")));
+          fmt::format("its only array, of shape [{}], is not a cache", fmt::join(shape, ", ")));
   }
   reading.note = fmt::format("the array of shape [{}] is read as {}; --layout names other axes",
                              fmt::join(shape, ", "), reading.axes.text());
@@ -189,7 +189,7 @@ Reading ChooseAxes(const TensorFile& file, const KvTensors& found, const OpenOpt
     case 4:
       return ReadRank4(file, found, options);
     default:
-      throw Undecided(fmt::format("what the axes of K, of shape [{}], mean cannot be told",
+      throw Undecided(fmt::format("the axes of K, of shape [{}], cannot be determined",
                                   fmt::join(k.shape, ", ")));
   }
 }

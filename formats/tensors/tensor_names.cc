@@ -349,7 +349,7 @@ void RefuseUnreadTensors(const TensorFile& file) {
     for (const auto& [function, word] : kKinds) {
       if (value.kind.find(function) == value.kind.npos) continue;
       throw Error(Finding::kUnsupportedKind,
-                  fmt::format("'{}' is a tensor that is {}: such are not read",
+                  fmt::format("'{}' is a tensor that is {}; such tensors are not read",
                               Escaped(value.name, 80), word));
     }
   }
@@ -422,7 +422,7 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
   if (best.layers.empty()) {
     RefuseUnreadTensors(file);
     throw Error(Finding::kUnsupportedKind,
-                fmt::format("no tensor has a name of K or V: {}", Names(file)))
+                fmt::format("no tensor is named like K or V: {}", Names(file)))
         .Hint("name them with --k-pattern and --v-pattern, {i} = layer");
   }
   RequirePairs(file, best);

@@ -72,13 +72,13 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
     const Axes& axes = *axis == 0 ? token_first : head_first;
     return {axes,
             fmt::format("arrays of shape {} are read as {}: their values say so by {:.1f} standard "
-                        "errors, {} decide; --layout overrules",
+                        "errors, {} would suffice; --layout overrules",
                         shape, axes.text(), evidence.margin(), TokenAxis::kDecidingMargin),
             evidence.margin()};
   }
   const std::string why =
       evidence.is_measured
-          ? fmt::format("their values do not tell (margin {:.2f} standard errors, {} decide)",
+          ? fmt::format("their values do not tell (margin {:.2f} standard errors, {} needed)",
                         evidence.margin(), TokenAxis::kDecidingMargin)
           : fmt::format("their values ({}) cannot be compared", Name(k.dtype));
   const std::string flags =
@@ -86,21 +86,19 @@ Reading ReadByValues(const KvTensors& found, const OpenOptions& options,
   if (orders.usual) {
     const Axes& axes = *orders.usual == TokenPlace::kBeforeHeads ? token_first : head_first;
     return {axes,
-            fmt::format("arrays of shape {} are read as {}, the usual order: {}; {} says which",
-                        shape, axes.text(), why, flags),
+            fmt::format("arrays of shape {} are read as {}, the usual order: {}; {} chooses", shape,
+                        axes.text(), why, flags),
             {}};
   }
   const std::string ambiguous = fmt::format("ambiguous: arrays of shape {} are {} or {}, and {}",
                                             shape, token_first.text(), head_first.text(), why);
   if (options.may_guess_axes) {
     const Axes& axes = evidence.log_ratio > 0 ? token_first : head_first;
-    return {axes,
-            fmt::format("{}; taken for {}, {} says which", ambiguous, axes.text(), flags),
-            {},
-            true};
+    return {
+        axes, fmt::format("{}; read as {}; {} chooses", ambiguous, axes.text(), flags), {}, true};
   }
   throw std::move(
-      Error(Finding::kAmbiguousFormat, ambiguous).Hint(fmt::format("say which with {}", flags)));
+      Error(Finding::kAmbiguousFormat, ambiguous).Hint(fmt::format("choose with {}", flags)));
 }
 
 }  // namespace kv

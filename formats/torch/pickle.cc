@@ -120,7 +120,7 @@ void PickleMachine::Run() {
         Call(opcode)) {
       continue;
     }
-    Fail(first ? fmt::format("byte {:#04x} begins no pickle", opcode)
+    Fail(first ? fmt::format("no pickle begins with byte {:#04x}", opcode)
                : fmt::format("unknown pickle opcode {:#04x}", opcode));
   }
   if (!marks_.empty() || stack_.size() != 1) {

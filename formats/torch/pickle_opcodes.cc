@@ -251,7 +251,7 @@ bool PickleMachine::Memo(uint8_t opcode) {
     uint64_t value = 0;
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
     if (error != std::errc() || end != line.data() + line.size()) {
-      Fail(fmt::format("'{}' is no memo index", Escaped(line)));
+      Fail(fmt::format("'{}' is not a memo index", Escaped(line)));
     }
     return value;
   };

@@ -33,7 +33,7 @@ DeclaredStorages CollectStorages(const Pickle& object) {
     if (id.is_module) continue;
     if (!id.dtype) {
       throw Error(Finding::kUnsupportedDtype,
-                  fmt::format("storage '{}' is a {}: where the next one begins is not known",
+                  fmt::format("storage '{}' is a {}, so it is unknown where the next one begins",
                               Escaped(id.key), Escaped(id.type)))
           .At(object[i].offset);
     }
@@ -72,7 +72,7 @@ LegacyStorages::LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& ob
   ByteReader reader(bytes.subspan(offset), offset);
   for (const PickleId item : keys[keys.root()].items) {
     if (keys[item].kind != PickleKind::kText) {
-      throw Error(Finding::kBadPickle, "a storage key is no text").At(keys[item].offset);
+      throw Error(Finding::kBadPickle, "a storage key is not a text").At(keys[item].offset);
     }
     const std::string key(keys[item].text);
     const auto known = declared.find(key);
@@ -169,7 +169,7 @@ EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
     bytes = file.spools.back()->bytes();
   }
   if (!IsLegacyTorch(bytes)) {
-    throw Error(Finding::kUnsupportedKind, "a storage in the pickle is no legacy torch file");
+    throw Error(Finding::kUnsupportedKind, "a storage in the pickle is not a legacy torch file");
   }
   const LegacyHead head = ReadHead(bytes);
   const Pickle& object = *head.object;

@@ -117,7 +117,7 @@ std::optional<TensorView> NumpyArrays::Build(PickleId id) {
   }
   if (bytes > max_bytes_) {
     FailAt(Finding::kLimit,
-           fmt::format("an array has {} bytes, at most {} are wanted", bytes, max_bytes_),
+           fmt::format("an array has {} bytes, at most {} are allowed", bytes, max_bytes_),
            pickle_[id]);
   }
   uint64_t stride = Info(type->dtype).block_bytes;

@@ -82,7 +82,7 @@ constexpr size_t kMostRank = 64;  // as in torch
 void RequireKnown(std::string_view global, const PickleValue& at) {
   std::string_view name = global;
   if (StripTorch(name) && Among(name, kUnread)) return;
-  FailAt(Finding::kUnknownDtype, fmt::format("{} is no element type of torch", Escaped(global, 80)),
+  FailAt(Finding::kUnknownDtype, fmt::format("torch has no element type {}", Escaped(global, 80)),
          at);
 }
 

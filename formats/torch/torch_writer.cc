@@ -176,7 +176,7 @@ TensorToWrite HeadsOf(const Snapshot& snapshot, const KvTensor& tensor) {
 // What a tuple of pairs cannot say must be what everyone takes for granted.
 void CheckTuple(const Snapshot& snapshot, const std::string& path) {
   const auto refuse = [&](std::string why) {
-    return Error(Finding::kUnsupportedLayout, why + ", which a tuple of (K, V) cannot say")
+    return Error(Finding::kUnsupportedLayout, why + ", which a tuple of (K, V) cannot express")
         .File(path)
         .Hint("--to torch-dict or safetensors can");
   };
@@ -184,7 +184,7 @@ void CheckTuple(const Snapshot& snapshot, const std::string& path) {
   for (size_t i = 0; i < snapshot.layers.size(); ++i) {
     const LayerKv& layer = snapshot.layers[i];
     if (layer.index != i) throw refuse(fmt::format("layer {} is at place {}", layer.index, i));
-    if (!layer.v || !layer.has_k()) throw refuse(fmt::format("layer {} has not both", layer.index));
+    if (!layer.v || !layer.has_k()) throw refuse(fmt::format("layer {} lacks K or V", layer.index));
     for (const KvTensor* tensor : {&layer.k, &*layer.v}) {
       if (IsBlockQuantised(tensor->dtype))
         throw refuse(fmt::format("layer {} is {}", layer.index, Name(tensor->dtype)));

@@ -121,7 +121,7 @@ class Reader : public BlockScoreReader {
     }
     for (const json& sum : *sums) {
       if (!sum.is_number()) {
-        throw lines_.Failure(Finding::kBadField, "'block_acc' holds something that is no number");
+        throw lines_.Failure(Finding::kBadField, "'block_acc' holds a value that is not a number");
       }
       call.block_sums.push_back(static_cast<float>(sum.get<double>()));
     }

@@ -115,7 +115,8 @@ class Builder {
   void Sort(const NamedTensor& tensor) {
     const Role role = stem_.empty() ? RoleOfName(tensor.name) : RoleOfFile(tensor.name, stem_);
     if (role.kind == 0) {
-      trace_.notes.push_back({fmt::format("tensor '{}' is none of a trace", Escaped(tensor.name))});
+      trace_.notes.push_back(
+          {fmt::format("tensor '{}' does not belong to a trace", Escaped(tensor.name))});
       return;
     }
     if (role.kind == 't') return ReadTokens(tensor);
@@ -228,10 +229,10 @@ class Builder {
         Error(
             Finding::kAmbiguousFormat,
             fmt::format("ambiguous: [{}] is [token, head, dim] or [head, token, dim], and its "
-                        "values do not tell (margin {:.2f} standard errors, {} decide)",
+                        "values do not tell (margin {:.2f} standard errors, {} needed)",
                         fmt::join(view.shape, ", "), evidence.margin(), TokenAxis::kDecidingMargin))
             .In(Escaped(tensor.name))
-            .Hint("say which with --layout thd or htd"));
+            .Hint("choose with --layout thd or htd"));
   }
 
   void AddLayer(uint32_t index, const Tensors& tensors) {

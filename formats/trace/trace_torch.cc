@@ -95,7 +95,8 @@ AttentionTrace TraceOfTorch(TensorFile file, std::optional<uint64_t> batch) {
   for (const NamedTensor& tensor : storage->tensors) {
     const Path path = PathOf(tensor.name);
     if (path.indices.empty() || !IsAttentionPrefix(path.prefix)) {
-      trace.notes.push_back({fmt::format("tensor '{}' is none of a trace", Escaped(tensor.name))});
+      trace.notes.push_back(
+          {fmt::format("tensor '{}' does not belong to a trace", Escaped(tensor.name))});
       continue;
     }
     const uint64_t step = path.indices.size() == 2 ? path.indices.front() : 0;

@@ -160,7 +160,7 @@ void ReadCentral(ByteReader& reader, Central& central) {
   if (disk != 0) throw unsupported("lies on another disk");
   entry.deflated = central.method == kDeflated;
   if (!entry.deflated && entry.size != entry.compressed_size) {
-    throw Error(Finding::kSizeMismatch, fmt::format("is stored, yet {} bytes are kept of {}",
+    throw Error(Finding::kSizeMismatch, fmt::format("is stored, but has {} of its {} bytes",
                                                     entry.compressed_size, entry.size))
         .At(at);
   }

@@ -154,8 +154,8 @@ TEST_CASE("gaps, overlaps and stray files are told", "[mnn]") {
   CHECK(rows[5 * kRow] == std::byte{15});  // the first one again
   CHECK(rows[6 * kRow] == std::byte{60});
   REQUIRE(snapshot.notes.size() == 3);
-  CHECK(snapshot.notes[0].text.find("layers 0-1: tokens 4:5 were written by more than one") == 0);
-  CHECK(snapshot.notes[1].text == "layers 0-1: tokens 6:9 are in no update");
+  CHECK(snapshot.notes[0].text.find("layers 0-1: several updates wrote tokens 4:5") == 0);
+  CHECK(snapshot.notes[1].text == "layers 0-1: no update holds tokens 6:9");
   CHECK(snapshot.notes[2].text == "1 file is named by no meta: layer_1/k_t6_9.bin");
 }
 
@@ -253,10 +253,9 @@ TEST_CASE("missing and wrongly sized halves are refused by name", "[mnn]") {
   const DumpFolder folder;
   folder.Logical("layer_0/", 0, 4, 1);
   folder.Data("layer_0/v_t0_4.bin", Rows(3, 1));
-  CHECK(
-      Refusal(Finding::kTruncated, [&] {
-        Read(folder);
-      }).find("layer_0/v_t0_4.bin: has 36 bytes, meta_t0_4.json makes it 48") != std::string::npos);
+  CHECK(Refusal(Finding::kTruncated, [&] { Read(folder); })
+            .find("layer_0/v_t0_4.bin: has 36 bytes, but meta_t0_4.json gives it 48") !=
+        std::string::npos);
   folder.Data("layer_0/v_t0_4.bin", Rows(5, 1));
   CHECK(Refusal(Finding::kSizeMismatch, [&] { Read(folder); }) != "");
   std::filesystem::remove(folder.Open().path + "/layer_0/v_t0_4.bin");

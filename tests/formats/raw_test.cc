@@ -192,7 +192,7 @@ TEST_CASE("errors name the part of the flag that is wrong", "[raw]") {
 
 TEST_CASE("sizes that do not make the file are refused with the numbers", "[raw]") {
   CHECK(MismatchOf("f16:THD:4,2,8", 128) == "");
-  CHECK(MismatchOf("f16:THD:4,2,8", 130) == "has 130 bytes, the sizes of --raw make it 128");
+  CHECK(MismatchOf("f16:THD:4,2,8", 130) == "has 130 bytes, but the sizes of --raw give 128");
   CHECK(MismatchOf("f16:THD:?,2,8", 130) ==
         "has 130 bytes, not a multiple of the 32 that one T of --raw takes (2 bytes over)");
   CHECK(MismatchOf("f16:THD:?,2,8", 0) != "");

@@ -88,7 +88,7 @@ Trailer ReadTrailer(ByteSpan archive) {
   if (trailer.archive_bytes != archive.size() || trailer.index_bytes > at - kHeaderBytes ||
       trailer.index_offset != at - trailer.index_bytes) {
     throw Error(Finding::kBadOffsets,
-                fmt::format("the trailer speaks of an archive of {} bytes, this has {}",
+                fmt::format("the trailer describes an archive of {} bytes, this one has {}",
                             trailer.archive_bytes, archive.size()))
         .At(at);
   }

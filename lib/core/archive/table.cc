@@ -251,7 +251,7 @@ void CheckNoneIsAFolder(const std::set<std::string_view>& names) {
 void CheckNames(const SourceTable& table) {
   if (!table.is_folder) {
     if (table.files.size() != 1 || !table.files[0].name.empty() || table.has_attributes()) {
-      throw Error(Finding::kBadField, "a source that is no folder has one file without a name");
+      throw Error(Finding::kBadField, "a source that is not a folder has one file without a name");
     }
     return;
   }

@@ -21,8 +21,8 @@ constexpr ErrorCode kUnsupported = ErrorCode::kUnsupported;
 
 constexpr FindingInfo kFindings[] = {
     {Finding::kUsage, ErrorCode::kUsage, "wrong use of the command line",
-     "A flag, an argument or their combination cannot be used. 'kvtool help COMMAND' shows what "
-     "can."},
+     "A flag, an argument or their combination cannot be used. 'kvtool help COMMAND' shows what is "
+     "possible."},
     {kGeometryMissing, ErrorCode::kUsage, "the file does not say its head count or head size",
      "llama.cpp state files store rows, not heads. Give --gguf MODEL, or --kv-heads H or "
      "--head-dim D "
@@ -30,9 +30,9 @@ constexpr FindingInfo kFindings[] = {
     {kUnknownFormat, kInvalidData, "no known format matches the bytes of the file",
      "Formats are detected by content, never by name. Headerless data needs --raw "
      "DTYPE:ORDER:SIZES; anything at all can be archived with --from opaque."},
-    {kAmbiguousFormat, kInvalidData, "two readings of the same bytes fit",
-     "The bytes can be parsed in more than one way. Choose one with --from or with the flag "
-     "named."},
+    {kAmbiguousFormat, kInvalidData, "the bytes fit two formats or layouts",
+     "The bytes can be parsed in more than one way. Choose one with --from or with the flag that "
+     "the message names."},
     {kConfig, ErrorCode::kUsage, "a configuration file cannot be used",
      "A key is unknown, a value has the wrong type, or a path does not exist."},
     {kOpenFailed, kIo, "a file cannot be opened",
@@ -54,8 +54,8 @@ constexpr FindingInfo kFindings[] = {
      "is "
      "damaged."},
     {kTrailingBytes, kInvalidData, "bytes are left over",
-     "A well-formed file of this format is consumed exactly; what follows the last field is "
-     "unknown."},
+     "A well-formed file of this format ends with its last field; nothing says what these bytes "
+     "are."},
     {kBadMagic, kInvalidData, "the magic number is wrong",
      "The file is not of the format asked for."},
     {kBadVersion, kInvalidData, "the version field is impossible",
@@ -71,7 +71,7 @@ constexpr FindingInfo kFindings[] = {
     {kBadOffsets, kInvalidData, "stored ranges leave holes, overlap or leave the file",
      "Ranges must tile the data exactly."},
     {kUnknownDtype, kInvalidData, "the element type is unknown",
-     "The type name or number is in no table."},
+     "No table of element types has this name or number."},
     {kDuplicateName, kInvalidData, "a name occurs twice",
      "Two readers could see different data in such a file, so it is refused."},
     {kBadName, kInvalidData, "a name cannot be used",
@@ -96,7 +96,7 @@ constexpr FindingInfo kFindings[] = {
     {kContentDiffers, kInvalidData, "restored content differs from its source",
      "The decoded bytes are not those that were compressed."},
     {kForbiddenGlobal, kInvalidData, "a pickle names something that must not be loaded",
-     "Pickles can run code. kvtool never does; names outside the data classes are refused."},
+     "Pickles can run code. kvtool never runs it; names outside the data classes are refused."},
     {kForbiddenOpcode, kInvalidData, "a pickle uses an opcode that must not be followed",
      "Only data opcodes are interpreted."},
     {kBadPickle, kInvalidData, "a pickle is malformed", "The opcodes do not build a value."},
@@ -111,7 +111,7 @@ constexpr FindingInfo kFindings[] = {
     {kUnsupportedLayout, kUnsupported, "this layout is known but not supported here",
      "The operation needs an order of elements that cannot be made from this one."},
     {kTraceMismatch, kInvalidData, "trace and snapshot do not belong together",
-     "Layers, heads, sizes or positions differ; the message names which."},
+     "Layers, heads, sizes or positions differ; the message names them."},
     {Finding::kInternal, ErrorCode::kInternal, "a bug in kvtool",
      "Please report it with the output of 'kvtool targets'."},
 };

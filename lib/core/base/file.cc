@@ -46,7 +46,7 @@ void RefuseDevice(int descriptor, const std::string& name) {
   if (::stat("/dev/null", &null) == 0 && null.st_rdev == status.st_rdev) return;
   throw Error(Finding::kOpenFailed, "is a character device, which may never end")
       .File(name)
-      .Hint("read what is wanted of it into a file, or through a pipe: head -c BYTES");
+      .Hint("read the bytes you want into a file, or through a pipe: head -c BYTES");
 }
 
 class Descriptor {

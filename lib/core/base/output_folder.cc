@@ -40,7 +40,7 @@ fs::path FolderPath(fs::path path) {
 void RequireReplaceable(const fs::path& path, const OutputRules& rules) {
   std::error_code failed;
   if (!fs::is_directory(path, failed)) {
-    throw Error(Finding::kUsage, "is no folder, and the output is one").File(path.string());
+    throw Error(Finding::kUsage, "is not a folder, but the output is one").File(path.string());
   }
   const bool empty = fs::is_empty(path, failed);
   if (failed) throw Error(Finding::kOpenFailed, failed.message()).File(path.string());

@@ -76,10 +76,9 @@ void RequireSameTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is
   const double difference = Difference(snapshot, tensor, is_value, recorded);
   const double near = NearKeys(tensor.dtype);
   if (!(difference <= near)) {
-    throw Mismatch(
-        fmt::format("the trace's {} is not the snapshot's: they differ by {:.3g} of "
-                    "its norm, up to {} is rounding",
-                    what, difference, near));
+    throw Mismatch(fmt::format(
+        "the trace's {} differs from the snapshot's by {:.3g} of its norm; up to {} is rounding",
+        what, difference, near));
   }
 }
 
@@ -99,8 +98,8 @@ void RequireLayer(const AttentionTrace& trace, const TraceLayer& of_trace, const
         fmt::format("the trace has {} kv heads, the snapshot {}", trace.kv_heads, k.heads));
   }
   if (trace.query_heads % k.heads != 0) {
-    throw Mismatch(
-        fmt::format("{} query heads are no multiple of {} kv heads", trace.query_heads, k.heads));
+    throw Mismatch(fmt::format("{} query heads are not a multiple of {} kv heads",
+                               trace.query_heads, k.heads));
   }
   if (of_trace.keys) RequireSameTensor(snapshot, k, false, *of_trace.keys);
   if (of_trace.values && layer.v) RequireSameTensor(snapshot, *layer.v, true, *of_trace.values);
@@ -186,8 +185,9 @@ void RequireMatch(const AttentionTrace& trace, const Snapshot& snapshot) {
     const size_t both = std::min(trace.tokens.size(), snapshot.tokens.size());
     for (size_t i = 0; i < both; ++i) {
       if (trace.tokens[i] == snapshot.tokens[i]) continue;
-      throw Mismatch(fmt::format("token {} is {} in the trace and {} in the snapshot: two prompts",
-                                 i, trace.tokens[i], snapshot.tokens[i]));
+      throw Mismatch(
+          fmt::format("token {} is {} in the trace and {} in the snapshot: they are of two prompts",
+                      i, trace.tokens[i], snapshot.tokens[i]));
     }
   } catch (Error& error) {
     throw error.File(trace.path);

@@ -22,8 +22,8 @@ std::string Shape(const KvTensor& tensor) {
 void Append(KvTensor& into, KvTensor&& from, std::string_view which) {
   if (into.dtype != from.dtype || into.heads != from.heads || into.head_dim != from.head_dim ||
       into.heads_known != from.heads_known) {
-    throw Error(Finding::kInconsistent,
-                fmt::format("{} is {}, in the parts before {}", which, Shape(from), Shape(into)));
+    throw Error(Finding::kInconsistent, fmt::format("{} is {}, but {} in the earlier parts", which,
+                                                    Shape(from), Shape(into)));
   }
   std::move(from.pieces.begin(), from.pieces.end(), std::back_inserter(into.pieces));
 }
@@ -39,7 +39,7 @@ void AppendLayers(Snapshot& whole, std::vector<LayerKv>&& layers,
     LayerKv& known = whole.layers[at->second];
     try {
       if (known.group != layer.group || known.v.has_value() != layer.v.has_value())
-        throw Error(Finding::kInconsistent, "has not the tensors of the parts before");
+        throw Error(Finding::kInconsistent, "has other tensors than the earlier parts");
       Append(known.k, std::move(layer.k), "K");
       if (layer.v) Append(*known.v, std::move(*layer.v), "V");
     } catch (Error& error) {
@@ -112,7 +112,7 @@ Snapshot Concatenate(std::vector<Snapshot> parts, Source source) {
     try {
       if (part.format != whole.format || part.key_rotation != whole.key_rotation ||
           part.k_hadamard != whole.k_hadamard || part.v_hadamard != whole.v_hadamard) {
-        throw Error(Finding::kInconsistent, "is of another kind than the parts before");
+        throw Error(Finding::kInconsistent, "is of another kind than the earlier parts");
       }
       AppendLayers(whole, std::move(part.layers), places);
     } catch (Error& error) {

@@ -137,10 +137,9 @@ class Matcher {
       const HadamardState state = pair.is_value ? snapshot.v_hadamard : snapshot.k_hadamard;
       if (!IsBlockQuantised(tensor.dtype) || state == HadamardState::kNo) return;
       if (state == HadamardState::kYes && tensor.heads_known) return;
-      Note(
-          fmt::format("whether {}'s quantised {} is stored Hadamard-rotated is not known: compared "
-                      "as it is",
-                      side, pair.is_value ? 'V' : 'K'));
+      Note(fmt::format(
+          "it is unknown whether {}'s quantised {} is stored Hadamard-rotated: compared as stored",
+          side, pair.is_value ? 'V' : 'K'));
     };
     look(a_, pair.a, 'A');
     look(b_, pair.b, 'B');

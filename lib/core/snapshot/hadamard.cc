@@ -33,12 +33,12 @@ std::string HadamardRemark(const Snapshot& snapshot) {
     if (layer.v) look(*layer.v, true);
   }
   if (is_as_stored) {
-    return "it is not known whether the quantised values are Hadamard-rotated: figures are of the "
+    return "it is unknown whether the quantised values are Hadamard-rotated: figures describe the "
            "values as stored (--kv-heads or --head-dim, and --rotated yes or no, settle it)";
   }
   if (is_turned_back) {
-    return "values are stored Hadamard-rotated: figures of values are of what the model computed, "
-           "those of bytes and codes of what is stored";
+    return "values are stored Hadamard-rotated: figures of values describe what the model "
+           "computed, figures of bytes and codes what is stored";
   }
   return {};
 }

@@ -27,10 +27,11 @@ void RequireFit(const Rope& rope, uint32_t head_dim) {
   }
   const uint32_t dim = rope.DimOf(head_dim);
   if (dim > head_dim || dim % 2 != 0) {
-    throw Error(Finding::kUsage,
-                fmt::format("RoPE turns {} values of a head, which has {}: expected an even number "
-                            "up to that",
-                            dim, head_dim))
+    throw Error(
+        Finding::kUsage,
+        fmt::format(
+            "RoPE rotates {} values of a head, which has {}: expected an even number up to that",
+            dim, head_dim))
         .Hint("--rope-dims, --head-dim");
   }
   InverseFrequencies(rope, head_dim);  // has the lists of pairs checked

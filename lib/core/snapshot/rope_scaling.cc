@@ -120,10 +120,10 @@ double DynamicBase(const Rope& rope, uint32_t dim, uint64_t length) {
 // `list` has an entry for each pair, or something is wrong with it.
 void RequirePairs(std::string_view what, const std::vector<double>& list, uint32_t dim) {
   if (list.size() == dim / 2) return;
-  throw std::move(
-      Error(Finding::kInconsistent, fmt::format("{} has {} numbers, RoPE turns {} pairs of a head",
-                                                what, list.size(), dim / 2))
-          .Hint("--rope-dims, --head-dim"));
+  throw std::move(Error(Finding::kInconsistent,
+                        fmt::format("{} has {} numbers, but RoPE rotates {} pairs of a head", what,
+                                    list.size(), dim / 2))
+                      .Hint("--rope-dims, --head-dim"));
 }
 
 }  // namespace
@@ -133,19 +133,17 @@ RopeScaling ParseScaling(std::string_view text) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string_view kind = text.substr(0, colon);
   if (kind == "mrope") {
-    throw std::move(
-        Error(Finding::kUnsupportedKind,
-              "--rope-scaling mrope: tokens of these models have three positions, and how images "
-              "lie is not in the flags")
-            .Hint("for a prompt of text alone all three are the same: --rope-scaling none (or what "
-                  "config.json says beside mrope_section)"));
+    throw std::move(Error(Finding::kUnsupportedKind,
+                          "--rope-scaling mrope: tokens of these models have three positions, and "
+                          "no flag says where images lie")
+                        .Hint("for a prompt of text alone all three are equal: give --rope-scaling "
+                              "none (or what config.json says beside mrope_section)"));
   }
   if (kind == "longrope" || kind == "su" || kind == "proportional") {
     throw std::move(
-        Error(Finding::kUsage, fmt::format("--rope-scaling '{}': it has a number for "
-                                           "each pair",
-                                           text))
-            .Hint("--gguf config.json reads them, --rope-freqs FILE takes frequencies"));
+        Error(Finding::kUsage,
+              fmt::format("--rope-scaling '{}': this scaling needs a number for each pair", text))
+            .Hint("--gguf config.json supplies them; --rope-freqs FILE supplies frequencies"));
   }
   std::vector<double> numbers;
   if (colon < text.size()) numbers = ParseNumbers(text.substr(colon + 1), text);

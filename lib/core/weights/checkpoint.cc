@@ -237,7 +237,7 @@ void Finder::CountLayers() {
     if (std::find(chosen.begin(), chosen.end(), key.prefix) == chosen.end()) continue;
     if (key.layer >= UINT32_MAX) {
       throw Error(Finding::kBadName,
-                  fmt::format("'{}' names a layer beyond all models", Escaped(tensor->name)));
+                  fmt::format("'{}' names a layer that no model has", Escaped(tensor->name)));
     }
     layers = std::max(layers, key.layer + 1);
   }

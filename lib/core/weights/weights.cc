@@ -136,7 +136,7 @@ std::vector<WeightsFault> CheckExpectation(const CompressorWeights& weights,
          "csrc throws when the result is reshaped to heads; the engine stops");
   expect("compression_factor", header.compression_factor, expected.factor,
          "csrc prefers the caller's factor; when it does not fit the first block, nothing is "
-         "compressed and nothing is said");
+         "compressed and no message says so");
   return faults;
 }
 

@@ -59,11 +59,12 @@ CachePair::CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope
   const bool turn_old = Any(old_turns, by_length);
   if (!turn_old && !full_.unrotated) return;
   if (!rope_) {
-    throw Error(Finding::kUsage,
-                fmt::format("keys of the {} must be turned to the prompt's positions: --rope-base "
-                            "and --rope-style say how",
-                            turn_old ? "chunks" : "full run"))
-        .Hint("--gguf takes a GGUF or a config.json, which know them; --rope-freqs FILE has them");
+    throw Error(Finding::kUsage, fmt::format("keys of the {} must be rotated to the prompt's "
+                                             "positions: give --rope-base and --rope-style",
+                                             turn_old ? "chunks" : "full run"))
+        .Hint(
+            "--gguf reads them from a GGUF or a config.json; --rope-freqs FILE supplies the "
+            "frequencies");
   }
   RequireUniformHeads(layers());
   if (turn_old) turn_old_ = MakeTurns(old_turns);

@@ -155,8 +155,9 @@ class Simulation {
     for (size_t i = 0; i < std::min(used, weights_.prefixes.size()); ++i) {
       if (weights_.prefixes[i] == kMlpPrefixes[i]) continue;
       outcome_.effect = CsrcEffect::kWrongMlp;
-      outcome_.reason = fmt::format("{} lies where csrc expects {}, which it applies unasked",
-                                    weights_.prefixes[i], kMlpPrefixes[i]);
+      outcome_.reason =
+          fmt::format("{} lies where csrc expects {}, and csrc applies it without checking",
+                      weights_.prefixes[i], kMlpPrefixes[i]);
       return;
     }
   }

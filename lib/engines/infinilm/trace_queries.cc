@@ -10,9 +10,9 @@ namespace kv {
 
 RecordedQueries QueriesOf(const AttentionTrace& trace) {
   if (trace.level != TraceLevel::kQueries) {
-    throw Error(Finding::kTraceMismatch,
-                fmt::format("holds {}, but a changed cache can only be asked with queries",
-                            Name(trace.level)))
+    throw Error(
+        Finding::kTraceMismatch,
+        fmt::format("holds {}, but only queries can measure a changed cache", Name(trace.level)))
         .File(trace.path);
   }
   RecordedQueries queries;

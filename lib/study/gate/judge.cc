@@ -46,7 +46,7 @@ std::string WhyNotRun(const CaseResult& result) {
   }
   std::string text = open == nullptr ? "" : open->reason;
   if (implied.empty()) return text;
-  return fmt::format("nothing was decided but rules that every case has: {}{}{}", implied,
+  return fmt::format("only rules that every case has were decided: {}{}{}", implied,
                      text.empty() ? "" : "; ", text);
 }
 
@@ -60,7 +60,7 @@ void MindNoise(const CaseResult& result, RuleOutcome& rule) {
   rule.status = Status::kInconclusive;
   rule.reason = fmt::format(
       "the baselines differ by {:.1f}% without any change; more repeats of the baseline and of the "
-      "case would tell",
+      "case would decide",
       100 * width);
 }
 

@@ -80,7 +80,7 @@ void JudgeBaseline(const JudgeOptions& options, GateResult& gate) {
       gate.missing_cases.push_back(name);
       problems.push_back(fmt::format("case '{}' is not in this run", Escaped(name)));
     } else if (found->status == Status::kNotRun && older.passed) {
-      problems.push_back(fmt::format("case '{}' passed in it and was not run now", Escaped(name)));
+      problems.push_back(fmt::format("case '{}' passed in it, but was not run now", Escaped(name)));
     } else if (const std::string other = OtherSnapshot(older, *found, baseline.is_ours);
                !other.empty()) {
       problems.push_back(fmt::format("case '{}' {}", Escaped(name), other));

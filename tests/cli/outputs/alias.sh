@@ -19,7 +19,7 @@ trap 'rm -f ../before.$$' EXIT
 refused() {
   status=0
   "$KVTOOL" "$@" > said 2>&1 || status=$?
-  if [ $status != 2 ] || ! grep -q -e 'would be written over an input' -e 'are one file' said; then
+  if [ $status != 2 ] || ! grep -q -e 'would be written over an input' -e 'are the same file' said; then
     echo "$*: exit $status"
     cat said
   fi

@@ -169,7 +169,7 @@ TEST_CASE("A case that was not decided fails the gate unless it only warns") {
     CHECK(judged(rules, OnNotRun::kWarn, true).failed());
   }
   CHECK(judged({implied}, OnNotRun::kFail).cases[1].reason ==
-        "nothing was decided but rules that every case has: content.mismatches");
+        "only rules that every case has were decided: content.mismatches");
   // A rule that was not run among others that were: only --strict minds.
   const std::vector<Rule> both = {unknown, {"lossy_best", Op::kAtLeast, 3}};
   CHECK(judged(both, OnNotRun::kFail).passed());
@@ -363,7 +363,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
   idle.cases = {NotRun(same.cases[0].spec, "no engine"), Case("b", {rules[0]}, figures)};
   idle.cases[0].spec.on_not_run = OnNotRun::kWarn;
   CHECK(against(good, idle, false).reason() ==
-        "baseline old.json: case 'a' passed in it and was not run now");
+        "baseline old.json: case 'a' passed in it, but was not run now");
 }
 
 TEST_CASE("The original's summary serves as a baseline") {

@@ -23,7 +23,7 @@ using Rows = std::vector<ReplayedRow>;
 using Value = std::function<double(const ReplayResult&)>;
 
 constexpr char kNeedsEngine[] = "tokens/s of a whole model: only an engine can measure it";
-constexpr char kTimeless[] = "a time: --deterministic leaves times out";
+constexpr char kTimeless[] = "a time: --deterministic omits times";
 
 const ReplayedRow& RowWithMost(const Rows& rows, const Value& value) {
   return *std::max_element(rows.begin(), rows.end(),

@@ -20,8 +20,8 @@ constexpr size_t kMaxFailures = 8;
 void CheckRows(const std::string& text, const std::string& shown, Evidence& evidence) {
   const TableState state = StateOfTable(text);
   if (state.rows > 0 && state.cut == 0) return;
-  std::string gap = state.cut > 0         ? fmt::format("{}: {} of its rows cut", shown, state.cut)
-                    : state.has_header    ? shown + ": it ends after the header of its table"
+  std::string gap = state.cut > 0      ? fmt::format("{}: {} of its rows are cut", shown, state.cut)
+                    : state.has_header ? shown + ": it ends after the header of its table"
                     : Strip(text).empty() ? shown + ": empty"
                                           : shown + ": no table in it";
   const std::string last = LastWords(text);

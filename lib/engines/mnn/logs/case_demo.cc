@@ -124,7 +124,7 @@ Json LooseRuns(const LogFolder& folder, Evidence& evidence) {
     rows.push_back(DemoRun(run, static_cast<int64_t>(rows.size()) + 1));
     CheckFigures(rows.back(), folder.Shown(prompt), evidence);
     if (!Strip(run.metrics_jsonl).empty() && rows.back()["h2o_metrics"].empty()) {
-      evidence.gaps.Add(run.metrics_path + ": its last line is no JSON object");
+      evidence.gaps.Add(run.metrics_path + ": its last line is not a JSON object");
     }
   }
   return rows;

@@ -52,10 +52,9 @@ RuleOutcome DecideDrop(std::string_view metric, double limit, const std::optiona
   } else {
     rule.status = *drop > limit ? Status::kInconclusive : Status::kNotRun;
     rule.reason = fmt::format(
-        "{}, but the baselines differ by {} without any change: the limit of "
-        "{} cannot be told",
+        "{}, but the baselines differ by {} without any change: the limit of {} cannot be judged",
         what, Percent(*noise), Percent(limit));
-    if (*drop > limit) rule.reason += "; more repeats of the baseline and of the case would tell";
+    if (*drop > limit) rule.reason += "; more repeats of the baseline and of the case would decide";
   }
   return rule;
 }

@@ -108,7 +108,8 @@ void NoteStrictEngine(const CaseLogs& logs, CaseResult& c) {
     return rule.status == Status::kFail && !is_denial;
   });
   if (!alone) return;
-  c.warnings.push_back("no figure of these logs fails a rule of kvtool's; the engine's no stands");
+  c.warnings.push_back(
+      "no figure of these logs fails a rule of kvtool; the engine's own failure stands");
 }
 
 bool IsAsked(std::string_view option, const EngineLogsInput& input) {

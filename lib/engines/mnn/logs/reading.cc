@@ -63,7 +63,7 @@ void AddSuiteOutput(const SuiteOutput& output, bool code_given, CaseLogs& logs) 
   if (found != output.cases.end()) {
     sources.push_back(&found->second.evidence);
     if (found->second.code_unreadable && !code_given) {
-      logs.evidence.gaps.Add(fmt::format("{}: the return_code of {} is no number",
+      logs.evidence.gaps.Add(fmt::format("{}: the return_code of {} is not a number",
                                          found->second.code_place, logs.suite_case.name));
     }
   } else if (!output.cases.empty()) {

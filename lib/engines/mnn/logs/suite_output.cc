@@ -81,7 +81,7 @@ void ReadSummary(const std::string& text, const std::string& shown, SuiteOutput&
   }
   const auto total = document.find("total_cases");
   if (total != document.end() && *total != rows->size()) {
-    output.evidence.gaps.Add(fmt::format("{}: total_cases is {}, its rows are {}", shown,
+    output.evidence.gaps.Add(fmt::format("{}: total_cases is {}, but it has {} rows", shown,
                                          OnlyUtf8(total->dump()), rows->size()));
   }
   // Where a row says no, that case fails by itself.
@@ -127,7 +127,7 @@ SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
   });
   if (is_ours) {
     output.notes.push_back(folder.Shown(kSummary) +
-                           " is kvtool's own: what the suite wrote there is gone");
+                           " was written by kvtool: what the suite wrote there is gone");
     return output;
   }
   read(kRows, [&](const std::string& text, const std::string& shown) {

@@ -216,31 +216,30 @@ Json RuntimeFigures(const RuntimeFacts& facts, const BaselineNoise& noise) {
   const auto value = [](const std::optional<double>& number) {
     return number ? Json(*number) : Json(nullptr);
   };
-  return {
-      {"rows", facts.rows},
-      {"lossy_worst", value(facts.lossy.least)},
-      {"lossy_mean", value(facts.lossy.mean)},
-      {"lossy_median", value(facts.lossy.median)},
-      {"lossless_worst", value(facts.lossless.least)},
-      {"lossless_mean", value(facts.lossless.mean)},
-      {"measured_ratio", value(facts.measured.least)},
-      {"measured_ratio_mean", value(facts.measured_ratio_mean())},
-      {"whole_model_ratio", nullptr},
-      {"whole_model_ratio_reason",
-       "lossy ratios are of one layer each, lossless ratios of the compressed ranges alone: their "
-       "product is the ratio of nothing"},
-      {"content", nullptr},
-      {"content_reason", "engine logs hold no K or V bytes"},
-      {"decode_tokens_per_second", SpreadJson(facts.decode)},
-      {"decode_repeat_deviation", value(facts.repeat_deviation)},
-      {"decode_drop_like_for_like", value(facts.like_for_like_drop)},
-      {"decode_noise", value(NoiseOf(noise, facts.repeat_deviation))},
-      {"decompress_us", SpreadJson(facts.decomp_us)},
-      {"async_wait_us", SpreadJson(facts.async_wait_us)},
-      {"queue_peak", SpreadJson(facts.queue_peak)},
-      {"fallbacks", SpreadJson(facts.fallback)},
-      {"backpressure_skips", SpreadJson(facts.backpressure_skip)},
-      {"decode_cache_hits", SpreadJson(facts.cache_hit)}};
+  return {{"rows", facts.rows},
+          {"lossy_worst", value(facts.lossy.least)},
+          {"lossy_mean", value(facts.lossy.mean)},
+          {"lossy_median", value(facts.lossy.median)},
+          {"lossless_worst", value(facts.lossless.least)},
+          {"lossless_mean", value(facts.lossless.mean)},
+          {"measured_ratio", value(facts.measured.least)},
+          {"measured_ratio_mean", value(facts.measured_ratio_mean())},
+          {"whole_model_ratio", nullptr},
+          {"whole_model_ratio_reason",
+           "lossy ratios are of one layer each, lossless ratios of the compressed ranges alone: "
+           "their product means nothing"},
+          {"content", nullptr},
+          {"content_reason", "engine logs hold no K or V bytes"},
+          {"decode_tokens_per_second", SpreadJson(facts.decode)},
+          {"decode_repeat_deviation", value(facts.repeat_deviation)},
+          {"decode_drop_like_for_like", value(facts.like_for_like_drop)},
+          {"decode_noise", value(NoiseOf(noise, facts.repeat_deviation))},
+          {"decompress_us", SpreadJson(facts.decomp_us)},
+          {"async_wait_us", SpreadJson(facts.async_wait_us)},
+          {"queue_peak", SpreadJson(facts.queue_peak)},
+          {"fallbacks", SpreadJson(facts.fallback)},
+          {"backpressure_skips", SpreadJson(facts.backpressure_skip)},
+          {"decode_cache_hits", SpreadJson(facts.cache_hit)}};
 }
 
 }  // namespace kv::mnn::logs

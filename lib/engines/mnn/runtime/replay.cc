@@ -82,7 +82,7 @@ class Replayer {
       AddTraceWarnings();
     } else if (request_.h2o_enable) {
       Warn(
-          "no trace: H2O's lengths are exact, but which tokens it keeps is not known; the lowest "
+          "no trace: H2O's lengths are exact, but the tokens that it keeps are unknown; the lowest "
           "blocks stand for them");
     }
     for (const CellGroup& group : snapshot_.cell_groups) {
@@ -105,8 +105,8 @@ class Replayer {
     }
     if (missing.empty()) return;
     Warn(
-        fmt::format("the trace has no rows of layers {}: their attention is not computed, and "
-                    "what H2O keeps of them is the lowest blocks",
+        fmt::format("the trace has no rows of layers {}: their attention is not computed, and H2O "
+                    "is assumed to keep their lowest blocks",
                     fmt::join(missing, ", ")));
   }
 

@@ -231,7 +231,7 @@ TEST_CASE("the trace is refused by name where the snapshot differs", "[h2o]") {
         std::string::npos);
   CHECK(finding([](AttentionCase& c) { c.trace.kv_heads = 4; }).find("4 kv heads") !=
         std::string::npos);
-  CHECK(finding([](AttentionCase& c) { c.trace.query_heads = 3; }).find("no multiple") !=
+  CHECK(finding([](AttentionCase& c) { c.trace.query_heads = 3; }).find("not a multiple") !=
         std::string::npos);
   CHECK(finding([](AttentionCase& c) { c.trace.head_dim = 8; }).find("head dim 8") !=
         std::string::npos);
