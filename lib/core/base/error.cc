@@ -35,6 +35,19 @@ constexpr FindingInfo kFindings[] = {
      "the message names."},
     {kConfig, ErrorCode::kUsage, "a configuration file cannot be used",
      "A key is unknown, a value has the wrong type, or a path does not exist."},
+    {kOutputTooSmall, ErrorCode::kUsage, "the caller's buffer is too small",
+     "A library call was given less room than its result needs. kvt_encode_bound() says how much "
+     "always suffices; kvt_encode() also says how much this call needed."},
+    {kBusy, ErrorCode::kUsage, "the context is in use by another thread",
+     "A context of the library serves one call at a time. Give each thread a context of its own; "
+     "contexts may share a pool."},
+    {kCancelled, ErrorCode::kUsage, "the call was cancelled",
+     "kvt_ctx_cancel() was called while it ran. Its output holds garbage."},
+    {kNoMemory, kIo, "the library could not allocate memory",
+     "The call left everything as it was except its output, which holds garbage."},
+    {kBadArgument, ErrorCode::kUsage, "an argument of a library call is wrong",
+     "A pointer is null, buffers overlap, a struct_size is not one that any version had, or a value "
+     "is none of its enumeration."},
     {kOpenFailed, kIo, "a file cannot be opened",
      "It is missing, a permission is missing, or it is not "
      "of the kind expected (file or folder)."},
@@ -95,6 +108,9 @@ constexpr FindingInfo kFindings[] = {
      "where."},
     {kContentDiffers, kInvalidData, "restored content differs from its source",
      "The decoded bytes are not those that were compressed."},
+    {kContextDiffers, kInvalidData, "the frame belongs to another context",
+     "The 16 bytes that name the model, layer and tokens are not those that the caller expects: "
+     "the frame is sound, but it is another one. Treat it as a miss."},
     {kForbiddenGlobal, kInvalidData, "a pickle names something that must not be loaded",
      "Pickles can run code. kvtool never runs it; names outside the data classes are refused."},
     {kForbiddenOpcode, kInvalidData, "a pickle uses an opcode that must not be followed",

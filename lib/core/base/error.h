@@ -23,6 +23,12 @@ enum class Finding : uint16_t {
   kUnknownFormat = 3,
   kAmbiguousFormat = 4,
   kConfig = 5,
+  // the library's caller
+  kOutputTooSmall = 6,
+  kBusy = 7,
+  kCancelled = 8,
+  kNoMemory = 9,
+  kBadArgument = 10,
   // the file system
   kOpenFailed = 101,
   kReadFailed = 102,
@@ -53,6 +59,7 @@ enum class Finding : uint16_t {
   kChecksum = 1103,
   kLostChunk = 1104,
   kContentDiffers = 1105,
+  kContextDiffers = 1106,
   // pickles and zip files
   kForbiddenGlobal = 1201,
   kForbiddenOpcode = 1202,

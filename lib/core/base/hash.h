@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,7 +15,11 @@ namespace kv {
 // XXH3, 64 bits, seed 0: the checksum of everything kvtool writes.
 uint64_t Hash64(ByteSpan bytes);
 
-// The same hash over bytes that arrive in pieces.
+// XXH3, 128 bits, seed 0, in xxHash's canonical (big-endian) byte order.
+using Hash128Bytes = std::array<std::byte, 16>;
+Hash128Bytes Hash128(ByteSpan bytes);
+
+// The 64-bit hash over bytes that arrive in pieces.
 class StreamingHash64 {
  public:
   StreamingHash64();
@@ -23,6 +29,22 @@ class StreamingHash64 {
 
   void Update(ByteSpan bytes);
   uint64_t Digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The 128-bit hash over bytes that arrive in pieces.
+class StreamingHash128 {
+ public:
+  StreamingHash128();
+  ~StreamingHash128();
+  StreamingHash128(const StreamingHash128&) = delete;
+  StreamingHash128& operator=(const StreamingHash128&) = delete;
+
+  void Update(ByteSpan bytes);
+  Hash128Bytes Digest() const;
 
  private:
   struct State;

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/frame/frame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "lib/core/base/checked.h"
+#include "lib/core/frame/layout.h"
+
+namespace kv {
+
+uint64_t FrameHeader::segment_tokens() const {
+  if (description.order != Order::kTokenHeadDim || segmentation == Segmentation::kBytes) return 0;
+  return segmentation == Segmentation::kRows ? segment_rows : description.tokens;
+}
+
+uint64_t FrameBound(uint64_t raw_bytes) {
+  uint64_t bound;
+  return __builtin_add_overflow(raw_bytes, kFrameHeaderBytes, &bound) ? 0 : bound;
+}
+
+void FrameCoder::StopIfCancelled() const {
+  if (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed)) {
+    throw Error(Finding::kCancelled, "the call was cancelled");
+  }
+}
+
+void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body) {
+  const auto one = [&](uint64_t index) {
+    StopIfCancelled();
+    const Reuse<Worker>::Lease worker(workers_);
+    body(static_cast<size_t>(index), *worker);
+  };
+  if (pool_ != nullptr && count > 1) {
+    pool_->ParallelFor(count, one);
+  } else {
+    for (size_t index = 0; index < count; ++index) one(index);
+  }
+}
+
+uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
+                            std::span<std::byte> out, uint64_t* needed) {
+  FrameHeader header;
+  header.level = level_;
+  header.raw_bytes = raw.size();
+  header.description = ShapeThatExplains(description, raw.size());
+  const SegmentGrid grid = ChooseSegments(header);
+  header.raw_hash = Hash128(raw);
+
+  encoded_.resize(grid.count);
+  ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
+    encoded_[index] =
+        EncodeChunk(grid.ShapeOf(index), raw.subspan(grid.Begin(index), grid.Size(index)), level_,
+                    worker.scratch);
+  });
+
+  const bool has_table = grid.count > 1;
+  header.payload_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
+  for (const EncodedChunk& chunk : encoded_) header.payload_bytes += chunk.payload.size();
+  const bool stored = header.payload_bytes >= raw.size();
+  if (stored) {
+    header.segmentation = Segmentation::kNone;
+    header.segment_rows = 0;
+    header.payload_bytes = raw.size();
+  } else if (!has_table) {
+    header.codec = encoded_[0].codec;
+  }
+  if (needed != nullptr) *needed = header.frame_bytes();
+  if (out.size() < header.frame_bytes()) {
+    throw Error(Finding::kOutputTooSmall, fmt::format("the frame has {} bytes, the buffer {}",
+                                                      header.frame_bytes(), out.size()));
+  }
+
+  WriteFrameHeader(header, out.first<kFrameHeaderBytes>());
+  std::byte* to = out.data() + kFrameHeaderBytes;
+  if (stored) {
+    std::copy(raw.begin(), raw.end(), to);
+    return header.frame_bytes();
+  }
+  if (has_table) {
+    for (size_t index = 0; index < grid.count; ++index, to += kSegmentEntryBytes) {
+      const ByteSpan segment = raw.subspan(grid.Begin(index), grid.Size(index));
+      StoreLE<uint32_t>(to, static_cast<uint32_t>(encoded_[index].payload.size()));
+      StoreLE<uint32_t>(to + 4, static_cast<uint32_t>(encoded_[index].codec));
+      StoreLE<uint64_t>(to + 8, Hash64(segment));
+    }
+  }
+  for (const EncodedChunk& chunk : encoded_) {
+    to = std::copy(chunk.payload.begin(), chunk.payload.end(), to);
+  }
+  return header.frame_bytes();
+}
+
+namespace {
+
+void CheckContext(const FrameHeader& header, const Hash128Bytes* context) {
+  if (context == nullptr || *context == header.description.context) return;
+  throw Error(Finding::kContextDiffers, "the frame was encoded for another context");
+}
+
+void CheckHash(const Hash128Bytes& is, const FrameHeader& header) {
+  if (is == header.raw_hash) return;
+  throw Error(Finding::kChecksum, "the decoded bytes are not those that were encoded");
+}
+
+// A frame that is stored raw may be larger than any segment.
+bool IsStored(const FrameHeader& header) {
+  return header.segmentation == Segmentation::kNone && header.codec == CodecId::kRaw;
+}
+
+}  // namespace
+
+FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
+                               std::span<std::byte> raw) {
+  const FrameHeader header = ReadFrameHeader(frame);
+  CheckContext(header, context);
+  if (raw.size() != header.raw_bytes) {
+    throw Error(Finding::kSizeMismatch, fmt::format("the frame holds {} bytes, the buffer {}",
+                                                    header.raw_bytes, raw.size()));
+  }
+  const SegmentTable table = ReadSegments(header, frame);
+  ForEachSegment(table.segments.size(), [&](size_t index, Worker& worker) {
+    DecodeSegment(table, index, raw.subspan(table.grid.Begin(index), table.grid.Size(index)),
+                  worker.scratch);
+  });
+  CheckHash(Hash128(raw), header);
+  return header;
+}
+
+uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, uint64_t begin,
+                                  uint64_t count, std::span<std::byte> out) {
+  const FrameHeader header = ReadFrameHeader(frame);
+  CheckContext(header, context);
+  const uint64_t tokens = header.description.tokens;
+  if (header.segment_tokens() == 0) {
+    throw Error(Finding::kUnsupportedKind,
+                tokens == 0 ? "the frame does not say which bytes belong to which token"
+                            : "the frame's order does not keep the bytes of a token together");
+  }
+  if (begin > tokens || count > tokens - begin) {
+    throw Error(Finding::kBadArgument,
+                fmt::format("tokens {}:{} of a frame of {}", begin, begin + count, tokens));
+  }
+  const uint64_t row = header.raw_bytes / tokens, first = begin * row, size = count * row;
+  if (out.size() < size) {
+    throw Error(Finding::kOutputTooSmall,
+                fmt::format("{} tokens have {} bytes, the buffer {}", count, size, out.size()));
+  }
+  if (count == 0) return 0;
+  const SegmentTable table = ReadSegments(header, frame);
+  if (IsStored(header)) {
+    CheckHash(Hash128(table.segments[0].payload), header);
+    std::ranges::copy(table.segments[0].payload.subspan(first, size), out.begin());
+    return size;
+  }
+  const uint64_t step = table.grid.segment_bytes;
+  const size_t first_segment = first / step, end_segment = CeilDiv(first + size, step);
+  ForEachSegment(end_segment - first_segment, [&](size_t number, Worker& worker) {
+    const size_t index = first_segment + number;
+    const Bytes& whole = worker.segment;
+    worker.segment.resize(table.grid.Size(index));
+    DecodeSegment(table, index, worker.segment, worker.scratch);
+    if (table.segments.size() == 1) CheckHash(Hash128(whole), header);
+    const uint64_t from = std::max(first, table.grid.Begin(index));
+    const uint64_t to = std::min(first + size, table.grid.Begin(index) + whole.size());
+    std::ranges::copy(ByteSpan(whole).subspan(from - table.grid.Begin(index), to - from),
+                      out.begin() + static_cast<std::ptrdiff_t>(from - first));
+  });
+  return size;
+}
+
+FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
+  const FrameHeader header = ReadFrameHeader(frame);
+  CheckContext(header, context);
+  const SegmentTable table = ReadSegments(header, frame);
+  if (IsStored(header)) {
+    CheckHash(Hash128(table.segments[0].payload), header);
+    return header;
+  }
+  // As many segments at a time as there are threads, hashed in order.
+  const size_t together = pool_ == nullptr ? 1 : static_cast<size_t>(pool_->threads());
+  decoded_.resize(std::min(together, table.segments.size()));
+  StreamingHash128 hash;
+  for (size_t first = 0; first < table.segments.size(); first += together) {
+    const size_t count = std::min(together, table.segments.size() - first);
+    ForEachSegment(count, [&](size_t number, Worker& worker) {
+      decoded_[number].resize(table.grid.Size(first + number));
+      DecodeSegment(table, first + number, decoded_[number], worker.scratch);
+    });
+    for (size_t number = 0; number < count; ++number) hash.Update(decoded_[number]);
+  }
+  CheckHash(hash.Digest(), header);
+  return header;
+}
+
+}  // namespace kv

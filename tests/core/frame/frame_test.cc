@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/frame/frame.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "lib/core/base/half.h"
+
+namespace kv {
+namespace {
+
+constexpr Effort kLevels[] = {Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax};
+
+// bf16 channels that remember the token before.
+Bytes Channels(uint64_t rows, uint64_t columns, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> state(columns);
+  Bytes bytes(2 * rows * columns);
+  for (size_t i = 0; i < rows * columns; ++i) {
+    float& x = state[i % columns];
+    x = 0.9f * x + normal(random);
+    StoreLE(bytes.data() + 2 * i, F32ToBF16(x));
+  }
+  return bytes;
+}
+
+Bytes Noise(size_t size) {
+  std::mt19937 random(7);
+  Bytes bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+FrameDescription Described(uint64_t tokens, uint32_t heads, uint32_t dim) {
+  FrameDescription description;
+  description.dtype = DType::kBF16;
+  description.order = Order::kTokenHeadDim;
+  description.role = FrameRole::kKey;
+  description.tokens = tokens;
+  description.heads = heads;
+  description.head_dim = dim;
+  description.tag = 42;
+  description.context.fill(std::byte{9});
+  return description;
+}
+
+Bytes Encode(const FrameDescription& description, ByteSpan raw, Effort level = Effort::kDefault,
+             ThreadPool* pool = nullptr) {
+  FrameCoder coder(level);
+  coder.UsePool(pool);
+  Bytes out(FrameBound(raw.size()));
+  out.resize(coder.Encode(description, raw, out));
+  return out;
+}
+
+Bytes Decode(ByteSpan frame) {
+  FrameCoder coder(Effort::kDefault);
+  Bytes raw(ReadFrameHeader(frame).raw_bytes);
+  coder.Decode(frame, nullptr, raw);
+  return raw;
+}
+
+Finding FindingOf(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.finding();
+  }
+  return Finding{};
+}
+
+TEST_CASE("Frames of every size, order and level come back") {
+  struct Case {
+    uint64_t tokens;
+    uint32_t heads, dim;
+  };
+  for (const Case& c :
+       {Case{1, 1, 1}, {16, 8, 128}, {300, 2, 64}, {1000, 8, 128}, {3, 1, 600'000}}) {
+    const Bytes raw = Channels(c.tokens, uint64_t{c.heads} * c.dim);
+    for (const Order order : {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kStorage}) {
+      for (const Effort level : kLevels) {
+        if (level == Effort::kMax && raw.size() > (1 << 20)) continue;  // slow, and like the others
+        INFO(c.tokens << " x " << c.heads << " x " << c.dim << ", " << Name(order) << ", "
+                      << Name(level));
+        FrameDescription description = Described(c.tokens, c.heads, c.dim);
+        description.order = order;
+        const Bytes frame = Encode(description, raw, level);
+        CHECK(frame.size() <= FrameBound(raw.size()));
+        const FrameHeader header = ReadFrameHeader(frame);
+        CHECK(header.frame_bytes() == frame.size());
+        CHECK(header.description.tag == 42);
+        CHECK(Decode(frame) == raw);
+        FrameCoder coder(Effort::kFast);
+        CHECK(coder.Verify(frame, &description.context).raw_bytes == raw.size());
+      }
+    }
+  }
+}
+
+TEST_CASE("A frame compresses, and needs 128 bytes more at most") {
+  const Bytes channels = Channels(512, 256);
+  CHECK(Encode(Described(512, 2, 128), channels).size() < channels.size() * 8 / 10);
+  const Bytes noise = Noise(100'000);
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{128}, size_t{99'999}, size_t{100'000}}) {
+    const ByteSpan raw = ByteSpan(noise).first(size);
+    const Bytes frame = Encode(Described(1, 1, static_cast<uint32_t>(size / 2)), raw);
+    CHECK(frame.size() == size + 128);
+    const Bytes back = Decode(frame);
+    CHECK(std::ranges::equal(back, raw));
+  }
+  CHECK(FrameBound(UINT64_MAX - 100) == 0);
+}
+
+TEST_CASE("A shape that does not explain the bytes is dropped") {
+  const Bytes raw = Channels(64, 64);
+  const Bytes frame = Encode(Described(65, 1, 64), raw);
+  const FrameHeader header = ReadFrameHeader(frame);
+  CHECK(header.description.tokens == 0);
+  CHECK(header.description.order == Order::kStorage);
+  CHECK(header.segment_tokens() == 0);
+  CHECK(Decode(frame) == raw);
+}
+
+TEST_CASE("What a frame holds does not depend on the threads") {
+  const Bytes raw = Channels(2000, 1024);
+  ThreadPool pool(4);
+  const FrameDescription description = Described(2000, 8, 128);
+  const Bytes alone = Encode(description, raw, Effort::kFast);
+  CHECK(Encode(description, raw, Effort::kFast, &pool) == alone);
+  FrameCoder coder(Effort::kFast);
+  coder.UsePool(&pool);
+  Bytes back(raw.size());
+  coder.Decode(alone, &description.context, back);
+  CHECK(back == raw);
+  CHECK(coder.Verify(alone, nullptr).raw_bytes == raw.size());
+}
+
+TEST_CASE("Token ranges decode alone") {
+  const uint64_t row = 2 * 1024;
+  const Bytes raw = Channels(1500, 1024);
+  const FrameDescription description = Described(1500, 8, 128);
+  const Bytes frame = Encode(description, raw, Effort::kFast);
+  CHECK(ReadFrameHeader(frame).segment_tokens() == 256);
+  FrameCoder coder(Effort::kFast);
+  for (const auto& [begin, count] : {std::pair<uint64_t, uint64_t>{0, 1},
+                                     {255, 2},
+                                     {256, 256},
+                                     {0, 1500},
+                                     {1499, 1},
+                                     {1500, 0},
+                                     {700, 500}}) {
+    INFO(begin << " + " << count);
+    Bytes out(count * row);
+    CHECK(coder.DecodeTokens(frame, nullptr, begin, count, out) == out.size());
+    CHECK(std::ranges::equal(out, ByteSpan(raw).subspan(begin * row, out.size())));
+  }
+  Bytes out(row);
+  CHECK(FindingOf([&] { coder.DecodeTokens(frame, nullptr, 1500, 1, out); }) ==
+        Finding::kBadArgument);
+  CHECK(FindingOf([&] { coder.DecodeTokens(frame, nullptr, 0, UINT64_MAX, out); }) ==
+        Finding::kBadArgument);
+  CHECK(FindingOf([&] { coder.DecodeTokens(frame, nullptr, 0, 2, out); }) ==
+        Finding::kOutputTooSmall);
+
+  // Small, and incompressible: decoded whole, served in part.
+  const Bytes noise = Noise(4096);
+  const Bytes stored = Encode(Described(16, 1, 128), noise);
+  Bytes part(512);
+  CHECK(coder.DecodeTokens(stored, nullptr, 3, 2, part) == 512);
+  CHECK(std::ranges::equal(part, ByteSpan(noise).subspan(768, 512)));
+  FrameDescription by_head = Described(1500, 8, 128);
+  by_head.order = Order::kHeadTokenDim;
+  const Bytes heads = Encode(by_head, raw, Effort::kFast);
+  CHECK(FindingOf([&] { coder.DecodeTokens(heads, nullptr, 0, 1, out); }) ==
+        Finding::kUnsupportedKind);
+}
+
+TEST_CASE("Another context is refused, and too small a buffer told what it needs") {
+  const Bytes raw = Channels(64, 64);
+  const FrameDescription description = Described(64, 1, 64);
+  const Bytes frame = Encode(description, raw);
+  Hash128Bytes other = description.context;
+  other[15] ^= std::byte{1};
+  FrameCoder coder(Effort::kDefault);
+  Bytes back(raw.size());
+  CHECK(FindingOf([&] { coder.Decode(frame, &other, back); }) == Finding::kContextDiffers);
+  Bytes shorter(raw.size() - 1);
+  CHECK(FindingOf([&] { coder.Decode(frame, nullptr, shorter); }) == Finding::kSizeMismatch);
+  uint64_t needed = 0;
+  Bytes small(frame.size() - 1);
+  CHECK(FindingOf([&] { coder.Encode(description, raw, small, &needed); }) ==
+        Finding::kOutputTooSmall);
+  CHECK(needed == frame.size());
+}
+
+TEST_CASE("A damaged frame is refused unless the damage changes no value") {
+  for (const uint64_t tokens : {uint64_t{40}, uint64_t{30'000}}) {
+    const Bytes raw = Channels(tokens, 32);
+    const Bytes frame = Encode(Described(tokens, 1, 32), raw, Effort::kFast);
+    FrameCoder coder(Effort::kFast);
+    const size_t table_bytes = 4 * 16;  // of 30,000 rows, 8,192 a segment
+    Bytes back(raw.size());
+    std::mt19937 random(3);
+    for (size_t at = 0; at < frame.size();
+         at += at < 256 ? 1 : 1 + random() % (frame.size() / 40)) {
+      INFO("byte " << at);
+      Bytes damaged = frame;
+      damaged[at] ^= static_cast<std::byte>(1u << random() % 8);
+      // A codec may leave a bit unused; headers and tables do not.
+      const auto decoded = [&] {
+        std::ranges::fill(back, std::byte{0});
+        return FindingOf([&] { coder.Decode(damaged, nullptr, back); });
+      }();
+      if (decoded == Finding{}) {
+        CHECK(at >= kFrameHeaderBytes + (tokens > 40 ? table_bytes : 0));
+        CHECK(back == raw);
+      }
+      CHECK(FindingOf([&] { coder.Verify(damaged, nullptr); }) == decoded);
+    }
+    for (size_t size = 0; size < frame.size(); size += 1 + size / 3) {
+      CHECK_THROWS_AS(coder.Decode(ByteSpan(frame).first(size), nullptr, back), Error);
+    }
+    // Stores that pad are served.
+    Bytes padded = frame;
+    padded.resize(frame.size() + 4096);
+    coder.Decode(padded, nullptr, back);
+    CHECK(back == raw);
+  }
+}
+
+TEST_CASE("Headers that contradict themselves are refused, their hash right or not") {
+  const Bytes raw = Channels(30'000, 32);
+  const Bytes frame = Encode(Described(30'000, 1, 32), raw, Effort::kFast);
+  struct Change {
+    size_t at;
+    uint64_t value;
+    size_t bytes;
+    Finding finding;
+  };
+  const Change changes[] = {
+      {0, 0x88, 1, Finding::kBadMagic},
+      {8, 2, 2, Finding::kUnsupportedVersion},
+      {10, 64, 2, Finding::kBadField},
+      {12, 5, 1, Finding::kBadField},
+      {13, 3, 1, Finding::kBadField},
+      {13, 0, 1, Finding::kBadField},
+      {14, 0, 2, Finding::kBadField},
+      {16, 1, 8, Finding::kBadField},
+      {16, UINT64_MAX, 8, Finding::kBadField},
+      {24, UINT64_MAX, 8, Finding::kBadField},
+      {64, 1, 1, Finding::kUnsupportedKind},
+      {80, 1, 1, Finding::kUnsupportedKind},
+      {96, 99, 1, Finding::kUnknownDtype},
+      {97, 2, 1, Finding::kBadField},
+      {98, 4, 1, Finding::kBadField},
+      {99, 0, 1, Finding::kBadField},
+      {100, 0, 4, Finding::kBadField},
+      {104, 0xffffffff, 4, Finding::kBadField},
+      {112, uint64_t{1} << 60, 8, Finding::kBadField},
+  };
+  for (const Change& change : changes) {
+    INFO("offset " << change.at << " = " << change.value);
+    Bytes forged = frame;
+    std::memcpy(&forged[change.at], &change.value, change.bytes);
+    StoreLE<uint64_t>(&forged[120], Hash64(ByteSpan(forged).first(120)));
+    CHECK(FindingOf([&] { ReadFrameHeader(forged); }) == change.finding);
+  }
+}
+
+TEST_CASE("A cancelled call stops") {
+  std::atomic<bool> cancelled{true};
+  FrameCoder coder(Effort::kFast, &cancelled);
+  const Bytes raw = Channels(64, 64);
+  Bytes out(FrameBound(raw.size()));
+  CHECK(FindingOf([&] { coder.Encode(Described(64, 1, 64), raw, out); }) == Finding::kCancelled);
+}
+
+}  // namespace
+}  // namespace kv
