@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh CMAKE BUILD_DIR CXX: installs the build, then configures, builds and runs two programs against it:
-# one links everything, the other the core alone, in which no BLAS may be found.
+# run.sh CMAKE BUILD_DIR CXX: installs the build, then configures, builds and runs programs against it: one
+# links everything, one the core alone, in which no BLAS may be found, and two libkvtool, by CMake and by
+# pkg-config.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
@@ -29,4 +30,14 @@ if grep -i -E 'blas_|gemm' "$scratch/symbols"; then
   echo "the core links a BLAS"
   exit 1
 fi
+# libkvtool: nothing but the installed headers and the library.
+examples=$here/../../docs/examples
+build library -DEXAMPLES="$examples"
+"$scratch/library/library"
+"$scratch/library/prefix_cache"
+pc=$(dirname "$(find "$scratch/prefix" -name kvtool.pc)")
+# shellcheck disable=SC2046  # flags are words
+"${CC:-cc}" -std=c99 -Wall -Wextra -pedantic -Werror "$examples/page_store.c" -o "$scratch/by_pkg_config" \
+  $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs kvtool) -Wl,-rpath,"$(dirname "$pc")"
+"$scratch/by_pkg_config"
 "$scratch/prefix/bin/kvtool" --version

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include "lib/api/kvtool.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/frame/frame.h"
+
+// The objects behind kvtool.h, and the one place where exceptions become statuses.
+
+// Started at the first job, and anew in a child after fork, where the parent's threads do not
+// exist.
+struct kvt_pool {
+  explicit kvt_pool(uint32_t threads_) : threads(threads_) {}
+  ~kvt_pool();
+  kv::ThreadPool& Get();
+
+  const uint32_t threads;
+
+ private:
+  struct Started;
+  std::atomic<Started*> started_{nullptr};
+};
+
+struct kvt_ctx {
+  kvt_ctx(kv::Effort level_, uint64_t max_raw_bytes_, kvt_pool* pool_)
+      : level(level_), max_raw_bytes(max_raw_bytes_), pool(pool_), coder(level_, &cancelled) {}
+
+  const kv::Effort level;
+  const uint64_t max_raw_bytes;
+  kvt_pool* const pool;
+
+  std::atomic<bool> busy{false}, cancelled{false};
+  kv::FrameCoder coder;  // of calls on one object
+  struct BatchWorker {
+    std::unique_ptr<kv::FrameCoder> coder;
+    kv::Bytes raw;  // gathered
+  };
+  kv::Reuse<BatchWorker> batch_workers;
+
+  struct LastError {
+    kvt_status status = 0;
+    uint64_t offset = UINT64_MAX;
+    char message[512] = {};
+    char hint[256] = {};
+  } last_error;
+  struct Sums {
+    std::atomic<uint64_t> raw_bytes{0}, stored_bytes{0}, encode_ns{0}, decode_ns{0}, frames{0},
+        stored_raw{0}, decoded{0}, refused{0};
+  } sums;
+};
+
+namespace kv::api {
+
+constexpr kvt_status StatusOf(Finding finding) { return -static_cast<kvt_status>(finding); }
+
+// Some item of a batch failed: the first one's finding.
+struct BatchFailure {
+  kvt_ctx::LastError first;
+};
+
+inline void Copy(std::string_view text, char* to, size_t room) noexcept {
+  const size_t size = text.size() < room - 1 ? text.size() : room - 1;
+  std::memcpy(to, text.data(), size);
+  to[size] = '\0';
+}
+
+// Whatever `f` throws, as a status; noted in `error` where one is given. Allocates nothing.
+template <typename F>
+kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
+  const auto note = [error](kvt_status status, uint64_t offset, std::string_view message,
+                            std::string_view hint) {
+    if (error == nullptr) return status;
+    error->status = status;
+    error->offset = offset;
+    Copy(message, error->message, sizeof error->message);
+    Copy(hint, error->hint, sizeof error->hint);
+    return status;
+  };
+  try {
+    f();
+    return 0;
+  } catch (const Error& failure) {
+    const Finding finding =
+        failure.finding() == Finding::kNoResources ? Finding::kNoMemory : failure.finding();
+    return note(StatusOf(finding), failure.offset().value_or(UINT64_MAX), failure.message(),
+                failure.hint());
+  } catch (const BatchFailure& failure) {
+    if (error != nullptr) *error = failure.first;
+    return failure.first.status;
+  } catch (const std::bad_alloc&) {
+    return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
+  } catch (const std::exception& failure) {
+    return note(StatusOf(Finding::kInternal), UINT64_MAX, failure.what(), "");
+  } catch (...) {
+    return note(StatusOf(Finding::kInternal), UINT64_MAX, "unknown exception", "");
+  }
+}
+
+// One call on a context: one at a time, its failure kept for kvt_ctx_error.
+template <typename F>
+kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
+  if (ctx == nullptr) return StatusOf(Finding::kBadArgument);
+  if (ctx->busy.exchange(true, std::memory_order_acquire)) return StatusOf(Finding::kBusy);
+  ctx->cancelled.store(false, std::memory_order_relaxed);
+  ctx->last_error = {};
+  const kvt_status status = Caught(&ctx->last_error, f);
+  ctx->busy.store(false, std::memory_order_release);
+  return status;
+}
+
+// Throws kBadArgument naming `what`.
+inline void Require(bool holds, std::string_view what) {
+  if (!holds) throw Error(Finding::kBadArgument, std::string(what));
+}
+
+inline bool Overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
+  return from_a < from_b + b_bytes && from_b < from_a + a_bytes;
+}
+
+}  // namespace kv::api

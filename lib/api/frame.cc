@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/frame/frame.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <mutex>
+
+#include "lib/api/context.h"
+
+namespace kv::api {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+uint64_t NanosecondsSince(Clock::time_point start) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+}
+
+ThreadPool* PoolOf(kvt_ctx* ctx) {
+  return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : &ctx->pool->Get();
+}
+
+ByteSpan Span(const void* data, size_t bytes) {
+  Require(data != nullptr || bytes == 0, "a buffer is null");
+  return {static_cast<const std::byte*>(data), bytes};
+}
+std::span<std::byte> Span(void* data, size_t bytes) {
+  Require(data != nullptr || bytes == 0, "a buffer is null");
+  return {static_cast<std::byte*>(data), bytes};
+}
+
+Hash128Bytes HashOf(const uint8_t bytes[16]) {
+  Hash128Bytes hash;
+  std::memcpy(hash.data(), bytes, hash.size());
+  return hash;
+}
+
+FrameDescription DescriptionOf(const kvt_desc* desc) {
+  FrameDescription description;
+  if (desc == nullptr) return description;
+  Require(desc->struct_size == sizeof *desc, "desc->struct_size");
+  Require(desc->reserved == 0 && desc->reserved2 == 0, "desc->reserved");
+  description.dtype = static_cast<DType>(desc->dtype);
+  bool known = false;
+  for (const DTypeInfo& info : AllDTypes()) known |= info.dtype == description.dtype;
+  Require(known, "desc->dtype");
+  Require(desc->order == KVT_TOKEN_HEAD_DIM || desc->order == KVT_HEAD_TOKEN_DIM ||
+              desc->order == KVT_ORDER_UNKNOWN,
+          "desc->order");
+  Require(desc->role <= KVT_KV, "desc->role");
+  description.order = static_cast<Order>(desc->order);
+  description.role = static_cast<FrameRole>(desc->role);
+  description.heads = desc->heads;
+  description.head_dim = desc->head_dim;
+  description.tokens = desc->tokens;
+  description.tag = desc->tag;
+  description.context = HashOf(desc->context);
+  return description;
+}
+
+void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
+  if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;
+  throw Error(Finding::kLimit, fmt::format("{} raw bytes, the context's limit is {}", raw_bytes,
+                                           ctx->max_raw_bytes));
+}
+
+uint64_t EncodeOne(kvt_ctx* ctx, FrameCoder& coder, const kvt_desc* desc, ByteSpan raw,
+                   std::span<std::byte> out, uint64_t* needed) {
+  RequireWithinLimit(ctx, raw.size());
+  const Clock::time_point start = Clock::now();
+  const uint64_t size = coder.Encode(DescriptionOf(desc), raw, out, needed);
+  ctx->sums.encode_ns += NanosecondsSince(start);
+  ctx->sums.raw_bytes += raw.size();
+  ctx->sums.stored_bytes += size;
+  ++ctx->sums.frames;
+  if (size == FrameBound(raw.size())) ++ctx->sums.stored_raw;
+  return size;
+}
+
+// Runs a decoding call and counts how it ended.
+template <typename F>
+auto Counted(kvt_ctx* ctx, F&& decode) {
+  const Clock::time_point start = Clock::now();
+  try {
+    const auto result = decode();
+    ctx->sums.decode_ns += NanosecondsSince(start);
+    ++ctx->sums.decoded;
+    return result;
+  } catch (const Error& failure) {
+    if (failure.code() == ErrorCode::kInvalidData || failure.code() == ErrorCode::kUnsupported) {
+      ++ctx->sums.refused;
+    }
+    throw;
+  }
+}
+
+FrameHeader DecodeOne(kvt_ctx* ctx, FrameCoder& coder, ByteSpan frame, const Hash128Bytes* context,
+                      std::span<std::byte> raw) {
+  RequireWithinLimit(ctx, raw.size());
+  return Counted(ctx, [&] { return coder.Decode(frame, context, raw); });
+}
+
+// The raw object of an item: its only piece, or `memory` of the size of all pieces.
+std::span<std::byte> RawOf(const kvt_item& item, Bytes& memory) {
+  Require(item.pieces != nullptr || item.piece_count == 0, "item->pieces");
+  if (item.piece_count == 1) return Span(item.pieces[0].data, item.pieces[0].bytes);
+  size_t bytes = 0;
+  for (size_t i = 0; i < item.piece_count; ++i) {
+    Require(!__builtin_add_overflow(bytes, item.pieces[i].bytes, &bytes), "item->pieces");
+  }
+  memory.resize(bytes);
+  return memory;
+}
+
+void Gather(const kvt_item& item, std::span<std::byte> raw) {
+  if (item.piece_count == 1) return;
+  for (size_t i = 0; i < item.piece_count; ++i) {
+    const auto piece = Span(item.pieces[i].data, item.pieces[i].bytes);
+    std::ranges::copy(piece, raw.begin());
+    raw = raw.subspan(piece.size());
+  }
+}
+
+void Scatter(std::span<const std::byte> raw, const kvt_item& item) {
+  if (item.piece_count == 1) return;
+  for (size_t i = 0; i < item.piece_count; ++i) {
+    const auto piece = Span(item.pieces[i].data, item.pieces[i].bytes);
+    std::ranges::copy(raw.first(piece.size()), piece.begin());
+    raw = raw.subspan(piece.size());
+  }
+}
+
+// Every item through `one`, each on one thread, or a single item on all of them. The first failure
+// in the items' order is the call's.
+template <typename F>
+void ForEachItem(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size, F&& one) {
+  Require(items != nullptr || count == 0, "items");
+  Require(item_size == sizeof *items, "item_size");
+  std::mutex mutex;
+  size_t first_failed = count;
+  kvt_ctx::LastError first;
+  const auto run = [&](size_t index, FrameCoder& coder, Bytes& memory) {
+    kvt_ctx::LastError error;
+    items[index].written = 0;
+    items[index].status = Caught(&error, [&] { one(items[index], coder, memory); });
+    if (items[index].status == 0) return;
+    const std::lock_guard lock(mutex);
+    if (index >= first_failed) return;
+    first_failed = index;
+    first = error;
+  };
+  const auto run_with_own_coder = [&](uint64_t index) {
+    const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
+    kvt_ctx::BatchWorker& own = *worker;
+    if (!own.coder) own.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->cancelled);
+    run(static_cast<size_t>(index), *own.coder, own.raw);
+  };
+  ThreadPool* pool = PoolOf(ctx);
+  const auto threads = pool == nullptr ? size_t{1} : static_cast<size_t>(pool->threads());
+  if (count >= threads && pool != nullptr) {
+    pool->ParallelFor(count, run_with_own_coder);
+  } else {
+    ctx->coder.UsePool(pool);
+    const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
+    for (size_t index = 0; index < count; ++index) run(index, ctx->coder, (*worker).raw);
+  }
+  if (first_failed == count) return;
+  throw BatchFailure{first};
+}
+
+}  // namespace
+}  // namespace kv::api
+
+using namespace kv;       // NOLINT: the functions below are the library's outermost layer
+using namespace kv::api;  // NOLINT
+
+size_t kvt_encode_bound(size_t raw_bytes) { return FrameBound(raw_bytes); }
+
+kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n, void* dst,
+                      size_t cap, size_t* written) {
+  return Call(ctx, [&] {
+    if (written != nullptr) *written = 0;
+    Require(!Overlap(src, n, dst, cap), "src and dst overlap");
+    uint64_t needed = 0;
+    ctx->coder.UsePool(PoolOf(ctx));
+    const struct Report {
+      uint64_t& needed;
+      size_t* written;
+      ~Report() {
+        if (written != nullptr) *written = needed;
+      }
+    } report{needed, written};
+    EncodeOne(ctx, ctx->coder, desc, Span(src, n), Span(dst, cap), &needed);
+  });
+}
+
+kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out) {
+  return Caught(nullptr, [&] {
+    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
+    const FrameHeader header = ReadFrameHeader(Span(src, n));
+    const FrameDescription& description = header.description;
+    *out = {};
+    out->struct_size = sizeof *out;
+    out->version = header.version;
+    out->codec = static_cast<uint8_t>(header.codec);
+    out->level = static_cast<uint8_t>(header.level);
+    out->dtype = static_cast<uint8_t>(description.dtype);
+    out->order = static_cast<uint8_t>(description.order);
+    out->role = static_cast<uint8_t>(description.role);
+    out->heads = description.heads;
+    out->head_dim = description.head_dim;
+    out->tag = description.tag;
+    out->segment_tokens =
+        static_cast<uint32_t>(std::min<uint64_t>(header.segment_tokens(), UINT32_MAX));
+    out->tokens = description.tokens;
+    out->raw_bytes = header.raw_bytes;
+    out->frame_bytes = header.frame_bytes();
+    std::memcpy(out->raw_hash, header.raw_hash.data(), sizeof out->raw_hash);
+    std::memcpy(out->context, description.context.data(), sizeof out->context);
+  });
+}
+
+kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16], void* dst,
+                      size_t raw_bytes) {
+  return Call(ctx, [&] {
+    Require(!Overlap(src, n, dst, raw_bytes), "src and dst overlap");
+    ctx->coder.UsePool(PoolOf(ctx));
+    const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
+    DecodeOne(ctx, ctx->coder, Span(src, n), context == nullptr ? nullptr : &wanted,
+              Span(dst, raw_bytes));
+  });
+}
+
+kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16],
+                             uint64_t begin, uint64_t count, void* dst, size_t cap,
+                             size_t* written) {
+  return Call(ctx, [&] {
+    if (written != nullptr) *written = 0;
+    Require(!Overlap(src, n, dst, cap), "src and dst overlap");
+    ctx->coder.UsePool(PoolOf(ctx));
+    const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
+    const uint64_t size = Counted(ctx, [&] {
+      return ctx->coder.DecodeTokens(Span(src, n), context == nullptr ? nullptr : &wanted, begin,
+                                     count, Span(dst, cap));
+    });
+    if (written != nullptr) *written = size;
+  });
+}
+
+kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]) {
+  return Call(ctx, [&] {
+    ctx->coder.UsePool(PoolOf(ctx));
+    const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
+    Counted(ctx, [&] {
+      return ctx->coder.Verify(Span(src, n), context == nullptr ? nullptr : &wanted);
+    });
+  });
+}
+
+kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size) {
+  return Call(ctx, [&] {
+    ForEachItem(
+        ctx, items, count, item_size, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
+          const std::span<std::byte> raw = RawOf(item, memory);
+          Gather(item, raw);
+          Require(!Overlap(raw.data(), raw.size(), item.frame, item.frame_bytes), "item overlaps");
+          uint64_t needed = 0;
+          item.written =
+              EncodeOne(ctx, coder, item.desc, raw, Span(item.frame, item.frame_bytes), &needed);
+        });
+  });
+}
+
+kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size) {
+  return Call(ctx, [&] {
+    ForEachItem(
+        ctx, items, count, item_size, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
+          const std::span<std::byte> raw = RawOf(item, memory);
+          Require(!Overlap(raw.data(), raw.size(), item.frame, item.frame_bytes), "item overlaps");
+          const Hash128Bytes wanted = DescriptionOf(item.desc).context;
+          DecodeOne(ctx, coder, Span(static_cast<const void*>(item.frame), item.frame_bytes),
+                    item.desc == nullptr ? nullptr : &wanted, raw);
+          Scatter(raw, item);
+          item.written = raw.size();
+        });
+  });
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * SPDX-FileCopyrightText: The kvtool authors
+ *
+ * kvtool.h: lossless compression of key-value caches in memory, for engines that store them.
+ *
+ * Rules for every function, stated once:
+ *  - A status is 0, or -N where KVN is a finding that `kvtool explain KVN` describes: -1103 is
+ *    KV1103. Functions that can fail return one; on failure their output must not be used.
+ *  - Buffers may lie at any alignment. The buffers of one call must not overlap (KV0010).
+ *  - What an encoder writes depends on the bytes, the description, the level and the version of the
+ *    library: never on the number of threads, the CPU or earlier calls.
+ *  - One thread at a time per object. A context that is busy answers KV0007; only kvt_ctx_cancel and
+ *    kvt_ctx_stats may be called beside a running call.
+ *  - Nothing returned needs to be freed, objects apart. Every kvt_*_free accepts NULL.
+ *  - The library has no global state, writes nothing to any stream and opens no file.
+ *  - Growable structs begin with struct_size, which the caller sets to sizeof. Later versions append
+ *    fields only; a field that an old caller lacks counts as zero, and zero is the old behaviour.
+ */
+#ifndef KVTOOL_H_
+#define KVTOOL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define KVT_API __attribute__((visibility("default")))
+#else
+#define KVT_API
+#endif
+
+/* Of this header: MAJOR * 10000 + MINOR * 100 + PATCH. */
+#define KVT_VERSION 100u
+
+/* ---- types ---- */
+
+typedef int32_t kvt_status;
+
+typedef struct kvt_pool kvt_pool; /* worker threads, shared by contexts */
+typedef struct kvt_ctx kvt_ctx;   /* level, scratch memory, last error */
+typedef struct kvt_h2o kvt_h2o;   /* MNN's eviction for one sequence */
+
+/* Element types, by the numbers that .kvz archives and frames store. */
+enum {
+  KVT_F32 = 0,
+  KVT_F16 = 1,
+  KVT_BF16 = 2,
+  KVT_I8 = 4,
+  KVT_U8 = 5,
+  KVT_F8_E4M3 = 13,
+  KVT_F8_E5M2 = 14,
+  KVT_Q8_0 = 15,
+  KVT_Q4_0 = 16
+};
+/* Order of a tensor's values in memory, the outermost axis first. */
+enum {
+  KVT_TOKEN_HEAD_DIM = 0,
+  KVT_HEAD_TOKEN_DIM = 1,
+  KVT_ORDER_UNKNOWN = 3
+};
+enum { KVT_FAST = 1, KVT_DEFAULT = 2, KVT_HIGH = 3, KVT_MAX = 4 };
+/* KVT_KV: K and V side by side in each head of each token. */
+enum { KVT_ROLE_UNKNOWN = 0, KVT_K = 1, KVT_V = 2, KVT_KV = 3 };
+/* Whose fault a status is. */
+enum {
+  KVT_FAULT_NONE = 0,
+  KVT_FAULT_CALLER = 1,      /* an argument */
+  KVT_FAULT_DATA = 2,        /* bytes that were read: treat as a miss */
+  KVT_FAULT_IO = 3,          /* memory, threads, a caller's callback */
+  KVT_FAULT_UNSUPPORTED = 4, /* sound bytes of a kind that this version cannot read */
+  KVT_FAULT_INTERNAL = 5,    /* a bug in the library */
+  KVT_FAULT_STOPPED = 6      /* kvt_ctx_cancel */
+};
+
+typedef struct {
+  uint32_t struct_size;
+  kvt_status status;
+  uint64_t offset; /* in the input of the call that failed; UINT64_MAX: none */
+  const char* message;
+  const char* hint; /* empty, or what to do */
+} kvt_error;
+
+typedef struct {
+  uint32_t struct_size;
+  uint32_t level;         /* KVT_FAST to KVT_MAX; 0: KVT_DEFAULT */
+  uint64_t max_raw_bytes; /* larger inputs are refused with KV1014; 0: no limit */
+  kvt_pool* pool;         /* borrowed; NULL: the calling thread alone */
+} kvt_params;
+
+/* What the bytes to encode are. Only `context` is checked when they are decoded; everything else
+ * helps the codec, and a wrong value costs compression, never correctness. */
+typedef struct {
+  uint32_t struct_size;
+  uint8_t dtype, order, role, reserved;
+  uint32_t heads, head_dim; /* head_dim counts values */
+  uint64_t tokens;
+  uint32_t tag; /* the caller's own; stored */
+  uint32_t reserved2;
+  uint8_t context[16]; /* names model, layer and tokens: made with kvt_hash128 */
+} kvt_desc;
+
+/* What a frame's header says. */
+typedef struct {
+  uint32_t struct_size;
+  uint16_t version;
+  uint8_t codec; /* of the only segment; 255: several segments, each with its own */
+  uint8_t level, dtype, order, role, reserved;
+  uint32_t heads, head_dim, tag;
+  uint32_t segment_tokens; /* what kvt_decode_tokens decodes at once; 0: only whole frames decode */
+  uint32_t reserved2;
+  uint64_t tokens, raw_bytes, frame_bytes;
+  uint8_t raw_hash[16], context[16];
+} kvt_info;
+
+/* A part of a raw object: read when encoding, written when decoding. */
+typedef struct {
+  void* data;
+  size_t bytes;
+} kvt_piece;
+
+typedef struct {
+  const kvt_desc* desc;    /* decoding checks desc->context; NULL: not checked, bytes without shape */
+  const kvt_piece* pieces; /* in order, together one raw object */
+  size_t piece_count;
+  void* frame;
+  size_t frame_bytes; /* encoding: room at `frame`; decoding: bytes there */
+  size_t written;     /* set by encoding: size of the frame; by decoding: raw bytes */
+  kvt_status status;  /* set for every item */
+  uint32_t reserved;
+} kvt_item;
+
+typedef struct {
+  uint32_t struct_size, reserved;
+  uint64_t raw_bytes, stored_bytes; /* of frames encoded */
+  uint64_t encode_ns, decode_ns;    /* wall time inside calls */
+  uint64_t frames;                  /* encoded */
+  uint64_t stored_raw;              /* of these: incompressible */
+  uint64_t decoded;                 /* frames decoded or verified with status 0 */
+  uint64_t refused;                 /* frames that were damaged, foreign or unsupported */
+} kvt_stats;
+
+/* ---- library and findings: any thread, no object needed ---- */
+
+/* Version of the library that was loaded. With the same SONAME a newer library serves older callers,
+ * never the reverse. */
+KVT_API uint32_t kvt_version(void);
+/* Version, SIMD target in use and the libraries inside; static text. */
+KVT_API const char* kvt_build(void);
+
+/* Static text of a status: part 0 its id ("KV1103"), 1 a sentence, 2 the page of `kvtool explain`.
+ * Numbers that this library does not know give their id and a general sentence; never NULL. */
+KVT_API const char* kvt_explain(kvt_status status, int part);
+/* One of KVT_FAULT_*. */
+KVT_API int kvt_fault(kvt_status status);
+
+/* XXH3, 128 bits, seed 0, canonical byte order: what contexts are made with, so that all engines
+ * agree. It finds accidents, not attackers. */
+KVT_API void kvt_hash128(const void* src, size_t n, uint8_t out[16]);
+
+/* ---- threads and contexts ---- */
+
+/* Worker threads for any number of contexts; it must outlive them. threads: how many run at once,
+ * the caller included; 0: as many as the process may use (affinity, cgroup). Threads start with the
+ * first job, and again in a child after fork. */
+KVT_API kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out);
+KVT_API void kvt_pool_free(kvt_pool* pool);
+
+/* params NULL: KVT_DEFAULT, no limit, the calling thread alone. KV0010: a level or a struct_size
+ * that does not exist. */
+KVT_API kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out);
+KVT_API void kvt_ctx_free(kvt_ctx* ctx);
+
+/* Any thread. The call that runs on the context returns KV0008 within one segment (at most 4 MiB of
+ * raw bytes). Without a running call nothing happens. */
+KVT_API void kvt_ctx_cancel(kvt_ctx* ctx);
+/* Any thread; does not wait. Sums since the context was created. */
+KVT_API void kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out);
+/* What the last call on the context found; status 0 after a success. The texts belong to the context
+ * until its next call. After a batch: the first failed item's. */
+KVT_API void kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out);
+
+/* ---- frames: one page, chunk or tensor, complete in itself ---- */
+
+/* The room that always suffices for a frame: raw_bytes + 128, which incompressible bytes need.
+ * 0 on overflow. Any thread. */
+KVT_API size_t kvt_encode_bound(size_t raw_bytes);
+
+/* Writes one frame of the n bytes at src to dst. desc NULL: bytes without shape. A shape that does
+ * not multiply to n is dropped. *written (unless NULL): size of the frame; with KV0006, where cap is
+ * too small, the size that was needed. */
+KVT_API kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
+                              void* dst, size_t cap, size_t* written);
+
+/* Reads a header from the first 128 bytes of a frame; any thread, no object. KV1001: fewer bytes;
+ * KV1003: not a frame; KV1301: of a newer version; KV1302: needs a profile or a reference; KV1103,
+ * KV1006, KV1010: damaged. The sizes are claims until a decode or a verify returned 0: never allocate
+ * from them without a limit of your own. out->struct_size must be set. */
+KVT_API kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out);
+
+/* Fills dst[0, raw_bytes). 0 means: the header, the context (unless NULL; KV1106 where it differs),
+ * raw_bytes (KV1008) and the hash of every byte agree. Bytes after the frame are ignored, for stores
+ * that pad. On any other status dst holds garbage; nothing outside it is ever written. */
+KVT_API kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16],
+                              void* dst, size_t raw_bytes);
+
+/* Decodes tokens [begin, begin + count) of a frame in KVT_TOKEN_HEAD_DIM order: only the segments
+ * that hold them, whose hashes are checked. KV1302 where kvt_info.segment_tokens is 0, KV0010 beyond
+ * the tokens, KV0006 where cap is too small. *written (unless NULL): bytes. */
+KVT_API kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n,
+                                     const uint8_t context[16], uint64_t begin, uint64_t count,
+                                     void* dst, size_t cap, size_t* written);
+
+/* kvt_decode without an output buffer, for scrubbers. */
+KVT_API kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]);
+
+/* Many objects in one call, spread over the pool's threads; each is gathered from, or scattered to,
+ * its pieces. One bad item changes no other. Returns the status of the first failed item.
+ * item_size: sizeof(kvt_item). */
+KVT_API kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
+KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
+
+/* ---- eviction ---- */
+
+typedef struct {
+  uint32_t begin, count;
+} kvt_range;
+/* Tokens that are kept: ascending, disjoint ranges of indices into the cache as it is. */
+typedef struct {
+  const kvt_range* ranges;
+  size_t count;
+} kvt_plan;
+
+typedef struct {
+  uint32_t struct_size;
+  uint32_t layers, query_heads, kv_heads, head_dim, element_bytes;
+} kvt_geometry;
+
+/* Query rows of one layer and the keys that they see. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t key_dtype; /* KVT_F32, KVT_F16 or KVT_BF16 */
+  const kvt_geometry* geometry;
+  const float* queries; /* [row][query head][dim], after rotation */
+  uint64_t rows;
+  const void* keys; /* [token][kv head][dim], by the strides below */
+  uint64_t tokens;
+  uint64_t visible; /* keys that the first row sees; row r sees visible + r, at most all */
+  size_t key_token_stride, key_head_stride; /* bytes */
+  float scale;                              /* 0: 1 / sqrt(head_dim) */
+  uint32_t block_tokens;
+} kvt_scores;
+
+/* sums[b] = softmax weights of all query heads and rows on the keys of block b. Equal to the bit on
+ * every CPU. blocks must be ceil(tokens / block_tokens). */
+KVT_API kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, size_t blocks);
+
+/* MNN's parameters under its own names; kvt_h2o_defaults fills in its own values. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t revision;             /* 0: the final branch; 6: the measured build R6 */
+  int32_t layer_start, layer_end; /* inclusive; a negative end is the last layer */
+  uint32_t block_tokens, sink_tokens, recent_tokens, update_interval;
+  uint32_t trigger_min_tokens;
+  uint32_t target_mode; /* 0 static: target_keep_ratio; 1 adaptive: target_lossy_ratio */
+  float target_keep_ratio, target_lossy_ratio, ema_alpha;
+  uint32_t reserved;
+  uint64_t prompt_tokens; /* in every layer's cache when decoding begins */
+} kvt_h2o_params;
+
+typedef struct {
+  uint32_t struct_size;
+  uint32_t layer;     /* whose call this is */
+  int32_t apply;      /* begin: compact this layer's cache to `plan` before appending */
+  int32_t triggered;  /* finish: a decision was taken */
+  kvt_plan plan;      /* borrowed until the next call on the object */
+  uint64_t length;    /* tokens in the layer's cache, new ones included */
+  uint64_t final_keep_tokens; /* finish: the budget that MNN hands to its lossless path */
+  float keep_ratio;           /* of the last plan made, as MNN reports it */
+  uint32_t in_range;          /* whether this layer is scored and evicted at all */
+} kvt_h2o_call;
+
+KVT_API void kvt_h2o_defaults(kvt_h2o_params* out);
+/* MNN's eviction as its engine runs it, decision for decision, without tensors. Values are clamped as
+ * the engine clamps them. The object may outlive the context. */
+KVT_API kvt_status kvt_h2o_create(kvt_ctx* ctx, const kvt_h2o_params* params,
+                                  const kvt_geometry* geometry, kvt_h2o** out);
+KVT_API void kvt_h2o_free(kvt_h2o* h2o);
+/* One begin and one finish per layer call, layers in order, token by token; otherwise KV0010. begin:
+ * if call->apply, compact this layer's cache to call->plan; then append new_tokens. finish: takes the
+ * block sums of the layer's cache (kvt_block_scores; ignored where in_range is 0) and says whether a
+ * decision was taken; call->plan is then the pending plan, due at this layer's next begin. */
+KVT_API kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call);
+KVT_API kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks,
+                                  uint64_t query_rows, kvt_h2o_call* call);
+/* A layer's cache was cut outside, by a draft that was rolled back: a pending plan that no longer
+ * fits is dropped at the layer's next begin. Between calls only. */
+KVT_API kvt_status kvt_h2o_truncate(kvt_h2o* h2o, uint32_t layer, uint64_t length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* KVTOOL_H_ */

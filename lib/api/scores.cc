@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "lib/api/context.h"
+#include "lib/core/base/checked.h"
+#include "lib/study/dense/score.h"
+
+namespace kv::api {
+namespace {
+
+KeyType TypeOf(uint32_t dtype) {
+  Require(dtype == KVT_F32 || dtype == KVT_F16 || dtype == KVT_BF16, "scores->key_dtype");
+  return dtype == KVT_F32 ? KeyType::kF32 : dtype == KVT_F16 ? KeyType::kF16 : KeyType::kBF16;
+}
+
+void Check(const kvt_scores& in, size_t blocks) {
+  Require(in.struct_size == sizeof in, "scores->struct_size");
+  Require(in.geometry != nullptr && in.geometry->struct_size == sizeof *in.geometry,
+          "scores->geometry");
+  const kvt_geometry& g = *in.geometry;
+  constexpr uint32_t kMostHeads = 1 << 16, kMostDim = 1 << 16;
+  Require(g.kv_heads > 0 && g.query_heads <= kMostHeads && g.query_heads % g.kv_heads == 0 &&
+              g.head_dim > 0 && g.head_dim <= kMostDim,
+          "geometry");
+  Require(in.queries != nullptr && in.keys != nullptr && in.rows > 0 && in.tokens > 0,
+          "scores->queries, keys, rows, tokens");
+  Require(in.block_tokens > 0 && in.visible > 0 && in.visible <= in.tokens,
+          "scores->block_tokens, visible");
+  Require(blocks == CeilDiv(in.tokens, in.block_tokens), "blocks");
+}
+
+}  // namespace
+}  // namespace kv::api
+
+kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, size_t blocks) {
+  using namespace kv;  // NOLINT: the library's outermost layer
+  return api::Call(ctx, [&] {
+    api::Require(in != nullptr && sums != nullptr, "scores");
+    api::Check(*in, blocks);
+    const kvt_geometry& g = *in->geometry;
+    const size_t stride = size_t{g.query_heads} * g.head_dim, group = g.query_heads / g.kv_heads;
+    std::fill_n(sums, blocks, 0.0f);
+    std::vector<float> scratch(BlockSumScratchFloats(g.head_dim, in->tokens));
+    // Tile by tile, head by head, always in this order: the sums are the same on every machine.
+    for (uint64_t first = 0; first < in->rows; first += kTileRows) {
+      for (size_t head = 0; head < g.query_heads; ++head) {
+        const auto* keys =
+            static_cast<const std::byte*>(in->keys) + head / group * in->key_head_stride;
+        ScoreTile tile;
+        tile.queries = in->queries + first * stride + head * g.head_dim;
+        tile.query_stride = stride;
+        tile.rows = std::min<uint64_t>(kTileRows, in->rows - first);
+        tile.visible = std::min<uint64_t>(in->visible + first, in->tokens);
+        tile.keys = {keys, api::TypeOf(in->key_dtype), in->key_token_stride, in->tokens,
+                     g.head_dim};
+        tile.scale = in->scale != 0 ? in->scale : 1 / std::sqrt(static_cast<float>(g.head_dim));
+        AddTileBlockSums(tile, in->block_tokens, nullptr, scratch.data(), sums);
+      }
+    }
+  });
+}

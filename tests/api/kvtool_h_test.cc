@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// kvtool.h as an engine sees it: this program links the shared library and nothing else of kvtool.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "lib/api/kvtool.h"
+
+namespace {
+
+using Buffer = std::vector<uint8_t>;
+
+// bf16 channels whose neighbours are alike.
+Buffer Page(size_t tokens, size_t channels, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> state(channels);
+  Buffer page(2 * tokens * channels);
+  for (size_t i = 0; i < tokens * channels; ++i) {
+    float& x = state[i % channels];
+    x = 0.9f * x + normal(random);
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    const auto half = static_cast<uint16_t>(bits >> 16);
+    std::memcpy(&page[2 * i], &half, sizeof half);
+  }
+  return page;
+}
+
+kvt_desc Desc(uint64_t tokens, uint32_t heads, uint32_t dim) {
+  kvt_desc desc = {};
+  desc.struct_size = sizeof desc;
+  desc.dtype = KVT_BF16;
+  desc.role = KVT_K;
+  desc.heads = heads;
+  desc.head_dim = dim;
+  desc.tokens = tokens;
+  kvt_hash128("model 3 0:16", 12, desc.context);
+  return desc;
+}
+
+struct Context {
+  explicit Context(kvt_pool* pool = nullptr, uint32_t level = 0, uint64_t limit = 0) {
+    const kvt_params params = {sizeof params, level, limit, pool};
+    REQUIRE(kvt_ctx_create(&params, &ctx) == 0);
+  }
+  ~Context() { kvt_ctx_free(ctx); }
+  operator kvt_ctx*() const { return ctx; }
+  kvt_ctx* ctx = nullptr;
+};
+
+Buffer Encode(kvt_ctx* ctx, const kvt_desc& desc, const Buffer& raw) {
+  Buffer frame(kvt_encode_bound(raw.size()));
+  size_t written = 0;
+  REQUIRE(kvt_encode(ctx, &desc, raw.data(), raw.size(), frame.data(), frame.size(), &written) ==
+          0);
+  frame.resize(written);
+  return frame;
+}
+
+TEST_CASE("A page is stored and comes back, or is a miss") {
+  const Context ctx;
+  const Buffer page = Page(256, 1024);
+  kvt_desc desc = Desc(256, 8, 128);
+  const Buffer frame = Encode(ctx, desc, page);
+  CHECK(frame.size() < page.size());
+
+  kvt_info info = {};
+  info.struct_size = sizeof info;
+  REQUIRE(kvt_frame_info(frame.data(), frame.size(), &info) == 0);
+  CHECK(info.raw_bytes == page.size());
+  CHECK(info.frame_bytes == frame.size());
+  CHECK(info.tokens == 256);
+  CHECK(info.dtype == KVT_BF16);
+  CHECK(info.level == KVT_DEFAULT);
+  CHECK(info.segment_tokens == 256);
+  CHECK(std::memcmp(info.context, desc.context, 16) == 0);
+
+  Buffer back(page.size());
+  CHECK(kvt_decode(ctx, frame.data(), frame.size(), desc.context, back.data(), back.size()) == 0);
+  CHECK(back == page);
+  CHECK(kvt_verify(ctx, frame.data(), frame.size(), nullptr) == 0);
+
+  desc.context[0] ^= 1;
+  const kvt_status foreign =
+      kvt_decode(ctx, frame.data(), frame.size(), desc.context, back.data(), back.size());
+  CHECK(foreign == -1106);
+  CHECK(kvt_fault(foreign) == KVT_FAULT_DATA);
+  kvt_error error = {};
+  error.struct_size = sizeof error;
+  kvt_ctx_error(ctx, &error);
+  CHECK(error.status == -1106);
+  CHECK(std::string(error.message).find("another context") != std::string::npos);
+
+  Buffer damaged = frame;
+  damaged[frame.size() / 2] ^= 4;
+  CHECK(kvt_fault(kvt_decode(ctx, damaged.data(), damaged.size(), nullptr, back.data(),
+                             back.size())) == KVT_FAULT_DATA);
+  kvt_stats stats = {};
+  stats.struct_size = sizeof stats;
+  kvt_ctx_stats(ctx, &stats);
+  CHECK(stats.frames == 1);
+  CHECK(stats.decoded == 2);
+  CHECK(stats.refused == 2);
+  CHECK(stats.raw_bytes == page.size());
+  CHECK(stats.stored_bytes == frame.size());
+}
+
+TEST_CASE("Some tokens decode without the others") {
+  const Context ctx;
+  const Buffer page = Page(1000, 1024);
+  const kvt_desc desc = Desc(1000, 8, 128);
+  const Buffer frame = Encode(ctx, desc, page);
+  Buffer some(10 * 2048);
+  size_t written = 0;
+  REQUIRE(kvt_decode_tokens(ctx, frame.data(), frame.size(), desc.context, 250, 10, some.data(),
+                            some.size(), &written) == 0);
+  CHECK(written == some.size());
+  CHECK(std::memcmp(some.data(), page.data() + 250 * 2048, some.size()) == 0);
+  CHECK(kvt_decode_tokens(ctx, frame.data(), frame.size(), nullptr, 995, 10, some.data(),
+                          some.size(), &written) == -10);
+  CHECK(written == 0);
+}
+
+TEST_CASE("Too little room says how much was needed") {
+  const Context ctx;
+  const Buffer page = Page(64, 64);
+  const kvt_desc desc = Desc(64, 1, 64);
+  const Buffer frame = Encode(ctx, desc, page);
+  Buffer small(frame.size() - 1);
+  size_t written = 0;
+  const kvt_status status =
+      kvt_encode(ctx, &desc, page.data(), page.size(), small.data(), small.size(), &written);
+  CHECK(status == -6);
+  CHECK(kvt_fault(status) == KVT_FAULT_CALLER);
+  CHECK(written == frame.size());
+}
+
+TEST_CASE("Wrong arguments are KV0010, whatever they are") {
+  const Context ctx;
+  const Buffer page = Page(64, 64);
+  Buffer frame(kvt_encode_bound(page.size()));
+  size_t written;
+  const auto encode = [&](const kvt_desc& desc) {
+    return kvt_encode(ctx, &desc, page.data(), page.size(), frame.data(), frame.size(), &written);
+  };
+  kvt_desc desc = Desc(64, 1, 64);
+  for (const auto& spoil : std::vector<std::function<void(kvt_desc&)>>{
+           [](kvt_desc& d) { d.struct_size = 8; }, [](kvt_desc& d) { d.dtype = 77; },
+           [](kvt_desc& d) { d.order = 2; }, [](kvt_desc& d) { d.role = 4; },
+           [](kvt_desc& d) { d.reserved = 1; }, [](kvt_desc& d) { d.reserved2 = 1; }}) {
+    kvt_desc wrong = desc;
+    spoil(wrong);
+    CHECK(encode(wrong) == -10);
+  }
+  CHECK(kvt_encode(nullptr, &desc, page.data(), page.size(), frame.data(), frame.size(), nullptr) ==
+        -10);
+  CHECK(kvt_encode(ctx, &desc, nullptr, 5, frame.data(), frame.size(), nullptr) == -10);
+  CHECK(kvt_encode(ctx, &desc, frame.data(), 64, frame.data() + 32, 400, nullptr) == -10);
+  CHECK(kvt_frame_info(frame.data(), 128, nullptr) == -10);
+  kvt_ctx* other = nullptr;
+  const kvt_params level = {sizeof level, 9, 0, nullptr}, size = {4, 0, 0, nullptr};
+  CHECK(kvt_ctx_create(&level, &other) == -10);
+  CHECK(kvt_ctx_create(&size, &other) == -10);
+  CHECK(kvt_ctx_create(nullptr, nullptr) == -10);
+  kvt_ctx_free(nullptr);
+  kvt_pool_free(nullptr);
+  kvt_h2o_free(nullptr);
+  const Context limited(nullptr, KVT_FAST, 100);
+  CHECK(kvt_encode(limited, &desc, page.data(), page.size(), frame.data(), frame.size(), nullptr) ==
+        -1014);
+}
+
+TEST_CASE("A batch's items fail alone") {
+  kvt_pool* pool = nullptr;
+  REQUIRE(kvt_pool_create(3, &pool) == 0);
+  for (const size_t count : {size_t{1}, size_t{2}, size_t{9}}) {
+    const Context ctx(pool, KVT_FAST);
+    std::vector<Buffer> raw, frames, back;
+    std::vector<kvt_desc> descs;
+    for (size_t i = 0; i < count; ++i) {
+      raw.push_back(Page(32, 512, static_cast<uint32_t>(i)));
+      frames.emplace_back(kvt_encode_bound(raw[i].size()));
+      back.emplace_back(raw[i].size());
+      descs.push_back(Desc(32, 4, 128));
+      descs.back().context[1] = static_cast<uint8_t>(i);
+    }
+    const size_t half = raw[0].size() / 2 - 7;  // pieces need no shape
+    std::vector<std::array<kvt_piece, 2>> from, to;
+    std::vector<kvt_item> items;
+    for (size_t i = 0; i < count; ++i) {
+      from.push_back({{{raw[i].data(), half}, {raw[i].data() + half, raw[i].size() - half}}});
+      to.push_back({{{back[i].data(), 5}, {back[i].data() + 5, raw[i].size() - 5}}});
+    }
+    for (size_t i = 0; i < count; ++i) {
+      items.push_back({&descs[i], from[i].data(), 2, frames[i].data(), frames[i].size(), 0, 1, 0});
+    }
+    REQUIRE(kvt_encode_batch(ctx, items.data(), count, sizeof(kvt_item)) == 0);
+    for (size_t i = 0; i < count; ++i) {
+      CHECK(items[i].status == 0);
+      items[i].pieces = to[i].data();
+      items[i].frame_bytes = items[i].written;
+    }
+    frames[count / 2][200] ^= 1;
+    const kvt_status status = kvt_decode_batch(ctx, items.data(), count, sizeof(kvt_item));
+    CHECK(status == items[count / 2].status);
+    CHECK(kvt_fault(status) == KVT_FAULT_DATA);
+    kvt_error error = {};
+    error.struct_size = sizeof error;
+    kvt_ctx_error(ctx, &error);
+    CHECK(error.status == status);
+    for (size_t i = 0; i < count; ++i) {
+      if (i == count / 2) continue;
+      CHECK(items[i].status == 0);
+      CHECK(items[i].written == raw[i].size());
+      CHECK(back[i] == raw[i]);
+    }
+    CHECK(kvt_decode_batch(ctx, items.data(), count, sizeof(kvt_item) - 8) == -10);
+  }
+  kvt_pool_free(pool);
+}
+
+TEST_CASE("A busy context says so, and one that is cancelled stops") {
+  const Context ctx(nullptr, KVT_MAX);
+  const Buffer page = Page(8000, 1024);
+  const kvt_desc desc = Desc(8000, 8, 128);
+  Buffer frame(kvt_encode_bound(page.size()));
+  std::atomic<kvt_status> result{1};
+  std::thread encoder([&] {
+    result = kvt_encode(ctx, &desc, page.data(), page.size(), frame.data(), frame.size(), nullptr);
+  });
+  bool was_busy = false;
+  while (result == 1) {
+    was_busy |= kvt_verify(ctx, frame.data(), 0, nullptr) == -7;
+    if (was_busy) kvt_ctx_cancel(ctx);
+    std::this_thread::yield();
+  }
+  encoder.join();
+  if (was_busy) CHECK((result == -8 || result == 0));
+  CHECK(kvt_fault(-8) == KVT_FAULT_STOPPED);
+}
+
+TEST_CASE("A child after fork has threads of its own") {
+  kvt_pool* pool = nullptr;
+  REQUIRE(kvt_pool_create(2, &pool) == 0);
+  const Context ctx(pool, KVT_FAST);
+  const Buffer page = Page(2000, 1024);
+  const kvt_desc desc = Desc(2000, 8, 128);
+  const Buffer frame = Encode(ctx, desc, page);
+  const pid_t child = fork();
+  if (child == 0) {
+    Buffer back(page.size());
+    const kvt_status status =
+        kvt_decode(ctx, frame.data(), frame.size(), desc.context, back.data(), back.size());
+    _exit(status == 0 && back == page ? 0 : 1);
+  }
+  int status = 1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(kvt_verify(ctx, frame.data(), frame.size(), nullptr) == 0);
+  kvt_pool_free(pool);
+}
+
+TEST_CASE("Every status has its texts and its fault") {
+  CHECK(std::string(kvt_explain(-1103, 0)) == "KV1103");
+  CHECK(std::string(kvt_explain(-1103, 1)) == "a checksum does not match");
+  CHECK(std::string(kvt_explain(-1999, 0)) == "KV1999");
+  for (int number = -12000; number < 100; ++number) {
+    for (int part = 0; part < 3; ++part) CHECK(std::strlen(kvt_explain(number, part)) > 0);
+    CHECK((number == 0) == (kvt_fault(number) == KVT_FAULT_NONE));
+  }
+  CHECK(kvt_fault(-1301) == KVT_FAULT_UNSUPPORTED);
+  CHECK(kvt_fault(-9001) == KVT_FAULT_INTERNAL);
+  CHECK(kvt_version() == KVT_VERSION);
+  CHECK(std::strstr(kvt_build(), "kvtool 0.1.0, SIMD ") == kvt_build());
+}
+
+TEST_CASE("MNN's eviction runs in a decode loop, and misuse is refused") {
+  const Context ctx;
+  const kvt_geometry geometry = {sizeof geometry, 2, 4, 2, 16, 2};
+  kvt_h2o_params params = {};
+  params.struct_size = sizeof params;
+  kvt_h2o_defaults(&params);
+  CHECK(params.block_tokens == 64);
+  params.layer_start = 0;
+  params.sink_tokens = params.recent_tokens = 16;
+  params.block_tokens = 16;
+  params.update_interval = 1;
+  params.trigger_min_tokens = 64;
+  params.prompt_tokens = 128;
+  kvt_h2o* h2o = nullptr;
+  REQUIRE(kvt_h2o_create(ctx, &params, &geometry, &h2o) == 0);
+
+  kvt_h2o_call call = {};
+  call.struct_size = sizeof call;
+  CHECK(kvt_h2o_finish(h2o, nullptr, 0, 1, &call) == -10);
+  std::vector<uint64_t> cached(geometry.layers, params.prompt_tokens);
+  uint64_t evictions = 0;
+  const std::vector<float> queries(64, 0.5f), keys(400 * 32, 0.25f);
+  for (int token = 0; token < 20; ++token) {
+    for (uint32_t layer = 0; layer < geometry.layers; ++layer) {
+      REQUIRE(kvt_h2o_begin(h2o, 1, &call) == 0);
+      CHECK(kvt_h2o_begin(h2o, 1, &call) == -10);
+      CHECK(call.layer == layer);
+      if (call.apply != 0) {
+        uint64_t kept = 0;
+        for (size_t i = 0; i < call.plan.count; ++i) kept += call.plan.ranges[i].count;
+        CHECK(kept < cached[layer]);
+        cached[layer] = kept;
+        ++evictions;
+      }
+      ++cached[layer];
+      REQUIRE(call.length == cached[layer]);
+      const size_t blocks = (call.length + 15) / 16;
+      std::vector<float> sums(blocks);
+      const kvt_scores scores = {sizeof scores,
+                                 KVT_F32,
+                                 &geometry,
+                                 queries.data(),
+                                 1,
+                                 keys.data(),
+                                 call.length,
+                                 call.length,
+                                 128,
+                                 64,
+                                 0,
+                                 16};
+      REQUIRE(kvt_block_scores(ctx, &scores, sums.data(), blocks) == 0);
+      float total = 0;
+      for (const float sum : sums) total += sum;
+      CHECK(total == Approx(4));  // query heads, each with weights that add to 1
+      CHECK(kvt_block_scores(ctx, &scores, sums.data(), blocks - 1) == -10);
+      CHECK(kvt_h2o_finish(h2o, sums.data(), blocks - 1, 1, &call) == -10);
+      REQUIRE(kvt_h2o_finish(h2o, sums.data(), blocks, 1, &call) == 0);
+    }
+  }
+  CHECK(evictions > 0);
+  CHECK(kvt_h2o_truncate(h2o, 0, cached[0] - 1) == 0);
+  CHECK(kvt_h2o_truncate(h2o, 2, 0) == -10);
+  CHECK(kvt_h2o_truncate(h2o, 0, 1 << 20) == -10);
+  CHECK(kvt_h2o_begin(h2o, UINT64_MAX, &call) == -10);
+  kvt_h2o_free(h2o);
+}
+
+}  // namespace
