@@ -13,9 +13,7 @@
 
 namespace kv {
 
-namespace analysis {
 struct DumpEntries;
-}
 
 // What a user may have to tell a reader. Each field holds the flag of the same name.
 struct OpenOptions {
@@ -69,7 +67,7 @@ struct FormatEntry {
   bool has_choices = false;
   // Reads every dump in a folder separately, with runs, overlaps and damage as they are
   // (lib/core/snapshot/dump_entries.h). Null for formats without dumps.
-  analysis::DumpEntries (*read_dumps)(const Source& source) = nullptr;
+  DumpEntries (*read_dumps)(const Source& source) = nullptr;
   PairsWanted pairs = PairsWanted::kAsSource;
 };
 

@@ -212,7 +212,7 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
   return text + "\n" + LayersTable(analysis, level, per_head).Text("  ");
 }
 
-std::string OfflineText(const offline::Options& options, const offline::Result& result,
+std::string OfflineText(const mnn::offline::Options& options, const mnn::offline::Result& result,
                         const Console& console) {
   std::string text = console.Bold("MNN's offline experiment") +
                      fmt::format(": {}, {}, {}\n", Name(options.codec), Name(options.entry_mode),
@@ -220,21 +220,21 @@ std::string OfflineText(const offline::Options& options, const offline::Result& 
   if (result.entries == 0) {
     text += Row("nothing", fmt::format("none of {} entries is selected", result.scanned));
   } else {
-    const offline::Sizes total = result.total();
+    const mnn::offline::Sizes total = result.total();
     text += Row("overall",
                 fmt::format("{}, K {}, V {}; an estimate, nothing is decoded", Ratio(total.ratio()),
                             Ratio(result.k.ratio()), Ratio(result.v.ratio())));
     text +=
         Row("counted", fmt::format("{} of {} entries in {} layers, {} as f16", result.entries,
                                    result.scanned, result.layers.size(), HumanBytes(total.raw)));
-    for (size_t i = 0; i < offline::kStreams; ++i) {
+    for (size_t i = 0; i < mnn::offline::kStreams; ++i) {
       std::string chosen;
       for (const auto& [predictor, count] : result.mode_counts[i]) {
         if (count > 0) {
           chosen += fmt::format("{}{} {}", chosen.empty() ? "" : ", ", Name(predictor), count);
         }
       }
-      text += Row(Name(static_cast<offline::Stream>(i)), chosen.empty() ? "-" : chosen);
+      text += Row(Name(static_cast<mnn::offline::Stream>(i)), chosen.empty() ? "-" : chosen);
     }
   }
   for (const auto& [reason, count] : result.skip_reasons) {

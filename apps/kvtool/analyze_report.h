@@ -16,7 +16,7 @@ namespace kv {
 // second codec.
 std::string AnalysisText(const Snapshot& snapshot, const analysis::Analysis& analysis,
                          const std::string& level, const Console& console);
-std::string OfflineText(const offline::Options& options, const offline::Result& result,
+std::string OfflineText(const mnn::offline::Options& options, const mnn::offline::Result& result,
                         const Console& console);
 // Rows of the distribution or the packed report; columns that are 0 in all of them are left out.
 std::string RowsText(std::string_view title, const std::vector<nlohmann::ordered_json>& rows,

@@ -59,7 +59,7 @@ class Analyze : public Command {
 
   ExitStatus Run(Context& context) override {
     const auto begin = std::chrono::steady_clock::now();
-    const std::optional<offline::Options> simulated = offline_.Resolve();
+    const std::optional<mnn::offline::Options> simulated = offline_.Resolve();
     CheckOutputs();
     const OpenOptions options = snapshot_.Resolve();
     ThreadPool pool(context.global.thread_count());
@@ -90,7 +90,7 @@ class Analyze : public Command {
     std::optional<Snapshot> snapshot;
     std::optional<Source> runs;
     std::set<std::filesystem::path> run_folders;
-    analysis::DumpEntries dumps;
+    DumpEntries dumps;
 
     const Source& source() const { return snapshot ? snapshot->source : *runs; }
   };
@@ -127,11 +127,11 @@ class Analyze : public Command {
       }
     }
     if (!dumps_wanted) {
-      inputs.dumps.logical = offline::EntriesOf(*inputs.snapshot);
+      inputs.dumps.logical = DumpEntriesOf(*inputs.snapshot);
       return inputs;
     }
     inputs.dumps = format.read_dumps(inputs.source());
-    for (const offline::Entry& entry : inputs.dumps.logical) {
+    for (const DumpEntry& entry : inputs.dumps.logical) {
       if (inputs.runs) inputs.run_folders.insert(std::filesystem::path(entry.place).parent_path());
     }
     return inputs;
@@ -152,7 +152,7 @@ class Analyze : public Command {
   }
 
   ExitStatus AddLayers(Context& context, const Inputs& inputs, const OpenOptions& options,
-                       const std::optional<blend::ModelRope>& rope, ThreadPool& pool,
+                       const std::optional<ModelRope>& rope, ThreadPool& pool,
                        Json& document) const {
     if (inputs.snapshot) {
       return AddAnalysis(context, *inputs.snapshot, rope, pool, document);
@@ -177,7 +177,7 @@ class Analyze : public Command {
   }
 
   ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot,
-                         const std::optional<blend::ModelRope>& rope, ThreadPool& pool,
+                         const std::optional<ModelRope>& rope, ThreadPool& pool,
                          Json& document) const {
     document["format"] = snapshot.format;
     document["engine"] = snapshot.engine;
@@ -195,23 +195,23 @@ class Analyze : public Command {
     return analysis.total().decodes ? kDone : kVerdict;
   }
 
-  void AddOffline(Context& context, const offline::Options& options, const Inputs& inputs,
+  void AddOffline(Context& context, const mnn::offline::Options& options, const Inputs& inputs,
                   ThreadPool& pool, Json& document) const {
-    offline::Result result;
+    mnn::offline::Result result;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "simulate");
-      result = offline::Simulate(inputs.dumps.logical, options, pool, &progress);
+      result = mnn::offline::Simulate(inputs.dumps.logical, options, pool, &progress);
     }
-    const Json original = offline::ResultJson(input_, options, result);
+    const Json original = mnn::offline::ResultJson(input_, options, result);
     document["offline"] = original;
     Write(offline_.json_out, JsonText(original, 2, true));
-    Write(offline_.md_out, offline::ResultMarkdown(input_, options, result));
+    Write(offline_.md_out, mnn::offline::ResultMarkdown(input_, options, result));
     if (!report_.json) {
       context.console.Data("\n" + OfflineText(options, result, context.console));
     }
   }
 
-  void AddRows(Context& context, const Inputs& inputs, const std::optional<blend::ModelRope>& rope,
+  void AddRows(Context& context, const Inputs& inputs, const std::optional<ModelRope>& rope,
                ThreadPool& pool, Json& document) const {
     const analysis::RowOptions row_options{offline_.values.zstd_level, rope};
     const auto add = [&](const char* name, const char* title, const std::vector<Json>& rows,

@@ -16,7 +16,7 @@ T Chosen(const std::string& word, std::initializer_list<T> all) {
   return *std::find_if(all.begin(), all.end(), [&](T value) { return Name(value) == word; });
 }
 
-std::string FlagOf(offline::Stream stream) {
+std::string FlagOf(mnn::offline::Stream stream) {
   std::string flag = fmt::format("--{}-predictors", Name(stream));
   std::replace(flag.begin(), flag.end(), '_', '-');
   return flag;
@@ -59,17 +59,17 @@ void OfflineOptions::Declare(CommandLine& line) {
   add_flag("--aggregate-by-stage", values.aggregate_by_stage, "Join prefill and decode separately");
   add_flag("--bitshuffle", values.bitshuffle, "Shuffle bits before zstd");
   add_flag("--strict-fp16", values.strict_fp16, "Leave f32 out instead of rounding it to f16");
-  for (size_t i = 0; i < offline::kStreams; ++i) {
-    const auto stream = static_cast<offline::Stream>(i);
+  for (size_t i = 0; i < mnn::offline::kStreams; ++i) {
+    const auto stream = static_cast<mnn::offline::Stream>(i);
     add(FlagOf(stream).c_str(), predictors[i], "Candidates in their order, e.g. raw,delta_seq");
   }
   add("--offline-json-out", json_out, "Write the script's own JSON document");
   add("--offline-md-out", md_out, "Write the script's own Markdown summary");
 }
 
-std::optional<offline::Options> OfflineOptions::Resolve() const {
+std::optional<mnn::offline::Options> OfflineOptions::Resolve() const {
   if (codec.empty()) return std::nullopt;
-  using namespace offline;
+  using namespace mnn::offline;
   Options options = values;
   options.codec = codec == "legacy" ? CodecMode::kLegacy : CodecMode::kAdaptive;
   options.stage = Chosen(stage, {Stage::kBoth, Stage::kPrefill, Stage::kDecode});

@@ -14,12 +14,12 @@ namespace kv {
 struct OfflineOptions {
   std::string codec, json_out, md_out;
   std::string stage = "both", scope = "front_n", entry_mode = "per_meta", layer_ids;
-  std::string predictors[offline::kStreams];
-  offline::Options values;
+  std::string predictors[mnn::offline::kStreams];
+  mnn::offline::Options values;
 
   void Declare(CommandLine& line);
   // Nothing unless --offline-codec was given. Throws kUsage.
-  std::optional<offline::Options> Resolve() const;
+  std::optional<mnn::offline::Options> Resolve() const;
 };
 
 }  // namespace kv

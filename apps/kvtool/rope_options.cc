@@ -31,34 +31,34 @@ void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
       .Group(group);
 }
 
-std::optional<blend::ModelRope> RopeOptions::Resolve(const OpenOptions& options,
-                                                     const Snapshot* keys) const {
-  blend::ModelRope model;
+std::optional<ModelRope> RopeOptions::Resolve(const OpenOptions& options,
+                                              const Snapshot* keys) const {
+  ModelRope model;
   bool known = FromModel(options, model);
   if (base != 0 || !scaling.empty() || !freqs.empty()) model.layers.clear();
   if (base != 0) model.rope.theta = base;
-  if (!scaling.empty()) model.rope.scaling = blend::ParseScaling(scaling);
+  if (!scaling.empty()) model.rope.scaling = ParseScaling(scaling);
   if (!freqs.empty()) {
     model.rope.scaling = {};
-    model.rope.scaling.kind = blend::RopeScaling::Kind::kGiven;
+    model.rope.scaling.kind = RopeScaling::Kind::kGiven;
     model.rope.scaling.frequencies = ReadFrequencies(freqs);
     model.rope.rotary_dim = static_cast<uint32_t>(2 * model.rope.scaling.frequencies.size());
   }
   known = known || base != 0 || !freqs.empty();
   if (!known) return std::nullopt;
   const std::optional<RopePairs> pairs = PairsFor(options, keys);
-  const auto finish = [&](blend::Rope& rope) {
+  const auto finish = [&](Rope& rope) {
     if (dims != 0) rope.rotary_dim = dims;
     if (pairs) rope.pairs = *pairs;
   };
   finish(model.rope);
-  for (blend::Rope& rope : model.layers) finish(rope);
+  for (Rope& rope : model.layers) finish(rope);
   return model;
 }
 
 std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
                                                const Snapshot* keys) const {
-  if (!style.empty()) return blend::ParsePairs(style);
+  if (!style.empty()) return ParsePairs(style);
   if (keys == nullptr) return std::nullopt;
   switch (KeyPairsOf(*keys, options.geometry)) {
     case KeyPairs::kHalves:
@@ -80,10 +80,10 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
       .Hint("give the GGUF as --gguf, or --rope-style");
 }
 
-std::optional<blend::ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,
-                                                           const Snapshot* keys,
-                                                           std::string_view consequence,
-                                                           Console& console) const {
+std::optional<ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,
+                                                    const Snapshot* keys,
+                                                    std::string_view consequence,
+                                                    Console& console) const {
   try {
     return Resolve(options, keys);
   } catch (const Error& error) {
@@ -95,7 +95,7 @@ std::optional<blend::ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& op
   }
 }
 
-bool RopeOptions::FromModel(const OpenOptions& options, blend::ModelRope& model) const {
+bool RopeOptions::FromModel(const OpenOptions& options, ModelRope& model) const {
   if (!options.geometry || options.geometry->source.starts_with("--")) return false;
   try {
     const auto told = ReadModelRope(options.geometry->source);

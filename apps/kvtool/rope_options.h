@@ -24,15 +24,14 @@ struct RopeOptions {
   // One flag of bases or scalings stands for all layers. Nothing where nobody says. Without
   // --rope-style the pairs are those of `keys`, which engines order in their own ways (null: pairs
   // do not matter). Throws kUsage where the model's file does not tell them.
-  std::optional<blend::ModelRope> Resolve(const OpenOptions& options, const Snapshot* keys) const;
+  std::optional<ModelRope> Resolve(const OpenOptions& options, const Snapshot* keys) const;
   // For commands that can do without: a model file whose rotation is not supported, or that ends
   // before it tells all of it, is nothing, with a warning that ends in `consequence`.
-  std::optional<blend::ModelRope> ResolveOrWarn(const OpenOptions& options, const Snapshot* keys,
-                                                std::string_view consequence,
-                                                Console& console) const;
+  std::optional<ModelRope> ResolveOrWarn(const OpenOptions& options, const Snapshot* keys,
+                                         std::string_view consequence, Console& console) const;
 
  private:
-  bool FromModel(const OpenOptions& options, blend::ModelRope& model) const;
+  bool FromModel(const OpenOptions& options, ModelRope& model) const;
   std::optional<RopePairs> PairsFor(const OpenOptions& options, const Snapshot* keys) const;
 };
 

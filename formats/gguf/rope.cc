@@ -12,8 +12,7 @@
 namespace kv {
 namespace {
 
-using blend::Rope;
-using Kind = blend::RopeScaling::Kind;
+using Kind = RopeScaling::Kind;
 
 double RealOr(const gguf::Metadata& metadata, const std::string& key, double otherwise) {
   const auto value = metadata.Real(key);
@@ -40,14 +39,14 @@ void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& ro
   }
   Rope plain = rope;
   plain.rotary_dim = static_cast<uint32_t>(2 * factors.size());
-  rope.scaling.frequencies = blend::InverseFrequencies(plain, plain.rotary_dim);
+  rope.scaling.frequencies = InverseFrequencies(plain, plain.rotary_dim);
   rope.scaling.kind = Kind::kGiven;
   for (size_t i = 0; i < factors.size(); ++i) rope.scaling.frequencies[i] /= factors[i];
 }
 
 void UseScaling(const gguf::Metadata& metadata, const std::string& prefix, Rope& rope) {
   const std::string kind = metadata.Text(prefix + "scaling.type").value_or("none");
-  blend::RopeScaling& scaling = rope.scaling;
+  RopeScaling& scaling = rope.scaling;
   scaling.factor = RealOr(metadata, prefix + "scaling.factor", 1);
   if (const auto original = metadata.Count(prefix + "scaling.original_context_length");
       original && *original != 0) {
@@ -67,7 +66,7 @@ void UseScaling(const gguf::Metadata& metadata, const std::string& prefix, Rope&
 
 }  // namespace
 
-std::optional<blend::ModelRope> ReadGgufRope(const FileSource& file) {
+std::optional<ModelRope> ReadGgufRope(const FileSource& file) {
   const ModelGeometry geometry = ReadGgufGeometry(file);
   if (geometry.rope_style.empty()) return std::nullopt;
   const gguf::Metadata metadata(file.bytes());
@@ -79,10 +78,10 @@ std::optional<blend::ModelRope> ReadGgufRope(const FileSource& file) {
             .Hint("for a prompt of text alone all three are equal: give --rope-base and "
                   "--rope-style instead of the model file"));
   }
-  blend::ModelRope model;
+  ModelRope model;
   model.rope.theta = geometry.rope_base;
   model.rope.rotary_dim = geometry.rope_dims;
-  model.rope.pairs = blend::ParsePairs(geometry.rope_style);
+  model.rope.pairs = ParsePairs(geometry.rope_style);
   Rope windowed = model.rope;
   UseScaling(metadata, prefix, model.rope);
   UseFactors(metadata, file, model.rope);

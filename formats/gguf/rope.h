@@ -11,6 +11,6 @@ namespace kv {
 
 // How the keys of a GGUF model are rotated, from its metadata and its tensors of frequency factors,
 // if any. Returns nothing for architectures whose pairs are unknown. Throws like ReadGgufGeometry.
-std::optional<blend::ModelRope> ReadGgufRope(const FileSource& file);
+std::optional<ModelRope> ReadGgufRope(const FileSource& file);
 
 }  // namespace kv

@@ -16,8 +16,6 @@ namespace kv::mnn {
 namespace {
 
 using Json = nlohmann::json;
-using offline::Defect;
-using offline::Entry;
 
 // Path by path component, as Python orders paths: '/' sorts before every other byte.
 bool PathLess(std::string_view a, std::string_view b) {
@@ -73,7 +71,7 @@ std::string StringOrNothing(const Json& meta, const char* key) {
   return at != meta.end() && at->is_string() ? at->get<std::string>() : std::string();
 }
 
-Defect ReadNumbers(const Json& meta, Entry& entry) {
+DumpDefect ReadNumbers(const Json& meta, DumpEntry& entry) {
   const auto read = [&](const char* key, int64_t otherwise, int64_t& to) {
     const auto number = IntOr(meta, key, otherwise);
     if (number) to = *number;
@@ -83,17 +81,17 @@ Defect ReadNumbers(const Json& meta, Entry& entry) {
                   read("seq_len", 0, entry.tokens) && read("kv_heads", 0, entry.heads) &&
                   read("head_dim", 0, entry.head_dim) &&
                   read("bytes_per_elem", 0, entry.element_bytes);
-  return ok ? Defect::kNone : Defect::kMetaNumbers;
+  return ok ? DumpDefect::kNone : DumpDefect::kMetaNumbers;
 }
 
 // The bytes of a file beside the meta, which must lie in the source.
-Defect FindPart(const Source& source, std::string_view folder, const std::string& name,
-                ByteSpan& bytes) {
+DumpDefect FindPart(const Source& source, std::string_view folder, const std::string& name,
+                    ByteSpan& bytes) {
   const std::string path =
       (std::filesystem::path(folder) / name).lexically_normal().generic_string();
   if (const SourceFile* file = source.Find(path)) {
     bytes = file->data->bytes();
-    return Defect::kNone;
+    return DumpDefect::kNone;
   }
   // Files are sorted: those of a folder follow its name and a slash.
   const std::string within = path + "/";
@@ -101,11 +99,11 @@ Defect FindPart(const Source& source, std::string_view folder, const std::string
       source.files.begin(), source.files.end(), within,
       [](const SourceFile& file, const std::string& name) { return file.name < name; });
   const bool is_folder = first != source.files.end() && first->name.starts_with(within);
-  return is_folder ? Defect::kUnreadable : Defect::kNoFiles;
+  return is_folder ? DumpDefect::kUnreadable : DumpDefect::kNoFiles;
 }
 
 // The size that K and V must have; nothing if no file can have it.
-std::optional<uint64_t> ExpectedBytes(const Entry& entry) {
+std::optional<uint64_t> ExpectedBytes(const DumpEntry& entry) {
   if (entry.tokens <= 0 || entry.heads <= 0 || entry.head_dim <= 0) return std::nullopt;
   if (entry.heads > UINT32_MAX || entry.head_dim > UINT32_MAX) return std::nullopt;
   try {
@@ -119,21 +117,22 @@ std::optional<uint64_t> ExpectedBytes(const Entry& entry) {
   }
 }
 
-Defect ReadTensors(const Source& source, std::string_view folder, const Json& meta, Entry& entry) {
+DumpDefect ReadTensors(const Source& source, std::string_view folder, const Json& meta,
+                       DumpEntry& entry) {
   const std::string k_file = StringOrNothing(meta, "k_file");
   const std::string v_file = StringOrNothing(meta, "v_file");
-  if (k_file.empty() || v_file.empty()) return Defect::kNoFileNames;
+  if (k_file.empty() || v_file.empty()) return DumpDefect::kNoFileNames;
   ByteSpan k, v;
-  const Defect k_defect = FindPart(source, folder, k_file, k);
-  const Defect v_defect = FindPart(source, folder, v_file, v);
-  if (k_defect != Defect::kNone || v_defect != Defect::kNone) {
-    const bool missing = k_defect == Defect::kNoFiles || v_defect == Defect::kNoFiles;
-    return missing ? Defect::kNoFiles : Defect::kUnreadable;
+  const DumpDefect k_defect = FindPart(source, folder, k_file, k);
+  const DumpDefect v_defect = FindPart(source, folder, v_file, v);
+  if (k_defect != DumpDefect::kNone || v_defect != DumpDefect::kNone) {
+    const bool missing = k_defect == DumpDefect::kNoFiles || v_defect == DumpDefect::kNoFiles;
+    return missing ? DumpDefect::kNoFiles : DumpDefect::kUnreadable;
   }
   // Other sizes are for the simulator to refuse by name.
-  if (entry.element_bytes != 2 && entry.element_bytes != 4) return Defect::kNone;
+  if (entry.element_bytes != 2 && entry.element_bytes != 4) return DumpDefect::kNone;
   const auto expected = ExpectedBytes(entry);
-  if (!expected || k.size() != *expected || v.size() != *expected) return Defect::kWrongSize;
+  if (!expected || k.size() != *expected || v.size() != *expected) return DumpDefect::kWrongSize;
   const DType dtype = entry.element_bytes == 2 ? DType::kF16 : DType::kF32;
   const auto tensor = [&](ByteSpan bytes) {
     return ContiguousTensor(bytes.data(), dtype, static_cast<uint64_t>(entry.tokens),
@@ -142,7 +141,7 @@ Defect ReadTensors(const Source& source, std::string_view folder, const Json& me
   };
   entry.k = tensor(k);
   entry.v = tensor(v);
-  return Defect::kNone;
+  return DumpDefect::kNone;
 }
 
 std::string_view FolderOf(const SourceFile& file) {
@@ -156,56 +155,56 @@ Json ParseMetaText(const SourceFile& file) {
   return Json::parse(text.begin(), text.end(), nullptr, false);
 }
 
-Entry ReadEntry(const Source& source, const SourceFile& file) {
-  Entry entry;
+DumpEntry ReadEntry(const Source& source, const SourceFile& file) {
+  DumpEntry entry;
   const std::string_view folder = FolderOf(file);
   entry.place = folder;
   const Json meta = ParseMetaText(file);
   if (!meta.is_object()) {
-    entry.defect = Defect::kMetaParse;
+    entry.defect = DumpDefect::kMetaParse;
     return entry;
   }
   entry.stage = TextOr(meta, "stage", "unknown");
   entry.run = StringOrNothing(meta, "run_id");
   entry.defect = ReadNumbers(meta, entry);
-  if (entry.defect == Defect::kNone) entry.defect = ReadTensors(source, folder, meta, entry);
+  if (entry.defect == DumpDefect::kNone) entry.defect = ReadTensors(source, folder, meta, entry);
   return entry;
 }
 
 }  // namespace
 
-std::vector<Entry> ReadOfflineEntries(const Source& source) {
-  std::vector<Entry> entries;
+std::vector<DumpEntry> ReadOfflineEntries(const Source& source) {
+  std::vector<DumpEntry> entries;
   for (const SourceFile* meta : FindMetas(source, "meta_")) {
     entries.push_back(ReadEntry(source, *meta));
   }
   return entries;
 }
 
-std::vector<analysis::PackedEntry> ReadPackedEntries(const Source& source) {
-  std::vector<analysis::PackedEntry> entries;
+std::vector<PackedEntry> ReadPackedEntries(const Source& source) {
+  std::vector<PackedEntry> entries;
   for (const SourceFile* file : FindMetas(source, "packed_meta_")) {
     const Json meta = ParseMetaText(*file);
     if (!meta.is_object()) continue;
     const auto number = [&](const char* key) { return IntOr(meta, key, 0).value_or(0); };
-    analysis::PackedEntry entry{.layer = number("layer_id"),
-                                .stage = TextOr(meta, "stage", ""),
-                                .used_tokens = number("used_seq_len"),
-                                .max_tokens = number("max_seq_len"),
-                                .heads = number("kv_heads"),
-                                .head_dim = number("head_dim"),
-                                .element_bytes = number("bytes_per_elem"),
-                                .pack_h = number("pack_h"),
-                                .pack_l = number("pack_l"),
-                                .flash_block = number("flash_upper_kv"),
-                                .key_used_bytes = number("key_used_bytes"),
-                                .value_used_bytes = number("value_used_bytes"),
-                                .k = {},
-                                .v = {}};
+    PackedEntry entry{.layer = number("layer_id"),
+                      .stage = TextOr(meta, "stage", ""),
+                      .used_tokens = number("used_seq_len"),
+                      .max_tokens = number("max_seq_len"),
+                      .heads = number("kv_heads"),
+                      .head_dim = number("head_dim"),
+                      .element_bytes = number("bytes_per_elem"),
+                      .pack_h = number("pack_h"),
+                      .pack_l = number("pack_l"),
+                      .flash_block = number("flash_upper_kv"),
+                      .key_used_bytes = number("key_used_bytes"),
+                      .value_used_bytes = number("value_used_bytes"),
+                      .k = {},
+                      .v = {}};
     const std::string_view folder = FolderOf(*file);
     const auto found = [&](const char* key, ByteSpan& bytes) {
       const std::string name = StringOrNothing(meta, key);
-      return !name.empty() && FindPart(source, folder, name, bytes) == Defect::kNone;
+      return !name.empty() && FindPart(source, folder, name, bytes) == DumpDefect::kNone;
     };
     if (found("k_file", entry.k) && found("v_file", entry.v)) entries.push_back(entry);
   }

@@ -11,11 +11,11 @@ namespace kv::mnn {
 // Every logical dump below a folder, whatever its run, in the order in which MNN's own script sees
 // them. Like that script, this counts damage and goes on: it never throws for content. Views point
 // into `source`.
-std::vector<offline::Entry> ReadOfflineEntries(const Source& source);
+std::vector<DumpEntry> ReadOfflineEntries(const Source& source);
 // The packed dumps, read in the same way; those without data files are left out.
-std::vector<analysis::PackedEntry> ReadPackedEntries(const Source& source);
+std::vector<PackedEntry> ReadPackedEntries(const Source& source);
 
-inline analysis::DumpEntries ReadDumpEntries(const Source& source) {
+inline DumpEntries ReadDumpEntries(const Source& source) {
   return {ReadOfflineEntries(source), ReadPackedEntries(source)};
 }
 

@@ -33,6 +33,6 @@ class Config {
 };
 
 std::optional<double> Real(const nlohmann::json& object, const char* key);
-blend::ModelRope RopeOf(const Config& config);
+ModelRope RopeOf(const Config& config);
 
 }  // namespace kv::model_config

@@ -9,8 +9,6 @@
 namespace kv::model_config {
 namespace {
 
-using blend::Rope;
-using blend::RopeScaling;
 using nlohmann::json;
 using Kind = RopeScaling::Kind;
 
@@ -149,13 +147,13 @@ const json& ObjectAt(const json& object, const char* key) {
 
 }  // namespace
 
-blend::ModelRope RopeOf(const Config& config) {
+ModelRope RopeOf(const Config& config) {
   const json& text = config.text();
   const json& newer = ObjectAt(text, "rope_parameters");
   const json& told = newer.empty() ? ObjectAt(text, "rope_scaling") : newer;
   const double theta =
       Real(text, "rope_theta").value_or(Real(text, "rotary_emb_base").value_or(10000));
-  blend::ModelRope model;
+  ModelRope model;
   const json &full = ObjectAt(newer, "full_attention"),
              &windowed = ObjectAt(newer, "sliding_attention");
   const auto local = Real(text, "rope_local_base_freq");

@@ -50,7 +50,7 @@ std::vector<double> NumbersOfArray(const std::string& path) {
 
 }  // namespace
 
-std::optional<blend::ModelRope> ReadModelRope(const std::string& path) {
+std::optional<ModelRope> ReadModelRope(const std::string& path) {
   try {
     const auto file = FileSource::Open(path);
     if (LooksLikeConfig(file->bytes()))

@@ -33,7 +33,7 @@ void BlendDeviations(benchmark::State& state) {
   const blend::CachePair caches(blend::WholePrompt(CacheOf(full), {}),
                                 blend::SplitOld(CacheOf(old), {1000, 3096}, blend::BosRule::kNone,
                                                 {blend::KeyState::kLocal, {}}),
-                                blend::Rope{});
+                                Rope{});
   ThreadPool pool(1);
   Bytes copy(4 * full.size());
   Versus(

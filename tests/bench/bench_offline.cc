@@ -12,21 +12,21 @@
 namespace kv::bench {
 namespace {
 
-using offline::kStreams;
-using offline::PlaneShape;
-using offline::Stream;
+using mnn::offline::kStreams;
+using mnn::offline::PlaneShape;
+using mnn::offline::Stream;
 
 constexpr uint64_t kTokens = 384, kChunk = 192;
 
 struct Cache {
   StandInShape shape{kTokens, 8, 128};
   Bytes k = Store(StandInK(shape, 1), DType::kF16), v = Store(StandInV(shape, 2), DType::kF16);
-  offline::Options options = offline::OnlineSimOptions();
-  std::vector<offline::Entry> entries;
+  mnn::offline::Options options = mnn::offline::OnlineSimOptions();
+  std::vector<DumpEntry> entries;
   std::vector<Bytes> payloads;  // everything that is compressed
 
   Cache() {
-    offline::Entry& entry = entries.emplace_back();
+    DumpEntry& entry = entries.emplace_back();
     entry.run = "run";
     entry.tokens = kTokens;
     entry.heads = shape.heads;
@@ -39,8 +39,8 @@ struct Cache {
     entry.k = tensor(k);
     entry.v = tensor(v);
     for (uint64_t begin = 0; begin < kTokens; begin += kChunk) {
-      AddChunk(k, begin, offline::kKHi, offline::kKLo);
-      AddChunk(v, begin, offline::kVHi, offline::kVLo);
+      AddChunk(k, begin, mnn::offline::kKHi, mnn::offline::kKLo);
+      AddChunk(v, begin, mnn::offline::kVHi, mnn::offline::kVLo);
     }
   }
 
@@ -53,9 +53,9 @@ struct Cache {
       const Bytes& plane = planes[stream == high];
       for (uint64_t at = 0; at < kChunk; at += block) {
         const PlaneShape part = {block, row, shape.head_dim};
-        for (const offline::Predictor predictor : options.predictors[stream]) {
-          offline::Predict(predictor, part, plane.data() + at * row,
-                           payloads.emplace_back(block * row).data());
+        for (const mnn::offline::Predictor predictor : options.predictors[stream]) {
+          mnn::offline::Predict(predictor, part, plane.data() + at * row,
+                                payloads.emplace_back(block * row).data());
         }
       }
       payloads.push_back(plane);  // the chosen blocks together, near enough
@@ -75,7 +75,9 @@ void OfflineOverZstd(benchmark::State& state) {
           benchmark::DoNotOptimize(zstd.Compress(payload, frame));
         }
       },
-      [&] { benchmark::DoNotOptimize(offline::Simulate(cache.entries, cache.options, pool)); });
+      [&] {
+        benchmark::DoNotOptimize(mnn::offline::Simulate(cache.entries, cache.options, pool));
+      });
 }
 BENCHMARK(OfflineOverZstd)->UseManualTime();
 

@@ -18,7 +18,7 @@ using nlohmann::json;
 using test::GgufBuilder;
 using test::TempDir;
 
-blend::ModelRope RopeOf(const json& config) {
+ModelRope RopeOf(const json& config) {
   const TempDir temp;
   return ReadModelRope(temp.WriteFile("config.json", AsBytes(config.dump())).string()).value();
 }
@@ -45,13 +45,13 @@ TEST_CASE("frequencies and factors are those of transformers") {
   REQUIRE(golden.at("cases").size() == 10);
   for (const json& made : golden.at("cases")) {
     INFO(made.at("name").get<std::string>());
-    const blend::ModelRope model = RopeOf(made.at("config"));
+    const ModelRope model = RopeOf(made.at("config"));
     const std::vector<double> frequencies =
-        blend::InverseFrequencies(model.rope, 64, made.at("length").get<uint64_t>());
+        InverseFrequencies(model.rope, 64, made.at("length").get<uint64_t>());
     const auto want = made.at("inv_freq").get<std::vector<double>>();
     REQUIRE(frequencies.size() == want.size());
     for (size_t i = 0; i < want.size(); ++i) CHECK(frequencies[i] == Approx(want[i]).epsilon(3e-6));
-    CHECK(blend::AttentionFactor(model.rope.scaling) ==
+    CHECK(AttentionFactor(model.rope.scaling) ==
           Approx(made.at("attention").get<double>()).epsilon(1e-9));
   }
 }
@@ -61,11 +61,11 @@ TEST_CASE("layers with a window may have a base of their own") {
   gemma["model_type"] = "gemma3_text";
   gemma["rope_local_base_freq"] = 10000;
   gemma["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8}};
-  const auto check = [](const blend::ModelRope& model) {
+  const auto check = [](const ModelRope& model) {
     REQUIRE(model.layers.size() == 6);
     for (uint32_t i = 0; i < 6; ++i) {
       CHECK(model.Of(i).theta == (i == 5 ? 1e6 : 1e4));
-      CHECK((model.Of(i).scaling.kind == blend::RopeScaling::Kind::kLinear) == (i == 5));
+      CHECK((model.Of(i).scaling.kind == RopeScaling::Kind::kLinear) == (i == 5));
     }
   };
   check(RopeOf(gemma));
@@ -116,8 +116,8 @@ TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
   const TempDir temp;
   const auto model = ReadModelRope(temp.WriteFile("m.gguf", bytes).string());
   REQUIRE(model);
-  CHECK(blend::InverseFrequencies(model->rope, 8).at(3) == Approx(1e-3 / 8));
-  CHECK(blend::InverseFrequencies(model->rope, 8).at(0) == 1);
+  CHECK(InverseFrequencies(model->rope, 8).at(3) == Approx(1e-3 / 8));
+  CHECK(InverseFrequencies(model->rope, 8).at(0) == 1);
   bytes.resize(bytes.size() - 1);
   CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("m.gguf", bytes).string()), Error);
 }

@@ -42,7 +42,7 @@ void ReadLeniently(kv::ByteSpan text) {
     source.files.push_back({name, kv::FileSource::FromBytes(bytes, name)});
   }
   kv::ThreadPool pool(1);
-  kv::offline::Simulate(kv::mnn::ReadOfflineEntries(source), {}, pool);
+  kv::mnn::offline::Simulate(kv::mnn::ReadOfflineEntries(source), {}, pool);
 }
 
 }  // namespace

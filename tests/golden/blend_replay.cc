@@ -136,8 +136,8 @@ blend::Request RequestOf(const json& expected) {
 
 void CheckReplayOf(const blend::OldCache& old, const std::shared_ptr<const Snapshot>& full,
                    const AttentionTrace& trace, const json& expected, Run& run) {
-  blend::Rope rope;
-  rope.pairs = blend::ParsePairs(expected.at("style").get<std::string>());
+  Rope rope;
+  rope.pairs = ParsePairs(expected.at("style").get<std::string>());
   rope.theta = expected.at("theta");
   blend::FullCache whole = blend::WholePrompt(full, {});
   blend::RequireSamePrompt(whole, old, std::nullopt);

@@ -19,19 +19,19 @@ namespace {
 using nlohmann::json;
 using Positions = std::vector<int64_t>;
 
-blend::Rope RopeOf(const json& item) {
-  blend::Rope rope;
-  rope.pairs = blend::ParsePairs(item.at("style").get<std::string>());
+Rope RopeOf(const json& item) {
+  Rope rope;
+  rope.pairs = ParsePairs(item.at("style").get<std::string>());
   rope.theta = item.at("theta");
   rope.rotary_dim = item.at("rotary_dim");
   if (!item.contains("scaling") || item["scaling"].is_null()) return rope;
   const json& scaling = item["scaling"];
   if (scaling.at("type") == "linear") {
-    rope.scaling = {blend::RopeScaling::Kind::kLinear, scaling.at("factor")};
+    rope.scaling = {RopeScaling::Kind::kLinear, scaling.at("factor")};
   } else {
     REQUIRE(scaling.at("type") == "llama3");
-    rope.scaling = {blend::RopeScaling::Kind::kLlama3, scaling.at("factor"),
-                    scaling.at("low_freq_factor"), scaling.at("high_freq_factor"),
+    rope.scaling = {RopeScaling::Kind::kLlama3, scaling.at("factor"), scaling.at("low_freq_factor"),
+                    scaling.at("high_freq_factor"),
                     scaling.at("original_max_position").get<double>()};
   }
   return rope;
@@ -84,7 +84,7 @@ class RopeFile {
  private:
   void CheckFrequencies(Run& run) const {
     if (!tensors_.Has("inv_freq")) return;
-    const std::vector<double> got = blend::InverseFrequencies(rope_, head_dim_);
+    const std::vector<double> got = InverseFrequencies(rope_, head_dim_);
     const std::vector<double> expected = tensors_.Doubles("inv_freq");
     REQUIRE(got.size() == expected.size());
     for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1.3e-7));
@@ -96,7 +96,7 @@ class RopeFile {
     Positions turns(to);
     for (size_t t = 0; t < turns.size(); ++t) turns[t] -= from[t];
     std::vector<float> values = tensors_.Floats(name);
-    const blend::RopeTable table(rope_, head_dim_, turns);
+    const RopeTable table(rope_, head_dim_, turns);
     for (size_t t = 0; t < turns.size(); ++t) {
       table.Rotate(t, heads_, &values[t * heads_ * head_dim_]);
     }
@@ -121,7 +121,7 @@ class RopeFile {
   void CheckNear(const std::vector<float>& got, const std::vector<double>& expected,
                  const Positions& from, double tolerance, Run& run) const {
     CheckWithin(got, expected, tolerance, run);
-    const std::vector<double> frequencies = blend::InverseFrequencies(rope_, head_dim_);
+    const std::vector<double> frequencies = InverseFrequencies(rope_, head_dim_);
     const size_t pairs = frequencies.size();
     size_t beyond = 0;
     for (size_t at = 0; at < got.size(); ++at) {
@@ -174,7 +174,7 @@ class RopeFile {
 
   const json& item_;
   const Tensors& tensors_;
-  blend::Rope rope_;
+  Rope rope_;
   uint32_t head_dim_, heads_ = 0;
   Positions to_;
 };

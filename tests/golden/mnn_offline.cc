@@ -19,20 +19,20 @@ using nlohmann::json;
 
 // The options that a document says it was made with. It names all but three, which the command in
 // the manifest gives.
-offline::Options OptionsOf(const json& golden, const std::string& command) {
-  offline::Options options;
+mnn::offline::Options OptionsOf(const json& golden, const std::string& command) {
+  mnn::offline::Options options;
   const auto choose = [&](auto& to, std::initializer_list<std::decay_t<decltype(to)>> all,
                           const char* key) {
     const std::string word = golden.at(key);
     bool found = false;
     for (const auto value : all) {
-      if (offline::Name(value) != word) continue;
+      if (mnn::offline::Name(value) != word) continue;
       to = value;
       found = true;
     }
     REQUIRE(found);
   };
-  using namespace offline;
+  using namespace mnn::offline;
   choose(options.stage, {Stage::kBoth, Stage::kPrefill, Stage::kDecode}, "stage");
   choose(options.scope, {Scope::kFrontN, Scope::kLayerRange, Scope::kLayerIds}, "scope");
   choose(
@@ -102,26 +102,26 @@ void CheckMnnOffline(Run& run) {
           .get<std::string>()
           .find(fmt::format("libzstd {})", ZSTD_versionString())) != std::string::npos;
   const Source source = Source::Open(root / "dump");
-  const std::vector<offline::Entry> entries = mnn::ReadOfflineEntries(source);
+  const std::vector<DumpEntry> entries = mnn::ReadOfflineEntries(source);
   for (const auto& [name, command] : manifest.at("files").at("offline/").at("commands").items()) {
     const auto path = run.File("mnn/offline/" + name);
     if (!path) continue;
     INFO(*path);
     const json golden = json::parse(ReadText(*path));
-    const offline::Options options = OptionsOf(golden, command);
+    const mnn::offline::Options options = OptionsOf(golden, command);
     const std::string dump_dir = golden.at("dump_dir");
-    offline::Result first;
+    mnn::offline::Result first;
     for (const int threads : {1, 3}) {
       ThreadPool pool(threads);
-      first = offline::Simulate(entries, options, pool);
-      CheckDocument(json::parse(offline::ResultJson(dump_dir, options, first).dump()), golden,
+      first = mnn::offline::Simulate(entries, options, pool);
+      CheckDocument(json::parse(mnn::offline::ResultJson(dump_dir, options, first).dump()), golden,
                     same_library);
     }
     run.Checked();
     std::filesystem::path markdown = *path;
     markdown.replace_extension(".md");
     if (!std::filesystem::exists(markdown) || !same_library) continue;
-    CHECK(offline::ResultMarkdown(dump_dir, options, first) == ReadText(markdown));
+    CHECK(mnn::offline::ResultMarkdown(dump_dir, options, first) == ReadText(markdown));
     run.Checked();
   }
 }

@@ -21,7 +21,7 @@ struct BlendCase {
   std::vector<uint64_t> lengths;
   uint32_t layers = 4, kv_heads = 2, query_heads = 4, dim = 16;
   DType dtype = DType::kF32;
-  blend::Rope rope;
+  Rope rope;
   std::shared_ptr<Snapshot> full = std::make_shared<Snapshot>();
   std::vector<std::shared_ptr<const Snapshot>> chunks;              // keys at local positions
   std::shared_ptr<Snapshot> joined = std::make_shared<Snapshot>();  // keys unrotated
@@ -58,7 +58,7 @@ inline std::vector<float> Turned(const BlendCase& made, const std::vector<float>
   const size_t row = size_t{made.kv_heads} * made.dim;
   std::vector<int64_t> positions(keys.size() / row);
   for (size_t t = 0; t < positions.size(); ++t) positions[t] = first + static_cast<int64_t>(t);
-  const blend::RopeTable table(made.rope, made.dim, positions);
+  const RopeTable table(made.rope, made.dim, positions);
   for (size_t t = 0; t < positions.size(); ++t) {
     table.Rotate(t, made.kv_heads, &turned[t * row]);
   }

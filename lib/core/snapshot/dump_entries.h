@@ -7,7 +7,7 @@
 
 #include "lib/core/snapshot/dump_entry.h"
 
-namespace kv::analysis {
+namespace kv {
 
 // One packed dump: the cache in the engine's own tiles, padding included.
 struct PackedEntry {
@@ -20,8 +20,8 @@ struct PackedEntry {
 
 // All dumps in a folder of an engine's dumps, one by one, whatever runs they belong to.
 struct DumpEntries {
-  std::vector<offline::Entry> logical;
+  std::vector<DumpEntry> logical;
   std::vector<PackedEntry> packed;
 };
 
-}  // namespace kv::analysis
+}  // namespace kv

@@ -2,12 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/snapshot/dump_entry.h"
 
-namespace kv::offline {
+namespace kv {
 
-std::vector<Entry> EntriesOf(const Snapshot& snapshot) {
-  std::vector<Entry> entries;
+std::vector<DumpEntry> DumpEntriesOf(const Snapshot& snapshot) {
+  std::vector<DumpEntry> entries;
   for (const LayerKv& layer : snapshot.layers) {
-    Entry& entry = entries.emplace_back();
+    DumpEntry& entry = entries.emplace_back();
     entry.place = snapshot.source.path;
     entry.stage = "prefill";
     entry.layer = layer.index;
@@ -20,10 +20,10 @@ std::vector<Entry> EntriesOf(const Snapshot& snapshot) {
     const bool both = layer.has_k() && layer.v && !layer.v->pieces.empty();
     // The original knows one shape for both.
     if (!both) {
-      entry.defect = Defect::kNoFiles;
+      entry.defect = DumpDefect::kNoFiles;
     } else if (layer.k.heads != layer.v->heads || layer.k.head_dim != layer.v->head_dim ||
                layer.k.tokens() != layer.v->tokens()) {
-      entry.defect = Defect::kWrongSize;
+      entry.defect = DumpDefect::kWrongSize;
     } else {
       entry.k = layer.k;
       entry.v = *layer.v;
@@ -32,4 +32,4 @@ std::vector<Entry> EntriesOf(const Snapshot& snapshot) {
   return entries;
 }
 
-}  // namespace kv::offline
+}  // namespace kv

@@ -10,10 +10,10 @@
 
 #include "lib/core/snapshot/snapshot.h"
 
-namespace kv::offline {
+namespace kv {
 
 // Why an entry cannot be simulated, in the order in which the original script checks.
-enum class Defect : uint8_t {
+enum class DumpDefect : uint8_t {
   kNone,
   kMetaParse,    // the meta is not JSON
   kMetaNumbers,  // a size in it is not a number
@@ -24,7 +24,7 @@ enum class Defect : uint8_t {
 };
 
 // K and V of some tokens of one layer: one update of an engine, or one layer of a snapshot.
-struct Entry {
+struct DumpEntry {
   std::string run;    // entries of one run and layer may be joined; empty = unnamed
   std::string place;  // what tells unnamed runs apart
   std::string stage;  // "prefill", "decode"
@@ -34,11 +34,11 @@ struct Entry {
   int64_t tokens = 0, heads = 0, head_dim = 0;
   int64_t element_bytes = 0;
   KvTensor k, v;  // empty with a defect or with elements of no known type
-  Defect defect = Defect::kNone;
+  DumpDefect defect = DumpDefect::kNone;
 };
 
 // One entry per layer, stage "prefill". Layers of a snapshot cut to a part (without K or V) have
 // the defect kNoFiles.
-std::vector<Entry> EntriesOf(const Snapshot& snapshot);
+std::vector<DumpEntry> DumpEntriesOf(const Snapshot& snapshot);
 
-}  // namespace kv::offline
+}  // namespace kv

@@ -10,7 +10,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::blend {
+namespace kv {
 
 RopePairs ParsePairs(std::string_view text) {
   if (text == "neox") return RopePairs::kHalves;
@@ -114,4 +114,4 @@ void RopeTable::Rotate(size_t token, uint32_t heads, float* row) const {
   }
 }
 
-}  // namespace kv::blend
+}  // namespace kv

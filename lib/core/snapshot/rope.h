@@ -11,7 +11,7 @@
 
 #include "lib/core/kernels/rope.h"
 
-namespace kv::blend {
+namespace kv {
 
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kLlama3, kYarn, kDynamic, kLongRope, kGiven };
@@ -108,4 +108,4 @@ class RopeTable {
   std::vector<double> cosines_, sines_;
 };
 
-}  // namespace kv::blend
+}  // namespace kv

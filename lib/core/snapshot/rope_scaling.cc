@@ -11,7 +11,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/rope.h"
 
-namespace kv::blend {
+namespace kv {
 namespace {
 
 using Kind = RopeScaling::Kind;
@@ -211,4 +211,4 @@ std::vector<double> InverseFrequencies(const Rope& rope, uint32_t head_dim, uint
   return frequencies;
 }
 
-}  // namespace kv::blend
+}  // namespace kv

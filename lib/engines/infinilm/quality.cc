@@ -110,28 +110,28 @@ class Measurement {
  private:
   // How rows of queries turn, of all layers that are rotated alike.
   struct Turns {
-    blend::Rope rope;
+    Rope rope;
     uint32_t head_dim;
-    blend::RopeTable to_end;    // of each row: stand-ins are asked right after the prompt
-    blend::RopeTable to_moved;  // one turn, from there to where they stand after the step
+    RopeTable to_end;    // of each row: stand-ins are asked right after the prompt
+    RopeTable to_moved;  // one turn, from there to where they stand after the step
   };
 
-  void MakeTurns(const blend::ModelRope& model) {
+  void MakeTurns(const ModelRope& model) {
     const auto end = static_cast<int64_t>(plan_.tokens);
     std::vector<int64_t> to_end;
     for (const int64_t position : positions_)
       to_end.push_back(std::max<int64_t>(end - position, 0));
     const int64_t to_moved = static_cast<int64_t>(plan_.new_length) - end;
     for (const LayerKv& layer : cache_.layers) {
-      const blend::Rope& rope = model.Of(ModelNumber(layer));
+      const Rope& rope = model.Of(ModelNumber(layer));
       const uint32_t dim = layer.k.head_dim;
       const auto known = std::find_if(turns_.begin(), turns_.end(), [&](const Turns& turns) {
         return turns.head_dim == dim && turns.rope == rope;
       });
       turns_of_.push_back(static_cast<size_t>(known - turns_.begin()));
       if (known != turns_.end()) continue;
-      blend::RequireFit(rope, dim);
-      blend::RequireOneSetOfFrequencies(rope, static_cast<uint64_t>(last_), "moving queries");
+      RequireFit(rope, dim);
+      RequireOneSetOfFrequencies(rope, static_cast<uint64_t>(last_), "moving queries");
       turns_.push_back({rope, dim, {rope, dim, to_end}, {rope, dim, std::span(&to_moved, 1)}});
     }
   }
@@ -191,7 +191,7 @@ class Measurement {
       asked.full.assign(k.row(plan_.tokens - rows), k.row(plan_.tokens - rows) + rows * dim);
     }
     if (options_.rope) {
-      const blend::RopeTable& to_end = turns_[turns_of_[layer]].to_end;
+      const RopeTable& to_end = turns_[turns_of_[layer]].to_end;
       for (uint64_t i = 0; i < rows; ++i) to_end.Rotate(i, 1, &asked.full[i * dim]);
     }
     asked.moved = asked.full;

@@ -38,7 +38,7 @@ struct RecordedQueries {
 
 struct QualityOptions {
   PositionRule positions = PositionRule::kNewLength;
-  std::optional<blend::ModelRope> rope;  // needed to move a query to another position
+  std::optional<ModelRope> rope;  // needed to move a query to another position
   // Without recorded queries, the keys of the last `key_queries` tokens stand in for queries
   // ("keys-as-queries").
   std::optional<RecordedQueries> queries;

@@ -89,10 +89,10 @@ struct UnrotatedRows {
   double mean_abs_diff = 0, max_abs_diff = 0;
 };
 
-UnrotatedRows UnrotateRows(const offline::Entry& entry, ByteSpan raw, const RowOptions& options,
+UnrotatedRows UnrotateRows(const DumpEntry& entry, ByteSpan raw, const RowOptions& options,
                            bool interleaved, Meter& meter) {
   const auto layer = entry.model_layer.value_or(static_cast<uint32_t>(entry.layer));
-  blend::Rope rope = options.rope->Of(layer);
+  Rope rope = options.rope->Of(layer);
   rope.pairs = interleaved ? RopePairs::kNeighbours : RopePairs::kHalves;
   const bool half = entry.k.dtype == DType::kF16;
   const size_t count = raw.size() / entry.k.unit_bytes();
@@ -104,11 +104,11 @@ UnrotatedRows UnrotateRows(const offline::Entry& entry, ByteSpan raw, const RowO
   }
   const std::vector<float> before = values;
   const uint32_t heads = entry.k.heads, dim = entry.k.head_dim;
-  blend::RequireFit(rope, dim);
+  RequireFit(rope, dim);
   std::vector<int64_t> positions(static_cast<size_t>(entry.tokens));
   std::iota(positions.begin(), positions.end(), entry.seq_start);
   const auto end = static_cast<uint64_t>(entry.seq_start + entry.tokens);
-  const blend::RopeTable turns(rope, dim, blend::TurnsBack(positions, end));
+  const RopeTable turns(rope, dim, TurnsBack(positions, end));
   for (size_t t = 0; t < positions.size(); ++t) {
     turns.Rotate(t, heads, values.data() + t * heads * dim);
   }
@@ -148,7 +148,7 @@ void AddWhole(Json& row, const Figures& k, const Figures& v) {
   row["v_zstd_ratio"] = v.zstd_ratio;
 }
 
-Json DistributionRow(const offline::Entry& entry, const RowOptions& options, Meter& meter) {
+Json DistributionRow(const DumpEntry& entry, const RowOptions& options, Meter& meter) {
   Json row = {{"layer_id", entry.layer},
               {"stage", entry.stage},
               {"seq_start", entry.seq_start},
@@ -228,11 +228,11 @@ bool IsAveraged(const std::string& name) {
 
 }  // namespace
 
-std::vector<Json> DistributionRows(std::span<const offline::Entry> entries,
-                                   const RowOptions& options, ThreadPool& pool) {
-  std::vector<const offline::Entry*> whole;
-  for (const offline::Entry& entry : entries) {
-    if (entry.defect == offline::Defect::kNone && !entry.k.pieces.empty()) whole.push_back(&entry);
+std::vector<Json> DistributionRows(std::span<const DumpEntry> entries, const RowOptions& options,
+                                   ThreadPool& pool) {
+  std::vector<const DumpEntry*> whole;
+  for (const DumpEntry& entry : entries) {
+    if (entry.defect == DumpDefect::kNone && !entry.k.pieces.empty()) whole.push_back(&entry);
   }
   std::vector<Json> rows(whole.size());
   Reuse<Meter> meters;

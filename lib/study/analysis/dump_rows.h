@@ -23,12 +23,12 @@ struct RowOptions {
   // the original's pairs (2i, 2i+1), under the original's names, and with pairs of halves (i, i +
   // dims/2), which most models need, under k_rope_inv_half_*. Positions are places in the dump, so
   // they are wrong after an eviction.
-  std::optional<blend::ModelRope> rope;
+  std::optional<ModelRope> rope;
 };
 
 // Return one row per entry; entries with a defect are left out. Throws kUsage where the
 // rotation does not fit.
-std::vector<nlohmann::ordered_json> DistributionRows(std::span<const offline::Entry> entries,
+std::vector<nlohmann::ordered_json> DistributionRows(std::span<const DumpEntry> entries,
                                                      const RowOptions& options, ThreadPool& pool);
 std::vector<nlohmann::ordered_json> PackedRows(std::span<const PackedEntry> entries,
                                                const RowOptions& options, ThreadPool& pool);

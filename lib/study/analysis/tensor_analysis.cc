@@ -131,8 +131,8 @@ bool AreOfARun(std::span<const int64_t> positions) {
 }
 
 // `positions` are of all tokens; the last one tells how long the run was.
-Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, blend::Rope rope,
-                   bool interleaved, std::span<const int64_t> positions) {
+Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, bool interleaved,
+                   std::span<const int64_t> positions) {
   rope.pairs = interleaved ? RopePairs::kNeighbours : RopePairs::kHalves;
   const int64_t last = *std::max_element(positions.begin(), positions.end());
   const auto length = static_cast<uint64_t>(last) + 1;
@@ -142,8 +142,8 @@ Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, blend::Rope
     Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
     floats.resize(rows.size() / 2);
     ToFloats(tensor.dtype, rows, floats);
-    const blend::RopeTable turns(rope, tensor.head_dim,
-                                 blend::TurnsBack(positions.subspan(begin, tokens), length));
+    const RopeTable turns(rope, tensor.head_dim,
+                          TurnsBack(positions.subspan(begin, tokens), length));
     for (uint64_t t = 0; t < tokens; ++t) {
       turns.Rotate(t, tensor.heads, &floats[t * tensor.channels()]);
     }
@@ -250,8 +250,8 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
   std::iota(places.begin(), places.end(), 0);
   if (positions.empty()) positions = places;
   if (options.rope && models && tensor.heads_known && finite && AreOfARun(positions)) {
-    const blend::Rope& rope = options.rope->Of(layer);
-    blend::RequireFit(rope, tensor.head_dim);
+    const Rope& rope = options.rope->Of(layer);
+    RequireFit(rope, tensor.head_dim);
     for (const bool interleaved : {true, false}) {
       out.unrotated.push_back(Unrotate(snapshot, tensor, rope, interleaved, positions));
     }

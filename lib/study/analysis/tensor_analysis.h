@@ -86,7 +86,7 @@ struct TensorOptions {
   bool per_head = false;
   Effort effort = Effort::kDefault;  // level of TensorAnalysis::own; kCompat: leave it out
   // Of the model: K is also priced with it undone.
-  std::optional<blend::ModelRope> rope = {};
+  std::optional<ModelRope> rope = {};
 };
 
 // Computes all of the above in one walk over the tensor, and in one more for each answer that is

@@ -15,7 +15,7 @@ struct TurnedCache {
 };
 
 TurnedCache CacheOf(const KeepPlan& held, uint64_t row, std::span<const float> k,
-                    std::span<const float> v, size_t dim, size_t v_dim, const blend::Rope& rope) {
+                    std::span<const float> v, size_t dim, size_t v_dim, const Rope& rope) {
   TurnedCache cache;
   const std::vector<uint32_t> tokens = TokensOf(held);
   std::vector<int64_t> turns;
@@ -31,7 +31,7 @@ TurnedCache CacheOf(const KeepPlan& held, uint64_t row, std::span<const float> k
     cache.v.insert(cache.v.end(), v.begin() + static_cast<std::ptrdiff_t>(t * v_dim),
                    v.begin() + static_cast<std::ptrdiff_t>((t + 1) * v_dim));
   }
-  const blend::RopeTable table(rope, static_cast<uint32_t>(dim), turns);
+  const RopeTable table(rope, static_cast<uint32_t>(dim), turns);
   if (!table.turns_anything()) return cache;
   for (size_t i = 0; i < tokens.size(); ++i) table.Rotate(i, 1, &cache.k[i * dim]);
   return cache;

@@ -58,7 +58,7 @@ class LayerPlan {
   uint32_t units = 1;
   std::vector<Eviction> events;
   // Set if positions count within the cache: then this rotation turns keys to their places there.
-  std::optional<blend::Rope> turned_by;
+  std::optional<Rope> turned_by;
 
   static constexpr uint32_t kStays = UINT32_MAX;
 

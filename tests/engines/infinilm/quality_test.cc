@@ -43,16 +43,16 @@ void TurnByHand(std::span<const double> frequencies, bool halves, double delta, 
 
 // A model whose second layer has another base and a scaling, and what both turn by.
 struct TwoRopes {
-  blend::ModelRope model;
+  ModelRope model;
   std::vector<std::vector<double>> frequencies;
 };
 
 TwoRopes MakeTwoRopes(RopePairs pairs) {
   TwoRopes made;
-  blend::Rope first, second;
+  Rope first, second;
   first.theta = 100;
   second.theta = 1000;
-  second.scaling = blend::ParseScaling("linear:4");
+  second.scaling = ParseScaling("linear:4");
   first.pairs = second.pairs = pairs;
   made.model.layers = {first, second};
   for (const double base : {100.0, 1000.0}) {
@@ -153,7 +153,7 @@ TEST_CASE("the position convention matters to the step alone, and only where RoP
   QualityOptions options;
   const StepQuality unknown = Measure(cache, {}, options).quality;
   CHECK_FALSE(unknown.positions_moved);
-  options.rope = blend::Rope{};
+  options.rope = Rope{};
   const StepQuality moved = Measure(cache, {}, options).quality;
   CHECK(moved.positions_moved);
   options.positions = PositionRule::kOriginal;
@@ -221,12 +221,12 @@ TEST_CASE("queries are asked where each layer's own RoPE puts them", "[mlp]") {
 TEST_CASE("a rotation that cannot be undone is refused, not guessed", "[mlp]") {
   const Snapshot cache = MakeCache({.tokens = 40});
   QualityOptions options;
-  blend::Rope rope;
+  Rope rope;
   rope.rotary_dim = 8;  // of heads of 4
   options.rope = rope;
   CHECK_THROWS_AS(Measure(cache, {}, options), Error);
   rope.rotary_dim = 0;
-  rope.scaling = blend::ParseScaling("dynamic:2,32");  // the run is longer
+  rope.scaling = ParseScaling("dynamic:2,32");  // the run is longer
   options.rope = rope;
   try {
     Measure(cache, {}, options);
@@ -234,7 +234,7 @@ TEST_CASE("a rotation that cannot be undone is refused, not guessed", "[mlp]") {
   } catch (const Error& error) {
     CHECK(error.finding() == Finding::kUnsupportedKind);
   }
-  rope.scaling = blend::ParseScaling("dynamic:2,64");
+  rope.scaling = ParseScaling("dynamic:2,64");
   options.rope = rope;
   CHECK(Measure(cache, {}, options).quality.positions_moved);
 }

@@ -159,7 +159,7 @@ TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
   snapshot.layers.push_back(ConstantKeys(0, frequencies, 2, 400, snapshot));
   ThreadPool pool(1);
   const Analysis analysis =
-      Analyse(snapshot, {.per_head = false, .effort = Effort::kHigh, .rope = blend::Rope{}}, pool);
+      Analyse(snapshot, {.per_head = false, .effort = Effort::kHigh, .rope = Rope{}}, pool);
   const TensorAnalysis& k = *analysis.layers[0].k;
   REQUIRE(k.unrotated.size() == 2);
   REQUIRE(k.own);
@@ -173,10 +173,10 @@ TEST_CASE("a rotation is undone in both pairings, and the right one shows") {
 
 TEST_CASE("layers are turned back by their own base and scaling") {
   const uint64_t tokens = 400;
-  blend::Rope plain, scaled, grown;
+  Rope plain, scaled, grown;
   scaled.theta = 1e6;
-  scaled.scaling = blend::ParseScaling("linear:8");
-  grown.scaling = blend::ParseScaling("dynamic:2,100");  // this run is four times as long
+  scaled.scaling = ParseScaling("linear:8");
+  grown.scaling = ParseScaling("dynamic:2,100");  // this run is four times as long
   std::vector<double> of_plain, of_scaled, of_grown;
   const double base = 1e4 * std::pow(2.0 * static_cast<double>(tokens) / 100 - 1, 16.0 / 14);
   for (int i = 0; i < 8; ++i) {
@@ -188,7 +188,7 @@ TEST_CASE("layers are turned back by their own base and scaling") {
   snapshot.layers.push_back(ConstantKeys(0, of_plain, 2, tokens, snapshot));
   snapshot.layers.push_back(ConstantKeys(1, of_scaled, 2, tokens, snapshot));
   snapshot.layers.push_back(ConstantKeys(2, of_grown, 2, tokens, snapshot));
-  blend::ModelRope model;
+  ModelRope model;
   model.layers = {plain, scaled, grown};
   ThreadPool pool(1);
   TensorOptions options;
@@ -212,7 +212,7 @@ TEST_CASE("layers are turned back by their own base and scaling") {
   snapshot.layers[0].label = "blk.2";
   CHECK(LeftBits(Analyse(snapshot, options, pool), 0) == LeftBits(right, 2));
 
-  blend::Rope too_wide;
+  Rope too_wide;
   too_wide.rotary_dim = 32;
   options.rope = too_wide;
   CHECK_THROWS_AS(Analyse(snapshot, options, pool), Error);
@@ -227,7 +227,7 @@ TEST_CASE("keys at positions that no run has are not turned") {
   snapshot.cell_groups.push_back(std::move(cells));
   ThreadPool pool(1);
   TensorOptions options;
-  options.rope = blend::Rope{};
+  options.rope = Rope{};
   CHECK(Analyse(snapshot, options, pool).layers[0].k->unrotated.empty());
   snapshot.cell_groups.clear();
   CHECK(Analyse(snapshot, options, pool).layers[0].k->unrotated.size() == 2);

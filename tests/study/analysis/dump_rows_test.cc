@@ -18,7 +18,7 @@ TEST_CASE("a dump's row has the columns of its element size") {
   const Snapshot wide = test::MakeCache(shape);
   const Snapshot half = CastSnapshot(test::MakeCache(shape), DType::kF16, pool);
   const auto rows_of = [&](const Snapshot& snapshot, double base) {
-    const std::vector<offline::Entry> entries = offline::EntriesOf(snapshot);
+    const std::vector<DumpEntry> entries = DumpEntriesOf(snapshot);
     RowOptions options;
     if (base != 0) {
       options.rope.emplace();
@@ -54,12 +54,12 @@ TEST_CASE("a dump's keys are turned back as the model's layer turns them") {
   shape.head_dim = 4;
   const Snapshot snapshot = test::MakeCache(shape);
   ThreadPool pool(1);
-  std::vector<offline::Entry> entries = offline::EntriesOf(snapshot);
-  for (offline::Entry& entry : entries) entry.seq_start = 7;
-  blend::ModelRope model;
+  std::vector<DumpEntry> entries = DumpEntriesOf(snapshot);
+  for (DumpEntry& entry : entries) entry.seq_start = 7;
+  ModelRope model;
   model.layers.resize(2);
   model.layers[1].theta = 50;
-  model.layers[1].scaling = blend::ParseScaling("linear:3");
+  model.layers[1].scaling = ParseScaling("linear:3");
   RowOptions options;
   options.rope = model;
   const auto rows = DistributionRows(entries, options, pool);

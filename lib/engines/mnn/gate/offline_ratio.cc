@@ -14,7 +14,7 @@ using namespace gate;
 // The original's estimate, one layer at a time: groups and chunks never cross layers, so the sums
 // are those of one run over all of them.
 std::vector<offline::Result> FrontLayers(const Subject& subject) {
-  const std::vector<offline::Entry> entries = offline::EntriesOf(subject.snapshot);
+  const std::vector<DumpEntry> entries = DumpEntriesOf(subject.snapshot);
   offline::Options options = offline::OnlineSimOptions();
   options.scope = offline::Scope::kLayerIds;
   std::vector<offline::Result> results;

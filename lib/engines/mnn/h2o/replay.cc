@@ -218,10 +218,10 @@ class Replayer {
     }
   }
 
-  blend::Rope RotationOf(const LayerAttention& attention) const {
-    blend::Rope rope = request_.re_rotation->Of(ModelNumber(attention.kv()));
-    blend::RequireFit(rope, attention.head_dim());
-    blend::RequireOneSetOfFrequencies(rope, result_.end, "--re-rotate");
+  Rope RotationOf(const LayerAttention& attention) const {
+    Rope rope = request_.re_rotation->Of(ModelNumber(attention.kv()));
+    RequireFit(rope, attention.head_dim());
+    RequireOneSetOfFrequencies(rope, result_.end, "--re-rotate");
     return rope;
   }
 

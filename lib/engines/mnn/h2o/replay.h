@@ -40,7 +40,7 @@ struct ReplayRequest {
   eviction::PaperParameters paper;
   // If set, "streaming" counts positions within its cache, as published: its loss is then measured
   // with keys turned by this rotation to their places in the cache.
-  std::optional<blend::ModelRope> re_rotation;
+  std::optional<ModelRope> re_rotation;
   std::vector<double> targets;                // ratios, >= 1
   std::vector<eviction::KeepBudget> budgets;  // instead of ratios
   std::vector<std::string> policies = {"block"};

@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/offline/offline.h"
 
-namespace kv::offline {
+namespace kv::mnn::offline {
 namespace {
 
 constexpr std::string_view kEntryModes[] = {"per_meta", "aggregate", "chunked", "chunked_grouped"};
@@ -69,4 +69,4 @@ Options OnlineSimOptions() {
   return options;
 }
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline

@@ -13,7 +13,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "lib/engines/mnn/offline/plane_coder.h"
 
-namespace kv::offline {
+namespace kv::mnn::offline {
 namespace {
 
 void Skip(Result& result, const std::string& reason) {
@@ -40,7 +40,7 @@ bool InScope(int64_t layer, const Options& options) {
 }
 
 // Why a tensor cannot become 16-bit values; empty if it can. Types of two bytes count as they are.
-std::string WhyNot(const KvTensor& tensor, const Entry& entry, const Options& options) {
+std::string WhyNot(const KvTensor& tensor, const DumpEntry& entry, const Options& options) {
   const bool typed = !tensor.pieces.empty();
   if (typed && IsBlockQuantised(tensor.dtype)) {
     return fmt::format("unsupported_dtype_{}", Name(tensor.dtype));
@@ -54,22 +54,22 @@ std::string WhyNot(const KvTensor& tensor, const Entry& entry, const Options& op
 }
 
 // The checks of the original in its order. True: the entry is simulated.
-bool IsSelected(const Entry& entry, const Options& options, Result& result) {
+bool IsSelected(const DumpEntry& entry, const Options& options, Result& result) {
   const auto skip = [&](std::string_view reason) {
     Skip(result, std::string(reason));
     return false;
   };
   ++result.scanned;
-  if (entry.defect == Defect::kMetaParse) return skip("meta_parse_error");
+  if (entry.defect == DumpDefect::kMetaParse) return skip("meta_parse_error");
   if (options.stage != Stage::kBoth && entry.stage != Name(options.stage)) return false;
-  if (entry.defect == Defect::kMetaNumbers) return skip("meta_invalid_numeric_fields");
+  if (entry.defect == DumpDefect::kMetaNumbers) return skip("meta_invalid_numeric_fields");
   if (!InScope(entry.layer, options)) return false;
   if (entry.tokens <= 0 || entry.heads <= 0 || entry.head_dim <= 0) return skip("invalid_shape");
   if (options.min_tokens != 0 && entry.tokens < options.min_tokens) return false;
   if (options.max_tokens != 0 && entry.tokens > options.max_tokens) return false;
-  if (entry.defect == Defect::kNoFileNames) return skip("missing_k_or_v_file");
-  if (entry.defect == Defect::kNoFiles) return skip("missing_k_or_v_binary");
-  if (entry.defect == Defect::kUnreadable) return skip("binary_read_error");
+  if (entry.defect == DumpDefect::kNoFileNames) return skip("missing_k_or_v_file");
+  if (entry.defect == DumpDefect::kNoFiles) return skip("missing_k_or_v_binary");
+  if (entry.defect == DumpDefect::kUnreadable) return skip("binary_read_error");
   const std::string why_k = WhyNot(entry.k, entry, options);
   if (!why_k.empty()) return skip(why_k);
   const std::string why_v = WhyNot(entry.v, entry, options);
@@ -77,11 +77,11 @@ bool IsSelected(const Entry& entry, const Options& options, Result& result) {
   return true;
 }
 
-std::vector<const Entry*> SelectEntries(std::span<const Entry> entries, const Options& options,
-                                        Result& result) {
-  std::vector<const Entry*> selected;
+std::vector<const DumpEntry*> SelectEntries(std::span<const DumpEntry> entries,
+                                            const Options& options, Result& result) {
+  std::vector<const DumpEntry*> selected;
   std::set<std::string_view> dumps;
-  for (const Entry& entry : entries) {
+  for (const DumpEntry& entry : entries) {
     if (!IsSelected(entry, options, result)) continue;
     const auto is_f32 = [](const KvTensor& t) { return t.unit_bytes() == 4; };
     const bool typed = !entry.k.pieces.empty();
@@ -97,15 +97,15 @@ std::vector<const Entry*> SelectEntries(std::span<const Entry> entries, const Op
 
 // Entries that are compressed as one sequence of tokens.
 struct Group {
-  std::vector<const Entry*> parts;
+  std::vector<const DumpEntry*> parts;
 
   bool HoldsTensors() const {
     return std::all_of(parts.begin(), parts.end(),
-                       [](const Entry* part) { return part->defect == Defect::kNone; });
+                       [](const DumpEntry* part) { return part->defect == DumpDefect::kNone; });
   }
   uint64_t tokens() const {
     uint64_t sum = 0;
-    for (const Entry* part : parts) sum += static_cast<uint64_t>(part->tokens);
+    for (const DumpEntry* part : parts) sum += static_cast<uint64_t>(part->tokens);
     return sum;
   }
   uint64_t row() const {  // values of one token
@@ -121,14 +121,15 @@ bool IsChunked(EntryMode mode) {
   return mode == EntryMode::kChunked || mode == EntryMode::kChunkedGrouped;
 }
 
-std::vector<Group> MakeGroups(const std::vector<const Entry*>& selected, const Options& options) {
+std::vector<Group> MakeGroups(const std::vector<const DumpEntry*>& selected,
+                              const Options& options) {
   std::vector<Group> groups;
   if (!IsGrouped(options.entry_mode)) {
-    for (const Entry* entry : selected) groups.push_back({{entry}});
+    for (const DumpEntry* entry : selected) groups.push_back({{entry}});
     return groups;
   }
   std::map<std::tuple<std::string, int64_t, int64_t, int64_t, std::string>, size_t> places;
-  for (const Entry* entry : selected) {
+  for (const DumpEntry* entry : selected) {
     // Unnamed runs are one to the original.
     const auto [at, is_new] =
         places.try_emplace({entry->run, entry->layer, entry->heads, entry->head_dim,
@@ -138,8 +139,9 @@ std::vector<Group> MakeGroups(const std::vector<const Entry*>& selected, const O
     groups[at->second].parts.push_back(entry);
   }
   for (Group& group : groups) {
-    std::stable_sort(group.parts.begin(), group.parts.end(),
-                     [](const Entry* a, const Entry* b) { return a->seq_start < b->seq_start; });
+    std::stable_sort(
+        group.parts.begin(), group.parts.end(),
+        [](const DumpEntry* a, const DumpEntry* b) { return a->seq_start < b->seq_start; });
   }
   return groups;
 }
@@ -180,7 +182,7 @@ std::span<std::byte> ValuesOf(const Task& task, Worker& worker) {
   const uint64_t row_bytes = 2 * task.group->row(), end = task.begin + task.tokens;
   const auto values = worker.values.Get(task.tokens * row_bytes);
   uint64_t at = 0;  // of the part in the group
-  for (const Entry* part : task.group->parts) {
+  for (const DumpEntry* part : task.group->parts) {
     const uint64_t part_end = at + static_cast<uint64_t>(part->tokens);
     const uint64_t from = std::max(at, task.begin), to = std::min(part_end, end);
     if (from < to) {
@@ -254,11 +256,11 @@ void AddTask(const Task& task, const Outcome& outcome, const Options& options, R
 
 }  // namespace
 
-Result Simulate(std::span<const Entry> entries, const Options& options, ThreadPool& pool,
+Result Simulate(std::span<const DumpEntry> entries, const Options& options, ThreadPool& pool,
                 Progress* progress) {
   KV_ASSERT(options.block_tokens > 0 && options.chunk_tokens >= 0 && options.framing_bytes >= 0);
   Result result;
-  const std::vector<const Entry*> selected = SelectEntries(entries, options, result);
+  const std::vector<const DumpEntry*> selected = SelectEntries(entries, options, result);
   const std::vector<Group> groups = MakeGroups(selected, options);
   if (IsGrouped(options.entry_mode)) result.groups = groups.size();
 
@@ -284,4 +286,4 @@ Result Simulate(std::span<const Entry> entries, const Options& options, ThreadPo
   return result;
 }
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline

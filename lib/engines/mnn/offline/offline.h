@@ -19,7 +19,7 @@
 // 16-bit values into byte planes, predicts each token of a block from the token before it, and
 // counts the bytes that zstd needs. It writes nothing and decodes nothing. With the same zstd
 // library the sizes equal the original's. Implemented by offline.cc and names.cc.
-namespace kv::offline {
+namespace kv::mnn::offline {
 
 // How entries are cut before they are compressed.
 enum class EntryMode : uint8_t {
@@ -104,7 +104,7 @@ struct Result {
 // Runs the estimate. Entries must be in the original's order, sorted by the paths of their metas.
 // The number of threads does not change the result. If no entry is selected, the result has no
 // entries (the original exits).
-Result Simulate(std::span<const Entry> entries, const Options& options, ThreadPool& pool,
+Result Simulate(std::span<const DumpEntry> entries, const Options& options, ThreadPool& pool,
                 Progress* progress = nullptr);
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace kv::offline {
+namespace kv::mnn::offline {
 namespace {
 
 uint8_t* U8(std::byte* p) { return reinterpret_cast<uint8_t*>(p); }
@@ -189,4 +189,4 @@ uint64_t PlaneCoder::Size(ByteSpan plane, const PlaneShape& shape, const Options
                     options.zstd_level);
 }
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline

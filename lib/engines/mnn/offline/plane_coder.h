@@ -7,7 +7,7 @@
 #include "lib/core/codec/backends.h"
 #include "lib/engines/mnn/offline/offline.h"
 
-namespace kv::offline {
+namespace kv::mnn::offline {
 
 // One byte plane of [tokens][heads][dim] values. A token has `row` bytes, and a head `dim` of them.
 struct PlaneShape {
@@ -44,4 +44,4 @@ class PlaneCoder {
   ScratchBuffer compressed_, predicted_, shuffled_, merged_;
 };
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-namespace kv::offline {
+namespace kv::mnn::offline {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -170,4 +170,4 @@ std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
   return text;
 }
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline

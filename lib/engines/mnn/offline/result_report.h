@@ -7,7 +7,7 @@
 
 #include "lib/engines/mnn/offline/offline.h"
 
-namespace kv::offline {
+namespace kv::mnn::offline {
 
 // The result as the original's JSON document, with its keys in its order.
 nlohmann::ordered_json ResultJson(const std::string& dump_dir, const Options& options,
@@ -16,4 +16,4 @@ nlohmann::ordered_json ResultJson(const std::string& dump_dir, const Options& op
 std::string ResultMarkdown(const std::string& dump_dir, const Options& options,
                            const Result& result);
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline

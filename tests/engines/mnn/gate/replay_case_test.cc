@@ -96,9 +96,9 @@ TEST_CASE("A replayed case measures the original's figures and the true ones bes
   CHECK(Figure(result, "attention_error.worst") >= Figure(result, "attention_error.p95"));
   CHECK(Figure(result, "resident_bytes.peak") >= Figure(result, "resident_bytes.final"));
   CHECK(Figure(result, "kv_content_consistency_pass") == 1);
-  const auto entries = offline::EntriesOf(real.snapshot);
+  const auto entries = DumpEntriesOf(real.snapshot);
   CHECK(Figure(result, "lossless_selected_value") ==
-        offline::Simulate(entries, offline::OnlineSimOptions(), real.pool).ratio());
+        mnn::offline::Simulate(entries, mnn::offline::OnlineSimOptions(), real.pool).ratio());
   // What only an engine or a clock knows has a reason instead.
   for (const char* name : {"decode_gate_tps", "decode_drop_ratio", "kv_invalid_log_count",
                            "runtime_decomp_best_us", "attention_tps"}) {

@@ -335,10 +335,10 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   // Every key and query is the same vector, rotated to its position: a score depends on the
   // distance alone, so that a turned sink scores as a neighbour does.
   auto made = MakeAttentionCase({1, 1, 1, 16, 160}, 13);
-  const blend::Rope rope;
+  const Rope rope;
   std::vector<int64_t> positions(160);
   std::iota(positions.begin(), positions.end(), 0);
-  const blend::RopeTable table(rope, 16, positions);
+  const RopeTable table(rope, 16, positions);
   std::byte* keys = made->Keep(160 * 16 * 4);
   for (size_t t = 0; t < 160; ++t) {
     std::vector<float> key(16, 0.5f);

@@ -10,7 +10,7 @@
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv::offline {
+namespace kv::mnn::offline {
 namespace {
 
 using nlohmann::json;
@@ -177,7 +177,7 @@ TEST_CASE("joined entries follow each other by position and may be cut anywhere"
 TEST_CASE("a snapshot is one entry per layer, the same as its dump") {
   test::CacheShape shape;
   const Snapshot snapshot = test::MakeCache(shape);
-  const std::vector<Entry> entries = EntriesOf(snapshot);
+  const std::vector<DumpEntry> entries = DumpEntriesOf(snapshot);
   REQUIRE(entries.size() == snapshot.layers.size());
   Options options = OnlineSimOptions();
   options.chunk_tokens = 5;
@@ -190,7 +190,7 @@ TEST_CASE("a snapshot is one entry per layer, the same as its dump") {
 
   Snapshot no_values = test::MakeCache(shape);
   for (LayerKv& layer : no_values.layers) layer.v.reset();
-  const Result none = Simulate(EntriesOf(no_values), options, one);
+  const Result none = Simulate(DumpEntriesOf(no_values), options, one);
   CHECK(none.entries == 0);
   CHECK(none.skip_reasons == Reasons{{"missing_k_or_v_binary", 2}});
 }
@@ -203,4 +203,4 @@ TEST_CASE("predictor lists are read as the original reads them") {
   CHECK_THROWS_AS(ParsePredictorList(" , ", "--x"), Error);
 }
 
-}  // namespace kv::offline
+}  // namespace kv::mnn::offline
