@@ -36,6 +36,7 @@ THIRD_PARTY = {
     "zlib.h": ["formats/zip/"],
     "zstd": ["lib/core/codec/", "lib/engines/mnn/offline/", "lib/api/library.cc", "apps/kvtool/cmd_targets.cc"],
     "nlohmann/": ["lib/study/", "lib/engines/", "formats/", "apps/"],
+    "nanobind/": ["apps/python/src/"],
     "CLI/": ["apps/kvtool/command_line.cc"],
 }
 # Folders where every source belongs to a header.

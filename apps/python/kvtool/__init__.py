@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lossless compression, inspection and replay of LLM key-value caches.
+
+Frames are compressed pages in memory: encode, decode, Context. Files are snapshots, archives and traces: open, compress,
+verify, convert, inspect. docs/python.md is the manual.
+"""
+
+from __future__ import annotations
+
+from ._arrays import decode_array
+from ._errors import Error, IoError, NotFoundError
+from ._explain import explain
+from ._kvtool import (
+    BatchResult,
+    Context,
+    _version,
+    bound,
+    decode,
+    decode_batch,
+    decode_tokens,
+    encode,
+    encode_batch,
+    frame_info,
+    hash128,
+    verify_frame,
+)
+
+_number, build = _version()
+__version__ = f"{_number // 10000}.{_number // 100 % 100}.{_number % 100}"
+
+__all__ = [
+    "BatchResult",
+    "Context",
+    "Error",
+    "IoError",
+    "NotFoundError",
+    "bound",
+    "build",
+    "decode",
+    "decode_array",
+    "decode_batch",
+    "decode_tokens",
+    "encode",
+    "encode_batch",
+    "explain",
+    "frame_info",
+    "hash128",
+    "verify_frame",
+]

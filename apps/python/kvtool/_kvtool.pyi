@@ -1,0 +1,225 @@
+from typing import overload
+
+
+# Generated from the signatures in apps/python/src; scripts/check_stub.py compares and rewrites it.
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Level = Literal["fast", "default", "high", "max"] | int
+Readable = Any  # memory: the buffer protocol, DLPack on the CPU, arrays of ml_dtypes
+Writable = Any  # the same, and not read-only
+Pieces = Any  # Readable, or a list or tuple of them
+WritablePieces = Any  # Writable, or a list or tuple of them
+DType = Any  # None, "bf16", numpy.float16, ml_dtypes.bfloat16, torch.bfloat16, ...
+Shape = Sequence[int] | None
+Key = bytes | bytearray | memoryview | None
+
+class BatchResult:
+    """What came of a batch, in the order of its items."""
+
+    @property
+    def objects(self) -> list[bytes | None]:
+        """
+        Frames, or raw bytes; None where an item failed or had a buffer of its own.
+        """
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the frame, or raw bytes; 0 for failures."""
+
+    @property
+    def status(self) -> list[int]:
+        """0, or -N where explain(N) says what was found."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no item failed."""
+
+    def __len__(self) -> int: ...
+
+class Context:
+    """
+    Level, threads and scratch memory for many calls. One call at a time: a second thread gets KV0007. cancel() and stats() may be called beside a running call.
+    """
+
+    def __init__(self, level: Level = "default", threads: int = 1, *, max_raw_bytes: int = 0) -> None:
+        """
+        threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with KV1014; 0: no limit.
+        """
+
+    @property
+    def level(self) -> str:
+        """"fast" to "max"."""
+
+    @property
+    def threads(self) -> int:
+        """As given."""
+
+    @overload
+    def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None) -> bytes:
+        """
+        Compress one page, chunk or tensor into a frame that is complete in itself.
+
+        data: any contiguous memory: bytes, memoryview, a NumPy array (ml_dtypes too), a tensor on the CPU.
+        dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16.
+        shape: in values, (tokens, heads, head_dim) in the order given; the array's own by default. Axes before the last
+            three count as tokens; with two axes there is one head. A shape that does not fit is dropped.
+        order: "token_head_dim" or "head_token_dim"; "unknown" for none.
+        role: "k", "v", "kv" (side by side in each head) or "unknown".
+        tag: a number of the caller's own. context: 16 bytes that name model, layer and tokens (hash128); decoding checks them.
+        out: a writable buffer of bound(len(data)) bytes; then the size of the frame is returned.
+
+        Only context is checked when the frame is decoded: a wrong dtype or shape costs compression and nothing else.
+        """
+
+    @overload
+    def encode(self, data: Readable, *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None, out: Writable) -> int: ...
+
+    @overload
+    def decode(self, frame: Readable, *, context: Key = None) -> bytes:
+        """
+        The raw bytes of a frame, checked against the hash in its header.
+
+        frame: bytes after the frame are ignored.
+        context: 16 bytes that the frame must carry; None: not checked.
+        out: a writable buffer of exactly the raw size, filled; then that size is returned. After an error it holds garbage.
+        """
+
+    @overload
+    def decode(self, frame: Readable, *, context: Key = None, out: Writable) -> int: ...
+
+    @overload
+    def decode_tokens(self, frame: Readable, begin: int, count: int, *, context: Key = None) -> bytes:
+        """
+        Tokens [begin, begin + count) alone, as [token][head][dim], checked by the hashes of the segments they lie in.
+
+        Possible where frame_info(frame)["segment_tokens"] is not 0; otherwise KV1302.
+        """
+
+    @overload
+    def decode_tokens(self, frame: Readable, begin: int, count: int, *, context: Key = None, out: Writable) -> int: ...
+
+    def verify_frame(self, frame: Readable, *, context: Key = None) -> None:
+        """
+        Decode without an output, for scrubbers: raises Error unless all is well.
+        """
+
+    def encode_batch(self, objects: Sequence[Pieces], *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", contexts: Sequence[Key] | None = None, tags: Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult:
+        """
+        Compress many objects in one call, spread over the context's threads.
+
+        objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
+        contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
+            the shape given or none.
+        outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
+
+        Failures are values in result.status; one bad object changes no other.
+        """
+
+    def decode_batch(self, frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: Sequence[WritablePieces] | None = None) -> BatchResult:
+        """
+        Decode many frames in one call, spread over the context's threads.
+
+        contexts: None, or per frame 16 bytes to be checked, or None.
+        outs: None, or per frame a writable buffer, or a list or tuple of writable buffers that are filled in order.
+
+        Failures are values in result.status; what a failed frame was to fill holds garbage.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """
+        Sums since creation: raw_bytes, stored_bytes, encode_ns, decode_ns, frames, stored_raw, decoded, refused. Any thread.
+        """
+
+    def cancel(self) -> None:
+        """
+        The call that runs raises KV0008 within one segment. Any thread; without a running call nothing happens.
+        """
+
+@overload
+def encode(data: Readable, *, level: Level = "default", dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None) -> bytes:
+    """
+    Compress one page, chunk or tensor into a frame that is complete in itself.
+
+    data: any contiguous memory: bytes, memoryview, a NumPy array (ml_dtypes too), a tensor on the CPU.
+    dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16.
+    shape: in values, (tokens, heads, head_dim) in the order given; the array's own by default. Axes before the last
+        three count as tokens; with two axes there is one head. A shape that does not fit is dropped.
+    order: "token_head_dim" or "head_token_dim"; "unknown" for none.
+    role: "k", "v", "kv" (side by side in each head) or "unknown".
+    tag: a number of the caller's own. context: 16 bytes that name model, layer and tokens (hash128); decoding checks them.
+    out: a writable buffer of bound(len(data)) bytes; then the size of the frame is returned.
+
+    Only context is checked when the frame is decoded: a wrong dtype or shape costs compression and nothing else.
+    """
+
+@overload
+def encode(data: Readable, *, level: Level = "default", dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", tag: int = 0, context: Key = None, out: Writable) -> int: ...
+
+@overload
+def decode(frame: Readable, *, context: Key = None) -> bytes:
+    """
+    The raw bytes of a frame, checked against the hash in its header.
+
+    frame: bytes after the frame are ignored.
+    context: 16 bytes that the frame must carry; None: not checked.
+    out: a writable buffer of exactly the raw size, filled; then that size is returned. After an error it holds garbage.
+    """
+
+@overload
+def decode(frame: Readable, *, context: Key = None, out: Writable) -> int: ...
+
+@overload
+def decode_tokens(frame: Readable, begin: int, count: int, *, context: Key = None) -> bytes:
+    """
+    Tokens [begin, begin + count) alone, as [token][head][dim], checked by the hashes of the segments they lie in.
+
+    Possible where frame_info(frame)["segment_tokens"] is not 0; otherwise KV1302.
+    """
+
+@overload
+def decode_tokens(frame: Readable, begin: int, count: int, *, context: Key = None, out: Writable) -> int: ...
+
+def verify_frame(frame: Readable, *, context: Key = None) -> None:
+    """
+    Decode without an output, for scrubbers: raises Error unless all is well.
+    """
+
+def encode_batch(objects: Sequence[Pieces], *, level: Level = "default", dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown", contexts: Sequence[Key] | None = None, tags: Sequence[int] | None = None, outs: Sequence[Writable] | None = None) -> BatchResult:
+    """
+    Compress many objects in one call, spread over the context's threads.
+
+    objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
+    contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
+        the shape given or none.
+    outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
+
+    Failures are values in result.status; one bad object changes no other.
+    """
+
+def decode_batch(frames: Sequence[Readable], *, contexts: Sequence[Key] | None = None, outs: Sequence[WritablePieces] | None = None) -> BatchResult:
+    """
+    Decode many frames in one call, spread over the context's threads.
+
+    contexts: None, or per frame 16 bytes to be checked, or None.
+    outs: None, or per frame a writable buffer, or a list or tuple of writable buffers that are filled in order.
+
+    Failures are values in result.status; what a failed frame was to fill holds garbage.
+    """
+
+def frame_info(frame: Readable) -> dict[str, Any]:
+    """
+    What a frame's header says; its first 128 bytes suffice. The sizes are claims until the frame was decoded or verified.
+    """
+
+def bound(raw_bytes: int) -> int:
+    """Bytes that always suffice for a frame: raw_bytes + 128."""
+
+def hash128(data: Readable | str) -> bytes:
+    """
+    XXH3-128 of bytes, or of a text in UTF-8: what contexts are made with. It finds accidents, not attackers.
+    """
+
+def _explain(finding: int) -> tuple[str, str, str, int]: ...
+
+def _version() -> tuple[int, str]: ...

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/python/src/buffers.h"
+
+#include <array>
+#include <string>
+
+#include "lib/api/kvtool.h"
+
+namespace kvtool_python {
+namespace {
+
+struct DtypeRow {
+  uint8_t dtype;
+  uint8_t bytes;  // 0: coded in blocks
+  const char* name;
+  std::array<std::string_view, 2> aliases;
+};
+
+constexpr DtypeRow kDtypes[] = {
+    {KVT_F32, 4, "f32", {"float32", "f4"}},
+    {KVT_F16, 2, "f16", {"float16", "half"}},
+    {KVT_BF16, 2, "bf16", {"bfloat16", ""}},
+    {KVT_I8, 1, "i8", {"int8", ""}},
+    {KVT_U8, 1, "u8", {"uint8", ""}},
+    {KVT_F8_E4M3, 1, "f8_e4m3", {"float8_e4m3fn", "float8_e4m3"}},
+    {KVT_F8_E5M2, 1, "f8_e5m2", {"float8_e5m2", ""}},
+    {KVT_Q8_0, 0, "q8_0", {"Q8_0", ""}},
+    {KVT_Q4_0, 0, "q4_0", {"Q4_0", ""}},
+};
+
+const DtypeRow* FindDtype(std::string_view name) {
+  if (name.starts_with("torch.")) name.remove_prefix(6);
+  for (const DtypeRow& row : kDtypes) {
+    if (name == row.name || name == row.aliases[0] || (!name.empty() && name == row.aliases[1]))
+      return &row;
+  }
+  return nullptr;
+}
+
+std::string Text(nb::handle object) {
+  return nb::cast<std::string>(nb::steal(PyObject_Str(object.ptr())));
+}
+
+// "bfloat16" of dtype('bfloat16'), of the class ml_dtypes.bfloat16 and of torch.bfloat16.
+std::string NameOfDtype(nb::handle dtype) {
+  for (const char* attribute : {"name", "__name__"}) {
+    const nb::object name = nb::getattr(dtype, attribute, nb::none());
+    if (nb::isinstance<nb::str>(name)) return nb::cast<std::string>(name);
+  }
+  return Text(dtype);
+}
+
+std::string TypeName(nb::handle object) { return Text(object.type().attr("__name__")); }
+
+// By the letters of Python's struct module.
+std::optional<uint8_t> DtypeOfFormat(std::string_view format, size_t item_bytes) {
+  if (!format.empty() && (format[0] == '@' || format[0] == '=' || format[0] == '<'))
+    format.remove_prefix(1);
+  if (format == "f" && item_bytes == 4) return KVT_F32;
+  if (format == "e") return KVT_F16;
+  if (format == "b") return KVT_I8;
+  if (format == "B" || format == "c" || format == "?" || format.empty()) return KVT_U8;
+  return std::nullopt;
+}
+
+}  // namespace
+
+uint8_t ParseDtype(nb::handle dtype) {
+  const std::string name =
+      nb::isinstance<nb::str>(dtype) ? nb::cast<std::string>(dtype) : NameOfDtype(dtype);
+  if (const DtypeRow* row = FindDtype(name)) return row->dtype;
+  std::string known;
+  for (const DtypeRow& row : kDtypes) known += (known.empty() ? "" : ", ") + std::string(row.name);
+  throw nb::value_error(("dtype '" + name + "': expected one of " + known).c_str());
+}
+
+const char* DtypeName(uint8_t dtype) {
+  for (const DtypeRow& row : kDtypes) {
+    if (row.dtype == dtype) return row.name;
+  }
+  return "unknown";
+}
+
+size_t DtypeBytes(uint8_t dtype) {
+  for (const DtypeRow& row : kDtypes) {
+    if (row.dtype == dtype) return row.bytes;
+  }
+  return 1;
+}
+
+Buffer::Buffer(nb::handle object, Access access) {
+  if (TakeBuffer(object, access) || TakeView(object, access) || TakeTensor(object, access)) return;
+  throw nb::type_error(("'" + TypeName(object) +
+                        "' has no memory that can be used: pass bytes, a memoryview, a NumPy " +
+                        "array or a tensor on the CPU; of other arrays, array.view(numpy.uint16) "
+                        "or .view(numpy.uint8)")
+                           .c_str());
+}
+
+Buffer::~Buffer() {
+  if (view_) PyBuffer_Release(&*view_);
+}
+
+bool Buffer::TakeBuffer(nb::handle object, Access access) {
+  if (!PyObject_CheckBuffer(object.ptr())) return false;
+  view_.emplace();
+  const int writable = access == Access::kWrite ? PyBUF_WRITABLE : 0;
+  if (PyObject_GetBuffer(object.ptr(), &*view_, PyBUF_STRIDES | PyBUF_FORMAT | writable) != 0) {
+    view_.reset();
+    PyErr_Clear();
+    // An array whose element type the protocol cannot name may still be looked at as integers.
+    Py_buffer readable;
+    if (writable != 0 &&
+        PyObject_GetBuffer(object.ptr(), &readable, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
+      PyBuffer_Release(&readable);
+      throw nb::value_error(
+          ("'" + TypeName(object) + "' is read-only: pass a bytearray or another writable buffer")
+              .c_str());
+    }
+    PyErr_Clear();
+    return false;
+  }
+  const Py_buffer& view = *view_;
+  if (PyBuffer_IsContiguous(&view, 'C') == 0) {
+    PyBuffer_Release(&*view_);
+    view_.reset();
+    throw nb::value_error("the array is not contiguous: pass numpy.ascontiguousarray(array)");
+  }
+  data_ = view.buf;
+  bytes_ = static_cast<size_t>(view.len);
+  item_bytes_ = static_cast<size_t>(view.itemsize);
+  dtype_ = DtypeOfFormat(view.format == nullptr ? "" : view.format, item_bytes_);
+  for (int i = 0; i < view.ndim; ++i) {
+    shape_.push_back(view.shape == nullptr ? bytes_ / item_bytes_
+                                           : static_cast<uint64_t>(view.shape[i]));
+  }
+  return true;
+}
+
+// Arrays of ml_dtypes refuse the buffer protocol, and so may tensors of eight bits: as integers of
+// the same width they do not, and nothing is copied.
+bool Buffer::TakeView(nb::handle object, Access access) {
+  if (owner_.is_valid() || !nb::hasattr(object, "dtype") || !nb::hasattr(object, "view"))
+    return false;
+  const DtypeRow* row = FindDtype(NameOfDtype(object.attr("dtype")));
+  const bool foreign = row != nullptr && (row->dtype == KVT_BF16 || row->dtype == KVT_F8_E4M3 ||
+                                          row->dtype == KVT_F8_E5M2);
+  if (!foreign) return false;
+  const bool torch = Text(object.attr("dtype")).starts_with("torch.");
+  if (torch && row->bytes != 1) return false;  // DLPack knows bf16
+  nb::object width = nb::str(row->bytes == 2 ? "uint16" : "uint8");
+  if (torch) width = nb::module_::import_("torch").attr("uint8");
+  owner_ = object.attr("view")(width);
+  if (!TakeBuffer(owner_, access) && !TakeTensor(owner_, access)) return false;
+  dtype_ = row->dtype;
+  return true;
+}
+
+template <typename Tensor>
+void Buffer::Describe(const Tensor& tensor) {
+  using Code = nb::dlpack::dtype_code;
+  if (tensor.device_type() != nb::device::cpu::value) {
+    throw nb::type_error("the tensor is not on the CPU: pass tensor.cpu()");
+  }
+  int64_t expected = 1;
+  for (size_t i = tensor.ndim(); i-- > 0; expected *= static_cast<int64_t>(tensor.shape(i))) {
+    if (tensor.shape(i) != 1 && tensor.stride(i) != expected) {
+      throw nb::value_error("the tensor is not contiguous: pass tensor.contiguous()");
+    }
+  }
+  const nb::dlpack::dtype type = tensor.dtype();
+  const auto is = [&](Code code, unsigned bits) {
+    return type.code == static_cast<uint8_t>(code) && type.bits == bits;
+  };
+  item_bytes_ = type.bits / 8u * type.lanes;
+  if (is(Code::Float, 32)) dtype_ = KVT_F32;
+  if (is(Code::Float, 16)) dtype_ = KVT_F16;
+  if (is(Code::Bfloat, 16)) dtype_ = KVT_BF16;
+  if (is(Code::Int, 8)) dtype_ = KVT_I8;
+  if (is(Code::UInt, 8) || is(Code::Bool, 8)) dtype_ = KVT_U8;
+  if (is(Code::Float8_E4M3FN, 8)) dtype_ = KVT_F8_E4M3;
+  if (is(Code::Float8_E5M2, 8)) dtype_ = KVT_F8_E5M2;
+  data_ = const_cast<void*>(static_cast<const void*>(tensor.data()));
+  bytes_ = tensor.size() * item_bytes_;
+  for (size_t i = 0; i < tensor.ndim(); ++i) shape_.push_back(tensor.shape(i));
+}
+
+bool Buffer::TakeTensor(nb::handle object, Access access) {
+  if (!nb::hasattr(object, "__dlpack__")) return false;
+  if (access == Access::kWrite) {
+    tensor_.emplace();
+    if (!nb::try_cast(object, *tensor_)) return false;
+    Describe(*tensor_);
+  } else {
+    read_tensor_.emplace();
+    if (!nb::try_cast(object, *read_tensor_)) return false;
+    Describe(*read_tensor_);
+  }
+  return true;
+}
+
+}  // namespace kvtool_python

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+// Python's many kinds of memory as bytes with an element type and a shape.
+namespace kvtool_python {
+
+namespace nb = nanobind;
+
+// The memory of a Python object, pinned while this lives: anything with the buffer protocol, a
+// tensor on the CPU by DLPack, or an array of ml_dtypes, which has neither and is looked at as
+// unsigned integers. Created and destroyed with the GIL held; the memory may be used without it.
+class Buffer {
+ public:
+  enum class Access { kRead, kWrite };
+  // Throws TypeError for objects without memory, ValueError for memory that is not contiguous or
+  // read-only.
+  Buffer(nb::handle object, Access access);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  size_t item_bytes() const { return item_bytes_; }
+  // KVT_*, as the object says; none for integers of two bytes, which are how bf16 often travels.
+  std::optional<uint8_t> dtype() const { return dtype_; }
+  const std::vector<uint64_t>& shape() const { return shape_; }
+
+ private:
+  bool TakeBuffer(nb::handle object, Access access);
+  bool TakeView(nb::handle object, Access access);
+  bool TakeTensor(nb::handle object, Access access);
+  template <typename Tensor>
+  void Describe(const Tensor& tensor);
+
+  std::optional<Py_buffer> view_;
+  nb::object owner_;                     // of a view that was made here
+  std::optional<nb::ndarray<>> tensor_;  // by DLPack
+  std::optional<nb::ndarray<nb::ro>> read_tensor_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0, item_bytes_ = 1;
+  std::optional<uint8_t> dtype_;
+  std::vector<uint64_t> shape_;
+};
+
+// KVT_* of "bf16", "bfloat16", numpy.float16, ml_dtypes.bfloat16 or torch.bfloat16; ValueError if
+// there is none.
+uint8_t ParseDtype(nb::handle dtype);
+// Its short name, "bf16", or "unknown".
+const char* DtypeName(uint8_t dtype);
+// Bytes per value; 0 for blocks.
+size_t DtypeBytes(uint8_t dtype);
+
+}  // namespace kvtool_python

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/python/src/context.h"
+
+#include <array>
+#include <optional>
+#include <thread>
+
+namespace kvtool_python {
+namespace {
+
+// None: not checked.
+class WantedContext {
+ public:
+  explicit WantedContext(nb::handle context) : given_(!context.is_none()) {
+    if (given_) ParseContext(context, bytes_);
+  }
+  const uint8_t* get() const { return given_ ? bytes_ : nullptr; }
+
+ private:
+  bool given_;
+  uint8_t bytes_[16] = {};
+};
+
+std::unique_ptr<kvt_ctx, FreeContext> NewContext(const kvt_params& params) {
+  kvt_ctx* ctx = nullptr;
+  RaiseIfFailed(kvt_ctx_create(&params, &ctx), nullptr);
+  return std::unique_ptr<kvt_ctx, FreeContext>(ctx);
+}
+
+}  // namespace
+
+Context::Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes)
+    : level_(level), threads_(threads) {
+  if (threads != 1) {
+    kvt_pool* pool = nullptr;
+    RaiseIfFailed(kvt_pool_create(threads, &pool), nullptr);
+    pool_.reset(pool);
+  }
+  ctx_ = NewContext({sizeof(kvt_params), level, max_raw_bytes, pool_.get()});
+}
+
+kvt_ctx* ContextOfThread(uint32_t level) {
+  thread_local std::array<std::unique_ptr<kvt_ctx, FreeContext>, KVT_MAX + 1> contexts;
+  auto& context = contexts[level];
+  if (!context) context = NewContext({sizeof(kvt_params), level, 0, nullptr});
+  return context.get();
+}
+
+nb::object NewBytes(uint64_t size) {
+  if (size > static_cast<uint64_t>(PY_SSIZE_T_MAX)) {
+    PyErr_NoMemory();
+    throw nb::python_error();
+  }
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+  if (bytes == nullptr) throw nb::python_error();
+  return nb::steal(bytes);
+}
+
+nb::object Shrunk(nb::object bytes, size_t size) {
+  PyObject* raw = bytes.release().ptr();
+  if (_PyBytes_Resize(&raw, static_cast<Py_ssize_t>(size)) != 0) throw nb::python_error();
+  return nb::steal(raw);
+}
+
+nb::object Encode(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments) {
+  const Buffer raw(data, Buffer::Access::kRead);
+  const kvt_desc desc = Describe(arguments, &raw);
+  const size_t room = kvt_encode_bound(raw.bytes());
+  nb::object frame = NewBytes(room);
+  void* const to = BytesData(frame);
+  size_t written = 0;
+  const kvt_status status = RunCall(ctx, raw.bytes(), [&] {
+    return kvt_encode(ctx, &desc, raw.data(), raw.bytes(), to, room, &written);
+  });
+  RaiseIfFailed(status, ctx);
+  return Shrunk(std::move(frame), written);
+}
+
+size_t EncodeInto(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments,
+                  nb::handle out) {
+  const Buffer raw(data, Buffer::Access::kRead), to(out, Buffer::Access::kWrite);
+  const kvt_desc desc = Describe(arguments, &raw);
+  size_t written = 0;
+  const kvt_status status = RunCall(ctx, raw.bytes(), [&] {
+    return kvt_encode(ctx, &desc, raw.data(), raw.bytes(), to.data(), to.bytes(), &written);
+  });
+  RaiseIfFailed(status, ctx);
+  return written;
+}
+
+kvt_info InfoOf(const Buffer& frame) {
+  kvt_info info = {};
+  info.struct_size = sizeof info;
+  RaiseIfFailed(kvt_frame_info(frame.data(), frame.bytes(), &info), nullptr);
+  return info;
+}
+
+kvt_status CheckClaim(kvt_ctx* ctx, const Buffer& frame, const kvt_info& info) {
+  constexpr uint64_t kTrustedBytes = uint64_t{64} << 20, kTrustedRatio = 64;
+  if (info.raw_bytes <= kTrustedBytes || info.raw_bytes / kTrustedRatio <= frame.bytes()) return 0;
+  // A cache of constants, or a lie.
+  return RunCall(ctx, info.raw_bytes,
+                 [&] { return kvt_verify(ctx, frame.data(), frame.bytes(), nullptr); });
+}
+
+nb::object Decode(kvt_ctx* ctx, nb::handle frame, nb::handle context) {
+  const Buffer from(frame, Buffer::Access::kRead);
+  const WantedContext wanted(context);
+  const kvt_info info = InfoOf(from);
+  RaiseIfFailed(CheckClaim(ctx, from, info), ctx);
+  nb::object raw = NewBytes(info.raw_bytes);
+  void* const to = BytesData(raw);
+  const kvt_status status = RunCall(ctx, info.raw_bytes, [&] {
+    return kvt_decode(ctx, from.data(), from.bytes(), wanted.get(), to, info.raw_bytes);
+  });
+  RaiseIfFailed(status, ctx);
+  return raw;
+}
+
+size_t DecodeInto(kvt_ctx* ctx, nb::handle frame, nb::handle context, nb::handle out) {
+  const Buffer from(frame, Buffer::Access::kRead), to(out, Buffer::Access::kWrite);
+  const WantedContext wanted(context);
+  const kvt_status status = RunCall(ctx, to.bytes(), [&] {
+    return kvt_decode(ctx, from.data(), from.bytes(), wanted.get(), to.data(), to.bytes());
+  });
+  RaiseIfFailed(status, ctx);
+  return to.bytes();
+}
+
+nb::object DecodeTokens(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t count,
+                        nb::handle context) {
+  const Buffer from(frame, Buffer::Access::kRead);
+  const WantedContext wanted(context);
+  const kvt_info info = InfoOf(from);
+  uint64_t room = 0;
+  if (info.tokens != 0 && __builtin_mul_overflow(info.raw_bytes / info.tokens, count, &room))
+    room = 0;
+  // More than there is fails inside, and needs no memory before.
+  nb::object raw = NewBytes(std::min(room, info.raw_bytes));
+  void* const to = BytesData(raw);
+  size_t written = 0;
+  const kvt_status status = RunCall(ctx, room, [&] {
+    return kvt_decode_tokens(ctx, from.data(), from.bytes(), wanted.get(), begin, count, to,
+                             std::min(room, info.raw_bytes), &written);
+  });
+  RaiseIfFailed(status, ctx);
+  return Shrunk(std::move(raw), written);
+}
+
+size_t DecodeTokensInto(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t count,
+                        nb::handle context, nb::handle out) {
+  const Buffer from(frame, Buffer::Access::kRead), to(out, Buffer::Access::kWrite);
+  const WantedContext wanted(context);
+  size_t written = 0;
+  const kvt_status status = RunCall(ctx, to.bytes(), [&] {
+    return kvt_decode_tokens(ctx, from.data(), from.bytes(), wanted.get(), begin, count, to.data(),
+                             to.bytes(), &written);
+  });
+  RaiseIfFailed(status, ctx);
+  return written;
+}
+
+void VerifyFrame(kvt_ctx* ctx, nb::handle frame, nb::handle context) {
+  const Buffer from(frame, Buffer::Access::kRead);
+  const WantedContext wanted(context);
+  const kvt_status status = RunCall(
+      ctx, from.bytes(), [&] { return kvt_verify(ctx, from.data(), from.bytes(), wanted.get()); });
+  RaiseIfFailed(status, ctx);
+}
+
+nb::dict FrameInfo(nb::handle frame) {
+  const Buffer from(frame, Buffer::Access::kRead);
+  const kvt_info info = InfoOf(from);
+  nb::dict dict;
+  dict["version"] = info.version;
+  dict["codec"] = info.codec;
+  dict["level"] = LevelName(info.level);
+  dict["dtype"] = DtypeName(info.dtype);
+  dict["order"] = OrderName(info.order);
+  dict["role"] = RoleName(info.role);
+  dict["heads"] = info.heads;
+  dict["head_dim"] = info.head_dim;
+  dict["tokens"] = info.tokens;
+  dict["tag"] = info.tag;
+  dict["segment_tokens"] = info.segment_tokens;
+  dict["raw_bytes"] = info.raw_bytes;
+  dict["frame_bytes"] = info.frame_bytes;
+  dict["raw_hash"] = nb::bytes(info.raw_hash, sizeof info.raw_hash);
+  dict["context"] = nb::bytes(info.context, sizeof info.context);
+  return dict;
+}
+
+nb::dict Stats(const Context& context) {
+  kvt_stats stats = {};
+  stats.struct_size = sizeof stats;
+  kvt_ctx_stats(context.get(), &stats);
+  nb::dict dict;
+  dict["raw_bytes"] = stats.raw_bytes;
+  dict["stored_bytes"] = stats.stored_bytes;
+  dict["encode_ns"] = stats.encode_ns;
+  dict["decode_ns"] = stats.decode_ns;
+  dict["frames"] = stats.frames;
+  dict["stored_raw"] = stats.stored_raw;
+  dict["decoded"] = stats.decoded;
+  dict["refused"] = stats.refused;
+  return dict;
+}
+
+}  // namespace kvtool_python

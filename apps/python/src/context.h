@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once  // implemented by context.cc, batch.cc
+
+#include <memory>
+
+#include "apps/python/src/description.h"
+#include "apps/python/src/errors.h"
+#include "apps/python/src/interrupt.h"
+
+// kvtool.Context, and the calls on frames, which it shares with the functions of the module.
+namespace kvtool_python {
+
+struct FreeContext {
+  void operator()(kvt_ctx* ctx) const { kvt_ctx_free(ctx); }
+};
+struct FreePool {
+  void operator()(kvt_pool* pool) const { kvt_pool_free(pool); }
+};
+
+class Context {
+ public:
+  Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes);
+  kvt_ctx* get() const { return ctx_.get(); }
+  uint32_t level() const { return level_; }
+  uint32_t threads() const { return threads_; }
+
+ private:
+  uint32_t level_, threads_;
+  std::unique_ptr<kvt_pool, FreePool> pool_;  // outlives the context
+  std::unique_ptr<kvt_ctx, FreeContext> ctx_;
+};
+
+// Of the calling thread, for functions of the module.
+kvt_ctx* ContextOfThread(uint32_t level);
+
+// What came of a batch, item by item.
+struct BatchResult {
+  nb::list objects, sizes, status;
+};
+
+// Runs one call on `ctx` without the GIL. Long ones on the main thread can be interrupted.
+template <typename F>
+kvt_status RunCall(kvt_ctx* ctx, size_t bytes, F&& call) {
+  constexpr size_t kLongBytes = size_t{4} << 20;
+  if (bytes < kLongBytes || !OnMainThread()) {
+    const nb::gil_scoped_release released;
+    return call();
+  }
+  kvt_status status = 0;
+  RunWatched([&] { status = call(); }, [ctx] { kvt_ctx_cancel(ctx); });
+  return status;
+}
+
+// Memory of a bytes object that is still being made.
+inline void* BytesData(nb::handle bytes) { return PyBytes_AsString(bytes.ptr()); }
+nb::object NewBytes(uint64_t size);
+nb::object Shrunk(nb::object bytes, size_t size);
+
+kvt_info InfoOf(const Buffer& frame);
+// Whether memory may be taken for what a header claims: 0, or what is wrong with a frame whose
+// claim goes beyond what frames reach.
+kvt_status CheckClaim(kvt_ctx* ctx, const Buffer& frame, const kvt_info& info);
+
+nb::object Encode(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments);
+size_t EncodeInto(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments,
+                  nb::handle out);
+nb::object Decode(kvt_ctx* ctx, nb::handle frame, nb::handle context);
+size_t DecodeInto(kvt_ctx* ctx, nb::handle frame, nb::handle context, nb::handle out);
+nb::object DecodeTokens(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t count,
+                        nb::handle context);
+size_t DecodeTokensInto(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t count,
+                        nb::handle context, nb::handle out);
+void VerifyFrame(kvt_ctx* ctx, nb::handle frame, nb::handle context);
+nb::dict FrameInfo(nb::handle frame);
+nb::dict Stats(const Context& context);
+
+// `items` and `outs` hold buffers or sequences of buffers (pieces); contexts, tags and outs are
+// None or as many as there are items.
+BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle items, const DescriptionArguments& common,
+                        nb::handle contexts, nb::handle tags, nb::handle outs);
+BatchResult DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb::handle outs);
+
+}  // namespace kvtool_python

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/python/src/interrupt.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace kvtool_python {
+
+bool OnMainThread() { return ::syscall(SYS_gettid) == ::getpid(); }
+
+void RunWatched(const std::function<void()>& work, const std::function<void()>& stop,
+                const std::function<void()>& tick) {
+  constexpr std::chrono::milliseconds kInterval{50};
+  std::mutex mutex;
+  std::condition_variable finished;
+  bool done = false;
+  std::thread worker([&] {
+    work();
+    const std::lock_guard lock(mutex);
+    done = true;
+    finished.notify_one();
+  });
+  const auto wait = [&] {
+    const nb::gil_scoped_release released;
+    std::unique_lock lock(mutex);
+    return finished.wait_for(lock, kInterval, [&] { return done; });
+  };
+  try {
+    while (!wait()) {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (tick) tick();
+    }
+  } catch (...) {
+    const nb::gil_scoped_release released;
+    stop();
+    worker.join();
+    throw;
+  }
+  worker.join();
+}
+
+}  // namespace kvtool_python

@@ -1,0 +1,14 @@
+kvtool._kvtool.__prefix__:
+    # Generated from the signatures in apps/python/src; scripts/check_stub.py compares and rewrites it.
+    from collections.abc import Sequence
+    from typing import Any, Literal
+
+    Level = Literal["fast", "default", "high", "max"] | int
+    Readable = Any  # memory: the buffer protocol, DLPack on the CPU, arrays of ml_dtypes
+    Writable = Any  # the same, and not read-only
+    Pieces = Any  # Readable, or a list or tuple of them
+    WritablePieces = Any  # Writable, or a list or tuple of them
+    DType = Any  # None, "bf16", numpy.float16, ml_dtypes.bfloat16, torch.bfloat16, ...
+    Shape = Sequence[int] | None
+    Key = bytes | bytearray | memoryview | None
+
