@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include "lib/core/frame/estimate.h"
+
 using kv::Finding;
 using kv::api::Caught;
 using kv::api::Require;
@@ -42,21 +44,54 @@ kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out) {
 
 void kvt_pool_free(kvt_pool* pool) { delete pool; }
 
+// Those that are used; throws for those that are refused.
+static kvt_params Chosen(const kvt_params* params) {
+  kvt_params chosen = {sizeof chosen, 0, 0, nullptr};
+  Require(params == nullptr || params->struct_size == sizeof chosen, "params->struct_size");
+  if (params != nullptr) chosen = *params;
+  if (chosen.level == 0) chosen.level = KVT_DEFAULT;
+  Require(chosen.level <= KVT_MAX, "level");
+  static_assert(static_cast<int>(kv::Effort::kFast) == KVT_FAST &&
+                static_cast<int>(kv::Effort::kMax) == KVT_MAX);
+  return chosen;
+}
+
 kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out) {
   return Caught(nullptr, [&] {
-    kvt_params chosen = {sizeof chosen, 0, 0, nullptr};
     Require(out != nullptr, "out");
-    Require(params == nullptr || params->struct_size == sizeof chosen, "params->struct_size");
-    if (params != nullptr) chosen = *params;
-    if (chosen.level == 0) chosen.level = KVT_DEFAULT;
-    Require(chosen.level <= KVT_MAX, "level");
-    static_assert(static_cast<int>(kv::Effort::kFast) == KVT_FAST &&
-                  static_cast<int>(kv::Effort::kMax) == KVT_MAX);
+    const kvt_params chosen = Chosen(params);
     *out = new kvt_ctx(static_cast<kv::Effort>(chosen.level), chosen.max_raw_bytes, chosen.pool);
   });
 }
 
 void kvt_ctx_free(kvt_ctx* ctx) { delete ctx; }
+
+uint64_t kvt_ctx_bytes(const kvt_params* params) {
+  uint64_t bytes = 0;
+  const kvt_status status = Caught(nullptr, [&] {
+    const kvt_params chosen = Chosen(params);
+    const uint64_t raw = chosen.max_raw_bytes;
+    if (raw == 0) return;
+    const auto threads =
+        static_cast<uint64_t>(chosen.pool == nullptr      ? 1
+                              : chosen.pool->threads == 0 ? kv::UsableCpus()
+                                                          : static_cast<int>(chosen.pool->threads));
+    const auto level = static_cast<kv::Effort>(chosen.level);
+    // One coder for single calls; for batches a coder for each thread, and what its item is
+    // gathered in.
+    const uint64_t single = kv::FrameCoderBytes(level, raw, threads);
+    const uint64_t one = threads == 1 ? 0 : kv::FrameCoderBytes(level, raw, 1);
+    uint64_t of_item, batch, sum;
+    if (__builtin_add_overflow(one, raw, &of_item) ||
+        __builtin_mul_overflow(of_item, threads, &batch) ||
+        __builtin_add_overflow(single, batch, &sum) ||
+        __builtin_add_overflow(sum, sizeof(kvt_ctx), &sum)) {
+      return;
+    }
+    bytes = sum;
+  });
+  return status == 0 ? bytes : 0;
+}
 
 void kvt_ctx_cancel(kvt_ctx* ctx) {
   if (ctx != nullptr && ctx->busy.load(std::memory_order_acquire)) ctx->cancelled.store(true);

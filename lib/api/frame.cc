@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "lib/api/context.h"
+#include "lib/core/frame/estimate.h"
 
 namespace kv::api {
 namespace {
@@ -286,5 +287,27 @@ kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t 
           Scatter(raw, item);
           item.written = raw.size();
         });
+  });
+}
+
+kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
+                        kvt_rate* rates, size_t count, size_t rate_size) {
+  return Call(ctx, [&] {
+    Require(rates != nullptr || count == 0, "rates");
+    Require(rate_size == sizeof *rates, "rate_size");
+    const FrameDescription description = DescriptionOf(desc);
+    const ByteSpan raw = Span(src, n);
+    // Of the call alone: another level may take far more than the context's.
+    CodecScratch scratch;
+    for (kvt_rate& rate : std::span(rates, count)) {
+      Require(rate.struct_size == sizeof rate, "rate->struct_size");
+      Require(rate.level >= KVT_FAST && rate.level <= KVT_MAX, "rate->level");
+      constexpr double kMega = 1e6;
+      const FrameRate found =
+          EstimateFrame(description, raw, static_cast<Effort>(rate.level), scratch);
+      rate.ratio = found.ratio;
+      rate.encode_mb_s = found.encode_bytes_s / kMega;
+      rate.decode_mb_s = found.decode_bytes_s / kMega;
+    }
   });
 }

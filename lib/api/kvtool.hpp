@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 //
-// kvtool.hpp: kvtool.h with owners, spans and exceptions, C++20. Every function is inline, so no C++ type crosses the
-// library's boundary and any compiler will do. kvtool.h has the rules and the meaning of each call.
+// kvtool.hpp: kvtool.h with owners, spans and exceptions, C++20. Every function is inline, so no
+// C++ type crosses the library's boundary and any compiler will do. kvtool.h has the rules and the
+// meaning of each call.
 #ifndef KVTOOL_HPP_
 #define KVTOOL_HPP_
 
@@ -144,6 +145,13 @@ class Context {
   }
   [[nodiscard]] kvt_status DecodeBatch(std::span<kvt_item> items) noexcept {
     return kvt_decode_batch(get(), items.data(), items.size(), sizeof(kvt_item));
+  }
+
+  // What `level` is likely to make of these bytes, from a sample.
+  kvt_rate Estimate(const kvt_desc& desc, Bytes raw, uint32_t level) {
+    kvt_rate rate = {sizeof rate, level, 0, 0, 0};
+    Raise(kvt_estimate(get(), &desc, raw.data(), raw.size(), &rate, 1, sizeof rate));
+    return rate;
   }
 
   void BlockScores(const kvt_scores& scores, std::span<float> sums) {

@@ -145,6 +145,42 @@ TEST_CASE("Too little room says how much was needed") {
   CHECK(written == frame.size());
 }
 
+TEST_CASE("A sample tells what a level will make of a page") {
+  const Context ctx;
+  for (const size_t tokens : {size_t{3}, size_t{64}, size_t{4000}}) {
+    const Buffer page = Page(tokens, 1024);
+    const kvt_desc desc = Desc(tokens, 8, 128);
+    std::vector<kvt_rate> rates;
+    for (uint32_t level = KVT_FAST; level <= KVT_HIGH; ++level) {
+      rates.push_back({sizeof(kvt_rate), level, 0, 0, 0});
+    }
+    REQUIRE(kvt_estimate(ctx, &desc, page.data(), page.size(), rates.data(), rates.size(),
+                         sizeof(kvt_rate)) == 0);
+    for (const kvt_rate& rate : rates) {
+      const Context own(nullptr, rate.level);
+      const double ratio =
+          static_cast<double>(page.size()) / static_cast<double>(Encode(own, desc, page).size());
+      INFO("level " << rate.level << ", " << tokens << " tokens");
+      CHECK(rate.ratio == Approx(ratio).epsilon(tokens < 64 ? 0.01 : 0.05));
+      CHECK(rate.encode_mb_s > 0);
+      CHECK(rate.decode_mb_s > 0);
+    }
+    rates[0].level = 0;
+    CHECK(kvt_estimate(ctx, &desc, page.data(), page.size(), rates.data(), 1, sizeof(kvt_rate)) ==
+          -10);
+    CHECK(kvt_estimate(ctx, &desc, page.data(), page.size(), nullptr, 1, sizeof(kvt_rate)) == -10);
+    CHECK(kvt_estimate(ctx, &desc, page.data(), page.size(), rates.data(), 1, 8) == -10);
+  }
+  // Nothing, and rows that are longer than a sample.
+  kvt_rate rate = {sizeof rate, KVT_DEFAULT, 0, 0, 0};
+  CHECK(kvt_estimate(ctx, nullptr, nullptr, 0, &rate, 1, sizeof rate) == 0);
+  CHECK(rate.ratio == 1);
+  const Buffer page = Page(2, 1 << 20);
+  const kvt_desc desc = Desc(2, 1 << 13, 128);
+  CHECK(kvt_estimate(ctx, &desc, page.data(), page.size(), &rate, 1, sizeof rate) == 0);
+  CHECK(rate.ratio > 1.2);
+}
+
 TEST_CASE("Wrong arguments are KV0010, whatever they are") {
   const Context ctx;
   const Buffer page = Page(64, 64);

@@ -8,6 +8,7 @@
 #include <new>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/core/base/bytes.h"
@@ -88,6 +89,16 @@ struct CodecScratch {
   Zstd zstd;
   ScratchBuffer planes, predicted, best, candidate, rows, halves;
   ContextScratch context;
+  // The memory of a payload that is no longer needed, for the next one.
+  Bytes spare;
+
+  // An empty payload in that memory.
+  Bytes NewPayload() {
+    Bytes payload = std::move(spare);
+    spare = {};
+    payload.clear();
+    return payload;
+  }
 };
 
 }  // namespace kv

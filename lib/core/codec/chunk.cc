@@ -48,8 +48,7 @@ CodecId CodecFor(DType dtype, ByteSpan raw) {
 }  // namespace
 
 EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
-  EncodedChunk chunk;
-  chunk.codec = CodecFor(shape.dtype, raw);
+  EncodedChunk chunk{CodecFor(shape.dtype, raw), scratch.NewPayload(), {}};
   const bool coded = FindCodec(chunk.codec)->encode(shape, raw, kAnySize, scratch, chunk);
   KV_ASSERT(coded);
   return chunk;
@@ -60,7 +59,9 @@ EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
   EncodedChunk chunk = effort == Effort::kCompat ? EncodeCompat(shape, raw, scratch)
                                                  : EncodeByCost(shape, raw, effort, scratch);
   if (chunk.payload.size() >= raw.size()) {
-    chunk = {CodecId::kRaw, Bytes(raw.begin(), raw.end()), {}};
+    chunk.codec = CodecId::kRaw;
+    chunk.payload.assign(raw.begin(), raw.end());
+    chunk.planes.clear();
   }
   return chunk;
 }

@@ -101,7 +101,7 @@ EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
                             CodecScratch& scratch) {
   const bool rotl = shape.dtype != DType::kF16;
   const GearOptions literals{.predictors = {}, .rotl = rotl, .literals = true, .noise = {low}};
-  EncodedChunk chunk{rotl ? CodecId::kRotated16 : CodecId::kGear16, {}, {}};
+  EncodedChunk chunk{rotl ? CodecId::kRotated16 : CodecId::kGear16, scratch.NewPayload(), {}};
   chunk.payload.reserve(raw.size() + 64);
   chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, literals, scratch, chunk.payload);
   return chunk;
@@ -122,7 +122,7 @@ EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey
     const std::optional<ContextPlan> plan = PlanContext(
         raw, survey, 1, raw.size() / 2, literal + literal / kSampleErrorOneIn, scratch.context);
     if (plan) {
-      EncodedChunk chunk{CodecId::kPrev, {}, {}};
+      EncodedChunk chunk{CodecId::kPrev, scratch.NewPayload(), {}};
       EncodeContext(raw, *plan, scratch.context, chunk.payload);
       return chunk;
     }
@@ -133,7 +133,7 @@ EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey
 // zstd as the engine has it, without predictors: those never win on caches. Of bf16 words not
 // rotated, either: where values come back but for low bits, their signs do so with the exponents.
 EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
-  EncodedChunk chunk{CodecId::kGear16, {}, {}};
+  EncodedChunk chunk{CodecId::kGear16, scratch.NewPayload(), {}};
   GearOptions options;
   options.predictors.fill({.raw = true, .delta_seq = false, .xor_seq = false});
   chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, options, scratch, chunk.payload);
@@ -153,7 +153,7 @@ std::optional<EncodedChunk> EncodeFast(ByteSpan raw, CodecScratch& scratch) {
   const WindowPlan plan = PlanWindow(raw);
   if (plan.window_bits > plan.entropy_bits + plan.entropy_bits / kWindowLossOneIn)
     return std::nullopt;
-  EncodedChunk chunk{CodecId::kWindow4, {}, {}};
+  EncodedChunk chunk{CodecId::kWindow4, scratch.NewPayload(), {}};
   EncodeWindow(raw, plan.base, scratch, chunk.payload);
   return chunk;
 }
@@ -164,7 +164,7 @@ std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan ra
                                             const HalfSurvey& survey, const ChunkGrid& grid,
                                             const LikenessPlan* like, uint64_t to_beat,
                                             CodecScratch& scratch) {
-  EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, {}, {}};
+  EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, scratch.NewPayload(), {}};
   if (!EncodeLms(raw, survey, grid.rows, grid.columns, HeadDim(shape), like, to_beat, scratch,
                  chunk.payload)) {
     return std::nullopt;
@@ -198,7 +198,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
         EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, scratch);
     if (predicted) return predicted;
   }
-  best = EncodedChunk{CodecId::kPrev, {}, {}};
+  best = EncodedChunk{CodecId::kPrev, scratch.NewPayload(), {}};
   EncodeContext(raw, *plan, scratch.context, best->payload);
   return best;
 }

@@ -52,6 +52,7 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
 
   encoded_.resize(grid.count);
   ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
+    worker.scratch.spare = std::move(encoded_[index].payload);
     encoded_[index] =
         EncodeChunk(grid.ShapeOf(index), raw.subspan(grid.Begin(index), grid.Size(index)), level_,
                     worker.scratch);

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// What a context allocates, seen by a malloc that counts. A program of its own, which links the
+// shared library alone.
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "lib/api/kvtool.h"
+
+extern "C" {
+void* __libc_malloc(size_t);            // NOLINT: the C library's own, under glibc's names
+void* __libc_calloc(size_t, size_t);    // NOLINT
+void* __libc_realloc(void*, size_t);    // NOLINT
+void* __libc_memalign(size_t, size_t);  // NOLINT
+void __libc_free(void*);                // NOLINT
+}
+
+namespace {
+
+struct Counts {
+  std::atomic<int64_t> calls{0}, live{0}, peak{0}, largest{0};
+
+  void* Add(void* p) {
+    const auto size = static_cast<int64_t>(malloc_usable_size(p));
+    ++calls;
+    const int64_t now = live += size;
+    for (int64_t old = peak; old < now && !peak.compare_exchange_weak(old, now);) {
+    }
+    for (int64_t old = largest; old < size && !largest.compare_exchange_weak(old, size);) {
+    }
+    return p;
+  }
+  void Remove(void* p) {
+    if (p != nullptr) live -= static_cast<int64_t>(malloc_usable_size(p));
+  }
+} counts;
+
+}  // namespace
+
+extern "C" {
+void* malloc(size_t size) { return counts.Add(__libc_malloc(size)); }
+void* calloc(size_t count, size_t size) { return counts.Add(__libc_calloc(count, size)); }
+void* realloc(void* p, size_t size) {
+  counts.Remove(p);
+  return counts.Add(__libc_realloc(p, size));
+}
+void* memalign(size_t align, size_t size) { return counts.Add(__libc_memalign(align, size)); }
+void* aligned_alloc(size_t align, size_t size) { return memalign(align, size); }
+int posix_memalign(void** out, size_t align, size_t size) {
+  *out = memalign(align, size);
+  return 0;
+}
+void free(void* p) {
+  counts.Remove(p);
+  __libc_free(p);
+}
+}
+
+namespace {
+
+using Buffer = std::vector<uint8_t>;
+
+struct Content {
+  kvt_desc desc = {};
+  Buffer raw;
+};
+
+// Channels whose neighbours are alike, so that codecs of every level have something to do.
+Content Make(uint8_t dtype, uint64_t tokens, uint32_t heads, uint32_t dim) {
+  Content content;
+  content.desc.struct_size = sizeof content.desc;
+  content.desc.dtype = dtype;
+  content.desc.heads = heads;
+  content.desc.head_dim = dim;
+  content.desc.tokens = tokens;
+  const size_t channels = size_t{heads} * dim, bytes = dtype == KVT_F32 ? 4 : 2;
+  content.raw.resize(tokens * channels * bytes);
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> state(channels);
+  for (size_t i = 0; i < tokens * channels; ++i) {
+    float& x = state[i % channels];
+    x = 0.9f * x + normal(random);
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    bits &= 0xffffe000;  // as widened from fewer bits
+    std::memcpy(&content.raw[bytes * i], reinterpret_cast<const uint8_t*>(&bits) + 4 - bytes,
+                bytes);
+  }
+  return content;
+}
+
+struct Context {
+  Context(uint32_t level, uint64_t most, kvt_pool* pool = nullptr)
+      : params{sizeof params, level, most, pool} {
+    REQUIRE(kvt_ctx_create(&params, &ctx) == 0);
+  }
+  ~Context() { kvt_ctx_free(ctx); }
+  kvt_params params;
+  kvt_ctx* ctx = nullptr;
+};
+
+size_t Encode(kvt_ctx* ctx, const Content& content, Buffer& frame) {
+  size_t written = 0;
+  const kvt_status status = kvt_encode(ctx, &content.desc, content.raw.data(), content.raw.size(),
+                                       frame.data(), frame.size(), &written);
+  REQUIRE(status == 0);
+  return written;
+}
+
+TEST_CASE("A second call of a size allocates little, as kvtool.h says") {
+  constexpr int64_t kSmall = 16 << 10;
+  for (const uint32_t level : {KVT_FAST, KVT_DEFAULT, KVT_HIGH}) {
+    for (const uint8_t dtype : {KVT_BF16, KVT_F16}) {
+      for (const uint64_t tokens : {uint64_t{64}, uint64_t{2048}}) {
+        const Content content = Make(dtype, tokens, 8, 128);
+        Buffer frame(kvt_encode_bound(content.raw.size())), back(content.raw.size());
+        const Context context(level, 0);
+        const size_t size = Encode(context.ctx, content, frame);
+        const auto decode = [&] {
+          return kvt_decode(context.ctx, frame.data(), size, nullptr, back.data(), back.size());
+        };
+        REQUIRE(decode() == 0);
+        INFO("level " << level << ", dtype " << int{dtype} << ", tokens " << tokens);
+        const int64_t live = counts.live;
+        counts.largest = 0;
+        counts.calls = 0;
+        Encode(context.ctx, content, frame);
+        const int64_t segments = std::max<int64_t>(1, static_cast<int64_t>(tokens) / 256);
+        if (level == KVT_FAST) CHECK(counts.largest < kSmall);
+        if (level == KVT_FAST) CHECK(counts.calls <= 4 * segments + 4);
+        counts.largest = 0;
+        REQUIRE(decode() == 0);
+        if (level <= KVT_DEFAULT) CHECK(counts.largest < kSmall);
+        CHECK(back == content.raw);
+        // What stays is what the first call left.
+        CHECK(counts.live <= live + live / 8);
+      }
+    }
+  }
+}
+
+TEST_CASE("A context never takes more memory than it says beforehand") {
+  kvt_pool* pool = nullptr;
+  REQUIRE(kvt_pool_create(3, &pool) == 0);
+  for (const uint32_t level : {KVT_FAST, KVT_DEFAULT, KVT_HIGH, KVT_MAX}) {
+    for (const uint8_t dtype : {KVT_BF16, KVT_F32}) {
+      // Small pages, many segments, and rows of 2 MiB.
+      for (const auto& [tokens, dim] : {std::pair{16u, 128u}, {1024u, 128u}, {3u, 131072u}}) {
+        if (level == KVT_MAX && tokens > 16 && dtype == KVT_F32) continue;  // slow
+        const Content content = Make(dtype, tokens, 8, dim);
+        const uint64_t bytes = content.raw.size();
+        Buffer frame(kvt_encode_bound(bytes)), second(frame.size()), back(bytes);
+        for (kvt_pool* threads : {static_cast<kvt_pool*>(nullptr), pool}) {
+          const int64_t before = counts.live;
+          counts.peak = before;
+          const Context context(level, bytes, threads);
+          const size_t size = Encode(context.ctx, content, frame);
+          CHECK(kvt_decode(context.ctx, frame.data(), size, nullptr, back.data(), bytes) == 0);
+          CHECK(kvt_verify(context.ctx, frame.data(), size, nullptr) == 0);
+          auto* data = const_cast<uint8_t*>(content.raw.data());
+          const kvt_piece pieces[] = {{data, 3}, {data + 3, bytes - 3}};
+          kvt_item items[] = {{&content.desc, pieces, 2, frame.data(), frame.size(), 0, 0, 0},
+                              {&content.desc, pieces, 2, second.data(), second.size(), 0, 0, 0},
+                              {&content.desc, pieces, 2, back.data(), back.size(), 0, 0, 0}};
+          CHECK(kvt_encode_batch(context.ctx, items, 3, sizeof items[0]) == 0);
+          const auto taken = static_cast<uint64_t>(counts.peak - before);
+          const uint64_t bound = kvt_ctx_bytes(&context.params);
+          INFO("level " << level << ", " << bytes << " raw bytes, bound " << bound << ", taken "
+                        << taken);
+          CHECK(taken <= bound);
+          if (bytes > 1 << 20) CHECK(bound < 40 * taken);  // worth knowing
+        }
+      }
+    }
+  }
+  kvt_pool_free(pool);
+  const kvt_params unlimited = {sizeof unlimited, 0, 0, nullptr}, wrong = {4, 0, 9, nullptr},
+                   huge = {sizeof huge, 0, UINT64_MAX, nullptr};
+  CHECK(kvt_ctx_bytes(&unlimited) == 0);
+  CHECK(kvt_ctx_bytes(&wrong) == 0);
+  CHECK(kvt_ctx_bytes(&huge) == 0);
+  CHECK(kvt_ctx_bytes(nullptr) == 0);
+}
+
+}  // namespace
