@@ -19,7 +19,7 @@ ALLOWED = [
     ("lib/core/weights/", ["lib/core/weights/", "lib/core/snapshot/", "lib/core/base/"]),
     ("lib/core/frame/", ["lib/core/frame/", "lib/core/codec/", "lib/core/base/"]),
     ("lib/core/archive/", ["lib/core/"]),
-    ("lib/api/", ["lib/api/", "lib/engines/mnn/h2o/", "lib/study/", "lib/core/"]),
+    ("lib/api/", ["lib/api/", "formats/", "lib/engines/mnn/h2o/", "lib/study/", "lib/core/"]),
     ("lib/study/dense/", ["lib/study/dense/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/study/", ["lib/study/", "lib/core/"]),
     ("lib/engines/mnn/", ["lib/engines/mnn/", "lib/study/", "lib/core/"]),

@@ -14,6 +14,10 @@ namespace kv {
 // tensors are views. Throws as the rules of FORMAT.md say.
 TensorFile ReadSafetensors(Source source, const OpenOptions& options);
 
+// A file up to its tensors' values, which follow in the order given, without gaps.
+Bytes SafetensorsHead(const std::vector<const TensorToWrite*>& order,
+                      const TensorMetadata& metadata);
+
 // The official writer's order and padding, in bounded memory.
 void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const TensorMetadata& metadata,
                           Sink& sink);

@@ -31,14 +31,8 @@ size_t WordIndex(DType dtype) {
 
 }  // namespace
 
-void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const TensorMetadata& metadata,
-                          Sink& sink) {
-  std::vector<const TensorToWrite*> order;
-  for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
-    const size_t word_a = WordIndex(a->dtype), word_b = WordIndex(b->dtype);
-    return word_a != word_b ? word_a > word_b : a->name < b->name;
-  });
+Bytes SafetensorsHead(const std::vector<const TensorToWrite*>& order,
+                      const TensorMetadata& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t position = 0;
@@ -58,7 +52,18 @@ void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const Tenso
   ByteWriter head;
   head.U64(text.size());
   head.Append(text);
-  sink.Write(head.bytes());
+  return head.Release();
+}
+
+void WriteSafetensorsFile(const std::vector<TensorToWrite>& tensors, const TensorMetadata& metadata,
+                          Sink& sink) {
+  std::vector<const TensorToWrite*> order;
+  for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
+    const size_t word_a = WordIndex(a->dtype), word_b = WordIndex(b->dtype);
+    return word_a != word_b ? word_a > word_b : a->name < b->name;
+  });
+  sink.Write(SafetensorsHead(order, metadata));
   for (const TensorToWrite* tensor : order) tensor->write(sink);
 }
 

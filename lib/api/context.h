@@ -59,6 +59,11 @@ namespace kv::api {
 
 constexpr kvt_status StatusOf(Finding finding) { return -static_cast<kvt_status>(finding); }
 
+// A function of the caller's failed: its status comes back unchanged.
+struct CallbackFailure {
+  kvt_status status;
+};
+
 // Some item of a batch failed: the first one's finding.
 struct BatchFailure {
   kvt_ctx::LastError first;
@@ -93,6 +98,8 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
   } catch (const BatchFailure& failure) {
     if (error != nullptr) *error = failure.first;
     return failure.first.status;
+  } catch (const CallbackFailure& failure) {
+    return note(failure.status, UINT64_MAX, "a callback failed", "");
   } catch (const std::bad_alloc&) {
     return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
   } catch (const std::exception& failure) {
@@ -117,6 +124,23 @@ kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
 // Throws kBadArgument naming `what`.
 inline void Require(bool holds, std::string_view what) {
   if (!holds) throw Error(Finding::kBadArgument, std::string(what));
+}
+
+inline ByteSpan Span(const void* data, size_t bytes) {
+  Require(data != nullptr || bytes == 0, "a buffer is null");
+  return {static_cast<const std::byte*>(data), bytes};
+}
+inline std::span<std::byte> Span(void* data, size_t bytes) {
+  Require(data != nullptr || bytes == 0, "a buffer is null");
+  return {static_cast<std::byte*>(data), bytes};
+}
+
+// What a caller says about bytes. Throws kBadArgument for what no description can say.
+FrameDescription DescriptionOf(const kvt_desc* desc);
+
+// Null where the calling thread works alone.
+inline ThreadPool* PoolOf(kvt_ctx* ctx) {
+  return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : &ctx->pool->Get();
 }
 
 inline bool Overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {

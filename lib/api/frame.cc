@@ -20,24 +20,13 @@ uint64_t NanosecondsSince(Clock::time_point start) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
 
-ThreadPool* PoolOf(kvt_ctx* ctx) {
-  return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : &ctx->pool->Get();
-}
-
-ByteSpan Span(const void* data, size_t bytes) {
-  Require(data != nullptr || bytes == 0, "a buffer is null");
-  return {static_cast<const std::byte*>(data), bytes};
-}
-std::span<std::byte> Span(void* data, size_t bytes) {
-  Require(data != nullptr || bytes == 0, "a buffer is null");
-  return {static_cast<std::byte*>(data), bytes};
-}
-
 Hash128Bytes HashOf(const uint8_t bytes[16]) {
   Hash128Bytes hash;
   std::memcpy(hash.data(), bytes, hash.size());
   return hash;
 }
+
+}  // namespace
 
 FrameDescription DescriptionOf(const kvt_desc* desc) {
   FrameDescription description;
@@ -61,6 +50,8 @@ FrameDescription DescriptionOf(const kvt_desc* desc) {
   description.context = HashOf(desc->context);
   return description;
 }
+
+namespace {
 
 void RequireWithinLimit(const kvt_ctx* ctx, uint64_t raw_bytes) {
   if (ctx->max_raw_bytes == 0 || raw_bytes <= ctx->max_raw_bytes) return;

@@ -42,9 +42,11 @@ extern "C" {
 
 typedef int32_t kvt_status;
 
-typedef struct kvt_pool kvt_pool; /* worker threads, shared by contexts */
-typedef struct kvt_ctx kvt_ctx;   /* level, scratch memory, last error */
-typedef struct kvt_h2o kvt_h2o;   /* MNN's eviction for one sequence */
+typedef struct kvt_pool kvt_pool;     /* worker threads, shared by contexts */
+typedef struct kvt_ctx kvt_ctx;       /* level, scratch memory, last error */
+typedef struct kvt_writer kvt_writer; /* an archive that is being written */
+typedef struct kvt_reader kvt_reader; /* an archive that is read */
+typedef struct kvt_h2o kvt_h2o;       /* MNN's eviction for one sequence */
 
 /* Element types, by the numbers that .kvz archives and frames store. */
 enum {
@@ -245,6 +247,87 @@ KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count,
  * at the same levels. rate_size: sizeof(kvt_rate). */
 KVT_API kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                                 kvt_rate* rates, size_t count, size_t rate_size);
+
+/* ---- archives: .kvz, as the program reads and writes them ---- */
+
+/* Functions of the caller's. They are called on the calling thread alone, and return 0 or a status
+ * from -39999 to -30000 of their own, which the running call then returns unchanged. */
+/* Fills all n bytes at dst from `offset` on. */
+typedef kvt_status (*kvt_read_at)(void* user, uint64_t offset, void* dst, size_t n);
+/* Takes the next n bytes. */
+typedef kvt_status (*kvt_write)(void* user, const void* src, size_t n);
+
+/* Something to read: `bytes` long and unchanged as long as it is used. */
+typedef struct {
+  uint32_t struct_size, reserved;
+  uint64_t bytes;
+  void* user;
+  kvt_read_at read_at;
+} kvt_source;
+
+/* Something to write, from its first byte to its last. */
+typedef struct {
+  uint32_t struct_size, reserved;
+  void* user;
+  kvt_write write;
+} kvt_sink;
+
+/* Opens an output of `bytes` bytes: sets sink->user and sink->write. Names are relative, with '/',
+ * and never lead out of a folder; the name of a single file is empty. */
+typedef kvt_status (*kvt_open_file)(void* user, const char* name, uint64_t bytes, kvt_sink* sink);
+
+typedef struct {
+  const char* name; /* relative, with '/' */
+  const kvt_source* source;
+} kvt_file;
+
+/* K or V of one layer. */
+typedef struct {
+  uint32_t struct_size, layer;
+  kvt_desc* desc;                   /* writing: read; reading: filled in, unless NULL */
+  uint64_t raw_bytes, stored_bytes; /* set by reading */
+  const char* name;                 /* reading: of the reader; writing: NULL */
+} kvt_part;
+
+/* Writes an archive of the parts to the sink, forward only, in memory for one part. What it restores
+ * to is a safetensors file of tensors k_0, v_0 ..., [token, head, dim], in the order of the parts.
+ * Each part has a complete description: role KVT_K or KVT_V, an order with tokens and heads; K of a
+ * layer may come without V. Every chunk is decoded again and compared before it is written. Parts
+ * and their descriptions may go after the call; sink->user must stay. The writer uses the context's
+ * threads and error and must be freed before it. part_size: sizeof(kvt_part). */
+KVT_API kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count,
+                                     size_t part_size, const kvt_sink* sink, kvt_writer** out);
+/* The values of part `index`: each part once, in order (KV0010), with exactly its bytes (KV0010). src
+ * is free again on return. After a failure the writer can only be freed. */
+KVT_API kvt_status kvt_writer_add(kvt_writer* writer, size_t index, const void* src, size_t n);
+/* Writes the index. An archive that ends without one is damaged: readers recover what was added. */
+KVT_API kvt_status kvt_writer_finish(kvt_writer* writer);
+KVT_API void kvt_writer_free(kvt_writer* writer);
+
+/* Reads the trailer and the index of an archive, not its data; all of it where they are damaged, to
+ * recover what is left. *parts (unless NULL): how many tensors can be read. Any archive will do,
+ * whatever wrote it; one whose tensors do not lie in chunks of their own has fewer parts, or none.
+ * source->user must stay. Freed before the context, as writers are. KV1003: not an archive; the
+ * findings of `kvtool verify` where it is damaged. */
+KVT_API kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** out,
+                                   uint64_t* parts);
+/* out->struct_size must be set, and that of out->desc, unless it is NULL. KV0010 beyond the parts. */
+KVT_API kvt_status kvt_reader_part(kvt_reader* reader, uint64_t index, kvt_part* out);
+/* Tokens [begin, begin + count) of a part as [token][head][dim]. Fetches the chunks that hold them and
+ * nothing else, and checks their hashes. KV0010 beyond the tokens, KV0006 where cap is too small;
+ * *written (unless NULL): bytes. On a failure dst holds garbage. */
+KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin,
+                                   uint64_t count, void* dst, size_t cap, size_t* written);
+KVT_API void kvt_reader_free(kvt_reader* reader);
+
+/* `kvtool compress` and `kvtool decompress` without a file system: any bytes in, the very same out.
+ * Several files are archived as a folder. A format that kvtool knows is recognised by its content and
+ * compresses better. pack holds the files, unpack the archive in memory. unpack calls `open` for each
+ * file in the order of names and then its sink; it stops at the first damage. */
+KVT_API kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count,
+                            const kvt_sink* sink);
+KVT_API kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open,
+                              void* user);
 
 /* ---- eviction ---- */
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -167,7 +168,7 @@ class Context {
   }
   kvt_ctx* get() const noexcept { return ctx_.get(); }
 
- private:
+  // Throws what the context's last call found, which ended with `status`.
   void Raise(kvt_status status) const {
     if (status == 0) return;
     kvt_error error = {};
@@ -178,10 +179,138 @@ class Context {
     throw Error(status, error.offset, error.message, error.hint);
   }
 
+ private:
   struct Free {
     void operator()(kvt_ctx* ctx) const { kvt_ctx_free(ctx); }
   };
   std::unique_ptr<kvt_ctx, Free> ctx_;
+};
+
+// Something to read or write: what the functions throw comes out of the call that called them.
+using ReadAt = std::function<void(uint64_t offset, MutableBytes)>;  // fills all of it
+using Write = std::function<void(Bytes)>;
+
+namespace detail {
+
+constexpr kvt_status kThrown = -30000;
+
+// A function as a C callback, and what it threw.
+template <typename F>
+struct Callback {
+  explicit Callback(F f) : function(std::move(f)) {}
+
+  template <typename... Args>
+  kvt_status operator()(Args... args) noexcept {
+    try {
+      function(args...);
+      return 0;
+    } catch (...) {
+      thrown = std::current_exception();
+      return kThrown;
+    }
+  }
+  // For a call that ended: throws what the function threw, or what the call found.
+  void Raise(const Context& context, kvt_status status) {
+    if (std::exception_ptr caught = std::exchange(thrown, nullptr)) std::rethrow_exception(caught);
+    context.Raise(status);
+  }
+
+  F function;
+  std::exception_ptr thrown;
+};
+
+inline kvt_sink SinkOf(Callback<Write>& callback) {
+  return {
+      sizeof(kvt_sink), 0, &callback, [](void* user, const void* src, size_t n) {
+        return (*static_cast<Callback<Write>*>(user))(Bytes(static_cast<const std::byte*>(src), n));
+      }};
+}
+inline kvt_source SourceOf(Callback<ReadAt>& callback, uint64_t bytes) {
+  return {sizeof(kvt_source), 0, bytes, &callback,
+          [](void* user, uint64_t offset, void* dst, size_t n) {
+            return (*static_cast<Callback<ReadAt>*>(user))(
+                offset, MutableBytes(static_cast<std::byte*>(dst), n));
+          }};
+}
+
+}  // namespace detail
+
+// An archive that is written part by part. The context must outlive it.
+class Writer {
+ public:
+  // Parts: Part(layer, desc) below.
+  Writer(const Context& context, std::span<const kvt_part> parts, Write write)
+      : context_(&context), callback_(std::make_unique<detail::Callback<Write>>(std::move(write))) {
+    const kvt_sink sink = detail::SinkOf(*callback_);
+    kvt_writer* writer = nullptr;
+    callback_->Raise(context, kvt_writer_create(context.get(), parts.data(), parts.size(),
+                                                sizeof(kvt_part), &sink, &writer));
+    writer_.reset(writer);
+  }
+  void Add(size_t index, Bytes values) {
+    callback_->Raise(*context_, kvt_writer_add(writer_.get(), index, values.data(), values.size()));
+  }
+  void Finish() { callback_->Raise(*context_, kvt_writer_finish(writer_.get())); }
+
+ private:
+  struct Free {
+    void operator()(kvt_writer* writer) const { kvt_writer_free(writer); }
+  };
+  const Context* context_;
+  std::unique_ptr<detail::Callback<Write>> callback_;
+  std::unique_ptr<kvt_writer, Free> writer_;
+};
+
+// A part for Writer. `desc` must live until the writer is made.
+inline kvt_part Part(uint32_t layer, kvt_desc& desc) {
+  return {sizeof(kvt_part), layer, &desc, 0, 0, nullptr};
+}
+
+// An archive that is read part by part. The context must outlive it.
+class Reader {
+ public:
+  struct Part {
+    uint32_t layer = 0;
+    uint64_t raw_bytes = 0, stored_bytes = 0;
+    std::string name;
+    kvt_desc desc = {};
+  };
+
+  Reader(const Context& context, uint64_t bytes, ReadAt read)
+      : context_(&context), callback_(std::make_unique<detail::Callback<ReadAt>>(std::move(read))) {
+    const kvt_source source = detail::SourceOf(*callback_, bytes);
+    kvt_reader* reader = nullptr;
+    callback_->Raise(context, kvt_reader_open(context.get(), &source, &reader, &parts_));
+    reader_.reset(reader);
+  }
+  uint64_t parts() const noexcept { return parts_; }
+  Part At(uint64_t index) const {
+    Part part;
+    part.desc.struct_size = sizeof part.desc;
+    kvt_part found = {sizeof found, 0, &part.desc, 0, 0, nullptr};
+    context_->Raise(kvt_reader_part(reader_.get(), index, &found));
+    part.layer = found.layer;
+    part.raw_bytes = found.raw_bytes;
+    part.stored_bytes = found.stored_bytes;
+    part.name = found.name;
+    return part;
+  }
+  // Bytes written to the front of `rows`.
+  size_t Read(uint64_t index, uint64_t begin, uint64_t count, MutableBytes rows) {
+    size_t written = 0;
+    callback_->Raise(*context_, kvt_reader_read(reader_.get(), index, begin, count, rows.data(),
+                                                rows.size(), &written));
+    return written;
+  }
+
+ private:
+  struct Free {
+    void operator()(kvt_reader* reader) const { kvt_reader_free(reader); }
+  };
+  const Context* context_;
+  std::unique_ptr<detail::Callback<ReadAt>> callback_;
+  uint64_t parts_ = 0;
+  std::unique_ptr<kvt_reader, Free> reader_;
 };
 
 // MNN's eviction for one sequence.

@@ -20,7 +20,7 @@
 
 // The .kvz archive (FORMAT.md): writing an archive, opening one however damaged, restoring its
 // source. Nothing here knows a snapshot format: sources come as files and regions, snapshots as
-// neutral types. writer.cc implements WriteArchive, head.cc implements Describe, reader.cc
+// neutral types. writer.cc implements WriteArchive and ArchiveWriter, head.cc implements Describe, reader.cc
 // implements Archive, restore.cc implements Restore, compare.cc implements SourceComparer,
 // tensors.cc implements LoadTensors.
 namespace kv {
@@ -176,6 +176,29 @@ struct WriteSummary {
 // The bytes of the archive depend on source, snapshot, chunk_bytes and effort alone.
 WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out);
+
+// Writes an archive while its source becomes known, from the first byte to the last. All of it is
+// there in the end: Snapshot's views and the names and sizes of the files from the start. Source, sink
+// and snapshot must outlive it.
+class ArchiveWriter {
+ public:
+  // Writes everything that precedes the chunks.
+  ArchiveWriter(const Source& source, const Snapshot* snapshot, const WriteOptions& options,
+                Sink& out);
+  ~ArchiveWriter();
+  ArchiveWriter(const ArchiveWriter&) = delete;
+  ArchiveWriter& operator=(const ArchiveWriter&) = delete;
+
+  // Writes the chunks that end at or before `end` of a file. Returns where, in that file, the bytes
+  // begin that are still needed.
+  uint64_t Advance(uint32_t file, uint64_t end, ThreadPool& pool);
+  // Writes the rest.
+  WriteSummary Finish(ThreadPool& pool);
+
+ private:
+  class Body;
+  std::unique_ptr<Body> body_;
+};
 
 // Receives the restored files in order, with one call of Begin and one of End for each.
 class RestoreTarget {

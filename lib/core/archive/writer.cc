@@ -11,7 +11,8 @@
 #include "lib/core/base/reuse.h"
 
 namespace kv {
-namespace {
+// Named, since ArchiveWriter::Body is made of it.
+namespace writing {
 
 uint64_t ChunkBytes(const WriteOptions& options) {
   return options.chunk_bytes.value_or(options.effort >= Effort::kHigh ? 4 << 20 : 1 << 20);
@@ -107,36 +108,52 @@ class SourceHasher {
   uint64_t position_ = 0;
 };
 
-class Writer {
+}  // namespace writing
+
+using namespace writing;
+
+class ArchiveWriter::Body {
  public:
-  Writer(const Source& source, const WriteOptions& options, Sink& out)
-      : source_(source), options_(options), out_(out), hasher_(source) {}
-
-  WriteSummary Run(const Snapshot* snapshot, ThreadPool& pool) {
-    const std::vector<Region> regions =
-        snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot);
-    const Bytes table = EncodeTable(TableOf(source_, snapshot, regions));
-    tag_ = TagOf(table);
+  Body(const Source& source, const Snapshot* snapshot, const WriteOptions& options, Sink& out)
+      : source_(source),
+        options_(options),
+        out_(out),
+        hasher_(source),
+        regions_(snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot)),
+        table_(EncodeTable(TableOf(source_, snapshot, regions_))),
+        tag_(TagOf(table_)),
+        planner_(source_, regions_, ChunkBytes(options_), options_.effort) {
+    KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
     Put(HeaderBytes());
-    Put(TableRecord(RecordType::kSource, tag_, table));
+    Put(TableRecord(RecordType::kSource, tag_, table_));
+  }
 
-    Planner planner(source_, regions, ChunkBytes(options_), options_.effort);
+  uint64_t Advance(uint32_t file, uint64_t end, ThreadPool& pool) {
     const uint64_t window = 2 * static_cast<uint64_t>(pool.threads());
-    Reuse<EncoderScratch> workspaces;
     pool.RunOrdered<Task, Written>(
         window,
         [&]() -> std::optional<Task> {
-          const std::optional<ChunkHead> head = planner.Next();
-          if (!head) return std::nullopt;
-          hasher_.Advance(head->file, head->source_offset + head->extent_bytes);
-          return Task{*head, source_.files[head->file].data.get()};
+          if (!next_) next_ = planner_.Next();
+          if (!next_) return std::nullopt;
+          const ChunkHead head = *next_;
+          const uint64_t head_end = head.source_offset + head.extent_bytes;
+          if (std::pair(head.file, head_end) > std::pair(file, end)) return std::nullopt;
+          next_.reset();
+          hasher_.Advance(head.file, head_end);
+          return Task{head, source_.files[head.file].data.get()};
         },
         [&](Task& task) {
-          const Reuse<EncoderScratch>::Lease workspace(workspaces);
+          const Reuse<EncoderScratch>::Lease workspace(workspaces_);
           return Encode(task, tag_, options_, *workspace);
         },
         [&](Written& written) { Emit(written); });
-    Finish(table);
+    if (!next_) return end;
+    return next_->file > file ? end : std::min(end, next_->source_begin());
+  }
+
+  WriteSummary Finish(ThreadPool& pool) {
+    Advance(UINT32_MAX, UINT64_MAX, pool);
+    WriteIndex();
     return summary_;
   }
 
@@ -176,11 +193,11 @@ class Writer {
     if (options_.progress != nullptr) options_.progress->Advance(head.raw_bytes + head.lead.size());
   }
 
-  void Finish(const Bytes& table) {
+  void WriteIndex() {
     const std::vector<uint64_t>& hashes = hasher_.Finish();
     ByteWriter index;
-    index.U64(table.size());
-    index.Append(table);
+    index.U64(table_.size());
+    index.Append(table_);
     ByteWriter files;
     for (const uint64_t hash : hashes) files.U64(hash);
     index.Append(files.bytes());
@@ -197,22 +214,35 @@ class Writer {
   }
 
   const Source& source_;
-  const WriteOptions& options_;
+  const WriteOptions options_;
   Sink& out_;
   SourceHasher hasher_;
-  uint32_t tag_ = 0;
+  const std::vector<Region> regions_;
+  const Bytes table_;
+  const uint32_t tag_;
+  Planner planner_;
+  std::optional<ChunkHead> next_;  // planned, and not yet wanted
+  Reuse<EncoderScratch> workspaces_;
   WriteSummary summary_;
   ByteWriter entries_;
   uint64_t entry_count_ = 0;
 };
 
-}  // namespace
+ArchiveWriter::ArchiveWriter(const Source& source, const Snapshot* snapshot,
+                             const WriteOptions& options, Sink& out)
+    : body_(std::make_unique<Body>(source, snapshot, options, out)) {}
+ArchiveWriter::~ArchiveWriter() = default;
+
+uint64_t ArchiveWriter::Advance(uint32_t file, uint64_t end, ThreadPool& pool) {
+  return body_->Advance(file, end, pool);
+}
+
+WriteSummary ArchiveWriter::Finish(ThreadPool& pool) { return body_->Finish(pool); }
 
 WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out) {
-  KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
   if (options.progress != nullptr) options.progress->Begin(source.total_bytes());
-  return Writer(source, options, out).Run(snapshot, pool);
+  return ArchiveWriter(source, snapshot, options, out).Finish(pool);
 }
 
 }  // namespace kv

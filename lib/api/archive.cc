@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/archive/archive.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/safetensors/safetensors.h"
+#include "lib/api/callbacks.h"
+#include "lib/core/archive/part.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/base/checked.h"
+#include "lib/core/base/partial_file.h"
+#include "lib/core/snapshot/layout.h"
+
+namespace kv::api {
+namespace {
+
+// Of a callback's call, so that a file is not asked for at once.
+constexpr uint64_t kMostRead = 16 << 20;
+
+// The pool of a context, or one thread, which is the caller's.
+class Threads {
+ public:
+  explicit Threads(kvt_ctx* ctx) : pool_(PoolOf(ctx)) {
+    if (pool_ == nullptr) pool_ = &own_.emplace(1);
+  }
+  ThreadPool& operator*() const { return *pool_; }
+
+ private:
+  std::optional<ThreadPool> own_;
+  ThreadPool* pool_;
+};
+
+void Fetch(const kvt_source& source, uint64_t offset, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const size_t step = std::min<uint64_t>(to.size(), kMostRead);
+    if (const kvt_status status = source.read_at(source.user, offset, to.data(), step)) {
+      throw CallbackFailure{status};
+    }
+    to = to.subspan(step);
+    offset += step;
+  }
+}
+
+const kvt_source& Checked(const kvt_source* source) {
+  Require(source != nullptr && source->struct_size == sizeof *source, "source->struct_size");
+  Require(source->reserved == 0 && (source->read_at != nullptr || source->bytes == 0), "source");
+  return *source;
+}
+
+Bytes ReadAll(const kvt_source& source) {
+  Bytes bytes(source.bytes);
+  Fetch(source, 0, bytes);
+  return bytes;
+}
+
+}  // namespace
+}  // namespace kv::api
+
+using namespace kv;       // NOLINT: the functions below are the library's outermost layer
+using namespace kv::api;  // NOLINT
+
+// ---- writing ----
+
+struct kvt_writer {
+  kvt_writer(kvt_ctx* context, const kvt_sink& to) : ctx(context), sink(to) {}
+
+  struct Part {
+    uint64_t offset = 0, bytes = 0;  // in the file that is archived
+    DType dtype = DType::kF16;
+    Order order = Order::kTokenHeadDim;  // as the caller has it
+    uint64_t tokens = 0, heads = 0, units = 0;
+  };
+
+  kvt_ctx* const ctx;
+  CallbackSink sink;
+  std::vector<Part> parts;
+  size_t next = 0;
+  bool failed = false, finished = false;
+  std::optional<PartialFile> file;  // only the part that is being added is in memory
+  Snapshot snapshot;                // of that file
+  std::optional<ArchiveWriter> archive;
+};
+
+namespace kv::api {
+namespace {
+
+constexpr uint32_t kMostHeads = 1 << 16, kMostHeadDim = 1 << 16;
+
+KvTensor TensorOf(const kvt_desc& desc) {
+  const FrameDescription description = DescriptionOf(&desc);
+  KvTensor tensor;
+  tensor.dtype = description.dtype;
+  tensor.heads = description.heads;
+  tensor.head_dim = description.head_dim;
+  Require(desc.role == KVT_K || desc.role == KVT_V, "part->desc->role");
+  Require(desc.order == KVT_TOKEN_HEAD_DIM || desc.order == KVT_HEAD_TOKEN_DIM,
+          "part->desc->order");
+  Require(desc.heads > 0 && desc.heads <= kMostHeads && desc.head_dim > 0 &&
+              desc.head_dim <= kMostHeadDim &&
+              desc.head_dim % Info(tensor.dtype).block_elements == 0,
+          "part->desc->heads, head_dim");
+  constexpr uint64_t kMostTokens = uint64_t{1} << 32;
+  Require(desc.tokens > 0 && desc.tokens <= kMostTokens, "part->desc->tokens");
+  tensor.pieces.push_back({nullptr, desc.tokens, {}, {}, {}});
+  return tensor;
+}
+
+// The cache that the parts make up, in the order of its layers.
+Snapshot CacheOf(std::span<const kvt_part> parts) {
+  std::map<uint32_t, std::array<std::optional<KvTensor>, 2>> layers;
+  for (const kvt_part& part : parts) {
+    Require(part.struct_size == sizeof part && part.desc != nullptr, "part->struct_size, desc");
+    Require(part.name == nullptr, "part->name: names are kvtool's own");
+    std::optional<KvTensor>& place = layers[part.layer][part.desc->role == KVT_V ? 1 : 0];
+    Require(!place, "parts: K or V of a layer comes twice");
+    place = TensorOf(*part.desc);
+  }
+  Snapshot cache;
+  for (auto& [index, tensors] : layers) {
+    Require(tensors[0].has_value(), "parts: a layer has V but no K");
+    LayerKv& layer = cache.layers.emplace_back();
+    layer.index = index;
+    layer.k = *std::move(tensors[0]);
+    layer.v = std::move(tensors[1]);
+  }
+  return cache;
+}
+
+// Lays out the safetensors file of the parts and starts its archive.
+void Start(kvt_writer& writer, std::span<const kvt_part> parts) {
+  const Snapshot cache = CacheOf(parts);
+  const TensorExport content = ExportOf(cache);
+  std::vector<const TensorToWrite*> order;
+  for (const kvt_part& part : parts) {
+    const std::string name = PartName(part.layer, part.desc->role == KVT_V);
+    const auto at = std::ranges::find(content.tensors, name, &TensorToWrite::name);
+    KV_ASSERT(at != content.tensors.end());
+    order.push_back(&*at);
+  }
+  const Bytes head = SafetensorsHead(order, content.metadata);
+  uint64_t offset = head.size();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const kvt_desc& desc = *parts[i].desc;
+    kvt_writer::Part& part = writer.parts.emplace_back();
+    part = {offset,
+            order[i]->bytes(),
+            static_cast<DType>(desc.dtype),
+            static_cast<Order>(desc.order),
+            desc.tokens,
+            desc.heads,
+            desc.head_dim / Info(static_cast<DType>(desc.dtype)).block_elements};
+    offset = CheckedAdd(offset, part.bytes, "size of the file");
+  }
+  writer.file.emplace(offset, "archive");
+  std::ranges::copy(head, writer.file->Range(0, head.size()).begin());
+
+  Source source;
+  source.path = "cache.safetensors";
+  source.files.push_back({"cache.safetensors", writer.file->source()});
+  OpenOptions options;
+  options.metadata_only = true;
+  writer.snapshot = OpenSafetensors(std::move(source), options);
+  writer.snapshot.format = "safetensors";
+  WriteOptions write;
+  write.effort = writer.ctx->level;
+  writer.archive.emplace(writer.snapshot.source, &writer.snapshot, write, writer.sink);
+}
+
+// One call on a writer, which is good for nothing after a failure.
+template <typename F>
+kvt_status WriterCall(kvt_writer* writer, F&& f) {
+  if (writer == nullptr) return StatusOf(Finding::kBadArgument);
+  return Call(writer->ctx, [&] {
+    Require(!writer->failed && !writer->finished, "writer: it failed or is finished");
+    writer->failed = true;
+    f();
+    writer->failed = false;
+  });
+}
+
+}  // namespace
+}  // namespace kv::api
+
+kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count, size_t part_size,
+                             const kvt_sink* sink, kvt_writer** out) {
+  return Call(ctx, [&] {
+    Require(out != nullptr, "out");
+    Require(parts != nullptr && count > 0, "parts");
+    Require(part_size == sizeof *parts, "part_size");
+    auto writer = std::make_unique<kvt_writer>(ctx, CheckedSink(sink));
+    Start(*writer, {parts, count});
+    *out = writer.release();
+  });
+}
+
+kvt_status kvt_writer_add(kvt_writer* writer, size_t index, const void* src, size_t n) {
+  return WriterCall(writer, [&] {
+    Require(index == writer->next && index < writer->parts.size(), "index: parts come in order");
+    const kvt_writer::Part& part = writer->parts[index];
+    const ByteSpan from = Span(src, n);
+    Require(n == part.bytes, "n: not the bytes of the part");
+    const std::span<std::byte> to = writer->file->Range(part.offset, part.bytes);
+    if (part.order == Order::kTokenHeadDim) {
+      std::ranges::copy(from, to.begin());
+    } else {
+      Reorder(from, part.order, to, Order::kTokenHeadDim, part.tokens, part.heads, part.units,
+              Info(part.dtype).block_bytes);
+    }
+    const Threads threads(writer->ctx);
+    const uint64_t end = part.offset + part.bytes;
+    const uint64_t done = writer->archive->Advance(0, end, *threads);
+    const uint64_t first = index == 0 ? 0 : writer->parts[index - 1].offset;
+    if (done > first) writer->file->Drop(first, done - first);
+    ++writer->next;
+  });
+}
+
+kvt_status kvt_writer_finish(kvt_writer* writer) {
+  return WriterCall(writer, [&] {
+    Require(writer->next == writer->parts.size(), "writer: parts are missing");
+    const Threads threads(writer->ctx);
+    writer->archive->Finish(*threads);
+    writer->finished = true;
+  });
+}
+
+void kvt_writer_free(kvt_writer* writer) { delete writer; }
+
+// ---- reading ----
+
+struct kvt_reader {
+  kvt_reader(kvt_ctx* context, const kvt_source& from)
+      : ctx(context), source(from), file(from.bytes, "archive") {}
+
+  struct Part {
+    ArchivePart part;
+    std::string name;
+    uint64_t stored_bytes = 0;
+  };
+  struct Scratch {
+    CodecScratch codec;
+    Bytes raw;
+  };
+
+  // Brings a range of the archive into memory.
+  void Need(uint64_t offset, uint64_t bytes) {
+    if (whole || offset >= file.size()) return;
+    bytes = std::min(bytes, file.size() - offset);
+    Fetch(source, offset, file.Range(offset, bytes));
+  }
+  void Drop(uint64_t offset, uint64_t bytes) {
+    if (!whole) file.Drop(offset, bytes);
+  }
+
+  kvt_ctx* const ctx;
+  const kvt_source source;
+  PartialFile file;
+  bool whole = false;  // all of it is in memory: the index is damaged
+  std::optional<Archive> archive;
+  std::vector<Part> parts;
+  Reuse<Scratch> scratch;
+};
+
+namespace kv::api {
+namespace {
+
+// Where the index is sound, nothing else is read.
+bool OpenByIndex(kvt_reader& reader) {
+  try {
+    const uint64_t size = reader.file.size();
+    reader.Need(0, kvz::kHeaderBytes);
+    if (size > kvz::kTrailerBytes) reader.Need(size - kvz::kTrailerBytes, kvz::kTrailerBytes);
+    const kvz::Trailer trailer = kvz::ReadTrailer(reader.file.source()->bytes());
+    reader.Need(trailer.index_offset, trailer.index_bytes);
+    reader.archive = Archive::Open(reader.file.source());
+    return reader.archive->has_index() && reader.archive->damage().empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void OpenReader(kvt_reader& reader) {
+  if (!OpenByIndex(reader)) {
+    reader.archive.reset();
+    reader.Need(0, reader.file.size());
+    reader.whole = true;
+    reader.archive = Archive::Open(reader.file.source());
+  }
+  for (const ArchivePart& part : PartsOf(*reader.archive)) {
+    const LayerKv& layer = reader.archive->description()->layers[part.layer];
+    reader.parts.push_back(
+        {part, PartName(layer.index, part.is_value), StoredBytes(*reader.archive, part)});
+  }
+}
+
+const kvt_reader::Part& PartAt(const kvt_reader* reader, uint64_t index) {
+  Require(index < reader->parts.size(), "index");
+  return reader->parts[index];
+}
+
+void Describe(const KvTensor& tensor, bool is_value, kvt_desc& desc) {
+  Require(desc.struct_size == sizeof desc, "out->desc->struct_size");
+  desc = {};
+  desc.struct_size = sizeof desc;
+  desc.dtype = static_cast<uint8_t>(tensor.dtype);
+  desc.order = KVT_TOKEN_HEAD_DIM;
+  desc.role = is_value ? KVT_V : KVT_K;
+  desc.heads = tensor.heads;
+  desc.head_dim = tensor.head_dim;
+  desc.tokens = tensor.tokens();
+}
+
+// A few chunks at a time: read here, decoded on the pool.
+void ReadTokens(kvt_reader& reader, const ArchivePart& part, uint64_t begin, uint64_t count,
+                std::span<std::byte> out) {
+  const Archive& archive = *reader.archive;
+  const KvTensor& tensor = kv::TensorOf(archive, part);
+  const std::vector<const ArchivedChunk*> chunks = ChunksOf(archive, part, begin, count);
+  const Threads threads(reader.ctx);
+  const size_t together = static_cast<size_t>((*threads).threads());
+  for (size_t first = 0; first < chunks.size(); first += together) {
+    if (reader.ctx->cancelled.load()) throw Error(Finding::kCancelled, "the call was cancelled");
+    const std::span some(chunks.data() + first, std::min(together, chunks.size() - first));
+    for (const ArchivedChunk* chunk : some) {
+      reader.Need(chunk->payload_offset, chunk->payload_bytes);
+    }
+    (*threads).ParallelFor(some.size(), [&](uint64_t i) {
+      const Reuse<kvt_reader::Scratch>::Lease scratch(reader.scratch);
+      archive.Decode(*some[i], (*scratch).codec, (*scratch).raw);
+      CopyTokens(some[i]->head, (*scratch).raw, tensor, begin, count, out);
+    });
+    for (const ArchivedChunk* chunk : some) {
+      reader.Drop(chunk->payload_offset, chunk->payload_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kv::api
+
+kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** out,
+                           uint64_t* parts) {
+  return Call(ctx, [&] {
+    Require(out != nullptr, "out");
+    auto reader = std::make_unique<kvt_reader>(ctx, Checked(source));
+    OpenReader(*reader);
+    if (parts != nullptr) *parts = reader->parts.size();
+    *out = reader.release();
+  });
+}
+
+kvt_status kvt_reader_part(kvt_reader* reader, uint64_t index, kvt_part* out) {
+  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
+  return Call(reader->ctx, [&] {
+    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
+    const kvt_reader::Part& part = PartAt(reader, index);
+    const KvTensor& tensor = kv::TensorOf(*reader->archive, part.part);
+    if (out->desc != nullptr) Describe(tensor, part.part.is_value, *out->desc);
+    out->layer = reader->archive->description()->layers[part.part.layer].index;
+    out->raw_bytes = tensor.bytes();
+    out->stored_bytes = part.stored_bytes;
+    out->name = part.name.c_str();
+  });
+}
+
+kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, uint64_t count,
+                           void* dst, size_t cap, size_t* written) {
+  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
+  return Call(reader->ctx, [&] {
+    if (written != nullptr) *written = 0;
+    const ArchivePart& part = PartAt(reader, index).part;
+    const KvTensor& tensor = kv::TensorOf(*reader->archive, part);
+    Require(begin <= tensor.tokens() && count <= tensor.tokens() - begin, "begin, count");
+    const uint64_t bytes = count * tensor.row_bytes();
+    if (cap < bytes) {
+      throw Error(Finding::kOutputTooSmall,
+                  fmt::format("{} tokens have {} bytes, the buffer {}", count, bytes, cap));
+    }
+    ReadTokens(*reader, part, begin, count, Span(dst, bytes));
+    if (written != nullptr) *written = bytes;
+  });
+}
+
+void kvt_reader_free(kvt_reader* reader) { delete reader; }
+
+// ---- whole files ----
+
+namespace kv::api {
+namespace {
+
+Source SourceOf(std::span<const kvt_file> files) {
+  Source source;
+  source.is_folder = files.size() > 1;
+  for (const kvt_file& file : files) {
+    Require(file.name != nullptr && IsSafeRelativePath(file.name), "file->name");
+    source.files.push_back(
+        {file.name, FileSource::FromBytes(ReadAll(Checked(file.source)), file.name)});
+  }
+  std::ranges::sort(source.files, {}, &SourceFile::name);
+  const auto twice = std::ranges::adjacent_find(source.files, {}, &SourceFile::name);
+  Require(twice == source.files.end(), "file->name: twice the same");
+  source.path = source.is_folder ? "folder" : source.files[0].name;
+  return source;
+}
+
+// As `kvtool compress` does; what no reader understands is archived all the same.
+std::optional<Snapshot> Understood(const Source& source) {
+  OpenOptions options;
+  options.metadata_only = options.any_batch = options.may_guess_axes = true;
+  try {
+    return OpenSnapshot(source, options);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal) throw;
+    return std::nullopt;
+  }
+}
+
+// Restored files go to the sinks that the caller opens.
+class CallbackTarget : public RestoreTarget {
+ public:
+  CallbackTarget(const Archive& archive, kvt_open_file open, void* user)
+      : archive_(archive), open_(open), user_(user) {}
+
+  Sink& Begin(size_t file) override {
+    const ArchivedFile& begun = archive_.files()[file];
+    kvt_sink sink = {sizeof sink, 0, nullptr, nullptr};
+    if (const kvt_status status = open_(user_, begun.name.c_str(), begun.size, &sink)) {
+      throw CallbackFailure{status};
+    }
+    return sink_.emplace(CheckedSink(&sink));
+  }
+  void End(size_t) override { sink_.reset(); }
+
+ private:
+  const Archive& archive_;
+  const kvt_open_file open_;
+  void* const user_;
+  std::optional<CallbackSink> sink_;
+};
+
+}  // namespace
+}  // namespace kv::api
+
+kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count, const kvt_sink* sink) {
+  return Call(ctx, [&] {
+    Require(files != nullptr && count > 0, "files");
+    CallbackSink out(CheckedSink(sink));
+    const Source source = SourceOf({files, count});
+    const std::optional<Snapshot> snapshot = Understood(source);
+    WriteOptions options;
+    options.effort = ctx->level;
+    const Threads threads(ctx);
+    WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);
+  });
+}
+
+kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open, void* user) {
+  return Call(ctx, [&] {
+    Require(open != nullptr, "open");
+    const Archive opened =
+        Archive::Open(FileSource::FromBytes(ReadAll(Checked(archive)), "archive"));
+    CallbackTarget target(opened, open, user);
+    const Threads threads(ctx);
+    Restore(opened, {}, *threads, target);
+  });
+}
