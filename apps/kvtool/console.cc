@@ -105,9 +105,11 @@ std::string JsonText(const nlohmann::ordered_json& document, int indent, bool as
   return WithoutC1(sayable.dump(indent, ' ', ascii));
 }
 
-Console::Console() : style_mark_("\x1b" + RandomWord()) {}
+Console::Console(Embedding* embedding)
+    : embedding_(embedding), style_mark_("\x1b" + RandomWord()) {}
 
 void Console::Data(std::string_view text) {
+  if (embedding_ != nullptr) return;
   ClearProgress();
   const std::string shown = Shown(text);
   if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() && stdout_error_ == 0) {
@@ -149,10 +151,13 @@ void Console::Line(std::string_view text) {
   Data("\n");
 }
 
-void Console::Json(const nlohmann::ordered_json& document) { Line(JsonText(document)); }
+void Console::Json(const nlohmann::ordered_json& document) {
+  if (embedding_ != nullptr) return embedding_->Document(document);
+  Line(JsonText(document));
+}
 
 void Console::Say(std::string_view text, int level) {
-  if (verbosity < level) return;
+  if (verbosity < level || embedding_ != nullptr) return;
   ClearProgress();
   const std::string shown = Shown(text) + "\n";
   std::fwrite(shown.data(), 1, shown.size(), stderr);
@@ -161,18 +166,24 @@ void Console::Say(std::string_view text, int level) {
 void Console::Warn(std::string_view file, std::string_view text) {
   ++warnings_;
   warning_texts_.push_back(file.empty() ? std::string(text) : fmt::format("{}: {}", file, text));
+  if (embedding_ != nullptr) embedding_->Warning(warning_texts_.back());
   Say(fmt::format("kvtool: {}{}warning: {}", Printable(file), file.empty() ? "" : ": ",
                   Printable(text)));
 }
 
 void Console::Report(const Error& error) {
+  if (embedding_ != nullptr) embedding_->Failure(error);
   if (verbosity < -1) return;
   Say(fmt::format("kvtool: {}", error.what()), -1);
   if (!error.hint().empty()) Say(fmt::format("hint: {}", Printable(error.hint())), -1);
 }
 
-bool Console::stdout_is_terminal() const { return ::isatty(STDOUT_FILENO) != 0; }
-bool Console::stderr_is_terminal() const { return ::isatty(STDERR_FILENO) != 0; }
+bool Console::stdout_is_terminal() const {
+  return embedding_ == nullptr && ::isatty(STDOUT_FILENO) != 0;
+}
+bool Console::stderr_is_terminal() const {
+  return embedding_ == nullptr && ::isatty(STDERR_FILENO) != 0;
+}
 
 bool Console::utf8() const {
   if (!stdout_is_terminal()) return false;

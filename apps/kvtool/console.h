@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/kvtool/embedding.h"
 #include "lib/core/base/error.h"
 
 namespace kv {
@@ -14,10 +15,10 @@ namespace kv {
 enum class When { kAuto, kAlways, kNever };
 
 // The two streams of the program: data on stdout, talk on stderr. All output of commands goes
-// through here.
+// through here. With an embedding nothing reaches a stream.
 class Console {
  public:
-  Console();
+  explicit Console(Embedding* embedding = nullptr);
 
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
@@ -35,6 +36,7 @@ class Console {
   // kWriteFailed.
   void Finish();
 
+  Embedding* embedding() const { return embedding_; }
   int warnings() const { return warnings_; }
   const std::vector<std::string>& warning_texts() const { return warning_texts_; }
 
@@ -53,6 +55,7 @@ class Console {
   std::string Styled(std::string_view code, std::string_view text) const;
   std::string Shown(std::string_view text) const;
 
+  Embedding* embedding_;
   int warnings_ = 0;
   std::vector<std::string> warning_texts_;
   bool progress_drawn_ = false;

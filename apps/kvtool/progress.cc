@@ -33,6 +33,7 @@ void ProgressLine::Begin(uint64_t total_bytes) {
 void ProgressLine::Advance(uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   done_ += bytes;
+  if (console_.embedding() != nullptr) console_.embedding()->Progress(done_, total_);
   if (!enabled_) return;
   const auto now = Clock::now();
   if (now < next_) return;

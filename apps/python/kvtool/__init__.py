@@ -10,6 +10,7 @@ from __future__ import annotations
 from ._arrays import decode_array
 from ._errors import Error, IoError, NotFoundError
 from ._explain import explain
+from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, verify
 from ._kvtool import (
     BatchResult,
     Context,
@@ -24,6 +25,8 @@ from ._kvtool import (
     hash128,
     verify_frame,
 )
+from ._snapshot import Layer, Snapshot, save
+from ._snapshot import open_snapshot as open
 
 _number, build = _version()
 __version__ = f"{_number // 10000}.{_number // 100 % 100}.{_number % 100}"
@@ -33,17 +36,30 @@ __all__ = [
     "Context",
     "Error",
     "IoError",
+    "Layer",
     "NotFoundError",
+    "Snapshot",
+    "analyze",
+    "bench",
     "bound",
     "build",
+    "compress",
+    "convert",
     "decode",
     "decode_array",
     "decode_batch",
     "decode_tokens",
+    "decompress",
+    "diff",
     "encode",
     "encode_batch",
     "explain",
     "frame_info",
     "hash128",
+    "inspect",
+    "open",
+    "replay_h2o",
+    "save",
+    "verify",
     "verify_frame",
 ]

@@ -9,6 +9,8 @@ from typing import Any
 from . import _kvtool
 
 _warned = False
+# Types that arrive as integers of the same width.
+VIEWED = ("bf16", "f8_e4m3", "f8_e5m2")
 
 
 def _bf16() -> Any:

@@ -2,7 +2,7 @@ from typing import overload
 
 
 # Generated from the signatures in apps/python/src; scripts/check_stub.py compares and rewrites it.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 Level = Literal["fast", "default", "high", "max"] | int
@@ -12,6 +12,7 @@ Pieces = Any  # Readable, or a list or tuple of them
 WritablePieces = Any  # Writable, or a list or tuple of them
 DType = Any  # None, "bf16", numpy.float16, ml_dtypes.bfloat16, torch.bfloat16, ...
 Shape = Sequence[int] | None
+Progress = Callable[[int, int], bool | None] | None
 Key = bytes | bytearray | memoryview | None
 
 class BatchResult:
@@ -221,5 +222,26 @@ def hash128(data: Readable | str) -> bytes:
     """
 
 def _explain(finding: int) -> tuple[str, str, str, int]: ...
+
+def _run(command: str, arguments: Sequence[bytes], progress: Progress = None) -> tuple[int, list[str], list[str]]: ...
+
+def _main(arguments: Sequence[bytes]) -> int: ...
+
+def _save(path: bytes, format: str, layers: Sequence[tuple[Readable, Readable]], dtype: DType, positions: Sequence[int] | None, tokens: Sequence[int] | None, force: bool) -> None: ...
+
+class _OpenedSnapshot:
+    def description(self) -> str: ...
+
+    def facts(self) -> dict[str, Any]: ...
+
+    def layers(self) -> list[Any]: ...
+
+    def positions(self) -> list[tuple[str, list[int]]]: ...
+
+    def tokens(self) -> list[int]: ...
+
+    def array(self, layer: int, is_value: bool) -> tuple[Any, str, bool]: ...
+
+def _open(arguments: Sequence[bytes], dtype: str) -> _OpenedSnapshot: ...
 
 def _version() -> tuple[int, str]: ...

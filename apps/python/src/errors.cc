@@ -12,7 +12,7 @@ void Raise(const Failure& failure) {
   const nb::object error = nb::module_::import_("kvtool._errors")
                                .attr("make_error")(-failure.status, kvt_explain(failure.status, 0),
                                                    kvt_fault(failure.status), message, offset,
-                                                   failure.hint, failure.file);
+                                                   failure.hint, failure.file, failure.text);
   PyErr_SetObject(error.type().ptr(), error.ptr());
   throw nb::python_error();
 }

@@ -20,6 +20,7 @@ struct Failure {
   kvt_status status = 0;
   uint64_t offset = UINT64_MAX;  // none
   std::string message, hint, file;
+  std::string text;  // the whole line for a reader; empty: made of the others
 };
 
 // Raises kvtool.Error, or kvtool.IoError where the file system is at fault. With the GIL.

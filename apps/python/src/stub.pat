@@ -1,6 +1,6 @@
 kvtool._kvtool.__prefix__:
     # Generated from the signatures in apps/python/src; scripts/check_stub.py compares and rewrites it.
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Literal
 
     Level = Literal["fast", "default", "high", "max"] | int
@@ -10,5 +10,6 @@ kvtool._kvtool.__prefix__:
     WritablePieces = Any  # Writable, or a list or tuple of them
     DType = Any  # None, "bf16", numpy.float16, ml_dtypes.bfloat16, torch.bfloat16, ...
     Shape = Sequence[int] | None
+    Progress = Callable[[int, int], bool | None] | None
     Key = bytes | bytearray | memoryview | None
 

@@ -12,8 +12,19 @@
 #include <string>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/stop.h"
 
 namespace kv {
+namespace {
+
+thread_local const std::atomic<bool>* stop_of_thread = nullptr;
+
+}  // namespace
+
+StopScope::StopScope(const std::atomic<bool>& stopped) : before_(stop_of_thread) {
+  stop_of_thread = &stopped;
+}
+StopScope::~StopScope() { stop_of_thread = before_; }
 
 int UsableCpus() {
   cpu_set_t set;
@@ -79,9 +90,11 @@ void ThreadPool::ParallelFor(uint64_t count, const std::function<void(uint64_t)>
     std::exception_ptr failure;
     uint64_t running = 0;  // guarded by the pool's mutex, like the two above
   } shared;
+  const std::atomic<bool>* const stop = stop_of_thread;
   const auto work = [&] {
     for (uint64_t i; !shared.failed && (i = shared.next.fetch_add(1)) < count;) {
       try {
+        if (stop != nullptr && *stop) throw Error(Finding::kCancelled, "cancelled");
         body(i);
       } catch (...) {
         const std::lock_guard lock(mutex_);

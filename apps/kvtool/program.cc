@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/program.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string_view>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/help.h"
+#include "lib/core/base/temporary.h"
+#include "lib/core/kernels/targets.h"
+
+namespace kv {
+namespace {
+
+void OnInterrupt(int) {
+  RemoveTemporariesOnSignal();
+  ::_exit(kInterrupted);
+}
+
+// A mapped input that shrinks while it is read raises SIGBUS; say so instead of dying silently.
+void OnBus(int) {
+  RemoveTemporariesOnSignal();
+  constexpr char kText[] =
+      "kvtool: an input changed or could not be read while it was in use [KV0102]\n";
+  if (::write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) ::_exit(kIoError);
+  ::_exit(kIoError);
+}
+
+std::atomic<bool> memory_ran_out = false;
+
+void OnNoMemory() {
+  memory_ran_out = true;
+  throw std::bad_alloc();
+}
+
+// Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
+// allocate while they are taken apart.
+[[noreturn]] void OnTerminate() {
+  RemoveTemporariesOnSignal();
+  const std::string_view text = memory_ran_out
+                                    ? "kvtool: out of memory [KV0106]\n"
+                                    : "kvtool: an exception escaped: this is a bug [KV9001]\n";
+  const ExitStatus status = memory_ran_out ? kIoError : kBug;
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
+  ::_exit(status);
+}
+
+// nlohmann's JSON marks null as an object before it allocates one: where that fails, taking the
+// tree apart reads what was never there. Without want of memory before, the fault is a bug like
+// any.
+struct sigaction before_segmentation;
+
+void OnSegmentation(int signal) {
+  if (memory_ran_out) OnTerminate();
+  ::sigaction(signal, &before_segmentation, nullptr);
+  std::raise(signal);
+}
+
+// What the parent has set to be ignored (nohup, a job in the background) stays so.
+void HandleUnlessIgnored(int signal) {
+  struct sigaction before;
+  if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
+  std::signal(signal, OnInterrupt);
+}
+
+void InstallSignals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) HandleUnlessIgnored(signal);
+  std::signal(SIGBUS, OnBus);
+  ::sigaction(SIGSEGV, nullptr, &before_segmentation);
+  std::signal(SIGSEGV, OnSegmentation);
+  // Writing then fails with EPIPE or EFBIG, which is said and cleaned up after.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+// An output must not become descriptor 0, 1 or 2, or what is printed would end up in it. Nothing
+// can be read from or written to what was closed.
+void FillStandardDescriptors() {
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(standard, F_GETFD) >= 0) continue;
+    const int filler = ::open("/dev/null", (standard == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+    if (filler >= 0 && filler != standard) ::close(filler);
+  }
+}
+
+void Configure(Console& console, const GlobalOptions& global) {
+  console.verbosity = global.verbose - global.quiet;
+  console.colour = global.colour == "always"  ? When::kAlways
+                   : global.colour == "never" ? When::kNever
+                                              : When::kAuto;
+  if (global.simd.empty() || ForceSimdTarget(global.simd)) return;
+  std::string known;
+  for (const SimdTarget& target : SimdTargets()) {
+    if (target.supported) known += (known.empty() ? "" : ", ") + target.name;
+  }
+  throw Error(Finding::kUsage, fmt::format("--simd '{}': expected one of {}", global.simd, known));
+}
+
+ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
+                      const std::string& config) {
+  try {
+    Configure(context.console, context.global);
+    CommandFiles files;
+    files.Reads(config);
+    command.Files(files);
+    files.Check();
+    const ExitStatus status = command.Run(context);
+    if (context.console.warnings() > 1) {
+      context.console.Say(fmt::format("{} warnings", context.console.warnings()));
+    }
+    return status;
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::kUsage && error.hint().empty()) {
+      error.Hint(fmt::format("'kvtool {} -h' shows how it is used", name));
+    }
+    throw;
+  }
+}
+
+// The parser reads the file that KVTOOL_CONFIG names if it is there, and says nothing if not.
+void RequireConfig(int argc, char** argv) {
+  const char* path = std::getenv("KVTOOL_CONFIG");
+  if (path == nullptr || *path == '\0' || ::access(path, R_OK) == 0) return;
+  for (int i = 2; i < argc; ++i) {
+    if (std::string_view(argv[i]).starts_with("--config")) return;
+  }
+  throw Error(Finding::kConfig, fmt::format("cannot be read: {}", std::strerror(errno)))
+      .File(path)
+      .Hint("KVTOOL_CONFIG names it");
+}
+
+int Dispatch(Console& console, int argc, char** argv) {
+  if (argc < 2) {
+    console.Data(Overview());
+    return kUsageError;
+  }
+  const std::string word = argv[1];
+  if (word == "-V" || word == "--version") {
+    console.Line(VersionLine());
+    return kDone;
+  }
+  if (word == "-h" || word == "--help" || word == "help") {
+    if (word == "help" && argc > 2) return ShowHelp(console, argv[2]);
+    console.Data(Overview());
+    return kDone;
+  }
+  const CommandEntry* entry = FindCommand(word);
+  if (entry == nullptr) {
+    console.Report(UnknownCommand(word));
+    return kUsageError;
+  }
+
+  const std::unique_ptr<Command> command = entry->make();
+  GlobalOptions global;
+  CommandLine line(fmt::format("kvtool {}", entry->name));
+  Declare(line, *command, global);
+  switch (line.Parse(argc - 1, argv + 1)) {
+    case CommandLine::Asked::kShortHelp:
+      console.Data(ShortHelp(*entry, line));
+      return kDone;
+    case CommandLine::Asked::kLongHelp:
+      console.Data(LongHelp(*entry, line));
+      return kDone;
+    case CommandLine::Asked::kRun:
+      break;
+  }
+  RequireConfig(argc, argv);
+  Context context{console, global};
+  return RunCommand(entry->name, *command, context, line.config_file());
+}
+
+// What a failure is to the user.
+int StatusOfFailure(Console& console) {
+  try {
+    throw;
+  } catch (const ClosedPipe&) {
+    return kDone;
+  } catch (const Error& error) {
+    console.Report(error);
+    return StatusOf(error.code());
+  } catch (const std::bad_alloc&) {
+    console.Report(Error(Finding::kNoResources, "out of memory"));
+    return kIoError;
+  } catch (const std::exception& error) {
+    console.Report(
+        Error(Finding::kInternal, error.what())
+            .Hint("this is a bug; please report it with the output of 'kvtool targets'"));
+    return kBug;
+  }
+}
+
+// What was written is whole, but what it replaced (or what was begun) is still there, hidden.
+void WarnOfLeftovers(Console& console) {
+  for (const std::string& name : TakeUnremoved()) {
+    console.Warn(name, "could not be removed; the next run with the same output tries again");
+  }
+}
+
+}  // namespace
+
+int RunProgram(int argc, char** argv) {
+  FillStandardDescriptors();
+  InstallSignals();
+  std::set_new_handler(OnNoMemory);
+  std::set_terminate(OnTerminate);
+  Console console;
+  int status;
+  try {
+    status = Dispatch(console, argc, argv);
+  } catch (...) {
+    status = StatusOfFailure(console);
+  }
+  try {
+    WarnOfLeftovers(console);
+    console.Finish();
+  } catch (...) {
+    status = std::max(status, StatusOfFailure(console));
+  }
+  return status;
+}
+
+ExitStatus RunEmbedded(std::string_view name, Command& command,
+                       const std::vector<std::string>& arguments, Embedding& embedding) {
+  Console console(&embedding);
+  GlobalOptions global;
+  CommandLine line(fmt::format("kvtool {}", name));
+  Declare(line, command, global);
+  std::vector<std::string> words = {std::string(name)};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  if (line.Parse(static_cast<int>(words.size()), pointers.data()) != CommandLine::Asked::kRun) {
+    throw Error(Finding::kUsage, "help is for the command line");
+  }
+  Context context{console, global};
+  return RunCommand(name, command, context, line.config_file());
+}
+
+}  // namespace kv

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of the program, called as functions: keyword arguments become options, documents become dicts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+from . import _kvtool
+
+StrPath = Union[str, "os.PathLike[str]"]
+Progress = Callable[[int, int], "bool | None"]
+
+_log = logging.getLogger("kvtool")
+# Words of Python: from_="npz" is --from npz.
+_KEYWORDS = {"from_": "from", "as_": "as"}
+
+
+def path_bytes(path: StrPath | bytes) -> bytes:
+    """A path as the parser of command lines must see it: "-" and "--json" are files here."""
+    name = os.fsencode(path)
+    return b"./" + name if name.startswith(b"-") else name
+
+
+def option_words(options: dict[str, Any]) -> list[bytes]:
+    """--kv-heads=4 of kv_heads=4. True is a flag; None and False are left out; lists are joined by commas."""
+    words = []
+    for name, value in options.items():
+        flag = "--" + _KEYWORDS.get(name, name).replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(flag.encode())
+            continue
+        if isinstance(value, range):
+            if value.step != 1:
+                raise ValueError(f"{name}: expected a range of step 1")
+            value = f"{value.start}:{value.stop}"
+        elif isinstance(value, slice):
+            if value.step not in (None, 1):
+                raise ValueError(f"{name}: expected a slice of step 1")
+            value = f"{'' if value.start is None else value.start}:{'' if value.stop is None else value.stop}"
+        elif isinstance(value, (list, tuple)):
+            value = ",".join(str(entry) for entry in value)
+        text = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
+        words.append(flag.encode() + b"=" + text)
+    return words
+
+
+def run(
+    command: str, paths: Sequence[StrPath], options: dict[str, Any], progress: Progress | None = None
+) -> tuple[int, Any]:
+    """The status and the document of a command: 0, or 1 for a negative verdict. Anything worse raises Error."""
+    words = [*option_words(options), b"--json", *(path_bytes(path) for path in paths)]
+    status, documents, warnings = _kvtool._run(command, words, progress)
+    for warning in warnings:
+        _log.warning("%s", warning)
+    return status, json.loads(documents[0]) if documents else None

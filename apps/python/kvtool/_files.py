@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the program's commands do, for files: each function returns the document that the command prints with --json.
+
+Every option of a command is a keyword argument: --kv-heads 4 is kv_heads=4, a flag is True, a list may be a list, a range
+of tokens may be a range. `kvtool COMMAND --help` names them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from . import _command
+from ._command import Progress, StrPath
+from ._errors import FAULTS, Error
+from ._snapshot import Snapshot
+
+Document = dict[str, Any]
+Source = StrPath | Snapshot
+
+
+def _source(source: Source, options: dict[str, Any]) -> tuple[StrPath, dict[str, Any]]:
+    """The path of a snapshot, and the options it was opened with, which new ones override."""
+    if isinstance(source, Snapshot):
+        return source.path, {**source.options, **options}
+    return source, options
+
+
+def inspect(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
+    """What a snapshot is: engine, layers, heads, dtypes, sizes. stats=True reads every value."""
+    path, options = _source(source, options)
+    document: Document = _command.run("inspect", [path], options, progress)[1]
+    return document
+
+
+def analyze(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
+    """What compresses and why: ratios proved by decoding, entropies, structure."""
+    path, options = _source(source, options)
+    document: Document = _command.run("analyze", [path], options, progress)[1]
+    return document
+
+
+def bench(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
+    """Compress a snapshot with every level, and with peers=True other codecs: ratio and speed of each."""
+    path, options = _source(source, options)
+    document: Document = _command.run("bench", [path], options, progress)[1]
+    return document
+
+
+def compress(
+    source: Source,
+    output: StrPath | None = None,
+    *,
+    level: str = "default",
+    check: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Document:
+    """Write an archive (.kvz) that restores the source byte for byte; by default SOURCE.kvz.
+
+    check: every chunk is decoded and compared, and the archive read back, before it gets its name. force: overwrite.
+    """
+    path, options = _source(source, options)
+    options |= {"level": level, "no_check": not check, "force": force}
+    if output is not None:
+        options["output"] = _command.path_bytes(output)
+    document: Document = _command.run("compress", [path], options, progress)[1]
+    return document
+
+
+def decompress(
+    archive: StrPath,
+    output: StrPath | None = None,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Document:
+    """Restore the source of an archive, or with to="safetensors" (layers=, tokens=, kv=) tensors from it."""
+    options["force"] = force
+    if output is not None:
+        options["output"] = _command.path_bytes(output)
+    status, document = _command.run("decompress", [archive], options, progress)
+    return _unless_negative(status, document, archive, "the archive is damaged")
+
+
+def verify(
+    archive: StrPath, *, against: StrPath | None = None, progress: Progress | None = None, **options: Any
+) -> Document:
+    """Prove that an archive is whole and, with against=, that it restores that file or folder.
+
+    Raises Error where it is not: KV1103 for damage, KV1105 for another source; error.document says more.
+    """
+    if against is not None:
+        options["against"] = _command.path_bytes(against)
+    status, document = _command.run("verify", [archive], options, progress)
+    text = "differs from the source" if document["verdict"] == "different" else "the archive is damaged"
+    return _unless_negative(status, document, archive, text)
+
+
+def _unless_negative(status: int, document: Document, archive: StrPath, text: str) -> Document:
+    if status == 0:
+        return document
+    different = document.get("verdict") == "different"
+    name = os.fspath(archive)
+    error = Error(text)
+    error.finding = 1105 if different else 1302 if status == 5 else 1103
+    error.fault = FAULTS[4 if status == 5 else 2]
+    error.file = name
+    error.document = document
+    error._text = f"{name}: {text} [KV{error.finding}]"
+    raise error
+
+
+def convert(
+    source: Source,
+    output: StrPath,
+    *,
+    to: str | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Document:
+    """Write a snapshot, or part of it (layers=, tokens=), in another format; dtype= converts values."""
+    path, options = _source(source, options)
+    if to is None:
+        ending = os.path.splitext(os.fspath(output))[1]
+        to = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".npy": "npy"}.get(ending)
+        if to is None:
+            raise ValueError(f"'{os.fspath(output)}': the name tells no format; pass to=")
+    options |= {"to": to, "force": force, "output": _command.path_bytes(output)}
+    document: Document = _command.run("convert", [path], options, progress)[1]
+    return document
+
+
+def diff(a: Source, b: Source, *, progress: Progress | None = None, **options: Any) -> Document:
+    """Compare two snapshots across formats, value by value: a difference is in the document and raises nothing."""
+    first, options = _source(a, options)
+    second = b.path if isinstance(b, Snapshot) else b
+    document: Document = _command.run("diff", [first, second], options, progress)[1]
+    return document
+
+
+def replay_h2o(
+    source: Source,
+    *,
+    queries: Mapping[int, Any] | None = None,
+    trace: StrPath | None = None,
+    prompt_tokens: int | None = None,
+    first_query: int = 0,
+    policy: str | list[str] = "block",
+    budget: Any = None,
+    target_ratio: Any = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Document:
+    """What eviction would keep, save and cost in attention.
+
+    queries: per layer an array [row, query head, dim] after RoPE, of the positions from first_query on; or trace: a file
+    of them. prompt_tokens: where decoding begins. budget: what may stay, 0.5 or "512t", or target_ratio: 3. policy: a
+    name, a list of names or "all".
+
+    With one policy and one target the document has "plan": the events of keep plans, whose "kept" is an array of
+    [begin, count] rows of positions.
+    """
+    if (queries is None) == (trace is None):
+        raise ValueError("replay_h2o: pass queries= or trace=")
+    path, options = _source(source, options)
+    options |= {"policy": policy, "budget": budget, "target_ratio": target_ratio, "prompt_tokens": prompt_tokens}
+    single = isinstance(policy, str) and policy != "all" and "," not in policy and not _several(budget, target_ratio)
+    folder = tempfile.mkdtemp(prefix="kvtool-")
+    try:
+        if queries is not None:
+            trace = os.path.join(folder, "trace.safetensors")
+            _write_trace(trace, queries, first_query, prompt_tokens)
+            options["prompt_tokens"] = None
+        assert trace is not None
+        options["trace"] = _command.path_bytes(trace)
+        if single:
+            options["plan_out"] = os.path.join(folder, "plan.json")
+        document: Document = _command.run("replay-h2o", [path], options, progress)[1]
+        if single:
+            document["plan"] = _read_plan(options["plan_out"])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return document
+
+
+def _several(*targets: Any) -> bool:
+    for target in targets:
+        if isinstance(target, (list, tuple)) and len(target) > 1:
+            return True
+        if isinstance(target, str) and any(sign in target for sign in ",+*"):
+            return True
+    return False
+
+
+def _read_plan(path: str) -> Document:
+    import numpy
+
+    with open(path, encoding="utf-8") as file:
+        plan: Document = json.load(file)
+    for event in plan["events"]:
+        event["kept"] = numpy.array(event["kept"], dtype=numpy.int64).reshape(-1, 2)
+    return plan
+
+
+def _write_trace(path: str, queries: Mapping[int, Any], first_query: int, prompt_tokens: int | None) -> None:
+    """Queries as formats/trace/FORMAT.md has them, in a safetensors file."""
+    import numpy
+
+    metadata = {"kvtool.trace": "1", "q_start": str(first_query)}
+    if prompt_tokens is not None:
+        metadata["prompt_tokens"] = str(prompt_tokens)
+    header: dict[str, Any] = {"__metadata__": metadata}
+    arrays, at = [], 0
+    for layer, rows in sorted(queries.items()):
+        array = numpy.ascontiguousarray(rows, dtype="<f4")
+        if array.ndim != 3:
+            raise ValueError(f"queries of layer {layer}: expected [row, query head, dim]")
+        header[f"q.{layer}"] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        arrays.append(array)
+        at += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays:
+            file.write(array.tobytes())

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots: files of KV caches in any format that kvtool reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _arrays, _command, _kvtool
+from ._command import StrPath
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Array = numpy.typing.NDArray[Any]
+
+
+class TensorInfo(NamedTuple):
+    """What K or V of a layer is, before any value is read."""
+
+    dtype: str
+    tokens: int
+    heads: int
+    head_dim: int
+    heads_known: bool
+
+
+class Layer:
+    """One layer of a snapshot. Its values are read when k or v is looked at."""
+
+    def __init__(self, snapshot: Snapshot, place: int, facts: tuple[int, str, str, Any, Any]) -> None:
+        self._snapshot, self._place = snapshot, place
+        self.index: int = facts[0]
+        self.label: str = facts[1]
+        self.group: str = facts[2]
+        self.k_info = TensorInfo(*facts[3])
+        self.v_info = TensorInfo(*facts[4]) if facts[4] is not None else None
+
+    @property
+    def k(self) -> Array:
+        """K as [token, head, dim], read-only: a view of the file where its layout allows, otherwise a copy."""
+        return self._snapshot._array(self._place, False)
+
+    @property
+    def v(self) -> Array | None:
+        """V likewise; None in caches that keep K and V in one."""
+        return None if self.v_info is None else self._snapshot._array(self._place, True)
+
+    def __repr__(self) -> str:
+        k = self.k_info
+        return f"<kvtool.Layer {self.index}: {k.dtype} {k.tokens} x {k.heads} x {k.head_dim}>"
+
+
+class Snapshot:
+    """A KV cache in a file or a folder. open() makes one; as a context manager it is closed at the end.
+
+    Arrays that were taken from it stay valid after it is closed: they keep the file mapped.
+    """
+
+    def __init__(self, path: StrPath, options: dict[str, Any], dtype: str | None = None) -> None:
+        self.path = os.fspath(path)
+        self.options = options
+        words = [*_command.option_words(options), _command.path_bytes(path)]
+        self._opened: _kvtool._OpenedSnapshot | None = _kvtool._open(words, dtype or "")
+        facts = self._opened.facts()
+        self.format: str = facts["format"]
+        self.format_version: str = facts["format_version"]
+        self.engine: str = facts["engine"]
+        self.model: str = facts["model"]
+        self.kv_bytes: int = facts["kv_bytes"]
+        self.notes: list[str] = facts["notes"]
+        self.layers = [Layer(self, place, layer) for place, layer in enumerate(self._opened.layers())]
+
+    def _get(self) -> _kvtool._OpenedSnapshot:
+        if self._opened is None:
+            raise ValueError("the snapshot is closed")
+        return self._opened
+
+    def _array(self, place: int, is_value: bool) -> Array:
+        array, dtype, _ = self._get().array(place, is_value)
+        wanted = _arrays.numpy_dtype(dtype) if dtype in _arrays.VIEWED else array.dtype
+        result: Array = array if wanted == array.dtype else array.view(wanted)
+        return result
+
+    @property
+    def positions(self) -> Array | None:
+        """The position of each token, where the file has them and holds one cache; otherwise None."""
+        import numpy
+
+        groups = self._get().positions()
+        return numpy.array(groups[0][1], dtype=numpy.int64) if len(groups) == 1 else None
+
+    @property
+    def tokens(self) -> Array:
+        """The token ids that the file has; empty if it has none."""
+        import numpy
+
+        return numpy.array(self._get().tokens(), dtype=numpy.int32)
+
+    def describe(self) -> dict[str, Any]:
+        """What inspect() returns of it, without header."""
+        described: dict[str, Any] = json.loads(self._get().description())
+        return described
+
+    def close(self) -> None:
+        """Let go of the file, but for arrays that still look at it."""
+        self._opened = None
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        return f"<kvtool.Snapshot {self.path!r}: {self.format}, {len(self.layers)} layers>"
+
+
+def open_snapshot(path: StrPath, *, dtype: str | None = None, **options: Any) -> Snapshot:
+    """Open a file or folder in any format that kvtool reads: metadata now, values when they are asked for.
+
+    dtype: "f32", "f16" or "bf16" to convert to; block types are dequantised. options: how to read it, as `kvtool inspect
+    --help` lists them under "Reading the snapshot": from_, raw, kv_heads, head_dim, gguf, layout, as_, order, batch, ...
+    """
+    return Snapshot(path, options, dtype)
+
+
+def save(
+    path: StrPath,
+    *,
+    layers: Any,
+    positions: Any = None,
+    tokens: Any = None,
+    dtype: Any = None,
+    to: str | None = None,
+    force: bool = False,
+) -> None:
+    """Write a cache from memory: the file appears complete or not at all.
+
+    layers: per layer (K, V), arrays [token, head, dim]; V may be None. positions, tokens: of every token. dtype: what
+    integers stand for. to: a format that kvtool writes; by default what the name ends in.
+    """
+    name = os.fspath(path)
+    if to is None:
+        ending = os.path.splitext(name)[1]
+        known = {".safetensors": "safetensors", ".npz": "npz", ".pt": "torch", ".pth": "torch", ".npy": "npy"}
+        if ending not in known:
+            raise ValueError(f"'{name}': the name tells no format; pass to=")
+        to = known[ending]
+    pairs = []
+    for layer in layers:
+        pair = (layer.k, layer.v) if isinstance(layer, Layer) else tuple(layer)
+        if len(pair) != 2:
+            raise ValueError("layers: expected pairs (K, V)")
+        pairs.append((_contiguous(pair[0]), _contiguous(pair[1])))
+    _kvtool._save(os.fsencode(path), to, pairs, dtype, _integers(positions), _integers(tokens), force)
+
+
+def _contiguous(array: Any) -> Any:
+    """Views of files have whatever strides the file has."""
+    flags = getattr(array, "flags", None)
+    return array if flags is None or getattr(flags, "c_contiguous", True) else array.copy(order="C")
+
+
+def _integers(values: Any) -> list[int] | None:
+    return None if values is None else [int(value) for value in values]

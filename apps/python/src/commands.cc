@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/python/src/commands.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/kvtool/console.h"
+#include "apps/kvtool/help.h"
+#include "apps/kvtool/program.h"
+#include "apps/python/src/interrupt.h"
+#include "lib/core/base/stop.h"
+
+namespace kvtool_python {
+namespace {
+
+// Notes what a command says until the thread of Python that waits for it can take it.
+class Listener : public kv::Embedding {
+ public:
+  void Document(const nlohmann::ordered_json& document) override {
+    documents.push_back(kv::JsonText(document, -1, true));
+  }
+  void Warning(const std::string& text) override { warnings.push_back(text); }
+  void Failure(const kv::Error& error) override {
+    if (!first_failure) first_failure = error;
+  }
+  void Progress(uint64_t done, uint64_t total) override {
+    done_ = done;
+    total_ = total;
+    if (stopped) throw kv::Error(kv::Finding::kCancelled, "cancelled");
+  }
+
+  std::pair<uint64_t, uint64_t> progress() const { return {done_, total_}; }
+
+  std::vector<std::string> documents, warnings;
+  std::optional<kv::Error> first_failure;
+  std::atomic<bool> stopped{false};
+
+ private:
+  std::atomic<uint64_t> done_{0}, total_{0};
+};
+
+Failure Unknown(const char* what) {
+  Failure failure;
+  failure.status = -static_cast<kvt_status>(kv::Finding::kInternal);
+  failure.message = what;
+  return failure;
+}
+
+// What `f` throws, to be raised where the GIL is.
+std::optional<Failure> Caught(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const kv::Error& error) {
+    return FailureOf(error);
+  } catch (const std::bad_alloc&) {
+    return FailureOf(kv::Error(kv::Finding::kNoResources, "out of memory"));
+  } catch (const std::exception& error) {
+    return Unknown(error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Failure FailureOf(const kv::Error& error) {
+  Failure failure;
+  failure.status = -static_cast<kvt_status>(error.finding());
+  failure.offset = error.offset().value_or(UINT64_MAX);
+  failure.message = error.message();
+  failure.hint = error.hint();
+  failure.file = error.file();
+  failure.text = error.what();
+  return failure;
+}
+
+void WithoutGil(const std::function<void()>& f) {
+  std::optional<Failure> failure;
+  {
+    const nb::gil_scoped_release released;
+    failure = Caught(f);
+  }
+  if (failure) Raise(*failure);
+}
+
+void RunInterruptibly(nb::handle progress, const std::function<void(kv::Embedding&)>& work) {
+  Listener listener;
+  std::optional<Failure> failure;
+  const auto tick = [&] {
+    if (progress.is_none()) return;
+    const auto [done, total] = listener.progress();
+    const nb::object answer = progress(done, total);
+    if (!answer.is_none() && !nb::cast<bool>(answer)) listener.stopped = true;
+  };
+  RunWatched(
+      [&] {
+        const kv::StopScope scope(listener.stopped);
+        failure = Caught([&] { work(listener); });
+      },
+      [&] { listener.stopped = true; }, tick);
+  if (failure) Raise(*failure);
+  tick();
+}
+
+std::vector<std::string> Words(nb::handle sequence) {
+  std::vector<std::string> words;
+  for (nb::handle word : nb::borrow(sequence)) {
+    const auto bytes = nb::cast<nb::bytes>(word);
+    words.emplace_back(bytes.c_str(), bytes.size());
+  }
+  return words;
+}
+
+CommandOutcome RunCommand(const std::string& command, nb::handle arguments, nb::handle progress) {
+  const std::vector<std::string> words = Words(arguments);
+  CommandOutcome outcome;
+  std::optional<kv::Error> failure;
+  RunInterruptibly(progress, [&](kv::Embedding& embedding) {
+    const kv::CommandEntry* entry = kv::FindCommand(command);
+    if (entry == nullptr) throw kv::UnknownCommand(command);
+    const std::unique_ptr<kv::Command> runs = entry->make();
+    outcome.status = kv::RunEmbedded(entry->name, *runs, words, embedding);
+    auto& listener = static_cast<Listener&>(embedding);
+    outcome.documents = std::move(listener.documents);
+    outcome.warnings = std::move(listener.warnings);
+    failure = std::move(listener.first_failure);
+  });
+  if (failure) Raise(FailureOf(*failure));
+  return outcome;
+}
+
+int RunMain(nb::handle arguments) {
+  std::vector<std::string> words = Words(arguments);
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  const nb::gil_scoped_release released;
+  return kv::RunProgram(static_cast<int>(words.size()), pointers.data());
+}
+
+}  // namespace kvtool_python

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/python/src/snapshots.h"
+
+#include <deque>
+#include <nlohmann/json.hpp>
+
+#include "apps/kvtool/console.h"
+#include "apps/kvtool/program.h"
+#include "apps/kvtool/snapshot_report.h"
+#include "apps/python/src/buffers.h"
+#include "formats/key_pairs.h"
+#include "lib/core/base/parallel.h"
+#include "lib/core/snapshot/cast.h"
+#include "lib/core/snapshot/layout.h"
+
+namespace kvtool_python {
+namespace {
+
+// A command of the embedding alone: reads options as every command does, and keeps what it opened.
+class OpenCommand : public kv::Command {
+ public:
+  void Declare(kv::CommandLine& line) override {
+    line.Add("FILE", path_, "Snapshot").Required();
+    snapshot_.Declare(line);
+  }
+  void Files(kv::CommandFiles& files) const override {
+    files.Reads(path_);
+    snapshot_.Files(files);
+  }
+  kv::ExitStatus Run(kv::Context&) override {
+    options = snapshot_.Resolve();
+    options.metadata_only = true;
+    source = snapshot_.Open(path_);
+    snapshot = std::make_shared<kv::Snapshot>(kv::OpenSnapshot(source, options));
+    return kv::kDone;
+  }
+
+  kv::OpenOptions options;
+  kv::Source source;
+  std::shared_ptr<const kv::Snapshot> snapshot;
+
+ private:
+  std::string path_;
+  kv::SnapshotOptions snapshot_;
+};
+
+bool HasBytes(const kv::Snapshot& snapshot) {
+  const auto has = [](const kv::KvTensor& tensor) {
+    return std::ranges::all_of(tensor.pieces, [](const kv::StridedPiece& piece) {
+      return piece.data != nullptr || piece.tokens == 0;
+    });
+  };
+  return std::ranges::all_of(snapshot.layers, [&](const kv::LayerKv& layer) {
+    return has(layer.k) && (!layer.v || has(*layer.v));
+  });
+}
+
+nb::object Describe(const kv::KvTensor& tensor) {
+  const std::string_view name = kv::Name(tensor.dtype);
+  return nb::make_tuple(nb::str(name.data(), name.size()), tensor.tokens(), tensor.heads,
+                        tensor.head_dim, tensor.heads_known);
+}
+
+nb::dlpack::dtype ElementOf(kv::DType dtype) {
+  using Code = nb::dlpack::dtype_code;
+  const kv::DTypeInfo& info = kv::Info(dtype);
+  Code code = Code::UInt;
+  if (dtype == kv::DType::kF32 || dtype == kv::DType::kF16 || dtype == kv::DType::kF64) {
+    code = Code::Float;
+  }
+  if (dtype == kv::DType::kI8 || dtype == kv::DType::kI16 || dtype == kv::DType::kI32 ||
+      dtype == kv::DType::kI64) {
+    code = Code::Int;
+  }
+  const bool blocks = kv::IsBlockQuantised(dtype);
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(blocks ? 8 : info.block_bytes * 8), 1};
+}
+
+struct ArrayPlace {
+  const std::byte* data;
+  int64_t strides[3];  // in elements
+};
+
+// Where a tensor lies as NumPy can walk it: one piece, even strides of whole elements.
+std::optional<ArrayPlace> PlaceOf(const kv::KvTensor& tensor, uint64_t element_bytes) {
+  if (tensor.pieces.size() != 1) return std::nullopt;
+  const kv::StridedPiece& piece = tensor.pieces[0];
+  ArrayPlace place{piece.data, {}};
+  size_t axis = 0;
+  for (const kv::AxisStride& stride : {piece.token, piece.head, piece.dim}) {
+    if (stride.group != UINT64_MAX || stride.step % element_bytes != 0) return std::nullopt;
+    place.strides[axis++] = static_cast<int64_t>(stride.step / element_bytes);
+  }
+  if (!kv::IsBlockQuantised(tensor.dtype)) return place;
+  if (piece.dim.step != tensor.unit_bytes()) return std::nullopt;
+  place.strides[2] = 1;  // the bytes of the blocks of one head
+  return place;
+}
+
+nb::object MakeArray(const void* data, const size_t (&shape)[3], nb::handle owner,
+                     const int64_t* strides, nb::dlpack::dtype element) {
+  return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, 3, shape, owner, strides, element));
+}
+
+}  // namespace
+
+std::unique_ptr<OpenedSnapshot> OpenedSnapshot::Open(nb::handle arguments,
+                                                     const std::string& dtype) {
+  const std::vector<std::string> words = Words(arguments);
+  auto opened = std::make_unique<OpenedSnapshot>();
+  opened->dtype_ = dtype;
+  RunInterruptibly(nb::none(), [&](kv::Embedding& embedding) {
+    if (!dtype.empty() && !kv::ParseDType(dtype)) {
+      throw kv::Error(kv::Finding::kUsage, "dtype '" + dtype + "': expected f32, f16 or bf16");
+    }
+    OpenCommand command;
+    kv::RunEmbedded("inspect", command, words, embedding);
+    opened->options_ = std::move(command.options);
+    opened->source_ = std::move(command.source);
+    opened->metadata_ = std::move(command.snapshot);
+  });
+  return opened;
+}
+
+std::string OpenedSnapshot::Description() const {
+  return kv::JsonText(kv::DescribeJson(*metadata_), -1, true);
+}
+
+nb::dict OpenedSnapshot::Facts() const {
+  nb::dict facts;
+  facts["format"] = metadata_->format;
+  facts["format_version"] = metadata_->format_version;
+  facts["engine"] = metadata_->engine;
+  facts["model"] = metadata_->model;
+  facts["kv_bytes"] = metadata_->kv_bytes();
+  nb::list notes;
+  for (const kv::Note& note : metadata_->notes) notes.append(note.text);
+  facts["notes"] = notes;
+  return facts;
+}
+
+nb::list OpenedSnapshot::Layers() const {
+  nb::list layers;
+  for (const kv::LayerKv& layer : metadata_->layers) {
+    layers.append(nb::make_tuple(layer.index, layer.label, layer.group, Describe(layer.k),
+                                 layer.v ? Describe(*layer.v) : nb::object(nb::none())));
+  }
+  return layers;
+}
+
+nb::list OpenedSnapshot::Positions() const {
+  nb::list groups;
+  for (const kv::CellGroup& group : metadata_->cell_groups) {
+    nb::list positions;
+    for (const kv::Cell& cell : group.cells) positions.append(cell.position);
+    groups.append(nb::make_tuple(group.group, positions));
+  }
+  return groups;
+}
+
+nb::list OpenedSnapshot::Tokens() const {
+  nb::list tokens;
+  for (const int32_t token : metadata_->tokens) tokens.append(token);
+  return tokens;
+}
+
+std::shared_ptr<const kv::Snapshot> OpenedSnapshot::Values() {
+  const std::lock_guard lock(mutex_);
+  if (values_) return values_;
+  std::shared_ptr<const kv::Snapshot> snapshot = metadata_;
+  if (!HasBytes(*snapshot)) {
+    kv::OpenOptions options = options_;
+    options.metadata_only = false;
+    snapshot = std::make_shared<kv::Snapshot>(kv::OpenSnapshot(source_, options));
+  }
+  snapshot->CheckContent();
+  if (!dtype_.empty()) {
+    kv::ThreadPool pool(kv::UsableCpus());
+    snapshot =
+        std::make_shared<kv::Snapshot>(kv::CastSnapshot(*snapshot, *kv::ParseDType(dtype_), pool));
+  }
+  values_ = std::move(snapshot);
+  return values_;
+}
+
+nb::tuple OpenedSnapshot::Array(size_t layer, bool is_value) {
+  std::shared_ptr<const kv::Snapshot> values;
+  WithoutGil([&] { values = Values(); });
+  const kv::LayerKv& from = values->layers.at(layer);
+  const kv::KvTensor& tensor = is_value ? from.v.value() : from.k;
+  const nb::dlpack::dtype element = ElementOf(tensor.dtype);
+  const uint64_t element_bytes = element.bits / 8u;
+  const uint64_t row = tensor.units_per_head() * tensor.unit_bytes() / element_bytes;
+  const size_t shape[3] = {tensor.tokens(), tensor.heads, row};
+  const std::string_view name = kv::Name(tensor.dtype);
+  const nb::str dtype(name.data(), name.size());
+  if (const std::optional<ArrayPlace> place = PlaceOf(tensor, element_bytes)) {
+    auto* held = new std::shared_ptr<const kv::Snapshot>(values);
+    const nb::capsule owner(held, [](void* object) noexcept {
+      delete static_cast<std::shared_ptr<const kv::Snapshot>*>(object);
+    });
+    return nb::make_tuple(MakeArray(place->data, shape, owner, place->strides, element), dtype,
+                          true);
+  }
+  auto gathered = std::make_unique<kv::Bytes>();
+  WithoutGil([&] { *gathered = kv::Gather(tensor, 0, tensor.tokens(), kv::Order::kTokenHeadDim); });
+  const void* data = gathered->data();
+  const nb::capsule owner(gathered.release(),
+                          [](void* object) noexcept { delete static_cast<kv::Bytes*>(object); });
+  return nb::make_tuple(MakeArray(data, shape, owner, nullptr, element), dtype, false);
+}
+
+namespace {
+
+kv::KvTensor TensorOf(const Buffer& buffer, nb::handle dtype) {
+  const uint8_t chosen = dtype.is_none()
+                             ? buffer.dtype().value_or(buffer.item_bytes() == 2 ? KVT_BF16 : KVT_U8)
+                             : ParseDtype(dtype);
+  if (buffer.shape().size() != 3 || buffer.item_bytes() != DtypeBytes(chosen)) {
+    throw nb::value_error("layers: expected arrays [token][head][dim] of a type that caches have");
+  }
+  const auto& shape = buffer.shape();
+  if (shape[1] > UINT32_MAX || shape[2] > UINT32_MAX) throw nb::value_error("layers: too large");
+  return kv::ContiguousTensor(
+      static_cast<const std::byte*>(buffer.data()), static_cast<kv::DType>(chosen), shape[0],
+      static_cast<uint32_t>(shape[1]), static_cast<uint32_t>(shape[2]), kv::Order::kTokenHeadDim);
+}
+
+}  // namespace
+
+void SaveSnapshot(const std::string& path, const std::string& format, nb::handle layers,
+                  nb::handle dtype, nb::handle positions, nb::handle tokens, bool force) {
+  std::deque<Buffer> buffers;
+  kv::Snapshot snapshot;
+  snapshot.source.path = "arrays";
+  snapshot.format = "arrays";
+  for (nb::handle pair : nb::borrow(layers)) {
+    const auto tensor = [&](nb::handle array) {
+      return TensorOf(buffers.emplace_back(array, Buffer::Access::kRead), dtype);
+    };
+    kv::LayerKv layer;
+    layer.index = static_cast<uint32_t>(snapshot.layers.size());
+    const nb::object k = nb::borrow(pair)[0], v = nb::borrow(pair)[1];
+    layer.k = tensor(k);
+    if (!v.is_none()) layer.v = tensor(v);
+    snapshot.layers.push_back(std::move(layer));
+  }
+  if (!positions.is_none()) {
+    kv::CellGroup group;
+    for (nb::handle position : nb::borrow(positions)) {
+      group.cells.push_back({.position = nb::cast<int64_t>(position), .sequences = {0}});
+    }
+    for (const kv::LayerKv& layer : snapshot.layers) {
+      if (layer.k.tokens() != group.cells.size()) {
+        throw nb::value_error("positions: expected one for each token");
+      }
+    }
+    snapshot.cell_groups.push_back(std::move(group));
+  }
+  if (!tokens.is_none()) {
+    for (nb::handle token : nb::borrow(tokens)) {
+      snapshot.tokens.push_back(nb::cast<int32_t>(token));
+    }
+  }
+  WithoutGil([&] {
+    const kv::FormatEntry& entry = kv::WritableFormat(format);
+    kv::FitKeyPairs(entry.pairs, "", std::nullopt, snapshot);
+    entry.write(snapshot, path, kv::RulesFor(force));
+  });
+}
+
+}  // namespace kvtool_python

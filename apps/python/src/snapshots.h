@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "apps/python/src/commands.h"
+#include "formats/registry.h"
+
+// Snapshots as Python sees them: metadata at once, values as arrays when they are asked for.
+namespace kvtool_python {
+
+class OpenedSnapshot {
+ public:
+  // `arguments` (bytes) are a path and options, as after `kvtool inspect`; `dtype` is "" or what
+  // values are converted to.
+  static std::unique_ptr<OpenedSnapshot> Open(nb::handle arguments, const std::string& dtype);
+
+  // What `kvtool inspect --json` says, without its header.
+  std::string Description() const;
+  nb::dict Facts() const;
+  // (index, label, group, K, V or None), where a tensor is (dtype, tokens, heads, head_dim,
+  // heads_known).
+  nb::list Layers() const;
+  // Of every cache of the file: (group, positions).
+  nb::list Positions() const;
+  nb::list Tokens() const;
+  // (array, dtype, is_view): [token][head][dim], of unsigned integers where NumPy has no such type,
+  // of bytes where the values lie in blocks. A view keeps the file mapped.
+  nb::tuple Array(size_t layer, bool is_value);
+
+ private:
+  // With values, and with the checks of stored content passed. Without the GIL.
+  std::shared_ptr<const kv::Snapshot> Values();
+
+  kv::OpenOptions options_;
+  kv::Source source_;
+  std::string dtype_;
+  std::shared_ptr<const kv::Snapshot> metadata_, values_;
+  std::mutex mutex_;  // guards values_
+};
+
+// Writes K and V from memory: `layers` holds (K, V or None), arrays [token][head][dim].
+void SaveSnapshot(const std::string& path, const std::string& format, nb::handle layers,
+                  nb::handle dtype, nb::handle positions, nb::handle tokens, bool force);
+
+}  // namespace kvtool_python

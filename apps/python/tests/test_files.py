@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots, archives and replays: what the commands do, called from Python."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import kvtool
+import numpy as np
+import pytest
+
+
+def run(*words):
+    """The installed program, as a user runs it."""
+    return subprocess.run([sys.executable, "-m", "kvtool", *map(str, words)], capture_output=True, timeout=120)
+
+
+def big_cache(path, tokens=4096, layers=4):
+    """A safetensors file that takes a while at level max."""
+    rng = np.random.default_rng(5)
+    values = [rng.standard_normal((tokens, 8, 128)).astype(np.float16) for _ in range(2)]
+    kvtool.save(path, layers=[(values[0], values[1])] * layers)
+
+
+def test_open(state):
+    with kvtool.open(state, kv_heads=2) as snapshot:
+        assert (snapshot.format, snapshot.engine, len(snapshot), len(snapshot.layers)) == (
+            "llama-state", "llama.cpp", 4, 4)
+        layer = snapshot.layers[1]
+        assert layer.k_info == ("f16", 96, 2, 64, True) and layer.index == 1
+        k = layer.k
+        assert k.shape == (96, 2, 64) and k.dtype == np.float16
+        # A view of the mapped file: nothing was copied, nothing can be written.
+        assert not k.flags.writeable and not k.flags.owndata
+        assert (snapshot.positions == np.arange(96)).all() and snapshot.tokens.shape == (96,)
+        described = kvtool.inspect(state, kv_heads=2)
+        assert {key: described[key] for key in snapshot.describe()} == snapshot.describe()
+        part = k[10:20]
+        assert np.shares_memory(part, k)
+    with pytest.raises(ValueError, match="closed"):
+        snapshot.layers[0].k
+    # What was taken keeps the file mapped.
+    assert np.isfinite(part.astype(np.float32)).all()
+
+
+def test_views_outlive_everything(state):
+    def values():
+        return kvtool.open(state, kv_heads=2).layers[0].v
+
+    v = values()
+    copy = v.copy()
+    assert (v == copy).all()
+
+
+def test_values_are_the_archive_s(state, tmp_path):
+    archive = tmp_path / "state.kvz"
+    document = kvtool.compress(state, archive, kv_heads=2, level="high")
+    assert document["schema"] == "kvtool.compress/1" and document["ratio"] > 1
+    plain, packed = kvtool.open(state, kv_heads=2), kvtool.open(archive, kv_heads=2)
+    for a, b in zip(plain.layers, packed.layers):
+        assert (a.k == b.k).all() and (a.v == b.v).all()
+    assert kvtool.open(state, kv_heads=2, dtype="f32").layers[0].k.dtype == np.float32
+
+
+def test_compress_verify_decompress(state, tmp_path):
+    archive, restored = tmp_path / "a.kvz", tmp_path / "restored.bin"
+    calls = []
+    kvtool.compress(state, archive, progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (os.path.getsize(state),) * 2
+    assert kvtool.verify(archive)["verdict"] == "intact"
+    assert kvtool.verify(archive, against=state)["verdict"] == "identical"
+    kvtool.decompress(archive, restored)
+    assert restored.read_bytes() == state.read_bytes()
+    with pytest.raises(kvtool.IoError) as raised:
+        kvtool.compress(state, archive)
+    assert raised.value.finding == 104 and isinstance(raised.value, OSError)
+    kvtool.compress(state, archive, force=True, check=False, level="fast")
+    part = tmp_path / "part.npz"
+    kvtool.decompress(archive, part, to="npz", layers=[0, 2], tokens=range(8, 24), kv_heads=2)
+    assert kvtool.open(part).layers[0].k.shape == (16, 2, 64)
+
+
+def test_verify_raises(state, data, tmp_path):
+    archive = tmp_path / "a.kvz"
+    kvtool.compress(state, archive)
+    with pytest.raises(kvtool.Error) as raised:
+        kvtool.verify(archive, against=data / "trace" / "s260k.seq0.bin")
+    assert raised.value.finding == 1105 and raised.value.document["verdict"] == "different"
+    damaged = bytearray(archive.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    archive.write_bytes(damaged)
+    with pytest.raises(kvtool.Error) as raised:
+        kvtool.verify(archive)
+    assert raised.value.document["verdict"] == "damaged" and raised.value.fault == "data"
+
+
+def test_errors(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised:
+        kvtool.open(tmp_path / "nothing.bin")
+    error = raised.value
+    assert isinstance(error, kvtool.Error) and error.finding == 101
+    assert error.errno == 2 and error.filename == str(tmp_path / "nothing.bin")
+    noise = tmp_path / "noise.bin"
+    noise.write_bytes(b"nothing that a reader knows" * 100)
+    with pytest.raises(kvtool.Error) as raised:
+        kvtool.inspect(noise)
+    assert raised.value.finding == 3 and raised.value.file == str(noise) and raised.value.hint
+    with pytest.raises(kvtool.Error) as raised:
+        kvtool.inspect(noise, no_such_option=3)
+    assert raised.value.finding == 1 and raised.value.fault == "caller"
+    # Names are names, whatever they look like.
+    with pytest.raises(FileNotFoundError):
+        kvtool.inspect("--help")
+    with pytest.raises(FileNotFoundError):
+        kvtool.inspect("-")
+
+
+def test_save_and_diff(state, tmp_path):
+    snapshot = kvtool.open(state, kv_heads=2)
+    for name in ("x.safetensors", "x.npz", "x.pt"):
+        path = tmp_path / name
+        kvtool.save(path, layers=snapshot.layers, positions=snapshot.positions, tokens=snapshot.tokens)
+        again = kvtool.open(path)
+        for a, b in zip(snapshot.layers, again.layers):
+            assert (a.k == b.k).all() and (a.v == b.v).all()
+    again = kvtool.open(tmp_path / "x.safetensors")
+    assert (again.positions == snapshot.positions).all()
+    assert kvtool.diff(snapshot, again, from_b="safetensors")["equal"]
+    k = np.ascontiguousarray(snapshot.layers[0].k).copy()
+    k[3, 1, 5] += 1
+    layers = [(k, snapshot.layers[0].v), *[(layer.k, layer.v) for layer in snapshot.layers[1:]]]
+    kvtool.save(tmp_path / "y.safetensors", layers=layers)
+    document = kvtool.diff(again, tmp_path / "y.safetensors")
+    assert not document["equal"] and document["different_count"] == 1
+    with pytest.raises(kvtool.Error) as raised:
+        kvtool.save(tmp_path / "x.npz", layers=layers)
+    assert raised.value.finding == 104
+    with pytest.raises(ValueError, match="format"):
+        kvtool.save(tmp_path / "x.unknown", layers=layers)
+    with pytest.raises(ValueError, match="one for each token"):
+        kvtool.save(tmp_path / "z.npz", layers=layers, positions=[1, 2])
+    with pytest.raises(ValueError, match="token"):
+        kvtool.save(tmp_path / "z.npz", layers=[(k[0], None)])
+    assert not (tmp_path / "z.npz").exists()
+
+
+def test_save_bf16(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4).astype(ml_dtypes.bfloat16)
+    kvtool.save(tmp_path / "x.safetensors", layers=[(values, values)])
+    k = kvtool.open(tmp_path / "x.safetensors").layers[0].k
+    assert k.dtype == ml_dtypes.bfloat16 and (k == values).all() and not k.flags.owndata
+
+
+def test_convert(state, tmp_path):
+    document = kvtool.convert(state, tmp_path / "x.npz", kv_heads=2, layers=[1, 2], dtype="f32")
+    assert document["output"] == str(tmp_path / "x.npz")
+    assert kvtool.open(tmp_path / "x.npz").layers[0].k.dtype == np.float32
+
+
+def test_analyze_and_bench(state):
+    snapshot = kvtool.open(state, kv_heads=2)
+    assert kvtool.analyze(snapshot, deterministic=True) == kvtool.analyze(state, kv_heads=2, deterministic=True)
+    assert kvtool.bench(snapshot, rounds=1, levels=["fast"])["contestants"]
+
+
+@pytest.mark.parametrize("command", ["inspect", "analyze"])
+def test_documents_are_the_program_s(command, state):
+    """The same keys and figures, to the byte, as the command line prints."""
+    result = run(command, state, "--kv-heads", "2", "--json", "--deterministic")
+    assert result.returncode == 0, result.stderr
+    assert getattr(kvtool, command)(state, kv_heads=2, deterministic=True) == json.loads(result.stdout)
+
+
+def queries(data):
+    return {layer: np.load(data / "trace" / f"kjv3m-L{layer}-Q.npy") for layer in (0, 3)}
+
+
+def test_replay(state, data, caplog):
+    snapshot = kvtool.open(state, kv_heads=2)
+    with caplog.at_level(logging.WARNING, logger="kvtool"):
+        document = kvtool.replay_h2o(
+            snapshot, queries=queries(data), policy="h2o", budget=0.5, prompt_tokens=64)
+    assert "no rows of layers 1, 2" in caplog.text
+    assert document["runs"][0]["policy"] == "h2o"
+    event = document["plan"]["events"][0]
+    assert event["kept"].dtype == np.int64 and event["kept"].shape[1] == 2
+    # At the prompt's end half of what the last position will need stays.
+    assert event["length_before"] == 64 and event["kept"][:, 1].sum() <= 48
+    by_file = kvtool.replay_h2o(
+        snapshot, trace=data / "trace" / "kjv3m", policy="h2o", budget=0.5, prompt_tokens=64)
+    for run_here, run_there in zip(document["runs"], by_file["runs"]):
+        assert run_here["figures" if "figures" in run_here else "policy"] == run_there[
+            "figures" if "figures" in run_there else "policy"]
+    several = kvtool.replay_h2o(
+        snapshot, queries=queries(data), policy=["h2o", "streaming"], target_ratio=2, prompt_tokens=64)
+    assert "plan" not in several and len(several["runs"]) == 2
+    with pytest.raises(ValueError, match="queries"):
+        kvtool.replay_h2o(snapshot)
+    with pytest.raises(kvtool.Error):
+        kvtool.replay_h2o(snapshot, queries={0: queries(data)[0][:, :, :32]}, prompt_tokens=64)
+
+
+def test_progress_can_stop(tmp_path):
+    big_cache(tmp_path / "big.safetensors")
+    seen = []
+
+    def stop(done, total):
+        seen.append((done, total))
+        return done == 0
+
+    with pytest.raises(kvtool.Error) as raised:
+        kvtool.compress(tmp_path / "big.safetensors", level="max", progress=stop, threads=1)
+    assert raised.value.finding == 8 and raised.value.fault == "stopped" and seen
+    assert os.listdir(tmp_path) == ["big.safetensors"]
+
+
+def test_a_callback_that_raises(tmp_path):
+    big_cache(tmp_path / "big.safetensors")
+
+    def fail(done, total):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        kvtool.compress(tmp_path / "big.safetensors", level="max", progress=fail, threads=1)
+    assert os.listdir(tmp_path) == ["big.safetensors"]
+
+
+def test_interrupt(tmp_path):
+    """Ctrl-C ends a long call with KeyboardInterrupt and leaves nothing behind."""
+    big_cache(tmp_path / "big.safetensors", layers=8)
+    code = (
+        "import kvtool, sys\n"
+        "try:\n"
+        "    print('begin', flush=True)\n"
+        f"    kvtool.compress({str(tmp_path / 'big.safetensors')!r}, level='max', threads=1)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begin\n"
+    time.sleep(0.5)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out == "interrupted\n" and process.returncode == 0
+    assert time.monotonic() - begin < 20
+    assert os.listdir(tmp_path) == ["big.safetensors"]
+
+
+def test_interrupt_of_a_frame():
+    code = (
+        "import kvtool\n"
+        "data = bytes(range(256)) * (1 << 18)\n"
+        "print('begin', flush=True)\n"
+        "try:\n"
+        "    while True: kvtool.encode(data, level='max')\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begin\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[0] == "interrupted\n"
+
+
+def test_commands_from_threads(state, tmp_path):
+    """Any thread may run a command, several at once."""
+    failures = []
+
+    def work(number):
+        try:
+            copy = tmp_path / f"{number}.bin"
+            shutil.copy(state, copy)
+            kvtool.compress(copy)
+            kvtool.verify(f"{copy}.kvz", against=copy)
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_the_program_is_inside(state):
+    result = run("--version")
+    assert result.returncode == 0 and kvtool.__version__ in result.stdout.decode()
+    assert run("inspect", "/nonexistent").returncode == 4
+    assert run("no-such-command").returncode == 2
+    assert b"kvtool.inspect/1" in run("inspect", state, "--kv-heads", "2", "--json").stdout
+
+
+def test_import_is_light():
+    """Nothing heavy is imported before it is needed."""
+    code = "import sys, kvtool; print(*sorted({'numpy', 'torch', 'ml_dtypes', 'pyarrow'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "\n", result
