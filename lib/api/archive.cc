@@ -8,6 +8,7 @@
 
 #include "formats/safetensors/safetensors.h"
 #include "lib/api/callbacks.h"
+#include "lib/api/tensor.h"
 #include "lib/core/archive/part.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
@@ -87,27 +88,6 @@ struct kvt_writer {
 namespace kv::api {
 namespace {
 
-constexpr uint32_t kMostHeads = 1 << 16, kMostHeadDim = 1 << 16;
-
-KvTensor TensorOf(const kvt_desc& desc) {
-  const FrameDescription description = DescriptionOf(&desc);
-  KvTensor tensor;
-  tensor.dtype = description.dtype;
-  tensor.heads = description.heads;
-  tensor.head_dim = description.head_dim;
-  Require(desc.role == KVT_K || desc.role == KVT_V, "part->desc->role");
-  Require(desc.order == KVT_TOKEN_HEAD_DIM || desc.order == KVT_HEAD_TOKEN_DIM,
-          "part->desc->order");
-  Require(desc.heads > 0 && desc.heads <= kMostHeads && desc.head_dim > 0 &&
-              desc.head_dim <= kMostHeadDim &&
-              desc.head_dim % Info(tensor.dtype).block_elements == 0,
-          "part->desc->heads, head_dim");
-  constexpr uint64_t kMostTokens = uint64_t{1} << 32;
-  Require(desc.tokens > 0 && desc.tokens <= kMostTokens, "part->desc->tokens");
-  tensor.pieces.push_back({nullptr, desc.tokens, {}, {}, {}});
-  return tensor;
-}
-
 // The cache that the parts make up, in the order of its layers.
 Snapshot CacheOf(std::span<const kvt_part> parts) {
   std::map<uint32_t, std::array<std::optional<KvTensor>, 2>> layers;
@@ -116,6 +96,7 @@ Snapshot CacheOf(std::span<const kvt_part> parts) {
     Require(part.name == nullptr, "part->name: names are kvtool's own");
     std::optional<KvTensor>& place = layers[part.layer][part.desc->role == KVT_V ? 1 : 0];
     Require(!place, "parts: K or V of a layer comes twice");
+    Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");
     place = TensorOf(*part.desc);
   }
   Snapshot cache;

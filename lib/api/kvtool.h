@@ -248,7 +248,7 @@ KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count,
 KVT_API kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                                 kvt_rate* rates, size_t count, size_t rate_size);
 
-/* ---- archives: .kvz, as the program reads and writes them ---- */
+/* ---- callbacks ---- */
 
 /* Functions of the caller's. They are called on the calling thread alone, and return 0 or a status
  * from -39999 to -30000 of their own, which the running call then returns unchanged. */
@@ -271,6 +271,28 @@ typedef struct {
   void* user;
   kvt_write write;
 } kvt_sink;
+
+/* ---- analysis ---- */
+
+/* What compresses in one tensor, and why. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t codec; /* that codes most chunks at the context's level, by its number in archives */
+  uint64_t raw_bytes, coded_bytes; /* as an archive of the context's level would hold it */
+  double bits_per_value;           /* that the better of that and MNN's codec needs */
+  double bound_bits_per_value;     /* under the best of a set of entropy models; matches beat it */
+  uint64_t values, nans, infinities, zeros;
+  uint64_t zero_rows, repeated_rows; /* tokens of zeros; equal to an earlier token */
+} kvt_analysis;
+
+/* Codes the tensor, decodes it again (KV9001 if it differs) and walks its values; with one thread.
+ * The description must explain all n bytes (KV0010). out (unless NULL) has its struct_size set; json
+ * (unless NULL) receives the tensor's object of `kvtool analyze --json` on one line, with null for
+ * cross_channel_gain_bits. */
+KVT_API kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
+                               kvt_analysis* out, const kvt_sink* json);
+
+/* ---- archives: .kvz, as the program reads and writes them ---- */
 
 /* Opens an output of `bytes` bytes: sets sink->user and sink->write. Names are relative, with '/',
  * and never lead out of a folder; the name of a single file is empty. */

@@ -155,6 +155,28 @@ class Context {
     return rate;
   }
 
+  kvt_analysis Analyze(const kvt_desc& desc, Bytes raw) {
+    kvt_analysis analysis = {};
+    analysis.struct_size = sizeof analysis;
+    Raise(kvt_analyze(get(), &desc, raw.data(), raw.size(), &analysis, nullptr));
+    return analysis;
+  }
+  // The same and more, as JSON.
+  std::string AnalyzeJson(const kvt_desc& desc, Bytes raw) {
+    std::string text;
+    const kvt_sink sink = {sizeof sink, 0, &text, [](void* user, const void* src, size_t n) {
+                             try {
+                               static_cast<std::string*>(user)->append(
+                                   static_cast<const char*>(src), n);
+                               return kvt_status{0};
+                             } catch (const std::exception&) {
+                               return kvt_status{-9};
+                             }
+                           }};
+    Raise(kvt_analyze(get(), &desc, raw.data(), raw.size(), nullptr, &sink));
+    return text;
+  }
+
   void BlockScores(const kvt_scores& scores, std::span<float> sums) {
     Raise(kvt_block_scores(get(), &scores, sums.data(), sums.size()));
   }

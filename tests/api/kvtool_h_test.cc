@@ -181,6 +181,50 @@ TEST_CASE("A sample tells what a level will make of a page") {
   CHECK(rate.ratio > 1.2);
 }
 
+TEST_CASE("An analysis says what compresses") {
+  const Context ctx;
+  Buffer page = Page(512, 256);
+  std::copy_n(page.begin(), 512 * 30, page.begin() + 512 * 100);  // 30 rows again
+  std::fill_n(page.begin() + 512 * 200, 512 * 3, uint8_t{0});
+  const uint16_t nan = 0x7fc0, infinity = 0xff80;
+  std::memcpy(&page[512 * 300], &nan, 2);
+  std::memcpy(&page[512 * 301], &infinity, 2);
+  const kvt_desc desc = Desc(512, 2, 128);
+  kvt_analysis analysis = {};
+  analysis.struct_size = sizeof analysis;
+  std::string json;
+  const kvt_sink sink = {sizeof sink, 0, &json, [](void* user, const void* src, size_t n) {
+                           static_cast<std::string*>(user)->append(static_cast<const char*>(src),
+                                                                   n);
+                           return kvt_status{0};
+                         }};
+  REQUIRE(kvt_analyze(ctx, &desc, page.data(), page.size(), &analysis, &sink) == 0);
+  CHECK(analysis.raw_bytes == page.size());
+  CHECK(analysis.coded_bytes < page.size());
+  CHECK(analysis.codec == 18);  // rows
+  CHECK(analysis.values == page.size() / 2);
+  CHECK(analysis.nans == 1);
+  CHECK(analysis.infinities == 1);
+  CHECK(analysis.zeros >= 3 * 256);
+  CHECK(analysis.zero_rows == 3);
+  CHECK(analysis.repeated_rows == 30);
+  CHECK(analysis.bits_per_value <=
+        8.0 * static_cast<double>(analysis.coded_bytes) / static_cast<double>(analysis.values));
+  CHECK(analysis.bound_bits_per_value > 4);
+  CHECK(json.find("\"dtype\":\"bf16\"") != std::string::npos);
+  CHECK(json.find("\"repeated_rows\":30") != std::string::npos);
+  CHECK(json.back() == '}');
+  REQUIRE(kvt_analyze(ctx, &desc, page.data(), page.size(), nullptr, nullptr) == 0);
+  CHECK(kvt_analyze(ctx, &desc, page.data(), page.size() - 2, &analysis, nullptr) == -10);
+  CHECK(kvt_analyze(ctx, nullptr, page.data(), page.size(), &analysis, nullptr) == -10);
+  kvt_desc unknown = desc;
+  unknown.order = KVT_ORDER_UNKNOWN;
+  CHECK(kvt_analyze(ctx, &unknown, page.data(), page.size(), &analysis, nullptr) == -10);
+  kvt_sink full = sink;
+  full.write = [](void*, const void*, size_t) { return kvt_status{-30003}; };
+  CHECK(kvt_analyze(ctx, &desc, page.data(), page.size(), nullptr, &full) == -30003);
+}
+
 TEST_CASE("Wrong arguments are KV0010, whatever they are") {
   const Context ctx;
   const Buffer page = Page(64, 64);

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "lib/core/snapshot/residency.h"
+#include "lib/study/analysis/cross_channel.h"
+
 namespace kv::analysis {
 namespace {
 
@@ -202,8 +205,13 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
   }
   pool.ParallelFor(tasks.size(), [&](uint64_t i) {
     const Task& task = tasks[i];
-    task.to->emplace(AnalyseTensor(snapshot, *task.tensor, task.is_value, *task.options, task.layer,
-                                   task.positions));
+    TensorAnalysis& tensor = task.to->emplace(AnalyseTensor(
+        snapshot, *task.tensor, task.is_value, *task.options, task.layer, task.positions));
+    const bool finite = tensor.stats.nan_count + tensor.stats.infinite_count == 0;
+    if (finite && Info(tensor.dtype).is_float) {
+      tensor.cross_channel_gain_bits = CrossChannelGain(*task.tensor);
+      DropTensor(snapshot, *task.tensor);
+    }
     if (progress != nullptr) progress->Advance(task.tensor->bytes());
   });
   for (const LayerAnalysis& layer : analysis.layers) {

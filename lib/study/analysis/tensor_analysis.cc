@@ -11,7 +11,6 @@
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/residency.h"
-#include "lib/study/analysis/cross_channel.h"
 
 namespace kv::analysis {
 namespace {
@@ -245,7 +244,6 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
     out.stats = StatsOf(snapshot, tensor, is_value);
   }
   const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
-  if (finite && Info(tensor.dtype).is_float) out.cross_channel_gain_bits = CrossChannelGain(tensor);
   std::vector<int64_t> places(positions.empty() ? out.tokens : 0);
   std::iota(places.begin(), places.end(), 0);
   if (positions.empty()) positions = places;

@@ -59,8 +59,9 @@ struct TensorAnalysis {
   TensorStats stats;
   std::vector<EntropyModel> models;  // 16-bit floats only
   double autoregressive_gain_bits = 0;
-  std::optional<double> cross_channel_gain_bits;  // inside a head; only if the heads are known
-  std::vector<Unrotated> unrotated;               // if asked for
+  // Inside a head; only if the heads are known. Analyse adds it: it needs a BLAS.
+  std::optional<double> cross_channel_gain_bits;
+  std::vector<Unrotated> unrotated;  // if asked for
   Structure structure;
   // f32 only. If every value is exact in a type of half the size, `narrow` is the result of coding
   // the values in that type.
