@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""What the engines' plug-ins share: objects coded into frames and kept in a folder."""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+import threading
+import time
+
+import kvtool
+from kvtool._configuration import level_option
+
+logger = logging.getLogger(__name__)
+
+_HEADER_BYTES = 128
+# Findings below KV1000 are about the call, not about the frame.
+_FIRST_DATA_FINDING = -1000
+# Findings of refused frames, as metrics name them.
+_REASONS = {
+    "KV1001": "short",
+    "KV1003": "not_a_frame",
+    "KV1006": "damaged",
+    "KV1008": "size",
+    "KV1010": "damaged",
+    "KV1103": "hash",
+    "KV1106": "context",
+    "KV1301": "version",
+    "KV1302": "version",
+}
+
+
+class Counters:
+    """Sums that any thread may add to."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._sums = collections.Counter()
+
+    def add(self, **amounts):
+        with self._lock:
+            self._sums.update(amounts)
+
+    def snapshot(self):
+        with self._lock:
+            return dict(self._sums)
+
+
+@dataclasses.dataclass
+class Shape:
+    """What the values of an object are, as far as the engine says it. It helps the codec and is never trusted."""
+
+    dtype: str | None = None
+    shape: tuple | None = None
+    order: str = "token_head_dim"
+    role: str = "unknown"
+
+    def arguments(self):
+        return {"dtype": self.dtype, "shape": self.shape, "order": self.order, "role": self.role}
+
+
+@dataclasses.dataclass
+class Item:
+    """One object of a batch. raw: memory of the object, or, for a load, of where it goes."""
+
+    name: str
+    context: bytes
+    raw: object
+    tag: int = 0
+
+
+class _Lease:
+    """A context and scratch memory, which one call uses at a time."""
+
+    def __init__(self, level, threads):
+        self.context = kvtool.Context(level, threads=threads)
+        self._memory = bytearray()
+
+    def room(self, size):
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        return memoryview(self._memory)[:size]
+
+
+class Coder:
+    """Contexts of one level, each with `threads` threads. A call takes one that is free, so calls on several threads
+    run side by side."""
+
+    def __init__(self, level="default", threads=1):
+        self.level = level_option(level)
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
+            raise ValueError(f"threads must be a number that is not negative, not {threads!r}")
+        self.threads = threads
+        self._free = collections.deque()
+
+    @contextlib.contextmanager
+    def lease(self):
+        try:
+            lease = self._free.pop()
+        except IndexError:
+            lease = _Lease(self.level, self.threads)
+        try:
+            yield lease
+        finally:
+            self._free.append(lease)
+
+
+class FrameStore:
+    """Objects of an engine in a folder, coded and checked.
+
+    group_bytes: what is coded in one call, which bounds the scratch memory that each context keeps.
+    """
+
+    def __init__(self, directory, level="default", threads=1, group_bytes=32 << 20):
+        self.directory = directory
+        self.coder = Coder(level, threads)
+        self.counters = Counters()
+        self._group_bytes = group_bytes
+
+    def header(self, name):
+        """frame_info of a file that is a whole frame by its header; None for anything else, without a word."""
+        opened = self.directory.open(name)
+        if opened is None:
+            return None
+        fd, status = opened
+        try:
+            info = kvtool.frame_info(os.pread(fd, _HEADER_BYTES, 0))
+            return info if info["frame_bytes"] == status.st_size else None
+        except (OSError, kvtool.Error):
+            return None
+        finally:
+            os.close(fd)
+
+    def has(self, name, context):
+        """Whether there is a frame of this context, by its header. Its bytes are checked when they are loaded."""
+        info = self.header(name)
+        return info is not None and info["context"] == context
+
+    # ---- storing ----
+
+    def store(self, items, shape):
+        """Stores what is not there yet. Returns per item the bytes written, 0 where it was there, None on failure."""
+        results = [None] * len(items)
+        missing = []
+        for index, item in enumerate(items):
+            if self.has(item.name, item.context):
+                results[index] = 0
+            else:
+                missing.append(index)
+        self.counters.add(already_stored=len(items) - len(missing))
+        for group in self._groups(items, missing):
+            with self.coder.lease() as lease:
+                self._store_group(lease, [(index, items[index]) for index in group], shape, results)
+        return results
+
+    def _store_group(self, lease, group, shape, results):
+        rooms = [kvtool.bound(_bytes_of(item.raw)) for _, item in group]
+        outs = _split(lease.room(sum(rooms)), rooms)
+        start = time.perf_counter()
+        try:
+            coded = lease.context.encode_batch(
+                [item.raw for _, item in group],
+                contexts=[item.context for _, item in group],
+                tags=[item.tag for _, item in group],
+                outs=outs,
+                **shape.arguments(),
+            )
+        except (kvtool.Error, TypeError, ValueError, MemoryError) as error:
+            logger.warning("kvtool: %d objects were not stored: %s", len(group), error)
+            self.counters.add(store_failures=len(group))
+            return
+        self.counters.add(encode_seconds=time.perf_counter() - start)
+        for (index, item), size, status, out in zip(group, coded.sizes, coded.status, outs):
+            if status == 0:
+                results[index] = self.write(item.name, out[:size])
+            else:
+                self.counters.add(store_failures=1)
+
+    def write(self, name, frame):
+        """Publishes a whole frame. Returns its size, or None."""
+        raw_bytes = kvtool.frame_info(frame[:_HEADER_BYTES])["raw_bytes"]
+        start = time.perf_counter()
+        try:
+            size = self.directory.put(name, frame)
+        except OSError as error:
+            logger.warning("kvtool: an object was not stored: %s", error)
+            self.counters.add(store_failures=1)
+            return None
+        self.counters.add(
+            stored=1,
+            raw_bytes=raw_bytes,
+            stored_bytes=size,
+            stored_raw=int(size == kvtool.bound(raw_bytes)),
+            write_seconds=time.perf_counter() - start,
+        )
+        return size
+
+    # ---- loading ----
+
+    def load(self, items):
+        """Fills item.raw of each. Returns per item the frame's tag, or None: then raw holds garbage, and a file that
+        was there and refused is gone."""
+        results = [None] * len(items)
+        for group in self._groups(items, range(len(items))):
+            with self.coder.lease() as lease:
+                self._load_group(lease, [(index, items[index]) for index in group], results)
+        return results
+
+    def _load_group(self, lease, group, results):
+        rooms = [kvtool.bound(_bytes_of(item.raw)) for _, item in group]
+        found = []  # index, item, frame, status of the file, tag
+        for (index, item), room in zip(group, _split(lease.room(sum(rooms)), rooms)):
+            read = self.read(item.name, room)
+            if read is None:
+                continue
+            frame, status = read
+            try:
+                info = kvtool.frame_info(frame)
+                if info["frame_bytes"] != len(frame):
+                    self.refuse(item.name, status, "length")
+                else:
+                    found.append((index, item, frame, status, info["tag"]))
+            except kvtool.Error as error:
+                self.refuse(item.name, status, error.finding)
+        if not found:
+            return
+        start = time.perf_counter()
+        try:
+            decoded = lease.context.decode_batch(
+                [frame for _, _, frame, _, _ in found],
+                contexts=[item.context for _, item, _, _, _ in found],
+                outs=[item.raw for _, item, _, _, _ in found],
+            )
+        except (kvtool.Error, TypeError, ValueError, MemoryError) as error:
+            logger.warning("kvtool: %d objects were not loaded: %s", len(found), error)
+            self.counters.add(load_failures=len(found))
+            return
+        self.counters.add(decode_seconds=time.perf_counter() - start)
+        for (index, item, frame, status, tag), code in zip(found, decoded.status):
+            if code == 0:
+                results[index] = tag
+                self.counters.add(loaded=1, loaded_bytes=len(frame), loaded_raw_bytes=_bytes_of(item.raw))
+            elif code <= _FIRST_DATA_FINDING:
+                self.refuse(item.name, status, f"KV{-code}")
+            else:  # memory, threads: not the file's fault
+                self.counters.add(load_failures=1)
+
+    def read(self, name, room):
+        """The bytes of a file, in `room`, and its status; None where there is none or it can be no frame of the size
+        expected."""
+        opened = self.directory.open(name)
+        if opened is None:
+            return None
+        fd, status = opened
+        start = time.perf_counter()
+        try:
+            if status.st_size > len(room):
+                self.refuse(name, status, "length")
+                return None
+            count = 0
+            while count < status.st_size:
+                got = os.preadv(fd, [room[count : status.st_size]], count)
+                if got == 0:
+                    break
+                count += got
+            self.directory.touch(fd)
+        except OSError as error:
+            logger.warning("kvtool: a file could not be read: %s", error)
+            self.refuse(name, status, "io")
+            return None
+        finally:
+            os.close(fd)
+        self.counters.add(read_seconds=time.perf_counter() - start)
+        return room[:count], status
+
+    def refuse(self, name, status, finding):
+        """Counts a file that does not hold what it should, and removes it, so that the next store repairs it."""
+        reason = _REASONS.get(finding, finding if finding in ("length", "io") else "damaged")
+        self.counters.add(**{"refused": 1, "refused_" + reason: 1})
+        logger.warning("kvtool: refused %s (%s)", self.directory.path(name), reason)
+        self.directory.discard(name, status)
+
+    def _groups(self, items, indices):
+        """Consecutive indices whose objects together need no more memory than a group may, at least one each."""
+        group, total = [], 0
+        for index in indices:
+            size = _bytes_of(items[index].raw)
+            if group and total + size > self._group_bytes:
+                yield group
+                group, total = [], 0
+            group.append(index)
+            total += size
+        if group:
+            yield group
+
+    def report(self):
+        """Counters and the state of the folder, for logs and health reports."""
+        sums = self.counters.snapshot()
+        raw, stored = sums.get("raw_bytes", 0), sums.get("stored_bytes", 0)
+        return {
+            "level": self.coder.level,
+            "folder": self.directory.root,
+            "folder_bytes": self.directory.total_bytes,
+            "folder_objects": len(self.directory),
+            "evicted": self.directory.evicted,
+            "ratio": raw / stored if stored else None,
+            **sums,
+        }
+
+
+def _bytes_of(raw):
+    return memoryview(raw).nbytes
+
+
+def _split(memory, sizes):
+    parts, at = [], 0
+    for size in sizes:
+        parts.append(memory[at : at + size])
+        at += size
+    return parts

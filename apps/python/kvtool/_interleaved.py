@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""K and V side by side in each head of each token, as vLLM keeps them, taken apart before they are coded.
+
+The two halves have different statistics, so together they compress badly. What was taken apart is in the frame's tag,
+and a frame is put together by its own tag: another hint, or a wrong one, costs compression and nothing else.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from kvtool._frames import Shape
+
+ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8_e4m3": 1, "f8_e5m2": 1, "i8": 1, "u8": 1}
+_BITS = 14  # of each size in a tag
+_SPLIT = 1 << 2 * _BITS
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """Of one head of one token: key_bytes of K, then value_bytes of V."""
+
+    key_bytes: int
+    value_bytes: int
+
+    def __post_init__(self):
+        for size in (self.key_bytes, self.value_bytes):
+            if not 0 < size < 1 << _BITS:
+                raise ValueError(f"a head of {size} bytes")
+
+    @property
+    def tag(self):
+        return _SPLIT | self.key_bytes << _BITS | self.value_bytes
+
+    @classmethod
+    def of_tag(cls, tag):
+        """None: not taken apart. Raises ValueError for a tag that means something else."""
+        if tag == 0:
+            return None
+        if tag >> 2 * _BITS != _SPLIT >> 2 * _BITS:
+            raise ValueError(f"tag {tag:#x}")
+        return cls(tag >> _BITS & (1 << _BITS) - 1, tag & (1 << _BITS) - 1)
+
+    def contents_of(self, size):
+        """Whole contents in `size` bytes; what is left is padding."""
+        return size // (self.key_bytes + self.value_bytes)
+
+    def _views(self, interleaved, apart):
+        count = self.contents_of(len(interleaved))
+        # Fields of opaque bytes: NumPy then copies one head at a time.
+        fields = np.dtype([("k", f"V{self.key_bytes}"), ("v", f"V{self.value_bytes}")])
+        rows = interleaved[: count * fields.itemsize].view(fields)
+        middle, end = count * self.key_bytes, count * fields.itemsize
+        keys = apart[:middle].view(f"V{self.key_bytes}")
+        values = apart[middle:end].view(f"V{self.value_bytes}")
+        return rows, keys, values, end
+
+    def take_apart(self, interleaved, apart):
+        """All of K, all of V, then the rest as it was. Both arrays are bytes of the same size."""
+        rows, keys, values, end = self._views(interleaved, apart)
+        keys[:] = rows["k"]
+        values[:] = rows["v"]
+        apart[end:] = interleaved[end:]
+
+    def put_together(self, apart, interleaved):
+        rows, keys, values, end = self._views(interleaved, apart)
+        rows["k"] = keys
+        rows["v"] = values
+        interleaved[end:] = apart[end:]
+
+
+def shape_apart(content, size, dtype, kv_heads, head_outside_token):
+    """What a taken-apart object of `size` bytes looks like. Only whole objects of equal halves have a shape."""
+    count = content.contents_of(size)
+    whole = count * (content.key_bytes + content.value_bytes) == size
+    if not whole or content.key_bytes != content.value_bytes:
+        return Shape(dtype)
+    dim = content.key_bytes // ITEM_BYTES[dtype]
+    rows = 2 * count
+    if head_outside_token or not kv_heads or rows % kv_heads:
+        return Shape(dtype, (rows, 1, dim))  # neighbouring rows are tokens of one head
+    return Shape(dtype, (rows // kv_heads, kv_heads, dim))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""Threads that run a plug-in's work in the order in which it was given."""
+
+import collections
+import logging
+import os
+import threading
+
+logger = logging.getLogger(__name__)
+
+
+class Workers:
+    """Up to `count` threads, started with the first work, and again in a child process."""
+
+    def __init__(self, count, name):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name}: a number of threads must be at least 1, not {count!r}")
+        self._count = count
+        self._name = name
+        self._reset()
+
+    def _reset(self):
+        self._pid = os.getpid()
+        self._condition = threading.Condition()
+        self._waiting = collections.deque()
+        self._running = 0
+        self._closed = False
+        self._threads = []
+
+    def submit(self, work):
+        """Runs work() on one of the threads. It must not raise."""
+        if self._pid != os.getpid():
+            self._reset()  # threads do not survive a fork, nor does what they held
+        with self._condition:
+            if self._closed:
+                raise RuntimeError(f"{self._name} is closed")
+            if len(self._threads) < self._count:
+                thread = threading.Thread(
+                    target=self._loop, name=f"{self._name}-{len(self._threads)}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+            self._waiting.append(work)
+            self._condition.notify()
+
+    def wait_idle(self):
+        with self._condition:
+            self._condition.wait_for(lambda: not self._waiting and not self._running)
+
+    def close(self):
+        """Lets what runs end, drops what waits and returns it."""
+        with self._condition:
+            self._closed = True
+            dropped = list(self._waiting)
+            self._waiting.clear()
+            self._condition.notify_all()
+        for thread in self._threads:
+            thread.join()
+        return dropped
+
+    def _loop(self):
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                work = self._waiting.popleft()
+                self._running += 1
+            try:
+                work()
+            except Exception:
+                logger.exception("kvtool: %s: work failed", self._name)
+            finally:
+                del work
+                with self._condition:
+                    self._running -= 1
+                    self._condition.notify_all()

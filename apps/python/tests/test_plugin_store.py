@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""What the plug-ins for LMCache, vLLM and SGLang share; no engine is needed here."""
+
+import fcntl
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import kvtool
+from kv_data import DAMAGES, damage, frames_in, noise, plane
+from kvtool._configuration import Identity, size_option
+from kvtool._directory import FrameDirectory
+from kvtool._frames import FrameStore, Item, Shape
+from kvtool._interleaved import Content, shape_apart
+from kvtool._workers import Workers
+
+SHAPE = Shape("bf16", (64, 4, 32))
+RAW = 64 * 4 * 32 * 2
+
+
+def name_of(number):
+    return f"{number:040x}"
+
+
+def items_of(count, identity=None, seed=0):
+    identity = identity or Identity(engine="test")
+    raws = [plane(64, 4, 32, seed + i).reshape(-1).view(np.uint8) for i in range(count)]
+    return [Item(identity.name(b"%d" % i), identity.context(b"%d" % i), raw) for i, raw in enumerate(raws)]
+
+
+def targets_of(items):
+    return [Item(item.name, item.context, bytearray(len(item.raw))) for item in items]
+
+
+# ---- the folder ----
+
+
+def test_put_replaces_and_counts(tmp_path):
+    folder = FrameDirectory(tmp_path)
+    assert folder.put(name_of(1), b"abc") == 3 and folder.put(name_of(2), b"x" * 10) == 10
+    assert folder.put(name_of(1), b"12345") == 5
+    assert (len(folder), folder.total_bytes) == (2, 15)
+    with open(folder.path(name_of(1)), "rb") as file:
+        assert file.read() == b"12345"
+    assert folder.discard(name_of(1)) == 5 and folder.discard(name_of(1)) == 0
+    assert (len(folder), folder.total_bytes) == (1, 10)
+    folder.clear()
+    assert frames_in(tmp_path) == [] and folder.total_bytes == 0
+
+
+def test_least_recently_used_go_first(tmp_path):
+    gone = []
+    folder = FrameDirectory(tmp_path, max_bytes=30, on_evict=gone.extend)
+    for number in range(3):
+        folder.put(name_of(number), b"x" * 10)
+    os.close(folder.open(name_of(0))[0])
+    folder.put(name_of(3), b"x" * 15)
+    assert gone == [(name_of(1), 10), (name_of(2), 10)]
+    assert folder.total_bytes == 25 and folder.evicted == 2
+    with pytest.raises(OSError):
+        folder.put(name_of(4), b"x" * 31)
+    assert folder.total_bytes == 25, "what can never fit drives nothing out"
+
+
+def test_restart_remembers_size_and_recency(tmp_path):
+    folder = FrameDirectory(tmp_path)
+    for number in range(4):
+        folder.put(name_of(number), b"x" * 10)
+        os.utime(folder.path(name_of(number)), ns=(number, number))
+    fd, _ = folder.open(name_of(0))
+    folder.touch(fd)
+    os.close(fd)
+    again = FrameDirectory(tmp_path, max_bytes=40)
+    assert again.total_bytes == 40
+    again.put(name_of(9), b"y" * 20)
+    assert [os.path.exists(again.path(name_of(n))) for n in range(4)] == [True, False, False, True]
+
+
+def test_limit_covers_what_other_processes_store(tmp_path):
+    mine, other = (FrameDirectory(tmp_path, max_bytes=400) for _ in range(2))
+    for number in range(200):
+        (mine if number % 2 else other).put(name_of(number), b"x" * 10)
+        total = sum(map(os.path.getsize, frames_in(tmp_path)))
+        assert total <= 400 + 2 * 60, "an eighth of the limit each may be written before the others are counted"
+    assert total > 200
+
+
+def test_abandoned_temporary_files_go_and_living_ones_stay(tmp_path):
+    FrameDirectory(tmp_path)
+    dead, living = tmp_path / "tmp" / "dead", tmp_path / "tmp" / "living"
+    dead.write_bytes(b"half")
+    living.write_bytes(b"half")
+    with open(living, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        FrameDirectory(tmp_path)
+        assert os.listdir(tmp_path / "tmp") == ["living"]
+    FrameDirectory(tmp_path)
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_failed_write_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch):
+    folder = FrameDirectory(tmp_path)
+    folder.put(name_of(1), b"good")
+    real = os.write
+
+    def full(fd, data):
+        real(fd, bytes(data)[:2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError):
+        folder.put(name_of(1), b"better")
+    with pytest.raises(OSError):
+        folder.put(name_of(2), b"new")
+    monkeypatch.undo()
+    assert os.listdir(tmp_path / "tmp") == [] and len(frames_in(tmp_path)) == 1
+    with open(folder.path(name_of(1)), "rb") as file:
+        assert file.read() == b"good"
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    folder = FrameDirectory(tmp_path)
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:3]))
+    folder.put(name_of(1), b"0123456789")
+    with open(folder.path(name_of(1)), "rb") as file:
+        assert file.read() == b"0123456789"
+
+
+def test_discard_spares_what_was_stored_anew(tmp_path):
+    folder = FrameDirectory(tmp_path)
+    folder.put(name_of(1), b"bad")
+    fd, status = folder.open(name_of(1))
+    folder.put(name_of(1), b"good")  # by another thread, between the read and the refusal
+    assert folder.discard(name_of(1), status) == 0 and os.path.exists(folder.path(name_of(1)))
+    os.close(fd)
+
+
+def test_what_cannot_be_removed_is_not_there(tmp_path, monkeypatch):
+    folder = FrameDirectory(tmp_path)
+    folder.put(name_of(1), b"bad")
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    folder.discard(name_of(1))
+    assert folder.open(name_of(1)) is None
+    monkeypatch.undo()
+    folder.put(name_of(1), b"good")
+    fd, _ = folder.open(name_of(1))
+    os.close(fd)
+
+
+def test_folder_that_vanishes_is_made_again(tmp_path):
+    folder = FrameDirectory(tmp_path)
+    folder.put(name_of(1), b"x")
+    os.unlink(folder.path(name_of(1)))
+    os.rmdir(os.path.dirname(folder.path(name_of(1))))
+    assert folder.open(name_of(1)) is None and folder.total_bytes == 0
+    assert folder.put(name_of(1), b"x") == 1
+
+
+# ---- frames ----
+
+
+def test_store_and_load(tmp_path):
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(5)
+    sizes = store.store(items, SHAPE)
+    assert all(0 < size < 0.9 * RAW for size in sizes) and store.store(items, SHAPE) == [0] * 5
+    targets = targets_of(items)
+    assert store.load(targets) == [0] * 5
+    assert all(bytes(target.raw) == item.raw.tobytes() for target, item in zip(targets, items))
+    report = store.report()
+    assert report["stored"] == 5 and report["already_stored"] == 5 and report["loaded"] == 5
+    assert report["raw_bytes"] == 5 * RAW and report["stored_bytes"] == sum(sizes) == report["folder_bytes"]
+
+
+@pytest.mark.parametrize("group_bytes", [1, RAW, 3 * RAW, 32 << 20])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_groups_and_threads_change_no_byte(tmp_path, group_bytes, threads):
+    items = items_of(7)
+    reference, store = (
+        FrameStore(FrameDirectory(tmp_path / "a")),
+        FrameStore(FrameDirectory(tmp_path / "b"), "default", threads, group_bytes),
+    )
+    assert reference.store(items, SHAPE) == store.store(items, SHAPE)
+    for item in items:
+        with open(reference.directory.path(item.name), "rb") as a, open(store.directory.path(item.name), "rb") as b:
+            assert a.read() == b.read()
+    assert store.load(targets_of(items)) == [0] * 7
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_is_refused_counted_and_repaired(tmp_path, how):
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(3)
+    store.store(items, SHAPE)
+    damage(store.directory.path(items[1].name), how)
+    assert store.load(targets_of(items)) == [0, None, 0]
+    report = store.report()
+    assert report["refused"] == 1 == sum(value for key, value in report.items() if key.startswith("refused_"))
+    assert not store.has(items[1].name, items[1].context)
+    assert store.store(items, SHAPE)[1] > 0 and store.load(targets_of(items)) == [0] * 3
+
+
+@pytest.mark.parametrize("how", ["cut", "grow", "empty", "flip_header"])
+def test_damage_that_a_header_shows_is_repaired_without_a_load(tmp_path, how):
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(1)
+    store.store(items, SHAPE)
+    damage(store.directory.path(items[0].name), how)
+    assert not store.has(items[0].name, items[0].context)
+    assert store.store(items, SHAPE)[0] > 0 and store.load(targets_of(items)) == [0]
+
+
+def test_every_cut_and_every_header_bit(tmp_path):
+    """Exhaustive over the header, sampled over the payload: nothing wrong is ever served."""
+    store = FrameStore(FrameDirectory(tmp_path))
+    (item,) = items_of(1)
+    store.store([item], SHAPE)
+    path = store.directory.path(item.name)
+    with open(path, "rb") as file:
+        whole = file.read()
+    cases = [whole[:length] for length in (*range(0, 129), *range(130, len(whole), 97))]
+    for bit in (*range(128 * 8), *range(128 * 8, len(whole) * 8, 4099)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        cases.append(bytes(flipped))
+    for case in cases:
+        with open(path, "wb") as file:
+            file.write(case)
+        assert store.load(targets_of([item])) == [None]
+
+
+def test_another_identity_is_a_miss(tmp_path):
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(1, Identity(engine="test", model="a"))
+    store.store(items, SHAPE)
+    (other,) = items_of(1, Identity(engine="test", model="b"))
+    assert store.load(targets_of([other])) == [None]
+    stolen = Item(items[0].name, other.context, bytearray(RAW))
+    assert store.load([stolen]) == [None]
+    assert store.report()["refused_context"] == 1
+
+
+def test_contexts_of_identities_and_keys_differ():
+    identities = [Identity(a=1), Identity(a="1"), Identity(a=1, b=None), Identity(b=1), Identity(a=[1])]
+    keys = [b"", b"0", b"00", b"1"]
+    for kind in ("name", "context"):
+        made = {getattr(identity, kind)(key) for identity in identities for key in keys}
+        assert len(made) == len(identities) * len(keys)
+    assert Identity(b=2, a=1).name(b"k") == Identity(a=1, b=2).name(b"k")
+
+
+def test_wrong_size_is_a_miss(tmp_path):
+    store = FrameStore(FrameDirectory(tmp_path))
+    (item,) = items_of(1)
+    store.store([item], SHAPE)
+    assert store.load([Item(item.name, item.context, bytearray(RAW + 2))]) == [None]
+
+
+def test_noise_is_stored_raw_within_the_bound(tmp_path):
+    store = FrameStore(FrameDirectory(tmp_path))
+    item = Item(name_of(1), b"c" * 16, noise(RAW, 1))
+    assert store.store([item], SHAPE) == [kvtool.bound(RAW)] == [RAW + 128]
+    assert store.report()["stored_raw"] == 1
+    target = Item(item.name, item.context, bytearray(RAW))
+    assert store.load([target]) == [0] and bytes(target.raw) == item.raw.tobytes()
+
+
+def test_threads_side_by_side(tmp_path):
+    store = FrameStore(FrameDirectory(tmp_path), threads=2)
+    items = items_of(40)
+    failures = []
+
+    def run(mine):
+        for _ in range(5):
+            sizes = store.store(mine, SHAPE)
+            targets = targets_of(mine)
+            if None in sizes or store.load(targets) != [0] * len(mine):
+                failures.append(sizes)
+            if any(bytes(t.raw) != i.raw.tobytes() for t, i in zip(targets, mine)):
+                failures.append("bytes")
+
+    threads = [threading.Thread(target=run, args=(items[i : i + 25],)) for i in (0, 5, 10, 15)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failures
+
+
+@pytest.mark.parametrize("value", [-1, "1", None, True, float("nan")])
+def test_sizes_that_make_no_sense(value):
+    with pytest.raises(ValueError):
+        size_option(value, "max_gb")
+
+
+# ---- K and V side by side ----
+
+
+@pytest.mark.parametrize("k, v", [(64, 64), (2, 2), (128, 64), (3, 5), (16383, 1)])
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 4096, 16384, 40000])
+def test_taking_apart_and_putting_together(k, v, size):
+    content, source = Content(k, v), noise(size, 1)
+    apart, back = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    content.take_apart(source, apart)
+    count = content.contents_of(size)
+    rows = source[: count * (k + v)].reshape(count, k + v)
+    expected = np.concatenate([rows[:, :k].reshape(-1), rows[:, k:].reshape(-1), source[count * (k + v) :]])
+    assert (apart == expected).all()
+    content.put_together(apart, back)
+    assert (back == source).all()
+    assert Content.of_tag(content.tag) == content
+
+
+def test_tags_that_mean_something_else():
+    assert Content.of_tag(0) is None
+    for tag in (1, 0xFFFFFFFF, 1 << 28, 2 << 28 | 64 << 14 | 64):
+        with pytest.raises(ValueError):
+            Content.of_tag(tag)
+    for sizes in ((0, 1), (1, 0), (1 << 14, 1), (-1, 1)):
+        with pytest.raises(ValueError):
+            Content(*sizes)
+
+
+def test_shapes_multiply_or_are_left_out():
+    content = Content(64, 64)
+    assert shape_apart(content, 128 * 12, "bf16", 3, False).shape == (8, 3, 32)
+    assert shape_apart(content, 128 * 12, "bf16", 3, True).shape == (24, 1, 32)
+    assert shape_apart(content, 128 * 12, "bf16", 5, False).shape == (24, 1, 32)
+    assert shape_apart(content, 128 * 12 + 2, "bf16", 3, False).shape is None
+    assert shape_apart(Content(64, 32), 96 * 12, "bf16", 3, False).shape is None
+
+
+# ---- threads and processes ----
+
+
+def test_workers_keep_order_and_drop_what_waits():
+    workers, done = Workers(1, "test"), []
+    for number in range(50):
+        workers.submit(lambda number=number: done.append(number))
+    workers.wait_idle()
+    assert done == list(range(50))
+    gate = threading.Event()
+    workers.submit(gate.wait)
+    time.sleep(0.05)
+    workers.submit(lambda: done.append("never"))
+    closer = threading.Timer(0.1, gate.set)
+    closer.start()
+    assert len(workers.close()) == 1 and "never" not in done
+    with pytest.raises(RuntimeError):
+        workers.submit(lambda: None)
+
+
+def test_work_that_fails_stops_nothing():
+    workers, done = Workers(2, "test"), []
+    workers.submit(lambda: 1 / 0)
+    workers.submit(lambda: done.append(1))
+    workers.wait_idle()
+    workers.close()
+    assert done == [1]
+
+
+def _in_child(store, items, workers, queue):
+    done = []
+    workers.submit(lambda: done.append(store.load(targets_of(items))))
+    workers.wait_idle()
+    queue.put(done[0])
+
+
+def test_after_a_fork(tmp_path):
+    """LMCache and SGLang fork; threads of the codec and of the plug-in do not survive that."""
+    store, workers = FrameStore(FrameDirectory(tmp_path), threads=2), Workers(1, "test")
+    items = items_of(6)
+    workers.submit(lambda: store.store(items, SHAPE))
+    workers.wait_idle()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_child, args=(store, items, workers, queue))
+    child.start()
+    assert queue.get(timeout=30) == [0] * 6
+    child.join(timeout=30)
+    assert store.load(targets_of(items)) == [0] * 6
+    workers.close()
+
+
+def test_modules_of_engines_are_imported_only_when_asked():
+    script = (
+        "import sys, kvtool\n"
+        "for name in ('torch', 'lmcache', 'vllm', 'sglang', 'kvtool.lmcache', 'kvtool._frames'):\n"
+        "    assert name not in sys.modules, name"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
