@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""The LMCache adapter and serde through LMCache's own L1 manager, wrapper, storage manager and controllers."""
+
+import argparse
+import json
+import os
+import select
+import threading
+import time
+
+import pytest
+
+import engines
+from kv_data import DAMAGES, damage, frames_in, noise, plane
+
+reason = engines.prepare("lmcache")
+if reason:
+    pytest.skip(reason, allow_module_level=True)
+
+import torch  # noqa: E402
+from lmcache.v1.distributed.api import (  # noqa: E402
+    GroupedObjectKeys,
+    MemoryLayoutDesc,
+    ObjectKey,
+    PrefetchTaskSpec,
+)
+from lmcache.v1.distributed.config import (  # noqa: E402
+    EvictionConfig,
+    L1ManagerConfig,
+    L1MemoryManagerConfig,
+    StorageManagerConfig,
+)
+from lmcache.v1.distributed.error import L1Error  # noqa: E402
+from lmcache.v1.distributed.l1_manager import L1Manager  # noqa: E402
+from lmcache.v1.distributed.l2_adapters import create_l2_adapter  # noqa: E402
+from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config  # noqa: E402
+from lmcache.v1.distributed.l2_adapters.serde_wrapper import SerdeL2AdapterWrapper  # noqa: E402
+from lmcache.v1.distributed.serde import create_serde_processor  # noqa: E402
+from lmcache.v1.distributed.storage_manager import StorageManager  # noqa: E402
+from lmcache.v1.platform import consume_fd  # noqa: E402
+
+import kvtool  # noqa: E402
+
+LAYERS, TOKENS, HEADS, DIM = 2, 64, 4, 32
+
+
+def layout_of(tokens=TOKENS, dtype=torch.bfloat16, layers=LAYERS):
+    return MemoryLayoutDesc(shapes=[torch.Size([2, layers, tokens, HEADS * DIM])], dtypes=[dtype])
+
+
+LAYOUT = layout_of()
+HYBRID = MemoryLayoutDesc(
+    shapes=[torch.Size([2, 1, 64, 128]), torch.Size([1, 64, 96])], dtypes=[torch.bfloat16, torch.float32]
+)
+MLA = MemoryLayoutDesc(shapes=[torch.Size([1, 64, 576])], dtypes=[torch.bfloat16])
+FLOAT8 = layout_of(dtype=torch.float8_e4m3fn)
+
+
+def bytes_of(layout):
+    return sum(shape.numel() * dtype.itemsize for shape, dtype in zip(layout.shapes, layout.dtypes))
+
+
+RAW = bytes_of(LAYOUT)
+
+
+def key_of(**fields):
+    fields = {"chunk_hash": os.urandom(16), "model_name": "org/toy", "kv_rank": 0x01000100, **fields}
+    return ObjectKey(**fields)
+
+
+@pytest.fixture(scope="module")
+def l1():
+    config = L1MemoryManagerConfig(size_in_bytes=64 << 20, use_lazy=False)
+    return L1Manager(L1ManagerConfig(memory_config=config))
+
+
+class Adapter:
+    """An adapter made as the storage manager makes it: first the adapter, then its serde."""
+
+    def __init__(self, l1, folder, serde=None, type_="plugin", **params):
+        spec = {"type": type_, "base_path": str(folder)}
+        if type_ == "plugin":
+            spec = {
+                "type": "plugin",
+                "module_path": "kvtool.lmcache",
+                "class_name": "KvtoolAdapter",
+                "adapter_params": {"base_path": str(folder), **params},
+            }
+        elif type_ == "mock":
+            spec = {"type": "mock", "max_size_gb": 1, "mock_bandwidth_gb": 10}
+        if serde is not None:
+            spec["serde"] = {"type": "kvtool", **serde}
+        config = parse_args_to_l2_adapters_config(argparse.Namespace(l2_adapter=[json.dumps(spec)])).adapters[0]
+        self.l1 = l1
+        self.inner = self.adapter = create_l2_adapter(config, l1.get_l1_memory_desc())
+        if config.serde_config is not None:
+            processor = create_serde_processor(config.serde_config)
+            self.adapter = SerdeL2AdapterWrapper(inner=self.inner, serde=processor, l1_manager=l1)
+        self.adapter.set_backend_identity("test")
+        self.taken = []
+
+    def objects(self, count, layout=LAYOUT, seed=None, keys=None):
+        """Keys and objects of the L1: zeros, or numbers from `seed` on."""
+        temporary = [key_of() for _ in range(count)]
+        reserved = self.l1.reserve_write(temporary, [False] * count, layout, tag="test")
+        assert all(error == L1Error.SUCCESS for error, _ in reserved.values())
+        self.taken += temporary
+        objects = [reserved[key][1] for key in temporary]
+        for i, obj in enumerate(objects):
+            memory = memoryview(obj.byte_array).cast("B")
+            memory[:] = bytes(len(memory)) if seed is None else content(seed + i, len(memory))
+        return keys or [key_of() for _ in range(count)], objects
+
+    def store(self, keys, objects):
+        task = self.adapter.submit_store_task(keys, objects)
+        return self.wait(self.adapter.get_store_event_fd(), lambda: self.adapter.pop_completed_store_tasks().get(task))
+
+    def lookup(self, keys, layout=LAYOUT):
+        task = self.adapter.submit_lookup_and_lock_task(keys, {0: layout} if layout else {})
+        found = self.wait(
+            self.adapter.get_lookup_and_lock_event_fd(), lambda: self.adapter.query_lookup_and_lock_result(task)
+        )
+        self.adapter.submit_unlock(keys)
+        return [found.test(i) for i in range(len(keys))]
+
+    def load(self, keys, objects):
+        task = self.adapter.submit_load_task(keys, objects)
+        done = self.wait(self.adapter.get_load_event_fd(), lambda: self.adapter.query_load_result(task))
+        assert self.adapter.query_load_result(task) is None, "results are given once"
+        return [done.test(i) for i in range(len(keys))]
+
+    @staticmethod
+    def wait(fd, result):
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        assert poll.poll(30000), "no event"
+        consume_fd(fd)
+        found = result()
+        assert found is not None
+        return found
+
+    def close(self):
+        self.adapter.close()
+        self.l1.finish_write_and_delete(self.taken, tag="test")
+
+
+def content(seed, size):
+    """Like a chunk: K and V planes of bf16; every byte of it counts, NaNs and negative zeros too."""
+    tokens = -(-size // (HEADS * DIM * 2))
+    return plane(tokens, HEADS, DIM, seed).tobytes()[:size]
+
+
+def held(obj):
+    return bytes(memoryview(obj.byte_array).cast("B"))
+
+
+MODES = {"adapter": None, "serde": {"max_workers": 2}}
+
+
+@pytest.fixture(params=MODES)
+def adapter(request, l1, tmp_path):
+    adapter = Adapter(l1, tmp_path, MODES[request.param])
+    yield adapter
+    adapter.close()
+
+
+def test_objects_come_back_and_are_smaller(adapter, tmp_path):
+    keys, objects = adapter.objects(3, seed=0)
+    result = adapter.store(keys, objects)
+    sizes = [os.path.getsize(path) for path in frames_in(tmp_path)]
+    assert result.is_successful() and result.bytes_transferred() == sum(sizes)
+    assert max(sizes) < 0.9 * RAW
+    assert adapter.lookup(keys) == [True] * 3 and adapter.lookup([key_of()]) == [False]
+    _, targets = adapter.objects(3)
+    assert adapter.load(keys, targets) == [True] * 3
+    assert [held(obj) for obj in targets] == [held(obj) for obj in objects]
+    assert adapter.adapter.get_usage().total_bytes_used == sum(sizes)
+
+
+def test_what_is_there_is_not_stored_again(adapter):
+    keys, objects = adapter.objects(2, seed=0)
+    assert adapter.store(keys, objects).bytes_transferred() > 0
+    again = adapter.store(keys, objects)
+    assert again.is_successful() and again.bytes_transferred() == 0
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_one_damaged_object_is_one_miss_and_is_repaired(adapter, tmp_path, how):
+    keys, objects = adapter.objects(4, seed=0)
+    adapter.store(keys, objects)
+    inner = adapter.inner
+    bad = inner._frames.directory.path(inner._identity.name(keys[1]))
+    damage(bad, how)
+    _, targets = adapter.objects(4)
+    assert adapter.load(keys, targets) == [True, False, True, True]
+    for i in (0, 2, 3):
+        assert held(targets[i]) == held(objects[i])
+    assert adapter.lookup(keys) == [True, False, True, True]
+    # Stored again: written, not skipped for ever.
+    result = adapter.store(keys, objects)
+    assert result.is_successful() and result.bytes_transferred() == os.path.getsize(bad)
+    assert adapter.load(keys, targets) == [True] * 4
+    assert held(targets[1]) == held(objects[1])
+
+
+@pytest.mark.parametrize("layout", [HYBRID, MLA, FLOAT8, layout_of(tokens=7), layout_of(tokens=1)])
+def test_layouts(adapter, layout):
+    """Several groups and element types, MLA, fp8, and the partial chunk at the end of a prompt."""
+    keys, objects = adapter.objects(2, layout, seed=5)
+    assert adapter.store(keys, objects).is_successful()
+    assert adapter.lookup(keys, layout) == [True, True]
+    _, targets = adapter.objects(2, layout)
+    assert adapter.load(keys, targets) == [True, True]
+    assert [held(obj) for obj in targets] == [held(obj) for obj in objects]
+
+
+def test_noise_needs_no_more_than_the_bound(adapter, tmp_path):
+    keys, objects = adapter.objects(1)
+    memoryview(objects[0].byte_array).cast("B")[:] = noise(RAW, 1).tobytes()
+    assert adapter.store(keys, objects).bytes_transferred() == RAW + 128
+    _, targets = adapter.objects(1)
+    assert adapter.load(keys, targets) == [True] and held(targets[0]) == held(objects[0])
+
+
+@pytest.mark.parametrize(
+    "layout", [layout_of(dtype=torch.float16), layout_of(layers=1, tokens=2 * TOKENS), layout_of(tokens=32)]
+)
+def test_stale_layouts_are_misses(adapter, layout):
+    keys, objects = adapter.objects(2, seed=0)
+    adapter.store(keys, objects)
+    assert adapter.lookup(keys, layout) == [False, False], "the bytes would mean something else"
+    _, targets = adapter.objects(2, layout)
+    assert adapter.load(keys, targets) == [False, False]
+
+
+def test_stale_objects_are_replaced(adapter):
+    """A key of which another layout is stored: the store writes, instead of skipping it for ever."""
+    keys, objects = adapter.objects(1, seed=0)
+    adapter.store(keys, objects)
+    other = layout_of(dtype=torch.float16)
+    _, newer = adapter.objects(1, other, seed=9)
+    assert adapter.store(keys, newer).bytes_transferred() > 0
+    assert adapter.lookup(keys, other) == [True] and adapter.lookup(keys) == [False]
+    _, targets = adapter.objects(1, other)
+    assert adapter.load(keys, targets) == [True] and held(targets[0]) == held(newer[0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"model_name": "org/other"}, {"kv_rank": 0x02000201}, {"object_group_id": 1}, {"cache_salt": "tenant .2"}],
+)
+def test_objects_of_other_keys_are_misses(adapter, tmp_path, other):
+    """Also where their files were exchanged: chunk hashes name tokens, not bytes."""
+    key = key_of()
+    foreign = key_of(chunk_hash=key.chunk_hash, **other)
+    _, objects = adapter.objects(2, seed=0)
+    adapter.store([key], objects[:1])
+    assert adapter.lookup([foreign], None) == [False]
+    adapter.store([foreign], objects[1:])
+    first, second = frames_in(tmp_path)
+    os.rename(first, first + "x"), os.rename(second, first), os.rename(first + "x", second)
+    _, targets = adapter.objects(2)
+    assert adapter.load([key], targets[:1]) == [False]
+    assert adapter.load([foreign], targets[1:]) == [False]
+
+
+def test_another_revision_is_a_miss_and_a_restart_is_not(l1, tmp_path):
+    for mode in MODES.values():
+        first = Adapter(l1, tmp_path, mode and {**mode, "revision": "a"}, revision="a")
+        keys, objects = first.objects(2, seed=0)
+        first.store(keys, objects)
+        first.close()
+        again = Adapter(l1, tmp_path, revision="a")
+        _, targets = again.objects(2)
+        assert again.lookup(keys) == [True, True] and again.load(keys, targets) == [True, True]
+        again.close()
+    other = Adapter(l1, tmp_path, revision="b")
+    _, targets = other.objects(2)
+    assert other.load(keys, targets) == [False, False]
+    other.close()
+
+
+def test_adapter_and_serde_write_the_same_files(l1, tmp_path):
+    keys = [key_of(), key_of()]
+    files = []
+    for mode in MODES:
+        adapter = Adapter(l1, tmp_path / mode, MODES[mode])
+        _, objects = adapter.objects(2, seed=3)
+        adapter.store(keys, objects)
+        files.append({os.path.basename(path): open(path, "rb").read() for path in frames_in(tmp_path / mode)})
+        adapter.close()
+    assert files[0] == files[1]
+
+
+def test_names_of_any_length(adapter):
+    """Salts may hold dots and spaces, and model names be long; files keep to 255 bytes."""
+    keys = [
+        key_of(model_name="org/" + "very-long-name" * 30, cache_salt="t" * 128),
+        key_of(cache_salt="a b.c"),
+        key_of(chunk_hash=b"\x00" * 64),
+        key_of(chunk_hash=b"x"),
+    ]
+    _, objects = adapter.objects(4, seed=0)
+    assert adapter.store(keys, objects).is_successful()
+    _, targets = adapter.objects(4)
+    assert adapter.load(keys, targets) == [True] * 4
+
+
+def test_delete_and_listeners(l1, tmp_path):
+    adapter = Adapter(l1, tmp_path)
+    seen = []
+
+    class Listener:
+        def on_l2_keys_stored(self, keys, sizes):
+            seen.append(("stored", list(keys), list(sizes)))
+
+        def on_l2_keys_accessed(self, keys):
+            seen.append(("accessed", list(keys)))
+
+        def on_l2_keys_deleted(self, keys):
+            seen.append(("deleted", list(keys)))
+
+    adapter.adapter.register_listener(Listener())
+    keys, objects = adapter.objects(2, seed=0)
+    adapter.store(keys, objects)
+    adapter.load(keys[:1], objects[:1])
+    sizes = {os.path.getsize(path) for path in frames_in(tmp_path)}
+    adapter.adapter.delete([keys[1], key_of()])
+    assert [event[0] for event in seen] == ["stored", "accessed", "deleted"]
+    assert set(seen[0][2]) == sizes and seen[1][1] == keys[:1] and seen[2][1] == [keys[1]]
+    assert adapter.lookup(keys) == [True, False]
+    assert adapter.adapter.get_usage().bytes_by_cache_salt[""] == os.path.getsize(frames_in(tmp_path)[0])
+    adapter.close()
+
+
+def test_folder_keeps_to_its_limit(l1, tmp_path):
+    adapter = Adapter(l1, tmp_path, max_gb=4.5 * RAW / (1 << 30))
+    assert adapter.adapter.supports_global_eviction
+    keys, objects = adapter.objects(10)
+    for i, obj in enumerate(objects):
+        memoryview(obj.byte_array).cast("B")[:] = noise(RAW, i).tobytes()
+        assert adapter.store(keys[i : i + 1], objects[i : i + 1]).is_successful()
+        assert sum(map(os.path.getsize, frames_in(tmp_path))) <= 4.5 * RAW
+    assert adapter.lookup(keys) == [False] * 6 + [True] * 4
+    usage = adapter.adapter.get_usage()
+    assert usage.total_bytes_used == 4 * (RAW + 128) == usage.bytes_by_cache_salt[""]
+    assert 0.8 < usage.usage_fraction < 1
+    adapter.close()
+
+
+def test_status(adapter, tmp_path):
+    keys, objects = adapter.objects(2, seed=0)
+    adapter.store(keys, objects)
+    status = adapter.adapter.report_status()
+    assert status["is_healthy"] and status["type"] == "KvtoolAdapter" and status["folder_objects"] == 2
+    assert status["folder_bytes"] == sum(map(os.path.getsize, frames_in(tmp_path)))
+
+
+def test_bad_options_stop_the_start(l1, tmp_path):
+    for params in ({"levle": "fast"}, {"level": "best"}, {"threads": -1}, {"max_gb": "1"}, {"head_dim": 0}):
+        with pytest.raises(ValueError):
+            Adapter(l1, tmp_path, **params)
+    with pytest.raises(ValueError):
+        Adapter(l1, tmp_path, {"levle": "fast"})
+
+
+def test_serde_over_the_mock_adapter(l1, tmp_path):
+    """An adapter that is not ours and takes objects of any size. (LMCache's fs never loads one that is smaller than
+    the bound; this module's adapter is there for that.)"""
+    Adapter(l1, tmp_path).close()  # registers the serde, as a plugin adapter earlier in the list does
+    adapter = Adapter(l1, tmp_path, {"threads": 2}, type_="mock")
+    keys, objects = adapter.objects(3, seed=0)
+    assert adapter.store(keys, objects).bytes_transferred() < 3 * 0.9 * RAW
+    _, targets = adapter.objects(3)
+    assert adapter.load(keys, targets) == [True] * 3
+    assert [held(obj) for obj in targets] == [held(obj) for obj in objects]
+    adapter.close()
+
+
+def test_serde_by_itself(l1):
+    """The bound is the raw size and the header, sizes are Python's own integers, and padding is ignored."""
+    from kvtool._frames import Coder
+    from kvtool._lmcache_objects import ObjectIdentity
+    from kvtool.lmcache import KvtoolDeserializer, KvtoolSerializer
+
+    helper = Adapter(l1, "/tmp", type_="mock")
+    serializer = KvtoolSerializer(Coder(), ObjectIdentity())
+    assert serializer.estimate_serialized_size(LAYOUT) == RAW + 128
+    assert serializer.estimate_serialized_size(HYBRID) == bytes_of(HYBRID) + 128
+    assert type(serializer.estimate_serialized_size(HYBRID)) is int
+    (key,), (source,) = helper.objects(1, seed=0)
+    bound = MemoryLayoutDesc(shapes=[torch.Size([RAW + 128])], dtypes=[torch.uint8])
+    _, (temporary,) = helper.objects(1, bound)
+    memoryview(temporary.byte_array).cast("B")[:] = b"\xaa" * (RAW + 128)  # a stale tail
+    size = serializer.serialize(source, temporary, key)
+    assert type(size) is int and size < RAW
+    deserializer = KvtoolDeserializer(Coder(), ObjectIdentity())
+    _, (target,) = helper.objects(1)
+    deserializer.deserialize(temporary, target, key)
+    assert held(target) == held(source)
+    with pytest.raises(kvtool.Error):
+        deserializer.deserialize(temporary, target, key_of())
+    helper.close()
+
+
+def test_two_writers_on_one_folder(l1, tmp_path):
+    adapters = [Adapter(l1, tmp_path, level=level) for level in ("fast", "high")]
+    for _ in range(5):
+        keys = [key_of() for _ in range(4)]
+        owned = [adapter.objects(4, seed=0)[1] for adapter in adapters]
+        threads = [
+            threading.Thread(target=adapter.store, args=(keys, objects)) for adapter, objects in zip(adapters, owned)
+        ]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        for adapter in adapters:
+            _, targets = adapter.objects(4)
+            assert adapter.load(keys, targets) == [True] * 4
+            assert [held(obj) for obj in targets] == [held(obj) for obj in owned[0]]
+    [adapter.close() for adapter in adapters]
+
+
+def test_close_with_tasks_waiting(l1, tmp_path):
+    adapter = Adapter(l1, tmp_path, level="high")
+    keys, objects = adapter.objects(6, seed=0)
+    for i in range(6):
+        adapter.adapter.submit_store_task(keys[i : i + 1], objects[i : i + 1])
+    adapter.close()
+    adapter.adapter.close()
+    again = Adapter(l1, tmp_path)
+    _, targets = again.objects(6)
+    for i, done in enumerate(again.load(keys, targets)):
+        assert not done or held(targets[i]) == held(objects[i])
+    again.close()
+
+
+# ---- the storage manager with its controllers ----
+
+
+def manager_of(folder, serde=None):
+    spec = {
+        "type": "plugin",
+        "module_path": "kvtool.lmcache",
+        "class_name": "KvtoolAdapter",
+        "adapter_params": {"base_path": str(folder), "threads": 2},
+    }
+    if serde is not None:
+        spec["serde"] = {"type": "kvtool", **serde}
+    l2 = parse_args_to_l2_adapters_config(argparse.Namespace(l2_adapter=[json.dumps(spec)]))
+    memory = L1MemoryManagerConfig(size_in_bytes=64 << 20, use_lazy=False)
+    return StorageManager(
+        StorageManagerConfig(
+            l1_manager_config=L1ManagerConfig(memory_config=memory),
+            eviction_config=EvictionConfig(eviction_policy="LRU"),
+            l2_adapter_config=l2,
+        )
+    )
+
+
+def prefetch(manager, keys):
+    """Asks the prefetch controller for the keys; what each object holds, for the leading ones that were found."""
+    spec = PrefetchTaskSpec(key_groups=[GroupedObjectKeys(keys=keys, object_group_id=0, layout_desc=LAYOUT)])
+    handle = manager.submit_prefetch_task(spec)
+    end = time.monotonic() + 30
+    while (result := manager.query_prefetch_status(handle)) is None:
+        assert time.monotonic() < end, "the prefetch did not end"
+        time.sleep(0.005)
+    count = result.hit_cells[0].popcount()
+    if not count:
+        return []
+    with manager.read_prefetched_results(keys[:count], result.l1_owners) as objects:
+        contents = [held(obj) for obj in objects]
+    manager.finish_read_prefetched(keys[:count], 1, result.l1_owners)
+    return contents
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_through_the_controllers(tmp_path, mode):
+    keys = [key_of() for _ in range(5)]
+    manager = manager_of(tmp_path, MODES[mode])
+    objects = manager.reserve_write(keys, LAYOUT)
+    for i, key in enumerate(keys):
+        memoryview(objects[key].byte_array).cast("B")[:] = content(i, RAW)
+    manager.finish_write(keys)
+    end = time.monotonic() + 30
+    while len(frames_in(tmp_path)) < 5:
+        assert time.monotonic() < end, "the store controller stored nothing"
+        time.sleep(0.01)
+    time.sleep(0.2)
+    manager.close()
+
+    manager = manager_of(tmp_path, MODES[mode])  # a restart: L1 is empty
+    assert prefetch(manager, keys) == [content(i, RAW) for i in range(5)]
+    manager.close()
+
+    manager = manager_of(tmp_path, MODES[mode])
+    adapter = manager.l2_adapters()[0][1]
+    adapter = getattr(adapter, "inner_adapter", adapter)
+    damage(adapter._frames.directory.path(adapter._identity.name(keys[2])), "flip")
+    assert prefetch(manager, keys) == [content(i, RAW) for i in range(2)], "the prefix ends where the damage is"
+    manager.close()
