@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""Metrics of the vLLM tier: vLLM counts transfers and failures itself; these say what compression does."""
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import OffloadingCounterMetadata, OffloadingGaugeMetadata
+
+_PREFIX = "vllm:kvtool_tier_"
+_COUNTERS = {
+    "raw_bytes": "Bytes of KV blocks that were stored, before compression.",
+    "stored_bytes": "Bytes of the files that were written for them.",
+    "loaded_bytes": "Bytes of files that were loaded.",
+    "loaded_raw_bytes": "Bytes of KV blocks that came out of them.",
+    "encode_seconds": "Wall time of compressing, of all threads.",
+    "decode_seconds": "Wall time of decompressing, of all threads.",
+    "stored": "KV blocks stored.",
+    "loaded": "KV blocks loaded.",
+    "already_stored": "KV blocks that were there already.",
+    "stored_raw": "KV blocks that did not shrink.",
+    "store_failures": "KV blocks that could not be stored.",
+    "refused": "Files that were refused and removed: damaged, short, or of another configuration.",
+    "evicted": "Files that the limit of the folder removed.",
+}
+_GAUGES = {
+    "folder_bytes": "Bytes of all files in the folder.",
+    "folder_objects": "Files in the folder.",
+}
+
+
+class TierMetrics:
+    def __init__(self, tier_type, frames):
+        self._labels = (tier_type,)
+        self._frames = frames
+        self._last = {}
+
+    @staticmethod
+    def definitions():
+        counters = {
+            _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=("tier",))
+            for name, text in _COUNTERS.items()
+        }
+        gauges = {
+            _PREFIX + name: OffloadingGaugeMetadata(documentation=text, labelnames=("tier",))
+            for name, text in _GAUGES.items()
+        }
+        return {**counters, **gauges}
+
+    def take(self):
+        """What was added since the last call; None where that is nothing."""
+        report = self._frames.report()
+        grown = {name: report.get(name, 0) - self._last.get(name, 0) for name in _COUNTERS}
+        if not any(grown.values()):
+            return None
+        self._last = {name: report.get(name, 0) for name in _COUNTERS}
+        stats = OffloadingConnectorStats()
+        for name, amount in grown.items():
+            if amount:
+                stats.increase_counter(_PREFIX + name, amount, self._labels)
+        for name in _GAUGES:
+            stats.set_gauge(_PREFIX + name, report[name], self._labels)
+        return stats

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""vLLM: a secondary tier of KV offloading that keeps chunks compressed and checked on a local disk.
+
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+        "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 8589934592, "blocks_per_chunk": 16,
+        "secondary_tiers": [{"type": "KvtoolTier", "module_path": "kvtool.vllm", "root_dir": "/var/cache/kv",
+                             "max_gb": 200, "kv_heads": 8, "head_size": 128}]}}'
+
+A block is served right or not at all: one that cannot be read is a miss from then on. See docs/engines/vllm.md. Made for
+vLLM 0.33.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+
+import numpy as np
+
+from kvtool._configuration import Identity, engine_version, size_option
+from kvtool._directory import FrameDirectory
+from kvtool._frames import FrameStore, Item, Shape
+from kvtool._interleaved import ITEM_BYTES, Content, shape_apart
+from kvtool._vllm_metrics import TierMetrics
+from kvtool._workers import Workers
+
+from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext
+from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+__all__ = ["KvtoolTier"]
+
+logger = logging.getLogger(__name__)
+
+# Bytes of rows that one piece of work moves, so that the threads share a large job.
+_WORK_BYTES = 8 << 20
+_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "half": "f16",
+    "float32": "f32",
+    "float": "f32",
+    "fp8": "f8_e4m3",
+    "fp8_e4m3": "f8_e4m3",
+    "fp8_e5m2": "f8_e5m2",
+    "int8": "i8",
+}
+
+
+class KvtoolTier(SecondaryTierManager):
+    """Chunks as frames in a folder.
+
+    root_dir: the folder, which engines may share. level: "fast", "default", "high" or "max". max_gb: limit of the
+    folder in GiB, beyond which the least recently used chunks go; 0: none. n_read_threads, n_write_threads: threads that
+    load and store. revision: of the model's weights; chunks of another one are misses. kv_heads, head_size, head_size_v:
+    of one worker's cache; hints which help compression and cannot do harm. durable: write each file through to the disk.
+    """
+
+    medium = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec,
+        primary_kv_view,
+        tier_type,
+        root_dir,
+        level="default",
+        max_gb=0,
+        n_read_threads=4,
+        n_write_threads=2,
+        revision="",
+        kv_heads=None,
+        head_size=None,
+        head_size_v=None,
+        durable=False,
+        locality=None,
+        backpressure_detector=None,
+    ):
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self.locality = Locality(locality) if locality is not None else None
+        self._row_bytes = primary_kv_view.strides[0]
+        self._identity = Identity(**_identity_of(offloading_spec, self._row_bytes, revision))
+        directory = FrameDirectory(root_dir, size_option(max_gb, "max_gb"), durable)
+        self._frames = FrameStore(directory, level, group_bytes=_WORK_BYTES)
+        config = offloading_spec.config
+        self._content, self._shape = _hints(config, self._row_bytes, kv_heads, head_size, head_size_v)
+        self._metrics = TierMetrics(tier_type, self._frames)
+        self._readers = Workers(n_read_threads, f"kvtool-{tier_type}-read")
+        self._writers = Workers(n_write_threads, f"kvtool-{tier_type}-write")
+        self._lookups = _Lookups(self, tier_type)
+        self._finished = deque()
+
+    # ---- what vLLM calls, under the manager's lock: nothing here waits ----
+
+    def on_new_request(self, req_context):
+        return RequestOffloadingContext()
+
+    def lookup(self, key, req_context):
+        found = self._lookups.lookup(key, req_context)
+        if found is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if found else LookupResult.MISS
+
+    def on_schedule_end(self, context):
+        self._lookups.flush()
+
+    def on_request_finished(self, req_context):
+        self._lookups.cleanup(req_context.req_id)
+
+    def submit_store(self, job_metadata):
+        self._submit(job_metadata, self._writers, self._store)
+
+    def submit_load(self, job_metadata):
+        self._submit(job_metadata, self._readers, self._load)
+
+    def get_finished_jobs(self):
+        results = []
+        while self._finished:
+            job = self._finished.popleft()
+            if job.is_load and job.failed:
+                self._lookups.mark_miss(job.failed)
+            results.append(job.result(self._row_bytes))
+        return results
+
+    def drain_jobs(self):
+        self._readers.wait_idle()
+        self._writers.wait_idle()
+
+    def shutdown(self):
+        self._lookups.shutdown()
+        for workers in (self._readers, self._writers):
+            for work in workers.close():
+                work(cancelled=True)
+
+    def get_stats(self):
+        return self._metrics.take()
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config):
+        return TierMetrics.definitions()
+
+    @classmethod
+    def config_info_keys(cls, tier_config):
+        return ("kvtool_level", "kvtool_root_dir")
+
+    def config_info(self):
+        return {"kvtool_level": self._frames.coder.level, "kvtool_root_dir": self._frames.directory.root}
+
+    def report(self):
+        """Counters and the state of the folder."""
+        return self._frames.report()
+
+    # ---- on the threads ----
+
+    def exists(self, key):
+        return self._frames.has(self._identity.name(key), self._identity.context(key))
+
+    def _submit(self, job, workers, work):
+        pairs = [(key, int(chunk)) for key, chunk in zip(job.keys, job.chunk_ids)]
+        step = max(1, _WORK_BYTES // self._row_bytes)
+        parts = [pairs[i : i + step] for i in range(0, len(pairs), step)] or [[]]
+        state = _Job(job, len(parts))
+        for part in parts:
+
+            def run(part=part, cancelled=False):
+                failed = [key for key, _ in part]
+                try:
+                    if not cancelled:
+                        failed = work(part)
+                except Exception:
+                    logger.exception("kvtool: a job of vLLM failed")
+                if state.part_done(failed):
+                    self._finished.append(state)
+
+            workers.submit(run)
+
+    def _rows(self, part):
+        return [self._primary_kv_view[chunk : chunk + 1].cast("B") for _, chunk in part]
+
+    def _items(self, part, raws, tag=0):
+        return [
+            Item(self._identity.name(key), self._identity.context(key), raw, tag)
+            for (key, _), raw in zip(part, raws)
+        ]
+
+    def _store(self, part):
+        """Returns the keys that could not be stored."""
+        missing = [(key, chunk) for key, chunk in part if not self.exists(key)]
+        self._frames.counters.add(already_stored=len(part) - len(missing))
+        part = missing
+        if not part:
+            return []
+        rows = self._rows(part)
+        try:
+            if self._content is None:
+                sizes = self._frames.store(self._items(part, rows), self._shape)
+            else:
+                apart = np.empty((len(part), self._row_bytes), np.uint8)
+                for row, copy in zip(rows, apart):
+                    self._content.take_apart(np.frombuffer(row, np.uint8), copy)
+                sizes = self._frames.store(self._items(part, apart, self._content.tag), self._shape)
+        finally:
+            for row in rows:
+                row.release()  # the region cannot be unmapped while a view of it exists
+        return [key for (key, _), size in zip(part, sizes) if size is None]
+
+    def _load(self, part):
+        """Returns the keys that could not be loaded."""
+        rows = self._rows(part)
+        try:
+            tags = self._frames.load(self._items(part, rows))
+            failed = []
+            for (key, _), row, tag in zip(part, rows, tags):
+                if tag is None or not self._put_together(tag, row):
+                    failed.append(key)
+            return failed
+        finally:
+            for row in rows:
+                row.release()
+
+    def _put_together(self, tag, row):
+        try:
+            content = Content.of_tag(tag)
+        except ValueError:
+            return False  # of a later version of this module
+        if content is not None:
+            array = np.frombuffer(row, np.uint8)
+            content.put_together(array.copy(), array)
+        return True
+
+
+class _Lookups(AsyncLookupManager):
+    """Whether chunks exist is asked on a thread of its own."""
+
+    def __init__(self, tier, tier_type):
+        super().__init__(tier_type=tier_type)
+        self._tier = tier
+
+    def batch_lookup(self, keys, req_context):
+        return [self._tier.exists(key) for key in keys]
+
+
+class _Job:
+    """A transfer of which several threads do parts."""
+
+    def __init__(self, job, parts):
+        self.is_load = job.is_promotion
+        self.failed = []
+        self._id, self._keys = job.job_id, list(job.keys)
+        self._left = parts
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._seconds = 0.0
+
+    def part_done(self, failed):
+        """Whether it was the last."""
+        with self._lock:
+            self.failed += failed
+            self._left -= 1
+            self._seconds = time.monotonic() - self._start
+            return self._left == 0
+
+    def result(self, row_bytes):
+        """Bytes are raw ones, because vLLM's back-pressure would take a good ratio for a slow disk."""
+        good = None
+        if self.is_load and self.failed:
+            failed = set(self.failed)
+            good = tuple(key for key in self._keys if key not in failed) or None
+        return JobResult(self._id, not self.failed, good, self._seconds, len(self._keys) * row_bytes)
+
+
+def _identity_of(spec, row_bytes, revision):
+    """Everything that the bytes of a row depend on, as far as the scheduler's side knows it."""
+    config = spec.config
+    parallel = config.parallel
+    fields = {
+        "engine": "vllm",
+        "version": engine_version("vllm"),
+        "model": config.model.name,
+        "revision": revision,
+        "dtype": str(config.model.dtype),
+        "row_bytes": row_bytes,
+        "blocks_per_chunk": spec.blocks_per_chunk,
+        "tokens_per_hash": config.cache.tokens_per_hash,
+        "groups": [(group.tokens_per_block, list(group.layer_names)) for group in config.groups],
+        "layout": getattr(config, "kv_cache_layout", None),
+        "canonical": getattr(config, "canonical_layout", False),
+        "replicated": getattr(config, "replicated_layout", False),
+    }
+    if not (parallel.is_parallelism_agnostic or fields["replicated"]):
+        sizes = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
+        fields["parallel"] = [getattr(parallel, name) for name in sizes]
+    return fields
+
+
+def _hints(config, row_bytes, kv_heads, head_size, head_size_v):
+    """How rows are taken apart, or None, and what the result looks like."""
+    for name, value in (("kv_heads", kv_heads), ("head_size", head_size), ("head_size_v", head_size_v)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a positive integer, not {value!r}")
+    dtype = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
+    if dtype is None or head_size is None:
+        return None, Shape(dtype)
+    size = ITEM_BYTES[dtype]
+    content = Content(head_size * size, (head_size_v or head_size) * size)
+    layout = str(getattr(config, "kv_cache_layout", None) or "LBHNC").upper()
+    head_outside_token = "H" in layout and "N" in layout and layout.index("H") < layout.index("N")
+    return content, shape_apart(content, row_bytes, dtype, kv_heads, head_outside_token)
