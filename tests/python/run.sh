@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# run.sh BUILD [PYTHON]: builds the wheel of one interpreter from BUILD's libraries, installs it into a fresh virtual
+# environment and runs its tests there. Status 77 where PyPI cannot be reached.
+set -euo pipefail
+build=$(realpath "$1") python=$(command -v "${2:-python3}")
+cd "$(dirname "$0")/../.."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+scripts/build_wheel.sh --build "$build" --out "$scratch/dist" "$python"
+wheel=$(ls "$scratch"/dist/*.whl)
+
+"$python" -m venv "$scratch/venv"
+venv=$scratch/venv/bin
+install() {
+  "$venv/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 "$@" >"$scratch/pip.log" 2>&1 || {
+    tail -3 "$scratch/pip.log"
+    echo "skipped: $* cannot be had from PyPI"
+    exit 77
+  }
+}
+# With NumPy alone, as its users have it.
+install "$wheel"
+(cd "$scratch" && venv/bin/kvtool --version && venv/bin/python -m kvtool --version)
+"$venv/python" -c 'import kvtool; assert kvtool.decode(kvtool.encode(b"page")) == b"page"'
+
+install pytest ml_dtypes xxhash tqdm nanobind mypy
+# The tests are copied: the package beside them in the tree must not be found first.
+cp -r apps/python/tests "$scratch/tests"
+# What a document writes lands in the scratch folder.
+(cd "$scratch" && KVTOOL_ROOT=$OLDPWD "$venv/python" -m pytest -q -p no:cacheprovider --durations=3 tests)
+"$venv/python" scripts/check_stub.py
+(cd "$scratch" && "$venv/python" -m mypy --strict --cache-dir "$scratch/mypy" tests/consumer.py)
