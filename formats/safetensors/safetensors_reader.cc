@@ -18,7 +18,7 @@ using safetensors::HeaderTensor;
 using safetensors::Standing;
 using safetensors::TypeWord;
 
-constexpr std::string_view kEnding = ".safetensors";
+constexpr std::string_view kFileEnding = ".safetensors";
 
 bool LooksRight(ByteSpan bytes) {
   if (bytes.size() <= safetensors::kLengthBytes) return false;
@@ -28,8 +28,8 @@ bool LooksRight(ByteSpan bytes) {
 }
 
 std::string Stem(std::string_view name) {
-  if (name.size() > kEnding.size() && name.substr(name.size() - kEnding.size()) == kEnding) {
-    name.remove_suffix(kEnding.size());
+  if (name.size() > kFileEnding.size() && name.substr(name.size() - kFileEnding.size()) == kFileEnding) {
+    name.remove_suffix(kFileEnding.size());
   }
   return std::string(name);
 }

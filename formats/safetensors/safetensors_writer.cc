@@ -16,7 +16,7 @@ namespace {
 using safetensors::Standing;
 using safetensors::TypeWord;
 
-constexpr uint64_t kAlignment = 8;
+constexpr uint64_t kHeaderAlignment = 8;
 
 // Index in the official enumeration, whose reverse is the order of tensors in a file.
 size_t WordIndex(DType dtype) {
@@ -44,7 +44,7 @@ Bytes SafetensorsHead(const std::vector<const TensorToWrite*>& order,
     position = end;
   }
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  text.resize(RoundUp(text.size(), kAlignment), ' ');
+  text.resize(RoundUp(text.size(), kHeaderAlignment), ' ');
   if (text.size() > safetensors::kHeaderCap) {
     throw Error(Finding::kLimit, fmt::format("header of {} bytes; the format allows {}",
                                              text.size(), safetensors::kHeaderCap));

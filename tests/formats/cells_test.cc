@@ -10,7 +10,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::cells_test {
 namespace {
 
 std::vector<Cell> CellsOf(std::string_view text, size_t count) {
@@ -84,4 +84,4 @@ TEST_CASE("everything beside the tensors survives an array file", "[cells]") {
   CHECK(diff.notes.empty());
 }
 
-}  // namespace kv
+}  // namespace kv::cells_test

@@ -10,7 +10,7 @@
 #include "lib/core/archive/records.h"
 #include "tests/fuzz/repair.h"
 
-namespace kv {
+namespace kv::fuzz_repair_test {
 namespace {
 
 Bytes Load(const std::string& name) {
@@ -80,4 +80,4 @@ TEST_CASE("a repaired zip has the CRC of its mutated member", "[fuzz]") {
   CHECK_NOTHROW(check(fuzz::RepairZip(mutated)));
 }
 
-}  // namespace kv
+}  // namespace kv::fuzz_repair_test

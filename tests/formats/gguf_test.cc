@@ -8,7 +8,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/llama_builder.h"
 
-namespace kv {
+namespace kv::gguf_test {
 namespace {
 
 using test::GgufBuilder;
@@ -275,4 +275,4 @@ TEST_CASE("a model divides the rows of its states", "[gguf]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::gguf_test

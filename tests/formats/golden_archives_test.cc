@@ -15,7 +15,7 @@
 #include "tests/support/sha256.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::golden_archives_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,4 +151,4 @@ TEST_CASE("archives of every version are restored as the manifest says") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::golden_archives_test

@@ -10,7 +10,7 @@
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::infinilm_dump_test {
 namespace {
 
 constexpr std::string_view kMeta =
@@ -166,4 +166,4 @@ TEST_CASE("damaged dumps are refused", "[infinilm]") {
         Finding::kLimit);
 }
 
-}  // namespace kv
+}  // namespace kv::infinilm_dump_test

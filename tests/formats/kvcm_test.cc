@@ -7,7 +7,7 @@
 
 #include "tests/support/sample_weights.h"
 
-namespace kv {
+namespace kv::kvcm_test {
 namespace {
 
 using test::SampleWeights;
@@ -159,4 +159,4 @@ TEST_CASE("the loader models allocate nothing and fail as the real ones do") {
   CHECK(CsrcLoader(good, "a.pth").message.substr(0, 32) == "Unsupported weight format (.pth)");
 }
 
-}  // namespace kv
+}  // namespace kv::kvcm_test

@@ -12,7 +12,7 @@
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/core/snapshot/layout.h"
 
-namespace kv {
+namespace kv::llama_files_test {
 namespace {
 namespace fs = std::filesystem;
 
@@ -252,4 +252,4 @@ TEST_CASE("K and V are the very values that the engine computed", "[llama]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::llama_files_test

@@ -10,7 +10,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/llama_builder.h"
 
-namespace kv {
+namespace kv::llama_state_test {
 namespace {
 
 using test::LlamaState;
@@ -496,4 +496,4 @@ TEST_CASE("blobs from memory read when asked for", "[llama]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::llama_state_test

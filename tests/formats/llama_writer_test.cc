@@ -13,7 +13,7 @@
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::llama_writer_test {
 namespace {
 namespace fs = std::filesystem;
 
@@ -254,4 +254,4 @@ TEST_CASE("builds name layouts as far as it is known", "[llama][writer]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::llama_writer_test

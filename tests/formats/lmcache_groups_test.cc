@@ -11,7 +11,7 @@
 #include "lib/core/base/blake2b.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::lmcache_groups_test {
 namespace {
 
 Source Named(std::string name, Bytes bytes) {
@@ -136,4 +136,4 @@ TEST_CASE("looking for a torn index costs a few readings of the file, not one fo
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::lmcache_groups_test

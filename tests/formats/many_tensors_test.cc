@@ -27,7 +27,7 @@ void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-namespace kv {
+namespace kv::many_tensors_test {
 namespace {
 
 // `tensors` arrays of one f16 value each, K and V in turn, names as `name` has them.
@@ -79,4 +79,4 @@ TEST_CASE("every tensor of a header costs a few allocations, however many there 
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::many_tensors_test

@@ -10,7 +10,7 @@
 #include "lib/core/snapshot/diff.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::matrix_test {
 namespace {
 namespace fs = std::filesystem;
 
@@ -153,4 +153,4 @@ TEST_CASE("a cache survives every format that takes it, and the way back", "[mat
   }
 }
 
-}  // namespace kv
+}  // namespace kv::matrix_test

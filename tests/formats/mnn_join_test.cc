@@ -7,7 +7,7 @@
 
 #include "formats/mnn/join.h"
 
-namespace kv::mnn {
+namespace kv::mnn::mnn_join_test {
 
 using Ranges = std::vector<TokenRange>;
 using Parts = std::vector<JoinedRange>;
@@ -86,4 +86,4 @@ TEST_CASE("joining agrees with painting the updates one by one", "[mnn]") {
   }
 }
 
-}  // namespace kv::mnn
+}  // namespace kv::mnn::mnn_join_test

@@ -7,7 +7,7 @@
 #include "formats/mnn/packed.h"
 #include "lib/core/snapshot/layout.h"
 
-namespace kv::mnn {
+namespace kv::mnn::mnn_packed_test {
 namespace {
 
 constexpr uint16_t kPadding = 0xdead;
@@ -134,4 +134,4 @@ TEST_CASE("pack sizes that multiply past 64 bits are refused", "[mnn]") {
   CHECK_NOTHROW(KeyElements({1, 1, huge, 1, 64}));
 }
 
-}  // namespace kv::mnn
+}  // namespace kv::mnn::mnn_packed_test

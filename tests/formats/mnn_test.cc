@@ -12,7 +12,7 @@
 #include "tests/support/archives.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv::mnn {
+namespace kv::mnn::mnn_test {
 namespace {
 
 using nlohmann::json;
@@ -433,4 +433,4 @@ TEST_CASE("a dump folder comes back from an archive, its data never opaque bytes
   }
 }
 
-}  // namespace kv::mnn
+}  // namespace kv::mnn::mnn_test

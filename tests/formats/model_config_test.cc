@@ -11,7 +11,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::model_config_test {
 namespace {
 
 using nlohmann::json;
@@ -165,4 +165,4 @@ TEST_CASE("lists of frequencies are numbers and nothing else") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::model_config_test

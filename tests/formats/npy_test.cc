@@ -9,7 +9,7 @@
 #include "formats/zip/zip_writer.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::npy_test {
 namespace {
 
 Source InMemory(Bytes bytes) {
@@ -220,4 +220,4 @@ TEST_CASE("damage in a stored member shows when content is checked, not at open"
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::npy_test

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-namespace kv {
+namespace kv::pickle_test {
 namespace {
 
 using std::string_literals::operator""s;
@@ -252,4 +252,4 @@ TEST_CASE("a short stream cannot make the reader work without end") {
   CHECK(Refusal(copies + "e.").finding() == Finding::kLimit);
 }
 
-}  // namespace kv
+}  // namespace kv::pickle_test

@@ -11,7 +11,7 @@
 
 #include "lib/core/snapshot/layout.h"
 
-namespace kv::raw {
+namespace kv::raw::raw_test {
 namespace {
 
 Snapshot Read(const std::string& spec, const std::vector<uint16_t>& values,
@@ -214,4 +214,4 @@ TEST_CASE("a batch must be chosen and exist", "[raw]") {
   CHECK(refusal(1) == "");
 }
 
-}  // namespace kv::raw
+}  // namespace kv::raw::raw_test

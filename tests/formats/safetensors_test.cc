@@ -10,7 +10,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensor_to_write.h"
 
-namespace kv {
+namespace kv::safetensors_test {
 namespace {
 
 Source InMemory(Bytes bytes) {
@@ -200,4 +200,4 @@ TEST_CASE("a folder of safetensors is read as one, each tensor knowing its file"
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::safetensors_test

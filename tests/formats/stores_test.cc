@@ -16,7 +16,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::stores_test {
 namespace {
 
 using test::TempDir;
@@ -361,4 +361,4 @@ TEST_CASE("the catalogue lists every format once per kind, as the registry has i
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::stores_test

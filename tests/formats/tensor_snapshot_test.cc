@@ -12,7 +12,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::tensor_snapshot_test {
 namespace {
 
 // Tensors of one shape whose u16 elements count up, so that an element's value is its C index.
@@ -479,4 +479,4 @@ TEST_CASE("arrays are not written while heads are unknown or two layers are one"
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::tensor_snapshot_test

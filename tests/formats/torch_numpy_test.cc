@@ -8,7 +8,7 @@
 #include "tests/support/pickle_builder.h"
 #include "tests/support/refusal.h"
 
-namespace kv {
+namespace kv::torch_numpy_test {
 namespace {
 
 using test::Cat;
@@ -184,4 +184,4 @@ TEST_CASE("a torch file of unread tensors only is refused, one of no tensors is 
   CHECK(finding(Cat({"}(", PickleText("epoch"), "K\x07u"})) == Finding{0});
 }
 
-}  // namespace kv
+}  // namespace kv::torch_numpy_test

@@ -11,7 +11,7 @@
 #include "tests/support/sample_weights.h"
 #include "tests/support/tensor_to_write.h"
 
-namespace kv {
+namespace kv::torch_test {
 namespace {
 
 using test::Cat;
@@ -345,4 +345,4 @@ TEST_CASE("a snapshot is written as Hugging Face's tuple and comes back") {
   refused([](Snapshot& s) { s.layers[0].k.heads_known = false; });
 }
 
-}  // namespace kv
+}  // namespace kv::torch_test

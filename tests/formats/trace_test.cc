@@ -12,7 +12,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensor_to_write.h"
 
-namespace kv {
+namespace kv::trace_test {
 namespace {
 
 // Tensors and metadata for a safetensors trace in memory.
@@ -289,4 +289,4 @@ TEST_CASE("recomputed probabilities are the recorded ones of a real model", "[tr
   }
 }
 
-}  // namespace kv
+}  // namespace kv::trace_test

@@ -14,7 +14,7 @@
 #include "lib/core/codec/table.h"
 #include "lib/core/weights/weights.h"
 
-namespace kv {
+namespace kv::wire_values_test {
 namespace {
 
 template <typename Enum>
@@ -80,4 +80,4 @@ TEST_CASE("every element type stands in the table at its own number") {
   for (const DTypeInfo& info : AllDTypes()) CHECK(static_cast<size_t>(info.dtype) == place++);
 }
 
-}  // namespace kv
+}  // namespace kv::wire_values_test

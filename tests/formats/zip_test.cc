@@ -6,7 +6,7 @@
 #include "formats/zip/zip_writer.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::zip_test {
 namespace {
 
 using test::TempDir;
@@ -242,4 +242,4 @@ TEST_CASE("members that share bytes are refused") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::zip_test

@@ -15,8 +15,6 @@
 namespace kv::golden {
 namespace {
 
-constexpr uint64_t kMostMemory = uint64_t{256} << 20;
-
 using Reader = TensorFile (*)(Source, const OpenOptions&);
 
 Reader ReaderFor(const std::string& file) {

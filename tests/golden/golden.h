@@ -16,6 +16,14 @@ namespace kv::golden {
 // The vectors under test: $KVTOOL_GOLDEN_DIR, else testdata/golden.
 std::filesystem::path Root();
 
+// A reader that is given a damaged file must not take more memory than this.
+inline constexpr uint64_t kMostMemory = uint64_t{256} << 20;
+
+// The name, from the root, of a file that InfiniLM's manifest names.
+inline std::string InInfinilm(const nlohmann::json& name) {
+  return "infinilm/" + name.get<std::string>();
+}
+
 // What one row of the table found. A vector is one comparison that the real system's output
 // decides.
 class Run {

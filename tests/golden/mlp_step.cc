@@ -22,8 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string In(const json& name) { return "infinilm/" + name.get<std::string>(); }
-
 // A little-endian float array in C order, which is all these vectors have.
 struct FloatArray {
   std::shared_ptr<const FileSource> file;
@@ -94,11 +92,11 @@ struct Case {
 
 // Everything a case needs, or nothing if this set lacks a file of it.
 std::optional<Case> LoadCase(Run& run, const json& manifest, const json& item) {
-  const auto weights = run.File(In(item.at("weights")));
-  const auto k = run.File(In(manifest.at("compress_inputs").at("k")));
-  const auto v = run.File(In(manifest.at("compress_inputs").at("v")));
-  const auto expected_k = run.File(In(item.at("expected_k")));
-  const auto expected_v = run.File(In(item.at("expected_v")));
+  const auto weights = run.File(InInfinilm(item.at("weights")));
+  const auto k = run.File(InInfinilm(manifest.at("compress_inputs").at("k")));
+  const auto v = run.File(InInfinilm(manifest.at("compress_inputs").at("v")));
+  const auto expected_k = run.File(InInfinilm(item.at("expected_k")));
+  const auto expected_v = run.File(InInfinilm(item.at("expected_v")));
   if (!weights || !k || !v || !expected_k || !expected_v) return std::nullopt;
   Case loaded{ReadKvcm(Source::Open(*weights), KvcmReading::kStrict),
               {},
@@ -190,7 +188,7 @@ void CheckMlpStep(Run& run) {
   const json damaged = manifest.value("bin_cases", json::object());
   for (const json& item : damaged.value("cases", json::array())) {
     if (item.at("csrc").at("status") != "ok" && !ThrewInStep(item)) continue;
-    const auto file = run.File(In(item.at("file")));
+    const auto file = run.File(InInfinilm(item.at("file")));
     if (!file) continue;
     INFO(item.at("name"));
     CheckCsrcCase(item, *file);
@@ -208,7 +206,7 @@ void CheckMlpDump(Run& run) {
   const auto weights_file = run.File("infinilm/" + name.str());
   if (!weights_file) return;
   for (const json& file : manifest.at("dump_kv").at("files")) {
-    if (!run.File(In(file))) return;
+    if (!run.File(InInfinilm(file))) return;
   }
   const std::string folder = (Root() / "infinilm/dump_kv").string();
   const Snapshot cache = OpenSnapshot(Source::Open(folder), {});
@@ -230,7 +228,7 @@ void CheckMlpDump(Run& run) {
     const std::string base = std::filesystem::path(file.get<std::string>()).filename().string();
     INFO(base);
     const auto written = FileSource::Open(made / base);
-    CHECK(AsText(written->bytes()) == AsText(run.Load(In(file))));
+    CHECK(AsText(written->bytes()) == AsText(run.Load(InInfinilm(file))));
     run.Checked();
   }
 

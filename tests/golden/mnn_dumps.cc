@@ -38,7 +38,7 @@ std::vector<fs::path> FoldersIn(const fs::path& path) {
 }
 
 // The logical rows of one layer by position, read without kvtool's reader.
-struct Truth {
+struct DumpTruth {
   uint64_t heads = 0, head_dim = 0, unit = 0;
   std::map<uint64_t, Bytes> k, v;  // rows
 
@@ -62,8 +62,8 @@ std::vector<json> MetasIn(const fs::path& folder, const std::string& prefix) {
   return metas;
 }
 
-Truth ReadTruth(const fs::path& folder) {
-  Truth truth;
+DumpTruth ReadDumpTruth(const fs::path& folder) {
+  DumpTruth truth;
   for (const json& meta : MetasIn(folder, "meta_t")) {
     truth.heads = meta.at("kv_heads");
     truth.head_dim = meta.at("head_dim");
@@ -94,7 +94,7 @@ mnn::PackGeometry GeometryOf(const json& meta, uint64_t tokens) {
 
 // Whether a packed file holds at index(t, d) what row tokens[t] holds logically.
 bool PackedHolds(const Bytes& packed, uint64_t head_bytes, const mnn::PackGeometry& geometry,
-                 const std::vector<uint64_t>& tokens, const Truth& truth, bool value) {
+                 const std::vector<uint64_t>& tokens, const DumpTruth& truth, bool value) {
   for (uint64_t h = 0; h < truth.heads; ++h) {
     for (uint64_t t = 0; t < tokens.size(); ++t) {
       for (uint64_t d = 0; d < truth.head_dim; ++d) {
@@ -111,7 +111,7 @@ bool PackedHolds(const Bytes& packed, uint64_t head_bytes, const mnn::PackGeomet
   return true;
 }
 
-void CheckPackedDumps(const fs::path& folder, const Truth& truth, Run& run) {
+void CheckPackedDumps(const fs::path& folder, const DumpTruth& truth, Run& run) {
   for (const json& meta : MetasIn(folder, "packed_meta_")) {
     const uint64_t used = meta.at("used_seq_len");
     const mnn::PackGeometry geometry = GeometryOf(meta, used);
@@ -130,7 +130,7 @@ void CheckPackedDumps(const fs::path& folder, const Truth& truth, Run& run) {
 }
 
 // The engine's own files are its packed memory, heads at whole strides: what `moved` holds.
-void CheckCacheFiles(const fs::path& folder, const json& meta, const Truth& truth,
+void CheckCacheFiles(const fs::path& folder, const json& meta, const DumpTruth& truth,
                      const std::vector<uint64_t>& kept, Run& run) {
   const test::TempDir temp;
   fs::copy_file(folder / meta.at("k_file"), temp / "prompt_0.k");
@@ -158,7 +158,7 @@ void CheckCacheFiles(const fs::path& folder, const json& meta, const Truth& trut
 
 // A cache after the engine's compaction: the rows of `reserve_pairs` [begin, count], back to back,
 // in heads at the engine's full stride.
-void CheckMoved(const fs::path& folder, const Truth& truth, Run& run) {
+void CheckMoved(const fs::path& folder, const DumpTruth& truth, Run& run) {
   if (!fs::exists(folder / "moved.json")) return;
   const json meta = ReadJson(folder / "moved.json");
   std::vector<uint64_t> kept;
@@ -181,7 +181,8 @@ void CheckMoved(const fs::path& folder, const Truth& truth, Run& run) {
   CheckCacheFiles(folder, meta, truth, kept, run);
 }
 
-void CheckReader(const fs::path& run_folder, const std::map<uint32_t, Truth>& truths, Run& run) {
+void CheckReader(const fs::path& run_folder, const std::map<uint32_t, DumpTruth>& truths,
+                 Run& run) {
   for (const char* layout : {"", "logical", "packed"}) {
     OpenOptions options;
     options.layout = layout;
@@ -190,7 +191,7 @@ void CheckReader(const fs::path& run_folder, const std::map<uint32_t, Truth>& tr
     CHECK(snapshot.format == "mnn-dump");
     REQUIRE(snapshot.layers.size() == truths.size());
     for (const LayerKv& layer : snapshot.layers) {
-      const Truth& truth = truths.at(layer.index);
+      const DumpTruth& truth = truths.at(layer.index);
       const uint64_t tokens = truth.k.size();
       REQUIRE(layer.k.tokens() == tokens);
       REQUIRE(layer.v->tokens() == tokens);
@@ -205,9 +206,9 @@ void CheckReader(const fs::path& run_folder, const std::map<uint32_t, Truth>& tr
 
 void CheckMnnDumps(Run& run) {
   for (const fs::path& run_folder : FoldersIn(Root() / "mnn/dumps")) {
-    std::map<uint32_t, Truth> truths;
+    std::map<uint32_t, DumpTruth> truths;
     for (const fs::path& folder : FoldersIn(run_folder)) {
-      const Truth truth = ReadTruth(folder);
+      const DumpTruth truth = ReadDumpTruth(folder);
       REQUIRE(!truth.k.empty());
       CheckPackedDumps(folder, truth, run);
       CheckMoved(folder, truth, run);

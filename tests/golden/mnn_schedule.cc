@@ -18,7 +18,8 @@ using nlohmann::json;
 Config ConfigOf(const json& scenario) {
   const json& params = scenario.at("params");
   Config config;
-  mnn::runtime::SetParameter("h2o_lossless_runtime_mode", scenario.at("mode").get<double>(), config);
+  mnn::runtime::SetParameter("h2o_lossless_runtime_mode", scenario.at("mode").get<double>(),
+                             config);
   config.hot_sink_tokens = params.at("hot_sink");
   config.hot_recent_tokens = params.at("hot_recent");
   config.block_tokens = params.at("block_tokens");
@@ -29,7 +30,7 @@ Config ConfigOf(const json& scenario) {
 
 // One layer whose budget is its length, from some step on shorter by a constant. Returns the number
 // of events compared.
-int CheckScenario(const json& scenario) {
+int CheckScheduleScenario(const json& scenario) {
   const Config config = ConfigOf(scenario);
   const json& params = scenario.at("params");
   const json& events = scenario.at("events");
@@ -104,7 +105,7 @@ void CheckReplay(const json& scenario) {
 void CheckMnnSchedule(Run& run) {
   for (const json& scenario : run.Json("mnn/schedule/lossless_schedule.json")) {
     INFO(scenario.at("name").get<std::string>());
-    run.Checked(CheckScenario(scenario));
+    run.Checked(CheckScheduleScenario(scenario));
     CheckReplay(scenario);
   }
 }

@@ -18,7 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMostMemory = uint64_t{256} << 20;
 constexpr std::string_view kStores = "safetensors/* lmcache* sglang*";
 
 std::string Lower(std::string text) {

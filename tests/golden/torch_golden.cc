@@ -13,8 +13,6 @@
 namespace kv::golden {
 namespace {
 
-constexpr uint64_t kMostMemory = uint64_t{256} << 20;
-
 bool IsTorch(const std::string& format) {
   return format.starts_with("torch") || format.starts_with("pickle");
 }

@@ -13,8 +13,6 @@
 namespace kv::golden {
 namespace {
 
-std::string In(const nlohmann::json& name) { return "infinilm/" + name.get<std::string>(); }
-
 void CheckHeader(const CompressorWeights& weights, const nlohmann::json& header) {
   constexpr DType kCodes[] = {DType::kF16, DType::kBF16, DType::kF32};
   CHECK(weights.dtype == kCodes[header.at("dtype_code").get<size_t>()]);
@@ -35,7 +33,7 @@ void CheckWeightFiles(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   for (const auto& conversion : manifest.value("conversions", nlohmann::json::array())) {
     if (!conversion.contains("output")) continue;
-    const std::string name = In(conversion.at("output"));
+    const std::string name = InInfinilm(conversion.at("output"));
     const auto path = run.File(name);
     if (!path) continue;
     INFO(name);
@@ -64,7 +62,7 @@ void CheckWeightCases(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   if (!manifest.contains("bin_cases")) return;
   for (const auto& item : manifest.at("bin_cases").at("cases")) {
-    const auto path = run.File(In(item.at("file")));
+    const auto path = run.File(InInfinilm(item.at("file")));
     if (!path) continue;
     INFO(item.at("name"));
     const Source source = Source::Open(*path);
@@ -150,7 +148,7 @@ std::optional<Bytes> Convert(const std::filesystem::path& path, const Conversion
 void CheckWeightConversions(Run& run) {
   const auto manifest = run.Json("infinilm/manifest.json");
   for (const auto& item : manifest.value("conversions", nlohmann::json::array())) {
-    const std::string name = In(item.at("input"));
+    const std::string name = InInfinilm(item.at("input"));
     const auto path = run.File(name);
     const auto conversion = ParseArgs(item.at("args"));
     if (!path || !conversion) continue;

@@ -8,6 +8,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/dtype.h"
 #include "lib/core/base/file.h"
+#include "tests/support/memory_source.h"
 
 namespace kv::test {
 
@@ -110,12 +111,5 @@ struct LlamaState {
     }
   }
 };
-
-inline Source SourceOf(Bytes bytes, const std::string& name = "state.bin") {
-  Source source;
-  source.path = name;
-  source.files.push_back({name, FileSource::FromBytes(std::move(bytes), name)});
-  return source;
-}
 
 }  // namespace kv::test

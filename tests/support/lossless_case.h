@@ -39,7 +39,8 @@ class FaultyCodec : public mnn::runtime::RangeCodec {
 inline void Damage(Bytes& blob) { blob.back() ^= std::byte{1}; }
 
 // A request small enough for a cache of some 200 tokens.
-inline mnn::runtime::ReplayRequest SmallRequest(mnn::runtime::Engine engine, mnn::runtime::Mode mode) {
+inline mnn::runtime::ReplayRequest SmallRequest(mnn::runtime::Engine engine,
+                                                mnn::runtime::Mode mode) {
   mnn::runtime::ReplayRequest request;
   request.engine = engine;
   request.lossless = mnn::runtime::GateConfig(mode);
@@ -60,12 +61,13 @@ inline mnn::runtime::ReplayRequest SmallRequest(mnn::runtime::Engine engine, mnn
 }
 
 inline mnn::runtime::ReplayResult RunCase(const AttentionCase& made,
-                                      const mnn::runtime::ReplayRequest& request) {
+                                          const mnn::runtime::ReplayRequest& request) {
   ThreadPool pool(1);
   return mnn::runtime::Replay(made.snapshot, &made.trace, request, pool);
 }
 
-inline uint64_t CountEvents(const mnn::runtime::ReplayResult& result, mnn::runtime::EventKind kind) {
+inline uint64_t CountEvents(const mnn::runtime::ReplayResult& result,
+                            mnn::runtime::EventKind kind) {
   uint64_t count = 0;
   for (const mnn::runtime::Event& event : result.events) count += event.kind == kind;
   return count;

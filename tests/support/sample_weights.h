@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/core/weights/weights.h"
+#include "tests/support/memory_source.h"
 
 namespace kv::test {
 
@@ -36,13 +37,6 @@ inline CompressorWeights SampleWeights(uint32_t layers = 2, uint32_t prefixes = 
     weights.blocks.push_back(std::move(block));
   }
   return weights;
-}
-
-inline Source SourceOf(Bytes bytes, const std::string& name = "memory") {
-  Source source;
-  source.path = name;
-  source.files.push_back({name, FileSource::FromBytes(std::move(bytes), name)});
-  return source;
 }
 
 }  // namespace kv::test

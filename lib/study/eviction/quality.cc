@@ -23,7 +23,7 @@ constexpr double kHalfSumTolerance = 1e-2, kFloatSumTolerance = 1e-4;
 
 constexpr uint64_t kTileRows = 64;
 
-constexpr double kLeastNorm = 1e-12;  // so that no error is divided by zero
+constexpr double kLeastOutputNorm = 1e-12;  // so that no error is divided by zero
 
 // [plan][unit][position]: queries before this position see the key.
 using KeptBeforeOf = std::vector<std::vector<std::vector<uint32_t>>>;
@@ -134,7 +134,7 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
     if (heads.front().has_output()) {
       quality.step_output_error.push_back(std::sqrt(error2) /
-                                          std::max(std::sqrt(norm2), kLeastNorm));
+                                          std::max(std::sqrt(norm2), kLeastOutputNorm));
     }
   }
   return quality;

@@ -10,7 +10,7 @@
 #include "tests/support/kv_source.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::kvz_damage_test {
 namespace {
 
 using test::KvSourceBuilder;
@@ -290,4 +290,4 @@ TEST_CASE("kvz: something else is not an archive", "[kvz][reject]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::kvz_damage_test

@@ -8,7 +8,7 @@
 #include "tests/support/archives.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::kvz_forged_test {
 namespace {
 
 using test::OpenBytes;
@@ -193,4 +193,4 @@ TEST_CASE("kvz: empty folders and the executable bit are kept and compared", "[k
   CHECK(kvz::EncodeTable(kvz::TableOf(source, nullptr, {}))[0] == std::byte{5});
 }
 
-}  // namespace kv
+}  // namespace kv::kvz_forged_test

@@ -11,7 +11,7 @@
 #include "tests/support/targets.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::kvz_test {
 namespace {
 
 using test::KvSourceBuilder;
@@ -310,4 +310,4 @@ TEST_CASE("kvz: the registry reads archives", "[kvz]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::kvz_test

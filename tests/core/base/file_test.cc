@@ -11,7 +11,7 @@
 #include "tests/support/contents.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::file_test {
 namespace fs = std::filesystem;
 using test::Contents;
 using test::EntriesIn;
@@ -147,4 +147,4 @@ TEST_CASE("a folder of very many files is read without a mapping for each", "[fi
   CHECK(AsText(source.Find("f4999")->data->bytes()) == "4999");  // read again from the spool
 }
 
-}  // namespace kv
+}  // namespace kv::file_test

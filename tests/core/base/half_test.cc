@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-namespace kv {
+namespace kv::half_test {
 
 TEST_CASE("binary16 survives the way to binary32 and back for all 65536 patterns", "[half]") {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
@@ -39,4 +39,4 @@ TEST_CASE("bfloat16 is the upper half of binary32, rounded to even", "[half]") {
   CHECK(F32ToBF16(std::bit_cast<float>(0x3f818000u)) == 0x3f82);
 }
 
-}  // namespace kv
+}  // namespace kv::half_test

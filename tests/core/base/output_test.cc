@@ -16,7 +16,7 @@
 #include "tests/support/contents.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv {
+namespace kv::output_test {
 namespace fs = std::filesystem;
 using test::Contents;
 using test::EntriesIn;
@@ -318,4 +318,4 @@ TEST_CASE("text from outside is printed without control characters", "[output]")
   CHECK(std::string(error.what()) == "f\\x0ai: c\\x9b: m\\x1bsg [KV0103]");
 }
 
-}  // namespace kv
+}  // namespace kv::output_test

@@ -7,7 +7,7 @@
 
 #include "lib/core/base/parallel.h"
 
-namespace kv {
+namespace kv::parallel_threads_test {
 
 TEST_CASE("every index runs once, whatever the number of threads", "[threads]") {
   for (const int threads : {1, 2, 5}) {
@@ -79,4 +79,4 @@ TEST_CASE("a pipeline stops at the first failure in order", "[threads]") {
   CHECK(emitted == 5);
 }
 
-}  // namespace kv
+}  // namespace kv::parallel_threads_test

@@ -13,7 +13,7 @@
 #include "tests/support/grid.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::cdf_test {
 namespace {
 
 using test::Grid;
@@ -267,4 +267,4 @@ TEST_CASE("rows turn there and back", "[cdf]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::cdf_test

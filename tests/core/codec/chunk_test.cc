@@ -8,7 +8,7 @@
 #include "lib/core/base/half.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::chunk_test {
 namespace {
 
 Bytes RandomBytes(size_t size, uint32_t seed, uint32_t values = 256) {
@@ -345,4 +345,4 @@ TEST_CASE("damaged chunks are refused, never misread", "[codec][reject]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::chunk_test

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace kv {
+namespace kv::contest_test {
 namespace {
 
 ContestChunk ChunkOf(bool is_value, std::byte filling) {
@@ -100,4 +100,4 @@ TEST_CASE("levels and peers give back chunks of every dtype", "[codec]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::contest_test

@@ -14,7 +14,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::gear_test {
 namespace {
 
 struct Sample {
@@ -232,4 +232,4 @@ TEST_CASE("gear: predictor lists are read as the runtime reads them", "[codec]")
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::gear_test

@@ -11,7 +11,7 @@
 #include "lib/core/codec/lms/lms.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::like_limits_test {
 namespace {
 
 struct Shape {
@@ -196,4 +196,4 @@ TEST_CASE("a frame of no values has no rows of any width", "[like][lms][reject]"
   }
 }
 
-}  // namespace kv
+}  // namespace kv::like_limits_test

@@ -9,7 +9,7 @@
 #include "tests/support/grid.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::like_test {
 namespace {
 
 using test::Grid;
@@ -141,4 +141,4 @@ TEST_CASE("likenesses that no row can have are refused", "[like][reject]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::like_test

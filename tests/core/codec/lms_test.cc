@@ -10,7 +10,7 @@
 #include "tests/support/damage.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::lms_test {
 namespace {
 
 // Pairs of channels that turn from row to row, as rotary embedding turns keys; `distance` apart.
@@ -107,4 +107,4 @@ TEST_CASE("a damaged lms frame is refused or decodes to something", "[lms][rejec
                     [&](ByteSpan damaged) { DecodeLms(damaged, true, false, out, scratch); });
 }
 
-}  // namespace kv
+}  // namespace kv::lms_test

@@ -10,7 +10,7 @@
 #include "tests/support/damage.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::prev_test {
 namespace {
 
 // Channels with their own offset that wander slowly, as keys do.
@@ -185,4 +185,4 @@ TEST_CASE("frequencies keep every symbol that occurs", "[context]") {
   CHECK(sum == kRansTotal);
 }
 
-}  // namespace kv
+}  // namespace kv::prev_test

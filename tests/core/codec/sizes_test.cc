@@ -15,7 +15,7 @@
 #include "lib/core/archive/archive.h"
 #include "tests/bench/stand_in.h"
 
-namespace kv {
+namespace kv::sizes_test {
 namespace {
 
 constexpr Effort kEfforts[] = {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh,
@@ -100,4 +100,4 @@ TEST_CASE("compressed sizes are those of the table", "[sizes]") {
   CHECK_FALSE(std::getline(got, line));
 }
 
-}  // namespace kv
+}  // namespace kv::sizes_test

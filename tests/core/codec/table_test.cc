@@ -11,7 +11,7 @@
 #include "lib/core/base/half.h"
 
 // What every codec must do, whichever it is: a new row of the table is tested by being there.
-namespace kv {
+namespace kv::table_test {
 namespace {
 
 struct Sample {
@@ -139,4 +139,4 @@ TEST_CASE("no level writes a codec that is too slow for it", "[codec]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::table_test

@@ -7,7 +7,7 @@
 
 #include "lib/core/base/half.h"
 
-namespace kv {
+namespace kv::frame_test {
 namespace {
 
 constexpr Effort kLevels[] = {Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax};
@@ -278,4 +278,4 @@ TEST_CASE("A cancelled call stops") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::frame_test

@@ -11,7 +11,7 @@
 #include "lib/core/kernels/rle.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::byte_kernels_test {
 namespace {
 
 // 0 .. 4 vectors of 64 bytes and a little more, then a few that end anywhere.
@@ -196,4 +196,4 @@ TEST_CASE("RLE payloads that say too much or too little are refused", "[kernels]
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::byte_kernels_test

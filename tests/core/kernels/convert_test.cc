@@ -11,7 +11,7 @@
 #include "lib/core/kernels/reference.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::convert_test {
 namespace {
 
 // Every 16-bit pattern, from an odd address.
@@ -134,4 +134,4 @@ TEST_CASE("large conversions equal small ones", "[kernels]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::convert_test

@@ -9,7 +9,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
 
-namespace kv {
+namespace kv::dequantise_test {
 namespace {
 
 std::vector<float> Floats(DType dtype, ByteSpan bytes) {
@@ -143,4 +143,4 @@ TEST_CASE("eight-bit floats follow the OCP tables", "[dequantise]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::dequantise_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::deviation_test {
 namespace {
 
 TEST_CASE("the deviation of a row is the sum of its squared differences", "[deviation]") {
@@ -49,4 +49,4 @@ TEST_CASE("every target sums to the reference's bits", "[deviation]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::deviation_test

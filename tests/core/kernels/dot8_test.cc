@@ -8,7 +8,7 @@
 
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::dot8_test {
 namespace {
 
 struct Extents {
@@ -61,4 +61,4 @@ TEST_CASE("dot products of the longest 8-bit rows do not overflow", "[dot8]") {
   CHECK(product == 16384 * 131071);
 }
 
-}  // namespace kv
+}  // namespace kv::dot8_test

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace kv {
+namespace kv::hadamard_test {
 namespace {
 
 // The transform in its plainest form; the order of its additions is part of the specification.
@@ -61,4 +61,4 @@ TEST_CASE("the transform adds in the specified order", "[hadamard]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::hadamard_test

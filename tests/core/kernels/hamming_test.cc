@@ -8,7 +8,7 @@
 
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::hamming_test {
 
 TEST_CASE("the nearest signature is the reference's, the last of several", "[hamming]") {
   std::mt19937_64 random(1);
@@ -41,4 +41,4 @@ TEST_CASE("the nearest signature is the reference's, the last of several", "[ham
   CHECK(ref::FindNearest(same, 5, 1, 4, &seven).age == 2);
 }
 
-}  // namespace kv
+}  // namespace kv::hamming_test

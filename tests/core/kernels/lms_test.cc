@@ -11,7 +11,7 @@
 #include "lib/core/base/bytes.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::lms_test {
 namespace {
 
 // Arrays of a predictor, with anything in them that a frame could bring.
@@ -109,4 +109,4 @@ TEST_CASE("every half is loaded alike, scaled, and 0 if it is not finite", "[lms
   }
 }
 
-}  // namespace kv
+}  // namespace kv::lms_test

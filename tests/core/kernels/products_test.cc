@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-namespace kv {
+namespace kv::products_test {
 
 TEST_CASE("products of deviations go to eight sums by turns", "[products]") {
   std::mt19937 random(4);
@@ -36,4 +36,4 @@ TEST_CASE("products of deviations go to eight sums by turns", "[products]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::products_test

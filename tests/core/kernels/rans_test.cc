@@ -9,7 +9,7 @@
 #include "lib/core/codec/prev/context_model.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::rans_test {
 namespace {
 
 struct Case {
@@ -153,4 +153,4 @@ TEST_CASE("one long row is coded with one table", "[rans]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::rans_test

@@ -12,7 +12,7 @@
 
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::regress_test {
 namespace {
 
 // A regression that owns its arrays.
@@ -169,4 +169,4 @@ TEST_CASE("weights are those of the least squares, ever more of the taps", "[reg
   }
 }
 
-}  // namespace kv
+}  // namespace kv::regress_test

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace kv {
+namespace kv::rope_test {
 namespace {
 
 TEST_CASE("a quarter turn swaps the two of a pair", "[rope]") {
@@ -57,4 +57,4 @@ TEST_CASE("pairs are rotated in double and rounded once", "[rope]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::rope_test

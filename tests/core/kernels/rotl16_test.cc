@@ -9,7 +9,7 @@
 
 #include "lib/core/base/bytes.h"
 
-namespace kv {
+namespace kv::rotl16_test {
 namespace {
 
 constexpr std::byte kUntouched{0x5a};
@@ -58,4 +58,4 @@ TEST_CASE("words rotate by one bit either way, at any length and alignment", "[k
   }
 }
 
-}  // namespace kv
+}  // namespace kv::rotl16_test

@@ -10,7 +10,7 @@
 #include "lib/core/base/bytes.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::symbols_test {
 
 TEST_CASE("the largest magnitude that is finite is found wherever it lies", "[symbols]") {
   for (const bool bfloat : {false, true}) {
@@ -53,4 +53,4 @@ TEST_CASE("raw bits can be flipped where their planes hold them", "[symbols]") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::symbols_test

@@ -9,7 +9,7 @@
 #include "lib/core/base/bytes.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::window4_test {
 
 TEST_CASE("twelve bits and escapes are the reference's on every target", "[window4]") {
   std::mt19937 random(3);
@@ -56,4 +56,4 @@ TEST_CASE("twelve bits and escapes are the reference's on every target", "[windo
   }
 }
 
-}  // namespace kv
+}  // namespace kv::window4_test

@@ -8,7 +8,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/mlp_weights.h"
 
-namespace kv {
+namespace kv::cast_test {
 
 TEST_CASE("casting a cache rounds every value to nearest", "[snapshot]") {
   const Snapshot cache = test::MakeCache({.order = Order::kHeadDimToken});
@@ -43,4 +43,4 @@ TEST_CASE("heads that are unknown stay unknown, other types are refused", "[snap
   CHECK_THROWS_AS(CastSnapshot(cache, DType::kQ8_0, pool), Error);
 }
 
-}  // namespace kv
+}  // namespace kv::cast_test

@@ -12,7 +12,7 @@
 #include "tests/support/kv_source.h"
 #include "tests/support/mlp_weights.h"
 
-namespace kv {
+namespace kv::diff_test {
 namespace {
 
 SnapshotDiff Diff(const Snapshot& a, const Snapshot& b, const DiffOptions& options = {},
@@ -269,4 +269,4 @@ TEST_CASE("large tensors are compared in chunks whose results add up", "[diff]")
   CHECK(x.mean_abs() == Approx(2 / std::sqrt(std::acos(-1.0))).epsilon(0.01));  // of N(0, 2)
 }
 
-}  // namespace kv
+}  // namespace kv::diff_test

@@ -8,7 +8,7 @@
 #include "formats/registry.h"
 #include "tests/support/llama_builder.h"
 
-namespace kv {
+namespace kv::layout_test {
 namespace {
 
 constexpr Order kOrders[] = {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kHeadDimToken};
@@ -271,4 +271,4 @@ TEST_CASE("heads that do not divide the rows are refused", "[layout]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::layout_test

@@ -6,7 +6,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/layout.h"
 
-namespace kv {
+namespace kv::regions_test {
 namespace {
 
 Snapshot OneFile(uint64_t bytes) {
@@ -77,4 +77,4 @@ TEST_CASE("pieces that share bytes are refused", "[snapshot]") {
   CHECK_THROWS_AS(RegionsOf(snapshot), Error);
 }
 
-}  // namespace kv
+}  // namespace kv::regions_test

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::blend {
+namespace kv::blend::rope_test {
 namespace {
 
 std::vector<float> Row(uint32_t count, uint32_t seed) {
@@ -151,4 +151,4 @@ TEST_CASE("a rotation that does not fit the head is refused", "[blend]") {
 }
 
 }  // namespace
-}  // namespace kv::blend
+}  // namespace kv::blend::rope_test

@@ -7,7 +7,7 @@
 
 #include "lib/core/snapshot/layout.h"
 
-namespace kv {
+namespace kv::select_test {
 namespace {
 
 std::vector<uint16_t> Iota(size_t count) {
@@ -79,4 +79,4 @@ TEST_CASE("selecting layers and tokens keeps their cells and refuses what is not
   CHECK_THROWS_AS(Select(snapshot, {.token_begin = 8}), Error);
 }
 
-}  // namespace kv
+}  // namespace kv::select_test

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-namespace kv {
+namespace kv::sequence_ids_test {
 namespace {
 
 TEST_CASE("ids behave as a list, whatever their number", "[snapshot]") {
@@ -39,4 +39,4 @@ TEST_CASE("ids behave as a list, whatever their number", "[snapshot]") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::sequence_ids_test

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace kv {
+namespace kv::token_axis_test {
 namespace {
 
 struct Cache {
@@ -105,4 +105,4 @@ TEST_CASE("evidence of several tensors adds up") {
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::token_axis_test

@@ -7,7 +7,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/sample_weights.h"
 
-namespace kv {
+namespace kv::checkpoint_test {
 namespace {
 
 using test::SampleWeights;
@@ -187,4 +187,4 @@ TEST_CASE("weights of a .bin take other orders and header numbers") {
   CHECK_THROWS_AS(Adjusted(sample, options), Error);
 }
 
-}  // namespace kv
+}  // namespace kv::checkpoint_test

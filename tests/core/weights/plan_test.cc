@@ -6,7 +6,7 @@
 
 #include "tests/support/mlp_weights.h"
 
-namespace kv {
+namespace kv::plan_test {
 namespace {
 
 using test::CacheShape;
@@ -157,4 +157,4 @@ TEST_CASE("caches that the step is not defined for are refused", "[mlp]") {
   CHECK(Refusal(MakeCache({.tokens = 0}), weights) == Finding::kInconsistent);
 }
 
-}  // namespace kv
+}  // namespace kv::plan_test

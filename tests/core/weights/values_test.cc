@@ -8,7 +8,7 @@
 
 #include "lib/core/base/half.h"
 
-namespace kv {
+namespace kv::values_test {
 namespace {
 
 template <typename T>
@@ -95,4 +95,4 @@ TEST_CASE("integers become floats, other types are refused") {
   CHECK_THROWS_AS(Round<float>(DType::kF32, {0}, DType::kI8), Error);
 }
 
-}  // namespace kv
+}  // namespace kv::values_test

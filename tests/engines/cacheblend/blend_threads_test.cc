@@ -5,7 +5,7 @@
 #include "lib/engines/cacheblend/blended.h"
 #include "tests/support/blend_case.h"
 
-namespace kv::blend {
+namespace kv::blend::blend_threads_test {
 namespace {
 
 TEST_CASE("a replay on many threads is the replay on one", "[blend]") {
@@ -27,4 +27,4 @@ TEST_CASE("a replay on many threads is the replay on one", "[blend]") {
 }
 
 }  // namespace
-}  // namespace kv::blend
+}  // namespace kv::blend::blend_threads_test

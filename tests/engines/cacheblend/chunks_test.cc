@@ -7,7 +7,7 @@
 #include "lib/core/base/error.h"
 #include "tests/support/blend_case.h"
 
-namespace kv::blend {
+namespace kv::blend::chunks_test {
 namespace {
 
 using test::MakeBlendCase;
@@ -165,4 +165,4 @@ TEST_CASE("the full run holds the prompt from position 0 on", "[blend]") {
 }
 
 }  // namespace
-}  // namespace kv::blend
+}  // namespace kv::blend::chunks_test

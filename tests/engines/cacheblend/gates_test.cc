@@ -7,7 +7,7 @@
 #include "lib/core/base/error.h"
 #include "tests/support/blend_case.h"
 
-namespace kv::blend {
+namespace kv::blend::gates_test {
 namespace {
 
 TEST_CASE("gates name a figure, a ratio, what it is taken over and a limit", "[blend]") {
@@ -71,4 +71,4 @@ TEST_CASE("the controller hides recomputation behind loading, but not less than 
 }
 
 }  // namespace
-}  // namespace kv::blend
+}  // namespace kv::blend::gates_test

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::blend {
+namespace kv::blend::hkvd_test {
 namespace {
 
 using Indices = std::vector<uint64_t>;
@@ -95,4 +95,4 @@ TEST_CASE("overlap and rank correlation", "[blend]") {
 }
 
 }  // namespace
-}  // namespace kv::blend
+}  // namespace kv::blend::hkvd_test

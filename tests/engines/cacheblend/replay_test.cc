@@ -11,7 +11,7 @@
 #include "tests/support/blend_case.h"
 #include "tests/support/targets.h"
 
-namespace kv::blend {
+namespace kv::blend::replay_test {
 namespace {
 
 using test::BlendCase;
@@ -278,4 +278,4 @@ TEST_CASE("the mask shows keys of the future to all but the trailing run", "[ble
 }
 
 }  // namespace
-}  // namespace kv::blend
+}  // namespace kv::blend::replay_test

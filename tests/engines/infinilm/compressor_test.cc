@@ -11,7 +11,7 @@
 #include "lib/core/snapshot/layout.h"
 #include "tests/support/mlp_weights.h"
 
-namespace kv {
+namespace kv::compressor_test {
 namespace {
 
 using test::MakeCache;
@@ -195,4 +195,4 @@ TEST_CASE("progress counts every byte of the cache once", "[mlp]") {
   CHECK(progress.done == progress.total);
 }
 
-}  // namespace kv
+}  // namespace kv::compressor_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/mlp_weights.h"
 
-namespace kv {
+namespace kv::csrc_outcome_test {
 
 using test::MakeCache;
 using test::MakeWeights;
@@ -159,4 +159,4 @@ TEST_CASE("a plan of nothing keeps every token", "[mlp]") {
   CHECK(plan.text.tokens == 9);
 }
 
-}  // namespace kv
+}  // namespace kv::csrc_outcome_test

@@ -6,7 +6,7 @@
 #include "lib/engines/infinilm/compressor.h"
 #include "tests/support/mlp_weights.h"
 
-namespace kv {
+namespace kv::mlp_threads_test {
 
 using test::MakeCache;
 using test::MakeWeights;
@@ -53,4 +53,4 @@ TEST_CASE("a compressed cache has the same bits for every number of threads", "[
   }
 }
 
-}  // namespace kv
+}  // namespace kv::mlp_threads_test

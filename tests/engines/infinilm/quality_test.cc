@@ -9,7 +9,7 @@
 #include "lib/engines/infinilm/compressor.h"
 #include "tests/support/mlp_weights.h"
 
-namespace kv {
+namespace kv::quality_test {
 namespace {
 
 using test::MakeCache;
@@ -291,4 +291,4 @@ TEST_CASE("baselines keep what they say", "[mlp]") {
   CHECK(QuantisedRowBytes(3, 4) == 4);
 }
 
-}  // namespace kv
+}  // namespace kv::quality_test

@@ -10,7 +10,7 @@
 #include "lib/core/weights/checkpoint.h"
 #include "tests/support/sample_weights.h"
 
-namespace kv {
+namespace kv::value_stats_test {
 namespace {
 
 TensorView View(const std::vector<float>& values) {
@@ -90,4 +90,4 @@ TEST_CASE("weights are matched by name, and structure counts") {
   for (const BlockDiff& block : swapped.blocks) CHECK(block.weight->different == 0);
 }
 
-}  // namespace kv
+}  // namespace kv::value_stats_test

@@ -12,7 +12,7 @@
 #include "lib/study/analysis/report.h"
 #include "tests/support/mlp_weights.h"
 
-namespace kv::analysis {
+namespace kv::analysis::analysis_test {
 namespace {
 
 Structure StructureOf(const std::vector<std::vector<uint16_t>>& rows, uint64_t step) {
@@ -233,4 +233,4 @@ TEST_CASE("keys at positions that no run has are not turned") {
   CHECK(Analyse(snapshot, options, pool).layers[0].k->unrotated.size() == 2);
 }
 
-}  // namespace kv::analysis
+}  // namespace kv::analysis::analysis_test

@@ -8,7 +8,7 @@
 
 #include "lib/core/snapshot/layout.h"
 
-namespace kv::analysis {
+namespace kv::analysis::cross_channel_test {
 namespace {
 
 // Heads of `dim` channels; channel d is `share` of channel 0 and noise for the rest.
@@ -52,4 +52,4 @@ TEST_CASE("few tokens and unknown heads tell nothing about channels") {
   CHECK_FALSE(CrossChannelGain(tensor));
 }
 
-}  // namespace kv::analysis
+}  // namespace kv::analysis::cross_channel_test

@@ -9,7 +9,7 @@
 #include "lib/core/snapshot/cast.h"
 #include "tests/support/mlp_weights.h"
 
-namespace kv::analysis {
+namespace kv::analysis::dump_rows_test {
 
 TEST_CASE("a dump's row has the columns of its element size") {
   test::CacheShape shape;
@@ -101,4 +101,4 @@ TEST_CASE("text in a CSV cell is quoted where it must be") {
   CHECK(RowsCsv({row}) == "stage,n,x,y\r\n\"a \"\"b\"\", c\",3,2.0,0.5\r\n");
 }
 
-}  // namespace kv::analysis
+}  // namespace kv::analysis::dump_rows_test

@@ -9,7 +9,7 @@
 
 #include "lib/core/base/half.h"
 
-namespace kv::analysis {
+namespace kv::analysis::entropy_models_test {
 namespace {
 
 // Rows of f16 or bf16 made by `value(token, channel)`.
@@ -141,4 +141,4 @@ TEST_CASE("little data is not taken for good data") {
   CHECK(models["byte_planes"].total_bits() == 0);
 }
 
-}  // namespace kv::analysis
+}  // namespace kv::analysis::entropy_models_test

@@ -9,7 +9,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/study/attention/attention_samples.h"
 
-namespace kv {
+namespace kv::attention_test {
 namespace {
 
 // One head with its queries, at positions that see part of the keys.
@@ -454,4 +454,4 @@ TEST_CASE("metrics have the same bits for every number of threads", "[metrics]")
   }
 }
 
-}  // namespace kv
+}  // namespace kv::attention_test

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-namespace kv {
+namespace kv::probabilities_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -72,4 +72,4 @@ TEST_CASE("a query that sees no key has no probabilities, an infinite score no n
 }
 
 }  // namespace
-}  // namespace kv
+}  // namespace kv::probabilities_test

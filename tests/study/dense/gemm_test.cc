@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace kv {
+namespace kv::gemm_test {
 namespace {
 
 std::vector<float> Values(uint64_t count, uint32_t seed) {
@@ -80,4 +80,4 @@ TEST_CASE("products on several threads do not disturb each other", "[gemm]") {
   CHECK(wrong == 0);
 }
 
-}  // namespace kv
+}  // namespace kv::gemm_test

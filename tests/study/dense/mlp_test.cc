@@ -11,7 +11,7 @@
 #include "lib/core/base/half.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::mlp_test {
 namespace {
 
 float Rounded(float value, MlpNumbers numbers) {
@@ -114,4 +114,4 @@ TEST_CASE("an MLP counts its work", "[mlp]") {
   CHECK(mlp.FlopPerRow() == 229376);
 }
 
-}  // namespace kv
+}  // namespace kv::mlp_test

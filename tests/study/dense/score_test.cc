@@ -13,7 +13,7 @@
 #include "lib/core/base/half.h"
 #include "tests/support/targets.h"
 
-namespace kv {
+namespace kv::score_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -280,4 +280,4 @@ TEST_CASE("flash weights are measured against the maximum so far", "[score]") {
   CHECK(a[1] / a[0] == Approx(b[1] / b[0]));
 }
 
-}  // namespace kv
+}  // namespace kv::score_test

@@ -8,7 +8,7 @@
 
 #include "lib/core/base/checked.h"
 
-namespace kv::eviction {
+namespace kv::eviction::block_choice_test {
 namespace {
 
 BlockConfig Gate() {
@@ -158,4 +158,4 @@ TEST_CASE("a plan applies only if it is ascending, disjoint and inside", "[h2o]"
   CHECK_FALSE(IsApplicable({{UINT32_MAX, UINT32_MAX}}, UINT32_MAX));
 }
 
-}  // namespace kv::eviction
+}  // namespace kv::eviction::block_choice_test

@@ -6,7 +6,7 @@
 
 #include "lib/core/base/error.h"
 
-namespace kv::eviction {
+namespace kv::eviction::budget_test {
 namespace {
 
 KeepBudget Share(double share) { return {std::nullopt, share, false}; }
@@ -107,4 +107,4 @@ TEST_CASE("parameters that nobody chose fit the budget", "[h2o][budget]") {
   CHECK(engine.recent_tokens == 256);
 }
 
-}  // namespace kv::eviction
+}  // namespace kv::eviction::budget_test

@@ -13,7 +13,7 @@
 #include "tests/support/attention_case.h"
 #include "tests/support/small_replay.h"
 
-namespace kv::eviction {
+namespace kv::eviction::quality_test {
 namespace {
 
 using mnn::h2o::Json;
@@ -171,4 +171,4 @@ TEST_CASE("missing queries of the prompt are said", "[h2o]") {
   CHECK(Warns(result, "positions 0 to 39"));
 }
 
-}  // namespace kv::eviction
+}  // namespace kv::eviction::quality_test

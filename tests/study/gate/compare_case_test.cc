@@ -10,7 +10,7 @@
 #include "tests/support/attention_case.h"
 #include "tests/support/engines.h"
 
-namespace kv::gate {
+namespace kv::gate::compare_case_test {
 namespace {
 
 // Equal caches of f16, to be made different.
@@ -144,4 +144,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace kv::gate
+}  // namespace kv::gate::compare_case_test

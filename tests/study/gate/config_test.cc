@@ -7,7 +7,7 @@
 #include "lib/core/base/error.h"
 #include "tests/support/engines.h"
 
-namespace kv::gate {
+namespace kv::gate::config_test {
 namespace {
 
 std::string MessageOf(const std::string& text) {
@@ -245,4 +245,4 @@ TEST_CASE("Cases are chosen by name") {
 }
 
 }  // namespace
-}  // namespace kv::gate
+}  // namespace kv::gate::config_test

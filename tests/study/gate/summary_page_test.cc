@@ -10,7 +10,7 @@
 #include "lib/study/report/junit.h"
 #include "tests/support/engines.h"
 
-namespace kv::gate {
+namespace kv::gate::summary_page_test {
 namespace {
 
 constexpr std::string_view kOurs = R"({
@@ -215,4 +215,4 @@ TEST_CASE("judging pages name each outcome in words and link records to entries"
   CHECK(Has(text, "<details><summary>more</summary>\n<pre>run --it</pre>\n</details>"));
 }
 
-}  // namespace kv::gate
+}  // namespace kv::gate::summary_page_test

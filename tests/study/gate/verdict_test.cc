@@ -9,7 +9,7 @@
 #include "lib/study/gate/summary.h"
 #include "tests/support/engines.h"
 
-namespace kv::gate {
+namespace kv::gate::verdict_test {
 namespace {
 
 Status StatusOf(const Rule& rule, const Measurements& measured, const Noise* noise = nullptr) {
@@ -426,4 +426,4 @@ TEST_CASE("The summary has the original's keys with nulls for what nobody measur
 }
 
 }  // namespace
-}  // namespace kv::gate
+}  // namespace kv::gate::verdict_test

@@ -10,7 +10,7 @@
 
 #include "lib/study/report/html.h"
 
-namespace kv::report {
+namespace kv::report::svg_test {
 namespace {
 
 // The picture as it is in testdata/report; KVTOOL_UPDATE=1 writes it anew, to be looked at.
@@ -109,4 +109,4 @@ TEST_CASE("charts without data are empty frames", "[svg]") {
   CHECK(Render(StripMap{}).find("</svg>") != std::string::npos);
 }
 
-}  // namespace kv::report
+}  // namespace kv::report::svg_test

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-namespace kv {
+namespace kv::distribution_test {
 
 TEST_CASE("quantiles interpolate between ranks as numpy does", "[metrics]") {
   const Distribution d = Describe({4, 1, 3, 2});
@@ -35,4 +35,4 @@ TEST_CASE("a distribution counts NaNs and keeps infinities", "[metrics]") {
   CHECK(none.max == 0);
 }
 
-}  // namespace kv
+}  // namespace kv::distribution_test

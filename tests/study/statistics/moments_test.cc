@@ -11,7 +11,7 @@
 #include "lib/core/kernels/histogram.h"
 #include "lib/study/statistics/tensor_stats.h"
 
-namespace kv {
+namespace kv::moments_test {
 
 TEST_CASE("moments are over finite values and do not mind how often a value is given") {
   std::mt19937 random(4);
@@ -67,4 +67,4 @@ TEST_CASE("histograms count every byte and every word at any alignment") {
   }
 }
 
-}  // namespace kv
+}  // namespace kv::moments_test

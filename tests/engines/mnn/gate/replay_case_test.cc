@@ -12,7 +12,7 @@
 #include "tests/support/engines.h"
 #include "tests/support/lossless_case.h"
 
-namespace kv::mnn {
+namespace kv::mnn::replay_case_test {
 namespace {
 
 using namespace gate;
@@ -247,4 +247,4 @@ TEST_CASE("A trace that is missing leaves attention unknown, not perfect") {
 }
 
 }  // namespace
-}  // namespace kv::mnn
+}  // namespace kv::mnn::replay_case_test

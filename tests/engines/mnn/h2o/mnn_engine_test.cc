@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-namespace kv::mnn::h2o {
+namespace kv::mnn::h2o::mnn_engine_test {
 namespace {
 
 eviction::BlockConfig Gate() {
@@ -146,4 +146,4 @@ TEST_CASE("without a trigger the lossless budget follows the last ratio of any l
         static_cast<uint64_t>(std::lround(engine.metrics().keep_ratio * 512)));
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::mnn::h2o::mnn_engine_test

@@ -14,7 +14,7 @@
 #include "tests/support/small_replay.h"
 #include "tests/support/targets.h"
 
-namespace kv::mnn::h2o {
+namespace kv::mnn::h2o::replay_test {
 namespace {
 
 using test::AttentionCase;
@@ -391,4 +391,4 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   CHECK(row.changed_norm2[0] == Approx(norm2).epsilon(1e-4));
 }
 
-}  // namespace kv::mnn::h2o
+}  // namespace kv::mnn::h2o::replay_test

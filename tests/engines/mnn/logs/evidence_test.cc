@@ -11,7 +11,7 @@
 #include "lib/engines/mnn/logs/suite_output.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv::mnn::logs {
+namespace kv::mnn::logs::evidence_test {
 namespace {
 
 void Write(const std::filesystem::path& path, std::string_view text) {
@@ -154,4 +154,4 @@ TEST_CASE("a summary that kvtool wrote over the suite's is none of the suite's",
   CHECK(words.notes.size() == 1);
 }
 
-}  // namespace kv::mnn::logs
+}  // namespace kv::mnn::logs::evidence_test

@@ -10,7 +10,7 @@
 #include "lib/engines/mnn/logs/demo.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv::mnn::logs {
+namespace kv::mnn::logs::logs_test {
 namespace {
 
 using gate::CaseResult;
@@ -343,4 +343,4 @@ TEST_CASE("the engine's own lines are held against it", "[gate]") {
   CHECK(invalid.examples[0] == "f.log: invalid kv REALLOC x");
 }
 
-}  // namespace kv::mnn::logs
+}  // namespace kv::mnn::logs::logs_test

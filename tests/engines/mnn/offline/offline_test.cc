@@ -10,7 +10,7 @@
 #include "tests/support/mlp_weights.h"
 #include "tests/support/temp_dir.h"
 
-namespace kv::mnn::offline {
+namespace kv::mnn::offline::offline_test {
 namespace {
 
 using nlohmann::json;
@@ -203,4 +203,4 @@ TEST_CASE("predictor lists are read as the original reads them") {
   CHECK_THROWS_AS(ParsePredictorList(" , ", "--x"), Error);
 }
 
-}  // namespace kv::mnn::offline
+}  // namespace kv::mnn::offline::offline_test

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-namespace kv::mnn::offline {
+namespace kv::mnn::offline::plane_coder_test {
 namespace {
 
 Bytes RandomBytes(size_t size, uint32_t seed, int values = 256) {
@@ -158,4 +158,4 @@ TEST_CASE("the legacy codec predicts the high plane only and has no overhead") {
   CHECK(low == std::map<Predictor, uint64_t>{{Predictor::kRaw, 1}});
 }
 
-}  // namespace kv::mnn::offline
+}  // namespace kv::mnn::offline::plane_coder_test

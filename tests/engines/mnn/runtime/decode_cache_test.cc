@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace kv::mnn::runtime {
+namespace kv::mnn::runtime::decode_cache_test {
 namespace {
 
 DecodeCache::Entry EntryOf(uint64_t begin, uint64_t raw_hash, uint64_t blob_hash,
@@ -74,4 +74,4 @@ TEST_CASE("the design's cache holds so many bytes, tells layers apart and keeps 
   CHECK(cache.Insert(other_layer, BytesOf(100)));
 }
 
-}  // namespace kv::mnn::runtime
+}  // namespace kv::mnn::runtime::decode_cache_test

@@ -6,7 +6,7 @@
 #include "tests/support/kv_source.h"
 #include "tests/support/lossless_case.h"
 
-namespace kv::mnn::runtime {
+namespace kv::mnn::runtime::design_runtime_test {
 namespace {
 
 using test::CountEvents;
@@ -223,4 +223,4 @@ TEST_CASE("a replay needs a prompt that leaves something to decode", "[lossless]
   CHECK(result.content.equal());
 }
 
-}  // namespace kv::mnn::runtime
+}  // namespace kv::mnn::runtime::design_runtime_test

@@ -5,7 +5,7 @@
 #include "lib/engines/mnn/h2o/replay.h"
 #include "tests/support/lossless_case.h"
 
-namespace kv::mnn::runtime {
+namespace kv::mnn::runtime::mnn_runtime_test {
 namespace {
 
 using test::CountEvents;
@@ -194,4 +194,4 @@ TEST_CASE("the shrink rule throws away blocks and H2O's plan", "[lossless]") {
   CHECK(result.content.equal());
 }
 
-}  // namespace kv::mnn::runtime
+}  // namespace kv::mnn::runtime::mnn_runtime_test

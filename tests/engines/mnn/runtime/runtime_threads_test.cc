@@ -9,7 +9,7 @@
 #include "lib/engines/mnn/runtime/workers.h"
 #include "tests/support/lossless_case.h"
 
-namespace kv::mnn::runtime {
+namespace kv::mnn::runtime::runtime_threads_test {
 namespace {
 
 EncodeTask TaskOf(uint64_t id) {
@@ -146,4 +146,4 @@ TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]")
   }
 }
 
-}  // namespace kv::mnn::runtime
+}  // namespace kv::mnn::runtime::runtime_threads_test

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-namespace kv::mnn::runtime {
+namespace kv::mnn::runtime::schedule_test {
 namespace {
 
 // Layers of 6 that a call touches, H2O's range being [2, 5].
@@ -102,4 +102,4 @@ TEST_CASE("parameters are read by the engine's names and words", "[lossless]") {
   CHECK(copy == GateConfig(Mode::kStore));
 }
 
-}  // namespace kv::mnn::runtime
+}  // namespace kv::mnn::runtime::schedule_test

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "lib/core/base/file.h"
+
+namespace kv::test {
+
+// A source whose only file lies in memory.
+inline Source SourceOf(Bytes bytes, const std::string& name = "memory") {
+  Source source;
+  source.path = name;
+  source.files.push_back({name, FileSource::FromBytes(std::move(bytes), name)});
+  return source;
+}
+
+}  // namespace kv::test
