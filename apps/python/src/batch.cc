@@ -94,7 +94,8 @@ BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArgum
   RequireCount(contexts, batch.count(), "contexts");
   RequireCount(tags, batch.count(), "tags");
   RequireCount(outs, batch.count(), "outs");
-  std::vector<nb::object> frames(batch.count());
+  std::vector<size_t> offsets(batch.count());  // of frames in the room
+  size_t room_bytes = 0;
   for (size_t i = 0; i < batch.count(); ++i) {
     const nb::object object = At(objects, i);
     const Buffer* only = batch.SetPieces(i, object, Buffer::Access::kRead);
@@ -106,13 +107,16 @@ BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArgum
     batch.desc(i) = Describe(own, only);
     batch.items()[i].desc = &batch.desc(i);
     if (outs.is_none()) {
-      const size_t room = kvt_encode_bound(batch.PieceBytes(i));
-      frames[i] = NewBytes(room);
-      batch.SetFrame(i, BytesData(frames[i]), room);
+      offsets[i] = room_bytes;
+      room_bytes += kvt_encode_bound(batch.PieceBytes(i));
     } else {
       const Buffer& out = batch.AddBuffer(At(outs, i), Buffer::Access::kWrite);
       batch.SetFrame(i, out.data(), out.bytes());
     }
+  }
+  const Room room(room_bytes);
+  for (size_t i = 0; outs.is_none() && i < batch.count(); ++i) {
+    batch.SetFrame(i, room.data() + offsets[i], kvt_encode_bound(batch.PieceBytes(i)));
   }
   const kvt_status status = RunCall(ctx, batch.raw_bytes(), [&] {
     return kvt_encode_batch(ctx, batch.items().data(), batch.count(), sizeof(kvt_item));
@@ -122,8 +126,7 @@ BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArgum
   for (size_t i = 0; i < batch.count(); ++i) {
     const kvt_item& item = batch.items()[i];
     const bool whole = item.status == 0 && outs.is_none();
-    result.objects.append(whole ? Shrunk(std::move(frames[i]), item.written)
-                                : nb::object(nb::none()));
+    result.objects.append(whole ? room.Bytes(offsets[i], item.written) : nb::object(nb::none()));
     result.sizes.append(item.status == 0 ? item.written : 0);
     result.status.append(item.status);
   }

@@ -3,6 +3,7 @@
 #include "apps/python/src/context.h"
 
 #include <array>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -57,24 +58,47 @@ nb::object NewBytes(uint64_t size) {
   return nb::steal(bytes);
 }
 
-nb::object Shrunk(nb::object bytes, size_t size) {
-  PyObject* raw = bytes.release().ptr();
-  if (_PyBytes_Resize(&raw, static_cast<Py_ssize_t>(size)) != 0) throw nb::python_error();
-  return nb::steal(raw);
+namespace {
+
+// Taken while in use: a handler of signals may call again on the same thread.
+struct KeptRoom {
+  std::unique_ptr<std::byte[]> memory;
+  uint64_t size = 0;
+};
+thread_local KeptRoom kept_room;
+
+}  // namespace
+
+Room::Room(uint64_t size) : size_(size) {
+  if (kept_room.memory && kept_room.size >= size) {
+    memory_ = std::move(kept_room.memory);
+    size_ = kept_room.size;
+    return;
+  }
+  memory_.reset(new (std::nothrow) std::byte[size]);
+  if (memory_) return;
+  PyErr_NoMemory();
+  throw nb::python_error();
+}
+
+Room::~Room() {
+  constexpr uint64_t kMostKept = uint64_t{64} << 20;
+  if (size_ <= kMostKept && (!kept_room.memory || kept_room.size < size_)) {
+    kept_room = {std::move(memory_), size_};
+  }
 }
 
 nb::object Encode(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments) {
   const Buffer raw(data, Buffer::Access::kRead);
   const kvt_desc desc = Describe(arguments, &raw);
-  const size_t room = kvt_encode_bound(raw.bytes());
-  nb::object frame = NewBytes(room);
-  void* const to = BytesData(frame);
+  const size_t size = kvt_encode_bound(raw.bytes());
+  const Room room(size);
   size_t written = 0;
   const kvt_status status = RunCall(ctx, raw.bytes(), [&] {
-    return kvt_encode(ctx, &desc, raw.data(), raw.bytes(), to, room, &written);
+    return kvt_encode(ctx, &desc, raw.data(), raw.bytes(), room.data(), size, &written);
   });
   RaiseIfFailed(status, ctx);
-  return Shrunk(std::move(frame), written);
+  return room.Bytes(0, written);
 }
 
 size_t EncodeInto(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments,
@@ -133,19 +157,21 @@ nb::object DecodeTokens(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t
   const Buffer from(frame, Buffer::Access::kRead);
   const WantedContext wanted(context);
   const kvt_info info = InfoOf(from);
-  uint64_t room = 0;
-  if (info.tokens != 0 && __builtin_mul_overflow(info.raw_bytes / info.tokens, count, &room))
-    room = 0;
+  uint64_t size = 0;
+  if (info.tokens != 0 && __builtin_mul_overflow(info.raw_bytes / info.tokens, count, &size)) {
+    size = 0;
+  }
   // More than there is fails inside, and needs no memory before.
-  nb::object raw = NewBytes(std::min(room, info.raw_bytes));
+  if (count > info.tokens || begin > info.tokens - count) size = 0;
+  nb::object raw = NewBytes(size);
   void* const to = BytesData(raw);
   size_t written = 0;
-  const kvt_status status = RunCall(ctx, room, [&] {
-    return kvt_decode_tokens(ctx, from.data(), from.bytes(), wanted.get(), begin, count, to,
-                             std::min(room, info.raw_bytes), &written);
+  const kvt_status status = RunCall(ctx, size, [&] {
+    return kvt_decode_tokens(ctx, from.data(), from.bytes(), wanted.get(), begin, count, to, size,
+                             &written);
   });
   RaiseIfFailed(status, ctx);
-  return Shrunk(std::move(raw), written);
+  return raw;
 }
 
 size_t DecodeTokensInto(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t count,

@@ -55,7 +55,22 @@ kvt_status RunCall(kvt_ctx* ctx, size_t bytes, F&& call) {
 // Memory of a bytes object that is still being made.
 inline void* BytesData(nb::handle bytes) { return PyBytes_AsString(bytes.ptr()); }
 nb::object NewBytes(uint64_t size);
-nb::object Shrunk(nb::object bytes, size_t size);
+
+// Room for a result whose size is known only afterwards: the stable ABI cannot shrink a bytes
+// object. A thread keeps the memory of its last call, which need not be mapped and cleared again.
+class Room {
+ public:
+  explicit Room(uint64_t size);
+  ~Room();
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  std::byte* data() const { return memory_.get(); }
+  nb::object Bytes(size_t offset, size_t size) const { return nb::bytes(data() + offset, size); }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  uint64_t size_;
+};
 
 kvt_info InfoOf(const Buffer& frame);
 // Whether memory may be taken for what a header claims: 0, or what is wrong with a frame whose
