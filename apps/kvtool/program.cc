@@ -246,7 +246,9 @@ ExitStatus RunEmbedded(std::string_view name, Command& command,
     throw Error(Finding::kUsage, "help is for the command line");
   }
   Context context{console, global};
-  return RunCommand(name, command, context, line.config_file());
+  const ExitStatus status = RunCommand(name, command, context, line.config_file());
+  WarnOfLeftovers(console);
+  return status;
 }
 
 }  // namespace kv

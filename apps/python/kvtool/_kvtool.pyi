@@ -208,6 +208,11 @@ def decode_batch(frames: Sequence[Readable], *, contexts: Sequence[Key] | None =
     Failures are values in result.status; what a failed frame was to fill holds garbage.
     """
 
+def estimate(data: Readable, levels: Sequence[Level] = ("fast", "default", "high", "max"), *, dtype: DType = None, shape: Shape = None, order: str = "token_head_dim", role: str = "unknown") -> list[dict[str, Any]]:
+    """
+    Per level: level, ratio, encode_mb_s and decode_mb_s (one thread, here and now), from a sample of at most 64 KiB. For choosing a level.
+    """
+
 def frame_info(frame: Readable) -> dict[str, Any]:
     """
     What a frame's header says; its first 128 bytes suffice. The sizes are claims until the frame was decoded or verified.

@@ -8,6 +8,7 @@
 #include "apps/kvtool/help.h"
 #include "apps/kvtool/program.h"
 #include "apps/python/src/interrupt.h"
+#include "lib/core/base/file.h"
 #include "lib/core/base/stop.h"
 
 namespace kvtool_python {
@@ -54,8 +55,12 @@ std::optional<Failure> Caught(const std::function<void()>& f) {
     return FailureOf(error);
   } catch (const std::bad_alloc&) {
     return FailureOf(kv::Error(kv::Finding::kNoResources, "out of memory"));
+  } catch (const kv::ClosedPipe&) {
+    return FailureOf(kv::Error(kv::Finding::kWriteFailed, "nobody reads the pipe any more"));
   } catch (const std::exception& error) {
     return Unknown(error.what());
+  } catch (...) {
+    return Unknown("unknown exception");
   }
   return std::nullopt;
 }

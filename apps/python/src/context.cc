@@ -217,6 +217,34 @@ nb::dict FrameInfo(nb::handle frame) {
   return dict;
 }
 
+nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
+                  const DescriptionArguments& arguments) {
+  const Buffer raw(data, Buffer::Access::kRead);
+  const kvt_desc desc = Describe(arguments, &raw);
+  std::vector<kvt_rate> rates;
+  for (nb::handle level : nb::borrow(levels)) {
+    kvt_rate rate = {};
+    rate.struct_size = sizeof rate;
+    rate.level = ParseLevel(level);
+    rates.push_back(rate);
+  }
+  const kvt_status status = RunCall(ctx, 0, [&] {
+    return kvt_estimate(ctx, &desc, raw.data(), raw.bytes(), rates.data(), rates.size(),
+                        sizeof(kvt_rate));
+  });
+  RaiseIfFailed(status, ctx);
+  nb::list estimates;
+  for (const kvt_rate& rate : rates) {
+    nb::dict dict;
+    dict["level"] = LevelName(rate.level);
+    dict["ratio"] = rate.ratio;
+    dict["encode_mb_s"] = rate.encode_mb_s;
+    dict["decode_mb_s"] = rate.decode_mb_s;
+    estimates.append(dict);
+  }
+  return estimates;
+}
+
 nb::dict Stats(const Context& context) {
   kvt_stats stats = {};
   stats.struct_size = sizeof stats;

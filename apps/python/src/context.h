@@ -89,6 +89,9 @@ size_t DecodeTokensInto(kvt_ctx* ctx, nb::handle frame, uint64_t begin, uint64_t
 void VerifyFrame(kvt_ctx* ctx, nb::handle frame, nb::handle context);
 nb::dict FrameInfo(nb::handle frame);
 nb::dict Stats(const Context& context);
+// What each level (a name or a number) would make of the data, by a sample.
+nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
+                  const DescriptionArguments& arguments);
 
 // `items` and `outs` hold buffers or sequences of buffers (pieces); contexts, tags and outs are
 // None or as many as there are items.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace kvtool_python {
@@ -20,12 +21,18 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
   std::mutex mutex;
   std::condition_variable finished;
   bool done = false;
-  std::thread worker([&] {
-    work();
-    const std::lock_guard lock(mutex);
-    done = true;
-    finished.notify_one();
-  });
+  std::thread worker;
+  try {
+    worker = std::thread([&] {
+      work();
+      const std::lock_guard lock(mutex);
+      done = true;
+      finished.notify_one();
+    });
+  } catch (const std::system_error&) {  // no thread to be had: done here, and not watched
+    const nb::gil_scoped_release released;
+    return work();
+  }
   const auto wait = [&] {
     const nb::gil_scoped_release released;
     std::unique_lock lock(mutex);

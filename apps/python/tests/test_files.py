@@ -195,9 +195,7 @@ def test_replay(state, data, caplog):
     assert event["length_before"] == 64 and event["kept"][:, 1].sum() <= 48
     by_file = kvtool.replay_h2o(
         snapshot, trace=data / "trace" / "kjv3m", policy="h2o", budget=0.5, prompt_tokens=64)
-    for run_here, run_there in zip(document["runs"], by_file["runs"]):
-        assert run_here["figures" if "figures" in run_here else "policy"] == run_there[
-            "figures" if "figures" in run_there else "policy"]
+    assert document["runs"] == by_file["runs"] and document["runs"][0]["ratio"] > 1.5
     several = kvtool.replay_h2o(
         snapshot, queries=queries(data), policy=["h2o", "streaming"], target_ratio=2, prompt_tokens=64)
     assert "plan" not in several and len(several["runs"]) == 2

@@ -337,6 +337,16 @@ def test_threads_run_beside_python():
     assert steps > 5
 
 
+def test_estimate():
+    array = walk(tokens=4096)
+    estimates = kvtool.estimate(array)
+    assert [entry["level"] for entry in estimates] == ["fast", "default", "high", "max"]
+    assert all(entry["encode_mb_s"] > 0 and entry["decode_mb_s"] > 0 for entry in estimates)
+    real = array.nbytes / len(kvtool.encode(array))
+    (only,) = kvtool.estimate(array.tobytes(), ["default"], dtype="bf16", shape=array.shape)
+    assert 0.7 < only["ratio"] / real < 1.3
+
+
 def test_explain():
     page = kvtool.explain("KV1103")
     assert page["finding"] == 1103 and page["fault"] == "data" and page["text"]
@@ -349,3 +359,24 @@ def test_explain():
 def test_version():
     assert kvtool.__version__ in kvtool.build
     assert kvtool.hash128("") == kvtool.hash128(b"")
+
+
+def test_torch():
+    """Real tensors: bf16 by DLPack, eight-bit floats by a view, writable targets."""
+    torch = pytest.importorskip("torch")
+    values = torch.randn(64, 4, 32)
+    for dtype, name in ((torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.float32, "f32"),
+                        (torch.float8_e4m3fn, "f8_e4m3"), (torch.float8_e5m2, "f8_e5m2"), (torch.int8, "i8")):
+        tensor = values.to(dtype)
+        frame = kvtool.encode(tensor)
+        info = kvtool.frame_info(frame)
+        assert (info["dtype"], info["tokens"], info["heads"], info["head_dim"]) == (name, 64, 4, 32)
+        again = kvtool.decode_array(frame, framework="torch")
+        assert again.dtype == dtype and again.shape == tensor.shape
+        assert torch.equal(again.view(torch.uint8), tensor.view(torch.uint8))
+        target = torch.zeros_like(tensor)
+        assert kvtool.decode(frame, out=target) == target.numel() * target.element_size()
+        assert torch.equal(target.view(torch.uint8), tensor.view(torch.uint8))
+    with pytest.raises(ValueError, match="contiguous"):
+        kvtool.encode(values.transpose(0, 1))
+    assert kvtool.encode(values.clone().requires_grad_()) == kvtool.encode(values)

@@ -5,7 +5,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "lib/core/base/error.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/base/stop.h"
 
 namespace kv::parallel_threads_test {
 
@@ -17,6 +19,31 @@ TEST_CASE("every index runs once, whatever the number of threads", "[threads]") 
       pool.ParallelFor(count, [&](uint64_t i) { ++seen[i]; });
       for (const auto& times : seen) REQUIRE(times == 1);
     }
+  }
+}
+
+TEST_CASE("a scope stops the pools of its thread between two indices", "[threads]") {
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::atomic<bool> stopped{false};
+    std::atomic<int> seen{0};
+    const auto body = [&](uint64_t) {
+      if (++seen == 10) stopped = true;
+    };
+    {
+      const StopScope scope(stopped);
+      try {
+        pool.ParallelFor(100000, body);
+        FAIL("must throw");
+      } catch (const Error& error) {
+        REQUIRE(error.finding() == Finding::kCancelled);
+      }
+      REQUIRE(seen < 10 + threads);
+    }
+    // Outside of the scope nothing stops.
+    seen = 0;
+    pool.ParallelFor(100, body);
+    REQUIRE(seen == 100);
   }
 }
 
