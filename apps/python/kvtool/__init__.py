@@ -10,7 +10,7 @@ from __future__ import annotations
 from ._arrays import decode_array
 from ._errors import Error, IoError, NotFoundError
 from ._explain import explain
-from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, verify
+from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, verify
 from ._kvtool import (
     BatchResult,
     Context,
@@ -61,6 +61,7 @@ __all__ = [
     "inspect",
     "open",
     "replay_h2o",
+    "run",
     "save",
     "verify",
     "verify_frame",

@@ -54,8 +54,10 @@ def run(
     command: str, paths: Sequence[StrPath], options: dict[str, Any], progress: Progress | None = None
 ) -> tuple[int, Any]:
     """The status and the document of a command: 0, or 1 for a negative verdict. Anything worse raises Error."""
-    words = [*option_words(options), b"--json", *(path_bytes(path) for path in paths)]
-    status, documents, warnings = _kvtool._run(command, words, progress)
+    name, *verbs = command.split()
+    words = [*(verb.encode() for verb in verbs), *option_words(options), b"--json"]
+    words += [path_bytes(path) for path in paths]
+    status, documents, warnings = _kvtool._run(name, words, progress)
     for warning in warnings:
         _log.warning("%s", warning)
     return status, json.loads(documents[0]) if documents else None

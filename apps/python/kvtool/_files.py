@@ -30,6 +30,14 @@ def _source(source: Source, options: dict[str, Any]) -> tuple[StrPath, dict[str,
     return source, options
 
 
+def run(command: str, *paths: StrPath, progress: Progress | None = None, **options: Any) -> Any:
+    """The document of any command that has --json: run("gate", "gate.json"), run("weights inspect", "model.bin").
+
+    A negative verdict is in the document; what fails raises Error.
+    """
+    return _command.run(command, paths, options, progress)[1]
+
+
 def inspect(source: Source, *, progress: Progress | None = None, **options: Any) -> Document:
     """What a snapshot is: engine, layers, heads, dtypes, sizes. stats=True reads every value."""
     path, options = _source(source, options)

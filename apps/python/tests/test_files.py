@@ -178,6 +178,15 @@ def test_documents_are_the_program_s(command, state):
     assert getattr(kvtool, command)(state, kv_heads=2, deterministic=True) == json.loads(result.stdout)
 
 
+def test_any_command(data):
+    document = kvtool.run("weights inspect", data / "golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin")
+    assert document["schema"].startswith("kvtool.weights")
+    assert kvtool.run("trace inspect", data / "trace" / "kjv3m")["schema"].startswith("kvtool.trace")
+    with pytest.raises(kvtool.Error) as raised:
+        kvtool.run("no-such-command")
+    assert raised.value.finding == 1
+
+
 def queries(data):
     return {layer: np.load(data / "trace" / f"kjv3m-L{layer}-Q.npy") for layer in (0, 3)}
 
@@ -296,6 +305,17 @@ def test_the_program_is_inside(state):
     assert run("inspect", "/nonexistent").returncode == 4
     assert run("no-such-command").returncode == 2
     assert b"kvtool.inspect/1" in run("inspect", state, "--kv-heads", "2", "--json").stdout
+
+
+def test_interrupt_of_the_program(tmp_path):
+    """As the program of its own: status 130 at once, and nothing is left behind."""
+    big_cache(tmp_path / "big.safetensors", layers=8)
+    words = ["compress", str(tmp_path / "big.safetensors"), "--level", "max", "-T", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "kvtool", *words])
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert os.listdir(tmp_path) == ["big.safetensors"]
 
 
 def test_import_is_light():
