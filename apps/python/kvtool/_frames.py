@@ -88,7 +88,7 @@ class Coder:
     """Contexts of one level, each with `threads` threads. A call takes one that is free, so calls on several threads
     run side by side."""
 
-    def __init__(self, level="default", threads=1):
+    def __init__(self, level="fast", threads=1):
         self.level = level_option(level)
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
             raise ValueError(f"threads must be a number that is not negative, not {threads!r}")
@@ -113,7 +113,7 @@ class FrameStore:
     group_bytes: what is coded in one call, which bounds the scratch memory that each context keeps.
     """
 
-    def __init__(self, directory, level="default", threads=1, group_bytes=32 << 20):
+    def __init__(self, directory, level="fast", threads=1, group_bytes=32 << 20):
         self.directory = directory
         self.coder = Coder(level, threads)
         self.counters = Counters()

@@ -70,7 +70,7 @@ def _make_serde(options):
     """{"type": "kvtool", "level": ..., "threads": ..., "max_workers": ..., "revision": ..., "head_dim": ...}"""
     options = dict(options)
     identity = ObjectIdentity(options.pop("revision", ""))
-    coder = Coder(options.pop("level", "default"), options.pop("threads", 1))
+    coder = Coder(options.pop("level", "fast"), options.pop("threads", 1))
     max_workers, head_dim = options.pop("max_workers", 1), options.pop("head_dim", None)
     if options:
         raise ValueError(f"serde kvtool: unknown options {', '.join(sorted(options))}")

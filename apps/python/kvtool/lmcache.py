@@ -43,7 +43,7 @@ register()
 
 _HELP = """kvtool adapter_params:
 - base_path (str): folder for the frames (required)
-- level (str): "fast", "default", "high" or "max" (default "default")
+- level (str): "fast", "default", "high" or "max" (default "fast")
 - threads (int): that code one object; 0: as many as the process may use (default 1)
 - max_gb (number): limit of the folder in GiB, beyond which the least recently used objects go; 0: none (default)
 - revision (str): of the model's weights; objects of another revision are misses (default "")
@@ -54,7 +54,7 @@ _HELP = """kvtool adapter_params:
 class KvtoolAdapterConfig(L2AdapterConfigBase):
     """adapter_params of the adapter; unknown ones are refused."""
 
-    def __init__(self, base_path, level="default", threads=1, max_gb=0, revision="", head_dim=None, durable=False):
+    def __init__(self, base_path, level="fast", threads=1, max_gb=0, revision="", head_dim=None, durable=False):
         if not isinstance(base_path, str) or not base_path:
             raise ValueError("base_path must be a string that is not empty")
         if not isinstance(revision, str):

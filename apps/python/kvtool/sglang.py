@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 _OPTIONS = {
     "dir": None,
-    "level": "default",
+    "level": "fast",
     "threads": 1,
     "max_gb": 0,
     "revision": "",

@@ -65,7 +65,7 @@ class KvtoolTier(SecondaryTierManager):
         primary_kv_view,
         tier_type,
         root_dir,
-        level="default",
+        level="fast",
         max_gb=0,
         n_read_threads=4,
         n_write_threads=2,

@@ -190,7 +190,7 @@ def test_groups_and_threads_change_no_byte(tmp_path, group_bytes, threads):
     items = items_of(7)
     reference, store = (
         FrameStore(FrameDirectory(tmp_path / "a")),
-        FrameStore(FrameDirectory(tmp_path / "b"), "default", threads, group_bytes),
+        FrameStore(FrameDirectory(tmp_path / "b"), "fast", threads, group_bytes),
     )
     assert reference.store(items, SHAPE) == store.store(items, SHAPE)
     for item in items:

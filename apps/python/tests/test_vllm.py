@@ -258,7 +258,7 @@ def test_hint_is_never_trusted(tmp_path):
     sizes = []
     for writer in hints:
         folder = tmp_path / str(len(sizes))
-        tier = Tier(folder, **writer)
+        tier = Tier(folder, level="default", **writer)
         keys = fill(tier, 2)
         tier.close()
         sizes.append(os.path.getsize(frames_in(folder)[0]))
@@ -410,7 +410,7 @@ def test_metrics(tier, tmp_path):
     values = {name: next(iter(value.values())) for name, value in tier.tier.get_stats().data["data"].items()}
     assert values["vllm:kvtool_tier_refused"] == 1 and values["vllm:kvtool_tier_loaded"] == 2
     info = tier.tier.config_info()
-    assert set(info) == set(type(tier.tier).config_info_keys({})) and info["kvtool_level"] == "default"
+    assert set(info) == set(type(tier.tier).config_info_keys({})) and info["kvtool_level"] == "fast"
 
 
 # ---- the whole manager ----
