@@ -106,6 +106,10 @@ class Coder:
         finally:
             self._free.append(lease)
 
+    def close(self):
+        """Frees contexts, threads and scratch memory; later calls make new ones."""
+        self._free.clear()
+
 
 class FrameStore:
     """Objects of an engine in a folder, coded and checked.

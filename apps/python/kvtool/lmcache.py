@@ -176,6 +176,7 @@ class KvtoolAdapter(L2AdapterInterface):
         self._closed = True
         for workers in self._workers.values():
             workers.close()
+        self._frames.coder.close()
         for notifier in self._notifiers:
             notifier.close()
 

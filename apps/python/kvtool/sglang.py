@@ -56,6 +56,7 @@ class KvtoolStore(HiCacheStorage):
         directory = FrameDirectory(options["dir"], size_option(options["max_gb"], "max_gb"), options["durable"])
         self._frames = FrameStore(directory, options["level"], options["threads"])
         self._pools = {}  # pool name -> _Pool
+        self._complaints = set()
 
     # ---- attaching ----
 
@@ -76,6 +77,7 @@ class KvtoolStore(HiCacheStorage):
 
     def close(self):
         self._pools.clear()
+        self._frames.coder.close()
 
     def clear(self):
         try:
@@ -132,7 +134,7 @@ class KvtoolStore(HiCacheStorage):
         try:
             return self._exists_v2(keys, pool_transfers or [])
         except Exception:
-            logger.exception("kvtool: a lookup failed")
+            self._complain("a lookup failed")
             return PoolTransferResult.empty()
 
     def _exists_v2(self, keys, transfers):
@@ -159,6 +161,11 @@ class KvtoolStore(HiCacheStorage):
 
     # ---- below the interfaces; nothing here raises ----
 
+    def _complain(self, what):
+        """Of an exception: loud once, because a pool without flat pages fails with every batch."""
+        logger.log(logging.DEBUG if what in self._complaints else logging.ERROR, "kvtool: %s", what, exc_info=True)
+        self._complaints.add(what)
+
     def _has(self, pool_name, key):
         pool = self._pools.get(str(pool_name))
         name = key.encode()
@@ -169,7 +176,7 @@ class KvtoolStore(HiCacheStorage):
         try:
             return next((i for i, key in enumerate(keys) if not self._has(pool_name, key)), len(keys))
         except Exception:
-            logger.exception("kvtool: a lookup failed")
+            self._complain("a lookup failed")
             return 0
 
     def _items(self, pool, keys, tensors):
@@ -193,7 +200,7 @@ class KvtoolStore(HiCacheStorage):
             for index, size in zip(indices, self._frames.store(items, shape)):
                 done[index] = size is not None
         except Exception:
-            logger.exception("kvtool: pages were not stored")
+            self._complain("pages were not stored")
         return done
 
     def _load(self, pool_name, keys, tensors):
@@ -204,7 +211,7 @@ class KvtoolStore(HiCacheStorage):
             for index, tag in zip(indices, self._frames.load(items)):
                 done[index] = tag is not None
         except Exception:
-            logger.exception("kvtool: pages were not loaded")
+            self._complain("pages were not loaded")
         return done
 
     def _places(self, pool_name, keys, host_indices):
@@ -221,7 +228,7 @@ class KvtoolStore(HiCacheStorage):
             pool, places = self._places(pool_name, keys, host_indices)
             pages = [pool.get_data_page(place, flat=True) for place in places]
         except Exception:
-            logger.exception("kvtool: pages were not stored")
+            self._complain("pages were not stored")
             return [False] * len(keys)
         return self._store(pool_name, keys, pages) if pages else [False] * len(keys)
 
@@ -238,7 +245,7 @@ class KvtoolStore(HiCacheStorage):
                     pool.set_from_flat_data_page(places[index], pages[index])
                     done[index] = True
         except Exception:
-            logger.exception("kvtool: pages were not loaded")
+            self._complain("pages were not loaded")
         return done
 
 

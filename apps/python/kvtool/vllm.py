@@ -132,6 +132,7 @@ class KvtoolTier(SecondaryTierManager):
         for workers in (self._readers, self._writers):
             for work in workers.close():
                 work(cancelled=True)
+        self._frames.coder.close()
 
     def get_stats(self):
         return self._metrics.take()

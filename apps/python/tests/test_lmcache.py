@@ -378,6 +378,17 @@ def test_serde_over_the_mock_adapter(l1, tmp_path):
     adapter.close()
 
 
+def test_serde_over_lmcaches_files_never_loads(l1, tmp_path):
+    """LMCache's own behaviour, for which the documentation warns of it: the day that this fails, the warning can go."""
+    Adapter(l1, tmp_path).close()
+    adapter = Adapter(l1, tmp_path, {}, type_="fs")
+    keys, objects = adapter.objects(2, seed=0)
+    assert adapter.store(keys, objects).is_successful() and adapter.lookup(keys) == [True, True]
+    _, targets = adapter.objects(2)
+    assert adapter.load(keys, targets) == [False, False]
+    adapter.close()
+
+
 def test_serde_by_itself(l1):
     """The bound is the raw size and the header, sizes are Python's own integers, and padding is ignored."""
     from kvtool._frames import Coder
