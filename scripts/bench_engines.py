@@ -79,7 +79,7 @@ def objects_of(planes, layers):
         yield f"SGLang page, {tokens} tokens", page, Shape("bf16", (2 * tokens, layers * HEADS, DIM)), None
 
 
-def best(work, seconds=0.6):
+def best(work, seconds=1.5):
     """Seconds of the fastest run; at least three runs."""
     times = []
     end = time.perf_counter() + seconds
