@@ -10,9 +10,11 @@
 #include "apps/kvtool/snapshot_report.h"
 #include "apps/python/src/buffers.h"
 #include "formats/key_pairs.h"
+#include "formats/kvz/kvz.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/select.h"
 
 namespace kvtool_python {
 namespace {
@@ -165,29 +167,49 @@ nb::list OpenedSnapshot::Tokens() const {
   return tokens;
 }
 
-std::shared_ptr<const kv::Snapshot> OpenedSnapshot::Values() {
+kv::Snapshot OpenedSnapshot::LoadLayer(const kv::LayerKv& wanted) const {
+  kv::Selection selection;
+  selection.layers = {{wanted.index}};
+  kv::ThreadPool pool(kv::UsableCpus());
+  kv::Snapshot snapshot = *metadata_;
+  if (!HasBytes(snapshot)) {
+    const kv::Archive archive = kv::Archive::Open(source_.files.at(0).data);
+    snapshot = kv::LoadSnapshot(archive, selection, options_, pool);
+    snapshot.source.path = source_.path;
+    if (options_.geometry) kv::ApplyGeometry(*options_.geometry, snapshot);
+  }
+  snapshot = kv::Select(std::move(snapshot), selection);
+  return dtype_.empty() ? snapshot
+                        : kv::CastSnapshot(std::move(snapshot), *kv::ParseDType(dtype_), pool);
+}
+
+OpenedSnapshot::LayerValues OpenedSnapshot::Values(size_t layer) {
   const std::lock_guard lock(mutex_);
-  if (values_) return values_;
-  std::shared_ptr<const kv::Snapshot> snapshot = metadata_;
-  if (!HasBytes(*snapshot)) {
-    kv::OpenOptions options = options_;
-    options.metadata_only = false;
-    snapshot = std::make_shared<kv::Snapshot>(kv::OpenSnapshot(source_, options));
+  const kv::LayerKv& wanted = metadata_->layers.at(layer);
+  if (!checked_) metadata_->CheckContent();
+  checked_ = true;
+  if (dtype_.empty() && HasBytes(*metadata_)) return {metadata_, &wanted};
+  LayerValues& values = loaded_[layer];
+  if (values.layer != nullptr) return values;
+  try {
+    values.snapshot = std::make_shared<kv::Snapshot>(LoadLayer(wanted));
+  } catch (kv::Error& error) {
+    throw error.File(source_.path);
   }
-  snapshot->CheckContent();
-  if (!dtype_.empty()) {
-    kv::ThreadPool pool(kv::UsableCpus());
-    snapshot =
-        std::make_shared<kv::Snapshot>(kv::CastSnapshot(*snapshot, *kv::ParseDType(dtype_), pool));
+  for (const kv::LayerKv& found : values.snapshot->layers) {
+    const bool same = found.index == wanted.index && found.group == wanted.group;
+    if (same && values.layer == nullptr) values.layer = &found;
   }
-  values_ = std::move(snapshot);
-  return values_;
+  if (values.layer == nullptr) {
+    throw kv::Error(kv::Finding::kInconsistent, "the layer has gone").File(source_.path);
+  }
+  return values;
 }
 
 nb::tuple OpenedSnapshot::Array(size_t layer, bool is_value) {
-  std::shared_ptr<const kv::Snapshot> values;
-  WithoutGil([&] { values = Values(); });
-  const kv::LayerKv& from = values->layers.at(layer);
+  LayerValues values;
+  WithoutGil([&] { values = Values(layer); });
+  const kv::LayerKv& from = *values.layer;
   const kv::KvTensor& tensor = is_value ? from.v.value() : from.k;
   const nb::dlpack::dtype element = ElementOf(tensor.dtype);
   const uint64_t element_bytes = element.bits / 8u;
@@ -196,7 +218,7 @@ nb::tuple OpenedSnapshot::Array(size_t layer, bool is_value) {
   const std::string_view name = kv::Name(tensor.dtype);
   const nb::str dtype(name.data(), name.size());
   if (const std::optional<ArrayPlace> place = PlaceOf(tensor, element_bytes)) {
-    auto* held = new std::shared_ptr<const kv::Snapshot>(values);
+    auto* held = new std::shared_ptr<const kv::Snapshot>(values.snapshot);
     const nb::capsule owner(held, [](void* object) noexcept {
       delete static_cast<std::shared_ptr<const kv::Snapshot>*>(object);
     });

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -32,14 +33,23 @@ class OpenedSnapshot {
   nb::tuple Array(size_t layer, bool is_value);
 
  private:
-  // With values, and with the checks of stored content passed. Without the GIL.
-  std::shared_ptr<const kv::Snapshot> Values();
+  // The layer with its values, and what they belong to. Stored content has passed its checks.
+  // Without the GIL.
+  struct LayerValues {
+    std::shared_ptr<const kv::Snapshot> snapshot;
+    const kv::LayerKv* layer = nullptr;
+  };
+  LayerValues Values(size_t layer);
+  // The layer alone, from an archive or converted.
+  kv::Snapshot LoadLayer(const kv::LayerKv& wanted) const;
 
   kv::OpenOptions options_;
   kv::Source source_;
   std::string dtype_;
-  std::shared_ptr<const kv::Snapshot> metadata_, values_;
-  std::mutex mutex_;  // guards values_
+  std::shared_ptr<const kv::Snapshot> metadata_;
+  std::mutex mutex_;  // guards those below
+  bool checked_ = false;
+  std::map<size_t, LayerValues> loaded_;
 };
 
 // Writes K and V from memory: `layers` holds (K, V or None), arrays [token][head][dim].

@@ -323,3 +323,36 @@ def test_import_is_light():
     code = "import sys, kvtool; print(*sorted({'numpy', 'torch', 'ml_dtypes', 'pyarrow'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stdout == "\n", result
+
+
+def test_layers_of_an_archive_are_those_of_its_source(data, tmp_path):
+    """Each layer is decoded alone, whatever the format, with heads from a model file too."""
+    sources = [
+        (data / "trace" / "kjv3m.seq0.bin", {"gguf": data / "llamacpp" / "kjv3m-header.gguf"}),
+        (data / "golden" / "infinilm" / "dump_kv", {}),
+    ]
+    for number, (source, options) in enumerate(sources):
+        archive = tmp_path / f"{number}.kvz"
+        kvtool.compress(source, archive)
+        plain, packed = kvtool.open(source, **options), kvtool.open(archive, **options)
+        assert len(plain) == len(packed) > 0
+        for a, b in zip(reversed(plain.layers), reversed(packed.layers)):
+            assert a.k_info == b.k_info and (a.index, a.label) == (b.index, b.label)
+            assert a.k.shape == b.k.shape and a.k.tobytes() == b.k.tobytes()
+            assert a.v.tobytes() == b.v.tobytes()
+
+
+def test_every_golden_archive_opens(data):
+    """Archives of every version and format: what opens has values of the shape that it claims."""
+    seen = 0
+    for path in sorted((data / "archives").rglob("*.kvz")):
+        try:
+            snapshot = kvtool.open(path)
+            arrays = [(layer.k_info, layer.k) for layer in snapshot.layers]
+        except kvtool.Error as error:
+            assert error.fault in ("data", "unsupported", "caller"), error
+            continue
+        for info, array in arrays:
+            assert array.shape[:2] == (info.tokens, info.heads) and array.size >= 0
+            seen += 1
+    assert seen > 5
