@@ -449,12 +449,13 @@ def test_close_with_tasks_waiting(l1, tmp_path):
 # ---- the storage manager with its controllers ----
 
 
-def manager_of(folder, serde=None):
+def manager_of(folder, serde=None, **params):
     spec = {
         "type": "plugin",
         "module_path": "kvtool.lmcache",
         "class_name": "KvtoolAdapter",
-        "adapter_params": {"base_path": str(folder), "threads": 2},
+        "adapter_params": {"base_path": str(folder), "threads": 2, **params},
+        "eviction": {"eviction_policy": "LRU", "trigger_watermark": 0.5, "eviction_ratio": 0.3},
     }
     if serde is not None:
         spec["serde"] = {"type": "kvtool", **serde}
@@ -484,6 +485,24 @@ def prefetch(manager, keys):
         contents = [held(obj) for obj in objects]
     manager.finish_read_prefetched(keys[:count], 1, result.l1_owners)
     return contents
+
+
+def test_the_eviction_controller_sees_compressed_sizes(tmp_path):
+    manager = manager_of(tmp_path, max_gb=8 * RAW / (1 << 30))
+    keys = [key_of() for _ in range(7)]
+    objects = manager.reserve_write(keys, LAYOUT)
+    for i, key in enumerate(keys):
+        memoryview(objects[key].byte_array).cast("B")[:] = content(i, RAW)
+    manager.finish_write(keys)
+    adapter = manager.l2_adapters()[0][1]
+    end = time.monotonic() + 30
+    while adapter.report_status().get("stored", 0) < 7 or adapter.get_usage().usage_fraction > 0.5:
+        assert time.monotonic() < end, "nothing was evicted"
+        time.sleep(0.05)
+    manager.close()
+    status = adapter.report_status()
+    assert status["evicted"] == 0, "by the controller, not by the folder's limit"
+    assert 0 < len(frames_in(tmp_path)) < 7
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -392,6 +392,45 @@ def test_after_a_fork(tmp_path):
     workers.close()
 
 
+def _crowd(folder, seed, seconds, queue):
+    """Stores, loads and damages objects of which each has a content of its own; how many loads were right."""
+    store = FrameStore(FrameDirectory(folder, max_bytes=20 * RAW))
+    identity, random = Identity(engine="crowd"), np.random.default_rng(seed)
+    right, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        number = int(random.integers(60))
+        (content,) = items_of(1, identity, seed=number)
+        item = Item(identity.name(b"%d" % number), identity.context(b"%d" % number), content.raw)
+        assert store.store([item], SHAPE) != [None]
+        (target,) = targets_of([item])
+        if store.load([target]) == [0]:  # it may be gone again, or damaged, but it is never another
+            assert bytes(target.raw) == item.raw.tobytes()
+            right += 1
+        if random.random() < 0.1:
+            try:
+                damage(store.directory.path(item.name), str(random.choice(DAMAGES)))
+            except (FileNotFoundError, IndexError):
+                pass
+    queue.put(right)
+
+
+def test_processes_crowd_one_folder(tmp_path):
+    """Three processes store, load, evict and damage the same objects; one of them is killed and replaced."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    victim = context.Process(target=_crowd, args=(tmp_path, 9, 60, queue))
+    workers = [context.Process(target=_crowd, args=(tmp_path, seed, 2, queue)) for seed in range(2)]
+    [process.start() for process in (victim, *workers)]
+    time.sleep(1.5)
+    victim.kill()
+    victim.join()
+    rights = [queue.get(timeout=60) for _ in workers]
+    [process.join(timeout=60) for process in workers]
+    assert [process.exitcode for process in workers] == [0, 0] and min(rights) > 0
+    directory = FrameDirectory(tmp_path, max_bytes=20 * RAW)
+    assert os.listdir(tmp_path / "tmp") == [] and directory.total_bytes <= 24 * RAW
+
+
 def test_modules_of_engines_are_imported_only_when_asked():
     script = (
         "import sys, kvtool\n"
