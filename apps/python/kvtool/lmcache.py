@@ -15,9 +15,9 @@ import threading
 from types import MappingProxyType
 
 import kvtool
-from kvtool._configuration import level_option, size_option
 from kvtool._directory import FrameDirectory
 from kvtool._frames import FrameStore, Item
+from kvtool._lmcache_config import KvtoolAdapterConfig
 from kvtool._lmcache_objects import ObjectIdentity, memory_of, shape_of
 from kvtool._lmcache_serde import (
     SERDE_NAME,
@@ -32,7 +32,6 @@ from kvtool._workers import Workers
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInterface
-from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 from lmcache.v1.platform import create_event_notifier
 
 __all__ = ["KvtoolAdapter", "KvtoolAdapterConfig", "KvtoolDeserializer", "KvtoolSerializer", "SERDE_NAME"]
@@ -41,50 +40,11 @@ logger = logging.getLogger(__name__)
 
 register()
 
-_HELP = """kvtool adapter_params:
-- base_path (str): folder for the frames (required)
-- level (str): "fast", "default", "high" or "max" (default "fast")
-- threads (int): that code one object; 0: as many as the process may use (default 1)
-- max_gb (number): limit of the folder in GiB, beyond which the least recently used objects go; 0: none (default)
-- revision (str): of the model's weights; objects of another revision are misses (default "")
-- head_dim (int): values per head, which helps compression a little (default: not known)
-- durable (bool): write each file through to the disk (default false)"""
-
-
-class KvtoolAdapterConfig(L2AdapterConfigBase):
-    """adapter_params of the adapter; unknown ones are refused."""
-
-    def __init__(self, base_path, level="fast", threads=1, max_gb=0, revision="", head_dim=None, durable=False):
-        if not isinstance(base_path, str) or not base_path:
-            raise ValueError("base_path must be a string that is not empty")
-        if not isinstance(revision, str):
-            raise ValueError("revision must be a string")
-        if head_dim is not None and (isinstance(head_dim, bool) or not isinstance(head_dim, int) or head_dim < 1):
-            raise ValueError("head_dim must be a positive integer")
-        if not isinstance(durable, bool):
-            raise ValueError("durable must be true or false")
-        self.base_path = base_path
-        self.level = level_option(level)
-        self.threads = threads
-        self.max_bytes = size_option(max_gb, "max_gb")
-        self.revision = revision
-        self.head_dim = head_dim
-        self.durable = durable
-
-    @classmethod
-    def from_dict(cls, d):
-        try:
-            return cls(**d)
-        except TypeError as error:
-            raise ValueError(f"kvtool adapter_params: {error}\n{_HELP}") from None
-
-    @classmethod
-    def help(cls):
-        return _HELP
-
+_PART_BYTES = 8 << 20
 
 class KvtoolAdapter(L2AdapterInterface):
-    """Chunks as frames in a folder. Stores, lookups and loads each have a thread and keep their order."""
+    """Chunks as frames in a folder. A task is shared by the threads of its kind, so that one codes while another waits
+    for the disk."""
 
     def __init__(self, config, l1_memory_desc=None):
         if isinstance(config, dict):
@@ -92,7 +52,7 @@ class KvtoolAdapter(L2AdapterInterface):
         super().__init__(max_capacity_bytes=config.max_bytes)
         self._config = config
         self._identity = ObjectIdentity(config.revision)
-        self._keys = {}  # file name -> key, of what this process stored or found
+        self._known = {}  # file name -> (key, size): what LMCache was told of
         self._frames = FrameStore(
             FrameDirectory(config.base_path, config.max_bytes, config.durable, self._on_evict),
             config.level,
@@ -100,7 +60,10 @@ class KvtoolAdapter(L2AdapterInterface):
         )
         self._notifiers = [create_event_notifier() for _ in range(3)]
         self._store_notifier, self._lookup_notifier, self._load_notifier = self._notifiers
-        self._workers = {kind: Workers(1, f"kvtool-lmcache-{kind}") for kind in ("store", "lookup", "load")}
+        self._workers = {
+            kind: Workers(count, f"kvtool-lmcache-{kind}")
+            for kind, count in (("store", config.workers), ("lookup", 1), ("load", config.workers))
+        }
         self._lock = threading.Lock()
         self._next_task = 0
         self._stored, self._looked_up, self._loaded = {}, {}, {}
@@ -119,18 +82,16 @@ class KvtoolAdapter(L2AdapterInterface):
         return self._load_notifier.fileno()
 
     def submit_store_task(self, keys, objects):
-        return self._submit("store", self._stored, self._store_notifier, self._store, keys, objects)
+        return self._submit("store", keys, objects, self._store, self._finish_store)
 
     def pop_completed_store_tasks(self):
         with self._lock:
-            done = dict(self._stored)
-            self._stored.clear()  # in place: running tasks hold on to the same dictionary
+            done, self._stored = self._stored, {}
         return done
 
     def submit_lookup_and_lock_task(self, keys, group_layout_descs):
-        return self._submit(
-            "lookup", self._looked_up, self._lookup_notifier, self._lookup, keys, group_layout_descs or {}
-        )
+        layouts = group_layout_descs or {}
+        return self._submit("lookup", keys, None, lambda keys, _: self._lookup(keys, layouts), self._finish_lookup)
 
     def query_lookup_and_lock_result(self, task_id):
         with self._lock:
@@ -140,23 +101,21 @@ class KvtoolAdapter(L2AdapterInterface):
         """Nothing is locked: what was looked up is the most recently used, and a miss in between does no harm."""
 
     def submit_load_task(self, keys, objects):
-        return self._submit("load", self._loaded, self._load_notifier, self._load, keys, objects)
+        return self._submit("load", keys, objects, self._load, self._finish_load)
 
     def query_load_result(self, task_id):
         with self._lock:
             return self._loaded.pop(task_id, None)
 
     def delete(self, keys):
-        gone, sizes = [], []
+        gone = []
         for key in keys:
             name = self._identity.name(key)
             size = self._frames.directory.discard(name)
-            if size:
-                gone.append(key)
-                sizes.append(size)
-            self._keys.pop(name, None)
-        if gone:
-            self._notify_keys_deleted(gone, sizes)
+            told = self._known.pop(name, (key, size))
+            if size or told[1]:
+                gone.append(told)
+        self._tell_deleted(gone)
 
     def get_usage(self):
         """Of the whole folder: also of what earlier processes left."""
@@ -182,26 +141,35 @@ class KvtoolAdapter(L2AdapterInterface):
 
     # ---- on the threads ----
 
-    def _submit(self, kind, results, notifier, work, keys, argument):
+    def _submit(self, kind, keys, objects, work, finish):
+        """work(keys, objects) gives a list with a result per key, None after an exception; finish(task, keys, results)
+        runs once, on the thread that was last."""
         with self._lock:
-            task = self._next_task
+            number = self._next_task
             self._next_task += 1
-        keys = list(keys)
+        keys, results = list(keys), [None] * len(keys)
+        parts = [range(len(keys))] if objects is None else _parts(objects)
+        left = [len(parts)]
 
-        def run():
+        def run(part):
             try:
-                result = work(keys, argument)
+                mine = None if objects is None else [objects[i] for i in part]
+                for i, result in zip(part, work([keys[i] for i in part], mine)):
+                    results[i] = result
             except Exception:
                 logger.exception("kvtool: a %s task of LMCache failed", kind)
-                result = L2StoreResult(False, 0) if kind == "store" else Bitmap(len(keys))
             with self._lock:
-                results[task] = result
-            notifier.notify()
+                left[0] -= 1
+                last = left[0] == 0
+            if last:
+                finish(number, keys, results)
 
-        self._workers[kind].submit(run)
-        return task
+        for part in parts:
+            self._workers[kind].submit(lambda part=part: run(part))
+        return number
 
     def _store(self, keys, objects):
+        """Bytes written per object, 0 where it was there."""
         written = [None] * len(keys)
         groups = {}
         for i, obj in enumerate(objects):
@@ -215,12 +183,20 @@ class KvtoolAdapter(L2AdapterInterface):
             items = [self._item(keys[i], objects[i]) for i in chosen]
             for i, size in zip(chosen, self._frames.store(items, shape)):
                 written[i] = size
+        return written
+
+    def _finish_store(self, number, keys, written):
         new = [(key, size) for key, size in zip(keys, written) if size]
-        for key, _ in new:
-            self._keys[self._identity.name(key)] = key
-        if new:
-            self._notify_keys_stored([key for key, _ in new], [size for _, size in new])
-        return L2StoreResult(None not in written, sum(size for _, size in new))
+        replaced = []
+        for key, size in new:
+            name = self._identity.name(key)
+            replaced.append(self._known.pop(name, None))
+            self._known[name] = (key, size)
+        self._tell_deleted(replaced)
+        self._tell(self._notify_keys_stored, [key for key, _ in new], [size for _, size in new])
+        with self._lock:
+            self._stored[number] = L2StoreResult(None not in written, sum(size for _, size in new))
+        self._store_notifier.notify()
 
     def _store_frame(self, key, frame):
         """A frame that a serde made, as it is."""
@@ -230,12 +206,17 @@ class KvtoolAdapter(L2AdapterInterface):
         return self._frames.write(name, frame)
 
     def _lookup(self, keys, layouts):
-        found = Bitmap(len(keys))
-        for i, key in enumerate(keys):
-            info = self._frames.header(self._identity.name(key))
-            if info is not None and self._is_expected(info["context"], key, layouts.get(key.object_group_id)):
-                found.set(i)
-        return found
+        """Whether there is a whole frame of the key and, where the engine says it, of the layout."""
+        headers = [self._frames.header(self._identity.name(key)) for key in keys]
+        return [
+            info is not None and self._is_expected(info["context"], key, layouts.get(key.object_group_id))
+            for key, info in zip(keys, headers)
+        ]
+
+    def _finish_lookup(self, number, keys, found):
+        with self._lock:
+            self._looked_up[number] = _bitmap(found)
+        self._lookup_notifier.notify()
 
     def _is_expected(self, context, key, layout):
         if layout is None:
@@ -244,24 +225,29 @@ class KvtoolAdapter(L2AdapterInterface):
         return any(context == identity.context(key, layout.shapes, layout.dtypes) for identity in identities)
 
     def _load(self, keys, objects):
-        loaded = Bitmap(len(keys))
+        """Whether each object was filled."""
+        loaded = [False] * len(keys)
         coded = []
         for i, (key, obj) in enumerate(zip(keys, objects)):
             info = self._frames.header(self._identity.name(key))
             memory = memory_of(obj)
             if info is not None and len(memory) == kvtool.bound(info["raw_bytes"]):
-                if self._load_frame(key, obj, memory):
-                    loaded.set(i)
+                loaded[i] = self._load_frame(key, obj, memory)
             else:
                 coded.append(i)
         tags = self._frames.load([self._item(keys[i], objects[i]) for i in coded])
         for i, tag in zip(coded, tags):
-            if tag is not None:
-                loaded.set(i)
-        done = [keys[i] for i in loaded.get_indices_list()]
-        if done:
-            self._notify_keys_accessed(done)
+            loaded[i] = tag is not None
         return loaded
+
+    def _finish_load(self, number, keys, loaded):
+        done = [key for key, there in zip(keys, loaded) if there]
+        self._tell(self._notify_keys_accessed, done)
+        names = [self._identity.name(key) for key, there in zip(keys, loaded) if not there]
+        self._tell_deleted([self._known.pop(name, None) for name in names])
+        with self._lock:
+            self._loaded[number] = _bitmap(loaded)
+        self._load_notifier.notify()
 
     def _load_frame(self, key, obj, memory):
         """For a serde: the frame as it is, after its hash was checked, because a serde that refuses one object fails
@@ -285,9 +271,41 @@ class KvtoolAdapter(L2AdapterInterface):
         return Item(self._identity.name(key), context, memory_of(obj))
 
     def _on_evict(self, gone):
-        known = [(self._keys.pop(name), size) for name, size in gone if name in self._keys]
-        if known:
-            self._notify_keys_deleted([key for key, _ in known], [size for _, size in known])
+        self._tell_deleted([self._known.pop(name, None) for name, _ in gone])
+
+    def _tell_deleted(self, gone):
+        gone = [known for known in gone if known is not None]
+        self._tell(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
+
+    @staticmethod
+    def _tell(notify, keys, *sizes):
+        """A listener that fails must not keep a task from ending."""
+        try:
+            if keys:
+                notify(keys, *sizes)
+        except Exception:
+            logger.exception("kvtool: a listener of LMCache failed")
+
+
+def _bitmap(bits):
+    bitmap = Bitmap(len(bits))
+    for i, bit in enumerate(bits):
+        if bit:
+            bitmap.set(i)
+    return bitmap
+
+
+def _parts(objects):
+    """Indices of what one thread does at once: consecutive objects of up to 8 MiB, at least one."""
+    parts, size = [[]], 0
+    for i, obj in enumerate(objects):
+        bytes_ = obj.get_size()
+        if parts[-1] and size + bytes_ > _PART_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(i)
+        size += bytes_
+    return parts
 
 
 def _frame_in(memory):

@@ -334,6 +334,38 @@ def test_delete_and_listeners(l1, tmp_path):
     adapter.close()
 
 
+def test_accounting_follows_refusals_and_replacements(l1, tmp_path):
+    adapter = Adapter(l1, tmp_path)
+    keys, objects = adapter.objects(3, seed=0)
+    adapter.store(keys, objects)
+    damage(adapter.inner._frames.directory.path(adapter.inner._identity.name(keys[0])), "flip")
+    _, targets = adapter.objects(3)
+    adapter.load(keys, targets)
+    other = layout_of(dtype=torch.float16)
+    _, newer = adapter.objects(1, other, seed=9)
+    adapter.store(keys[1:2], newer)
+    usage = adapter.adapter.get_usage()
+    assert usage.bytes_by_cache_salt[""] == usage.total_bytes_used == sum(map(os.path.getsize, frames_in(tmp_path)))
+    adapter.close()
+
+
+@pytest.mark.parametrize("workers, threads", [(1, 1), (3, 2)])
+def test_large_tasks_are_shared_by_the_workers(l1, tmp_path, workers, threads):
+    """Objects of 4 MiB, so that a task has several parts, beside tasks of one object."""
+    large = layout_of(tokens=4096)
+    adapter = Adapter(l1, tmp_path, workers=workers, threads=threads)
+    keys, objects = adapter.objects(5, large, seed=0)
+    damaged = 3
+    assert adapter.store(keys, objects).is_successful()
+    damage(adapter.inner._frames.directory.path(adapter.inner._identity.name(keys[damaged])), "flip")
+    _, targets = adapter.objects(5, large)
+    assert adapter.load(keys, targets) == [i != damaged for i in range(5)]
+    assert all(held(targets[i]) == held(objects[i]) for i in range(5) if i != damaged)
+    assert adapter.adapter.submit_store_task([], []) is not None, "a task of nothing ends, too"
+    Adapter.wait(adapter.adapter.get_store_event_fd(), adapter.adapter.pop_completed_store_tasks)
+    adapter.close()
+
+
 def test_folder_keeps_to_its_limit(l1, tmp_path):
     adapter = Adapter(l1, tmp_path, max_gb=4.5 * RAW / (1 << 30))
     assert adapter.adapter.supports_global_eviction
@@ -358,7 +390,7 @@ def test_status(adapter, tmp_path):
 
 
 def test_bad_options_stop_the_start(l1, tmp_path):
-    for params in ({"levle": "fast"}, {"level": "best"}, {"threads": -1}, {"max_gb": "1"}, {"head_dim": 0}):
+    for params in ({"levle": "fast"}, {"level": "best"}, {"threads": -1}, {"workers": 0}, {"max_gb": "1"}, {"head_dim": 0}):
         with pytest.raises(ValueError):
             Adapter(l1, tmp_path, **params)
     with pytest.raises(ValueError):
