@@ -4,6 +4,7 @@
 import json
 import logging
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -119,6 +120,16 @@ def test_errors(tmp_path):
         kvtool.inspect("--help")
     with pytest.raises(FileNotFoundError):
         kvtool.inspect("-")
+
+
+def test_errors_travel(tmp_path):
+    """Processes of a pool hand them over."""
+    for call in (lambda: kvtool.open(tmp_path / "nothing"), lambda: kvtool.decode(b"nothing")):
+        with pytest.raises(kvtool.Error) as raised:
+            call()
+        error = pickle.loads(pickle.dumps(raised.value))
+        assert type(error) is type(raised.value) and str(error) == str(raised.value)
+        assert (error.finding, error.fault) == (raised.value.finding, raised.value.fault)
 
 
 def test_save_and_diff(state, tmp_path):
