@@ -36,6 +36,15 @@ if(KVTOOL_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
+# The cost of an input is counted in basic blocks. What counts them is not counted itself.
+if(KVTOOL_COUNT_STEPS)
+  add_library(kv_cost STATIC ${PROJECT_SOURCE_DIR}/tests/fuzz/cost.cc)
+  target_include_directories(kv_cost PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(kv_cost PRIVATE KVTOOL_COUNT_STEPS)
+  target_compile_options(kv_options INTERFACE $<BUILD_INTERFACE:-fsanitize-coverage=trace-pc>)
+  target_link_libraries(kv_options INTERFACE $<BUILD_INTERFACE:kv_cost>)
+endif()
+
 # What packages are built with: an overflow that slipped through ends the process instead of owning it.
 if(KVTOOL_HARDEN)
   add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)

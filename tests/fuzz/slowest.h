@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "tests/fuzz/cost.h"
+
+namespace kv::fuzz {
+
+using Input = std::vector<uint8_t>;
+
+// The dearest inputs that a search found, one by each measure.
+struct Slowest {
+  Input by_steps, by_memory;
+  double steps = 0, memory = 0;
+  uint64_t tried = 0;
+};
+
+// Climbs from the inputs given to dearer ones by mutation, until the time is up. Repeatable up to
+// how far it gets.
+Slowest SearchSlowest(const std::vector<Input>& corpus, std::chrono::seconds duration,
+                      uint64_t seed, const std::function<Cost(const Input&)>& run);
+
+}  // namespace kv::fuzz
