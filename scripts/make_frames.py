@@ -18,6 +18,7 @@ from decode_frame import decode
 
 BF16, F16, F32, U8, Q8_0 = 2, 1, 0, 5, 15
 TOKEN_HEAD_DIM, HEAD_TOKEN_DIM, UNKNOWN = 0, 1, 3
+K_AND_V = 3
 
 
 class Desc(ctypes.Structure):
@@ -54,7 +55,8 @@ def walk(tokens, channels):
     return steps + random.normal(size=channels).astype("f4") * 3
 
 
-def contents(tokens, channels):
+def contents(tokens, heads, dim):
+    channels = heads * dim
     values = walk(tokens, channels)
     random = numpy.random.default_rng(1)
     yield BF16, (values.view("u4") >> 16).astype("u2").tobytes()
@@ -63,6 +65,10 @@ def contents(tokens, channels):
     yield F32, values.astype("f2").astype("f4").tobytes()
     yield BF16, numpy.repeat((values.view("u4") >> 16).astype("u2")[: max(1, tokens // 4)], 4, axis=0)[:tokens].tobytes()
     yield U8, random.integers(0, 256, tokens * channels, "u1").tobytes()
+    # K in the first half of each head, V in the second.
+    beside = values.reshape(tokens, heads, dim).copy()
+    beside[:, :, dim // 2:] = random.normal(size=(tokens, heads, dim - dim // 2)) / 64
+    yield BF16, (beside.view("u4") >> 16).astype("u2").tobytes()
     yield Q8_0, random.integers(0, 20, tokens * channels // 32 * 34, "u1").tobytes()
 
 
@@ -75,21 +81,21 @@ def main():
     library.kvt_ctx_free.argtypes = [ctypes.c_void_p]
     frames = failures = 0
     for tokens, heads, dim in ((24, 2, 32), (1500, 8, 64), (1, 1, 64)):
-        for number, (dtype, raw) in enumerate(contents(tokens, heads * dim)):
+        for number, (dtype, raw) in enumerate(contents(tokens, heads, dim)):
             for level in (1, 2, 3, 4):
                 if level == 4 and tokens > 100:
                     continue  # the independent decoder takes minutes
-                for order in (TOKEN_HEAD_DIM, HEAD_TOKEN_DIM, UNKNOWN):
+                for order, role in ((TOKEN_HEAD_DIM, 1), (TOKEN_HEAD_DIM, K_AND_V), (HEAD_TOKEN_DIM, 1), (UNKNOWN, 1)):
                     if tokens > 100 and (level > 1 or order == HEAD_TOKEN_DIM):
                         continue
-                    desc = Desc(ctypes.sizeof(Desc), dtype, order, 1, 0, heads, dim, tokens, 7, 0)
+                    desc = Desc(ctypes.sizeof(Desc), dtype, order, role, 0, heads, dim, tokens, 7, 0)
                     frame = encode(library, level, desc, raw)
                     frames += 1
                     if decode(frame) != raw:
                         failures += 1
-                        print(f"{tokens} x {heads} x {dim}, content {number}, level {level}, order {order}: differs")
+                        print(f"{tokens} x {heads} x {dim}, content {number}, level {level}, order {order}, role {role}: differs")
                     if options.keep and tokens == 24 and order == TOKEN_HEAD_DIM:
-                        (options.keep / f"content{number}-level{level}").write_bytes(frame)
+                        (options.keep / f"content{number}-level{level}{'-kv' if role == K_AND_V else ''}").write_bytes(frame)
     print(f"{frames} frames, {failures} differ")
     return 1 if failures else 0
 

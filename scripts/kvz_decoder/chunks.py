@@ -10,7 +10,7 @@ from kvz_decoder.distribution import cdf
 from kvz_decoder.gear import block_planes, gear, plane
 from kvz_decoder.prediction import lms
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE = 0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT = 0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24
 F16, BF16 = 1, 2
 
 
@@ -32,7 +32,7 @@ def window4(payload, size):
 
 def widened(chunk, payload):
     form, codec, _, length = struct.unpack_from("<BBHI", payload, 0)
-    if form not in (1, 2) or codec == ROWS:
+    if form not in (1, 2) or codec in (ROWS, SPLIT):
         raise Damaged(f"widened: form {form}")
     count = chunk["raw_bytes"] // 4
     inner = dict(chunk, codec=codec, raw_bytes=2 * count, unit_bytes=2, dtype=F16 if form == 1 else BF16)
@@ -53,13 +53,24 @@ def rows_of(chunk, payload):
     width = (new.bit_length() + 7) // 8
     planes = numpy.frombuffer(unzstd(payload[9:9 + length], rows * width), numpy.uint8).reshape(width, rows)
     references = sum(planes[byte].astype(numpy.int64) << (8 * byte) for byte in range(width))
-    if codec == ROWS or int((references == 0).sum()) != new:
+    if codec in (ROWS, SPLIT) or int((references == 0).sum()) != new:
         raise Damaged("rows: the references do not fit the rows")
     inner = dict(chunk, codec=codec, raw_bytes=chunk["raw_bytes"] // rows * new, tokens=new, heads=1,
                  units=chunk["raw_bytes"] // rows // chunk["unit_bytes"], order=0)
     unique = numpy.frombuffer(decode_as(codec, inner, payload[9 + length:]), numpy.uint8).reshape(new, -1)
     first = numpy.cumsum(references == 0) - 1
     return unique[numpy.where(references == 0, first, references - 1)].tobytes()
+
+
+def split(chunk, payload):
+    first, second, _, length = struct.unpack_from("<BBHI", payload, 0)
+    if SPLIT in (first, second) or chunk["units"] % 2 != 0:
+        raise Damaged("split: the halves of heads")
+    inner = dict(chunk, raw_bytes=chunk["raw_bytes"] // 2, units=chunk["units"] // 2)
+    half = inner["units"] * chunk["unit_bytes"]
+    sides = [numpy.frombuffer(decode_as(codec, dict(inner, codec=codec), part), numpy.uint8).reshape(-1, half)
+             for codec, part in ((first, payload[8:8 + length]), (second, payload[8 + length:]))]
+    return numpy.concatenate(sides, axis=1).tobytes()
 
 
 def decode_as(codec, chunk, payload):
@@ -86,6 +97,8 @@ def decode_as(codec, chunk, payload):
         raw = window4(payload, size)
     elif codec == WIDENED:
         raw = widened(chunk, payload)
+    elif codec == SPLIT:
+        raw = split(chunk, payload)
     elif codec == ROTATED:
         raw = rotated(payload, size)
     elif codec == ROWS:

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "formats/registry.h"
+#include "lib/core/codec/split/split.h"
 #include "tests/support/archives.h"
 #include "tests/support/sha256.h"
 #include "tests/support/temp_dir.h"
@@ -129,6 +130,8 @@ TEST_CASE("archives of every version are restored as the manifest says") {
   }
   for (int id = 0; id < 256; ++id) {
     if (Name(static_cast<CodecId>(id)).empty()) continue;
+    // Frames alone hold it; tests/core/frame/frame_test.cc decodes those that exist.
+    if (static_cast<CodecId>(id) == kSplitCodec) continue;
     INFO("codec " << Name(static_cast<CodecId>(id)) << " has no archive: add_archives.py");
     CHECK(codecs.count(static_cast<uint8_t>(id)) == 1);
   }

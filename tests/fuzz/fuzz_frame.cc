@@ -50,6 +50,7 @@ void EncodeAndBack(const uint8_t* data, size_t size) {
   description.heads = data[2];
   description.head_dim = data[3];
   description.tokens = data[4];
+  description.role = static_cast<FrameRole>(data[6] % 4);
   const ByteSpan raw = std::as_bytes(std::span(data + kHead, size - kHead));
   FrameCoder coder(static_cast<Effort>(1 + data[5] % 4));
   Bytes frame(FrameBound(raw.size())), back(raw.size());

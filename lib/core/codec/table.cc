@@ -12,6 +12,7 @@
 #include "lib/core/codec/prev/prev.h"
 #include "lib/core/codec/rotated/rotated.h"
 #include "lib/core/codec/rows/rows.h"
+#include "lib/core/codec/split/split.h"
 #include "lib/core/codec/widened/widened.h"
 #include "lib/core/codec/window4/window4.h"
 #include "lib/core/codec/zstd_planes/zstd_planes.h"
@@ -144,6 +145,13 @@ bool EncodeWidened(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch
   return true;
 }
 
+bool EncodeHalvesApart(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
+                       EncodedChunk& out) {
+  if (!CanSplit(shape, raw.size()) || !IsWhole(raw, 2)) return false;
+  out = EncodeSplit(shape, raw, Effort::kFast, scratch);
+  return true;
+}
+
 bool EncodeDistribution(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, CodecScratch&,
                         EncodedChunk& out) {
   const ChunkGrid grid = GridOf(shape, raw.size());
@@ -238,6 +246,13 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kHigh,
      .encode = EncodePrediction<true>,
      .decode = DecodePrediction<true>},
+    // For frames that say that K and V lie side by side: no level tries it on other chunks.
+    {.id = kSplitCodec,
+     .name = "split",
+     .takes = AnyType,
+     .since = Effort::kFast,
+     .encode = EncodeHalvesApart,
+     .decode = DecodeSplit},
 };
 
 }  // namespace

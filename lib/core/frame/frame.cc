@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/codec/split/split.h"
 #include "lib/core/frame/layout.h"
 
 namespace kv {
@@ -41,6 +42,38 @@ void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, W
   }
 }
 
+EncodedChunk FrameCoder::EncodeSegment(const ChunkShape& shape, ByteSpan raw, Sides sides,
+                                       CodecScratch& scratch) const {
+  if (sides == Sides::kApart) {
+    EncodedChunk apart = EncodeSplit(shape, raw, level_, scratch);
+    if (apart.payload.size() < raw.size()) return apart;
+  }
+  EncodedChunk together = EncodeChunk(shape, raw, level_, scratch);
+  if (sides != Sides::kTry) return together;
+  EncodedChunk apart = EncodeSplit(shape, raw, level_, scratch);
+  return apart.payload.size() < together.payload.size() ? std::move(apart) : std::move(together);
+}
+
+FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
+                                          const SegmentGrid& grid, ByteSpan raw) {
+  if (description.role != FrameRole::kKeyAndValue || raw.empty() ||
+      !CanSplit(grid.ShapeOf(0), grid.Size(0))) {
+    return Sides::kTogether;
+  }
+  // A short frame is coded both ways. Of a long one the first rows tell.
+  constexpr uint64_t kShortFrame = 64 << 10;
+  if (raw.size() <= kShortFrame || grid.row_bytes > kShortFrame) return Sides::kTry;
+  const uint64_t rows = kShortFrame / grid.row_bytes;
+  ChunkShape shape = grid.row;
+  shape.tokens = rows;
+  const ByteSpan sample = raw.first(rows * grid.row_bytes);
+  const Reuse<Worker>::Lease worker(workers_);
+  CodecScratch& scratch = (*worker).scratch;
+  const size_t together = EncodeChunk(shape, sample, level_, scratch).payload.size();
+  const size_t apart = EncodeSplit(shape, sample, level_, scratch).payload.size();
+  return apart < together ? Sides::kApart : Sides::kTogether;
+}
+
 uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
                             std::span<std::byte> out, uint64_t* needed) {
   FrameHeader header;
@@ -51,11 +84,12 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
   header.raw_hash = Hash128(raw);
 
   encoded_.resize(grid.count);
+  const Sides sides = ChooseSides(header.description, grid, raw);
   ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
     worker.scratch.spare = std::move(encoded_[index].payload);
     encoded_[index] =
-        EncodeChunk(grid.ShapeOf(index), raw.subspan(grid.Begin(index), grid.Size(index)), level_,
-                    worker.scratch);
+        EncodeSegment(grid.ShapeOf(index), raw.subspan(grid.Begin(index), grid.Size(index)), sides,
+                      worker.scratch);
   });
 
   const bool has_table = grid.count > 1;

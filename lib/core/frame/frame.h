@@ -17,6 +17,8 @@
 // engine stores under a key of its own. FORMAT.md is the grammar.
 namespace kv {
 
+struct SegmentGrid;
+
 inline constexpr uint64_t kFrameHeaderBytes = 128;
 
 // The values are stored in frames: never changed, never reused.
@@ -105,6 +107,11 @@ class FrameCoder {
     CodecScratch scratch;
     Bytes segment;
   };
+  // Whether the halves of heads, K and V side by side, are coded apart.
+  enum class Sides { kTogether, kApart, kTry };
+  Sides ChooseSides(const FrameDescription& description, const SegmentGrid& grid, ByteSpan raw);
+  EncodedChunk EncodeSegment(const ChunkShape& shape, ByteSpan raw, Sides sides,
+                             CodecScratch& scratch) const;
   void ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body);
   void StopIfCancelled() const;
 

@@ -8,6 +8,8 @@
 #include <bit>
 #include <cstring>
 
+#include "lib/core/codec/split/split.h"
+
 namespace kv {
 namespace {
 
@@ -182,7 +184,9 @@ void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std
   }
   ByteReader reader(payload);
   const auto inner = static_cast<CodecId>(reader.U8("codec of the rows"));
-  if (inner == CodecId::kRows) throw Error(Finding::kBadFrame, "rows inside rows").At(0);
+  if (inner == CodecId::kRows || inner == kSplitCodec) {
+    throw Error(Finding::kBadFrame, "rows hold no rows, and no split chunk").At(0);
+  }
   const RowPlan plan = ReadReferences(reader, grid.rows, scratch);
   const uint64_t new_bytes = plan.unique * row_bytes;
   const std::span<std::byte> new_rows = scratch.rows.Get(new_bytes).first(new_bytes);
