@@ -9,7 +9,7 @@ packages=(
   libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev libzstd-dev zlib1g-dev libxxhash-dev libopenblas-serial-dev
 )
 if [ "${1:-}" = --tests ]; then
-  packages+=(catch2 libbenchmark-dev python3 python3-numpy python3-zstandard python3-jsonschema python3-dev python3-venv jq)
+  packages+=(catch2 doxygen libbenchmark-dev python3 python3-numpy python3-zstandard python3-jsonschema python3-dev python3-venv jq)
 fi
 
 missing=()

@@ -15,7 +15,8 @@
  *  - The library has no global state, writes nothing to any stream and opens no file.
  *  - A context keeps its buffers. From the second call of a size on, KVT_FAST encodes and all levels
  *    up to KVT_DEFAULT decode with only small allocations, under 16 KiB each; the other levels
- *    allocate tables while they encode, and KVT_HIGH and KVT_MAX while they decode.
+ *    allocate tables while they encode, KVT_HIGH and KVT_MAX while they decode, and frames of role
+ *    KVT_KV half a segment.
  *  - Growable structs begin with struct_size, which the caller sets to sizeof. Later versions append
  *    fields only; a field that an old caller lacks counts as zero, and zero is the old behaviour.
  */
@@ -67,7 +68,8 @@ enum {
   KVT_ORDER_UNKNOWN = 3
 };
 enum { KVT_FAST = 1, KVT_DEFAULT = 2, KVT_HIGH = 3, KVT_MAX = 4 };
-/* KVT_KV: K and V side by side in each head of each token. */
+/* KVT_KV: K and V side by side in each head of each token, head_dim counting both. They are coded apart
+ * where that makes the frame smaller. */
 enum { KVT_ROLE_UNKNOWN = 0, KVT_K = 1, KVT_V = 2, KVT_KV = 3 };
 /* Whose fault a status is. */
 enum {
@@ -80,6 +82,7 @@ enum {
   KVT_FAULT_STOPPED = 6      /* kvt_ctx_cancel */
 };
 
+/* What the last call on a context found. */
 typedef struct {
   uint32_t struct_size;
   kvt_status status;
@@ -88,6 +91,7 @@ typedef struct {
   const char* hint; /* empty, or what to do */
 } kvt_error;
 
+/* What a context is made of. */
 typedef struct {
   uint32_t struct_size;
   uint32_t level;         /* KVT_FAST to KVT_MAX; 0: KVT_DEFAULT */
@@ -126,6 +130,7 @@ typedef struct {
   size_t bytes;
 } kvt_piece;
 
+/* One object of a batch. */
 typedef struct {
   const kvt_desc* desc;    /* decoding checks desc->context; NULL: not checked, bytes without shape */
   const kvt_piece* pieces; /* in order, together one raw object */
@@ -137,6 +142,7 @@ typedef struct {
   uint32_t reserved;
 } kvt_item;
 
+/* What a context has done since it was created. */
 typedef struct {
   uint32_t struct_size, reserved;
   uint64_t raw_bytes, stored_bytes; /* of frames encoded */
@@ -179,11 +185,13 @@ KVT_API void kvt_hash128(const void* src, size_t n, uint8_t out[16]);
  * the caller included; 0: as many as the process may use (affinity, cgroup). Threads start with the
  * first job, and again in a child after fork. */
 KVT_API kvt_status kvt_pool_create(uint32_t threads, kvt_pool** out);
+/* After the last context that uses it. */
 KVT_API void kvt_pool_free(kvt_pool* pool);
 
 /* params NULL: KVT_DEFAULT, no limit, the calling thread alone. KV0010: a level or a struct_size
  * that does not exist. */
 KVT_API kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out);
+/* After the writers and readers that were made from it, and never beside a call. */
 KVT_API void kvt_ctx_free(kvt_ctx* ctx);
 
 /* The most memory, in bytes, that a context of these parameters holds and uses while it encodes,
@@ -239,6 +247,7 @@ KVT_API kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uin
  * its pieces. One bad item changes no other. Returns the status of the first failed item.
  * item_size: sizeof(kvt_item). */
 KVT_API kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
+/* The reverse, with the rules of kvt_decode for each item. */
 KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
 
 /* Fills one entry for each rates[i].level from a sample of at most 64 KiB, which is encoded and
@@ -298,6 +307,7 @@ KVT_API kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* s
  * and never lead out of a folder; the name of a single file is empty. */
 typedef kvt_status (*kvt_open_file)(void* user, const char* name, uint64_t bytes, kvt_sink* sink);
 
+/* A file of kvt_pack. */
 typedef struct {
   const char* name; /* relative, with '/' */
   const kvt_source* source;
@@ -324,6 +334,7 @@ KVT_API kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t
 KVT_API kvt_status kvt_writer_add(kvt_writer* writer, size_t index, const void* src, size_t n);
 /* Writes the index. An archive that ends without one is damaged: readers recover what was added. */
 KVT_API kvt_status kvt_writer_finish(kvt_writer* writer);
+/* Without kvt_writer_finish the archive stays without an index. */
 KVT_API void kvt_writer_free(kvt_writer* writer);
 
 /* Reads the trailer and the index of an archive, not its data; all of it where they are damaged, to
@@ -340,19 +351,22 @@ KVT_API kvt_status kvt_reader_part(kvt_reader* reader, uint64_t index, kvt_part*
  * *written (unless NULL): bytes. On a failure dst holds garbage. */
 KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin,
                                    uint64_t count, void* dst, size_t cap, size_t* written);
+/* The names of its parts go with it. */
 KVT_API void kvt_reader_free(kvt_reader* reader);
 
-/* `kvtool compress` and `kvtool decompress` without a file system: any bytes in, the very same out.
- * Several files are archived as a folder. A format that kvtool knows is recognised by its content and
- * compresses better. pack holds the files, unpack the archive in memory. unpack calls `open` for each
- * file in the order of names and then its sink; it stops at the first damage. */
+/* `kvtool compress` without a file system: archives any files so that kvt_unpack and the program give
+ * the very same back; several as a folder. A format that kvtool knows is recognised by its content and
+ * compresses better. The files are held in memory. */
 KVT_API kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count,
                             const kvt_sink* sink);
+/* `kvtool decompress` without a file system: calls `open` for each file in the order of names, and then
+ * its sink. Stops at the first damage. The archive is held in memory. */
 KVT_API kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open,
                               void* user);
 
 /* ---- eviction ---- */
 
+/* Tokens [begin, begin + count). */
 typedef struct {
   uint32_t begin, count;
 } kvt_range;
@@ -362,6 +376,7 @@ typedef struct {
   size_t count;
 } kvt_plan;
 
+/* A model's sizes, as far as eviction needs them. */
 typedef struct {
   uint32_t struct_size;
   uint32_t layers, query_heads, kv_heads, head_dim, element_bytes;
@@ -399,6 +414,7 @@ typedef struct {
   uint64_t prompt_tokens; /* in every layer's cache when decoding begins */
 } kvt_h2o_params;
 
+/* One call of one layer. */
 typedef struct {
   uint32_t struct_size;
   uint32_t layer;     /* whose call this is */
@@ -411,17 +427,19 @@ typedef struct {
   uint32_t in_range;          /* whether this layer is scored and evicted at all */
 } kvt_h2o_call;
 
+/* MNN's own values; out->struct_size must be set. */
 KVT_API void kvt_h2o_defaults(kvt_h2o_params* out);
 /* MNN's eviction as its engine runs it, decision for decision, without tensors. Values are clamped as
  * the engine clamps them. The object may outlive the context. */
 KVT_API kvt_status kvt_h2o_create(kvt_ctx* ctx, const kvt_h2o_params* params,
                                   const kvt_geometry* geometry, kvt_h2o** out);
+/* Before or after the context that it was made from. */
 KVT_API void kvt_h2o_free(kvt_h2o* h2o);
-/* One begin and one finish per layer call, layers in order, token by token; otherwise KV0010. begin:
- * if call->apply, compact this layer's cache to call->plan; then append new_tokens. finish: takes the
- * block sums of the layer's cache (kvt_block_scores; ignored where in_range is 0) and says whether a
- * decision was taken; call->plan is then the pending plan, due at this layer's next begin. */
+/* One begin and one finish per layer call, layers in order, token by token; otherwise KV0010. If
+ * call->apply, compact this layer's cache to call->plan; then append new_tokens. */
 KVT_API kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call);
+/* Takes the block sums of the layer's cache (kvt_block_scores; ignored where in_range is 0) and says
+ * whether a decision was taken; call->plan is then the pending plan, due at this layer's next begin. */
 KVT_API kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks,
                                   uint64_t query_rows, kvt_h2o_call* call);
 /* A layer's cache was cut outside, by a draft that was rolled back: a pending plan that no longer

@@ -12,6 +12,12 @@ if(KVTOOL_CCACHE AND KVTOOL_CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${KVTOOL_CCACHE_PROGRAM})
 endif()
 
+# Inline variables as ordinary weak symbols: unique ones would stay global in libkvtool.a, and in memory after a
+# dlclose of libkvtool.so.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-gnu-unique>)
+endif()
+
 add_library(kv_options INTERFACE)
 target_compile_options(kv_options INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${KVTOOL_WERROR}>:-Werror>)
 # GCC 12 sees overlaps in std::string assignments that are none (GCC bug 105651).

@@ -1,43 +1,57 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh CMAKE BUILD_DIR CXX: installs the build, then configures, builds and runs programs against it: one
-# links everything, one the core alone, in which no BLAS may be found, and two libkvtool, by CMake and by
-# pkg-config.
+# run.sh CMAKE BUILD_DIR CXX: installs the build, looks at what that is, then configures, builds and runs programs against
+# it: in C and C++, with the shared library and the static one, by CMake and by pkg-config.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cmake=$1 cxx=$3
-"$cmake" --install "$2" --prefix "$scratch/prefix" >/dev/null
+cmake=$1 cxx=$3 cc=${CC:-cc}
+prefix=$scratch/prefix
+examples=$here/../../docs/examples
+"$cmake" --install "$2" --prefix "$prefix" >/dev/null
 
-build() {  # NAME OPTIONS...: the program of that folder, built as $scratch/NAME/NAME
-  local name=$1
-  shift
-  "$cmake" -S "$here/$name" -B "$scratch/$name" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
-    -DCMAKE_PREFIX_PATH="$scratch/prefix" "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
-  "$cmake" --build "$scratch/$name" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+fail() {
+  echo "$*"
+  exit 1
 }
 
-build consumer
-"$scratch/consumer/consumer"
-# As on a machine without OpenBLAS.
-build core -DKVTOOL_BLAS_LIBRARY=KVTOOL_BLAS_LIBRARY-NOTFOUND
-"$scratch/core/core"
-nm "$scratch/core/core" >"$scratch/symbols"
-grep -q EncodeChunk "$scratch/symbols" || { echo "the core's program has no symbols"; exit 1; }
-# These two names are in every product through the BLAS (lib/study/dense/gemm.cc).
-if grep -i -E 'blas_|gemm' "$scratch/symbols"; then
-  echo "the core links a BLAS"
-  exit 1
-fi
-# libkvtool: nothing but the installed headers and the library.
-examples=$here/../../docs/examples
-build library -DEXAMPLES="$examples"
-"$scratch/library/library"
-"$scratch/library/prefix_cache"
-pc=$(dirname "$(find "$scratch/prefix" -name kvtool.pc)")
+# Two headers, and archives without a name of their own.
+headers=$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')
+[ "$headers" = "./kvtool.h ./kvtool.hpp " ] || fail "installed headers: $headers"
+static=$(find "$prefix" -name 'lib*.a')
+[ "$(basename "$static")" = libkvtool.a ] || fail "installed archives: $static"
+nm --defined-only --extern-only "$static" >"$scratch/symbols"
+if grep -E '^[0-9a-f]+ ' "$scratch/symbols" | grep -v ' kvt_'; then fail "libkvtool.a shows more than kvt_*"; fi
+nm "$static" >"$scratch/symbols"
+if grep -E ' (cblas_|[sd]gemm|_ZN2kv[0-9]+Gemm)' "$scratch/symbols"; then fail "libkvtool.a holds or needs a BLAS"; fi
+
+by_cmake() {  # NAME OPTIONS...: builds and runs the programs of tests/package/library
+  local name=$1
+  shift
+  "$cmake" -S "$here/library" -B "$scratch/$name" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" -DEXAMPLES="$examples" \
+    -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+  "$cmake" --build "$scratch/$name" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+  "$scratch/$name/library"
+  "$scratch/$name/prefix_cache"
+}
+needs_it() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool'; }
+
+# OpenBLAS, JSON and the rest need not be there for the shared library.
+by_cmake shared -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON -DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON
+needs_it "$scratch/shared/library" || fail "not linked with the shared library"
+by_cmake static -DBUILD_SHARED_LIBS=OFF
+if needs_it "$scratch/static/library"; then fail "not linked with the static library"; fi
+
+pc=$(dirname "$(find "$prefix" -name kvtool.pc)")
+export PKG_CONFIG_PATH=$pc
 # shellcheck disable=SC2046  # flags are words
-"${CC:-cc}" -std=c99 -Wall -Wextra -pedantic -Werror "$examples/page_store.c" -o "$scratch/by_pkg_config" \
-  $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs kvtool) -Wl,-rpath,"$(dirname "$pc")"
+"$cc" -std=c99 -Wall -Wextra -pedantic -Werror "$examples/page_store.c" -o "$scratch/by_pkg_config" \
+  $(pkg-config --cflags --libs kvtool) -Wl,-rpath,"$(dirname "$pc")"
 "$scratch/by_pkg_config"
-"$scratch/prefix/bin/kvtool" --version
+# shellcheck disable=SC2046
+"$cxx" -std=c++20 -Wall -Wextra -pedantic -Werror "$examples/prefix_cache.cc" -o "$scratch/static_by_pkg_config" \
+  $(pkg-config --cflags kvtool) "$static" $(pkg-config --static --libs kvtool | sed 's/-lkvtool//')
+"$scratch/static_by_pkg_config"
+if needs_it "$scratch/static_by_pkg_config"; then fail "pkg-config: not linked with the static library"; fi
+"$prefix/bin/kvtool" --version

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "lib/core/base/bytes.h"
@@ -185,11 +183,6 @@ void Error::Compose() {
   if (offset_) line_ += fmt::format(" (offset {:#x})", *offset_);
   if (finding_ != Finding::kUsage) line_ += fmt::format(" [{}]", FindingId(finding_));
   line_ = Printable(line_);  // names and texts of files are in it
-}
-
-void AssertionFailed(const char* expression, const char* file, int line) {
-  std::fputs(fmt::format("{}:{}: broken invariant: {}\n", file, line, expression).c_str(), stderr);
-  std::abort();
 }
 
 }  // namespace kv

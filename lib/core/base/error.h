@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by error.cc, assertion.cc
 
 #include <cstdint>
 #include <exception>
@@ -116,7 +116,8 @@ class Error : public std::exception {
   std::optional<uint64_t> offset_;
 };
 
-// A broken invariant is a bug: prints where it is and aborts, in every build.
+// A broken invariant is a bug: prints where it is and aborts, in every build. In libkvtool it throws
+// kInternal instead.
 [[noreturn]] void AssertionFailed(const char* expression, const char* file, int line);
 #define KV_ASSERT(expression) \
   ((expression) ? void(0) : ::kv::AssertionFailed(#expression, __FILE__, __LINE__))
