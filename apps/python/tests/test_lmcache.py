@@ -410,6 +410,19 @@ def test_serde_over_the_mock_adapter(l1, tmp_path):
     adapter.close()
 
 
+def test_lmcaches_own_files_are_not_checked(l1, tmp_path):
+    """A control: the same damage, without this module."""
+    adapter = Adapter(l1, tmp_path, type_="fs")
+    keys, objects = adapter.objects(2, seed=0)
+    adapter.store(keys, objects)
+    path = sorted(os.path.join(tmp_path, name) for name in os.listdir(tmp_path))[0]
+    damage(path, "flip")
+    _, targets = adapter.objects(2)
+    assert adapter.load(keys, targets) == [True, True]
+    assert sum(held(target) != held(obj) for target, obj in zip(targets, objects)) == 1
+    adapter.close()
+
+
 def test_serde_over_lmcaches_files_never_loads(l1, tmp_path):
     """LMCache's own behaviour, for which the documentation warns of it: the day that this fails, the warning can go."""
     Adapter(l1, tmp_path).close()

@@ -224,6 +224,28 @@ def test_pages_of_another_configuration_are_misses(tmp_path, other, interface):
     assert not any(foreign_pool.bytes_at(10))
 
 
+def attach_file(folder, pool):
+    backend = StorageBackendFactory.create_backend("file", config_of({"file_storage_path": str(folder)}), pool)
+    backend.register_mem_pool_host(pool)
+    return backend
+
+
+def test_sglangs_own_files_are_not_checked(tmp_path):
+    """A control: a flipped bit and another layout, without this module."""
+    pool = Pool("layer_first")
+    backend = attach_file(tmp_path, pool)
+    for page in range(2):
+        pool.fill(page, page)
+    store(backend, pool, keys_of(2), 0, "generic")
+    permuted = Pool("page_first")
+    assert load(attach_file(tmp_path, permuted), permuted, keys_of(2), 0, "generic") == [True, True]
+    layer_first = permuted.get_data_page(0, flat=False).transpose(1, 2)
+    assert not torch.equal(layer_first.view(torch.int16), pool.get_data_page(0, flat=False).view(torch.int16))
+    damage(sorted(tmp_path.iterdir())[0], "flip")
+    assert load(backend, pool, keys_of(2), 10, "generic") == [True, True]
+    assert [pool.bytes_at(10 + page) == pool.bytes_at(page) for page in range(2)] == [False, True]
+
+
 def test_restart_serves_what_was_stored(tmp_path):
     script = (
         "import sys; sys.path.insert(0, sys.argv[2]); from test_sglang import *\n"

@@ -88,6 +88,8 @@ class Tier:
         self.rows = np.frombuffer(mmap.mmap(-1, rows * row), np.uint8).reshape(rows, row)
         view = memoryview(self.rows.view(np.int8))
         config = {"type": "KvtoolTier", "module_path": "kvtool.vllm", "root_dir": str(folder), **options}
+        if config["type"] == "fs":
+            del config["module_path"]
         self.tier = SecondaryTierFactory.create_secondary_tier(config, view, spec or spec_of(row=row))
         self.request = ReqContext("request")
         self.tier.on_new_request(self.request)
@@ -185,6 +187,17 @@ def test_damaged_block_is_a_miss_alone_and_at_once(tier, tmp_path, how):
     # Stored again, it is there again.
     assert tier.store([keys[1]], [1]).success
     assert tier.load([keys[1]], [12]).success and (tier.rows[12] == row_of(1)).all()
+
+
+def test_vllms_own_files_are_not_checked(tmp_path):
+    """A control: the same damage, without this module."""
+    tier = Tier(tmp_path, type="fs")
+    keys = fill(tier, 2)
+    (path,) = tmp_path.rglob(keys[0][:-4].hex() + ".bin")
+    damage(path, "flip")
+    assert tier.load(keys, [8, 9]).success
+    assert (tier.rows[8] != row_of(0)).any() and (tier.rows[9] == row_of(1)).all()
+    tier.close()
 
 
 def test_all_damaged_reports_no_successful_keys(tier, tmp_path):
