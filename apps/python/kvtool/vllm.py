@@ -18,10 +18,12 @@ from collections import deque
 
 import numpy as np
 
-from kvtool._configuration import Identity, engine_version, size_option
+from kvtool._configuration import size_option
 from kvtool._directory import FrameDirectory
-from kvtool._frames import FrameStore, Item, Shape
-from kvtool._interleaved import ITEM_BYTES, Content, shape_apart
+from kvtool._frames import FrameStore, Item
+from kvtool._interleaved import Content
+from kvtool._vllm_events import TierEvents
+from kvtool._vllm_layout import hints_of, identity_of
 from kvtool._vllm_metrics import TierMetrics
 from kvtool._workers import Workers
 
@@ -35,17 +37,6 @@ logger = logging.getLogger(__name__)
 
 # Bytes of rows that one piece of work moves, so that the threads share a large job.
 _WORK_BYTES = 8 << 20
-_DTYPES = {
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "half": "f16",
-    "float32": "f32",
-    "float": "f32",
-    "fp8": "f8_e4m3",
-    "fp8_e4m3": "f8_e4m3",
-    "fp8_e5m2": "f8_e5m2",
-    "int8": "i8",
-}
 
 
 class KvtoolTier(SecondaryTierManager):
@@ -55,6 +46,7 @@ class KvtoolTier(SecondaryTierManager):
     folder in GiB, beyond which the least recently used chunks go; 0: none. n_read_threads, n_write_threads: threads that
     load and store. revision: of the model's weights; chunks of another one are misses. kv_heads, head_size, head_size_v:
     of one worker's cache; hints which help compression and cannot do harm. durable: write each file through to the disk.
+    enable_kv_events: tell vLLM which blocks are stored and removed.
     """
 
     medium = Medium.STORAGE
@@ -74,17 +66,19 @@ class KvtoolTier(SecondaryTierManager):
         head_size=None,
         head_size_v=None,
         durable=False,
+        enable_kv_events=False,
         locality=None,
         backpressure_detector=None,
     ):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = Locality(locality) if locality is not None else None
         self._row_bytes = primary_kv_view.strides[0]
-        self._identity = Identity(**_identity_of(offloading_spec, self._row_bytes, revision))
-        directory = FrameDirectory(root_dir, size_option(max_gb, "max_gb"), durable)
+        self._identity = identity_of(offloading_spec, self._row_bytes, revision)
+        self._events = self._make_events(enable_kv_events)
+        directory = FrameDirectory(root_dir, size_option(max_gb, "max_gb"), durable, self._on_evict)
         self._frames = FrameStore(directory, level, group_bytes=_WORK_BYTES)
         config = offloading_spec.config
-        self._content, self._shape = _hints(config, self._row_bytes, kv_heads, head_size, head_size_v)
+        self._content, self._shape = hints_of(config, self._row_bytes, kv_heads, head_size, head_size_v)
         self._metrics = TierMetrics(tier_type, self._frames)
         self._readers = Workers(n_read_threads, f"kvtool-{tier_type}-read")
         self._writers = Workers(n_write_threads, f"kvtool-{tier_type}-write")
@@ -120,6 +114,8 @@ class KvtoolTier(SecondaryTierManager):
             job = self._finished.popleft()
             if job.is_load and job.failed:
                 self._lookups.mark_miss(job.failed)
+            if self._events is not None:
+                self._announce(job)
             results.append(job.result(self._row_bytes))
         return results
 
@@ -133,6 +129,9 @@ class KvtoolTier(SecondaryTierManager):
             for work in workers.close():
                 work(cancelled=True)
         self._frames.coder.close()
+
+    def take_events(self):
+        return self._events.take() if self._events is not None else ()
 
     def get_stats(self):
         return self._metrics.take()
@@ -151,6 +150,26 @@ class KvtoolTier(SecondaryTierManager):
     def report(self):
         """Counters and the state of the folder."""
         return self._frames.report()
+
+    # ---- events ----
+
+    def _make_events(self, wanted):
+        if not wanted:
+            return None
+        if not self._offloading_spec.kv_events_config.enable_kv_cache_events:
+            logger.warning("kvtool: enable_kv_events has no effect while vLLM's KV cache events are off")
+            return None
+        return TierEvents(self.medium, self.locality)
+
+    def _announce(self, job):
+        if job.is_load:
+            self._events.removed([self._identity.name(key) for key in job.failed])
+        else:
+            self._events.stored([(self._identity.name(key), key) for key in job.good])
+
+    def _on_evict(self, gone):
+        if self._events is not None:
+            self._events.removed([name for name, _ in gone])
 
     # ---- on the threads ----
 
@@ -262,49 +281,12 @@ class _Job:
             self._seconds = time.monotonic() - self._start
             return self._left == 0
 
+    @property
+    def good(self):
+        failed = set(self.failed)
+        return tuple(key for key in self._keys if key not in failed)
+
     def result(self, row_bytes):
         """Bytes are raw ones, because vLLM's back-pressure would take a good ratio for a slow disk."""
-        good = None
-        if self.is_load and self.failed:
-            failed = set(self.failed)
-            good = tuple(key for key in self._keys if key not in failed) or None
+        good = self.good or None if self.is_load and self.failed else None
         return JobResult(self._id, not self.failed, good, self._seconds, len(self._keys) * row_bytes)
-
-
-def _identity_of(spec, row_bytes, revision):
-    """Everything that the bytes of a row depend on, as far as the scheduler's side knows it."""
-    config = spec.config
-    parallel = config.parallel
-    fields = {
-        "engine": "vllm",
-        "version": engine_version("vllm"),
-        "model": config.model.name,
-        "revision": revision,
-        "dtype": str(config.model.dtype),
-        "row_bytes": row_bytes,
-        "blocks_per_chunk": spec.blocks_per_chunk,
-        "tokens_per_hash": config.cache.tokens_per_hash,
-        "groups": [(group.tokens_per_block, list(group.layer_names)) for group in config.groups],
-        "layout": getattr(config, "kv_cache_layout", None),
-        "canonical": getattr(config, "canonical_layout", False),
-        "replicated": getattr(config, "replicated_layout", False),
-    }
-    if not (parallel.is_parallelism_agnostic or fields["replicated"]):
-        sizes = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
-        fields["parallel"] = [getattr(parallel, name) for name in sizes]
-    return fields
-
-
-def _hints(config, row_bytes, kv_heads, head_size, head_size_v):
-    """How rows are taken apart, or None, and what the result looks like."""
-    for name, value in (("kv_heads", kv_heads), ("head_size", head_size), ("head_size_v", head_size_v)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be a positive integer, not {value!r}")
-    dtype = _DTYPES.get(str(config.model.dtype).removeprefix("torch."))
-    if dtype is None or head_size is None:
-        return None, Shape(dtype)
-    size = ITEM_BYTES[dtype]
-    content = Content(head_size * size, (head_size_v or head_size) * size)
-    layout = str(getattr(config, "kv_cache_layout", None) or "LBHNC").upper()
-    head_outside_token = "H" in layout and "N" in layout and layout.index("H") < layout.index("N")
-    return content, shape_apart(content, row_bytes, dtype, kv_heads, head_outside_token)

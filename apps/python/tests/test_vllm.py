@@ -24,6 +24,7 @@ if reason:
 
 from vllm.v1.kv_offload.base import (  # noqa: E402
     LookupResult,
+    Medium,
     OffloadingKVEventsConfig,
     ReqContext,
     ScheduleEndContext,
@@ -51,7 +52,8 @@ END = ScheduleEndContext((), ())
 _numbers = itertools.count(1)
 
 
-def spec_of(model="org/toy", dtype="bfloat16", layout="LBNHC", row=ROW, rank=0, tp=1, agnostic=True, layers=("l0", "l1")):
+def spec_of(model="org/toy", dtype="bfloat16", layout="LBNHC", row=ROW, rank=0, tp=1, agnostic=True, layers=("l0", "l1"),
+            events=False):
     config = OffloadingConfig(
         groups=(OffloadingGroupConfig(16, layers, 0),),
         worker_kv_bytes_per_block=row,
@@ -64,7 +66,7 @@ def spec_of(model="org/toy", dtype="bfloat16", layout="LBNHC", row=ROW, rank=0, 
         kv_cache_layout=layout,
     )
     return types.SimpleNamespace(
-        config=config, blocks_per_chunk=1, kv_events_config=OffloadingKVEventsConfig(False, False)
+        config=config, blocks_per_chunk=1, kv_events_config=OffloadingKVEventsConfig(events, False)
     )
 
 
@@ -424,6 +426,30 @@ def test_metrics(tier, tmp_path):
     assert values["vllm:kvtool_tier_refused"] == 1 and values["vllm:kvtool_tier_loaded"] == 2
     info = tier.tier.config_info()
     assert set(info) == set(type(tier.tier).config_info_keys({})) and info["kvtool_level"] == "fast"
+
+
+def test_events(tmp_path):
+    tier = Tier(tmp_path, spec_of(events=True), enable_kv_events=True, locality="LOCAL", max_gb=4.5 * ROW / (1 << 30))
+    keys = keys_of(6)
+    tier.rows[:] = noise(ROWS * ROW, 5).reshape(ROWS, ROW)
+    assert tier.store(keys[:2], [0, 1]).success
+    (event,) = tier.tier.take_events()
+    assert (event.keys, event.removed, event.medium, event.locality.name) == (keys[:2], False, Medium.STORAGE, "LOCAL")
+    assert tier.store(keys[:2], [0, 1]).success and list(tier.tier.take_events()) == [], "they were there"
+    damage(tier.tier._frames.directory.path(tier.tier._identity.name(keys[0])), "flip")
+    tier.load(keys[:2], [8, 9])
+    (event,) = tier.tier.take_events()
+    assert (event.keys, event.removed) == ([keys[0]], True)
+    for i in range(2, 6):
+        assert tier.store([keys[i]], [i]).success
+    events = list(tier.tier.take_events())
+    assert [event.keys for event in events if not event.removed] == [[key] for key in keys[2:]]
+    assert [event.keys for event in events if event.removed] == [[keys[1]]], "the limit took the oldest"
+    tier.close()
+    quiet = Tier(tmp_path, spec_of(events=False), enable_kv_events=True)
+    quiet.store(keys[:1], [0])
+    assert list(quiet.tier.take_events()) == []
+    quiet.close()
 
 
 # ---- the whole manager ----

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The kvtool authors
+"""KV events of the vLLM tier: which blocks its storage holds, for routers that look for the engine that has a prefix."""
+
+import threading
+
+from vllm.v1.kv_offload.base import OffloadingEvent
+
+
+class TierEvents:
+    """Blocks of this process: those that were there before it are not announced, nor is their removal."""
+
+    def __init__(self, medium, locality):
+        self._medium, self._locality = medium, locality
+        self._lock = threading.Lock()
+        self._keys = {}  # file name -> key, of blocks that were announced
+        self._events = []
+
+    def stored(self, pairs):
+        """(file name, key) of blocks that are in the folder now."""
+        with self._lock:
+            new = {name: key for name, key in pairs if name not in self._keys}
+            self._keys.update(new)
+            self._add(list(new.values()), removed=False)
+
+    def removed(self, names):
+        """Any thread."""
+        with self._lock:
+            keys = [self._keys.pop(name) for name in names if name in self._keys]
+            self._add(keys, removed=True)
+
+    def take(self):
+        with self._lock:
+            events, self._events = self._events, []
+        return events
+
+    def _add(self, keys, removed):
+        if keys:
+            self._events.append(
+                OffloadingEvent(keys=keys, medium=self._medium, removed=removed, locality=self._locality)
+            )
