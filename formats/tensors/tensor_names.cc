@@ -85,9 +85,18 @@ bool MatchesWord(std::string_view pattern, std::string_view name, NameMatch& mat
   return false;
 }
 
+// Takes what stands before the next placeholder. Every pattern sees every name of a file, and most
+// differ here.
+bool TakeLiteral(std::string_view& pattern, std::string_view& name) {
+  const size_t literal = std::min(pattern.find_first_of("{*"), pattern.size());
+  if (!Take(name, pattern.substr(0, literal))) return false;
+  pattern.remove_prefix(literal);
+  return true;
+}
+
 // The depth of the recursion is the number of placeholders in the pattern.
 bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) {
-  while (!pattern.empty()) {
+  while (TakeLiteral(pattern, name) && !pattern.empty()) {
     if (Take(pattern, "{i}")) {
       if (!TakeNumber(name, match.layer)) return false;
     } else if (Take(pattern, "{x}")) {
@@ -108,14 +117,13 @@ bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) 
         return true;
       }
       return false;
-    } else if (name.empty() || Folded(pattern.front()) != Folded(name.front())) {
+    } else if (!Take(name, pattern.substr(0, 1))) {  // a brace that begins no placeholder
       return false;
     } else {
       pattern.remove_prefix(1);
-      name.remove_prefix(1);
     }
   }
-  return name.empty();
+  return pattern.empty() && name.empty();
 }
 
 // How patterns see the names of a file.
