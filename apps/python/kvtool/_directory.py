@@ -10,11 +10,13 @@ power loss can leave the right size and the wrong bytes, so readers check the ha
 import fcntl
 import os
 import threading
+import time
 import uuid
 from collections import OrderedDict
 
 SUFFIX = ".kvf"
 _TEMPORARY = "tmp"
+_ABANDONED_SECONDS = 24 * 3600  # where there are no locks to ask
 
 
 class FrameDirectory:
@@ -85,11 +87,9 @@ class FrameDirectory:
         if self.max_bytes and size > self.max_bytes:
             raise OSError(f"{size} bytes are more than the folder may hold")
         self._make_room(size - self._sizes.get(name, 0), name)
-        temporary = os.path.join(self.root, _TEMPORARY, uuid.uuid4().hex)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        temporary, fd = self._new_temporary()
         try:
             try:
-                _lock_file(fd)
                 view = memoryview(data).cast("B")
                 while len(view):
                     view = view[os.write(fd, view) :]
@@ -134,6 +134,15 @@ class FrameDirectory:
         self._scan()
         for name in list(self._sizes):
             self.discard(name)
+
+    def _new_temporary(self):
+        """A file that is locked while it is written, so that no start of another process takes it for abandoned."""
+        while True:
+            path = os.path.join(self.root, _TEMPORARY, uuid.uuid4().hex)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            if _lock_file(fd) is not False and os.fstat(fd).st_nlink:
+                return path, fd
+            os.close(fd)  # one has, between the two calls
 
     def _publish(self, temporary, path):
         try:
@@ -202,18 +211,23 @@ class FrameDirectory:
             except OSError:
                 continue
             try:
-                if _lock_file(fd):  # its writer is dead
+                locked = _lock_file(fd)
+                old = time.time() - os.fstat(fd).st_mtime > _ABANDONED_SECONDS
+                if locked or (locked is None and old):  # its writer is dead
                     _unlink(entry.path)
             finally:
                 os.close(fd)
 
 
 def _lock_file(fd):
+    """False: somebody else has the lock. None: this file system has no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
 
 
 def _unlink(path):

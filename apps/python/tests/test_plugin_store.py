@@ -105,6 +105,40 @@ def test_abandoned_temporary_files_go_and_living_ones_stay(tmp_path):
     assert os.listdir(tmp_path / "tmp") == []
 
 
+def test_starts_beside_writers_cost_no_store(tmp_path):
+    """A start that looks at a temporary file before its writer has locked it."""
+    folder = FrameDirectory(tmp_path)
+    stop = threading.Event()
+
+    def start_over():
+        while not stop.is_set():
+            FrameDirectory(tmp_path)
+
+    threads = [threading.Thread(target=start_over) for _ in range(3)]
+    [thread.start() for thread in threads]
+    try:
+        for number in range(300):
+            assert folder.put(name_of(number % 7), b"x" * 100) == 100
+    finally:
+        stop.set()
+        [thread.join() for thread in threads]
+
+
+def test_file_systems_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    folder = FrameDirectory(tmp_path)
+    assert folder.put(name_of(1), b"abc") == 3
+    young, old = tmp_path / "tmp" / "young", tmp_path / "tmp" / "old"
+    young.write_bytes(b"half")
+    old.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    FrameDirectory(tmp_path)
+    assert os.listdir(tmp_path / "tmp") == ["young"]
+
+
 def test_failed_write_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch):
     folder = FrameDirectory(tmp_path)
     folder.put(name_of(1), b"good")
@@ -415,13 +449,16 @@ def _crowd(folder, seed, seconds, queue):
 
 
 def test_processes_crowd_one_folder(tmp_path):
-    """Three processes store, load, evict and damage the same objects; one of them is killed and replaced."""
+    """Three processes store, load, evict and damage the same objects; one of them is killed."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     victim = context.Process(target=_crowd, args=(tmp_path, 9, 60, queue))
     workers = [context.Process(target=_crowd, args=(tmp_path, seed, 2, queue)) for seed in range(2)]
     [process.start() for process in (victim, *workers)]
-    time.sleep(1.5)
+    end = time.monotonic() + 60
+    while len(frames_in(tmp_path)) < 5 and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.3)
     victim.kill()
     victim.join()
     rights = [queue.get(timeout=60) for _ in workers]
