@@ -270,10 +270,11 @@ void OpenReader(kvt_reader& reader) {
     reader.whole = true;
     reader.archive = Archive::Open(reader.file.source());
   }
-  for (const ArchivePart& part : PartsOf(*reader.archive)) {
-    const LayerKv& layer = reader.archive->description()->layers[part.layer];
-    reader.parts.push_back(
-        {part, PartName(layer.index, part.is_value), StoredBytes(*reader.archive, part)});
+  const std::vector<ArchivePart> parts = PartsOf(*reader.archive);
+  const std::vector<uint64_t> stored = StoredBytes(*reader.archive, parts);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const LayerKv& layer = reader.archive->description()->layers[parts[i].layer];
+    reader.parts.push_back({parts[i], PartName(layer.index, parts[i].is_value), stored[i]});
   }
 }
 

@@ -48,6 +48,7 @@ typedef struct kvt_ctx kvt_ctx;       /* level, scratch memory, last error */
 typedef struct kvt_writer kvt_writer; /* an archive that is being written */
 typedef struct kvt_reader kvt_reader; /* an archive that is read */
 typedef struct kvt_h2o kvt_h2o;       /* MNN's eviction for one sequence */
+typedef struct kvt_policy kvt_policy; /* a published policy, for one layer */
 
 /* Element types, by the numbers that .kvz archives and frames store. */
 enum {
@@ -445,6 +446,36 @@ KVT_API kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t 
 /* A layer's cache was cut outside, by a draft that was rolled back: a pending plan that no longer
  * fits is dropped at the layer's next begin. Between calls only. */
 KVT_API kvt_status kvt_h2o_truncate(kvt_h2o* h2o, uint32_t layer, uint64_t length);
+
+/* A policy that the program replays, too (`replay-h2o --policy`). */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t needs; /* KVT_NEEDS_ROWS, KVT_NEEDS_KEYS */
+  const char* name;
+  const char* summary;
+} kvt_policy_info;
+enum { KVT_NEEDS_ROWS = 1, KVT_NEEDS_KEYS = 2 };
+
+/* The policies that kvt_policy_create makes, by index from 0; KV0010 past the end. Static text. Any
+ * thread; out->struct_size must be set. */
+KVT_API kvt_status kvt_policy_at(size_t index, kvt_policy_info* out);
+/* A policy for one layer of one sequence, with the parameters of its paper. It uses the context's
+ * threads and error and must be freed before it. KV0010: no such policy; KV1302: one that knows the
+ * future, or that is more than a choice of tokens (kvt_h2o for MNN's own). */
+KVT_API kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry* geometry,
+                                     uint32_t layer, kvt_policy** out);
+/* After the last call. */
+KVT_API void kvt_policy_free(kvt_policy* policy);
+/* Query rows of this layer, in order and each once: rows->tokens tokens are in the cache, and the rows
+ * are those of the last ones (rows->visible = tokens - rows + 1). Where the policy needs no rows the
+ * rest may be zero. Keys that are new are copied where the policy needs rows; nothing is kept of the
+ * caller's memory. block_tokens is ignored. */
+KVT_API kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows);
+/* Chooses `keep` tokens of the cache, whose last rows were observed: one plan for all kv heads, or one
+ * for each, lent until the next call. The caller must apply them: the next call counts on a cache of
+ * what they keep and of what was appended since. The choices are the program's for the same rows. */
+KVT_API kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64_t keep,
+                                     const kvt_plan** plans, size_t* count);
 
 #ifdef __cplusplus
 }

@@ -374,6 +374,34 @@ class H2o {
   std::unique_ptr<kvt_h2o, Free> h2o_;
 };
 
+// A published policy for one layer of one sequence. The context must outlive it.
+class Policy {
+ public:
+  Policy(const Context& context, const char* name, const kvt_geometry& geometry, uint32_t layer)
+      : context_(&context) {
+    kvt_policy* policy = nullptr;
+    context.Raise(kvt_policy_create(context.get(), name, &geometry, layer, &policy));
+    policy_.reset(policy);
+  }
+  void Observe(const kvt_scores& rows) {
+    context_->Raise(kvt_policy_observe(policy_.get(), &rows));
+  }
+  // One plan, or one for each kv head; they point into the object until its next call.
+  std::span<const kvt_plan> Choose(const kvt_scores& cache, uint64_t keep) {
+    const kvt_plan* plans = nullptr;
+    size_t count = 0;
+    context_->Raise(kvt_policy_choose(policy_.get(), &cache, keep, &plans, &count));
+    return {plans, count};
+  }
+
+ private:
+  struct Free {
+    void operator()(kvt_policy* policy) const { kvt_policy_free(policy); }
+  };
+  const Context* context_;
+  std::unique_ptr<kvt_policy, Free> policy_;
+};
+
 }  // namespace kvtool
 
 #endif  // KVTOOL_HPP_

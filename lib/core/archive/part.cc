@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace kv {
@@ -47,11 +48,16 @@ const KvTensor& TensorOf(const Archive& archive, const ArchivePart& part) {
   return part.is_value ? *layer.v : layer.k;
 }
 
-uint64_t StoredBytes(const Archive& archive, const ArchivePart& part) {
-  uint64_t bytes = 0;
-  const uint32_t layer = LayerOf(archive, part).index;
+std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const ArchivePart> parts) {
+  // One walk over the chunks: an archive may name very many of both.
+  std::map<std::pair<uint32_t, bool>, uint64_t> of_tensor;
   for (const ArchivedChunk& chunk : archive.chunks()) {
-    if (IsOf(chunk.head, layer, part.is_value)) bytes += chunk.payload_bytes;
+    if (chunk.head.kind == ChunkKind::kOpaque) continue;
+    of_tensor[{chunk.head.layer, chunk.head.kind == ChunkKind::kValue}] += chunk.payload_bytes;
+  }
+  std::vector<uint64_t> bytes;
+  for (const ArchivePart& part : parts) {
+    bytes.push_back(of_tensor[{LayerOf(archive, part).index, part.is_value}]);
   }
   return bytes;
 }

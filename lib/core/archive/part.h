@@ -16,7 +16,8 @@ struct ArchivePart {
 // have the same number.
 std::vector<ArchivePart> PartsOf(const Archive& archive);
 const KvTensor& TensorOf(const Archive& archive, const ArchivePart& part);
-uint64_t StoredBytes(const Archive& archive, const ArchivePart& part);
+// Of the chunks of each part.
+std::vector<uint64_t> StoredBytes(const Archive& archive, std::span<const ArchivePart> parts);
 
 // The chunks that hold some of tokens [begin, begin + count). Throws kInconsistent where one does
 // not fit the tensor, kLostChunk where they leave a token out.

@@ -14,8 +14,8 @@ namespace kv {
 // through the BLAS, which chooses its kernels by the CPU: its results are the same for every SIMD
 // target and number of threads on one machine, but not on every machine.
 //
-// score.cc has the one-query kernels, score_tile.cc TileLogits, tile_sums.cc AddTileBlockSums, and
-// score_reference.cc the references.
+// score.cc has the one-query kernels, score_tile.cc TileLogits, score_weights.cc the loops over
+// weights, tile_sums.cc AddTileBlockSums, and score_reference.cc the references.
 
 enum class KeyType { kF16, kBF16, kF32 };
 

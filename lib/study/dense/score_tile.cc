@@ -15,7 +15,6 @@ namespace {
 // Keys per panel: 1024 x 128 floats are widened into 512 KiB, which stays in L2 beside the queries;
 // shorter panels cost the GEMM more than they save.
 constexpr size_t kPanelKeys = 1024;
-constexpr size_t kFlashKeys = 64;
 
 void WidenKeys(const KeyRows& keys, size_t begin, size_t count, float* out) {
   for (size_t i = 0; i < count; ++i) {
@@ -55,47 +54,6 @@ void TileLogits(const ScoreTile& tile, float* logits, size_t stride, float* scra
     WidenKeys(tile.keys, begin, count, panel);
     GemmNT(queries + first * dim, dim, panel, dim, logits + first * stride + begin, stride,
            tile.rows - first, count, dim);
-  }
-}
-
-void AddRowBlockSums(float* row, size_t count, size_t block, double weight, float* sums) noexcept {
-  // Block b is read before its sum lands at row[b]: in place, since b <= b * block.
-  const float maximum = RowMaximum(row, count);
-  if (maximum == -INFINITY) return;  // it sees nothing
-  const double total = ExpBlockSums(row, count, maximum, block, row);
-  AddScaled(row, (count + block - 1) / block, static_cast<float>(weight / total), sums);
-}
-
-void WeighRow(float* row, size_t count, WeightRule rule) noexcept {
-  if (rule == WeightRule::kSoftmax) {
-    const float maximum = RowMaximum(row, count);
-    if (maximum == -INFINITY) {
-      std::fill_n(row, count, 0.0f);
-      return;
-    }
-    ExpRow(row, count, maximum);
-    float total = 0;
-    for (size_t i = 0; i < count; ++i) total += row[i];
-    total += 1e-20f;
-    for (size_t i = 0; i < count; ++i) row[i] /= total;
-    return;
-  }
-  float maximum = -INFINITY;
-  for (size_t begin = 0; begin < count; begin += kFlashKeys) {
-    const size_t keys = std::min(kFlashKeys, count - begin);
-    maximum = std::max(maximum, RowMaximum(row + begin, keys));
-    if (maximum == -INFINITY) {
-      std::fill_n(row + begin, keys, 0.0f);
-    } else {
-      ExpRow(row + begin, keys, maximum);
-    }
-  }
-}
-
-void AddInOrder(const float* weights, size_t count, size_t block, float* sums) noexcept {
-  for (size_t begin = 0; begin < count; begin += block, ++sums) {
-    const size_t end = std::min(count, begin + block);
-    for (size_t i = begin; i < end; ++i) *sums += weights[i];
   }
 }
 

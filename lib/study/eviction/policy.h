@@ -34,6 +34,8 @@ struct PolicyInfo {
   Spending spending = Spending::kTokens;
   // Whether the rule looks at attention rows; otherwise it needs lengths, positions or keys alone.
   bool needs_rows = false;
+  // Whether it looks at keys. Rules that look at rows look at keys by them.
+  bool needs_keys = false;
   // Whether the paper compresses once, at the end of the prompt, rather than at every step.
   bool at_prompt_end = false;
 };

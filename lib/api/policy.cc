@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <algorithm>
+#include <optional>
+
+#include "lib/api/context.h"
+#include "lib/core/base/checked.h"
+#include "lib/study/eviction/rule.h"
+
+// A policy of lib/study/eviction at work on the cache of one layer, which is the caller's: the
+// rules see a trace that holds the last rows, and a snapshot that holds the keys that came last.
+struct kvt_policy {
+  using Rule = kv::eviction::Rule;
+
+  kvt_policy(kvt_ctx* context, const kv::eviction::PolicyInfo& policy, const kvt_geometry& sizes,
+             uint32_t layer_number)
+      : ctx(context), info(policy), geometry(sizes) {
+    trace.query_heads = sizes.query_heads;
+    trace.kv_heads = sizes.kv_heads;
+    trace.head_dim = sizes.head_dim;
+    layer.index = rows.layer = layer_number;
+    layer.k.heads = sizes.kv_heads;
+    layer.k.head_dim = sizes.head_dim;
+  }
+
+  kvt_ctx* const ctx;
+  const kv::eviction::PolicyInfo& info;
+  const kvt_geometry geometry;
+  uint64_t positions = 0;      // tokens that the cache ever held
+  uint64_t rows_end = 0;       // position after the last row
+  std::vector<float> queries;  // of the last rows, [row][query head][dim]
+
+  // Of the layer, as the rules see it. They refer to one another.
+  kv::AttentionTrace trace;
+  kv::TraceLayer rows;
+  kv::LayerKv layer;
+  kv::eviction::PolicyOptions options;
+  kv::eviction::LayerSchedule schedule;
+  std::optional<kv::ThreadPool> own_thread;
+  std::optional<kv::LayerAttention> attention;
+  std::optional<kv::eviction::LayerCaches> caches;
+  std::unique_ptr<Rule> rule;
+  float scale = 0;
+
+  std::vector<std::vector<kvt_range>> ranges;  // of the plans that were lent
+  std::vector<kvt_plan> plans;
+};
+
+namespace kv::api {
+namespace {
+
+using eviction::PolicyInfo;
+
+constexpr uint32_t kNeedsRows = 1, kNeedsKeys = 2;
+
+// Those that decide by what the cache has seen. The engine's own rule has an object of its own, and
+// a share of the budget for each layer is the caller's to give.
+bool IsOffered(const PolicyInfo& policy) {
+  return policy.spending == eviction::Spending::kTokens && policy.name != "oracle-mass";
+}
+
+std::vector<const PolicyInfo*> Offered() {
+  std::vector<const PolicyInfo*> offered;
+  for (const PolicyInfo& policy : eviction::Policies()) {
+    if (IsOffered(policy)) offered.push_back(&policy);
+  }
+  return offered;
+}
+
+uint32_t NeedsOf(const PolicyInfo& policy) {
+  return policy.needs_rows ? kNeedsRows | kNeedsKeys : policy.needs_keys ? kNeedsKeys : 0;
+}
+
+DType KeyDType(uint32_t dtype) {
+  Require(dtype == KVT_F32 || dtype == KVT_F16 || dtype == KVT_BF16, "scores->key_dtype");
+  return static_cast<DType>(dtype);
+}
+
+void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) {
+  Require(in.struct_size == sizeof in, "scores->struct_size");
+  constexpr uint64_t kMostTokens = UINT32_MAX / 2;  // indices into a cache have 32 bits
+  Require(in.tokens > 0 && in.tokens <= kMostTokens, "scores->tokens");
+  const uint64_t held = policy.caches ? policy.caches->size() : 0;
+  Require(in.tokens >= held && policy.positions + (in.tokens - held) <= kMostTokens,
+          "scores->tokens: the cache is not what the last plan left");
+  if (NeedsOf(policy.info) != 0) {
+    Require(in.keys != nullptr, "scores->keys");
+    KeyDType(in.key_dtype);
+    if (policy.attention) {
+      Require(KeyDType(in.key_dtype) == policy.layer.k.dtype && in.scale == policy.scale,
+              "scores->key_dtype, scale: not as in the first call");
+    }
+  }
+  if (!with_rows) return;
+  Require(in.queries != nullptr && in.rows > 0 && in.rows <= in.tokens - held, "scores->rows");
+  Require(in.visible == in.tokens - in.rows + 1, "scores->visible: the rows of the last tokens");
+}
+
+// The rows that a rule may ask for again.
+constexpr uint64_t kRowsKept = 64;
+
+void TakeRows(kvt_policy& policy, const kvt_scores& in) {
+  const size_t row = size_t{policy.geometry.query_heads} * policy.geometry.head_dim;
+  const uint64_t first = policy.positions - in.rows;
+  std::vector<float>& held = policy.queries;
+  // Rows that do not follow the last ones are all there is.
+  if (policy.rows_end != first) held.clear();
+  const uint64_t before = std::min<uint64_t>(held.size() / row, kRowsKept);
+  held.erase(held.begin(), held.end() - static_cast<std::ptrdiff_t>(before * row));
+  held.insert(held.end(), in.queries, in.queries + in.rows * row);
+  policy.rows_end = policy.positions;
+  policy.trace.q_start = first - before;
+  policy.trace.rows = before + in.rows;
+  policy.rows.queries = ContiguousView(
+      DType::kF32, {policy.trace.rows, policy.geometry.query_heads, policy.geometry.head_dim},
+      reinterpret_cast<const std::byte*>(held.data()));
+}
+
+// Takes over what was appended to the caller's cache.
+void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
+  const uint64_t held = policy.caches ? policy.caches->size() : 0;
+  policy.positions += in.tokens - held;
+  // The token at position p is the cache's at p - (positions - tokens): true of all that is new.
+  // The address of position 0 may lie outside the cache, and nobody reads there.
+  StridedPiece piece;
+  const uint64_t gone = policy.positions - in.tokens;
+  piece.data = reinterpret_cast<const std::byte*>(reinterpret_cast<uintptr_t>(in.keys) -
+                                                  gone * in.key_token_stride);
+  piece.tokens = policy.positions;
+  piece.token.step = in.key_token_stride;
+  piece.head.step = in.key_head_stride;
+  piece.dim.step = in.key_dtype == KVT_F32 ? 4 : 2;
+  policy.layer.k.pieces = {piece};
+  if (with_rows) TakeRows(policy, in);
+  if (!policy.caches) {
+    policy.layer.k.dtype = NeedsOf(policy.info) == 0 ? DType::kF16 : KeyDType(in.key_dtype);
+    policy.scale = in.scale;
+    policy.trace.scale = static_cast<double>(in.scale);
+    policy.attention.emplace(policy.trace, policy.rows, policy.layer);
+    ThreadPool* pool = PoolOf(policy.ctx);
+    if (pool == nullptr) pool = &policy.own_thread.emplace(1);
+    policy.caches.emplace(eviction::LayerCaches{*policy.attention, *pool, nullptr, {}});
+    for (uint32_t head = 0; head < policy.geometry.kv_heads; ++head) {
+      policy.caches->of_head.emplace_back(*policy.attention, head, policy.info.needs_rows);
+    }
+    policy.rule = policy.info.make({policy.options, policy.schedule, *policy.caches});
+  }
+  for (KeptKeys& keys : policy.caches->of_head) keys.AppendUpTo(policy.positions);
+}
+
+void Lend(kvt_policy& policy, const std::vector<KeepPlan>& chosen) {
+  policy.ranges.assign(chosen.size(), {});
+  policy.plans.clear();
+  for (size_t unit = 0; unit < chosen.size(); ++unit) {
+    for (const KeepRange& range : chosen[unit]) {
+      policy.ranges[unit].push_back({range.begin, range.count});
+    }
+    policy.plans.push_back({policy.ranges[unit].data(), policy.ranges[unit].size()});
+  }
+}
+
+}  // namespace
+}  // namespace kv::api
+
+using namespace kv;       // NOLINT: the functions below are the library's outermost layer
+using namespace kv::api;  // NOLINT
+
+kvt_status kvt_policy_at(size_t index, kvt_policy_info* out) {
+  return Caught(nullptr, [&] {
+    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
+    const std::vector<const PolicyInfo*> offered = Offered();
+    Require(index < offered.size(), "index");
+    out->needs = NeedsOf(*offered[index]);
+    // Literals: their ends are marked.
+    out->name = offered[index]->name.data();
+    out->summary = offered[index]->summary.data();
+  });
+}
+
+kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry* geometry,
+                             uint32_t layer, kvt_policy** out) {
+  return Call(ctx, [&] {
+    Require(name != nullptr && out != nullptr, "name");
+    Require(geometry != nullptr && geometry->struct_size == sizeof *geometry,
+            "geometry->struct_size");
+    constexpr uint32_t kMostHeads = 1 << 16, kMostDim = 1 << 16;
+    Require(geometry->kv_heads > 0 && geometry->query_heads > 0 &&
+                geometry->query_heads <= kMostHeads &&
+                geometry->query_heads % geometry->kv_heads == 0 && geometry->head_dim > 0 &&
+                geometry->head_dim <= kMostDim,
+            "geometry");
+    const PolicyInfo* policy = eviction::FindPolicy(name);
+    Require(policy != nullptr, "name");
+    if (!IsOffered(*policy)) {
+      throw Error(Finding::kUnsupportedKind,
+                  "the policy needs more than a cache and what it has seen");
+    }
+    *out = new kvt_policy(ctx, *policy, *geometry, layer);
+  });
+}
+
+void kvt_policy_free(kvt_policy* policy) { delete policy; }
+
+kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows) {
+  if (policy == nullptr) return StatusOf(Finding::kBadArgument);
+  return Call(policy->ctx, [&] {
+    Require(rows != nullptr, "rows");
+    const bool with_rows = policy->info.needs_rows;
+    CheckCache(*policy, *rows, with_rows);
+    Append(*policy, *rows, with_rows);
+    if (with_rows) {
+      policy->rule->Observe(*policy->caches, policy->positions - rows->rows, policy->positions);
+    }
+  });
+}
+
+kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64_t keep,
+                             const kvt_plan** plans, size_t* count) {
+  if (policy == nullptr) return StatusOf(Finding::kBadArgument);
+  return Call(policy->ctx, [&] {
+    Require(cache != nullptr && plans != nullptr && count != nullptr, "cache, plans, count");
+    CheckCache(*policy, *cache, false);
+    Require(keep > 0 && keep <= cache->tokens, "keep");
+    const uint64_t held = policy->caches ? policy->caches->size() : 0;
+    Require(!policy->info.needs_rows ||
+                (cache->tokens == held && policy->rows_end == policy->positions),
+            "cache: its last rows were not observed");
+    Append(*policy, *cache, false);
+    std::vector<KeepPlan> chosen;
+    if (keep == cache->tokens) {
+      chosen = {{{0, static_cast<uint32_t>(keep)}}};
+    } else {
+      chosen = policy->rule->Choose(*policy->caches, policy->positions - 1, keep);
+    }
+    for (size_t head = 0; head < policy->caches->of_head.size(); ++head) {
+      policy->caches->of_head[head].Compact(chosen[chosen.size() == 1 ? 0 : head]);
+    }
+    Lend(*policy, chosen);
+    *plans = policy->plans.data();
+    *count = policy->plans.size();
+  });
+}
