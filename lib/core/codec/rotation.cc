@@ -184,7 +184,9 @@ void WriteRotation(const Rotation& rotation, ByteWriter& out) {
 void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset) {
   if (distance == 0 || distance > columns || turns > columns ||
       (distance > 1 && turns > 0 && turns != distance)) {
-    throw Error(Finding::kBadFrame, fmt::format("{} turns of partners {} apart", turns, distance))
+    throw Error(
+        Finding::kBadFrame,
+        fmt::format("{} angles do not fit partners that are {} channels apart", turns, distance))
         .At(offset);
   }
 }

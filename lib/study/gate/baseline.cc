@@ -39,7 +39,8 @@ void Collect(const Document& json, const std::string& prefix, Engines engines, F
 const Document& ArrayAt(const Document& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end() || !found->is_array()) {
-    throw Error(Finding::kBadField, fmt::format("no summary of a gate: '{}' is no array", key));
+    throw Error(Finding::kBadField,
+                fmt::format("this is not a summary of a gate: '{}' is not an array", key));
   }
   return *found;
 }
@@ -114,9 +115,10 @@ Baseline ParseBaseline(std::string_view text, std::string file, Engines engines)
   try {
     json = Document::parse(text.begin(), text.end());
   } catch (const Document::exception&) {
-    throw Error(Finding::kBadText, "no JSON");
+    throw Error(Finding::kBadText, "expected a JSON document");
   }
-  if (!json.is_object()) throw Error(Finding::kBadField, "no summary of a gate: not an object");
+  if (!json.is_object())
+    throw Error(Finding::kBadField, "this is not a summary of a gate: it is not an object");
   const std::string schema = WordOr(json, "schema");
   if (!schema.empty() && schema != "kvtool.gate/1") {
     throw Error(Finding::kBadField,
@@ -127,7 +129,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, Engines engines)
   baseline.is_ours = !schema.empty();
   for (const Document& row : ArrayAt(json, "rows")) {
     const std::string name = row.is_object() ? WordOr(row, "case") : std::string();
-    if (name.empty()) throw Error(Finding::kBadField, "a row without 'case'");
+    if (name.empty()) throw Error(Finding::kBadField, "a row has no 'case'");
     BaselineCase& of = baseline.cases[name];
     Collect(row, "", engines, of.figures);
     if (!baseline.is_ours) Conclude(IsTrue(row, "overall_pass") ? "pass" : "fail", of);
@@ -136,7 +138,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, Engines engines)
     const std::map<std::string, std::string> hashes = HashesOf(json);
     for (const Document& item : ArrayAt(json, "cases")) {
       const std::string name = item.is_object() ? WordOr(item, "name") : std::string();
-      if (name.empty()) throw Error(Finding::kBadField, "a case without 'name'");
+      if (name.empty()) throw Error(Finding::kBadField, "a case has no 'name'");
       ReadCase(item, hashes, engines, baseline.cases[name]);
     }
   }

@@ -127,10 +127,10 @@ Json ParseConfigText(std::string_view text) {
     const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1;
     const std::string what = error.what();
     throw Error(Finding::kConfig,
-                fmt::format("line {}: no JSON: {}", line, what.substr(what.find("] ") + 2)))
+                fmt::format("line {}: not valid JSON: {}", line, what.substr(what.find("] ") + 2)))
         .At(at);
   } catch (const nlohmann::json::exception& error) {
-    throw Error(Finding::kConfig, fmt::format("no JSON: {}", error.what()));
+    throw Error(Finding::kConfig, fmt::format("not valid JSON: {}", error.what()));
   }
 }
 

@@ -64,15 +64,15 @@ Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
   Likeness like;
   CodeSlot slot = counts.SlotOf(0);
   while (slots.target() - slot.start >= slot.size) {
-    if (++like.likeness == kLikenessClasses) slots.Refuse("a likeness of no class");
+    if (++like.likeness == kLikenessClasses) slots.Refuse("a likeness belongs to no class");
     slot = counts.SlotOf(like.likeness);
   }
   slots.Take(slot);
   counts.Add(like.likeness);
   if (like.likeness == 0) return like;
-  if (row == 0) slots.Refuse("the first row is like another");
+  if (row == 0) slots.Refuse("the first row refers to a row above it");
   const uint64_t before = slots.target() / ShareOf(0, 1, row).size;
-  if (before >= row) slots.Refuse("a row is like one that does not exist");
+  if (before >= row) slots.Refuse("a row refers to one that does not exist");
   slots.Take(ShareOf(before, 1, row));
   like.distance = static_cast<uint32_t>(before) + 1;
   return like;
@@ -120,15 +120,16 @@ void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame) 
 
 void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
   if (!FitsCdf(shape.rows, shape.columns) || shape.rows * shape.columns * 2 != value_bytes) {
-    RefuseHeader(
-        4,
-        fmt::format("{} rows of {} values, expected {} bytes in at least {} rows of at most {}",
-                    shape.rows, shape.columns, value_bytes, kLeastRows, ChannelModel::kMaxColumns));
+    RefuseHeader(4, fmt::format("the frame has {} rows of {} values, expected {} bytes in at least "
+                                "{} rows of at most {}",
+                                shape.rows, shape.columns, value_bytes, kLeastRows,
+                                ChannelModel::kMaxColumns));
   }
   if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
-    RefuseHeader(1, fmt::format("{} near channels of {}", shape.near, shape.columns));
+    RefuseHeader(1,
+                 fmt::format("{} of {} channels cannot be near ones", shape.near, shape.columns));
   if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
-    RefuseHeader(12, "no deviation of the first row");
+    RefuseHeader(12, "the deviation of the first row is out of range");
   CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
   for (const uint16_t far : shape.far) {
     // Channels of the same group are not known yet when the far ones are added.
@@ -145,7 +146,7 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   shape.near = reader.U8("near channels");
   const uint32_t far = reader.U8("far channels"), flags = reader.U8("flags");
   if (far > ChannelModel::kMaxFar || flags > 1)
-    RefuseHeader(2, fmt::format("{} far channels, flags {}", far, flags));
+    RefuseHeader(2, fmt::format("{} far channels with flags {} do not exist", far, flags));
   shape.likenesses = flags == 1;
   shape.rows = reader.U32("rows");
   shape.columns = reader.U32("columns");

@@ -79,7 +79,7 @@ SlotReader::SlotReader(ByteReader& reader) : state_(reader.U64("state")) {
   words_at_ = reader.offset();
   words_ = reader.Take(reader.remaining(), "words");
   if (words_.size() % 4 != 0)
-    throw Error(Finding::kTrailingBytes, "the words are not whole").At(words_at_);
+    throw Error(Finding::kTrailingBytes, "the coded values end with half a word").At(words_at_);
 }
 
 void SlotReader::Refill() {

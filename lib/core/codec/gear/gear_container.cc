@@ -39,8 +39,9 @@ PlaneChoices EncodeGear(GearKind kind, ByteSpan raw, const GearOptions& options,
   }
   const size_t words = raw.size() / count;
   if (words > std::numeric_limits<uint32_t>::max()) {
-    throw Error(Finding::kLimit,
-                fmt::format("{} words: a gear container counts them in 32 bits", words));
+    throw Error(
+        Finding::kLimit,
+        fmt::format("there are {} words, but a gear container counts them in 32 bits", words));
   }
   const std::span<std::byte> planes = scratch.planes.Get(raw.size());
   std::array<std::byte*, kMaxGearPlanes> plane{};

@@ -118,8 +118,9 @@ void AppendHeader(const PlaneChoice& choice, Bytes& out) {
 PlaneChoice EncodePlane(ByteSpan plane, const PredictorSet& predictors, bool use_zstd,
                         CodecScratch& scratch, Bytes& out) {
   if (RleBound(plane.size()) > std::numeric_limits<uint32_t>::max()) {
-    throw Error(Finding::kLimit,
-                fmt::format("a plane of {} bytes: gear frames count in 32 bits", plane.size()));
+    throw Error(
+        Finding::kLimit,
+        fmt::format("a plane has {} bytes, but gear frames count in 32 bits", plane.size()));
   }
   if (plane.empty()) {
     AppendHeader({}, out);

@@ -223,8 +223,9 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
                     static_cast<uint32_t>(planes[2 * rows + row]) << 8;
     if (like.likeness >= kLikenessClasses || like.distance > row ||
         (like.likeness > 0) != (like.distance > 0)) {
-      throw Error(Finding::kBadFrame, fmt::format("row {} is of class {} and like the {}th above",
-                                                  row, like.likeness, like.distance))
+      throw Error(Finding::kBadFrame,
+                  fmt::format("row {} cannot have likeness class {} and refer {} rows up", row,
+                              like.likeness, like.distance))
           .At(at);
     }
   }

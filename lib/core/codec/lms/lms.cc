@@ -204,7 +204,8 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   const uint32_t escape_count = reader.U32("escape count");
   CheckGrid(shape, grid, values.size());
   if (largest == 0 || largest > kMaxLmsExponent) {
-    throw Error(Finding::kBadFrame, fmt::format("a largest exponent of {}", largest)).At(3);
+    throw Error(Finding::kBadFrame, fmt::format("the largest exponent cannot be {}", largest))
+        .At(3);
   }
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   LikenessPlan like;

@@ -26,7 +26,9 @@ void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid)
   shape.symbol_bits = both & 15;
   grid.lanes = kRansLanes << (both >> 4);
   if (grid.lanes > kMaxRansLanes) {
-    throw Error(Finding::kBadFrame, fmt::format("{} lanes", grid.lanes)).At(0);
+    throw Error(Finding::kBadFrame,
+                fmt::format("{} lanes are not a number that decoders know", grid.lanes))
+        .At(0);
   }
 }
 
@@ -55,7 +57,8 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
   CodedPart coded;
   const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
   if (hidden > plane_bytes) {
-    throw Error(Finding::kBadFrame, fmt::format("{} of {} bytes in states", hidden, plane_bytes))
+    throw Error(Finding::kBadFrame,
+                fmt::format("the lane states claim to hold {} of {} bytes", hidden, plane_bytes))
         .At(2);
   }
   coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
@@ -64,13 +67,14 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
     state = reader.U32("lane state");
     // Outside, kernels would not agree on what to do; no encoder goes there.
     if (state < kRansLow || state >= 1u << 31) {
-      throw Error(Finding::kBadFrame, fmt::format("a lane state of {}", state))
+      throw Error(Finding::kBadFrame,
+                  fmt::format("a lane begins in the impossible state {}", state))
           .At(reader.offset() - 4);
     }
   }
   coded.words_at = reader.offset();
   if (reader.remaining() % 2 != 0) {
-    throw Error(Finding::kTrailingBytes, "half a word at the end").At(frame_bytes - 1);
+    throw Error(Finding::kTrailingBytes, "the frame ends with half a word").At(frame_bytes - 1);
   }
   coded.words = reader.Take(reader.remaining(), "words");
   return coded;
@@ -93,8 +97,10 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
   // Of no values no side may be long.
   if (value_bytes == 0 || uint64_t{grid.rows} * grid.columns * 2 != value_bytes ||
       (grid.rows > 1 && grid.columns < grid.lanes)) {
-    throw Error(Finding::kBadFrame, fmt::format("{} rows of {} values, expected {} bytes",
-                                                grid.rows, grid.columns, value_bytes))
+    throw Error(
+        Finding::kBadFrame,
+        fmt::format("the frame has {} rows of {} values, which are not the expected {} bytes",
+                    grid.rows, grid.columns, value_bytes))
         .At(4);
   }
 }

@@ -107,7 +107,9 @@ class BitReader {
     }
   }
   uint64_t Used() const { return (at_ + 7) / 8; }
-  static Error Bad() { return Error(Finding::kBadFrame, "the tables are not made of levels"); }
+  static Error Bad() {
+    return Error(Finding::kBadFrame, "a table is not made of the levels that exist");
+  }
 
  private:
   // At least 57 bits, more than any code has.

@@ -105,7 +105,8 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   ReadSymbolsAndLanes(reader, shape, grid);
   shape.exponent_base = reader.U8("exponent base");
   const uint16_t hides = reader.U16("what states hide");
-  if (hides > kHidden) throw Error(Finding::kBadFrame, fmt::format("form {}", hides)).At(2);
+  if (hides > kHidden)
+    throw Error(Finding::kBadFrame, fmt::format("the frame has the unknown form {}", hides)).At(2);
   grid.rows = reader.U32("rows");
   grid.columns = reader.U32("columns");
   const uint32_t escape_count = reader.U32("escape count");

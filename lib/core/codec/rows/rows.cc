@@ -110,7 +110,8 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
   const uint64_t at = reader.offset();
   plan.unique = reader.U32("new rows");
   if (plan.unique == 0 || plan.unique > rows) {
-    throw Error(Finding::kBadFrame, fmt::format("{} new rows of {}", plan.unique, rows)).At(at);
+    throw Error(Finding::kBadFrame, fmt::format("{} of {} rows cannot be new", plan.unique, rows))
+        .At(at);
   }
   const uint32_t size = reader.U32("length of the references");
   const ByteSpan frame = reader.Take(size, "references");
@@ -134,7 +135,8 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
     plan.references.push_back(reference);
   }
   if (next != plan.unique) {
-    throw Error(Finding::kBadFrame, fmt::format("{} new rows, {} announced", next, plan.unique))
+    throw Error(Finding::kBadFrame,
+                fmt::format("{} rows are new, but the header announces {}", next, plan.unique))
         .At(at);
   }
   return plan;
@@ -185,7 +187,7 @@ void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std
   ByteReader reader(payload);
   const auto inner = static_cast<CodecId>(reader.U8("codec of the rows"));
   if (inner == CodecId::kRows || inner == kSplitCodec) {
-    throw Error(Finding::kBadFrame, "rows hold no rows, and no split chunk").At(0);
+    throw Error(Finding::kBadFrame, "a chunk of rows cannot hold rows or a split chunk").At(0);
   }
   const RowPlan plan = ReadReferences(reader, grid.rows, scratch);
   const uint64_t new_bytes = plan.unique * row_bytes;

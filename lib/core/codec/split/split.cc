@@ -64,7 +64,7 @@ EncodedChunk EncodeSplit(const ChunkShape& shape, ByteSpan raw, Effort effort,
 void DecodeSplit(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                  CodecScratch& scratch) {
   if (!CanSplit(shape, raw.size())) {
-    throw Error(Finding::kBadFrame, "heads that cannot be halved");
+    throw Error(Finding::kBadFrame, "the heads cannot be halved");
   }
   ByteReader reader(payload);
   const auto first = static_cast<CodecId>(reader.U8("codec of the first halves"));
@@ -73,7 +73,7 @@ void DecodeSplit(const ChunkShape& shape, ByteSpan payload, std::span<std::byte>
   const uint32_t first_bytes = reader.U32("length of the first halves");
   if (first == kSplitCodec || second == kSplitCodec || reserved != 0) {
     throw Error(Finding::kBadFrame,
-                fmt::format("halves in codecs {} and {}", static_cast<unsigned>(first),
+                fmt::format("halves cannot be in codecs {} and {}", static_cast<unsigned>(first),
                             static_cast<unsigned>(second)))
         .At(0);
   }

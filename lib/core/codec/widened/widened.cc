@@ -66,7 +66,7 @@ void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
   // Rows have been taken out before, and their buffer may be what is filled here.
   if (form < 1 || form > 2 || reserved != 0 || inner == CodecId::kRows || inner == kSplitCodec ||
       raw.size() % 4 != 0) {
-    throw Error(Finding::kBadFrame, fmt::format("floats of form {}", form)).At(0);
+    throw Error(Finding::kBadFrame, fmt::format("the floats have the unknown form {}", form)).At(0);
   }
   const size_t count = raw.size() / 4;
   const std::span<std::byte> halves = scratch.halves.Get(2 * count).first(2 * count);
@@ -87,7 +87,7 @@ void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
       const PlaneFrame frame = ReadPlaneFrame(reader);
       if (frame.raw_bytes != count) {
         throw Error(Finding::kBadFrame,
-                    fmt::format("a plane of {} bytes, expected {}", frame.raw_bytes, count))
+                    fmt::format("a plane has {} bytes, expected {}", frame.raw_bytes, count))
             .At(frame.offset);
       }
       const std::span<std::byte> plane = scratch.planes.Get(count).first(count);

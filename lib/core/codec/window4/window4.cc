@@ -58,7 +58,8 @@ void DecodeWindow(ByteSpan frame, std::span<std::byte> values) {
   const size_t count = values.size() / 2;
   const uint32_t base = reader.U32("first exponent"), escaped = reader.U32("escape count");
   if (base > kMaxWindow4Base || values.size() % 2 != 0) {
-    throw Error(Finding::kBadFrame, fmt::format("a window of exponents from {}", base)).At(0);
+    throw Error(Finding::kBadFrame, fmt::format("a window of exponents cannot begin at {}", base))
+        .At(0);
   }
   const ByteSpan fields = reader.Take(count, "signs and mantissas");
   const ByteSpan nibbles = reader.Take(Window4NibbleBytes(count), "exponents");

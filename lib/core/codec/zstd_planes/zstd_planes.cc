@@ -80,7 +80,8 @@ void DecodeBlockPlanes(DType dtype, ByteSpan payload, std::span<std::byte> raw,
   const uint32_t block_bytes = Info(dtype).block_bytes;
   if (!HasBlockPlanes(dtype) || raw.empty() || raw.size() % block_bytes != 0) {
     throw Error(Finding::kBadFrame,
-                fmt::format("{} bytes of {} have no block planes", raw.size(), Name(dtype)));
+                fmt::format("{} bytes of {} cannot be split into planes of blocks", raw.size(),
+                            Name(dtype)));
   }
   const uint64_t blocks = raw.size() / block_bytes;
   ByteReader reader(payload);

@@ -23,7 +23,7 @@ void CheckRows(const std::string& text, const std::string& shown, Evidence& evid
   std::string gap = state.cut > 0      ? fmt::format("{}: {} of its rows are cut", shown, state.cut)
                     : state.has_header ? shown + ": it ends after the header of its table"
                     : Strip(text).empty() ? shown + ": empty"
-                                          : shown + ": no table in it";
+                                          : shown + ": it has no table";
   const std::string last = LastWords(text);
   evidence.gaps.Add(last.empty() ? gap : fmt::format("{}; its last words: '{}'", gap, last));
 }
@@ -134,10 +134,11 @@ void BenchLogs::AddManifest(const LogFolder& folder, Evidence& evidence) {
   }
   runs += list.size();
   if (!all_named && list.size() > logs && (logs > 0 || table.size() < list.size())) {
-    evidence.gaps.Add(fmt::format("{} lists {} runs, {} logs are there", shown, list.size(), logs));
-  } else if (logs > 0 && list.size() > table.size()) {
     evidence.gaps.Add(
-        fmt::format("{} lists {} runs, their logs have {} rows", shown, list.size(), table.size()));
+        fmt::format("{} lists {} runs, but {} logs are there", shown, list.size(), logs));
+  } else if (logs > 0 && list.size() > table.size()) {
+    evidence.gaps.Add(fmt::format("{} lists {} runs, but their logs have {} rows", shown,
+                                  list.size(), table.size()));
   }
 }
 
@@ -146,8 +147,8 @@ void BenchLogs::AddCsv(const LogFolder& folder, Evidence& evidence) {
   if (!text) return;
   BenchTable csv = BenchTable::FromCsv(*text);
   if (logs > 0 && csv.size() > table.size()) {
-    evidence.gaps.Add(fmt::format("{} has {} rows, the logs beside it {}", folder.Shown(kCsv),
-                                  csv.size(), table.size()));
+    evidence.gaps.Add(fmt::format("{} has {} rows, but the logs beside it have {}",
+                                  folder.Shown(kCsv), csv.size(), table.size()));
   }
   if (table.size() == 0) table = std::move(csv);
 }

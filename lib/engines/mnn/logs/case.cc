@@ -29,7 +29,7 @@ void CompareReports(const GateBullets& written, const GateBullets& made,
                            EndsWith(key, "_best_us") || key == "decode_gate_tps";
     if (!is_figure || found == written.end() || found->second == value) continue;
     if (notes.size() >= kMaxNotes) return;
-    notes.push_back(fmt::format("summary.md says {} {}, the logs beside it give {}", key,
+    notes.push_back(fmt::format("summary.md says {} {}, but the logs beside it give {}", key,
                                 found->second, value));
   }
 }
@@ -101,8 +101,8 @@ void CheckReportRows(const SuiteCase& c, CaseLogs& logs) {
   const size_t rows = FactsOfReport(*c.summary_text).rows;
   if (rows <= logs.bench.table.size()) return;
   logs.evidence.gaps.Add(
-      fmt::format("{}/summary.md was made of {} rows, the logs beside it have {}", c.folder, rows,
-                  logs.bench.table.size()));
+      fmt::format("{}/summary.md was made of {} rows, but the logs beside it have {}", c.folder,
+                  rows, logs.bench.table.size()));
 }
 
 // The report of a case and the logs beside it: both are judged, and where they differ the worse.
@@ -137,7 +137,7 @@ void NoteLooseLimits(const AnalyzerOptions& suite, CaseLogs& logs) {
   const AnalyzerOptions& report = logs.options;
   const auto note = [&](const char* name, double applied, double own) {
     logs.notes.push_back(fmt::format(
-        "the report was made with {} {:.6g}, the suite's own is {:.6g}", name, applied, own));
+        "the report was made with {} {:.6g}, but the suite's own is {:.6g}", name, applied, own));
   };
   const auto least = [&](const char* name, double applied, double own) {
     if (applied < own) note(name, applied, own);

@@ -79,7 +79,7 @@ void CheckSummary(const LogFolder& folder, const std::string& tag,
     const Json rows = ReadRuns(*text, place.Shown(name));
     CheckFigures(rows, place.Shown(name), evidence);
     if (static_cast<double>(rows.size()) < total) {
-      evidence.gaps.Add(fmt::format("{} tells of {:.0f} runs, {} has {}", shown, total,
+      evidence.gaps.Add(fmt::format("{} tells of {:.0f} runs, but {} has {}", shown, total,
                                     place.Shown(name), rows.size()));
     }
     for (const Json& row : rows) {
@@ -136,7 +136,7 @@ void CompareDemoReports(const Json& written, const Json& made, std::vector<std::
     const double said = NumberAt(written, item.key()), is = item.value().get<double>();
     if (std::abs(said - is) <= kDemoTolerance * std::max(1.0, std::abs(is))) continue;
     if (notes.size() >= kMostDemoNotes) return;
-    notes.push_back(fmt::format("llm_demo_report.json says {} {}, the summaries give {}",
+    notes.push_back(fmt::format("llm_demo_report.json says {} {}, but the summaries give {}",
                                 item.key(), said, is));
   }
 }

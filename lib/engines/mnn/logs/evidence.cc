@@ -146,9 +146,10 @@ void CheckCells(const BenchTable& table, Evidence& evidence) {
         evidence.non_finite.Add(
             fmt::format("{} is '{}'", place(), FirstCodePoints(cell, kShownCell)));
       } else if (!BeginsWithNumber(FigureText(column, cell))) {
-        evidence.gaps.Add(Strip(cell).empty() ? place() + " is empty"
-                                              : fmt::format("{} is '{}', no number", place(),
-                                                            FirstCodePoints(cell, kShownCell)));
+        evidence.gaps.Add(Strip(cell).empty()
+                              ? place() + " is empty"
+                              : fmt::format("{} is '{}', which is not a number", place(),
+                                            FirstCodePoints(cell, kShownCell)));
       }
     }
   }

@@ -63,9 +63,9 @@ void NoteMisreadCells(const BenchTable& table, RuntimeFacts& facts) {
             fmt::format("row {}: {} is '{}'; the analyzer reads {}, without the exponent", row + 1,
                         column, FirstCodePoints(cell, kShownCell), loose));
       } else if (!exact && !Strip(cell).empty()) {
-        facts.notes.push_back(fmt::format("row {}: {} is '{}', no number; the analyzer reads {}",
-                                          row + 1, column, FirstCodePoints(cell, kShownCell),
-                                          Fixed(LooseNumber(cell, 0, true), 0)));
+        facts.notes.push_back(fmt::format(
+            "row {}: {} is '{}', which is not a number; the analyzer reads {}", row + 1, column,
+            FirstCodePoints(cell, kShownCell), Fixed(LooseNumber(cell, 0, true), 0)));
       }
     }
   }

@@ -49,7 +49,7 @@ void Deny(const std::vector<std::string>& keys, const std::string& who, const st
 void AddRow(const Json& row, const std::string& place, SuiteOutput& output) {
   const std::string name = TextAt(row, "case");
   if (!IsName(name)) {
-    output.evidence.gaps.Add(fmt::format("{}: a row without the name of a case", place));
+    output.evidence.gaps.Add(fmt::format("{}: a row does not name its case", place));
     return;
   }
   CaseOutput& of_case = output.cases[name];

@@ -122,7 +122,8 @@ TEST_CASE("rows that others have more of are missed", "[gate]") {
   CheckCells(table, evidence);
   CHECK(evidence.non_finite.count == 0);
   REQUIRE(evidence.gaps.count == 2);
-  CHECK(evidence.gaps.examples[0] == "b.log row 2: speed(tok/s) is '1 ± 0<br>', no number");
+  CHECK(evidence.gaps.examples[0] ==
+        "b.log row 2: speed(tok/s) is '1 ± 0<br>', which is not a number");
   CHECK(evidence.gaps.examples[1] == "b.log row 2: h2o_lossy is empty");
 }
 
@@ -141,7 +142,7 @@ TEST_CASE("the suite's own words are heard, and only about its cases", "[gate]")
   CHECK(full.code_place == "out/cases.jsonl");
   CHECK(words.evidence.denials.size() == 1);
   CHECK(words.evidence.gaps.examples ==
-        std::vector<std::string>{"out/summary.json: a row without the name of a case"});
+        std::vector<std::string>{"out/summary.json: a row does not name its case"});
 }
 
 TEST_CASE("a summary that kvtool wrote over the suite's is none of the suite's", "[gate]") {
