@@ -117,8 +117,8 @@ TEST_CASE("A typo in a gate config is named with its place and the nearest word"
 }
 
 TEST_CASE("Gate configs that mean nothing are refused") {
-  CHECK(Says(MessageOf("{"), "line 1: no JSON"));
-  CHECK(Says(MessageOf("{\n\"schema\": nil}"), "line 2: no JSON"));
+  CHECK(Says(MessageOf("{"), "line 1: not valid JSON"));
+  CHECK(Says(MessageOf("{\n\"schema\": nil}"), "line 2: not valid JSON"));
   CHECK(Says(MessageOf("[]"), "expected an object"));
   CHECK(Says(MessageOf("{}"), "expected \"schema\""));
   CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/2", "cases": []})"), "schema: expected"));
@@ -141,7 +141,7 @@ TEST_CASE("Gate configs that mean nothing are refused") {
            "expected a number"));
   CHECK(Says(
       MessageOf(WithCase(R"("name": "a", "mode": "full", "params": {"h2o_ema_alpha": 1e999})")),
-      "no JSON"));
+      "not valid JSON"));
   CHECK(Says(MessageOf(WithCase(
                  R"("name": "a", "mode": "full", "params": {"h2o_lossless_async_threads": 257})")),
              "from 0 to 256"));
