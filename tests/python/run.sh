@@ -30,6 +30,6 @@ install pytest ml_dtypes xxhash tqdm nanobind mypy
 # The tests are copied: the package beside them in the tree must not be found first.
 cp -r apps/python/tests "$scratch/tests"
 # What a document writes lands in the scratch folder.
-(cd "$scratch" && KVTOOL_ROOT=$OLDPWD "$venv/python" -m pytest -q -p no:cacheprovider --durations=3 tests)
+(cd "$scratch" && KVTOOL_ROOT=$OLDPWD KVTOOL_BUILD=$build "$venv/python" -m pytest -q -p no:cacheprovider --durations=3 tests)
 "$venv/python" scripts/check_stub.py
 (cd "$scratch" && "$venv/python" -m mypy --strict --cache-dir "$scratch/mypy" tests/consumer.py)
