@@ -6,8 +6,9 @@
 
 STATE: files that kvtool opens, of models of any size, with 256 tokens or more. Their channels become layers of 8 KV heads
 of 128 values in bf16, as bench_engines.py makes them; K and V of 256 tokens of such a layer are 1 MiB. Smaller objects are
-K and V of fewer tokens of a layer, larger ones have more layers. Layers after the first hold the same values at other tokens
-and with their channels in another order, so that no package finds a layer again. Nothing is generated.
+K and V of fewer tokens of a layer, larger ones have more layers. Each layer begins at another token. Nothing is generated.
+zstd -3 sees more than one layer at once and finds the values again: its figures above 1 MiB have a star. With --shuffle each
+layer has its channels in an order of its own; then nothing repeats, not even what the model itself repeats.
 
 Every round runs each contestant once over the objects of each size (together --pass bytes, or one object); a first round
 is not counted, but everything decoded in it is compared. Speeds are raw bytes by wall time, the fastest round; the ratio of
@@ -42,18 +43,18 @@ LAYER_BYTES = 2 * TOKENS * TOKEN_BYTES
 LEVELS = {"fast": 1, "default": 2, "high": 3, "max": 4}
 
 
-def layers_of(planes, count):
+def layers_of(planes, count, shuffle):
     """[layer, K or V, token, channel]; see above."""
     random = np.random.default_rng(15)
     for layer in range(count):
-        order = np.arange(HEADS * DIM) if layer == 0 else random.permutation(HEADS * DIM)
+        order = random.permutation(HEADS * DIM) if shuffle else slice(None)
         yield np.stack([np.roll(plane[:, order], -8 * layer, axis=0) for plane in planes])
 
 
-def objects_of(planes, object_bytes, pass_bytes):
+def objects_of(planes, object_bytes, pass_bytes, shuffle=False):
     """Objects of one size: [object, token, head, dim] of K's tokens and then V's, layer after layer."""
     total = max(object_bytes, pass_bytes // object_bytes * object_bytes)
-    layers = np.stack(list(layers_of(planes, -(-total // LAYER_BYTES))))
+    layers = np.stack(list(layers_of(planes, -(-total // LAYER_BYTES), shuffle)))
     if object_bytes < LAYER_BYTES:
         tokens = object_bytes // (2 * TOKEN_BYTES)
         layers = layers[:, :, :TOKENS // tokens * tokens]
@@ -192,9 +193,9 @@ class Program(Contestant):
 class Objects:
     """Objects of one size, with memory for what contestants make of them, and a file of them for the C program."""
 
-    def __init__(self, planes, object_bytes, pass_bytes, folder):
+    def __init__(self, planes, object_bytes, folder, options):
         self.bytes = object_bytes
-        self.values = objects_of(planes, object_bytes, pass_bytes)
+        self.values = objects_of(planes, object_bytes, options.pass_bytes, options.shuffle)
         self.backs = np.empty_like(self.values)
         self.frames = [memoryview(bytearray(kvtool.bound(object_bytes))) for _ in self.values]
         self.lists = list(self.values), list(self.backs)
@@ -247,17 +248,24 @@ def pair(figures, digits=0):
     return f"{figures.speed(0):,.{digits}f} / {figures.speed(1):,.{digits}f}"
 
 
-def tables(contestants, sizes, results, threads):
+def tables(contestants, results, options):
     """The document, line by line."""
+    sizes, threads = options.sizes, options.threads
+
+    def star(one, object_bytes):
+        return " *" if one.name == "zstd -3" and object_bytes > LAYER_BYTES and not options.shuffle else ""
+
     columns = [words(one) for one in sizes]
     own = [one for one in contestants if one.level]
     alone = [one for one in contestants if one.threads == 1]
     yield "Ratio, raw bytes over stored bytes:\n"
-    yield from table(["", *columns], [[one.name, *(f"{results[one, s].raw / results[one, s].stored:.3f}" for s in sizes)]
-                                      for one in alone if one.kind != "c" and one.name != "memcpy"])
+    yield from table(["", *columns], [[one.name, *(
+        f"{results[one, s].raw / results[one, s].stored:.3f}{star(one, s)}" for s in sizes)]
+        for one in alone if one.kind != "c" and one.name != "memcpy"])
     yield "Encode / decode, MB/s, one thread, a call for each object:\n"
     suffix = {"python": ", from Python", "c": ", from C", "peer": ""}
-    yield from table(["", *columns], [[one.name + suffix[one.kind], *(pair(results[one, s]) for s in sizes)] for one in alone])
+    yield from table(["", *columns], [[one.name + suffix[one.kind], *(pair(results[one, s]) + star(one, s) for s in sizes)]
+                                      for one in alone])
     if max(threads) > 1:
         yield "Encode / decode, MB/s, all objects in one batch:\n"
         yield from table(["", "threads", *columns],
@@ -322,6 +330,7 @@ def arguments():
     parser.add_argument("--pass", dest="pass_bytes", type=size, default=4 << 20, help="bytes of small objects in a round")
     parser.add_argument("--levels", default="fast,default,high")
     parser.add_argument("--threads", default="1,2,3,4")
+    parser.add_argument("--shuffle", action="store_true", help="channels in another order in each layer")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=300, help="no further round begins after this")
     parser.add_argument("--c", metavar="PROGRAM", default="build/release/bin/kvt_bench_frames")
@@ -351,7 +360,7 @@ def main():
         print(f"{options.c} is not there: nothing is measured from C", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="kvtool-frames-") as folder:
         planes = planes_of(options.states)
-        every = [Objects(planes, one, options.pass_bytes, pathlib.Path(folder)) for one in options.sizes]
+        every = [Objects(planes, one, pathlib.Path(folder), options) for one in options.sizes]
         results, done = run(contestants, every, options.rounds, options.seconds)
     if process:
         process.stdin.close()
@@ -359,7 +368,7 @@ def main():
     known = ", ".join(f"{name} {version}" for name, version in versions.items())
     print(f"{cpu()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}; kvtool {kvtool.__version__}, {known}; "
           f"the fastest of {done} rounds.\n")
-    print("\n".join(tables(contestants, options.sizes, results, options.threads)).rstrip())
+    print("\n".join(tables(contestants, results, options)).rstrip())
     if options.json_out:
         records = [{"name": one.name, "kind": one.kind, "threads": one.threads, "object_bytes": bytes_, **figures.record()}
                    for (one, bytes_), figures in results.items()]

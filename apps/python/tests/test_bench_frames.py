@@ -25,10 +25,11 @@ def program():
     return found if found.exists() else None
 
 
-def test_tables(root, data, tmp_path, program):
+@pytest.mark.parametrize("order", [[], ["--shuffle"]])
+def test_tables(root, data, tmp_path, program, order):
     figures = tmp_path / "figures.json"
     ran = bench(root, data, "--sizes", "8KiB,1MiB,64KiB", "--threads", "1,2", "--levels", "fast,default", "--rounds", "2",
-                "--pass", "1MiB", "--json-out", str(figures), "--c", str(program or tmp_path / "none"))
+                "--pass", "1MiB", "--json-out", str(figures), "--c", str(program or tmp_path / "none"), *order)
     assert ran.returncode == 0, ran.stderr
     assert ("nothing is measured from C" in ran.stderr) == (program is None)
     for heading in ("Ratio,", "MB/s, one thread", "in one batch", "at 64 KiB by", "Python's own", "beats raw files"):
