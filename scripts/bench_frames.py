@@ -7,7 +7,7 @@
 STATE: files that kvtool opens, of models of any size, with 256 tokens or more. Their channels become layers of 8 KV heads
 of 128 values in bf16, as bench_engines.py makes them; K and V of 256 tokens of such a layer are 1 MiB. Smaller objects are
 K and V of fewer tokens of a layer, larger ones have more layers. Each layer begins at another token. Nothing is generated.
-zstd -3 sees more than one layer at once and finds the values again: its figures above 1 MiB have a star. With --shuffle each
+zstd -3 sees more than one layer at once and finds the values again: its figures above 1 MiB are left out. With --shuffle each
 layer has its channels in an order of its own; then nothing repeats, not even what the model itself repeats.
 
 Every round runs each contestant once over the objects of each size (together --pass bytes, or one object); a first round
@@ -244,27 +244,28 @@ def table(head, rows):
     yield ""
 
 
-def pair(figures, digits=0):
-    return f"{figures.speed(0):,.{digits}f} / {figures.speed(1):,.{digits}f}"
+def pair(figures):
+    return f"{figures.speed(0):,.0f} / {figures.speed(1):,.0f}"
 
 
 def tables(contestants, results, options):
     """The document, line by line."""
     sizes, threads = options.sizes, options.threads
 
-    def star(one, object_bytes):
-        return " *" if one.name == "zstd -3" and object_bytes > LAYER_BYTES and not options.shuffle else ""
+    def known(one, object_bytes):
+        return one.name != "zstd -3" or object_bytes <= LAYER_BYTES or options.shuffle
 
     columns = [words(one) for one in sizes]
-    own = [one for one in contestants if one.level]
+    own = sorted((one for one in contestants if one.level), key=lambda one: (one.kind == "c", LEVELS[one.level], one.threads))
     alone = [one for one in contestants if one.threads == 1]
     yield "Ratio, raw bytes over stored bytes:\n"
     yield from table(["", *columns], [[one.name, *(
-        f"{results[one, s].raw / results[one, s].stored:.3f}{star(one, s)}" for s in sizes)]
+        f"{results[one, s].raw / results[one, s].stored:.3f}" if known(one, s) else "-" for s in sizes)]
         for one in alone if one.kind != "c" and one.name != "memcpy"])
     yield "Encode / decode, MB/s, one thread, a call for each object:\n"
     suffix = {"python": ", from Python", "c": ", from C", "peer": ""}
-    yield from table(["", *columns], [[one.name + suffix[one.kind], *(pair(results[one, s]) + star(one, s) for s in sizes)]
+    yield from table(["", *columns], [[one.name + suffix[one.kind], *(
+        pair(results[one, s]) if known(one, s) else "-" for s in sizes)]
                                       for one in alone])
     if max(threads) > 1:
         yield "Encode / decode, MB/s, all objects in one batch:\n"
@@ -284,19 +285,21 @@ def tables(contestants, results, options):
 
 
 def break_even(own, sizes, results):
-    """Below which disk speed compression wins. In turn: a thread codes, then waits for the disk, E * (1 - 1 / ratio);
-    beside: threads enough that coding and the disk are busy at once, E."""
+    """Below which disk speed compression wins. In turn: one thread codes, then waits for the disk, E * (1 - 1 / ratio);
+    beside: coding and the disk are busy at once, E."""
     yield "Compression beats raw files while the disk is slower than this, MB/s, stores / loads:\n"
+    threads = sorted({one.threads for one in own})
+    shown = [s for s in sizes if s in (64 << 10, 1 << 20, sizes[-1]) or len(sizes) < 3]
     rows = []
-    for one in own:
-        for object_bytes in sizes:
-            figures = results[one, object_bytes]
-            saved = max(0, 1 - figures.stored / figures.raw)
-            turns = f"{saved * figures.speed(0):,.0f} / {saved * figures.speed(1):,.0f}" if one.threads == 1 else ""
-            rows.append([one.name, words(object_bytes), one.threads, f"{100 * saved:.1f} %", turns, pair(figures)])
-    keep = {words(s) for s in (64 << 10, 1 << 20, sizes[-1])}
-    yield from table(["", "object", "threads", "saved", "coding and disk in turn", "coding beside the disk"],
-                     [row for row in rows if row[1] in keep or len(sizes) < 3])
+    for level, object_bytes in ((level, s) for level in dict.fromkeys(one.level for one in own) for s in shown):
+        every = {one.threads: results[one, object_bytes] for one in own if one.level == level}
+        first = every[threads[0]]
+        saved = max(0, 1 - first.stored / first.raw)
+        in_turn = f"{saved * first.speed(0):,.0f} / {saved * first.speed(1):,.0f}"
+        rows.append([f"kvtool {level}", words(object_bytes), f"{100 * saved:.1f} %", in_turn,
+                     *(pair(every[n]) for n in threads)])
+    yield from table(["", "object", "saved", "coding and disk in turn", *(f"coding beside the disk, {n} thread{'s' * (n > 1)}"
+                                                                          for n in threads)], rows)
 
 
 def cpu():
