@@ -9,7 +9,7 @@ namespace kv::fuzz {
 namespace {
 
 constexpr uint64_t kCentralMethodAt = 10, kCentralCrcAt = 16, kCentralSizeAt = 20;
-constexpr uint64_t kCentralNameAt = 28, kCentralOffsetAt = 42;
+constexpr uint64_t kCentralOffsetAt = 42;
 constexpr uint64_t kLocalCrcAt = 14, kLocalNameAt = 26;
 
 // Where the content of the member that the entry at `central` names lies, if it is stored and fits.

@@ -44,9 +44,7 @@ Hash128Bytes Canonical(XXH128_hash_t hash) {
 
 }  // namespace
 
-Hash128Bytes Hash128(ByteSpan bytes) {
-  return Canonical(XXH3_128bits(bytes.data(), bytes.size()));
-}
+Hash128Bytes Hash128(ByteSpan bytes) { return Canonical(XXH3_128bits(bytes.data(), bytes.size())); }
 
 struct StreamingHash128::State {
   XXH3_state_t* xxh = XXH3_createState();
