@@ -15,6 +15,17 @@ from kvtool._configuration import level_option
 
 logger = logging.getLogger(__name__)
 
+# torch's names of element types, by the codec's. What is missing here is coded as bytes.
+TORCH_DTYPES = {
+    "torch.bfloat16": "bf16",
+    "torch.float16": "f16",
+    "torch.float32": "f32",
+    "torch.float8_e4m3fn": "f8_e4m3",
+    "torch.float8_e5m2": "f8_e5m2",
+    "torch.int8": "i8",
+    "torch.uint8": "u8",
+}
+
 _HEADER_BYTES = 128
 # Findings below KV1000 are about the call, not about the frame.
 _FIRST_DATA_FINDING = -1000

@@ -5,18 +5,7 @@
 import math
 
 from kvtool._configuration import Identity, engine_version
-from kvtool._frames import Shape
-
-# torch's names of element types, by the codec's. What is missing here is coded as bytes.
-_DTYPES = {
-    "torch.bfloat16": "bf16",
-    "torch.float16": "f16",
-    "torch.float32": "f32",
-    "torch.float8_e4m3fn": "f8_e4m3",
-    "torch.float8_e5m2": "f8_e5m2",
-    "torch.int8": "i8",
-    "torch.uint8": "u8",
-}
+from kvtool._frames import TORCH_DTYPES, Shape
 
 
 class ObjectIdentity:
@@ -60,7 +49,7 @@ def shape_of(obj, head_dim=None):
     shapes, dtypes = obj.get_shapes(), obj.get_dtypes()
     if len(set(dtypes)) != 1:
         return Shape()
-    dtype = _DTYPES.get(str(dtypes[0]))
+    dtype = TORCH_DTYPES.get(str(dtypes[0]))
     if len(shapes) != 1 or len(shapes[0]) < 2:
         return Shape(dtype=dtype)
     channels = int(shapes[0][-1])

@@ -6,17 +6,8 @@ import math
 
 import torch
 
-from kvtool._frames import Shape
+from kvtool._frames import TORCH_DTYPES, Shape
 
-_DTYPES = {
-    "torch.bfloat16": "bf16",
-    "torch.float16": "f16",
-    "torch.float32": "f32",
-    "torch.float8_e4m3fn": "f8_e4m3",
-    "torch.float8_e5m2": "f8_e5m2",
-    "torch.int8": "i8",
-    "torch.uint8": "u8",
-}
 # What the order of a page's bytes depends on. Pools of MLA and of states lack some of these.
 _FIELDS = ("dtype", "layout", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
            "qk_rope_head_dim", "kv_cache_dim", "storage_format_tag")
@@ -29,7 +20,7 @@ def layout_of(pool):
 
 
 def dtype_of(pool):
-    return _DTYPES.get(str(getattr(pool, "dtype", None)))
+    return TORCH_DTYPES.get(str(getattr(pool, "dtype", None)))
 
 
 def memory_of(tensor):
