@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers: loading them, and what run.json says of them."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import inspect
+import os
+from typing import Any
+
+import torch
+import transformers
+
+CHUNK = 512  # prompt tokens of one forward pass: more need more memory for masks and logits
+
+
+def version() -> str:
+    from . import __version__
+
+    return __version__
+
+
+def engine() -> dict[str, str]:
+    return {"name": "transformers", "build": transformers.__version__}
+
+
+def load(path: str, dtype: str, attention: str | None = None) -> tuple[Any, Any]:
+    """Model and tokenizer of a folder, a name that transformers knows, or a GGUF file; on the CPU, in evaluation mode."""
+    kinds = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+    release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    options: dict[str, Any] = {"dtype" if release >= (4, 56) else "torch_dtype": kinds[dtype]}
+    if attention:
+        options["attn_implementation"] = attention
+    place, source = path, {}
+    if path.lower().endswith(".gguf"):
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"{path}: no such file")
+        place, source = os.path.dirname(os.path.abspath(path)), {"gguf_file": os.path.basename(path)}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place, **source)
+    model = transformers.AutoModelForCausalLM.from_pretrained(place, **options, **source)
+    if source and _lacks_output_embedding(path):
+        # transformers 4.46 leaves the output projection of such a file as it was initialised.
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    return model.eval(), tokenizer
+
+
+def _lacks_output_embedding(path: str) -> bool:
+    """Whether a GGUF file has no output.weight: its model uses the token embedding twice."""
+    gguf = importlib.import_module("gguf")
+    return all(tensor.name != "output.weight" for tensor in gguf.GGUFReader(path).tensors)
+
+
+def facts(model: Any, modules: dict[int, Any], name: str | None, file: str | None) -> dict[str, Any]:
+    """The keys `model` and `rope` of run.json. file: what the weights were read from, if known."""
+    config = text_config(model)
+    source = file or getattr(model.config, "_name_or_path", "") or ""
+    bytes_of_weights = _weight_bytes(source)
+    return {
+        "model": {
+            "name": name or os.path.basename(os.path.normpath(source)) or type(model).__name__,
+            "file": os.path.basename(source) if os.path.isfile(source) else None,
+            "bytes": bytes_of_weights,
+            "xxh3": None,
+            "architecture": type(model).__name__,
+            "context_length": getattr(config, "max_position_embeddings", None),
+        },
+        "rope": rope(config, modules),
+    }
+
+
+def text_config(model: Any) -> Any:
+    config = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _weight_bytes(source: str) -> int | None:
+    if os.path.isfile(source):
+        return os.path.getsize(source)
+    files = glob.glob(os.path.join(glob.escape(source), "*.safetensors")) if os.path.isdir(source) else []
+    return sum(os.path.getsize(file) for file in files) or None
+
+
+def rope(config: Any, modules: dict[int, Any]) -> dict[str, Any] | None:
+    """Which dims of a head are turned and by which frequencies; None for a model without rotary embedding."""
+    first = next(iter(modules.values()))
+    space = inspect.unwrap(type(first).forward).__globals__
+    if "apply_rotary_pos_emb" not in space:
+        return None
+    stated = getattr(config, "rope_parameters", None)  # transformers 5
+    stated = stated if stated is not None else getattr(config, "rope_scaling", None)
+    by_kind = isinstance(stated, dict) and all(isinstance(value, dict) for value in stated.values()) and stated
+    main = (stated.get("full_attention") or next(iter(stated.values()))) if by_kind else (stated or {})
+    base = main.get("rope_theta", getattr(config, "rope_theta", getattr(config, "rotary_emb_base", None)))
+    local = stated.get("sliding_attention", {}).get("rope_theta") if by_kind else getattr(config, "rope_local_base_freq", None)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    part = main.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", getattr(config, "rotary_pct", 1.0)))
+    scaling = {key: value for key, value in main.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    return {
+        "style": _rope_style(space),
+        "base": float(base) if base is not None else None,
+        **({"local_base": float(local)} if local is not None else {}),
+        "dims": int(head_dim * (part if part is not None else 1.0)),
+        "scaling": scaling if kind != "default" else None,
+    }
+
+
+def _rope_style(space: dict[str, Any]) -> str | None:
+    """By what the model's own function does: "half" turns dims i and i + n/2, "neighbour" 2i and 2i + 1."""
+    rotate = space.get("rotate_half")
+    if rotate is None:
+        return None
+    turned = rotate(torch.tensor([[[[0.0, 1.0, 2.0, 3.0]]]])).flatten().tolist()
+    return {(-2.0, -3.0, 0.0, 1.0): "half", (-1.0, 0.0, -3.0, 2.0): "neighbour"}.get(tuple(turned))
+
+
+def rope_text(rope: dict[str, Any]) -> str:
+    """One line for a trace."""
+    return ", ".join(f"{key} {value}" for key, value in rope.items() if value is not None and not isinstance(value, dict))
+
+
+def new_cache() -> Any:
+    """A cache in which every layer keeps every token."""
+    from transformers.cache_utils import DynamicCache
+
+    return DynamicCache()
+
+
+def last_logits_only(model: Any) -> dict[str, int]:
+    """The argument that keeps a long prompt from computing the logits of all its rows."""
+    known = inspect.signature(model.forward).parameters
+    return next(({name: 1} for name in ("logits_to_keep", "num_logits_to_keep") if name in known), {})

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""By which rule each layer attends: scale, softcap and window, as the model was seen to apply them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+
+class CaptureError(RuntimeError):
+    """The run cannot be recorded as it is, and the message says why."""
+
+
+class Rule(NamedTuple):
+    """softcap and window are None where there is none; a window counts the query's own position."""
+
+    scale: float
+    softcap: float | None
+    window: int | None
+
+
+# Whose functions look at the argument `softcap`. That of sdpa does not: with it, Gemma 2 attends without its softcap.
+_WITH_SOFTCAP = ("eager", "flash", "flex")
+
+
+def declared_rule(module: Any, implementation: str, head_dim: int, arguments: dict[str, Any]) -> Rule:
+    """What the module and the arguments of its attention function say."""
+    if arguments.get("s_aux") is not None or arguments.get("head_mask") is not None:
+        raise CaptureError(f"{type(module).__name__}: attention sinks and head masks have no place in a trace")
+    config = module.config
+    scale = arguments.get("scaling")
+    if scale is None:
+        scale = getattr(module, "scaling", None)
+    softcap = arguments.get("softcap") if "softcap" in arguments else getattr(config, "attn_logit_softcapping", None)
+    if "sliding_window" in arguments:
+        window = arguments["sliding_window"]
+    else:
+        window = getattr(module, "sliding_window", getattr(config, "sliding_window", None))
+    honoured = implementation.rpartition("|")[2].startswith(_WITH_SOFTCAP)
+    return Rule(
+        float(scale) if scale is not None else head_dim**-0.5,
+        float(softcap) if softcap and honoured else None,
+        int(window) if window else None,
+    )
+
+
+class Masks:
+    """How many keys each row sees; masks are counted once a forward, because all layers of a kind share one."""
+
+    def __init__(self) -> None:
+        self._counted: dict[int, tuple[Any, Any]] = {}
+
+    def clear(self) -> None:
+        self._counted.clear()
+
+    def visible(self, mask: Any, implementation: str) -> Any:
+        """Counts by row; None where the implementation has no such mask and goes by its arguments."""
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or implementation.startswith(("flash", "flex")):
+            return None
+        if id(mask) not in self._counted:
+            self._counted[id(mask)] = (mask, _count(mask))  # kept, so that no other mask gets its id
+        return self._counted[id(mask)][1]
+
+
+def _count(mask: Any) -> Any:
+    rows = mask[0, 0]
+    if rows.dtype == torch.bool:
+        seen = rows
+    else:
+        seen = rows > torch.finfo(rows.dtype).min / 2
+        if bool((rows[seen] != 0).any()):
+            raise CaptureError("the mask adds a bias to the logits (ALiBi?), which has no place in a trace")
+    if mask.shape[1] > 1 and bool((mask != mask[:, :1]).any()):
+        raise CaptureError("the mask differs from head to head, which has no place in a trace")
+    return seen.sum(-1).cpu()
+
+
+class LayerRules:
+    """The rule of every layer, checked against what the rows of every forward could see."""
+
+    def __init__(self) -> None:
+        self._declared: dict[int, Rule] = {}
+        self._windowed: dict[int, bool] = {}  # whether rows beyond the window saw no more than it
+
+    def observe(self, layer: int, rule: Rule, first: int, rows: int, visible: Any) -> None:
+        """Rows at positions `first` and on attended by `rule`; `visible` counts the keys that each saw, if known."""
+        if self._declared.setdefault(layer, rule) != rule:
+            raise CaptureError(f"layer {layer} attended by {rule} after {self._declared[layer]}")
+        if visible is None:
+            return
+        causal = torch.arange(first + 1, first + rows + 1)
+        window = rule.window or first + rows
+        beyond = causal > window
+        is_full = bool((visible[beyond] == causal[beyond]).all())
+        is_cut = bool((visible[beyond] == window).all())
+        if not bool((visible[~beyond] == causal[~beyond]).all()) or not (is_full or is_cut):
+            raise CaptureError(
+                f"layer {layer}: the mask hides keys that causal attention"
+                + (f" with a window of {rule.window}" if rule.window else "")
+                + " would see (padding, packed sequences, chunked attention?)"
+            )
+        if bool(beyond.any()) and self._windowed.setdefault(layer, is_cut) != is_cut:
+            raise CaptureError(
+                f"layer {layer}: its window of {rule.window} held for some rows and not for others, as with this"
+                " version of transformers and this kind of cache; use transformers 4.48 or later"
+            )
+
+    def rules(self) -> dict[int, Rule]:
+        """As they were applied: a window that the masks never kept to is none."""
+        return {
+            layer: rule if self._windowed.get(layer, True) else rule._replace(window=None)
+            for layer, rule in sorted(self._declared.items())
+        }
+
+    def metadata(self) -> dict[str, str]:
+        """Keys of a trace: `scale` where all layers agree, else `scale.{l}` for each that has one; likewise the others."""
+        rules = self.rules()
+        result = {}
+        for key in Rule._fields:
+            values = {layer: getattr(rule, key) for layer, rule in rules.items()}
+            distinct = set(values.values())
+            if distinct == {None}:
+                continue
+            if len(distinct) == 1:
+                result[key] = repr(distinct.pop())
+            else:
+                result.update({f"{key}.{layer}": repr(value) for layer, value in values.items() if value is not None})
+        return result

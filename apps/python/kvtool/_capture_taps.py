@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where transformers shows queries, keys and values: nothing of the user's model is changed for longer than a recording.
+
+Keys and values are what a layer hands to its cache, whatever the cache then does with them. Queries are what the
+attention function gets (transformers 4.48 and later), or what apply_rotary_pos_emb returns (before).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, Protocol
+
+from ._capture_rules import CaptureError, Rule, declared_rule
+
+_OUTPUT_PROJECTIONS = ("o_proj", "dense", "out_proj", "c_proj", "wo")
+
+
+class Sink(Protocol):
+    """Who takes what the taps find. Tensors are [batch, heads, rows, head_dim]."""
+
+    in_forward: bool
+
+    def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None: ...
+
+    def entries(self, layer: int, key: Any, value: Any, cache: Any) -> None: ...
+
+
+def attention_modules(model: Any) -> dict[int, Any]:
+    """The self-attention of each layer that has a cache, by layer."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        layer = getattr(module, "layer_idx", None)
+        if type(layer) is int and output_projection(module) is not None:
+            if layer in found:
+                raise CaptureError(
+                    f"{type(model).__name__}: both {type(found[layer]).__name__} and {type(module).__name__} are"
+                    f" attention of layer {layer}; only decoders with one attention a layer can be recorded"
+                )
+            found[layer] = module
+    if not found:
+        raise CaptureError(f"{type(model).__name__}: no attention modules with a layer_idx; is this a transformers model?")
+    return found
+
+
+def output_projection(module: Any) -> Any:
+    """The linear map that takes an attention module's output, all heads side by side; None if there is none."""
+    return next((getattr(module, name) for name in _OUTPUT_PROJECTIONS if hasattr(module, name)), None)
+
+
+@contextlib.contextmanager
+def tapped(modules: dict[int, Any], sink: Sink) -> Iterator[None]:
+    """Within it, `sink` gets the queries, keys and values of these modules."""
+    with contextlib.ExitStack() as stack:
+        _tap_caches(stack, modules, sink)
+        spaces = _namespaces(modules)
+        if all("ALL_ATTENTION_FUNCTIONS" in space for space in spaces):
+            _tap_functions(stack, modules, spaces, sink)
+        else:
+            _tap_rotations(stack, modules, spaces, sink)
+        yield
+
+
+def _namespaces(modules: dict[int, Any]) -> list[dict[str, Any]]:
+    """The globals that the modules' own code looks its functions up in."""
+    spaces: list[dict[str, Any]] = [inspect.unwrap(type(module).forward).__globals__ for module in modules.values()]
+    return list({id(space): space for space in spaces}.values())
+
+
+def _replace_attribute(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    old = vars(owner).get(name)
+    setattr(owner, name, value)
+    stack.callback(delattr, owner, name) if old is None else stack.callback(setattr, owner, name, old)
+
+
+def _replace_item(stack: contextlib.ExitStack, owner: MutableMapping[str, Any], name: str, value: Any) -> None:
+    if name in owner:
+        stack.callback(owner.__setitem__, name, owner[name])
+    else:
+        stack.callback(owner.__delitem__, name)
+    owner[name] = value
+
+
+def _tap_caches(stack: contextlib.ExitStack, modules: dict[int, Any], sink: Sink) -> None:
+    from transformers.cache_utils import Cache
+
+    def tap(update: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped_update(self: Any, key_states: Any, value_states: Any, layer_idx: int, *rest: Any, **named: Any) -> Any:
+            was, sink.in_forward = sink.in_forward, False  # a cache's update may call that of its base
+            if was and layer_idx in modules:
+                sink.entries(layer_idx, key_states, value_states, self)
+            try:
+                return update(self, key_states, value_states, layer_idx, *rest, **named)
+            finally:
+                sink.in_forward = was
+
+        return tapped_update
+
+    pending = [Cache]
+    while pending:
+        kind = pending.pop()
+        pending += kind.__subclasses__()
+        if "update" in vars(kind):
+            _replace_attribute(stack, kind, "update", tap(vars(kind)["update"]))
+
+
+def _tap_functions(stack: contextlib.ExitStack, modules: dict[int, Any], spaces: list[dict[str, Any]], sink: Sink) -> None:
+    """transformers 4.48 and later: one table of attention functions, and each model file's own eager one."""
+    layers = {id(module): layer for layer, module in modules.items()}
+
+    def tap(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def tapped_function(module: Any, query: Any, key: Any, value: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
+            if sink.in_forward and id(module) in layers:
+                rule = declared_rule(module, name, query.shape[-1], named)
+                sink.queries(layers[id(module)], query, rule, mask, name)
+            return function(module, query, key, value, mask, *rest, **named)
+
+        return tapped_function
+
+    for space in spaces:
+        if "eager_attention_forward" in space:
+            _replace_item(stack, space, "eager_attention_forward", tap(space["eager_attention_forward"], "eager"))
+    used = {module.config._attn_implementation for module in modules.values()} - {"eager", None}
+    for table in {id(space["ALL_ATTENTION_FUNCTIONS"]): space["ALL_ATTENTION_FUNCTIONS"] for space in spaces}.values():
+        # The table of later versions lays its own entries over those that all tables share.
+        own = getattr(table, "_local_mapping", table)
+        for name in used & set(table.keys()):
+            _replace_item(stack, own, name, tap(table[name], name))
+
+
+def _tap_rotations(stack: contextlib.ExitStack, modules: dict[int, Any], spaces: list[dict[str, Any]], sink: Sink) -> None:
+    """Before transformers 4.48: the query is complete when it has been rotated, in the module that is running."""
+    running: list[tuple[int, Any, dict[str, Any]]] = []
+
+    def found(query: Any) -> None:
+        layer, module, named = running[-1]
+        # Asked for probabilities, other implementations step back to the eager one.
+        name = "eager" if named.get("output_attentions") else module.config._attn_implementation
+        named = {key: value for key, value in named.items() if key == "head_mask"}
+        sink.queries(layer, query, declared_rule(module, name, query.shape[-1], named), mask_of(), name)
+
+    def mask_of() -> Any:
+        return running[-1][2].get("attention_mask")
+
+    def tap_whole(module: Any) -> Callable[..., Any]:
+        project = module._attn_projections_and_rope
+
+        def tapped_projection(*given: Any, **named: Any) -> Any:
+            result = project(*given, **named)
+            if running and sink.in_forward:
+                found(result[0])
+            return result
+
+        return tapped_projection
+
+    def tap_rotation(rotate: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped_rotation(*given: Any, **named: Any) -> Any:
+            query, key = rotate(*given, **named)
+            if running and sink.in_forward:
+                found(query)
+            return query, key
+
+        return tapped_rotation
+
+    for layer, module in modules.items():
+
+        def enter(module: Any, given: Any, named: Any, layer: int = layer) -> None:
+            running.append((layer, module, named))
+
+        def leave(*_: Any) -> None:
+            running.pop()
+
+        stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+    whole = [module for module in modules.values() if hasattr(module, "_attn_projections_and_rope")]
+    for module in whole:  # GPT-NeoX rotates a part of each head and joins the rest to it afterwards
+        _replace_attribute(stack, module, "_attn_projections_and_rope", tap_whole(module))
+    if whole:
+        return
+    for space in spaces:
+        if "apply_rotary_pos_emb" not in space:
+            raise CaptureError(
+                f"{space['__name__']}: this version of transformers shows no rotated queries of this model; use 4.48 or later"
+            )
+        _replace_item(stack, space, "apply_rotary_pos_emb", tap_rotation(space["apply_rotary_pos_emb"]))

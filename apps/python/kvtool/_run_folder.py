@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a recorded run (schema kvtool.run/1) while it is written. Needs neither torch nor NumPy.
+
+Everything goes into a folder of another name beside the wanted one and is renamed when run.json is in it: whoever finds
+the folder finds a whole run, and an interrupted one leaves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from typing import Any
+
+from . import _safetensors
+from ._safetensors import Bytes, RowFile, Tensor
+
+RUN_SCHEMA = "kvtool.run/1"
+_KV_LAYOUT = {"kvtool.layout": "token,head,dim"}
+
+
+class RunFolder:
+    """A run under way: rows of queries, keys and values of each layer, then commit() or discard().
+
+    force: replace a run that is there already. Nothing else is ever replaced.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._force = force
+        self._refuse_what_is_there()
+        parent = os.path.dirname(self.path)
+        if not os.path.isdir(parent):
+            raise FileNotFoundError(f"{parent}: no such folder")
+        self._partial = tempfile.mkdtemp(prefix=f".{os.path.basename(self.path)}-", suffix=".partial", dir=parent)
+        os.chmod(self._partial, 0o777 & ~_umask())
+        os.mkdir(self._at("trace"))
+        os.mkdir(self._at("rows"))
+        self._open: dict[str, RowFile] = {}
+
+    def _at(self, *names: str) -> str:
+        return os.path.join(self._partial, *names)
+
+    def _refuse_what_is_there(self) -> None:
+        if not os.path.lexists(self.path) or (os.path.isdir(self.path) and not os.listdir(self.path)):
+            return
+        if not _is_run(self.path):
+            raise FileExistsError(f"{self.path}: exists and is not a recorded run; choose another name")
+        if not self._force:
+            raise FileExistsError(f"{self.path}: holds a run; pass -f (force=True) to replace it")
+
+    def append(self, name: str, dtype: str, row_shape: tuple[int, ...], rows: Bytes) -> None:
+        """Rows of the tensor `name`: q.{l} and g.{l} belong to the trace, k_{l} and v_{l} to the snapshot."""
+        file = self._open.get(name)
+        if file is None:
+            of_trace = name.startswith(("q.", "g."))
+            place = self._at("trace" if of_trace else "rows", f"{name}.safetensors")
+            file = self._open[name] = RowFile(place, name, dtype, row_shape)
+        elif (file.dtype, file.row_shape) != (dtype, row_shape):
+            raise ValueError(f"{name}: rows of {dtype} {row_shape} after rows of {file.dtype} {file.row_shape}")
+        file.append(rows)
+
+    def rows_of(self, name: str) -> int:
+        return self._open[name].rows if name in self._open else 0
+
+    def commit(
+        self,
+        *,
+        tokens: list[int],
+        prompt_tokens: int,
+        layers: list[int],
+        trace_metadata: dict[str, str],
+        snapshot_metadata: dict[str, str],
+        logits: list[Tensor],
+        document: dict[str, Any],
+    ) -> None:
+        """Complete all files, write run.json last and put the folder where it belongs."""
+        for file in self._open.values():
+            file.complete()
+        self._write_snapshot("snapshot.safetensors", tokens, layers, snapshot_metadata)
+        if prompt_tokens < len(tokens):
+            self._write_snapshot("prefill.safetensors", tokens[:prompt_tokens], layers, snapshot_metadata)
+        shutil.rmtree(self._at("rows"))
+        metadata = {"kvtool.trace": "1", "prompt_tokens": str(prompt_tokens), "q_start": "0", **trace_metadata}
+        _safetensors.write(self._at("trace", "trace.safetensors"), [_integers("tokens", "I32", tokens)], metadata)
+        if logits:
+            _safetensors.write(self._at("logits.safetensors"), logits)
+        files = {
+            "snapshot": "snapshot.safetensors",
+            "prefill": "prefill.safetensors" if prompt_tokens < len(tokens) else None,
+            "trace": "trace",
+            "logits": "logits.safetensors" if logits else None,
+            "sensitivity": None,
+        }
+        with open(self._at("run.json"), "x", encoding="utf-8") as out:
+            json.dump({"schema": RUN_SCHEMA, **document, "files": files}, out, indent=2, allow_nan=False)
+            out.write("\n")
+            out.flush()
+            os.fsync(out.fileno())
+        self._take_the_place()
+
+    def _write_snapshot(self, file: str, tokens: list[int], layers: list[int], metadata: dict[str, str]) -> None:
+        tensors = [_integers("positions", "I64", range(len(tokens))), _integers("tokens", "I32", tokens)]
+        for layer in layers:
+            for name in (f"k_{layer}", f"v_{layer}"):
+                rows = self._open[name]
+                tensors.append(Tensor(name, rows.dtype, (len(tokens), *rows.row_shape), rows))
+        _safetensors.write(self._at(file), tensors, {**_KV_LAYOUT, **metadata})
+
+    def _take_the_place(self) -> None:
+        self._refuse_what_is_there()  # what another process may have put there since
+        if not os.path.isdir(self.path) or not os.listdir(self.path):
+            os.rename(self._partial, self.path)  # also over an empty folder
+            return
+        old = self._partial.removesuffix(".partial") + ".replaced"
+        os.rename(self.path, old)
+        os.rename(self._partial, self.path)
+        shutil.rmtree(old)
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        for file in self._open.values():
+            file.close()
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+
+def _integers(name: str, dtype: str, values: Any) -> Tensor:
+    size = _safetensors.ITEM_BYTES[dtype]
+    data = b"".join(int(value).to_bytes(size, "little", signed=True) for value in values)
+    return Tensor(name, dtype, (len(data) // size,), data)
+
+
+def _is_run(path: str) -> bool:
+    try:
+        with open(os.path.join(path, "run.json"), encoding="utf-8") as file:
+            document = json.load(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("schema") == RUN_SCHEMA
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records a run of a transformers model: the KV cache, the queries and the tokens, for replays without the model.
+
+    python -m kvtool.capture MODEL --prompt FILE -n 256 -o run/
+    kvtool replay-h2o run/
+
+or around your own calls:
+
+    with kvtool.capture.record(model, "run/"):
+        model.generate(**inputs, max_new_tokens=256)
+
+MODEL is a folder, a GGUF file, or a name that transformers knows. Needs torch and transformers (4.46 or later), which
+kvtool does not install. docs/engines/transformers.md is the manual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+try:
+    import torch
+    import transformers  # noqa: F401  which of the two is missing shows here
+except ImportError as error:
+    hint = f"kvtool.capture needs torch and transformers ({error}): pip install torch transformers"
+    if __name__ == "__main__":
+        sys.exit(f"kvtool.capture: {hint}")
+    raise ImportError(hint) from error
+
+from . import _capture_model
+from ._capture_recorder import Recorder
+from ._capture_rules import CaptureError
+from ._capture_taps import tapped
+
+__all__ = ["CaptureError", "Recorder", "generate", "load", "record", "teacher_force"]
+
+load = _capture_model.load
+_CHUNK = _capture_model.CHUNK
+
+
+@contextlib.contextmanager
+def record(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    prompt_tokens: int | None = None,
+    trace_dtype: str | None = None,
+    top_k: int = 20,
+    fisher: int = 0,
+    seed: int = 0,
+    name: str | None = None,
+    file: str | None = None,
+    force: bool = False,
+) -> Iterator[Recorder]:
+    """Record what `model` computes within it as the run folder `path`.
+
+    One sequence, from its first token on, in any number of forward passes with a cache. prompt_tokens: where the decode
+    begins; by default after the first pass. trace_dtype: of the queries, "f32", "f16" or "bf16"; by default the
+    model's. top_k: logits kept of each decode row. fisher: samples of gradients at the end, which predict the loss in
+    nats; seed: of these samples. name, file: of the model, for run.json. force: replace a run that is there.
+
+    The folder appears when the block ends. An exception in it, Ctrl-C too, leaves none.
+    """
+    recorder = Recorder(
+        model,
+        path,
+        prompt_tokens=prompt_tokens,
+        trace_dtype=trace_dtype,
+        top_k=top_k,
+        name=name,
+        file=file,
+        force=force,
+    )
+    try:
+        before = model.register_forward_pre_hook(recorder.before_forward, with_kwargs=True)
+        after = model.register_forward_hook(recorder.after_forward, with_kwargs=True, always_call=True)
+        try:
+            with tapped(recorder.modules, recorder):
+                yield recorder
+        finally:
+            before.remove()
+            after.remove()
+        if fisher:
+            recorder.add_gradients(samples=fisher, seed=seed)
+        recorder.commit()
+    except BaseException:
+        recorder.folder.discard()
+        raise
+
+
+def teacher_force(
+    model: Any,
+    tokens: list[int],
+    prompt_tokens: int,
+    *,
+    chunk: int = _CHUNK,
+    progress: Callable[[int, int], object] | None = None,
+) -> Any:
+    """Run given tokens through the model, the prompt and then the rest, and return the cache at the end.
+
+    Rows of the decode are the same as one token at a time, but come in passes of `chunk`.
+    """
+    cache = _capture_model.new_cache()
+    ids = torch.tensor([tokens], device=next(model.parameters()).device)
+    bounds = [*range(0, prompt_tokens, chunk), *range(prompt_tokens, len(tokens), chunk), len(tokens)]
+    with torch.no_grad():
+        for begin, end in zip(bounds, bounds[1:]):
+            few = _capture_model.last_logits_only(model) if end <= prompt_tokens else {}
+            model(ids[:, begin:end], past_key_values=cache, use_cache=True, **few)
+            if progress:
+                progress(end, len(tokens))
+    return cache
+
+
+def generate(
+    model: Any,
+    tokens: list[int],
+    count: int,
+    *,
+    stop: set[int] | None = None,
+    chunk: int = _CHUNK,
+    progress: Callable[[int, int], object] | None = None,
+) -> list[int]:
+    """Decode greedily after a prompt; every token that is returned has been through the model."""
+    cache = _capture_model.new_cache()
+    device = next(model.parameters()).device
+    made: list[int] = []
+    few = _capture_model.last_logits_only(model)
+    with torch.no_grad():
+        for begin in range(0, len(tokens), chunk):
+            output = model(
+                torch.tensor([tokens[begin : begin + chunk]], device=device), past_key_values=cache, use_cache=True, **few
+            )
+        while len(made) < count:
+            made.append(int(output.logits[0, -1].argmax()))
+            output = model(torch.tensor([made[-1:]], device=device), past_key_values=cache, use_cache=True)
+            if progress:
+                progress(len(made), count)
+            if stop and made[-1] in stop:
+                break
+    return made
+
+
+if __name__ == "__main__":
+    from ._capture_cli import main
+
+    sys.exit(main())
