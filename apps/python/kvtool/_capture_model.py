@@ -39,7 +39,7 @@ def load(path: str, dtype: str, attention: str | None = None) -> tuple[Any, Any]
         place, source = os.path.dirname(os.path.abspath(path)), {"gguf_file": os.path.basename(path)}
     tokenizer = transformers.AutoTokenizer.from_pretrained(place, **source)
     model = transformers.AutoModelForCausalLM.from_pretrained(place, **options, **source)
-    if source and _lacks_output_embedding(path):
+    if source and not model.config.tie_word_embeddings and _lacks_output_embedding(path):
         # transformers 4.46 leaves the output projection of such a file as it was initialised.
         model.config.tie_word_embeddings = True
         model.tie_weights()
