@@ -4,16 +4,28 @@
 
 #include "apps/kvtool/commands.h"
 #include "formats/trace/trace.h"
+#include "lib/study/attention/probabilities.h"
 
 namespace kv {
 namespace {
 
-nlohmann::ordered_json LayerJson(const TraceLayer& layer) {
+nlohmann::ordered_json LayerJson(const AttentionTrace& trace, const TraceLayer& layer) {
+  const AttentionRule rule = RuleOf(trace, layer);
   return {{"layer", layer.layer},
           {"queries", layer.queries.has_value()},
           {"probabilities", !layer.probabilities.empty()},
           {"keys", layer.keys.has_value()},
-          {"values", layer.values.has_value()}};
+          {"values", layer.values.has_value()},
+          {"gradients", layer.gradients.has_value()},
+          {"scale", rule.scale},
+          {"softcap", rule.softcap},
+          {"window", rule.window}};
+}
+
+nlohmann::ordered_json GradientsJson(const AttentionTrace& trace) {
+  if (!trace.gradients) return nullptr;
+  const GradientRows& rows = *trace.gradients;
+  return {{"g_start", rows.begin}, {"rows", rows.rows}, {"samples", rows.samples}};
 }
 
 nlohmann::ordered_json DescribeTrace(const AttentionTrace& trace) {
@@ -35,9 +47,29 @@ nlohmann::ordered_json DescribeTrace(const AttentionTrace& trace) {
   json["window"] = trace.window;
   json["rope"] = trace.rope;
   json["tokens"] = trace.tokens.size();
+  json["gradients"] = GradientsJson(trace);
   json["layers"] = nlohmann::ordered_json::array();
-  for (const TraceLayer& layer : trace.layers) json["layers"].push_back(LayerJson(layer));
+  for (const TraceLayer& layer : trace.layers) json["layers"].push_back(LayerJson(trace, layer));
   return json;
+}
+
+// What a layer does otherwise than the rest, as text to append.
+std::string OwnRule(const LayerRule& rule) {
+  std::string text;
+  if (rule.scale) text += fmt::format(", scale {:g}", *rule.scale);
+  if (rule.softcap) text += fmt::format(", softcap {:g}", *rule.softcap);
+  if (rule.window) text += fmt::format(", window {}", *rule.window);
+  return text;
+}
+
+std::string Arrays(const TraceLayer& layer) {
+  std::vector<std::string_view> names;
+  if (layer.queries) names.push_back("queries");
+  if (!layer.probabilities.empty()) names.push_back("probabilities");
+  if (layer.keys) names.push_back("keys");
+  if (layer.values) names.push_back("values");
+  if (layer.gradients) names.push_back("gradients");
+  return fmt::format("{}", fmt::join(names, " "));
 }
 
 std::string OrUnknown(uint64_t value) {
@@ -105,11 +137,14 @@ class Trace : public Command {
     console.Line(fmt::format("  prompt        {}",
                              trace.prompt_tokens ? fmt::format("{} tokens", *trace.prompt_tokens)
                                                  : "not recorded: --prompt-tokens"));
+    if (trace.gradients) {
+      const GradientRows& rows = *trace.gradients;
+      console.Line(fmt::format("  gradients     {} samples of positions {} to {}", rows.samples,
+                               rows.begin, rows.end() - 1));
+    }
     for (const TraceLayer& layer : trace.layers) {
-      console.Line(fmt::format("  layer {:<4}    {}{}{}{}", layer.layer,
-                               layer.queries ? "queries " : "",
-                               layer.probabilities.empty() ? "" : "probabilities ",
-                               layer.keys ? "keys " : "", layer.values ? "values" : ""));
+      console.Line(
+          fmt::format("  layer {:<4}    {}{}", layer.layer, Arrays(layer), OwnRule(layer.rule)));
     }
   }
 

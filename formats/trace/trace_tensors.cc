@@ -3,41 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "formats/trace/trace.h"
+#include "formats/trace/trace_metadata.h"
 #include "lib/core/base/error.h"
 #include "lib/core/snapshot/token_axis.h"
 
 namespace kv {
 namespace {
 
-std::optional<uint64_t> ParseNumber(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// What a tensor's name says: 'q', 'k', 'v', 'a' of a layer, or 't' for the token ids.
+// What a tensor's name says: 'q', 'k', 'v', 'a', 'g' of a layer, or 't' for the token ids.
 struct Role {
   char kind = 0;  // 0: none
   uint32_t layer = 0;
 };
 
 Role RoleOf(char kind, std::string_view number) {
-  const auto layer = ParseNumber(number);
-  if (!layer || *layer >= kMostTraceLayers) return {};
-  return {kind, static_cast<uint32_t>(*layer)};
+  const auto layer = TraceLayerNumber(number);
+  return layer ? Role{kind, *layer} : Role{};
 }
 
 // "q.12", "tokens"
 Role RoleOfName(std::string_view name) {
   if (name == "tokens") return {'t', 0};
   if (name.size() < 3 || name[1] != '.') return {};
-  if (std::string_view("qkva").find(name[0]) == std::string_view::npos) return {};
+  if (std::string_view("qkvag").find(name[0]) == std::string_view::npos) return {};
   return RoleOf(name[0], name.substr(2));
 }
 
@@ -47,9 +39,9 @@ Role RoleOfFile(std::string_view name, std::string_view stem) {
   name.remove_prefix(stem.size());
   if (name == "-tokens") return {'t', 0};
   if (name.size() < 5 || name.substr(0, 2) != "-L" || name[name.size() - 2] != '-') return {};
-  const size_t kind = std::string_view("QKVA").find(name.back());
+  const size_t kind = std::string_view("QKVAG").find(name.back());
   if (kind == std::string_view::npos) return {};
-  return RoleOf("qkva"[kind], name.substr(2, name.size() - 4));
+  return RoleOf("qkvag"[kind], name.substr(2, name.size() - 4));
 }
 
 Error BadTensor(const NamedTensor& tensor, std::string message) {
@@ -63,11 +55,11 @@ void RequireFloats(const NamedTensor& tensor) {
                       .In(Escaped(tensor.name)));
 }
 
-TensorView ThreeAxes(const NamedTensor& tensor, std::string_view axes) {
+TensorView WithAxes(const NamedTensor& tensor, size_t rank, std::string_view axes) {
   RequireFloats(tensor);
   const TensorView& view = tensor.view;
-  if (view.rank() != 3) {
-    throw BadTensor(tensor, fmt::format("{} axes, expected 3: {}", view.rank(), axes));
+  if (view.rank() != rank) {
+    throw BadTensor(tensor, fmt::format("{} axes, expected {}: {}", view.rank(), rank, axes));
   }
   for (const uint64_t extent : view.shape) {
     if (extent == 0 || extent > kMostTracePositions) {
@@ -75,6 +67,10 @@ TensorView ThreeAxes(const NamedTensor& tensor, std::string_view axes) {
     }
   }
   return view;
+}
+
+TensorView ThreeAxes(const NamedTensor& tensor, std::string_view axes) {
+  return WithAxes(tensor, 3, axes);
 }
 
 class Builder {
@@ -94,7 +90,7 @@ class Builder {
                                 "formats/trace/FORMAT.md"
                               : "expected STEM-L0-Q.npy or STEM-L0-A.npy");
     }
-    ReadMetadata();
+    metadata_ = ReadTraceMetadata(*file_, trace_);
     for (auto& [index, layer] : by_layer_) AddLayer(index, layer);
     trace_.level = std::all_of(trace_.layers.begin(), trace_.layers.end(),
                                [](const TraceLayer& layer) { return layer.queries.has_value(); })
@@ -104,12 +100,13 @@ class Builder {
       throw Error(Finding::kLimit, fmt::format("rows end at position {}, at most 2^31 are read",
                                                trace_.end_position()));
     }
+    RequireGradientsWithin();
     return std::move(trace_);
   }
 
  private:
   struct Tensors {
-    const NamedTensor *q = nullptr, *k = nullptr, *v = nullptr, *a = nullptr;
+    const NamedTensor *q = nullptr, *k = nullptr, *v = nullptr, *a = nullptr, *g = nullptr;
   };
 
   void Sort(const NamedTensor& tensor) {
@@ -124,6 +121,7 @@ class Builder {
     const NamedTensor** slot = role.kind == 'q'   ? &layer.q
                                : role.kind == 'k' ? &layer.k
                                : role.kind == 'v' ? &layer.v
+                               : role.kind == 'g' ? &layer.g
                                                   : &layer.a;
     if (*slot != nullptr) {
       throw std::move(
@@ -147,58 +145,6 @@ class Builder {
     }
   }
 
-  const std::string* Meta(const std::string& key) const {
-    const auto found = file_->metadata.find(key);
-    return found == file_->metadata.end() ? nullptr : &found->second;
-  }
-  std::optional<uint64_t> MetaCount(const std::string& key) const {
-    const std::string* text = Meta(key);
-    if (text == nullptr || text->empty()) return std::nullopt;
-    const auto value = ParseNumber(*text);
-    if (!value || *value > kMostTracePositions) {
-      throw Error(Finding::kBadField, fmt::format("metadata '{}' is '{}', expected a count up to "
-                                                  "2^31",
-                                                  key, Escaped(*text, 40)));
-    }
-    return value;
-  }
-  double MetaReal(const std::string& key) const {
-    const std::string* text = Meta(key);
-    if (text == nullptr || text->empty()) return 0;
-    double value = 0;
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-    if (error != std::errc() || end != text->data() + text->size() || !(value >= 0) ||
-        value > 1e30) {
-      throw Error(Finding::kBadField, fmt::format("metadata '{}' is '{}', expected a number >= 0",
-                                                  key, Escaped(*text, 40)));
-    }
-    return value;
-  }
-  std::string MetaText(const std::string& key) const {
-    const std::string* text = Meta(key);
-    return text == nullptr ? std::string() : Escaped(*text);
-  }
-
-  void ReadMetadata() {
-    const std::string* version = Meta("kvtool.trace");
-    if (version == nullptr && file_->format == "safetensors") {
-      throw Error(Finding::kMissingRecord, "metadata 'kvtool.trace' is missing: not a trace");
-    }
-    if (version != nullptr && *version != "1") {
-      throw Error(Finding::kUnsupportedVersion,
-                  fmt::format("trace version '{}', this program reads 1", Escaped(*version, 40)));
-    }
-    trace_.engine = MetaText("engine");
-    trace_.model = MetaText("model");
-    trace_.rope = MetaText("rope");
-    trace_.scale = MetaReal("scale");
-    trace_.softcap = MetaReal("softcap");
-    trace_.window = MetaCount("window").value_or(0);
-    trace_.q_start = MetaCount("q_start").value_or(0);
-    trace_.prompt_tokens = MetaCount("prompt_tokens");
-    trace_.kv_heads = static_cast<uint32_t>(MetaCount("kv_heads").value_or(0));
-  }
-
   // The same figure from every layer, or refused.
   template <typename T>
   void Agree(T& known, uint64_t value, const NamedTensor& tensor, std::string_view what) {
@@ -212,7 +158,7 @@ class Builder {
   // snapshots.
   TensorView TokensFirst(const NamedTensor& tensor) const {
     TensorView view = ThreeAxes(tensor, "tokens, kv heads, head dim");
-    if (Meta("kvtool.trace") != nullptr || layout_ == "thd") return view;
+    if (metadata_.is_marked || layout_ == "thd") return view;
     TensorView turned = view;
     std::swap(turned.shape[0], turned.shape[1]);
     std::swap(turned.strides[0], turned.strides[1]);
@@ -236,9 +182,15 @@ class Builder {
   }
 
   void AddLayer(uint32_t index, const Tensors& tensors) {
-    if (tensors.q == nullptr && tensors.a == nullptr) return;  // only k and v: nothing to replay
+    if (tensors.q == nullptr && tensors.a == nullptr) {  // nothing to replay
+      if (tensors.g == nullptr) return;
+      throw BadTensor(*tensors.g, fmt::format("gradients without q.{0} or a.{0}", index));
+    }
     TraceLayer layer;
     layer.layer = index;
+    if (const auto rule = metadata_.rules.find(index); rule != metadata_.rules.end()) {
+      layer.rule = rule->second;
+    }
     if (tensors.q != nullptr) {
       layer.queries = ThreeAxes(*tensors.q, "rows, query heads, head dim");
       Agree(trace_.rows, layer.queries->shape[0], *tensors.q, "rows");
@@ -261,6 +213,7 @@ class Builder {
       layer.values = TokensFirst(*tensors.v);
       Agree(trace_.kv_heads, layer.values->shape[1], *tensors.v, "kv heads");
     }
+    if (tensors.g != nullptr) AddGradients(*tensors.g, layer);
     if (trace_.query_heads > kMostTraceHeads) {
       throw Error(Finding::kLimit, fmt::format("{} query heads, at most {} are read",
                                                trace_.query_heads, kMostTraceHeads));
@@ -268,9 +221,34 @@ class Builder {
     trace_.layers.push_back(std::move(layer));
   }
 
+  void AddGradients(const NamedTensor& tensor, TraceLayer& layer) {
+    layer.gradients = WithAxes(tensor, 4, "samples, rows, query heads, v dim");
+    const std::vector<uint64_t>& shape = layer.gradients->shape;
+    GradientRows& all = trace_.gradients ? *trace_.gradients : trace_.gradients.emplace();
+    all.begin = metadata_.g_start.value_or(trace_.q_start);
+    Agree(all.samples, shape[0], tensor, "samples");
+    Agree(all.rows, shape[1], tensor, "rows of gradients");
+    Agree(trace_.query_heads, shape[2], tensor, "query heads");
+    if (layer.values && shape[3] != layer.values->shape[2]) {
+      throw BadTensor(tensor, fmt::format("v dim {}, the trace's values have {}", shape[3],
+                                          layer.values->shape[2]));
+    }
+  }
+
+  void RequireGradientsWithin() const {
+    if (!trace_.gradients) return;
+    const GradientRows& rows = *trace_.gradients;
+    if (rows.begin >= trace_.q_start && rows.end() <= trace_.end_position()) return;
+    throw Error(Finding::kBadField,
+                fmt::format("gradients of positions {} to {}, but the trace's rows are {} to {}",
+                            rows.begin, rows.end() - 1, trace_.q_start, trace_.end_position() - 1))
+        .Hint("metadata 'g_start' is the position of their first row");
+  }
+
   std::shared_ptr<TensorFile> file_;
   std::string stem_, layout_;
   std::map<uint32_t, Tensors> by_layer_;
+  TraceMetadata metadata_;
   AttentionTrace trace_;
 };
 

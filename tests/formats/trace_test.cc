@@ -160,6 +160,86 @@ TEST_CASE("traces that contradict themselves are refused", "[trace]") {
         std::string::npos);
 }
 
+TEST_CASE("layers follow rules of their own", "[trace]") {
+  const test::TempDir folder;
+  Written written;
+  for (int layer = 0; layer < 3; ++layer) {
+    written.Add("q." + std::to_string(layer), DType::kF16, {5, 4, 8});
+  }
+  written.metadata.insert({{"scale", "0.25"},
+                           {"window", "7"},
+                           {"window.1", "0"},
+                           {"softcap.1", "30"},
+                           {"scale.2", "0.5"},
+                           {"window.9", "3"},  // of a layer that the trace lacks
+                           {"a.1", "another's"}});
+  const AttentionTrace trace = OpenTrace(written.Write(folder), {});
+  const auto rule = [&](uint32_t layer) { return RuleOf(trace, *trace.Find(layer)); };
+  CHECK((rule(0).scale == 0.25 && rule(0).softcap == 0 && rule(0).window == 7));
+  CHECK((rule(1).scale == 0.25 && rule(1).softcap == 30 && rule(1).window == 0));
+  CHECK((rule(2).scale == 0.5 && rule(2).softcap == 0 && rule(2).window == 7));
+  for (const auto& [key, value] : std::map<std::string, std::string>{{"scale.x", "1"},
+                                                                     {"window.", "1"},
+                                                                     {"window.-1", "1"},
+                                                                     {"softcap.99999999", "1"},
+                                                                     {"scale.0", "-1"},
+                                                                     {"window.0", "1.5"},
+                                                                     {"softcap.0", "inf"}}) {
+    INFO(key);
+    Written wrong = {};
+    wrong.Add("q.0", DType::kF16, {5, 4, 8});
+    wrong.metadata[key] = value;
+    Failure(wrong.Write(folder), Finding::kBadField);
+  }
+}
+
+TEST_CASE("gradients are read at their positions", "[trace]") {
+  const test::TempDir folder;
+  const auto make = [](std::vector<uint64_t> shape, const char* g_start) {
+    Written written;
+    written.Add("q.1", DType::kF16, {5, 4, 8});
+    written.Add("q.2", DType::kF16, {5, 4, 8});
+    written.Add("g.2", DType::kF32, std::move(shape));
+    written.metadata.insert({{"q_start", "4"}, {"g_start", g_start}});
+    return written;
+  };
+  Written good = make({2, 3, 4, 6}, "5");
+  for (size_t i = 0; i < size_t{2} * 3 * 4 * 6; ++i) {
+    StoreLE(good.storage.back()->data() + 4 * i, static_cast<float>(i));
+  }
+  const AttentionTrace trace = OpenTrace(good.Write(folder), {});
+  REQUIRE(trace.gradients);
+  CHECK(trace.gradients->begin == 5);
+  CHECK(trace.gradients->end() == 8);
+  CHECK(trace.gradients->samples == 2);
+  CHECK_FALSE(trace.Find(1)->gradients);
+  std::vector<float> g(6);
+  ReadGradient(trace, *trace.Find(2), 1, 6, 3, g.data());  // ((1 * 3 + 1) * 4 + 3) * 6
+  CHECK(g == std::vector<float>{114, 115, 116, 117, 118, 119});
+
+  // By default the rows are the trace's own.
+  CHECK(OpenTrace(make({1, 5, 4, 6}, "").Write(folder), {}).gradients->begin == 4);
+  const auto refused = [&](std::vector<uint64_t> shape, const char* g_start) {
+    return Failure(make(std::move(shape), g_start).Write(folder), Finding::kBadField);
+  };
+  CHECK(refused({2, 3, 4, 6}, "7").find("positions 7 to 9") != std::string::npos);
+  CHECK(refused({2, 3, 4, 6}, "3").find("rows are 4 to 8") != std::string::npos);
+  CHECK(refused({2, 3, 5, 6}, "5").find("5 query heads, expected 4") != std::string::npos);
+  CHECK(refused({3, 4, 6}, "5").find("expected 4: samples") != std::string::npos);
+  refused({0, 3, 4, 6}, "5");
+  Written halves = make({2, 3, 4, 6}, "5");
+  halves.Add("g.1", DType::kF16, {2, 2, 4, 6});
+  CHECK(Failure(halves.Write(folder), Finding::kBadField).find("3 rows of gradients, expected 2") !=
+        std::string::npos);
+  Written alone = make({2, 3, 4, 6}, "5");
+  alone.Add("g.0", DType::kF16, {2, 3, 4, 6});
+  CHECK(Failure(alone.Write(folder), Finding::kBadField).find("without q.0 or a.0") !=
+        std::string::npos);
+  Written whole = make({2, 3, 4, 6}, "5");
+  whole.Add("g.1", DType::kI32, {2, 3, 4, 6});
+  Failure(whole.Write(folder), Finding::kUnsupportedDtype);
+}
+
 TEST_CASE("attentions of torch are a trace of probabilities, step by step", "[trace]") {
   // [batch 2][heads 3][rows][keys]: a prompt of 4, two steps, a window of 3 keys in layer 1.
   const auto make = [](std::vector<std::pair<std::string, std::vector<uint64_t>>> tensors) {

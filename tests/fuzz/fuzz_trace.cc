@@ -29,6 +29,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
       }
     }
+    for (const kv::TraceLayer& layer : trace.layers) {
+      if (!layer.gradients) continue;
+      row.resize(std::max<uint64_t>(row.size(), layer.gradients->shape[3]));
+      for (uint64_t s = 0; s < trace.gradients->samples; ++s) {
+        for (uint64_t p = trace.gradients->begin; p < trace.gradients->end(); ++p) {
+          kv::ReadGradient(trace, layer, s, p, trace.query_heads - 1, row.data());
+        }
+      }
+    }
     ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }

@@ -80,7 +80,7 @@ inline void RecordProbabilities(AttentionCase& made) {
       ReadQueries(rows, h, 0, n, q.data());
       const float* keys = &k[h / (heads / layer.k.heads) * n * dim];
       AttentionProbabilities({MatrixOf(q, n, dim), positions}, {{keys, n, dim, dim}, {}, {}, {}},
-                             {0, made.trace.softcap, made.trace.window}, 0, n, p);
+                             RuleOf(made.trace, rows), 0, n, p);
       for (size_t i = 0; i < p.size(); ++i) {
         StoreLE(out + 4 * (h * n * n + i), static_cast<float>(p[i]));
       }

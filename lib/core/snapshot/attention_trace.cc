@@ -101,6 +101,10 @@ void RequireLayer(const AttentionTrace& trace, const TraceLayer& of_trace, const
     throw Mismatch(fmt::format("{} query heads are not a multiple of {} kv heads",
                                trace.query_heads, k.heads));
   }
+  if (of_trace.gradients && layer.v && of_trace.gradients->shape[3] != layer.v->head_dim) {
+    throw Mismatch(fmt::format("gradients have head dim {}, the snapshot's values {}",
+                               of_trace.gradients->shape[3], layer.v->head_dim));
+  }
   if (of_trace.keys) RequireSameTensor(snapshot, k, false, *of_trace.keys);
   if (of_trace.values && layer.v) RequireSameTensor(snapshot, *layer.v, true, *of_trace.values);
 }
@@ -146,6 +150,17 @@ void ReadQueries(const TraceLayer& layer, uint32_t head, uint64_t row_begin, uin
     WidenRun(view.dtype, view.data + (row_begin + r) * view.strides[0] + head * view.strides[1],
              view.strides[2], view.shape[2], out + r * view.shape[2]);
   }
+}
+
+void ReadGradient(const AttentionTrace& trace, const TraceLayer& layer, uint64_t sample,
+                  uint64_t position, uint32_t head, float* out) {
+  KV_ASSERT(layer.gradients && trace.gradients && trace.gradients->Has(position));
+  const TensorView& view = *layer.gradients;
+  const uint64_t row = position - trace.gradients->begin;
+  KV_ASSERT(sample < view.shape[0] && row < view.shape[1] && head < view.shape[2]);
+  WidenRun(view.dtype,
+           view.data + sample * view.strides[0] + row * view.strides[1] + head * view.strides[2],
+           view.strides[3], view.shape[3], out);
 }
 
 void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, uint64_t positions,

@@ -31,11 +31,29 @@ struct ProbabilityPiece {
   uint64_t keys() const { return view.shape[2]; }
 };
 
+// How scores of one layer become probabilities, where it differs from what the trace says of all.
+struct LayerRule {
+  std::optional<double> scale, softcap;
+  std::optional<uint64_t> window;
+};
+
 struct TraceLayer {
   uint32_t layer = 0;
+  LayerRule rule;
   std::optional<TensorView> queries;            // [rows][q_heads][head_dim], rotated
   std::vector<ProbabilityPiece> probabilities;  // in row order, without gaps
   std::optional<TensorView> keys, values;       // as the trace saw them: [tokens][kv_heads][dim]
+  std::optional<TensorView> gradients;          // [samples][rows of GradientRows][q_heads][v_dim]
+};
+
+// Which rows have gradients: of the log probability of a next token, drawn `samples` times from the
+// model's own distribution, with respect to each layer's attention output before its projection.
+struct GradientRows {
+  uint64_t begin = 0, rows = 0;  // positions [begin, begin + rows)
+  uint64_t samples = 0;
+
+  uint64_t end() const { return begin + rows; }
+  bool Has(uint64_t position) const { return position >= begin && position < end(); }
 };
 
 // Block sums of one layer call, in the engine's order.
@@ -83,6 +101,7 @@ struct AttentionTrace {
   uint64_t rows = 0;                      // query rows, the same for every layer
   std::optional<uint64_t> prompt_tokens;  // where prefill ends
   std::vector<TraceLayer> layers;         // ascending
+  std::optional<GradientRows> gradients;  // the same for every layer that has them
   std::vector<int32_t> tokens;
   std::optional<BlockScoreStream> block_scores;
   std::vector<Note> notes;
@@ -95,6 +114,9 @@ struct AttentionTrace {
 // Rows [row_begin, +count) of one head, as floats: queries [count][head_dim].
 void ReadQueries(const TraceLayer& layer, uint32_t head, uint64_t row_begin, uint64_t count,
                  float* out);
+// The gradient of one sample at one position, [v_dim], for a layer that has gradients.
+void ReadGradient(const AttentionTrace& trace, const TraceLayer& layer, uint64_t sample,
+                  uint64_t position, uint32_t head, float* out);
 // One row of one head: `positions` columns from position 0; columns that it lacks are 0.
 void ReadProbabilityRow(const TraceLayer& layer, uint32_t head, uint64_t row, uint64_t positions,
                         float* out);

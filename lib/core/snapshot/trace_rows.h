@@ -2,6 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "lib/core/base/parallel.h"
 #include "lib/core/snapshot/attention_trace.h"
 
@@ -18,7 +21,10 @@ struct UndefinedRows {
 // above 1 or not finite.
 UndefinedRows CheckTraceRows(const AttentionTrace& trace, ThreadPool& pool);
 
-// The text of a warning; empty if there are none.
-std::string Remark(const UndefinedRows& undefined);
+// Counts the rows of gradients that hold NaN or Inf, in layers that have gradients.
+UndefinedRows CheckGradients(const AttentionTrace& trace, ThreadPool& pool);
+
+// The text of a warning about rows of `what`; empty if there are none.
+std::string Remark(const UndefinedRows& undefined, std::string_view what = "query rows");
 
 }  // namespace kv

@@ -39,13 +39,13 @@ struct HeadKv {
   }
 };
 
-// How a head's scores are computed: the trace's rule with its scale settled.
+// How a head's scores are computed: the layer's rule with its scale settled.
 struct Scoring {
   AttentionRule rule;
   double scale;
 
-  Scoring(const AttentionTrace& trace, uint64_t k_dim)
-      : rule(RuleOf(trace)), scale(rule.ScaleFor(k_dim)) {}
+  Scoring(const QueryRows& queries, uint64_t k_dim)
+      : rule(RuleOf(*queries.trace, *queries.layer)), scale(rule.ScaleFor(k_dim)) {}
 
   double Score(float product) const {
     return Softcapped(scale * static_cast<double>(product), rule.softcap);
@@ -199,7 +199,7 @@ std::vector<Sums> MeasureHead(const CachePair& caches, const QueryRows& queries,
                               uint32_t kv_head, std::span<const uint64_t> positions,
                               std::span<const std::vector<uint8_t>> recomputed) {
   const HeadKv kv(caches, layer, kv_head);
-  const Scoring scoring(*queries.trace, kv.k_dim);
+  const Scoring scoring(queries, kv.k_dim);
   const uint64_t n = kv.tokens;
   std::vector<Sums> sums(recomputed.size(), Sums(positions.size()));
   TileProducts products;
@@ -279,7 +279,7 @@ LeakSums MeasureLeakHead(const CachePair& caches, const QueryRows& queries, size
                          std::span<const uint64_t> visible, const std::vector<uint8_t>& recomputed,
                          Mask mask) {
   const HeadKv kv(caches, layer, kv_head);
-  const Scoring scoring(*queries.trace, kv.k_dim);
+  const Scoring scoring(queries, kv.k_dim);
   const uint64_t n = kv.tokens;
   std::vector<float> values;
   kv.BlendV(recomputed, values);

@@ -71,7 +71,6 @@ class Measurement {
     sources_ = plan.Sources();
     if (options.queries) {
       positions_ = options.queries->positions;
-      rule_ = options.queries->rule;
     } else {
       const uint64_t rows = std::min(options.key_queries, plan.tokens);
       for (uint64_t i = 0; i < rows; ++i) {
@@ -270,7 +269,12 @@ class Measurement {
     const HeadCache whole{full.K(head, full.tokens), full.V(head, full.tokens), {}, {}};
     const HeadCache changed{MatrixOf(made.k, keys, full.k_dim), MatrixOf(made.v, keys, full.v_dim),
                             positions, bias};
-    return CompareCaches(before, whole, after, changed, made.sources, rule_);
+    return CompareCaches(before, whole, after, changed, made.sources,
+                         RuleOfLayer(cache_.layers[layer].index));
+  }
+
+  AttentionRule RuleOfLayer(uint32_t index) const {
+    return options_.queries ? options_.queries->rule_of(index) : AttentionRule();
   }
 
   double NormRatioOf(const LayerValues& full, const LayerValues& small, uint32_t heads,
@@ -310,7 +314,6 @@ class Measurement {
   std::vector<TokenRange> sources_;
   std::vector<int64_t> positions_, seen_;  // of the query rows: as recorded, as they see keys
   int64_t last_ = 0;                       // tokens that some query sees
-  AttentionRule rule_;
   bool moves_ = false;
   std::vector<Turns> turns_;      // empty where RoPE is not known
   std::vector<size_t> turns_of_;  // of each layer

@@ -30,7 +30,8 @@ enum class PositionRule : uint8_t { kNewLength, kOriginal };
 struct RecordedQueries {
   uint32_t query_heads = 0;
   std::vector<int64_t> positions;  // of the rows, ascending
-  AttentionRule rule;
+  // Of a layer that was recorded.
+  std::function<AttentionRule(uint32_t layer)> rule_of = [](uint32_t) { return AttentionRule(); };
   // Writes rows x head_dim values of one head of one layer. Returns false if the layer was not
   // recorded.
   std::function<bool(uint32_t layer, uint32_t head, std::vector<float>& out)> read;

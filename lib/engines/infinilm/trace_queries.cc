@@ -20,7 +20,7 @@ RecordedQueries QueriesOf(const AttentionTrace& trace) {
   queries.positions.resize(trace.rows);
   std::iota(queries.positions.begin(), queries.positions.end(),
             static_cast<int64_t>(trace.q_start));
-  queries.rule = RuleOf(trace);
+  queries.rule_of = [&trace](uint32_t index) { return RuleOf(trace, *trace.Find(index)); };
   queries.read = [&trace](uint32_t index, uint32_t head, std::vector<float>& out) {
     const TraceLayer* layer = trace.Find(index);
     if (layer == nullptr || !layer->queries) return false;

@@ -28,7 +28,7 @@ LayerAttention::LayerAttention(const AttentionTrace& trace, const TraceLayer& ro
     : trace_(trace),
       rows_(rows),
       kv_(kv),
-      rule_{trace.scale, trace.softcap, trace.window},
+      rule_(RuleOf(trace, rows)),
       scale_(static_cast<float>(rule_.ScaleFor(kv.k.head_dim))),
       key_type_(KeyTypeOf(kv.k.dtype)) {}
 

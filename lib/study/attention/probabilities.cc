@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "lib/core/base/error.h"
-#include "lib/core/snapshot/attention_trace.h"
 #include "lib/study/dense/gemm.h"
 
 namespace kv {
@@ -16,10 +15,6 @@ constexpr double kUnseen = -std::numeric_limits<double>::infinity();  // the log
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
-
-AttentionRule RuleOf(const AttentionTrace& trace) {
-  return {trace.scale, trace.softcap, trace.window};
-}
 
 void DotProducts(const FloatMatrix& queries, uint64_t begin, uint64_t count,
                  const FloatMatrix& keys, std::vector<float>& out) {

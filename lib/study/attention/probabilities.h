@@ -7,12 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "lib/core/snapshot/attention_trace.h"
+
 // One head's attention, as every measurement computes it: float products through the BLAS, scores
 // and softmax in double and in index order, float outputs through the BLAS. Engines' own numerics,
 // which decide what they keep, are in lib/study/attention/layer_attention.h and under lib/engines.
 namespace kv {
-
-struct AttentionTrace;
 
 // A row-major float matrix somewhere in memory; owns nothing.
 struct FloatMatrix {
@@ -51,8 +51,11 @@ struct AttentionRule {
     return window != 0 && position >= window ? position + 1 - window : 0;
   }
 };
-// The rule that the traced model follows.
-AttentionRule RuleOf(const AttentionTrace& trace);
+// The rule that a layer of the traced model follows.
+inline AttentionRule RuleOf(const AttentionTrace& trace, const TraceLayer& layer) {
+  return {layer.rule.scale.value_or(trace.scale), layer.rule.softcap.value_or(trace.softcap),
+          layer.rule.window.value_or(trace.window)};
+}
 
 // The cache as one head sees it. Without V (empty) there are no outputs.
 struct HeadCache {
