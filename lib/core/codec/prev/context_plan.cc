@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kSampledSymbols = 1 << 16;
 // Finer contexts (mantissa bits of the value above) cost time and tables; only long frames pay for
 // them.
-constexpr uint64_t kFineContextSymbols = 1 << 15;
+constexpr uint64_t kFineContextSymbols = 1 << 16;
 // Whether the row above says anything is seen in fewer.
 constexpr uint64_t kGlimpsedSymbols = 1 << 14;
 // High bytes looked at to know their entropy; low ones hardly ever differ from noise.
