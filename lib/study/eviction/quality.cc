@@ -159,11 +159,10 @@ MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t s
   return rows;
 }
 
-std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
-                                       std::span<const LayerPlan* const> plans,
-                                       const MeasuredRows& rows, std::span<AttentionSamples> pooled,
-                                       ThreadPool& pool) {
-  KV_ASSERT(pooled.size() == plans.size() && !rows.positions.empty());
+std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& attention,
+                                                     std::span<const LayerPlan* const> plans,
+                                                     const MeasuredRows& rows, ThreadPool& pool) {
+  KV_ASSERT(!rows.positions.empty());
   const uint64_t end = rows.positions.back() + 1;
   std::vector<HeadFloats> floats(attention.kv_heads());
   pool.ParallelFor(floats.size(), [&](uint64_t h) {
@@ -190,12 +189,24 @@ std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
       of_tile[i][p] = CompareReRotated(attention, *plans[p], head, tile, of_head.k, of_head.v);
     }
   });
+  std::vector<std::vector<AttentionRows>> of_plan(plans.size());
+  for (size_t p = 0; p < plans.size(); ++p) {
+    of_plan[p].resize(heads);
+    for (size_t i = 0; i < of_tile.size(); ++i) AppendRows(of_tile[i][p], of_plan[p][i / tiles]);
+  }
+  return of_plan;
+}
+
+std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
+                                       std::span<const LayerPlan* const> plans,
+                                       const MeasuredRows& rows, std::span<AttentionSamples> pooled,
+                                       ThreadPool& pool) {
+  KV_ASSERT(pooled.size() == plans.size());
+  const auto of_plan = MeasureHeads(attention, plans, rows, pool);
   std::vector<LayerQuality> qualities;
   for (size_t p = 0; p < plans.size(); ++p) {
-    std::vector<AttentionRows> of_head(heads);
-    for (size_t i = 0; i < of_tile.size(); ++i) AppendRows(of_tile[i][p], of_head[i / tiles]);
-    qualities.push_back(Describe(attention.layer(), of_head, rows.population));
-    pooled[p].Add(of_head);
+    qualities.push_back(Describe(attention.layer(), of_plan[p], rows.population));
+    pooled[p].Add(of_plan[p]);
   }
   return qualities;
 }

@@ -34,10 +34,14 @@ struct LayerQuality {
   std::vector<double> step_output_error;  // per measured row; empty without V
 };
 
-// Compares every plan with the full cache, row by row. The softmax over the full cache is computed
-// once per head and shared. All plans must be of the same layer; results come in their order. Adds
-// the samples of each row to `pooled`, one per plan, from which the caller makes figures of the
-// whole model.
+// Compares every plan with the full cache, row by row: [plan][query head]. The softmax over the
+// full cache is computed once per head and shared. All plans must be of the same layer.
+std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& attention,
+                                                     std::span<const LayerPlan* const> plans,
+                                                     const MeasuredRows& rows, ThreadPool& pool);
+
+// Describes what MeasureHeads returns; results come in the order of the plans. Adds the samples of
+// each row to `pooled`, one per plan, from which the caller makes figures of the whole model.
 std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
                                        std::span<const LayerPlan* const> plans,
                                        const MeasuredRows& rows, std::span<AttentionSamples> pooled,
