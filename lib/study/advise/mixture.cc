@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/advise/mixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lib/core/base/error.h"
+#include "lib/study/attention/attention_samples.h"
+
+namespace kv::advise {
+namespace {
+
+constexpr double kLeastNorm2 = 1e-24;  // so that no error is divided by zero
+
+// The sum of a group as it is, or with one effect in place of another. An empty effect is zero.
+class GroupSum {
+ public:
+  GroupSum(std::span<const double> sum, const Effect& from, const Effect& to)
+      : sum_(sum), from_(from), to_(to) {}
+  double operator[](size_t i) const {
+    double value = sum_[i];
+    if (!from_.empty()) value -= static_cast<double>(from_[i]);
+    if (!to_.empty()) value += static_cast<double>(to_[i]);
+    return value;
+  }
+  size_t size() const { return sum_.size(); }
+
+ private:
+  std::span<const double> sum_;
+  const Effect &from_, &to_;
+};
+
+template <typename Sum>
+double CosineLoss(const RunRows& run, uint32_t group, const Sum& sum) {
+  double lost = 0;
+  for (uint64_t row = 0; row < run.rows; ++row) {
+    const auto norm2 = static_cast<double>(run.norm2[group][row]);
+    const double changed2 = std::max(0.0, norm2 + sum[run.rows + row]);
+    if (norm2 <= kLeastNorm2) continue;  // an output of nothing cannot turn
+    if (changed2 <= kLeastNorm2) {
+      lost += 1;
+    } else {
+      lost += std::max(0.0, 1 - (norm2 + sum[row]) / std::sqrt(norm2 * changed2));
+    }
+  }
+  return run.weight[group] * 2 * lost / static_cast<double>(std::max<uint64_t>(1, run.rows));
+}
+
+// Half the mean square, in four lanes: a chain of additions would take four times as long.
+template <typename Sum>
+double FisherLoss(const Sum& sum) {
+  constexpr size_t kLanes = 4;
+  double lanes[kLanes] = {};
+  const size_t size = sum.size(), whole = size / kLanes * kLanes;
+  for (size_t i = 0; i < whole; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double value = sum[i + lane];
+      lanes[lane] += value * value;
+    }
+  }
+  for (size_t i = whole; i < size; ++i) lanes[0] += sum[i] * sum[i];
+  const double total = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+  return total / 2 / static_cast<double>(std::max<size_t>(1, size));
+}
+
+template <typename Sum>
+double GroupLoss(LossKind kind, const RunRows& run, uint32_t group, const Sum& sum) {
+  if (kind == LossKind::kSensitivity) return CosineLoss(run, group, sum);
+  if (kind == LossKind::kFisher) return FisherLoss(sum);
+  double error2 = 0;
+  for (size_t i = 0; i < sum.size(); ++i) error2 += sum[i];
+  return error2 / std::max(run.norm2_sum, kLeastNorm2);
+}
+
+// The summed effects of a choice, [group][channel x row].
+std::vector<std::vector<double>> Sums(const Measured& measured, const Choice& choice, size_t run) {
+  const RunRows& rows = measured.runs[run];
+  std::vector<std::vector<double>> sums(measured.groups,
+                                        std::vector<double>(rows.channels * rows.rows));
+  for (size_t u = 0; u < measured.units.size(); ++u) {
+    const Effect& effect = measured.units[u].options[choice[u]].effect[run];
+    KV_ASSERT(effect.empty() || effect.size() == rows.channels * rows.rows);
+    std::vector<double>& sum = sums[measured.units[u].group];
+    for (size_t i = 0; i < effect.size(); ++i) sum[i] += static_cast<double>(effect[i]);
+  }
+  return sums;
+}
+
+// The standard error of the loss over the rows, which are drawn at random.
+double StandardError(const Measured& measured, const RunRows& run,
+                     const std::vector<std::vector<double>>& sums, double loss) {
+  ClusterError error;
+  const double scale = static_cast<double>(run.rows) / std::max(run.norm2_sum, kLeastNorm2);
+  for (uint64_t row = 0; row < run.rows; ++row) {
+    RunRows one{1, run.channels, 0, 0, 0, {}, 0, run.weight};
+    double value = 0;
+    for (uint32_t group = 0; group < measured.groups; ++group) {
+      std::vector<double> of_row;
+      for (uint64_t c = 0; c < run.channels; ++c) of_row.push_back(sums[group][c * run.rows + row]);
+      if (measured.kind == LossKind::kOutput) {
+        // Of a ratio of sums: what the row adds beyond its part of the norm.
+        value += scale * (of_row[0] - loss * static_cast<double>(run.norm2[group][row]));
+        continue;
+      }
+      one.norm2.assign(measured.groups, {});
+      if (!run.norm2.empty()) one.norm2[group] = {run.norm2[group][row]};
+      value += GroupLoss(measured.kind, one, group, of_row);
+    }
+    error.Add(row, value);
+  }
+  return error.Get(run.rows, std::max(run.population, run.rows));
+}
+
+double MeanOf(const std::vector<double>& values) {
+  if (values.empty()) return 0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double LargestOf(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+}  // namespace
+
+double Outcome::mean_loss() const { return MeanOf(loss); }
+double Outcome::worst_loss() const { return LargestOf(loss); }
+double Outcome::mean_share() const { return MeanOf(kept_share); }
+double Outcome::worst_share() const { return LargestOf(kept_share); }
+
+double Outcome::median_loss() const {
+  std::vector<double> sorted = loss;
+  if (sorted.empty()) return 0;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+Mixture::Mixture(const Measured& measured, Choice choice)
+    : measured_(measured), choice_(std::move(choice)) {
+  KV_ASSERT(choice_.size() == measured.units.size() && !measured.runs.empty());
+  for (size_t run = 0; run < measured.runs.size(); ++run) {
+    sums_.push_back(Sums(measured, choice_, run));
+    std::vector<double>& losses = of_group_.emplace_back();
+    for (uint32_t g = 0; g < measured.groups; ++g) {
+      losses.push_back(GroupLoss(measured.kind, measured.runs[run], g, sums_[run][g]));
+    }
+  }
+  for (const Unit& unit : measured.units) {
+    std::vector<double>& shares = share_of_.emplace_back();
+    for (const Option& option : unit.options) {
+      double share = 0;
+      for (size_t run = 0; run < measured.runs.size(); ++run) {
+        share += option.kept[run] / measured.runs[run].full_bytes;
+      }
+      shares.push_back(share / static_cast<double>(measured.runs.size()));
+    }
+  }
+  Recount();
+}
+
+void Mixture::Assign(const Mixture& other) {
+  KV_ASSERT(&measured_ == &other.measured_);
+  choice_ = other.choice_;
+  sums_ = other.sums_;
+  of_group_ = other.of_group_;
+  loss_ = other.loss_;
+  share_ = other.share_;
+}
+
+void Mixture::Recount() {
+  loss_ = share_ = 0;
+  const auto runs = static_cast<double>(measured_.runs.size());
+  for (const auto& of_run : of_group_) {
+    loss_ += std::accumulate(of_run.begin(), of_run.end(), 0.0) / runs;
+  }
+  for (const RunRows& run : measured_.runs) share_ += run.fixed_bytes / run.full_bytes / runs;
+  for (size_t u = 0; u < choice_.size(); ++u) share_ += share_of_[u][choice_[u]];
+}
+
+double Mixture::worst_loss() const {
+  double worst = 0;
+  for (const auto& of_run : of_group_) {
+    worst = std::max(worst, std::accumulate(of_run.begin(), of_run.end(), 0.0));
+  }
+  return worst;
+}
+
+Mixture::Change Mixture::Try(size_t unit, uint32_t option) const {
+  const Unit& of = measured_.units[unit];
+  Change change{0, share_of_[unit][option] - share_of_[unit][choice_[unit]]};
+  for (size_t run = 0; run < measured_.runs.size(); ++run) {
+    const GroupSum changed(sums_[run][of.group], of.options[choice_[unit]].effect[run],
+                           of.options[option].effect[run]);
+    change.loss += GroupLoss(measured_.kind, measured_.runs[run], of.group, changed) -
+                   of_group_[run][of.group];
+  }
+  change.loss /= static_cast<double>(measured_.runs.size());
+  return change;
+}
+
+void Mixture::Take(size_t unit, uint32_t option) {
+  const Unit& of = measured_.units[unit];
+  for (size_t run = 0; run < measured_.runs.size(); ++run) {
+    std::vector<double>& sum = sums_[run][of.group];
+    const GroupSum changed(sum, of.options[choice_[unit]].effect[run],
+                           of.options[option].effect[run]);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = changed[i];
+    of_group_[run][of.group] = GroupLoss(measured_.kind, measured_.runs[run], of.group, sum);
+  }
+  choice_[unit] = option;
+  Recount();
+}
+
+Outcome Mixture::Evaluate(const Measured& measured, const Choice& choice) {
+  KV_ASSERT(choice.size() == measured.units.size());
+  Outcome outcome;
+  for (size_t run = 0; run < measured.runs.size(); ++run) {
+    const RunRows& rows = measured.runs[run];
+    const auto sums = Sums(measured, choice, run);
+    double loss = 0, kept = rows.fixed_bytes;
+    for (uint32_t g = 0; g < measured.groups; ++g) {
+      loss += GroupLoss(measured.kind, rows, g, sums[g]);
+    }
+    for (size_t u = 0; u < choice.size(); ++u)
+      kept += measured.units[u].options[choice[u]].kept[run];
+    outcome.loss.push_back(loss);
+    outcome.standard_error.push_back(StandardError(measured, rows, sums, loss));
+    outcome.kept_share.push_back(kept / rows.full_bytes);
+  }
+  return outcome;
+}
+
+}  // namespace kv::advise

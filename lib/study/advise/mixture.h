@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "lib/study/advise/measured.h"
+
+namespace kv::advise {
+
+// Which option each unit takes.
+using Choice = std::vector<uint32_t>;
+
+// What a choice costs and holds.
+struct Outcome {
+  std::vector<double> loss;            // [run]
+  std::vector<double> standard_error;  // [run]: of the loss, where its rows are a sample
+  std::vector<double> kept_share;      // [run]: bytes held at the end / bytes of the whole cache
+
+  double mean_loss() const;
+  double worst_loss() const;
+  double median_loss() const;
+  double mean_share() const;
+  double worst_share() const;  // the largest
+};
+
+// A choice, with the sums that make the loss of a neighbouring choice cheap. Losses of kind kOutput
+// are squares here: they add up, and their root is the figure that is shown.
+class Mixture {
+ public:
+  Mixture(const Measured& measured, Choice choice);
+  // Becomes another mixture of the same measurements.
+  void Assign(const Mixture& other);
+
+  const Choice& choice() const { return choice_; }
+  double loss() const { return loss_; }    // mean of the runs
+  double share() const { return share_; }  // mean of the runs
+  double worst_loss() const;
+
+  // How loss and share change if the unit takes the option instead.
+  struct Change {
+    double loss = 0, share = 0;
+  };
+  Change Try(size_t unit, uint32_t option) const;
+  void Take(size_t unit, uint32_t option);
+
+  // Computes everything anew, in double and in the order of the units.
+  static Outcome Evaluate(const Measured& measured, const Choice& choice);
+
+ private:
+  void Recount();
+
+  const Measured& measured_;
+  Choice choice_;
+  std::vector<std::vector<std::vector<double>>> sums_;  // [run][group][channel x row]
+  std::vector<std::vector<double>> of_group_;           // [run][group]: losses
+  std::vector<std::vector<double>> share_of_;           // [unit][option]: mean of the runs
+  double loss_ = 0, share_ = 0;
+};
+
+}  // namespace kv::advise
