@@ -335,6 +335,62 @@ class Reader {
   std::unique_ptr<kvt_reader, Free> reader_;
 };
 
+// A file of Pack: its name is relative, with '/'; `read` fills what it is given from an offset on.
+struct File {
+  std::string name;
+  uint64_t bytes = 0;
+  ReadAt read;
+};
+
+// Archives any files, as `kvtool compress` does; several as a folder.
+inline void Pack(const Context& context, std::span<const File> files, Write write) {
+  detail::Callback<Write> out(std::move(write));
+  std::vector<detail::Callback<ReadAt>> reads;
+  for (const File& file : files) reads.emplace_back(file.read);
+  std::vector<kvt_source> sources;
+  for (size_t i = 0; i < files.size(); ++i) {
+    sources.push_back(detail::SourceOf(reads[i], files[i].bytes));
+  }
+  std::vector<kvt_file> named;
+  for (size_t i = 0; i < files.size(); ++i) named.push_back({files[i].name.c_str(), &sources[i]});
+  const kvt_sink sink = detail::SinkOf(out);
+  const kvt_status status = kvt_pack(context.get(), named.data(), named.size(), &sink);
+  for (detail::Callback<ReadAt>& read : reads) {
+    if (read.thrown) std::rethrow_exception(read.thrown);
+  }
+  out.Raise(context, status);
+}
+
+// Gives the files of an archive back, in the order of their names: `open` returns what takes the
+// bytes of a file.
+using Open = std::function<Write(std::string_view name, uint64_t bytes)>;
+inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open open) {
+  struct Outputs {
+    Open open;
+    std::vector<std::unique_ptr<detail::Callback<Write>>> files;
+    std::exception_ptr thrown;
+  } outputs{std::move(open), {}, nullptr};
+  detail::Callback<ReadAt> archive(std::move(read));
+  const kvt_source source = detail::SourceOf(archive, bytes);
+  const auto begin = [](void* user, const char* name, uint64_t size, kvt_sink* sink) {
+    auto& to = *static_cast<Outputs*>(user);
+    try {
+      to.files.push_back(std::make_unique<detail::Callback<Write>>(to.open(name, size)));
+      *sink = detail::SinkOf(*to.files.back());
+      return kvt_status{0};
+    } catch (...) {
+      to.thrown = std::current_exception();
+      return detail::kThrown;
+    }
+  };
+  const kvt_status status = kvt_unpack(context.get(), &source, begin, &outputs);
+  if (outputs.thrown) std::rethrow_exception(outputs.thrown);
+  for (const auto& file : outputs.files) {
+    if (file->thrown) std::rethrow_exception(file->thrown);
+  }
+  archive.Raise(context, status);
+}
+
 // MNN's eviction for one sequence.
 class H2o {
  public:
@@ -373,6 +429,17 @@ class H2o {
   };
   std::unique_ptr<kvt_h2o, Free> h2o_;
 };
+
+// The policies that Policy makes.
+inline std::vector<kvt_policy_info> Policies() {
+  std::vector<kvt_policy_info> all;
+  for (;;) {
+    kvt_policy_info info = {};
+    info.struct_size = sizeof info;
+    if (kvt_policy_at(all.size(), &info) != 0) return all;
+    all.push_back(info);
+  }
+}
 
 // A published policy for one layer of one sequence. The context must outlive it.
 class Policy {

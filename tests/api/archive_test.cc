@@ -255,6 +255,53 @@ TEST_CASE("kvtool.hpp writes and reads archives, and lets a callback's exception
   CHECK_THROWS_AS(kvtool::Writer(context, parts, append), std::length_error);
 }
 
+TEST_CASE("kvtool.hpp packs and unpacks files, and lets a callback's exception out") {
+  const kvtool::Context context(KVT_FAST);
+  const std::map<std::string, Buffer> folder = {{"a/b.bin", Values(300, 64, 1)}, {"empty", {}}};
+  bool gone = false;
+  std::vector<kvtool::File> files;
+  for (const auto& [name, bytes] : folder) {
+    files.push_back({name, bytes.size(), [&](uint64_t offset, kvtool::MutableBytes to) {
+                       if (gone) throw std::out_of_range("gone");
+                       if (!to.empty()) std::memcpy(to.data(), bytes.data() + offset, to.size());
+                     }});
+  }
+  std::vector<std::byte> archive;
+  const kvtool::Write append = [&](kvtool::Bytes bytes) {
+    archive.insert(archive.end(), bytes.begin(), bytes.end());
+  };
+  kvtool::Pack(context, files, append);
+  const kvtool::ReadAt read = [&](uint64_t offset, kvtool::MutableBytes to) {
+    std::memcpy(to.data(), archive.data() + offset, to.size());
+  };
+
+  std::map<std::string, Buffer> back;
+  kvtool::Unpack(context, archive.size(), read, [&](std::string_view name, uint64_t bytes) {
+    CHECK(bytes == folder.at(std::string(name)).size());
+    Buffer& to = back[std::string(name)];
+    return [&to](kvtool::Bytes more) {
+      const auto* from = reinterpret_cast<const uint8_t*>(more.data());
+      to.insert(to.end(), from, from + more.size());
+    };
+  });
+  CHECK(back == folder);
+
+  const auto refuse = [](std::string_view, uint64_t) -> kvtool::Write {
+    throw std::length_error("closed");
+  };
+  CHECK_THROWS_AS(kvtool::Unpack(context, archive.size(), read, refuse), std::length_error);
+  const auto full = [](std::string_view, uint64_t) -> kvtool::Write {
+    return [](kvtool::Bytes) { throw std::overflow_error("full"); };
+  };
+  CHECK_THROWS_AS(kvtool::Unpack(context, archive.size(), read, full), std::overflow_error);
+  archive[archive.size() / 2] ^= std::byte{1};
+  CHECK_THROWS_AS(kvtool::Unpack(context, archive.size(), read,
+                                 [](auto, auto) { return [](kvtool::Bytes) {}; }),
+                  kvtool::Error);
+  gone = true;
+  CHECK_THROWS_AS(kvtool::Pack(context, files, append), std::out_of_range);
+}
+
 // Everything a reader may be asked; no status is wrong here, only a crash.
 void ReadAll(kvt_ctx* ctx, Memory& archive) {
   const kvt_source source = archive.Source();

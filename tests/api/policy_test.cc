@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "lib/api/kvtool.h"
+#include "lib/api/kvtool.hpp"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/eviction/plan_layer.h"
 
@@ -163,6 +163,16 @@ TEST_CASE("Every policy chooses as the program's replay does") {
     kvt_policy_free(policy);
   }
   CHECK(offered >= 8);
+}
+
+TEST_CASE("kvtool.hpp lists the policies that it makes") {
+  const kvtool::Context context;
+  const std::vector<kvt_policy_info> policies = kvtool::Policies();
+  CHECK(policies.size() >= 8);
+  for (const kvt_policy_info& info : policies) {
+    CHECK_NOTHROW(kvtool::Policy(context, info.name, kGeometry, 0));
+  }
+  CHECK_THROWS_AS(kvtool::Policy(context, "oracle-mass", kGeometry, 0), kvtool::Error);
 }
 
 TEST_CASE("Misuse of a policy is refused") {
