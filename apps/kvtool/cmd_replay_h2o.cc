@@ -12,6 +12,7 @@
 #include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
+#include "formats/run/sensitivity.h"
 #include "formats/trace/trace.h"
 #include "lib/engines/mnn/h2o/compact.h"
 #include "lib/engines/mnn/h2o/report.h"
@@ -20,6 +21,12 @@ namespace kv {
 namespace {
 
 std::string PercentOf(double share) { return fmt::format("{:.2f}%", 100 * share); }
+
+// What the real KL is expected to be, and where most runs of the study lie.
+std::string Text(const eviction::PredictedKl& kl) {
+  const std::string expected = fmt::format("{:.3g}", kl.expected());
+  return kl.nats == 0 ? expected : fmt::format("{} ({:.3g}-{:.3g})", expected, kl.low(), kl.high());
+}
 
 // The parameters of the engine, under the names its scripts use.
 struct ConfigFlags {
@@ -146,6 +153,9 @@ class ReplayH2o : public Command {
     line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (0)");
     line.Add("--quality-rows", quality_rows_,
              "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+    line.Add("--sensitivity", sensitivity_,
+             "Predict nats by these layer weights (kvtool.sensitivity/1), not by the trace's "
+             "gradients");
     line.AddFlag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
     line.Add("--jsonl", jsonl_, "Write one JSON record per event");
@@ -162,7 +172,7 @@ class ReplayH2o : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, trace_, rope_.freqs});
+    files.Reads({input_, trace_, sensitivity_, rope_.freqs});
     snapshot_.Files(files);
     files.Writes({{jsonl_, "--jsonl"}, {html_, "--html-out"}, {plan_, "--plan-out"}});
     files.Writes(snapshot_out_, "--snapshot-out");
@@ -222,6 +232,7 @@ class ReplayH2o : public Command {
     if (granularity_ == "kv-head") request.granularity = eviction::Granularity::kKvHead;
     request.seed = seed_;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
+    if (!sensitivity_.empty()) request.sensitivity = ReadSensitivity(sensitivity_).Weights();
     request.measure_quality = !no_quality_;
     request.quality_rows = quality_rows_;
     return request;
@@ -365,12 +376,16 @@ class ReplayH2o : public Command {
     const bool engine = result.engine != mnn::h2o::Engine::kExact;
     std::vector<std::string> header = {"policy", "target", "true ratio", "mean ratio", "evictions"};
     if (engine) header.push_back("h2o_lossy_ratio");
+    if (result.kl_method) header.push_back("predicted KL");
     if (!no_quality_ && !trace.block_scores) {
-      header.insert(header.end(), {"mass", "mass p5", "output error", "error p95", "cosine p5",
-                                   "KL", "top-16", "mass (all rows)", "error (all rows)"});
+      header.insert(header.end(),
+                    {"output error", "1 - cosine", "error p95", "mass", "mass p5", "attention KL",
+                     "top-16", "error (all rows)", "mass (all rows)"});
     }
     Table table(header);
-    for (const mnn::h2o::ReplayRun& run : result.runs) table.Row(RowOf(run, engine));
+    for (const mnn::h2o::ReplayRun& run : result.runs) {
+      table.Row(RowOf(run, engine, result.kl_method.has_value()));
+    }
     console.Data(table.Text());
     for (const std::string& note : result.notes) console.Line("note: " + note);
   }
@@ -388,7 +403,8 @@ class ReplayH2o : public Command {
     return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
   }
 
-  static std::vector<std::string> RowOf(const mnn::h2o::ReplayRun& run, bool engine) {
+  static std::vector<std::string> RowOf(const mnn::h2o::ReplayRun& run, bool engine,
+                                        bool predicts) {
     std::vector<std::string> row = {
         run.policy, run.target_text(), fmt::format("{:.3f}x", run.ratio()),
         fmt::format("{:.3f}x", run.mean_ratio()), std::to_string(run.evictions())};
@@ -396,30 +412,41 @@ class ReplayH2o : public Command {
       row.push_back(run.mnn ? fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio)
                             : std::string(1, '-'));
     }
+    if (predicts) row.push_back(run.predicted_kl ? Text(*run.predicted_kl) : std::string(1, '-'));
     if (!run.quality) return row;
     const AttentionSummary &evicting = *run.evicting, &all = *run.quality;
     const auto figure = [](const Distribution& of, double Distribution::*value, auto&& text) {
       return of.count == 0 ? std::string(1, '-') : text(of.*value);
     };
     const auto real = [](double value) { return fmt::format("{:.4g}", value); };
-    const auto fixed = [](double value) { return fmt::format("{:.4f}", value); };
-    const auto mean = [&](const Distribution& of, double error) {
-      const std::string text = figure(of, &Distribution::mean, PercentOf);
-      return of.count == 0 || error == 0 ? text : fmt::format("{} +-{}", text, PercentOf(error));
+    // A share of rows with its standard error, where rows were drawn.
+    const auto share = [](const Distribution& of, double value, double error) {
+      if (of.count == 0) return std::string(1, '-');
+      return error == 0 ? PercentOf(value)
+                        : fmt::format("{} +-{}", PercentOf(value), PercentOf(error));
     };
-    row.push_back(mean(evicting.mass, evicting.standard_error.mass));
-    row.push_back(figure(evicting.mass, &Distribution::p5, PercentOf));
-    row.push_back(mean(evicting.output_error, evicting.standard_error.output_error));
+    const auto error = [&](const AttentionSummary& of) {
+      return share(of.output_error, of.output_error_frobenius,
+                   of.standard_error.output_error_frobenius);
+    };
+    const auto mass = [&](const AttentionSummary& of) {
+      return share(of.mass, of.mass.mean, of.standard_error.mass);
+    };
+    row.push_back(error(evicting));
+    row.push_back(figure(evicting.output_cosine, &Distribution::mean,
+                         [&](double cosine) { return real(1 - cosine); }));
     row.push_back(figure(evicting.output_error, &Distribution::p95, PercentOf));
-    row.push_back(figure(evicting.output_cosine, &Distribution::p5, fixed));
+    row.push_back(mass(evicting));
+    row.push_back(figure(evicting.mass, &Distribution::p5, PercentOf));
     row.push_back(figure(evicting.kl, &Distribution::mean, real));
     row.push_back(figure(evicting.top_k[1], &Distribution::mean, PercentOf));
-    row.push_back(mean(all.mass, all.standard_error.mass));
-    row.push_back(mean(all.output_error, all.standard_error.output_error));
+    row.push_back(error(all));
+    row.push_back(mass(all));
     return row;
   }
 
-  std::string input_, trace_, engine_ = "exact", policies_ = "block", targets_, budgets_, scores_;
+  std::string input_, trace_, sensitivity_, engine_ = "exact", policies_ = "block", targets_,
+                                            budgets_, scores_;
   std::string schedule_;
   std::string granularity_ = "layer", jsonl_, html_, plan_, snapshot_out_, to_ = "safetensors";
   int64_t prompt_ = -1;

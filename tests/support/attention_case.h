@@ -29,6 +29,7 @@ struct AttentionCase {
 struct CaseShape {
   uint32_t layers = 3, query_heads = 4, kv_heads = 2, dim = 16;
   uint64_t tokens = 160;
+  uint32_t v_dim = 0;  // 0: as dim
 };
 
 inline std::unique_ptr<AttentionCase> MakeAttentionCase(const CaseShape& shape, uint32_t seed) {
@@ -43,12 +44,13 @@ inline std::unique_ptr<AttentionCase> MakeAttentionCase(const CaseShape& shape, 
   for (uint32_t l = 0; l < shape.layers; ++l) {
     LayerKv layer;
     layer.index = l;
-    const size_t values = shape.tokens * shape.kv_heads * shape.dim;
     KvTensor tensors[2];
     for (KvTensor& tensor : tensors) {
+      const uint32_t dim = &tensor == &tensors[1] && shape.v_dim != 0 ? shape.v_dim : shape.dim;
+      const size_t values = shape.tokens * shape.kv_heads * dim;
       std::byte* bytes = made->Keep(values * 2);
       for (size_t i = 0; i < values; ++i) StoreLE(bytes + 2 * i, F32ToF16(normal(random)));
-      tensor = ContiguousTensor(bytes, DType::kF16, shape.tokens, shape.kv_heads, shape.dim,
+      tensor = ContiguousTensor(bytes, DType::kF16, shape.tokens, shape.kv_heads, dim,
                                 Order::kTokenHeadDim);
     }
     layer.k = tensors[0];
@@ -63,6 +65,21 @@ inline std::unique_ptr<AttentionCase> MakeAttentionCase(const CaseShape& shape, 
     made->trace.layers.push_back(rows);
   }
   return made;
+}
+
+// Adds random gradients to every layer.
+inline void AddGradients(AttentionCase& made, const GradientRows& rows, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  made.trace.gradients = rows;
+  for (TraceLayer& layer : made.trace.layers) {
+    const uint64_t dim = made.snapshot.Find(layer.layer)->v->head_dim;
+    const size_t values = rows.samples * rows.rows * made.trace.query_heads * dim;
+    std::byte* g = made.Keep(values * 4);
+    for (size_t i = 0; i < values; ++i) StoreLE(g + 4 * i, 0.1f * normal(random));
+    layer.gradients =
+        ContiguousView(DType::kF32, {rows.samples, rows.rows, made.trace.query_heads, dim}, g);
+  }
 }
 
 // Replaces a layer's queries by the probabilities they give.

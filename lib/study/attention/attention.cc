@@ -53,7 +53,8 @@ void GroupRow(std::span<const double> p, std::span<const double> changed,
 
 AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
                             const HeadQueries& changed_queries, const HeadCache& changed,
-                            std::span<const TokenRange> sources, const AttentionRule& rule) {
+                            std::span<const TokenRange> sources, const AttentionRule& rule,
+                            OutputGradients gradients) {
   const uint64_t rows = queries.q.rows, keys = full.k.rows, changed_keys = changed.k.rows;
   KV_ASSERT(changed_queries.q.rows == rows && sources.size() == changed_keys);
   const bool with_output = !full.v.empty() && !changed.v.empty();
@@ -68,7 +69,7 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
   for (uint64_t t = 0; t < keys; ++t) {
     if (!covered[t]) dropped.push_back(t);
   }
-  AttentionRows out = MakeRows(rows, with_output);
+  AttentionRows out = MakeRows(rows, with_output, gradients.size());
   std::vector<double> p, changed_p;
   std::vector<float> narrow, o, e;
   std::vector<uint32_t> order;
@@ -90,7 +91,8 @@ AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
       Outputs(narrow, count, changed.v, e);
       std::transform(o.begin(), o.end(), e.begin(), e.begin(), std::minus<>());
       for (uint64_t i = 0; i < count; ++i) {
-        StoreOutput(&o[i * full.v.columns], &e[i * full.v.columns], full.v.columns, begin + i, out);
+        StoreOutput(&o[i * full.v.columns], &e[i * full.v.columns], full.v.columns, gradients,
+                    begin + i, out);
       }
     }
     for (uint64_t i = 0; i < count; ++i) {

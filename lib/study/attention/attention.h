@@ -39,10 +39,18 @@ struct AttentionRows {
   // Squared norms and dot products, which add up over heads (outputs are concatenated): of o - o',
   // of o, of o', and o.o'. Empty without V.
   std::vector<double> error2, norm2, changed_norm2, dot;
+  // [sample][row]: g . (o' - o) of the gradients g that were given, which adds up over heads and
+  // layers; empty without. NaN also where g is not finite.
+  std::vector<std::vector<double>> log_p_change;
 
   uint64_t rows() const { return mass.size(); }
   bool has_output() const { return !error2.empty(); }
 };
+
+// Gradients of the log probabilities of sampled next tokens with respect to a head's outputs, one
+// matrix per sample: query rows x columns of V. To first order, their products with a change of the
+// outputs are the changes of those log probabilities. Without V they are ignored.
+using OutputGradients = std::span<const FloatMatrix>;
 
 // Compares the full cache with caches that have only the keys of a kept set, for several sets at
 // once: P, o and the largest keys are computed once. Returns one result per set, in their order.
@@ -51,13 +59,15 @@ struct AttentionRows {
 // and KL = infinity.
 std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
                                            std::span<const KeptBefore> sets,
-                                           const AttentionRule& rule = {});
+                                           const AttentionRule& rule = {},
+                                           OutputGradients gradients = {});
 // Does the same from recorded probabilities, [query][key], 0 for hidden keys, in rows that the
 // caller has normalised. `positions` are those of the rows.
 std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& probabilities,
                                                         std::span<const int64_t> positions,
                                                         const FloatMatrix& v,
-                                                        std::span<const KeptBefore> sets);
+                                                        std::span<const KeptBefore> sets,
+                                                        OutputGradients gradients = {});
 
 // Compares the full cache with one that may differ in every value. `sources[j]` says which tokens
 // of the full cache key j stands for: ranges do not overlap, and tokens in no range were dropped.
@@ -65,7 +75,8 @@ std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& proba
 // rotates them differently.
 AttentionRows CompareCaches(const HeadQueries& queries, const HeadCache& full,
                             const HeadQueries& changed_queries, const HeadCache& changed,
-                            std::span<const TokenRange> sources, const AttentionRule& rule = {});
+                            std::span<const TokenRange> sources, const AttentionRule& rule = {},
+                            OutputGradients gradients = {});
 
 // Appends rows of the same head that follow those in `to`.
 void AppendRows(const AttentionRows& from, AttentionRows& to);

@@ -58,18 +58,19 @@ bool KeptRow(std::span<const double> p, KeptBefore kept_before, int64_t position
 class KeptComparison {
  public:
   KeptComparison(uint64_t rows, uint64_t keys, const FloatMatrix& v,
-                 std::span<const KeptBefore> sets)
+                 std::span<const KeptBefore> sets, OutputGradients gradients)
       : rows_(rows),
         keys_(keys),
         v_(v),
         sets_(sets),
+        gradients_(gradients),
         largest_(kAttentionTileRows),
         states_(kAttentionTileRows) {
     KV_ASSERT(v.empty() || v.rows == keys);
     SetAsideBadValues();
     for (const KeptBefore& set : sets) {
       KV_ASSERT(set.size() == keys);
-      out_.push_back(MakeRows(rows, !v.empty()));
+      out_.push_back(MakeRows(rows, !v.empty(), gradients.size()));
     }
   }
 
@@ -134,7 +135,8 @@ class KeptComparison {
     if (!any_lost) e_.assign(o_.size(), 0.0f);
     for (uint64_t i = 0; i < count; ++i) {
       if (!v_.empty()) {
-        StoreOutput(&o_[i * v_.columns], &e_[i * v_.columns], v_.columns, begin + i, out);
+        StoreOutput(&o_[i * v_.columns], &e_[i * v_.columns], v_.columns, gradients_, begin + i,
+                    out);
       }
       if (states_[i] == State::kUndefined) StoreUndefined(begin + i, out);
       if (states_[i] == State::kNoOutput) StoreUndefinedOutput(begin + i, out);
@@ -146,6 +148,7 @@ class KeptComparison {
   std::vector<uint64_t> bad_values_;
   std::vector<float> good_values_;
   std::span<const KeptBefore> sets_;
+  OutputGradients gradients_;
   std::vector<AttentionRows> out_;
   std::vector<double> p_;
   std::vector<float> narrow_, o_, e_;
@@ -157,24 +160,26 @@ class KeptComparison {
 
 std::vector<AttentionRows> CompareKeptSets(const HeadQueries& queries, const HeadCache& full,
                                            std::span<const KeptBefore> sets,
-                                           const AttentionRule& rule) {
+                                           const AttentionRule& rule, OutputGradients gradients) {
   const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
     AttentionProbabilities(queries, full, rule, begin, count, out);
   };
-  return KeptComparison(queries.q.rows, full.k.rows, full.v, sets).Run(fill, queries.positions);
+  return KeptComparison(queries.q.rows, full.k.rows, full.v, sets, gradients)
+      .Run(fill, queries.positions);
 }
 
 std::vector<AttentionRows> CompareKeptSetsProbabilities(const FloatMatrix& probabilities,
                                                         std::span<const int64_t> positions,
                                                         const FloatMatrix& v,
-                                                        std::span<const KeptBefore> sets) {
+                                                        std::span<const KeptBefore> sets,
+                                                        OutputGradients gradients) {
   const uint64_t keys = probabilities.columns;
   const auto fill = [&](uint64_t begin, uint64_t count, std::span<double> out) {
     for (uint64_t i = 0; i < count; ++i) {
       std::copy_n(probabilities.row(begin + i), keys, &out[i * keys]);
     }
   };
-  return KeptComparison(probabilities.rows, keys, v, sets).Run(fill, positions);
+  return KeptComparison(probabilities.rows, keys, v, sets, gradients).Run(fill, positions);
 }
 
 }  // namespace kv

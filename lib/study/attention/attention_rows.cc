@@ -32,6 +32,7 @@ void StoreUndefinedOutput(uint64_t row, AttentionRows& out) {
   for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
     if (!values->empty()) (*values)[row] = kUndecided;
   }
+  for (std::vector<double>& values : out.log_p_change) values[row] = kUndecided;
 }
 
 void StoreUndefined(uint64_t row, AttentionRows& out) {
@@ -40,7 +41,7 @@ void StoreUndefined(uint64_t row, AttentionRows& out) {
   StoreUndefinedOutput(row, out);
 }
 
-AttentionRows MakeRows(uint64_t rows, bool with_output) {
+AttentionRows MakeRows(uint64_t rows, bool with_output, uint64_t samples) {
   AttentionRows out;
   for (auto* values : {&out.mass, &out.changed_mass, &out.kl, &out.js}) values->resize(rows);
   for (auto& values : out.top_k) values.resize(rows);
@@ -49,12 +50,13 @@ AttentionRows MakeRows(uint64_t rows, bool with_output) {
     for (auto* values : {&out.error2, &out.norm2, &out.changed_norm2, &out.dot}) {
       values->resize(rows);
     }
+    out.log_p_change.assign(samples, std::vector<double>(rows));
   }
   return out;
 }
 
-void StoreOutput(const float* o, const float* e, uint64_t columns, uint64_t row,
-                 AttentionRows& out) {
+void StoreOutput(const float* o, const float* e, uint64_t columns, OutputGradients gradients,
+                 uint64_t row, AttentionRows& out) {
   double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;
   for (uint64_t d = 0; d < columns; ++d) {
     const double full = o[d], lost = e[d], changed = full - lost;
@@ -67,6 +69,14 @@ void StoreOutput(const float* o, const float* e, uint64_t columns, uint64_t row,
   out.norm2[row] = norm2;
   out.changed_norm2[row] = changed2;
   out.dot[row] = dot;
+  for (size_t sample = 0; sample < out.log_p_change.size(); ++sample) {
+    const float* g = gradients[sample].row(row);
+    double change = 0;
+    for (uint64_t d = 0; d < columns; ++d) {
+      change -= static_cast<double>(g[d]) * static_cast<double>(e[d]);
+    }
+    out.log_p_change[sample][row] = std::isfinite(change) ? change : kUndecided;
+  }
 }
 
 void AppendRows(const AttentionRows& from, AttentionRows& to) {
@@ -83,6 +93,10 @@ void AppendRows(const AttentionRows& from, AttentionRows& to) {
   append(from.norm2, to.norm2);
   append(from.changed_norm2, to.changed_norm2);
   append(from.dot, to.dot);
+  to.log_p_change.resize(std::max(to.log_p_change.size(), from.log_p_change.size()));
+  for (size_t i = 0; i < from.log_p_change.size(); ++i) {
+    append(from.log_p_change[i], to.log_p_change[i]);
+  }
 }
 
 }  // namespace kv

@@ -32,11 +32,12 @@ void TopKKept(std::span<const uint32_t> largest, const IsKept& is_kept, uint64_t
 
 bool HasNan(std::span<const double> row);
 
-// Returns rows of zeros, to be filled.
-AttentionRows MakeRows(uint64_t rows, bool with_output);
+// Returns rows of zeros, to be filled: with output figures if V is there, with changes of log p for
+// `samples` gradients.
+AttentionRows MakeRows(uint64_t rows, bool with_output, uint64_t samples);
 // Stores the output figures of row `row` from o and e = o - o', `columns` floats each.
-void StoreOutput(const float* o, const float* e, uint64_t columns, uint64_t row,
-                 AttentionRows& out);
+void StoreOutput(const float* o, const float* e, uint64_t columns, OutputGradients gradients,
+                 uint64_t row, AttentionRows& out);
 // Makes every figure of a row NaN, because its probabilities do not exist: it must not pass for a
 // row that lost nothing.
 void StoreUndefined(uint64_t row, AttentionRows& out);

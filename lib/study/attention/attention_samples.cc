@@ -22,30 +22,36 @@ bool Evicts(std::span<const AttentionRows> heads, uint64_t row) {
 
 }  // namespace
 
-void ClusterError::Add(uint64_t cluster, double value) {
+double OutputCosine(double error2, double norm2, double changed2, double dot) {
+  if (error2 == 0) return 1;
+  const double norms = std::sqrt(norm2) * std::sqrt(changed2);
+  return norms > 0 || std::isnan(norms) ? dot / norms : 0;
+}
+
+void ClusterError::Add(uint64_t cluster, double value, double weight) {
   if (std::isnan(value)) return;
   if (sums_.size() <= cluster) sums_.resize(cluster + 1);
   sums_[cluster].value += value;
-  ++sums_[cluster].count;
+  sums_[cluster].weight += weight;
 }
 
 double ClusterError::Get(uint64_t clusters, uint64_t population) const {
   if (clusters >= population) return 0;
   if (clusters < 2) return std::numeric_limits<double>::quiet_NaN();
-  double value = 0, count = 0;
+  double value = 0, weight = 0;
   for (const Sum& sum : sums_) {
     value += sum.value;
-    count += sum.count;
+    weight += sum.weight;
   }
-  const double mean = value / count;  // a ratio of two sums: clusters differ in size
+  const double mean = value / weight;  // a ratio of two sums: clusters differ in size
   double squares = 0;
   for (const Sum& sum : sums_) {
-    const double off = sum.value - mean * sum.count;
+    const double off = sum.value - mean * sum.weight;
     squares += off * off;
   }
   const auto n = static_cast<double>(clusters);
   const double variance = squares / (n - 1) * (1 - n / static_cast<double>(population)) / n;
-  return std::sqrt(variance) / (count / n);
+  return std::sqrt(variance) / (weight / n);
 }
 
 void AttentionSamples::Pool::AddHead(const AttentionRows& head, std::span<const uint64_t> of) {
@@ -81,11 +87,7 @@ void AttentionSamples::Pool::AddRow(std::span<const AttentionRows> heads, uint64
   has_output = heads.front().has_output();
   if (has_output) {
     output_error.push_back(std::sqrt(row_error2) / std::max(std::sqrt(row_norm2), kOutputEps));
-    // A row that changed nothing has cosine 1 by definition, not up to rounding, zero rows too.
-    const double norms = std::sqrt(row_norm2) * std::sqrt(changed2);
-    output_cosine.push_back(row_error2 == 0                  ? 1.0
-                            : norms > 0 || std::isnan(norms) ? dot / norms
-                                                             : 0);
+    output_cosine.push_back(OutputCosine(row_error2, row_norm2, changed2, dot));
     output_error_error.Add(row, output_error.back());
     output_cosine_error.Add(row, output_cosine.back());
     const bool is_measured = std::isfinite(row_error2) && std::isfinite(row_norm2);
@@ -93,6 +95,7 @@ void AttentionSamples::Pool::AddRow(std::span<const AttentionRows> heads, uint64
     if (is_measured) {
       error2 += row_error2;
       norm2 += row_norm2;
+      squared_error.Add(row, row_error2, row_norm2);
     }
   }
   undefined_rows += undefined;
@@ -113,12 +116,15 @@ AttentionSummary AttentionSamples::Of(const Pool& pool) const {
   out.output_cosine = Describe(pool.output_cosine);
   out.output_error_frobenius = std::sqrt(pool.error2) / std::max(std::sqrt(pool.norm2), kOutputEps);
   const auto error = [&](const ClusterError& of) { return of.Get(clusters_, population_); };
-  out.standard_error = {error(pool.mass_error),
-                        error(pool.kl_error),
-                        error(pool.js_error),
-                        error(pool.output_error_error),
-                        error(pool.output_cosine_error),
-                        {}};
+  out.standard_error = {
+      error(pool.mass_error),
+      error(pool.kl_error),
+      error(pool.js_error),
+      error(pool.output_error_error),
+      error(pool.output_cosine_error),
+      // Of a root: d sqrt(x) = dx / (2 sqrt(x)).
+      pool.error2 == 0 ? 0 : error(pool.squared_error) / (2 * out.output_error_frobenius),
+      {}};
   for (size_t i = 0; i < kTopK.size(); ++i) {
     out.standard_error.top_k[i] = error(pool.top_k_error[i]);
   }

@@ -30,6 +30,7 @@ struct AttentionSummary {
   // Standard errors of the means if the rows are a random sample; 0 if they are all there are.
   struct StandardErrors {
     double mass = 0, kl = 0, js = 0, output_error = 0, output_cosine = 0;
+    double output_error_frobenius = 0;
     std::array<double, kTopK.size()> top_k = {};
   } standard_error;
 };
@@ -39,8 +40,9 @@ struct AttentionSummary {
 // without replacement.
 class ClusterError {
  public:
-  // Adds a value of a cluster; a NaN is left out.
-  void Add(uint64_t cluster, double value);
+  // Adds a value of a cluster; a NaN is left out. With weights, the mean is the sum of the values
+  // over the sum of the weights.
+  void Add(uint64_t cluster, double value, double weight = 1);
   // Returns the standard error, given how many clusters were drawn (clusters without a value count,
   // as in any estimate of a part of the population) from how many. Returns 0 if the sample is the
   // population, else NaN for fewer than two clusters.
@@ -48,7 +50,7 @@ class ClusterError {
 
  private:
   struct Sum {
-    double value = 0, count = 0;
+    double value = 0, weight = 0;
   };
   std::vector<Sum> sums_;
 };
@@ -76,6 +78,7 @@ class AttentionSamples {
     std::array<std::vector<double>, kTopK.size()> top_k;
     double error2 = 0, norm2 = 0;
     ClusterError mass_error, kl_error, js_error, output_error_error, output_cosine_error;
+    ClusterError squared_error;  // of error2 / norm2
     std::array<ClusterError, kTopK.size()> top_k_error;
 
     void AddHead(const AttentionRows& head, std::span<const uint64_t> rows);
@@ -86,6 +89,10 @@ class AttentionSamples {
   uint64_t population_, clusters_ = 0;
   Pool all_, evicting_;
 };
+
+// The cosine of o and o' from |o - o'|^2, |o|^2, |o'|^2 and o.o'. A row that changed nothing has
+// cosine 1 by definition, not up to rounding, zero rows too; other rows with a zero have 0.
+double OutputCosine(double error2, double norm2, double changed2, double dot);
 
 // Summarises all rows of one layer's heads.
 inline AttentionSummary Summarise(std::span<const AttentionRows> heads) {

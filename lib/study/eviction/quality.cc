@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "lib/core/base/checked.h"
@@ -84,10 +85,31 @@ std::vector<float> Probabilities(const LayerAttention& attention, uint32_t head,
   return rows;
 }
 
+// The gradients of one head at a tile of rows; NaN at rows that the trace has none for.
+struct TileGradients {
+  std::vector<std::vector<float>> values;  // [sample][row][v dim]
+  std::vector<FloatMatrix> matrices;
+
+  TileGradients(const LayerAttention& attention, uint32_t head, std::span<const uint64_t> tile) {
+    const GradientRows& rows = *attention.trace().gradients;
+    const uint64_t dim = attention.kv().v->head_dim;
+    for (uint64_t sample = 0; sample < rows.samples; ++sample) {
+      std::vector<float>& of_sample = values.emplace_back(tile.size() * dim, NAN);
+      for (size_t r = 0; r < tile.size(); ++r) {
+        if (!rows.Has(tile[r])) continue;
+        ReadGradient(attention.trace(), attention.rows(), sample, tile[r], head,
+                     &of_sample[r * dim]);
+      }
+      matrices.push_back(MatrixOf(of_sample, tile.size(), dim));
+    }
+  }
+};
+
 // All plans of one head over one tile of rows.
 std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
                                        const KeptBeforeOf& kept_before, uint32_t head,
-                                       std::span<const uint64_t> tile, const HeadFloats& floats) {
+                                       std::span<const uint64_t> tile, const HeadFloats& floats,
+                                       OutputGradients gradients) {
   const uint64_t end = tile.back() + 1;
   std::vector<KeptBefore> sets;
   for (const auto& units : kept_before) {
@@ -99,7 +121,8 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
   const std::vector<int64_t> positions(tile.begin(), tile.end());
   if (!attention.has_queries()) {
     const std::vector<float> rows = Probabilities(attention, head, positions, end);
-    return CompareKeptSetsProbabilities(MatrixOf(rows, tile.size(), end), positions, v, sets);
+    return CompareKeptSetsProbabilities(MatrixOf(rows, tile.size(), end), positions, v, sets,
+                                        gradients);
   }
   const uint64_t dim = attention.head_dim();
   std::vector<float> queries(tile.size() * dim);
@@ -107,7 +130,21 @@ std::vector<AttentionRows> MeasureTile(const LayerAttention& attention,
     ReadQueries(attention.rows(), head, tile[r] - attention.first_row(), 1, &queries[r * dim]);
   }
   return CompareKeptSets({MatrixOf(queries, tile.size(), dim), positions},
-                         {MatrixOf(floats.k, end, dim), v, {}, {}}, sets, attention.rule());
+                         {MatrixOf(floats.k, end, dim), v, {}, {}}, sets, attention.rule(),
+                         gradients);
+}
+
+std::vector<LogPChange> ChangesOf(std::span<const AttentionRows> heads, uint32_t group) {
+  std::vector<LogPChange> changes;
+  for (size_t head = 0; head < heads.size(); ++head) {
+    LogPChange change{heads[head].log_p_change.size(), heads[head].rows()};
+    for (const std::vector<double>& sample : heads[head].log_p_change) {
+      change.values.insert(change.values.end(), sample.begin(), sample.end());
+    }
+    if (head % group == 0) changes.emplace_back();
+    changes.back().Add(change);
+  }
+  return changes;
 }
 
 LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint64_t population) {
@@ -124,23 +161,33 @@ LayerQuality Describe(uint32_t layer, std::span<const AttentionRows> heads, uint
     quality.evicting_heads.push_back(one.SummariseEvicting());
   }
   for (uint64_t row = 0; row < heads.front().rows(); ++row) {
-    double mass = 0, error2 = 0, norm2 = 0;  // NaN where some head's are
+    double mass = 0, error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN where some head's are
     for (const AttentionRows& head : heads) {
       mass += head.mass[row];
       if (!head.has_output()) continue;
       error2 += head.error2[row];
       norm2 += head.norm2[row];
+      changed2 += head.changed_norm2[row];
+      dot += head.dot[row];
     }
     quality.step_mass.push_back(mass / static_cast<double>(heads.size()));
     if (heads.front().has_output()) {
       quality.step_output_error.push_back(std::sqrt(error2) /
                                           std::max(std::sqrt(norm2), kLeastOutputNorm));
+      quality.step_output_cosine.push_back(OutputCosine(error2, norm2, changed2, dot));
     }
   }
   return quality;
 }
 
 }  // namespace
+
+void LogPChange::Add(const LogPChange& other) {
+  if (values.empty()) *this = LogPChange{other.samples, other.rows, {}};
+  values.resize(samples * rows);
+  KV_ASSERT(other.samples == samples && other.rows == rows);
+  for (size_t i = 0; i < values.size(); ++i) values[i] += other.values[i];
+}
 
 MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t seed) {
   MeasuredRows rows{prompt, end - prompt, {}};
@@ -159,10 +206,16 @@ MeasuredRows ChooseRows(uint64_t prompt, uint64_t end, uint64_t most, uint64_t s
   return rows;
 }
 
+bool HasChanges(const LayerAttention& attention) {
+  return attention.rows().gradients.has_value() && attention.kv().v.has_value();
+}
+
 std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& attention,
                                                      std::span<const LayerPlan* const> plans,
-                                                     const MeasuredRows& rows, ThreadPool& pool) {
+                                                     const MeasuredRows& rows, ThreadPool& pool,
+                                                     bool with_changes) {
   KV_ASSERT(!rows.positions.empty());
+  KV_ASSERT(!with_changes || HasChanges(attention));
   const uint64_t end = rows.positions.back() + 1;
   std::vector<HeadFloats> floats(attention.kv_heads());
   pool.ParallelFor(floats.size(), [&](uint64_t h) {
@@ -183,10 +236,14 @@ std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& atten
     const uint64_t begin = i % tiles * kTileRows;
     const auto tile = all.subspan(begin, std::min(kTileRows, all.size() - begin));
     const HeadFloats& of_head = floats[head / attention.group()];
-    of_tile[i] = MeasureTile(attention, kept_before, head, tile, of_head);
+    std::optional<TileGradients> gradients;
+    if (with_changes) gradients.emplace(attention, head, tile);
+    const OutputGradients g =
+        with_changes ? OutputGradients(gradients->matrices) : OutputGradients();
+    of_tile[i] = MeasureTile(attention, kept_before, head, tile, of_head, g);
     for (size_t p = 0; p < plans.size(); ++p) {
       if (!plans[p]->turned_by) continue;
-      of_tile[i][p] = CompareReRotated(attention, *plans[p], head, tile, of_head.k, of_head.v);
+      of_tile[i][p] = CompareReRotated(attention, *plans[p], head, tile, of_head.k, of_head.v, g);
     }
   });
   std::vector<std::vector<AttentionRows>> of_plan(plans.size());
@@ -200,12 +257,13 @@ std::vector<std::vector<AttentionRows>> MeasureHeads(const LayerAttention& atten
 std::vector<LayerQuality> MeasureLayer(const LayerAttention& attention,
                                        std::span<const LayerPlan* const> plans,
                                        const MeasuredRows& rows, std::span<AttentionSamples> pooled,
-                                       ThreadPool& pool) {
+                                       ThreadPool& pool, bool with_changes) {
   KV_ASSERT(pooled.size() == plans.size());
-  const auto of_plan = MeasureHeads(attention, plans, rows, pool);
+  const auto of_plan = MeasureHeads(attention, plans, rows, pool, with_changes);
   std::vector<LayerQuality> qualities;
   for (size_t p = 0; p < plans.size(); ++p) {
     qualities.push_back(Describe(attention.layer(), of_plan[p], rows.population));
+    if (with_changes) qualities.back().log_p_changes = ChangesOf(of_plan[p], attention.group());
     pooled[p].Add(of_plan[p]);
   }
   return qualities;

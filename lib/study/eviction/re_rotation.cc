@@ -41,13 +41,16 @@ TurnedCache CacheOf(const KeepPlan& held, uint64_t row, std::span<const float> k
 
 AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan& plan,
                                uint32_t head, std::span<const uint64_t> positions,
-                               std::span<const float> k, std::span<const float> v) {
+                               std::span<const float> k, std::span<const float> v,
+                               OutputGradients gradients) {
   const size_t dim = attention.head_dim();
   const size_t v_dim = v.empty() ? 0 : attention.kv().v->head_dim;
   const uint32_t unit = plan.units == 1 ? 0 : head / attention.group();
   AttentionRows all;
   std::vector<float> query(dim);
-  for (const uint64_t row : positions) {
+  std::vector<FloatMatrix> of_row(gradients.size());
+  for (size_t r = 0; r < positions.size(); ++r) {
+    const uint64_t row = positions[r];
     KeepPlan held = plan.HeldBefore(unit, row);
     Append(held, {static_cast<uint32_t>(row), 1});
     const TurnedCache turned = CacheOf(held, row, k, v, dim, v_dim, *plan.turned_by);
@@ -59,11 +62,14 @@ AttentionRows CompareReRotated(const LayerAttention& attention, const LayerPlan&
       full_v = MatrixOf(v, row + 1, v_dim);
       turned_v = MatrixOf(turned.v, turned.positions.size(), v_dim);
     }
+    for (size_t sample = 0; sample < gradients.size(); ++sample) {
+      of_row[sample] = {gradients[sample].row(r), 1, v_dim, v_dim};
+    }
     AppendRows(
         CompareCaches(
             queries, {MatrixOf(k, row + 1, dim), full_v, {}, {}}, queries,
             {MatrixOf(turned.k, turned.positions.size(), dim), turned_v, turned.positions, {}},
-            turned.sources, attention.rule()),
+            turned.sources, attention.rule(), of_row),
         all);
   }
   return all;

@@ -183,6 +183,38 @@ TEST_CASE("a subset written as a changed cache measures the same", "[metrics]") 
   }
 }
 
+TEST_CASE("changes along a gradient are the same by every comparison", "[metrics][kl]") {
+  const Head head(70, 150, 12, 15);
+  const std::vector<uint8_t> kept = EveryThird(head.keys);
+  const Subset subset(head, kept);
+  const std::vector<uint32_t> before = KeptForever(kept);
+  const KeptBefore set = before;
+  // With g = o the change along it is o.o' - |o|^2; a second gradient is not finite in one row.
+  std::vector<double> p(head.rows * head.keys);
+  AttentionProbabilities(head.queries(), head.cache(), {}, 0, head.rows, p);
+  std::vector<float> narrow, o;
+  Narrow(p, narrow);
+  Outputs(narrow, head.rows, head.cache().v, o);
+  std::vector<float> bad(o.size(), 1.0f);
+  bad[40 * head.dim + 3] = INFINITY;
+  const std::vector<FloatMatrix> g = {MatrixOf(o, head.rows, head.dim),
+                                      MatrixOf(bad, head.rows, head.dim)};
+  for (const AttentionRows& rows :
+       {CompareKeptSets(head.queries(), head.cache(), {&set, 1}, {}, g).front(),
+        CompareKeptSetsProbabilities(MatrixOf(narrow, head.rows, head.keys), head.positions,
+                                     head.cache().v, {&set, 1}, g)
+            .front(),
+        CompareCaches(head.queries(), head.cache(), head.queries(), subset.cache(head.dim),
+                      subset.sources, {}, g)}) {
+    REQUIRE(rows.log_p_change.size() == 2);
+    for (uint64_t i = 0; i < head.rows; ++i) {
+      REQUIRE(rows.log_p_change[0][i] ==
+              Approx(rows.dot[i] - rows.norm2[i]).epsilon(1e-4).margin(1e-6));
+      REQUIRE(std::isnan(rows.log_p_change[1][i]) == (i == 40));
+    }
+  }
+}
+
 TEST_CASE("one key for a group of equal keys is exact once it is biased by the log of its size",
           "[metrics]") {
   Head head(8, 12, 4, 9);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "lib/engines/mnn/h2o/replay_prediction.h"
 #include "lib/engines/mnn/h2o/report.h"
 #include "lib/study/report/html.h"
 #include "lib/study/report/svg.h"
@@ -28,6 +29,14 @@ std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); 
 std::string Shown(const Distribution& of, double Distribution::*figure) {
   return of.count == 0 ? std::string(1, '-') : Percent(of.*figure);
 }
+std::string ErrorOf(const AttentionSummary& of) {
+  return of.output_error.count == 0 ? std::string(1, '-') : Percent(of.output_error_frobenius);
+}
+std::string NatsOf(const ReplayRun& run) {
+  if (!run.predicted_kl) return "-";
+  const eviction::PredictedKl& kl = *run.predicted_kl;
+  return fmt::format("{:.3g} ({:.3g} to {:.3g})", kl.expected(), kl.low(), kl.high());
+}
 // The run that the detailed figures show: the first one that evicts.
 const ReplayRun& MainRun(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
@@ -40,8 +49,10 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
   const bool engine = result.engine != Engine::kExact;
   std::vector<std::vector<std::string>> rows = {{"policy", "target", "true ratio", "mean ratio"}};
   if (engine) rows[0].push_back("h2o_lossy_ratio");
-  for (const char* name : {"evictions", "mass kept", "mass p5", "output error", "error p95",
-                           "cosine p5", "top-16 kept", "mass (all rows)", "error (all rows)"}) {
+  rows[0].push_back("evictions");
+  if (result.kl_method) rows[0].push_back("predicted KL");
+  for (const char* name : {"output error", "1 - cosine", "error p95", "mass kept", "mass p5",
+                           "top-16 kept", "error (all rows)", "mass (all rows)"}) {
     rows[0].push_back(name);
   }
   for (const ReplayRun& run : result.runs) {
@@ -52,17 +63,18 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
                             : std::string());
     }
     row.push_back(std::to_string(run.evictions()));
+    if (result.kl_method) row.push_back(NatsOf(run));
     if (run.quality) {
       const AttentionSummary &evicting = *run.evicting, &all = *run.quality;
-      row.insert(
-          row.end(),
-          {Shown(evicting.mass, &Distribution::mean), Shown(evicting.mass, &Distribution::p5),
-           Shown(evicting.output_error, &Distribution::mean),
-           Shown(evicting.output_error, &Distribution::p95),
-           evicting.output_cosine.count == 0 ? std::string(1, '-')
-                                             : fmt::format("{:.4f}", evicting.output_cosine.p5),
-           Shown(evicting.top_k[1], &Distribution::mean), Shown(all.mass, &Distribution::mean),
-           Shown(all.output_error, &Distribution::mean)});
+      row.insert(row.end(), {ErrorOf(evicting),
+                             evicting.output_cosine.count == 0
+                                 ? std::string(1, '-')
+                                 : fmt::format("{:.4g}", 1 - evicting.output_cosine.mean),
+                             Shown(evicting.output_error, &Distribution::p95),
+                             Shown(evicting.mass, &Distribution::mean),
+                             Shown(evicting.mass, &Distribution::p5),
+                             Shown(evicting.top_k[1], &Distribution::mean), ErrorOf(all),
+                             Shown(all.mass, &Distribution::mean)});
     }
     rows.push_back(std::move(row));
   }
@@ -95,26 +107,33 @@ void AddCurves(const ReplayResult& result, report::Page& page) {
                                [](const ReplayRun& run) { return run.quality.has_value(); });
   if (!any) return;
   page.Heading("Quality against ratio");
-  LineChart lost;
-  lost.title = "Attention mass lost against the ratio of the whole model";
-  lost.x_label = "ratio of the whole model, mean of the steps";
-  lost.y_label = "attention mass lost, mean of evicting rows";
-  lost.series = ByRatio(result, [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; });
-  lost.markers = true;
-  lost.y_min = 0;
-  page.Figure(Render(lost),
+  LineChart chart;
+  chart.x_label = "ratio of the whole model, mean of the steps";
+  chart.markers = true;
+  chart.y_min = 0;
+  if (result.kl_method) {
+    chart.title = "Predicted KL against the ratio of the whole model";
+    chart.y_label = "expected KL of the next token, nats, mean of all decode rows";
+    chart.series = ByRatio(result, [](const ReplayRun& run) {
+      return run.predicted_kl ? run.predicted_kl->expected() : NAN;
+    });
+    page.Figure(Render(chart), PredictionText(result));
+  }
+  if (result.runs.front().quality && result.runs.front().quality->has_output) {
+    chart.title = "Attention output error against the ratio of the whole model";
+    chart.y_label = "output error |O - O'| / |O| over evicting rows";
+    chart.series =
+        ByRatio(result, [](const ReplayRun& run) { return run.evicting->output_error_frobenius; });
+    page.Figure(Render(chart),
+                "The error of the attention output, all heads of a layer together: of the figures "
+                "that need no gradients the best predictor of harm.");
+  }
+  chart.title = "Attention mass lost against the ratio of the whole model";
+  chart.y_label = "attention mass lost, mean of evicting rows";
+  chart.series = ByRatio(result, [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; });
+  page.Figure(Render(chart),
               "Lower is better. Every policy keeps as many tokens at the same moments, save that "
               "block keeps whole blocks; oracle-mass knows the future.");
-  if (result.runs.front().quality && result.runs.front().quality->has_output) {
-    LineChart error = lost;
-    error.title = "Attention output error against the ratio of the whole model";
-    error.y_label = "output error |o - o'| / |o|, mean of evicting rows";
-    error.series =
-        ByRatio(result, [](const ReplayRun& run) { return run.evicting->output_error.mean; });
-    page.Figure(Render(error),
-                "The error of the attention output, all heads of a layer together: "
-                "the best predictor of harm that needs no model.");
-  }
 }
 
 void AddBytes(const ReplayRun& run, report::Page& page) {
@@ -267,10 +286,9 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
                  {"the engine says", Times(static_cast<double>(run.mnn->metrics.lossy_ratio))});
   }
   if (run.quality) {
+    if (run.predicted_kl) facts.push_back({"predicted KL, nats", NatsOf(run)});
+    if (run.quality->has_output) facts.push_back({"output error", ErrorOf(*run.evicting)});
     facts.push_back({"attention mass kept", Shown(run.evicting->mass, &Distribution::mean)});
-    if (run.quality->has_output) {
-      facts.push_back({"output error", Shown(run.evicting->output_error, &Distribution::mean)});
-    }
   }
   page.Facts(facts);
   if (run.mnn) {

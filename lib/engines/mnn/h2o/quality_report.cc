@@ -60,7 +60,8 @@ Json QualityJson(const AttentionSummary& s) {
         {"p95", Figure(s.output_error, &D::p95)},
         {"max", Figure(s.output_error, &D::max)},
         {"standard_error", s.standard_error.output_error},
-        {"frobenius", s.output_error.count == 0 ? Json(nullptr) : Json(s.output_error_frobenius)}};
+        {"frobenius", s.output_error.count == 0 ? Json(nullptr) : Json(s.output_error_frobenius)},
+        {"frobenius_standard_error", s.standard_error.output_error_frobenius}};
     json["output_cosine"] = {{"mean", Figure(s.output_cosine, &D::mean)},
                              {"p5", Figure(s.output_cosine, &D::p5)},
                              {"min", Figure(s.output_cosine, &D::min)},
@@ -80,6 +81,23 @@ Json QualityJson(const AttentionSummary& s) {
   }
   json["nan_count"] = s.mass.nans;
   return json;
+}
+
+Json PredictedKlJson(const ReplayRun& run) {
+  if (!run.predicted_kl) return nullptr;
+  const eviction::PredictedKl& kl = *run.predicted_kl;
+  const eviction::Calibration& calibration = kl.calibration();
+  return {{"method", Name(kl.method)},
+          {"nats", kl.nats},
+          {"standard_error", kl.standard_error},
+          {"expected_nats", kl.expected()},
+          {"low_nats", kl.low()},
+          {"high_nats", kl.high()},
+          {"rows", kl.rows},
+          {"of_rows", kl.population},
+          {"samples", kl.samples == 0 ? Json(nullptr) : Json(kl.samples)},
+          {"calibration",
+           {{"p10", calibration.p10}, {"median", calibration.median}, {"p90", calibration.p90}}}};
 }
 
 Json EvictingJson(const ReplayRun& run) {

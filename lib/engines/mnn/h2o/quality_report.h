@@ -14,6 +14,8 @@ namespace kv::mnn::h2o {
 // Returns a summary as it stands under "attention" (all rows) and "evicting" (rows that lose
 // something).
 nlohmann::ordered_json QualityJson(const AttentionSummary& summary);
+// Returns "predicted_kl" of a run; null where nats cannot be predicted.
+nlohmann::ordered_json PredictedKlJson(const ReplayRun& run);
 // Returns "evicting" of a run, with the layers that it covers; null if quality was not measured.
 nlohmann::ordered_json EvictingJson(const ReplayRun& run);
 nlohmann::ordered_json HeadsJson(const eviction::LayerQuality& quality);

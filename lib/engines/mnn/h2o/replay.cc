@@ -11,6 +11,7 @@
 #include "lib/core/snapshot/cast.h"
 #include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/h2o/replay_notes.h"
+#include "lib/engines/mnn/h2o/replay_prediction.h"
 
 namespace kv::mnn::h2o {
 namespace {
@@ -111,8 +112,11 @@ class Replayer {
 
   void AddTraceRemarks() {
     result_.undefined = CheckTraceRows(trace_, pool_);
-    const std::string undefined = Remark(result_.undefined);
-    if (!undefined.empty()) result_.warnings.push_back(undefined);
+    result_.undefined_gradients = CheckGradients(trace_, pool_);
+    for (const std::string& undefined :
+         {Remark(result_.undefined), Remark(result_.undefined_gradients, "rows of gradients")}) {
+      if (!undefined.empty()) result_.warnings.push_back(undefined);
+    }
     if (trace_.q_start == 0) return;
     result_.warnings.push_back(
         fmt::format("the trace has no queries of the prompt's positions 0 to {}: rules that weigh "
@@ -357,7 +361,14 @@ class Replayer {
     }
   }
 
+  void WarnOnce(const std::string& text) {
+    std::vector<std::string>& all = result_.warnings;
+    if (std::count(all.begin(), all.end(), text) == 0) all.push_back(text);
+  }
+
   void Measure() {
+    Prediction prediction(snapshot_, trace_, request_);
+    result_.kl_method = prediction.method();
     result_.measured =
         eviction::ChooseRows(result_.prompt, result_.end, request_.quality_rows, request_.seed);
     std::vector<AttentionSamples> pooled(result_.runs.size(),
@@ -366,9 +377,10 @@ class Replayer {
     for (size_t i = 0; i < attentions_.size(); ++i) {
       std::vector<const eviction::LayerPlan*> plans;
       for (const ReplayRun& run : result_.runs) plans.push_back(&run.plans[i]);
-      std::vector<eviction::LayerQuality> of_layer =
-          eviction::MeasureLayer(attentions_[i], plans, result_.measured, pooled, pool_);
+      std::vector<eviction::LayerQuality> of_layer = eviction::MeasureLayer(
+          attentions_[i], plans, result_.measured, pooled, pool_, prediction.Begin(attentions_[i]));
       for (size_t r = 0; r < of_layer.size(); ++r) {
+        prediction.Take(r, of_layer[r]);
         result_.runs[r].layers.push_back(std::move(of_layer[r]));
       }
       if (progress_ != nullptr) {
@@ -378,6 +390,7 @@ class Replayer {
     for (size_t r = 0; r < pooled.size(); ++r) {
       result_.runs[r].quality = pooled[r].Summarise();
       result_.runs[r].evicting = pooled[r].SummariseEvicting();
+      if (auto why = prediction.Finish(r, result_.measured, result_.runs[r])) WarnOnce(*why);
     }
   }
 

@@ -15,6 +15,7 @@
 #include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/plan_layer.h"
 #include "lib/study/eviction/policy.h"
+#include "lib/study/eviction/predicted_kl.h"
 #include "lib/study/eviction/quality.h"
 
 namespace kv::mnn::h2o {
@@ -49,6 +50,8 @@ struct ReplayRequest {
   uint64_t seed = 0;
   std::optional<uint64_t> prompt_tokens;  // needed if the trace does not say
   bool measure_quality = true;
+  // Predict nats by these instead of the trace's gradients.
+  std::optional<eviction::LayerWeights> sensitivity;
   uint64_t quality_rows = 0;  // measure at most this many rows, chosen by `seed`; 0: all
 };
 
@@ -73,6 +76,7 @@ struct ReplayRun {
   std::vector<eviction::LayerQuality> layers;  // of the traced layers; empty without quality
   std::optional<AttentionSummary> quality;     // over all rows of the traced layers
   std::optional<AttentionSummary> evicting;    // over the rows that lose something
+  std::optional<eviction::PredictedKl> predicted_kl;
 
   uint64_t triggers() const;
   uint64_t evictions() const;  // those that take keys from some query
@@ -94,9 +98,12 @@ struct ReplayResult {
   eviction::PaperParameters paper;
   std::vector<std::string> followed;  // parameters of `config` that follow the trace's length
   WeightRule weights = WeightRule::kSoftmax;
-  uint64_t prompt = 0, end = 0;          // decode positions [prompt, end)
-  eviction::MeasuredRows measured;       // empty without quality
-  UndefinedRows undefined;               // of the whole trace
+  uint64_t prompt = 0, end = 0;     // decode positions [prompt, end)
+  eviction::MeasuredRows measured;  // empty without quality
+  UndefinedRows undefined;          // of the whole trace
+  UndefinedRows undefined_gradients;
+  // Set if the trace or the request has what nats are predicted by; a run may still lack a figure.
+  std::optional<eviction::KlMethod> kl_method;
   std::vector<uint32_t> traced_layers;   // replayed
   std::vector<uint32_t> missing_layers;  // layers of the snapshot without rows
   std::vector<ReplayRun> runs;           // by target, then by policy; on budgets by ratio

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "lib/engines/mnn/h2o/replay_prediction.h"
+
 namespace kv::mnn::h2o {
 namespace {
 
@@ -158,6 +160,8 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
   }
   std::vector<std::string> texts = notes.Texts();
   if (auto diluted = WhichEvict(result)) texts.push_back(std::move(*diluted));
+  std::string prediction = PredictionText(result);
+  if (!prediction.empty()) texts.push_back(std::move(prediction));
   if (late) {
     texts.push_back(
         fmt::format("the trace has no row of the prompt: the first eviction comes after "

@@ -126,6 +126,7 @@ Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
   }
   json["attention"] = run.quality ? QualityJson(*run.quality) : Json(nullptr);
   json["evicting"] = EvictingJson(run);
+  json["predicted_kl"] = PredictedKlJson(run);
   json["deciles"] = DecilesJson(run.layers, result.measured);
   json["layers"] = LayersJson(result, run);
   if (detail) {
@@ -157,6 +158,7 @@ Json ReportJson(const Snapshot& snapshot, const AttentionTrace& trace, const Rep
                    {"prompt_tokens", result.prompt},
                    {"decode_steps", result.end - result.prompt},
                    {"undefined_rows", result.undefined.rows},
+                   {"undefined_gradient_rows", result.undefined_gradients.rows},
                    {"open_loop", true}};
   json["params"] = {
       {"engine", Name(result.engine)},

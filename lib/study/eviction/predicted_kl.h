@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lib/study/eviction/quality.h"
+
+// Predicts what an eviction costs the model in nats: KL(full || evicted) of the next token, mean of
+// the decode rows.
+namespace kv::eviction {
+
+// Predicted over real KL in a study that applied plans in the model itself: quantiles over its
+// runs.
+struct Calibration {
+  double p10, median, p90;
+};
+// Of 90 runs (10 policies, 3 ratios, 3 texts) of SmolLM2-135M-Instruct (Q4_1), 256 tokens decoded
+// after a prompt of 256, with 4 samples a row.
+inline constexpr Calibration kGradientCalibration = {0.49, 0.68, 1.06};
+// Of the same runs with a KL below 0.2, with one weight a layer measured on one of the texts.
+inline constexpr Calibration kSensitivityCalibration = {0.69, 0.89, 1.54};
+
+enum class KlMethod {
+  kGradients,    // Fisher information: 1/2 (sum over layers of g . (o' - o))^2
+  kSensitivity,  // sum over layers of weight x 2 (1 - cos(o, o'))
+};
+std::string_view Name(KlMethod method);
+
+struct PredictedKl {
+  KlMethod method = KlMethod::kGradients;
+  double nats = 0;            // as the method computes it
+  double standard_error = 0;  // of `nats`, from the rows and tokens that were drawn; NaN: unknown
+  uint64_t rows = 0;          // measured
+  uint64_t population = 0;    // rows that could have been
+  uint64_t samples = 0;       // next tokens drawn for each row; 0 without gradients
+
+  const Calibration& calibration() const;
+  // The real KL that runs of the study had at such a prediction: their median, and the range of
+  // four fifths of them.
+  double expected() const { return nats / calibration().median; }
+  double low() const { return nats / calibration().p90; }
+  double high() const { return nats / calibration().p10; }
+};
+
+// Predicts from the sum of the changes that all layers make together; any mixture of plans has the
+// sum of its parts. Rows that are NaN for some sample are left out. `population` is the number of
+// rows that `change` was drawn from. Nothing if no row is left.
+std::optional<PredictedKl> PredictKl(const LogPChange& change, uint64_t population);
+
+// KL that one layer's output error causes, per relative squared error of its output.
+using LayerWeights = std::map<uint32_t, double>;
+// Predicts from the cosines of the measured layers; one without a weight must lose nothing. Rows
+// that are undefined in some layer are left out. Nothing if no row is left or outputs were not
+// measured.
+std::optional<PredictedKl> PredictKl(std::span<const LayerQuality> layers,
+                                     const LayerWeights& weights, uint64_t population);
+
+}  // namespace kv::eviction
