@@ -14,6 +14,7 @@ import torch
 from transformers.utils import logging
 
 from . import capture
+from ._run_folder import refuse_what_is_there
 
 OK, USAGE, INVALID, INPUT_OUTPUT, UNSUPPORTED, INTERRUPTED = 0, 2, 3, 4, 5, 130
 
@@ -106,6 +107,7 @@ def _stop_tokens(model: Any) -> set[int]:
 def _record(arguments: argparse.Namespace) -> None:
     if arguments.quiet or not sys.stderr.isatty():
         logging.disable_progress_bar()
+    refuse_what_is_there(arguments.output, arguments.force)  # before the model is loaded, not after
     model, tokenizer = capture.load(arguments.model, arguments.dtype, arguments.attention)
     tokens = _read_tokens(arguments.prompt, tokenizer)
     prompt, count = _split(arguments, tokens)

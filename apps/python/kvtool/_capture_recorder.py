@@ -100,20 +100,20 @@ class Recorder:
         self.folder = RunFolder(path, force)
         self.tokens: list[int] = []
         self.prompt_tokens = prompt_tokens
-        self.in_forward = False
         self._first = 0  # position of the first row of this forward
+        self._rows = 0  # of this forward; 0 between forwards
+        self._is_check = False  # whether a forward is compared with what was recorded, and not recorded
         self._trace_dtype = DTYPES[trace_dtype] if trace_dtype else None
         self._seen: dict[str, int] = {}  # rows of this forward, by tensor
+        self._asked: dict[int, tuple[Rule, Any, str]] = {}  # what the layers of this forward attended by
+        self._keys: dict[int, int] = {}  # and to how many keys
         self._heads: dict[str, tuple[int, int]] = {}
         self._masks, self._rules, self._logits = Masks(), LayerRules(), Logits(top_k)
         self._gradients = False
-        self._paused = False
 
     # What the model is about to do, and has done: hooks of its forward.
 
     def before_forward(self, module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if self._paused:
-            return
         ids = named.get("input_ids", given[0] if given else None)
         if ids is None:
             raise CaptureError("a forward pass without input_ids: the tokens of a run must be known")
@@ -121,21 +121,33 @@ class Recorder:
             raise CaptureError(f"a batch of {ids.shape[0]}: only one sequence can be recorded; pass them one by one")
         if module.training:
             raise CaptureError("the model is in training mode, where dropout changes what it computes; call model.eval()")
-        cache = named.get("past_key_values")
-        _check_cache(cache, len(self.tokens))
-        self._first = len(self.tokens)
+        self._rows = ids.shape[1]
+        if self._is_check:
+            return
+        _check_cache(named.get("past_key_values"), len(self.tokens))
         self.tokens += ids[0].tolist()
         if self.prompt_tokens is None:
             self.prompt_tokens = len(self.tokens)
-        self._seen.clear()
-        self.in_forward = True
 
     def after_forward(self, module: Any, given: Any, named: Any, output: Any) -> None:
-        was, self.in_forward = self.in_forward, False
+        rows, self._rows = self._rows, 0
+        if output is not None:  # else the forward raised, and its error is on its way
+            if not self._is_check:
+                self._check_rows(rows)
+                self._take_logits(output)
+            self._observe(rows)
+            self._first += rows
+        self._seen.clear()
+        self._asked.clear()
+        self._keys.clear()
         self._masks.clear()
-        if not was or output is None:  # paused, or the forward raised and its error is on its way
-            return
-        rows = len(self.tokens) - self._first
+
+    def _observe(self, rows: int) -> None:
+        for layer, (rule, mask, implementation) in self._asked.items():
+            visible = self._masks.visible(mask, implementation, self._keys.get(layer, 0))
+            self._rules.observe(layer, rule, self._first, rows, visible)
+
+    def _check_rows(self, rows: int) -> None:
         for layer in self.modules:
             for name in (f"q.{layer}", f"k_{layer}", f"v_{layer}"):
                 if self._seen.get(name, 0) != rows:
@@ -143,6 +155,8 @@ class Recorder:
                         f"layer {layer} ({type(self.modules[layer]).__name__}): {self._seen.get(name, 0)} of {rows} rows of"
                         f" {name} were seen; a run needs a cache (use_cache=True), and each layer its own keys"
                     )
+
+    def _take_logits(self, output: Any) -> None:
         logits = getattr(output, "logits", None)
         if logits is None or self.prompt_tokens is None:
             return
@@ -154,15 +168,21 @@ class Recorder:
     # What the taps find.
 
     def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None:
-        rows = query.shape[2]
-        self._rules.observe(layer, rule, self._first, rows, self._masks.visible(mask, implementation))
-        self._append(f"q.{layer}", query, self._trace_dtype)
+        if not self._rows:
+            raise CaptureError("a part of the model ran by itself; call the model that is recorded")
+        self._asked[layer] = (rule, mask, implementation)
+        if not self._is_check:
+            self._append(f"q.{layer}", query, self._trace_dtype)
 
     def entries(self, layer: int, key: Any, value: Any, cache: Any) -> None:
         if "Quantized" in type(cache).__name__ or type(cache).__name__ == "SinkCache":
             raise CaptureError(f"{type(cache).__name__}: its layers attend to other keys than they hand over; use DynamicCache")
-        self._append(f"k_{layer}", key, None)
-        self._append(f"v_{layer}", value, None)
+        if not self._is_check:
+            self._append(f"k_{layer}", key, None)
+            self._append(f"v_{layer}", value, None)
+
+    def attended(self, layer: int, keys: int) -> None:
+        self._keys[layer] = keys
 
     def _append(self, name: str, tensor: Any, dtype: Any) -> None:
         rows = tensor.detach()[0].transpose(0, 1)
@@ -179,7 +199,7 @@ class Recorder:
     # The end.
 
     def add_gradients(self, *, samples: int, seed: int = 0, progress: Callable[[int, int], object] | None = None) -> None:
-        """Run the recorded tokens once more, for `samples` gradients of the decode rows."""
+        """Within record(), after the run: its tokens once more, for `samples` gradients of the decode rows."""
         if self.prompt_tokens is None or self.prompt_tokens >= len(self.tokens):
             raise CaptureError("gradients need decode rows, and this run has none")
 
@@ -188,11 +208,12 @@ class Recorder:
 
         heads = self._heads[f"q.{min(self.modules)}"][0]
         draw: dict[str, Any] = {"samples": samples, "seed": seed, "progress": progress}
-        self._gradients = self._paused = True
+        self._gradients = self._is_check = True  # the same rules must hold in these passes
+        self._first = 0
         try:
             gradients(self.model, self.modules, self.tokens, self.prompt_tokens, heads=heads, take=take, **draw)
         finally:
-            self._paused = False
+            self._is_check = False
 
     def commit(self) -> None:
         if not self.tokens or self.prompt_tokens is None:
@@ -255,6 +276,8 @@ def _check_cache(cache: Any, tokens: int) -> None:
     """A cache that holds other tokens than were recorded would give rows to the wrong positions."""
     if cache is None:
         held = 0
+    elif isinstance(cache, tuple):  # as old versions return it
+        held = int(cache[0][0].shape[2])
     elif "Dynamic" in type(cache).__name__:
         held = int(cache.get_seq_length())
     else:

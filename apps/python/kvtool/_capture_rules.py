@@ -49,18 +49,18 @@ class Masks:
     """How many keys each row sees; masks are counted once a forward, because all layers of a kind share one."""
 
     def __init__(self) -> None:
-        self._counted: dict[int, tuple[Any, Any]] = {}
+        self._counted: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def clear(self) -> None:
         self._counted.clear()
 
-    def visible(self, mask: Any, implementation: str) -> Any:
-        """Counts by row; None where the implementation has no such mask and goes by its arguments."""
+    def visible(self, mask: Any, implementation: str, keys: int) -> Any:
+        """Of `keys` keys, by row; None where the implementation has no such mask and goes by its arguments."""
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or implementation.startswith(("flash", "flex")):
             return None
-        if id(mask) not in self._counted:
-            self._counted[id(mask)] = (mask, _count(mask))  # kept, so that no other mask gets its id
-        return self._counted[id(mask)][1]
+        if (id(mask), keys) not in self._counted:
+            self._counted[id(mask), keys] = (mask, _count(mask[..., :keys]))  # kept, so that no other mask gets its id
+        return self._counted[id(mask), keys][1]
 
 
 def _count(mask: Any) -> Any:

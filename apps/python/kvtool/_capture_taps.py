@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ._capture_rules import CaptureError, Rule, declared_rule
 
@@ -18,13 +18,14 @@ _OUTPUT_PROJECTIONS = ("o_proj", "dense", "out_proj", "c_proj", "wo")
 
 
 class Sink(Protocol):
-    """Who takes what the taps find. Tensors are [batch, heads, rows, head_dim]."""
-
-    in_forward: bool
+    """Who takes what the taps find in an attention module. Tensors are [batch, heads, rows, head_dim]."""
 
     def queries(self, layer: int, query: Any, rule: Rule, mask: Any, implementation: str) -> None: ...
 
     def entries(self, layer: int, key: Any, value: Any, cache: Any) -> None: ...
+
+    def attended(self, layer: int, keys: int) -> None:
+        """How many keys the layer attends to, its mask having as many columns or more."""
 
 
 def attention_modules(model: Any) -> dict[int, Any]:
@@ -49,16 +50,35 @@ def output_projection(module: Any) -> Any:
     return next((getattr(module, name) for name in _OUTPUT_PROJECTIONS if hasattr(module, name)), None)
 
 
+class _Running(NamedTuple):
+    """An attention module at work, and the keywords it was called with."""
+
+    layer: int
+    module: Any
+    named: dict[str, Any]
+
+
 @contextlib.contextmanager
 def tapped(modules: dict[int, Any], sink: Sink) -> Iterator[None]:
     """Within it, `sink` gets the queries, keys and values of these modules."""
     with contextlib.ExitStack() as stack:
-        _tap_caches(stack, modules, sink)
+        running: list[_Running] = []
+        for layer, module in modules.items():
+
+            def enter(module: Any, given: Any, named: dict[str, Any], layer: int = layer) -> None:
+                running.append(_Running(layer, module, named))
+
+            def leave(*_: Any) -> None:
+                running.pop()
+
+            stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        _tap_caches(stack, running, sink)
         spaces = _namespaces(modules)
         if all("ALL_ATTENTION_FUNCTIONS" in space for space in spaces):
-            _tap_functions(stack, modules, spaces, sink)
+            _tap_functions(stack, modules, spaces, running, sink)
         else:
-            _tap_rotations(stack, modules, spaces, sink)
+            _tap_rotations(stack, modules, spaces, running, sink)
         yield
 
 
@@ -82,18 +102,23 @@ def _replace_item(stack: contextlib.ExitStack, owner: MutableMapping[str, Any], 
     owner[name] = value
 
 
-def _tap_caches(stack: contextlib.ExitStack, modules: dict[int, Any], sink: Sink) -> None:
+def _tap_caches(stack: contextlib.ExitStack, running: list[_Running], sink: Sink) -> None:
     from transformers.cache_utils import Cache
+
+    inside = [False]  # a cache's update may call that of its base
 
     def tap(update: Callable[..., Any]) -> Callable[..., Any]:
         def tapped_update(self: Any, key_states: Any, value_states: Any, layer_idx: int, *rest: Any, **named: Any) -> Any:
-            was, sink.in_forward = sink.in_forward, False  # a cache's update may call that of its base
-            if was and layer_idx in modules:
-                sink.entries(layer_idx, key_states, value_states, self)
-            try:
+            if inside[0] or not running:
                 return update(self, key_states, value_states, layer_idx, *rest, **named)
+            sink.entries(layer_idx, key_states, value_states, self)
+            inside[0] = True
+            try:
+                result = update(self, key_states, value_states, layer_idx, *rest, **named)
             finally:
-                sink.in_forward = was
+                inside[0] = False
+            sink.attended(layer_idx, result[0].shape[2])
+            return result
 
         return tapped_update
 
@@ -105,15 +130,19 @@ def _tap_caches(stack: contextlib.ExitStack, modules: dict[int, Any], sink: Sink
             _replace_attribute(stack, kind, "update", tap(vars(kind)["update"]))
 
 
-def _tap_functions(stack: contextlib.ExitStack, modules: dict[int, Any], spaces: list[dict[str, Any]], sink: Sink) -> None:
+def _tap_functions(
+    stack: contextlib.ExitStack,
+    modules: dict[int, Any],
+    spaces: list[dict[str, Any]],
+    running: list[_Running],
+    sink: Sink,
+) -> None:
     """transformers 4.48 and later: one table of attention functions, and each model file's own eager one."""
-    layers = {id(module): layer for layer, module in modules.items()}
 
     def tap(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def tapped_function(module: Any, query: Any, key: Any, value: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
-            if sink.in_forward and id(module) in layers:
-                rule = declared_rule(module, name, query.shape[-1], named)
-                sink.queries(layers[id(module)], query, rule, mask, name)
+            if running and running[-1].module is module:
+                sink.queries(running[-1].layer, query, declared_rule(module, name, query.shape[-1], named), mask, name)
             return function(module, query, key, value, mask, *rest, **named)
 
         return tapped_function
@@ -129,53 +158,34 @@ def _tap_functions(stack: contextlib.ExitStack, modules: dict[int, Any], spaces:
             _replace_item(stack, own, name, tap(table[name], name))
 
 
-def _tap_rotations(stack: contextlib.ExitStack, modules: dict[int, Any], spaces: list[dict[str, Any]], sink: Sink) -> None:
-    """Before transformers 4.48: the query is complete when it has been rotated, in the module that is running."""
-    running: list[tuple[int, Any, dict[str, Any]]] = []
+def _tap_rotations(
+    stack: contextlib.ExitStack,
+    modules: dict[int, Any],
+    spaces: list[dict[str, Any]],
+    running: list[_Running],
+    sink: Sink,
+) -> None:
+    """Before transformers 4.48: the query is complete when it has been rotated."""
 
     def found(query: Any) -> None:
         layer, module, named = running[-1]
         # Asked for probabilities, other implementations step back to the eager one.
         name = "eager" if named.get("output_attentions") else module.config._attn_implementation
-        named = {key: value for key, value in named.items() if key == "head_mask"}
-        sink.queries(layer, query, declared_rule(module, name, query.shape[-1], named), mask_of(), name)
+        rule = declared_rule(module, name, query.shape[-1], {"head_mask": named.get("head_mask")})
+        sink.queries(layer, query, rule, named.get("attention_mask"), name)
 
-    def mask_of() -> Any:
-        return running[-1][2].get("attention_mask")
-
-    def tap_whole(module: Any) -> Callable[..., Any]:
-        project = module._attn_projections_and_rope
-
-        def tapped_projection(*given: Any, **named: Any) -> Any:
-            result = project(*given, **named)
-            if running and sink.in_forward:
+    def tap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped_function(*given: Any, **named: Any) -> Any:
+            result = function(*given, **named)
+            if running:
                 found(result[0])
             return result
 
-        return tapped_projection
+        return tapped_function
 
-    def tap_rotation(rotate: Callable[..., Any]) -> Callable[..., Any]:
-        def tapped_rotation(*given: Any, **named: Any) -> Any:
-            query, key = rotate(*given, **named)
-            if running and sink.in_forward:
-                found(query)
-            return query, key
-
-        return tapped_rotation
-
-    for layer, module in modules.items():
-
-        def enter(module: Any, given: Any, named: Any, layer: int = layer) -> None:
-            running.append((layer, module, named))
-
-        def leave(*_: Any) -> None:
-            running.pop()
-
-        stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-        stack.callback(module.register_forward_hook(leave, always_call=True).remove)
     whole = [module for module in modules.values() if hasattr(module, "_attn_projections_and_rope")]
     for module in whole:  # GPT-NeoX rotates a part of each head and joins the rest to it afterwards
-        _replace_attribute(stack, module, "_attn_projections_and_rope", tap_whole(module))
+        _replace_attribute(stack, module, "_attn_projections_and_rope", tap(module._attn_projections_and_rope))
     if whole:
         return
     for space in spaces:
@@ -183,4 +193,4 @@ def _tap_rotations(stack: contextlib.ExitStack, modules: dict[int, Any], spaces:
             raise CaptureError(
                 f"{space['__name__']}: this version of transformers shows no rotated queries of this model; use 4.48 or later"
             )
-        _replace_item(stack, space, "apply_rotary_pos_emb", tap_rotation(space["apply_rotary_pos_emb"]))
+        _replace_item(stack, space, "apply_rotary_pos_emb", tap(space["apply_rotary_pos_emb"]))

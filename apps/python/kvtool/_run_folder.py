@@ -29,7 +29,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str], force: bool = False) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._force = force
-        self._refuse_what_is_there()
+        refuse_what_is_there(self.path, force)
         parent = os.path.dirname(self.path)
         if not os.path.isdir(parent):
             raise FileNotFoundError(f"{parent}: no such folder")
@@ -41,14 +41,6 @@ class RunFolder:
 
     def _at(self, *names: str) -> str:
         return os.path.join(self._partial, *names)
-
-    def _refuse_what_is_there(self) -> None:
-        if not os.path.lexists(self.path) or (os.path.isdir(self.path) and not os.listdir(self.path)):
-            return
-        if not _is_run(self.path):
-            raise FileExistsError(f"{self.path}: exists and is not a recorded run; choose another name")
-        if not self._force:
-            raise FileExistsError(f"{self.path}: holds a run; pass -f (force=True) to replace it")
 
     def append(self, name: str, dtype: str, row_shape: tuple[int, ...], rows: Bytes) -> None:
         """Rows of the tensor `name`: q.{l} and g.{l} belong to the trace, k_{l} and v_{l} to the snapshot."""
@@ -109,7 +101,7 @@ class RunFolder:
         _safetensors.write(self._at(file), tensors, {**_KV_LAYOUT, **metadata})
 
     def _take_the_place(self) -> None:
-        self._refuse_what_is_there()  # what another process may have put there since
+        refuse_what_is_there(self.path, self._force)  # what another process may have put there since
         if not os.path.isdir(self.path) or not os.listdir(self.path):
             os.rename(self._partial, self.path)  # also over an empty folder
             return
@@ -125,13 +117,23 @@ class RunFolder:
         shutil.rmtree(self._partial, ignore_errors=True)
 
 
+def refuse_what_is_there(path: str | os.PathLike[str], force: bool) -> None:
+    """Raises FileExistsError for anything but a missing or empty folder and, with `force`, a recorded run."""
+    if not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path)):
+        return
+    if not _is_run(path):
+        raise FileExistsError(f"{os.fspath(path)}: exists and is not a recorded run; choose another name")
+    if not force:
+        raise FileExistsError(f"{os.fspath(path)}: holds a run; pass -f (force=True) to replace it")
+
+
 def _integers(name: str, dtype: str, values: Any) -> Tensor:
     size = _safetensors.ITEM_BYTES[dtype]
     data = b"".join(int(value).to_bytes(size, "little", signed=True) for value in values)
     return Tensor(name, dtype, (len(data) // size,), data)
 
 
-def _is_run(path: str) -> bool:
+def _is_run(path: str | os.PathLike[str]) -> bool:
     try:
         with open(os.path.join(path, "run.json"), encoding="utf-8") as file:
             document = json.load(file)

@@ -31,11 +31,12 @@ except ImportError as error:
     raise ImportError(hint) from error
 
 from . import _capture_model
+from ._capture_fisher import gradients
 from ._capture_recorder import Recorder
 from ._capture_rules import CaptureError
 from ._capture_taps import tapped
 
-__all__ = ["CaptureError", "Recorder", "generate", "load", "record", "teacher_force"]
+__all__ = ["CaptureError", "Recorder", "generate", "gradients", "load", "record", "teacher_force"]
 
 load = _capture_model.load
 _CHUNK = _capture_model.CHUNK
@@ -80,11 +81,11 @@ def record(
         try:
             with tapped(recorder.modules, recorder):
                 yield recorder
+                if fisher:
+                    recorder.add_gradients(samples=fisher, seed=seed)
         finally:
             before.remove()
             after.remove()
-        if fisher:
-            recorder.add_gradients(samples=fisher, seed=seed)
         recorder.commit()
     except BaseException:
         recorder.folder.discard()

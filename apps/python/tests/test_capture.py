@@ -1,0 +1,531 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvtool.capture on small models: what it writes must be what the model attended by."""
+
+import contextlib
+import inspect
+import json
+import os
+
+import numpy as np
+import pytest
+
+tiny_models = pytest.importorskip("tiny_models", reason="torch and transformers are not installed")
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from test_run_folder import read  # noqa: E402
+from tiny_models import FAMILIES, WINDOW, make, release, tokens  # noqa: E402
+
+import kvtool  # noqa: E402
+from kvtool import capture  # noqa: E402
+from kvtool._capture_cli import main  # noqa: E402
+from kvtool._capture_taps import attention_modules, output_projection  # noqa: E402
+
+PROMPT, DECODE = 14, 10
+TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+
+
+class Outputs:
+    """What every layer's attention puts out before the output projection: the oracle."""
+
+    def __init__(self, model):
+        self.rows = {}
+        self._handles = []
+        for layer, module in attention_modules(model).items():
+            hook = lambda _, given, layer=layer: self.rows.setdefault(layer, []).append(given[0][0].detach().float())  # noqa: E731
+            self._handles.append(output_projection(module).register_forward_pre_hook(hook))
+
+    def of(self, layer):
+        for handle in self._handles:
+            handle.remove()
+        return torch.cat(self.rows[layer]).double().numpy()
+
+
+def floats(array):
+    """Arrays of a run as doubles; bf16 was read as its bits."""
+    return (array.astype(np.uint32) << 16).view(np.float32).astype(float) if array.dtype == np.uint16 else array.astype(float)
+
+
+class Run:
+    """A run folder, read by these tests' own reader."""
+
+    def __init__(self, path):
+        self.path = path
+        self.document = json.loads((path / "run.json").read_text())
+        self.snapshot, self.snapshot_metadata = read(path / "snapshot.safetensors")
+        self.trace, self.metadata = read(path / "trace" / "trace.safetensors")
+        for file in path.glob("trace/*.*.safetensors"):
+            self.trace.update(read(file)[0])
+        self.logits = read(path / "logits.safetensors")[0] if (path / "logits.safetensors").exists() else None
+
+    def rule(self, layer, key):
+        text = self.metadata.get(f"{key}.{layer}", self.metadata.get(key))
+        return None if text is None else float(text)
+
+    def attention(self, layer):
+        """Probabilities [heads, rows, keys] and outputs [rows, heads * dim], by what the folder says and nothing else."""
+        queries = floats(self.trace[f"q.{layer}"])
+        keys, values = (floats(self.snapshot[f"{name}_{layer}"]) for name in "kv")
+        group = queries.shape[1] // keys.shape[1]
+        keys, values = (np.repeat(array, group, 1) for array in (keys, values))
+        logits = np.einsum("qhd,khd->hqk", queries, keys) * self.rule(layer, "scale")
+        softcap, window = self.rule(layer, "softcap"), self.rule(layer, "window")
+        if softcap:
+            logits = softcap * np.tanh(logits / softcap)
+        behind = np.arange(len(queries))[:, None] - np.arange(len(keys))
+        logits[:, (behind < 0) | ((behind >= window) if window else False)] = -np.inf
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        return weights, np.einsum("hqk,khd->qhd", weights, values).reshape(len(queries), -1)
+
+
+def decode(model, count=DECODE, prompt=PROMPT, **options):
+    """A user's own call; generate() makes the cache that it likes."""
+    ids = tokens(prompt)
+    return model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=count + 1,  # the last one is not run through the model
+        min_new_tokens=count + 1,
+        do_sample=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_follows_from_the_run(family, attention, tmp_path):
+    model = make(family, attention)
+    oracle = Outputs(model)
+    with capture.record(model, tmp_path / "run"):
+        made = decode(model)
+    run = Run(tmp_path / "run")
+    assert run.trace["tokens"].tolist() == made[0, :-1].tolist()
+    assert run.document["tokens"] == PROMPT + DECODE and run.document["prompt_tokens"] == PROMPT
+    for layer in range(4):
+        assert run.trace[f"q.{layer}"].shape[0] == PROMPT + DECODE
+        assert np.allclose(run.attention(layer)[1], oracle.of(layer), atol=TOLERANCE[torch.float32]), layer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_probabilities_are_those_of_eager_attention(family, tmp_path):
+    model = make(family, "eager")
+    with torch.no_grad(), capture.record(model, tmp_path / "run"):
+        output = model(tokens(PROMPT), use_cache=True, output_attentions=True)
+    run = Run(tmp_path / "run")
+    for layer, probabilities in enumerate(output.attentions):
+        assert np.allclose(run.attention(layer)[0], probabilities[0].double().numpy(), atol=3e-6), layer
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision(family, dtype, tmp_path):
+    model = make(family, "sdpa", dtype)
+    oracle = Outputs(model)
+    with capture.record(model, tmp_path / "run"):
+        decode(model)
+    run = Run(tmp_path / "run")
+    kind = {torch.bfloat16: np.uint16, torch.float16: np.float16}[dtype]
+    assert all(run.trace[f"q.{layer}"].dtype == kind for layer in range(4))
+    assert all(run.snapshot[f"{name}_{layer}"].dtype == kind for layer in range(4) for name in "kv")
+    for layer in range(4):
+        assert np.allclose(run.attention(layer)[1], oracle.of(layer), atol=TOLERANCE[dtype]), layer
+
+
+@pytest.mark.parametrize("family, windows", [("gemma2", {0: 8, 2: 8}), ("gemma3", {0: 8, 2: 8}), ("mistral", None)])
+def test_windows_are_named_by_layer(family, windows, tmp_path):
+    model = make(family, "eager")
+    with capture.record(model, tmp_path / "run"):
+        decode(model)
+    run = Run(tmp_path / "run")
+    if windows is None:
+        assert run.metadata["window"] == str(WINDOW) and "window.0" not in run.metadata
+        assert run.document["attention"]["window"] == WINDOW
+    else:
+        found = {int(key[7:]): int(value) for key, value in run.metadata.items() if key.startswith("window.")}
+        assert found == windows and "window" not in run.metadata
+        assert run.document["attention"]["window"] is None
+
+
+def test_a_softcap_that_sdpa_does_not_apply_is_not_in_the_run(tmp_path):
+    for attention, softcap in (("eager", "0.5"), ("sdpa", None)):
+        model = make("gemma2", attention)
+        with capture.record(model, tmp_path / attention):
+            decode(model)
+        assert Run(tmp_path / attention).metadata.get("softcap") == softcap
+
+
+def test_the_snapshot_is_the_models_own_cache(tmp_path):
+    model = make("llama")
+    with torch.no_grad(), capture.record(model, tmp_path / "run"):
+        output = model(tokens(PROMPT), use_cache=True)
+        prefill = [layer_of(output.past_key_values, layer) for layer in range(4)]
+        output = model(tokens(3), past_key_values=output.past_key_values, use_cache=True)
+    for file, cache in (
+        ("prefill", prefill),
+        ("snapshot", [layer_of(output.past_key_values, layer) for layer in range(4)]),
+    ):
+        with kvtool.open(tmp_path / "run" / f"{file}.safetensors") as snapshot:
+            for layer, (key, value) in zip(snapshot.layers, cache):
+                assert np.array_equal(layer.k, key) and np.array_equal(layer.v, value)
+
+
+def layer_of(cache, layer):
+    pair = (cache.layers[layer].keys, cache.layers[layer].values) if hasattr(cache, "layers") else cache[layer][:2]
+    return [part[0].transpose(0, 1).clone().numpy() for part in pair]
+
+
+def test_logits(tmp_path):
+    model = make("qwen2")
+    ids = tokens(PROMPT + DECODE)[0].tolist()
+    with capture.record(model, tmp_path / "run", prompt_tokens=PROMPT, top_k=7):
+        capture.teacher_force(model, ids, PROMPT)
+    run = Run(tmp_path / "run")
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    rows = run.logits["positions"]
+    assert rows.tolist() == list(range(PROMPT - 1, PROMPT + DECODE))
+    top = expected[rows.tolist()].topk(7, -1)
+    assert np.array_equal(run.logits["top_ids"], top.indices.numpy())
+    assert np.allclose(run.logits["top_logprobs"], top.values.numpy(), atol=1e-5)
+    nll = [-float(expected[row, ids[row + 1]]) for row in rows[:-1]]
+    assert np.allclose(run.logits["nll"][:-1], nll, atol=1e-5) and np.isnan(run.logits["nll"][-1])
+    assert run.document["nll"] == pytest.approx(np.mean(nll), abs=1e-5)
+
+
+def test_one_token_at_a_time_or_many_is_the_same_run(tmp_path):
+    model = make("gemma3" if release() >= (4, 50) else "llama", "sdpa")
+    ids = tokens(PROMPT + DECODE)[0].tolist()
+    runs = []
+    for chunk in (1, 3, 512):
+        with capture.record(model, tmp_path / str(chunk), prompt_tokens=PROMPT):
+            capture.teacher_force(model, ids, PROMPT, chunk=chunk)
+        runs.append(Run(tmp_path / str(chunk)))
+    for run in runs[1:]:
+        assert run.metadata == runs[0].metadata
+        for name, values in runs[0].trace.items():
+            assert np.allclose(values, run.trace[name], atol=2e-5), name
+        assert np.allclose(runs[0].logits["nll"], run.logits["nll"], atol=2e-5, equal_nan=True)
+
+
+def test_generate_is_greedy_and_runs_every_token(tmp_path):
+    model = make("llama")
+    with capture.record(model, tmp_path / "run", prompt_tokens=PROMPT):
+        made = capture.generate(model, tokens(PROMPT)[0].tolist(), DECODE, chunk=5)
+    expected = decode(model)[0, PROMPT:-1].tolist()
+    assert made == expected
+    assert Run(tmp_path / "run").trace["tokens"].tolist() == tokens(PROMPT)[0].tolist() + made
+
+
+def sampled_gradients(model, ids):
+    """Two samples of g by layer, and the tokens that were drawn for each."""
+    found = {}
+    capture.gradients(
+        model,
+        attention_modules(model),
+        ids,
+        PROMPT,
+        samples=2,
+        seed=3,
+        heads=4,
+        take=lambda layer, g: found.setdefault(layer, []).append(g),
+    )
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        probabilities = decode_rows(model, ids).float().exp()
+    return found, [torch.multinomial(probabilities, 1, generator=generator) for _ in range(2)]
+
+
+def decode_rows(model, ids):
+    """Log-probabilities of the decode rows, from one pass without a cache."""
+    return model(torch.tensor([ids]), use_cache=False).logits[0, PROMPT:].log_softmax(-1)
+
+
+@contextlib.contextmanager
+def moved(model, by):
+    """Within it, the attention outputs of the decode rows of some layers are moved: {layer: [rows, values]}."""
+    handles = []
+    for layer, amount in by.items():
+
+        def hook(_, given, amount=amount):
+            return (torch.cat([given[0][:, :PROMPT], given[0][:, PROMPT:] + amount], 1), *given[1:])
+
+        handles.append(output_projection(attention_modules(model)[layer]).register_forward_pre_hook(hook))
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+def refuse_broken_windows(family):
+    if release() < (4, 48) and family == "gemma2":
+        pytest.skip("transformers 4.46 does not keep to Gemma 2's window with this cache")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_are_of_every_rows_output(family):
+    """Against one pass without a cache, with the outputs of all layers moved by nothing."""
+    refuse_broken_windows(family)
+    model = make(family, "eager").double()
+    ids = tokens(PROMPT + DECODE)[0].tolist()
+    found, drawn = sampled_gradients(model, ids)
+    for sample, picked in enumerate(drawn):
+        by = {layer: torch.zeros_like(found[layer][0].flatten(1)).requires_grad_(True) for layer in range(4)}
+        with moved(model, by):
+            decode_rows(model, ids).gather(1, picked).sum().backward()
+        for layer in range(4):
+            expected = by[layer].grad
+            assert expected.abs().max() > 1e-4
+            # Models compute norms and softmax in f32 also when their weights are doubles.
+            assert torch.allclose(found[layer][sample].flatten(1), expected, atol=2e-5 * float(expected.abs().max())), layer
+
+
+def test_gradients_are_differences():
+    """Moving the outputs of every layer and row a little changes the sum of log p by g times the move."""
+    model = make("llama", "eager").double()
+    ids = tokens(PROMPT + DECODE)[0].tolist()
+    found, drawn = sampled_gradients(model, ids)
+    generator = torch.Generator().manual_seed(4)
+    for sample, picked in enumerate(drawn):
+        way = {layer: torch.randn(DECODE, 32, dtype=torch.float64, generator=generator) for layer in range(4)}
+        expected = sum(float((found[layer][sample].flatten(1) * way[layer]).sum()) for layer in range(4))
+        step, sums = 1e-3, []
+        for sign in (1, -1):
+            with torch.no_grad(), moved(model, {layer: sign * step * by for layer, by in way.items()}):
+                sums.append(float(decode_rows(model, ids).gather(1, picked).sum()))
+        assert abs(expected) > 0.01
+        assert (sums[0] - sums[1]) / (2 * step) == pytest.approx(expected, rel=0.02)
+
+
+def test_gradients_in_a_run(tmp_path):
+    model = make("llama")
+    trainable = [parameter.requires_grad for parameter in model.parameters()]
+    with capture.record(model, tmp_path / "run", fisher=3, seed=7):
+        decode(model)
+    run = Run(tmp_path / "run")
+    assert run.metadata["g_start"] == str(PROMPT)
+    assert all(run.trace[f"g.{layer}"].shape == (3, DECODE, 4, 8) for layer in range(4))
+    assert all(np.isfinite(run.trace[f"g.{layer}"]).all() and run.trace[f"g.{layer}"].any() for layer in range(4))
+    assert [parameter.requires_grad for parameter in model.parameters()] == trainable
+    with capture.record(model, tmp_path / "again", fisher=3, seed=7):
+        decode(model)
+    assert all(np.array_equal(run.trace[f"g.{layer}"], Run(tmp_path / "again").trace[f"g.{layer}"]) for layer in range(4))
+
+
+def test_trace_dtype(tmp_path):
+    model = make("llama")
+    with capture.record(model, tmp_path / "run", trace_dtype="f16"):
+        decode(model)
+    run = Run(tmp_path / "run")
+    assert run.trace["q.0"].dtype == np.float16 and run.snapshot["k_0"].dtype == np.float32
+    with pytest.raises(ValueError, match="trace_dtype"):
+        with capture.record(model, tmp_path / "other", trace_dtype="f8"):
+            pass
+
+
+def test_queries_beyond_f16_are_refused(tmp_path):
+    model = make("llama")
+    with torch.no_grad():
+        model.model.layers[2].self_attn.q_proj.weight.mul_(1e6)
+    with pytest.raises(capture.CaptureError, match=r"q\.2: values beyond the range of f16"):
+        with capture.record(model, tmp_path / "run", trace_dtype="f16"):
+            decode(model)
+    assert os.listdir(tmp_path) == []
+
+
+def test_run_json(tmp_path):
+    model = make("gpt_neox")
+    with capture.record(model, tmp_path / "run", name="tiny"):
+        decode(model)
+    document = Run(tmp_path / "run").document
+    assert document["engine"] == {"name": "transformers", "build": transformers.__version__}
+    assert document["tool"] == {"name": "kvtool.capture", "version": kvtool.__version__}
+    assert document["model"]["name"] == "tiny" and document["model"]["architecture"] == "GPTNeoXForCausalLM"
+    assert document["model"]["context_length"] == 128
+    assert document["geometry"] == {"layers": 4, "query_heads": 4, "kv_heads": 4, "head_dim": 8}
+    assert document["rope"]["style"] == "half" and document["rope"]["dims"] == 4
+    assert document["attention"]["scale"] == pytest.approx(8**-0.5)
+
+
+def test_rope_with_a_base_for_local_layers(tmp_path):
+    model = make("gemma3")
+    with capture.record(model, tmp_path / "run"):
+        decode(model)
+    rope = Run(tmp_path / "run").document["rope"]
+    assert (rope["base"], rope["local_base"], rope["scaling"]) == (1e6, 1e4, None)
+
+
+REFUSED = {
+    "a batch of 2": lambda model: model(tokens(4).repeat(2, 1), use_cache=True),
+    "without input_ids": lambda model: model(inputs_embeds=torch.zeros(1, 4, 32), use_cache=True),
+    "training mode": lambda model: model.train()(tokens(4), use_cache=True),
+    "hides keys": lambda model: model(tokens(4), attention_mask=torch.tensor([[0, 1, 1, 1]]), use_cache=True),
+    "use_cache=True": lambda model: model(tokens(4), use_cache=False),
+    "from its first token on": lambda model: [model(tokens(4), use_cache=True) for _ in range(2)],
+    "nothing to record": lambda model: None,
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_refused_by_name(reason, tmp_path):
+    model = make("llama")
+    with pytest.raises(capture.CaptureError, match=reason):
+        with torch.no_grad(), capture.record(model, tmp_path / "run"):
+            REFUSED[reason](model)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_cache_that_holds_an_older_run_is_refused(tmp_path):
+    model = make("llama")
+    with torch.no_grad():
+        cache = model(tokens(4), use_cache=True).past_key_values
+        with pytest.raises(capture.CaptureError, match="holds 4 tokens, but 0 were recorded"):
+            with capture.record(model, tmp_path / "run"):
+                model(tokens(1), past_key_values=cache, use_cache=True)
+
+
+def test_prompt_tokens_must_fit(tmp_path):
+    model = make("llama")
+    with pytest.raises(capture.CaptureError, match="prompt_tokens is 99, but 24 tokens ran"):
+        with capture.record(model, tmp_path / "run", prompt_tokens=99):
+            decode(model)
+
+
+def test_a_model_without_attention_is_refused(tmp_path):
+    with pytest.raises(capture.CaptureError, match="no attention modules"):
+        with capture.record(torch.nn.Linear(2, 2), tmp_path / "run"):
+            pass
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_run_leaves_nothing(raised, tmp_path):
+    model = make("llama")
+    with pytest.raises(raised):
+        with capture.record(model, tmp_path / "run"):
+            decode(model)
+            raise raised
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_nothing_stays_behind_in_the_model(attention, tmp_path):
+    from transformers.cache_utils import DynamicCache
+
+    def seen(model):
+        space = inspect.unwrap(type(model.model.layers[0].self_attn).forward).__globals__
+        table = space.get("ALL_ATTENTION_FUNCTIONS", {})
+        found = [space.get("eager_attention_forward"), space["apply_rotary_pos_emb"], DynamicCache.update]
+        hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+        return found, dict(table), dict(getattr(table, "_local_mapping", {})), hooks, decode(model).tolist()
+
+    model = make("llama", attention)
+    before = seen(model)
+    with capture.record(model, tmp_path / "run"):
+        decode(model)
+    assert seen(model) == before
+    with pytest.raises(RuntimeError):
+        with capture.record(model, tmp_path / "other"):
+            raise RuntimeError
+    assert seen(model) == before
+
+
+def test_another_model_in_the_block_is_not_recorded(tmp_path):
+    model, other = make("llama", seed=1), make("llama", seed=2)
+    with capture.record(model, tmp_path / "run"):
+        decode(other, count=3)
+        decode(model)
+        decode(other, count=3)
+    with capture.record(model, tmp_path / "alone"):
+        decode(model)
+    runs = [Run(tmp_path / name) for name in ("run", "alone")]
+    assert all(np.array_equal(values, runs[1].trace[name]) for name, values in runs[0].trace.items())
+
+
+def test_replay_h2o_reads_it(tmp_path):
+    model = make("llama")
+    with capture.record(model, tmp_path / "run"):
+        decode(model, count=40)
+    run = tmp_path / "run"
+    result = kvtool.replay_h2o(run / "snapshot.safetensors", trace=run / "trace", policy="full,streaming", budget=0.5)
+    assert {entry["policy"] for entry in result["runs"]} == {"full", "streaming"}
+
+
+# The command line, on a model in a folder.
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model and a tokenizer of single words, as save_pretrained leaves them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    model = make("llama")
+    model.save_pretrained(tmp_path / "model")
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(97)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "model")
+    (tmp_path / "prompt.txt").write_text(" ".join(f"w{3 + number % 90}" for number in range(40)))
+    return tmp_path
+
+
+def command(folder, *words, output="run"):
+    return main([str(folder / "model"), "--prompt", str(folder / "prompt.txt"), "-q", "-o", str(folder / output), *words])
+
+
+def test_command_decodes(folder):
+    assert command(folder, "-n", "6", "--prompt-tokens", "9") == 0
+    run = Run(folder / "run")
+    ran = run.trace["tokens"].tolist()
+    assert ran[:9] == list(range(3, 12)) and run.document["prompt_tokens"] == 9
+    assert len(ran) == 15 or ran[-1] == 2  # it stops at the end of the text
+    with torch.no_grad():
+        best = make("llama")(torch.tensor([ran])).logits[0].argmax(-1).tolist()
+    assert best[8:-1] == ran[9:]
+    assert run.document["model"]["name"] == "model" and run.document["model"]["bytes"] > 1000
+
+
+@pytest.mark.parametrize(
+    "words, prompt, decoded",
+    [
+        (["--prompt-tokens", "9"], 9, 31),
+        (["-n", "7"], 33, 7),
+        (["--prompt-tokens", "9", "-n", "7"], 9, 7),
+    ],
+)
+def test_command_forces_the_text(words, prompt, decoded, folder):
+    assert command(folder, "--forced", "--fisher", "2", "--dtype", "bf16", "--trace-dtype", "f32", *words) == 0
+    run = Run(folder / "run")
+    assert run.document["prompt_tokens"] == prompt and run.document["tokens"] == prompt + decoded
+    assert run.trace["tokens"].tolist() == list(range(3, 3 + prompt + decoded))
+    assert run.trace["g.3"].shape == (2, decoded, 4, 8)
+    assert run.trace["q.0"].dtype == np.float32 and run.snapshot["k_0"].dtype == np.uint16
+
+
+@pytest.mark.parametrize(
+    "words, status, said",
+    [
+        (["--forced"], 2, "--forced needs --prompt-tokens or -n"),
+        (["--forced", "--prompt-tokens", "40"], 2, "has 40 tokens"),
+        (["--forced", "-n", "40"], 2, "has 40 tokens"),
+        (["--prompt-tokens", "41"], 2, "has 40 tokens"),
+        (["--prompt", "missing.txt"], 4, "missing.txt"),
+    ],
+)
+def test_command_refuses(words, status, said, folder, capsys):
+    assert command(folder, *words) == status
+    assert said in capsys.readouterr().err
+    assert not (folder / "run").exists()
+
+
+def test_command_replaces_only_by_force(folder, capsys):
+    assert command(folder, "-n", "2") == 0
+    assert command(folder, "-n", "3") == 2
+    assert "-f" in capsys.readouterr().err
+    assert command(folder, "-n", "3", "-f") == 0
+
+
+def test_command_interrupted(folder, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(capture, "generate", interrupt)
+    assert command(folder, "-n", "3") == 130
+    assert "nothing was written" in capsys.readouterr().err
+    assert sorted(os.listdir(folder)) == ["model", "prompt.txt"]
