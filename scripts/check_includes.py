@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks the arrows of the house: apps -> engines -> study -> core and apps -> formats -> core. The Python module binds
-the program's commands and kvtool.h, and knows neither studies nor engines.
+the program's commands and kvtool.h, and knows neither studies nor engines. The capture program stands alone: it is built
+with llama.cpp's headers and libraries and nothing else.
 
 Also: nothing below apps/ prints, third-party headers appear only where CONTRIBUTING.md allows them, and a source
 implements the header of its own name, or a header of its folder names it ("#pragma once  // implemented by X.cc").
@@ -28,11 +29,14 @@ ALLOWED = [
     ("lib/engines/cacheblend/", ["lib/engines/cacheblend/", "lib/study/", "lib/core/"]),
     ("formats/", ["formats/", "lib/core/"]),
     ("apps/kvtool/", ["apps/kvtool/", "formats/", "lib/", "version.h"]),
+    ("apps/capture-llama/", ["apps/capture-llama/", "llama.h", "ggml.h", "ggml-backend.h"]),
     ("apps/python/", ["apps/python/", "apps/kvtool/", "formats/", "lib/api/kvtool.h", "lib/core/"]),
 ]
 # third-party header -> folders (or files) that may include it
 THIRD_PARTY = {
-    "xxhash.h": ["lib/core/base/hash.cc"],
+    "xxhash.h": ["lib/core/base/hash.cc", "apps/capture-llama/hash.cc"],
+    "llama.h": ["apps/capture-llama/"],
+    "ggml": ["apps/capture-llama/"],
     "hwy/": ["lib/core/kernels/", "lib/study/dense/"],
     "cblas.h": ["lib/study/dense/"],
     "zlib.h": ["formats/zip/"],

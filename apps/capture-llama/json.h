@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once  // implemented by json_reader.cc, json_object.cc
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kv::capture {
+
+// Reads a document from front to back and builds no tree, so that a plan of any size costs no more
+// than its text. Every function reads one value. Throws Failure(kInvalid) with the place.
+class JsonReader {
+ public:
+  // `name` is what errors call the document; the text must outlive the reader.
+  JsonReader(std::string_view text, std::string name) : text_(text), name_(std::move(name)) {}
+
+  // Calls member(key) for each member, which must read its value.
+  template <class F>
+  void Object(F&& member) {
+    if (Opens('{', '}')) return;
+    do {
+      const std::string key = String();
+      Expect(':');
+      member(std::string_view(key));
+    } while (Goes('}'));
+  }
+  // Calls element() for each element, which must read it.
+  template <class F>
+  void Array(F&& element) {
+    if (Opens('[', ']')) return;
+    do {
+      element();
+    } while (Goes(']'));
+  }
+  std::string String();
+  int64_t Integer(int64_t least, int64_t most);
+  bool Null();  // reads a null if there is one
+  void Skip();  // any value
+  void End();   // nothing may follow but white space
+
+  [[noreturn]] void Refuse(const std::string& what) const;
+
+ private:
+  char Next();
+  void Expect(char wanted);
+  bool Opens(char open, char close);  // true if it closes at once
+  bool Goes(char close);              // true if another one follows
+  bool Word(std::string_view word);
+  uint32_t Escape();
+  std::string_view Number();
+
+  std::string_view text_;
+  std::string name_;
+  size_t at_ = 0;
+  int depth_ = 0;
+};
+
+// Text in quotes; what is not UTF-8 becomes U+FFFD.
+std::string Quoted(std::string_view text);
+
+// An object under construction, its members in the order of adding.
+class JsonObject {
+ public:
+  JsonObject& Add(std::string_view key, std::string_view text) { return Raw(key, Quoted(text)); }
+  JsonObject& Add(std::string_view key, const char* text) { return Raw(key, Quoted(text)); }
+  JsonObject& Add(std::string_view key, int64_t value) { return Raw(key, std::to_string(value)); }
+  JsonObject& Add(std::string_view key, double value);  // null unless finite
+  JsonObject& Add(std::string_view key, bool value) { return Raw(key, value ? "true" : "false"); }
+  JsonObject& Add(std::string_view key, const JsonObject& value) { return Raw(key, value.Line()); }
+  // The value is JSON already.
+  JsonObject& Raw(std::string_view key, std::string_view value);
+
+  std::string Line() const { return "{" + members_ + "}"; }
+  std::string Document() const { return "{\n  " + lines_ + "\n}\n"; }  // a line for each member
+
+ private:
+  std::string members_, lines_;
+};
+
+// The shortest text that reads back as the same number.
+std::string Shortest(double value);
+
+}  // namespace kv::capture

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kv::capture {
+
+// Logits become log probabilities; sums are in double. Throws Failure(kInvalid) for NaN or an
+// infinity above, which a broken model gives.
+void ToLogProbabilities(std::span<float> logits);
+
+// The indices of the k largest values, largest first, of equal ones the lowest index first.
+std::vector<int32_t> Largest(std::span<const float> values, size_t k);
+
+// What a change of the cache does to the distributions of the next token.
+class Comparison {
+ public:
+  // Log probabilities of one row in the full run and in the changed one; `next` is the token that
+  // follows, or negative where none does.
+  void Add(std::span<const float> full, std::span<const float> changed, int32_t next);
+
+  size_t rows() const { return divergences_.size(); }
+  double kl() const;                 // mean of KL(full || changed) over rows, in nats
+  double kl_standard_error() const;  // of that mean, as if rows were independent
+  double delta_nll() const;          // mean over the rows that have a next token; NaN for none
+  double agreement() const;          // share of rows with the same likeliest token
+  std::string Line(const std::string& what, const std::string& by) const;  // as JSON
+
+ private:
+  std::vector<double> divergences_;
+  double delta_nll_ = 0;
+  size_t followed_ = 0, agreeing_ = 0;
+};
+
+}  // namespace kv::capture

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/capture-llama/attention_nodes.h"
+#include "apps/capture-llama/engine.h"
+#include "apps/capture-llama/plan.h"
+#include "apps/capture-llama/run_folder.h"
+#include "apps/capture-llama/tensor_file.h"
+
+namespace kv::capture {
+
+// What a layer's graph says of its attention.
+struct LayerRule {
+  double scale = 0, softcap = 0;
+  int64_t window = 0;  // 0: none, or none that this run is long enough to meet
+  std::optional<RotaryNode> rotary;
+  std::vector<float> rotary_factors;
+};
+
+// Writes the queries of every layer (and, if wished, probabilities) to files of the run as the
+// engine computes them, and keeps nothing but one batch of one layer in memory.
+class Recorder : public Observer {
+ public:
+  struct Options {
+    bool half = false;           // queries and probabilities as f16
+    bool probabilities = false;  // the engine must not use flash attention
+    int32_t tokens = 0;          // of the whole run; only probabilities need to know
+  };
+  Recorder(const RunFolder& folder, const Options& options) : folder_(folder), options_(options) {}
+
+  void Begin(int32_t begin, int32_t count) override;
+  bool Wants(ggml_tensor* node) override;
+  void Computed(ggml_tensor* node) override;
+  void End() override;  // throws if a layer gave no queries, or too few
+
+  // Completes the files.
+  void Complete();
+
+  // What was seen. All layers have the same heads.
+  Geometry geometry() const { return geometry_; }
+  bool flash() const { return flash_; }
+  const std::map<int32_t, LayerRule>& rules() const { return rules_; }
+
+ private:
+  void SeeRule(const SoftmaxNode& softmax);
+  void AppendQueries(const ScoreNode& scores);
+  void WriteProbabilities(const ggml_tensor* node, int32_t layer);
+  const char* type_name() const { return options_.half ? "F16" : "F32"; }
+  // As the file has them. Throws Failure(kUnsupported) for what f16 cannot hold.
+  std::span<const std::byte> Stored(std::span<const float> values, int32_t layer);
+
+  const RunFolder& folder_;
+  Options options_;
+  int32_t begin_ = 0, count_ = 0;
+  Geometry geometry_;
+  bool flash_ = false;
+  const ggml_tensor* checked_mask_ = nullptr;  // of this batch
+  int64_t checked_window_ = 0;
+  std::map<int32_t, LayerRule> rules_;
+  std::map<int32_t, RowFile> queries_;
+  std::map<int32_t, PlacedTensor> probabilities_;
+  std::vector<uint8_t> raw_;
+  std::vector<float> values_;
+  std::vector<uint16_t> halves_;
+};
+
+}  // namespace kv::capture

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/capture-llama/run_folder.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <regex>
+
+#include "apps/capture-llama/failure.h"
+#include "apps/capture-llama/json.h"
+#include "apps/capture-llama/tensor_file.h"
+
+namespace kv::capture {
+namespace fs = std::filesystem;
+namespace {
+
+bool IsRun(const fs::path& folder) {
+  if (!fs::is_regular_file(folder / "run.json")) return false;
+  try {
+    const std::string text = ReadFile((folder / "run.json").string(), uint64_t{1} << 20);
+    JsonReader json(text, "run.json");
+    bool is_run = false;
+    json.Object([&](std::string_view key) {
+      if (key == "schema") {
+        is_run = json.String() == "kvtool.run/1";
+      } else {
+        json.Skip();
+      }
+    });
+    return is_run;
+  } catch (const Failure&) {
+    return false;
+  }
+}
+
+// A file in the folder that this program does not write, or nothing.
+std::string Foreign(const fs::path& folder) {
+  static const std::regex own(
+      "run\\.json|snapshot\\.bin|prefill\\.bin|logits\\.safetensors|sensitivity\\.json|trace|"
+      "trace/(trace|[qa]\\.[0-9]+)\\.safetensors");
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string name = entry.path().lexically_relative(folder).generic_string();
+    if (!std::regex_match(name, own)) return name;
+  }
+  return "";
+}
+
+Failure SystemFailure(const fs::path& path) {
+  return {kIo, path.string() + ": " + std::strerror(errno)};
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const std::string& path, bool force)
+    : path_(fs::absolute(path).lexically_normal()), force_(force) {
+  if (!path_.has_filename()) path_ = path_.parent_path();
+  RefuseWhatIsThere();
+  std::string made = (path_.parent_path() / ("." + path_.filename().string() + "-XXXXXX")).string();
+  if (mkdtemp(made.data()) == nullptr) throw SystemFailure(path_);
+  partial_ = made;
+  const mode_t mask = umask(0);
+  umask(mask);
+  if (chmod(made.c_str(), 0777 & ~mask) != 0 || mkdir(At("trace").c_str(), 0777) != 0) {
+    throw SystemFailure(path_);
+  }
+}
+
+RunFolder::~RunFolder() {
+  std::error_code ignored;
+  if (!partial_.empty()) fs::remove_all(partial_, ignored);
+}
+
+void RunFolder::RefuseWhatIsThere() const {
+  std::error_code failed;
+  const fs::file_status status = fs::symlink_status(path_, failed);
+  if (status.type() == fs::file_type::not_found) return;
+  const bool is_folder = status.type() == fs::file_type::directory;
+  if (is_folder && fs::is_empty(path_)) return;
+  const std::string name = path_.string();
+  if (!is_folder || !IsRun(path_)) {
+    throw Failure(kIo, name + ": exists and is not a recorded run; choose another name");
+  }
+  if (!force_) throw Failure(kIo, name + ": holds a run; --force replaces it");
+  if (const std::string foreign = Foreign(path_); !foreign.empty()) {
+    throw Failure(kIo,
+                  name + ": holds " + foreign + ", which this program did not write; move it away");
+  }
+}
+
+void RunFolder::Commit(const std::string& run_json) {
+  OutputFile file(At("run.json"));
+  file.WriteAt(0, std::as_bytes(std::span(run_json.data(), run_json.size())));
+  file.Close();
+  RefuseWhatIsThere();  // what another process may have put there since
+  std::error_code failed;
+  const fs::path replaced = partial_.string() + ".replaced";
+  const bool replaces = fs::exists(path_) && !fs::is_empty(path_);
+  if (replaces) fs::rename(path_, replaced, failed);
+  if (!failed) fs::rename(partial_, path_, failed);  // also over an empty folder
+  if (failed) {
+    std::error_code ignored;
+    if (replaces && !fs::exists(path_)) fs::rename(replaced, path_, ignored);
+    throw Failure(kIo, path_.string() + ": " + failed.message());
+  }
+  partial_.clear();
+  if (replaces) fs::remove_all(replaced, failed);
+}
+
+}  // namespace kv::capture

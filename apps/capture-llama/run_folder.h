@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace kv::capture {
+
+// The folder of a run while it is written: it has another name beside the wanted one, which it gets
+// when run.json, the last of its files, is there. Whoever finds the folder finds a whole run.
+class RunFolder {
+ public:
+  // Throws Failure(kIo) if the wanted folder exists, unless it is empty, or `force` and a run that
+  // holds nothing but what this program writes.
+  RunFolder(const std::string& path, bool force);
+  ~RunFolder();  // without Commit nothing remains
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  std::string At(const std::string& name) const { return (partial_ / name).string(); }
+  void Commit(const std::string& run_json);
+
+ private:
+  void RefuseWhatIsThere() const;
+
+  std::filesystem::path path_, partial_;
+  bool force_;
+};
+
+}  // namespace kv::capture
