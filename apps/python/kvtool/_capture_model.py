@@ -84,27 +84,30 @@ def _weight_bytes(source: str) -> int | None:
 
 def rope(config: Any, modules: dict[int, Any]) -> dict[str, Any] | None:
     """Which dims of a head are turned and by which frequencies; None for a model without rotary embedding."""
-    first = next(iter(modules.values()))
-    space = inspect.unwrap(type(first).forward).__globals__
+    space = inspect.unwrap(type(next(iter(modules.values()))).forward).__globals__
     if "apply_rotary_pos_emb" not in space:
         return None
-    stated = getattr(config, "rope_parameters", None)  # transformers 5
-    stated = stated if stated is not None else getattr(config, "rope_scaling", None)
-    by_kind = isinstance(stated, dict) and all(isinstance(value, dict) for value in stated.values()) and stated
-    main = (stated.get("full_attention") or next(iter(stated.values()))) if by_kind else (stated or {})
-    base = main.get("rope_theta", getattr(config, "rope_theta", getattr(config, "rotary_emb_base", None)))
-    local = stated.get("sliding_attention", {}).get("rope_theta") if by_kind else getattr(config, "rope_local_base_freq", None)
+    stated, local = _rope_parameters(config)
+    base = stated.get("rope_theta", getattr(config, "rope_theta", getattr(config, "rotary_emb_base", None)))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    part = main.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", getattr(config, "rotary_pct", 1.0)))
-    scaling = {key: value for key, value in main.items() if key not in ("rope_theta", "partial_rotary_factor")}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    part = getattr(config, "partial_rotary_factor", getattr(config, "rotary_pct", None))
+    part = stated.get("partial_rotary_factor", 1.0 if part is None else part)
+    scaling = {key: value for key, value in stated.items() if key not in ("rope_theta", "partial_rotary_factor")}
     return {
         "style": _rope_style(space),
-        "base": float(base) if base is not None else None,
-        **({"local_base": float(local)} if local is not None else {}),
-        "dims": int(head_dim * (part if part is not None else 1.0)),
-        "scaling": scaling if kind != "default" else None,
+        "base": None if base is None else float(base),
+        **({} if local is None else {"local_base": float(local)}),
+        "dims": int(head_dim * part),
+        "scaling": scaling if scaling.get("rope_type", scaling.get("type", "default")) != "default" else None,
     }
+
+
+def _rope_parameters(config: Any) -> tuple[dict[str, Any], float | None]:
+    """Of the layers with full attention, and the base of windowed layers where that is another (Gemma 3)."""
+    stated = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if "full_attention" in stated:  # transformers 5: by kind of layer
+        return stated["full_attention"], stated.get("sliding_attention", {}).get("rope_theta")
+    return stated, getattr(config, "rope_local_base_freq", None)
 
 
 def _rope_style(space: dict[str, Any]) -> str | None:
