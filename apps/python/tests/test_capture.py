@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tiny_models import FAMILIES, WINDOW, make, release, tokens  # noqa: E402
 import kvtool  # noqa: E402
 from kvtool import capture  # noqa: E402
 from kvtool._capture_cli import main  # noqa: E402
+from kvtool._capture_rules import Masks  # noqa: E402
 from kvtool._capture_taps import attention_modules, output_projection  # noqa: E402
 
 PROMPT, DECODE = 14, 10
@@ -144,6 +146,71 @@ def test_windows_are_named_by_layer(family, windows, tmp_path):
         found = {int(key[7:]): int(value) for key, value in run.metadata.items() if key.startswith("window.")}
         assert found == windows and "window" not in run.metadata
         assert run.document["attention"]["window"] is None
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt_neox", "gemma3"])
+def test_static_caches_hand_over_the_same_rows(family, tmp_path):
+    if family == "gpt_neox" and release() < (4, 48):
+        pytest.skip("GPT-NeoX of transformers 4.46 itself fails with a static cache")
+    model = make(family)
+    oracle = Outputs(model)
+    with capture.record(model, tmp_path / "run"):
+        decode(model, cache_implementation="static")
+    run = Run(tmp_path / "run")
+    for layer in range(4):
+        assert run.snapshot[f"k_{layer}"].shape[0] == PROMPT + DECODE
+        assert np.allclose(run.attention(layer)[1], oracle.of(layer), atol=TOLERANCE[torch.float32]), layer
+
+
+def test_a_model_without_rotary_embedding(tmp_path):
+    if release() < (4, 48):
+        pytest.skip("transformers before 4.48 shows no queries of GPT-2")
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=97, n_positions=64, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    oracle = Outputs(model)
+    with capture.record(model, tmp_path / "run"):
+        decode(model)
+    run = Run(tmp_path / "run")
+    assert run.document["rope"] is None and "kvtool.key_rotation" not in run.snapshot_metadata
+    for layer in range(2):
+        assert np.allclose(run.attention(layer)[1], oracle.of(layer), atol=3e-6)
+
+
+def test_rope_of_neighbouring_dims(tmp_path):
+    config = transformers.CohereConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=97
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with capture.record(model, tmp_path / "run"):
+        decode(model)
+    assert Run(tmp_path / "run").document["rope"]["style"] == "neighbour"
+
+
+def test_attention_sinks_are_refused(tmp_path):
+    if not hasattr(transformers, "GptOssConfig"):
+        pytest.skip(f"transformers {transformers.__version__} has no GptOssConfig")
+    config = transformers.GptOssConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        num_local_experts=2, num_experts_per_tok=1, vocab_size=97, attn_implementation="eager", rope_scaling=None,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with pytest.raises(capture.CaptureError, match="attention sinks"):
+        with capture.record(model, tmp_path / "run"):
+            decode(model)
+
+
+def test_masks_that_are_more_than_masks_are_refused():
+    causal = torch.full((1, 2, 4, 4), torch.finfo(torch.float32).min).triu(1)
+    assert Masks().visible(causal, "eager", 4).tolist() == [1, 2, 3, 4]
+    assert Masks().visible(causal == 0, "sdpa", 4).tolist() == [1, 2, 3, 4]
+    assert Masks().visible(causal, "flash_attention_2", 4) is None
+    bias = causal + torch.arange(4.0)
+    with pytest.raises(capture.CaptureError, match="adds a bias"):
+        Masks().visible(bias, "eager", 4)
+    by_head = causal.clone()
+    by_head[0, 1, 3, 0] = torch.finfo(torch.float32).min
+    with pytest.raises(capture.CaptureError, match="differs from head to head"):
+        Masks().visible(by_head, "eager", 4)
 
 
 def test_a_softcap_that_sdpa_does_not_apply_is_not_in_the_run(tmp_path):
@@ -446,6 +513,16 @@ def test_replay_h2o_reads_it(tmp_path):
     run = tmp_path / "run"
     result = kvtool.replay_h2o(run / "snapshot.safetensors", trace=run / "trace", policy="full,streaming", budget=0.5)
     assert {entry["policy"] for entry in result["runs"]} == {"full", "streaming"}
+
+
+def test_the_code_in_the_documents_runs(root, tmp_path, monkeypatch):
+    blocks = re.findall(r"^```python\n(.*?)^```", (root / "docs/engines/transformers.md").read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    space = {}
+    for block in blocks:
+        exec(block, space)
+    assert Run(tmp_path / "run").document["tokens"] == 63 and Run(tmp_path / "forced").document["tokens"] == 40
 
 
 # The command line, on a model in a folder.
