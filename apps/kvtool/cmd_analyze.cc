@@ -11,6 +11,7 @@
 #include "apps/kvtool/offline_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/engines/mnn/offline/result_report.h"
@@ -47,6 +48,8 @@ class Analyze : public Command {
     snapshot_.Declare(line);
     report_.Declare(line);
   }
+
+  void TakeRuns() override { TakeRope(TakeRun(input_, snapshot_), snapshot_, rope_); }
 
   void Files(CommandFiles& files) const override {
     files.Reads({input_, rope_.freqs});

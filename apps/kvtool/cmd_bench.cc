@@ -7,6 +7,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/run_input.h"
 #include "formats/registry.h"
 #include "lib/core/codec/contest.h"
 #include "lib/core/snapshot/layout.h"
@@ -117,6 +118,8 @@ class Bench : public Command {
     snapshot_.Declare(line);
     report_.Declare(line);
   }
+
+  void TakeRuns() override { TakeRun(input_, snapshot_); }
 
   void Files(CommandFiles& files) const override {
     files.Reads(input_);

@@ -8,6 +8,7 @@
 #include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/run_input.h"
 #include "formats/registry.h"
 #include "lib/core/base/hash.h"
 
@@ -76,6 +77,12 @@ class Compress : public Command {
     line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
     snapshot_.Declare(line);
     report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    // Runs of several models have no heads in common.
+    SnapshotOptions unused;
+    for (std::string& input : inputs_) TakeRun(input, inputs_.size() == 1 ? snapshot_ : unused);
   }
 
   void Files(CommandFiles& files) const override {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "lib/core/snapshot/cast.h"
@@ -40,6 +41,8 @@ class Convert : public Command {
     snapshot_.Declare(line);
     report_.Declare(line);
   }
+
+  void TakeRuns() override { TakeRun(input_, snapshot_); }
 
   void Files(CommandFiles& files) const override {
     files.Reads(input_);

@@ -4,6 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/run_input.h"
 #include "lib/study/report/diff_report.h"
 
 namespace kv {
@@ -36,6 +37,11 @@ class Diff : public Command {
     selection_.Declare(line);
     snapshot_.Declare(line);
     report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    TakeRun(a_, snapshot_);
+    TakeRun(b_, snapshot_);
   }
 
   void Files(CommandFiles& files) const override {

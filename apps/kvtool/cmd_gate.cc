@@ -16,6 +16,7 @@
 #include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/run_input.h"
 #include "lib/study/gate/compare_case.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
@@ -62,7 +63,8 @@ class OutputFiles {
 class Gate : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("CONFIG", config_, "Cases and thresholds (JSON, // comments allowed)");
+    line.Add("CONFIG", config_,
+             "Cases and thresholds (JSON, // comments allowed), or a recorded run: the six cases");
     line.Add("--snapshot", snapshot_path_,
              "Snapshot of cases that name none; without CONFIG: of the six cases");
     line.Add("--trace", trace_, "Trace of cases that name none: file, folder, or DIR/STEM");
@@ -89,6 +91,20 @@ class Gate : public Command {
     line.Add("--inject-fault", fault_).Group("");
     logs_.Declare(line);
     reading_.Declare(line);
+  }
+
+  // In place of CONFIG a run means the six cases over it, from the end of its own prompt on.
+  void TakeRuns() override {
+    if (OpenRun(config_)) {
+      if (!snapshot_path_.empty()) {
+        throw Error(Finding::kUsage, "--snapshot: CONFIG is a recorded run, which brings its own");
+      }
+      snapshot_path_.swap(config_);
+    }
+    const std::optional<RecordedRun> run = TakeRun(snapshot_path_, reading_);
+    TakeTrace(run, trace_);
+    if (run && prompts_.empty() && config_.empty()) prompts_ = std::to_string(run->prompt_tokens);
+    if (!reference_.empty()) TakeRun(reference_, reading_);
   }
 
   void Files(CommandFiles& files) const override {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "lib/core/snapshot/hadamard.h"
 #include "lib/study/statistics/tensor_stats.h"
@@ -45,21 +46,26 @@ class Inspect : public Command {
   }
 
   ExitStatus Run(Context& context) override {
-    OpenOptions options = snapshot_.Resolve();
-    options.metadata_only = !with_stats_;
-    options.any_batch = true;
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     ExitStatus status = kDone;
     for (const std::string& file : files_) {
       try {
-        const Snapshot snapshot = OpenSnapshot(snapshot_.Open(file), options);
+        std::string path = file;
+        SnapshotOptions reading = snapshot_;
+        const std::optional<RecordedRun> run = TakeRun(path, reading);
+        OpenOptions options = reading.Resolve();
+        options.metadata_only = !with_stats_;
+        options.any_batch = true;
+        const Snapshot snapshot = OpenSnapshot(reading.Open(path), options);
         nlohmann::ordered_json document = ReportHeader("inspect");
+        if (run && report_.wanted()) document["run"] = RunJson(*run);
+        if (run && !report_.json) context.console.Data(RunText(*run));
         // Of a file with a million tensors the document costs more than the rest.
         if (report_.wanted()) document.update(DescribeJson(snapshot));
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
         if (with_stats_) AddStats(snapshot, context.console, document);
-        WarnOf(snapshot.notes, file, context.console);
+        WarnOf(snapshot.notes, path, context.console);
         all.push_back(std::move(document));
       } catch (Error& error) {
         context.console.Report(error.File(file));

@@ -10,6 +10,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
@@ -82,6 +83,14 @@ class ReplayBlend : public Command {
     rope_.Declare(line);
     snapshot_.Declare(line);
     report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    const std::optional<RecordedRun> run = TakeRun(full_, snapshot_);
+    TakeTrace(run, trace_);
+    TakeRope(run, snapshot_, rope_.model);
+    TakeRun(old_, snapshot_);
+    for (std::string& chunk : chunks_) TakeRun(chunk, snapshot_);
   }
 
   void Files(CommandFiles& files) const override {

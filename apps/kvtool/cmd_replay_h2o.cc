@@ -10,6 +10,7 @@
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "formats/run/sensitivity.h"
@@ -127,8 +128,8 @@ struct PaperFlags {
 class ReplayH2o : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("SNAPSHOT", input_, "Snapshot: file, folder or '-'").Required();
-    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set").Required();
+    line.Add("SNAPSHOT", input_, "Snapshot, or a recorded run: file, folder or '-'").Required();
+    line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)");
     line.Add("--engine", engine_, "exact (the design), mnn (its code), mnn-r6 (its old code)")
         .OneOf({"exact", "mnn", "mnn-r6"});
     line.Add("--policy", policies_,
@@ -171,6 +172,12 @@ class ReplayH2o : public Command {
     report_.Declare(line);
   }
 
+  void TakeRuns() override {
+    run_ = TakeRun(input_, snapshot_);
+    TakeTrace(run_, trace_);
+    TakeRope(run_, snapshot_, rope_);
+  }
+
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_, sensitivity_, rope_.freqs});
     snapshot_.Files(files);
@@ -180,6 +187,9 @@ class ReplayH2o : public Command {
   }
 
   ExitStatus Run(Context& context) override {
+    if (trace_.empty()) {
+      throw Error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
+    }
     const OpenOptions options = snapshot_.Resolve();
     const AttentionTrace trace = OpenTrace(trace_, options);
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
@@ -232,10 +242,17 @@ class ReplayH2o : public Command {
     if (granularity_ == "kv-head") request.granularity = eviction::Granularity::kKvHead;
     request.seed = seed_;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
-    if (!sensitivity_.empty()) request.sensitivity = ReadSensitivity(sensitivity_).Weights();
+    const std::string weights = SensitivityFor(trace);
+    if (!weights.empty()) request.sensitivity = ReadSensitivity(weights).Weights();
     request.measure_quality = !no_quality_;
     request.quality_rows = quality_rows_;
     return request;
+  }
+
+  // A run's own is for traces without gradients, which tell more.
+  std::string SensitivityFor(const AttentionTrace& trace) const {
+    if (!sensitivity_.empty() || !run_ || trace.gradients) return sensitivity_;
+    return run_->sensitivity;
   }
 
   void ResolveRotation(const AttentionTrace& trace, const OpenOptions& options,
@@ -452,6 +469,7 @@ class ReplayH2o : public Command {
   int64_t prompt_ = -1;
   uint64_t seed_ = 0, quality_rows_ = 512;
   bool re_rotate_ = false, no_quality_ = false, detail_ = false, force_ = false;
+  std::optional<RecordedRun> run_;
   ConfigFlags config_;
   PaperFlags papers_;
   RopeOptions rope_;

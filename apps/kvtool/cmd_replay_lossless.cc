@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "lib/core/snapshot/trace_rows.h"
@@ -103,7 +104,8 @@ class ParameterFlags {
     if (name.starts_with(kLosslessPrefix)) {
       mnn::runtime::ParameterValue value = std::string_view(text);
       if (is_number) value = number;
-      if (mnn::runtime::SetParameter(name, value, request.lossless) == mnn::runtime::SetResult::kSet)
+      if (mnn::runtime::SetParameter(name, value, request.lossless) ==
+          mnn::runtime::SetResult::kSet)
         return;
     } else if (is_number && eviction::SetParameter(name, number, request.h2o)) {
       return;
@@ -118,7 +120,7 @@ class ParameterFlags {
 class ReplayLossless : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("SNAPSHOT", input_, "Snapshot: file, folder or '-'").Required();
+    line.Add("SNAPSHOT", input_, "Snapshot, or a recorded run: file, folder or '-'").Required();
     line.Add("--mode", mode_, "What the engine does with a range: probe, full or store")
         .Required()
         .OneOf({"probe", "full", "store"});
@@ -143,6 +145,8 @@ class ReplayLossless : public Command {
     snapshot_.Declare(line);
     report_.Declare(line);
   }
+
+  void TakeRuns() override { TakeTrace(TakeRun(input_, snapshot_), trace_); }
 
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_});
@@ -186,7 +190,8 @@ class ReplayLossless : public Command {
   }
 
  private:
-  mnn::runtime::ReplayRequest RequestFor(const Context& context, const AttentionTrace* trace) const {
+  mnn::runtime::ReplayRequest RequestFor(const Context& context,
+                                         const AttentionTrace* trace) const {
     mnn::runtime::ReplayRequest request;
     request.engine = *mnn::runtime::ParseEngine(engine_);
     request.lossless.mode = *mnn::runtime::ParseMode(mode_);
@@ -219,9 +224,10 @@ class ReplayLossless : public Command {
     }
     if (!html_.empty()) {
       const auto version = document["tool"]["version"].get<std::string>();
-      WriteText(html_,
-                mnn::runtime::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
-                RulesFor(force_));
+      WriteText(
+          html_,
+          mnn::runtime::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
+          RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
@@ -261,7 +267,8 @@ class ReplayLossless : public Command {
     PrintEngineTerms(console, r);
   }
 
-  static std::string ContentText(const Console& console, const mnn::runtime::ContentCheck& content) {
+  static std::string ContentText(const Console& console,
+                                 const mnn::runtime::ContentCheck& content) {
     if (content.equal()) {
       return fmt::format("{}: {} ranges, {} compared by hash", console.Verdict(true, "equal"),
                          content.ranges, HumanBytes(content.bytes));

@@ -9,6 +9,7 @@
 #include "apps/kvtool/mlp_report.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
 #include "formats/trace/trace.h"
@@ -24,7 +25,7 @@ namespace {
 class ReplayMlp : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("SNAPSHOT", input_, "Cache: file, folder or '-'").Required();
+    line.Add("SNAPSHOT", input_, "Cache, or a recorded run: file, folder or '-'").Required();
     line.Add("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors").Required();
     line.Add("--image-len", settings_.image_len, "Tokens of the image prefix (default 0)");
     line.Add("--factor", settings_.factor, "Tokens per group; 0, 1: as the weights say");
@@ -47,6 +48,12 @@ class ReplayMlp : public Command {
     DeclareQuality(line);
     snapshot_.Declare(line);
     report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    const std::optional<RecordedRun> run = TakeRun(input_, snapshot_);
+    TakeTrace(run, trace_path_);
+    TakeRope(run, snapshot_, rope_);
   }
 
   void Files(CommandFiles& files) const override {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/run_input.h"
 #include "formats/trace/trace.h"
 #include "lib/study/attention/probabilities.h"
 
@@ -85,6 +86,15 @@ class Trace : public Command {
     inspect->Add("--batch", options_.batch, "Batch row of [B, ...] tensors");
     inspect->Add("--layout", options_.layout, "Order of the axes of k and v: thd or htd");
     report_.Declare(*inspect);
+  }
+
+  void TakeRuns() override {
+    const auto run = OpenRun(file_);
+    if (!run) return;
+    if (run->trace.empty()) {
+      throw Error(Finding::kMissingRecord, "the run was recorded without a trace").File(file_);
+    }
+    file_ = run->trace;
   }
 
   void Files(CommandFiles& files) const override {

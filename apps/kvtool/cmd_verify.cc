@@ -5,6 +5,7 @@
 #include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/verify.h"
 #include "lib/core/base/hash.h"
 
@@ -127,6 +128,11 @@ class Verify : public Command {
     line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
     limit_.Declare(line);
     report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    SnapshotOptions unused;
+    TakeRun(against_, unused);
   }
 
   void Files(CommandFiles& files) const override {

@@ -26,6 +26,8 @@ class Command {
  public:
   virtual ~Command() = default;
   virtual void Declare(CommandLine& line) = 0;
+  // Replaces recorded runs among the inputs by the files that they are made of.
+  virtual void TakeRuns() {}
   // Every file that Run reads or writes by its options, so that none is lost. What a configuration
   // names in turn is added by Run, before it reads that.
   virtual void Files(CommandFiles& files) const = 0;

@@ -2,23 +2,20 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/gate_inputs.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
 #include "lib/core/snapshot/trace_rows.h"
 
 namespace kv {
 
-OpenOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
+SnapshotOptions GateInputs::OptionsFor(const gate::Reading& reading) const {
   SnapshotOptions options = options_;
   if (!reading.from.empty()) options.open.from = reading.from;
   if (!reading.gguf.empty()) options.gguf = reading.gguf;
   if (reading.kv_heads != 0) options.kv_heads = reading.kv_heads;
   if (reading.head_dim != 0) options.head_dim = reading.head_dim;
-  return options.Resolve();
+  return options;
 }
 
 GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool) {
@@ -38,27 +35,30 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   std::unique_ptr<Pair>& pair = pairs_[key];
   if (pair != nullptr) return *pair;
 
-  const OpenOptions options = OptionsFor(reading);
+  SnapshotOptions how = OptionsFor(reading);
+  std::string snapshot_path = spec.snapshot, trace_path = spec.trace;
+  TakeTrace(TakeRun(snapshot_path, how), trace_path);
+  const OpenOptions options = how.Resolve();
   std::optional<AttentionTrace> trace;
-  if (replays && !spec.trace.empty()) {
-    trace = OpenTrace(spec.trace, options);
-    for (const Note& note : trace->notes) console_.Warn(spec.trace, note.text);
+  if (replays && !trace_path.empty()) {
+    trace = OpenTrace(trace_path, options);
+    for (const Note& note : trace->notes) console_.Warn(trace_path, note.text);
   }
   auto opened = std::make_unique<Pair>(Pair{
-      OpenSnapshot(Source::Open(spec.snapshot), options, trace ? GeometryOf(*trace) : std::nullopt),
+      OpenSnapshot(Source::Open(snapshot_path), options, trace ? GeometryOf(*trace) : std::nullopt),
       std::move(trace)});
   const Snapshot& snapshot = opened->snapshot;
   if (snapshot.layers.empty()) {
     throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")
-        .File(spec.snapshot);
+        .File(snapshot_path);
   }
   if (replays) RequireHeads(snapshot, "a replay");
   if (opened->trace) {
     RequireMatch(*opened->trace, snapshot);
     const std::string undefined = Remark(CheckTraceRows(*opened->trace, pool));
-    if (!undefined.empty()) console_.Warn(spec.trace, undefined);
+    if (!undefined.empty()) console_.Warn(trace_path, undefined);
   }
-  WarnOf(snapshot.notes, spec.snapshot, console_);
+  WarnOf(snapshot.notes, snapshot_path, console_);
   opened->snapshot_hash = Record(snapshot.source);
   if (!spec.reference.empty()) opened->reference = &Reference(spec, options);
   pair = std::move(opened);
@@ -75,7 +75,10 @@ const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions op
       references_[fmt::format("{}\n{}\n{}\n{}\n{}", spec.reference, spec.reference_from,
                               reading.gguf, reading.kv_heads, reading.head_dim)];
   if (reference == nullptr) {
-    reference = std::make_unique<Snapshot>(OpenSnapshot(Source::Open(spec.reference), options));
+    std::string path = spec.reference;
+    SnapshotOptions unused;
+    TakeRun(path, unused);
+    reference = std::make_unique<Snapshot>(OpenSnapshot(Source::Open(path), options));
     WarnOf(reference->notes, spec.reference, console_);
     Record(reference->source);
   }

@@ -35,7 +35,7 @@ class GateInputs {
   const nlohmann::ordered_json& records() const { return records_; }
 
  private:
-  OpenOptions OptionsFor(const gate::Reading& reading) const;
+  SnapshotOptions OptionsFor(const gate::Reading& reading) const;
   const Snapshot& Reference(const gate::CaseSpec& spec, OpenOptions options);
   std::string Record(const Source& source);  // its hash
 

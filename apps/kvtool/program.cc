@@ -114,6 +114,7 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     Configure(context.console, context.global);
     CommandFiles files;
     files.Reads(config);
+    command.TakeRuns();
     command.Files(files);
     files.Check();
     const ExitStatus status = command.Run(context);

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once  // implemented by run_reader.cc
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace kv {
+
+// What run.json says of a recorded run (kvtool.run/1). Words are as written, escaped where shown.
+struct RecordedRun {
+  std::string folder;
+  std::string engine, build;
+  std::string model, architecture;
+  uint64_t context_length = 0;  // that the model was trained for; 0: not said
+  uint64_t tokens = 0, prompt_tokens = 0;
+  std::optional<double> nll;  // mean of the decoded tokens
+  // 0: not said, or layers differ.
+  uint32_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
+
+  // How keys are rotated, in the words of the flags of this name; a base of 0 says nothing, as do
+  // scalings that no flag can name and layers with bases of their own.
+  struct Rope {
+    std::string style, scaling;
+    double base = 0;
+    uint32_t dims = 0;
+  } rope;
+
+  // Paths with the folder's; "" where the run has none.
+  std::string snapshot, prefill, trace, logits, sensitivity;
+};
+
+// Opens a run's folder. Nothing if `path` is none. Throws kMissingRecord for a run that was not
+// finished or whose files are gone, kUnsafeName for files outside the folder, and what reading
+// run.json throws.
+std::optional<RecordedRun> OpenRun(const std::string& path);
+
+}  // namespace kv
