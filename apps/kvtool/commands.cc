@@ -55,6 +55,13 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-h2o slot0.bin --trace t.npz --engine mnn --plan-out plan.json\n"
      "  kvtool replay-h2o slot0.bin --trace dir/stem --policy all --html-out h2o.html\n",
      MakeReplayH2o},
+    {"advise", "Replaying",
+     "search for what to evict: the plan that saves most within a loss that you name",
+     "  kvtool advise slot0.bin --trace slot0.trace.safetensors --max-error 5%\n"
+     "  kvtool advise a.bin b.bin --trace a.trace --trace b.trace --max-kl 0.02 --min-ratio 2\n"
+     "  kvtool advise slot0.bin --trace dir/stem --granularity layer --context 32768 "
+     "--plan-out plan.json\n",
+     MakeAdvise},
     {"replay-lossless", "Replaying",
      "replay the engine's lossless path, or its intended design, as a cache is decoded",
      "  kvtool replay-lossless slot0.bin --mode store --prompt-tokens 512\n"

@@ -7,6 +7,7 @@
 namespace kv {
 
 // One maker per command file, named after the command.
+std::unique_ptr<Command> MakeAdvise();
 std::unique_ptr<Command> MakeAnalyze();
 std::unique_ptr<Command> MakeBench();
 std::unique_ptr<Command> MakeCompress();

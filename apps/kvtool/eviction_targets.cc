@@ -14,11 +14,11 @@
 
 namespace kv {
 
-std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text) {
+std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text, std::string_view flag) {
   std::vector<eviction::KeepBudget> budgets;
   const auto refuse = [&](std::string_view part) {
     throw Error(Finding::kUsage,
-                fmt::format("--budget '{}': expected shares above 0 and up to 1, or tokens as 512t",
+                fmt::format("{} '{}': expected shares above 0 and up to 1, or tokens as 512t", flag,
                             Escaped(part)));
   };
   for (size_t begin = 0; begin <= text.size();) {
@@ -37,7 +37,7 @@ std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text) {
     }
     const bool percent = part.ends_with('%');
     const std::string_view number = percent ? part.substr(0, part.size() - 1) : part;
-    for (const double value : ParseSweep(number, "--budget")) {
+    for (const double value : ParseSweep(number, flag)) {
       const double share = percent ? value / 100 : value;
       if (!(share > 0 && share <= 1)) refuse(part);
       budgets.push_back({std::nullopt, share, false});
@@ -46,17 +46,17 @@ std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text) {
   return budgets;
 }
 
-std::vector<double> ParseRatios(const std::string& text) {
+std::vector<double> ParseRatios(const std::string& text, std::string_view flag) {
   constexpr double kMost = 1e9;
-  std::vector<double> ratios = ParseSweep(text, "--target-ratio");
+  std::vector<double> ratios = ParseSweep(text, flag);
   for (const double ratio : ratios) {
     if (ratio >= 1 && ratio <= kMost) continue;
-    throw Error(Finding::kUsage, "--target-ratio: a ratio is at least 1, at most 1e9");
+    throw Error(Finding::kUsage, fmt::format("{}: a ratio is at least 1, at most 1e9", flag));
   }
   return ratios;
 }
 
-std::vector<std::string> ParsePolicies(std::string_view text) {
+std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag) {
   std::vector<std::string> names;
   if (text == "all") {
     for (const eviction::PolicyInfo& policy : eviction::Policies()) names.emplace_back(policy.name);
@@ -71,7 +71,7 @@ std::vector<std::string> ParsePolicies(std::string_view text) {
     for (const eviction::PolicyInfo& policy : eviction::Policies())
       known += fmt::format(", {}", policy.name);
     throw Error(Finding::kUsage,
-                fmt::format("--policy '{}': expected one of {}", Escaped(names.back()), known));
+                fmt::format("{} '{}': expected one of {}", flag, Escaped(names.back()), known));
   }
   return names;
 }

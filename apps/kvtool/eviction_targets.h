@@ -12,10 +12,11 @@ namespace kv {
 
 // What eviction is asked for on the command line; all throw kUsage naming the flag.
 // --budget: "0.5", "0.1-0.5+0.2", "50%" or "512t", separated by commas.
-std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text);
+std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text,
+                                               std::string_view flag = "--budget");
 // --target-ratio: a sweep of ratios from 1 on.
-std::vector<double> ParseRatios(const std::string& text);
+std::vector<double> ParseRatios(const std::string& text, std::string_view flag = "--target-ratio");
 // --policy: names separated by commas, or "all".
-std::vector<std::string> ParsePolicies(std::string_view text);
+std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag = "--policy");
 
 }  // namespace kv

@@ -36,7 +36,7 @@ RunRows Cut(const RunRows& run, const RowSpan& span) {
 std::string_view Name(LossKind kind) {
   switch (kind) {
     case LossKind::kFisher:
-      return "fisher";
+      return "gradients";
     case LossKind::kSensitivity:
       return "sensitivity";
     case LossKind::kOutput:
@@ -59,9 +59,11 @@ Measured OfRuns(const Measured& measured, const std::vector<size_t>& runs) {
   for (const Unit& unit : measured.units) {
     part.units.push_back({unit.layer, unit.kv_head, unit.group, {}});
     for (const Option& option : unit.options) {
-      Option& some = part.units.back().options.emplace_back(Option{option.candidate, {}, {}});
+      Option& some = part.units.back().options.emplace_back();
+      some.candidate = option.candidate;
       for (const size_t run : runs) {
         some.kept.push_back(option.kept[run]);
+        some.held.push_back(option.held[run]);
         some.effect.push_back(option.effect[run]);
       }
     }
@@ -81,9 +83,11 @@ Measured InHalves(const Measured& measured) {
   for (const Unit& unit : measured.units) {
     halves.units.push_back({unit.layer, unit.kv_head, unit.group, {}});
     for (const Option& option : unit.options) {
-      Option& cut = halves.units.back().options.emplace_back(Option{option.candidate, {}, {}});
+      Option& cut = halves.units.back().options.emplace_back();
+      cut.candidate = option.candidate;
       for (const auto& [run, span] : parts) {
         cut.kept.push_back(option.kept[run]);
+        cut.held.push_back(option.held[run]);
         cut.effect.push_back(Cut(option.effect[run], measured.runs[run].rows, span));
       }
     }

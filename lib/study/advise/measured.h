@@ -28,8 +28,11 @@ using Effect = std::vector<float>;
 // An option: a part of the model keeps what one candidate keeps there.
 struct Option {
   uint32_t candidate = 0;
-  std::vector<double> kept;    // [run]: bytes of K and V held at the end
+  // [run]: bytes of K and V held, as shares of those of the whole model: at the end, and over all
+  // decode steps together.
+  std::vector<double> kept, held;
   std::vector<Effect> effect;  // [run]; empty: none, as of an option that keeps everything
+  uint32_t drops_first = 0;    // runs in which the first token goes
 };
 
 // A part of the model that chooses on its own: a layer, or one of its kv heads.
@@ -43,8 +46,7 @@ struct Unit {
 struct RunRows {
   uint64_t rows = 0, channels = 1;
   uint64_t population = 0;                // rows that these are a sample of
-  double full_bytes = 0;                  // K and V of the whole model at the end
-  double fixed_bytes = 0;                 // of these: of layers that cannot be chosen for
+  double fixed_kept = 0, fixed_held = 0;  // shares of layers that cannot be chosen for
   std::vector<std::vector<float>> norm2;  // [group][row]: o.o; empty for kFisher
   double norm2_sum = 0;                   // of all of these
   std::vector<double> weight;             // [group]: for kSensitivity

@@ -94,7 +94,10 @@ double StandardError(const Measured& measured, const RunRows& run,
   ClusterError error;
   const double scale = static_cast<double>(run.rows) / std::max(run.norm2_sum, kLeastNorm2);
   for (uint64_t row = 0; row < run.rows; ++row) {
-    RunRows one{1, run.channels, 0, 0, 0, {}, 0, run.weight};
+    RunRows one;
+    one.rows = 1;
+    one.channels = run.channels;
+    one.weight = run.weight;
     double value = 0;
     for (uint32_t group = 0; group < measured.groups; ++group) {
       std::vector<double> of_row;
@@ -129,6 +132,8 @@ double Outcome::worst_loss() const { return LargestOf(loss); }
 double Outcome::mean_share() const { return MeanOf(kept_share); }
 double Outcome::worst_share() const { return LargestOf(kept_share); }
 
+double Outcome::mean_ratio() const { return 1 / MeanOf(held_share); }
+
 double Outcome::median_loss() const {
   std::vector<double> sorted = loss;
   if (sorted.empty()) return 0;
@@ -152,7 +157,7 @@ Mixture::Mixture(const Measured& measured, Choice choice)
     for (const Option& option : unit.options) {
       double share = 0;
       for (size_t run = 0; run < measured.runs.size(); ++run) {
-        share += option.kept[run] / measured.runs[run].full_bytes;
+        share += option.kept[run];
       }
       shares.push_back(share / static_cast<double>(measured.runs.size()));
     }
@@ -175,7 +180,7 @@ void Mixture::Recount() {
   for (const auto& of_run : of_group_) {
     loss_ += std::accumulate(of_run.begin(), of_run.end(), 0.0) / runs;
   }
-  for (const RunRows& run : measured_.runs) share_ += run.fixed_bytes / run.full_bytes / runs;
+  for (const RunRows& run : measured_.runs) share_ += run.fixed_kept / runs;
   for (size_t u = 0; u < choice_.size(); ++u) share_ += share_of_[u][choice_[u]];
 }
 
@@ -219,15 +224,18 @@ Outcome Mixture::Evaluate(const Measured& measured, const Choice& choice) {
   for (size_t run = 0; run < measured.runs.size(); ++run) {
     const RunRows& rows = measured.runs[run];
     const auto sums = Sums(measured, choice, run);
-    double loss = 0, kept = rows.fixed_bytes;
+    double loss = 0, kept = rows.fixed_kept, held = rows.fixed_held;
     for (uint32_t g = 0; g < measured.groups; ++g) {
       loss += GroupLoss(measured.kind, rows, g, sums[g]);
     }
-    for (size_t u = 0; u < choice.size(); ++u)
+    for (size_t u = 0; u < choice.size(); ++u) {
       kept += measured.units[u].options[choice[u]].kept[run];
+      held += measured.units[u].options[choice[u]].held[run];
+    }
     outcome.loss.push_back(loss);
     outcome.standard_error.push_back(StandardError(measured, rows, sums, loss));
-    outcome.kept_share.push_back(kept / rows.full_bytes);
+    outcome.kept_share.push_back(kept);
+    outcome.held_share.push_back(held);
   }
   return outcome;
 }

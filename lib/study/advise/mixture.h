@@ -16,13 +16,16 @@ using Choice = std::vector<uint32_t>;
 struct Outcome {
   std::vector<double> loss;            // [run]
   std::vector<double> standard_error;  // [run]: of the loss, where its rows are a sample
-  std::vector<double> kept_share;      // [run]: bytes held at the end / bytes of the whole cache
+  // [run]: bytes held of those of the whole cache, at the end and over all decode steps.
+  std::vector<double> kept_share, held_share;
 
   double mean_loss() const;
   double worst_loss() const;
   double median_loss() const;
   double mean_share() const;
   double worst_share() const;  // the largest
+  double ratio() const { return 1 / mean_share(); }
+  double mean_ratio() const;  // over all decode steps, which the losses are means of
 };
 
 // A choice, with the sums that make the loss of a neighbouring choice cheap. Losses of kind kOutput

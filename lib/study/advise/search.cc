@@ -232,8 +232,16 @@ std::optional<Step> BestWithin(const Measured& measured, const std::vector<Step>
   return std::nullopt;
 }
 
-Point PointOf(const Measured& measured, const Step& step, std::optional<uint32_t> uniform = {}) {
-  return {step.choice, Mixture::Evaluate(measured, step.choice), uniform};
+Point PointOf(const Measured& measured, const Step& step) {
+  Point point{step.choice, Mixture::Evaluate(measured, step.choice), std::nullopt};
+  const auto candidate = [&](size_t u) {
+    return measured.units[u].options[step.choice[u]].candidate;
+  };
+  for (size_t u = 1; u < step.choice.size(); ++u) {
+    if (candidate(u) != candidate(0)) return point;
+  }
+  if (step.choice.front() != 0) point.uniform = candidate(0);
+  return point;
 }
 
 }  // namespace
@@ -247,22 +255,15 @@ Found Search(const Measured& measured, uint32_t candidates, const Limits& limits
              ThreadPool& pool) {
   Found found;
   std::vector<Step> uniform, steps;
-  std::vector<uint32_t> candidate_of;
   for (uint32_t candidate = 0; candidate < candidates; ++candidate) {
     const auto choice = UniformChoice(measured, candidate);
     if (!choice) continue;
     uniform.push_back(StepOf(Mixture(measured, *choice)));
-    candidate_of.push_back(candidate);
-    found.uniform.push_back(PointOf(measured, uniform.back(), candidate));
+    found.uniform.push_back(PointOf(measured, uniform.back()));
   }
   const Step whole = StepOf(Mixture(measured, Choice(measured.units.size(), 0)));
   const std::optional<Step> best_uniform = BestWithin(measured, uniform, limits);
-  if (best_uniform) {
-    found.best_uniform = PointOf(measured, *best_uniform);
-    for (const Point& point : found.uniform) {
-      if (point.choice == best_uniform->choice) found.best_uniform->uniform = point.uniform;
-    }
-  }
+  if (best_uniform) found.best_uniform = PointOf(measured, *best_uniform);
   const Walker walker(measured, limits, pool);
   steps = uniform;
   steps.push_back(whole);

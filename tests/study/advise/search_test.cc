@@ -17,6 +17,8 @@ struct Shape {
   size_t runs = 2;
 };
 
+double FullOf(const Shape& shape) { return 7 + 100.0 * shape.units; }
+
 // Effects that grow as options keep less, with a part that all units share: layers do add up.
 Measured RandomCase(const Shape& shape, uint32_t seed) {
   std::mt19937 random(seed);
@@ -24,8 +26,10 @@ Measured RandomCase(const Shape& shape, uint32_t seed) {
   std::uniform_real_distribution<float> uniform(0.2f, 1.0f);
   Measured made{shape.kind, shape.groups, {}, {}};
   for (size_t run = 0; run < shape.runs; ++run) {
-    RunRows rows{shape.rows, shape.channels, shape.rows, 0, 7, {}, 0, {}};
-    rows.full_bytes = 7 + 100.0 * shape.units;
+    RunRows rows;
+    rows.rows = rows.population = shape.rows;
+    rows.channels = shape.channels;
+    rows.fixed_kept = rows.fixed_held = 7 / FullOf(shape);
     for (uint32_t g = 0; g < shape.groups && shape.kind != LossKind::kFisher; ++g) {
       std::vector<float>& norm2 = rows.norm2.emplace_back();
       for (uint64_t r = 0; r < shape.rows; ++r) norm2.push_back(20 + 5 * uniform(random));
@@ -36,13 +40,17 @@ Measured RandomCase(const Shape& shape, uint32_t seed) {
   }
   for (uint32_t u = 0; u < shape.units; ++u) {
     Unit unit{u / 2, u % 2, u % shape.groups, {}};
-    unit.options.push_back({UINT32_MAX, std::vector<double>(shape.runs, 100), {}});
+    const std::vector<double> all(shape.runs, 100 / FullOf(shape));
+    unit.options.push_back({UINT32_MAX, all, all, {}, 0});
     unit.options[0].effect.resize(shape.runs);
     for (uint32_t c = 0; c < shape.candidates; ++c) {
-      Option option{c, {}, {}};
+      Option option;
+      option.candidate = c;
       const float size = uniform(random) * static_cast<float>(c + 1);
       for (size_t run = 0; run < shape.runs; ++run) {
-        option.kept.push_back(100.0 - 15.0 * (c + 1) - static_cast<double>(uniform(random)));
+        const double kept = 100.0 - 15.0 * (c + 1) - static_cast<double>(uniform(random));
+        option.kept.push_back(kept / FullOf(shape));
+        option.held.push_back((kept + 3) / FullOf(shape));
         Effect effect(shape.rows * shape.channels);
         for (size_t i = 0; i < effect.size(); ++i) {
           const float x = size * normal(random);
@@ -102,9 +110,9 @@ double LossByHand(const Measured& made, const Choice& choice, size_t run) {
 }
 
 double ShareByHand(const Measured& made, const Choice& choice, size_t run) {
-  double kept = made.runs[run].fixed_bytes;
+  double kept = made.runs[run].fixed_kept;
   for (size_t u = 0; u < choice.size(); ++u) kept += made.units[u].options[choice[u]].kept[run];
-  return kept / made.runs[run].full_bytes;
+  return kept;
 }
 
 template <typename Visit>
@@ -194,12 +202,13 @@ TEST_CASE("the search finds what trying everything finds, or nearly", "[advise]"
 TEST_CASE("losses that add up and grow ever faster are minimised exactly", "[advise]") {
   // One row, one unit of loss per square of what is dropped: greedy steps are then the optimum.
   Measured made{LossKind::kOutput, 1, {}, {}};
-  made.runs.push_back({1, 1, 1, 300, 0, {{1.0f}}, 1, {}});
+  made.runs.push_back({1, 1, 1, 0, 0, {{1.0f}}, 1, {}});
   const float weights[] = {1, 2.5f, 7};
   for (uint32_t u = 0; u < 3; ++u) {
     Unit unit{u, 0, 0, {}};
     for (uint32_t dropped = 0; dropped <= 4; ++dropped) {
-      Option option{dropped == 0 ? UINT32_MAX : dropped - 1, {100.0 - 20.0 * dropped}, {{}}};
+      const double kept = (100.0 - 20.0 * dropped) / 300;
+      Option option{dropped == 0 ? UINT32_MAX : dropped - 1, {kept}, {kept}, {{}}, 0};
       if (dropped > 0) option.effect[0] = {weights[u] * static_cast<float>(dropped * dropped)};
       unit.options.push_back(option);
     }

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/eviction_targets.h"
+#include "apps/kvtool/numbers.h"
+#include "apps/kvtool/progress.h"
+#include "apps/kvtool/snapshot_report.h"
+#include "formats/run/sensitivity.h"
+#include "formats/trace/trace.h"
+#include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/advise/report.h"
+
+namespace kv {
+namespace {
+
+using advise::Advice;
+using advise::LossKind;
+
+constexpr double kUsualKl = 0.02, kUsualError = 0.05;  // limits where none is given
+
+// "0.05" or "5%" of a flag.
+double ParseShare(std::string_view text, std::string_view flag, double least, double most) {
+  const bool percent = text.ends_with('%');
+  const std::string number(percent ? text.substr(0, text.size() - 1) : text);
+  const std::string wrong = WrongReal(number);
+  const double value = wrong.empty() ? std::stod(number) / (percent ? 100 : 1) : -1;
+  if (value >= least && value <= most) return value;
+  throw Error(Finding::kUsage,
+              fmt::format("{} '{}': expected a share such as 0.05 or 5%", flag, Escaped(text)));
+}
+
+// A cache and its trace, as files.
+struct RunFiles {
+  Snapshot snapshot;
+  AttentionTrace trace;
+};
+
+class AdviseCommand : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("RUN", inputs_, "Runs of one model: snapshots, each with its --trace").Required();
+    line.Add("--trace", traces_, "Trace of each snapshot, in their order").KeepAll();
+    line.Add("--max-kl", max_kl_,
+             "Nats of the next token that the worst prompt may lose; needs gradients or "
+             "--sensitivity (0.02)")
+        .NonNegative();
+    line.Add("--max-error", max_error_,
+             "Relative error of attention outputs that the worst prompt may have, such as 5% (5% "
+             "where no loss in nats is known)");
+    line.Add("--min-ratio", min_ratio_, "Least ratio at the end; alone: as little loss as it takes")
+        .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--min-ratio"); }));
+    line.Add("--policies", policies_, "Policies to choose from (all that an engine could follow)");
+    line.Add("--budgets", budgets_,
+             "Budgets of a part: shares or tokens (0.75,0.5,0.35,0.25,0.18,0.125)");
+    line.Add("--sinks", sinks_, "First tokens that streaming keeps (4,16)").Separator(',');
+    line.Add("--recent", recent_,
+             "Shares of a budget that are recent, for block and h2o (0.25,0.5)");
+    line.Add("--windows", windows_, "Rows by which snapkv weighs (16,64)").Separator(',');
+    line.Add("--granularity", granularity_, "What chooses on its own: layer or kv-head (kv-head)")
+        .OneOf({"layer", "kv-head"});
+    line.Add("--sensitivity", sensitivity_,
+             "Nats by these layer weights (kvtool.sensitivity/1) where the trace has no gradients");
+    line.Add("--context", context_, "The model's full context, to say what a plan saves there")
+        .Positive();
+    line.Add("--prompt-tokens", prompt_, "Where prefill ends, if a trace does not say")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.Add("--rows", rows_, "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
+    line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
+    line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)");
+    line.Add("--html-out", html_, "Write a self-contained page");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads(inputs_);
+    files.Reads(traces_);
+    files.Reads(sensitivity_);
+    snapshot_.Files(files);
+    files.Writes({{plan_, "--plan-out"}, {html_, "--html-out"}});
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    ThreadPool pool(context.global.thread_count());
+    std::vector<RunFiles> files = OpenRuns(context.console);
+    advise::Runs runs;
+    for (size_t i = 0; i < files.size(); ++i) {
+      runs.push_back(std::make_unique<advise::RunOf>(inputs_[i], files[i].snapshot, files[i].trace,
+                                                     PromptOf(files[i].trace), pool));
+    }
+    if (!plan_.empty() && runs.size() > 1) {
+      throw Error(Finding::kUsage,
+                  "--plan-out: a plan names the tokens of one prompt; give one run");
+    }
+    const advise::AdviceRequest request = RequestFor(runs);
+    Advice advice;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "measure");
+      advice = advise::Advise(runs, request, pool, &progress);
+    }
+    for (const std::string& warning : advice.warnings) context.console.Warn("", warning);
+    if (!report_.json) Print(context.console, runs, request, advice);
+    WriteOutputs(context, runs, request, advice);
+    return advice.found.best ? kDone : kVerdict;
+  }
+
+ private:
+  std::vector<RunFiles> OpenRuns(Console& console) const {
+    if (traces_.size() != inputs_.size()) {
+      throw Error(Finding::kUsage, fmt::format("--trace: needed for each run, in their order; {} "
+                                               "given for {}",
+                                               traces_.size(), inputs_.size()));
+    }
+    const OpenOptions options = snapshot_.Resolve();
+    std::vector<RunFiles> files;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      AttentionTrace trace = OpenTrace(traces_[i], options);
+      Snapshot snapshot = OpenSnapshot(snapshot_.Open(inputs_[i]), options, GeometryOf(trace));
+      if (snapshot.layers.empty()) {
+        throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers")
+            .File(inputs_[i]);
+      }
+      RequireHeads(snapshot, "advice");
+      RequireMatch(trace, snapshot);
+      if (trace.block_scores) {
+        throw Error(Finding::kUsage, "a stream of block scores holds no attention to measure")
+            .File(traces_[i]);
+      }
+      WarnOf(snapshot.notes, inputs_[i], console);
+      for (const Note& note : trace.notes) console.Warn(traces_[i], note.text);
+      files.push_back({std::move(snapshot), std::move(trace)});
+    }
+    return files;
+  }
+
+  uint64_t PromptOf(const AttentionTrace& trace) const {
+    mnn::h2o::ReplayRequest request;
+    if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
+    return mnn::h2o::PromptTokens(trace, request);
+  }
+
+  // Nats where they are known and nobody asked for an error.
+  LossKind KindFor(const advise::Runs& runs) const {
+    if (!max_error_.empty() && max_kl_) {
+      throw Error(Finding::kUsage, "--max-kl and --max-error: give one of them");
+    }
+    if (!max_error_.empty()) return LossKind::kOutput;
+    if (!sensitivity_.empty()) return LossKind::kSensitivity;
+    for (const auto& run : runs) {
+      if (run->trace().gradients) continue;
+      if (max_kl_) {
+        throw Error(Finding::kUsage,
+                    "--max-kl: the trace has no gradients, so no loss in nats is known")
+            .File(run->name())
+            .Hint(
+                "capture them (python -m kvtool.capture MODEL --fisher 4 ...), give --sensitivity "
+                "FILE, or limit the error of attention outputs by --max-error");
+      }
+      return LossKind::kOutput;
+    }
+    return LossKind::kFisher;
+  }
+
+  advise::AdviceRequest RequestFor(const advise::Runs& runs) const {
+    advise::AdviceRequest request;
+    request.measure.kind = KindFor(runs);
+    request.measure.units =
+        granularity_ == "layer" ? eviction::Granularity::kLayer : eviction::Granularity::kKvHead;
+    request.measure.rows = rows_;
+    request.measure.seed = request.candidates.seed = seed_;
+    if (request.measure.kind == LossKind::kSensitivity) {
+      request.measure.weights = ReadSensitivity(sensitivity_).Weights();
+    }
+    ResolveLimits(request);
+    ResolveCandidates(request.candidates);
+    if (context_ > 0) request.context = context_;
+    return request;
+  }
+
+  void ResolveLimits(advise::AdviceRequest& request) const {
+    const LossKind kind = request.measure.kind;
+    if (!min_ratio_.empty())
+      request.limits.share = 1 / ParseRatios(min_ratio_, "--min-ratio").front();
+    if (max_kl_) {
+      request.limits.loss = advise::LossShownAs(kind, *max_kl_);
+    } else if (!max_error_.empty()) {
+      request.limits.loss = advise::LossShownAs(kind, ParseShare(max_error_, "--max-error", 0, 10));
+    } else if (min_ratio_.empty()) {
+      request.limits.loss =
+          advise::LossShownAs(kind, kind == LossKind::kOutput ? kUsualError : kUsualKl);
+    }
+  }
+
+  void ResolveCandidates(advise::CandidateRequest& candidates) const {
+    if (!policies_.empty()) candidates.policies = ParsePolicies(policies_, "--policies");
+    std::erase(candidates.policies, "full");  // everything is there to begin with
+    if (std::count(candidates.policies.begin(), candidates.policies.end(), "oracle-mass") != 0) {
+      if (policies_ != "all") {
+        throw Error(Finding::kUsage,
+                    "--policies oracle-mass: it knows the rows to come, which no engine does");
+      }
+      std::erase(candidates.policies, "oracle-mass");
+    }
+    candidates.budgets =
+        budgets_.empty() ? advise::UsualBudgets() : ParseBudgets(budgets_, "--budgets");
+    if (!sinks_.empty()) candidates.sinks = sinks_;
+    if (!windows_.empty()) candidates.windows = windows_;
+    if (!recent_.empty()) {
+      candidates.recent.clear();
+      for (const double share : ParseSweep(recent_, "--recent")) {
+        candidates.recent.push_back(ParseShare(fmt::format("{}", share), "--recent", 0, 1));
+      }
+    }
+  }
+
+  void WriteOutputs(Context& context, const advise::Runs& runs,
+                    const advise::AdviceRequest& request, const Advice& advice) const {
+    nlohmann::ordered_json document = ReportHeader("advise");
+    document["inputs"] = nlohmann::ordered_json::array();
+    for (const auto& run : runs) document["inputs"].push_back(InputRecord(run->snapshot().source));
+    document.update(advise::AdviceJson(runs, request, advice));
+    if (!plan_.empty()) WritePlan(*runs.front(), advice);
+    if (!html_.empty()) {
+      const std::string by =
+          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
+      WriteText(html_, advise::AdvicePage(runs, request, advice, by), RulesFor(force_));
+    }
+    report_.Emit(context.console, document, RulesFor(force_));
+  }
+
+  void WritePlan(const advise::RunOf& run, const Advice& advice) const {
+    if (!advice.found.best) return;
+    nlohmann::ordered_json plan = ReportHeader("h2o-plan");
+    const advise::Point& best = *advice.found.best;
+    plan["source"] = InputRecord(run.snapshot().source);
+    plan["engine"] = "exact";
+    plan["schedule"] = "paper";
+    plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
+    plan["choices"] = advise::ChoicesJson(advice, best.choice);
+    plan["unit"] = "position";
+    plan["applied"] = "before the next token";
+    // Event by event: evictions at every step would not fit in one document in memory.
+    std::string text = JsonText(plan, -1);
+    text.back() = ',';  // the document goes on
+    text += "\"events\":[";
+    AtomicFile file(plan_, RulesFor(force_));
+    std::string_view separator;
+    advise::ForEachEvent(advice.plans.front(), [&](const advise::PlanEvent& event) {
+      text += separator;
+      text += JsonText(advise::PlanEventJson(event), -1);
+      separator = ",";
+      file.Write(AsBytes(text));
+      text.clear();
+    });
+    file.Write(AsBytes(text + "]}\n"));
+    file.Commit();
+  }
+
+  void Print(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,
+             const Advice& advice) const {
+    const LossKind kind = request.measure.kind;
+    const advise::Effects& effects = advice.effects;
+    console.Line(fmt::format("{} prompt{}, {} candidates for each of {} parts; {}, {} of {} rows{}",
+                             runs.size(), runs.size() == 1 ? "" : "s", advice.candidates.size(),
+                             effects.measured.units.size(), advise::LossName(kind),
+                             effects.rows.front().positions.size(), effects.rows.front().population,
+                             runs.size() == 1 ? "" : " of the first"));
+    PrintBest(console, request, advice);
+    Table table({"plan", "ratio", "mean ratio", "worst prompt", "median prompt", "no first token"});
+    std::vector<const advise::Point*> points;
+    for (const advise::Point& point : advice.found.frontier) points.push_back(&point);
+    constexpr size_t kMostLines = 12;
+    for (size_t i = 0; i < std::min(points.size(), kMostLines); ++i) {
+      const size_t at =
+          points.size() <= kMostLines ? i : i * (points.size() - 1) / (kMostLines - 1);
+      table.Row(RowOf(advice, *points[at]));
+    }
+    console.Line("frontier, from all bytes to few:");
+    console.Data(table.Text());
+    console.Line(advise::CheckText(advice));
+    for (const std::string& note : advice.notes) console.Line("note: " + note);
+  }
+
+  void PrintBest(Console& console, const advise::AdviceRequest& request,
+                 const Advice& advice) const {
+    const LossKind kind = request.measure.kind;
+    if (!advice.found.best) {
+      console.Line(fmt::format(
+          "no plan is within the limits{}",
+          request.limits.loss
+              ? fmt::format(": {} at {:.4g}x", advise::LossText(kind, *request.limits.loss),
+                            1 / request.limits.share)
+              : std::string()));
+      return;
+    }
+    const advise::Point& best = *advice.found.best;
+    const auto worst =
+        static_cast<size_t>(std::max_element(best.outcome.loss.begin(), best.outcome.loss.end()) -
+                            best.outcome.loss.begin());
+    console.Line(fmt::format("best: {:.3f}x at the end, {:.3f}x over the steps, {}{}",
+                             best.outcome.ratio(), best.outcome.mean_ratio(),
+                             advise::LossTextWithError(kind, best.outcome.loss[worst],
+                                                       best.outcome.standard_error[worst]),
+                             best.outcome.loss.size() == 1 ? "" : " on the worst prompt"));
+    if (advice.found.best_uniform) {
+      const advise::Point& uniform = *advice.found.best_uniform;
+      console.Line(fmt::format("one candidate for all: {:.3f}x, {}, {}", uniform.outcome.ratio(),
+                               advise::LossText(kind, uniform.outcome.worst_loss()),
+                               advise::PlanText(advice, uniform)));
+    }
+    if (advice.at_context) {
+      const advise::AtContext& at = *advice.at_context;
+      console.Line(fmt::format("at {} tokens: {} instead of {}", at.tokens,
+                               HumanBytes(static_cast<uint64_t>(at.kept_bytes)),
+                               HumanBytes(static_cast<uint64_t>(at.full_bytes))));
+    }
+    Table table({"what stays", "parts", "where"});
+    for (const advise::Part& part : advise::PartsOf(advice, best.choice)) {
+      table.Row({part.candidate, std::to_string(part.units), part.where});
+    }
+    console.Data(table.Text());
+  }
+
+  static std::vector<std::string> RowOf(const Advice& advice, const advise::Point& point) {
+    const LossKind kind = advice.measured().kind;
+    return {advise::PlanText(advice, point),
+            fmt::format("{:.3f}x", point.outcome.ratio()),
+            fmt::format("{:.3f}x", point.outcome.mean_ratio()),
+            advise::LossText(kind, point.outcome.worst_loss()),
+            advise::LossText(kind, point.outcome.median_loss()),
+            fmt::format("{} of {}", advise::UnitsWithoutFirst(advice.measured(), point.choice),
+                        point.choice.size())};
+  }
+
+  std::vector<std::string> inputs_, traces_;
+  std::optional<double> max_kl_;
+  std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_, html_;
+  std::string granularity_ = "kv-head";
+  std::vector<uint64_t> sinks_, windows_;
+  uint64_t context_ = 0, rows_ = 256, seed_ = 0;
+  int64_t prompt_ = -1;
+  bool force_ = false;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeAdvise() { return std::make_unique<AdviseCommand>(); }
+
+}  // namespace kv

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/advise/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "lib/core/base/error.h"
+
+namespace kv::advise {
+namespace {
+
+AtContext HoldsAt(const Runs& runs, const Advice& advice, const Choice& choice, uint64_t tokens) {
+  const RunOf& run = *runs.front();
+  AtContext at{tokens, static_cast<double>(tokens * run.bytes_per_token()), 0};
+  const auto all = static_cast<double>(tokens);
+  at.kept_bytes = at.full_bytes;
+  size_t unit = 0;
+  for (size_t layer = 0; layer < run.layers().size(); ++layer) {
+    const size_t first = unit;
+    while (unit < choice.size() &&
+           advice.measured().units[unit].layer == run.layers()[layer].layer()) {
+      ++unit;
+    }
+    const double heads = static_cast<double>(run.layers()[layer].kv_heads()) /
+                         static_cast<double>(std::max<size_t>(1, unit - first));
+    for (size_t u = first; u < unit; ++u) {
+      const uint32_t c = advice.measured().units[u].options[choice[u]].candidate;
+      if (c >= advice.candidates.size()) continue;
+      const auto kept = static_cast<double>(advice.candidates[c].budget.At(tokens));
+      at.kept_bytes -= (all - kept) * heads * run.head_bytes_per_token(layer);
+    }
+  }
+  return at;
+}
+
+void NoteSinks(const Advice& advice, std::vector<std::string>& warnings) {
+  if (advice.found.best) {
+    const Choice& choice = advice.found.best->choice;
+    std::set<std::string> policies;
+    for (size_t u = 0; u < choice.size(); ++u) {
+      const Option& option = advice.measured().units[u].options[choice[u]];
+      if (option.drops_first > 0) policies.insert(advice.candidates[option.candidate].policy);
+    }
+    if (!policies.empty()) {
+      warnings.push_back(fmt::format(
+          "the plan drops the first token in {} of {} parts of the model (by {}): where that is an "
+          "attention sink, other prompts may lose far more than these",
+          UnitsWithoutFirst(advice.measured(), choice), choice.size(), fmt::join(policies, ", ")));
+    }
+  }
+}
+
+void NoteRows(const Runs& runs, const Advice& advice, std::vector<std::string>& warnings) {
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const auto missing = runs[r]->missing_layers();
+    if (!missing.empty()) {
+      warnings.push_back(fmt::format("{}: the trace has no rows of layers {}: they keep everything",
+                                     runs[r]->name(), fmt::join(missing, ", ")));
+    }
+    if (advice.effects.undefined_rows[r] > 0) {
+      warnings.push_back(
+          fmt::format("{}: {} rows of parts are undefined, by NaN or Inf, and count "
+                      "as unchanged",
+                      runs[r]->name(), advice.effects.undefined_rows[r]));
+    }
+    if (runs[r]->trace().q_start > 0) {
+      warnings.push_back(fmt::format(
+          "{}: the trace has no queries of positions 0 to {}: rules that weigh the prompt by its "
+          "own attention (h2o, snapkv, pyramid, block) see only what comes later",
+          runs[r]->name(), std::min(runs[r]->trace().q_start, runs[r]->prompt()) - 1));
+    }
+  }
+}
+
+void NoteCheck(const Advice& advice, std::vector<std::string>& warnings) {
+  const CrossChecked& check = advice.check;
+  const auto held = static_cast<size_t>(
+      std::count_if(check.folds.begin(), check.folds.end(), [](const Fold& f) { return f.holds; }));
+  const auto found = static_cast<size_t>(
+      std::count_if(check.folds.begin(), check.folds.end(), [](const Fold& f) { return f.found; }));
+  if (found > 0 && held < found) {
+    warnings.push_back(
+        fmt::format("chosen without it, the plan breaks the limits in {} of {} {}: leave a margin",
+                    found - held, found, check.halves ? "halves of the rows" : "prompts"));
+  }
+  if (check.halves) {
+    warnings.push_back(
+        "advice from one prompt: how far it carries to others is unknown; give several runs");
+  }
+}
+
+}  // namespace
+
+const eviction::Calibration& CalibrationOf(LossKind kind) {
+  KV_ASSERT(kind != LossKind::kOutput);
+  return kind == LossKind::kFisher ? eviction::kGradientCalibration
+                                   : eviction::kSensitivityCalibration;
+}
+
+double Shown(LossKind kind, double loss) {
+  return kind == LossKind::kOutput ? std::sqrt(std::max(0.0, loss))
+                                   : loss / CalibrationOf(kind).median;
+}
+
+double ShownError(LossKind kind, double loss, double standard_error) {
+  if (kind != LossKind::kOutput) return standard_error / CalibrationOf(kind).median;
+  const double root = Shown(kind, loss);
+  return root > 0 ? standard_error / (2 * root) : 0;
+}
+
+double LossShownAs(LossKind kind, double shown) {
+  return kind == LossKind::kOutput ? shown * shown : shown * CalibrationOf(kind).median;
+}
+
+uint32_t UnitsWithoutFirst(const Measured& measured, const Choice& choice) {
+  uint32_t count = 0;
+  for (size_t u = 0; u < choice.size(); ++u) {
+    count += measured.units[u].options[choice[u]].drops_first > 0;
+  }
+  return count;
+}
+
+Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
+              Progress* progress) {
+  KV_ASSERT(!runs.empty());
+  Advice advice;
+  uint64_t shortest = UINT64_MAX;
+  for (const auto& run : runs) shortest = std::min(shortest, run->end());
+  advice.candidates = MakeCandidates(request.candidates, shortest);
+  if (advice.candidates.empty() || runs.front()->layers().empty()) {
+    throw Error(Finding::kUsage,
+                fmt::format("no policy can hold a budget within {} tokens", shortest))
+        .Hint("give smaller --budgets, or fewer --sinks");
+  }
+  advice.effects = MeasureEffects(runs, advice.candidates, request.measure, pool, progress);
+  const auto count = static_cast<uint32_t>(advice.candidates.size());
+  advice.found = Search(advice.measured(), count, request.limits, pool);
+  advice.check = CrossCheck(advice.measured(), count, request.limits, pool);
+  if (advice.found.best) {
+    const Choice& choice = advice.found.best->choice;
+    for (const auto& run : runs) {
+      advice.plans.push_back(
+          PlansOf(*run, advice.candidates, advice.measured(), choice, request.measure.seed, pool));
+      std::vector<eviction::LayerPlan> plans;
+      for (const PlanOfLayer& layer : advice.plans.back()) plans.push_back(layer.plan);
+      advice.measured_again.push_back(MeasurePlans(*run, plans, request.measure, pool));
+    }
+    if (request.context) {
+      advice.at_context = HoldsAt(runs, advice, choice, *request.context);
+    }
+  }
+  NoteRows(runs, advice, advice.warnings);
+  NoteSinks(advice, advice.warnings);
+  NoteCheck(advice, advice.warnings);
+  advice.notes.push_back(
+      "ratios are of the K and V of all layers at the end, whole cache over kept; budgets are of "
+      "all tokens seen, so nothing compounds");
+  advice.notes.push_back("open loop: hidden states of later layers do not react to what is gone");
+  return advice;
+}
+
+}  // namespace kv::advise

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/advise/effects.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "lib/core/base/error.h"
+#include "lib/study/advise/plans.h"
+
+namespace kv::advise {
+namespace {
+
+// What the rows of some query heads of a layer say, summed: an effect under construction.
+struct HeadSums {
+  std::vector<double> norm2;   // [row]
+  std::vector<double> effect;  // [channel][row]
+  uint64_t undefined = 0;      // rows that count as unchanged
+};
+
+bool IsDefined(LossKind kind, std::span<const AttentionRows> heads, uint64_t row) {
+  return std::all_of(heads.begin(), heads.end(), [&](const AttentionRows& head) {
+    if (!std::isfinite(head.error2[row]) || !std::isfinite(head.dot[row])) return false;
+    return kind != LossKind::kFisher ||
+           std::all_of(head.log_p_change.begin(), head.log_p_change.end(),
+                       [&](const auto& sample) { return std::isfinite(sample[row]); });
+  });
+}
+
+HeadSums SumHeads(LossKind kind, uint64_t channels, std::span<const AttentionRows> heads) {
+  const uint64_t rows = heads.front().rows();
+  HeadSums sums{std::vector<double>(rows), std::vector<double>(channels * rows), 0};
+  for (uint64_t row = 0; row < rows; ++row) {
+    if (!IsDefined(kind, heads, row)) {
+      ++sums.undefined;
+      continue;
+    }
+    for (const AttentionRows& head : heads) {
+      sums.norm2[row] += head.norm2[row];
+      if (kind == LossKind::kOutput) {
+        sums.effect[row] += head.error2[row];
+      } else if (kind == LossKind::kSensitivity) {
+        sums.effect[row] += head.dot[row] - head.norm2[row];
+        sums.effect[rows + row] += head.changed_norm2[row] - head.norm2[row];
+      } else {
+        for (uint64_t s = 0; s < channels; ++s)
+          sums.effect[s * rows + row] += head.log_p_change[s][row];
+      }
+    }
+  }
+  return sums;
+}
+
+Effect Narrowed(const std::vector<double>& values) {
+  Effect effect(values.size());
+  std::transform(values.begin(), values.end(), effect.begin(),
+                 [](double value) { return static_cast<float>(value); });
+  return effect;
+}
+
+uint32_t UnitsPerLayer(const MeasureRequest& request, const LayerAttention& attention) {
+  return request.units == eviction::Granularity::kLayer ? 1 : attention.kv_heads();
+}
+
+// What a unit of a plan holds of a run: tokens at its end, and tokens times decode steps.
+struct Held {
+  double at_end = 0, over_steps = 0;
+};
+Held HeldBy(const RunOf& run, const eviction::LayerPlan& plan, uint32_t unit) {
+  uint64_t at_end = 0, over_steps = 0;
+  for (uint64_t position = 0; position < run.end(); ++position) {
+    // Gone at the end of the step whose row is the last to see it.
+    const uint64_t gone = plan.last_seen(unit, position);
+    at_end += gone >= run.end();
+    const uint64_t from = std::max(position, run.prompt()), to = std::min(gone, run.end());
+    over_steps += to - std::min(from, to);
+  }
+  return {static_cast<double>(at_end), static_cast<double>(over_steps)};
+}
+
+// Tokens times steps of a cache that loses nothing.
+double WholeSteps(const RunOf& run) {
+  const auto first = static_cast<double>(run.prompt() + 1), last = static_cast<double>(run.end());
+  return (first + last) / 2 * (last - first + 1);
+}
+
+void RequireLossOf(const MeasureRequest& request, const RunOf& run) {
+  const LossKind kind = request.kind;
+  for (const LayerAttention& attention : run.layers()) {
+    if (!attention.kv().v) {
+      throw Error(Finding::kUsage, fmt::format("layer {} has no V: what attention puts out cannot "
+                                               "be compared",
+                                               attention.layer()))
+          .File(run.name());
+    }
+    if (kind == LossKind::kSensitivity && request.weights.count(attention.layer()) == 0) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--sensitivity: has no weight of layer {}", attention.layer()))
+          .File(run.name());
+    }
+    if (kind == LossKind::kFisher && !eviction::HasChanges(attention)) {
+      throw Error(Finding::kUsage,
+                  fmt::format("layer {} has no gradients: no loss in nats", attention.layer()))
+          .File(run.name());
+    }
+  }
+}
+
+// Measures the runs one after another, layer by layer.
+class Measurer {
+ public:
+  // The plans of one layer of one run, as many as there are candidates.
+  using PlansOfLayer = std::function<std::vector<eviction::LayerPlan>(const RunOf&, size_t layer)>;
+
+  Measurer(uint32_t candidates, const MeasureRequest& request, ThreadPool& pool)
+      : candidates_(candidates), request_(request), pool_(pool) {}
+
+  Effects Run(std::span<const RunOf* const> runs, const PlansOfLayer& plans_of,
+              Progress* progress) {
+    Measured& measured = effects_.measured;
+    measured.kind = request_.kind;
+    measured.groups = request_.kind == LossKind::kSensitivity
+                          ? static_cast<uint32_t>(runs.front()->layers().size())
+                          : 1;
+    MakeUnits(*runs.front());
+    uint64_t bytes = 0;
+    for (const RunOf* run : runs) bytes += run->bytes_per_token() * run->end();
+    if (progress != nullptr) progress->Begin(bytes);
+    for (const RunOf* run : runs) {
+      RequireLike(*run, *runs.front());
+      AddRun(*run);
+      for (size_t layer = 0; layer < run->layers().size(); ++layer) {
+        AddLayer(*run, layer, plans_of(*run, layer));
+        if (progress != nullptr) {
+          progress->Advance(TokenBytes(run->layers()[layer].kv()) * run->end());
+        }
+      }
+      measured.runs.back().norm2_sum = SumOfNorm2(measured.runs.back());
+    }
+    return std::move(effects_);
+  }
+
+ private:
+  void MakeUnits(const RunOf& run) {
+    for (uint32_t layer = 0; layer < run.layers().size(); ++layer) {
+      const LayerAttention& attention = run.layers()[layer];
+      for (uint32_t u = 0; u < UnitsPerLayer(request_, attention); ++u) {
+        Unit unit{attention.layer(), u, 0, {}};
+        if (request_.kind == LossKind::kSensitivity) unit.group = layer;
+        unit.options.resize(candidates_ + 1);
+        unit.options[0].candidate = UINT32_MAX;
+        for (uint32_t c = 0; c < candidates_; ++c) unit.options[c + 1].candidate = c;
+        effects_.measured.units.push_back(std::move(unit));
+      }
+    }
+  }
+
+  void AddRun(const RunOf& run) {
+    RequireLossOf(request_, run);
+    uint64_t begin = run.prompt(), end = run.end();
+    if (request_.kind == LossKind::kFisher) {
+      begin = std::max(begin, run.trace().gradients->begin);
+      end = std::min(end, run.trace().gradients->end());
+    }
+    if (begin >= end) {
+      throw Error(
+          Finding::kUsage,
+          fmt::format("its gradients are of positions {} to {}: none of a decode step, "
+                      "which begin at {}",
+                      run.trace().gradients->begin, run.trace().gradients->end() - 1, run.prompt()))
+          .File(run.name());
+    }
+    effects_.rows.push_back(eviction::ChooseRows(begin, end, request_.rows, request_.seed));
+    effects_.undefined_rows.push_back(0);
+    RunRows rows;
+    rows.rows = effects_.rows.back().positions.size();
+    rows.population = effects_.rows.back().population;
+    if (request_.kind == LossKind::kFisher) rows.channels = run.trace().gradients->samples;
+    if (request_.kind == LossKind::kSensitivity) {
+      rows.channels = 2;
+      for (const LayerAttention& attention : run.layers()) {
+        rows.weight.push_back(request_.weights.at(attention.layer()));
+      }
+    }
+    if (request_.kind != LossKind::kFisher) {
+      rows.norm2.assign(effects_.measured.groups, std::vector<float>(rows.rows));
+    }
+    double chosen = 0;
+    for (const LayerAttention& attention : run.layers()) {
+      chosen += static_cast<double>(TokenBytes(attention.kv()));
+    }
+    rows.fixed_kept = 1 - chosen / static_cast<double>(run.bytes_per_token());
+    if (run.missing_layers().empty()) rows.fixed_kept = 0;
+    rows.fixed_held = rows.fixed_kept;
+    effects_.measured.runs.push_back(std::move(rows));
+    first_unit_ = 0;
+  }
+
+  void AddLayer(const RunOf& run, size_t layer, const std::vector<eviction::LayerPlan>& plans) {
+    std::vector<const eviction::LayerPlan*> each;
+    for (const eviction::LayerPlan& plan : plans) each.push_back(&plan);
+    const LayerAttention& attention = run.layers()[layer];
+    const auto of_plan = eviction::MeasureHeads(attention, each, effects_.rows.back(), pool_,
+                                                request_.kind == LossKind::kFisher);
+    const uint32_t units = UnitsPerLayer(request_, attention);
+    for (uint32_t u = 0; u < units; ++u) {
+      Unit& unit = effects_.measured.units[first_unit_ + u];
+      const double share = run.head_bytes_per_token(layer) * attention.kv_heads() / units /
+                           static_cast<double>(run.bytes_per_token());
+      AddOption(share, share, {}, false, unit.options[0]);
+      for (size_t c = 0; c < plans.size(); ++c) {
+        const Held held = HeldOfUnit(run, plans[c], u, units);
+        const std::span<const AttentionRows> heads(of_plan[c]);
+        const size_t count = heads.size() / units;
+        const HeadSums sums = SumHeads(request_.kind, effects_.measured.runs.back().channels,
+                                       heads.subspan(u * count, count));
+        AddOption(share * held.at_end / static_cast<double>(run.end()),
+                  share * held.over_steps / WholeSteps(run), Narrowed(sums.effect),
+                  DropsFirst(plans[c], u, units), unit.options[c + 1]);
+        if (c == 0) AddNorm(sums, unit.group);
+      }
+    }
+    first_unit_ += units;
+  }
+
+  static void AddOption(double kept, double held, Effect effect, bool drops, Option& option) {
+    option.kept.push_back(kept);
+    option.held.push_back(held);
+    option.effect.push_back(std::move(effect));
+    option.drops_first += drops;
+  }
+
+  // The mean over kv heads, if the unit is a layer and they differ.
+  static Held HeldOfUnit(const RunOf& run, const eviction::LayerPlan& plan, uint32_t unit,
+                         uint32_t units) {
+    if (plan.units == 1) return HeldBy(run, plan, 0);
+    if (units > 1) return HeldBy(run, plan, unit);
+    Held mean;
+    for (uint32_t head = 0; head < plan.units; ++head) {
+      const Held held = HeldBy(run, plan, head);
+      mean.at_end += held.at_end / plan.units;
+      mean.over_steps += held.over_steps / plan.units;
+    }
+    return mean;
+  }
+
+  // Whether the first token goes, from any kv head of the unit.
+  static bool DropsFirst(const eviction::LayerPlan& plan, uint32_t unit, uint32_t units) {
+    const uint32_t begin = plan.units == 1 || units == 1 ? 0 : unit;
+    const uint32_t end = plan.units == 1 ? 1 : units == 1 ? plan.units : unit + 1;
+    for (uint32_t head = begin; head < end; ++head) {
+      if (plan.last_seen(head, 0) != eviction::LayerPlan::kStays) return true;
+    }
+    return false;
+  }
+
+  // The outputs of the whole cache are the same whatever the candidate.
+  void AddNorm(const HeadSums& sums, uint32_t group) {
+    effects_.undefined_rows.back() += sums.undefined;
+    RunRows& run = effects_.measured.runs.back();
+    if (run.norm2.empty()) return;
+    for (uint64_t row = 0; row < run.rows; ++row) {
+      run.norm2[group][row] += static_cast<float>(sums.norm2[row]);
+    }
+  }
+
+  uint32_t candidates_;
+  const MeasureRequest& request_;
+  ThreadPool& pool_;
+  Effects effects_;
+  size_t first_unit_ = 0;  // of the layer at hand
+};
+
+}  // namespace
+
+Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidates,
+                       const MeasureRequest& request, ThreadPool& pool, Progress* progress) {
+  std::vector<const RunOf*> all;
+  for (const auto& run : runs) all.push_back(run.get());
+  std::vector<const Candidate*> each;
+  for (const Candidate& candidate : candidates) each.push_back(&candidate);
+  Measurer measurer(static_cast<uint32_t>(candidates.size()), request, pool);
+  return measurer.Run(
+      all,
+      [&](const RunOf& run, size_t layer) {
+        return PlanCandidates(run, layer, each, request.seed, pool);
+      },
+      progress);
+}
+
+Outcome MeasurePlans(const RunOf& run, const std::vector<eviction::LayerPlan>& plans,
+                     const MeasureRequest& request, ThreadPool& pool) {
+  KV_ASSERT(plans.size() == run.layers().size());
+  const RunOf* const one[] = {&run};
+  const auto plan_of = [&](const RunOf&, size_t layer) { return std::vector{plans[layer]}; };
+  const Effects effects = Measurer(1, request, pool).Run(one, plan_of, nullptr);
+  return Mixture::Evaluate(effects.measured, Choice(effects.measured.units.size(), 1));
+}
+
+}  // namespace kv::advise

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "lib/core/base/progress.h"
+#include "lib/study/advise/candidates.h"
+#include "lib/study/advise/mixture.h"
+#include "lib/study/advise/run_of.h"
+#include "lib/study/eviction/quality.h"
+
+namespace kv::advise {
+
+struct MeasureRequest {
+  LossKind kind = LossKind::kOutput;
+  eviction::Granularity units = eviction::Granularity::kKvHead;
+  std::map<uint32_t, double> weights;  // [layer], for kSensitivity
+  uint64_t rows = 256;                 // to measure at most, drawn by `seed`; 0: all
+  uint64_t seed = 0;
+};
+
+// The measured effects, and what was left out of them.
+struct Effects {
+  Measured measured;
+  std::vector<eviction::MeasuredRows> rows;  // [run]
+  std::vector<uint64_t> undefined_rows;      // [run]: rows of layers that count as unchanged
+};
+
+// Replays every candidate in every layer of every run and measures what it does. Throws
+// kTraceMismatch if runs are not of one geometry, kUsage if the loss lacks what it needs.
+Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidates,
+                       const MeasureRequest& request, ThreadPool& pool,
+                       Progress* progress = nullptr);
+
+// Measures any plans, one per layer of the run, as MeasureEffects measures those of candidates:
+// the same loss from the plans themselves, for plans that come from elsewhere.
+Outcome MeasurePlans(const RunOf& run, const std::vector<eviction::LayerPlan>& plans,
+                     const MeasureRequest& request, ThreadPool& pool);
+
+}  // namespace kv::advise

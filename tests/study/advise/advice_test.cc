@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/advise/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+
+#include "lib/engines/mnn/h2o/replay.h"
+#include "tests/support/attention_case.h"
+
+namespace kv::advise::advice_test {
+namespace {
+
+using test::AddGradients;
+using test::AttentionCase;
+using test::MakeAttentionCase;
+
+constexpr uint64_t kPrompt = 64;
+
+Runs RunsOf(const std::vector<const AttentionCase*>& cases, ThreadPool& pool) {
+  Runs runs;
+  for (const AttentionCase* made : cases) {
+    runs.push_back(std::make_unique<RunOf>(fmt::format("run {}", runs.size()), made->snapshot,
+                                           made->trace, kPrompt, pool));
+  }
+  return runs;
+}
+
+AdviceRequest SmallRequest(LossKind kind, eviction::Granularity units) {
+  AdviceRequest request;
+  request.candidates.budgets = {{std::nullopt, 0.5, false}, {std::nullopt, 0.25, false}};
+  request.candidates.windows = {8};
+  request.candidates.sinks = {4};
+  request.measure.kind = kind;
+  request.measure.units = units;
+  request.measure.rows = 0;
+  request.measure.weights = {{0, 0.7}, {1, 0.2}, {2, 1.1}};
+  request.limits = {std::nullopt, 0.6};
+  return request;
+}
+
+// The output of one head at one row over the keys that `sees` lets through, in double.
+template <typename Sees>
+std::vector<double> PlainOutput(const AttentionCase& made, size_t layer, uint32_t head,
+                                uint64_t row, const Sees& sees) {
+  const LayerKv& kv = made.snapshot.layers[layer];
+  const uint64_t dim = kv.k.head_dim, n = made.trace.rows;
+  const uint64_t kv_head = head / (made.trace.query_heads / kv.k.heads);
+  const std::vector<float> k = GatherFloats(kv.k, 0, n, Order::kHeadTokenDim);
+  const std::vector<float> v = GatherFloats(*kv.v, 0, n, Order::kHeadTokenDim);
+  std::vector<float> q(dim);
+  ReadQueries(made.trace.layers[layer], head, row, 1, q.data());
+  std::vector<double> out(dim);
+  double total = 0;
+  for (uint64_t j = 0; j <= row; ++j) {
+    if (!sees(j)) continue;
+    const size_t at = (kv_head * n + j) * dim;
+    double score = 0;
+    for (uint64_t i = 0; i < dim; ++i)
+      score += static_cast<double>(q[i]) * static_cast<double>(k[at + i]);
+    const double weight = std::exp(score / std::sqrt(static_cast<double>(dim)));
+    total += weight;
+    for (uint64_t i = 0; i < dim; ++i) out[i] += weight * static_cast<double>(v[at + i]);
+  }
+  for (double& value : out) value /= total;
+  return out;
+}
+
+// 1/2 mean over rows and samples of (sum over layers, heads, columns of g (o' - o))^2.
+double NatsByHand(const AttentionCase& made, const std::vector<PlanOfLayer>& plans) {
+  const GradientRows& rows = *made.trace.gradients;
+  double nats = 0;
+  for (uint64_t row = rows.begin; row < rows.end(); ++row) {
+    std::vector<double> change(rows.samples);
+    for (size_t layer = 0; layer < plans.size(); ++layer) {
+      const eviction::LayerPlan& plan = plans[layer].plan;
+      for (uint32_t head = 0; head < made.trace.query_heads; ++head) {
+        const uint32_t unit = plan.units == 1 ? 0 : head / 2;
+        const auto whole = PlainOutput(made, layer, head, row, [](uint64_t) { return true; });
+        const auto kept = PlainOutput(made, layer, head, row,
+                                      [&](uint64_t j) { return plan.last_seen(unit, j) >= row; });
+        std::vector<float> g(whole.size());
+        for (uint64_t s = 0; s < rows.samples; ++s) {
+          ReadGradient(made.trace, made.trace.layers[layer], s, row, head, g.data());
+          for (size_t i = 0; i < g.size(); ++i) {
+            change[s] += static_cast<double>(g[i]) * (kept[i] - whole[i]);
+          }
+        }
+      }
+    }
+    for (const double of_sample : change) nats += of_sample * of_sample / 2;
+  }
+  return nats / static_cast<double>(rows.rows * rows.samples);
+}
+
+// One layer that all heads keep alike, from the study of another folder.
+mnn::h2o::ReplayResult ReplayOf(const AttentionCase& made, const Candidate& candidate) {
+  mnn::h2o::ReplayRequest request;
+  request.policies = {candidate.policy};
+  request.budgets = {candidate.budget};
+  request.config = candidate.config;
+  request.paper = candidate.paper;
+  eviction::ForEachParameter(candidate.config, [&](std::string_view name, double) {
+    if (candidate.policy == "block") request.chosen.emplace(name);
+  });
+  request.prompt_tokens = kPrompt;
+  ThreadPool pool(1);
+  return mnn::h2o::Replay(made.snapshot, made.trace, request, pool);
+}
+
+}  // namespace
+
+TEST_CASE("a candidate for all layers costs what replay-h2o says", "[advise]") {
+  const auto made = MakeAttentionCase({}, 31);
+  ThreadPool pool(2);
+  const Runs runs = RunsOf({made.get()}, pool);
+  for (const auto units : {eviction::Granularity::kLayer, eviction::Granularity::kKvHead}) {
+    AdviceRequest request = SmallRequest(LossKind::kOutput, units);
+    const Advice advice = Advise(runs, request, pool);
+    REQUIRE(advice.candidates.size() == 20);
+    REQUIRE(advice.found.uniform.size() == 20);
+    for (const Point& point : advice.found.uniform) {
+      const Candidate& candidate = advice.candidates[*point.uniform];
+      INFO(candidate.Text());
+      const mnn::h2o::ReplayResult replayed = ReplayOf(*made, candidate);
+      const mnn::h2o::ReplayRun& run = replayed.runs.front();
+      CHECK(Shown(LossKind::kOutput, point.outcome.loss[0]) ==
+            Approx(run.quality->output_error_frobenius).epsilon(1e-5));
+      CHECK(point.outcome.ratio() == Approx(run.ratio()));
+      CHECK(point.outcome.mean_ratio() == Approx(run.mean_ratio()));
+    }
+  }
+}
+
+TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise]") {
+  const auto made = MakeAttentionCase({}, 32);
+  ThreadPool pool(1);
+  const Runs runs = RunsOf({made.get()}, pool);
+  const AdviceRequest request =
+      SmallRequest(LossKind::kSensitivity, eviction::Granularity::kKvHead);
+  const Advice advice = Advise(runs, request, pool);
+  for (const Point& point : advice.found.uniform) {
+    const mnn::h2o::ReplayResult replayed = ReplayOf(*made, advice.candidates[*point.uniform]);
+    double expected = 0;
+    for (uint32_t layer = 0; layer < 3; ++layer) {
+      const AttentionSummary& summary = replayed.runs.front().layers[layer].summary;
+      expected += request.measure.weights.at(layer) * 2 * (1 - summary.output_cosine.mean);
+    }
+    CHECK(point.outcome.loss[0] == Approx(expected).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise]") {
+  const auto first = MakeAttentionCase({}, 33), second = MakeAttentionCase({}, 34);
+  ThreadPool pool(2);
+  const Runs runs = RunsOf({first.get(), second.get()}, pool);
+  for (const LossKind kind : {LossKind::kOutput, LossKind::kSensitivity}) {
+    for (const auto units : {eviction::Granularity::kLayer, eviction::Granularity::kKvHead}) {
+      const AdviceRequest request = SmallRequest(kind, units);
+      const Advice advice = Advise(runs, request, pool);
+      REQUIRE(advice.found.best);
+      CHECK(advice.found.best->outcome.worst_share() <= 0.6);
+      // Any mixture, with parts that keep everything.
+      std::mt19937 random(3);
+      Choice choice;
+      for (const Unit& unit : advice.measured().units) {
+        choice.push_back(static_cast<uint32_t>(random() % unit.options.size()));
+      }
+      choice.front() = 0;
+      for (const Choice& each : {choice, advice.found.best->choice}) {
+        const Outcome predicted = Mixture::Evaluate(advice.measured(), each);
+        for (size_t r = 0; r < runs.size(); ++r) {
+          const auto layers =
+              PlansOf(*runs[r], advice.candidates, advice.measured(), each, 0, pool);
+          std::vector<eviction::LayerPlan> plans;
+          for (const PlanOfLayer& layer : layers) plans.push_back(layer.plan);
+          const Outcome again = MeasurePlans(*runs[r], plans, request.measure, pool);
+          CHECK(again.loss[0] == Approx(predicted.loss[r]).epsilon(1e-5));
+          CHECK(again.kept_share[0] == Approx(predicted.kept_share[r]));
+          CHECK(again.held_share[0] == Approx(predicted.held_share[r]));
+        }
+      }
+      for (size_t r = 0; r < runs.size(); ++r) {
+        CHECK(advice.measured_again[r].loss[0] ==
+              Approx(advice.found.best->outcome.loss[r]).epsilon(1e-5));
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients give the nats that a plain computation gives", "[advise]") {
+  const auto made = MakeAttentionCase({2, 4, 2, 8, 96}, 38);
+  AddGradients(*made, {70, 20, 3}, 5);
+  ThreadPool pool(2);
+  const Runs runs = RunsOf({made.get()}, pool);
+  const AdviceRequest request = SmallRequest(LossKind::kFisher, eviction::Granularity::kKvHead);
+  const Advice advice = Advise(runs, request, pool);
+  CHECK(advice.effects.rows[0].positions.size() == 20);
+  std::mt19937 random(4);
+  for (int round = 0; round < 12; ++round) {
+    Choice choice;
+    for (const Unit& unit : advice.measured().units) {
+      choice.push_back(static_cast<uint32_t>(random() % unit.options.size()));
+    }
+    const auto layers = PlansOf(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
+    const double expected = NatsByHand(*made, layers);
+    CHECK(Mixture::Evaluate(advice.measured(), choice).loss[0] ==
+          Approx(expected).epsilon(1e-4).margin(1e-9));
+  }
+  // What is shown is the KL to be expected: the study found less predicted than real.
+  CHECK(Shown(LossKind::kFisher, 0.68) == Approx(1));
+  CHECK(LossShownAs(LossKind::kFisher, 1) == Approx(0.68));
+}
+
+TEST_CASE("events of a mixed plan say what each head holds", "[advise]") {
+  const auto made = MakeAttentionCase({}, 35);
+  ThreadPool pool(1);
+  const Runs runs = RunsOf({made.get()}, pool);
+  const AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kKvHead);
+  const Advice advice = Advise(runs, request, pool);
+  const Choice choice = {0, 3, 5, 5, 19, 8};  // of 3 layers with 2 kv heads
+  const auto plans = PlansOf(*runs[0], advice.candidates, advice.measured(), choice, 0, pool);
+  uint64_t last_token = 0, events = 0;
+  std::vector<uint64_t> length(6, 0), token(6, 0);
+  ForEachEvent(plans, [&](const PlanEvent& event) {
+    CHECK(event.eviction.token >= last_token);
+    last_token = event.eviction.token;
+    CHECK(KeptTokens(event.kept) == event.eviction.kept);
+    CHECK(event.kept.back().end() <= event.eviction.token + 1);
+    const uint32_t head = event.kv_head.value_or(0);
+    const size_t unit = event.layer * 2 + head;
+    CHECK(choice[unit] != 0);
+    if (length[unit] > 0) {
+      CHECK(event.eviction.length_before == length[unit] + event.eviction.token - token[unit]);
+    }
+    length[unit] = event.eviction.kept;
+    token[unit] = event.eviction.token;
+    ++events;
+  });
+  CHECK(events > 100);
+  // Layer 0 keeps all of head 0; layer 1 is of one candidate.
+  CHECK(plans[0].plan.units == 2);
+  CHECK(plans[0].events[0].empty());
+  CHECK(advice.candidates[4].policy == "window");
+  CHECK(plans[1].plan.units == 1);
+}
+
+TEST_CASE("who drops the first token is told", "[advise]") {
+  const auto made = MakeAttentionCase({}, 36);
+  ThreadPool pool(1);
+  const Runs runs = RunsOf({made.get()}, pool);
+  AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kLayer);
+  request.candidates.policies = {"window"};
+  request.context = 8192;
+  const Advice dropped = Advise(runs, request, pool);
+  CHECK(UnitsWithoutFirst(dropped.measured(), dropped.found.uniform[0].choice) == 3);
+  CHECK(std::any_of(dropped.warnings.begin(), dropped.warnings.end(), [](const std::string& text) {
+    return text.find("drops the first token") != std::string::npos;
+  }));
+  REQUIRE(dropped.at_context);
+  CHECK(dropped.at_context->full_bytes == 8192 * 3 * 2 * 2 * 16 * 2);
+  request.candidates.policies = {"streaming"};
+  const Advice kept = Advise(runs, request, pool);
+  CHECK(UnitsWithoutFirst(kept.measured(), kept.found.uniform[0].choice) == 0);
+}
+
+TEST_CASE("runs of different models are refused", "[advise]") {
+  const auto made = MakeAttentionCase({}, 37);
+  const auto other = MakeAttentionCase({4, 4, 2, 16, 160}, 37);
+  ThreadPool pool(1);
+  const Runs runs = RunsOf({made.get(), other.get()}, pool);
+  try {
+    Advise(runs, SmallRequest(LossKind::kOutput, eviction::Granularity::kLayer), pool);
+    FAIL("passed");
+  } catch (const Error& error) {
+    CHECK(error.finding() == Finding::kTraceMismatch);
+  }
+}
+
+}  // namespace kv::advise::advice_test
