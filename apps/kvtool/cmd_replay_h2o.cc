@@ -260,6 +260,11 @@ class ReplayH2o : public Command {
     if (std::count(request.policies.begin(), request.policies.end(), "streaming") == 0) {
       throw Error(Finding::kUsage, "--re-rotate: for --policy streaming");
     }
+    if (!snapshot_out_.empty()) {
+      throw Error(Finding::kUsage,
+                  "--snapshot-out: holds keys as they were computed, which --re-rotate would turn")
+          .Hint("leave out one of them; --plan-out goes with both");
+    }
     if (trace.level != TraceLevel::kQueries) {
       throw Error(Finding::kUsage,
                   "--re-rotate: needs queries; recorded probabilities belong to keys as they were");

@@ -78,6 +78,10 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-blend --full f.npz --chunks a.npz b.npz --trace q.npz --html-out "
      "blend.html\n",
      MakeReplayBlend},
+    {"plan", "Replaying", "check that an eviction plan can be applied to a cache",
+     "  kvtool plan check plan.json --snapshot slot0.bin\n"
+     "  kvtool plan check plan.json --snapshot run/ --json | jq .layers[0].kept_tokens\n",
+     MakePlan},
     {"trace", "Replaying", "show what an attention trace holds",
      "  kvtool trace inspect slot0.trace.safetensors\n  kvtool trace inspect dir/stem --json\n",
      MakeTrace},

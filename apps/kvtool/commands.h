@@ -19,6 +19,7 @@ std::unique_ptr<Command> MakeFormats();
 std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeGate();
 std::unique_ptr<Command> MakeInspect();
+std::unique_ptr<Command> MakePlan();
 std::unique_ptr<Command> MakeReplayBlend();
 std::unique_ptr<Command> MakeReplayH2o();
 std::unique_ptr<Command> MakeReplayLossless();

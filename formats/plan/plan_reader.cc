@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "formats/plan/plan.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+
+namespace kv {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMostPositions = uint64_t{1} << 31, kMostLayers = 65536, kMostHeads = 65536;
+
+uint64_t Count(const json& object, const char* key, uint64_t below) {
+  const auto found = object.find(key);
+  if (found == object.end()) throw Error(Finding::kBadField, fmt::format("'{}' is missing", key));
+  if (found->is_number_unsigned() && found->get<uint64_t>() < below) return found->get<uint64_t>();
+  throw Error(Finding::kBadField, fmt::format("'{}' is {}, expected a count below {}", key,
+                                              Escaped(found->dump(), 40), below));
+}
+
+KeepPlan Ranges(const json& event) {
+  const auto kept = event.find("kept");
+  if (kept == event.end() || !kept->is_array()) {
+    throw Error(Finding::kBadField, "'kept' is no list of ranges");
+  }
+  KeepPlan ranges;
+  for (const json& range : *kept) {
+    const bool is_pair =
+        range.is_array() && range.size() == 2 &&
+        std::all_of(range.begin(), range.end(), [](const json& number) {
+          return number.is_number_unsigned() && number.get<uint64_t>() < kMostPositions;
+        });
+    if (!is_pair) {
+      throw Error(Finding::kBadField,
+                  fmt::format("'kept' has {}, expected [begin, count]", Escaped(range.dump(), 40)));
+    }
+    ranges.push_back({range[0].get<uint32_t>(), range[1].get<uint32_t>()});
+  }
+  return ranges;
+}
+
+PlanEvent EventOf(const json& object) {
+  PlanEvent event;
+  event.token = Count(object, "token", kMostPositions);
+  event.layer = static_cast<uint32_t>(Count(object, "layer", kMostLayers));
+  const auto head = object.find("kv_head");
+  if (head == object.end()) throw Error(Finding::kBadField, "'kv_head' is missing");
+  if (!head->is_null()) event.kv_head = static_cast<uint32_t>(Count(object, "kv_head", kMostHeads));
+  event.kept = Ranges(object);
+  if (object.contains("length_before")) {
+    event.length_before = Count(object, "length_before", kMostPositions);
+  }
+  return event;
+}
+
+void RequireWord(const json& document, const char* key, std::string_view word, Finding finding) {
+  const auto found = document.find(key);
+  if (found != document.end() && *found == word) return;
+  throw Error(finding,
+              fmt::format("\"{}\" is {}, expected \"{}\"", key,
+                          found == document.end() ? "missing" : Escaped(found->dump(), 40), word));
+}
+
+std::string Word(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+PlanHeader HeaderOf(const json& document) {
+  RequireWord(document, "schema", "kvtool.h2o-plan/1", Finding::kBadVersion);
+  RequireWord(document, "unit", "position", Finding::kBadField);
+  RequireWord(document, "applied", "before the next token", Finding::kBadField);
+  PlanHeader header{
+      Word(document, "engine"), Word(document, "schedule"), Word(document, "policy"), {}, {}, 0};
+  const auto source = document.find("source");
+  if (source == document.end() || !source->is_object()) {
+    throw Error(Finding::kMissingRecord, "\"source\" is missing");
+  }
+  header.source_file = Word(*source, "file");
+  header.source_xxh3 = Word(*source, "xxh3");
+  header.source_bytes = Count(*source, "bytes", UINT64_MAX);
+  return header;
+}
+
+// Hands on each event as it ends and keeps none of them.
+class EventReader {
+ public:
+  explicit EventReader(const std::function<void(uint64_t, const PlanEvent&)>& on_event)
+      : on_event_(on_event) {}
+
+  bool found() const { return found_; }
+
+  bool operator()(int depth, json::parse_event_t event, json& value) {
+    using Kind = json::parse_event_t;
+    if (depth == 1 && event == Kind::key) in_events_ = value == "events";
+    if (!in_events_) return true;
+    if (depth == 1 && event == Kind::array_end) found_ = true;
+    const bool is_element = depth == 2 && (event == Kind::object_end || event == Kind::array_end ||
+                                           event == Kind::value);
+    if (!is_element) return true;
+    try {
+      if (event != Kind::object_end) throw Error(Finding::kBadField, "is not an object");
+      on_event_(number_, EventOf(value));
+    } catch (Error& error) {
+      throw error.In(fmt::format("event {}", number_));
+    }
+    ++number_;
+    return false;
+  }
+
+ private:
+  const std::function<void(uint64_t, const PlanEvent&)>& on_event_;
+  bool in_events_ = false, found_ = false;
+  uint64_t number_ = 0;
+};
+
+}  // namespace
+
+PlanHeader ReadPlan(const std::string& path,
+                    const std::function<void(uint64_t number, const PlanEvent& event)>& on_event) {
+  const auto file = FileSource::Open(path);
+  try {
+    EventReader reader(on_event);
+    const std::string_view text = AsText(file->bytes());
+    const json document = json::parse(text.begin(), text.end(), std::ref(reader));
+    if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
+    const PlanHeader header = HeaderOf(document);
+    if (!reader.found()) throw Error(Finding::kMissingRecord, "\"events\" is no list of events");
+    return header;
+  } catch (const json::parse_error& error) {
+    throw std::move(Error(Finding::kBadText, "is not JSON").At(error.byte).File(path));
+  } catch (const json::exception&) {
+    throw std::move(
+        Error(Finding::kBadText, "holds a number that JSON readers do not take").File(path));
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+}
+
+}  // namespace kv
