@@ -15,7 +15,9 @@ class Convert : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("IN", input_, "Snapshot: file, folder or '-'").Required();
-    line.Add("--to", to_, "Format to write (see kvtool formats)").Required();
+    line.Add("--to", to_, "Format to write (see kvtool formats)")
+        .Suggest(WritableFormats())
+        .Required();
     line.Add("-o,--output", output_, "File or folder to write").Required();
     line.AddFlag("-f,--force", force_, "Overwrite the output");
     const char* group = "Writing";

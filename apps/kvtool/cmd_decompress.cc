@@ -34,8 +34,8 @@ class Decompress : public Command {
                  "Restore what can be restored, write zeros for the rest and report it; go on with "
                  "the next input after an error");
     line.AddFlag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
-    line.Add("--to", to_,
-             "Write tensors in this format instead of the source (see kvtool formats)");
+    line.Add("--to", to_, "Write tensors in this format instead of the source (see kvtool formats)")
+        .Suggest(WritableFormats());
     limit_.Declare(line);
     selection_.Declare(line);
     line.Add("--gguf", geometry_.gguf, "Model file that tells the heads, for --to");

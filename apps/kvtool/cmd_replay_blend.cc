@@ -77,7 +77,7 @@ class ReplayBlend : public Command {
     line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
     line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
     line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
-    line.Add("--to", to_, "Format of --blended-out (safetensors)");
+    line.Add("--to", to_, "Format of --blended-out (safetensors)").Suggest(WritableFormats());
     line.Add("--html-out", html_, "Write a self-contained page");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     rope_.Declare(line);

@@ -132,8 +132,8 @@ class ReplayH2o : public Command {
     line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)");
     line.Add("--engine", engine_, "exact (the design), mnn (its code), mnn-r6 (its old code)")
         .OneOf({"exact", "mnn", "mnn-r6"});
-    line.Add("--policy", policies_,
-             "What to keep: block (the engine's rule), a comma list, or all");
+    line.Add("--policy", policies_, "What to keep: block (the engine's rule), a comma list, or all")
+        .Suggest(PolicyWords());
     line.Add("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
     line.Add("--budget", budgets_,
@@ -163,7 +163,7 @@ class ReplayH2o : public Command {
     line.Add("--html-out", html_, "Write a self-contained page");
     line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)");
     line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, rows checked");
-    line.Add("--to", to_, "Format of --snapshot-out (safetensors)");
+    line.Add("--to", to_, "Format of --snapshot-out (safetensors)").Suggest(WritableFormats());
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     config_.Declare(line);
     papers_.Declare(line);

@@ -43,7 +43,8 @@ class ReplayMlp : public Command {
         .OneOf({"csrc"});
     line.AddFlag("--dry-run", dry_run_, "Print the plan, compute nothing");
     line.Add("-o,--output", output_, "Write the compressed cache");
-    line.Add("--to", to_, "Format of the compressed cache (see kvtool formats)");
+    line.Add("--to", to_, "Format of the compressed cache (see kvtool formats)")
+        .Suggest(WritableFormats());
     line.AddFlag("-f,--force", force_, "Overwrite the output");
     DeclareQuality(line);
     snapshot_.Declare(line);

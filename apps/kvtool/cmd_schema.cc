@@ -11,7 +11,9 @@ namespace {
 class Schema : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("NAME", name_, "Report, e.g. inspect; none lists all");
+    std::vector<std::string> names;
+    for (const EmbeddedSchema& schema : EmbeddedSchemas()) names.emplace_back(schema.name);
+    line.Add("NAME", name_, "Report, e.g. inspect; none lists all").Suggest(names);
   }
 
   void Files(CommandFiles&) const override {}

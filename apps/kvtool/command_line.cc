@@ -95,6 +95,41 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app, int a
   return Error(Finding::kUsage, error.what()).Hint(HintOfUse(app));
 }
 
+// The word that stands for a value: "INT" of "INT:INT in [0 - 1024]".
+std::string ValueWord(const CLI::Option& option) {
+  if (option.get_type_size() == 0) return {};
+  const std::string type = option.get_type_name();
+  return type.empty() ? "TEXT" : type.substr(0, type.find(':'));
+}
+
+OptionDescription DescriptionOf(const CLI::Option& option, const Option::Words& words) {
+  OptionDescription description;
+  for (const std::string& name : option.get_snames()) description.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) description.names.push_back("--" + name);
+  if (description.names.empty()) description.names.push_back(option.get_name(true));
+  description.value = ValueWord(option);
+  if (const auto found = words.find(&option); found != words.end())
+    description.words = found->second;
+  description.text = option.get_description();
+  description.group = option.get_group();
+  description.environment = option.get_envname();
+  description.standard = option.get_default_str();
+  description.required = option.get_required();
+  description.many = option.get_expected_max() > 1;
+  return description;
+}
+
+LineDescription DescriptionOf(const CLI::App& app, const Option::Words& words) {
+  LineDescription line{app.get_name(), app.get_description(), {}, {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_group().empty()) line.options.push_back(DescriptionOf(*option, words));
+  }
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) {
+    line.verbs.push_back(DescriptionOf(*verb, words));
+  }
+  return line;
+}
+
 }  // namespace
 
 Option& Option::Required() {
@@ -109,6 +144,11 @@ Option& Option::Group(const std::string& heading) {
 
 Option& Option::OneOf(const std::vector<std::string>& words) {
   option_->check(CLI::IsMember(words));
+  return Suggest(words);
+}
+
+Option& Option::Suggest(std::vector<std::string> words) {
+  (*words_)[option_] = std::move(words);
   return *this;
 }
 
@@ -179,7 +219,9 @@ Option& Option::ValueName(const std::string& name) {
 }
 
 CommandLine::CommandLine(const std::string& program)
-    : root_(std::make_unique<CLI::App>("", program)), app_(root_.get()) {
+    : root_(std::make_unique<CLI::App>("", program)),
+      app_(root_.get()),
+      words_(std::make_shared<Option::Words>()) {
   app_->set_help_flag("-h", "Short help with examples");
   app_->set_help_all_flag("--help", "All options");
   // CLI11 looks at the variable only after it has read the file.
@@ -191,40 +233,42 @@ CommandLine::CommandLine(const std::string& program)
   app_->option_defaults()->take_last();
 }
 
-CommandLine::CommandLine(CLI::App* verb) : app_(verb) {}
+CommandLine::CommandLine(CLI::App* verb, std::shared_ptr<Option::Words> words)
+    : app_(verb), words_(std::move(words)) {}
 
 CommandLine::~CommandLine() = default;
 
 Option CommandLine::AddBound(const std::string& names, Variable variable, const std::string& text) {
-  return Option(std::visit([&](auto* to) { return app_->add_option(names, *to, text); }, variable));
+  return {std::visit([&](auto* to) { return app_->add_option(names, *to, text); }, variable),
+          words_.get()};
 }
 
 Option CommandLine::AddFlag(const std::string& names, bool& variable, const std::string& text) {
-  return Option(app_->add_flag(names, variable, text));
+  return {app_->add_flag(names, variable, text), words_.get()};
 }
 
 Option CommandLine::AddFlag(const std::string& names, int& variable, const std::string& text) {
-  return Option(app_->add_flag(names, variable, text));
+  return {app_->add_flag(names, variable, text), words_.get()};
 }
 
 Option CommandLine::OnFlag(const std::string& names, std::function<void()> call,
                            const std::string& text) {
-  return Option(app_->add_flag_callback(names, std::move(call), text));
+  return {app_->add_flag_callback(names, std::move(call), text), words_.get()};
 }
 
 Option CommandLine::OnText(const std::string& names, std::function<void(const std::string&)> call,
                            const std::string& text) {
-  return Option(app_->add_option_function(names, std::move(call), text));
+  return {app_->add_option_function(names, std::move(call), text), words_.get()};
 }
 
 Option CommandLine::OnNumber(const std::string& names, std::function<void(const double&)> call,
                              const std::string& text) {
-  return Option(app_->add_option_function(names, std::move(call), text));
+  return {app_->add_option_function(names, std::move(call), text), words_.get()};
 }
 
 CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
   CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
-  return *verbs_.emplace_back(new CommandLine(verb));
+  return *verbs_.emplace_back(new CommandLine(verb, words_));
 }
 
 void CommandLine::RequireVerb() { app_->require_subcommand(1); }
@@ -262,6 +306,8 @@ void CommandLine::Hide(std::string_view group) {
 }
 
 std::string CommandLine::Help() const { return app_->help(); }
+
+LineDescription CommandLine::Describe() const { return DescriptionOf(*app_, *words_); }
 
 std::string_view ParserVersion() { return CLI11_VERSION; }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,11 +29,15 @@ using ValueCheck = std::function<std::string(const std::string& text)>;
 // An option that has been declared. A handle: copies mean the same option.
 class Option {
  public:
-  explicit Option(CLI::Option* option) : option_(option) {}
+  // Words that completions offer, by option.
+  using Words = std::map<const CLI::Option*, std::vector<std::string>>;
+
+  Option(CLI::Option* option, Words* words) : option_(option), words_(words) {}
 
   Option& Required();
   Option& Group(const std::string& heading);  // where help lists it; none hides it
   Option& OneOf(const std::vector<std::string>& words);
+  Option& Suggest(std::vector<std::string> words);  // for completions; others may be given
   // Both ends belong to the range.
   Option& Between(int least, int most);
   Option& Between(int64_t least, int64_t most);
@@ -50,6 +55,25 @@ class Option {
 
  private:
   CLI::Option* option_;
+  Words* words_;
+};
+
+// What help, manual pages and completions say of an option.
+struct OptionDescription {
+  std::vector<std::string> names;  // with their dashes; one without: its place alone tells
+  std::string value;               // TEXT, INT ..., empty for a flag
+  std::vector<std::string> words;  // that the value may be, or usually is; empty: any
+  std::string text, group, environment, standard;  // standard: what holds where it is not given
+  bool required = false, many = false;
+
+  bool positional() const { return !names.front().starts_with('-'); }
+};
+
+// What a command line takes, as it was declared; hidden options are left out.
+struct LineDescription {
+  std::string name, summary;
+  std::vector<OptionDescription> options;
+  std::vector<LineDescription> verbs;
 };
 
 // The command line of one command, or of one verb of it.
@@ -93,6 +117,7 @@ class CommandLine {
 
   void Hide(std::string_view group);
   std::string Help() const;
+  LineDescription Describe() const;
 
  private:
   using Variable =
@@ -100,11 +125,12 @@ class CommandLine {
                    std::optional<uint64_t>*, std::optional<double>*, std::vector<std::string>*,
                    std::vector<uint64_t>*>;
 
-  explicit CommandLine(CLI::App* verb);
+  CommandLine(CLI::App* verb, std::shared_ptr<Option::Words> words);
   Option AddBound(const std::string& names, Variable variable, const std::string& text);
 
   std::unique_ptr<CLI::App> root_;  // none of a verb, which belongs to its command
   CLI::App* app_;
+  std::shared_ptr<Option::Words> words_;  // of the command and its verbs
   std::vector<std::unique_ptr<CommandLine>> verbs_;
 };
 

@@ -117,6 +117,14 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},
     {"schema", "Help", "print the JSON Schema of a report",
      "  kvtool schema inspect\n  kvtool schema\n", MakeSchema},
+    {"completion", "Help", "print the completion of a shell: bash, zsh or fish",
+     "  source <(kvtool completion bash)\n"
+     "  kvtool completion zsh > ~/.zfunc/_kvtool\n"
+     "  kvtool completion fish > ~/.config/fish/completions/kvtool.fish\n",
+     MakeCompletion},
+    {"man", "Help", "print the manual page of kvtool, or of one command",
+     "  kvtool man replay-h2o | man -l -\n  kvtool man --output-dir ~/.local/share/man/man1\n",
+     MakeMan},
     {"explain", "Help", "explain a finding number such as KV1001",
      "  kvtool explain KV1001\n  kvtool explain\n", MakeExplain},
 };

@@ -10,6 +10,7 @@ namespace kv {
 std::unique_ptr<Command> MakeAdvise();
 std::unique_ptr<Command> MakeAnalyze();
 std::unique_ptr<Command> MakeBench();
+std::unique_ptr<Command> MakeCompletion();
 std::unique_ptr<Command> MakeCompress();
 std::unique_ptr<Command> MakeConvert();
 std::unique_ptr<Command> MakeDecompress();
@@ -19,6 +20,7 @@ std::unique_ptr<Command> MakeFormats();
 std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeGate();
 std::unique_ptr<Command> MakeInspect();
+std::unique_ptr<Command> MakeMan();
 std::unique_ptr<Command> MakePlan();
 std::unique_ptr<Command> MakeReplayBlend();
 std::unique_ptr<Command> MakeReplayH2o();

@@ -59,7 +59,8 @@ std::vector<double> ParseRatios(const std::string& text, std::string_view flag) 
 std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag) {
   std::vector<std::string> names;
   if (text == "all") {
-    for (const eviction::PolicyInfo& policy : eviction::Policies()) names.emplace_back(policy.name);
+    names = PolicyWords();
+    names.pop_back();
     return names;
   }
   for (size_t begin = 0; begin <= text.size();) {
@@ -74,6 +75,13 @@ std::vector<std::string> ParsePolicies(std::string_view text, std::string_view f
                 fmt::format("{} '{}': expected one of {}", flag, Escaped(names.back()), known));
   }
   return names;
+}
+
+std::vector<std::string> PolicyWords() {
+  std::vector<std::string> words;
+  for (const eviction::PolicyInfo& policy : eviction::Policies()) words.emplace_back(policy.name);
+  words.emplace_back("all");
+  return words;
 }
 
 }  // namespace kv

@@ -18,5 +18,7 @@ std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text,
 std::vector<double> ParseRatios(const std::string& text, std::string_view flag = "--target-ratio");
 // --policy: names separated by commas, or "all".
 std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag = "--policy");
+// The names, and "all" as the last.
+std::vector<std::string> PolicyWords();
 
 }  // namespace kv

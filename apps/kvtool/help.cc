@@ -84,6 +84,18 @@ int ShowHelp(Console& console, std::string_view name) {
   return kDone;
 }
 
+std::vector<CommandDescription> DescribeCommands() {
+  std::vector<CommandDescription> all;
+  for (const CommandEntry& entry : Commands()) {
+    const std::unique_ptr<Command> command = entry.make();
+    GlobalOptions global;
+    CommandLine line(fmt::format("kvtool {}", entry.name));
+    Declare(line, *command, global);
+    all.push_back({&entry, line.Describe()});
+  }
+  return all;
+}
+
 void Declare(CommandLine& line, Command& command, GlobalOptions& global) {
   command.Declare(line);
   global.Declare(line);

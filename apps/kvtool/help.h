@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "apps/kvtool/command.h"
 
@@ -18,6 +19,13 @@ std::string Overview();
 std::string ShortHelp(const CommandEntry& entry, CommandLine& line);
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line);
 int ShowHelp(Console& console, std::string_view command);
+
+// What each command takes, in the order of the overview.
+struct CommandDescription {
+  const CommandEntry* entry = nullptr;
+  LineDescription line;
+};
+std::vector<CommandDescription> DescribeCommands();
 
 // Declares all that a command line of this command takes: the command's options, and those of
 // every command.

@@ -68,9 +68,26 @@ When GlobalOptions::progress_when() const { return ParseWhen(progress); }
 
 int GlobalOptions::thread_count() const { return threads > 0 ? threads : UsableCpus(); }
 
+std::vector<std::string> ReadableFormats() {
+  std::vector<std::string> names;
+  for (const FormatEntry& format : Formats()) {
+    if (format.open != nullptr) names.emplace_back(format.id);
+  }
+  return names;
+}
+
+std::vector<std::string> WritableFormats() {
+  std::vector<std::string> names;
+  for (const FormatEntry& format : Formats()) {
+    if (format.write != nullptr) names.emplace_back(format.id);
+  }
+  return names;
+}
+
 void SnapshotOptions::Declare(CommandLine& line) {
   const char* group = "Reading the snapshot";
   line.Add("--from", open.from, "Format of the input (default: detected by its bytes)")
+      .Suggest(ReadableFormats())
       .Group(group);
   line.Add("--raw", open.raw,
            "Layout of headerless data: DTYPE:ORDER:SIZES, e.g. f16:2LTHD:2,32,?,8,128, or "

@@ -30,6 +30,10 @@ struct GlobalOptions {
   int thread_count() const;  // 0 resolved to the usable CPUs
 };
 
+// What --from and --to may be.
+std::vector<std::string> ReadableFormats();
+std::vector<std::string> WritableFormats();
+
 // How to read snapshots: --from, --raw, geometry, patterns, limits.
 struct SnapshotOptions {
   OpenOptions open;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the program; libkvtool, shared and static, with its two headers and nothing else to include; and a
+# `cmake --install`: the program with its pages and completions; libkvtool, shared and static, with its two headers and nothing else to include; and a
 # CMake package and a pkg-config file that find it.
 include(CMakePackageConfigHelpers)
 
@@ -22,5 +22,13 @@ write_basic_package_version_file(kvtool-config-version.cmake COMPATIBILITY SameM
 install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake ${PROJECT_BINARY_DIR}/kvtool-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 
+install(FILES README.md LICENSE CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(TARGET kvtool_manual)
+  set(written ${PROJECT_BINARY_DIR}/share)
+  install(DIRECTORY ${written}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${written}/kvtool.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME kvtool)
+  install(FILES ${written}/kvtool.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions RENAME _kvtool)
+  install(FILES ${written}/kvtool.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
 install(DIRECTORY lib formats DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "FORMAT.md")
 install(DIRECTORY apps/kvtool/schema DESTINATION ${CMAKE_INSTALL_DATADIR}/kvtool)

@@ -16,6 +16,12 @@ fail() {
   exit 1
 }
 
+# What belongs to the program: pages, completions, the licence.
+for file in man/man1/kvtool.1 man/man1/kvtool-compress.1 bash-completion/completions/kvtool \
+  zsh/vendor-completions/_kvtool fish/vendor_completions.d/kvtool.fish doc/kvtool/LICENSE doc/kvtool/README.md; do
+  [ -s "$prefix/share/$file" ] || fail "not installed: share/$file"
+done
+
 # Two headers, and archives without a name of their own.
 headers=$(cd "$prefix/include" && find . -type f | sort | tr '\n' ' ')
 [ "$headers" = "./kvtool.h ./kvtool.hpp " ] || fail "installed headers: $headers"
