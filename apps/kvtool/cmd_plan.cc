@@ -48,7 +48,7 @@ double RatioOf(const EvictionPlanWalk& walk) {
 
 CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPlanWalk& walk) {
   CheckedPlan plan;
-  plan.header = ReadPlan(path, [&](uint64_t number, const PlanEvent& event) {
+  plan.header = ReadPlan(*FileSource::Open(path), [&](uint64_t number, const PlanEvent& event) {
     if (plan.events++ == 0) plan.first_token = event.token;
     plan.last_token = event.token;
     if (auto wrong = walk.Apply(event)) plan.Add(PlaceOf(number, event), std::move(*wrong));

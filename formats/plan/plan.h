@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "lib/core/base/file.h"
 #include "lib/core/snapshot/eviction_plan.h"
 
 namespace kv {
@@ -20,7 +21,7 @@ struct PlanHeader {
 
 // Reads a plan event by event: those of every step would not fit in memory. `on_event` gets each
 // with its number. Throws kBadText, kBadVersion, kBadField with the event's number, kMissingRecord.
-PlanHeader ReadPlan(const std::string& path,
+PlanHeader ReadPlan(const FileSource& file,
                     const std::function<void(uint64_t number, const PlanEvent& event)>& on_event);
 
 }  // namespace kv

@@ -8,7 +8,6 @@
 
 #include "formats/plan/plan.h"
 #include "lib/core/base/error.h"
-#include "lib/core/base/file.h"
 
 namespace kv {
 namespace {
@@ -123,24 +122,23 @@ class EventReader {
 
 }  // namespace
 
-PlanHeader ReadPlan(const std::string& path,
+PlanHeader ReadPlan(const FileSource& file,
                     const std::function<void(uint64_t number, const PlanEvent& event)>& on_event) {
-  const auto file = FileSource::Open(path);
   try {
     EventReader reader(on_event);
-    const std::string_view text = AsText(file->bytes());
+    const std::string_view text = AsText(file.bytes());
     const json document = json::parse(text.begin(), text.end(), std::ref(reader));
     if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
     const PlanHeader header = HeaderOf(document);
     if (!reader.found()) throw Error(Finding::kMissingRecord, "\"events\" is no list of events");
     return header;
   } catch (const json::parse_error& error) {
-    throw std::move(Error(Finding::kBadText, "is not JSON").At(error.byte).File(path));
+    throw std::move(Error(Finding::kBadText, "is not JSON").At(error.byte).File(file.name()));
   } catch (const json::exception&) {
     throw std::move(
-        Error(Finding::kBadText, "holds a number that JSON readers do not take").File(path));
+        Error(Finding::kBadText, "holds a number that JSON readers do not take").File(file.name()));
   } catch (Error& error) {
-    throw error.File(path);
+    throw error.File(file.name());
   }
 }
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "lib/core/base/error.h"
-#include "lib/core/base/file.h"
 
 namespace kv::run {
 namespace {
@@ -27,13 +26,12 @@ Error WrongField(const char* key, const json& value, std::string_view expected) 
 
 }  // namespace
 
-json ReadDocument(const std::string& path, std::string_view schema) {
-  const auto file = FileSource::Open(path, kLargestDocument);
+json ReadDocument(const FileSource& file, std::string_view schema) {
   const auto refused = [&](Finding finding, std::string message) {
-    return std::move(Error(finding, std::move(message)).File(path));
+    return std::move(Error(finding, std::move(message)).File(file.name()));
   };
-  if (file->size() > kLargestDocument) throw refused(Finding::kLimit, "is above 16 MiB");
-  json document = json::parse(AsText(file->bytes()), nullptr, /*allow_exceptions=*/false);
+  if (file.size() > kLargestDocument) throw refused(Finding::kLimit, "is above 16 MiB");
+  json document = json::parse(AsText(file.bytes()), nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) throw refused(Finding::kBadText, "is not a JSON object");
   const auto found = document.find("schema");
   if (found == document.end() || *found != schema) {

@@ -8,11 +8,13 @@
 #include <string>
 #include <string_view>
 
+#include "lib/core/base/file.h"
+
 namespace kv::run {
 
 // The whole of a small JSON file: an object whose "schema" is `schema`. Throws kLimit, kBadText,
 // kBadVersion.
-nlohmann::json ReadDocument(const std::string& path, std::string_view schema);
+nlohmann::json ReadDocument(const FileSource& file, std::string_view schema);
 
 // Fields of an object. All throw kBadField, with the field's name, for values of another kind or
 // range. Absent and null fields are nothing.

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "lib/core/base/file.h"
+
 namespace kv {
 
 // What run.json says of a recorded run (kvtool.run/1). Words are as written, escaped where shown.
@@ -35,5 +37,7 @@ struct RecordedRun {
 // finished or whose files are gone, kUnsafeName for files outside the folder, and what reading
 // run.json throws.
 std::optional<RecordedRun> OpenRun(const std::string& path);
+// Reads the run.json of a folder.
+RecordedRun ReadRun(const FileSource& index, const std::string& folder);
 
 }  // namespace kv

@@ -8,7 +8,6 @@
 #include "formats/run/json_fields.h"
 #include "formats/run/run.h"
 #include "lib/core/base/error.h"
-#include "lib/core/base/file.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -143,11 +142,15 @@ std::optional<RecordedRun> OpenRun(const std::string& path) {
                         .Hint("wait for it, or record again; what is in trace/ can be read by "
                               "'kvtool trace inspect'"));
   }
-  const json document = run::ReadDocument(index.string(), "kvtool.run/1");
+  return ReadRun(*FileSource::Open(index), path);
+}
+
+RecordedRun ReadRun(const FileSource& index, const std::string& folder) {
+  const json document = run::ReadDocument(index, "kvtool.run/1");
   try {
-    return RunOf(path, document);
+    return RunOf(folder, document);
   } catch (Error& error) {
-    throw error.File(index.string());
+    throw error.File(index.name());
   }
 }
 

@@ -45,13 +45,17 @@ std::map<uint32_t, double> Sensitivity::Weights() const {
   return weights;
 }
 
-Sensitivity ReadSensitivity(const std::string& path) {
-  const nlohmann::json document = run::ReadDocument(path, "kvtool.sensitivity/1");
+Sensitivity ReadSensitivity(const FileSource& file) {
+  const nlohmann::json document = run::ReadDocument(file, "kvtool.sensitivity/1");
   try {
     return SensitivityOf(document);
   } catch (Error& error) {
-    throw error.File(path);
+    throw error.File(file.name());
   }
+}
+
+Sensitivity ReadSensitivity(const std::string& path) {
+  return ReadSensitivity(*FileSource::Open(path));
 }
 
 }  // namespace kv

@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 
+#include "lib/core/base/file.h"
+
 namespace kv {
 
 // How much each layer of a model matters: the KL that noise of a known size in its attention output
@@ -19,7 +21,9 @@ struct Sensitivity {
   std::map<uint32_t, double> Weights() const;
 };
 
-// Throws kBadText, kBadVersion, kBadField, kDuplicateName, kLimit, and what opening a file throws.
+// Throws kBadText, kBadVersion, kBadField, kDuplicateName, kLimit; with a path also what opening a
+// file throws.
+Sensitivity ReadSensitivity(const FileSource& file);
 Sensitivity ReadSensitivity(const std::string& path);
 
 }  // namespace kv
