@@ -5,7 +5,8 @@ kvtool with a real build of the engine and compares how it goes on.
 
 For each case the engine restores the original state, drops the last token, decodes it again and goes on
 greedily; the same with the file that came back. Tokens and every bit of the logits must be equal, and the
-engine, asked to save what it restored, must write our file again byte for byte.
+engine, asked to save what it restored, must write our file again byte for byte. Archives of every level are
+tried with the next 64 tokens.
 
 With older engines, whose states kvtool writes too, the newest state is written for that build
 (--target-version) and must go on with the tokens that the engine finds by reading the prompt itself.
@@ -40,6 +41,8 @@ PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{}.t
 # v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
+LONG_TOKENS = 64  # where the file that came back must be the same
+LEVELS = ["compat", "fast", "default", "high", "max"]
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 SKIP = 77
 
@@ -158,10 +161,11 @@ class Setup:
 class Run:
     """What the engine made of one file, or, without a file, of a prompt."""
 
-    def __init__(self, engine, models, setup, path, folder, prompt=None):
+    def __init__(self, engine, models, setup, path, folder, prompt=None, count=TOKENS):
+        self.count = count
         model = engine.model(str(models / (setup.model + ".gguf")))
         context = engine.context(model, setup)
-        ids, count = (ctypes.c_int32 * 4096)(), ctypes.c_size_t()
+        ids, stored = (ctypes.c_int32 * 4096)(), ctypes.c_size_t()
         self.tokens, self.logits, self.saved_same, self.prompt = [], b"", False, prompt
         if path is None:
             whole = (ctypes.c_int32 * len(prompt))(*prompt)
@@ -173,16 +177,16 @@ class Run:
         session = data[:4] == b"nsgg"
         name = os.fsencode(path)
         if session:
-            self.loaded = engine.state_load_file(context, name, ids, 4096, ctypes.byref(count))
+            self.loaded = engine.state_load_file(context, name, ids, 4096, ctypes.byref(stored))
         else:
-            self.loaded = engine.state_seq_load_file(context, name, 0, ids, 4096, ctypes.byref(count)) > 0
+            self.loaded = engine.state_seq_load_file(context, name, 0, ids, 4096, ctypes.byref(stored)) > 0
         if self.loaded:
-            self.prompt = list(ids[:count.value]) or prompt
+            self.prompt = list(ids[:stored.value]) or prompt
             again = folder / "saved.bin"
             if session:
-                engine.state_save_file(context, os.fsencode(again), ids, count)
+                engine.state_save_file(context, os.fsencode(again), ids, stored)
             else:
-                engine.state_seq_save_file(context, os.fsencode(again), 0, ids, count)
+                engine.state_seq_save_file(context, os.fsencode(again), 0, ids, stored)
             self.saved_same = again.read_bytes() == data
             self.go_on(engine, context, model, self.prompt)
         engine.free(context)
@@ -193,7 +197,7 @@ class Run:
         last = engine.memory_seq_pos_max(memory, 0)
         engine.memory_seq_rm(memory, 0, last, -1)
         token = ctypes.c_int32(prompt[last])
-        for _ in range(TOKENS):
+        for _ in range(self.count):
             if engine.decode(context, engine.batch_get_one(ctypes.byref(token), 1)) != 0:
                 raise SystemExit("the engine does not decode")
             logits = ctypes.string_at(engine.get_logits_ith(context, -1), 4 * vocabulary)
@@ -251,6 +255,24 @@ class Checker:
                     text = (f"{TOKENS} tokens {'equal' if run.tokens == original.tokens else 'DIFFER'}, logits {far}, "
                             f"saved again {'equal' if run.saved_same else 'DIFFERENT'}")
                 print(f"{'ok  ' if good else 'FAIL'} {name}, {way}: {text}")
+
+    def levels(self, setup, state):
+        """An archive of every level: the same file, and the engine goes on with the same bits."""
+        with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
+            folder = pathlib.Path(folder)
+            original = Run(self.engine, self.models, setup, state, folder, count=LONG_TOKENS)
+            for level in LEVELS:
+                archive, back = folder / f"{level}.kvz", folder / f"{level}.bin"
+                self.tool("compress", state, "--level", level, "-o", archive)
+                self.tool("decompress", archive, "-o", back)
+                run = Run(self.engine, self.models, setup, back, folder, count=LONG_TOKENS)
+                same = back.read_bytes() == state.read_bytes()
+                good = same and original.loaded and run.loaded and run.tokens == original.tokens
+                good = good and len(run.tokens) == LONG_TOKENS and run.logits == original.logits
+                self.failures += not good
+                ratio = state.stat().st_size / archive.stat().st_size
+                print(f"{'ok  ' if good else 'FAIL'} {self.engine.version}: {state.name}, level {level} ({ratio:.2f}x): file "
+                      f"{'equal' if same else 'DIFFERENT'}, {LONG_TOKENS} tokens and logits {'equal' if good else 'DIFFER'}")
 
     def control(self, setup, state):
         """That the comparison sees a difference: one bit of the first K turned."""
@@ -314,6 +336,9 @@ class Checker:
         self.older(columns, state, "--v-order", "transposed")
         if self.engine.version != "v0.5.0":
             return self.failures
+        self.levels(rows, state)
+        self.levels(Setup("kjv3m-f16"), self.states / "kjv3m-v050-f16.seq0.bin")
+        self.levels(Setup("kjv3m-f16", k="q8_0", v="q8_0"), self.states / "kjv3m-v050-q8_0-rotated.seq0.bin")
         self.compare("SEQ f16, V in rows", rows, state,
                      ["direct", "archive", "kvz", "safetensors", "npz", "npy", "torch-dict"])
         self.compare("SEQ f16, V turned for an engine without flash attention", rows, state, ["safetensors"],

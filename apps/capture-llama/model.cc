@@ -96,10 +96,13 @@ void Model::RefuseOtherMemories() const {
 
 std::vector<llama_token> Model::Tokenize(const std::string& text) const {
   std::vector<llama_token> tokens(text.size() + 8);
-  const int32_t count =
-      llama_tokenize(vocabulary(), text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                     static_cast<int32_t>(tokens.size()), true, true);
-  if (count < 0) throw Failure(kInvalid, "the engine does not tokenize the text");
+  int32_t count = -1;
+  try {
+    count = llama_tokenize(vocabulary(), text.data(), static_cast<int32_t>(text.size()),
+                           tokens.data(), static_cast<int32_t>(tokens.size()), true, true);
+  } catch (const std::exception&) {  // vocabularies that lack bytes
+  }
+  if (count < 0) throw Failure(kInvalid, "the model's vocabulary cannot say this text");
   tokens.resize(static_cast<size_t>(count));
   return tokens;
 }
