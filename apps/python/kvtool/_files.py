@@ -170,15 +170,17 @@ def replay_h2o(
     """What eviction would keep, save and cost in attention.
 
     queries: per layer an array [row, query head, dim] after RoPE, of the positions from first_query on; or trace: a file
-    of them. prompt_tokens: where decoding begins. budget: what may stay, 0.5 or "512t", or target_ratio: 3. policy: a
+    of them; neither for a recorded run, which brings its own. prompt_tokens: where decoding begins. budget: what may stay, 0.5 or "512t", or target_ratio: 3. policy: a
     name, a list of names or "all".
 
     With one policy and one target the document has "plan": the events of keep plans, whose "kept" is an array of
     [begin, count] rows of positions.
     """
-    if (queries is None) == (trace is None):
-        raise ValueError("replay_h2o: pass queries= or trace=")
     path, options = _source(source, options)
+    is_run = os.path.isfile(os.path.join(os.fsdecode(path), "run.json"))
+    given = (queries is not None) + (trace is not None)
+    if given > 1 or (given == 0 and not is_run):
+        raise ValueError("replay_h2o: pass queries= or trace=")
     options |= {"policy": policy, "budget": budget, "target_ratio": target_ratio, "prompt_tokens": prompt_tokens}
     single = isinstance(policy, str) and policy != "all" and "," not in policy and not _several(budget, target_ratio)
     folder = tempfile.mkdtemp(prefix="kvtool-")
@@ -187,8 +189,8 @@ def replay_h2o(
             trace = os.path.join(folder, "trace.safetensors")
             _write_trace(trace, queries, first_query, prompt_tokens)
             options["prompt_tokens"] = None
-        assert trace is not None
-        options["trace"] = _command.path_bytes(trace)
+        if trace is not None:
+            options["trace"] = _command.path_bytes(trace)
         if single:
             options["plan_out"] = os.path.join(folder, "plan.json")
         document: Document = _command.run("replay-h2o", [path], options, progress)[1]
