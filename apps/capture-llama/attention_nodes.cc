@@ -100,7 +100,8 @@ std::optional<SoftmaxNode> FindSoftmax(const ggml_tensor* node) {
   found.mask = node->src[1];
   const double last = chain.after * Parameter(node, 0);
   found.softcap = chain.capped ? last : 0;
-  found.scale = chain.capped ? chain.before * last : last;
+  // A factor and its inverse, each a float, make 1 again.
+  found.scale = static_cast<float>(chain.capped ? chain.before * last : last);
   found.biased |= chain.biased;
   found.has_sinks = node->src[2] != nullptr;
   return found;

@@ -80,8 +80,8 @@ class Run {
         model_(model),
         script_(std::move(script)),
         top_(static_cast<size_t>(std::min(options.top, model.words()))),
-        folder_(options.output, options.force),
         context_(model, SettingsOf(options, script_)),
+        folder_(options.output, options.force),
         recorder_(folder_, {options.half, options.probabilities, script_.total}) {}
 
   void Record() {
@@ -196,14 +196,15 @@ class Run {
   bool ended_ = false;
   int32_t ended_at_ = 0;
   LogitRows rows_;
-  RunFolder folder_;
   Context context_;
+  RunFolder folder_;
   Recorder recorder_;
 };
 
 }  // namespace
 
 void Capture(const Options& options) {
+  RunFolder::RequireFree(options.output, options.force);
   const Model model(options.model, options.backends);
   Run run(options, model, ScriptOf(options, model));
   run.Record();

@@ -57,7 +57,7 @@ Failure SystemFailure(const fs::path& path) {
 RunFolder::RunFolder(const std::string& path, bool force)
     : path_(fs::absolute(path).lexically_normal()), force_(force) {
   if (!path_.has_filename()) path_ = path_.parent_path();
-  RefuseWhatIsThere();
+  RequireFree(path_.string(), force_);
   std::string made = (path_.parent_path() / ("." + path_.filename().string() + "-XXXXXX")).string();
   if (mkdtemp(made.data()) == nullptr) throw SystemFailure(path_);
   partial_ = made;
@@ -73,20 +73,18 @@ RunFolder::~RunFolder() {
   if (!partial_.empty()) fs::remove_all(partial_, ignored);
 }
 
-void RunFolder::RefuseWhatIsThere() const {
-  std::error_code failed;
-  const fs::file_status status = fs::symlink_status(path_, failed);
+void RunFolder::RequireFree(const std::string& path, bool force) {
+  const fs::file_status status = fs::symlink_status(path);
   if (status.type() == fs::file_type::not_found) return;
   const bool is_folder = status.type() == fs::file_type::directory;
-  if (is_folder && fs::is_empty(path_)) return;
-  const std::string name = path_.string();
-  if (!is_folder || !IsRun(path_)) {
-    throw Failure(kIo, name + ": exists and is not a recorded run; choose another name");
+  if (is_folder && fs::is_empty(path)) return;
+  if (!is_folder || !IsRun(path)) {
+    throw Failure(kIo, path + ": exists and is not a recorded run; choose another name");
   }
-  if (!force_) throw Failure(kIo, name + ": holds a run; --force replaces it");
-  if (const std::string foreign = Foreign(path_); !foreign.empty()) {
+  if (!force) throw Failure(kIo, path + ": holds a run; --force replaces it");
+  if (const std::string foreign = Foreign(path); !foreign.empty()) {
     throw Failure(kIo,
-                  name + ": holds " + foreign + ", which this program did not write; move it away");
+                  path + ": holds " + foreign + ", which this program did not write; move it away");
   }
 }
 
@@ -94,7 +92,7 @@ void RunFolder::Commit(const std::string& run_json) {
   OutputFile file(At("run.json"));
   file.WriteAt(0, std::as_bytes(std::span(run_json.data(), run_json.size())));
   file.Close();
-  RefuseWhatIsThere();  // what another process may have put there since
+  RequireFree(path_.string(), force_);  // what another process may have put there since
   std::error_code failed;
   const fs::path replaced = partial_.string() + ".replaced";
   const bool replaces = fs::exists(path_) && !fs::is_empty(path_);

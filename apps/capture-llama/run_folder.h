@@ -13,8 +13,9 @@ namespace kv::capture {
 class RunFolder {
  public:
   // Throws Failure(kIo) if the wanted folder exists, unless it is empty, or `force` and a run that
-  // holds nothing but what this program writes.
+  // holds nothing but what this program writes. RequireFree does so before anything else is done.
   RunFolder(const std::string& path, bool force);
+  static void RequireFree(const std::string& path, bool force);
   ~RunFolder();  // without Commit nothing remains
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -23,8 +24,6 @@ class RunFolder {
   void Commit(const std::string& run_json);
 
  private:
-  void RefuseWhatIsThere() const;
-
   std::filesystem::path path_, partial_;
   bool force_;
 };
