@@ -59,7 +59,7 @@ def facts(model: Any, modules: dict[int, Any], name: str | None, file: str | Non
     bytes_of_weights = _weight_bytes(source)
     return {
         "model": {
-            "name": name or os.path.basename(os.path.normpath(source)) or type(model).__name__,
+            "name": name or (os.path.basename(os.path.normpath(source)) if source else type(model).__name__),
             "file": os.path.basename(source) if os.path.isfile(source) else None,
             "bytes": bytes_of_weights,
             "xxh3": None,

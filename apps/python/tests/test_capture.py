@@ -506,13 +506,41 @@ def test_another_model_in_the_block_is_not_recorded(tmp_path):
     assert all(np.array_equal(values, runs[1].trace[name]) for name, values in runs[0].trace.items())
 
 
-def test_replay_h2o_reads_it(tmp_path):
-    model = make("llama")
-    with capture.record(model, tmp_path / "run"):
+def kept_outputs(run, layer, events):
+    """Attention outputs when rows after an event at token t see what it kept of the keys up to t, and all later ones."""
+    weights, _ = run.attention(layer)
+    values = np.repeat(floats(run.snapshot[f"v_{layer}"]), 2, 1)
+    visible = np.ones(weights.shape[1:], bool)
+    for event in events:
+        last, kept = event["token"], np.zeros(weights.shape[2], bool)
+        for begin, count in event["kept"]:
+            kept[begin : begin + count] = True
+        visible[last + 1 :, : last + 1] &= kept[: last + 1]
+    weights = weights * visible
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("hqk,khd->qhd", weights, values).reshape(len(visible), -1)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "phi3_window"])
+def test_a_replay_predicts_by_the_gradients(family, tmp_path):
+    """The predicted KL of kvtool's own replay, again from the files and the plan: half the mean of (sum of g . change)^2."""
+    refuse_broken_windows(family)
+    model = make(family)
+    with capture.record(model, tmp_path / "run", fisher=2):
         decode(model, count=40)
-    run = tmp_path / "run"
-    result = kvtool.replay_h2o(run / "snapshot.safetensors", trace=run / "trace", policy="full,streaming", budget=0.5)
-    assert {entry["policy"] for entry in result["runs"]} == {"full", "streaming"}
+    run = Run(tmp_path / "run")
+    result = kvtool.replay_h2o(
+        tmp_path / "run", policy="streaming", budget=0.5, sink=2, recent=4, plan_out=tmp_path / "plan.json"
+    )
+    events = json.loads((tmp_path / "plan.json").read_text())["events"]
+    change = np.zeros(run.trace["g.0"].shape[:2])
+    for layer in range(4):
+        moved_by = kept_outputs(run, layer, [event for event in events if event["layer"] == layer]) - run.attention(layer)[1]
+        gradients = run.trace[f"g.{layer}"]
+        change += (gradients.reshape(*gradients.shape[:2], -1) * moved_by[PROMPT:]).sum(-1)
+    expected = 0.5 * (change**2).mean()
+    assert expected > 0
+    assert result["runs"][0]["predicted_kl"]["nats"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_code_in_the_documents_runs(root, tmp_path, monkeypatch):
