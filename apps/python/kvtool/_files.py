@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from . import _command
+from . import _command, _safetensors
 from ._command import Progress, StrPath
 from ._errors import FAULTS, Error
 from ._snapshot import Snapshot
@@ -170,8 +170,8 @@ def replay_h2o(
     """What eviction would keep, save and cost in attention.
 
     queries: per layer an array [row, query head, dim] after RoPE, of the positions from first_query on; or trace: a file
-    of them; neither for a recorded run, which brings its own. prompt_tokens: where decoding begins. budget: what may stay, 0.5 or "512t", or target_ratio: 3. policy: a
-    name, a list of names or "all".
+    of them; neither for a recorded run, which brings its own. prompt_tokens: where decoding begins. budget: what may
+    stay, 0.5 or "512t", or target_ratio: 3. policy: a name, a list of names or "all".
 
     With one policy and one target the document has "plan": the events of keep plans, whose "kept" is an array of
     [begin, count] rows of positions.
@@ -227,18 +227,10 @@ def _write_trace(path: str, queries: Mapping[int, Any], first_query: int, prompt
     metadata = {"kvtool.trace": "1", "q_start": str(first_query)}
     if prompt_tokens is not None:
         metadata["prompt_tokens"] = str(prompt_tokens)
-    header: dict[str, Any] = {"__metadata__": metadata}
-    arrays, at = [], 0
+    tensors = []
     for layer, rows in sorted(queries.items()):
         array = numpy.ascontiguousarray(rows, dtype="<f4")
         if array.ndim != 3:
             raise ValueError(f"queries of layer {layer}: expected [row, query head, dim]")
-        header[f"q.{layer}"] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
-        arrays.append(array)
-        at += array.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays:
-            file.write(array.tobytes())
+        tensors.append(_safetensors.Tensor(f"q.{layer}", "F32", array.shape, array.reshape(-1).view("u1").data))
+    _safetensors.write(path, tensors, metadata)
