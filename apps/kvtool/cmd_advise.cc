@@ -8,6 +8,7 @@
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/run/sensitivity.h"
 #include "formats/trace/trace.h"
@@ -42,8 +43,9 @@ struct RunFiles {
 class AdviseCommand : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("RUN", inputs_, "Runs of one model: snapshots, each with its --trace").Required();
-    line.Add("--trace", traces_, "Trace of each snapshot, in their order").KeepAll();
+    line.Add("RUN", inputs_, "Recorded runs of one model, or snapshots, each with its --trace")
+        .Required();
+    line.Add("--trace", traces_, "Trace of each snapshot, in their order (a run's own)").KeepAll();
     line.Add("--max-kl", max_kl_,
              "Nats of the next token that the worst prompt may lose; needs gradients or "
              "--sensitivity (0.02)")
@@ -60,11 +62,14 @@ class AdviseCommand : public Command {
     line.Add("--recent", recent_,
              "Shares of a budget that are recent, for block and h2o (0.25,0.5)");
     line.Add("--windows", windows_, "Rows by which snapkv weighs (16,64)").Separator(',');
-    line.Add("--granularity", granularity_, "What chooses on its own: layer or kv-head (kv-head)")
+    line.Add("--granularity", granularity_, "What chooses on its own: layer or kv-head (layer)")
         .OneOf({"layer", "kv-head"});
-    line.Add("--sensitivity", sensitivity_,
-             "Nats by these layer weights (kvtool.sensitivity/1) where the trace has no gradients");
-    line.Add("--context", context_, "The model's full context, to say what a plan saves there")
+    line.Add(
+        "--sensitivity", sensitivity_,
+        "Nats by these layer weights (kvtool.sensitivity/1), not by gradients (a run's own, where "
+        "its trace has none)");
+    line.Add("--context", context_,
+             "The model's full context, to say what a plan saves there (a run's own)")
         .Positive();
     line.Add("--prompt-tokens", prompt_, "Where prefill ends, if a trace does not say")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
@@ -75,6 +80,30 @@ class AdviseCommand : public Command {
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);
     report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    names_ = inputs_;
+    std::vector<std::string> given = traces_;
+    traces_.clear();
+    for (std::string& input : inputs_) {
+      const std::optional<RecordedRun> run = TakeRun(input, snapshot_);
+      std::string trace;
+      if (run) {
+        trace = run->trace;
+        if (run_sensitivity_.empty()) run_sensitivity_ = run->sensitivity;
+        if (context_ == 0) context_ = run->context_length;
+        prompts_.push_back(run->prompt_tokens);
+      } else {
+        prompts_.push_back(std::nullopt);
+      }
+      if (trace.empty() && !given.empty()) {
+        trace = given.front();
+        given.erase(given.begin());
+      }
+      traces_.push_back(trace);
+    }
+    left_traces_ = given.size();
   }
 
   void Files(CommandFiles& files) const override {
@@ -91,8 +120,8 @@ class AdviseCommand : public Command {
     std::vector<RunFiles> files = OpenRuns(context.console);
     advise::Runs runs;
     for (size_t i = 0; i < files.size(); ++i) {
-      runs.push_back(std::make_unique<advise::RunOf>(inputs_[i], files[i].snapshot, files[i].trace,
-                                                     PromptOf(files[i].trace), pool));
+      runs.push_back(std::make_unique<advise::RunOf>(names_[i], files[i].snapshot, files[i].trace,
+                                                     PromptOf(i, files[i].trace), pool));
     }
     if (!plan_.empty() && runs.size() > 1) {
       throw Error(Finding::kUsage,
@@ -112,10 +141,14 @@ class AdviseCommand : public Command {
 
  private:
   std::vector<RunFiles> OpenRuns(Console& console) const {
-    if (traces_.size() != inputs_.size()) {
-      throw Error(Finding::kUsage, fmt::format("--trace: needed for each run, in their order; {} "
-                                               "given for {}",
-                                               traces_.size(), inputs_.size()));
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!traces_[i].empty()) continue;
+      throw Error(Finding::kUsage, "--trace is missing: only a recorded run brings its own")
+          .File(names_[i]);
+    }
+    if (left_traces_ > 0) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--trace: {} more than snapshots that need one", left_traces_));
     }
     const OpenOptions options = snapshot_.Resolve();
     std::vector<RunFiles> files;
@@ -139,9 +172,13 @@ class AdviseCommand : public Command {
     return files;
   }
 
-  uint64_t PromptOf(const AttentionTrace& trace) const {
+  uint64_t PromptOf(size_t run, const AttentionTrace& trace) const {
     mnn::h2o::ReplayRequest request;
-    if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
+    if (prompt_ >= 0) {
+      request.prompt_tokens = static_cast<uint64_t>(prompt_);
+    } else if (!trace.prompt_tokens) {
+      request.prompt_tokens = prompts_[run];
+    }
     return mnn::h2o::PromptTokens(trace, request);
   }
 
@@ -154,6 +191,7 @@ class AdviseCommand : public Command {
     if (!sensitivity_.empty()) return LossKind::kSensitivity;
     for (const auto& run : runs) {
       if (run->trace().gradients) continue;
+      if (!run_sensitivity_.empty()) return LossKind::kSensitivity;
       if (max_kl_) {
         throw Error(Finding::kUsage,
                     "--max-kl: the trace has no gradients, so no loss in nats is known")
@@ -175,7 +213,8 @@ class AdviseCommand : public Command {
     request.measure.rows = rows_;
     request.measure.seed = request.candidates.seed = seed_;
     if (request.measure.kind == LossKind::kSensitivity) {
-      request.measure.weights = ReadSensitivity(sensitivity_).Weights();
+      const std::string& file = sensitivity_.empty() ? run_sensitivity_ : sensitivity_;
+      request.measure.weights = ReadSensitivity(file).Weights();
     }
     ResolveLimits(request);
     ResolveCandidates(request.candidates);
@@ -303,11 +342,16 @@ class AdviseCommand : public Command {
     const auto worst =
         static_cast<size_t>(std::max_element(best.outcome.loss.begin(), best.outcome.loss.end()) -
                             best.outcome.loss.begin());
-    console.Line(fmt::format("best: {:.3f}x at the end, {:.3f}x over the steps, {}{}",
-                             best.outcome.ratio(), best.outcome.mean_ratio(),
-                             advise::LossTextWithError(kind, best.outcome.loss[worst],
-                                                       best.outcome.standard_error[worst]),
-                             best.outcome.loss.size() == 1 ? "" : " on the worst prompt"));
+    console.Line(
+        fmt::format("best: {:.3f}x at the end, {:.3f}x over the steps, to be expected {}{}",
+                    best.outcome.ratio(), best.outcome.mean_ratio(),
+                    advise::LossTextWithError(kind, advice.expected_loss(),
+                                              advice.optimism * best.outcome.standard_error[worst]),
+                    best.outcome.loss.size() == 1 ? "" : " on the worst prompt"));
+    console.Line(
+        fmt::format("  {} in the rows it was chosen on, times {:.3g} for having been chosen",
+                    advise::LossText(kind, best.outcome.loss[worst]),
+                    advise::Shown(kind, advice.optimism) / advise::Shown(kind, 1)));
     if (advice.found.best_uniform) {
       const advise::Point& uniform = *advice.found.best_uniform;
       console.Line(fmt::format("one candidate for all: {:.3f}x, {}, {}", uniform.outcome.ratio(),
@@ -338,10 +382,13 @@ class AdviseCommand : public Command {
                         point.choice.size())};
   }
 
-  std::vector<std::string> inputs_, traces_;
+  std::vector<std::string> names_, inputs_, traces_;  // names as given, files that they stand for
+  std::vector<std::optional<uint64_t>> prompts_;      // of recorded runs
+  std::string run_sensitivity_;
+  size_t left_traces_ = 0;
   std::optional<double> max_kl_;
   std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_, html_;
-  std::string granularity_ = "kv-head";
+  std::string granularity_ = "layer";
   std::vector<uint64_t> sinks_, windows_;
   uint64_t context_ = 0, rows_ = 256, seed_ = 0;
   int64_t prompt_ = -1;

@@ -57,8 +57,8 @@ constexpr CommandEntry kCommands[] = {
      MakeReplayH2o},
     {"advise", "Replaying",
      "search for what to evict: the plan that saves most within a loss that you name",
-     "  kvtool advise slot0.bin --trace slot0.trace.safetensors --max-error 5%\n"
-     "  kvtool advise a.bin b.bin --trace a.trace --trace b.trace --max-kl 0.02 --min-ratio 2\n"
+     "  kvtool advise run/ --max-kl 0.02 --plan-out plan.json\n"
+     "  kvtool advise runs/* --max-kl 0.02 --min-ratio 2 --html-out advice.html\n"
      "  kvtool advise slot0.bin --trace dir/stem --granularity layer --context 32768 "
      "--plan-out plan.json\n",
      MakeAdvise},

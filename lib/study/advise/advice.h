@@ -31,6 +31,9 @@ struct Advice {
   Effects effects;
   Found found;
   CrossChecked check;
+  // How much more than in the rows it was chosen on the best plan is expected to cost elsewhere, as
+  // its folds show; the limit holds for the loss times this. 1 of a plan of one candidate.
+  double optimism = 1;
   // The best plan, and its loss in each run as measured from its plans alone.
   std::vector<std::vector<PlanOfLayer>> plans;  // [run]
   std::vector<Outcome> measured_again;          // [run]
@@ -38,6 +41,8 @@ struct Advice {
   std::vector<std::string> warnings, notes;
 
   const Measured& measured() const { return effects.measured; }
+  // The worst loss that is to be expected of the best plan.
+  double expected_loss() const { return found.best->outcome.worst_loss() * optimism; }
 };
 
 // Searches for the plan that saves most within the limits. The result is the same for any number of

@@ -18,6 +18,7 @@ namespace {
 struct HeadSums {
   std::vector<double> norm2;   // [row]
   std::vector<double> effect;  // [channel][row]
+  std::vector<double> error2;  // [row]
   uint64_t undefined = 0;      // rows that count as unchanged
 };
 
@@ -32,7 +33,8 @@ bool IsDefined(LossKind kind, std::span<const AttentionRows> heads, uint64_t row
 
 HeadSums SumHeads(LossKind kind, uint64_t channels, std::span<const AttentionRows> heads) {
   const uint64_t rows = heads.front().rows();
-  HeadSums sums{std::vector<double>(rows), std::vector<double>(channels * rows), 0};
+  HeadSums sums{std::vector<double>(rows), std::vector<double>(channels * rows),
+                std::vector<double>(rows), 0};
   for (uint64_t row = 0; row < rows; ++row) {
     if (!IsDefined(kind, heads, row)) {
       ++sums.undefined;
@@ -40,6 +42,7 @@ HeadSums SumHeads(LossKind kind, uint64_t channels, std::span<const AttentionRow
     }
     for (const AttentionRows& head : heads) {
       sums.norm2[row] += head.norm2[row];
+      sums.error2[row] += head.error2[row];
       if (kind == LossKind::kOutput) {
         sums.effect[row] += head.error2[row];
       } else if (kind == LossKind::kSensitivity) {
@@ -211,6 +214,7 @@ class Measurer {
       const double share = run.head_bytes_per_token(layer) * attention.kv_heads() / units /
                            static_cast<double>(run.bytes_per_token());
       AddOption(share, share, {}, false, unit.options[0]);
+      unit.options[0].error2.resize(unit.options[0].effect.size());
       for (size_t c = 0; c < plans.size(); ++c) {
         const Held held = HeldOfUnit(run, plans[c], u, units);
         const std::span<const AttentionRows> heads(of_plan[c]);
@@ -220,6 +224,9 @@ class Measurer {
         AddOption(share * held.at_end / static_cast<double>(run.end()),
                   share * held.over_steps / WholeSteps(run), Narrowed(sums.effect),
                   DropsFirst(plans[c], u, units), unit.options[c + 1]);
+        if (request_.kind == LossKind::kFisher) {
+          unit.options[c + 1].error2.push_back(Narrowed(sums.error2));
+        }
         if (c == 0) AddNorm(sums, unit.group);
       }
     }

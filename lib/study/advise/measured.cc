@@ -54,7 +54,7 @@ double SumOfNorm2(const RunRows& run) {
 }
 
 Measured OfRuns(const Measured& measured, const std::vector<size_t>& runs) {
-  Measured part{measured.kind, measured.groups, {}, {}};
+  Measured part{measured.kind, measured.groups, {}, {}, measured.independent};
   for (const size_t run : runs) part.runs.push_back(measured.runs[run]);
   for (const Unit& unit : measured.units) {
     part.units.push_back({unit.layer, unit.kv_head, unit.group, {}});
@@ -65,6 +65,7 @@ Measured OfRuns(const Measured& measured, const std::vector<size_t>& runs) {
         some.kept.push_back(option.kept[run]);
         some.held.push_back(option.held[run]);
         some.effect.push_back(option.effect[run]);
+        if (!option.error2.empty()) some.error2.push_back(option.error2[run]);
       }
     }
   }
@@ -72,7 +73,7 @@ Measured OfRuns(const Measured& measured, const std::vector<size_t>& runs) {
 }
 
 Measured InHalves(const Measured& measured) {
-  Measured halves{measured.kind, measured.groups, {}, {}};
+  Measured halves{measured.kind, measured.groups, {}, {}, measured.independent};
   std::vector<std::pair<size_t, RowSpan>> parts;  // run, rows
   for (size_t run = 0; run < measured.runs.size(); ++run) {
     const uint64_t rows = measured.runs[run].rows;
@@ -89,6 +90,8 @@ Measured InHalves(const Measured& measured) {
         cut.kept.push_back(option.kept[run]);
         cut.held.push_back(option.held[run]);
         cut.effect.push_back(Cut(option.effect[run], measured.runs[run].rows, span));
+        if (option.error2.empty()) continue;
+        cut.error2.push_back(Cut(option.error2[run], measured.runs[run].rows, span));
       }
     }
   }

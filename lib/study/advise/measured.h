@@ -32,7 +32,9 @@ struct Option {
   // decode steps together.
   std::vector<double> kept, held;
   std::vector<Effect> effect;  // [run]; empty: none, as of an option that keeps everything
-  uint32_t drops_first = 0;    // runs in which the first token goes
+  // Of kFisher: [run][row] |o' - o|^2, by which the noise of few sampled tokens is smoothed.
+  std::vector<std::vector<float>> error2;
+  uint32_t drops_first = 0;  // runs in which the first token goes
 };
 
 // A part of the model that chooses on its own: a layer, or one of its kv heads.
@@ -58,6 +60,11 @@ struct Measured {
   uint32_t groups = 1;
   std::vector<RunRows> runs;
   std::vector<Unit> units;
+  // Of kFisher, while plans are searched for: the share of the loss in which the effects of units
+  // count as independent, each as its squared error times a weight that the unit has over all its
+  // options. Among many options and units a search finds some that do little, or cancel each other,
+  // in the rows and tokens that were drawn alone.
+  double independent = 0;
 };
 
 // Sums up norm2 in index order.

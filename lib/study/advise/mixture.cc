@@ -56,11 +56,13 @@ double FisherLoss(const Sum& sum) {
   const size_t size = sum.size(), whole = size / kLanes * kLanes;
   for (size_t i = 0; i < whole; i += kLanes) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
-      const double value = sum[i + lane];
+      const auto value = static_cast<double>(sum[i + lane]);
       lanes[lane] += value * value;
     }
   }
-  for (size_t i = whole; i < size; ++i) lanes[0] += sum[i] * sum[i];
+  for (size_t i = whole; i < size; ++i) {
+    lanes[0] += static_cast<double>(sum[i]) * static_cast<double>(sum[i]);
+  }
   const double total = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
   return total / 2 / static_cast<double>(std::max<size_t>(1, size));
 }
@@ -70,8 +72,24 @@ double GroupLoss(LossKind kind, const RunRows& run, uint32_t group, const Sum& s
   if (kind == LossKind::kSensitivity) return CosineLoss(run, group, sum);
   if (kind == LossKind::kFisher) return FisherLoss(sum);
   double error2 = 0;
-  for (size_t i = 0; i < sum.size(); ++i) error2 += sum[i];
+  for (size_t i = 0; i < sum.size(); ++i) error2 += static_cast<double>(sum[i]);
   return error2 / std::max(run.norm2_sum, kLeastNorm2);
+}
+
+// What each option of a unit costs by itself: its squared error, times what all options together
+// cost for theirs.
+std::vector<double> LossesAlone(const Unit& unit, size_t run) {
+  std::vector<double> losses(unit.options.size());
+  double loss = 0, error2 = 0;
+  for (size_t o = 0; o < losses.size(); ++o) {
+    const Option& option = unit.options[o];
+    if (option.effect[run].empty()) continue;
+    loss += FisherLoss(std::span(option.effect[run]));
+    for (const float of_row : option.error2[run]) losses[o] += static_cast<double>(of_row);
+    error2 += losses[o];
+  }
+  for (double& of_option : losses) of_option *= error2 > 0 ? loss / error2 : 0;
+  return losses;
 }
 
 // The summed effects of a choice, [group][channel x row].
@@ -142,9 +160,30 @@ double Outcome::median_loss() const {
   return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
+std::shared_ptr<const Mixture::Tables> Mixture::MakeTables(const Measured& measured) {
+  auto tables = std::make_shared<Tables>();
+  for (const Unit& unit : measured.units) {
+    std::vector<double>& shares = tables->share.emplace_back(unit.options.size());
+    for (size_t o = 0; o < unit.options.size(); ++o) {
+      for (const double kept : unit.options[o].kept) {
+        shares[o] += kept / static_cast<double>(measured.runs.size());
+      }
+    }
+  }
+  for (size_t run = 0; run < measured.runs.size(); ++run) {
+    auto& alone = tables->alone.emplace_back();
+    for (const Unit& unit : measured.units) {
+      alone.emplace_back(measured.independent == 0 ? std::vector<double>(unit.options.size())
+                                                   : LossesAlone(unit, run));
+    }
+  }
+  return tables;
+}
+
 Mixture::Mixture(const Measured& measured, Choice choice)
-    : measured_(measured), choice_(std::move(choice)) {
+    : measured_(measured), tables_(MakeTables(measured)), choice_(std::move(choice)) {
   KV_ASSERT(choice_.size() == measured.units.size() && !measured.runs.empty());
+  KV_ASSERT(measured.independent == 0 || measured.kind == LossKind::kFisher);
   for (size_t run = 0; run < measured.runs.size(); ++run) {
     sums_.push_back(Sums(measured, choice_, run));
     std::vector<double>& losses = of_group_.emplace_back();
@@ -152,54 +191,56 @@ Mixture::Mixture(const Measured& measured, Choice choice)
       losses.push_back(GroupLoss(measured.kind, measured.runs[run], g, sums_[run][g]));
     }
   }
-  for (const Unit& unit : measured.units) {
-    std::vector<double>& shares = share_of_.emplace_back();
-    for (const Option& option : unit.options) {
-      double share = 0;
-      for (size_t run = 0; run < measured.runs.size(); ++run) {
-        share += option.kept[run];
-      }
-      shares.push_back(share / static_cast<double>(measured.runs.size()));
-    }
-  }
   Recount();
 }
 
 void Mixture::Assign(const Mixture& other) {
   KV_ASSERT(&measured_ == &other.measured_);
+  tables_ = other.tables_;
   choice_ = other.choice_;
   sums_ = other.sums_;
   of_group_ = other.of_group_;
+  alone_ = other.alone_;
   loss_ = other.loss_;
   share_ = other.share_;
+}
+
+double Mixture::LossOf(size_t run) const {
+  const double together = std::accumulate(of_group_[run].begin(), of_group_[run].end(), 0.0);
+  return (1 - measured_.independent) * together + measured_.independent * alone_[run];
 }
 
 void Mixture::Recount() {
   loss_ = share_ = 0;
   const auto runs = static_cast<double>(measured_.runs.size());
-  for (const auto& of_run : of_group_) {
-    loss_ += std::accumulate(of_run.begin(), of_run.end(), 0.0) / runs;
+  alone_.assign(measured_.runs.size(), 0);
+  for (size_t run = 0; run < measured_.runs.size(); ++run) {
+    for (size_t u = 0; u < choice_.size(); ++u) alone_[run] += tables_->alone[run][u][choice_[u]];
+    loss_ += LossOf(run) / runs;
+    share_ += measured_.runs[run].fixed_kept / runs;
   }
-  for (const RunRows& run : measured_.runs) share_ += run.fixed_kept / runs;
-  for (size_t u = 0; u < choice_.size(); ++u) share_ += share_of_[u][choice_[u]];
+  for (size_t u = 0; u < choice_.size(); ++u) share_ += tables_->share[u][choice_[u]];
 }
 
 double Mixture::worst_loss() const {
   double worst = 0;
-  for (const auto& of_run : of_group_) {
-    worst = std::max(worst, std::accumulate(of_run.begin(), of_run.end(), 0.0));
-  }
+  for (size_t run = 0; run < of_group_.size(); ++run) worst = std::max(worst, LossOf(run));
   return worst;
 }
 
 Mixture::Change Mixture::Try(size_t unit, uint32_t option) const {
   const Unit& of = measured_.units[unit];
-  Change change{0, share_of_[unit][option] - share_of_[unit][choice_[unit]]};
+  const uint32_t now = choice_[unit];
+  Change change{0, tables_->share[unit][option] - tables_->share[unit][now]};
   for (size_t run = 0; run < measured_.runs.size(); ++run) {
-    const GroupSum changed(sums_[run][of.group], of.options[choice_[unit]].effect[run],
+    const std::vector<double>& alone = tables_->alone[run][unit];
+    change.loss += measured_.independent * (alone[option] - alone[now]);
+    if (measured_.independent == 1) continue;
+    const GroupSum changed(sums_[run][of.group], of.options[now].effect[run],
                            of.options[option].effect[run]);
-    change.loss += GroupLoss(measured_.kind, measured_.runs[run], of.group, changed) -
-                   of_group_[run][of.group];
+    const double together = GroupLoss(measured_.kind, measured_.runs[run], of.group, changed) -
+                            of_group_[run][of.group];
+    change.loss += (1 - measured_.independent) * together;
   }
   change.loss /= static_cast<double>(measured_.runs.size());
   return change;

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,8 @@ struct Outcome {
 };
 
 // A choice, with the sums that make the loss of a neighbouring choice cheap. Losses of kind kOutput
-// are squares here: they add up, and their root is the figure that is shown.
+// are squares here: they add up, and their root is the figure that is shown. Losses are those of a
+// search, in which units may count as independent; Evaluate tells what was measured.
 class Mixture {
  public:
   Mixture(const Measured& measured, Choice choice);
@@ -52,13 +54,21 @@ class Mixture {
   static Outcome Evaluate(const Measured& measured, const Choice& choice);
 
  private:
+  // What options are by themselves, the same for all mixtures of the same measurements.
+  struct Tables {
+    std::vector<std::vector<double>> share;               // [unit][option]: mean of the runs
+    std::vector<std::vector<std::vector<double>>> alone;  // [run][unit][option]: loss
+  };
+  static std::shared_ptr<const Tables> MakeTables(const Measured& measured);
+  double LossOf(size_t run) const;
   void Recount();
 
   const Measured& measured_;
+  std::shared_ptr<const Tables> tables_;
   Choice choice_;
   std::vector<std::vector<std::vector<double>>> sums_;  // [run][group][channel x row]
   std::vector<std::vector<double>> of_group_;           // [run][group]: losses
-  std::vector<std::vector<double>> share_of_;           // [unit][option]: mean of the runs
+  std::vector<double> alone_;                           // [run]: sum of the losses of options alone
   double loss_ = 0, share_ = 0;
 };
 

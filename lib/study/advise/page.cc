@@ -70,7 +70,7 @@ void AddBest(const Advice& advice, report::Page& page) {
       {"ratio at the end", Times(outcome.ratio())},
       {"mean of the steps", Times(outcome.mean_ratio())},
       {kind == LossKind::kOutput ? "output error" : "KL to be expected",
-       LossText(kind, outcome.worst_loss())}};
+       LossText(kind, advice.expected_loss())}};
   if (advice.found.best_uniform) {
     facts.push_back({"best uniform plan", Times(advice.found.best_uniform->outcome.ratio())});
   }

@@ -57,6 +57,7 @@ Json BestJson(const Advice& advice) {
   if (!advice.found.best) return nullptr;
   const Point& best = *advice.found.best;
   Json json = PointJson(advice, best);
+  json["expected_loss"] = Shown(advice.measured().kind, advice.expected_loss());
   json["measured_again"] = Json::array();
   for (const Outcome& outcome : advice.measured_again) {
     json["measured_again"].push_back(Shown(advice.measured().kind, outcome.loss.front()));
@@ -93,7 +94,10 @@ Json CheckJson(const Advice& advice) {
     json["holds"] = fold.holds;
     folds.push_back(json);
   }
-  return {{"left_out", advice.check.halves ? "half of the rows" : "run"}, {"folds", folds}};
+  const double optimism = advice.check.optimism();
+  return {{"left_out", advice.check.halves ? "half of the rows" : "run"},
+          {"optimism", Shown(kind, optimism) / Shown(kind, 1)},
+          {"folds", folds}};
 }
 
 Json CandidatesJson(const Advice& advice) {

@@ -283,8 +283,18 @@ Found Search(const Measured& measured, uint32_t candidates, const Limits& limits
   return found;
 }
 
+double CrossChecked::optimism() const {
+  double sum = 0, count = 0;
+  for (const Fold& fold : folds) {
+    if (!fold.found || fold.promised <= 0 || fold.left_out_loss <= 0) continue;
+    sum += std::log(fold.left_out_loss / fold.promised);
+    ++count;
+  }
+  return count == 0 ? 1 : std::max(1.0, std::exp(sum / count));
+}
+
 CrossChecked CrossCheck(const Measured& measured, uint32_t candidates, const Limits& limits,
-                        ThreadPool& pool) {
+                        const Limits& judged, ThreadPool& pool) {
   CrossChecked checked;
   checked.halves = measured.runs.size() == 1;
   const Measured parts = checked.halves ? InHalves(measured) : measured;
@@ -302,7 +312,7 @@ CrossChecked CrossCheck(const Measured& measured, uint32_t candidates, const Lim
       fold.promised = found.best->outcome.worst_loss();
       fold.left_out_loss = outcome.worst_loss();
       fold.left_out_share = outcome.worst_share();
-      fold.holds = Meets(outcome, limits);
+      fold.holds = Meets(outcome, judged);
     }
     checked.folds.push_back(fold);
   }

@@ -53,8 +53,13 @@ struct Fold {
 struct CrossChecked {
   bool halves = false;
   std::vector<Fold> folds;
+
+  // How many times what was promised a plan costs where it was not chosen: the geometric mean of
+  // the folds, in which runs that are harder than others cancel; at least 1.
+  double optimism() const;
 };
+// Searches within `limits`; what is found has to hold `judged`.
 CrossChecked CrossCheck(const Measured& measured, uint32_t candidates, const Limits& limits,
-                        ThreadPool& pool);
+                        const Limits& judged, ThreadPool& pool);
 
 }  // namespace kv::advise

@@ -1,22 +1,22 @@
 # What is printed, and what the documents hold.
 trace=$TESTDATA/trace/s260k
 advise() { "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 "$@"; }
-advise --policies streaming,h2o --budgets 0.5,0.25 --granularity layer --min-ratio 2 --context 2048 --html-out page.html 2> warnings.txt
+advise --policies streaming,h2o --budgets 0.5,0.25 --min-ratio 2 --context 2048 --html-out page.html 2> warnings.txt
 grep -c "far more than these\|from one prompt" warnings.txt
 head -1 page.html
 grep -c "<svg" page.html
 grep -o "How far it carries\|One candidate for all layers" page.html
 # The same for any number of threads.
-advise --max-error 4% -T 1 --json -q > one.json
-advise --max-error 4% -T 4 --json -q > four.json
+advise --max-error 12% -T 1 --json -q > one.json
+advise --max-error 12% -T 4 --json -q > four.json
 cmp one.json four.json && echo "the same"
 $VALIDATE < one.json
 # The best plan is never worse than the best of one candidate; limits hold; the frontier falls.
-jq -c '.best.ratio >= .best_uniform.ratio, .best.loss.worst <= .params.max_loss, .params.max_loss' one.json
+jq -c '.best.ratio >= .best_uniform.ratio, .best.expected_loss <= .params.max_loss, .params.max_loss' one.json
 jq -c '[.frontier[].ratio] == ([.frontier[].ratio] | sort), [.frontier[].loss.mean] == ([.frontier[].loss.mean] | sort)' one.json
 jq -c '.loss, .check.left_out, (.check.folds | length), .at_context' one.json
 # A sample of rows says how far it may be off.
-advise --max-error 4% --rows 40 --json -q | jq -c '.runs[0].rows_measured, .runs[0].rows, (.best.loss.standard_errors[0] > 0)'
+advise --max-error 12% --rows 40 --json -q | jq -c '.runs[0].rows_measured, .runs[0].rows, (.best.loss.standard_errors[0] > 0)'
 # A policy without sinks is named.
 advise --policies window --budgets 0.5 --min-ratio 1.9 --json 2> /dev/null | jq -r '.best.parts_without_first_token, .warnings[0]'
 # Several prompts: each is left out once.
