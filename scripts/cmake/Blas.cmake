@@ -13,5 +13,6 @@ endif()
 add_library(kv_cblas INTERFACE IMPORTED)
 target_include_directories(kv_cblas SYSTEM INTERFACE ${KVTOOL_BLAS_INCLUDE})
 target_link_libraries(kv_cblas INTERFACE ${KVTOOL_BLAS_LIBRARY})
-# Its work buffers are handed out without a lock; lib/study/dense/gemm.cc puts one around.
-target_link_options(kv_cblas INTERFACE -Wl,--wrap=blas_memory_alloc -Wl,--wrap=blas_memory_free)
+# Its work buffers are handed out without a lock, and what malloc gives is not looked at everywhere;
+# lib/study/dense/gemm.cc sees to both.
+target_link_options(kv_cblas INTERFACE -Wl,--wrap=blas_memory_alloc -Wl,--wrap=blas_memory_free -Wl,--wrap=malloc)

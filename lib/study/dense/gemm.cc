@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 #include <mutex>
+#include <new>
 #include <semaphore>
 
 #include "lib/core/base/error.h"
@@ -14,14 +15,38 @@
 // An OpenBLAS without threads hands out its work buffers without a lock: two calls at once can get
 // the same one, and products come out wrong. The linker lets its calls go through these two instead
 // (scripts/cmake/Blas.cmake), so that only taking and returning a buffer is done in turns.
+//
+// Its kernels for small products (AVX-512) write to what malloc gave them without a look at it. So
+// malloc goes through here, too, and throws where such a kernel would have got nothing; everywhere
+// else it is malloc.
 namespace {
 std::mutex buffers;
-}
+thread_local bool in_product = false;  // and nowhere that looks at what malloc gives
+
+class Outside {
+ public:
+  Outside() { in_product = false; }
+  ~Outside() { in_product = was_; }
+  Outside(const Outside&) = delete;
+  Outside& operator=(const Outside&) = delete;
+
+ private:
+  bool was_ = in_product;
+};
+}  // namespace
 extern "C" {
+void* __real_malloc(size_t size);
+void* __wrap_malloc(size_t size) {
+  void* memory = __real_malloc(size);
+  if (memory != nullptr || size == 0 || !in_product) return memory;
+  in_product = false;  // throwing allocates as well
+  throw std::bad_alloc();
+}
 void* __real_blas_memory_alloc(int position);
 void __real_blas_memory_free(void* buffer);
 void* __wrap_blas_memory_alloc(int position) {
   const std::lock_guard lock(buffers);
+  const Outside outside;
   return __real_blas_memory_alloc(position);
 }
 void __wrap_blas_memory_free(void* buffer) {
@@ -40,8 +65,14 @@ constexpr int kMostProductsAtOnce = 32;
 // Held while a product runs.
 class Turn {
  public:
-  Turn() { Free().acquire(); }
-  ~Turn() { Free().release(); }
+  Turn() {
+    Free().acquire();
+    in_product = true;
+  }
+  ~Turn() {
+    in_product = false;
+    Free().release();
+  }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
@@ -69,12 +100,12 @@ void Gemm(CBLAS_TRANSPOSE b_order, const float* a, uint64_t lda, const float* b,
 }  // namespace
 
 void GemmNT(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
-            uint64_t m, uint64_t n, uint64_t k, bool accumulate) noexcept {
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate) {
   Gemm(CblasTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);
 }
 
 void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double* c, uint64_t ldc,
-            uint64_t m, uint64_t n, uint64_t k) noexcept {
+            uint64_t m, uint64_t n, uint64_t k) {
   KV_ASSERT(std::max({lda, ldb, ldc, m, n, k}) <= INT_MAX);
   if (m == 0 || n == 0) return;
   if (k == 0) {
@@ -88,7 +119,7 @@ void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double
 }
 
 void GemmNN(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
-            uint64_t m, uint64_t n, uint64_t k, bool accumulate) noexcept {
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate) {
   Gemm(CblasNoTrans, a, lda, b, ldb, c, ldc, m, n, k, accumulate);
 }
 

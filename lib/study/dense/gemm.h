@@ -13,14 +13,14 @@ namespace kv {
 
 // Computes C[m][n] = A[m][k] * B[n][k]^T, or adds to C if `accumulate`.
 void GemmNT(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
-            uint64_t m, uint64_t n, uint64_t k, bool accumulate = false) noexcept;
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate = false);
 
 void GemmNT(const double* a, uint64_t lda, const double* b, uint64_t ldb, double* c, uint64_t ldc,
-            uint64_t m, uint64_t n, uint64_t k) noexcept;
+            uint64_t m, uint64_t n, uint64_t k);
 
 // Computes C[m][n] = A[m][k] * B[k][n], or adds to C if `accumulate`.
 void GemmNN(const float* a, uint64_t lda, const float* b, uint64_t ldb, float* c, uint64_t ldc,
-            uint64_t m, uint64_t n, uint64_t k, bool accumulate = false) noexcept;
+            uint64_t m, uint64_t n, uint64_t k, bool accumulate = false);
 
 namespace ref {
 
