@@ -189,23 +189,25 @@ ordered_json QualityJson(const StepQuality& quality) {
 }
 
 std::string QualityText(const StepQuality& quality) {
-  Table methods(
-      {"method", "tokens", "bytes", "output error", "p95", "cosine p5", "KL", "raw mass", "after"});
+  Table methods({"method", "tokens", "bytes", "output error", "1 - cosine", "error p95",
+                 "attention KL", "raw mass", "after"});
   for (const MethodQuality& method : quality.methods) {
     const AttentionSummary& all = method.all;
-    methods.Row(
-        {method.name, fmt::to_string(method.tokens), HumanBytes(method.bytes),
-         fmt::format("{:.4f}", all.output_error.mean), fmt::format("{:.4f}", all.output_error.p95),
-         fmt::format("{:.4f}", all.output_cosine.p5), fmt::format("{:.4f}", all.kl.mean),
-         fmt::format("{:.4f}", all.mass.mean), fmt::format("{:.4f}", all.changed_mass.mean)});
+    methods.Row({method.name, fmt::to_string(method.tokens), HumanBytes(method.bytes),
+                 fmt::format("{:.4f}", all.output_error_frobenius),
+                 fmt::format("{:.4f}", 1 - all.output_cosine.mean),
+                 fmt::format("{:.4f}", all.output_error.p95), fmt::format("{:.4f}", all.kl.mean),
+                 fmt::format("{:.4f}", all.mass.mean),
+                 fmt::format("{:.4f}", all.changed_mass.mean)});
   }
-  Table layers({"layer", "output error", "p95", "worst head", "its error", "raw mass", "after",
-                "|K'|/|K|", "|V'|/|V|"});
+  Table layers({"layer", "output error", "error p95", "worst head", "its error", "raw mass",
+                "after", "|K'|/|K|", "|V'|/|V|"});
   const MethodQuality& step = quality.methods.front();
   for (size_t i = 0; i < step.layers.size(); ++i) {
     const MethodQuality::Layer& layer = step.layers[i];
     const size_t worst = WorstHead(layer);
-    layers.Row({fmt::to_string(layer.layer), fmt::format("{:.4f}", layer.all.output_error.mean),
+    layers.Row({fmt::to_string(layer.layer),
+                fmt::format("{:.4f}", layer.all.output_error_frobenius),
                 fmt::format("{:.4f}", layer.all.output_error.p95), fmt::to_string(worst),
                 fmt::format("{:.4f}", layer.heads[worst].output_error.mean),
                 fmt::format("{:.4f}", layer.all.mass.mean),
