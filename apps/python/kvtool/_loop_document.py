@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of closed_loop (schema kvtool.closed-loop/1): what is in them, how they are shown and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any
+
+from ._loop_run import Run
+from ._loop_summary import summary
+
+
+def run_entry(run: Run) -> dict[str, Any]:
+    """What a document says of a run."""
+    layers, kv_heads, tokens, prompt = run.shape
+    facts = {"name": run.name, "model": run.model.get("name"), "engine": run.document["engine"].get("name")}
+    geometry = {"layers": layers, "query_heads": run.query_heads, "kv_heads": kv_heads, "head_dim": run.head_dim}
+    return {**facts, "tokens": tokens, "prompt_tokens": prompt, "geometry": geometry, "nll": run.document.get("nll")}
+
+
+def document(
+    engine: str, runs: list[dict[str, Any]], records: list[dict[str, Any]], archives: list[dict[str, Any]]
+) -> dict[str, Any]:
+    from . import __version__
+
+    return {
+        "schema": "kvtool.closed-loop/1",
+        "tool": {"name": "kvtool.closed_loop", "version": __version__},
+        "engine": engine,
+        "runs": runs,
+        "plans": records,
+        **summary(records),
+        "lossless": archives,
+    }
+
+
+def verdict(of: dict[str, Any]) -> int:
+    """1 where a restored cache let the model go on otherwise. A loss that plans cause is a figure, no failure."""
+    return 0 if all(entry["tokens_equal"] and entry["logits_equal"] for entry in of["lossless"]) else 1
+
+
+def text(of: dict[str, Any]) -> str:
+    return json.dumps(of, indent=1, allow_nan=False) + "\n"
+
+
+def refuse_existing(path: str, force: bool) -> None:
+    """Before anything is computed; write() looks again."""
+    if os.path.lexists(path) and not (force and os.path.isfile(path)):
+        raise FileExistsError(f"{path}: exists; -f overwrites files")
+
+
+def write(path: str, contents: str, force: bool) -> None:
+    """The file appears whole or not at all."""
+    refuse_existing(path, force)
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, partial = tempfile.mkstemp(prefix=f".{os.path.basename(path)}-", dir=folder)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(partial, 0o666 & ~mask)
+        if force:
+            os.replace(partial, path)
+        else:
+            os.link(partial, path)  # which refuses a file that has come since
+            os.unlink(partial)
+    except BaseException:
+        if os.path.lexists(partial):
+            os.unlink(partial)
+        raise
+
+
+def figure(value: float | None) -> str:
+    """Four significant digits, or a dash."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+class Table:
+    """Rows as they come: what is measured in minutes is not shown at the end alone."""
+
+    COLUMNS = ("run", "policy", "budget", "kept", "error", "1-cosine", "pred. KL", "real KL", "dNLL", "agree")
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._begun = quiet, False
+
+    def show(self, row: dict[str, Any]) -> None:
+        if self._quiet:
+            return
+        if not self._begun:
+            self._begun = True
+            self._line(self.COLUMNS)
+        predicted, real = row["predicted"], row["real"]
+        nats = predicted["predicted_kl"] if predicted["predicted_kl"] is not None else predicted["weighted_kl"]
+        figures = [predicted["output_error"], predicted["cosine_loss"], nats]
+        figures += [real[name] for name in ("kl", "delta_nll", "agreement")]
+        self._line((row["run"], row["policy"], row["budget"] or "-", f"{row['kept_share']:.3f}", *map(figure, figures)))
+        for entry in row.get("passes", []):
+            alike, kl = figure(entry["jaccard"]), figure(entry["kl"])
+            print(f"  pass {entry['pass']}: plan {alike} alike, real KL {kl}", flush=True)
+
+    def show_archive(self, entry: dict[str, Any]) -> None:
+        if self._quiet:
+            return
+        words = [f"{what} {'equal' if entry[what + '_equal'] else 'DIFFER'}" for what in ("tokens", "logits")]
+        head = f"{entry['run']}: level {entry['level']}, {entry['ratio']:.3f}x"
+        print(f"{head}: next {entry['tokens']} {', '.join(words)}", flush=True)
+
+    def _line(self, cells: tuple[str, ...]) -> None:
+        widths = (16, 12, 7, 7, 10, 10, 10, 10, 10, 8)
+        left = "  ".join(cell.ljust(width) for cell, width in zip(cells[:3], widths))
+        right = "  ".join(cell.rjust(width) for cell, width in zip(cells[3:], widths[3:]))
+        print(f"{left}  {right}", flush=True)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What plans cost in attention, offline: from a run's queries, keys and values, as replay-h2o defines its figures.
+
+Written apart from the program's own code: the two must agree, and plans from elsewhere get the same figures. NumPy
+alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._loop_plan import Plan, keep_all
+from ._loop_run import Rule, Run
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Array = numpy.typing.NDArray[Any]
+
+
+class Figures:
+    """Sums over layers, from which the figures of a plan follow."""
+
+    def __init__(self) -> None:
+        self.error2 = self.norm2 = self.cosine = self.mass = 0.0
+        self.rows = self.head_rows = 0
+        self.layer_cosines: list[float] = []
+        self.inner: Array | None = None  # [sample, row]: sum over layers of gradient x change of the output
+
+    def add(self, full: Array, changed: Array, mass: Array, gradient: Array | None) -> None:
+        """One layer: outputs [row, query head, dim] and the kept share of attention [row, query head]."""
+        import numpy
+
+        rows = len(full)
+        difference = (changed - full).reshape(rows, -1).astype(numpy.float64)
+        a, b = (outputs.reshape(rows, -1).astype(numpy.float64) for outputs in (full, changed))
+        norms = numpy.linalg.norm(a, axis=1) * numpy.linalg.norm(b, axis=1)
+        cosines = numpy.where(norms > 0, (a * b).sum(1) / numpy.where(norms > 0, norms, 1), 1.0)
+        self.error2 += float((difference**2).sum())
+        self.norm2 += float((a**2).sum())
+        self.cosine += float(cosines.sum())
+        self.layer_cosines.append(float(cosines.mean()))
+        self.mass += float(mass.sum())
+        self.rows += rows
+        self.head_rows += mass.size
+        if gradient is not None:
+            inner = numpy.einsum("srd,rd->sr", gradient.reshape(len(gradient), rows, -1), difference)
+            self.inner = inner if self.inner is None else self.inner + inner
+
+    def document(self) -> dict[str, float | None]:
+        """The figures under the names that documents of closed_loop have."""
+        return {
+            "output_error": math.sqrt(self.error2) / math.sqrt(self.norm2) if self.norm2 > 0 else None,
+            "cosine_loss": 1 - self.cosine / self.rows if self.rows else None,
+            "lost_mass": 1 - self.mass / self.head_rows if self.head_rows else None,
+            "predicted_kl": None if self.inner is None else 0.5 * float((self.inner**2).mean()),
+        }
+
+    def weighted_kl(self, weights: Sequence[float]) -> float:
+        """Nats from the weight of each layer: sum of weight x 2 (1 - cosine)."""
+        return sum(weight * 2 * (1 - cosine) for weight, cosine in zip(weights, self.layer_cosines))
+
+
+def attend(
+    queries: Array, keys: Array, values: Array, rule: Rule, first_row: int, masks: Sequence[Array]
+) -> list[tuple[Array, Array]]:
+    """Of one layer, for each mask [kv head, row, position] the outputs [row, query head, dim] and kept shares.
+
+    The first mask must be the full, causal one: the others keep of its probabilities what they show, renormalised.
+    """
+    import numpy
+
+    rows, query_heads, _ = queries.shape
+    tokens, kv_heads, dim = values.shape
+    group = query_heads // kv_heads
+    found = [(numpy.zeros((rows, query_heads, dim), "f4"), numpy.zeros((rows, query_heads), "f4")) for _ in masks]
+    near = None
+    if rule.window is not None:
+        near = numpy.arange(tokens) > numpy.arange(first_row, first_row + rows)[:, None] - rule.window
+    for kv_head in range(kv_heads):
+        seen = masks[0][kv_head] if near is None else masks[0][kv_head] & near
+        for head in range(kv_head * group, (kv_head + 1) * group):
+            scores = queries[:, head] @ keys[:, kv_head].T * numpy.float32(rule.scale)
+            if rule.softcap is not None:
+                scores = numpy.float32(rule.softcap) * numpy.tanh(scores / numpy.float32(rule.softcap))
+            scores = numpy.where(seen, scores, numpy.float32(-numpy.inf))
+            weights = numpy.exp(scores - scores.max(1, keepdims=True))
+            weights /= weights.sum(1, keepdims=True)
+            for (outputs, shares), mask in zip(found, masks):
+                kept = weights * mask[kv_head]
+                share = kept.sum(1)
+                # A query that sees nothing has an output of zeros.
+                outputs[:, head] = kept @ values[:, kv_head] / numpy.where(share > 0, share, 1)[:, None]
+                shares[:, head] = share
+    return found
+
+
+def open_loop(run: Run, plans: Sequence[Plan]) -> list[Figures]:
+    """The figures of each plan over the decoded rows of a run."""
+    first = run.shape.prompt_tokens
+    full_plan = keep_all(run.shape)
+    figures = [Figures() for _ in plans]
+    for layer, (keys, values) in enumerate(run.caches()):
+        # A plan that spares the layer changes nothing there: its outputs are those of the full cache.
+        places = [0] * len(plans)
+        masks = [full_plan.mask(layer, first, run.shape.tokens)]
+        for i, plan in enumerate(plans):
+            if plan.changes(layer):
+                places[i] = len(masks)
+                masks.append(plan.mask(layer, first, run.shape.tokens))
+        outputs = attend(run.queries(layer), keys, values, run.rule(layer), first, masks)
+        gradient = run.gradients(layer)
+        for entry, place in zip(figures, places):
+            entry.add(outputs[0][0], *outputs[place], gradient)
+    return figures

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan after plan: made or read, priced offline, applied in an engine. The records that documents are made of."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from . import _command
+from ._command import StrPath
+from ._loop_figures import open_loop
+from ._loop_plan import Plan, read_plan
+from ._loop_run import Run
+
+Record = dict[str, Any]
+BATCH = 4  # plans that are priced together, which costs less than one by one, and lie on disk at a time
+
+
+class Wanted(NamedTuple):
+    """A plan to be made of a policy and a budget ("0.5" or "512t"), or to be read from a file."""
+
+    policy: str
+    budget: str | None
+    path: StrPath | None = None
+
+
+class Case(NamedTuple):
+    """A plan, the file it is in, and what it is called; layers: the first and last, of a plan on some layers alone."""
+
+    policy: str
+    budget: str | None
+    plan: Plan
+    path: StrPath = ""
+    layers: tuple[int, int] | None = None
+
+
+class Engine(Protocol):
+    """Reads the decoded tokens of a run again under plans: KL to the full run and other losses, of each."""
+
+    def read_all(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]: ...
+
+
+def replay(run: Run, policy: str, budget: str, plan_out: StrPath, **options: Any) -> Any:
+    """The document of `kvtool replay-h2o` on a run, which writes its plan."""
+    options = {"granularity": "kv-head", "no_quality": True, "force": True, **options}
+    options |= {"policy": policy, "budget": budget, "trace": _command.path_bytes(run.trace_path)}
+    options |= {"plan_out": _command.path_bytes(plan_out), "kv_heads": run.shape.kv_heads}
+    return _command.run("replay-h2o", [run.snapshot_path], options)[1]
+
+
+def make_case(run: Run, wanted: Wanted, folder: str, **options: Any) -> Case:
+    """The plan that is wanted; one that is made lies in the folder."""
+    if wanted.path is not None:
+        return Case(wanted.policy, None, read_plan(wanted.path, run.shape), wanted.path)
+    assert wanted.budget is not None
+    path = os.path.join(folder, f"{wanted.policy}-{wanted.budget}.json")
+    replay(run, wanted.policy, wanted.budget, path, **options)
+    return Case(wanted.policy, wanted.budget, read_plan(path, run.shape), path)
+
+
+def measure(run: Run, wanted: Sequence[Wanted], engine: Engine, **options: Any) -> Iterator[tuple[Case, Record]]:
+    """What is predicted of each plan and what it costs. options: of replay-h2o."""
+    for begin in range(0, len(wanted), BATCH):
+        with tempfile.TemporaryDirectory(prefix="kvtool-plans-") as folder:
+            cases = [make_case(run, entry, folder, **options) for entry in wanted[begin : begin + BATCH]]
+            predicted = predict(run, [case.plan for case in cases])
+            for case, figures, real in zip(cases, predicted, engine.read_all(cases)):
+                yield case, record(run, case, figures, real)
+
+
+def record(run: Run, case: Case, predicted: dict[str, Any], real: dict[str, Any]) -> Record:
+    """One plan of a document."""
+    return {
+        "run": run.name,
+        "policy": case.policy,
+        "budget": case.budget,
+        "layers": list(case.layers) if case.layers else None,
+        "kept_share": case.plan.kept_share(),
+        "predicted": predicted,
+        "real": real,
+    }
+
+
+def predict(run: Run, plans: Sequence[Plan]) -> list[dict[str, Any]]:
+    """The figures of each plan, as documents have them."""
+    weights = layer_weights(run)
+    found = []
+    for figures in open_loop(run, plans):
+        weighted = figures.weighted_kl(weights) if weights else None
+        found.append({**figures.document(), "weighted_kl": weighted})
+    return found
+
+
+def layer_weights(run: Run) -> list[float] | None:
+    """Nats per relative squared output error of each layer, from the run's sensitivity.json; None without it."""
+    path = run.sensitivity()
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        try:
+            document = json.load(file)
+            if document["schema"] != "kvtool.sensitivity/1":
+                raise ValueError(f"schema {document['schema']!r}")
+            found = {int(entry["layer"]): float(entry["kl"]) for entry in document["layers"]}
+            weights = [found[layer] / float(document["noise"]) ** 2 for layer in range(run.shape.layers)]
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise ValueError(f"{path}: not of schema kvtool.sensitivity/1: {error!r}") from None
+    return weights

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep plans (kvtool.h2o-plan/1) as the masks that attention sees. NumPy alone.
+
+An event at token t says which positions its layer or kv head holds from the next token on: the query at t still sees
+what goes, those at t + 1 and later see the positions that were kept and all that came after t.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._command import StrPath
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Bools = numpy.typing.NDArray[numpy.bool_]
+
+# Evictions at every step of a long run make long plans; what is larger than this is no plan.
+MAX_FILE_BYTES = 2 << 30
+
+
+class Shape(NamedTuple):
+    """Of the run that a plan is for."""
+
+    layers: int
+    kv_heads: int
+    tokens: int
+    prompt_tokens: int
+
+
+class Plan:
+    """Which positions each query of a layer and kv head still sees.
+
+    events: per layer and kv head the tokens after which something goes, ascending, each with the positions held: a bool
+    for every position up to that token.
+    """
+
+    def __init__(self, shape: Shape, events: dict[tuple[int, int], list[tuple[int, Bools]]], policy: str = "") -> None:
+        self.shape, self.events, self.policy = shape, events, policy
+
+    def changes(self, layer: int) -> bool:
+        """Whether some query of the layer may see less than all."""
+        return any((layer, head) in self.events for head in range(self.shape.kv_heads))
+
+    def mask(self, layer: int, begin: int, end: int) -> Bools:
+        """[kv head, row, position]: what the queries at positions begin to end - 1 see of the positions before end."""
+        import numpy
+
+        causal = numpy.arange(end) <= numpy.arange(begin, end)[:, None]
+        mask = numpy.repeat(causal[None], self.shape.kv_heads, 0)
+        for head in range(self.shape.kv_heads):
+            events = self.events.get((layer, head), [])
+            for (token, held), last in zip(events, [event[0] for event in events[1:]] + [end - 1]):
+                rows = slice(max(token + 1 - begin, 0), max(last + 1 - begin, 0))
+                seen = mask[head, rows]
+                seen[:, : token + 1] &= held[:end]
+        return mask
+
+    def on_layers(self, layers: Iterable[int]) -> Plan:
+        """The plan with its events on these layers alone; the others keep all."""
+        wanted = set(layers)
+        return Plan(self.shape, {key: held for key, held in self.events.items() if key[0] in wanted}, self.policy)
+
+    def kept_share(self) -> float:
+        """What the last query sees, of what it would see of a full cache, over layers and kv heads."""
+        layers, kv_heads, tokens, _ = self.shape
+        lost = 0
+        for events in self.events.values():
+            earlier = [held for token, held in events if token + 1 < tokens]
+            lost += int((~earlier[-1]).sum()) if earlier else 0
+        return 1 - lost / (layers * kv_heads * tokens)
+
+    def jaccard(self, other: Plan) -> float:
+        """How alike two plans are: positions visible under both, of those visible under one, over all decoded rows."""
+        both = either = 0
+        rows = self.shape.prompt_tokens, self.shape.tokens
+        for layer in range(self.shape.layers):
+            if not (self.changes(layer) or other.changes(layer)):
+                continue
+            a, b = self.mask(layer, *rows), other.mask(layer, *rows)
+            both += int((a & b).sum())
+            either += int((a | b).sum())
+        return both / either if either else 1.0
+
+
+def keep_all(shape: Shape) -> Plan:
+    """The plan that drops nothing."""
+    return Plan(shape, {}, "keep-all")
+
+
+def read_plan(path: StrPath, shape: Shape) -> Plan:
+    """The plan in a file. ValueError where it is none, or one of another run."""
+    name = os.fspath(path)
+    size = os.path.getsize(path)
+    if size > MAX_FILE_BYTES:
+        raise ValueError(f"{name}: {size} bytes are more than a plan may have ({MAX_FILE_BYTES})")
+    with open(path, "rb") as file, _uncollected():
+        try:
+            document = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{name}: no JSON document: {error}") from None
+        try:
+            return plan_of(document, shape)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles, which looks at millions of ranges again and again: it takes most of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def plan_of(document: Any, shape: Shape) -> Plan:
+    """The plan that a document describes, checked against the run that it shall be applied to."""
+    if not isinstance(document, dict) or document.get("schema") != "kvtool.h2o-plan/1":
+        raise ValueError("not a document of schema kvtool.h2o-plan/1")
+    for key, only in (("unit", "position"), ("applied", "before the next token")):
+        if document.get(key) != only:
+            raise ValueError(f"'{key}' is {document.get(key)!r}, not '{only}'")
+    if not isinstance(document.get("events"), list):
+        raise ValueError("'events' is no list")
+    events: dict[tuple[int, int], list[tuple[int, Bools]]] = {}
+    for number, (token, layer, heads, held) in enumerate(_events(document["events"], shape)):
+        for head in heads:
+            before = events.setdefault((layer, head), [])
+            try:
+                _check_order(before, token, held)
+            except ValueError as error:
+                raise ValueError(f"event {number} (layer {layer}, kv head {head}, token {token}): {error}") from None
+            before.append((token, held))
+    return Plan(shape, events, str(document.get("policy", "")))
+
+
+def _events(entries: list[Any], shape: Shape) -> Iterator[tuple[int, int, Iterable[int], Bools]]:
+    for number, entry in enumerate(entries):
+        try:
+            if not isinstance(entry, dict):
+                raise ValueError("no object")
+            layer = _whole(entry.get("layer"), "layer", 0, shape.layers)
+            # A prompt is read at once and in full: nothing can go before its last token.
+            token = _whole(entry.get("token"), "token", shape.prompt_tokens - 1, shape.tokens)
+            head = entry.get("kv_head")
+            heads = range(shape.kv_heads) if head is None else [_whole(head, "kv_head", 0, shape.kv_heads)]
+            held = _held(entry.get("kept"), token)
+        except ValueError as error:
+            raise ValueError(f"event {number}: {error}") from None
+        yield token, layer, heads, held
+
+
+def _whole(value: Any, name: str, low: int, end: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}, not a whole number")
+    if not low <= value < end:
+        raise ValueError(f"{name} {value} is not in {low} to {end - 1}")
+    return value
+
+
+def _held(kept: Any, token: int) -> Bools:
+    """The ranges [begin, count], ascending and apart, as one bool for each position up to the token."""
+    import numpy
+
+    if not isinstance(kept, list):
+        raise ValueError("'kept' is no list")
+    if len(kept) > token + 1:
+        raise ValueError(f"'kept' has {len(kept)} ranges of {token + 1} positions")
+    try:
+        pairs = numpy.array(kept) if kept else numpy.empty((0, 2), numpy.int64)
+    except ValueError:
+        raise ValueError("'kept' has ranges that are not [begin, count]") from None
+    if pairs.dtype != numpy.int64 or pairs.shape != (len(kept), 2):
+        raise ValueError("'kept' has ranges that are not [begin, count]")
+    begins, counts = pairs[:, 0], pairs[:, 1]
+    outside = (begins < 0) | (begins > token) | (counts < 1) | (counts > token + 1 - begins)
+    if outside.any():
+        begin, count = pairs[int(outside.argmax())].tolist()
+        raise ValueError(f"'kept' has [{begin}, {count}], which is not within positions 0 to {token}")
+    ends = begins + counts
+    if (begins[1:] < ends[:-1]).any():
+        raise ValueError("'kept' is not ascending, or its ranges overlap")
+    steps = numpy.zeros(token + 2, numpy.int8)
+    steps[begins] += 1
+    steps[ends] -= 1
+    held: Bools = numpy.cumsum(steps, dtype=numpy.int8)[:-1].view(numpy.bool_)
+    return held
+
+
+def _check_order(before: list[tuple[int, Bools]], token: int, held: Bools) -> None:
+    if not before:
+        return
+    last, old = before[-1]
+    if token <= last:
+        raise ValueError(f"it comes after the event at token {last}")
+    back = held[: last + 1] & ~old
+    if back.any():
+        raise ValueError(f"it brings back position {int(back.argmax())}, which went at token {last}")

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run folders (kvtool.run/1), as the capture programs write them: tokens, queries, gradients, caches. NumPy alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._command import StrPath
+from ._loop_plan import Shape
+from ._snapshot import open_snapshot
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Array = numpy.typing.NDArray[Any]
+
+MAX_HEADER_BYTES = 100 << 20  # safetensors' own limit
+_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4}
+
+
+class Rule(NamedTuple):
+    """How a layer attends: the factor of scores, the cap on them, and how many positions are seen; None for no cap."""
+
+    scale: float
+    softcap: float | None
+    window: int | None
+
+
+class Run:
+    """What was captured from one text."""
+
+    def __init__(self, path: StrPath) -> None:
+        self.path = os.fspath(path)
+        self.name = os.path.basename(os.path.normpath(self.path))
+        document = os.path.join(self.path, "run.json")
+        if not os.path.exists(document) and os.path.isdir(self.path):
+            raise ValueError(f"{self.path}: no run.json: not a run, or one that was not finished")
+        with open(document, "rb") as file:
+            try:
+                self.document = json.load(file)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{document}: no JSON document: {error}") from None
+        try:
+            self._read()
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{document}: not of schema kvtool.run/1: {error!r}") from None
+
+    def _read(self) -> None:
+        if self.document["schema"] != "kvtool.run/1":
+            raise ValueError(f"{self.path}: schema {self.document['schema']!r}, not kvtool.run/1")
+        geometry = self.document["geometry"]
+        self.shape = Shape(
+            _count(geometry["layers"]),
+            _count(geometry["kv_heads"]),
+            _count(self.document["tokens"]),
+            _count(self.document["prompt_tokens"]),
+        )
+        self.query_heads, self.head_dim = _count(geometry["query_heads"]), _count(geometry["head_dim"])
+        if self.shape.prompt_tokens >= self.shape.tokens:
+            raise ValueError(f"{self.path}: nothing was decoded after the prompt")
+        if self.query_heads % self.shape.kv_heads:
+            raise ValueError(f"{self.path}: {self.query_heads} query heads of {self.shape.kv_heads} kv heads")
+        self.snapshot_path = self.file("snapshot")
+        self.trace_path = self.file("trace")
+        self._tensors, self.metadata = open_tensors(self.trace_path)
+        tokens = self._tensors.get("tokens")
+        if tokens is None or tokens.shape != (self.shape.tokens,):
+            raise ValueError(f"{self.trace_path}: no {self.shape.tokens} token ids")
+        self.tokens = tokens.astype("i8")
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """What run.json says of the model."""
+        model: Mapping[str, Any] = self.document["model"]
+        return model
+
+    def file(self, name: str) -> str:
+        """The path of one of the run's files, which lies in its folder."""
+        entry = self.document["files"].get(name)
+        if not isinstance(entry, str) or not entry:
+            raise ValueError(f"{self.path}: the run has no {name}")
+        root = os.path.realpath(self.path)
+        path = os.path.realpath(os.path.join(root, entry))
+        if os.path.commonpath([root, path]) != root:
+            raise ValueError(f"{self.path}: {name} '{entry}' leaves the folder")
+        return path
+
+    def has_file(self, name: str) -> bool:
+        return bool(self.document["files"].get(name))
+
+    def rule(self, layer: int) -> Rule:
+        """The layer's attention, from the trace's metadata."""
+
+        def figure(name: str) -> float | None:
+            text = self.metadata.get(f"{name}.{layer}", self.metadata.get(name))
+            try:
+                value = float(text) if text else 0.0
+            except ValueError:
+                raise ValueError(f"{self.trace_path}: {name} '{text}' is no number") from None
+            return value if value > 0 and math.isfinite(value) else None
+
+        window = figure("window")
+        return Rule(figure("scale") or self.head_dim**-0.5, figure("softcap"), int(window) if window else None)
+
+    def queries(self, layer: int) -> Array:
+        """[decoded row, query head, dim] f32."""
+        rows, first = self._queries(layer)
+        return as_f32(rows[self.shape.prompt_tokens - first :])
+
+    def prompt_queries(self, layer: int) -> Array:
+        """[prompt row, query head, dim] f32: what a replay from the first token on needs."""
+        rows, first = self._queries(layer)
+        if first > 0:
+            raise ValueError(f"{self.trace_path}: queries begin at position {first}, not with the prompt")
+        return as_f32(rows[: self.shape.prompt_tokens])
+
+    def _queries(self, layer: int) -> tuple[Array, int]:
+        """The rows that the trace has, and the position of the first."""
+        rows = self._tensors.get(f"q.{layer}")
+        first = self._position("q_start", "0")
+        wanted = (self.shape.tokens - first, self.query_heads, self.head_dim)
+        if rows is None or rows.shape != wanted:
+            found = None if rows is None else rows.shape
+            raise ValueError(f"{self.trace_path}: q.{layer} is {found}, not {wanted} with the decoded rows in it")
+        return rows, first
+
+    def _position(self, name: str, default: str) -> int:
+        """Of the first row of queries or gradients: not after the first decoded one."""
+        text = self.metadata.get(name, default)
+        if not text.isdecimal() or int(text) > self.shape.prompt_tokens:
+            raise ValueError(f"{self.trace_path}: {name} '{text}' is not a position up to the prompt's end")
+        return int(text)
+
+    def gradients(self, layer: int) -> Array | None:
+        """[sample, decoded row, query head, dim] f32, or None where the run has none."""
+        rows = self._tensors.get(f"g.{layer}")
+        if rows is None:
+            return None
+        first = self._position("g_start", self.metadata.get("q_start", "0"))
+        begin = self.shape.prompt_tokens - first
+        if rows.ndim != 4 or len(rows) == 0 or rows.shape[1:3] != (self.shape.tokens - first, self.query_heads):
+            raise ValueError(f"{self.trace_path}: g.{layer} is {rows.shape}: not one row for each decoded position")
+        return as_f32(rows[:, begin:])
+
+    def caches(self) -> list[tuple[Array, Array]]:
+        """Of each layer K and V, [position, kv head, dim] f32, at the end of the run."""
+        layers, kv_heads, tokens, _ = self.shape
+        found = []
+        with open_snapshot(self.snapshot_path, kv_heads=kv_heads) as snapshot:
+            if len(snapshot.layers) != layers:
+                raise ValueError(f"{self.snapshot_path}: {len(snapshot.layers)} layers, not {layers}")
+            for layer in snapshot.layers:
+                k, v = layer.k, layer.v
+                if v is None or k.shape[:2] != (tokens, kv_heads) or v.shape[:2] != (tokens, kv_heads):
+                    raise ValueError(f"{self.snapshot_path}: layer {layer.index} is not {tokens} x {kv_heads} heads")
+                found.append((as_f32(k), as_f32(v)))
+        return found
+
+    def recorded_nll(self) -> Array | None:
+        """Of each decoded row but the last the NLL of the token that followed, as captured; None if that was not."""
+        if not self.has_file("logits"):
+            return None
+        path = self.file("logits")
+        tensors = open_file(path)[0]
+        positions, nll = tensors.get("positions"), tensors.get("nll")
+        if positions is None or nll is None or positions.ndim != 1 or positions.shape != nll.shape:
+            raise ValueError(f"{path}: no positions and nll of the same rows")
+        wanted = (positions >= self.shape.prompt_tokens) & (positions < self.shape.tokens - 1)
+        if wanted.sum() != self.shape.tokens - 1 - self.shape.prompt_tokens:
+            raise ValueError(f"{path}: not one row for each decoded token")
+        return as_f32(nll)[wanted]
+
+    def sensitivity(self) -> str | None:
+        """The path of the layers' weights, if the run has them."""
+        return self.file("sensitivity") if self.has_file("sensitivity") else None
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 31:
+        raise ValueError(f"run.json: {value!r} is no count")
+    return value
+
+
+def as_f32(values: Array) -> Array:
+    """Floats of 16 or 32 bits as f32; bf16 comes as its bit patterns or as ml_dtypes has it."""
+    import numpy
+
+    if values.dtype == numpy.uint16:
+        return (values.astype(numpy.uint32) << 16).view(numpy.float32)
+    return values.astype(numpy.float32, copy=False)
+
+
+def open_tensors(path: StrPath) -> tuple[dict[str, Array], dict[str, str]]:
+    """The tensors of a safetensors file, or of all in a folder, mapped; and the metadata of the one that is a trace."""
+    name = os.fspath(path)
+    files = [name]
+    if os.path.isdir(name):
+        files = [os.path.join(name, entry) for entry in sorted(os.listdir(name)) if entry.endswith(".safetensors")]
+    tensors: dict[str, Array] = {}
+    metadata: dict[str, str] = {}
+    for file in files:
+        found, facts = open_file(file)
+        twice = tensors.keys() & found.keys()
+        if twice:
+            raise ValueError(f"{file}: {sorted(twice)[0]} is in another file too")
+        tensors |= found
+        if "kvtool.trace" in facts and not metadata:
+            metadata = facts
+    if not metadata:
+        raise ValueError(f"{name}: no file of it is a trace")
+    return tensors, metadata
+
+
+def open_file(path: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """The tensors of one safetensors file, mapped, and its metadata."""
+    import numpy
+
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+            raise ValueError(f"{path}: no safetensors file: a header of {length} bytes")
+        try:
+            header = json.loads(file.read(length))
+            facts = header.pop("__metadata__", {})
+            if not all(isinstance(value, str) for value in facts.values()):
+                raise ValueError("metadata that is no text")
+        except (ValueError, RecursionError, AttributeError, TypeError) as error:
+            raise ValueError(f"{path}: no safetensors header: {error}") from None
+    raw = numpy.memmap(path, numpy.uint8, "r", 8 + length) if size > 8 + length else numpy.empty(0, numpy.uint8)
+    tensors = {}
+    for name, entry in header.items():
+        try:
+            tensors[name] = _tensor(raw, entry["dtype"], entry["shape"], entry["data_offsets"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: tensor '{name}': {error}") from None
+    return tensors, facts
+
+
+def _tensor(raw: Array, dtype: str, shape: list[int], offsets: list[int]) -> Array:
+    begin, end = offsets
+    if dtype not in _WIDTHS:
+        raise ValueError(f"dtype {dtype} is not read here")
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in [*shape, begin, end]):
+        raise ValueError(f"shape {shape} at {offsets}")
+    if not begin <= end <= len(raw) or end - begin != math.prod(shape) * _WIDTHS[dtype]:
+        raise ValueError(f"{end - begin} bytes at {begin} of {len(raw)} for shape {shape} of {dtype}")
+    form = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}[dtype]
+    if begin % _WIDTHS[dtype]:
+        return raw[begin:end].copy().view(form).reshape(shape)
+    return raw[begin:end].view(form).reshape(shape)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What closed_loop does with a model of transformers, which is loaded once for all runs. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import _capture_model
+from ._loop_iterate import iterate
+from ._loop_lossless import lossless
+from ._loop_measure import Case
+from ._loop_run import Run
+from ._loop_torch import Reader
+
+
+class TorchSide:
+    """A model, and the runs that it reads."""
+
+    def __init__(self, model: str, threads: int | None = None) -> None:
+        if threads:
+            torch.set_num_threads(threads)
+        # In f32 whatever the weights are: a small loss drowns in the roundings of bf16.
+        self.model = _capture_model.load(model, "f32")[0]
+
+    def reader(self, run: Run) -> Reader:
+        return Reader(self.model, run)
+
+    def passes(self, reader: Reader, case: Case, options: dict[str, Any]) -> list[dict[str, Any]]:
+        """Open loop iterated to the closed loop, for a plan that a policy made."""
+        return list(iterate(reader, case, **options))
+
+    def lossless(self, run: Run) -> Iterator[dict[str, Any]]:
+        return lossless(self.model, run)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How well predictions rank and size what was measured. NumPy alone.
+
+Runs of one text and policy differ in their budget alone and rank themselves, so intervals come from resampling such
+groups whole, and calibrations from texts other than the one they are used on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Floats = numpy.typing.NDArray[numpy.float64]
+
+RESAMPLES = 2000
+
+
+def ranks(values: Sequence[float]) -> Floats:
+    """From 1 on; equal values share the mean of their ranks."""
+    import numpy
+
+    array = numpy.asarray(values, dtype=numpy.float64)
+    _, place, count = numpy.unique(array, return_inverse=True, return_counts=True)
+    ends = numpy.cumsum(count)
+    result: Floats = (ends - (count - 1) / 2)[place.reshape(-1)]
+    return result
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """The correlation of ranks; None of fewer than three pairs, or where one side is constant."""
+    import numpy
+
+    if len(x) != len(y):
+        raise ValueError(f"spearman: {len(x)} and {len(y)} values")
+    if len(x) < 3:
+        return None
+    a, b = ranks(x), ranks(y)
+    a, b = a - a.mean(), b - b.mean()
+    norm = math.sqrt(float(a @ a) * float(b @ b))
+    if norm == 0:
+        return None
+    return float(numpy.clip(a @ b / norm, -1, 1))
+
+
+def spearman_interval(
+    x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable], seed: int = 0
+) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of spearman(x, y), groups resampled whole. None of fewer than three groups."""
+    import numpy
+
+    members: dict[Hashable, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    lists = [numpy.array(places) for places in members.values()]
+    if len(lists) < 3:
+        return None
+    random = numpy.random.default_rng(seed)
+    a, b = numpy.asarray(x, dtype=numpy.float64), numpy.asarray(y, dtype=numpy.float64)
+    found = []
+    for _ in range(RESAMPLES):
+        chosen = numpy.concatenate([lists[i] for i in random.integers(0, len(lists), len(lists))])
+        value = spearman(a[chosen].tolist(), b[chosen].tolist())
+        if value is not None:
+            found.append(value)
+    if not found:
+        return None
+    low, high = numpy.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def correlation(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
+    """Spearman's coefficient with its interval, as documents have it."""
+    interval = spearman_interval(x, y, groups)
+    return {"spearman": spearman(x, y), "interval": list(interval) if interval else None, "runs": len(x)}
+
+
+def within(x: Sequence[float], y: Sequence[float], groups: Sequence[Hashable]) -> dict[str, Any]:
+    """Spearman's coefficient inside each group that has one: mean, least, and of how many groups."""
+    members: dict[Hashable, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    found = [spearman([x[i] for i in places], [y[i] for i in places]) for places in members.values()]
+    values = [value for value in found if value is not None]
+    if not values:
+        return {"mean": None, "min": None, "groups": 0}
+    return {"mean": sum(values) / len(values), "min": min(values), "groups": len(values)}
+
+
+def median(values: Sequence[float]) -> float:
+    import numpy
+
+    return float(numpy.median(numpy.asarray(values, dtype=numpy.float64)))
+
+
+def calibration(predicted: Sequence[float], real: Sequence[float]) -> float | None:
+    """The factor that makes a prediction right at the median; None without a pair above 0."""
+    quotients = [r / p for p, r in zip(predicted, real) if p > 0 and r > 0]
+    return median(quotients) if quotients else None
+
+
+def calibrated(predicted: Sequence[float], real: Sequence[float], texts: Sequence[Hashable]) -> list[float | None]:
+    """Each prediction times the factor of the other texts; None where there is no other text."""
+    factors: dict[Hashable, float | None] = {}
+    for text in set(texts):
+        others = [i for i, other in enumerate(texts) if other != text]
+        factors[text] = calibration([predicted[i] for i in others], [real[i] for i in others])
+    result: list[float | None] = []
+    for value, text in zip(predicted, texts):
+        factor = factors[text]
+        result.append(None if factor is None else value * factor)
+    return result
+
+
+def factor_off(predicted: Sequence[float | None], real: Sequence[float]) -> dict[str, Any]:
+    """By what factor predictions miss: at the median, for nine in ten, and the quotient's range."""
+    import numpy
+
+    quotients = [p / r for p, r in zip(predicted, real) if p is not None and p > 0 and r > 0]
+    if not quotients:
+        return {"runs": 0, "median_factor": None, "p90_factor": None, "quotient": None}
+    logs = numpy.log(numpy.asarray(quotients))
+    middle, high = numpy.percentile(numpy.abs(logs), [50, 90])
+    low, centre, top = numpy.percentile(logs, [10, 50, 90])
+    return {
+        "runs": len(quotients),
+        "median_factor": math.exp(middle),
+        "p90_factor": math.exp(high),
+        "quotient": {"p10": math.exp(low), "median": math.exp(centre), "p90": math.exp(top)},
+    }

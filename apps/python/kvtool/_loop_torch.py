@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans in a model of transformers: the run's own tokens, read again through masks. Imports torch.
+
+A hook before each attention module narrows the mask that the model made to what the plan shows of each kv head, so all
+models whose attention takes a mask work, whatever their forward does besides. The full run goes the same way with a plan
+that keeps all: what differs between the two is what was evicted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ._capture_model import new_cache
+from ._capture_rules import CaptureError
+from ._capture_taps import Sink, attention_modules, tapped
+from ._loop_measure import Case
+from ._loop_plan import Plan, keep_all
+from ._loop_run import Run
+
+BLOCK_ROWS = 512  # rows that the model reads at once
+# Roundings of engines and of quantised products move a token's NLL by hundredths.
+MAX_NLL_APART = 0.25
+_KL_ROWS = 64  # rows of logits that are compared at once, in f64
+
+
+class Real:
+    """What a plan really cost: per decoded row the KL to the full run, and how the next token fared."""
+
+    def __init__(self, kl: Any, nll: Any, full_nll: Any, agrees: Any) -> None:
+        self.kl, self.nll, self.full_nll, self.agrees = kl, nll, full_nll, agrees
+
+    def document(self) -> dict[str, float | int | None]:
+        """As documents of closed_loop have it; the last row has no next token."""
+        rows = len(self.kl)
+        scored = len(self.nll)
+        error = float(self.kl.std() / rows**0.5) if rows > 1 else None
+        return {
+            "kl": float(self.kl.mean()),
+            "kl_standard_error": error,
+            "kl_p95": float(self.kl.quantile(0.95)),
+            "kl_max": float(self.kl.max()),
+            "delta_nll": float((self.nll - self.full_nll).mean()) if scored else None,
+            "agreement": float(self.agrees.double().mean()),
+            "rows": rows,
+            "by": "torch mask",
+        }
+
+
+class Reader:
+    """A model that has read a run's prompt, and reads its decoded tokens again under any plan."""
+
+    def __init__(self, model: Any, run: Run) -> None:
+        self.model, self.run = model, run
+        try:
+            self.modules = attention_modules(model)
+        except CaptureError as error:
+            raise NotImplementedError(str(error)) from None
+        layers, _, tokens, prompt = run.shape
+        if sorted(self.modules) != list(range(layers)):
+            raise ValueError(f"{run.path}: a run of {layers} layers, a model of {len(self.modules)}")
+        self.tokens = torch.from_numpy(run.tokens.copy())
+        size = model.get_input_embeddings().weight.shape[0]
+        if int(self.tokens.min()) < 0 or int(self.tokens.max()) >= size:
+            raise ValueError(f"{run.path}: token ids that a model of {size} does not have")
+        with torch.inference_mode():
+            cache = new_cache()
+            for begin in range(0, prompt, BLOCK_ROWS):
+                self._forward(begin, min(begin + BLOCK_ROWS, prompt), cache, logits=False)
+            self.prompt_cache = _entries(cache, layers)
+            if self.prompt_cache[0][0].shape[1] != run.shape.kv_heads:
+                raise ValueError(f"{run.path}: {run.shape.kv_heads} kv heads, the model has others")
+            self.full = torch.cat(list(self._log_probabilities(keep_all(run.shape))))
+        self._check_model()
+
+    def _check_model(self) -> None:
+        """That the model finds the run's tokens as likely as the one that was captured: no other one does."""
+        recorded = self.run.recorded_nll()
+        targets = self.tokens[self.run.shape.prompt_tokens + 1 :]
+        here = -self.full[: len(targets)].gather(1, targets[:, None])[:, 0].double()
+        if recorded is None or not len(here):
+            return
+        there = torch.from_numpy(recorded[: len(targets)].copy()).double()
+        apart = float((here - there).abs().mean())
+        if not apart <= MAX_NLL_APART:
+            raise ValueError(
+                f"{self.run.path}: this model finds its tokens {apart:.3f} nats more or less likely than"
+                f" {self.run.model['name']} did, at the mean: another model?"
+            )
+
+    def keep_all_kl(self) -> float:
+        """What a plan that drops nothing costs: 0, or how far the machine is from repeating itself."""
+        return float(self.read(keep_all(self.run.shape)).kl.max())
+
+    def read_all(self, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
+        """As an Engine does."""
+        for case in cases:
+            yield self.read(case.plan).document()
+
+    def read(self, plan: Plan, sink: Sink | None = None) -> Real:
+        """The decoded rows under a plan, against the full run. A sink gets the queries, keys and values."""
+        prompt = self.run.shape.prompt_tokens
+        targets = self.tokens[prompt + 1 :]
+        kl, nll, full_nll, agrees = [], [], [], []
+        at = 0
+        with torch.inference_mode(), tapped(self.modules, sink) if sink else contextlib.nullcontext():
+            for block in self._log_probabilities(plan):
+                for begin in range(0, len(block), _KL_ROWS):
+                    b = block[begin : begin + _KL_ROWS].double()
+                    a = self.full[at : at + len(b)].double()
+                    kl.append((a.exp() * (a - b)).sum(-1))
+                    agrees.append(a.argmax(-1) == b.argmax(-1))
+                    next_tokens = targets[at : at + len(b), None]
+                    nll.append(-b[: len(next_tokens)].gather(1, next_tokens)[:, 0])
+                    full_nll.append(-a[: len(next_tokens)].gather(1, next_tokens)[:, 0])
+                    at += len(b)
+        return Real(torch.cat(kl), torch.cat(nll), torch.cat(full_nll), torch.cat(agrees))
+
+    def _log_probabilities(self, plan: Plan) -> Iterator[Any]:
+        """Of the next token, for block after block of decoded rows."""
+        _, _, tokens, prompt = self.run.shape
+        cache = new_cache()
+        for layer, (keys, values) in enumerate(self.prompt_cache):
+            cache.update(keys, values, layer)
+        for begin in range(prompt, tokens, BLOCK_ROWS):
+            end = min(begin + BLOCK_ROWS, tokens)
+            with self._masked(plan, begin, end):
+                logits = self._forward(begin, end, cache, logits=True)
+            yield logits[0].float().log_softmax(-1)
+
+    def _forward(self, begin: int, end: int, cache: Any, logits: bool) -> Any:
+        device = self.model.device
+        named = {"input_ids": self.tokens[None, begin:end].to(device), "past_key_values": cache, "use_cache": True}
+        named["position_ids"] = torch.arange(begin, end, device=device)[None]
+        if not logits:
+            self.model.base_model(**named)
+            return None
+        return self.model(**named).logits.cpu()
+
+    @contextlib.contextmanager
+    def _masked(self, plan: Plan, begin: int, end: int) -> Iterator[None]:
+        """Within it, every layer's attention sees what the plan shows to the rows from begin to end."""
+        group = self.run.query_heads // self.run.shape.kv_heads
+        with contextlib.ExitStack() as stack:
+            for layer, module in self.modules.items():
+
+                def narrow(module: Any, given: Any, named: dict[str, Any], layer: int = layer) -> Any:
+                    if "attention_mask" not in named:
+                        raise ValueError(f"{type(module).__name__} gets no attention_mask: plans cannot be applied")
+                    seen = torch.from_numpy(plan.mask(layer, begin, end))
+                    states = next((value for value in (*given, *named.values()) if torch.is_tensor(value)), None)
+                    assert states is not None
+                    mask = _narrowed(named["attention_mask"], seen.to(states.device), group, states.dtype)
+                    return given, {**named, "attention_mask": mask}
+
+                stack.callback(module.register_forward_pre_hook(narrow, with_kwargs=True).remove)
+            yield
+
+
+def _narrowed(mask: Any, seen: Any, group: int, dtype: Any) -> Any:
+    """The model's own mask, if it made one, less what the plan hides: [1, query head, row, position], to be added."""
+    seen = seen.repeat_interleave(group, 0)[None]
+    lowest = torch.finfo(dtype).min
+    if mask is None:
+        mask = torch.zeros((), dtype=dtype, device=seen.device)
+    elif mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, lowest)
+    if mask.dim() == 4:
+        mask = mask[..., : seen.shape[-1]]
+    return torch.where(seen, mask.to(dtype), lowest)
+
+
+def _entries(cache: Any, layers: int) -> list[tuple[Any, Any]]:
+    """K and V of each layer, [1, kv head, position, dim], in any version of transformers."""
+    if hasattr(cache, "layers"):
+        return [(cache.layers[layer].keys, cache.layers[layer].values) for layer in range(layers)]
+    return [(cache.key_cache[layer], cache.value_cache[layer]) for layer in range(layers)]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Confirms in a model what was predicted offline: plans applied to a captured run, its tokens read again.
+
+    python -m kvtool.closed_loop run/ --model MODEL --policies h2o,snapkv --budgets 0.5,0.25 --html page.html
+    python -m kvtool.closed_loop run/ --model MODEL --plan plan.json
+    python -m kvtool.closed_loop run/ --engine llama --llama build/bin/kvtool-capture-llama --plan plan.json
+    python -m kvtool.closed_loop run/ --model MODEL --lossless
+
+The model reads the run's own tokens twice, in full and under the plan; what differs between the two distributions of
+the next token, as KL divergence in nats, is what eviction costs. Needs torch and transformers, or llama.cpp by
+kvtool-capture-llama. docs/closed-loop.md is the manual, and says how well predictions do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from . import _errors, _loop_document, _loop_page
+from ._loop_llama import PROGRAM, EngineError, LlamaEngine
+from ._loop_measure import Wanted, measure
+from ._loop_run import Run
+
+DONE, NEGATIVE, USAGE, INVALID, INPUT_OUTPUT, UNSUPPORTED, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 70, 130
+_STATUS = {"caller": USAGE, "data": INVALID, "io": INPUT_OUTPUT, "unsupported": UNSUPPORTED, "stopped": INTERRUPTED}
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python -m kvtool.closed_loop",
+        description="Apply keep plans to captured runs in a model: predicted losses beside real ones.",
+    )
+    add = result.add_argument
+    add("runs", nargs="+", metavar="RUN", help="folder of kvtool.capture or kvtool-capture-llama")
+    add("--model", metavar="MODEL", help="a model's folder, a GGUF file, or a name that transformers knows")
+    add("--engine", choices=("torch", "llama"), default="torch", help="where plans are applied (torch)")
+    add("--llama", metavar="PROGRAM", default=PROGRAM, help=f"kvtool-capture-llama, for --engine llama ({PROGRAM})")
+    add("--plan", nargs="+", action="extend", default=[], metavar="FILE", help="plans of replay-h2o --plan-out")
+    add("--policies", type=_list, default=[], metavar="A,B", help="policies of replay-h2o, for plans made here")
+    add("--budgets", type=_list, default=["0.5", "0.25"], metavar="X,Y", help="what may stay: 0.5, 512t (0.5,0.25)")
+    add("--granularity", choices=("kv-head", "layer"), default="kv-head", help="of a plan (kv-head)")
+    add("--with", dest="options", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of replay-h2o")
+    add("--iterate", action="store_true", help="replay on the evicted run's own states, until plans repeat (torch)")
+    add("--lossless", action="store_true", help="compress, restore, go on: the same logits at every level (torch)")
+    add("--threads", type=int, metavar="N", help="of the engine (its own choice)")
+    add("-o", "--output", metavar="FILE", help="write the document (JSON)")
+    add("--html", metavar="FILE", help="write a self-contained page")
+    add("-f", "--force", action="store_true", help="overwrite outputs")
+    add("-q", "--quiet", action="store_true", help="no table")
+    return result
+
+
+def _list(text: str) -> list[str]:
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    if not entries:
+        raise argparse.ArgumentTypeError("an empty list")
+    return entries
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=VALUE")
+    return name.lstrip("-").replace("-", "_"), value if equals else True
+
+
+def check(arguments: argparse.Namespace, usage: argparse.ArgumentParser) -> None:
+    """What does not go together, and outputs that must not be overwritten, before anything is computed."""
+    if not arguments.plan and not arguments.policies and not arguments.lossless:
+        usage.error("nothing to do: give --plan, --policies or --lossless")
+    if arguments.plan and len(arguments.runs) > 1:
+        usage.error("--plan: a plan is of one run; give one RUN, or --policies")
+    if arguments.engine == "torch" and not arguments.model:
+        usage.error("--model: the model that the run was captured from")
+    if arguments.engine == "llama" and (arguments.iterate or arguments.lossless):
+        usage.error("--iterate and --lossless are for --engine torch")
+    if arguments.iterate and not arguments.policies:
+        usage.error("--iterate: makes plans anew, and needs --policies")
+    for path in (arguments.output, arguments.html):
+        if path:
+            _loop_document.refuse_existing(path, arguments.force)
+
+
+def confirm(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The document: every plan on every run, then what the page sums up."""
+    torch_side = _torch_side(arguments) if arguments.engine == "torch" else None
+    wanted = [Wanted(policy, budget) for policy in arguments.policies for budget in arguments.budgets]
+    wanted += [Wanted(path, None, path) for path in arguments.plan]
+    options = {"granularity": arguments.granularity, **dict(arguments.options)}
+    runs, records, archives = [], [], []
+    table = _loop_document.Table(arguments.quiet)
+    for path in arguments.runs:
+        run = Run(path)
+        runs.append(_loop_document.run_entry(run))
+        if wanted:
+            engine = torch_side.reader(run) if torch_side else _llama_side(run, arguments)
+            runs[-1]["keep_all_kl"] = engine.keep_all_kl()
+            for case, row in measure(run, wanted, engine, **options):
+                if torch_side and arguments.iterate and case.budget is not None:
+                    row["passes"] = torch_side.passes(engine, case, options)
+                records.append(row)
+                table.show(row)
+        if torch_side and arguments.lossless:
+            for entry in torch_side.lossless(run):
+                archives.append(entry)
+                table.show_archive(entry)
+    return _loop_document.document(arguments.engine, runs, records, archives)
+
+
+def _llama_side(run: Run, arguments: argparse.Namespace) -> Any:
+    return LlamaEngine(run, arguments.llama, arguments.model, arguments.threads)
+
+
+def _torch_side(arguments: argparse.Namespace) -> Any:
+    from . import capture  # says which of torch and transformers is missing
+    from ._loop_sessions import TorchSide
+
+    del capture
+    return TorchSide(arguments.model, arguments.threads)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command line and return its exit status, numbered as kvtool's own."""
+    usage = parser()
+    arguments = usage.parse_args(words)
+    try:
+        check(arguments, usage)
+        document = confirm(arguments)
+        if arguments.output:
+            _loop_document.write(arguments.output, _loop_document.text(document), arguments.force)
+        if arguments.html:
+            _loop_document.write(arguments.html, _loop_page.page(document), arguments.force)
+        return _loop_document.verdict(document)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except _errors.Error as error:
+        return _say(error, _STATUS.get(error.fault, INTERNAL))
+    except EngineError as error:
+        return _say(error, error.status)
+    except (ImportError, NotImplementedError) as error:
+        return _say(error, UNSUPPORTED)
+    except OSError as error:
+        return _say(error, INPUT_OUTPUT)
+    except ValueError as error:
+        return _say(error, INVALID)
+
+
+def _say(error: object, status: int) -> int:
+    print(f"kvtool.closed_loop: {error}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
