@@ -38,7 +38,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str
 
 
 def correlation_rows(document: dict[str, Any]) -> list[list[str]]:
-    """Of each figure: pooled with its interval, among small losses, within run and policy."""
+    """Of each figure: pooled with its interval, among small losses, within groups of a run."""
     rows = []
     for name, found in document["correlations"].items():
         cells = [PREDICTORS[name]]
@@ -47,8 +47,9 @@ def correlation_rows(document: dict[str, Any]) -> list[list[str]]:
             interval = f" ({low_high[0]:.3f} to {low_high[1]:.3f})" if low_high else ""
             value = found[part]["spearman"]
             cells.append("-" if value is None else f"{value:.3f}{interval}")
-        inside = found["within_run_and_policy"]
-        cells += ["-" if inside[key] is None else f"{inside[key]:.3f}" for key in ("mean", "min")]
+        for group in ("within_run_and_policy", "within_run_and_budget"):
+            mean = found[group]["mean"]
+            cells.append("-" if mean is None else f"{mean:.3f}")
         per_run = [value for value in found["per_run"].values() if value is not None]
         cells.append(f"{min(per_run):.3f}" if per_run else "-")
         rows.append(cells)
@@ -95,7 +96,8 @@ def _charts(document: dict[str, Any]) -> str:
 def _plans(document: dict[str, Any]) -> str:
     if not document["plans"]:
         return ""
-    head = ["figure", "Spearman, all plans (95 %)", "KL below 0.2 (95 %)", "within run and policy", "least", "least of a run"]
+    head = ["figure", "Spearman, all plans (95 %)", "KL below 0.2 (95 %)", "of a run and policy", "of a run and budget"]
+    head.append("least of a run")
     body = "<h2>Predicted against real</h2>\n" + _charts(document) + table(head, correlation_rows(document), 1)
     if document["sizes"]:
         head = ["in nats", "real over predicted", "off by", "calibrated on other runs", "of these below 0.2", "nine in ten within"]

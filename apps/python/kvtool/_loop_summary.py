@@ -34,8 +34,13 @@ def by_policy(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["run"], row["policy"]
 
 
+def by_budget(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Runs of one text and budget: which policy is the best for it?"""
+    return row["run"], row["budget"]
+
+
 def correlations(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Spearman's coefficient with the real KL: pooled, among small losses, per run, within run and policy."""
+    """Spearman's coefficient with the real KL: pooled, among small losses, per run, and within groups of a run."""
     rows = usable(records, name)
     small = [row for row in rows if row["real"]["kl"] < SMALL_KL]
     runs = sorted({row["run"] for row in rows})
@@ -46,6 +51,7 @@ def correlations(records: Sequence[dict[str, Any]], name: str) -> dict[str, Any]
         "small": statistics.correlation(*pairs(small, name), [by_policy(row) for row in small]),
         "per_run": per_run,
         "within_run_and_policy": statistics.within(*pairs(rows, name), groups),
+        "within_run_and_budget": statistics.within(*pairs(rows, name), [by_budget(row) for row in rows]),
     }
 
 

@@ -175,6 +175,7 @@ def test_summary():
     assert order["per_run"] == {"a": 1, "b": 1} and order["within_run_and_policy"] == {"mean": 1, "min": 1, "groups": 6}
     assert order["pooled"]["runs"] == 18 and order["small"]["runs"] == 6  # 0.1 and 0.15 are below 0.2
     sizes = found["sizes"]["predicted_kl"]
+    assert order["within_run_and_budget"]["groups"] == 2  # all of a run have one budget here
     assert sizes["factor"] == pytest.approx(2.5)  # 2 in one run, 3 in the other
     assert sizes["calibrated_on_other_runs"]["median_factor"] == pytest.approx(1.5)
     assert _loop_summary.summary([]) == {"correlations": {}, "sizes": {}}
