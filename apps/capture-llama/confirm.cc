@@ -30,12 +30,13 @@ class Repeat {
 
   // The run as it was, rows after the prompt.
   const Distributions& Full(Pace pace) {
-    const auto [found, is_new] = full_.try_emplace(pace, run_.prompt, words_);
-    if (!is_new) return found->second;
+    const auto known = full_.find(pace);
+    if (known != full_.end()) return known->second;
+    Distributions& full = full_.try_emplace(pace, run_.prompt, words_).first->second;
     ReturnTo(run_.prompt);
     Decode(run_.prompt, end(), pace,
-           [&](int32_t, std::span<float> logits) { found->second.Add(logits); });
-    return found->second;
+           [&full](int32_t, std::span<float> logits) { full.Add(logits); });
+    return full;
   }
 
   Comparison ByMask(const Evictions& plan) {
