@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/engine_settings.h"
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
@@ -129,13 +130,16 @@ class AdviseCommand : public Command {
     }
     const advise::AdviceRequest request = RequestFor(runs);
     Advice advice;
+    std::vector<EngineSettings> settings;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "measure");
       advice = advise::Advise(runs, request, pool, &progress);
+      settings = EngineSettingsOf(runs, request, advice, pool);
     }
     for (const std::string& warning : advice.warnings) context.console.Warn("", warning);
     if (!report_.json) Print(context.console, runs, request, advice);
-    WriteOutputs(context, runs, request, advice);
+    if (!report_.json) PrintSettings(context.console, request.measure.kind, settings);
+    WriteOutputs(context, runs, request, advice, settings);
     return advice.found.best ? kDone : kVerdict;
   }
 
@@ -259,11 +263,13 @@ class AdviseCommand : public Command {
   }
 
   void WriteOutputs(Context& context, const advise::Runs& runs,
-                    const advise::AdviceRequest& request, const Advice& advice) const {
+                    const advise::AdviceRequest& request, const Advice& advice,
+                    const std::vector<EngineSettings>& settings) const {
     nlohmann::ordered_json document = ReportHeader("advise");
     document["inputs"] = nlohmann::ordered_json::array();
     for (const auto& run : runs) document["inputs"].push_back(InputRecord(run->snapshot().source));
     document.update(advise::AdviceJson(runs, request, advice));
+    document["engines"] = SettingsJson(settings);
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
     if (!html_.empty()) {
       const std::string by =
@@ -369,6 +375,16 @@ class AdviseCommand : public Command {
       table.Row({part.candidate, std::to_string(part.units), part.where});
     }
     console.Data(table.Text());
+  }
+
+  static void PrintSettings(Console& console, LossKind kind,
+                            const std::vector<EngineSettings>& settings) {
+    for (const EngineSettings& each : settings) {
+      console.Line(fmt::format("{}: {}\n  {}, {:.3f}x, {}; {}", each.engine,
+                               JsonText(each.parameters, -1), each.candidate->Text(), each.ratio,
+                               advise::LossText(kind, advise::LossShownAs(kind, each.loss)),
+                               each.note));
+    }
   }
 
   static std::vector<std::string> RowOf(const Advice& advice, const advise::Point& point) {

@@ -15,6 +15,8 @@ $VALIDATE < one.json
 jq -c '.best.ratio >= .best_uniform.ratio, .best.expected_loss <= .params.max_loss, .params.max_loss' one.json
 jq -c '[.frontier[].ratio] == ([.frontier[].ratio] | sort), [.frontier[].loss.mean] == ([.frontier[].loss.mean] | sort)' one.json
 jq -c '.loss, .check.left_out, (.check.folds | length), .at_context' one.json
+# Engines that have parameters: MNN's as its code decides, where the target compounds.
+jq -c '[.engines[].engine], (.engines[0] | .parameters.kv_h2o_enable, .loss <= 0.12, (.note | test("at each trigger")))' one.json
 # A sample of rows says how far it may be off.
 advise --max-error 12% --rows 40 --json -q | jq -c '.runs[0].rows_measured, .runs[0].rows, (.best.loss.standard_errors[0] > 0)'
 # A policy without sinks is named.
