@@ -7,10 +7,13 @@ the folder finds a whole run, and an interrupted one leaves nothing.
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 from . import _safetensors
@@ -127,10 +130,11 @@ def refuse_what_is_there(path: str | os.PathLike[str], force: bool) -> None:
         raise FileExistsError(f"{os.fspath(path)}: holds a run; pass -f (force=True) to replace it")
 
 
-def _integers(name: str, dtype: str, values: Any) -> Tensor:
-    size = _safetensors.ITEM_BYTES[dtype]
-    data = b"".join(int(value).to_bytes(size, "little", signed=True) for value in values)
-    return Tensor(name, dtype, (len(data) // size,), data)
+def _integers(name: str, dtype: str, values: Iterable[int]) -> Tensor:
+    packed = array.array({"I32": "i", "I64": "q"}[dtype], values)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return Tensor(name, dtype, (len(packed),), memoryview(packed))
 
 
 def _is_run(path: str | os.PathLike[str]) -> bool:

@@ -4,6 +4,7 @@
 import json
 import os
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -159,6 +160,22 @@ def test_a_run_without_a_decode_has_no_prefill(tmp_path):
     document = json.loads((tmp_path / "run" / "run.json").read_text())
     assert document["files"]["prefill"] is None and document["files"]["logits"] is None
     assert not (tmp_path / "run" / "prefill.safetensors").exists()
+
+
+def test_memory_does_not_grow_with_the_run(tmp_path):
+    folder, piece, pieces = RunFolder(tmp_path / "run"), bytes(1 << 20), 48
+    tracemalloc.start()
+    for _ in range(pieces):
+        for name in ("q.0", "k_0", "v_0"):
+            folder.append(name, "F32", (HEADS, DIM), piece)
+    tokens = pieces * len(piece) // (4 * HEADS * DIM)
+    while_running = tracemalloc.get_traced_memory()[1]
+    commit(folder, layers=[0], tokens=[7] * tokens, prompt_tokens=tokens // 2)
+    assert os.path.getsize(tmp_path / "run" / "snapshot.safetensors") > 2 * pieces * len(piece)
+    assert while_running < 1 << 20
+    # A commit holds chunks of a copy, and the positions and tokens while it writes these.
+    assert tracemalloc.get_traced_memory()[1] < (20 << 20) + 24 * tokens
+    tracemalloc.stop()
 
 
 def test_an_unfinished_run_leaves_nothing(tmp_path):
