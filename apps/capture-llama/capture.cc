@@ -125,11 +125,12 @@ class Run {
     folder_.Commit(json);
     const Geometry sizes = recorder_.geometry();
     std::printf(
-        "%s: %d tokens of %s, %d of them the prompt; %d layers, %d query heads, %d kv heads of %d; "
-        "flash attention %s; nll %.4f; llama.cpp %s\n",
+        "%s: %d tokens of %s, %d of them the prompt; %d layers, %d query heads, %d kv heads of "
+        "%d; flash attention %s; ",
         options_.output.c_str(), tokens(), model_.name().c_str(), script_.prompt, sizes.layers,
-        sizes.query_heads, sizes.kv_heads, sizes.head_dim, recorder_.flash() ? "on" : "off",
-        facts.nll, facts.build.c_str());
+        sizes.query_heads, sizes.kv_heads, sizes.head_dim, recorder_.flash() ? "on" : "off");
+    if (tokens() > script_.prompt) std::printf("nll %.4f; ", facts.nll);
+    std::printf("llama.cpp %s\n", facts.build.c_str());
   }
 
  private:
