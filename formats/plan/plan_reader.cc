@@ -13,6 +13,7 @@ namespace kv {
 namespace {
 
 using nlohmann::json;
+using Kind = json::parse_event_t;
 
 constexpr uint64_t kMostPositions = uint64_t{1} << 31, kMostLayers = 65536, kMostHeads = 65536;
 
@@ -88,7 +89,12 @@ PlanHeader HeaderOf(const json& document) {
   return header;
 }
 
-// Hands on each event as it ends and keeps none of them.
+constexpr std::string_view kHeaderWords[] = {"schema", "unit",     "applied",
+                                             "engine", "schedule", "policy"};
+constexpr std::string_view kEventFields[] = {"token", "layer", "kv_head", "kept", "length_before"};
+
+// Hands on each event as it ends and keeps none of them. What a plan does not have is not even
+// built: the parser goes through all that a parent holds whenever an object in it ends.
 class EventReader {
  public:
   explicit EventReader(const std::function<void(uint64_t, const PlanEvent&)>& on_event)
@@ -96,27 +102,83 @@ class EventReader {
 
   bool found() const { return found_; }
 
-  bool operator()(int depth, json::parse_event_t event, json& value) {
-    using Kind = json::parse_event_t;
-    if (depth == 1 && event == Kind::key) in_events_ = value == "events";
-    if (!in_events_) return true;
-    if (depth == 1 && event == Kind::array_end) found_ = true;
-    const bool is_element = depth == 2 && (event == Kind::object_end || event == Kind::array_end ||
-                                           event == Kind::value);
-    if (!is_element) return true;
+  bool operator()(int depth, Kind kind, json& value) {
+    switch (kind) {
+      case Kind::key:
+        return TakesKey(depth, value.get_ref<const std::string&>());
+      case Kind::object_start:
+      case Kind::array_start:
+        return Takes(depth, kind == Kind::object_start);
+      case Kind::value:
+        if (depth == kElement && section_ == Section::kEvents) Refuse("is not an object");
+        return true;
+      case Kind::array_end:
+        if (depth == kTop && section_ == Section::kEvents) found_ = true;
+        return true;
+      case Kind::object_end:
+        if (depth != kElement || section_ != Section::kEvents) return true;
+        HandOn(value);
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  enum class Section { kUnknown, kWord, kSource, kEvents };
+  // How deep something lies: in the document, in its lists and objects, in an event.
+  static constexpr int kTop = 1, kElement = 2, kField = 3, kRange = 4;
+
+  [[noreturn]] void Refuse(std::string message) const {
+    throw std::move(
+        Error(Finding::kBadField, std::move(message)).In(fmt::format("event {}", number_)));
+  }
+
+  bool TakesKey(int depth, const std::string& key) {
+    if (depth == kTop) {
+      const bool is_word = std::count(std::begin(kHeaderWords), std::end(kHeaderWords), key) != 0;
+      section_ = key == "events"   ? Section::kEvents
+                 : key == "source" ? Section::kSource
+                 : is_word         ? Section::kWord
+                                   : Section::kUnknown;
+      return section_ != Section::kUnknown;
+    }
+    if (depth == kField && section_ == Section::kEvents) {
+      field_ = key;
+      is_field_ = std::count(std::begin(kEventFields), std::end(kEventFields), key) != 0;
+      return is_field_;
+    }
+    return depth == kElement && section_ == Section::kSource;
+  }
+
+  // Whether an object or a list that begins is part of a plan.
+  bool Takes(int depth, bool is_object) const {
+    if (depth == 0) return is_object;
+    if (section_ == Section::kSource) return depth == kTop && is_object;
+    if (section_ != Section::kEvents) return false;
+    if (depth == kTop) return !is_object;
+    if (depth == kElement) {
+      if (!is_object) Refuse("is not an object");
+      return true;
+    }
+    if (!is_field_) return false;
+    if (field_ != "kept") Refuse(fmt::format("'{}' is no number", field_));
+    if (is_object || depth > kRange) Refuse("'kept' is no list of ranges [begin, count]");
+    return true;
+  }
+
+  void HandOn(const json& object) {
     try {
-      if (event != Kind::object_end) throw Error(Finding::kBadField, "is not an object");
-      on_event_(number_, EventOf(value));
+      on_event_(number_, EventOf(object));
     } catch (Error& error) {
       throw error.In(fmt::format("event {}", number_));
     }
     ++number_;
-    return false;
   }
 
- private:
   const std::function<void(uint64_t, const PlanEvent&)>& on_event_;
-  bool in_events_ = false, found_ = false;
+  Section section_ = Section::kUnknown;
+  std::string field_;
+  bool is_field_ = false, found_ = false;
   uint64_t number_ = 0;
 };
 
