@@ -111,6 +111,9 @@ def _record(arguments: argparse.Namespace) -> None:
     model, tokenizer = capture.load(arguments.model, arguments.dtype, arguments.attention)
     tokens = _read_tokens(arguments.prompt, tokenizer)
     prompt, count = _split(arguments, tokens)
+    context = capture.context_length(model)
+    if context is not None and prompt + count > context:
+        print(f"kvtool.capture: warning: {prompt + count} tokens, but the model's context is {context}", file=sys.stderr)
     began = time.monotonic()
     with capture.record(
         model,
@@ -148,6 +151,8 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("kvtool.capture: interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
+    except UnicodeDecodeError as error:
+        return _say(f"{arguments.prompt}: not UTF-8 text ({error})", INVALID)
     except (FileExistsError, ValueError) as error:
         return _say(error, USAGE)
     except OSError as error:
@@ -157,6 +162,6 @@ def main(words: list[str] | None = None) -> int:
     return OK
 
 
-def _say(error: BaseException, status: int) -> int:
+def _say(error: BaseException | str, status: int) -> int:
     print(f"kvtool.capture: {error}", file=sys.stderr)
     return status

@@ -64,10 +64,16 @@ def facts(model: Any, modules: dict[int, Any], name: str | None, file: str | Non
             "bytes": bytes_of_weights,
             "xxh3": None,
             "architecture": type(model).__name__,
-            "context_length": getattr(config, "max_position_embeddings", None),
+            "context_length": context_length(model),
         },
         "rope": rope(config, modules),
     }
+
+
+def context_length(model: Any) -> int | None:
+    """How many tokens the model was made for, if it says so."""
+    length = getattr(text_config(model), "max_position_embeddings", None)
+    return int(length) if length else None
 
 
 def text_config(model: Any) -> Any:

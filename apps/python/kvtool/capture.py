@@ -36,9 +36,10 @@ from ._capture_recorder import Recorder
 from ._capture_rules import CaptureError
 from ._capture_taps import tapped
 
-__all__ = ["CaptureError", "Recorder", "generate", "gradients", "load", "record", "teacher_force"]
+__all__ = ["CaptureError", "Recorder", "context_length", "generate", "gradients", "load", "record", "teacher_force"]
 
 load = _capture_model.load
+context_length = _capture_model.context_length
 _CHUNK = _capture_model.CHUNK
 
 

@@ -617,6 +617,17 @@ def test_command_refuses(words, status, said, folder, capsys):
     assert not (folder / "run").exists()
 
 
+def test_command_refuses_what_is_not_text(folder, capsys):
+    (folder / "prompt.txt").write_bytes(b"w3 \xff\xfe")
+    assert command(folder) == 3
+    assert "not UTF-8" in capsys.readouterr().err
+
+
+def test_command_warns_beyond_the_context(folder, capsys):
+    assert command(folder, "--prompt-tokens", "9", "-n", "120") == 0
+    assert "129 tokens, but the model's context is 128" in capsys.readouterr().err
+
+
 def test_command_replaces_only_by_force(folder, capsys):
     assert command(folder, "-n", "2") == 0
     assert command(folder, "-n", "3") == 2
