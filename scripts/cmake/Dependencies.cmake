@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every third-party library, found as a system package; CONTRIBUTING.md says what each is for.
+if(KVTOOL_STATIC)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
+endif()
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)

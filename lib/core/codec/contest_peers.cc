@@ -126,6 +126,7 @@ struct Blosc {
 const Blosc& LoadBlosc() {
   static const Blosc blosc = [] {
     Blosc found;
+#ifndef KVTOOL_STATIC  // such a program can load nothing
     // Stays loaded.
     void* library = ::dlopen("libblosc.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return found;
@@ -133,6 +134,7 @@ const Blosc& LoadBlosc() {
         reinterpret_cast<Blosc::CompressFunction>(::dlsym(library, "blosc_compress_ctx"));
     found.decompress =
         reinterpret_cast<Blosc::DecompressFunction>(::dlsym(library, "blosc_decompress_ctx"));
+#endif
     return found;
   }();
   return blosc;

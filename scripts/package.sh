@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds packages into build/packages, and looks at what it has built:
+#   scripts/package.sh deb      kvtool, libkvtool0 and libkvtool-dev for the Debian release that this runs on
+#   scripts/package.sh static   kvtool-VERSION-linux-ARCH.tar.xz: one program that needs no library, with its pages
+# The wheel has a script of its own, build_wheel.sh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD out=$PWD/build/packages
+version=$(sed -n 's/^project(kvtool VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+# Of the last commit, so that the same commit makes the same packages.
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+
+stage() { # BUILD: everything that is installed, stripped, as it lies below /
+  rm -rf "$out/stage"
+  DESTDIR=$out/stage cmake --install "$1" --prefix /usr --strip >/dev/null
+}
+
+debian_changelog() {
+  printf 'kvtool (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- The kvtool authors <kvtool@example.org>  %s\n' \
+    "$version" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+}
+
+deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out/stage
+  local package=$1 section=$2 shlibdeps=$3 depends=$4 summary=$5 description=$6 extra='' root file
+  shift 6
+  root=$out/root/$package
+  rm -rf "$root"
+  for file in "$@"; do
+    mkdir -p "$root/$(dirname "$file")"
+    # shellcheck disable=SC2086  # a pattern
+    cp -a "$out"/stage/$file "$root/$(dirname "$file")/"
+  done
+  mkdir -p "$root/usr/share/doc/$package"
+  cp scripts/packaging/copyright "$root/usr/share/doc/$package/"
+  debian_changelog | gzip -9n >"$root/usr/share/doc/$package/changelog.gz"
+  [ ! -d "$root/usr/share/man" ] || find "$root/usr/share/man" -type f -exec gzip -9n {} +
+  rm -f "$root/usr/share/doc/$package"/{LICENSE,CHANGELOG.md}
+  find "$root" -type f -exec chmod u=rw,go=r {} + -o -type d -exec chmod u=rwx,go=rx {} +
+  [ ! -d "$root/usr/bin" ] || chmod +x "$root"/usr/bin/*
+  if [ "$package" = libkvtool0 ]; then # programs that link the library depend on this package
+    mkdir -p "$out/control"
+    printf 'libkvtool 0 libkvtool0 (>= %s)\n' "$version" >"$out/control/shlibs"
+    printf 'activate-noawait ldconfig\n' >"$out/control/triggers"
+    chmod 644 "$out"/control/*
+    extra="$out/control/shlibs;$out/control/triggers"
+  fi
+  sed -e "s|@package@|$package|g; s|@version@|$version|g; s|@section@|$section|; s|@shlibdeps@|$shlibdeps|" \
+    -e "s|@depends@|$depends|; s|@summary@|$summary|; s|@description@|$description|; s|@out@|$out|; s|@root@|$root|" \
+    -e "s|@extra@|$extra|" scripts/packaging/deb.cmake.in >"$out/$package.cmake"
+  (cd "$out" && cpack --config "$package.cmake" >"$out/$package.log") || { cat "$out/$package.log"; exit 1; }
+}
+
+debs() {
+  local lib
+  cmake --preset package -DCMAKE_INSTALL_PREFIX=/usr \
+    -DCMAKE_INSTALL_LIBDIR="lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)" >/dev/null
+  cmake --build --preset package -- --quiet
+  stage build/package
+  lib=$(cd "$out/stage" && dirname "$(find usr/lib -name libkvtool.so)")
+  rm -f "$out"/*.deb
+  deb kvtool utils ON "" "analyzer and codec toolkit for the KV caches of LLM engines" \
+    "Reads, measures, compresses, compares and replays key-value caches of LLM\\\\n engines. Archives restore byte for byte." \
+    usr/bin usr/share
+  deb libkvtool0 libs ON "" "lossless codec for the KV caches of LLM engines" \
+    "The shared library: frames, archives, eviction and analysis behind\\\\n a C interface." "$lib/libkvtool.so.*"
+  deb libkvtool-dev libdevel OFF "libkvtool0 (= $version)" "lossless codec for the KV caches of LLM engines (development)" \
+    "Headers, the static library, and files for CMake and pkg-config." \
+    usr/include "$lib/libkvtool.so" "$lib/libkvtool.a" "$lib/cmake" "$lib/pkgconfig"
+  rm -rf "$out/root" "$out/stage" "$out/control" "$out/_CPack_Packages" "$out"/*.cmake "$out"/*.log
+  if command -v lintian >/dev/null; then
+    # cpack writes the call of ldconfig itself, beside the trigger.
+    lintian --fail-on error,warning --suppress-tags maintscript-calls-ldconfig "$out"/*.deb
+  else
+    echo "lintian is not installed: the packages were not looked at"
+  fi
+  ls -l "$out"/*.deb
+}
+
+# Debian has Highway and fmt as shared libraries alone: archives are built from its sources, of the same version.
+static_dependencies() { # PREFIX
+  local work=$out/sources apt name
+  [ ! -e "$1/complete" ] || return 0
+  rm -rf "$work" "$1"
+  mkdir -p "$work/lists/partial"
+  # shellcheck disable=SC1091
+  echo "deb-src http://deb.debian.org/debian $(. /etc/os-release && echo "$VERSION_CODENAME") main" >"$work/sources.list"
+  apt=(-qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$work/lists")
+  apt-get "${apt[@]}" update
+  (cd "$work" && apt-get "${apt[@]}" source highway fmtlib >/dev/null)
+  for name in highway fmtlib; do
+    cmake -S "$work/$name"-* -B "$work/build-$name" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+      -DBUILD_TESTING=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DFMT_TEST=OFF \
+      -DFMT_DOC=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$1" >/dev/null
+    cmake --build "$work/build-$name" --target install -- --quiet >/dev/null
+  done
+  rm -rf "$work"
+  touch "$1/complete"
+}
+
+# What a container, a rescue system and a small machine are like.
+check_static() { # PROGRAM
+  local jail=$out/jail
+  ! readelf -d "$1" | grep NEEDED || { echo "$1 needs a library"; exit 1; }
+  rm -rf "$jail"
+  mkdir -p "$jail"
+  cp "$1" testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$jail/"
+  (cd "$jail" && ulimit -v 65536 && ./kvtool compress -q s260k-v050-f16.seq0.bin -o a.kvz && ./kvtool verify -q a.kvz)
+  if [ "$(id -u)" = 0 ]; then
+    chroot "$jail" /kvtool compress -q /s260k-v050-f16.seq0.bin -o /b.kvz # no /proc, no library
+    cmp "$jail/a.kvz" "$jail/b.kvz"
+  else
+    echo "not root: the program was not tried in an empty chroot"
+  fi
+  rm -rf "$jail"
+}
+
+static() {
+  local name prefix=$root/build/static-prefix
+  name=kvtool-$version-linux-$(uname -m)
+  static_dependencies "$prefix"
+  cmake --preset static -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+  cmake --build --preset static --target kvtool kvtool_manual -- --quiet
+  rm -rf "${out:?}/$name"
+  mkdir -p "$out/$name/bin" "$out/$name/share/man/man1" "$out/$name/share/completions"
+  strip -o "$out/$name/bin/kvtool" build/static/bin/kvtool
+  check_static "$out/$name/bin/kvtool"
+  cp build/static/share/man/* "$out/$name/share/man/man1/"
+  cp build/static/share/kvtool.* "$out/$name/share/completions/"
+  cp LICENSE README.md CHANGELOG.md SECURITY.md "$out/$name/"
+  tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
+  rm -rf "${out:?}/$name"
+  ls -l "$out/$name.tar.xz"
+}
+
+mkdir -p "$out"
+case ${1:-} in
+  deb) debs ;;
+  static) static ;;
+  *) sed -n '3,6s/^# \{0,1\}//p' "$root/scripts/package.sh"; exit 2 ;;
+esac
