@@ -45,14 +45,28 @@ void OnNoMemory() {
   throw std::bad_alloc();
 }
 
+// Also where the library throws it itself: zstd, xxHash and OpenBLAS do without operator new.
+bool EndsForWantOfMemory() noexcept {
+  if (memory_ran_out) return true;
+  try {
+    if (const std::exception_ptr escaped = std::current_exception())
+      std::rethrow_exception(escaped);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (...) {
+  }
+  return false;
+}
+
 // Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
 // allocate while they are taken apart.
 [[noreturn]] void OnTerminate() {
   RemoveTemporariesOnSignal();
-  const std::string_view text = memory_ran_out
+  const bool no_memory = EndsForWantOfMemory();
+  const std::string_view text = no_memory
                                     ? "kvtool: out of memory [KV0106]\n"
                                     : "kvtool: an exception escaped: this is a bug [KV9001]\n";
-  const ExitStatus status = memory_ran_out ? kIoError : kBug;
+  const ExitStatus status = no_memory ? kIoError : kBug;
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) ::_exit(status);
   ::_exit(status);
 }
