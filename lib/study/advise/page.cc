@@ -31,12 +31,13 @@ const std::vector<std::string> kHeader = {"plan",         "ratio",         "mean
 void AddFrontier(const Advice& advice, report::Page& page) {
   const LossKind kind = advice.measured().kind;
   report::ScatterChart chart;
-  chart.title = "Loss against bytes kept";
-  chart.x_label = "share of K and V kept at the end";
+  chart.title = "Loss against the ratio of the whole model";
+  chart.x_label = "ratio of K and V at the end";
+  chart.low_y_is_better = true;
   chart.y_label = kind == LossKind::kOutput ? "output error, mean of prompts"
                                             : "KL to be expected, nats, mean of prompts";
   const auto add = [&](const Point& point, std::string name, bool emphasised) {
-    chart.points.push_back({std::move(name), point.outcome.mean_share(),
+    chart.points.push_back({std::move(name), point.outcome.ratio(),
                             Shown(kind, point.outcome.mean_loss()), emphasised});
   };
   // Uniform plans far beyond what is asked for would press the others to the axis.
@@ -126,7 +127,7 @@ std::string AdvicePage(const Runs& runs, const AdviceRequest& request, const Adv
                        const std::string& footer) {
   report::Page page("Eviction advice", Subtitle(runs, request, advice.measured().kind));
   AddBest(advice, page);
-  page.Heading("Loss against bytes");
+  page.Heading("Loss against ratio");
   AddFrontier(advice, page);
   std::vector<std::vector<std::string>> rows = {kHeader};
   for (const Point& point : advice.found.frontier) rows.push_back(RowOf(advice, point));

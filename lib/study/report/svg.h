@@ -37,7 +37,7 @@ struct LineChart {
 };
 std::string Render(const LineChart& chart);
 
-// A named point of a scatter chart. x must be above 0.
+// A point of a scatter chart, named unless it is one of many. x must be above 0.
 struct ScatterPoint {
   std::string name;
   double x = 1, y = 0;
@@ -49,6 +49,7 @@ struct ScatterChart {
   std::string title;
   std::string x_label, y_label;
   std::vector<ScatterPoint> points;  // those that are not finite are left out
+  bool low_y_is_better = false;      // than a high one; a high x always is
 };
 std::string Render(const ScatterChart& chart);
 

@@ -132,14 +132,16 @@ Label Place(const Dot& dot, const std::vector<Box>& taken) {
 }
 
 // The points that no other beats on both axes, joined from left to right.
-std::string Frontier(std::vector<Dot> dots) {
+std::string Frontier(std::vector<Dot> dots, bool low_y_is_better) {
+  // Downwards on the page, y grows.
+  const auto cost = [&](const Dot& dot) { return low_y_is_better ? -dot.y : dot.y; };
   std::sort(dots.begin(), dots.end(),
-            [](const Dot& a, const Dot& b) { return a.x != b.x ? a.x > b.x : a.y < b.y; });
+            [&](const Dot& a, const Dot& b) { return a.x != b.x ? a.x > b.x : cost(a) < cost(b); });
   std::string path;
-  double highest = INFINITY;
+  double least = INFINITY;
   for (const Dot& dot : dots) {
-    if (dot.y >= highest) continue;
-    highest = dot.y;
+    if (cost(dot) >= least) continue;
+    least = cost(dot);
     path += fmt::format("{}{} {}", path.empty() ? "M" : "L", Coordinate(dot.x), Coordinate(dot.y));
   }
   return path.empty() ? path : fmt::format("<path class=\"l da g\" d=\"{}\"/>\n", path);
@@ -161,12 +163,13 @@ std::string Render(const ScatterChart& chart) {
     const Dot& dot = dots.emplace_back(Dot{plane.X(point->x), plane.Y(point->y), point});
     taken.push_back({dot.x - 5, dot.y - 5, dot.x + 5, dot.y + 5});
   }
-  out += Frontier(dots);
+  out += Frontier(dots, chart.low_y_is_better);
   // Those that matter most choose their places first and are drawn on top.
   std::stable_partition(dots.begin(), dots.end(),
                         [](const Dot& dot) { return dot.point->emphasised; });
   std::string names;
   for (const Dot& dot : dots) {
+    if (dot.point->name.empty()) continue;
     const Label label = Place(dot, taken);
     taken.push_back(label.box);
     names += Text(fmt::format("{}{}", dot.point->emphasised ? "t b" : "t", label.anchor), label.x,
@@ -174,8 +177,10 @@ std::string Render(const ScatterChart& chart) {
   }
   std::reverse(dots.begin(), dots.end());
   for (const Dot& dot : dots) {
-    const std::string tip = fmt::format("{}: {}, {}", dot.point->name, ShortNumber(dot.point->x),
-                                        ShortNumber(dot.point->y));
+    const std::string numbers =
+        fmt::format("{}, {}", ShortNumber(dot.point->x), ShortNumber(dot.point->y));
+    const std::string tip =
+        dot.point->name.empty() ? numbers : fmt::format("{}: {}", dot.point->name, numbers);
     out += fmt::format(
         "<circle class=\"f{}\" cx=\"{}\" cy=\"{}\" r=\"{}\"><title>{}</title></circle>\n",
         dot.point->emphasised ? 0 : 7, Coordinate(dot.x), Coordinate(dot.y),
