@@ -19,7 +19,7 @@ svg .g{stroke:var(--rule)}svg .a{stroke:var(--dim);stroke-dasharray:4 3}
 """
 _COLOURS = 8
 _WIDTH, _PLOT, _LEFT, _TOP = 420, 320, 56, 12
-_KEY = 15  # height of a line of the key
+_KEY, _LETTER = 15, 5.8  # height of a line of the key, width of a letter in it
 # Marks go through all colours before the next shape.
 _SHAPES = ("M-3,0a3,3 0 1 0 6,0a3,3 0 1 0 -6,0", "M0,-4L3.6,3L-3.6,3Z", "M-2.8,-2.8H2.8V2.8H-2.8Z")
 
@@ -74,7 +74,7 @@ def scatter(points: Sequence[Point], title: str, x_label: str, y_label: str, dia
         mark = _mark(series.index(point.series), x.at(point.x), y.at(point.y))
         parts.append(f"{mark}<title>{html.escape(point.tip)}: {point.x:.4g}, {point.y:.4g}</title></path>")
     below = bottom + 46
-    columns = 4
+    columns = max(1, int((right - _LEFT) // (_LETTER * max(map(len, series)) + 18)))
     for i, name in enumerate(series):
         left, line = _LEFT + (i % columns) * (right - _LEFT) / columns, below + i // columns * _KEY
         text = f'<text x="{left + 12:.1f}" y="{line}">{html.escape(name)}</text>'

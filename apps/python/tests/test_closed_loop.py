@@ -190,6 +190,10 @@ def test_chart():
     width, height = map(float, svg.get("viewBox").split()[2:])
     places = [re.search(r"translate\((\S+) (\S+)\)", path.get("transform")).groups() for path in svg.iter(f"{name}path")]
     assert all(0 < float(x) < width and 0 < float(y) < height for x, y in places) and len(places) == 8
+    long = [_loop_chart.Point(1, 1, f"a policy with a long name {i}", "") for i in range(3)]
+    texts = ElementTree.fromstring(_loop_chart.scatter(long, "t", "x", "y")).iter(f"{name}text")
+    key = [text for text in texts if text.text.startswith("a policy")]
+    assert [float(text.get("x")) for text in key] == [68, 244, 68] and len({text.get("y") for text in key}) == 2
     lost = ElementTree.fromstring(_loop_chart.scatter([*points, _loop_chart.Point(0, 1, "s", "")], "t", "x", "y"))
     assert any("1 at or below 0 not shown" in (text.text or "") for text in lost.iter(f"{name}text"))
     assert "<svg" in _loop_chart.scatter([], "t", "x", "y")
