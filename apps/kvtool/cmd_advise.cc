@@ -8,6 +8,7 @@
 #include "apps/kvtool/engine_settings.h"
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/plan_output.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
@@ -288,23 +289,11 @@ class AdviseCommand : public Command {
     plan["schedule"] = "paper";
     plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
     plan["choices"] = advise::ChoicesJson(advice, best.choice);
-    plan["unit"] = "position";
-    plan["applied"] = "before the next token";
-    // Event by event: evictions at every step would not fit in one document in memory.
-    std::string text = JsonText(plan, -1);
-    text.back() = ',';  // the document goes on
-    text += "\"events\":[";
-    AtomicFile file(plan_, RulesFor(force_));
-    std::string_view separator;
-    advise::ForEachEvent(advice.plans.front(), [&](const advise::PlanEvent& event) {
-      text += separator;
-      text += JsonText(advise::PlanEventJson(event), -1);
-      separator = ",";
-      file.Write(AsBytes(text));
-      text.clear();
+    WritePlanDocument(plan_, RulesFor(force_), std::move(plan), [&](const EmitPlanEvent& emit) {
+      advise::ForEachEvent(advice.plans.front(), [&](const advise::PlanEvent& event) {
+        emit(advise::PlanEventJson(event));
+      });
     });
-    file.Write(AsBytes(text + "]}\n"));
-    file.Commit();
   }
 
   void Print(Console& console, const advise::Runs& runs, const advise::AdviceRequest& request,

@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/plan_output.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/run_input.h"
@@ -349,23 +350,9 @@ class ReplayH2o : public Command {
     plan["engine"] = mnn::h2o::Name(result.engine);
     plan["schedule"] = mnn::h2o::Name(result.clock);
     plan["policy"] = result.runs.front().policy;
-    plan["unit"] = "position";
-    plan["applied"] = "before the next token";
-    // Event by event: evictions at every step would not fit in one document in memory.
-    std::string text = JsonText(plan, -1);
-    text.back() = ',';  // the document goes on
-    text += "\"events\":[";
-    AtomicFile file(plan_, RulesFor(force_));
-    std::string_view separator;
-    mnn::h2o::ForEachPlanEvent(result.runs.front(), [&](const nlohmann::ordered_json& event) {
-      text += separator;
-      text += JsonText(event, -1);
-      separator = ",";
-      file.Write(AsBytes(text));
-      text.clear();
+    WritePlanDocument(plan_, RulesFor(force_), std::move(plan), [&](const EmitPlanEvent& emit) {
+      mnn::h2o::ForEachPlanEvent(result.runs.front(), emit);
     });
-    file.Write(AsBytes(text + "]}\n"));
-    file.Commit();
   }
 
   void WriteSnapshot(Context& context, const Snapshot& snapshot, const mnn::h2o::ReplayRun& run,
