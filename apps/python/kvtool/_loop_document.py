@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from typing import Any
 
@@ -101,17 +102,28 @@ class Table:
         self._line((row["run"], row["policy"], row["budget"] or "-", f"{row['kept_share']:.3f}", *map(figure, figures)))
         for entry in row.get("passes", []):
             alike, kl = figure(entry["jaccard"]), figure(entry["kl"])
-            print(f"  pass {entry['pass']}: plan {alike} alike, real KL {kl}", flush=True)
+            self._print(f"  pass {entry['pass']}: plan {alike} alike, real KL {kl}")
 
     def show_archive(self, entry: dict[str, Any]) -> None:
         if self._quiet:
             return
         words = [f"{what} {'equal' if entry[what + '_equal'] else 'DIFFER'}" for what in ("tokens", "logits")]
         head = f"{entry['run']}: level {entry['level']}, {entry['ratio']:.3f}x"
-        print(f"{head}: next {entry['tokens']} {', '.join(words)}", flush=True)
+        self._print(f"{head}: next {entry['tokens']} {', '.join(words)}")
 
     def _line(self, cells: tuple[str, ...]) -> None:
         widths = (16, 12, 7, 7, 10, 10, 10, 10, 10, 8)
         left = "  ".join(cell.ljust(width) for cell, width in zip(cells[:3], widths))
         right = "  ".join(cell.rjust(width) for cell, width in zip(cells[3:], widths[3:]))
-        print(f"{left}  {right}", flush=True)
+        self._print(f"{left}  {right}")
+
+    def _print(self, text: str) -> None:
+        """Print a line; whoever has read enough (`| head`) ends the table, not the study or its page."""
+        if self._quiet:
+            return
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            self._quiet = True
+            # What is left in the buffer would fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

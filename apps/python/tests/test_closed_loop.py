@@ -5,6 +5,7 @@ import json
 import os
 import re
 import stat
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -206,3 +207,24 @@ def test_page_of_what_is_not_there(workplace):
     check_page(_loop_page.page(nothing), charts=0)
     run["name"] = "<&>"
     check_page(_loop_page.page(_loop_document.document("torch", [run], [row("<&>", '"', 1.0, 0.0)], [])), charts=2)
+
+
+def test_a_reader_that_has_seen_enough_ends_only_the_table():
+    code = (
+        "import sys\n"
+        "from kvtool import _loop_document\n"
+        "table = _loop_document.Table(quiet=False)\n"
+        "sys.stdin.readline()  # until nobody reads any more\n"
+        "for _ in range(3):\n"
+        "    table.show_archive({'run': 'r', 'level': 'fast', 'ratio': 1.5, 'tokens': 64,\n"
+        "                        'tokens_equal': True, 'logits_equal': True})\n"
+        "print('went on', file=sys.stderr)\n"
+    )
+    running = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    running.stdout.close()
+    running.stdin.write("\n")
+    running.stdin.close()
+    errors = running.stderr.read()
+    running.stderr.close()
+    assert (running.wait(), errors) == (0, "went on\n")
