@@ -146,11 +146,7 @@ class AdviseCommand : public Command {
 
  private:
   std::vector<RunFiles> OpenRuns(Console& console) const {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (!traces_[i].empty()) continue;
-      throw Error(Finding::kUsage, "--trace is missing: only a recorded run brings its own")
-          .File(names_[i]);
-    }
+    for (size_t i = 0; i < inputs_.size(); ++i) RequireTrace(traces_[i], names_[i]);
     if (left_traces_ > 0) {
       throw Error(Finding::kUsage,
                   fmt::format("--trace: {} more than snapshots that need one", left_traces_));

@@ -188,9 +188,7 @@ class ReplayH2o : public Command {
   }
 
   ExitStatus Run(Context& context) override {
-    if (trace_.empty()) {
-      throw Error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
-    }
+    RequireTrace(trace_, input_);
     const OpenOptions options = snapshot_.Resolve();
     const AttentionTrace trace = OpenTrace(trace_, options);
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "apps/kvtool/numbers.h"
 #include "formats/run/sensitivity.h"
@@ -104,6 +105,14 @@ nlohmann::ordered_json RunJson(const RecordedRun& run) {
 
 void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {
   if (run && trace.empty()) trace = run->trace;
+}
+
+void RequireTrace(const std::string& trace, const std::string& input) {
+  if (!trace.empty()) return;
+  std::error_code ignored;
+  if (input != "-" && !std::filesystem::exists(input, ignored)) Source::Open(input);
+  throw Error(Finding::kUsage, "--trace is missing: only a recorded run brings its own")
+      .File(input);
 }
 
 }  // namespace kv

@@ -24,5 +24,7 @@ void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& opti
               RopeOptions& rope);
 // The run's trace, where no flag names one and the run has one.
 void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace);
+// Throws unless there is a trace: what is not there at all is missing itself, before its trace is.
+void RequireTrace(const std::string& trace, const std::string& input);
 
 }  // namespace kv

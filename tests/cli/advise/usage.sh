@@ -13,3 +13,4 @@ advise --trace "$trace" --prompt-tokens 48 --recent 2
 advise --trace "$trace" --trace "$trace"
 advise --trace "$trace" --prompt-tokens 48 --sensitivity nothing.json
 "$KVTOOL" advise "$trace.seq0.bin" "$trace.seq0.bin" --trace "$trace" --trace "$trace" --prompt-tokens 48 --plan-out plan.json || echo $?
+"$KVTOOL" advise nosuch --max-error 10% || echo "not there: $?"
