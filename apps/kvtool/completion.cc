@@ -19,18 +19,17 @@ std::vector<std::string> FlagsOf(const LineDescription& line) {
   return flags;
 }
 
-std::vector<std::string> VerbsOf(const LineDescription& line) {
-  std::vector<std::string> verbs;
-  for (const LineDescription& verb : line.verbs) verbs.push_back(verb.name);
-  return verbs;
-}
-
-// What the first place without a flag may be, where that is one of a few words.
-std::vector<std::string> PlaceWords(const LineDescription& line) {
-  for (const OptionDescription& option : line.options) {
-    if (option.positional()) return option.words;
+// What may follow a command without a flag: its verbs, and the words of its first place.
+std::vector<std::string> WordsOf(const LineDescription& line) {
+  std::vector<std::string> words;
+  for (const LineDescription& verb : line.verbs) words.push_back(verb.name);
+  const auto place =
+      std::find_if(line.options.begin(), line.options.end(),
+                   [](const OptionDescription& option) { return option.positional(); });
+  if (place != line.options.end()) {
+    words.insert(words.end(), place->words.begin(), place->words.end());
   }
-  return {};
+  return words;
 }
 
 std::string CommandNames(const std::vector<CommandDescription>& commands) {
@@ -61,17 +60,15 @@ std::string BashValues(std::string_view command, const LineDescription& line) {
 
 // The options of a command and of all its verbs, and the words that may stand without a flag.
 std::string BashCommand(const CommandDescription& command) {
-  std::vector<std::string> flags = FlagsOf(command.line), words = VerbsOf(command.line);
+  std::vector<std::string> flags = FlagsOf(command.line);
   for (const LineDescription& verb : command.line.verbs) {
     const std::vector<std::string> more = FlagsOf(verb);
     flags.insert(flags.end(), more.begin(), more.end());
   }
   std::sort(flags.begin(), flags.end());
   flags.erase(std::unique(flags.begin(), flags.end()), flags.end());
-  const std::vector<std::string> place = PlaceWords(command.line);
-  words.insert(words.end(), place.begin(), place.end());
   return fmt::format("    {}) flags='{}' words='{}' ;;\n", command.entry->name,
-                     fmt::join(flags, " "), fmt::join(words, " "));
+                     fmt::join(flags, " "), fmt::join(WordsOf(command.line), " "));
 }
 
 // For a word in single quotes.
@@ -113,9 +110,7 @@ std::string ZshArguments(const LineDescription& line, std::string_view indent) {
                               : fmt::format(":{}:{}", option.value, ZshAction(option)));
     }
   }
-  std::vector<std::string> words = VerbsOf(line);
-  const std::vector<std::string> place = PlaceWords(line);
-  words.insert(words.end(), place.begin(), place.end());
+  const std::vector<std::string> words = WordsOf(line);
   return text + (words.empty() ? fmt::format(" \\\n{}'*:file:_files'\n", indent)
                                : fmt::format(" \\\n{}'1:word:({})' '*:file:_files'\n", indent,
                                              fmt::join(words, " ")));
@@ -228,9 +223,7 @@ std::string FishCompletion(const std::vector<CommandDescription>& commands) {
   for (const CommandDescription& command : commands) {
     const std::string condition =
         fmt::format("__fish_seen_subcommand_from {}", command.entry->name);
-    std::vector<std::string> words = VerbsOf(command.line);
-    const std::vector<std::string> place = PlaceWords(command.line);
-    words.insert(words.end(), place.begin(), place.end());
+    const std::vector<std::string> words = WordsOf(command.line);
     if (!words.empty()) {
       text += fmt::format("complete -c kvtool -n '{}' -a '{}'\n", condition, fmt::join(words, " "));
     }
