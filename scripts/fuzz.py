@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the libFuzzer programs of `cmake --preset fuzz`, several at once, and says what each did.
 
-  fuzz.py [--seconds 60] [--jobs 2] [--work DIR] [--keep] [TARGET ...]
+  fuzz.py [--seconds 60] [--jobs 2] [--timeout 20] [--work DIR] [--keep] [TARGET ...]
 
 Each target starts from testdata/fuzz/TARGET and what DIR holds of earlier runs; findings lie in DIR/TARGET/findings.
 With --keep, inputs that reach new code are minimised and copied into testdata/fuzz/TARGET (at most 64 KiB each), where
@@ -21,7 +21,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MOST_KEPT_BYTES, MOST_KEPT_FILES = 64 << 10, 60
 # A wrong size in a reader shows as an allocation beyond the limit, a slow input as a time-out.
-FLAGS = ["-rss_limit_mb=2048", "-timeout=20", "-print_final_stats=1", "-max_len=65536", "-use_value_profile=1"]
+FLAGS = ["-rss_limit_mb=2048", "-print_final_stats=1", "-max_len=65536", "-use_value_profile=1"]
 
 
 def fuzz(program, name, options):
@@ -33,7 +33,7 @@ def fuzz(program, name, options):
     log = work / "log"
     with open(log, "w") as out:
         running = subprocess.Popen(
-            [program, f"-max_total_time={options.seconds}", *FLAGS, f"-artifact_prefix={findings}/", corpus,
+            [program, f"-max_total_time={options.seconds}", f"-timeout={options.timeout}", *FLAGS, f"-artifact_prefix={findings}/", corpus,
              ROOT / "testdata/fuzz" / name], stdout=subprocess.DEVNULL, stderr=out, stdin=subprocess.DEVNULL)
         _, _, usage = os.wait4(running.pid, 0)
         running.returncode = 0
@@ -67,6 +67,8 @@ def main():
     parser.add_argument("targets", nargs="*", help="names without fuzz_ (default: all)")
     parser.add_argument("--seconds", type=int, default=60, help="of wall time, for each target")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--timeout", type=int, default=20,
+                        help="seconds of wall time that make an input slow; more on a machine that is busy otherwise")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/fuzz")
     parser.add_argument("--work", type=pathlib.Path, help="corpora and findings (default: BUILD/findings)")
     parser.add_argument("--keep", action="store_true", help="add what reaches new code to testdata/fuzz")
