@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every `$ command` of README.md's console blocks and compares what it prints with what is shown.
+"""Runs every `$ command` in the console blocks of README.md and docs/**/*.md and compares what it prints with what is shown.
 
-Usage: check_readme.py KVTOOL [--update]
-All blocks share one scratch folder that starts with the files below. Measured times and rates (12.3 MB/s,
-4.5 ms) and the program's version may differ; everything else must match to the letter.
+Usage: check_readme.py KVTOOL [--update] [PAGE...]
+The blocks of a page share one scratch folder that starts with the files below. Measured times and rates (12.3 MB/s,
+4.5 ms) and the program's version may differ, `...` stands for anything within a line and a line `...` for any lines;
+everything else must match to the letter. --update writes what was printed where nothing, or something else, is shown.
 """
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -27,7 +29,7 @@ FILES = {
     "dump_kv": "testdata/golden/infinilm/dump_kv",
 }
 MEASURED = [
-    (re.compile(r"\d+(\.\d+)? (MB/s|ms|us|ns|s)\b"), "# \\2"),
+    (re.compile(r"\d+(\.\d+)? (MB/s|MiB/s|ms|us|ns|s)\b"), "# \\2"),
     (re.compile(r"kvtool \d\S* \([0-9a-f]+\), SIMD \w+"), "kvtool VERSION"),
 ]
 
@@ -35,7 +37,18 @@ MEASURED = [
 def masked(text):
     for pattern, mask in MEASURED:
         text = pattern.sub(mask, text)
-    return [line.rstrip() for line in text.strip().splitlines()]
+    return "".join(line.rstrip() + "\n" for line in text.strip().splitlines())
+
+
+def agree(printed, shown):
+    """Whether what is shown, with its `...`, is what was printed."""
+    pattern = ""
+    for line in masked(shown).splitlines():
+        if line == "...":
+            pattern += r"(?:.*\n)*"
+        else:
+            pattern += r".*".join(re.escape(part) for part in line.split("...")) + r"\n"
+    return re.fullmatch(pattern, masked(printed)) is not None
 
 
 def run(command, folder, kvtool):
@@ -45,21 +58,21 @@ def run(command, folder, kvtool):
     return done.stdout
 
 
-def main():
-    kvtool = os.path.abspath(sys.argv[1])
-    if "zstd 1.5.4" not in subprocess.check_output([kvtool, "targets"], text=True):
-        print("skipped: sizes in the README are those of zstd 1.5.4")
-        return 0
-    update = "--update" in sys.argv
-    readme = ROOT / "README.md"
-    lines, out, failed, count = readme.read_text().splitlines(), [], False, 0
-    with tempfile.TemporaryDirectory(prefix="kvtool-readme-") as folder:
-        for name, source in FILES.items():
-            target = pathlib.Path(folder) / name
-            if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, target)
-            else:
-                shutil.copy(ROOT / source, target)
+def prepare(folder):
+    for name, source in FILES.items():
+        target = pathlib.Path(folder) / name
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, target)
+        else:
+            shutil.copy(ROOT / source, target)
+
+
+def check(page, kvtool, update):
+    """The number of commands that ran, and what went wrong."""
+    name = page.relative_to(ROOT)
+    lines, out, wrong, count = page.read_text().splitlines(), [], [], 0
+    with tempfile.TemporaryDirectory(prefix="kvtool-page-") as folder:
+        prepare(folder)
         inside, i = False, 0
         while i < len(lines):
             line = lines[i]
@@ -76,19 +89,31 @@ def main():
                 i += 1
             printed = run(line[2:], folder, kvtool)
             count += 1
-            if update:
-                out += printed.rstrip().splitlines()
-                if lines[i].startswith("$ "):
-                    out.append("")
-            else:
+            same = agree(printed, "\n".join(shown))
+            if same or not update:
                 out += shown
-                if masked(printed) != masked("\n".join(shown)):
-                    failed = True
-                    print(f"README shows something else than `{line[2:]}` prints:\n{printed}")
+            else:
+                out += printed.rstrip().splitlines() + ([""] if lines[i].startswith("$ ") else [])
+            if not same and not update:
+                wrong.append(f"{name} shows something else than `{line[2:]}` prints:\n{printed}")
     if update:
-        readme.write_text("\n".join(out) + "\n")
-    print(f"{count} commands of README.md ran")
-    return 1 if failed or count == 0 else 0
+        page.write_text("\n".join(out) + "\n")
+    return count, wrong
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if not a.startswith("-")]
+    kvtool, update = os.path.abspath(arguments[0]), "--update" in sys.argv
+    if "zstd 1.5.4" not in subprocess.check_output([kvtool, "targets"], text=True):
+        print("skipped: sizes in the documents are those of zstd 1.5.4")
+        return 0
+    pages = [pathlib.Path(a).resolve() for a in arguments[1:]] or [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda page: check(page, kvtool, update), pages))
+    wrong = [message for _, messages in results for message in messages]
+    count = sum(number for number, _ in results)
+    print("\n".join(wrong + [f"{count} commands on {sum(n > 0 for n, _ in results)} of {len(pages)} pages ran"]))
+    return 1 if wrong or count == 0 else 0
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake ${PROJECT_BINARY_DIR}/kv
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/kvtool)
 
 install(FILES README.md LICENSE CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# What the README links to.
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "examples/*")
 if(TARGET kvtool_manual)
   set(written ${PROJECT_BINARY_DIR}/share)
   install(DIRECTORY ${written}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

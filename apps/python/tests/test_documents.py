@@ -19,7 +19,7 @@ def workplace(data, tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("document", ["docs/python.md"])
 def test_blocks(document, root, workplace):
     """The blocks of a document share one namespace, in their order."""
     blocks = re.findall(r"^```python\n(.*?)^```", (root / document).read_text(), re.M | re.S)
