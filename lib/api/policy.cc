@@ -139,7 +139,7 @@ void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
     policy.attention.emplace(policy.trace, policy.rows, policy.layer);
     ThreadPool* pool = PoolOf(policy.ctx);
     if (pool == nullptr) pool = &policy.own_thread.emplace(1);
-    policy.caches.emplace(eviction::LayerCaches{*policy.attention, *pool, nullptr, {}});
+    policy.caches.emplace(eviction::LayerCaches{*policy.attention, &*pool, nullptr, {}});
     for (uint32_t head = 0; head < policy.geometry.kv_heads; ++head) {
       policy.caches->of_head.emplace_back(*policy.attention, head, policy.info.needs_rows);
     }

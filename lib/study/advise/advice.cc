@@ -194,7 +194,7 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
           PlansOf(*run, advice.candidates, advice.measured(), choice, request.measure.seed, pool));
       std::vector<eviction::LayerPlan> plans;
       for (const PlanOfLayer& layer : advice.plans.back()) plans.push_back(layer.plan);
-      advice.measured_again.push_back(MeasurePlans(*run, plans, request.measure, pool));
+      advice.measured_again.push_back(MeasurePlans(*run, {&plans, 1}, request.measure, pool)[0]);
     }
     if (request.context) {
       advice.at_context = HoldsAt(runs, advice, choice, *request.context);

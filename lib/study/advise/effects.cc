@@ -298,13 +298,23 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
       progress);
 }
 
-Outcome MeasurePlans(const RunOf& run, const std::vector<eviction::LayerPlan>& plans,
-                     const MeasureRequest& request, ThreadPool& pool) {
-  KV_ASSERT(plans.size() == run.layers().size());
+std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> alternatives,
+                                  const MeasureRequest& request, ThreadPool& pool) {
+  for (const PlansOfRun& plans : alternatives) KV_ASSERT(plans.size() == run.layers().size());
   const RunOf* const one[] = {&run};
-  const auto plan_of = [&](const RunOf&, size_t layer) { return std::vector{plans[layer]}; };
-  const Effects effects = Measurer(1, request, pool).Run(one, plan_of, nullptr);
-  return Mixture::Evaluate(effects.measured, Choice(effects.measured.units.size(), 1));
+  const auto plans_of = [&](const RunOf&, size_t layer) {
+    std::vector<eviction::LayerPlan> of_layer;
+    for (const PlansOfRun& plans : alternatives) of_layer.push_back(plans[layer]);
+    return of_layer;
+  };
+  const auto count = static_cast<uint32_t>(alternatives.size());
+  const Effects effects = Measurer(count, request, pool).Run(one, plans_of, nullptr);
+  std::vector<Outcome> outcomes;
+  for (uint32_t i = 0; i < count; ++i) {
+    const Choice all_take_it(effects.measured.units.size(), i + 1);
+    outcomes.push_back(Mixture::Evaluate(effects.measured, all_take_it));
+  }
+  return outcomes;
 }
 
 }  // namespace kv::advise

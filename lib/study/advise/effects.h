@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <vector>
 
 #include "lib/core/base/progress.h"
@@ -34,9 +35,12 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
                        const MeasureRequest& request, ThreadPool& pool,
                        Progress* progress = nullptr);
 
-// Measures any plans, one per layer of the run, as MeasureEffects measures those of candidates:
-// the same loss from the plans themselves, for plans that come from elsewhere.
-Outcome MeasurePlans(const RunOf& run, const std::vector<eviction::LayerPlan>& plans,
-                     const MeasureRequest& request, ThreadPool& pool);
+// One plan per layer of a run.
+using PlansOfRun = std::vector<eviction::LayerPlan>;
+
+// Measures any plans as MeasureEffects measures those of candidates: the same loss from the plans
+// themselves, for plans that come from elsewhere. Several cost little more than one.
+std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> alternatives,
+                                  const MeasureRequest& request, ThreadPool& pool);
 
 }  // namespace kv::advise

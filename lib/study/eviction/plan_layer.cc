@@ -12,7 +12,7 @@ namespace {
 
 // The caches of a rule that has seen nothing yet.
 LayerCaches EmptyCaches(const LayerAttention& attention, SharedRows* shared, ThreadPool& pool) {
-  LayerCaches caches{attention, pool, shared, {}};
+  LayerCaches caches{attention, &pool, shared, {}};
   for (uint32_t h = 0; h < attention.kv_heads(); ++h) {
     caches.of_head.emplace_back(attention, h, shared == nullptr);
   }
@@ -34,7 +34,8 @@ class Walk {
   }
 
   // Evicts whatever goes before the row at `end`.
-  void AdvanceTo(uint64_t end) {
+  void AdvanceTo(uint64_t end, ThreadPool& pool) {
+    caches_.pool = &pool;
     for (; done_ < evictions_.size() && evictions_[done_].token < end; ++done_) {
       Evict(evictions_[done_]);
     }
@@ -102,7 +103,7 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
     const PlanJob& job = jobs[i];
     if (!job.options->on_budget) {
       Walk alone(job, attention, prompt, nullptr, pool);
-      alone.AdvanceTo(attention.end_row());
+      alone.AdvanceTo(attention.end_row(), pool);
       plans[i] = alone.Take();
       continue;
     }
@@ -112,14 +113,24 @@ std::vector<LayerPlan> PlanLayer(const LayerAttention& attention, uint64_t promp
     next = std::min(next, job.schedule->evictions.front().token);
     end = std::max(end, job.schedule->evictions.back().token + 1);
   }
-  while (next < end) {
+  // Many rules run side by side; few share the threads, head by head. So do all of them in the
+  // first tile, where sums over the whole prompt are made that the others only look up.
+  ThreadPool inline_pool(1);
+  const bool many = together.size() >= static_cast<size_t>(pool.threads());
+  const auto advance = [&](uint64_t to, bool side_by_side) {
+    if (!side_by_side) {
+      for (auto& [job, walk] : together) walk.AdvanceTo(to, pool);
+      return;
+    }
+    pool.ParallelFor(together.size(),
+                     [&](uint64_t i) { together[i].second.AdvanceTo(to, inline_pool); });
+  };
+  for (bool first = true; next < end; first = false) {
     next = shared->logits().LoadTileOf(next);
-    for (auto& [job, walk] : together) walk.AdvanceTo(next);
+    advance(next, many && !first);
   }
-  for (auto& [job, walk] : together) {
-    walk.AdvanceTo(attention.end_row());
-    plans[job] = walk.Take();
-  }
+  advance(attention.end_row(), many);
+  for (auto& [job, walk] : together) plans[job] = walk.Take();
   return plans;
 }
 

@@ -9,10 +9,9 @@
 namespace kv::eviction {
 namespace {
 
-std::vector<std::vector<double>> SumGroups(const LayerCaches& caches,
-                                           std::vector<std::vector<double>> of_query_head) {
+HeadSums SumGroups(const LayerCaches& caches, std::vector<std::vector<double>> of_query_head) {
   const uint32_t group = caches.attention.group();
-  std::vector<std::vector<double>> sums(caches.attention.kv_heads());
+  HeadSums sums(caches.attention.kv_heads());
   for (uint32_t head = 0; head < of_query_head.size(); ++head) {
     std::vector<double>& to = sums[head / group];
     if (head % group == 0) {
@@ -24,38 +23,54 @@ std::vector<std::vector<double>> SumGroups(const LayerCaches& caches,
   return sums;
 }
 
-}  // namespace
-
-std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
-                                            std::span<const float> row_weights, WeightRule rule) {
+// Before anything is evicted, and in long stretches: whole tiles at once.
+HeadSums SumTiles(const LayerCaches& caches, std::span<const KeptKeys> keys, uint64_t begin,
+                  std::span<const float> row_weights, WeightRule rule) {
   const LayerAttention& attention = caches.attention;
-  const uint32_t heads = attention.query_heads(), group = attention.group();
+  std::vector<std::vector<double>> of_query_head(attention.query_heads());
+  caches.pool->ParallelFor(of_query_head.size(), [&](uint64_t head) {
+    std::vector<double>& sums = of_query_head[head];
+    const KeptKeys& seen = keys[head / attention.group()];
+    sums.resize(std::max(caches.size(), seen.size()));
+    RowScratch scratch;
+    AddColumnSums(attention, static_cast<uint32_t>(head), begin, row_weights, rule, seen, scratch,
+                  sums.data());
+    sums.resize(caches.size());
+  });
+  return SumGroups(caches, std::move(of_query_head));
+}
+
+// Row by row, from the logits that all rules share.
+HeadSums SumRows(const LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
+                 WeightRule rule) {
   const uint64_t end = begin + row_weights.size();
-  std::vector<std::vector<double>> of_query_head(heads);
-  caches.pool.ParallelFor(heads, [&](uint64_t head) {
+  std::vector<std::vector<double>> of_query_head(caches.attention.query_heads());
+  caches.pool->ParallelFor(of_query_head.size(), [&](uint64_t head) {
     std::vector<double>& sums = of_query_head[head];
     sums.resize(caches.size());
-    RowScratch scratch;
-    const KeptKeys& held = caches.of_head[head / group];
-    if (caches.shared == nullptr || held.size() == end) {
-      // Long stretches, and before anything is evicted: whole tiles at once.
-      const KeptKeys& keys = caches.shared == nullptr ? held : caches.shared->whole()[head / group];
-      if (keys.size() > sums.size()) sums.resize(keys.size());
-      AddColumnSums(attention, static_cast<uint32_t>(head), begin, row_weights, rule, keys, scratch,
-                    sums.data());
-      sums.resize(caches.size());
-      return;
-    }
-    std::vector<float> weights;
+    const KeptKeys& held = caches.of_head[head / caches.attention.group()];
+    std::vector<float> weights, scratch;
     for (uint64_t row = begin; row < end; ++row) {
       const auto seen = held.positions().first(held.size() - (end - 1 - row));
-      caches.shared->logits().Weigh(static_cast<uint32_t>(head), row, seen, rule, weights,
-                                    scratch.logits);
+      caches.shared->logits().Weigh(static_cast<uint32_t>(head), row, seen, rule, weights, scratch);
       const auto factor = static_cast<double>(row_weights[row - begin]);
       for (size_t j = 0; j < seen.size(); ++j) sums[j] += factor * static_cast<double>(weights[j]);
     }
   });
   return SumGroups(caches, std::move(of_query_head));
+}
+
+}  // namespace
+
+HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
+                    WeightRule rule) {
+  if (caches.shared == nullptr) return SumTiles(caches, caches.of_head, begin, row_weights, rule);
+  if (caches.size() != begin + row_weights.size()) {
+    return SumRows(caches, begin, row_weights, rule);
+  }
+  return caches.shared->SumsOf({begin, {row_weights.begin(), row_weights.end()}, rule}, [&] {
+    return SumTiles(caches, caches.shared->whole(), begin, row_weights, rule);
+  });
 }
 
 Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position) {

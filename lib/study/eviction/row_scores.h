@@ -11,8 +11,8 @@ namespace kv::eviction {
 
 // Returns [kv head][key]: the weights of rows [begin, begin + row_weights.size()), each row times
 // its `row_weights`, summed. Query heads run on several threads and are added in head order.
-std::vector<std::vector<double>> ColumnSums(LayerCaches& caches, uint64_t begin,
-                                            std::span<const float> row_weights, WeightRule rule);
+HeadSums ColumnSums(LayerCaches& caches, uint64_t begin, std::span<const float> row_weights,
+                    WeightRule rule);
 
 // Returns the softmax weights of one row over the cache; keys that it does not see have 0.
 Scores RowWeights(const LayerCaches& caches, uint32_t head, uint64_t position);

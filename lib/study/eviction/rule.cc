@@ -3,6 +3,11 @@
 #include "lib/study/eviction/rule.h"
 
 namespace kv::eviction {
+namespace {
+
+constexpr size_t kMostSums = 4;  // kinds of rules times moments of the first eviction
+
+}  // namespace
 
 SharedRows::SharedRows(const LayerAttention& attention, ThreadPool& pool)
     : whole_(WholeCache(attention)), logits_(attention, whole_, pool) {}
@@ -14,6 +19,22 @@ std::vector<KeptKeys> SharedRows::WholeCache(const LayerAttention& attention) {
     whole.back().AppendUpTo(attention.end_row());
   }
   return whole;
+}
+
+HeadSums SharedRows::SumsOf(SummedRows rows, const std::function<HeadSums()>& sum) {
+  // Held while summing: who asks for the same rows meanwhile would only sum them as well.
+  const std::lock_guard lock(mutex_);
+  for (const auto& [summed, sums] : sums_) {
+    if (summed == rows) return sums;
+  }
+  HeadSums sums = sum();
+  if (sums_.size() < kMostSums) {
+    sums_.emplace_back(std::move(rows), sums);
+  } else {
+    sums_[oldest_] = {std::move(rows), sums};
+    oldest_ = (oldest_ + 1) % kMostSums;
+  }
+  return sums;
 }
 
 }  // namespace kv::eviction

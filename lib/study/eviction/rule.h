@@ -2,7 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "lib/study/eviction/logit_rows.h"
 #include "lib/study/eviction/policy.h"
@@ -10,7 +13,20 @@
 
 namespace kv::eviction {
 
-// What all rules on a budget share: the layer's whole keys, and the logits of some rows over them.
+// Sums of attention weights over query rows: [kv head][key].
+using HeadSums = std::vector<std::vector<double>>;
+
+// Which rows were summed: those from `begin` on, one for each weight.
+struct SummedRows {
+  uint64_t begin = 0;
+  std::vector<float> weights;
+  WeightRule rule = WeightRule::kSoftmax;
+
+  bool operator==(const SummedRows&) const = default;
+};
+
+// What all rules on a budget share: the layer's whole keys, the logits of some rows over them, and
+// sums over the rows of the prompt, which most of these rules begin with.
 class SharedRows {
  public:
   SharedRows(const LayerAttention& attention, ThreadPool& pool);
@@ -19,19 +35,24 @@ class SharedRows {
 
   std::span<const KeptKeys> whole() const { return whole_; }  // [kv head]
   LogitRows& logits() { return logits_; }
+  // Returns what `sum` makes of these rows over the whole cache; makes it once. Any thread may ask.
+  HeadSums SumsOf(SummedRows rows, const std::function<HeadSums()>& sum);
 
  private:
   static std::vector<KeptKeys> WholeCache(const LayerAttention& attention);
 
   std::vector<KeptKeys> whole_;
   LogitRows logits_;
+  std::mutex mutex_;
+  std::vector<std::pair<SummedRows, HeadSums>> sums_;  // the latest, in a circle
+  size_t oldest_ = 0;
 };
 
 // The caches of one layer while a rule is replayed: one per kv head, all of the same length. If
 // rows are shared, the caches hold positions only.
 struct LayerCaches {
   const LayerAttention& attention;
-  ThreadPool& pool;
+  ThreadPool* pool;  // which may change from call to call
   SharedRows* shared;
   std::vector<KeptKeys> of_head;
 

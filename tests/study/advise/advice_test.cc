@@ -178,7 +178,7 @@ TEST_CASE("a plan measured from its tokens costs what was predicted", "[advise]"
               PlansOf(*runs[r], advice.candidates, advice.measured(), each, 0, pool);
           std::vector<eviction::LayerPlan> plans;
           for (const PlanOfLayer& layer : layers) plans.push_back(layer.plan);
-          const Outcome again = MeasurePlans(*runs[r], plans, request.measure, pool);
+          const Outcome again = MeasurePlans(*runs[r], {&plans, 1}, request.measure, pool)[0];
           CHECK(again.loss[0] == Approx(predicted.loss[r]).epsilon(1e-5));
           CHECK(again.kept_share[0] == Approx(predicted.kept_share[r]));
           CHECK(again.held_share[0] == Approx(predicted.held_share[r]));

@@ -21,25 +21,34 @@ void Add(const advise::Outcome& run, advise::Outcome& all) {
   append(run.held_share, all.held_share);
 }
 
-AdvisedSettings Try(const advise::Runs& runs, const advise::AdviceRequest& request,
-                    const advise::Candidate& candidate, uint64_t shortest_prompt,
-                    ThreadPool& pool) {
+// Settings are tried so many at once: they share the attention that all of them change.
+constexpr size_t kTriedTogether = 4;
+
+AdvisedSettings SettingsOf(const advise::Candidate& candidate, uint64_t shortest_prompt) {
   AdvisedSettings settings;
   settings.candidate = &candidate;
   settings.config = candidate.config;
   settings.config.trigger_min_tokens = static_cast<int64_t>(shortest_prompt);
-  for (const auto& run : runs) {
-    ReplayRequest replay;
-    replay.engine = Engine::kMnn;
-    replay.config = settings.config;
-    replay.prompt_tokens = run->prompt();
-    replay.measure_quality = false;
-    const ReplayResult result = Replay(run->snapshot(), run->trace(), replay, pool);
-    Add(advise::MeasurePlans(*run, result.runs.front().plans, request.measure, pool),
-        settings.outcome);
-    if (!settings.compounds) settings.compounds = WhereTargetsEnd(result);
-  }
   return settings;
+}
+
+void Try(const advise::Runs& runs, const advise::AdviceRequest& request,
+         std::span<AdvisedSettings> together, ThreadPool& pool) {
+  for (const auto& run : runs) {
+    std::vector<advise::PlansOfRun> plans;
+    for (AdvisedSettings& settings : together) {
+      ReplayRequest replay;
+      replay.engine = Engine::kMnn;
+      replay.config = settings.config;
+      replay.prompt_tokens = run->prompt();
+      replay.measure_quality = false;
+      const ReplayResult result = Replay(run->snapshot(), run->trace(), replay, pool);
+      plans.push_back(result.runs.front().plans);
+      if (!settings.compounds) settings.compounds = WhereTargetsEnd(result);
+    }
+    const auto outcomes = advise::MeasurePlans(*run, plans, request.measure, pool);
+    for (size_t i = 0; i < together.size(); ++i) Add(outcomes[i], together[i].outcome);
+  }
 }
 
 }  // namespace
@@ -53,11 +62,19 @@ std::optional<AdvisedSettings> AdviseSettings(const advise::Runs& runs,
   std::vector<const advise::Point*> order;
   for (const advise::Point& point : advice.found.uniform) order.push_back(&point);
   if (request.limits.loss) std::reverse(order.begin(), order.end());
+  std::vector<AdvisedSettings> all;
   for (const advise::Point* point : order) {
     const advise::Candidate& candidate = advice.candidates[*point->uniform];
     if (candidate.policy != "block" || candidate.budget.tokens) continue;
-    AdvisedSettings settings = Try(runs, request, candidate, shortest_prompt, pool);
-    if (advise::Meets(settings.outcome, request.limits)) return settings;
+    all.push_back(SettingsOf(candidate, shortest_prompt));
+  }
+  for (size_t begin = 0; begin < all.size(); begin += kTriedTogether) {
+    const auto together =
+        std::span(all).subspan(begin, std::min(kTriedTogether, all.size() - begin));
+    Try(runs, request, together, pool);
+    for (AdvisedSettings& settings : together) {
+      if (advise::Meets(settings.outcome, request.limits)) return std::move(settings);
+    }
   }
   return std::nullopt;
 }

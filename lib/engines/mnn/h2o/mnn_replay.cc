@@ -11,6 +11,8 @@
 namespace kv::mnn::h2o {
 namespace {
 
+constexpr uint64_t kWorthThreads = uint64_t{4} << 20;  // multiplications
+
 class FromTrace : public BlockSumSource {
  public:
   FromTrace(std::span<const LayerAttention> layers, std::span<const uint32_t> places,
@@ -53,14 +55,20 @@ class FromTrace : public BlockSumSource {
     const uint32_t heads = layer.attention->query_heads(), group = layer.attention->group();
     const size_t n = layer.keys.front().size();
     rows_.resize(heads * n);
-    pool_.ParallelFor(heads, [&](uint64_t head) {
+    const auto add_head = [&](uint64_t head) {
       RowScratch scratch;
       float* row = &rows_[head * n];
       const size_t seen = RowLogits(*layer.attention, static_cast<uint32_t>(head), position,
                                     layer.keys[head / group], scratch, row);
       KV_ASSERT(seen == n);
       WeighRow(row, n, weights_);
-    });
+    };
+    // Waking threads at every step costs more than a small model's row.
+    if (heads * n * layer.attention->head_dim() < kWorthThreads) {
+      for (uint32_t head = 0; head < heads; ++head) add_head(head);
+    } else {
+      pool_.ParallelFor(heads, add_head);
+    }
     for (uint32_t head = 0; head < heads; ++head) {
       AddInOrder(&rows_[head * n], n, block_tokens_, sums.data());
     }

@@ -17,7 +17,7 @@ class KeyDiffRule : public Rule {
   std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t, uint64_t keep) override {
     heads_.resize(caches.of_head.size());
     std::vector<KeepPlan> plans(heads_.size());
-    caches.pool.ParallelFor(plans.size(), [&](uint64_t h) {
+    caches.pool->ParallelFor(plans.size(), [&](uint64_t h) {
       const auto kv_head = static_cast<uint32_t>(h);
       heads_[h].Add(caches.attention, caches.of_head[h].positions(), kv_head);
       plans[h] = TopTokens(heads_[h].Unlikeness(), keep, 0);

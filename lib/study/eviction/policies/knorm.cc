@@ -13,7 +13,7 @@ class KeyNormRule : public Rule {
     const size_t dim = caches.attention.head_dim();
     scores_.resize(caches.of_head.size());
     std::vector<KeepPlan> plans(scores_.size());
-    caches.pool.ParallelFor(plans.size(), [&](uint64_t h) {
+    caches.pool->ParallelFor(plans.size(), [&](uint64_t h) {
       Scores& scores = scores_[h];
       const auto added = caches.of_head[h].positions().subspan(scores.size());
       const std::vector<float> keys = FloatKeys(caches.attention, added, static_cast<uint32_t>(h));

@@ -12,7 +12,7 @@ namespace {
 std::vector<KeepPlan> PerHead(LayerCaches& caches, uint64_t keep, uint64_t last,
                               const std::function<Scores(uint32_t kv_head)>& scores) {
   std::vector<KeepPlan> plans(caches.of_head.size());
-  caches.pool.ParallelFor(plans.size(), [&](uint64_t h) {
+  caches.pool->ParallelFor(plans.size(), [&](uint64_t h) {
     plans[h] = TopTokens(scores(static_cast<uint32_t>(h)), keep, last);
   });
   return plans;
@@ -23,7 +23,7 @@ std::vector<KeepPlan> PerHead(LayerCaches& caches, uint64_t keep, uint64_t last,
 class OracleRule : public Rule {
  public:
   OracleRule(const LayerAttention& attention, const LayerSchedule& schedule, ThreadPool& pool) {
-    LayerCaches whole{attention, pool, nullptr, {}};
+    LayerCaches whole{attention, &pool, nullptr, {}};
     for (uint32_t h = 0; h < attention.kv_heads(); ++h) {
       whole.of_head.emplace_back(attention, h);
       whole.of_head.back().AppendUpTo(attention.end_row());
@@ -90,7 +90,7 @@ class PassingOracleRule : public Rule {
   void AddRow(const LayerCaches& caches, uint64_t row) {
     const uint32_t group = caches.attention.group();
     scales_[row - first_].resize(caches.attention.query_heads());
-    caches.pool.ParallelFor(future_.size(), [&](uint64_t h) {
+    caches.pool->ParallelFor(future_.size(), [&](uint64_t h) {
       std::vector<float> weights, scratch;
       for (uint32_t head = static_cast<uint32_t>(h) * group, end = head + group; head < end;
            ++head) {
@@ -108,7 +108,7 @@ class PassingOracleRule : public Rule {
   // Of the positions that are held; the others are never asked for again.
   void TakeOff(const LayerCaches& caches, uint64_t row) {
     const uint32_t group = caches.attention.group();
-    caches.pool.ParallelFor(future_.size(), [&](uint64_t h) {
+    caches.pool->ParallelFor(future_.size(), [&](uint64_t h) {
       const auto held = caches.of_head[h].positions();
       const auto seen = held.first(
           static_cast<size_t>(std::upper_bound(held.begin(), held.end(), row) - held.begin()));
@@ -137,7 +137,7 @@ std::unique_ptr<Rule> MakeOracleRule(const RuleSetup& setup) {
   if (setup.options.on_budget) {
     return std::make_unique<PassingOracleRule>(setup.schedule, setup.caches);
   }
-  return std::make_unique<OracleRule>(setup.caches.attention, setup.schedule, setup.caches.pool);
+  return std::make_unique<OracleRule>(setup.caches.attention, setup.schedule, *setup.caches.pool);
 }
 
 }  // namespace kv::eviction

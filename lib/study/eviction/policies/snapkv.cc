@@ -25,7 +25,7 @@ class SnapKvRule : public Rule {
     const uint64_t window = std::min({window_, keep, rows, caches.size()});
     std::vector<Scores> scores(caches.of_head.size());
     std::vector<KeepPlan> plans(scores.size());
-    caches.pool.ParallelFor(plans.size(), [&](uint64_t h) {
+    caches.pool->ParallelFor(plans.size(), [&](uint64_t h) {
       scores[h] = Look(caches, static_cast<uint32_t>(h), position, window);
       plans[h] = TopTokens(scores[h], keep, window);
     });

@@ -11,7 +11,7 @@ class TovaRule : public Rule {
   std::vector<KeepPlan> Choose(LayerCaches& caches, uint64_t position, uint64_t keep) override {
     const uint32_t heads = caches.attention.query_heads();
     std::vector<Scores> rows(heads);
-    caches.pool.ParallelFor(heads, [&](uint64_t head) {
+    caches.pool->ParallelFor(heads, [&](uint64_t head) {
       rows[head] = RowWeights(caches, static_cast<uint32_t>(head), position);
     });
     Scores mean(caches.size());
