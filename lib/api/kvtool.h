@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /* Of this header: MAJOR * 10000 + MINOR * 100 + PATCH. */
-#define KVT_VERSION 100u
+#define KVT_VERSION 200u
 
 /* ---- types ---- */
 

@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# KVTOOL_GIT: the commit this tree was configured from, or "unknown" outside a checkout.
+# KVTOOL_GIT: the commit this tree was configured from. In a tarball that `git archive` made it is the one that git wrote
+# into archived.txt; in other copies without a history it is "unknown". A commit with a tag vX.Y.Z is that version: a tree
+# that calls itself another one is not built.
 execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} rev-parse --short=10 HEAD
                 OUTPUT_VARIABLE KVTOOL_GIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+execute_process(COMMAND git -C ${PROJECT_SOURCE_DIR} describe --tags --exact-match --match "v[0-9]*"
+                OUTPUT_VARIABLE kvtool_tag OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(kvtool_tag AND NOT kvtool_tag STREQUAL "v${PROJECT_VERSION}")
+  message(FATAL_ERROR "this commit has the tag ${kvtool_tag}, and CMakeLists.txt says ${PROJECT_VERSION}")
+endif()
+if(NOT KVTOOL_GIT)
+  file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/archived.txt KVTOOL_GIT REGEX "^[0-9a-f]+$")
+endif()
 if(NOT KVTOOL_GIT)
   set(KVTOOL_GIT unknown)
 endif()

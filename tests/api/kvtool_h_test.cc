@@ -361,7 +361,7 @@ TEST_CASE("Every status has its texts and its fault") {
   CHECK(kvt_fault(-1301) == KVT_FAULT_UNSUPPORTED);
   CHECK(kvt_fault(-9001) == KVT_FAULT_INTERNAL);
   CHECK(kvt_version() == KVT_VERSION);
-  CHECK(std::strstr(kvt_build(), "kvtool 0.1.0, SIMD ") == kvt_build());
+  CHECK(std::strstr(kvt_build(), "kvtool 0.2.0, SIMD ") == kvt_build());
 }
 
 TEST_CASE("MNN's eviction runs in a decode loop, and misuse is refused") {
