@@ -80,8 +80,13 @@ class Gate : public Command {
     line.Add("--html-out", html_, "Write a self-contained page");
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
     line.Add("--baseline", baseline_, "An older summary.json to compare with");
+    line.Add("--pinned", pinned_,
+             "A summary.json that stays the same from run to run: small steps add up against it");
     line.AddFlag("--baseline-lenient", lenient_,
-                 "Only warn if the baseline failed, lacks cases or is of another snapshot");
+                 "Only warn if a baseline failed, lacks cases or is of another snapshot or trace");
+    line.AddFlag("--new-recordings", new_recordings_,
+                 "The data are recorded anew for every run: a baseline may be of other data");
+    line.Add("--commit", commit_, "Name of the commit that is measured, for reports and baselines");
     line.AddFlag("--strict", strict_, "Fail rules and cases that were not decided");
     line.AddFlag("--list-metrics", list_metrics_,
                  "List the metrics that rules can name, and what they mean");
@@ -108,7 +113,7 @@ class Gate : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({config_, snapshot_path_, trace_, baseline_, reference_});
+    files.Reads({config_, snapshot_path_, trace_, baseline_, pinned_, reference_});
     reading_.Files(files);
     logs_.Files(files);
     const gate::OutputNames outputs = PlacedOutputs();
@@ -128,9 +133,7 @@ class Gate : public Command {
     if (!fault_.empty() && fault_ != "content") {
       throw Error(Finding::kUsage, "--inject-fault: expected 'content'");
     }
-    if (lenient_ && baseline_.empty()) {
-      throw Error(Finding::kUsage, "--baseline-lenient goes with --baseline");
-    }
+    CheckBaselineFlags();
     gate::Config config = ResolveConfig();
     CheckCases(config);
     outputs_ = PlacedOutputs();
@@ -141,19 +144,28 @@ class Gate : public Command {
     }
     gate::GateResult result;
     result.engines = Engines();
-    if (!baseline_.empty()) result.baseline = ReadBaseline();
+    result.commit = commit_;
+    if (!baseline_.empty()) result.baseline = ReadBaseline(baseline_);
+    if (!pinned_.empty()) result.pinned = ReadBaseline(pinned_);
     if (!fault_.empty()) {
       context.console.Warn("--inject-fault",
                            "one bit of the cache that each replay holds at its end is flipped");
     }
     GateInputs inputs(context.console, reading_);
     RunCases(context, config, inputs, result);
-    gate::Judge({config.baseline_rules, strict_, lenient_, !only_.empty(), config.expected},
-                result);
+    gate::Judge(
+        {config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules), strict_,
+         lenient_, new_recordings_, config.pinned_commit, !only_.empty(), config.expected},
+        result);
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
-    for (const std::string& text : result.baseline_problems) {
-      if (lenient_) context.console.Warn(baseline_, text);
+    if (lenient_) {
+      for (const std::string& text : result.of_baseline.problems) {
+        context.console.Warn(baseline_, text);
+      }
+      for (const std::string& text : result.of_pinned.problems) {
+        context.console.Warn(pinned_, text);
+      }
     }
     WriteOutputs(context, inputs, result, files);
     if (!json_) PrintGate(context.console, result);
@@ -209,11 +221,23 @@ class Gate : public Command {
     return config;
   }
 
-  gate::Baseline ReadBaseline() const {
+  void CheckBaselineFlags() const {
+    if (baseline_.empty() && pinned_.empty() && (lenient_ || new_recordings_)) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{} goes with --baseline or --pinned",
+                              lenient_ ? "--baseline-lenient" : "--new-recordings"));
+    }
+    constexpr size_t kLongest = 200;
+    if (commit_.size() > kLongest || Escaped(commit_) != commit_) {
+      throw Error(Finding::kUsage, "--commit: expected at most 200 printable bytes");
+    }
+  }
+
+  static gate::Baseline ReadBaseline(const std::string& path) {
     try {
-      return gate::ParseBaseline(ReadText(baseline_), baseline_, Engines());
+      return gate::ParseBaseline(ReadText(path), path, Engines());
     } catch (Error& error) {
-      throw error.File(baseline_);
+      throw error.File(path);
     }
   }
 
@@ -297,6 +321,7 @@ class Gate : public Command {
                                  ? gate::CompareCase(spec, subject)
                                  : spec.engine->replay(spec, subject, &progress));
       result.cases.back().snapshot_hash = pair.snapshot_hash;
+      result.cases.back().trace_hash = pair.trace_hash;
       gate::AddFromLogs(spec, logs_.path, of_logs, result.cases.back());
     }
     // A config of replays names its own cases: what else the logs tell of counts too.
@@ -330,6 +355,8 @@ class Gate : public Command {
     logs_.AddWords(words);
     add("--inject-fault", fault_);
     add("--baseline", baseline_);
+    add("--pinned", pinned_);
+    if (new_recordings_) words.emplace_back("--new-recordings");
     if (lenient_) words.emplace_back("--baseline-lenient");
     if (strict_) words.emplace_back("--strict");
     if (reading_.kv_heads != 0) add("--kv-heads", std::to_string(reading_.kv_heads));
@@ -368,11 +395,12 @@ class Gate : public Command {
     if (json_) context.console.Json(document);
   }
 
-  std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, html_, junit_,
-      fault_;
+  std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
+      html_, junit_, fault_;
   std::vector<std::string> only_;
   gate::OutputNames outputs_;
-  bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false;
+  bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
+       new_recordings_ = false;
   EngineLogOptions logs_;
   SnapshotOptions reading_;
 };

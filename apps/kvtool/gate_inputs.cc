@@ -40,8 +40,10 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   TakeTrace(TakeRun(snapshot_path, how), trace_path);
   const OpenOptions options = how.Resolve();
   std::optional<AttentionTrace> trace;
+  Source trace_files;
   if (replays && !trace_path.empty()) {
-    trace = OpenTrace(trace_path, options);
+    trace_files = OpenTraceFiles(trace_path);
+    trace = OpenTrace(trace_files, options);
     for (const Note& note : trace->notes) console_.Warn(trace_path, note.text);
   }
   auto opened = std::make_unique<Pair>(Pair{
@@ -60,6 +62,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   }
   WarnOf(snapshot.notes, snapshot_path, console_);
   opened->snapshot_hash = Record(snapshot.source);
+  if (opened->trace) opened->trace_hash = Record(trace_files);
   if (!spec.reference.empty()) opened->reference = &Reference(spec, options);
   pair = std::move(opened);
   return *pair;

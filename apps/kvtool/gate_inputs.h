@@ -26,12 +26,12 @@ class GateInputs {
     std::optional<AttentionTrace> trace = {};
     const Snapshot* reference = nullptr;
     gate::Measurements of_snapshot = {};
-    std::string snapshot_hash = {};
+    std::string snapshot_hash = {}, trace_hash = {};
   };
   // What a case is replayed on or compared with. Throws kUsage for a case without a snapshot, and
   // what opening and RequireMatch throw.
   Pair& Open(const gate::CaseSpec& spec, ThreadPool& pool);
-  // InputRecord of every snapshot and reference opened.
+  // InputRecord of every snapshot, trace and reference opened.
   const nlohmann::ordered_json& records() const { return records_; }
 
  private:

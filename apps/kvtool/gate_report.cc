@@ -52,7 +52,10 @@ void PrintFailures(Console& console, const CaseResult& item) {
   for (const RuleOutcome& rule : item.rules) {
     if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
     std::string line = fmt::format("{}: {}", item.spec.name, Text(rule));
-    if (rule.baseline) line += fmt::format(" (was {})", gate::NumberText(*rule.baseline));
+    if (rule.baseline) {
+      line += fmt::format(" (was {}{})", gate::NumberText(*rule.baseline),
+                          rule.pinned ? " in the pinned baseline" : "");
+    }
     if (rule.where.known()) line += ", at " + Text(rule.where);
     console.Line(line);
     if (!rule.reason.empty()) console.Line("  " + rule.reason);

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::string_view kNpy = ".npy";
 
+bool IsStem(const std::string& path) { return path != "-" && !fs::exists(path); }
+
 // The files DIR/STEM-*.npy, named without folder.
 Source NpySet(const std::string& path) {
   const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
@@ -85,14 +87,21 @@ constexpr TraceCarrier kCarriers[] = {
 
 std::span<const TraceCarrier> TraceCarriers() { return kCarriers; }
 
+Source OpenTraceFiles(const std::string& path) {
+  return IsStem(path) ? NpySet(path) : Source::Open(path);
+}
+
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
-  if (path != "-" && !fs::exists(path)) {
-    const std::string stem = fs::path(path).filename().string();
-    TensorFile file = ReadNpy(NpySet(path), options);
+  return OpenTrace(OpenTraceFiles(path), options);
+}
+
+AttentionTrace OpenTrace(Source source, const OpenOptions& options) {
+  const std::string path = source.path;
+  if (IsStem(path)) {
+    TensorFile file = ReadNpy(std::move(source), options);
     file.format = "npy set";
-    return TraceOfTensors(std::move(file), stem, options);
+    return TraceOfTensors(std::move(file), fs::path(path).filename().string(), options);
   }
-  Source source = Source::Open(path);
   if (source.files.empty()) {
     throw std::move(Error(Finding::kMissingRecord, "an empty folder").File(path));
   }

@@ -84,6 +84,8 @@ void ReadCase(const Document& item, const std::map<std::string, std::string>& ha
        {WordOr(item, "snapshot_xxh3"), listed == hashes.end() ? std::string() : listed->second}) {
     if (!hash.empty()) of.snapshot_hashes.push_back(hash);
   }
+  of.trace_hash = WordOr(item, "trace_xxh3");
+  of.states_trace = item.contains("trace_xxh3");
 }
 
 // A baseline passed if it says so and nothing in it says otherwise.
@@ -126,6 +128,7 @@ Baseline ParseBaseline(std::string_view text, std::string file, Engines engines)
   }
   baseline.generated_at = WordOr(json, "generated_at");
   baseline.verdict = WordOr(json, "verdict");
+  baseline.commit = WordOr(json, "commit");
   baseline.is_ours = !schema.empty();
   for (const Document& row : ArrayAt(json, "rows")) {
     const std::string name = row.is_object() ? WordOr(row, "case") : std::string();

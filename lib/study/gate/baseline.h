@@ -24,12 +24,14 @@ struct BaselineCase {
   std::string origin;                                  // such as "replay"; empty if not stated
   bool passed = false, failed = false;
   std::vector<std::string> snapshot_hashes;  // the older run may state one, or the same twice
+  bool states_trace = false;  // whether it says which trace it was of, or that it had none
+  std::string trace_hash;     // empty without a trace
 };
 
 // An older summary.json, as far as this run is compared with it.
 struct Baseline {
   std::string file;
-  std::string generated_at, verdict;
+  std::string generated_at, verdict, commit;
   bool is_ours = false;  // written by kvtool, not by the engine's suite
   bool passed = false;   // the summary says so, and no case of it failed
   std::map<std::string, BaselineCase, std::less<>> cases;

@@ -22,7 +22,8 @@ constexpr size_t kMostCases = 1000;
 constexpr double kMostTokens = 1e9;
 constexpr double kMostDim = 1 << 20;  // heads, or values of one
 constexpr double kMostRepeats = 1000;
-constexpr size_t kLongestName = 200;  // as the message says
+constexpr size_t kLongestName = 200;  // as the messages say
+constexpr size_t kShortestCommit = 7;
 
 const MetricInfo& Metric(const Node& node, Engines engines) {
   const std::string name = node.Text();
@@ -69,6 +70,21 @@ DeltaRule DeltaOf(const Node& node, Engines engines) {
   }
   if (!rule.max_drop && !rule.max_rise) throw node.Wrong("expected 'max_drop' or 'max_rise'");
   return rule;
+}
+
+std::vector<DeltaRule> DeltasOf(const Node& node, Engines engines) {
+  std::vector<DeltaRule> rules;
+  node.ForEach([&](const Node& rule) { rules.push_back(DeltaOf(rule, engines)); });
+  return rules;
+}
+
+// A name of a commit, or the beginning of one that is long enough to mean one.
+std::string CommitOf(const Node& node) {
+  std::string commit = node.Text();
+  if (commit.size() < kShortestCommit || commit.size() > kLongestName) {
+    throw node.Wrong("expected a commit, 7 to 200 bytes of its name");
+  }
+  return commit;
 }
 
 std::vector<std::string> Split(std::string_view words, char by) {
@@ -311,8 +327,8 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
 Config ParseConfig(std::string_view text, const std::filesystem::path& folder, Engines engines) {
   const Json json = ParseConfigText(text);
   const Node root{json, ""};
-  root.RequireKeys(
-      {"$schema", "schema", "defaults", "cases", "baseline_rules", "on_not_run", "expected_cases"});
+  root.RequireKeys({"$schema", "schema", "defaults", "cases", "baseline_rules", "pinned_rules",
+                    "pinned_commit", "on_not_run", "expected_cases"});
   if (!root.Has("schema")) throw root.Wrong("expected \"schema\": \"kvtool.gate-config/1\"");
   if (root.At("schema").Text() != "kvtool.gate-config/1") {
     throw root.At("schema").Wrong("expected \"kvtool.gate-config/1\"");
@@ -343,13 +359,10 @@ Config ParseConfig(std::string_view text, const std::filesystem::path& folder, E
   });
   if (config.cases.empty() && !of_logs)
     throw root.Wrong("'cases' is empty: a gate without cases decides nothing");
-  if (root.Has("baseline_rules")) {
-    root.At("baseline_rules").ForEach([&](const Node& node) {
-      config.baseline_rules.push_back(DeltaOf(node, engines));
-    });
-  } else {
-    config.baseline_rules = DefaultBaselineRules(engines);
-  }
+  config.baseline_rules = root.Has("baseline_rules") ? DeltasOf(root.At("baseline_rules"), engines)
+                                                     : DefaultBaselineRules(engines);
+  if (root.Has("pinned_rules")) config.pinned_rules = DeltasOf(root.At("pinned_rules"), engines);
+  if (root.Has("pinned_commit")) config.pinned_commit = CommitOf(root.At("pinned_commit"));
   return config;
 }
 

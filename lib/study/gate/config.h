@@ -24,6 +24,8 @@ struct ExpectedCases {
 struct Config {
   std::vector<CaseSpec> cases = {};
   std::vector<DeltaRule> baseline_rules = {};
+  std::optional<std::vector<DeltaRule>> pinned_rules = {};  // absent: the rules on a baseline
+  std::string pinned_commit = {};         // that a pinned baseline must be of; empty: any
   OnNotRun on_not_run = OnNotRun::kFail;  // for cases that only engine logs name
   ExpectedCases expected = {};
 };

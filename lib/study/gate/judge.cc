@@ -108,9 +108,7 @@ void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& 
     result.rules.push_back(std::move(outcome));
   }
   RequireFinite(result);
-  if (gate.baseline && result.origin != Origin::kNone) {
-    AddBaselineRules(options, gate, result);
-  }
+  if (result.origin != Origin::kNone) AddBaselineRules(options, gate, result);
   if (options.strict) Tighten(result);
   Conclude(result);
 }
@@ -153,7 +151,7 @@ void RequireExpected(const ExpectedCases& expected, GateResult& gate) {
 
 void Judge(const JudgeOptions& options, GateResult& result) {
   for (CaseResult& item : result.cases) JudgeCase(result, options, item);
-  if (result.baseline) JudgeBaseline(options, result);
+  JudgeBaselines(options, result);
   RequireDecided(options.strict, result);
   if (!options.partial) RequireExpected(options.expected, result);
   if (result.count(Status::kNotRun) == result.cases.size()) {

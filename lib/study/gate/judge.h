@@ -12,10 +12,12 @@
 namespace kv::gate {
 
 struct JudgeOptions {
-  std::vector<DeltaRule> baseline_rules = {};
+  std::vector<DeltaRule> baseline_rules = {}, pinned_rules = {};
   bool strict = false;            // rules and cases that were not decided fail
-  bool lenient_baseline = false;  // problems of the baseline only warn
-  bool partial = false;           // some cases were left out on purpose
+  bool lenient_baseline = false;  // problems of the baselines only warn
+  bool new_recordings = false;    // the baselines are of other recordings, and need not be of these
+  std::string pinned_commit = {};  // the commit that the pinned baseline must be of; empty: any
+  bool partial = false;            // some cases were left out on purpose
   ExpectedCases expected = {};
 };
 

@@ -13,6 +13,10 @@
 namespace kv::gate {
 namespace {
 
+bool IsPinned(const GateResult& gate, const Baseline& baseline) {
+  return gate.pinned && &baseline == &*gate.pinned;
+}
+
 // Measured then, unknown now. Figures of an engine's run and of a replay are not the same ones.
 bool WasMeasured(Engines engines, const BaselineCase& older, const CaseResult& result,
                  const RuleOutcome& rule) {
@@ -22,8 +26,8 @@ bool WasMeasured(Engines engines, const BaselineCase& older, const CaseResult& r
          older.figures.find(rule.rule.metric) != older.figures.end();
 }
 
-std::string OtherSnapshot(const BaselineCase& older, const CaseResult& result, bool is_ours) {
-  if (result.snapshot_hash.empty() || !is_ours) return {};
+std::string OtherSnapshot(const BaselineCase& older, const CaseResult& result) {
+  if (result.snapshot_hash.empty()) return {};
   if (older.snapshot_hashes.empty()) return "does not say of which snapshot it was";
   for (const std::string& hash : older.snapshot_hashes) {
     if (hash == result.snapshot_hash) continue;
@@ -33,66 +37,124 @@ std::string OtherSnapshot(const BaselineCase& older, const CaseResult& result, b
   return {};
 }
 
+// Figures of attention come from the trace: another one over the same cache gives others.
+std::string OtherTrace(const BaselineCase& older, const CaseResult& result) {
+  if (older.origin != Name(Origin::kReplay) || result.origin != Origin::kReplay) return {};
+  if (!older.states_trace || older.trace_hash == result.trace_hash) return {};
+  if (older.trace_hash.empty()) return "had no trace, and has one now";
+  if (result.trace_hash.empty()) return "had a trace, and has none now";
+  return fmt::format("was of another trace: xxh3 {}, now {}", Escaped(older.trace_hash),
+                     result.trace_hash);
+}
+
+std::string OtherData(const JudgeOptions& options, const Baseline& baseline,
+                      const BaselineCase& older, const CaseResult& result) {
+  if (!baseline.is_ours || options.new_recordings) return {};
+  const std::string snapshot = OtherSnapshot(older, result);
+  return snapshot.empty() ? OtherTrace(older, result) : snapshot;
+}
+
+// Programs before 0.2 did not write the hash: the next baseline will have it.
+bool LacksTraceHash(const JudgeOptions& options, const Baseline& baseline,
+                    const BaselineCase& older, const CaseResult& result) {
+  return baseline.is_ours && !options.new_recordings && !older.states_trace &&
+         !result.trace_hash.empty();
+}
+
 // Where nothing fails by them.
-void AddUnmeasured(const CaseResult& result, std::vector<std::string>& problems) {
+void AddUnmeasured(const CaseResult& result, bool of_pinned, std::vector<std::string>& problems) {
   for (const RuleOutcome& rule : result.rules) {
-    if (!rule.baseline || rule.value) continue;
+    if (!rule.baseline || rule.value || rule.pinned != of_pinned) continue;
     problems.push_back(fmt::format("case '{}': {} was {}, {}", Escaped(result.spec.name),
                                    rule.rule.metric, NumberText(*rule.baseline), rule.reason));
+  }
+}
+
+void AddRulesOf(const Baseline& baseline, const std::vector<DeltaRule>& rules, bool lenient,
+                const GateResult& gate, CaseResult& result) {
+  const auto older = baseline.cases.find(result.spec.name);
+  if (older == baseline.cases.end()) return;
+  std::vector<RuleOutcome> deltas =
+      CompareWithBaseline(baseline, result.spec.name, rules, result.measured);
+  for (RuleOutcome& rule : deltas) {
+    if (!rule.value && lenient) rule.status = Status::kNotRun;
+    rule.pinned = IsPinned(gate, baseline);
+  }
+  for (RuleOutcome& rule : result.rules) {
+    if (lenient || !WasMeasured(gate.engines, older->second, result, rule)) continue;
+    rule.status = Status::kFail;
+    rule.baseline = older->second.figures.find(rule.rule.metric)->second;
+    rule.pinned = IsPinned(gate, baseline);
+    rule.reason = "no longer measured: " + rule.reason;
+  }
+  std::move(deltas.begin(), deltas.end(), std::back_inserter(result.rules));
+}
+
+void CheckCases(const JudgeOptions& options, const Baseline& baseline, GateResult& gate,
+                BaselineFindings& found) {
+  std::vector<std::string> hashless;
+  for (const auto& [name, older] : baseline.cases) {
+    const auto now = std::find_if(
+        gate.cases.begin(), gate.cases.end(),
+        [&, &wanted = name](const CaseResult& item) { return item.spec.name == wanted; });
+    if (now == gate.cases.end()) {
+      if (options.partial) continue;
+      found.missing_cases.push_back(name);
+      found.problems.push_back(fmt::format("case '{}' is not in this run", Escaped(name)));
+    } else if (now->status == Status::kNotRun && older.passed) {
+      found.problems.push_back(
+          fmt::format("case '{}' passed in it, but was not run now", Escaped(name)));
+    } else if (const std::string other = OtherData(options, baseline, older, *now);
+               !other.empty()) {
+      found.problems.push_back(fmt::format("case '{}' {}", Escaped(name), other));
+    } else if (LacksTraceHash(options, baseline, older, *now)) {
+      hashless.push_back(Escaped(name));
+    }
+  }
+  if (hashless.empty()) return;
+  gate.warnings.push_back(fmt::format(
+      "baseline {} does not say of which trace it was, as newer ones do: its figures of attention "
+      "may be of another one (case{} {})",
+      Escaped(baseline.file), hashless.size() == 1 ? "" : "s", fmt::join(hashless, ", ")));
+}
+
+void CheckBaseline(const JudgeOptions& options, const Baseline& baseline, GateResult& gate,
+                   BaselineFindings& found) {
+  const bool is_pinned = IsPinned(gate, baseline);
+  if (baseline.cases.empty()) {
+    found.problems.emplace_back("it has no cases");
+  } else if (!baseline.passed) {
+    found.problems.emplace_back("it did not pass itself");
+  }
+  if (is_pinned && !options.pinned_commit.empty() &&
+      !baseline.commit.starts_with(options.pinned_commit)) {
+    found.problems.push_back(
+        fmt::format("it is of commit {}, but pinned_commit is {}",
+                    baseline.commit.empty() ? "nobody knows which" : Escaped(baseline.commit),
+                    Escaped(options.pinned_commit)));
+  }
+  CheckCases(options, baseline, gate, found);
+  if (options.lenient_baseline) {
+    for (const CaseResult& item : gate.cases) AddUnmeasured(item, is_pinned, found.problems);
+    return;
+  }
+  for (const std::string& problem : found.problems) {
+    gate.reasons.push_back(fmt::format("{} {}: {}", is_pinned ? "pinned baseline" : "baseline",
+                                       Escaped(baseline.file), problem));
   }
 }
 
 }  // namespace
 
 void AddBaselineRules(const JudgeOptions& options, const GateResult& gate, CaseResult& result) {
-  const Baseline& baseline = *gate.baseline;
-  const auto older = baseline.cases.find(result.spec.name);
-  if (older == baseline.cases.end()) return;
-  std::vector<RuleOutcome> deltas =
-      CompareWithBaseline(baseline, result.spec.name, options.baseline_rules, result.measured);
-  for (RuleOutcome& rule : deltas) {
-    if (!rule.value && options.lenient_baseline) rule.status = Status::kNotRun;
-  }
-  for (RuleOutcome& rule : result.rules) {
-    if (options.lenient_baseline || !WasMeasured(gate.engines, older->second, result, rule))
-      continue;
-    rule.status = Status::kFail;
-    rule.baseline = older->second.figures.find(rule.rule.metric)->second;
-    rule.reason = "no longer measured: " + rule.reason;
-  }
-  std::move(deltas.begin(), deltas.end(), std::back_inserter(result.rules));
+  const bool lenient = options.lenient_baseline;
+  if (gate.baseline) AddRulesOf(*gate.baseline, options.baseline_rules, lenient, gate, result);
+  if (gate.pinned) AddRulesOf(*gate.pinned, options.pinned_rules, lenient, gate, result);
 }
 
-void JudgeBaseline(const JudgeOptions& options, GateResult& gate) {
-  const Baseline& baseline = *gate.baseline;
-  std::vector<std::string>& problems = gate.baseline_problems;
-  if (baseline.cases.empty()) {
-    problems.emplace_back("it has no cases");
-  } else if (!baseline.passed) {
-    problems.emplace_back("it did not pass itself");
-  }
-  for (const auto& [name, older] : baseline.cases) {
-    const auto found = std::find_if(
-        gate.cases.begin(), gate.cases.end(),
-        [&, &wanted = name](const CaseResult& item) { return item.spec.name == wanted; });
-    if (found == gate.cases.end()) {
-      if (options.partial) continue;
-      gate.missing_cases.push_back(name);
-      problems.push_back(fmt::format("case '{}' is not in this run", Escaped(name)));
-    } else if (found->status == Status::kNotRun && older.passed) {
-      problems.push_back(fmt::format("case '{}' passed in it, but was not run now", Escaped(name)));
-    } else if (const std::string other = OtherSnapshot(older, *found, baseline.is_ours);
-               !other.empty()) {
-      problems.push_back(fmt::format("case '{}' {}", Escaped(name), other));
-    }
-  }
-  if (options.lenient_baseline) {
-    for (const CaseResult& item : gate.cases) AddUnmeasured(item, problems);
-    return;
-  }
-  for (const std::string& problem : problems) {
-    gate.reasons.push_back(fmt::format("baseline {}: {}", Escaped(baseline.file), problem));
-  }
+void JudgeBaselines(const JudgeOptions& options, GateResult& gate) {
+  if (gate.baseline) CheckBaseline(options, *gate.baseline, gate, gate.of_baseline);
+  if (gate.pinned) CheckBaseline(options, *gate.pinned, gate, gate.of_pinned);
 }
 
 }  // namespace kv::gate

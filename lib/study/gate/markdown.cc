@@ -40,7 +40,10 @@ void Failures(const GateResult& result, std::string& text) {
       if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
       text += fmt::format("- **{}**: {}", Cell(item.spec.name), Cell(Text(rule)));
       if (rule.where.known()) text += ", at " + Text(rule.where);
-      if (rule.baseline) text += fmt::format(", was {}", NumberText(*rule.baseline));
+      if (rule.baseline) {
+        text += fmt::format(", was {}{}", NumberText(*rule.baseline),
+                            rule.pinned ? " in the pinned baseline" : "");
+      }
       if (!rule.reason.empty()) text += ": " + Cell(rule.reason);
       text += "\n";
       if (!rule.reproduce.empty()) text += fmt::format("  `{}`\n", rule.reproduce);
@@ -61,7 +64,10 @@ void Rules(const GateResult& result, std::string& text) {
       }
       text += fmt::format("| {} | {} {} {}{} | {} | {} | {} |\n", Cell(item.spec.name),
                           rule.rule.metric, Cell(Name(rule.rule.op)),
-                          NumberText(rule.rule.limit, is_flag), rule.baseline ? " (baseline)" : "",
+                          NumberText(rule.rule.limit, is_flag),
+                          rule.pinned     ? " (pinned)"
+                          : rule.baseline ? " (baseline)"
+                                          : "",
                           rule.value ? NumberText(*rule.value, is_flag) : "-",
                           rule.margin ? NumberText(*rule.margin) : "-", Cell(status));
     }

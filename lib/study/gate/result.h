@@ -57,7 +57,8 @@ struct CaseResult {
   std::vector<ResidentSample> resident_over_time;
   std::vector<std::string> warnings;
   std::optional<LogFigures> logs;  // if the case comes from engine logs
-  std::string snapshot_hash;       // of the snapshot's file; empty without one
+  std::string snapshot_hash;       // of the snapshot's files; empty without one
+  std::string trace_hash;          // of the trace's files; empty without one
   std::optional<Json> reference;   // how the cache differs from its reference, by layer
 
   const RuleOutcome* first(Status status) const;  // null if no rule has this status
@@ -69,12 +70,19 @@ struct OutputNames {
   std::string summary_json, summary_md, cases_jsonl;
 };
 
+// What a baseline lets one say about this run.
+struct BaselineFindings {
+  std::vector<std::string> missing_cases;  // cases of the baseline that this run lacks
+  std::vector<std::string> problems;       // why the baseline says little or nothing here
+};
+
 struct GateResult {
   Engines engines;
+  std::string commit;  // what this run measures, in the words of its caller; may be empty
   std::vector<CaseResult> cases;
-  std::optional<Baseline> baseline;
-  std::vector<std::string> missing_cases;      // cases of the baseline that this run lacks
-  std::vector<std::string> baseline_problems;  // why the baseline says little or nothing here
+  // The last run, and one that stays the same from run to run: small steps add up against it.
+  std::optional<Baseline> baseline, pinned;
+  BaselineFindings of_baseline, of_pinned;
   std::vector<std::string> reasons, warnings;  // of a verdict that no rule explains
   std::optional<Json> engine_logs;             // what logs say of the whole suite
 

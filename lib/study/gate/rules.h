@@ -42,6 +42,7 @@ struct RuleOutcome {
   Where where;
   std::string reproduce;                // the command line that shows a failure again
   std::optional<double> baseline = {};  // for a rule against a baseline, the older value
+  bool pinned = false;                  // that baseline is the pinned one, not the last
   // For engine logs, the engine's own value and verdict, which may differ.
   std::optional<double> engine_value = {};
   std::optional<bool> engine_pass = {};

@@ -15,6 +15,8 @@ Json NullableWhole(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json TextOrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
 Json WhereJson(const Where& where) {
   Json json = {{"layer", NullableWhole(where.layer)},
                {"kind", where.kind.empty() ? Json(nullptr) : Json(where.kind)},
@@ -39,6 +41,7 @@ Json RuleJson(const RuleOutcome& outcome) {
                {"where", WhereJson(outcome.where)},
                {"reproduce", outcome.reproduce.empty() ? Json(nullptr) : Json(outcome.reproduce)}};
   if (outcome.baseline) json["baseline"] = FigureJson(*outcome.baseline, is_flag);
+  if (outcome.pinned) json["against"] = "pinned";
   if (outcome.engine_value) json["engine_value"] = FigureJson(*outcome.engine_value, is_flag);
   if (outcome.engine_pass) json["engine_pass"] = *outcome.engine_pass;
   return json;
@@ -99,17 +102,17 @@ Json RowJson(const RowFigures& row) {
 
 Json CaseJson(Engines engines, const CaseResult& result) {
   const CaseSpec& spec = result.spec;
-  Json json = {
-      {"name", spec.name},
-      {"suite", spec.suite},
-      {"mode", spec.mode},
-      {"status", Name(result.status)},
-      {"reason", result.reason},
-      {"origin", Name(result.origin)},
-      {"snapshot", spec.snapshot.empty() ? Json(nullptr) : Json(spec.snapshot)},
-      {"snapshot_xxh3", result.snapshot_hash.empty() ? Json(nullptr) : Json(result.snapshot_hash)},
-      {"trace", spec.trace.empty() ? Json(nullptr) : Json(spec.trace)},
-      {"params", ParamsJson(spec.params)}};
+  Json json = {{"name", spec.name},
+               {"suite", spec.suite},
+               {"mode", spec.mode},
+               {"status", Name(result.status)},
+               {"reason", result.reason},
+               {"origin", Name(result.origin)},
+               {"snapshot", TextOrNull(spec.snapshot)},
+               {"snapshot_xxh3", TextOrNull(result.snapshot_hash)},
+               {"trace", TextOrNull(spec.trace)},
+               {"trace_xxh3", TextOrNull(result.trace_hash)},
+               {"params", ParamsJson(spec.params)}};
   json["rules"] = Json::array();
   for (const RuleOutcome& rule : result.rules) json["rules"].push_back(RuleJson(rule));
   json["engine"] =
@@ -136,15 +139,14 @@ Json CaseJson(Engines engines, const CaseResult& result) {
   return json;
 }
 
-Json BaselineJson(const GateResult& result) {
-  if (!result.baseline) return nullptr;
-  const Baseline& baseline = *result.baseline;
-  return {
-      {"file", baseline.file},
-      {"generated_at", baseline.generated_at.empty() ? Json(nullptr) : Json(baseline.generated_at)},
-      {"verdict", baseline.verdict.empty() ? Json(nullptr) : Json(baseline.verdict)},
-      {"missing_cases", result.missing_cases},
-      {"problems", result.baseline_problems}};
+Json BaselineJson(const std::optional<Baseline>& baseline, const BaselineFindings& found) {
+  if (!baseline) return nullptr;
+  return {{"file", baseline->file},
+          {"generated_at", TextOrNull(baseline->generated_at)},
+          {"commit", TextOrNull(baseline->commit)},
+          {"verdict", TextOrNull(baseline->verdict)},
+          {"missing_cases", found.missing_cases},
+          {"problems", found.problems}};
 }
 
 }  // namespace
@@ -156,7 +158,8 @@ Json RowOf(const CaseResult& result, const OutputNames& outputs) {
 Json SummaryJson(const GateResult& result, const std::string& generated_at,
                  const OutputNames& outputs) {
   Json json = Json::object();
-  json["generated_at"] = generated_at.empty() ? Json(nullptr) : Json(generated_at);
+  json["generated_at"] = TextOrNull(generated_at);
+  json["commit"] = TextOrNull(result.commit);
   json["overall_pass"] = result.passed();
   json["verdict"] = result.verdict();
   json["reason"] = result.reason();
@@ -177,7 +180,8 @@ Json SummaryJson(const GateResult& result, const std::string& generated_at,
     json["cases"].push_back(CaseJson(result.engines, item));
   const Noise* noise = result.worst_noise();
   json["baseline_noise"] = NoiseJson(noise == nullptr ? Noise{} : *noise);
-  json["baseline"] = BaselineJson(result);
+  json["baseline"] = BaselineJson(result.baseline, result.of_baseline);
+  json["pinned"] = BaselineJson(result.pinned, result.of_pinned);
   if (result.engine_logs) json["engine_logs"] = *result.engine_logs;
   return json;
 }

@@ -254,7 +254,7 @@ TEST_CASE("An older summary adds rules on how far figures may move") {
                 Case("new", {{"lossy_worst", Op::kAbove, 0}}, figures)};
   Judge({DefaultBaselineRules(test::Engines())}, gate);
   CHECK_FALSE(gate.passed());
-  CHECK(gate.missing_cases == std::vector<std::string>{"gone"});
+  CHECK(gate.of_baseline.missing_cases == std::vector<std::string>{"gone"});
   CHECK(gate.reason() == "baseline old.json: case 'gone' is not in this run");
   REQUIRE(gate.cases[0].rules.size() == 3);
   CHECK(gate.cases[0].rules[0].status == Status::kPass);
@@ -300,7 +300,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
     CHECK(strict.failed());
     CHECK(strict.reason() == "baseline old.json: " + why);
     CHECK(lenient.passed());
-    CHECK(lenient.baseline_problems == std::vector<std::string>{why});
+    CHECK(lenient.of_baseline.problems == std::vector<std::string>{why});
     CHECK(SummaryJson(lenient, "", {})["baseline"]["problems"][0] == why);
   };
   const GateResult same = run(figures, "0123456789abcdef");
@@ -353,7 +353,7 @@ TEST_CASE("A baseline must be able to say something about this run") {
                                            "attention_error.mean"});
   const GateResult lenient = against(good, run(fewer, "0123456789abcdef"), true);
   CHECK(lenient.passed());
-  CHECK(lenient.baseline_problems ==
+  CHECK(lenient.of_baseline.problems ==
         std::vector<std::string>{
             "case 'a': whole_model_ratio was 2, no longer measured: no memory",
             "case 'a': attention_error.mean was 0.1, no longer measured: no trace"});
@@ -364,6 +364,86 @@ TEST_CASE("A baseline must be able to say something about this run") {
   idle.cases[0].spec.on_not_run = OnNotRun::kWarn;
   CHECK(against(good, idle, false).reason() ==
         "baseline old.json: case 'a' passed in it, but was not run now");
+}
+
+TEST_CASE("Small steps pass the last baseline and add up against the pinned one") {
+  Json pinned;
+  Json last;
+  std::vector<std::string> verdicts;
+  double ratio = 2.0;
+  for (int commit = 0; commit < 4; ++commit, ratio *= 0.995) {
+    Measurements figures;
+    figures.Set("measured_ratio", ratio);
+    GateResult gate = test::NewGate();
+    gate.commit = "commit-" + std::to_string(commit);
+    gate.cases = {Case("a", {{"measured_ratio", Op::kAtLeast, 1}}, figures)};
+    if (!last.is_null()) {
+      gate.baseline = ParseBaseline(last.dump(), "last.json", test::Engines());
+      gate.pinned = ParseBaseline(pinned.dump(), "pinned.json", test::Engines());
+    }
+    JudgeOptions options{.baseline_rules = {{"measured_ratio", 0.01, {}}},
+                         .pinned_rules = {{"measured_ratio", 0.01, {}}},
+                         .pinned_commit = "commit-0"};
+    Judge(options, gate);
+    for (const RuleOutcome& rule : gate.cases[0].rules) {
+      CHECK((rule.status == Status::kFail) == (commit == 3 && rule.pinned));
+    }
+    verdicts.emplace_back(gate.verdict());
+    last = {{"schema", "kvtool.gate/1"}};
+    last.update(SummaryJson(gate, "", {}));
+    CHECK(last["commit"] == gate.commit);
+    if (commit == 0) pinned = last;
+    if (commit < 3) continue;
+    CHECK(last["cases"][0]["rules"][2]["against"] == "pinned");
+    CHECK(last["pinned"]["commit"] == "commit-0");
+    CHECK_THAT(SummaryMarkdown(gate, {}), Catch::Contains("was 2 in the pinned baseline"));
+    options.pinned_commit = "commit-9";
+    gate.cases[0].rules.clear();
+    Judge(options, gate);
+    CHECK_THAT(gate.reason(), Catch::Contains("pinned baseline pinned.json: it is of commit "
+                                              "commit-0, but pinned_commit is commit-9"));
+  }
+  CHECK(verdicts == std::vector<std::string>{"pass", "pass", "pass", "fail"});
+}
+
+TEST_CASE("A baseline of another trace says nothing about this one") {
+  Measurements figures;
+  figures.Set("attention_error.mean", 0.1);
+  const auto run = [&](const std::string& trace) {
+    GateResult gate = test::NewGate();
+    gate.cases = {Case("a", {{"attention_error.mean", Op::kAtMost, 1}}, figures)};
+    gate.cases[0].snapshot_hash = "0123456789abcdef";
+    gate.cases[0].trace_hash = trace;
+    return gate;
+  };
+  const auto against = [&](const Json& old, const std::string& trace, bool new_recordings = false) {
+    GateResult gate = run(trace);
+    gate.baseline = ParseBaseline(old.dump(), "old.json", test::Engines());
+    Judge({.new_recordings = new_recordings}, gate);
+    return gate;
+  };
+  const auto document = [&](const std::string& trace) {
+    GateResult gate = run(trace);
+    Judge({}, gate);
+    Json json = {{"schema", "kvtool.gate/1"}};
+    json.update(SummaryJson(gate, "", {}));
+    return json;
+  };
+  Json old = document("aaaaaaaaaaaaaaaa");
+  CHECK(against(old, "aaaaaaaaaaaaaaaa").passed());
+  CHECK(against(old, "bbbbbbbbbbbbbbbb").reason() ==
+        "baseline old.json: case 'a' was of another trace: xxh3 aaaaaaaaaaaaaaaa, now "
+        "bbbbbbbbbbbbbbbb");
+  CHECK(against(old, "").reason() == "baseline old.json: case 'a' had a trace, and has none now");
+  CHECK(against(document(""), "bbbbbbbbbbbbbbbb").reason() ==
+        "baseline old.json: case 'a' had no trace, and has one now");
+  CHECK(against(old, "bbbbbbbbbbbbbbbb", true).passed());
+  // Programs that did not write the hash.
+  old["cases"][0].erase("trace_xxh3");
+  const GateResult unknown = against(old, "bbbbbbbbbbbbbbbb");
+  CHECK(unknown.passed());
+  REQUIRE(unknown.warnings.size() == 1);
+  CHECK_THAT(unknown.warnings[0], Catch::Contains("does not say of which trace it was"));
 }
 
 TEST_CASE("The original's summary serves as a baseline") {
