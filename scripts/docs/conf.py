@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Sphinx makes a site of the Markdown pages as they lie in the repository; scripts/build_docs.sh calls it. Strict: a
+page that no list leads to, a link to nothing and an anchor without a heading are errors."""
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+project = "kvtool"
+author = "The kvtool authors"
+release = re.search(r"^project\(kvtool VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.M)[1]
+extensions = ["myst_parser"]
+root_doc = "README"
+include_patterns = [
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**.md", "formats/*/FORMAT.md",
+    "lib/core/**/FORMAT.md", "apps/*/README.md", "testdata/README.md",
+]
+exclude_patterns = ["build*", "testdata/[!R]*", "**/.*"]
+# Headings get the anchors that GitHub gives them.
+myst_heading_anchors = 6
+myst_enable_extensions = []
+# Some pages show a language that no highlighter knows, and blocks whose bytes are cut short.
+suppress_warnings = ["misc.highlighting_failure"]
+highlight_language = "text"
+
+html_theme = "furo"
+html_title = f"kvtool {release}"
+html_show_sourcelink = False
+html_copy_source = False
+html_show_copyright = False
+
+LISTS = """
+
+```{toctree}
+:hidden:
+:caption: Jobs
+docs/install
+docs/cli
+docs/analyze
+docs/archive
+docs/formats
+docs/eviction
+docs/advise
+docs/plans
+docs/closed-loop
+docs/gate
+docs/lossless
+docs/codec
+docs/blend
+docs/weights
+```
+
+```{toctree}
+:hidden:
+:caption: Inside programs
+docs/python
+docs/library
+docs/speed
+docs/engines/README
+```
+
+```{toctree}
+:hidden:
+:glob:
+:caption: More
+docs/README
+docs/*
+CHANGELOG
+CONTRIBUTING
+SECURITY
+apps/*/README
+testdata/README
+```
+
+```{toctree}
+:hidden:
+:glob:
+:maxdepth: 1
+:caption: Grammars
+lib/core/archive/FORMAT
+lib/core/frame/FORMAT
+lib/core/codec/*/FORMAT
+formats/*/FORMAT
+```
+"""
+ENGINES = "\n\n```{toctree}\n:hidden:\n:glob:\n*\n```\n"
+REFERENCE = '\n\n<p>The rendered reference: <a href="../api/index.html">kvtool.h and kvtool.hpp</a>.</p>\n'
+ADDED = {"README": LISTS, "docs/engines/README": ENGINES, "docs/library": REFERENCE}
+
+
+def add(_, name, source):
+    """What the site needs and the pages, read as files, do not: lists for its margin, the way to doxygen's pages."""
+    source[0] += ADDED.get(name, "")
+
+
+def setup(app):
+    app.connect("source-read", add)
