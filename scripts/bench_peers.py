@@ -207,7 +207,7 @@ def size(text):
 def level_turn(arguments, path, results, raw):
     """One round of kvtool's own: its times join those of the rounds before."""
     command = [arguments.kvtool, "bench", str(path), "--rounds", "1", "--chunk", str(arguments.chunk), "--most", str(arguments.most),
-               "--json", "-qq"] + (["--levels", arguments.levels] if arguments.levels else [])
+               "--json", "-q"] + (["--levels", arguments.levels] if arguments.levels else [])
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     for one in report["contestants"]:
         times = results.setdefault(one["name"], Times(one["name"], "level"))

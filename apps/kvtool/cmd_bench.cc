@@ -69,13 +69,16 @@ std::string RatioText(uint64_t raw, uint64_t stored) {
   return raw == 0 ? "-" : fmt::format("{:.3f}x", Ratio(raw, stored));
 }
 
+// As people read it, in MiB/s.
+double BinaryRate(uint64_t bytes, double seconds) { return Rate(bytes, seconds) * 1e6 / (1 << 20); }
+
 // "1234", "12.3": three figures at least, for the slow ones.
 std::string RateText(double rate) { return fmt::format("{:.{}f}", rate, rate < 99.95 ? 1 : 0); }
 
 std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& results, bool timing) {
   std::vector<std::vector<std::string>> rows = {{"level", "K", "V", "both"}};
   if (timing) {
-    rows[0].insert(rows[0].end(), {"encode MB/s", "median", "decode MB/s", "median"});
+    rows[0].insert(rows[0].end(), {"encode MiB/s", "median", "decode MiB/s", "median"});
   }
   for (const ContestResult& result : results) {
     std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{result.name});
@@ -85,8 +88,8 @@ std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& res
     if (!timing) continue;
     for (const std::vector<double>* seconds :
          {&result.both.encode_seconds, &result.both.decode_seconds}) {
-      row.push_back(RateText(Rate(result.raw_bytes(), seconds->front())));
-      row.push_back(RateText(Rate(result.raw_bytes(), Median(*seconds))));
+      row.push_back(RateText(BinaryRate(result.raw_bytes(), seconds->front())));
+      row.push_back(RateText(BinaryRate(result.raw_bytes(), Median(*seconds))));
     }
   }
   return rows;
@@ -220,13 +223,13 @@ class Bench : public Command {
         report::ScatterChart chart;
         chart.title = fmt::format("{}: ratio against {} speed", part == 0 ? "K" : "V",
                                   encode ? "encoding" : "decoding");
-        chart.x_label = fmt::format("{}, MB/s of one thread", encode ? "encoding" : "decoding");
+        chart.x_label = fmt::format("{}, MiB/s of one thread", encode ? "encoding" : "decoding");
         chart.y_label = fmt::format("{}: original / compressed", part == 0 ? "K" : "V");
         for (const ContestResult& result : results) {
           if (result.name == "memcpy") continue;
           const ContestPart& own = result.parts[part];
           const double seconds = (encode ? own.encode_seconds : own.decode_seconds).front();
-          chart.points.push_back({result.name, Rate(own.raw_bytes, seconds),
+          chart.points.push_back({result.name, BinaryRate(own.raw_bytes, seconds),
                                   Ratio(own.raw_bytes, own.stored_bytes), !result.is_peer});
         }
         page.Figure(report::Render(chart), chart.title + "; up and to the right is better.");

@@ -16,9 +16,9 @@ class Completion : public Command {
 
   ExitStatus Run(Context& context) override {
     const std::vector<CommandDescription> commands = DescribeCommands();
-    context.console.Data(shell_ == "bash"  ? BashCompletion(commands)
-                         : shell_ == "zsh" ? ZshCompletion(commands)
-                                           : FishCompletion(commands));
+    context.console.Product(shell_ == "bash"  ? BashCompletion(commands)
+                            : shell_ == "zsh" ? ZshCompletion(commands)
+                                              : FishCompletion(commands));
     return kDone;
   }
 

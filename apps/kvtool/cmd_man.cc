@@ -39,7 +39,7 @@ class Man : public Command {
     const std::string file =
         command_.empty() ? "kvtool.1" : fmt::format("kvtool-{}.1", FindCommand(command_)->name);
     for (const ManualPage& page : pages) {
-      if (page.file == file) context.console.Data(page.text);
+      if (page.file == file) context.console.Product(page.text);
     }
     return kDone;
   }

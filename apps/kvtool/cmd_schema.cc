@@ -20,9 +20,9 @@ class Schema : public Command {
 
   ExitStatus Run(Context& context) override {
     for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
-      if (name_.empty()) context.console.Line(schema.name);
+      if (name_.empty()) context.console.Product(fmt::format("{}\n", schema.name));
       if (name_ != schema.name && name_ != fmt::format("kvtool.{}/1", schema.name)) continue;
-      context.console.Data(schema.text);
+      context.console.Product(schema.text);
       return kDone;
     }
     if (name_.empty()) return kDone;

@@ -60,31 +60,48 @@ Error ExplainConfigError(std::string_view text, const CLI::App& app) {
                         app.get_name()));
 }
 
+bool IsAlias(const CLI::Option& option, const std::string& name, const Option::NotesOf& notes) {
+  const auto found = notes.find(&option);
+  if (found == notes.end()) return false;
+  const std::vector<std::string>& aliases = found->second.aliases;
+  return std::find(aliases.begin(), aliases.end(), name) != aliases.end();
+}
+
 // All that may stand where an unknown word was found: flags and verbs of the levels that apply.
-std::vector<std::string> KnownWords(const CLI::App& app) {
-  std::vector<std::string> words;
+// Older names are known, but not suggested.
+struct KnownWords {
+  std::vector<std::string> shown, all;
+};
+KnownWords KnownWordsOf(const CLI::App& app, const Option::NotesOf& notes) {
+  KnownWords words;
+  const auto add = [&](const std::string& word, bool is_shown) {
+    words.all.push_back(word);
+    if (is_shown) words.shown.push_back(word);
+  };
   for (const CLI::App* level = &app; level != nullptr;
        level = level->get_subcommands().empty() ? nullptr : level->get_subcommands().front()) {
     for (const CLI::Option* option : level->get_options()) {
-      for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+      for (const std::string& name : option->get_lnames()) {
+        add("--" + name, !IsAlias(*option, "--" + name, notes));
+      }
     }
-    for (const CLI::App* child : level->get_subcommands(nullptr))
-      words.push_back(child->get_name());
+    for (const CLI::App* child : level->get_subcommands(nullptr)) add(child->get_name(), true);
   }
   return words;
 }
 
-Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app, int argc, char** argv) {
+Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app,
+                        const Option::NotesOf& notes, int argc, char** argv) {
   if (dynamic_cast<const CLI::ConfigError*>(&error) != nullptr) {
     return ExplainConfigError(error.what(), app);
   }
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    const std::vector<std::string> known = KnownWords(app);
+    const KnownWords known = KnownWordsOf(app, notes);
     for (int i = 1; i < argc; ++i) {
       const std::string word = argv[i];
       const std::string flag = word.substr(0, word.find('='));
-      if (std::find(known.begin(), known.end(), flag) != known.end()) continue;
-      const std::string nearest = Nearest(flag, known);
+      if (std::find(known.all.begin(), known.all.end(), flag) != known.all.end()) continue;
+      const std::string nearest = Nearest(flag, known.shown);
       if (!nearest.empty() && (flag[0] == '-') == (nearest[0] == '-')) {
         return Error(Finding::kUsage,
                      fmt::format("unknown '{}'; did you mean '{}'?", Escaped(flag), nearest))
@@ -95,21 +112,32 @@ Error ExplainParseError(const CLI::ParseError& error, const CLI::App& app, int a
   return Error(Finding::kUsage, error.what()).Hint(HintOfUse(app));
 }
 
-// The word that stands for a value: "INT" of "INT:INT in [0 - 1024]".
+// The word that stands for a value: "INT" of "UINT:INT in [0 - 1024]". Whole numbers are INT to a
+// reader, whether they may be negative or not.
 std::string ValueWord(const CLI::Option& option) {
-  if (option.get_type_size() == 0) return {};
+  if (option.get_expected_max() == 0 || option.get_type_size() == 0) return {};
   const std::string type = option.get_type_name();
-  return type.empty() ? "TEXT" : type.substr(0, type.find(':'));
+  const std::string word = type.empty() ? "TEXT" : type.substr(0, type.find(':'));
+  if (word == "UINT") return "INT";
+  return word == "FLOAT" ? "NUMBER" : word;
 }
 
-OptionDescription DescriptionOf(const CLI::Option& option, const Option::Words& words) {
+OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf& notes) {
   OptionDescription description;
   for (const std::string& name : option.get_snames()) description.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) description.names.push_back("--" + name);
+  for (const std::string& name : option.get_lnames()) {
+    const bool is_alias = IsAlias(option, "--" + name, notes);
+    (is_alias ? description.aliases : description.names).push_back("--" + name);
+  }
   if (description.names.empty()) description.names.push_back(option.get_name(true));
   description.value = ValueWord(option);
-  if (const auto found = words.find(&option); found != words.end())
-    description.words = found->second;
+  if (description.value == "TEXT" && description.names.back().ends_with("-out")) {
+    description.value = "FILE";
+  }
+  if (const auto found = notes.find(&option); found != notes.end()) {
+    description.words = found->second.words;
+    description.closed = found->second.closed;
+  }
   description.text = option.get_description();
   description.group = option.get_group();
   description.environment = option.get_envname();
@@ -119,15 +147,29 @@ OptionDescription DescriptionOf(const CLI::Option& option, const Option::Words& 
   return description;
 }
 
-LineDescription DescriptionOf(const CLI::App& app, const Option::Words& words) {
+LineDescription DescriptionOf(const CLI::App& app, const Option::NotesOf& notes) {
   LineDescription line{app.get_name(), app.get_description(), {}, {}};
   for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_group().empty()) line.options.push_back(DescriptionOf(*option, words));
+    if (!option->get_group().empty()) line.options.push_back(DescriptionOf(*option, notes));
   }
   for (const CLI::App* verb : app.get_subcommands(nullptr)) {
-    line.verbs.push_back(DescriptionOf(*verb, words));
+    line.verbs.push_back(DescriptionOf(*verb, notes));
   }
   return line;
+}
+
+// "-o,--output|--out,!--no-out" as the parser wants it, and the older names alone.
+std::string ParserNames(const std::string& names, std::vector<std::string>& aliases) {
+  const size_t bar = names.find('|');
+  if (bar == names.npos) return names;
+  const std::string older = names.substr(bar + 1);
+  for (size_t begin = 0; begin < older.size();) {
+    const size_t end = std::min(older.find(',', begin), older.size());
+    const std::string name = older.substr(begin, end - begin);
+    aliases.push_back(name.starts_with('!') ? name.substr(1) : name);
+    begin = end + 1;
+  }
+  return names.substr(0, bar) + "," + older;
 }
 
 }  // namespace
@@ -144,11 +186,12 @@ Option& Option::Group(const std::string& heading) {
 
 Option& Option::OneOf(const std::vector<std::string>& words) {
   option_->check(CLI::IsMember(words));
+  (*notes_)[option_].closed = true;
   return Suggest(words);
 }
 
 Option& Option::Suggest(std::vector<std::string> words) {
-  (*words_)[option_] = std::move(words);
+  (*notes_)[option_].words = std::move(words);
   return *this;
 }
 
@@ -221,54 +264,72 @@ Option& Option::ValueName(const std::string& name) {
 CommandLine::CommandLine(const std::string& program)
     : root_(std::make_unique<CLI::App>("", program)),
       app_(root_.get()),
-      words_(std::make_shared<Option::Words>()) {
+      notes_(std::make_shared<Option::NotesOf>()) {
   app_->set_help_flag("-h", "Short help with examples");
   app_->set_help_all_flag("--help", "All options");
   // CLI11 looks at the variable only after it has read the file.
   const char* config = std::getenv("KVTOOL_CONFIG");
   app_->set_config("--config", config == nullptr ? "" : config,
                    "Read option defaults from a file (TOML or INI)")
+      ->type_name("FILE")
       ->envname("KVTOOL_CONFIG");
   app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
   app_->option_defaults()->take_last();
 }
 
-CommandLine::CommandLine(CLI::App* verb, std::shared_ptr<Option::Words> words)
-    : app_(verb), words_(std::move(words)) {}
+CommandLine::CommandLine(CLI::App* verb, std::shared_ptr<Option::NotesOf> notes)
+    : app_(verb), notes_(std::move(notes)) {}
 
 CommandLine::~CommandLine() = default;
 
+template <typename AddTo>
+Option CommandLine::Declared(const std::string& names, AddTo add) {
+  std::vector<std::string> aliases;
+  CLI::Option* option = add(ParserNames(names, aliases));
+  (*notes_)[option].aliases = std::move(aliases);
+  return {option, notes_.get()};
+}
+
 Option CommandLine::AddBound(const std::string& names, Variable variable, const std::string& text) {
-  return {std::visit([&](auto* to) { return app_->add_option(names, *to, text); }, variable),
-          words_.get()};
+  return Declared(names, [&](const std::string& all) {
+    return std::visit([&](auto* to) { return app_->add_option(all, *to, text); }, variable);
+  });
 }
 
 Option CommandLine::AddFlag(const std::string& names, bool& variable, const std::string& text) {
-  return {app_->add_flag(names, variable, text), words_.get()};
+  return Declared(names,
+                  [&](const std::string& all) { return app_->add_flag(all, variable, text); });
 }
 
 Option CommandLine::AddFlag(const std::string& names, int& variable, const std::string& text) {
-  return {app_->add_flag(names, variable, text), words_.get()};
+  return Declared(names,
+                  [&](const std::string& all) { return app_->add_flag(all, variable, text); });
 }
 
 Option CommandLine::OnFlag(const std::string& names, std::function<void()> call,
                            const std::string& text) {
-  return {app_->add_flag_callback(names, std::move(call), text), words_.get()};
+  return Declared(names, [&](const std::string& all) {
+    return app_->add_flag_callback(all, std::move(call), text);
+  });
 }
 
 Option CommandLine::OnText(const std::string& names, std::function<void(const std::string&)> call,
                            const std::string& text) {
-  return {app_->add_option_function(names, std::move(call), text), words_.get()};
+  return Declared(names, [&](const std::string& all) {
+    return app_->add_option_function(all, std::move(call), text);
+  });
 }
 
 Option CommandLine::OnNumber(const std::string& names, std::function<void(const double&)> call,
                              const std::string& text) {
-  return {app_->add_option_function(names, std::move(call), text), words_.get()};
+  return Declared(names, [&](const std::string& all) {
+    return app_->add_option_function(all, std::move(call), text);
+  });
 }
 
 CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
   CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
-  return *verbs_.emplace_back(new CommandLine(verb, words_));
+  return *verbs_.emplace_back(new CommandLine(verb, notes_));
 }
 
 void CommandLine::RequireVerb() { app_->require_subcommand(1); }
@@ -286,7 +347,7 @@ CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
   } catch (const CLI::CallForAllHelp&) {
     return Asked::kLongHelp;
   } catch (const CLI::ParseError& error) {
-    throw ExplainParseError(error, *app_, argc, argv);
+    throw ExplainParseError(error, *app_, *notes_, argc, argv);
   }
 }
 
@@ -299,15 +360,14 @@ std::string CommandLine::config_file() const {
   return config->count() > 0 ? config->as<std::string>() : std::string();
 }
 
-void CommandLine::Hide(std::string_view group) {
-  for (CLI::Option* option : app_->get_options()) {
-    if (option->get_group() == group) option->group("");
+LineDescription CommandLine::Describe() const { return DescriptionOf(*app_, *notes_); }
+
+const CommandLine* CommandLine::given_verb() const {
+  for (const auto& verb : verbs_) {
+    if (verb->parsed()) return verb.get();
   }
+  return nullptr;
 }
-
-std::string CommandLine::Help() const { return app_->help(); }
-
-LineDescription CommandLine::Describe() const { return DescriptionOf(*app_, *words_); }
 
 std::string_view ParserVersion() { return CLI11_VERSION; }
 

@@ -29,10 +29,15 @@ using ValueCheck = std::function<std::string(const std::string& text)>;
 // An option that has been declared. A handle: copies mean the same option.
 class Option {
  public:
-  // Words that completions offer, by option.
-  using Words = std::map<const CLI::Option*, std::vector<std::string>>;
+  // What the parser behind does not keep of an option.
+  struct Notes {
+    std::vector<std::string> words;    // that completions offer
+    bool closed = false;               // no others may be given
+    std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
+  };
+  using NotesOf = std::map<const CLI::Option*, Notes>;
 
-  Option(CLI::Option* option, Words* words) : option_(option), words_(words) {}
+  Option(CLI::Option* option, NotesOf* notes) : option_(option), notes_(notes) {}
 
   Option& Required();
   Option& Group(const std::string& heading);  // where help lists it; none hides it
@@ -55,14 +60,16 @@ class Option {
 
  private:
   CLI::Option* option_;
-  Words* words_;
+  NotesOf* notes_;
 };
 
 // What help, manual pages and completions say of an option.
 struct OptionDescription {
-  std::vector<std::string> names;  // with their dashes; one without: its place alone tells
-  std::string value;               // TEXT, INT ..., empty for a flag
-  std::vector<std::string> words;  // that the value may be, or usually is; empty: any
+  std::vector<std::string> names;    // with their dashes; one without: its place alone tells
+  std::vector<std::string> aliases;  // older names, which help, manuals and completions leave out
+  std::string value;                 // TEXT, FILE, INT ..., empty for a flag
+  std::vector<std::string> words;    // that the value may be, or usually is; empty: any
+  bool closed = false;               // it must be one of the words
   std::string text, group, environment, standard;  // standard: what holds where it is not given
   bool required = false, many = false;
 
@@ -85,8 +92,10 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // `names` is "-o,--output", or "FILE" for what stands without a flag. The value is written to
-  // `variable`, whose type says what may be given, when the command line is parsed.
+  // `names` is "-o,--output", or "FILE" for what stands without a flag. What follows a '|' are
+  // older names: "--sample-bytes|--most" is shown as --sample-bytes, and --most means the same for
+  // ever. The value is written to `variable`, whose type says what may be given, when the command
+  // line is parsed.
   template <typename T>
   Option Add(const std::string& names, T& variable, const std::string& text = "") {
     return AddBound(names, &variable, text);
@@ -115,9 +124,9 @@ class CommandLine {
   bool Given(const std::string& option) const;  // on the command line or in the file
   std::string config_file() const;              // empty if there is none
 
-  void Hide(std::string_view group);
-  std::string Help() const;
   LineDescription Describe() const;
+  // The verb that was given; null if none was.
+  const CommandLine* given_verb() const;
 
  private:
   using Variable =
@@ -125,12 +134,15 @@ class CommandLine {
                    std::optional<uint64_t>*, std::optional<double>*, std::vector<std::string>*,
                    std::vector<uint64_t>*>;
 
-  CommandLine(CLI::App* verb, std::shared_ptr<Option::Words> words);
+  CommandLine(CLI::App* verb, std::shared_ptr<Option::NotesOf> notes);
+  // Declares by `add`, which gets the names as the parser wants them.
+  template <typename AddTo>
+  Option Declared(const std::string& names, AddTo add);
   Option AddBound(const std::string& names, Variable variable, const std::string& text);
 
   std::unique_ptr<CLI::App> root_;  // none of a verb, which belongs to its command
   CLI::App* app_;
-  std::shared_ptr<Option::Words> words_;  // of the command and its verbs
+  std::shared_ptr<Option::NotesOf> notes_;  // of the command and its verbs
   std::vector<std::unique_ptr<CommandLine>> verbs_;
 };
 

@@ -19,6 +19,10 @@ std::vector<std::string> FlagsOf(const LineDescription& line) {
   return flags;
 }
 
+bool TakesFile(const OptionDescription& option) {
+  return option.value == "FILE" || option.value == "FOLDER" || option.value == "TEXT";
+}
+
 // What may follow a command without a flag: its verbs, and the words of its first place.
 std::vector<std::string> WordsOf(const LineDescription& line) {
   std::vector<std::string> words;
@@ -51,7 +55,7 @@ std::string BashValues(std::string_view command, const LineDescription& line) {
     if (!option.words.empty()) {
       text += fmt::format("words='{}' ;;\n", fmt::join(option.words, " "));
     } else {
-      text += option.value == "TEXT" ? "files=yes ;;\n" : ";;\n";
+      text += TakesFile(option) ? "files=yes ;;\n" : ";;\n";
     }
   }
   for (const LineDescription& verb : line.verbs) text += BashValues(command, verb);
@@ -96,7 +100,7 @@ std::string ZshText(std::string_view text) {
 
 std::string ZshAction(const OptionDescription& option) {
   if (!option.words.empty()) return fmt::format("({})", fmt::join(option.words, " "));
-  return option.value == "TEXT" ? "_files" : " ";
+  return TakesFile(option) ? "_files" : " ";
 }
 
 std::string ZshArguments(const LineDescription& line, std::string_view indent) {
@@ -124,8 +128,7 @@ void AddFishOptions(std::string_view condition, const LineDescription& line, std
       text += name.starts_with("--") ? fmt::format(" -l {}", name.substr(2))
                                      : fmt::format(" -s {}", name.substr(1));
     }
-    if (!option.value.empty())
-      text += option.value == "TEXT" && option.words.empty() ? " -r" : " -x";
+    if (!option.value.empty()) text += TakesFile(option) && option.words.empty() ? " -r" : " -x";
     if (!option.words.empty()) text += fmt::format(" -a '{}'", fmt::join(option.words, " "));
     text += fmt::format(" -d '{}'\n", Quoted(option.text, "\\'"));
   }

@@ -10,30 +10,26 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "apps/kvtool/text_width.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv {
 namespace {
 
+constexpr std::string_view kClearLine = "\r\x1b[K";
+
+// A terminal has one progress line, whatever draws it, and a signal can find it there.
+volatile std::sig_atomic_t progress_drawn = 0;
+
 bool Environment(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0';
-}
-
-// Cells count as columns by code points: good enough for the characters this program prints.
-size_t Width(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-bool LooksNumeric(std::string_view cell) {
-  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 ||
-                           ((cell[0] == '-' || cell[0] == '+') && cell.size() < 12));
 }
 
 std::string AsUtf8(std::string_view text) {
@@ -109,9 +105,17 @@ Console::Console(Embedding* embedding)
     : embedding_(embedding), style_mark_("\x1b" + RandomWord()) {}
 
 void Console::Data(std::string_view text) {
-  if (embedding_ != nullptr) return;
+  if (embedding_ != nullptr || verbosity < 0) return;
+  Print(Wrapped(Shown(text), ColumnsOf(STDOUT_FILENO)));
+}
+
+void Console::Product(std::string_view text) {
+  if (embedding_ != nullptr || verbosity < -1) return;
+  Print(Shown(text));
+}
+
+void Console::Print(const std::string& shown) {
   ClearProgress();
-  const std::string shown = Shown(text);
   if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() && stdout_error_ == 0) {
     stdout_error_ = errno;
   }
@@ -146,20 +150,17 @@ std::string Console::Styled(std::string_view code, std::string_view text) const 
   return fmt::format("{0}[{1}m{2}{0}[0m", style_mark_, code, Printable(text));
 }
 
-void Console::Line(std::string_view text) {
-  Data(text);
-  Data("\n");
-}
+void Console::Line(std::string_view text) { Data(fmt::format("{}\n", text)); }
 
 void Console::Json(const nlohmann::ordered_json& document) {
   if (embedding_ != nullptr) return embedding_->Document(document);
-  Line(JsonText(document));
+  Product(JsonText(document) + "\n");
 }
 
 void Console::Say(std::string_view text, int level) {
   if (verbosity < level || embedding_ != nullptr) return;
   ClearProgress();
-  const std::string shown = Shown(text) + "\n";
+  const std::string shown = Wrapped(Shown(text), ColumnsOf(STDERR_FILENO)) + "\n";
   std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
@@ -209,68 +210,18 @@ std::string Console::Verdict(bool good, std::string_view text) const {
   return Styled(good ? "32" : "31", text);
 }
 
+void Console::set_progress_drawn(bool drawn) { progress_drawn = drawn ? 1 : 0; }
+
 void Console::ClearProgress() {
-  if (!progress_drawn_) return;
-  std::fputs("\r\x1b[K", stderr);
-  progress_drawn_ = false;
+  if (progress_drawn == 0) return;
+  std::fputs(kClearLine.data(), stderr);
+  progress_drawn = 0;
 }
 
-void Table::Row(std::vector<std::string> cells) {
-  for (std::string& cell : cells) cell = Printable(cell);
-  rows_.push_back(std::move(cells));
-}
-
-std::string Table::Text(std::string_view indent) const {
-  std::vector<size_t> widths;
-  std::vector<bool> numeric;
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    widths.resize(std::max(widths.size(), rows_[r].size()));
-    numeric.resize(widths.size(), true);
-    for (size_t c = 0; c < rows_[r].size(); ++c) {
-      widths[c] = std::max(widths[c], Width(rows_[r][c]));
-      if (r > 0 && !rows_[r][c].empty() && !LooksNumeric(rows_[r][c])) numeric[c] = false;
-    }
-  }
-  std::string text;
-  for (const auto& row : rows_) {
-    std::string line(indent);
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string padding(widths[c] - Width(row[c]), ' ');
-      if (c > 0) line += "  ";
-      line += numeric[c] ? padding + row[c] : row[c] + padding;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
-
-std::string HumanBytes(uint64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (value /= 1024; value >= 1023.95 && unit + 1 < kUnits.size(); value /= 1024) ++unit;
-  return fmt::format("{:.{}f} {}", value, value < 10 ? 3 : value < 100 ? 2 : 1, kUnits[unit]);
-}
-
-std::string HumanRate(uint64_t bytes, double seconds) {
-  if (seconds <= 0) return "-";
-  const double rate = static_cast<double>(bytes) / seconds / 1e6;
-  return fmt::format("{:.{}f} MB/s", rate, rate < 10 ? 2 : rate < 100 ? 1 : 0);
-}
-
-std::string HumanSeconds(double seconds) {
-  if (seconds < 1e-6) return fmt::format("{:.0f} ns", seconds * 1e9);
-  if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  if (seconds < 1) return fmt::format("{:.1f} ms", seconds * 1e3);
-  return fmt::format("{:.2f} s", seconds);
-}
-
-std::string HumanRatio(uint64_t original, uint64_t stored) {
-  if (stored == 0) return "-";
-  const double ratio = static_cast<double>(original) / static_cast<double>(stored);
-  return fmt::format("{:.3f}x ({:.1f}% removed)", ratio, 100 * (1 - 1 / ratio));
+void Console::ClearProgressOnSignal() {
+  if (progress_drawn == 0) return;
+  // Where this fails nobody sees the line.
+  if (::write(STDERR_FILENO, kClearLine.data(), kClearLine.size()) < 0) return;
 }
 
 void PutRatio(nlohmann::ordered_json& object, uint64_t original, uint64_t stored) {
@@ -281,17 +232,6 @@ void PutRatio(nlohmann::ordered_json& object, uint64_t original, uint64_t stored
   }
   object["ratio"] = static_cast<double>(original) / static_cast<double>(stored);
   object["removed_fraction"] = 1 - static_cast<double>(stored) / static_cast<double>(original);
-}
-
-std::string Sparkline(const std::vector<double>& values, bool utf8) {
-  constexpr std::array<const char*, 8> kBlocks = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  constexpr std::array<const char*, 8> kAscii = {"_", ".", "-", "~", "=", "+", "*", "#"};
-  std::string line;
-  for (double value : values) {
-    const auto step = static_cast<size_t>(std::clamp(value, 0.0, 1.0) * 7.999);
-    line += (utf8 ? kBlocks : kAscii)[step];
-  }
-  return line;
 }
 
 }  // namespace kv

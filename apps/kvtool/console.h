@@ -26,9 +26,11 @@ class Console {
 
   // What comes from files and names is shown with control characters as \xNN; of a name, newlines,
   // too, where the caller passes it through Printable.
-  void Data(std::string_view text);                   // stdout, lines as they are
-  void Line(std::string_view text);                   // stdout, with a newline
-  void Json(const nlohmann::ordered_json& document);  // stdout; non-finite numbers are null
+  void Data(std::string_view text);  // stdout, for people: wrapped on a terminal, nothing with -q
+  void Line(std::string_view text);  // the same, with a newline
+  // stdout, for programs, and what was asked for as such: lines as they are, nothing with -qq.
+  void Product(std::string_view text);
+  void Json(const nlohmann::ordered_json& document);  // a product; non-finite numbers are null
   void Say(std::string_view text, int level = 0);     // stderr, from this verbosity on
   void Warn(std::string_view file, std::string_view text);
   void Report(const Error& error);
@@ -46,29 +48,35 @@ class Console {
   std::string Bold(std::string_view text) const;
   // A verdict word: green or red on a terminal, plain otherwise.
   std::string Verdict(bool good, std::string_view text) const;
-  // Removes the progress line, if one is drawn, before anything else is printed.
-  void set_progress_drawn(bool drawn) { progress_drawn_ = drawn; }
+  // The progress line of the terminal: whether one is drawn, and its end, also before anything else
+  // is printed.
+  void set_progress_drawn(bool drawn);
+  void ClearProgress();
+  // The same from the handler of a signal that ends the program. Async-signal-safe.
+  static void ClearProgressOnSignal();
 
  private:
+  void Print(const std::string& shown);
   bool UseColour() const;
-  void ClearProgress();
   std::string Styled(std::string_view code, std::string_view text) const;
   std::string Shown(std::string_view text) const;
 
   Embedding* embedding_;
   int warnings_ = 0;
   std::vector<std::string> warning_texts_;
-  bool progress_drawn_ = false;
   std::string style_mark_;  // what only this program's own colours begin with
   int stdout_error_ = 0;
 };
 
-// Columns padded to their widest cell; numbers (and a leading '-') are right-aligned.
+// Columns padded to their widest cell; numbers (and a leading '-') are right-aligned. On a terminal
+// that is too narrow heads take several lines and columns of text are shortened; where that is not
+// enough, each row becomes lines of its own.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
   void Row(std::vector<std::string> cells);
-  std::string Text(std::string_view indent = "") const;
+  std::string Text(std::string_view indent = "") const;  // as wide as standard output is
+  std::string TextFor(size_t width, std::string_view indent = "") const;
 
  private:
   std::vector<std::vector<std::string>> rows_;
@@ -80,10 +88,12 @@ std::string JsonText(const nlohmann::ordered_json& document, int indent = 2, boo
 
 // "1.234 MiB", IEC units, 4 significant digits.
 std::string HumanBytes(uint64_t bytes);
-// "12.3 MB/s", decimal.
+// "12.3 MiB/s".
 std::string HumanRate(uint64_t bytes, double seconds);
 // Adaptive: ns, us, ms, s.
 std::string HumanSeconds(double seconds);
+// "8 s", "3 min 20 s", "2 h 05 min": whole seconds at the least, for what is yet to come.
+std::string HumanTimeLeft(double seconds);
 // "3.11x (67.8% removed)"; ratio = original / stored.
 std::string HumanRatio(uint64_t original, uint64_t stored);
 // {"ratio": .., "removed_fraction": ..}

@@ -3,8 +3,13 @@
 #include "apps/kvtool/help.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/help_text.h"
+#include "apps/kvtool/text_width.h"
 #include "lib/core/base/nearest.h"
 #include "lib/core/kernels/targets.h"
 #include "version.h"
@@ -12,8 +17,51 @@
 namespace kv {
 namespace {
 
-std::string Head(const CommandEntry& entry) {
-  return fmt::format("kvtool {}: {}\n\nExamples:\n{}\n", entry.name, entry.summary, entry.examples);
+constexpr const char* kShared = "Everywhere";
+constexpr const char* kReading = "Reading the snapshot";
+
+// Lines longer than this are hard to read; a pager behind a pipe has 80 columns at least.
+size_t HelpWidth() {
+  const size_t columns = ColumnsOf(STDOUT_FILENO);
+  return columns == kAnyWidth ? 80 : std::min<size_t>(columns, 100);
+}
+
+// Of the examples of a command, those of the verb that was asked for, unless there are none.
+std::string ExamplesOf(const CommandEntry& entry, std::string_view verb) {
+  const std::string_view all = entry.examples;
+  if (verb.empty()) return std::string(all);
+  const std::string begin = fmt::format("  kvtool {} {} ", entry.name, verb);
+  std::string chosen;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = std::min(all.find('\n', at), all.size() - 1) + 1;
+    if (all.substr(at, end - at).starts_with(begin)) chosen += all.substr(at, end - at);
+    at = end;
+  }
+  return chosen.empty() ? std::string(all) : chosen;
+}
+
+// What a command, or the verb that was given, takes, with examples.
+std::string Help(const CommandEntry& entry, const CommandLine& line,
+                 const std::vector<std::string_view>& left_out) {
+  LineDescription shown = line.Describe();
+  std::string program = fmt::format("kvtool {}", entry.name);
+  std::string_view summary = entry.summary;
+  std::string verb;
+  if (const CommandLine* given = line.given_verb()) {
+    LineDescription own = given->Describe();
+    // A verb takes the options of every command, too.
+    for (OptionDescription& option : shown.options) {
+      if (option.group == kShared) own.options.push_back(std::move(option));
+    }
+    shown = std::move(own);
+    verb = shown.name;
+    summary = shown.summary;
+    program += " " + verb;
+  }
+  const size_t width = HelpWidth();
+  return fmt::format(
+      "{}\n\nExamples:\n{}\n{}\n", Wrapped(fmt::format("{}: {}", program, summary), width, 0),
+      Wrapped(ExamplesOf(entry, verb), width, 4), OptionsHelp(program, shown, width, left_out));
 }
 
 }  // namespace
@@ -42,32 +90,40 @@ std::string VersionLine() {
 
 std::string Overview() {
   std::string text =
-      "kvtool: what is in this KV cache, does it compress, is the restored one the same?\n\n"
-      "Usage: kvtool COMMAND [OPTIONS]\n";
+      Wrapped("kvtool: what is in this KV cache, does it compress, is the restored one the same?\n",
+              HelpWidth(), 0) +
+      "\nUsage: kvtool COMMAND [OPTIONS]\n";
   std::string_view group;
   for (const CommandEntry& entry : Commands()) {
     if (entry.group != group) {
       group = entry.group;
       text += fmt::format("\n{}:\n", group);
     }
-    text += fmt::format("  {:<16} {}\n", entry.name, entry.summary);
+    text += Wrapped(fmt::format("  {:<16} {}\n", entry.name, entry.summary), HelpWidth(), 17);
   }
-  return text +
-         "\n'kvtool COMMAND -h' shows examples and options, 'kvtool COMMAND --help' all options.\n";
+  return text + "\n" +
+         Wrapped(
+             "'kvtool COMMAND -h' shows examples and options, 'kvtool COMMAND --help' all "
+             "options.\n",
+             HelpWidth(), 0);
 }
 
-std::string ShortHelp(const CommandEntry& entry, CommandLine& line) {
+std::string ShortHelp(const CommandEntry& entry, const CommandLine& line) {
   // Shared options stay out of the one-screen help.
-  line.Hide("Everywhere");
-  line.Hide("Reading the snapshot");
-  return Head(entry) + line.Help() +
-         "'--help' also lists the options for reading snapshots and those every command has.\n";
+  return Help(entry, line, {kShared, kReading}) +
+         Wrapped(
+             "'--help' also lists the options that every command has, and those for reading "
+             "snapshots.\n",
+             HelpWidth(), 0);
 }
 
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line) {
-  return Head(entry) + line.Help() +
-         "\nExit status: 0 done, 1 a negative verdict (mismatch, gate failed), 2 wrong usage,\n3 "
-         "invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 interrupted.\n";
+  return Help(entry, line, {}) +
+         Wrapped(
+             "Exit status: 0 done, 1 a negative verdict (mismatch, gate failed), 2 wrong usage, "
+             "3 invalid input, 4 I/O, 5 recognised but unsupported, 70 a bug, 130 "
+             "interrupted.\n",
+             HelpWidth(), 0);
 }
 
 int ShowHelp(Console& console, std::string_view name) {
@@ -80,7 +136,7 @@ int ShowHelp(Console& console, std::string_view name) {
   GlobalOptions global;
   CommandLine line(fmt::format("kvtool {}", entry->name));
   Declare(line, *command, global);
-  console.Data(LongHelp(*entry, line));
+  console.Product(LongHelp(*entry, line));
   return kDone;
 }
 

@@ -16,7 +16,7 @@ Error UnknownCommand(std::string_view name);
 std::string VersionLine();
 std::string Overview();
 // -h: summary, examples, usage, the command's own options. --help: everything.
-std::string ShortHelp(const CommandEntry& entry, CommandLine& line);
+std::string ShortHelp(const CommandEntry& entry, const CommandLine& line);
 std::string LongHelp(const CommandEntry& entry, const CommandLine& line);
 int ShowHelp(Console& console, std::string_view command);
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "apps/kvtool/help_text.h"
 #include "version.h"
 
 namespace kv {
@@ -37,9 +38,9 @@ std::string PageTitle(std::string_view name, std::string_view summary) {
                      Roff(upper), KVTOOL_VERSION, Roff(name), Roff(summary));
 }
 
-std::string ValueText(const OptionDescription& option) {
-  if (option.value.empty()) return {};
-  return fmt::format(" \\fI{}\\fR", Roff(option.value));
+std::string RoffValue(const OptionDescription& option) {
+  const std::string value = ValueText(option);
+  return value.empty() ? value : fmt::format(" \\fI{}\\fR", Roff(value));
 }
 
 std::string OptionEntry(const OptionDescription& option) {
@@ -51,7 +52,7 @@ std::string OptionEntry(const OptionDescription& option) {
   }
   std::string text =
       fmt::format(".TP\n{}{}\n{}", fmt::join(names, ", "),
-                  option.positional() ? std::string() : ValueText(option), Roff(option.text));
+                  option.positional() ? std::string() : RoffValue(option), Roff(option.text));
   if (!text.ends_with('.') && !text.ends_with(')')) text += '.';
   if (!option.words.empty()) {
     text += fmt::format("\nValues: {}.", Roff(fmt::format("{}", fmt::join(option.words, ", "))));

@@ -25,12 +25,14 @@ namespace kv {
 namespace {
 
 void OnInterrupt(int) {
+  Console::ClearProgressOnSignal();
   RemoveTemporariesOnSignal();
   ::_exit(kInterrupted);
 }
 
 // A mapped input that shrinks while it is read raises SIGBUS; say so instead of dying silently.
 void OnBus(int) {
+  Console::ClearProgressOnSignal();
   RemoveTemporariesOnSignal();
   constexpr char kText[] =
       "kvtool: an input changed or could not be read while it was in use [KV0102]\n";
@@ -61,6 +63,7 @@ bool EndsForWantOfMemory() noexcept {
 // Where memory runs out inside a destructor no exception can leave it: JSON trees, for one,
 // allocate while they are taken apart.
 [[noreturn]] void OnTerminate() {
+  Console::ClearProgressOnSignal();
   RemoveTemporariesOnSignal();
   const bool no_memory = EndsForWantOfMemory();
   const std::string_view text = no_memory
@@ -158,17 +161,17 @@ void RequireConfig(int argc, char** argv) {
 
 int Dispatch(Console& console, int argc, char** argv) {
   if (argc < 2) {
-    console.Data(Overview());
+    console.Product(Overview());
     return kUsageError;
   }
   const std::string word = argv[1];
   if (word == "-V" || word == "--version") {
-    console.Line(VersionLine());
+    console.Product(VersionLine() + "\n");
     return kDone;
   }
   if (word == "-h" || word == "--help" || word == "help") {
     if (word == "help" && argc > 2) return ShowHelp(console, argv[2]);
-    console.Data(Overview());
+    console.Product(Overview());
     return kDone;
   }
   const CommandEntry* entry = FindCommand(word);
@@ -183,10 +186,10 @@ int Dispatch(Console& console, int argc, char** argv) {
   Declare(line, *command, global);
   switch (line.Parse(argc - 1, argv + 1)) {
     case CommandLine::Asked::kShortHelp:
-      console.Data(ShortHelp(*entry, line));
+      console.Product(ShortHelp(*entry, line));
       return kDone;
     case CommandLine::Asked::kLongHelp:
-      console.Data(LongHelp(*entry, line));
+      console.Product(LongHelp(*entry, line));
       return kDone;
     case CommandLine::Asked::kRun:
       break;

@@ -3,9 +3,12 @@
 #include "apps/kvtool/progress.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <cstdio>
 
+#include "apps/kvtool/text_width.h"
 #include "lib/core/base/bytes.h"
 
 namespace kv {
@@ -19,10 +22,7 @@ ProgressLine::ProgressLine(Console& console, When when, const std::string& label
 }
 
 ProgressLine::~ProgressLine() {
-  if (drawn_ && terminal_) {
-    std::fputs("\r\x1b[K", stderr);
-    console_.set_progress_drawn(false);
-  }
+  if (terminal_) console_.ClearProgress();
 }
 
 void ProgressLine::Begin(uint64_t total_bytes) {
@@ -43,17 +43,27 @@ void ProgressLine::Advance(uint64_t bytes) {
 
 void ProgressLine::Draw(Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
-  std::string line = fmt::format("{}: {}", label_, HumanBytes(done_));
+  std::vector<std::string> parts = {fmt::format("{}: {}", label_, HumanBytes(done_))};
   if (total_ > 0) {
     const double fraction = static_cast<double>(done_) / static_cast<double>(total_);
-    line += fmt::format(" of {} ({:.0f}%)", HumanBytes(total_), 100 * fraction);
+    parts[0] += fmt::format(" of {} ({:.0f}%)", HumanBytes(total_), 100 * fraction);
     if (fraction > 0 && fraction <= 1)
-      line += fmt::format(", {} left", HumanSeconds(seconds / fraction - seconds));
+      parts.push_back(fmt::format("{} left", HumanTimeLeft(seconds / fraction - seconds)));
   }
-  line += fmt::format(", {}", HumanRate(done_, seconds));
-  std::fprintf(stderr, terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
-  drawn_ = true;
-  if (terminal_) console_.set_progress_drawn(true);
+  parts.push_back(HumanRate(done_, seconds));
+  // A line that reached the next one could not be cleared: what matters least is left out.
+  const size_t width = ColumnsOf(STDERR_FILENO);
+  while (parts.size() > 1 && fmt::format("{}", fmt::join(parts, ", ")).size() >= width) {
+    parts.pop_back();
+  }
+  const std::string line = fmt::format("{}", fmt::join(parts, ", "));
+  if (!terminal_) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return;
+  }
+  // Before the line, so that a signal in between clears it.
+  console_.set_progress_drawn(true);
+  std::fprintf(stderr, "\r%s\x1b[K", Shortened(line, width - 1).c_str());
 }
 
 }  // namespace kv

@@ -30,7 +30,6 @@ class ProgressLine : public Progress {
   std::mutex mutex_;
   Clock::time_point begin_, next_;
   uint64_t total_ = 0, done_ = 0;
-  bool drawn_ = false;
 };
 
 }  // namespace kv

@@ -1,11 +1,11 @@
 # An older summary adds rules: the same figures hold them, worse ones fail. One that says nothing about this run fails, too.
 config="$TESTDATA/gate/pass.json"
-gate() { status=0; "$KVTOOL" gate "$config" --deterministic -qq "$@" || status=$?; echo "exit $status"; }
+gate() { status=0; "$KVTOOL" gate "$config" --deterministic "$@" 2> /dev/null || status=$?; echo "exit $status"; }
 why() { # an older summary, flags: what the verdict says of it
   local old=$1
   shift
   status=0
-  "$KVTOOL" gate "$config" --deterministic --baseline "$old" --json -qq "$@" > new.json || status=$?
+  "$KVTOOL" gate "$config" --deterministic --baseline "$old" --json "$@" > new.json 2> /dev/null || status=$?
   jq -r --arg status $status '"exit \($status): \(.reason)" + ([.cases[].rules[] | select(.status == "fail") | "\n  \(.metric): \(.reason)"] | add // "")' new.json
   jq -r '.baseline.problems[] | "  lenient: " + .' new.json | grep -- "$(echo " $*" | grep -o lenient || echo nothing)" || true
 }

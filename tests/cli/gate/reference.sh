@@ -1,7 +1,7 @@
 # A cache against a golden one: equal, changed in one bit, within a tolerance, with a NaN; a fault in the replay itself.
 s="$TESTDATA/trace/s260k.seq0.bin"
 "$KVTOOL" compress "$s" -o golden.kvz -q
-gate() { status=0; "$KVTOOL" gate "$@" --deterministic -q || status=$?; echo "exit $status"; }
+gate() { status=0; "$KVTOOL" gate "$@" --deterministic || status=$?; echo "exit $status"; }
 patch() { # file, position from its end, two bytes
   cp "$s" "$1"
   printf "$3" | dd of="$1" bs=1 seek=$(($(stat -c %s "$s") - $2)) conv=notrunc status=none

@@ -25,9 +25,9 @@ cmp a.bin "$states/s260k-b3889-f16-vtrans.seq0.bin" && echo "through an archive:
 cmp m.bin "$states/synthetic-qwen2vl-mrope-b8352.seq0.bin" && echo "with the positions of M-RoPE"
 # V turned, one sequence cut out, values converted: the same cache as far as each can be.
 "$KVTOOL" convert "$states/s260k-v050-f16.seq0.bin" --to llama-state --v-order transposed -o turned.bin -qq
-"$KVTOOL" inspect turned.bin -qq | grep 'v storage'
+"$KVTOOL" inspect turned.bin 2> /dev/null | grep 'v storage'
 "$KVTOOL" diff "$states/s260k-v050-f16.seq0.bin" turned.bin | sed 's/.* and/and/'
 "$KVTOOL" convert "$states/s260k-v050-shared-prefix.session.bin" --sequence 0 --to llama-state -o one.bin
-"$KVTOOL" inspect one.bin -qq | grep cells
+"$KVTOOL" inspect one.bin 2> /dev/null | grep cells
 "$KVTOOL" convert "$states/kjv3m-v050-q5_1-rotated.seq0.bin" --kv-heads 2 --dtype f16 --to llama-state -o half.bin -qq
 "$KVTOOL" diff half.bin "$states/kjv3m-v050-q5_1-rotated.seq0.bin" --kv-heads 2 --atol 0.002 | tail -1 | sed 's/.*bin: //'

@@ -7,7 +7,7 @@ for dtype in fp16 bf16 fp32; do
   "$KVTOOL" weights convert -q a.pth -o b.bin --dtype $dtype -f && cmp a.bin b.bin
   "$KVTOOL" weights convert -q a.bin -o a.safetensors --min-seq-len 7 --num-heads 3 -f
   "$KVTOOL" weights convert -q a.safetensors -o c.bin --dtype $dtype --min-seq-len 2 -f
-  "$KVTOOL" weights diff -q a.bin c.bin
+  "$KVTOOL" weights diff a.bin c.bin
 done
 # The first 6 blocks of a layer are those of a text-only file; metadata survives.
 "$KVTOOL" weights convert -q a.bin -o text.bin --text-only
