@@ -18,6 +18,7 @@ ALLOWED = [
     ("lib/core/kernels/", ["lib/core/kernels/", "lib/core/base/"]),
     ("lib/core/codec/", ["lib/core/codec/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/core/snapshot/", ["lib/core/snapshot/", "lib/core/kernels/", "lib/core/base/"]),
+    ("lib/core/quant/", ["lib/core/quant/", "lib/core/snapshot/", "lib/core/kernels/", "lib/core/base/"]),
     ("lib/core/weights/", ["lib/core/weights/", "lib/core/snapshot/", "lib/core/base/"]),
     ("lib/core/frame/", ["lib/core/frame/", "lib/core/codec/", "lib/core/base/"]),
     ("lib/core/archive/", ["lib/core/"]),

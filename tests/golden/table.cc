@@ -19,6 +19,8 @@ void CheckBlendHkvd(Run& run);
 void CheckBlendRope(Run& run);
 void CheckBlendReplay(Run& run);
 void CheckStoreFiles(Run& run);
+void CheckQuantBlocks(Run& run);
+void CheckQuantScales(Run& run);
 
 namespace {
 
@@ -55,7 +57,12 @@ constexpr Row kTable[] = {
      "blend/vllm_shared_storage/* blend/lmcache/* blend/sglang_hicache/* blend/bad/lmcache_*",
      "blend#files=safetensors/* blend#files=lmcache* blend#files=sglang* blend#bad=bad/lmcache_*",
      CheckStoreFiles, ""},
-    {"quantisers", "quant/*", "", nullptr, "quantisers and their attention figures"},
+    {"quant blocks", "quant/manifest.json quant/ggml/* quant/engine/* quant/hadamard/* quant/fp8/*",
+     "", CheckQuantBlocks, ""},
+    {"quant scales", "quant/vllm/* quant/lmcache/* quant/kivi/* quant/kvquant/* quant/hf/*", "",
+     CheckQuantScales, ""},
+    {"quant attention", "quant/attention/*", "", nullptr, "attention over a quantised cache"},
+    {"quant truth", "quant/truth/*", "", nullptr, "a run of the engine with quantised caches"},
 };
 
 }  // namespace

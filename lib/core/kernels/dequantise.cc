@@ -2,11 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/kernels/dequantise.h"
 
-#include <cmath>
-
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/half.h"
 #include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/quantise.h"
 
 namespace kv {
 namespace {
@@ -26,10 +25,6 @@ int Nibble(const std::byte* packed, int i) {
 void Block(DType dtype, const std::byte* block, float* out) {
   const float d = LoadHalf(block);
   switch (dtype) {
-    case DType::kQ8_0:
-      for (int i = 0; i < kBlock; ++i)
-        out[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + i]));
-      return;
     case DType::kQ4_0:
       for (int i = 0; i < kBlock; ++i) out[i] = d * static_cast<float>(Nibble(block + 2, i) - 8);
       return;
@@ -68,16 +63,6 @@ template <typename T>
 void Widen(const std::byte* from, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i)
     out[i] = static_cast<float>(LoadLE<T>(from + i * sizeof(T)));
-}
-
-// OCP 8-bit floats: E4M3 has no infinities and one NaN, E5M2 is a cut binary16.
-float F8E4M3ToF32(uint8_t v) {
-  const float sign = v & 0x80 ? -1.0f : 1.0f;
-  const int exponent = (v >> 3) & 15;
-  const int mantissa = v & 7;
-  if (exponent == 15 && mantissa == 7) return std::nanf("");
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
-  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
 }
 
 }  // namespace
@@ -123,12 +108,11 @@ void ToFloats(DType dtype, std::span<const std::byte> values, std::span<float> o
       Widen<uint64_t>(from, out);
       return;
     case DType::kF8E4M3:
-      for (size_t i = 0; i < out.size(); ++i) out[i] = F8E4M3ToF32(static_cast<uint8_t>(from[i]));
-      return;
     case DType::kF8E5M2:
-      for (size_t i = 0; i < out.size(); ++i) {
-        out[i] = F16ToF32(static_cast<uint16_t>(static_cast<uint16_t>(from[i]) << 8));
-      }
+      DequantiseFloat8(dtype, {reinterpret_cast<const uint8_t*>(from), out.size()}, 1, out.data());
+      return;
+    case DType::kQ8_0:
+      DequantiseQ8_0(from, out);
       return;
     default:
       for (size_t i = 0; i < out.size(); i += kBlock) {

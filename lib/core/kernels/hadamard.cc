@@ -28,16 +28,29 @@ void Butterflies(float* __restrict low, float* __restrict high, size_t half) {
   }
 }
 
+void Scale(float* values, size_t count, uint32_t size) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(size));
+  for (size_t i = 0; i < count; ++i) values[i] *= scale;
+}
+
 }  // namespace
 
-void Hadamard(float* values, size_t count, uint32_t size) noexcept {
+void HadamardUnscaled(float* values, size_t count, uint32_t size) noexcept {
   if (size >= 4) TransformFours(values, count);
   for (size_t half = size >= 4 ? 4 : 1; half < size; half *= 2) {
     for (size_t block = 0; block < count; block += 2 * half)
       Butterflies(values + block, values + block + half, half);
   }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(size));
-  for (size_t i = 0; i < count; ++i) values[i] *= scale;
+}
+
+void Hadamard(float* values, size_t count, uint32_t size) noexcept {
+  HadamardUnscaled(values, count, size);
+  Scale(values, count, size);
+}
+
+void HadamardScaledFirst(float* values, size_t count, uint32_t size) noexcept {
+  Scale(values, count, size);
+  HadamardUnscaled(values, count, size);
 }
 
 }  // namespace kv

@@ -13,4 +13,10 @@ namespace kv {
 // and the scale is multiplied in at the end: the same bits on every machine. Any alignment.
 void Hadamard(float* values, size_t count, uint32_t size) noexcept;
 
+// The same with the scale multiplied in first, as llama.cpp's cache write does: other bits where
+// the root of `size` is no power of two.
+void HadamardScaledFirst(float* values, size_t count, uint32_t size) noexcept;
+// The same without the scale: H_size alone.
+void HadamardUnscaled(float* values, size_t count, uint32_t size) noexcept;
+
 }  // namespace kv
