@@ -66,7 +66,7 @@ class Report : public Command {
       const bool decides =
           rule != nullptr && rule->status == c.status && c.status != gate::Status::kNotRun;
       table.Row({c.name, c.mode, std::string(gate::Text(c.status)),
-                 decides ? rule->rule.metric + ": " + gate::Sentence(*rule) : c.reason});
+                 decides ? rule->rule.shown() + ": " + gate::Sentence(*rule) : c.reason});
     }
     const size_t inconclusive = view.Count(gate::Status::kInconclusive);
     console.Line(fmt::format(

@@ -82,8 +82,8 @@ void PrintNotRun(Console& console, const gate::GateResult& result) {
     for (const RuleOutcome& rule : item.rules) {
       if (rule.status != Status::kNotRun) continue;
       std::vector<std::string>& metrics = metrics_by_reason[rule.reason];
-      if (std::count(metrics.begin(), metrics.end(), rule.rule.metric) == 0) {
-        metrics.push_back(rule.rule.metric);
+      if (std::count(metrics.begin(), metrics.end(), rule.rule.shown()) == 0) {
+        metrics.push_back(rule.rule.shown());
       }
     }
   }
@@ -124,7 +124,7 @@ void PrintGate(Console& console, const gate::GateResult& result) {
 }
 
 void PrintMetrics(Console& console) {
-  Table table({"metric", "whose", "known from", "better", "what it is"});
+  Table table({"metric", "also called", "whose", "known from", "better", "what it is"});
   for (const gate::MetricInfo* metric : gate::Metrics(Engines())) {
     const gate::MetricInfo& info = *metric;
     const char* known = info.needs == gate::Needs::kReplay   ? "replay"
@@ -134,7 +134,9 @@ void PrintMetrics(Console& console) {
                          : info.better == gate::Better::kHigher ? "higher"
                          : info.better == gate::Better::kLower  ? "lower"
                                                                 : "-";
-    table.Row({std::string(info.name),
+    // A word of no engine's comes first where there is one.
+    table.Row({std::string(info.word.empty() ? info.name : info.word),
+               info.word.empty() ? "-" : std::string(info.name),
                info.voice == gate::Voice::kOriginal ? "original" : "true figure", known, better,
                std::string(info.summary)});
   }

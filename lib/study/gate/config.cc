@@ -30,7 +30,10 @@ const MetricInfo& Metric(const Node& node, Engines engines) {
   const MetricInfo* info = FindMetric(engines, name);
   if (info != nullptr) return *info;
   std::vector<std::string> known;
-  for (const MetricInfo* one : Metrics(engines)) known.emplace_back(one->name);
+  for (const MetricInfo* one : Metrics(engines)) {
+    known.emplace_back(one->name);
+    if (!one->word.empty()) known.emplace_back(one->word);
+  }
   throw node.Wrong(fmt::format("unknown metric '{}'{}", Escaped(name), Suggest(name, known)))
       .Hint("'kvtool gate --list-metrics' tells them");
 }
@@ -42,6 +45,7 @@ Rule RuleOf(const Node& node, Engines engines) {
   }
   const MetricInfo& metric = Metric(node.At("metric"), engines);
   Rule rule{std::string(metric.name)};
+  if (node.At("metric").Text() == metric.word) rule.word = metric.word;
   const std::optional<Op> op = ParseOp(node.At("op").Text());
   if (!op) throw node.At("op").Wrong("expected one of >=, <=, >, <, ==, !=");
   rule.op = *op;
@@ -113,10 +117,15 @@ void AddParams(const Node& node, const Engine& engine, Params& params) {
     const ParamInfo* info = FindParam(engine.params, item.key());
     if (info == nullptr) {
       std::vector<std::string> known;
-      for (const ParamInfo& param : engine.params) known.emplace_back(param.name);
+      for (const ParamInfo& param : engine.params) {
+        known.emplace_back(param.name);
+        if (!param.word.empty()) known.emplace_back(param.word);
+      }
       throw node.Wrong(
           fmt::format("unknown parameter '{}'{}", Escaped(item.key()), Suggest(item.key(), known)));
     }
+    const bool twice = item.key() != info->name && node.Has(std::string(info->name));
+    if (twice) throw node.Wrong(fmt::format("{} is {} by another name", item.key(), info->name));
     Assign(info->name, ParamOf(*info, node.At(item.key())), params);
   }
 }

@@ -23,16 +23,16 @@ std::string CountKey(const SuiteInfo& suite) { return std::string(suite.name) + 
 
 std::vector<const MetricInfo*> Metrics(Engines engines) {
   std::vector<const MetricInfo*> all;
+  for (const MetricInfo& info : OwnMetrics()) all.push_back(&info);
   for (const Engine* engine : engines) {
     for (const MetricInfo& info : engine->metrics) all.push_back(&info);
   }
-  for (const MetricInfo& info : OwnMetrics()) all.push_back(&info);
   return all;
 }
 
 const MetricInfo* FindMetric(Engines engines, std::string_view name) {
   for (const MetricInfo* info : Metrics(engines)) {
-    if (info->name == name) return info;
+    if (info->name == name || (!info->word.empty() && info->word == name)) return info;
   }
   return nullptr;
 }

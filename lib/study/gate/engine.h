@@ -77,9 +77,10 @@ struct Engine {
 void ForEachSuite(Engines engines, const std::function<void(const SuiteInfo&)>& visit);
 // The key of a summary that counts the suite's cases.
 std::string CountKey(const SuiteInfo& suite);
-// Every figure that a rule can name: the engines', then the gate's own.
+// Every figure that a rule can name: the gate's own, then the engines'.
 std::vector<const MetricInfo*> Metrics(Engines engines);
-const MetricInfo* FindMetric(Engines engines, std::string_view name);  // null: no such figure
+// By its name or its word. Null: no such figure.
+const MetricInfo* FindMetric(Engines engines, std::string_view name);
 // A nameless case of the engine, in its first suite.
 CaseSpec NewCase(const Engine& engine);
 // A case of an engine's suite; nothing for other names.

@@ -41,7 +41,7 @@ std::string WhyNotRun(const CaseResult& result) {
   std::string implied;
   const RuleOutcome* open = nullptr;
   for (const RuleOutcome& rule : result.rules) {
-    if (rule.status == Status::kPass) implied += (implied.empty() ? "" : ", ") + rule.rule.metric;
+    if (rule.status == Status::kPass) implied += (implied.empty() ? "" : ", ") + rule.rule.shown();
     if (rule.status == Status::kNotRun && open == nullptr) open = &rule;
   }
   std::string text = open == nullptr ? "" : open->reason;

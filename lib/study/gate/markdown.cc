@@ -63,7 +63,7 @@ void Rules(const GateResult& result, std::string& text) {
         status += ": " + rule.reason;
       }
       text += fmt::format("| {} | {} {} {}{} | {} | {} | {} |\n", Cell(item.spec.name),
-                          rule.rule.metric, Cell(Name(rule.rule.op)),
+                          rule.rule.shown(), Cell(Name(rule.rule.op)),
                           NumberText(rule.rule.limit, is_flag),
                           rule.pinned     ? " (pinned)"
                           : rule.baseline ? " (baseline)"

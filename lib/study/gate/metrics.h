@@ -34,6 +34,7 @@ struct MetricInfo {
   Better better;
   bool is_flag;  // true or false, stored as 1 or 0
   std::string_view summary;
+  std::string_view word = {};  // what a config may call it that knows no engine's words
 };
 
 // The figures that the gate itself defines, in the order of reports. Engines add their own.

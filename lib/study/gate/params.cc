@@ -6,8 +6,9 @@
 
 namespace kv::gate {
 const ParamInfo* FindParam(std::span<const ParamInfo> known, std::string_view name) {
-  const auto found = std::find_if(known.begin(), known.end(),
-                                  [&](const ParamInfo& info) { return info.name == name; });
+  const auto found = std::find_if(known.begin(), known.end(), [&](const ParamInfo& info) {
+    return info.name == name || (!info.word.empty() && info.word == name);
+  });
   return found == known.end() ? nullptr : &*found;
 }
 

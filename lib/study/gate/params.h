@@ -22,7 +22,9 @@ struct ParamInfo {
   std::string_view name;
   std::string_view words = {};  // the words that it takes, between bars; "*": any list of words
   std::optional<uint64_t> most = {};  // a whole number that must not be larger
+  std::string_view word = {};         // what a config may call it that knows no engine's words
 };
+// By the engine's name or the other.
 const ParamInfo* FindParam(std::span<const ParamInfo> known, std::string_view name);
 
 // Sets a parameter. A new value replaces the old one in its place.

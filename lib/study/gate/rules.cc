@@ -183,14 +183,14 @@ std::string NumberText(double value, bool is_flag) {
 
 std::string Text(const RuleOutcome& outcome) {
   const Rule& rule = outcome.rule;
-  if (std::isnan(rule.limit)) return rule.metric;  // a rule in words: its reason says it all
+  if (std::isnan(rule.limit)) return rule.shown();  // a rule in words: its reason says it all
   const std::string limit = NumberText(rule.limit, rule.is_flag);
   if (!outcome.value)
-    return fmt::format("{} unknown, {} {} asked", rule.metric, Name(rule.op), limit);
+    return fmt::format("{} unknown, {} {} asked", rule.shown(), Name(rule.op), limit);
   const bool holds = Holds(*outcome.value, rule.op, rule.limit);
   const Op op = holds ? rule.op : Opposite(rule.op);
-  return fmt::format("{} {} {} {}", rule.metric, NumberText(*outcome.value, rule.is_flag), Name(op),
-                     limit);
+  return fmt::format("{} {} {} {}", rule.shown(), NumberText(*outcome.value, rule.is_flag),
+                     Name(op), limit);
 }
 
 }  // namespace kv::gate

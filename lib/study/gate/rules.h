@@ -24,6 +24,9 @@ struct Rule {
   bool required = false;  // the rule fails if its figure is not known
   bool implied = false;   // no config asked for the rule, so it alone decides nothing
   bool is_flag = false;   // the figure and the limit are true (1) or false (0)
+  std::string word = {};  // what its config calls the metric, where that is another name
+
+  const std::string& shown() const { return word.empty() ? metric : word; }
 };
 
 // The status of a rule or a case. Not run means that the figure was not measured, which proves

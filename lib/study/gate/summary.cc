@@ -40,6 +40,7 @@ Json RuleJson(const RuleOutcome& outcome) {
                {"required", outcome.rule.required},
                {"where", WhereJson(outcome.where)},
                {"reproduce", outcome.reproduce.empty() ? Json(nullptr) : Json(outcome.reproduce)}};
+  if (!outcome.rule.word.empty()) json["word"] = outcome.rule.word;
   if (outcome.baseline) json["baseline"] = FigureJson(*outcome.baseline, is_flag);
   if (outcome.pinned) json["against"] = "pinned";
   if (outcome.engine_value) json["engine_value"] = FigureJson(*outcome.engine_value, is_flag);

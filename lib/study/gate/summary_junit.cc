@@ -26,7 +26,7 @@ std::string LimitText(const Rule& rule) {
 
 JunitTest TestOf(const RuleOutcome& rule) {
   JunitTest test;
-  test.name = rule.rule.metric + LimitText(rule.rule);
+  test.name = rule.rule.shown() + LimitText(rule.rule);
   test.outcome = OutcomeOf(rule.status);
   test.message = Sentence(rule);
   if (!rule.reason.empty() && rule.reason != test.message) test.message += ": " + rule.reason;

@@ -36,7 +36,7 @@ std::string DecidingText(const CaseView& c) {
   if (c.status == Status::kNotRun || rule == nullptr || rule->status != c.status) {
     return c.reason;
   }
-  return rule->rule.metric + ": " + Pretty(Sentence(*rule));
+  return rule->rule.shown() + ": " + Pretty(Sentence(*rule));
 }
 
 void AddVerdict(const SummaryView& view, Page& page) {
@@ -100,7 +100,7 @@ void AddRules(const CaseView& c, Page& page) {
   for (const RuleOutcome& rule : c.rules) {
     Record record{ToneOf(rule.status),
                   std::string(Text(rule.status)),
-                  {rule.rule.metric, ValueCell(rule)},
+                  {rule.rule.shown(), ValueCell(rule)},
                   rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
                   RemarkOf(rule)};
     if (engine) record.cells.push_back(EngineWord(rule));

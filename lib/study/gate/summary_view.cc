@@ -65,6 +65,7 @@ RuleOutcome OutcomeOf(const Json& entry) {
   RuleOutcome outcome;
   Rule& rule = outcome.rule;
   rule.metric = TextAt(entry, "metric");
+  rule.word = TextAt(entry, "word");
   rule.op = ParseOp(TextAt(entry, "op")).value_or(Op::kEqual);
   rule.limit = FigureIn(entry, "limit").value_or(std::numeric_limits<double>::quiet_NaN());
   rule.is_flag = FlagIn(entry, "limit") || FlagIn(entry, "value");

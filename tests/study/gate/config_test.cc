@@ -244,5 +244,28 @@ TEST_CASE("Cases are chosen by name") {
   CHECK_THROWS_AS(KeepCases({"runtime_stroe"}, config), Error);
 }
 
+TEST_CASE("Words of no engine's name the same metrics and parameters") {
+  const Config config = ParseConfig(
+      WithCase(R"("name": "a", "mode": "store", "params": {"evict": false, "compress_front_layers": 5},
+                  "rules": [{"metric": "eviction_ratio", "op": ">=", "limit": 2}])"),
+      "", test::Engines());
+  const CaseSpec& spec = config.cases[0];
+  CHECK_FALSE(IsOn(spec.params, "h2o_enable"));
+  CHECK(NumberOr(spec.params, "h2o_lossless_front_n", 0) == 5);
+  CHECK(spec.rules[0].metric == "lossy_worst");
+  CHECK(spec.rules[0].shown() == "eviction_ratio");
+  // No word means two things, and none is another metric's name.
+  for (const MetricInfo* info : Metrics(test::Engines())) {
+    CHECK(FindMetric(test::Engines(), info->name) == info);
+    if (!info->word.empty()) CHECK(FindMetric(test::Engines(), info->word) == info);
+  }
+  for (const ParamInfo& param : test::Engines().front()->params) {
+    CHECK(FindParam(test::Engines().front()->params, param.word) == &param);
+  }
+  CHECK(Says(MessageOf(WithCase(
+                 R"("name": "a", "mode": "full", "params": {"evict": 1, "h2o_enable": 0})")),
+             "cases[0].params: evict is h2o_enable by another name"));
+}
+
 }  // namespace
 }  // namespace kv::gate::config_test

@@ -42,6 +42,7 @@ AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& 
         eviction::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
   }
   cost.summary = pooled.Summarise();
+  cost.evicting = pooled.SummariseEvicting();
   return cost;
 }
 

@@ -12,8 +12,8 @@ namespace kv::mnn {
 
 // The attention error that a row's evictions cause, compared with the full cache.
 struct AttentionCost {
-  std::vector<eviction::LayerQuality> layers;  // of the traced layers
-  std::optional<AttentionSummary> summary;
+  std::vector<eviction::LayerQuality> layers;         // of the traced layers
+  std::optional<AttentionSummary> summary, evicting;  // of all queries; of those that lost a key
   std::string missing;  // why nothing could be measured; empty otherwise
 };
 

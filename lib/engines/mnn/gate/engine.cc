@@ -23,6 +23,7 @@ constexpr gate::DeltaRule kBaselineRules[] = {{"lossy_worst", 0.01, {}},
                                               {"measured_ratio_mean", 0.01, {}},
                                               {"lossless_selected_value", 0.01, {}},
                                               {"attention_error.mean", {}, 0.05},
+                                              {"attention_error.evicting_mean", {}, 0.05},
                                               {"resident_bytes.peak", {}, 0.01}};
 
 constexpr std::string_view kColumns[] = {

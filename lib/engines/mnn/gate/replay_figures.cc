@@ -309,12 +309,42 @@ Where WorstStep(const ReplayedRow& row) {
   return where;
 }
 
+// Over the queries that lost a key: a longer prompt, or a trigger that comes late, adds queries
+// that lose nothing and so makes the mean of all look better.
+void MeasureEvictingError(const Rows& rows, Measurements& out) {
+  const ReplayedRow* worst = nullptr;
+  for (const ReplayedRow& row : rows) {
+    const AttentionSummary& evicting = *row.attention.evicting;
+    if (evicting.rows == 0) continue;
+    if (worst == nullptr ||
+        evicting.output_error.mean > worst->attention.evicting->output_error.mean) {
+      worst = &row;
+    }
+  }
+  if (worst == nullptr) {
+    const std::string why = WhyNothingEvicted(rows.front().replay);
+    for (const char* name : {"attention_error.evicting_mean", "attention_error.evicting_p95"}) {
+      out.Missing(name, "no query lost a key" + (why.empty() ? "" : ": " + why));
+    }
+    return;
+  }
+  const AttentionSummary& evicting = *worst->attention.evicting;
+  Where where;
+  where.token_begin = worst->replay.prompt;
+  where.token_end = worst->replay.end;
+  const std::string note =
+      fmt::format("{} of {} queries lost a key", evicting.rows, worst->attention.summary->rows);
+  out.Set("attention_error.evicting_mean", evicting.output_error.mean, where, note);
+  out.Set("attention_error.evicting_p95", evicting.output_error.p95, where, note);
+}
+
 void MeasureAttentionError(const Rows& rows, Measurements& out) {
   const ReplayedRow* worst = nullptr;
   for (const ReplayedRow& row : rows) {
     if (!row.attention.missing.empty()) {
       for (const char* name :
-           {"attention_error.mean", "attention_error.p95", "attention_error.worst"}) {
+           {"attention_error.mean", "attention_error.p95", "attention_error.worst",
+            "attention_error.evicting_mean", "attention_error.evicting_p95"}) {
         out.Missing(name, row.attention.missing);
       }
       return;
@@ -335,6 +365,7 @@ void MeasureAttentionError(const Rows& rows, Measurements& out) {
   out.Set("attention_error.mean", error.mean, where, note);
   out.Set("attention_error.p95", error.p95, where, note);
   out.Set("attention_error.worst", error.max, WorstStep(*worst));
+  MeasureEvictingError(rows, out);
 }
 
 void MeasureTrue(const Rows& rows, CaseResult& result) {
