@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds packages into build/packages, and looks at what it has built:
-#   scripts/package.sh deb      kvtool, libkvtool0 and libkvtool-dev for the Debian release that this runs on
-#   scripts/package.sh static   kvtool-VERSION-linux-ARCH.tar.xz: one program that needs no library, with its pages
-# The wheel has a script of its own, build_wheel.sh.
+#   scripts/package.sh deb       kvtool, libkvtool0 and libkvtool-dev for the Debian release that this runs on
+#   scripts/package.sh static    kvtool-VERSION-linux-ARCH.tar.xz: one program that needs no library, with its pages;
+#                                and the tree that packaging/Dockerfile makes of it, tried
+#   scripts/package.sh wheel     wheels of the Python package, one for each interpreter that is here (build_wheel.sh)
+#   scripts/package.sh sbom      an SPDX document beside the static program, and one for the program of the Debian package
+#   scripts/package.sh recipes URL [HOMEPAGE]   a Homebrew formula and a conda recipe for the tarball at URL/
+#   scripts/package.sh checksums SHA256SUMS of all that is there
+#   scripts/package.sh all [URL] everything
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD out=$PWD/build/packages
@@ -80,7 +85,7 @@ debs() {
 # Debian has Highway and fmt as shared libraries alone: archives are built from its sources, of the same version.
 static_dependencies() { # PREFIX
   local work=$out/sources apt name
-  [ ! -e "$1/complete" ] || return 0
+  if [ -e "$1/complete" ] && [ -s "$1/sources.txt" ]; then return 0; fi
   rm -rf "$work" "$1"
   mkdir -p "$work/lists/partial"
   # shellcheck disable=SC1091
@@ -94,6 +99,8 @@ static_dependencies() { # PREFIX
       -DFMT_DOC=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_INSTALL_PREFIX="$1" >/dev/null
     cmake --build "$work/build-$name" --target install -- --quiet >/dev/null
   done
+  # For the SBOM: what was compiled, by the names of Debian.
+  sed -n 's/^\(Source\|Version\): //p' "$work"/*.dsc | paste -d ' ' - - >"$1/sources.txt"
   rm -rf "$work"
   touch "$1/complete"
 }
@@ -115,6 +122,34 @@ check_static() { # PROGRAM
   rm -rf "$jail"
 }
 
+# The image as its Dockerfile copies it, without an engine of containers: user, folder and entry point are the Dockerfile's.
+check_image() { # CONTEXT
+  local jail=$out/jail file=scripts/packaging/Dockerfile words user folder
+  rm -rf "$jail"
+  mkdir -p "$jail"
+  while read -r -a words; do
+    [ "${words[0]:-}" = COPY ] || continue
+    case ${words[-1]} in
+      */) mkdir -p "$jail${words[-1]}" && (cd "$1" && cp "${words[@]:1:${#words[@]}-2}" "$jail${words[-1]}") ;;
+      *) mkdir -p "$jail$(dirname "${words[-1]}")" && (cd "$1" && cp "${words[@]:1:${#words[@]}-2}" "$jail${words[-1]}") ;;
+    esac
+  done <$file
+  folder=$(sed -n 's/^WORKDIR //p' $file)
+  user=$(sed -n 's/^USER //p' $file)
+  echo "image: $(tar -C "$jail" -c . | gzip -9 | wc -c) bytes compressed"
+  if [ "$(id -u)" = 0 ]; then
+    mkdir -p "$jail$folder"
+    cp testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$jail$folder/slot0.bin"
+    chown -R "$user" "$jail$folder"
+    for words in "-h" "inspect slot0.bin" "compress -q slot0.bin" "verify -q slot0.bin.kvz"; do
+      # shellcheck disable=SC2086  # words
+      (cd "$jail$folder" && chroot --userspec="$user" --skip-chdir "$jail" "$(sed -n 's/^ENTRYPOINT \["\(.*\)"\]/\1/p' $file)" $words) \
+        >/dev/null || { echo "the image fails at: $words"; exit 1; }
+    done
+  fi
+  rm -rf "$jail"
+}
+
 static() {
   local name prefix=$root/build/static-prefix
   name=kvtool-$version-linux-$(uname -m)
@@ -129,13 +164,58 @@ static() {
   cp build/static/share/kvtool.* "$out/$name/share/completions/"
   cp LICENSE README.md CHANGELOG.md SECURITY.md "$out/$name/"
   tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
+  check_image "$out/$name"
   rm -rf "${out:?}/$name"
   ls -l "$out/$name.tar.xz"
+}
+
+wheels() {
+  rm -f "$out"/*.whl
+  scripts/build_wheel.sh --out "$out"
+}
+
+sboms() {
+  local made=0
+  if [ -e build/static/bin/kvtool ]; then
+    scripts/sbom.py build/static bin/kvtool -o "$out/kvtool-$version-linux-$(uname -m).spdx.json" && made=1
+  fi
+  if [ -e build/package/bin/kvtool ]; then
+    scripts/sbom.py build/package bin/kvtool -o "$out/kvtool_${version}_$(dpkg --print-architecture).spdx.json" && made=1
+  fi
+  [ "$made" = 1 ] || { echo "no program is built: scripts/package.sh static or deb first"; exit 1; }
+}
+
+recipes() { # URL [HOMEPAGE]
+  local tarball=$out/kvtool-$version-linux-x86_64.tar.xz sum file
+  [ -e "$tarball" ] || { echo "$tarball is not there: scripts/package.sh static first"; exit 1; }
+  sum=$(sha256sum "$tarball" | cut -d ' ' -f 1)
+  for file in kvtool.rb recipe.yaml; do
+    sed -e "s|@version@|$version|g; s|@sha256@|$sum|; s|@url@|$1|; s|@homepage@|${2:-${1%/releases/*}}|" \
+      "scripts/packaging/$file.in" >"$out/$file"
+  done
+}
+
+checksums() {
+  # Bare names: they are checked where they were downloaded to.
+  (cd "$out" && find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%f\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
+  cat "$out/SHA256SUMS"
 }
 
 mkdir -p "$out"
 case ${1:-} in
   deb) debs ;;
   static) static ;;
-  *) sed -n '3,6s/^# \{0,1\}//p' "$root/scripts/package.sh"; exit 2 ;;
+  wheel) wheels ;;
+  sbom) sboms ;;
+  recipes) recipes "${2:?where the tarball will be: https://...}" "${3:-}" ;;
+  checksums) checksums ;;
+  all)
+    debs
+    static
+    wheels
+    sboms
+    [ -z "${2:-}" ] || recipes "$2" "${3:-}"
+    checksums
+    ;;
+  *) sed -n '3,12s/^# \{0,1\}//p' "$root/scripts/package.sh"; exit 2 ;;
 esac
