@@ -124,7 +124,7 @@ check_static() { # PROGRAM
 
 # The image as its Dockerfile copies it, without an engine of containers: user, folder and entry point are the Dockerfile's.
 check_image() { # CONTEXT
-  local jail=$out/jail file=scripts/packaging/Dockerfile words user folder
+  local jail=$out/jail file=scripts/packaging/Dockerfile words user folder entry
   rm -rf "$jail"
   mkdir -p "$jail"
   while read -r -a words; do
@@ -136,15 +136,15 @@ check_image() { # CONTEXT
   done <$file
   folder=$(sed -n 's/^WORKDIR //p' $file)
   user=$(sed -n 's/^USER //p' $file)
+  entry=$(sed -n 's/^ENTRYPOINT \["\(.*\)"\]/\1/p' $file)
   echo "image: $(tar -C "$jail" -c . | gzip -9 | wc -c) bytes compressed"
   if [ "$(id -u)" = 0 ]; then
     mkdir -p "$jail$folder"
     cp testdata/llamacpp/states/s260k-v050-f16.seq0.bin "$jail$folder/slot0.bin"
     chown -R "$user" "$jail$folder"
-    for words in "-h" "inspect slot0.bin" "compress -q slot0.bin" "verify -q slot0.bin.kvz"; do
+    for words in "-h" "inspect $folder/slot0.bin" "compress -q $folder/slot0.bin" "verify -q $folder/slot0.bin.kvz"; do
       # shellcheck disable=SC2086  # words
-      (cd "$jail$folder" && chroot --userspec="$user" --skip-chdir "$jail" "$(sed -n 's/^ENTRYPOINT \["\(.*\)"\]/\1/p' $file)" $words) \
-        >/dev/null || { echo "the image fails at: $words"; exit 1; }
+      chroot --userspec="$user" "$jail" "$entry" $words >/dev/null || { echo "the image fails at: $words"; exit 1; }
     done
   fi
   rm -rf "$jail"
