@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # name in the scratch folder -> where it comes from
 FILES = {
     "slot0.bin": "testdata/llamacpp/states/s260k-v050-f16.seq0.bin",
+    "model.gguf": "testdata/llamacpp/s260k-header.gguf",
     "trace": "testdata/trace",
     "gate": "testdata/gate",
     "blend": "testdata/golden/blend/replay",

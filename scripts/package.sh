@@ -26,6 +26,13 @@ debian_changelog() {
     "$version" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
+walks() { # PREFIX: what users do with it, by what its own documents say
+  local walk
+  for walk in operator researcher ci packager; do
+    tests/walks/run.sh "$walk" "$1" | sed "s/^/$walk: /"
+  done
+}
+
 deb() { # PACKAGE SECTION SHLIBDEPS DEPENDS SUMMARY DESCRIPTION FILE...: of $out/stage
   local package=$1 section=$2 shlibdeps=$3 depends=$4 summary=$5 description=$6 extra='' root file
   shift 6
@@ -79,6 +86,9 @@ debs() {
   else
     echo "lintian is not installed: the packages were not looked at"
   fi
+  dpkg -x "$out/kvtool_"*.deb "$out/root"
+  walks "$out/root/usr"
+  rm -rf "$out/root"
   ls -l "$out"/*.deb
 }
 
@@ -163,8 +173,10 @@ static() {
   cp build/static/share/man/* "$out/$name/share/man/man1/"
   cp build/static/share/kvtool.* "$out/$name/share/completions/"
   cp LICENSE README.md CHANGELOG.md SECURITY.md "$out/$name/"
+  find docs -name '*.md' -exec cp --parents {} "$out/$name/" \;
   tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
   check_image "$out/$name"
+  walks "$out/$name"
   rm -rf "${out:?}/$name"
   ls -l "$out/$name.tar.xz"
 }

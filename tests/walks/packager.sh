@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# Has installed it, and looks whether all of it is where systems look.
+follow docs/install.md 'kvtool --version'
+said 'kvtool '
+shows CHANGELOG.md 'keepachangelog.com'
+[ -e "$DOCS/LICENSE" ] || fail "no licence"
+
+# Links of the README lead to what is installed.
+grep -oE '\]\((docs/[^)#]*)' "$DOCS/README.md" | cut -c3- | sort -u | while read -r linked; do
+  [ -e "$DOCS/$linked" ] || fail "README.md links to $linked, which is not installed"
+done
+
+# A page of the manual for every command that the help names, the same that the program prints.
+for command in $(kvtool -h | sed -n 's/^  \([a-z][a-z0-9-]*\)  .*/\1/p'); do
+  written=$(ls "$PREFIX/share/man/man1/kvtool-$command".1* 2>/dev/null) || fail "no manual page of $command"
+  cmp <(zcat -f "$written") <(kvtool man "$command") || fail "the manual page of $command is another program's"
+done
+shows docs/install.md 'man kvtool-compress'
+if command -v man >/dev/null && SAID=$(MANPATH=$PREFIX/share/man MANPAGER=cat man kvtool-compress 2>&1); then said 'level'; fi
+
+# What a shell completes, installed and printed.
+for shell in bash zsh fish; do
+  case $shell in
+    bash) places=(bash-completion/completions/kvtool completions/kvtool.bash) ;;
+    zsh) places=(zsh/vendor-completions/_kvtool completions/kvtool.zsh) ;;
+    fish) places=(fish/vendor_completions.d/kvtool.fish completions/kvtool.fish) ;;
+  esac
+  shows docs/install.md 'kvtool completion bash'
+  for place in "${places[@]}"; do
+    [ ! -e "$PREFIX/share/$place" ] || break
+  done
+  cmp "$PREFIX/share/$place" <(kvtool completion $shell) || fail "the completion of $shell is another program's"
+done
+completes() { # WORD...: COMPREPLY after these words
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=${#COMP_LINE} COMPREPLY=()
+  "$(complete -p kvtool | sed 's/.*-F \([^ ]*\) .*/\1/')" kvtool "${*: -1}" "${COMP_WORDS[COMP_CWORD - 1]}" || true
+  SAID="${COMPREPLY[*]}"
+}
+source <(kvtool completion bash)
+completes kvtool comp
+said compress
+completes kvtool compress --level ''
+said high
+completes kvtool convert --to ''
+said safetensors
+
+follow docs/install.md 'kvtool compress page.bin -o page.kvz' 's|page.bin|slot0.bin|'
+follow docs/install.md 'kvtool verify page.kvz --against page.bin' 's|page.bin|slot0.bin|'
+said 'identical'
