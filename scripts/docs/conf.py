@@ -29,60 +29,23 @@ html_show_sourcelink = False
 html_copy_source = False
 html_show_copyright = False
 
-LISTS = """
+# The margin. A page of docs/ that is in neither list stands under "More".
+JOBS = "install cli analyze archive formats eviction advise plans closed-loop gate lossless codec blend weights".split()
+PROGRAMS = "python library speed engines/README".split()
+OTHERS = sorted({page.stem for page in (ROOT / "docs").glob("*.md")} - set(JOBS) - set(PROGRAMS))
 
-```{toctree}
-:hidden:
-:caption: Jobs
-docs/install
-docs/cli
-docs/analyze
-docs/archive
-docs/formats
-docs/eviction
-docs/advise
-docs/plans
-docs/closed-loop
-docs/gate
-docs/lossless
-docs/codec
-docs/blend
-docs/weights
-```
 
-```{toctree}
-:hidden:
-:caption: Inside programs
-docs/python
-docs/library
-docs/speed
-docs/engines/README
-```
+def listed(caption, *pages):
+    return "\n\n```{toctree}\n:hidden:\n:glob:\n:caption: " + caption + "\n" + "\n".join(pages) + "\n```\n"
 
-```{toctree}
-:hidden:
-:glob:
-:caption: More
-docs/README
-docs/*
-CHANGELOG
-CONTRIBUTING
-SECURITY
-apps/*/README
-testdata/README
-```
 
-```{toctree}
-:hidden:
-:glob:
-:maxdepth: 1
-:caption: Grammars
-lib/core/archive/FORMAT
-lib/core/frame/FORMAT
-lib/core/codec/*/FORMAT
-formats/*/FORMAT
-```
-"""
+LISTS = (
+    listed("Jobs", *(f"docs/{name}" for name in JOBS))
+    + listed("Inside programs", *(f"docs/{name}" for name in PROGRAMS))
+    + listed("More", *(f"docs/{name}" for name in OTHERS), "CHANGELOG", "CONTRIBUTING", "SECURITY", "apps/*/README",
+             "testdata/README")
+    + listed("Grammars", "lib/core/archive/FORMAT", "lib/core/frame/FORMAT", "lib/core/codec/*/FORMAT", "formats/*/FORMAT")
+)
 ENGINES = "\n\n```{toctree}\n:hidden:\n:glob:\n*\n```\n"
 REFERENCE = '\n\n<p>The rendered reference: <a href="../api/index.html">kvtool.h and kvtool.hpp</a>.</p>\n'
 ADDED = {"README": LISTS, "docs/engines/README": ENGINES, "docs/library": REFERENCE}
