@@ -21,7 +21,7 @@ struct OpenOptions {
   std::string raw;                   // --raw DTYPE:ORDER:SIZES or PRESET:DTYPE:SIZES
   std::string k_pattern, v_pattern;  // tensor names with {i} for the layer
   std::string layout;                // chooses between readings where two fit
-  std::string as_dtype;              // --as bf16: what |V2 or u2 arrays mean
+  std::string as_dtype;              // --input-dtype bf16: what |V2 or u2 arrays mean
   std::string order;                 // --order: which file of a folder of pages follows which
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data

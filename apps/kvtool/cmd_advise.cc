@@ -57,13 +57,17 @@ class AdviseCommand : public Command {
              "where no loss in nats is known)");
     line.Add("--min-ratio", min_ratio_, "Least ratio at the end; alone: as little loss as it takes")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--min-ratio"); }));
-    line.Add("--policies", policies_, "Policies to choose from (all that an engine could follow)");
-    line.Add("--budgets", budgets_,
+    line.Add("--policy|--policies", policies_,
+             "Policies to choose from, separated by commas (all that an engine could follow)")
+        .Suggest(PolicyWords());
+    line.Add("--budget|--budgets", budgets_,
              "Budgets of a part: shares or tokens (0.75,0.5,0.35,0.25,0.18,0.125)");
-    line.Add("--sinks", sinks_, "First tokens that streaming keeps (4,16)").Separator(',');
-    line.Add("--recent", recent_,
+    line.Add("--streaming-sink|--sinks", sinks_, "First tokens that streaming keeps (4,16)")
+        .Separator(',');
+    line.Add("--recent-share|--recent", recent_,
              "Shares of a budget that are recent, for block and h2o (0.25,0.5)");
-    line.Add("--windows", windows_, "Rows by which snapkv weighs (16,64)").Separator(',');
+    line.Add("--snapkv-window|--windows", windows_, "Rows by which snapkv weighs (16,64)")
+        .Separator(',');
     line.Add("--granularity", granularity_, "What chooses on its own: layer or kv-head (layer)")
         .OneOf({"layer", "kv-head"});
     line.Add(
@@ -75,7 +79,8 @@ class AdviseCommand : public Command {
         .Positive();
     line.Add("--prompt-tokens", prompt_, "Where prefill ends, if a trace does not say")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
-    line.Add("--rows", rows_, "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
+    line.Add("--sample-rows|--rows", rows_,
+             "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
     line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
     line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)");
     line.Add("--html-out", html_, "Write a self-contained page");
@@ -238,23 +243,23 @@ class AdviseCommand : public Command {
   }
 
   void ResolveCandidates(advise::CandidateRequest& candidates) const {
-    if (!policies_.empty()) candidates.policies = ParsePolicies(policies_, "--policies");
+    if (!policies_.empty()) candidates.policies = ParsePolicies(policies_, "--policy");
     std::erase(candidates.policies, "full");  // everything is there to begin with
     if (std::count(candidates.policies.begin(), candidates.policies.end(), "oracle-mass") != 0) {
       if (policies_ != "all") {
         throw Error(Finding::kUsage,
-                    "--policies oracle-mass: it knows the rows to come, which no engine does");
+                    "--policy oracle-mass: it knows the rows to come, which no engine does");
       }
       std::erase(candidates.policies, "oracle-mass");
     }
     candidates.budgets =
-        budgets_.empty() ? advise::UsualBudgets() : ParseBudgets(budgets_, "--budgets");
+        budgets_.empty() ? advise::UsualBudgets() : ParseBudgets(budgets_, "--budget");
     if (!sinks_.empty()) candidates.sinks = sinks_;
     if (!windows_.empty()) candidates.windows = windows_;
     if (!recent_.empty()) {
       candidates.recent.clear();
-      for (const double share : ParseSweep(recent_, "--recent")) {
-        candidates.recent.push_back(ParseShare(fmt::format("{}", share), "--recent", 0, 1));
+      for (const double share : ParseSweep(recent_, "--recent-share")) {
+        candidates.recent.push_back(ParseShare(fmt::format("{}", share), "--recent-share", 0, 1));
       }
     }
   }

@@ -40,8 +40,6 @@ class Analyze : public Command {
     line.Add("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");
     const char* group = "RoPE of the model: K is measured with it undone, too";
     rope_.DeclareUnpaired(line, group);
-    line.Add("--rope-theta", rope_.base, "The same as --rope-base").Positive().Group(group);
-    line.Add("--rope-dim", rope_.dims, "The same as --rope-dims").Group(group);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     offline_.Declare(line);
     selection_.Declare(line);

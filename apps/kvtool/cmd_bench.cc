@@ -101,21 +101,21 @@ class Bench : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("FILE", input_, "Snapshot: file, folder, '-' for stdin").Required();
-    line.Add("--levels", levels_, "Only these levels, comma-separated (default: all)")
+    line.Add("--level|--levels", levels_, "Only these levels (default: all)")
         .Separator(',')
         .OneOf({"compat", "fast", "default", "high", "max"});
     line.AddFlag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
-    line.AddFlag("--slow", slow_, "With --peers: also zstd -19");
+    line.AddFlag("--slow-peers|--slow", slow_, "With --peers: also zstd -19");
     line.Add("--rounds", rounds_,
              "Rounds, each of every contestant; the fastest and the median count (slow ones, over "
              "10 s, run once)")
         .Between(1, 1000)
         .ShowDefault();
-    line.Add("--chunk", chunk_,
+    line.Add("--chunk-bytes|--chunk", chunk_,
              "Bytes of a chunk (default: as in compress, 1MiB, and 4MiB at high and max)")
-        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk"); }));
-    line.Add("--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
-        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--most"); }));
+        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk-bytes"); }));
+    line.Add("--sample-bytes|--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
+        .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--sample-bytes"); }));
     line.Add("--html-out", html_, "Write a page with charts");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);
@@ -135,9 +135,10 @@ class Bench : public Command {
     OpenOptions options = snapshot_.Resolve();
     options.any_batch = true;
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options);
-    const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk"), most = ParseSize(most_, "--most");
+    const uint64_t chunk_bytes = ParseSize(chunk_, "--chunk-bytes"),
+                   most = ParseSize(most_, "--sample-bytes");
     if (chunk_bytes == 0 || chunk_bytes > (8 << 20)) {
-      throw Error(Finding::kUsage, "--chunk: 1 byte to 8MiB expected");
+      throw Error(Finding::kUsage, "--chunk-bytes: 1 byte to 8MiB expected");
     }
     const std::vector<ContestChunk> chunks = ChunksOf(snapshot, chunk_bytes, most);
     if (chunks.empty())

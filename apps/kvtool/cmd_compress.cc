@@ -72,7 +72,7 @@ class Compress : public Command {
              "Trades time for size: fast, default, high, max; compat: exactly the engine's choices")
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
-    line.AddFlag("--no-check,!--check", no_check_,
+    line.AddFlag("--no-check|!--check", no_check_,
                  "Do not decode the archive and compare it with the source");
     line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
     snapshot_.Declare(line);

@@ -29,8 +29,8 @@ struct RopeFlags {
 
   void Declare(CommandLine& line) {
     const char* group = "Positions of keys (RoPE)";
-    line.Add("--old-rope", old_state,
-             "Old keys are unrotated, local (at positions of their chunk), global (of the "
+    line.Add("--chunks-rope|--old-rope", old_state,
+             "Keys of chunks are unrotated, local (at positions of their chunk), global (of the "
              "prompt) or at:P0,P1,... (first kept token of each chunk)")
         .Group(group);
     line.Add("--full-rope", full_state, "Full keys are rotated or unrotated (auto)").Group(group);
@@ -46,19 +46,22 @@ class ReplayBlend : public Command {
   void Declare(CommandLine& line) override {
     line.Add("--full", full_, "Cache of the whole prompt, from an ordinary prefill").Required();
     line.Add("--chunks", chunks_, "Caches of the chunks, in the order of the prompt");
-    line.Add("--old", old_, "Instead of --chunks: one cache with all chunks joined (old_kvs)");
-    line.Add("--chunk-lens", lengths_, "Tokens of each chunk of --old: 33,512,512,17")
+    line.Add("--chunks-joined|--old", old_,
+             "Instead of --chunks: one cache with all chunks joined (old_kvs)");
+    line.Add("--chunk-tokens|--chunk-lens", lengths_,
+             "Tokens of each chunk of --chunks-joined: 33,512,512,17")
         .Separator(',');
-    line.Add("--suffix-len", suffix_, "Last tokens, always recomputed (default: the last chunk)");
+    line.Add("--suffix-tokens|--suffix-len", suffix_,
+             "Last tokens, always recomputed (default: the last chunk)");
     line.Add("--trace", trace_,
              "Queries of the full run, to measure what blending costs in attention");
     line.Add("--engine", engine_, "Whose selection: cacheblend (V, suffix forced) or lmcache (K)")
         .OneOf({"cacheblend", "lmcache"});
     line.Add("--score", score_, "What is compared: v, k or k+v (default: as the engine does)")
         .OneOf({"v", "k", "k+v"});
-    line.Add("--ratio", ratio_, "Share of tokens to recompute (0.16)");
-    line.Add("--ratios", ratios_,
-             "Ratios of the curve: 0.05:0.5 or 0:1:0.1 (steps) or 0.1,0.15,0.2");
+    line.Add("--recompute-share|--ratio", ratio_, "Share of tokens to recompute (0.16)");
+    line.Add("--curve-shares|--ratios", ratios_,
+             "Shares of the curve: 0.1,0.15,0.2 or 0.05-0.5+0.05");
     line.Add("--check-layer", check_layer_, "Layer at which tokens are chosen (1)");
     line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as in engines")
         .OneOf({"exact", "bottom-right"});
@@ -71,9 +74,10 @@ class ReplayBlend : public Command {
     line.Add("--load-gbps", load_gbps_,
              "Speed of the store in GB/s (decimal gigabytes), with --prefill-ms")
         .Positive();
-    line.Add("--gate", gates_,
+    line.Add("--fail-unless|--gate", gates_,
              "Fail (exit 1) unless this holds, e.g. dev_v_remaining_frac@0.16.mean<=0.2");
-    line.Add("--old-layout", old_layout_, "As --layout, for chunks stored differently");
+    line.Add("--chunks-layout|--old-layout", old_layout_,
+             "As --layout, for chunks stored differently");
     line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
     line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
     line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
@@ -145,11 +149,13 @@ class ReplayBlend : public Command {
  private:
   std::vector<std::string> OldPaths() const {
     if (chunks_.empty() == old_.empty()) {
-      throw Error(Finding::kUsage, "give --chunks FILE... or --old FILE, the caches to blend");
+      throw Error(Finding::kUsage,
+                  "give --chunks FILE... or --chunks-joined FILE, the caches to blend");
     }
     if (!lengths_.empty() && old_.empty()) {
-      throw Error(Finding::kUsage,
-                  "--chunk-lens is for --old; files of --chunks have their own lengths");
+      throw Error(
+          Finding::kUsage,
+          "--chunk-tokens is for --chunks-joined; files of --chunks have their own lengths");
     }
     return old_.empty() ? chunks_ : std::vector<std::string>{old_};
   }
@@ -178,7 +184,7 @@ class ReplayBlend : public Command {
   blend::CachePair Pair(const std::shared_ptr<const Snapshot>& full,
                         const std::vector<std::shared_ptr<const Snapshot>>& old,
                         const OpenOptions& options) const {
-    const blend::KeyStateFlag state = blend::ParseKeyState(rope_.old_state, "--old-rope");
+    const blend::KeyStateFlag state = blend::ParseKeyState(rope_.old_state, "--chunks-rope");
     const blend::BosRule bos = blend::ParseBosRule(rope_.bos);
     blend::OldCache joined = old_.empty() ? blend::JoinChunks(old, bos, state)
                                           : blend::SplitOld(old.front(), lengths_, bos, state);
@@ -192,7 +198,7 @@ class ReplayBlend : public Command {
     if (suffix_) return *suffix_;
     if (caches.old().chunks.size() > 1) return caches.old().chunks.back().tokens;
     throw Error(Finding::kUsage,
-                "--suffix-len: give the number of last tokens that are the question")
+                "--suffix-tokens: give the number of last tokens that are the question")
         .Hint("with several chunks the last one is the question");
   }
 
@@ -231,25 +237,25 @@ class ReplayBlend : public Command {
     return request;
   }
 
-  // FIRST:LAST[:STEP], in steps of 0.05; else a list as in every command.
+  // A list as in every command, or the older FIRST:LAST[:STEP], in steps of 0.05.
   static std::vector<double> ParseRatios(const std::string& text) {
-    const size_t colon = text.find(':');
-    if (colon == text.npos) return ParseSweep(text, "--ratios");
     std::string sweep = text;
-    sweep[colon] = '-';
-    const size_t second = sweep.find(':');
-    if (second == sweep.npos) {
-      sweep += "+0.05";
-    } else {
-      sweep[second] = '+';
+    if (const size_t colon = text.find(':'); colon != text.npos) {
+      sweep[colon] = '-';
+      const size_t second = sweep.find(':');
+      if (second == sweep.npos) {
+        sweep += "+0.05";
+      } else {
+        sweep[second] = '+';
+      }
     }
     std::vector<double> ratios;
     try {
-      ratios = ParseSweep(sweep, "--ratios");
+      ratios = ParseSweep(sweep, "--curve-shares");
     } catch (const Error&) {
       throw Error(Finding::kUsage,
-                  fmt::format("--ratios '{}': expected FIRST:LAST or FIRST:LAST:STEP that rise, or "
-                              "a list such as 0.1,0.15,0.2",
+                  fmt::format("--curve-shares '{}': expected shares such as 0.1,0.15,0.2 or ranges "
+                              "that rise, such as 0.05-0.5+0.05",
                               text));
     }
     // 0.05 + 2 * 0.05 is 0.15000000000000002: the ratio a user would write is meant.

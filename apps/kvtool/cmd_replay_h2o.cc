@@ -41,18 +41,24 @@ struct ConfigFlags {
       line.OnNumber(
               flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
           .Check(ParameterCheck(name))
+          .ValueName(std::string_view(name) == "h2o_ema_alpha" ? "NUMBER" : "INT")
           .Group(group);
     };
-    add("--block-tokens", "h2o_block_tokens", "Tokens per block (64; budget/8, a power of 2)");
-    add("--sink", "h2o_sink_tokens", "First tokens that block keeps (32; budget/16)");
-    add("--recent", "h2o_recent_tokens", "Last tokens that block keeps (256; budget/4)");
-    add("--ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
-    add("--update-interval", "h2o_update_interval",
+    add("--block-tokens|--h2o-block-tokens", "h2o_block_tokens",
+        "Tokens per block (64; budget/8, a power of 2)");
+    add("--sink|--h2o-sink-tokens,--h2o-sink", "h2o_sink_tokens",
+        "First tokens that block keeps (32; budget/16)");
+    add("--recent|--h2o-recent-tokens,--h2o-recent", "h2o_recent_tokens",
+        "Last tokens that block keeps (256; budget/4)");
+    add("--ema-alpha|--h2o-ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
+    add("--update-interval|--h2o-update-interval", "h2o_update_interval",
         "Tokens (exact) or layer calls (mnn) between decisions (16; with a budget: every step)");
-    add("--trigger-min", "h2o_trigger_min_tokens", "Shortest cache that is evicted from (512; 1)");
-    add("--layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
-    add("--layer-end", "h2o_layer_end", "Last layer that evicts, -1 = the last one (-1)");
-    line.Add("--target-mode", target_mode,
+    add("--trigger-min|--h2o-trigger-min-tokens,--h2o-trigger-min", "h2o_trigger_min_tokens",
+        "Shortest cache that is evicted from (512; 1)");
+    add("--layer-start|--h2o-layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
+    add("--layer-end|--h2o-layer-end", "h2o_layer_end",
+        "Last layer that evicts, -1 = the last one (-1)");
+    line.Add("--target-mode|--h2o-target-mode", target_mode,
              "adaptive or static: how the engine reads the target (adaptive)")
         .OneOf({"adaptive", "static"})
         .Group(group);
@@ -86,18 +92,19 @@ struct PaperFlags {
 
   void Declare(CommandLine& line) {
     const char* group = "The papers' parameters";
-    line.Add("--snapkv-window,--window", paper.window,
+    line.Add("--snapkv-window|--window", paper.window,
              "Last rows, which weigh the others and stay (snapkv, pyramid) (64)")
         .Group(group);
-    line.Add("--snapkv-kernel,--kernel", paper.kernel,
+    line.Add("--snapkv-kernel|--kernel", paper.kernel,
              "Keys pooled to one score, odd (snapkv, pyramid) (5)")
         .Group(group);
     line.Add("--pyramid-beta", paper.pyramid_beta,
              "pyramid: mean budget over that of the last layer (20)")
         .Group(group);
-    line.Add("--sinks,--streaming-sinks", paper.sinks, "First tokens that streaming keeps (4)")
+    line.Add("--streaming-sink|--sinks,--streaming-sinks", paper.sinks,
+             "First tokens that streaming keeps (4)")
         .Group(group);
-    line.Add("--h2o-heavy,--heavy-share", paper.heavy_share,
+    line.Add("--h2o-heavy-share|--h2o-heavy,--heavy-share", paper.heavy_share,
              "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
         .Group(group);
     line.Add("--after-prompt", after_prompt,
@@ -115,11 +122,11 @@ struct PaperFlags {
     if (paper.kernel % 2 == 0) refuse("--snapkv-kernel", paper.kernel, "an odd number of keys");
     if (paper.pyramid_beta == 0) refuse("--pyramid-beta", paper.pyramid_beta, "at least 1");
     if (!(paper.heavy_share >= 0 && paper.heavy_share <= 1)) {
-      refuse("--h2o-heavy", paper.heavy_share, "a share from 0 to 1");
+      refuse("--h2o-heavy-share", paper.heavy_share, "a share from 0 to 1");
     }
     if (std::max({paper.window, paper.kernel, paper.sinks}) > UINT32_MAX) {
       throw Error(Finding::kUsage,
-                  "--snapkv-window, --snapkv-kernel, --sinks: larger than any cache");
+                  "--snapkv-window, --snapkv-kernel, --streaming-sink: larger than any cache");
     }
     resolved.grow = after_prompt == "grow";
     return resolved;
@@ -153,14 +160,14 @@ class ReplayH2o : public Command {
         "--re-rotate", re_rotate_,
         "streaming: count positions within the cache, as published (needs queries and RoPE)");
     line.Add("--seed", seed_, "Seed of policy random and of the sampled rows (0)");
-    line.Add("--quality-rows", quality_rows_,
+    line.Add("--sample-rows|--quality-rows", quality_rows_,
              "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by the trace's "
              "gradients");
     line.AddFlag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
-    line.Add("--jsonl", jsonl_, "Write one JSON record per event");
+    line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
     line.Add("--html-out", html_, "Write a self-contained page");
     line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)");
     line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, rows checked");
@@ -182,7 +189,7 @@ class ReplayH2o : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_, sensitivity_, rope_.freqs});
     snapshot_.Files(files);
-    files.Writes({{jsonl_, "--jsonl"}, {html_, "--html-out"}, {plan_, "--plan-out"}});
+    files.Writes({{jsonl_, "--jsonl-out"}, {html_, "--html-out"}, {plan_, "--plan-out"}});
     files.Writes(snapshot_out_, "--snapshot-out");
     report_.Files(files);
   }

@@ -135,10 +135,10 @@ class ReplayLossless : public Command {
         .Between(int64_t{0}, int64_t{UINT32_MAX});
     line.Add("--scores", scores_, "flash or exact: how attention becomes H2O's scores")
         .OneOf({"exact", "flash"});
-    line.Add("--cache-size", cache_size_,
+    line.Add("--cache-bytes|--cache-size", cache_size_,
              "design: bytes for decoded ranges (a sixteenth of K and V)");
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
-    line.Add("--jsonl", jsonl_, "Write one JSON record per event");
+    line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
     line.Add("--html-out", html_, "Write a self-contained page");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     parameters_.Declare(line);
@@ -151,7 +151,7 @@ class ReplayLossless : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_});
     snapshot_.Files(files);
-    files.Writes(jsonl_, "--jsonl");
+    files.Writes(jsonl_, "--jsonl-out");
     files.Writes(html_, "--html-out");
     report_.Files(files);
   }
@@ -199,7 +199,7 @@ class ReplayLossless : public Command {
     if (scores_ == "exact") request.weights = WeightRule::kSoftmax;
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
     if (limit_ >= 0) request.decode_tokens = static_cast<uint64_t>(limit_);
-    if (!cache_size_.empty()) request.cache_bytes = ParseSize(cache_size_, "--cache-size");
+    if (!cache_size_.empty()) request.cache_bytes = ParseSize(cache_size_, "--cache-bytes");
     request.deterministic = context.global.deterministic;
     request.keep_events = !jsonl_.empty();
     return request;

@@ -27,12 +27,15 @@ class ReplayMlp : public Command {
   void Declare(CommandLine& line) override {
     line.Add("SNAPSHOT", input_, "Cache, or a recorded run: file, folder or '-'").Required();
     line.Add("--weights", weights_path_, "Compressor weights: .bin, .pth, .safetensors").Required();
-    line.Add("--image-len", settings_.image_len, "Tokens of the image prefix (default 0)");
-    line.Add("--factor", settings_.factor, "Tokens per group; 0, 1: as the weights say");
+    line.Add("--image-tokens|--image-len", settings_.image_len,
+             "Tokens of the image prefix (default 0)");
+    line.Add("--compression-factor|--factor", settings_.factor,
+             "Tokens per group; 0, 1: as the weights say");
     line.Add(
-        "--min-seq-len", settings_.min_seq_len,
+        "--min-groups|--min-seq-len", settings_.min_seq_len,
         "Fewest groups (not tokens) that a segment needs to be compressed; 0: as the weights say");
-    line.Add("--seq-len", settings_.seq_len, "Compress the first N tokens only, drop the rest");
+    line.Add("--first-tokens|--seq-len", settings_.seq_len,
+             "Compress the first N tokens only, drop the rest");
     line.Add("--dtype", dtype_, "Convert the cache first: f32, f16, bf16");
     line.Add("--weights-cast", cast_,
              "Rounding of weights to the type of the cache: nearest, or truncate as csrc does")

@@ -71,7 +71,7 @@ void CheckpointFlags::Declare(CommandLine& line) {
            "Indices of the three linear layers, e.g. 0,3,6 (default: those found)");
   line.Add("--compression-factor", compression_factor,
            "Tokens per group (default: columns / head size of the first block)");
-  line.Add("--min-seq-len", min_seq_len,
+  line.Add("--min-groups|--min-seq-len", min_seq_len,
            "Fewest groups that a segment needs to be compressed (default: 2)");
   line.Add("--num-heads", num_heads, "Written to the header; nobody reads it (default: 0)");
   line.Add("--head-dim", head_dim, "Head size (default: rows of the first block)");
@@ -86,7 +86,7 @@ CheckpointOptions CheckpointFlags::Resolve() const {
     throw Error(Finding::kUsage, "--slot-order must have exactly 3 entries (e.g. 0,3,6)");
   }
   options.compression_factor = compression_factor;
-  if (!min_seq_len.empty()) options.min_seq_len = Whole(min_seq_len, "--min-seq-len");
+  if (!min_seq_len.empty()) options.min_seq_len = Whole(min_seq_len, "--min-groups");
   options.num_heads = num_heads;
   options.head_dim = head_dim;
   options.text_only = text_only;

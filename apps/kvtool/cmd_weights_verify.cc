@@ -23,9 +23,10 @@ class VerifyVerb : public Command {
     line.Add("--compat", compat_, "Count only what this loader would refuse: csrc, legacy")
         .OneOf({"csrc", "legacy"})
         .Excludes(strict);
-    line.Add("--layers", expected_.layers, "Layers of the model the weights are for");
+    line.Add("--layer-count|--layers", expected_.layers, "Layers of the model the weights are for");
     line.Add("--head-dim", expected_.head_dim, "Head size of the model");
-    line.Add("--factor", expected_.factor, "Compression factor the caller will ask for");
+    line.Add("--compression-factor|--factor", expected_.factor,
+             "Compression factor the caller will ask for");
     report_.Declare(line);
   }
 

@@ -336,6 +336,10 @@ void CommandLine::RequireVerb() { app_->require_subcommand(1); }
 
 void CommandLine::InheritOptions() { app_->fallthrough(); }
 
+bool CommandLine::Has(const std::string& option) const {
+  return app_->get_option_no_throw(option) != nullptr;
+}
+
 void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
 
 CommandLine::Asked CommandLine::Parse(int argc, char** argv) {

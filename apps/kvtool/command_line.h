@@ -113,7 +113,8 @@ class CommandLine {
   // A word that chooses options of its own, as in `kvtool trace inspect`.
   CommandLine& AddVerb(std::string_view name, std::string_view summary);
   void RequireVerb();
-  void InheritOptions();  // a verb takes the options of its command too
+  void InheritOptions();                      // a verb takes the options of its command too
+  bool Has(const std::string& option) const;  // whether it has been declared
   // To be called when all is declared: numbers are decimal, finite and whole where they count.
   void RequireNumbers();
 

@@ -25,7 +25,7 @@ constexpr CommandEntry kCommands[] = {
      MakeCompress},
     {"decompress", "Archiving", "restore the source of an archive, or tensors from it",
      "  kvtool decompress slot0.bin.kvz -o restored.bin\n"
-     "  kvtool decompress slot0.bin.kvz --layers 3-5 --tokens 0:512 --kv k --to npz -o part.npz\n"
+     "  kvtool decompress slot0.bin.kvz --layers 3-5 --tokens 0-511 --kv k --to npz -o part.npz\n"
      "  kvtool decompress damaged.kvz --keep-going -o what-is-left.bin\n",
      MakeDecompress},
     {"verify", "Archiving", "prove that an archive is whole and restores its source",
@@ -34,7 +34,7 @@ constexpr CommandEntry kCommands[] = {
      MakeVerify},
     {"convert", "Archiving", "write a snapshot, or part of it, in another format",
      "  kvtool convert slot0.bin --to safetensors --kv-heads 8 -o slot0.safetensors\n"
-     "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0:512 -o part.npz\n",
+     "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0-511 -o part.npz\n",
      MakeConvert},
     {"diff", "Archiving", "compare two snapshots across formats, value by value",
      "  kvtool diff slot0.bin slot0.safetensors\n"
@@ -47,8 +47,8 @@ constexpr CommandEntry kCommands[] = {
      MakeFrame},
     {"bench", "Codec", "compress a snapshot with every level, and peers: ratio and speed of each",
      "  kvtool bench slot0.bin\n"
-     "  kvtool bench slot0.bin --peers --slow --html-out bench.html\n"
-     "  kvtool bench slot0.bin --chunk 32KiB --rounds 20 --json | jq .contestants[2]\n",
+     "  kvtool bench slot0.bin --peers --slow-peers --html-out bench.html\n"
+     "  kvtool bench slot0.bin --chunk-bytes 32KiB --rounds 20 --json | jq .contestants[2]\n",
      MakeBench},
     {"replay-h2o", "Replaying", "replay H2O eviction: what it keeps, saves and costs in attention",
      "  kvtool replay-h2o slot0.bin --trace slot0.trace.safetensors --target-ratio 2,3,3.5\n"
@@ -73,7 +73,8 @@ constexpr CommandEntry kCommands[] = {
      "replay CacheBlend: what it recomputes of cached chunks, and the error left",
      "  kvtool replay-blend --full prompt.bin --chunks sys.bin a.bin b.bin ask.bin --gguf "
      "model.gguf\n"
-     "  kvtool replay-blend --full f.safetensors --old old_kvs.pt --chunk-lens 33,512,17 "
+     "  kvtool replay-blend --full f.safetensors --chunks-joined old_kvs.pt --chunk-tokens "
+     "33,512,17 "
      "--rope-base 1e4\n"
      "  kvtool replay-blend --full f.npz --chunks a.npz b.npz --trace q.npz --html-out "
      "blend.html\n",
@@ -87,7 +88,7 @@ constexpr CommandEntry kCommands[] = {
      MakeTrace},
     {"replay-mlp", "Replaying",
      "apply the MLP compression step to a cache and measure what it costs",
-     "  kvtool replay-mlp dump_kv --weights llava.bin --image-len 576 --dry-run\n"
+     "  kvtool replay-mlp dump_kv --weights llava.bin --image-tokens 576 --dry-run\n"
      "  kvtool replay-mlp cache.safetensors --weights llava.bin -o small.npz --to npz\n"
      "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .csrc\n",
      MakeReplayMlp},
@@ -105,7 +106,7 @@ constexpr CommandEntry kCommands[] = {
     {"weights", "Compressor", "inspect, convert, verify and compare KV-compressor weights",
      "  kvtool weights inspect checkpoint.pth --stats\n"
      "  kvtool weights convert checkpoint.pth -o compressor.bin --dtype bf16\n"
-     "  kvtool weights verify compressor.bin --layers 32 --head-dim 128\n"
+     "  kvtool weights verify compressor.bin --layer-count 32 --head-dim 128\n"
      "  kvtool weights diff checkpoint.pth compressor.bin --atol 1e-3\n",
      MakeWeights},
     {"formats", "Help",
@@ -126,7 +127,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool man replay-h2o | man -l -\n  kvtool man --output-dir ~/.local/share/man/man1\n",
      MakeMan},
     {"explain", "Help", "explain a finding number such as KV1001",
-     "  kvtool explain KV1001\n  kvtool explain\n", MakeExplain},
+     "  kvtool explain KV1001\n  kvtool explain 1001\n  kvtool explain\n", MakeExplain},
 };
 
 }  // namespace

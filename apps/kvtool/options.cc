@@ -8,8 +8,8 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <tuple>
 
+#include "apps/kvtool/numbers.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
@@ -111,7 +111,8 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); also chooses if two "
            "layouts fit")
       .Group(group);
-  line.Add("--as", open.as_dtype, "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3")
+  line.Add("--input-dtype|--as", open.as_dtype,
+           "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3")
       .Group(group);
   line.Add("--rotated", open.rotated,
            "Whether a quantised cache is Hadamard-rotated: auto, yes, no")
@@ -155,12 +156,16 @@ void OutputOptions::Declare(CommandLine& line, const std::string& what) {
 void ReportOptions::Declare(CommandLine& line) {
   line.AddFlag("--json", json, "JSON document on standard output instead of the table");
   line.Add("--json-out", json_out, "Write the JSON document to a file");
+  // What refuses to overwrite a file suggests -f.
+  if (!line.Has("--force")) line.AddFlag("-f,--force", force, "Overwrite outputs");
 }
 
 void ReportOptions::Emit(Console& console, const nlohmann::ordered_json& document,
                          const OutputRules& rules) const {
   if (json) console.Json(document);
-  if (!json_out.empty()) WriteText(json_out, JsonText(document) + "\n", rules);
+  if (!json_out.empty()) {
+    WriteText(json_out, JsonText(document) + "\n", force ? RulesFor(true) : rules);
+  }
 }
 
 void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {
@@ -172,47 +177,71 @@ void WriteText(const std::string& path, std::string_view text, const OutputRules
 
 void SelectionOptions::Declare(CommandLine& line) {
   const char* group = "Selecting parts";
-  line.Add("--layers", layers, "Layers, e.g. 0-3,27").Group(group);
-  line.Add("--tokens", tokens, "Tokens BEGIN:END, end exclusive").Group(group);
+  line.Add("--layers", layers, "Layers, e.g. 0-3,27; both ends belong to a range")
+      .ValueName("RANGES")
+      .Check(CheckedBy([](const std::string& text) { ParseIndexList(text, "--layers"); }))
+      .Group(group);
+  line.Add("--tokens", tokens, "Tokens, e.g. 0-511,1024- (to the last one)")
+      .ValueName("RANGES")
+      .Check(CheckedBy([](const std::string& text) { ParseRanges(text, "--tokens"); }))
+      .Group(group);
   line.Add("--kv", kv, "k, v or both").OneOf({"k", "v", "both"}).Group(group);
 }
 
 Selection SelectionOptions::Resolve() const {
   Selection selection;
   if (!layers.empty()) selection.layers = ParseIndexList(layers, "--layers");
-  if (!tokens.empty())
-    std::tie(selection.token_begin, selection.token_end) = ParseRange(tokens, "--tokens");
+  if (!tokens.empty()) selection.tokens = ParseRanges(tokens, "--tokens");
   selection.keys = kv != "v";
   selection.values = kv != "k";
   return selection;
 }
 
-std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag) {
-  std::vector<uint32_t> list;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
-    const size_t dash = item.find('-');
-    const uint64_t first = ParseNumber(item.substr(0, dash), flag, text);
-    const uint64_t last =
-        dash == item.npos ? first : ParseNumber(item.substr(dash + 1), flag, text);
-    if (first > last || last > 1'000'000) throw BadValue(flag, text, "ranges like 0-3,27");
-    for (uint64_t i = first; i <= last; ++i) list.push_back(static_cast<uint32_t>(i));
-    begin = end + 1;
+std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag) {
+  constexpr const char* kExpected = "ranges like 0-3,27";
+  std::vector<TokenRange> ranges;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view item = text.substr(at, end - at);
+    at = end + 1;
+    const size_t sign = item.find_first_of("-:");
+    const bool is_old = sign != item.npos && item[sign] == ':';
+    const std::string_view first = item.substr(0, sign);
+    if (first.empty() && !is_old) throw BadValue(flag, text, kExpected);
+    TokenRange range;
+    range.begin = first.empty() ? 0 : ParseNumber(first, flag, text);
+    const std::string_view last = sign == item.npos ? first : item.substr(sign + 1);
+    range.end = UINT64_MAX;
+    if (!last.empty()) {
+      const uint64_t number = ParseNumber(last, flag, text);
+      range.end = is_old || number == UINT64_MAX ? number : number + 1;
+    }
+    if (range.begin >= range.end) {
+      throw BadValue(flag, text, is_old ? "BEGIN before END, or ranges like 0-3,27" : kExpected);
+    }
+    ranges.push_back(range);
   }
-  std::sort(list.begin(), list.end());
-  list.erase(std::unique(list.begin(), list.end()), list.end());
-  return list;
+  std::sort(ranges.begin(), ranges.end(),
+            [](const TokenRange& a, const TokenRange& b) { return a.begin < b.begin; });
+  std::vector<TokenRange> joined;
+  for (const TokenRange& range : ranges) {
+    if (joined.empty() || joined.back().end < range.begin) {
+      joined.push_back(range);
+    } else {
+      joined.back().end = std::max(joined.back().end, range.end);
+    }
+  }
+  return joined;
 }
 
-std::pair<uint64_t, uint64_t> ParseRange(std::string_view text, std::string_view flag) {
-  const size_t colon = text.find(':');
-  if (colon == text.npos) throw BadValue(flag, text, "BEGIN:END");
-  const std::string_view first = text.substr(0, colon), last = text.substr(colon + 1);
-  const uint64_t begin = first.empty() ? 0 : ParseNumber(first, flag, text);
-  const uint64_t end = last.empty() ? UINT64_MAX : ParseNumber(last, flag, text);
-  if (begin >= end) throw BadValue(flag, text, "BEGIN before END");
-  return {begin, end};
+std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag) {
+  constexpr uint64_t kMost = 1'000'001;
+  std::vector<uint32_t> list;
+  for (const TokenRange& range : ParseRanges(text, flag)) {
+    if (range.end > kMost) throw BadValue(flag, text, "ranges like 0-3,27");
+    for (uint64_t i = range.begin; i < range.end; ++i) list.push_back(static_cast<uint32_t>(i));
+  }
+  return list;
 }
 
 namespace {

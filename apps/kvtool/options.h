@@ -57,9 +57,9 @@ struct OutputOptions {
   void Declare(CommandLine& line, const std::string& what);
 };
 
-// --json, --json-out.
+// --json, --json-out, and -f where the command does not declare it before.
 struct ReportOptions {
-  bool json = false;
+  bool json = false, force = false;
   std::string json_out;
 
   void Declare(CommandLine& line);
@@ -70,7 +70,7 @@ struct ReportOptions {
   void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
 };
 
-// Which part of a snapshot: --layers 0-3,27, --tokens 0:512, --kv k|v|both.
+// Which part of a snapshot: --layers 0-3,27, --tokens 0-511, --kv k|v|both.
 struct SelectionOptions {
   std::string layers, tokens, kv = "both";
 
@@ -78,10 +78,12 @@ struct SelectionOptions {
   Selection Resolve() const;
 };
 
-// "0-3,27" to a sorted list without repeats; throws kUsage naming the flag.
+// Numbers that both ends belong to, separated by commas: "0-3,27", "512-" (to the end). Also the
+// older "0:4", whose end does not belong, "4:" and ":4". Sorted, what touches joined; throws kUsage
+// naming the flag.
+std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag);
+// The same as a list of few numbers without repeats, each range with an end.
 std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view flag);
-// "0:512", "512:", ":512" to [begin, end).
-std::pair<uint64_t, uint64_t> ParseRange(std::string_view text, std::string_view flag);
 // "2,3,3.5", "2-4+0.5" (steps), "2-16*2" (factors) to a list in the order given.
 std::vector<double> ParseSweep(std::string_view text, std::string_view flag);
 // "64KiB", "64K", "1.5GiB", "1000"; decimal spellings such as 64kB are refused as ambiguous.

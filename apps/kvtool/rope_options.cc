@@ -19,8 +19,11 @@ void RopeOptions::Declare(CommandLine& line, const char* group) {
 }
 
 void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
-  line.Add("--rope-base", base, "RoPE base theta (default: from --gguf)").Positive().Group(group);
-  line.Add("--rope-dims", dims, "Rotated dims of a head (default: --gguf, or all)").Group(group);
+  line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --gguf)")
+      .Positive()
+      .Group(group);
+  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --gguf, or all)")
+      .Group(group);
   line.Add("--rope-scaling", scaling,
            "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
            "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "

@@ -191,9 +191,10 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
                 fmt::format("--layout {}: an MNN dump is 'logical' or 'packed'", options.layout));
   }
   if (!options.as_dtype.empty() && options.as_dtype != "f16" && options.as_dtype != "bf16") {
-    throw Error(Finding::kUsage, fmt::format("--as {}: two-byte elements of an MNN dump are f16 "
-                                             "or bf16",
-                                             options.as_dtype));
+    throw Error(Finding::kUsage,
+                fmt::format("--input-dtype {}: two-byte elements of an MNN dump are f16 "
+                            "or bf16",
+                            options.as_dtype));
   }
   if (!source.is_folder) {
     throw Error(Finding::kUnsupportedKind, "is one file of an MNN dump, which is a folder")

@@ -83,7 +83,8 @@ class ArrayReader {
     if (options.as_dtype.empty()) return;
     as_dtype_ = ParseDType(options.as_dtype);
     if (!as_dtype_ || IsBlockQuantised(*as_dtype_)) {
-      throw Error(Finding::kUsage, fmt::format("--as '{}': no element type", options.as_dtype));
+      throw Error(Finding::kUsage,
+                  fmt::format("--input-dtype '{}': no element type", options.as_dtype));
     }
   }
 
@@ -109,7 +110,8 @@ class ArrayReader {
     if (IsKvtoolFile(file_.metadata)) return bits;  // its metadata tells, see formats/tensors
     throw Error(Finding::kUnsupportedDtype,
                 fmt::format("type '{}' does not say what its bits mean", Escaped(descr, 40)))
-        .Hint("ml_dtypes arrays are saved like this; give --as bf16 (or f8_e4m3, f8_e5m2)");
+        .Hint(
+            "ml_dtypes arrays are saved like this; give --input-dtype bf16 (or f8_e4m3, f8_e5m2)");
   }
 
   void AddValues(std::string name, const NpyHeader& header, const NpyType& type, ByteSpan data) {

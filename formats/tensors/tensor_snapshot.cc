@@ -24,7 +24,7 @@ constexpr uint64_t kMostLayers = 1 << 16;  // an empty array may claim any numbe
 constexpr uint64_t kMostViews = 1 << 20;   // of all layers and batch rows together
 constexpr size_t kNotesShown = 8;          // the same thing may hold for a million tensors
 
-// Gives the values the type they really have: kvtool's metadata, or --as for integers.
+// Gives the values the type they really have: kvtool's metadata, or --input-dtype for integers.
 void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions& options,
             KvTensor& view) {
   const std::string told = Lookup(file.metadata, std::string(kDtypePrefix) + tensor.name);

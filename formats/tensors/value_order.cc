@@ -27,7 +27,7 @@ void AddInner(const TensorView& view, TokenAxis& evidence) {
   }
 }
 
-// What --as says of values that have no float type of their own.
+// What --input-dtype says of values that have no float type of their own.
 TensorView Retyped(TensorView view, const OpenOptions& options) {
   if (options.as_dtype.empty() || Info(view.dtype).is_float) return view;
   const DType dtype = ParseDType(options.as_dtype).value_or(view.dtype);

@@ -120,10 +120,6 @@ void CheckFits(const ChunkHead& head, const Place& place) {
       .In(Describe(head));
 }
 
-bool Covers(const Selection& wanted, const ChunkHead& head) {
-  return head.token_begin < wanted.token_end && wanted.token_begin < head.token_begin + head.tokens;
-}
-
 std::string Label(const PlaceKey& key) {
   return fmt::format("layer {} {}", key.first, key.second ? 'V' : 'K');
 }
@@ -170,7 +166,8 @@ Snapshot LoadTensors(const Archive& archive, const Selection& wanted, ThreadPool
     CheckFits(head, at->second);
     at->second.covered += head.raw_bytes;
     if (head.heads < at->second.tensor->heads) at->second.order = Order::kHeadTokenDim;
-    if (Covers(wanted, head)) chunks.push_back(&chunk);
+    if (wanted.HasTokens(head.token_begin, head.token_begin + head.tokens))
+      chunks.push_back(&chunk);
   }
   for (const auto& [key, place] : places) {
     if (place.covered == place.tensor->bytes()) continue;

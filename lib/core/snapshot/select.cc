@@ -57,10 +57,25 @@ KvTensor KeepTokens(const KvTensor& tensor, const std::vector<bool>& keep) {
   return kept;
 }
 
+// Of the first `count` tokens those that are wanted.
+std::vector<bool> KeptOf(const Selection& selection, uint64_t count) {
+  std::vector<bool> keep(count);
+  for (const TokenRange& range : selection.tokens) {
+    for (uint64_t i = range.begin; i < std::min(range.end, count); ++i) keep[i] = true;
+  }
+  return keep;
+}
+
 }  // namespace
 
 bool Selection::HasLayer(uint32_t layer) const {
   return !layers || std::binary_search(layers->begin(), layers->end(), layer);
+}
+
+bool Selection::HasTokens(uint64_t begin, uint64_t end) const {
+  return tokens.empty() || std::any_of(tokens.begin(), tokens.end(), [&](const TokenRange& range) {
+           return begin < range.end && range.begin < end;
+         });
 }
 
 KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count) {
@@ -89,34 +104,30 @@ Snapshot Select(Snapshot snapshot, const Selection& selection) {
     std::erase_if(snapshot.layers,
                   [&](const LayerKv& layer) { return !selection.HasLayer(layer.index); });
   }
-  bool any = false;
+  if (selection.tokens.empty()) return snapshot;
   uint64_t most = 0;
   for (LayerKv& layer : snapshot.layers) {
     const uint64_t tokens = layer.has_k() || !layer.v ? layer.k.tokens() : layer.v->tokens();
-    const uint64_t end = std::min(selection.token_end, tokens);
-    const uint64_t begin = std::min(selection.token_begin, end);
-    any |= begin < end;
     most = std::max(most, tokens);
-    if (layer.has_k()) layer.k = SliceTokens(layer.k, begin, end - begin);
-    if (layer.v) layer.v = SliceTokens(*layer.v, begin, end - begin);
+    const std::vector<bool> keep = KeptOf(selection, tokens);
+    if (layer.has_k()) layer.k = KeepTokens(layer.k, keep);
+    if (layer.v) layer.v = KeepTokens(*layer.v, keep);
   }
-  if (!any) {
-    throw Error(Finding::kUsage,
-                fmt::format("--tokens: no layer has tokens from {} on", selection.token_begin))
+  if (!selection.HasTokens(0, most)) {
+    throw Error(Finding::kUsage, fmt::format("--tokens: no layer has tokens from {} on",
+                                             selection.tokens.front().begin))
         .File(snapshot.source.path);
   }
   if (snapshot.tokens.size() == most) {  // else the list is not one id per row
-    const auto first = snapshot.tokens.begin();
-    const auto at = [&](uint64_t token) {
-      return first + static_cast<std::ptrdiff_t>(std::min(token, most));
-    };
-    snapshot.tokens = std::vector<int32_t>(at(selection.token_begin), at(selection.token_end));
+    const std::vector<bool> keep = KeptOf(selection, most);
+    size_t to = 0;
+    for (size_t i = 0; i < keep.size(); ++i) {
+      if (keep[i]) snapshot.tokens[to++] = snapshot.tokens[i];
+    }
+    snapshot.tokens.resize(to);
   }
   for (CellGroup& group : snapshot.cell_groups) {
-    std::vector<bool> keep(group.cells.size());
-    for (size_t i = 0; i < keep.size(); ++i)
-      keep[i] = i >= selection.token_begin && i < selection.token_end;
-    KeepCells(keep, group);
+    KeepCells(KeptOf(selection, group.cells.size()), group);
   }
   return snapshot;
 }

@@ -7,26 +7,27 @@
 #include <vector>
 
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/core/snapshot/token_range.h"
 
 namespace kv {
 
 // A part of a snapshot, as the flags --layers, --tokens and --kv name it.
 struct Selection {
   std::optional<std::vector<uint32_t>> layers = {};  // sorted layer indices; nothing = all
-  uint64_t token_begin = 0, token_end = UINT64_MAX;
+  std::vector<TokenRange> tokens = {};               // sorted, disjoint, none empty; nothing = all
   bool keys = true, values = true;
 
-  bool is_all() const {
-    return !layers && token_begin == 0 && token_end == UINT64_MAX && keys && values;
-  }
+  bool is_all() const { return !layers && tokens.empty() && keys && values; }
   bool HasLayer(uint32_t layer) const;
+  // Whether any of the tokens [begin, end) is wanted.
+  bool HasTokens(uint64_t begin, uint64_t end) const;
 };
 
 // Tokens [begin, begin + count) of a tensor as views into the same bytes.
 KvTensor SliceTokens(const KvTensor& tensor, uint64_t begin, uint64_t count);
 
 // Keeps the selected layers and tokens, with their cells and ids; K and V both stay. Throws kUsage
-// when a layer does not exist or the token range is empty or beyond every layer.
+// when a layer does not exist or the tokens are beyond every layer.
 Snapshot Select(Snapshot snapshot, const Selection& selection);
 
 // Keeps the cells of one sequence, which then belong to no other. Token ids are dropped unless all

@@ -6,7 +6,7 @@
 
 namespace kv {
 
-// The tokens [begin, end) of a cache, for which one token of a changed cache may stand.
+// The tokens [begin, end) of a cache.
 struct TokenRange {
   uint64_t begin = 0, end = 0;
 };

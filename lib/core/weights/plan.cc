@@ -160,7 +160,7 @@ StepPlan PlanStep(const Snapshot& snapshot, const CompressorWeights& weights,
     throw Error(
         Finding::kInconsistent,
         fmt::format("the weights' compression factor is {}: nothing to compress", plan.factor))
-        .Hint("give --factor");
+        .Hint("give --compression-factor");
   }
   if (!weights.Has(MlpRole::kTextK) || !weights.Has(MlpRole::kTextV)) {
     throw Error(Finding::kMissingRecord, "the weights have no MLPs for text");

@@ -47,7 +47,7 @@ KeyState StateOf(const KeyStateFlag& flag, const Snapshot& snapshot, bool is_chu
   if (is_chunk_file) return KeyState::kLocal;
   throw std::move(Error(Finding::kUsage,
                         "the file does not say how its keys are rotated: "
-                        "--old-rope unrotated, local, global or at:POSITIONS")
+                        "--chunks-rope unrotated, local, global or at:POSITIONS")
                       .File(snapshot.source.path)
                       .Hint("CacheBlend's old_kvs is unrotated"));
 }
@@ -55,7 +55,7 @@ KeyState StateOf(const KeyStateFlag& flag, const Snapshot& snapshot, bool is_chu
 void RequireOffsets(const KeyStateFlag& flag, KeyState state, size_t chunks) {
   if (state != KeyState::kAt || flag.at.size() == chunks) return;
   throw Error(Finding::kUsage,
-              fmt::format("--old-rope at: {} positions for {} chunks", flag.at.size(), chunks));
+              fmt::format("--chunks-rope at: {} positions for {} chunks", flag.at.size(), chunks));
 }
 
 void AppendRun(int64_t first, uint64_t count, std::vector<int64_t>& positions) {
@@ -161,7 +161,7 @@ OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, B
           Error(Finding::kInconsistent, fmt::format("keys are {}, those of {} {}", Name(state),
                                                     parts[0]->source.path, Name(old.state)))
               .File(snapshot.source.path)
-              .Hint("--old-rope says how the keys of all chunks are rotated"));
+              .Hint("--chunks-rope says how the keys of all chunks are rotated"));
     }
     old.state = state;
     RequireOffsets(flag, state, parts.size());
@@ -177,7 +177,8 @@ OldCache JoinChunks(const std::vector<std::shared_ptr<const Snapshot>>& parts, B
 OldCache SplitOld(std::shared_ptr<const Snapshot> snapshot, const std::vector<uint64_t>& lengths,
                   BosRule bos, const KeyStateFlag& flag) {
   if (bos == BosRule::kDrop) {
-    throw Error(Finding::kUsage, "--bos drop is for --chunks; rows of --old are the prompt's")
+    throw Error(Finding::kUsage,
+                "--bos drop is for --chunks; rows of --chunks-joined are the prompt's")
         .Hint("--bos dropped, if the chunks were run with one");
   }
   const uint64_t tokens = RowsOf(*snapshot);
@@ -188,7 +189,7 @@ OldCache SplitOld(std::shared_ptr<const Snapshot> snapshot, const std::vector<ui
   if (sum != tokens || std::count(chunks.begin(), chunks.end(), uint64_t{0}) != 0) {
     throw std::move(
         Error(Finding::kUsage,
-              fmt::format("--chunk-lens {}: expected lengths that add up to the {} tokens "
+              fmt::format("--chunk-tokens {}: expected lengths that add up to the {} tokens "
                           "of the file",
                           fmt::join(chunks, ","), tokens))
             .File(snapshot->source.path));
@@ -196,7 +197,7 @@ OldCache SplitOld(std::shared_ptr<const Snapshot> snapshot, const std::vector<ui
   OldCache old;
   old.state = StateOf(flag, *snapshot, false);
   if (old.state == KeyState::kLocal && lengths.empty()) {
-    throw Error(Finding::kUsage, "--old-rope local: --chunk-lens says where chunks begin");
+    throw Error(Finding::kUsage, "--chunks-rope local: --chunk-tokens says where chunks begin");
   }
   RequireOffsets(flag, old.state, chunks.size());
   uint64_t start = 0;
@@ -243,10 +244,11 @@ void RequireSamePrompt(const FullCache& full, const OldCache& old, std::optional
       error.Hint(
           "one more for each chunk after the first: --bos drop leaves their first token out");
     } else if (have < want) {
-      error.Hint(fmt::format(
-          "--suffix-len {} if the last {} tokens are the question, computed anew; texts tokenized "
-          "again may merge tokens where chunks meet",
-          want - have, want - have));
+      error.Hint(
+          fmt::format("--suffix-tokens {} if the last {} tokens are the question, computed anew; "
+                      "texts tokenized "
+                      "again may merge tokens where chunks meet",
+                      want - have, want - have));
     } else {
       error.Hint("texts tokenized again may merge tokens where chunks meet");
     }

@@ -50,9 +50,9 @@ struct Reading {
 };
 
 std::string Describe(const Reading& reading, const CachePair& caches) {
-  std::string text = reading.state == KeyState::kUnrotated ? "--old-rope unrotated"
-                     : reading.state == KeyState::kGlobal  ? "--old-rope global"
-                                                           : "--old-rope local";
+  std::string text = reading.state == KeyState::kUnrotated ? "--chunks-rope unrotated"
+                     : reading.state == KeyState::kGlobal  ? "--chunks-rope global"
+                                                           : "--chunks-rope local";
   if (reading.state == KeyState::kLocal && reading.later_first == 1) {
     const std::vector<KvRows::Part>& parts = caches.old().rows.parts();
     text += parts.size() > 1 && parts[1].first_row == 1 ? " --bos drop" : " --bos dropped";

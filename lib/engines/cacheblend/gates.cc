@@ -46,7 +46,7 @@ Error BadGate(std::string_view text) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", figure.name);
   }
   return std::move(
-      Error(Finding::kUsage, fmt::format("--gate '{}': expected FIGURE@RATIO.mean<=LIMIT "
+      Error(Finding::kUsage, fmt::format("--fail-unless '{}': expected FIGURE@RATIO.mean<=LIMIT "
                                          "(or min, max, layerN; or >=)",
                                          text))
           .Hint("figures: " + known));
@@ -120,7 +120,7 @@ GateResult Judge(const Gate& gate, const Result& result) {
     }
     if (!found) {
       throw Error(Finding::kUsage,
-                  fmt::format("--gate {}: {} is not blended", gate.Name(), gate.over));
+                  fmt::format("--fail-unless {}: {} is not blended", gate.Name(), gate.over));
     }
   }
   judged.pass =

@@ -181,7 +181,7 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
   if (advice.candidates.empty() || runs.front()->layers().empty()) {
     throw Error(Finding::kUsage,
                 fmt::format("no policy can hold a budget within {} tokens", shortest))
-        .Hint("give smaller --budgets, or fewer --sinks");
+        .Hint("give a smaller --budget, or fewer --streaming-sink tokens");
   }
   advice.effects = MeasureEffects(runs, advice.candidates, request.measure, pool, progress);
   const auto count = static_cast<uint32_t>(advice.candidates.size());

@@ -168,7 +168,7 @@ void RequireFloor(std::string_view policy, const BlockConfig& config, const Pape
   if (policy == "streaming" && paper.sinks > most) {
     throw Error(Finding::kUsage,
                 fmt::format("{}: {} tokens of {}, but policy streaming always keeps {} sinks "
-                            "(--sinks)",
+                            "(--streaming-sink)",
                             asked, most, end, paper.sinks));
   }
 }

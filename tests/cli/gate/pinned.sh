@@ -3,7 +3,7 @@ config=gate.json
 sed -E "s|^ *//.*||; s|\"\.\./|\"$TESTDATA/|" "$TESTDATA/gate/pass.json" |
   jq '.cases |= map(select(.name == "design_store")) | .pinned_commit = "0000000"' > $config
 $VALIDATE < $config
-gate() { status=0; "$KVTOOL" gate $config --deterministic -q "$@" || status=$?; echo "exit $status"; }
+gate() { status=0; "$KVTOOL" gate $config --deterministic "$@" || status=$?; echo "exit $status"; }
 quiet() { gate "$@" -qq | tail -1; }
 quiet -o first.json --commit 0000000aaaa
 $VALIDATE < first.json

@@ -57,7 +57,7 @@ try() {
   shift 3
   for flag in $flags; do
     force=
-    "$KVTOOL" $command --help | grep -q -e '-f,--force' && force=-f
+    "$KVTOOL" $command --help | grep -q -e '-f, --force' && force=-f
     refused $command "$@" $flag "$input" $force
     echo "$command $flag" >> covered
   done
@@ -75,9 +75,9 @@ try "frame encode" a.bin "--output" --dtype f16 a.bin
 try "frame decode" a.bin "--output" --dtype f16 a.bin
 try "frame inspect" a.bin "--json-out" a.bin
 try "bench" s.npz "--html-out --json-out" s.npz
-try "replay-h2o" s.npz "--jsonl --html-out --plan-out --snapshot-out --json-out" s.npz --trace t.npz
+try "replay-h2o" s.npz "--jsonl-out --html-out --plan-out --snapshot-out --json-out" s.npz --trace t.npz
 try "replay-h2o" t.npz "--plan-out" s.npz --trace t.npz
-try "replay-lossless" s.npz "--jsonl --html-out --json-out" s.npz --mode store --trace t.npz
+try "replay-lossless" s.npz "--jsonl-out --html-out --json-out" s.npz --mode store --trace t.npz
 try "replay-blend" s.npz "--indices-out --blended-out --html-out --json-out" --full s.npz --chunks t.npz
 try "replay-blend" t.npz "--indices-out" --full s.npz --chunks t.npz
 try "replay-mlp" s.npz "--output" s.npz --weights w.bin --to npz
@@ -106,7 +106,7 @@ refused inspect --config k.toml s.npz --json-out k.toml
 for command in inspect analyze compress decompress verify convert diff "frame encode" "frame decode" "frame inspect" bench \
   replay-h2o replay-lossless replay-blend replay-mlp "trace inspect" gate report "weights inspect" "weights convert" \
   "weights verify" "weights diff"; do
-  for flag in $("$KVTOOL" $command --help | grep -o -e '--[a-z-]*' | grep -e '-out$' -e '^--output$' -e '^--jsonl$' | sort -u); do
+  for flag in $("$KVTOOL" $command --help | grep -o -e '--[a-z-]*' | grep -e '-out$' -e '^--output$' | sort -u); do
     case "$command $flag" in
       "weights diff --output" | "weights convert --output-dir") continue ;;
     esac

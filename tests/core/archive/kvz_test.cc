@@ -274,8 +274,7 @@ TEST_CASE("kvz: tensors load as they were, whole or in part", "[kvz]") {
     // Only what is needed is read: all other payloads may be damaged.
     Selection wanted;
     wanted.layers = {{3}};
-    wanted.token_begin = 20;
-    wanted.token_end = 50;
+    wanted.tokens = {{20, 50}};
     wanted.values = false;
     int needed = 0;
     for (const ArchivedChunk& chunk : archive.chunks()) {

@@ -186,7 +186,7 @@ TEST_CASE("what has no counterpart is a difference of structure", "[diff]") {
     CHECK_FALSE(diff.equal());
   }
   SECTION("tokens: what both have is compared") {
-    const SnapshotDiff diff = Diff(a, Select(a, {.token_begin = 0, .token_end = 7}));
+    const SnapshotDiff diff = Diff(a, Select(a, {.tokens = {{0, 7}}}));
     REQUIRE(diff.structure.size() == 1);
     CHECK(diff.structure[0] == "layer 0 K and 5 more: 10 and 7 tokens, the first 7 compared");
     CHECK(diff.Total().values == 3 * 2 * 7 * 12);

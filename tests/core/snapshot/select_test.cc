@@ -69,14 +69,23 @@ TEST_CASE("selecting layers and tokens keeps their cells and refuses what is not
     snapshot.cell_groups[0].cells.push_back({.position = position});
 
   const Snapshot part =
-      Select(snapshot, {.layers = std::vector<uint32_t>{0, 5}, .token_begin = 2, .token_end = 5});
+      Select(snapshot, {.layers = std::vector<uint32_t>{0, 5}, .tokens = {{2, 5}}});
   REQUIRE(part.layers.size() == 2);
   CHECK(part.layers[1].index == 5);
   CHECK(part.layers[1].k.tokens() == 3);
   REQUIRE(part.cell_groups[0].cells.size() == 3);
   CHECK(part.cell_groups[0].cells[0].position == 2);
+  // Several ranges keep their tokens in order; what lies beyond the end is not there.
+  const Snapshot parts = Select(snapshot, {.tokens = {{0, 2}, {5, 6}, {7, 100}}});
+  CHECK(parts.layers[0].k.tokens() == 4);
+  REQUIRE(parts.cell_groups[0].cells.size() == 4);
+  CHECK(parts.cell_groups[0].cells[2].position == 5);
+  Bytes last = Gather(snapshot.layers[0].k, 5, 1, Order::kTokenHeadDim);
+  const Bytes seventh = Gather(snapshot.layers[0].k, 7, 1, Order::kTokenHeadDim);
+  last.insert(last.end(), seventh.begin(), seventh.end());
+  CHECK(Gather(parts.layers[0].k, 2, 2, Order::kTokenHeadDim) == last);
   CHECK_THROWS_AS(Select(snapshot, {.layers = std::vector<uint32_t>{2}}), Error);
-  CHECK_THROWS_AS(Select(snapshot, {.token_begin = 8}), Error);
+  CHECK_THROWS_AS(Select(snapshot, {.tokens = {{8, UINT64_MAX}}}), Error);
 }
 
 }  // namespace kv::select_test
