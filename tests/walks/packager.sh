@@ -44,6 +44,6 @@ said high
 completes kvtool convert --to ''
 said safetensors
 
-follow docs/install.md 'kvtool compress page.bin -o page.kvz' 's|page.bin|slot0.bin|'
-follow docs/install.md 'kvtool verify page.kvz --against page.bin' 's|page.bin|slot0.bin|'
+follow docs/install.md 'kvtool compress --from opaque page.bin -o page.kvz' 's|page.bin|model.gguf|'
+follow docs/install.md 'kvtool verify page.kvz --against page.bin' 's|page.bin|model.gguf|'
 said 'identical'
