@@ -6,8 +6,11 @@ Usage: check_readme.py KVTOOL [--update] [PAGE...]
 The blocks of a page share one scratch folder that starts with the files below. Measured times and rates (12.3 MB/s,
 4.5 ms) and the program's version may differ, `...` stands for anything within a line and a line `...` for any lines;
 everything else must match to the letter. --update writes what was printed where nothing, or something else, is shown.
+
+Of calls of kvtool that cannot be run, in other blocks and within sentences, the command must exist and have the options.
 """
 import concurrent.futures
+import functools
 import os
 import pathlib
 import re
@@ -102,6 +105,34 @@ def check(page, kvtool, update):
     return count, wrong
 
 
+@functools.cache
+def help_of(kvtool, *command):
+    done = subprocess.run([kvtool, *command, "--help"], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def check_calls(page, kvtool):
+    """Calls of kvtool on the page whose command or options are not kvtool's."""
+    text = page.read_text(encoding="utf-8")
+    calls = []
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S):
+        calls += re.findall(r"^(?:\$ )?kvtool (.*?)(?:  +#.*)?$", block.replace("\\\n", " "), re.M)
+    calls += re.findall(r"`kvtool ([^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    for call in calls:
+        # Up to where another command begins, without what is between quotes.
+        words = re.split(r" (?:&&|\|\|?|;|>) ", re.sub(r"'[^']*'", "X", " ".join(call.split())) + " ; ")[0].split()
+        if not words or not re.fullmatch(r"[a-z][a-z0-9-]*", words[0]):
+            continue
+        command, known = words[0], help_of(kvtool, words[0])
+        if len(words) > 1 and re.fullmatch(r"[a-z]+", words[1]):
+            known += help_of(kvtool, *words[:2])
+        if not known:
+            yield f"{page.relative_to(ROOT)}: `kvtool {call}`: there is no command {command}"
+        for option in (word.split("=")[0].rstrip(",.;") for word in words if re.match(r"--\w", word)):
+            if known and not re.search(re.escape(option) + r"(?![\w-])", known):
+                yield f"{page.relative_to(ROOT)}: `kvtool {call}`: {command} has no option {option}"
+
+
 def main():
     arguments = [a for a in sys.argv[1:] if not a.startswith("-")]
     kvtool, update = os.path.abspath(arguments[0]), "--update" in sys.argv
@@ -112,6 +143,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda page: check(page, kvtool, update), pages))
     wrong = [message for _, messages in results for message in messages]
+    wrong += [message for page in pages for message in check_calls(page, kvtool)]
     count = sum(number for number, _ in results)
     print("\n".join(wrong + [f"{count} commands on {sum(n > 0 for n, _ in results)} of {len(pages)} pages ran"]))
     return 1 if wrong or count == 0 else 0
