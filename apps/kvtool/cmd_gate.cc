@@ -12,6 +12,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/engines.h"
+#include "apps/kvtool/gate_init.h"
 #include "apps/kvtool/gate_inputs.h"
 #include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
@@ -63,8 +64,11 @@ class OutputFiles {
 class Gate : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("CONFIG", config_,
-             "Cases and thresholds (JSON, // comments allowed), or a recorded run: the six cases");
+    line.Add("CONFIG", given_,
+             "Cases and thresholds (JSON, // comments allowed), or a recorded run: the six cases; "
+             "with --init: recorded runs or snapshots");
+    line.AddFlag("--init", init_,
+                 "Measure the runs, and write a config whose limits fit them (-o FILE)");
     line.Add("--snapshot", snapshot_path_,
              "Snapshot of cases that name none; without CONFIG: of the six cases");
     line.Add("--trace", trace_, "Trace of cases that name none: file, folder, or DIR/STEM");
@@ -100,6 +104,11 @@ class Gate : public Command {
 
   // In place of CONFIG a run means the six cases over it, from the end of its own prompt on.
   void TakeRuns() override {
+    if (init_) return;
+    if (given_.size() > 1) {
+      throw Error(Finding::kUsage, "expected one CONFIG; several runs go with --init");
+    }
+    if (!given_.empty()) config_ = given_.front();
     if (OpenRun(config_)) {
       if (!snapshot_path_.empty()) {
         throw Error(Finding::kUsage, "--snapshot: CONFIG is a recorded run, which brings its own");
@@ -113,6 +122,12 @@ class Gate : public Command {
   }
 
   void Files(CommandFiles& files) const override {
+    if (init_) {
+      files.Reads(given_);
+      files.Reads(trace_);
+      files.Writes(outputs_.summary_json, "-o");
+      return;
+    }
     files.Reads({config_, snapshot_path_, trace_, baseline_, pinned_, reference_});
     reading_.Files(files);
     logs_.Files(files);
@@ -129,6 +144,7 @@ class Gate : public Command {
       PrintMetrics(context.console);
       return kDone;
     }
+    if (init_) return Init(context);
     logs_.RequireLogs();
     if (!fault_.empty() && fault_ != "content") {
       throw Error(Finding::kUsage, "--inject-fault: expected 'content'");
@@ -173,6 +189,35 @@ class Gate : public Command {
   }
 
  private:
+  ExitStatus Init(Context& context) const {
+    const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
+                        !pinned_.empty() || !snapshot_path_.empty() || !html_.empty() ||
+                        !junit_.empty() || !outputs_.summary_md.empty() ||
+                        !outputs_.cases_jsonl.empty() || logs_.given() || json_ || strict_;
+    if (judges) {
+      throw Error(Finding::kUsage,
+                  "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "
+                  "read a snapshot");
+    }
+    const std::vector<uint64_t> prompts = Prompts();
+    if (prompts.size() > 1) throw Error(Finding::kUsage, "--init: expected one --prompt-tokens");
+    GateInit init{given_, trace_, outputs_.summary_json, {}, reading_, force_};
+    if (!prompts.empty()) init.prompt_tokens = prompts.front();
+    return RunGateInit(init, context);
+  }
+
+  std::vector<uint64_t> Prompts() const {
+    std::vector<uint64_t> prompts;
+    if (prompts_.empty()) return prompts;
+    for (const double value : ParseSweep(prompts_, "--prompt-tokens")) {
+      if (!(value >= 1 && value == std::floor(value))) {
+        throw Error(Finding::kUsage, "--prompt-tokens: expected whole numbers, at least 1");
+      }
+      prompts.push_back(static_cast<uint64_t>(value));
+    }
+    return prompts;
+  }
+
   gate::Config ResolveConfig() const {
     gate::Config config;
     if (!config_.empty()) {
@@ -200,15 +245,7 @@ class Gate : public Command {
       return config;
     }
     gate::KeepCases(only_, config);
-    std::vector<uint64_t> prompts;
-    if (!prompts_.empty()) {
-      for (const double value : ParseSweep(prompts_, "--prompt-tokens")) {
-        if (!(value >= 1 && value == std::floor(value))) {
-          throw Error(Finding::kUsage, "--prompt-tokens: expected whole numbers, at least 1");
-        }
-        prompts.push_back(static_cast<uint64_t>(value));
-      }
-    }
+    const std::vector<uint64_t> prompts = Prompts();
     for (gate::CaseSpec& spec : config.cases) {
       if (spec.snapshot.empty()) spec.snapshot = snapshot_path_;
       if (spec.trace.empty()) spec.trace = trace_;
@@ -397,10 +434,10 @@ class Gate : public Command {
 
   std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
       html_, junit_, fault_;
-  std::vector<std::string> only_;
+  std::vector<std::string> given_, only_;
   gate::OutputNames outputs_;
   bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
-       new_recordings_ = false;
+       new_recordings_ = false, init_ = false;
   EngineLogOptions logs_;
   SnapshotOptions reading_;
 };

@@ -93,6 +93,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .csrc\n",
      MakeReplayMlp},
     {"gate", "Judging", "run the quality gate; its verdict is the exit status",
+     "  kvtool gate --init run1 run2 -o gate.json\n"
      "  kvtool gate gate.json -o out/summary.json\n"
      "  kvtool gate --snapshot slot0.bin --trace slot0.trace.safetensors\n"
      "  kvtool gate gate.json --baseline main/summary.json --deterministic --json | jq .verdict\n"

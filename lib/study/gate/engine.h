@@ -48,6 +48,18 @@ struct EngineReport {
   CaseView (*read_row)(const Json& row);  // a row of the engine's own summary.json
 };
 
+// What a case can be sized to.
+struct DataSize {
+  uint64_t layers = 0, prompt_tokens = 0, tokens = 0;  // of the whole cache; the prompt is shorter
+  bool has_attention = false;                          // queries or probabilities were recorded
+};
+
+// A case without rules whose parameters fit some data, and what it asks in a sentence.
+struct SizedCase {
+  CaseSpec spec;
+  std::string_view question;
+};
+
 // What the gate must know of an engine. The program has a table of engines; everything else that
 // the gate does with one goes through these members.
 struct Engine {
@@ -63,7 +75,8 @@ struct Engine {
   std::span<const std::string_view> case_names;  // of all suites, in their order
   // One of `case_names` with its suite, mode, parameters and rules.
   CaseSpec (*suite_case)(std::string_view name);
-  std::vector<Rule> (*rules_of)(std::string_view mode);  // where a config has none
+  std::vector<Rule> (*rules_of)(std::string_view mode);         // where a config has none
+  std::vector<SizedCase> (*sized_cases)(const DataSize& size);  // for a first config
   bool (*compresses)(const CaseSpec& spec);
   // Replays a case and measures every figure that a replay can know. Judges no rule.
   CaseResult (*replay)(const CaseSpec& spec, const Subject& subject, Progress* progress);

@@ -246,7 +246,8 @@ TEST_CASE("Cases are chosen by name") {
 
 TEST_CASE("Words of no engine's name the same metrics and parameters") {
   const Config config = ParseConfig(
-      WithCase(R"("name": "a", "mode": "store", "params": {"evict": false, "compress_front_layers": 5},
+      WithCase(
+          R"("name": "a", "mode": "store", "params": {"evict": false, "compress_front_layers": 5},
                   "rules": [{"metric": "eviction_ratio", "op": ">=", "limit": 2}])"),
       "", test::Engines());
   const CaseSpec& spec = config.cases[0];

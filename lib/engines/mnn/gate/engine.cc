@@ -7,6 +7,7 @@
 #include "lib/engines/mnn/gate/metrics.h"
 #include "lib/engines/mnn/gate/replay_case.h"
 #include "lib/engines/mnn/gate/rows.h"
+#include "lib/engines/mnn/gate/sized_cases.h"
 #include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/suite.h"
 
@@ -81,6 +82,7 @@ const gate::Engine& Engine() {
                                       .case_names = CaseNames(),
                                       .suite_case = SuiteCaseOf,
                                       .rules_of = RulesOf,
+                                      .sized_cases = SizedCases,
                                       .compresses = Compresses,
                                       .replay = Replay,
                                       .log_options = logs::AnalyzerOptionNames,

@@ -215,30 +215,43 @@ void MeasureRatio(const Rows& rows, Measurements& out) {
   if (std::none_of(rows.begin(), rows.end(),
                    [&](const ReplayedRow& row) { return compressed(row.replay); })) {
     const std::string why = WhyNothingCompressed(rows.front().replay);
-    out.Missing("measured_ratio", why);
+    for (const char* name : {"measured_ratio", "layer_ratio.least", "layer_ratio.most"}) {
+      out.Missing(name, why);
+    }
     return out.Missing("measured_ratio_mean", why);
   }
   const Value ratio = [](const ReplayResult& row) { return row.measured.verified_ratio(); };
   const ReplayResult* worst = &RowWithLeast(rows, ratio).replay;
   out.Set("measured_ratio_mean", MeanOf(rows, ratio));
   if (!compressed(*worst)) {
+    out.Missing("layer_ratio.least", WhyNothingCompressed(*worst));
+    out.Missing("layer_ratio.most", WhyNothingCompressed(*worst));
     return out.Set(
         "measured_ratio", 1, {},
         fmt::format("prompt of {} tokens: {}", worst->prompt, WhyNothingCompressed(*worst)));
   }
-  Where where;
-  double least = 0;
+  Where where, best;
+  double least = 0, most = 0;
   for (const LayerResult& layer : worst->layers) {
     for (const size_t kind : {0, 1}) {
       const std::optional<double> ratio = VerifiedRatio(layer.measured, kind);
-      if (!ratio || (where.layer && *ratio >= least)) continue;
-      least = *ratio;
-      where = TokensOf(layer.layer, 0, worst->end);
-      where.kind = kind == 0 ? "K" : "V";
+      if (!ratio) continue;
+      Where here = TokensOf(layer.layer, 0, worst->end);
+      here.kind = kind == 0 ? "K" : "V";
+      if (!where.layer || *ratio < least) {
+        least = *ratio;
+        where = here;
+      }
+      if (!best.layer || *ratio > most) {
+        most = *ratio;
+        best = std::move(here);
+      }
     }
   }
   out.Set("measured_ratio", worst->measured.verified_ratio(), where,
           fmt::format("worst {:.4g}x here", least));
+  out.Set("layer_ratio.least", least, where);
+  out.Set("layer_ratio.most", most, best);
 }
 
 void MeasureContent(const Rows& rows, Measurements& out) {

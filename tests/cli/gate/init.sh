@@ -1,0 +1,33 @@
+# A first config is sized to its data: it passes on them and on an equal recording, and fails on damaged and on worse ones.
+$PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
+for what in same again nan zero worse short; do $PYTHON "$SHARED_SUITE/damage_run.py" "$KVTOOL" run $what $what; done
+mkdir ci
+"$KVTOOL" gate --init same -o ci/gate.json
+sed -E 's|^ *//.*||' ci/gate.json | $VALIDATE
+grep -E '"(snapshot|evict_target_ratio|metric": "measured_ratio)"|// measured .*; over|expected_cases' ci/gate.json
+judge() { # which run
+  sed "s|\"../same\"|\"../$1\"|" ci/gate.json > ci/other.json
+  status=0
+  "$KVTOOL" gate ci/other.json --deterministic --json -q > out.json 2> err.txt || status=$?
+  echo "$1: exit $status"
+  [ $status != 1 ] || jq -r '[.cases[].rules[] | select(.status == "fail") | "  " + (.word // .metric)] | unique[]' out.json
+}
+for what in same again nan zero worse short; do judge $what; done
+mv same gone
+judge same
+mv gone same
+# Several recordings of one thing show its noise; what is another thing stands alone.
+"$KVTOOL" gate --init same again "$TESTDATA/trace/s260k.seq0.bin" --kv-heads 4 | grep -E '"name"|recordings' | sed 's/.*; 2 recordings.*/  of 2 recordings/' | sort | uniq -c
+# The same on standard output, from a snapshot and its trace, every time.
+"$KVTOOL" gate --init "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --kv-heads 4 --prompt-tokens 64 -T 1 > one.json
+"$KVTOOL" gate --init "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --kv-heads 4 --prompt-tokens 64 -T 3 | cmp - one.json && echo "equal"
+"$KVTOOL" gate one.json --deterministic -q > /dev/null && echo "pass"
+no() { status=0; "$KVTOOL" gate --init "$@" || status=$?; echo "exit $status"; }
+no
+no same -o ci/gate.json
+no same --baseline out.json
+no same again --trace run/trace
+no same --prompt-tokens 192
+no same --prompt-tokens 64,96
+no missing
+status=0; "$KVTOOL" gate same again || status=$?; echo "exit $status"
