@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks every link between files of the repository in every Markdown page: the file is there and is tracked, and so is the
-heading that an anchor names. Links to other places are not followed.
+heading that an anchor names; and every page of docs/ is in the list of its folder, README.md, or of docs/. Links to other
+places are not followed.
 
 Usage: check_links.py
 """
@@ -41,7 +42,7 @@ def main():
         return 0
     tracked = {ROOT / name for name in listed.stdout.splitlines()}
     folders = {parent for file in tracked for parent in file.parents}
-    wrong, count = [], 0
+    wrong, count, led_to = [], 0, set()
     pages = sorted(file for file in tracked if file.suffix == ".md" and file.exists())
     for page in pages:
         for link in LINK.findall(prose(page.read_text(encoding="utf-8"))):
@@ -50,10 +51,16 @@ def main():
             count += 1
             name, _, anchor = link.partition("#")
             target = (page.parent / name).resolve() if name else page
+            if page.name == "README.md":
+                led_to.add((page.parent, target))
             if target not in tracked and target not in folders:
                 wrong.append(f"{page.relative_to(ROOT)}: {link}: no such file in the repository")
             elif anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text(encoding="utf-8"))):
                 wrong.append(f"{page.relative_to(ROOT)}: {link}: no such heading")
+    docs = ROOT / "docs"
+    for page in pages:
+        if docs in page.parents and page != docs / "README.md" and not {(docs, page), (page.parent, page)} & led_to:
+            wrong.append(f"{page.relative_to(ROOT)}: no list leads to it: docs/README.md")
     print("\n".join(wrong + [f"{count} links of {len(pages)} pages"]))
     return 1 if wrong else 0
 
