@@ -221,18 +221,24 @@ class Bench : public Command {
     for (const size_t part : {0, 1}) {
       if (results[0].parts[part].raw_bytes == 0) continue;
       for (const bool encode : {true, false}) {
-        report::ScatterChart chart;
+        report::LineChart chart;
         chart.title = fmt::format("{}: ratio against {} speed", part == 0 ? "K" : "V",
                                   encode ? "encoding" : "decoding");
         chart.x_label = fmt::format("{}, MiB/s of one thread", encode ? "encoding" : "decoding");
         chart.y_label = fmt::format("{}: original / compressed", part == 0 ? "K" : "V");
+        chart.log_x = true;
+        report::ChartSeries levels{"", {}, true, false, false}, peers{"", {}, false, false, false};
         for (const ContestResult& result : results) {
           if (result.name == "memcpy") continue;
           const ContestPart& own = result.parts[part];
           const double seconds = (encode ? own.encode_seconds : own.decode_seconds).front();
-          chart.points.push_back({result.name, BinaryRate(own.raw_bytes, seconds),
-                                  Ratio(own.raw_bytes, own.stored_bytes), !result.is_peer});
+          (result.is_peer ? peers : levels)
+              .points.push_back({BinaryRate(own.raw_bytes, seconds),
+                                 Ratio(own.raw_bytes, own.stored_bytes), result.name});
         }
+        std::vector<report::ChartPoint> all = levels.points;
+        all.insert(all.end(), peers.points.begin(), peers.points.end());
+        chart.series = {levels, peers, {"", report::Frontier(std::move(all), false), false, true}};
         page.Figure(report::Render(chart), chart.title + "; up and to the right is better.");
       }
     }

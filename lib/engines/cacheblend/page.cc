@@ -19,7 +19,6 @@ using report::StripMap;
 using report::StripRow;
 using report::StripSpan;
 
-constexpr uint64_t kMostColumns = 256;  // of a strip: more tokens share a cell
 constexpr size_t kMostRows = 48;
 
 std::string Percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
@@ -42,10 +41,11 @@ std::vector<double> Strengths(const Result& result) {
 }
 
 // One line of the map: consecutive tokens, several to a cell where there are many.
-StripRow RowOf(const std::string& name, uint64_t begin, uint64_t end, uint64_t scored,
-               const std::vector<double>& strengths, const std::vector<uint8_t>& chosen) {
+StripRow RowOf(const std::string& name, uint64_t columns, uint64_t begin, uint64_t end,
+               uint64_t scored, const std::vector<double>& strengths,
+               const std::vector<uint8_t>& chosen) {
   StripRow row{name, {}};
-  const uint64_t step = std::max<uint64_t>(1, (end - begin + kMostColumns - 1) / kMostColumns);
+  const uint64_t step = std::max<uint64_t>(1, (end - begin + columns - 1) / columns);
   const uint64_t forced = std::clamp(scored, begin, end);
   if (forced < end) {
     row.spans.push_back(
@@ -87,8 +87,9 @@ void AddMap(const CachePair& caches, const Result& result, report::Page& page) {
   map.low_label = "reused, near";
   map.high_label = "far";
   map.second_label = "recomputed";
+  const uint64_t columns = report::MapColumns(result.tokens, std::min(chunks.size(), kMostRows));
   const auto add = [&](const std::string& name, uint64_t begin, uint64_t end) {
-    map.rows.push_back(RowOf(name, begin, end, scored, strengths, chosen));
+    map.rows.push_back(RowOf(name, columns, begin, end, scored, strengths, chosen));
     map.x_end = std::max(map.x_end, static_cast<double>(end - begin));
   };
   const bool by_chunk = chunks.size() <= kMostRows;
@@ -204,9 +205,9 @@ void AddLayers(const Result& result, report::Page& page) {
   deviation.x_label = "layer";
   deviation.y_label = "deviation of a token's V, relative to V";
   deviation.y_min = 0;
-  deviation.markers = true;
-  ChartSeries p50{"half", {}, true, false}, p90{"p90", {}, false, false};
-  ChartSeries p99{"p99", {}, false, false}, max{"max", {}, false, true};
+  deviation.whole_x = true;
+  ChartSeries p50{"half", {}, true, false, false}, p90{"p90", {}, false, false, false};
+  ChartSeries p99{"p99", {}, false, false, false}, max{"max", {}, false, false, false};
   for (const LayerDeviation& layer : result.layers) {
     const auto x = static_cast<double>(layer.layer);
     p50.points.push_back({x, layer.v.rel_p50});
@@ -222,9 +223,10 @@ void AddLayers(const Result& result, report::Page& page) {
   ranks.x_label = "layer";
   ranks.y_label = "1: the same tokens";
   ranks.y_max = 1;
-  ranks.markers = true;
-  ChartSeries overlap{"overlap", {}, true, false}, jaccard{"Jaccard", {}, false, false};
-  ChartSeries spearman{"Spearman", {}, false, true};
+  ranks.whole_x = true;
+  ChartSeries overlap{"overlap", {}, true, false, false};
+  ChartSeries jaccard{"Jaccard", {}, false, false, false};
+  ChartSeries spearman{"Spearman", {}, false, false, false};
   double least = 0;
   for (size_t i = 0; i < result.layers.size(); ++i) {
     const auto x = static_cast<double>(result.layers[i].layer);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "lib/study/advise/report.h"
 #include "lib/study/report/html.h"
@@ -28,35 +29,83 @@ std::vector<std::string> RowOf(const Advice& advice, const Point& point) {
 const std::vector<std::string> kHeader = {"plan",         "ratio",         "mean ratio",
                                           "worst prompt", "median prompt", "without first token"};
 
-void AddFrontier(const Advice& advice, report::Page& page) {
+// What was asked for, as lines across the charts.
+std::vector<report::ChartTarget> TargetsOf(LossKind kind, const Limits& limits) {
+  std::vector<report::ChartTarget> targets;
+  if (limits.loss) {
+    targets.push_back({Shown(kind, *limits.loss), "at most " + LossText(kind, *limits.loss), true});
+  }
+  return targets;
+}
+
+// Each plan's loss against what it achieves, by `achieved`, of which more is better or less.
+void AddPlans(const Advice& advice, report::LineChart chart,
+              const std::function<double(const Outcome&)>& achieved, std::string_view caption,
+              report::Page& page) {
   const LossKind kind = advice.measured().kind;
-  report::ScatterChart chart;
-  chart.title = "Loss against the ratio of the whole model";
-  chart.x_label = "ratio of K and V at the end";
-  chart.low_y_is_better = true;
   chart.y_label = kind == LossKind::kOutput ? "output error, mean of prompts"
                                             : "KL to be expected, nats, mean of prompts";
-  const auto add = [&](const Point& point, std::string name, bool emphasised) {
-    chart.points.push_back({std::move(name), point.outcome.ratio(),
-                            Shown(kind, point.outcome.mean_loss()), emphasised});
+  const auto point_of = [&](const Point& point, std::string name) {
+    return report::ChartPoint{achieved(point.outcome), Shown(kind, point.outcome.mean_loss()),
+                              std::move(name)};
   };
   // Uniform plans far beyond what is asked for would press the others to the axis.
   double most = 0;
   for (const Point& point : advice.found.frontier) {
     if (point.outcome.ratio() <= 8) most = std::max(most, Shown(kind, point.outcome.mean_loss()));
   }
-  for (const Point& point : advice.found.uniform) {
-    if (Shown(kind, point.outcome.mean_loss()) <= most) add(point, "", false);
-  }
+  const auto near = [&](const Point& point) {
+    return Shown(kind, point.outcome.mean_loss()) <= most;
+  };
+  report::ChartSeries frontier{"", {}}, advised{"", {}, true, false, false};
+  report::ChartSeries uniform{"", {}, false, false, false};
   for (const Point& point : advice.found.frontier) {
-    if (Shown(kind, point.outcome.mean_loss()) <= most) add(point, "", false);
+    if (near(point)) frontier.points.push_back(point_of(point, ""));
   }
-  if (advice.found.best_uniform) add(*advice.found.best_uniform, "best uniform", true);
-  if (advice.found.best) add(*advice.found.best, "advised", true);
-  page.Figure(Render(chart),
-              "Each point is a plan. The line joins those that no other one beats; points above it "
-              "are candidates that every layer follows alike.",
-              true);
+  for (const Point& point : advice.found.uniform) {
+    if (near(point)) uniform.points.push_back(point_of(point, ""));
+  }
+  const auto by_x = [](const auto& a, const auto& b) { return a.x < b.x; };
+  std::stable_sort(frontier.points.begin(), frontier.points.end(), by_x);
+  // Named where it is in sight.
+  if (!frontier.points.empty()) frontier.name = "mixtures";
+  if (!uniform.points.empty()) uniform.name = "one for all";
+  if (advice.found.best) advised.points.push_back(point_of(*advice.found.best, "advised"));
+  if (advice.found.best_uniform) {
+    uniform.points.push_back(point_of(*advice.found.best_uniform, "best of them"));
+  }
+  chart.series = {advised, uniform, frontier};
+  page.Figure(Render(chart), caption);
+}
+
+void AddFrontier(const Advice& advice, const AdviceRequest& request, report::Page& page) {
+  const LossKind kind = advice.measured().kind;
+  report::LineChart chart;
+  chart.title = "Loss against the ratio of the whole model";
+  chart.x_label = "ratio of K and V at the end";
+  chart.log_x = true;
+  chart.y_min = 0;
+  chart.targets = TargetsOf(kind, request.limits);
+  if (request.limits.share < 1) {
+    const double ratio = 1 / request.limits.share;
+    chart.targets.push_back({ratio, "at least " + Times(ratio)});
+  }
+  AddPlans(
+      advice, chart, [](const Outcome& outcome) { return outcome.ratio(); },
+      "Each point is a plan. The line joins those that no other one beats; the points beside it "
+      "are candidates that every layer follows alike. Dotted: what was asked for.",
+      page);
+  chart.title = "Loss against the share of bytes that stays";
+  chart.x_label = "K and V that stay at the end, % of all";
+  chart.log_x = false;
+  chart.targets = TargetsOf(kind, request.limits);
+  if (request.limits.share < 1) {
+    chart.targets.push_back(
+        {100 * request.limits.share, fmt::format("at most {:.3g}%", 100 * request.limits.share)});
+  }
+  AddPlans(
+      advice, chart, [](const Outcome& outcome) { return 100 / outcome.ratio(); },
+      "The same plans by what they hold: low and left is better.", page);
 }
 
 void AddBest(const Advice& advice, report::Page& page) {
@@ -128,7 +177,7 @@ std::string AdvicePage(const Runs& runs, const AdviceRequest& request, const Adv
   report::Page page("Eviction advice", Subtitle(runs, request, advice.measured().kind));
   AddBest(advice, page);
   page.Heading("Loss against ratio");
-  AddFrontier(advice, page);
+  AddFrontier(advice, request, page);
   std::vector<std::vector<std::string>> rows = {kHeader};
   for (const Point& point : advice.found.frontier) rows.push_back(RowOf(advice, point));
   page.Table(rows);

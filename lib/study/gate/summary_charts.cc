@@ -19,9 +19,8 @@ using report::Record;
 using report::StripMap;
 using report::Tone;
 
-constexpr size_t kMaxPoints = 400;       // of one line: more than a screen shows
-constexpr size_t kMaxMarkedLayers = 64;  // with more, the dots of a line touch
-constexpr size_t kMaxSeries = 8;         // in one chart; more lines cannot be told apart
+constexpr size_t kMaxPoints = 400;  // of one line: more than a screen shows
+constexpr size_t kMaxSeries = 8;    // in one chart; more lines cannot be told apart
 constexpr double kVerdictStrength = 0.9;
 
 std::string Counted(size_t count, std::string_view what) {
@@ -32,18 +31,17 @@ report::ChartPoint PointOf(const ResidentSample& sample) {
   return {static_cast<double>(sample.token), static_cast<double>(sample.bytes)};
 }
 
-LineChart LayerChart(const CaseView& c, std::string title) {
+LineChart LayerChart(std::string title) {
   LineChart chart;
   chart.title = std::move(title);
   chart.x_label = "layer";
   chart.whole_x = true;
-  chart.markers = c.layers.size() <= kMaxMarkedLayers;
   return chart;
 }
 
 void AddLine(const CaseView& c, std::string name, std::optional<double> LayerFigures::*figure,
              LineChart& chart) {
-  ChartSeries series{std::move(name), {}, chart.series.empty(), false};
+  ChartSeries series{std::move(name), {}, chart.series.empty(), false, false};
   for (const LayerFigures& layer : c.layers) {
     if (layer.*figure)
       series.points.push_back({static_cast<double>(layer.layer), *(layer.*figure)});
@@ -112,7 +110,7 @@ std::string CountText(const SummaryView& view) {
 }
 
 void AddLayers(const CaseView& c, Page& page) {
-  LineChart ratios = LayerChart(c, "Lossless ratio per layer");
+  LineChart ratios = LayerChart("Lossless ratio per layer");
   ratios.y_label = "ratio, of verified bytes";
   AddLine(c, "K", &LayerFigures::k_ratio, ratios);
   AddLine(c, "V", &LayerFigures::v_ratio, ratios);
@@ -120,7 +118,7 @@ void AddLayers(const CaseView& c, Page& page) {
   if (!ratios.series.empty()) {
     page.Figure(Render(ratios), "Lossless ratio of each layer. Higher is better; 1 saves nothing.");
   }
-  LineChart errors = LayerChart(c, "Attention error per layer");
+  LineChart errors = LayerChart("Attention error per layer");
   errors.y_label = "attention error, mean";
   errors.y_min = 0;
   AddLine(c, "error", &LayerFigures::attention_error, errors);

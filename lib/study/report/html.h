@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/study/report/svg.h"
+
 namespace kv::report {
 
 // How something was judged. A word always accompanies the colour.
@@ -21,9 +23,15 @@ struct Record {
   std::string remark = {};           // shown on a line of its own below the cells
 };
 
-// Builds one self-contained HTML page with inline style and SVG, without scripts and network
-// access. Arguments are plain text and are escaped here, except that Figure takes markup from
-// svg.h. Implemented by html.cc and html_verdict.cc.
+// A picture of a page as a file of its own.
+struct PictureFile {
+  std::string name;  // "error-against-ratio.svg", different for each picture of a page
+  std::string text;
+};
+
+// Builds one self-contained HTML page with inline style and SVG, without network access. It works
+// without its script, which sorts and filters tables. Arguments are plain text and are escaped
+// here. Implemented by html.cc, html_table.cc and html_verdict.cc.
 class Page {
  public:
   explicit Page(std::string_view title, std::string_view subtitle = {});
@@ -33,9 +41,11 @@ class Page {
   // Adds short facts side by side, such as {"ratio", "2.07x"}.
   void Facts(const std::vector<std::pair<std::string, std::string>>& facts);
   // Adds a figure. Consecutive figures share a row if the screen is wide enough.
-  void Figure(std::string_view svg, std::string_view caption, bool wide = false);
-  // Adds a table whose first row is the header. Cells that look like numbers are right-aligned.
-  // `strong` lists rows to emphasise, counted from 0 without the header.
+  void Figure(const Picture& picture, std::string_view caption);
+  // Adds a table whose first row is the header and whose first column stays in sight. Columns of
+  // numbers are right-aligned; a unit that all their cells have ("x", "%", "KiB") moves to the
+  // header. `strong` lists rows to emphasise, counted from 0 without the header. Rows beyond the
+  // first 2000 are counted, not shown.
   void Table(const std::vector<std::vector<std::string>>& rows,
              const std::vector<size_t>& strong = {});
   // Adds a list of remarks, or nothing if it is empty.
@@ -58,12 +68,16 @@ class Page {
   void EndFold();
 
   std::string Text() const;
+  // The figures, in their order.
+  const std::vector<PictureFile>& pictures() const { return pictures_; }
 
  private:
   void EndFigures();
 
   std::string title_, body_;
-  bool in_figures_ = false, judges_ = false;
+  std::string section_;  // the last heading
+  std::vector<PictureFile> pictures_;
+  bool in_figures_ = false, judges_ = false, has_tables_ = false;
 };
 
 }  // namespace kv::report

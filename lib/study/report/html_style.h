@@ -8,5 +8,8 @@ namespace kv::report {
 
 // The style rules for pages with verdicts. html.cc adds them to such pages. In html_verdict.cc.
 std::string_view VerdictStyle();
+// The same for tables, and the script that sorts and filters them. In html_table.cc.
+std::string_view TableStyle();
+std::string_view TableScript();
 
 }  // namespace kv::report

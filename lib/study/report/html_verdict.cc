@@ -71,6 +71,7 @@ void Page::Entry(Tone tone, std::string_view word, std::string_view title,
                  std::string_view remark) {
   EndFigures();
   judges_ = true;
+  section_ = EscapeMarkup(title);
   body_ += fmt::format(
       "<h2 class=\"entry {}\" id=\"{}\"><span class=\"badge\">{}</span> <span>{}</span> "
       "<small>{}</small></h2>\n",
@@ -84,6 +85,7 @@ void Page::Records(const std::vector<std::string>& header, const std::vector<Rec
   if (records.empty()) return;
   const bool gauges = std::any_of(records.begin(), records.end(),
                                   [](const Record& record) { return record.gauge.has_value(); });
+  has_tables_ = true;
   body_ += "<div class=\"scroll\"><table class=\"records\">\n<tr class=\"h\">";
   for (const std::string& name : header) body_ += fmt::format("<th>{}</th>", EscapeMarkup(name));
   body_ += gauges ? "<th>against the limit</th></tr>\n" : "</tr>\n";

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,54 +10,66 @@
 
 namespace kv::report {
 
-// Renders charts as inline SVG, without scripts and network access. Equal data give equal bytes.
-// Colours are CSS variables (ChartStyle), so a page follows the reader's light or dark setting.
-// Charts are drawn 420 units wide and scale with the page; their text stays readable on a phone.
-// Implemented by svg.cc and svg_scatter.cc; svg_text.h has the elements.
+// Renders charts as SVG, without scripts and network access. Equal data give equal bytes. Charts
+// are drawn 400 units wide and scale with the page; their text stays readable on a phone.
+// Implemented by chart.cc and heat_map.cc with the marks of svg_text.h, axis.h and labels.h;
+// style.cc has the colours.
+
+// A drawn chart.
+struct Picture {
+  std::string title;  // for screen readers, tooltips and file names
+  double width = 0, height = 0;
+  std::string body;  // elements
+
+  // For a page that has ChartStyle. The description is for screen readers.
+  std::string Inline(std::string_view description = {}) const;
+  // A file of its own, with its colours for light and dark readers.
+  std::string File(std::string_view description = {}) const;
+};
 
 struct ChartPoint {
   double x = 0, y = 0;
+  std::string name = {};  // written beside it, where nothing is hidden
 };
 
 struct ChartSeries {
-  std::string name;
-  std::vector<ChartPoint> points;  // in drawing order; those that are not finite are left out
+  std::string name;                // written at the line's end; empty: nowhere
+  std::vector<ChartPoint> points;  // in drawing order; those that are not finite leave a gap
   bool emphasised = false;         // drawn thicker, on top
   bool dashed = false;
+  bool joined = true;  // false: points alone, which may stand for unlike things
 };
 
-// A chart of lines over two linear axes, with a name at the end of each line.
+// A value that was asked for, drawn as a line across the chart.
+struct ChartTarget {
+  double at = 0;
+  std::string name;
+  bool is_y = false;  // a value of y, else of x
+};
+
+// A chart of lines and points over two axes.
 struct LineChart {
-  std::string title;  // for screen readers and tooltips
+  std::string title;
   std::string x_label, y_label;
   std::vector<ChartSeries> series;
   std::optional<double> y_min = {}, y_max = {};  // by default round values around the data
   bool markers = false;                          // draws a dot with a tooltip at each point
   bool bytes = false;                            // labels y values in KiB, MiB and so on
   bool whole_x = false;                          // x values count things: ticks are whole
+  bool x_bytes = false;                          // labels x values in KiB, MiB and so on
+  bool log_x = false;                            // points at or below 0 have no place
+  std::vector<ChartTarget> targets = {};
 };
-std::string Render(const LineChart& chart);
+Picture Render(const LineChart& chart);
 
-// A point of a scatter chart, named unless it is one of many. x must be above 0.
-struct ScatterPoint {
-  std::string name;
-  double x = 1, y = 0;
-  bool emphasised = false;
-};
-// A chart of points over a logarithmic x axis. A line joins the points that no other point beats on
-// both axes.
-struct ScatterChart {
-  std::string title;
-  std::string x_label, y_label;
-  std::vector<ScatterPoint> points;  // those that are not finite are left out
-  bool low_y_is_better = false;      // than a high one; a high x always is
-};
-std::string Render(const ScatterChart& chart);
+// The points that no other one beats, from the right to the left. A high x is better than a low
+// one, as is a high y unless `low_y_is_better`.
+std::vector<ChartPoint> Frontier(std::vector<ChartPoint> points, bool low_y_is_better);
 
 // A span in a row of a strip map.
 struct StripSpan {
   double begin = 0, end = 0;
-  double value = 0;      // strength of the colour, 0 to 1; hatched if not finite
+  double value = 0;      // strength of the colour, 0 to 1; only an outline if not finite
   int kind = 0;          // 0 for the accent colour, 1 for the second colour
   std::string tip = {};  // the tooltip
 };
@@ -65,25 +78,31 @@ struct StripRow {
   std::vector<StripSpan> spans;
 };
 // A map of rows of spans along one axis. It shows which tokens a layer holds, or, with spans of one
-// unit, a heat map.
+// unit, a heat map. Rows beyond the first 256 are counted, not drawn.
 struct StripMap {
   std::string title, x_label;
   double x_end = 1;
   bool unit_ticks = false;  // columns count things: ticks stand in the middle of a column
   std::vector<StripRow> rows;
-  // What the ends of the colour scale mean. Without them there is no legend.
+  // What the ends of the colour scale mean; without a low end, what the accent colour means. Without
+  // any there is no legend.
   std::string low_label, high_label, second_label;
 };
-std::string Render(const StripMap& map);
+Picture Render(const StripMap& map);
+// How many columns stand for `extent` things in a map of `rows` rows, so that a page stays small
+// whatever the cache; and whether there is room for a tooltip on each cell.
+uint64_t MapColumns(uint64_t extent, uint64_t rows);
+bool HasRoomForTips(uint64_t columns, uint64_t rows);
 
 // The custom properties and rules that charts use, for a <style> element.
-std::string_view ChartStyle();
+std::string ChartStyle();
 
 // Writes a number with at most four significant digits and no trailing zeros: "1 234", "0.25",
 // "1.2e-05".
 std::string ShortNumber(double value);
 std::string ShortBytes(double bytes);
-// Escapes &, <, > and " as entities, and control characters as \xNN.
+// Makes untrusted text safe in markup: &, <, > and " become entities; control characters, those
+// that turn the direction of writing, and bytes that are not UTF-8 become \xNN.
 std::string EscapeMarkup(std::string_view text);
 // Returns round values that divide [low, high] into about `count` steps of 1, 2 or 5 times a power
 // of ten.

@@ -7,9 +7,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/bytes.h"
 #include "lib/study/report/svg.h"
 
 namespace kv::report {
+namespace {
+
+bool IsFollowing(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
+
+// Whether a character that is no control character would still change how others are read: marks
+// and overrides of direction, line and paragraph separators, U+FFFE and U+FFFF.
+bool Misleads(std::string_view text) {
+  if (text.size() < 3) return false;
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) == 0xe2 && byte(1) == 0x80) {
+    return (byte(2) >= 0x8e && byte(2) <= 0x8f) || (byte(2) >= 0xa8 && byte(2) <= 0xae);
+  }
+  if (byte(0) == 0xe2 && byte(1) == 0x81) return byte(2) >= 0xa6 && byte(2) <= 0xa9;
+  return byte(0) == 0xef && byte(1) == 0xbf && byte(2) >= 0xbe;
+}
+
+}  // namespace
 
 std::string Coordinate(double value) {
   std::string text = fmt::format("{:.2f}", value);
@@ -18,11 +36,21 @@ std::string Coordinate(double value) {
   return text == "-0" ? "0" : text;
 }
 
-std::string Open(double width, double height, std::string_view title) {
+std::string Picture::Inline(std::string_view description) const {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\">"
-      "<title>{}</title>\n",
-      Coordinate(width), Coordinate(height), EscapeMarkup(title));
+      "<title>{}</title>\n{}{}</svg>\n",
+      Coordinate(width), Coordinate(height), EscapeMarkup(title),
+      description.empty() ? "" : fmt::format("<desc>{}</desc>\n", EscapeMarkup(description)), body);
+}
+
+std::string Picture::File(std::string_view description) const {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
+      "viewBox=\"0 0 {0} {1}\" role=\"img\"><title>{2}</title>\n<desc>{3}</desc>\n<style>\n"
+      "{4}</style>\n<rect class=\"pa\" width=\"{0}\" height=\"{1}\"/>\n{5}</svg>\n",
+      Coordinate(width), Coordinate(height), EscapeMarkup(title), EscapeMarkup(description),
+      FileStyle(), body);
 }
 
 std::string Line(std::string_view classes, double x1, double y1, double x2, double y2) {
@@ -35,20 +63,48 @@ std::string Text(std::string_view classes, double x, double y, std::string_view 
                      Coordinate(y), EscapeMarkup(text));
 }
 
-std::string Cell(double x, double y, double width, double height, double strength, int kind,
-                 std::string_view tip) {
-  std::string paint = "class=\"kx\"";
-  if (std::isfinite(strength)) {
-    paint = fmt::format("class=\"k{}\" fill-opacity=\"{}\"", kind,
-                        Coordinate(0.06 + 0.94 * std::clamp(strength, 0.0, 1.0)));
+std::string Text(std::string_view classes, double x, double y, std::string_view text,
+                 size_t letters) {
+  const std::string shown = Printable(text);
+  if (Letters(shown) <= letters) return Text(classes, x, y, shown);
+  size_t end = 0;
+  for (size_t count = 0; end < shown.size(); ++end) {
+    if (!IsFollowing(shown[end]) && ++count == letters) break;
   }
-  const std::string inside = tip.empty()
-                                 ? std::string("/>\n")
-                                 : fmt::format("><title>{}</title></rect>\n", EscapeMarkup(tip));
-  return fmt::format("<rect {} x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}", paint,
-                     Coordinate(x), Coordinate(y), Coordinate(std::max(width, 0.4)),
-                     Coordinate(height), inside);
+  return fmt::format("<text class=\"{}\" x=\"{}\" y=\"{}\">{}…<title>{}</title></text>\n", classes,
+                     Coordinate(x), Coordinate(y), EscapeMarkup(shown.substr(0, end)),
+                     EscapeMarkup(shown));
 }
+
+std::string Dot(size_t series, double x, double y, double radius, std::string_view tip) {
+  const size_t shape = series % 4;
+  const double r = radius;
+  std::string element;
+  if (shape == 0) {
+    element = fmt::format("circle class=\"f{}\" cx=\"{}\" cy=\"{}\" r=\"{}\"",
+                          series % kChartColours, Coordinate(x), Coordinate(y), Coordinate(r));
+  } else {
+    const std::string path =
+        shape == 1 ? fmt::format("M{0} {0}h{1}v{1}h-{1}z", Coordinate(-0.9 * r), 1.8 * r)
+        : shape == 2
+            ? fmt::format("M0 {}L{} {}h{}z", Coordinate(-1.2 * r), Coordinate(1.15 * r),
+                          Coordinate(0.9 * r), Coordinate(-2.3 * r))
+            : fmt::format("M0 {0}L{1} 0L0 {1}L{0} 0z", Coordinate(-1.3 * r), Coordinate(1.3 * r));
+    element = fmt::format("path class=\"f{}\" transform=\"translate({} {})\" d=\"{}\"",
+                          series % kChartColours, Coordinate(x), Coordinate(y), path);
+  }
+  const std::string_view name = std::string_view(element).substr(0, element.find(' '));
+  return tip.empty()
+             ? fmt::format("<{}/>\n", element)
+             : fmt::format("<{}><title>{}</title></{}>\n", element, EscapeMarkup(tip), name);
+}
+
+size_t Letters(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return !IsFollowing(c); }));
+}
+
+double TextWidth(std::string_view text) { return 6.6 * static_cast<double>(Letters(text)); }
 
 std::string ShortNumber(double value) {
   if (!std::isfinite(value)) return std::isnan(value) ? "-" : value > 0 ? "inf" : "-inf";
@@ -71,46 +127,27 @@ std::string ShortBytes(double bytes) {
 
 std::string EscapeMarkup(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') {
-          out += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-        } else {
-          out += c;
-        }
+  const std::string printable = Printable(text, true);
+  for (size_t at = 0; at < printable.size(); ++at) {
+    const char c = printable[at];
+    if (Misleads(std::string_view(printable).substr(at, 3))) {
+      for (const size_t end = at + 3; at < end; ++at) {
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(printable[at]));
+      }
+      --at;
+    } else if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else {
+      out += c;
     }
   }
   return out;
-}
-
-std::vector<double> RoundTicks(double low, double high, int count) {
-  if (!(low < high) || !std::isfinite(low) || !std::isfinite(high)) return {low};
-  const double rough = (high - low) / count;
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  const double lead = rough / power;
-  const double step = power * (lead <= 1.0 ? 1 : lead <= 2.0 ? 2 : lead <= 5.0 ? 5 : 10);
-  std::vector<double> ticks;
-  const double first = std::ceil(low / step - 1e-9);
-  const double last = std::floor(high / step + 1e-9);
-  // Multiples of the step, so that 0.3 is 0.3 and zero is zero.
-  for (double i = first; i <= last && ticks.size() < 50; ++i) {
-    const double tick = i * step;
-    ticks.push_back(std::abs(tick) < step * 1e-6 ? 0.0 : tick);
-  }
-  return ticks;
 }
 
 }  // namespace kv::report

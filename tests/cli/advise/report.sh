@@ -5,7 +5,7 @@ advise --policies streaming,h2o --budgets 0.5,0.25 --min-ratio 2 --context 2048 
 grep -c "far more than these\|from one prompt" warnings.txt
 head -1 page.html
 grep -c "<svg" page.html
-grep -o "How far it carries\|One candidate for all layers" page.html
+grep -o "<h2>How far it carries\|<h2>One candidate for all layers" page.html
 # The same for any number of threads.
 advise --max-error 12% -T 1 --json -q > one.json
 advise --max-error 12% -T 4 --json -q > four.json

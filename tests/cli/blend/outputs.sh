@@ -7,7 +7,7 @@ jq -c '.selection.indices, .selection.indices_file, .curve[0].indices, (.layers[
 $PYTHON -c 'import numpy; a = numpy.load("hkvd.npy"); print(a.dtype, a.tolist())'
 grep -c '<svg' page.html
 grep -o '<h2>[^<]*' page.html
-if grep -E '<script|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
+if grep -E '<script .|<link|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
 run --html-out page.html > table || echo "exit $?"
 run --html-out page.html -f > table
 # The question need not be among the chunks: it is computed anew in any case.

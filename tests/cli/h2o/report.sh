@@ -12,5 +12,5 @@ jq -c '[.events[:5][] | [.token, .kept]]' plan.json
 jq -c '.snapshot_out.rows_checked' report.json
 "$KVTOOL" inspect kept.safetensors --json | jq -c '[.layers[].k.tokens]'
 grep -c '<svg' page.html
-if grep -E '<script|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
+if grep -E '<script .|<link|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
 "$KVTOOL" trace inspect "$TESTDATA/trace/s260k" --json | $VALIDATE

@@ -11,7 +11,7 @@ jq -c '[.memory.steps | length, .[0].token, .[-1].token]' report.json
 jq -c '.engine_terms.h2o_lossless_decode_cache_hit == .measured.cache_copies' report.json
 jq -s -c '[.[] | select(.kind == "drop")] | length' events.jsonl | grep -qx "$(jq .measured.cache_copies report.json)" && echo "every drop came back"
 grep -c '<svg' page.html
-if grep -E '<script|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
+if grep -E '<script .|<link|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
 for engine in mnn design; do
   replay --engine $engine --deterministic -f --json --jsonl one.jsonl -T1 > one.json
   replay --engine $engine --deterministic -f --json --jsonl two.jsonl -T2 > two.json

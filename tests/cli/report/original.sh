@@ -4,5 +4,5 @@ s="$TESTDATA/golden/mnn/gate/suite/summary.json"
 cp "$s" summary.json
 "$KVTOOL" report summary.json --html-out page.html --junit-out gate.xml > /dev/null
 grep -c '<b>Fail</b>' page.html
-if grep -E '<script|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
+if grep -E '<script .|<link|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
 "$PYTHON" "$SHARED_SUITE/check_pages.py"

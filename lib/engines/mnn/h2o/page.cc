@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <functional>
 
 #include "lib/engines/mnn/h2o/replay_prediction.h"
 #include "lib/engines/mnn/h2o/report.h"
@@ -23,6 +23,7 @@ using report::LineChart;
 using report::StripMap;
 using report::StripRow;
 using report::StripSpan;
+using RunValue = std::function<double(const ReplayRun&)>;
 
 std::string Times(double ratio) { return fmt::format("{:.3g}x", ratio); }
 std::string Percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
@@ -81,9 +82,9 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
   return rows;
 }
 
-// One line per policy: a value of each run against its true ratio.
-std::vector<ChartSeries> ByRatio(const ReplayResult& result,
-                                 const std::function<double(const ReplayRun&)>& value) {
+// One line per policy: a value of each run against what the run achieved.
+std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
+                                  const RunValue& y) {
   std::vector<ChartSeries> series;
   for (const ReplayRun& run : result.runs) {
     if (run.policy == "full" || !run.evicting || run.evicting->mass.count == 0) continue;
@@ -93,7 +94,7 @@ std::vector<ChartSeries> ByRatio(const ReplayResult& result,
       series.push_back({run.policy, {}, run.policy == "block", run.policy == "oracle-mass"});
       found = std::prev(series.end());
     }
-    found->points.push_back({run.mean_ratio(), value(run)});
+    found->points.push_back({x(run), y(run)});
   }
   for (ChartSeries& s : series) {
     std::stable_sort(s.points.begin(), s.points.end(),
@@ -102,38 +103,84 @@ std::vector<ChartSeries> ByRatio(const ReplayResult& result,
   return series;
 }
 
+// The ratios that were asked for.
+std::vector<report::ChartTarget> TargetsOf(const ReplayResult& result) {
+  std::vector<report::ChartTarget> targets;
+  for (const ReplayRun& run : result.runs) {
+    const double ratio = run.target_ratio();
+    const bool known = std::any_of(targets.begin(), targets.end(),
+                                   [&](const auto& target) { return target.at == ratio; });
+    if (std::isfinite(ratio) && !known) targets.push_back({ratio, run.target_text()});
+  }
+  std::sort(targets.begin(), targets.end(),
+            [](const auto& a, const auto& b) { return a.at < b.at; });
+  return targets;
+}
+
+// A kind of loss: one panel each.
+struct Loss {
+  std::string name, y_label, caption;
+  RunValue value;
+};
+
+std::vector<Loss> LossesOf(const ReplayResult& result) {
+  std::vector<Loss> losses;
+  if (result.kl_method) {
+    losses.push_back({"Predicted KL", "expected KL of the next token, nats", PredictionText(result),
+                      [](const ReplayRun& run) {
+                        return run.predicted_kl ? run.predicted_kl->expected() : NAN;
+                      }});
+  }
+  if (result.runs.front().quality && result.runs.front().quality->has_output) {
+    losses.push_back(
+        {"Attention output error", "|O - O'| / |O| over evicting rows",
+         "The error of the attention output, all heads of a layer together: of the figures that "
+         "need no gradients the best predictor of harm.",
+         [](const ReplayRun& run) { return run.evicting->output_error_frobenius; }});
+  }
+  losses.push_back({"Attention mass lost", "mass lost, mean of evicting rows",
+                    "Every policy keeps as many tokens at the same moments, save that block keeps "
+                    "whole blocks; oracle-mass knows the future.",
+                    [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
+  return losses;
+}
+
+double MeanBytes(const ReplayRun& run) {
+  double sum = 0;
+  for (const StepBytes& step : run.steps) sum += static_cast<double>(step.kept);
+  return run.steps.empty() ? NAN : sum / static_cast<double>(run.steps.size());
+}
+
 void AddCurves(const ReplayResult& result, report::Page& page) {
   const bool any = std::any_of(result.runs.begin(), result.runs.end(),
                                [](const ReplayRun& run) { return run.quality.has_value(); });
   if (!any) return;
-  page.Heading("Quality against ratio");
+  page.Heading("Loss against what was achieved");
+  const std::vector<Loss> losses = LossesOf(result);
+  const auto add = [&](const Loss& loss, const RunValue& x, LineChart chart,
+                       const std::string& caption) {
+    chart.y_label = loss.y_label;
+    chart.markers = true;
+    chart.y_min = 0;
+    chart.series = ByPolicy(result, x, loss.value);
+    page.Figure(Render(chart), caption);
+  };
+  for (const Loss& loss : losses) {
+    LineChart chart;
+    chart.title = loss.name + " against the achieved ratio";
+    chart.x_label = "ratio of the whole model, mean of the steps";
+    chart.targets = TargetsOf(result);
+    add(
+        loss, [](const ReplayRun& run) { return run.mean_ratio(); }, std::move(chart),
+        fmt::format("{}: lower is better. {}{}", loss.name, loss.caption,
+                    &loss == &losses.front() ? " Dotted: the targets." : ""));
+  }
   LineChart chart;
-  chart.x_label = "ratio of the whole model, mean of the steps";
-  chart.markers = true;
-  chart.y_min = 0;
-  if (result.kl_method) {
-    chart.title = "Predicted KL against the ratio of the whole model";
-    chart.y_label = "expected KL of the next token, nats, mean of all decode rows";
-    chart.series = ByRatio(result, [](const ReplayRun& run) {
-      return run.predicted_kl ? run.predicted_kl->expected() : NAN;
-    });
-    page.Figure(Render(chart), PredictionText(result));
-  }
-  if (result.runs.front().quality && result.runs.front().quality->has_output) {
-    chart.title = "Attention output error against the ratio of the whole model";
-    chart.y_label = "output error |O - O'| / |O| over evicting rows";
-    chart.series =
-        ByRatio(result, [](const ReplayRun& run) { return run.evicting->output_error_frobenius; });
-    page.Figure(Render(chart),
-                "The error of the attention output, all heads of a layer together: of the figures "
-                "that need no gradients the best predictor of harm.");
-  }
-  chart.title = "Attention mass lost against the ratio of the whole model";
-  chart.y_label = "attention mass lost, mean of evicting rows";
-  chart.series = ByRatio(result, [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; });
-  page.Figure(Render(chart),
-              "Lower is better. Every policy keeps as many tokens at the same moments, save that "
-              "block keeps whole blocks; oracle-mass knows the future.");
+  chart.title = losses.front().name + " against bytes held";
+  chart.x_label = "K and V held, mean of the steps";
+  chart.x_bytes = true;
+  add(losses.front(), MeanBytes, std::move(chart),
+      losses.front().name + " against what stays in memory: low and left is better.");
 }
 
 void AddBytes(const ReplayRun& run, report::Page& page) {
@@ -161,41 +208,53 @@ void AddBytes(const ReplayRun& run, report::Page& page) {
                       : "Memory if evicted rows are given back.");
 }
 
-// When a position left a layer: the share of the decode steps it stayed for, mean of the units; 2
-// if all of them still hold it.
-double LifeOf(const eviction::LayerPlan& plan, uint64_t position, uint64_t prompt, uint64_t end) {
-  uint64_t held = 0, stay = 0;
+// For how many of the units' decode steps together a position stayed; `steps` of each if for all.
+uint64_t StayOf(const eviction::LayerPlan& plan, uint64_t position, const ReplayResult& result) {
+  uint64_t held = 0;
   for (uint32_t unit = 0; unit < plan.units; ++unit) {
     const uint64_t last = plan.last_seen(unit, position);
-    stay += last == eviction::LayerPlan::kStays;
-    held += std::min(last + 1, end) - std::min(prompt, last + 1);
+    held += last == eviction::LayerPlan::kStays
+                ? result.end - std::min(result.prompt, result.end)
+                : std::min(last + 1, result.end) - std::min(result.prompt, last + 1);
   }
-  if (stay == plan.units) return 2;
-  return static_cast<double>(held) /
-         static_cast<double>(plan.units * std::max<uint64_t>(1, end - prompt));
+  return held;
 }
 
-StripRow LayerRow(const ReplayResult& result, const eviction::LayerPlan& plan) {
+// Columns of a few positions each, of which neighbours with the same shade become one span.
+StripRow LayerRow(const ReplayResult& result, const eviction::LayerPlan& plan, uint64_t columns) {
   StripRow row{fmt::format("L{}", plan.layer), {}};
-  const uint64_t end = result.end;
-  std::vector<double> life(end, 2);
-  for (uint64_t p = 0; p < end; ++p) life[p] = LifeOf(plan, p, result.prompt, end);
-  // Neighbours of the same shade become one span.
-  const auto shade = [](double value) {
-    return value > 1 ? 2 : std::round(value * kShades) / kShades;
-  };
-  for (uint64_t begin = 0; begin < end;) {
-    uint64_t next = begin + 1;
-    while (next < end && shade(life[next]) == shade(life[begin])) ++next;
-    const bool kept = life[begin] > 1;
+  const uint64_t end = result.end, steps = std::max<uint64_t>(1, end - result.prompt);
+  const uint64_t width = (end + columns - 1) / std::max<uint64_t>(1, columns);
+  const auto add = [&](uint64_t begin, uint64_t next, double share) {
+    const bool kept = share >= 1;
     const std::string tip =
         kept ? fmt::format("layer {}: positions {} to {} kept", plan.layer, begin, next - 1)
              : fmt::format("layer {}: positions {} to {} held for {:.0f}% of the decode steps",
-                           plan.layer, begin, next - 1, 100 * life[begin]);
+                           plan.layer, begin, next - 1, 100 * share);
     row.spans.push_back({static_cast<double>(begin), static_cast<double>(next),
-                         kept ? 1 : 0.75 * shade(life[begin]), kept ? 0 : 1, tip});
-    begin = next;
+                         kept ? 1 : 0.75 * share, kept ? 0 : 1, tip});
+  };
+  uint64_t span_begin = 0;
+  double span_share = -1;
+  for (uint64_t begin = 0; begin < end; begin += width) {
+    const uint64_t next = std::min(end, begin + width);
+    uint64_t held = 0;
+    bool all = true;
+    for (uint64_t p = begin; p < next; ++p) {
+      for (uint32_t unit = 0; unit < plan.units; ++unit) {
+        all = all && plan.last_seen(unit, p) == eviction::LayerPlan::kStays;
+      }
+      held += StayOf(plan, p, result);
+    }
+    const auto most = static_cast<double>((next - begin) * plan.units * steps);
+    const double share =
+        all ? 1 : std::min(0.95, std::round(static_cast<double>(held) / most * kShades) / kShades);
+    if (share == span_share) continue;
+    if (begin > 0) add(span_begin, begin, span_share);
+    span_begin = begin;
+    span_share = share;
   }
+  if (end > 0) add(span_begin, end, span_share);
   return row;
 }
 
@@ -205,10 +264,22 @@ void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page
   map.title = "Kept tokens by layer and position";
   map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
   map.x_end = static_cast<double>(result.end);
-  for (const eviction::LayerPlan& plan : run.plans) map.rows.push_back(LayerRow(result, plan));
+  map.high_label = "kept to the end";
+  map.second_label = "evicted; fainter: sooner";
+  const uint64_t columns = report::MapColumns(result.end, run.plans.size());
+  size_t cells = 0;
+  for (const eviction::LayerPlan& plan : run.plans) {
+    map.rows.push_back(LayerRow(result, plan, columns));
+    cells += map.rows.back().spans.size();
+  }
+  if (!report::HasRoomForTips(cells, 1)) {
+    for (StripRow& row : map.rows) {
+      for (StripSpan& span : row.spans) span.tip.clear();
+    }
+  }
   page.Figure(Render(map),
               "Blue: held to the end. Orange: evicted, the fainter the sooner. One row per traced "
-              "layer, one column per original position.");
+              "layer, one column per original position, or a few where there are many.");
   AddBytes(run, page);
 }
 
@@ -304,13 +375,13 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
       notes.push_back(fmt::format("{} at {}: {}", each.policy, each.target_text(), why));
     }
   }
+  AddCurves(result, page);
   page.Heading("Runs");
   std::vector<size_t> strong;
   for (size_t i = 0; i < result.runs.size(); ++i) {
     if (&result.runs[i] == &run) strong.push_back(i);
   }
   page.Table(RunTable(result), strong);
-  AddCurves(result, page);
   AddMap(result, run, page);
   AddHeads(run, page);
   if (run.quality) {

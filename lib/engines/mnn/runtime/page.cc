@@ -61,9 +61,9 @@ void AddRatios(const ReplayResult& result, report::Page& page) {
   chart.title = "Ratio of verified blobs by layer";
   chart.x_label = "layer";
   chart.y_label = "raw / compressed, decoded again and equal";
-  chart.markers = true;
+  chart.whole_x = true;
   for (const bool is_value : {false, true}) {
-    ChartSeries series{is_value ? "V" : "K", {}, false, false};
+    ChartSeries series{is_value ? "V" : "K", {}, false, false, false};
     for (const LayerResult& layer : result.layers) {
       const Measured& m = layer.measured;
       if (m.verified_blob_of[is_value] == 0) continue;
