@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-# Wants a pull request to fail when it spoils the cache, and a page that says where.
-follow docs/gate.md 'kvtool gate gate/pass.json --deterministic'
+# Has recordings and no thresholds, wants a pull request to fail when it spoils the cache, and a page that says where.
+follow docs/gate.md 'kvtool gate --init trace/s260k.seq0.bin --trace trace/s260k --prompt-tokens 64 -o gate.json'
+said 'next: kvtool gate gate.json'
+follow docs/gate.md 'kvtool gate gate.json --deterministic'
 said 'gate passed'
-follow docs/gate.md 'mkdir -p out && kvtool gate gate/pass.json -o out/summary.json --html-out out/gate.html --junit-out out/junit.xml'
+with='s|gate/pass.json|gate.json|'
+follow docs/gate.md 'mkdir -p out && kvtool gate gate/pass.json -o out/summary.json --html-out out/gate.html --junit-out out/junit.xml' "$with"
 page out/gate.html
 [ -s out/summary.md ] || fail "no summary.md beside the summary"
 grep -q '<testsuite' out/junit.xml || fail "no test suite in out/junit.xml"
 
 # The next commit is compared with this one.
-follow docs/gate.md 'kvtool gate gate/pass.json --baseline out/summary.json'
+follow docs/gate.md 'kvtool gate gate/pass.json --baseline out/summary.json' "$with"
 said 'gate passed'
 
-# A change that alters the cache fails, and the report names the place and the command that shows it again.
+# A change loses the content of a layer: the gate fails, names the layer, and says how to see it again.
+dd if=/dev/zero of=trace/s260k.seq0.bin bs=1024 seek=76 count=11 conv=notrunc status=none
+STATUS=1 follow docs/gate.md 'kvtool gate gate.json --deterministic'
+said 'layer 1 V'
+said 'again: kvtool gate gate.json'
+
+# Where two caches must be the same, one flag says whether they are.
 follow docs/gate.md 'kvtool convert -q slot0.bin --kv-heads 4 --to npz --dtype bf16 -o slot0.npz'
 STATUS=1 follow docs/gate.md 'kvtool gate --snapshot slot0.npz --reference slot0.bin'
 said 'at layer 0 K, head 0, token 0, dim 1'
-said 'again: kvtool gate'
