@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks every link between files of the repository in every Markdown page: the file is there and is tracked, and so is the
 heading that an anchor names; and every page of docs/ is in the list of its folder, README.md, or of docs/. Links to other
-places are not followed.
+places are not followed. README.md stays under 150 lines.
 
 Usage: check_links.py
 """
@@ -57,6 +57,8 @@ def main():
                 wrong.append(f"{page.relative_to(ROOT)}: {link}: no such file in the repository")
             elif anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text(encoding="utf-8"))):
                 wrong.append(f"{page.relative_to(ROOT)}: {link}: no such heading")
+    if (length := len((ROOT / "README.md").read_text(encoding="utf-8").splitlines())) > 150:
+        wrong.append(f"README.md: {length} lines: what is more than two screens belongs on a page of docs/")
     docs = ROOT / "docs"
     for page in pages:
         if docs in page.parents and page != docs / "README.md" and not {(docs, page), (page.parent, page)} & led_to:
