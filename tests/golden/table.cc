@@ -21,6 +21,7 @@ void CheckBlendReplay(Run& run);
 void CheckStoreFiles(Run& run);
 void CheckQuantBlocks(Run& run);
 void CheckQuantScales(Run& run);
+void CheckQuantAttention(Run& run);
 
 namespace {
 
@@ -61,7 +62,7 @@ constexpr Row kTable[] = {
      "", CheckQuantBlocks, ""},
     {"quant scales", "quant/vllm/* quant/lmcache/* quant/kivi/* quant/kvquant/* quant/hf/*", "",
      CheckQuantScales, ""},
-    {"quant attention", "quant/attention/*", "", nullptr, "attention over a quantised cache"},
+    {"quant attention", "quant/attention/*", "", CheckQuantAttention, ""},
     {"quant truth", "quant/truth/*", "", nullptr, "a run of the engine with quantised caches"},
 };
 

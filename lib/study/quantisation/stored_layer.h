@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lib/core/base/parallel.h"
+#include "lib/core/quant/cache_type.h"
+#include "lib/core/snapshot/rope.h"
+#include "lib/study/attention/layer_attention.h"
+#include "lib/study/eviction/quality.h"
+
+// What storing K and V of one layer in smaller types does to its attention, per query head. The
+// full cache's attention is computed once and shared; what a type changes is computed as a
+// difference, so that the figures of the best types are as exact as those of the worst.
+namespace kv::quantisation {
+
+// How queries are rounded before they meet quantised keys.
+enum class EngineQ {
+  kCpu,    // as llama.cpp's CPU code does: to 8 bits for block types, to bf16 for bf16
+  kExact,  // not at all
+};
+
+struct StoreRequest {
+  std::vector<const quant::CacheType*> k_types, v_types;
+  EngineQ engine_q = EngineQ::kCpu;
+  Q8Rounding rounding = Q8Rounding::kAvx;
+  bool rotate = true;
+  const ModelRope* rope = nullptr;
+  uint64_t keep_first = 0, keep_last = 0;  // tokens that each query still sees in full
+};
+
+// Types of K and V at once: indices into the request's lists; kFull leaves a side as it is.
+struct TypePair {
+  static constexpr uint32_t kFull = UINT32_MAX;
+  uint32_t k = kFull, v = kFull;
+
+  bool operator==(const TypePair&) const = default;
+};
+
+// One side of a layer in one type.
+struct StoredSide {
+  std::vector<float> difference;  // stored - full, [token][kv head][dim]
+  double bytes = 0;               // of all tokens, those kept in full at 16 bits
+  double signal = 0, noise = 0;   // sums of squares of values and of differences
+  uint64_t not_finite = 0;        // stored values that are NaN or infinite
+
+  // 10 log10(signal / noise); infinite if nothing changed.
+  double snr_db() const;
+};
+
+// A layer's K and V in all types.
+struct StoredLayer {
+  std::vector<float> k, v;  // in full, [token][kv head][dim]
+  std::vector<StoredSide> k_stored, v_stored;
+  uint64_t tokens = 0;
+};
+// `layers` is how many the model has. Throws as quant::CacheType::store does.
+StoredLayer StoreLayer(const LayerAttention& attention, uint32_t layers,
+                       const StoreRequest& request, ThreadPool& pool);
+
+// One value per measured row of one query head. NaN where queries, keys or values are not finite.
+struct PairRows {
+  // Of P and P': KL(P || P'), half of the sum of |P' - P|, and which share of P's 8 and 64 largest
+  // are among those of P' (NaN in rows that see no more keys than that).
+  std::vector<double> kl, moved, top8, top64;
+  // |o - o'|^2, |o|^2, |o'|^2 and o.o': they add up over heads. Empty without V.
+  std::vector<double> error2, norm2, changed2, dot;
+  // [sample][row]: the gradients times o' - o; empty without gradients.
+  std::vector<std::vector<double>> log_p_change;
+};
+
+// Measures every pair in `pairs`: [pair][query head].
+std::vector<std::vector<PairRows>> MeasurePairs(
+    const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
+    const std::vector<TypePair>& pairs, const eviction::MeasuredRows& rows, ThreadPool& pool);
+
+namespace ref {
+// The same of one query head in double and in index order, from the formulas: the specification.
+PairRows MeasurePair(const LayerAttention& attention, const StoredLayer& stored,
+                     const StoreRequest& request, const TypePair& pair,
+                     const eviction::MeasuredRows& rows, uint32_t head);
+}  // namespace ref
+
+// The queries of one head as the engine's product with keys of this type sees them, in place.
+void RoundQueries(const quant::CacheType& type, const StoreRequest& request, uint32_t dim,
+                  std::span<float> queries);
+
+// Whether the query at `position` sees the token in full.
+inline bool SeesInFull(const StoreRequest& request, quant::Tail tail, uint64_t position,
+                       uint64_t token) {
+  return token < request.keep_first || token + request.keep_last > position ||
+         token >= quant::StoredOf(tail, position + 1);
+}
+
+}  // namespace kv::quantisation

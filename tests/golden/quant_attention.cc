@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// What quantised caches do to attention, against figures computed in double.
+#include "lib/core/snapshot/layout.h"
+#include "lib/study/quantisation/stored_layer.h"
+#include "tests/golden/quant_arrays.h"
+
+namespace kv::golden {
+namespace {
+
+using nlohmann::json;
+using quantisation::PairRows;
+using quantisation::TypePair;
+
+// One layer of the shared trace.
+struct TracedLayer {
+  Npy q, k, v;
+  AttentionTrace trace;
+  TraceLayer rows;
+  LayerKv kv;
+
+  static std::filesystem::path PathOf(const std::string& layer, const char* side) {
+    return std::filesystem::path(KVTOOL_TESTDATA) / "trace" / (layer + "-" + side + ".npy");
+  }
+  explicit TracedLayer(const std::string& layer)
+      : q(PathOf(layer, "Q")), k(PathOf(layer, "K")), v(PathOf(layer, "V")) {
+    const auto dim = static_cast<uint32_t>(k.shape[2]), heads = static_cast<uint32_t>(k.shape[1]);
+    trace.query_heads = static_cast<uint32_t>(q.shape[1]);
+    trace.head_dim = dim;
+    trace.rows = q.shape[0];
+    rows.queries = ContiguousView(q.dtype, q.shape, q.bytes.data());
+    kv.k = ContiguousTensor(k.bytes.data(), k.dtype, k.shape[0], heads, dim, Order::kTokenHeadDim);
+    kv.v = ContiguousTensor(v.bytes.data(), v.dtype, v.shape[0], heads, dim, Order::kTokenHeadDim);
+  }
+};
+
+struct Sums {
+  double out_rel = 0, one_minus_cos = 0, attn_kl = 0, mass_moved = 0, top8 = 0;
+};
+
+Sums FiguresOf(const PairRows& rows) {
+  double error2 = 0, norm2 = 0, top = 0;
+  Sums sums;
+  for (size_t r = 0; r < rows.kl.size(); ++r) {
+    error2 += rows.error2[r];
+    norm2 += rows.norm2[r];
+    if (rows.error2[r] > 0)
+      sums.one_minus_cos += 1 - rows.dot[r] / std::sqrt(rows.norm2[r] * rows.changed2[r]);
+    sums.attn_kl += rows.kl[r];
+    sums.mass_moved += rows.moved[r];
+    if (std::isnan(rows.top8[r])) continue;
+    sums.top8 += rows.top8[r];
+    top += 1;
+  }
+  const auto count = static_cast<double>(rows.kl.size());
+  return {std::sqrt(error2 / norm2), sums.one_minus_cos / count, sums.attn_kl / count,
+          sums.mass_moved / count, sums.top8 / top};
+}
+
+void CheckFigures(const Sums& got, const json& wanted, double tolerance) {
+  const auto near = [&](double value, const char* name) {
+    const double expected = wanted.at(name);
+    INFO(name << ": " << value << " instead of " << expected);
+    CHECK(std::fabs(value - expected) <= tolerance * (std::fabs(expected) + 1e-6));
+  };
+  near(got.out_rel, "out_rel");
+  near(got.one_minus_cos, "one_minus_cos");
+  near(got.attn_kl, "attn_kl");
+  near(got.mass_moved, "mass_moved");
+  // A rounding may swap neighbours among the largest.
+  CHECK(std::fabs(got.top8 - wanted.at("top8").get<double>()) <= (tolerance > 1e-5 ? 1e-3 : 1e-9));
+}
+
+void CheckCase(const TracedLayer& traced, const json& wanted, Run& run) {
+  std::string name = wanted.at("type");
+  INFO(name << " " << wanted.at("mode"));
+  quantisation::StoreRequest request;
+  request.engine_q = quantisation::EngineQ::kExact;
+  request.rotate = name.ends_with("+rot");
+  if (request.rotate) name.resize(name.size() - 4);
+  if (name == "fp8_scale1") name = "fp8_e4m3";
+  if (name == "int8_pth") name = "int8_per_token_head";
+  const quant::CacheType& type = quant::ParseCacheType(name, "golden");
+  request.k_types = request.v_types = {&type};
+  const std::string mode = wanted.at("mode");
+  const TypePair pair{mode == "v" ? TypePair::kFull : 0, mode == "k" ? TypePair::kFull : 0};
+  const LayerAttention attention(traced.trace, traced.rows, traced.kv);
+  ThreadPool pool(1);
+  const auto stored = StoreLayer(attention, 1, request, pool);
+  const auto rows = eviction::ChooseRows(0, traced.trace.rows, 0, 0);
+  const auto fast = MeasurePairs(attention, stored, request, {pair}, rows, pool);
+  for (uint32_t head = 0; head < traced.trace.query_heads; ++head) {
+    INFO("head " << head);
+    const json& of_head = wanted.at("heads").at(head);
+    CheckFigures(
+        FiguresOf(quantisation::ref::MeasurePair(attention, stored, request, pair, rows, head)),
+        of_head, 2e-6);
+    CheckFigures(FiguresOf(fast.at(0).at(head)), of_head, 5e-4);
+  }
+  if (!wanted.at("snr_k_db").is_null())
+    CHECK(stored.k_stored[0].snr_db() == Approx(wanted["snr_k_db"].get<double>()).epsilon(1e-6));
+  if (!wanted.at("snr_v_db").is_null())
+    CHECK(stored.v_stored[0].snr_db() == Approx(wanted["snr_v_db"].get<double>()).epsilon(1e-6));
+  run.Checked();
+}
+
+}  // namespace
+
+void CheckQuantAttention(Run& run) {
+  for (const json& vector : run.Json("quant/manifest.json").value("vectors", json::array())) {
+    if (vector.at("kind") != "attention") continue;
+    const std::string name = vector.at("name");
+    const std::string layer = name.substr(name.find('/') + 1);
+    if (!std::filesystem::exists(TracedLayer::PathOf(layer, "V"))) continue;
+    INFO(name);
+    const TracedLayer traced(layer);
+    for (const json& wanted : run.Json("quant/" + vector.at("expect_file").get<std::string>()))
+      CheckCase(traced, wanted, run);
+  }
+}
+
+}  // namespace kv::golden
