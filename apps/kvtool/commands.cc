@@ -62,6 +62,12 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool advise slot0.bin --trace dir/stem --granularity layer --context 32768 "
      "--plan-out plan.json\n",
      MakeAdvise},
+    {"replay-quant", "Replaying",
+     "replay quantised caches: what each type of K and V saves and costs in attention",
+     "  kvtool replay-quant run/ --k q8_0,q5_1,q4_0 --v q8_0,q5_1,q4_0\n"
+     "  kvtool replay-quant slot0.bin --trace dir/stem --k fp8_e4m3,kivi2 --html-out quant.html\n"
+     "  kvtool replay-quant run/ --advise --max-kl 0.01 --plan-out types.json\n",
+     MakeReplayQuant},
     {"replay-lossless", "Replaying",
      "replay the engine's lossless path, or its intended design, as a cache is decoded",
      "  kvtool replay-lossless slot0.bin --mode store --prompt-tokens 512\n"

@@ -26,6 +26,7 @@ std::unique_ptr<Command> MakeReplayBlend();
 std::unique_ptr<Command> MakeReplayH2o();
 std::unique_ptr<Command> MakeReplayLossless();
 std::unique_ptr<Command> MakeReplayMlp();
+std::unique_ptr<Command> MakeReplayQuant();
 std::unique_ptr<Command> MakeReport();
 std::unique_ptr<Command> MakeSchema();
 std::unique_ptr<Command> MakeTargets();

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "apps/kvtool/commands.h"
+#include "apps/kvtool/numbers.h"
+#include "apps/kvtool/progress.h"
+#include "apps/kvtool/quant_plan.h"
+#include "apps/kvtool/rope_options.h"
+#include "apps/kvtool/run_input.h"
+#include "apps/kvtool/snapshot_report.h"
+#include "formats/run/sensitivity.h"
+#include "formats/trace/trace.h"
+#include "lib/study/quantisation/report.h"
+#include "lib/study/quantisation/search.h"
+
+namespace kv {
+namespace {
+
+using quantisation::Outcome;
+using quantisation::ReplayRequest;
+using quantisation::ReplayResult;
+using quantisation::TypePair;
+
+std::vector<std::string> TypeWords() {
+  std::vector<std::string> words;
+  for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
+  return words;
+}
+
+std::string Figure(double value) {
+  return std::isnan(value) ? std::string(1, '-') : fmt::format("{:.3g}", value);
+}
+
+class ReplayQuant : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("SNAPSHOT", input_, "Snapshot, or a recorded run: file, folder or '-'").Required();
+    line.Add("--trace", trace_, "Trace with queries: file, folder, or DIR/STEM (a run's own)");
+    line.Add("--k", k_, "Types of K, a comma list (q8_0,q5_1,q4_0)")
+        .Suggest(TypeWords())
+        .Separator(',');
+    line.Add("--v", v_, "Types of V, a comma list (q8_0,q5_1,q4_0)")
+        .Suggest(TypeWords())
+        .Separator(',');
+    line.Add("--plan", plan_, "Types of each layer from a file (kvtool.quant-plan/1)");
+    line.Add("--rounding", rounding_, "Of q8_0: avx (x86), ref (plain C, tools), arm (avx)")
+        .OneOf({"avx", "ref", "arm"});
+    line.Add("--hadamard", hadamard_,
+             "Whether llama.cpp rotates what it quantises: yes (since 2026-04) or no (yes)")
+        .OneOf({"yes", "no"});
+    line.Add("--engine-q", engine_q_,
+             "How queries meet quantised keys: cpu (rounded, as llama.cpp's CPU code) or exact "
+             "(cpu)")
+        .OneOf({"cpu", "exact"});
+    line.Add("--keep-first", keep_first_, "First tokens that stay in full (0)");
+    line.Add("--keep-last", keep_last_, "Last tokens that each query sees in full (0)");
+    line.Add("--prompt-tokens", prompt_,
+             "Measure the rows from here on (the prompt's end, if the trace says)")
+        .Between(int64_t{0}, int64_t{UINT32_MAX});
+    line.Add("--rows", rows_, "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+    line.Add("--seed", seed_, "Seed of the sampled rows (0)");
+    line.Add("--sensitivity", sensitivity_,
+             "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
+    line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both");
+    line.Add("--max-kl", max_kl_, "With --advise: nats of the next token that may be lost")
+        .NonNegative();
+    line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
+        .Positive();
+    line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer");
+    line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
+    line.Add("--html-out", html_, "Write a self-contained page");
+    line.AddFlag("-f,--force", force_, "Overwrite outputs");
+    rope_.Declare(line, "RoPE of the model, for types that quantise keys before it");
+    snapshot_.Declare(line);
+    report_.Declare(line);
+  }
+
+  void TakeRuns() override {
+    run_ = TakeRun(input_, snapshot_);
+    TakeTrace(run_, trace_);
+    TakeRope(run_, snapshot_, rope_);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Reads({input_, trace_, sensitivity_, plan_, rope_.freqs});
+    snapshot_.Files(files);
+    files.Writes({{html_, "--html-out"}, {plan_out_, "--plan-out"}});
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    CheckUsage();
+    RequireTrace(trace_, input_);
+    const OpenOptions options = snapshot_.Resolve();
+    const AttentionTrace trace = OpenTrace(trace_, options);
+    const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
+    if (snapshot.layers.empty()) {
+      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
+    }
+    RequireHeads(snapshot, "a replay");
+    RequireMatch(trace, snapshot);
+    WarnOf(snapshot.notes, input_, context.console);
+    for (const Note& note : trace.notes) context.console.Warn(trace_, note.text);
+
+    const std::optional<ModelRope> rope = rope_.Resolve(options, &snapshot);
+    ReplayRequest request = RequestFor(snapshot, trace);
+    if (rope) request.store.rope = &*rope;
+    std::optional<QuantPlan> plan;
+    if (!plan_.empty()) plan = TakePlan(snapshot, request);
+    ThreadPool pool(context.global.thread_count());
+    ReplayResult result;
+    {
+      ProgressLine progress(context.console, context.global.progress_when(), "replay");
+      result = quantisation::Replay(snapshot, trace, request, pool, &progress);
+    }
+    std::optional<quantisation::SearchResult> found;
+    if (advise_) found = SearchFor(request, result);
+    const std::vector<std::string> warnings = Warnings(snapshot, request, result);
+    for (const std::string& warning : warnings) context.console.Warn(input_, warning);
+    nlohmann::ordered_json document = ReportHeader("quant");
+    document["inputs"] = {InputRecord(snapshot.source)};
+    document.update(quantisation::ReportJson(snapshot, trace, request, result, detail_));
+    document["plan"] = plan ? PlanOutcomeJson(*plan, request, result) : nullptr;
+    document["advice"] = found ? AdviceJson(request, result, *found) : nullptr;
+    document["warnings"] = warnings;
+    if (found && found->best && !plan_out_.empty()) {
+      nlohmann::ordered_json written = ReportHeader("quant-plan");
+      written["source"] = InputRecord(snapshot.source);
+      written.update(QuantPlanJson(request, result, found->best->choice));
+      WriteText(plan_out_, JsonText(written) + "\n", RulesFor(force_));
+    }
+    if (!html_.empty()) {
+      const std::string by =
+          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
+      WriteText(html_, ReportPage(snapshot, trace, request, result, warnings, by),
+                RulesFor(force_));
+    }
+    report_.Emit(context.console, document, RulesFor(force_));
+    if (!report_.json) {
+      Print(context.console, request, result);
+      if (plan)
+        PrintOutcome(context.console, "plan", Evaluate(result, ChoiceOf(*plan, request, result)),
+                     result);
+      if (found) PrintAdvice(context.console, request, result, *found);
+    }
+    return found && !found->best ? kVerdict : kDone;
+  }
+
+ private:
+  void CheckUsage() const {
+    const bool has_limit = max_kl_ || bytes_ != 0;
+    if (advise_ && !has_limit) {
+      throw Error(Finding::kUsage, "--advise: needs --max-kl, --bytes-per-token or both");
+    }
+    if (!advise_ && has_limit) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{}: for --advise", max_kl_ ? "--max-kl" : "--bytes-per-token"));
+    }
+    if (!advise_ && !plan_out_.empty()) throw Error(Finding::kUsage, "--plan-out: for --advise");
+    if (!plan_.empty() && (advise_ || !k_.empty() || !v_.empty()))
+      throw Error(Finding::kUsage, "--plan: it names the types; leave out --k, --v and --advise");
+  }
+
+  static std::vector<const quant::CacheType*> Types(const std::vector<std::string>& names,
+                                                    std::string_view flag) {
+    std::vector<const quant::CacheType*> types;
+    for (const std::string& name : names) {
+      const quant::CacheType* type = &quant::ParseCacheType(name, flag);
+      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+    }
+    return types;
+  }
+
+  ReplayRequest RequestFor(const Snapshot& snapshot, const AttentionTrace& trace) const {
+    ReplayRequest request;
+    quantisation::StoreRequest& store = request.store;
+    const std::vector<std::string> usual = {"q8_0", "q5_1", "q4_0"};
+    const bool neither = k_.empty() && v_.empty() && plan_.empty();
+    const std::vector<std::string>& k = neither ? usual : k_;
+    const std::vector<std::string>& v = neither ? usual : v_;
+    // The cache as it came, which the others are compared with: it must lose nothing.
+    const bool is_bf16 = snapshot.layers.front().k.dtype == DType::kBF16;
+    std::vector<std::string> names = {is_bf16 ? "bf16" : "f16"};
+    names.insert(names.end(), k.begin(), k.end());
+    store.k_types = Types(names, "--k");
+    names.resize(1);
+    names.insert(names.end(), v.begin(), v.end());
+    store.v_types = Types(names, "--v");
+    const auto keys = static_cast<uint32_t>(store.k_types.size());
+    const auto values = static_cast<uint32_t>(store.v_types.size());
+    for (uint32_t i = 0; i < keys; ++i) request.pairs.push_back({i, 0});
+    for (uint32_t j = 1; j < values; ++j) request.pairs.push_back({0, j});
+    for (uint32_t i = 1; i < keys; ++i) {
+      for (uint32_t j = 1; j < values; ++j) request.pairs.push_back({i, j});
+    }
+    store.engine_q =
+        engine_q_ == "exact" ? quantisation::EngineQ::kExact : quantisation::EngineQ::kCpu;
+    store.rounding = rounding_ == "ref"   ? Q8Rounding::kReference
+                     : rounding_ == "arm" ? Q8Rounding::kArm
+                                          : Q8Rounding::kAvx;
+    store.rotate = hadamard_ == "yes";
+    store.keep_first = keep_first_;
+    store.keep_last = keep_last_;
+    request.head_dim = snapshot.layers.front().k.head_dim;
+    request.rows = rows_;
+    request.seed = seed_;
+    request.prompt_tokens = PromptOf(trace);
+    std::string weights = sensitivity_;
+    if (weights.empty() && run_ && !trace.gradients) weights = run_->sensitivity;
+    if (!weights.empty()) request.weights = ReadSensitivity(weights).Weights();
+    if (max_kl_ && weights.empty() && !trace.gradients) {
+      throw Error(Finding::kUsage,
+                  "--max-kl: the trace has no gradients, so no loss in nats is known")
+          .File(trace_)
+          .Hint(
+              "capture them (python -m kvtool.capture MODEL --fisher 4 ...), or give "
+              "--sensitivity FILE or --bytes-per-token");
+    }
+    return request;
+  }
+
+  uint64_t PromptOf(const AttentionTrace& trace) const {
+    uint64_t prompt = prompt_ >= 0          ? static_cast<uint64_t>(prompt_)
+                      : trace.prompt_tokens ? *trace.prompt_tokens
+                      : run_                ? run_->prompt_tokens
+                                            : trace.q_start;
+    prompt = std::max(prompt, trace.q_start);
+    if (prompt >= trace.end_position()) {
+      throw Error(Finding::kUsage, fmt::format("--prompt-tokens {}: the trace ends at position {}",
+                                               prompt, trace.end_position() - 1))
+          .Hint("--prompt-tokens 0 measures all rows");
+    }
+    return prompt;
+  }
+
+  // The plan's types and pairs take the place of those of flags.
+  QuantPlan TakePlan(const Snapshot& snapshot, ReplayRequest& request) const {
+    QuantPlan plan = ReadQuantPlan(plan_);
+    std::vector<std::string> k = {std::string(request.store.k_types[0]->name)}, v = k;
+    for (const QuantPlan::Layer& layer : plan.layers) {
+      if (snapshot.Find(layer.layer) == nullptr) {
+        throw Error(Finding::kInconsistent,
+                    fmt::format("layer {}: the snapshot has no such layer", layer.layer))
+            .File(plan_);
+      }
+      k.push_back(layer.k);
+      v.push_back(layer.v);
+    }
+    request.store.k_types = Types(k, "--plan");
+    request.store.v_types = Types(v, "--plan");
+    request.pairs = {{0, 0}};
+    for (const QuantPlan::Layer& layer : plan.layers) {
+      const TypePair pair = PairOf(layer, request);
+      if (std::find(request.pairs.begin(), request.pairs.end(), pair) == request.pairs.end())
+        request.pairs.push_back(pair);
+    }
+    return plan;
+  }
+
+  static TypePair PairOf(const QuantPlan::Layer& layer, const ReplayRequest& request) {
+    const auto at = [](const std::vector<const quant::CacheType*>& types, const std::string& name) {
+      const quant::CacheType* type = quant::FindCacheType(name);
+      return static_cast<uint32_t>(std::find(types.begin(), types.end(), type) - types.begin());
+    };
+    return {at(request.store.k_types, layer.k), at(request.store.v_types, layer.v)};
+  }
+
+  static std::vector<size_t> ChoiceOf(const QuantPlan& plan, const ReplayRequest& request,
+                                      const ReplayResult& result) {
+    std::vector<size_t> choice(result.layers.size(), 0);
+    for (const QuantPlan::Layer& layer : plan.layers) {
+      for (size_t l = 0; l < result.layers.size(); ++l) {
+        if (result.layers[l].layer != layer.layer) continue;
+        const TypePair pair = PairOf(layer, request);
+        choice[l] = static_cast<size_t>(std::find(result.pairs.begin(), result.pairs.end(), pair) -
+                                        result.pairs.begin());
+      }
+    }
+    return choice;
+  }
+
+  static nlohmann::ordered_json PlanOutcomeJson(const QuantPlan& plan, const ReplayRequest& request,
+                                                const ReplayResult& result) {
+    return quantisation::OutcomeJson(Evaluate(result, ChoiceOf(plan, request, result)),
+                                     result.tokens);
+  }
+
+  quantisation::SearchResult SearchFor(const ReplayRequest& request,
+                                       const ReplayResult& result) const {
+    quantisation::SearchLimits limits;
+    limits.loss = max_kl_;
+    if (bytes_ != 0) limits.bytes_per_token = static_cast<double>(bytes_);
+    std::vector<bool> has_flags;
+    for (const TypePair& pair : result.pairs)
+      has_flags.push_back(!EngineFlags(request, pair).empty());
+    return Search(result, limits, has_flags);
+  }
+
+  nlohmann::ordered_json AdviceJson(const ReplayRequest& request, const ReplayResult& result,
+                                    const quantisation::SearchResult& found) const {
+    const auto or_null = [](const auto& value) {
+      return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+    };
+    nlohmann::ordered_json json = {
+        {"max_kl", or_null(max_kl_)},
+        {"bytes_per_token",
+         bytes_ == 0 ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(bytes_)},
+        {"loss", found.is_nats ? "nats" : "one_minus_cosine"},
+        {"best", nullptr},
+        {"flags", nullptr},
+        {"path", nlohmann::ordered_json::array()}};
+    if (found.best) {
+      json["best"] = quantisation::OutcomeJson(Evaluate(result, found.best->choice), result.tokens);
+      json["best"].update(QuantPlanJson(request, result, found.best->choice));
+    }
+    if (found.best_with_flags)
+      json["flags"] = EngineFlags(request, result.pairs[*found.best_with_flags]);
+    for (const quantisation::SearchPoint& point : found.path) {
+      json["path"].push_back({{"bytes_per_token", point.bytes / static_cast<double>(result.tokens)},
+                              {"loss", point.loss}});
+    }
+    return json;
+  }
+
+  std::vector<std::string> Warnings(const Snapshot& snapshot, const ReplayRequest& request,
+                                    const ReplayResult& result) const {
+    std::vector<std::string> warnings;
+    const uint32_t dim = snapshot.layers.front().k.head_dim;
+    const auto is_block = [](const quant::CacheType* type) {
+      return type->dtype && IsBlockQuantised(*type->dtype);
+    };
+    const auto has_block = [&](const std::vector<const quant::CacheType*>& types) {
+      return std::any_of(types.begin(), types.end(), is_block);
+    };
+    if (dim % 32 != 0 && (has_block(request.store.k_types) || has_block(request.store.v_types))) {
+      warnings.push_back(
+          fmt::format("llama.cpp refuses blocks of 32 in heads of {} values with flash attention, "
+                      "and reads such keys wrongly without: figures are of rows read rightly",
+                      dim));
+    }
+    const KvTensor& k = snapshot.layers.front().k;
+    if (IsBlockQuantised(k.dtype)) {
+      warnings.push_back(fmt::format("the cache is of {} already: losses come on top of its own",
+                                     kv::Name(k.dtype)));
+    }
+    if (!result.missing_layers.empty()) {
+      warnings.push_back(fmt::format("the trace has no queries of layers {}: they count in full",
+                                     fmt::join(result.missing_layers, ", ")));
+    }
+    const auto count = [&](const auto& types, const auto& of_layer, char side) {
+      for (size_t i = 0; i < types.size(); ++i) {
+        uint64_t values = 0;
+        for (const quantisation::LayerFigures& layer : result.layers)
+          values += i < (layer.*of_layer).size() ? (layer.*of_layer)[i] : 0;
+        if (values > 0) {
+          warnings.push_back(fmt::format("{}: {} values of {} are NaN or infinite once stored",
+                                         types[i]->name, values, side));
+        }
+      }
+    };
+    count(request.store.k_types, &quantisation::LayerFigures::k_not_finite, 'K');
+    count(request.store.v_types, &quantisation::LayerFigures::v_not_finite, 'V');
+    return warnings;
+  }
+
+  void Print(Console& console, const ReplayRequest& request, const ReplayResult& result) const {
+    console.Line(fmt::format(
+        "{}: {} layers, {} tokens, {} of {} query rows a layer; q8_0 as {}, rotation {}, queries "
+        "{}{}",
+        Printable(trace_), result.layers.size(), result.tokens, result.measured.positions.size(),
+        result.measured.population, rounding_, hadamard_, engine_q_,
+        keep_first_ + keep_last_ == 0
+            ? std::string()
+            : fmt::format("; first {} and last {} tokens in full (no engine has such a flag)",
+                          keep_first_, keep_last_)));
+    Table table({"K", "V", "bytes/value", "ratio", "output error", "1 - cosine", "attention KL",
+                 "mass moved", "top-8", "K dB", "V dB", "predicted KL"});
+    for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
+      const TypePair& types = result.pairs[pair];
+      const Outcome outcome = EvaluatePair(result, pair);
+      table.Row({std::string(TypeName(request, types, true)),
+                 std::string(TypeName(request, types, false)),
+                 fmt::format("{:.4f}", 2 / outcome.ratio()),
+                 fmt::format("{:.3f}x", outcome.ratio()), Figure(outcome.mean.output_error),
+                 Figure(outcome.mean.one_minus_cosine), Figure(outcome.mean.attention_kl),
+                 Figure(outcome.mean.mass_moved), Figure(outcome.mean.top8),
+                 Decibels(result, types.k, &quantisation::LayerFigures::k_snr),
+                 Decibels(result, types.v, &quantisation::LayerFigures::v_snr), KlText(outcome)});
+    }
+    console.Data(table.Text());
+  }
+
+  // Mean over the layers that changed.
+  static std::string Decibels(const ReplayResult& result, uint32_t type,
+                              std::vector<double> quantisation::LayerFigures::*of_layer) {
+    double sum = 0;
+    uint64_t changed = 0;
+    for (const quantisation::LayerFigures& layer : result.layers) {
+      if (type >= (layer.*of_layer).size() || !std::isfinite((layer.*of_layer)[type])) continue;
+      sum += (layer.*of_layer)[type];
+      ++changed;
+    }
+    if (changed == 0) return "-";
+    return fmt::format("{:.1f}", sum / static_cast<double>(changed));
+  }
+
+  static std::string KlText(const Outcome& outcome) {
+    if (!outcome.kl) return "-";
+    const double error = outcome.kl->standard_error;
+    const std::string nats = fmt::format("{:.3g}", outcome.kl->nats);
+    return outcome.kl->nats == 0 || !std::isfinite(error) ? nats
+                                                          : fmt::format("{} +-{:.2g}", nats, error);
+  }
+
+  static void PrintOutcome(Console& console, std::string_view what, const Outcome& outcome,
+                           const ReplayResult& result) {
+    console.Line(fmt::format(
+        "{}: {:.3f}x, {:.4g} bytes a token, output error {:.3g}{}", what, outcome.ratio(),
+        outcome.bytes / static_cast<double>(result.tokens), outcome.mean.output_error,
+        outcome.kl ? fmt::format(", {:.3g} nats", outcome.kl->nats) : std::string()));
+  }
+
+  static void PrintAdvice(Console& console, const ReplayRequest& request,
+                          const ReplayResult& result, const quantisation::SearchResult& found) {
+    if (!found.best) {
+      console.Line("no choice of these types is within the limits");
+      return;
+    }
+    PrintOutcome(console, "advised", Evaluate(result, found.best->choice), result);
+    std::map<std::string, std::vector<uint32_t>> layers;
+    for (size_t l = 0; l < result.layers.size(); ++l) {
+      const TypePair& pair = result.pairs[found.best->choice[l]];
+      layers[fmt::format("K {}, V {}", TypeName(request, pair, true),
+                         TypeName(request, pair, false))]
+          .push_back(result.layers[l].layer);
+    }
+    for (const auto& [types, where] : layers)
+      console.Line(fmt::format("  {}: layers {}", types, fmt::join(where, ", ")));
+    if (found.best_with_flags) {
+      const size_t pair = *found.best_with_flags;
+      PrintOutcome(console, fmt::format("llama.cpp: {}", EngineFlags(request, result.pairs[pair])),
+                   EvaluatePair(result, pair), result);
+    }
+  }
+
+  std::string input_, trace_, plan_, sensitivity_, plan_out_, html_;
+  std::vector<std::string> k_, v_;
+  std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
+  uint64_t keep_first_ = 0, keep_last_ = 0, rows_ = 512, seed_ = 0, bytes_ = 0;
+  int64_t prompt_ = -1;
+  std::optional<double> max_kl_;
+  bool advise_ = false, detail_ = false, force_ = false;
+  std::optional<RecordedRun> run_;
+  RopeOptions rope_;
+  SnapshotOptions snapshot_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeReplayQuant() { return std::make_unique<ReplayQuant>(); }
+
+}  // namespace kv

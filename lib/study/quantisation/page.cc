@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include "lib/study/quantisation/report.h"
+#include "lib/study/report/html.h"
+#include "lib/study/report/svg.h"
+
+namespace kv::quantisation {
+namespace {
+
+std::string Number(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3g}", value); }
+
+std::string PairText(const ReplayRequest& request, const TypePair& pair) {
+  return fmt::format("{} / {}", TypeName(request, pair, true), TypeName(request, pair, false));
+}
+
+double LossOf(const Outcome& outcome) {
+  return outcome.kl ? outcome.kl->nats : outcome.mean.output_error;
+}
+
+void AddChart(const ReplayRequest& request, const ReplayResult& result, report::Page& page) {
+  report::LineChart chart;
+  chart.title = "Loss against the ratio of the whole cache";
+  chart.x_label = "16-bit bytes / stored bytes";
+  chart.y_label = result.kl_method ? "predicted KL, nats" : "relative error of attention outputs";
+  chart.y_min = 0;
+  chart.log_x = true;
+  report::ChartSeries pairs{"", {}, false, false, false};
+  for (size_t pair = 1; pair < result.pairs.size(); ++pair) {
+    const Outcome outcome = EvaluatePair(result, pair);
+    pairs.points.push_back(
+        {outcome.ratio(), LossOf(outcome), PairText(request, result.pairs[pair])});
+  }
+  report::ChartSeries best{"", report::Frontier(pairs.points, true), true};
+  for (report::ChartPoint& point : best.points) point.name.clear();
+  chart.series = {best, pairs};
+  page.Figure(Render(chart),
+              "Each point is a type of K and one of V for all layers. The line joins those that no "
+              "other one beats.");
+}
+
+void AddLayers(const ReplayRequest& request, const ReplayResult& result, report::Page& page) {
+  report::LineChart chart;
+  chart.title = "Relative error of attention outputs by layer";
+  chart.x_label = "layer";
+  chart.y_label = "output error";
+  chart.whole_x = chart.markers = true;
+  constexpr size_t kMostLines = 8;
+  for (size_t pair = 1; pair < std::min(result.pairs.size(), kMostLines + 1); ++pair) {
+    report::ChartSeries series{PairText(request, result.pairs[pair]), {}};
+    for (const LayerFigures& layer : result.layers) {
+      series.points.push_back({static_cast<double>(layer.layer), layer.all[pair].output_error});
+    }
+    chart.series.push_back(std::move(series));
+  }
+  page.Figure(Render(chart), "Where types hurt. Of many pairs the first ones are drawn.");
+}
+
+}  // namespace
+
+std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
+                       const ReplayRequest& request, const ReplayResult& result,
+                       const std::vector<std::string>& notes, const std::string& footer) {
+  const KvTensor& k = snapshot.layers.front().k;
+  report::Page page(
+      "Quantised caches",
+      fmt::format(
+          "{} layers, {} query heads over {} kv heads of {}, {} tokens; {} of {} query rows "
+          "a layer",
+          result.layers.size(), trace.query_heads, k.heads, k.head_dim, result.tokens,
+          result.measured.positions.size(), result.measured.population));
+  page.Heading("Loss against ratio");
+  AddChart(request, result, page);
+  AddLayers(request, result, page);
+  std::vector<std::vector<std::string>> rows = {{"K", "V", "bytes / value", "ratio", "output error",
+                                                 "1 - cosine", "attention KL", "mass moved",
+                                                 "top-8", "predicted KL", "flags"}};
+  for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
+    const TypePair& types = result.pairs[pair];
+    const Outcome outcome = EvaluatePair(result, pair);
+    rows.push_back(
+        {std::string(TypeName(request, types, true)), std::string(TypeName(request, types, false)),
+         fmt::format("{:.4g}", 2 / outcome.ratio()), fmt::format("{:.3f}x", outcome.ratio()),
+         Number(outcome.mean.output_error), Number(outcome.mean.one_minus_cosine),
+         Number(outcome.mean.attention_kl), Number(outcome.mean.mass_moved),
+         Number(outcome.mean.top8), outcome.kl ? Number(outcome.kl->nats) : std::string(1, '-'),
+         EngineFlags(request, types)});
+  }
+  page.Table(rows);
+  page.Notes("Remarks", notes);
+  page.Footer(footer);
+  return page.Text();
+}
+
+}  // namespace kv::quantisation

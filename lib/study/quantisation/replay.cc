@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/quantisation/replay.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/base/error.h"
+#include "lib/study/attention/attention_samples.h"
+
+namespace kv::quantisation {
+namespace {
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+// The mean of what is there.
+class Mean {
+ public:
+  void Add(double value) {
+    if (std::isnan(value)) return;
+    sum_ += value;
+    ++count_;
+  }
+  double Get() const { return count_ == 0 ? kNothing : sum_ / static_cast<double>(count_); }
+
+ private:
+  double sum_ = 0;
+  uint64_t count_ = 0;
+};
+
+struct PairMeans {
+  Mean cosine, kl, moved, top8, top64;
+  double error2 = 0, norm2 = 0;
+  uint64_t rows = 0, undefined = 0;
+
+  void AddAttention(const PairRows& rows_of, size_t row) {
+    kl.Add(rows_of.kl[row]);
+    moved.Add(rows_of.moved[row]);
+    top8.Add(rows_of.top8[row]);
+    top64.Add(rows_of.top64[row]);
+  }
+  void AddOutput(double error, double norm, double one_minus_cosine) {
+    ++rows;
+    cosine.Add(one_minus_cosine);
+    if (std::isnan(error)) {
+      ++undefined;
+      return;
+    }
+    error2 += error;
+    norm2 += norm;
+  }
+  PairFigures Figures() const {
+    // Only a zero error over zero outputs is none.
+    const double error =
+        error2 == 0 ? (rows > undefined ? 0 : kNothing) : std::sqrt(error2 / norm2);
+    return {error, cosine.Get(), kl.Get(), moved.Get(), top8.Get(), top64.Get(), rows, undefined};
+  }
+};
+
+PairFigures FiguresOf(const PairRows& rows) {
+  PairMeans means;
+  for (size_t row = 0; row < rows.kl.size(); ++row) {
+    means.AddAttention(rows, row);
+    if (rows.error2.empty()) continue;
+    means.AddOutput(
+        rows.error2[row], rows.norm2[row],
+        1 - OutputCosine(rows.error2[row], rows.norm2[row], rows.changed2[row], rows.dot[row]));
+  }
+  return means.Figures();
+}
+
+// All heads of a layer; the cosine of each row goes to `cosines`.
+PairFigures FiguresOf(const std::vector<PairRows>& heads, std::vector<double>& cosines) {
+  PairMeans means;
+  for (size_t row = 0; row < heads.front().kl.size(); ++row) {
+    double error2 = 0, norm2 = 0, changed2 = 0, dot = 0;  // NaN where some head's are
+    for (const PairRows& head : heads) {
+      means.AddAttention(head, row);
+      if (head.error2.empty()) continue;
+      error2 += head.error2[row];
+      norm2 += head.norm2[row];
+      changed2 += head.changed2[row];
+      dot += head.dot[row];
+    }
+    if (heads.front().error2.empty()) continue;
+    cosines.push_back(OutputCosine(error2, norm2, changed2, dot));
+    means.AddOutput(error2, norm2, 1 - cosines.back());
+  }
+  return means.Figures();
+}
+
+eviction::LogPChange ChangeOf(const std::vector<PairRows>& heads) {
+  eviction::LogPChange sum;
+  for (const PairRows& head : heads) {
+    eviction::LogPChange change{head.log_p_change.size(), head.kl.size(), {}};
+    for (const std::vector<double>& sample : head.log_p_change)
+      change.values.insert(change.values.end(), sample.begin(), sample.end());
+    sum.Add(change);
+  }
+  return sum;
+}
+
+bool IsFinite(const StoredLayer& stored, const TypePair& pair) {
+  return (pair.k == TypePair::kFull || stored.k_stored[pair.k].not_finite == 0) &&
+         (pair.v == TypePair::kFull || pair.v >= stored.v_stored.size() ||
+          stored.v_stored[pair.v].not_finite == 0);
+}
+
+LayerFigures Describe(const LayerAttention& attention, const StoredLayer& stored,
+                      const std::vector<TypePair>& pairs,
+                      const std::vector<std::vector<PairRows>>& measured) {
+  LayerFigures figures;
+  figures.layer = attention.layer();
+  figures.full_bytes = 2.0 * static_cast<double>(stored.k.size() + stored.v.size());
+  for (const StoredSide& side : stored.k_stored) {
+    figures.k_bytes.push_back(side.bytes);
+    figures.k_snr.push_back(side.snr_db());
+    figures.k_not_finite.push_back(side.not_finite);
+  }
+  for (const StoredSide& side : stored.v_stored) {
+    figures.v_bytes.push_back(side.bytes);
+    figures.v_snr.push_back(side.snr_db());
+    figures.v_not_finite.push_back(side.not_finite);
+  }
+  for (size_t pair = 0; pair < pairs.size(); ++pair) {
+    const std::vector<PairRows>& heads = measured[pair];
+    figures.cosines.emplace_back();
+    figures.all.push_back(FiguresOf(heads, figures.cosines.back()));
+    std::vector<PairFigures>& of_heads = figures.heads.emplace_back();
+    for (const PairRows& head : heads) of_heads.push_back(FiguresOf(head));
+    if (!heads.front().log_p_change.empty()) figures.changes.push_back(ChangeOf(heads));
+    if (IsFinite(stored, pairs[pair])) continue;
+    // The rows that do not see what was lost are no measure of the type.
+    const uint64_t rows = figures.all.back().rows;
+    const PairFigures none{kNothing, kNothing, kNothing, kNothing, kNothing, kNothing, rows, rows};
+    figures.all.back() = none;
+    std::fill(of_heads.begin(), of_heads.end(), none);
+    if (!figures.changes.empty()) {
+      std::vector<double>& values = figures.changes.back().values;
+      std::fill(values.begin(), values.end(), kNothing);
+    }
+    std::fill(figures.cosines.back().begin(), figures.cosines.back().end(), kNothing);
+  }
+  return figures;
+}
+
+}  // namespace
+
+double LayerFigures::BytesOf(const TypePair& pair) const {
+  const double k_full = v_bytes.empty() ? full_bytes : full_bytes / 2;
+  double bytes = pair.k == TypePair::kFull ? k_full : k_bytes[pair.k];
+  if (!v_bytes.empty()) bytes += pair.v == TypePair::kFull ? full_bytes - k_full : v_bytes[pair.v];
+  return bytes;
+}
+
+ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
+                    const ReplayRequest& request, ThreadPool& pool, Progress* progress) {
+  if (trace.level != TraceLevel::kQueries) {
+    throw Error(Finding::kTraceMismatch,
+                "the trace has no queries: what other keys do to attention needs them")
+        .File(trace.path);
+  }
+  ReplayResult result;
+  result.pairs = request.pairs;
+  result.weights = request.weights;
+  result.measured =
+      eviction::ChooseRows(request.prompt_tokens, trace.end_position(), request.rows, request.seed);
+  if (!request.weights.empty()) {
+    result.kl_method = eviction::KlMethod::kSensitivity;
+  } else if (trace.gradients) {
+    result.kl_method = eviction::KlMethod::kGradients;
+  }
+  if (progress != nullptr) progress->Begin(snapshot.kv_bytes());
+  for (const LayerKv& layer : snapshot.layers) {
+    const uint64_t bytes = layer.k.bytes() + (layer.v ? layer.v->bytes() : 0);
+    const TraceLayer* rows = trace.Find(layer.index);
+    if (rows == nullptr || !rows->queries) {
+      result.missing_layers.push_back(layer.index);
+      result.missing_bytes += 2.0 * static_cast<double>(layer.k.channels() * layer.k.tokens());
+      if (layer.v)
+        result.missing_bytes += 2.0 * static_cast<double>(layer.v->channels() * layer.v->tokens());
+    } else {
+      const LayerAttention attention(trace, *rows, layer);
+      const StoredLayer stored =
+          StoreLayer(attention, static_cast<uint32_t>(snapshot.layers.size()), request.store, pool);
+      result.tokens = std::max(result.tokens, stored.tokens);
+      result.layers.push_back(Describe(
+          attention, stored, request.pairs,
+          MeasurePairs(attention, stored, request.store, request.pairs, result.measured, pool)));
+      if (result.kl_method == eviction::KlMethod::kGradients && !eviction::HasChanges(attention))
+        result.kl_method.reset();
+    }
+    if (progress != nullptr) progress->Advance(bytes);
+  }
+  if (result.layers.empty()) {
+    throw Error(Finding::kTraceMismatch, "the trace has queries of no layer of the snapshot")
+        .File(trace.path);
+  }
+  return result;
+}
+
+Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) {
+  KV_ASSERT(choice.size() == result.layers.size());
+  Outcome outcome{result.missing_bytes, result.missing_bytes, {}, 0, {}};
+  Mean error, cosine, kl, moved, top8, top64;
+  eviction::LogPChange change;
+  std::vector<eviction::LayerQuality> qualities;
+  for (size_t l = 0; l < result.layers.size(); ++l) {
+    const LayerFigures& layer = result.layers[l];
+    const PairFigures& figures = layer.all[choice[l]];
+    outcome.bytes += layer.BytesOf(result.pairs[choice[l]]);
+    outcome.full_bytes += layer.full_bytes;
+    error.Add(figures.output_error);
+    cosine.Add(figures.one_minus_cosine);
+    kl.Add(figures.attention_kl);
+    moved.Add(figures.mass_moved);
+    top8.Add(figures.top8);
+    top64.Add(figures.top64);
+    outcome.mean.rows += figures.rows;
+    outcome.mean.undefined_rows += figures.undefined_rows;
+    outcome.worst_output_error = std::fmax(outcome.worst_output_error, figures.output_error);
+    if (result.kl_method == eviction::KlMethod::kGradients) change.Add(layer.changes[choice[l]]);
+    if (result.kl_method == eviction::KlMethod::kSensitivity) {
+      qualities.emplace_back();
+      qualities.back().layer = layer.layer;
+      qualities.back().step_output_cosine = layer.cosines[choice[l]];
+    }
+  }
+  const bool is_lost =
+      std::any_of(result.layers.begin(), result.layers.end(), [&](const auto& layer) {
+        const PairFigures& figures = layer.all[choice[&layer - result.layers.data()]];
+        return figures.rows > 0 && figures.rows == figures.undefined_rows;
+      });
+  if (is_lost) {  // one layer without outputs leaves the model without any
+    outcome.mean = {kNothing, kNothing, kNothing,          kNothing,
+                    kNothing, kNothing, outcome.mean.rows, outcome.mean.undefined_rows};
+    outcome.worst_output_error = kNothing;
+    return outcome;
+  }
+  outcome.mean.output_error = error.Get();
+  outcome.mean.one_minus_cosine = cosine.Get();
+  outcome.mean.attention_kl = kl.Get();
+  outcome.mean.mass_moved = moved.Get();
+  outcome.mean.top8 = top8.Get();
+  outcome.mean.top64 = top64.Get();
+  if (result.kl_method == eviction::KlMethod::kGradients)
+    outcome.kl = eviction::PredictKl(change, result.measured.population);
+  if (result.kl_method == eviction::KlMethod::kSensitivity)
+    outcome.kl = eviction::PredictKl(qualities, result.weights, result.measured.population);
+  return outcome;
+}
+
+Outcome EvaluatePair(const ReplayResult& result, size_t pair) {
+  return Evaluate(result, std::vector<size_t>(result.layers.size(), pair));
+}
+
+}  // namespace kv::quantisation

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/core/base/progress.h"
+#include "lib/study/eviction/predicted_kl.h"
+#include "lib/study/quantisation/stored_layer.h"
+
+// Replays a whole cache in smaller types: every pair of types in every layer, from which the loss
+// of any choice of types by layer follows without another pass.
+namespace kv::quantisation {
+
+struct ReplayRequest {
+  StoreRequest store;
+  // The first one is the cache as it came: types that lose nothing.
+  std::vector<TypePair> pairs;
+  uint32_t head_dim = 0;           // of K: llama.cpp refuses blocks that no head is made of
+  uint64_t prompt_tokens = 0;      // rows from here on are measured
+  uint64_t rows = 512, seed = 0;   // of these, so many, drawn by the seed; 0: all
+  eviction::LayerWeights weights;  // nats by layer weights; empty: by gradients, where there are
+};
+
+// Of one query head, of all heads of a layer, or of all layers: means over rows and heads, but for
+// the output error, which is |O - O'| / |O| over rows (and heads). NaN where nothing was measured.
+struct PairFigures {
+  double output_error = 0, one_minus_cosine = 0;
+  double attention_kl = 0, mass_moved = 0, top8 = 0, top64 = 0;
+  uint64_t rows = 0, undefined_rows = 0;
+};
+
+struct LayerFigures {
+  uint32_t layer = 0;
+  double full_bytes = 0;
+  std::vector<double> k_bytes, v_bytes;  // by type
+  std::vector<double> k_snr, v_snr;      // dB
+  std::vector<uint64_t> k_not_finite, v_not_finite;
+  std::vector<PairFigures> all;                 // by pair; cosines of heads concatenated
+  std::vector<std::vector<PairFigures>> heads;  // [pair][query head]
+  std::vector<eviction::LogPChange> changes;    // by pair; empty without gradients
+  std::vector<std::vector<double>> cosines;     // [pair][row], heads concatenated
+
+  double BytesOf(const TypePair& pair) const;
+};
+
+struct ReplayResult {
+  std::vector<TypePair> pairs;
+  std::vector<LayerFigures> layers;
+  std::vector<uint32_t> missing_layers;  // of the snapshot, without rows in the trace
+  double missing_bytes = 0;              // of these layers, in full
+  eviction::MeasuredRows measured;
+  uint64_t tokens = 0;
+  std::optional<eviction::KlMethod> kl_method;
+  eviction::LayerWeights weights;
+};
+
+// Throws as StoreLayer does, and kTraceMismatch for traces without queries.
+ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
+                    const ReplayRequest& request, ThreadPool& pool, Progress* progress);
+
+// What a choice of a pair for each measured layer leaves of the whole cache.
+struct Outcome {
+  double bytes = 0, full_bytes = 0;  // layers that were not measured count in full
+  PairFigures mean;                  // over layers
+  double worst_output_error = 0;     // of a layer
+  std::optional<eviction::PredictedKl> kl;
+
+  double ratio() const { return full_bytes / bytes; }
+};
+Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice);
+// The same pair for all layers.
+Outcome EvaluatePair(const ReplayResult& result, size_t pair);
+
+}  // namespace kv::quantisation
