@@ -83,6 +83,9 @@ class Gate : public Command {
     line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
     line.Add("--html-out", html_, "Write a self-contained page");
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
+    line.Add("--annotations", annotations_,
+             "Say on standard error what failed, as a CI system shows it beside the config")
+        .OneOf({"none", "github"});
     line.Add("--baseline", baseline_, "An older summary.json to compare with");
     line.Add("--pinned", pinned_,
              "A summary.json that stays the same from run to run: small steps add up against it");
@@ -140,6 +143,16 @@ class Gate : public Command {
   }
 
   ExitStatus Run(Context& context) override {
+    try {
+      return Judge(context);
+    } catch (const Error& error) {
+      if (annotations_ == "github") PrintAnnotation(context.console, error);
+      throw;
+    }
+  }
+
+ private:
+  ExitStatus Judge(Context& context) {
     if (list_metrics_) {
       PrintMetrics(context.console);
       return kDone;
@@ -185,10 +198,13 @@ class Gate : public Command {
     }
     WriteOutputs(context, inputs, result, files);
     if (!json_) PrintGate(context.console, result);
+    if (annotations_ == "github") {
+      const bool is_file = !config_.empty() && config_ != "-";
+      PrintAnnotations(context.console, result, config_, is_file ? ReadText(config_) : "");
+    }
     return result.failed() ? kVerdict : kDone;
   }
 
- private:
   ExitStatus Init(Context& context) const {
     const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
                         !pinned_.empty() || !snapshot_path_.empty() || !html_.empty() ||
@@ -433,7 +449,7 @@ class Gate : public Command {
   }
 
   std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
-      html_, junit_, fault_;
+      annotations_, html_, junit_, fault_;
   std::vector<std::string> given_, only_;
   gate::OutputNames outputs_;
   bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "apps/kvtool/engines.h"
+#include "lib/study/gate/annotations.h"
 #include "lib/study/gate/reproduce.h"
 
 namespace kv {
@@ -141,6 +142,20 @@ void PrintMetrics(Console& console) {
                std::string(info.summary)});
   }
   console.Data(table.Text());
+}
+
+void PrintAnnotations(Console& console, const gate::GateResult& result, const std::string& config,
+                      std::string_view config_text) {
+  const auto lines = gate::LinesOfCases(config_text, result);
+  for (const gate::Annotation& one : gate::AnnotationsOf(result, config, lines)) {
+    console.Say(gate::WorkflowCommand(one), -1);
+  }
+}
+
+void PrintAnnotation(Console& console, const Error& error) {
+  std::string text = error.what();
+  if (!error.hint().empty()) text += "\nhint: " + error.hint();
+  console.Say(gate::WorkflowCommand({true, error.file(), 0, "kvtool gate: no verdict", text}), -1);
 }
 
 }  // namespace kv

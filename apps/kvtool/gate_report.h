@@ -14,4 +14,10 @@ void PrintGate(Console& console, const gate::GateResult& result);
 // Every figure that a rule can name.
 void PrintMetrics(Console& console);
 
+// On standard error, as GitHub Actions reads them: why a gate failed, at the cases of its config;
+// and why there is no verdict, with its hint.
+void PrintAnnotations(Console& console, const gate::GateResult& result, const std::string& config,
+                      std::string_view config_text);
+void PrintAnnotation(Console& console, const Error& error);
+
 }  // namespace kv
