@@ -8,6 +8,7 @@ The blocks of a page share one scratch folder that starts with the files below. 
 everything else must match to the letter. --update writes what was printed where nothing, or something else, is shown.
 
 Of calls of kvtool that cannot be run, in other blocks and within sentences, the command must exist and have the options.
+README.md or docs/cli.md names every command.
 """
 import concurrent.futures
 import functools
@@ -133,6 +134,14 @@ def check_calls(page, kvtool):
                 yield f"{page.relative_to(ROOT)}: `kvtool {call}`: {command} has no option {option}"
 
 
+def unnamed_commands(kvtool):
+    listed = re.findall(r"^  ([a-z][a-z0-9-]*)  ", subprocess.check_output([kvtool, "-h"], text=True), re.M)
+    text = (ROOT / "README.md").read_text(encoding="utf-8") + (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    assert listed
+    return [f"neither README.md nor docs/cli.md names {name}" for name in listed
+            if not re.search(rf"`(kvtool )?{name}\b(?!-)", text)]
+
+
 def main():
     arguments = [a for a in sys.argv[1:] if not a.startswith("-")]
     kvtool, update = os.path.abspath(arguments[0]), "--update" in sys.argv
@@ -144,6 +153,7 @@ def main():
         results = list(pool.map(lambda page: check(page, kvtool, update), pages))
     wrong = [message for _, messages in results for message in messages]
     wrong += [message for page in pages for message in check_calls(page, kvtool)]
+    wrong += unnamed_commands(kvtool)
     count = sum(number for number, _ in results)
     print("\n".join(wrong + [f"{count} commands on {sum(n > 0 for n, _ in results)} of {len(pages)} pages ran"]))
     return 1 if wrong or count == 0 else 0
