@@ -13,10 +13,9 @@
  *    kvt_ctx_stats may be called beside a running call.
  *  - Nothing returned needs to be freed, objects apart. Every kvt_*_free accepts NULL.
  *  - The library has no global state, writes nothing to any stream and opens no file.
- *  - A context keeps its buffers. From the second call of a size on, KVT_FAST encodes and all levels
- *    up to KVT_DEFAULT decode with only small allocations, under 16 KiB each; the other levels
- *    allocate tables while they encode, KVT_HIGH and KVT_MAX while they decode, and frames of role
- *    KVT_KV half a segment.
+ *  - A context keeps its buffers. Once they have grown, every level encodes and decodes with only small
+ *    allocations, under 16 KiB each. That takes two calls of a size. Only at KVT_MAX zstd exchanges
+ *    tables of up to a MiB now and then, while encoding.
  *  - Growable structs begin with struct_size, which the caller sets to sizeof. Later versions append
  *    fields only; a field that an old caller lacks counts as zero, and zero is the old behaviour.
  */

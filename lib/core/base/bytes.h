@@ -87,6 +87,10 @@ class ByteReader {
 // Appends little-endian values to a growing buffer.
 class ByteWriter {
  public:
+  ByteWriter() = default;
+  // Goes on behind what is there.
+  explicit ByteWriter(Bytes&& begun) : bytes_(std::move(begun)) {}
+
   template <typename T>
   void Write(T value) {
     std::byte raw[sizeof(T)];

@@ -135,4 +135,32 @@ std::span<std::byte> ScratchBuffer::Get(size_t size) {
   return {data_.get(), size};
 }
 
+Bytes CodecScratch::NewPayload() {
+  Bytes payload;
+  if (!spares_.empty()) {
+    payload = std::move(spares_.back());
+    spares_.pop_back();
+  }
+  payload.clear();
+  if (payload.capacity() < room_) payload = Bytes();  // nothing of it needs to be copied
+  payload.reserve(room_);
+  return payload;
+}
+
+void CodecScratch::Expect(size_t raw_bytes) {
+  constexpr size_t kHeaders = 1 << 10;  // of what does not shrink
+  room_ = std::max(room_, raw_bytes + raw_bytes / 64 + kHeaders);
+}
+
+void CodecScratch::Recycle(Bytes&& payload) {
+  constexpr size_t kMostSpares = 6;
+  if (payload.capacity() == 0) return;
+  const auto at = std::upper_bound(
+      spares_.begin(), spares_.end(), payload.capacity(),
+      [](size_t capacity, const Bytes& spare) { return capacity < spare.capacity(); });
+  spares_.insert(at, std::move(payload));
+  payload = {};
+  if (spares_.size() > kMostSpares) spares_.erase(spares_.begin());
+}
+
 }  // namespace kv

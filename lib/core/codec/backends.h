@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/kernels/rans.h"
 
@@ -77,6 +78,7 @@ class ScratchBuffer {
 
 // Buffers of the context coder (prev/prev.h).
 struct ContextScratch {
+  Arena arena;  // for the temporaries of one chunk
   std::vector<uint8_t> symbols, tables;
   std::vector<uint16_t> words, contexts;
   std::vector<RansSlot> slots;
@@ -87,18 +89,20 @@ struct ContextScratch {
 // own.
 struct CodecScratch {
   Zstd zstd;
-  ScratchBuffer planes, predicted, best, candidate, rows, halves;
+  ScratchBuffer planes, predicted, best, candidate, rows, halves, sides;
   ContextScratch context;
-  // The memory of a payload that is no longer needed, for the next one.
-  Bytes spare;
 
-  // An empty payload in that memory.
-  Bytes NewPayload() {
-    Bytes payload = std::move(spare);
-    spare = {};
-    payload.clear();
-    return payload;
-  }
+  // An empty payload, in the largest memory that was given back, with room for any chunk so far.
+  Bytes NewPayload();
+  // Says how many bytes are going to be encoded. A payload that grew as it was written would be
+  // copied, and leave its memory behind.
+  void Expect(size_t raw_bytes);
+  // Takes the memory of a payload that is no longer needed.
+  void Recycle(Bytes&& payload);
+
+ private:
+  std::vector<Bytes> spares_;  // by ascending capacity
+  size_t room_ = 0;
 };
 
 }  // namespace kv

@@ -56,6 +56,8 @@ EncodedChunk EncodeCompat(const ChunkShape& shape, ByteSpan raw, CodecScratch& s
 
 EncodedChunk EncodeChunk(const ChunkShape& shape, ByteSpan raw, Effort effort,
                          CodecScratch& scratch) {
+  const Arena::Scope temporaries(&scratch.context.arena);
+  scratch.Expect(raw.size());
   EncodedChunk chunk = effort == Effort::kCompat ? EncodeCompat(shape, raw, scratch)
                                                  : EncodeByCost(shape, raw, effort, scratch);
   if (chunk.payload.size() >= raw.size()) {
@@ -87,6 +89,7 @@ uint64_t HeadDim(const ChunkShape& shape) { return shape.heads > 1 ? shape.units
 
 void DecodeChunk(CodecId codec, const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                  CodecScratch& scratch) {
+  const Arena::Scope temporaries(&scratch.context.arena);
   const CodecRow* row = FindCodec(codec);
   if (row != nullptr && row->takes(shape.dtype)) return row->decode(shape, payload, raw, scratch);
   throw Error(Finding::kBadFrame, fmt::format("there is no codec {} for {}",

@@ -93,8 +93,15 @@ bool WantsMatchesOver(ByteSpan raw, uint64_t rows, DType dtype, uint64_t literal
   return repeats.eight * halves * literal > 2 * repeats.looked * (literal - coded);
 }
 
-void Keep(EncodedChunk& best, EncodedChunk candidate) {
-  if (candidate.payload.size() < best.payload.size()) best = std::move(candidate);
+void Keep(EncodedChunk& best, EncodedChunk candidate, CodecScratch& scratch) {
+  if (candidate.payload.size() < best.payload.size()) std::swap(best, candidate);
+  scratch.Recycle(std::move(candidate.payload));
+}
+
+EncodedChunk StoredRaw(ByteSpan raw, CodecScratch& scratch) {
+  EncodedChunk chunk{CodecId::kRaw, scratch.NewPayload(), {}};
+  chunk.payload.assign(raw.begin(), raw.end());
+  return chunk;
 }
 
 EncodedChunk EncodeLiterals(const ChunkShape& shape, ByteSpan raw, Noise low,
@@ -167,6 +174,7 @@ std::optional<EncodedChunk> EncodePredicted(const ChunkShape& shape, ByteSpan ra
   EncodedChunk chunk{like != nullptr ? CodecId::kLike : CodecId::kLms, scratch.NewPayload(), {}};
   if (!EncodeLms(raw, survey, grid.rows, grid.columns, HeadDim(shape), like, to_beat, scratch,
                  chunk.payload)) {
+    scratch.Recycle(std::move(chunk.payload));
     return std::nullopt;
   }
   return chunk;
@@ -180,8 +188,8 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
   std::optional<EncodedChunk> best;
   if (predict) {
-    const std::optional<LikenessPlan> like =
-        PlanLikenesses(raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape));
+    const std::optional<LikenessPlan> like = PlanLikenesses(
+        raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape), &scratch.context.arena);
     if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, scratch);
     if (best && best->payload.size() < literal - literal / kClearGainOneIn) return best;
     if (best) literal = best->payload.size();
@@ -198,6 +206,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
         EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, scratch);
     if (predicted) return predicted;
   }
+  if (best) scratch.Recycle(std::move(best->payload));
   best = EncodedChunk{CodecId::kPrev, scratch.NewPayload(), {}};
   EncodeContext(raw, *plan, scratch.context, best->payload);
   return best;
@@ -208,9 +217,11 @@ void TryOthers(const ChunkShape& shape, ByteSpan raw, Effort effort, CodecScratc
                EncodedChunk& best) {
   for (const CodecRow& codec : Codecs()) {
     if (!codec.tried || effort < codec.since || !codec.takes(shape.dtype)) continue;
-    EncodedChunk candidate{codec.id, {}, {}};
+    EncodedChunk candidate{codec.id, scratch.NewPayload(), {}};
     if (codec.encode(shape, raw, best.payload.size(), scratch, candidate)) {
-      Keep(best, std::move(candidate));
+      Keep(best, std::move(candidate), scratch);
+    } else {
+      scratch.Recycle(std::move(candidate.payload));
     }
   }
 }
@@ -229,15 +240,15 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
   std::optional<EncodedChunk> coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
   if (effort == Effort::kMax) {
     if (!coded) coded = EncodeAlone(shape, raw, survey, literal, scratch);
-    Keep(*coded, EncodeCompat(shape, raw, scratch));
+    Keep(*coded, EncodeCompat(shape, raw, scratch), scratch);
   } else if (coded) {
     if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
-      Keep(*coded, EncodeMatches(raw, scratch));
+      Keep(*coded, EncodeMatches(raw, scratch), scratch);
   } else if (WantsMatches(raw, grid.rows, shape.dtype)) {
     // zstd keeps to literals where matches do not pay; of bf16 they would be others.
     coded = EncodeMatches(raw, scratch);
     if (shape.dtype == DType::kBF16)
-      Keep(*coded, EncodeAlone(shape, raw, survey, literal, scratch));
+      Keep(*coded, EncodeAlone(shape, raw, survey, literal, scratch), scratch);
   } else {
     coded = EncodeAlone(shape, raw, survey, literal, scratch);
   }
@@ -270,17 +281,19 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
     best = EncodeWide(shape, raw, scratch, [&](const ChunkShape& inner, ByteSpan halves) {
       EncodedChunk chunk = EncodeHalves(inner, halves, effort, scratch);
       if (chunk.payload.size() < halves.size()) return chunk;
-      return EncodedChunk{CodecId::kRaw, Bytes(halves.begin(), halves.end()), {}};
+      scratch.Recycle(std::move(chunk.payload));
+      return StoredRaw(halves, scratch);
     });
   } else if (HasBlockPlanes(shape.dtype) && whole) {
     best.codec = CodecId::kZstdPlanes;
+    best.payload = scratch.NewPayload();
     best.planes = EncodeBlockPlanes(shape.dtype, raw, true, scratch, best.payload);
   } else {
     best = EncodeCompat(shape, raw, scratch);
     TryOthers(shape, raw, effort, scratch, best);
     return best;
   }
-  if (matches()) Keep(best, EncodeCompat(shape, raw, scratch));
+  if (matches()) Keep(best, EncodeCompat(shape, raw, scratch), scratch);
   TryOthers(shape, raw, effort, scratch, best);
   return best;
 }
@@ -290,14 +303,15 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
   const std::span<std::byte> rows = NewRows(plan, raw, raw.size() / grid.rows, scratch);
   EncodedChunk inner = EncodeOnce(NewRowsShape(shape, plan, grid), rows, effort, scratch);
   if (inner.payload.size() >= rows.size()) {
-    inner = {CodecId::kRaw, Bytes(rows.begin(), rows.end()), {}};
+    scratch.Recycle(std::move(inner.payload));
+    inner = StoredRaw(rows, scratch);
   }
   EncodedChunk chunk = JoinRows(plan, std::move(inner), scratch);
   // Where rows that differ still share much, matches over all of them may need fewer bytes.
   if (effort == Effort::kMax) {
-    Keep(chunk, EncodeOnce(shape, raw, effort, scratch));
+    Keep(chunk, EncodeOnce(shape, raw, effort, scratch), scratch);
   } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype)) {
-    Keep(chunk, EncodeMatches(raw, scratch));
+    Keep(chunk, EncodeMatches(raw, scratch), scratch);
   }
   return chunk;
 }
@@ -309,7 +323,7 @@ EncodedChunk EncodeByCost(const ChunkShape& shape, ByteSpan raw, Effort effort,
   if (raw.empty() || raw.size() > kMaxBytes) return EncodeCompat(shape, raw, scratch);
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (effort > Effort::kFast && grid.rows > 1 && raw.size() % grid.rows == 0) {
-    const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows);
+    const RowPlan plan = FindRepeatedRows(raw, raw.size() / grid.rows, &scratch.context.arena);
     // A reference costs some bytes, a row the more the longer it is.
     if ((grid.rows - plan.unique) * (raw.size() / grid.rows) > kReferenceBytes * grid.rows) {
       return EncodeRows(shape, raw, plan, grid, effort, scratch);

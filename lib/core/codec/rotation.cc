@@ -51,16 +51,18 @@ const Circle kCircle;
 constexpr uint64_t kTogether = 8;
 struct Pairs {
   uint64_t rows = 0;
-  std::vector<uint64_t> pair_of_head;
-  std::vector<float> first, second;  // [pairs / 8][row][8]; 0 where there are no more
+  ArenaVector<uint64_t> pair_of_head;
+  ArenaVector<float> first, second;  // [pairs / 8][row][8]; 0 where there are no more
 };
-Pairs Gather(const std::vector<float>& x, uint64_t rows, uint64_t columns, uint64_t head_dim,
+Pairs Gather(const ArenaVector<float>& x, uint64_t rows, uint64_t columns, uint64_t head_dim,
              uint64_t distance, uint64_t step) {
-  Pairs pairs{rows, {}, {}, {}};
+  const ArenaAllocator<float> arena = x.get_allocator();
   const uint64_t in_head = head_dim / 2, count = (columns / 2 + step - 1) / step;
   const uint64_t blocks = (count + kTogether - 1) / kTogether;
-  pairs.first.resize(blocks * rows * kTogether);
-  pairs.second.resize(blocks * rows * kTogether);
+  const uint64_t values = blocks * rows * kTogether;
+  Pairs pairs{rows, ArenaVector<uint64_t>(arena), ArenaVector<float>(values, arena),
+              ArenaVector<float>(values, arena)};
+  pairs.pair_of_head.reserve(count);
   for (uint64_t n = 0; n < count; ++n) {
     const uint64_t pair = n * step % in_head, head = n * step / in_head * head_dim;
     const uint64_t channel = head + (distance == 1 ? 2 * pair : pair);
@@ -76,7 +78,7 @@ Pairs Gather(const std::vector<float>& x, uint64_t rows, uint64_t columns, uint6
 
 // What is saved of the power of pairs, in bits per value, once their means are known in a frame
 // that turns with them. `angles` are those of the pairs of a head, per row.
-double BitsSaved(const Pairs& pairs, const std::vector<double>& angles) {
+double BitsSaved(const Pairs& pairs, const ArenaVector<double>& angles) {
   double bits = 0;
   const uint64_t count = pairs.pair_of_head.size();
   for (uint64_t begin = 0; begin < count; begin += kTogether) {
@@ -141,13 +143,14 @@ std::vector<uint64_t> HeadDims(uint64_t columns, uint64_t head_dim) {
 }  // namespace
 
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
-                      uint64_t head_dim) {
+                      uint64_t head_dim, Arena* arena) {
   Rotation best;
   if (rows < 16) return best;
+  const Arena::Scope temporaries(arena);
   const std::vector<uint64_t> dims = HeadDims(columns, head_dim);
   if (dims.empty()) return best;
   const uint64_t looked = std::min(rows, rows * columns < kFewValues ? kRows / 2 : kRows);
-  std::vector<float> x(looked * columns);
+  ArenaVector<float> x(looked * columns, arena);
   for (uint64_t row = 0; row < looked; ++row) {
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data() + row * columns,
             columns);
@@ -160,7 +163,7 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
     const uint64_t in_head = dim / 2;
     for (const uint64_t distance : {uint64_t{1}, in_head}) {
       const Pairs pairs = Gather(x, looked, columns, dim, distance, step);
-      std::vector<double> angles(in_head);
+      ArenaVector<double> angles(in_head, arena);
       const double still = BitsSaved(pairs, angles);
       for (const double base : kBases) {
         // Turns cost their table and two taps that learn: they must be worth it.
@@ -217,13 +220,13 @@ void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* ou
   std::fill(out + block, out + columns, 0.0f);
 }
 
-Turner::Turner(const Rotation& rotation, uint64_t columns)
+Turner::Turner(const Rotation& rotation, uint64_t columns, Arena* arena)
     : rotation_(rotation),
       columns_(columns),
-      cosines_(columns),
-      sines_(columns),
-      partners_(columns),
-      signs_(columns) {
+      cosines_(columns, arena),
+      sines_(columns, arena),
+      partners_(columns, arena),
+      signs_(columns, arena) {
   for (uint64_t c = 0; c < columns; ++c)
     signs_[c] = c / std::max(rotation.distance, 1u) % 2 == 0 ? -1.0f : 1.0f;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
 
 // Rotary position embedding as a codec sees it: pairs of channels that turn from row to row.
@@ -23,7 +24,7 @@ struct Rotation {
 // `values` are rows x columns half floats, multiplied by `scale` when loaded (see LmsLoad);
 // `head_dim` is 0 if it is not known. Assumes that the rows are successive positions.
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
-                      uint64_t head_dim);
+                      uint64_t head_dim, Arena* arena = nullptr);
 
 // Throws kBadFrame, at `offset`, if a row of `columns` cannot have this distance and these turns.
 void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset);
@@ -41,7 +42,7 @@ void CopyPartners(uint32_t distance, const float* x, uint64_t columns, float* ou
 // every bit.
 class Turner {
  public:
-  Turner(const Rotation& rotation, uint64_t columns);
+  Turner(const Rotation& rotation, uint64_t columns, Arena* arena = nullptr);
   // Writes the cosine and the sine of every channel after `steps` steps.
   void Angles(uint32_t steps, float* cosines, float* sines);
   // Writes `x` turned to `out`; channels that do not turn are copied.
@@ -50,7 +51,7 @@ class Turner {
  private:
   const Rotation& rotation_;
   uint64_t columns_;
-  std::vector<float> cosines_, sines_, partners_, signs_;
+  ArenaVector<float> cosines_, sines_, partners_, signs_;
 };
 
 }  // namespace kv

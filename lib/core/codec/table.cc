@@ -112,7 +112,8 @@ bool EncodePrediction(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
   const bool bfloat = shape.dtype == DType::kBF16;
   std::optional<LikenessPlan> like;
   if (kWithLikenesses) {
-    like = PlanLikenesses(raw, bfloat, grid.rows, grid.columns, HeadDim(shape));
+    like = PlanLikenesses(raw, bfloat, grid.rows, grid.columns, HeadDim(shape),
+                          &scratch.context.arena);
     if (!like) return false;
   }
   return EncodeLms(raw, SurveyHalves(raw, bfloat, false), grid.rows, grid.columns, HeadDim(shape),
@@ -152,17 +153,17 @@ bool EncodeHalvesApart(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScr
   return true;
 }
 
-bool EncodeDistribution(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat, CodecScratch&,
-                        EncodedChunk& out) {
+bool EncodeDistribution(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
+                        CodecScratch& scratch, EncodedChunk& out) {
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (!IsWhole(raw, 2) || !FitsCdf(grid.rows, grid.columns)) return false;
   return EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
-                   to_beat, out.payload);
+                   to_beat, out.payload, &scratch.context.arena);
 }
 
 void DecodeDistribution(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
-                        CodecScratch&) {
-  DecodeCdf(payload, shape.dtype == DType::kBF16, raw);
+                        CodecScratch& scratch) {
+  DecodeCdf(payload, shape.dtype == DType::kBF16, raw, &scratch.context.arena);
 }
 
 // Ids are stored in archives: a row is never taken away, an id never used again.

@@ -74,7 +74,7 @@ FrameRate EstimateFrame(const FrameDescription& description, ByteSpan raw, Effor
   const Sample sample = Take(description, raw);
   EncodedChunk chunk;
   rate.encode_bytes_s = Fastest(sample.bytes.size(), [&] {
-    scratch.spare = std::move(chunk.payload);
+    scratch.Recycle(std::move(chunk.payload));
     chunk = EncodeChunk(sample.shape, sample.bytes, level, scratch);
   });
   Bytes back(sample.bytes.size());
@@ -85,7 +85,7 @@ FrameRate EstimateFrame(const FrameDescription& description, ByteSpan raw, Effor
       static_cast<double>(chunk.payload.size()) / static_cast<double>(sample.bytes.size());
   const auto raw_bytes = static_cast<double>(raw.size());
   rate.ratio = raw_bytes / (raw_bytes * kept + static_cast<double>(kFrameHeaderBytes));
-  scratch.spare = std::move(chunk.payload);
+  scratch.Recycle(std::move(chunk.payload));
   return rate;
 }
 

@@ -47,11 +47,14 @@ EncodedChunk FrameCoder::EncodeSegment(const ChunkShape& shape, ByteSpan raw, Si
   if (sides == Sides::kApart) {
     EncodedChunk apart = EncodeSplit(shape, raw, level_, scratch);
     if (apart.payload.size() < raw.size()) return apart;
+    scratch.Recycle(std::move(apart.payload));
   }
   EncodedChunk together = EncodeChunk(shape, raw, level_, scratch);
   if (sides != Sides::kTry) return together;
   EncodedChunk apart = EncodeSplit(shape, raw, level_, scratch);
-  return apart.payload.size() < together.payload.size() ? std::move(apart) : std::move(together);
+  if (apart.payload.size() < together.payload.size()) std::swap(apart, together);
+  scratch.Recycle(std::move(apart.payload));
+  return together;
 }
 
 FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
@@ -69,9 +72,12 @@ FrameCoder::Sides FrameCoder::ChooseSides(const FrameDescription& description,
   const ByteSpan sample = raw.first(rows * grid.row_bytes);
   const Reuse<Worker>::Lease worker(workers_);
   CodecScratch& scratch = (*worker).scratch;
-  const size_t together = EncodeChunk(shape, sample, level_, scratch).payload.size();
-  const size_t apart = EncodeSplit(shape, sample, level_, scratch).payload.size();
-  return apart < together ? Sides::kApart : Sides::kTogether;
+  EncodedChunk together = EncodeChunk(shape, sample, level_, scratch);
+  EncodedChunk apart = EncodeSplit(shape, sample, level_, scratch);
+  const bool pays = apart.payload.size() < together.payload.size();
+  scratch.Recycle(std::move(together.payload));
+  scratch.Recycle(std::move(apart.payload));
+  return pays ? Sides::kApart : Sides::kTogether;
 }
 
 uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
@@ -86,7 +92,7 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
   encoded_.resize(grid.count);
   const Sides sides = ChooseSides(header.description, grid, raw);
   ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
-    worker.scratch.spare = std::move(encoded_[index].payload);
+    worker.scratch.Recycle(std::move(encoded_[index].payload));
     encoded_[index] =
         EncodeSegment(grid.ShapeOf(index), raw.subspan(grid.Begin(index), grid.Size(index)), sides,
                       worker.scratch);

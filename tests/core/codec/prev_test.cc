@@ -128,7 +128,7 @@ TEST_CASE("tables list or pack their frequencies", "[context]") {
   for (const uint32_t bits : {6, 7, 8}) {
     for (const uint32_t tables : {1, 2, 16}) {
       ContextCounts counts(tables, bits);
-      ContextGroups groups{std::vector<uint8_t>(size_t{1} << bits), tables};
+      ContextGroups groups{ArenaVector<uint8_t>(size_t{1} << bits), tables};
       for (size_t i = 0; i < groups.group_of.size(); ++i)
         groups.group_of[i] = static_cast<uint8_t>(i * tables >> bits);
       for (uint32_t t = 0; t + 1 < tables || t == 0; ++t) {  // the last may be empty

@@ -24,8 +24,9 @@ constexpr uint32_t kLaneCounts[] = {16, 32, 64};
 Case MakeCase(RansGrid grid, uint32_t table_count, uint32_t seed) {
   const size_t rows = grid.rows, columns = grid.columns;
   std::mt19937 random(seed);
-  Case c{grid, {}, std::vector<uint8_t>(rows * columns), std::vector<uint8_t>(rows * columns)};
-  ContextGroups groups{std::vector<uint8_t>(256), table_count};
+  Case c{grid, ContextModel(), std::vector<uint8_t>(rows * columns),
+         std::vector<uint8_t>(rows * columns)};
+  ContextGroups groups{ArenaVector<uint8_t>(256), table_count};
   for (uint32_t s = 0; s < 256; ++s)
     groups.group_of[s] = static_cast<uint8_t>(s * table_count / 256);
   ContextCounts counts(table_count, 8);

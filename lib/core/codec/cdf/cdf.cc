@@ -54,7 +54,7 @@ class LikenessCounts {
 };
 
 void AddLikeness(const Likeness& like, uint64_t row, LikenessCounts& counts,
-                 std::vector<CodeSlot>& slots) {
+                 ArenaVector<CodeSlot>& slots) {
   slots.push_back(counts.SlotOf(like.likeness));
   if (like.likeness > 0) slots.push_back(ShareOf(like.distance - 1, 1, row));
   counts.Add(like.likeness);
@@ -167,27 +167,29 @@ bool FitsCdf(uint64_t rows, uint64_t columns) {
 }
 
 bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
-               uint64_t to_beat, Bytes& out) {
+               uint64_t to_beat, Bytes& out, Arena* arena) {
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
   const uint32_t largest = LmsLargestExponent(values, bfloat);
   const float scale = LmsScale(largest);
   const ValueOf value_of(bfloat, scale);
-  std::vector<float> x(count);
+  ArenaVector<float> x(count, arena);
   for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
-  ChannelShape shape = ShapeFor(x.data(), rows, columns, head_dim,
-                                FindRotation(values, bfloat, scale, rows, columns, head_dim));
-  const std::vector<Likeness> likenesses =
-      FindLikenesses(values, bfloat, rows, columns, shape.rotation, true);
+  ChannelShape shape =
+      ShapeFor(x.data(), rows, columns, head_dim,
+               FindRotation(values, bfloat, scale, rows, columns, head_dim, arena));
+  const ArenaVector<Likeness> likenesses =
+      FindLikenesses(values, bfloat, rows, columns, shape.rotation, true, arena);
   for (const Likeness& like : likenesses) shape.likenesses |= like.likeness > 0;
   const bool with_likenesses = shape.likenesses;
-  ByteWriter frame;
+  const size_t begin = out.size();
+  ByteWriter frame(std::move(out));
   WriteShape(largest, shape, frame);
 
   const LogisticCode code(bfloat, scale);
-  std::vector<CodeSlot> slots;
+  ArenaVector<CodeSlot> slots(arena);
   slots.reserve(count + 2 * rows);
-  ChannelModel model(std::move(shape));
+  ChannelModel model(std::move(shape), arena);
   LikenessCounts counts;
   uint64_t i = 0;
   for (uint64_t row = 0; row < rows; ++row) {
@@ -205,13 +207,14 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
     }
     model.EndRow();
   }
-  WriteSlots(slots, frame);
-  if (frame.size() >= to_beat) return false;
-  out.insert(out.end(), frame.bytes().begin(), frame.bytes().end());
-  return true;
+  WriteSlots(slots, frame, arena);
+  out = frame.Release();
+  if (out.size() - begin < to_beat) return true;
+  out.resize(begin);
+  return false;
 }
 
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values) {
+void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena) {
   ByteReader reader(frame);
   uint32_t largest = 0;
   ChannelShape shape = ReadShape(reader, values.size(), largest);
@@ -221,7 +224,7 @@ void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values) {
   const float scale = LmsScale(largest);
   const ValueOf value_of(bfloat, scale);
   const LogisticCode code(bfloat, scale);
-  ChannelModel model(std::move(shape));
+  ChannelModel model(std::move(shape), arena);
   LikenessCounts counts;
   std::byte* to = values.data();
   for (uint64_t row = 0; row < rows; ++row) {

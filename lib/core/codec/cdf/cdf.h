@@ -16,8 +16,8 @@ bool FitsCdf(uint64_t rows, uint64_t columns);
 // Appends the frame to `out` and returns true if it is smaller than `to_beat` bytes. `head_dim` is
 // the model's, or 0 if it is not known. FitsCdf must hold for the grid.
 bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
-               uint64_t to_beat, Bytes& out);
+               uint64_t to_beat, Bytes& out, Arena* arena = nullptr);
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values);
+void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena = nullptr);
 
 }  // namespace kv

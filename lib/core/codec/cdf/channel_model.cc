@@ -25,8 +25,15 @@ uint64_t RowsPerSolution(uint64_t rows) {
 
 }  // namespace
 
-ChannelModel::ChannelModel(ChannelShape shape)
-    : shape_(std::move(shape)), turner_(shape_.rotation, shape_.columns) {
+ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
+    : shape_(std::move(shape)),
+      turner_(shape_.rotation, shape_.columns, arena),
+      x_(arena),
+      ones_(arena),
+      predictions_(arena),
+      state_(arena),
+      taps_(arena),
+      targets_(arena) {
   regress_.groups = (shape_.columns + kRegressLanes - 1) / kRegressLanes;
   padded_ = regress_.groups * kRegressLanes;
   left_ = shape_.near;
@@ -35,7 +42,7 @@ ChannelModel::ChannelModel(ChannelShape shape)
   x_.assign(left_ + shape_.rows * padded_, 0);
   const auto make = [&](Rows& rows) {
     rows.stride = padded_;
-    rows.values.assign((kMaxRegressRows + kHistory) * padded_, 0);
+    rows.values = ArenaVector<float>((kMaxRegressRows + kHistory) * padded_, arena);
   };
   make(partners_);
   const bool turns = !shape_.rotation.turns.empty();

@@ -29,7 +29,7 @@ class ChannelModel {
   static constexpr uint32_t kMaxNear = 32, kMaxFar = 16;
   static constexpr uint64_t kMaxColumns = 1 << 14;
 
-  explicit ChannelModel(ChannelShape shape);
+  explicit ChannelModel(ChannelShape shape, Arena* arena = nullptr);
   // Taps point into the object.
   ChannelModel(const ChannelModel&) = delete;
   ChannelModel& operator=(const ChannelModel&) = delete;
@@ -68,7 +68,7 @@ class ChannelModel {
   // Rows of one kind of tap: kHistory that are part of the solution, then those that are not yet.
   struct Rows {
     uint64_t stride = 0;
-    std::vector<float> values;
+    ArenaVector<float> values;
     float* Row(uint64_t row) { return values.data() + row * stride; }
   };
   static constexpr uint64_t kHistory = 2;
@@ -84,15 +84,15 @@ class ChannelModel {
   Turner turner_;
   uint64_t padded_ = 0;  // columns, rounded up to whole groups
   uint64_t left_ = 0;    // zeros before the first row
-  std::vector<float> x_;
+  ArenaVector<float> x_;
   Rows partners_, like_, unlike_, cosines_, sines_;
-  std::vector<float> ones_, predictions_;
-  std::vector<float> state_;  // what regress_ points to
+  ArenaVector<float> ones_, predictions_;
+  ArenaVector<float> state_;  // what regress_ points to
   Regress regress_;
   size_t near_tap_ = 0;
   size_t near_in_group_ = 0;  // near channels that may be of the same group, summed one by one
   std::vector<size_t> ahead_order_;
-  std::vector<const float*> taps_, targets_;  // of the rows that are not yet in the solution
+  ArenaVector<const float*> taps_, targets_;  // of the rows that are not yet in the solution
   std::vector<float> roots_;
 
   uint64_t rows_ = 0;     // complete rows

@@ -60,9 +60,10 @@ uint32_t LogisticCode::Find(uint32_t target, float mean, float inverse_scale,
   }
 }
 
-void WriteSlots(const std::vector<CodeSlot>& slots, ByteWriter& out) {
+void WriteSlots(std::span<const CodeSlot> slots, ByteWriter& out, Arena* arena) {
   uint64_t state = kSlotStateLow;
-  std::vector<uint32_t> words;
+  ArenaVector<uint32_t> words(arena);
+  words.reserve(slots.size());
   for (size_t i = slots.size(); i-- > 0;) {
     const CodeSlot& slot = slots[i];
     if (state >= (kSlotStateLow >> kSlotBits << 32) * slot.size) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
 
 // Codes half floats under a logistic distribution, in integers: each value has a slot of 2^30.
@@ -104,7 +105,7 @@ inline CodeSlot ShareOf(uint64_t before, uint64_t size, uint64_t total) {
 }
 
 // Appends the state and the words.
-void WriteSlots(const std::vector<CodeSlot>& slots, ByteWriter& out);
+void WriteSlots(std::span<const CodeSlot> slots, ByteWriter& out, Arena* arena = nullptr);
 
 // Reads slots from the rest of a frame.
 class SlotReader {

@@ -32,18 +32,20 @@ constexpr double kLeastVariance = 1e-60;  // whose root has an inverse among flo
 // Rows before rotation, and what makes each channel's mean 0 and its deviation 1.
 struct Unturned {
   uint64_t rows = 0, columns = 0;
-  std::vector<float> y, mean, inverse;
+  ArenaVector<float> y, mean, inverse;
+
+  Arena* arena() const { return y.get_allocator().arena(); }
   const float* Row(uint64_t row) const { return y.data() + row * columns; }
 };
 Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                const Rotation& rotation) {
+                const Rotation& rotation, Arena* arena) {
   const float scale = bfloat ? 1.0f : 0x1p112f;
-  Unturned all{rows, columns, std::vector<float>(rows * columns), {}, {}};
-  Turner turner(rotation, columns);
+  Unturned all{rows, columns, ArenaVector<float>(rows * columns, arena), {}, {}};
+  Turner turner(rotation, columns, arena);
   // Sums of 64 rows in float, of those in double.
   constexpr uint64_t kTogether = 64;
-  std::vector<float> x(columns), sum(columns), squares(columns);
-  std::vector<double> all_sum(columns), all_squares(columns);
+  ArenaVector<float> x(columns, arena), sum(columns, arena), squares(columns, arena);
+  ArenaVector<double> all_sum(columns, arena), all_squares(columns, arena);
   for (uint64_t row = 0; row < rows; ++row) {
     float* out = all.y.data() + row * columns;
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data(), columns);
@@ -79,13 +81,14 @@ float Log2(float x) {
 // row with an element that is no number.
 struct WholeRows {
   uint64_t rows = 0, columns = 0;
-  std::vector<int8_t> values;
-  std::vector<float> inverse_norms;
+  ArenaVector<int8_t> values;
+  ArenaVector<float> inverse_norms;
   const int8_t* Row(uint64_t row) const { return values.data() + row * columns; }
 };
 WholeRows RoundToSteps(const Unturned& all) {
   const uint64_t rows = all.rows, columns = all.columns;
-  WholeRows whole{rows, columns, std::vector<int8_t>(rows * columns), std::vector<float>(rows)};
+  WholeRows whole{rows, columns, ArenaVector<int8_t>(rows * columns, all.arena()),
+                  ArenaVector<float>(rows, all.arena())};
   for (uint64_t row = 0; row < rows; ++row) {
     float norm = 0;
     int8_t* out = whole.values.data() + row * columns;
@@ -101,13 +104,13 @@ WholeRows RoundToSteps(const Unturned& all) {
 }
 
 // Returns the earlier row at the smallest angle to each row, of those within reach.
-std::vector<uint32_t> NearestByAngle(const Unturned& all) {
+ArenaVector<uint32_t> NearestByAngle(const Unturned& all) {
   KV_ASSERT(all.columns <= ChannelModel::kMaxColumns);
   const uint64_t rows = all.rows, columns = all.columns;
   const WholeRows whole = RoundToSteps(all);
-  std::vector<uint32_t> best(rows);
-  std::vector<float> best_cosine(rows);
-  std::vector<int32_t> products(kQueries * kCandidates);
+  ArenaVector<uint32_t> best(rows, all.arena());
+  ArenaVector<float> best_cosine(rows, all.arena());
+  ArenaVector<int32_t> products(kQueries * kCandidates, all.arena());
   for (uint64_t first = 0; first < rows; first += kQueries) {
     const uint64_t queries = std::min(kQueries, rows - first);
     for (uint64_t from = first - std::min(first, kReach); from < first + queries;
@@ -133,12 +136,12 @@ std::vector<uint32_t> NearestByAngle(const Unturned& all) {
 }
 
 // The earlier row whose signs differ least, among so many that all rows together take bounded time.
-std::vector<uint32_t> NearestBySigns(const Unturned& all) {
+ArenaVector<uint32_t> NearestBySigns(const Unturned& all) {
   const uint64_t rows = all.rows, columns = all.columns;
   const uint64_t words = columns > 64 ? 2 : 1, bits = std::min<uint64_t>(64 * words, columns);
   const uint64_t window = std::clamp<uint64_t>(kComparedPerValue * columns / words, 64, UINT16_MAX);
-  std::vector<uint64_t> signatures(words * rows);
-  std::vector<uint32_t> channel_of(bits);
+  ArenaVector<uint64_t> signatures(words * rows, all.arena());
+  ArenaVector<uint32_t> channel_of(bits, all.arena());
   for (uint64_t bit = 0; bit < bits; ++bit)
     channel_of[bit] = static_cast<uint32_t>(bit * columns / bits);
   for (uint64_t row = 0; row < rows; ++row) {
@@ -152,7 +155,7 @@ std::vector<uint32_t> NearestBySigns(const Unturned& all) {
       signatures[word * rows + row] = signs;
     }
   }
-  std::vector<uint32_t> best(rows);
+  ArenaVector<uint32_t> best(rows, all.arena());
   for (uint64_t row = 1; row < rows; ++row) {
     const uint64_t count = std::min(row, window);
     const uint64_t query[2] = {signatures[row], words > 1 ? signatures[rows + row] : 0};
@@ -165,11 +168,12 @@ std::vector<uint32_t> NearestBySigns(const Unturned& all) {
 
 }  // namespace
 
-std::vector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                                     const Rotation& rotation, bool thorough) {
-  const Unturned all = Unturn(values, bfloat, rows, columns, rotation);
-  const std::vector<uint32_t> best = thorough ? NearestByAngle(all) : NearestBySigns(all);
-  std::vector<Likeness> likenesses(rows);
+ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
+                                     const Rotation& rotation, bool thorough, Arena* arena) {
+  ArenaVector<Likeness> likenesses(rows, arena);
+  const Arena::Scope temporaries(arena);
+  const Unturned all = Unturn(values, bfloat, rows, columns, rotation, arena);
+  const ArenaVector<uint32_t> best = thorough ? NearestByAngle(all) : NearestBySigns(all);
   for (uint64_t row = 1; row < rows; ++row) {
     const DeviationProducts products = ProductsOfDeviations(
         all.Row(row), all.Row(best[row]), all.mean.data(), all.inverse.data(), columns);
@@ -189,14 +193,16 @@ std::vector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows
 
 void WriteLikenesses(const LikenessPlan& plan, CodecScratch& scratch, ByteWriter& out) {
   WriteRotation(plan.rotation, out);
-  Bytes planes;
+  Arena* const arena = &scratch.context.arena;
+  ArenaVector<std::byte> planes(arena);
+  planes.reserve(3 * plan.likenesses.size());
   for (const Likeness& like : plan.likenesses)
     planes.push_back(static_cast<std::byte>(like.likeness));
   for (const uint32_t shift : {0, 8}) {
     for (const Likeness& like : plan.likenesses)
       planes.push_back(static_cast<std::byte>(like.distance >> shift));
   }
-  Bytes frame(Zstd::Bound(planes.size()));
+  ArenaVector<std::byte> frame(Zstd::Bound(planes.size()), arena);
   frame.resize(scratch.zstd.Compress(planes, frame));
   KV_ASSERT(!frame.empty());
   out.U32(static_cast<uint32_t>(frame.size()));
@@ -215,7 +221,7 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
                 fmt::format("the likenesses do not decode to {} bytes", planes.size()))
         .At(at);
   }
-  plan.likenesses.resize(rows);
+  plan.likenesses = ArenaVector<Likeness>(rows, &scratch.context.arena);
   for (uint64_t row = 0; row < rows; ++row) {
     Likeness& like = plan.likenesses[row];
     like.likeness = static_cast<uint32_t>(planes[row]);
@@ -233,11 +239,12 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
 }
 
 std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
-                                           uint64_t columns, uint64_t head_dim) {
+                                           uint64_t columns, uint64_t head_dim, Arena* arena) {
   if (rows < 16) return std::nullopt;
   LikenessPlan plan;
-  plan.rotation = FindRotation(values, bfloat, bfloat ? 1.0f : 0x1p112f, rows, columns, head_dim);
-  plan.likenesses = FindLikenesses(values, bfloat, rows, columns, plan.rotation, false);
+  plan.rotation =
+      FindRotation(values, bfloat, bfloat ? 1.0f : 0x1p112f, rows, columns, head_dim, arena);
+  plan.likenesses = FindLikenesses(values, bfloat, rows, columns, plan.rotation, false, arena);
   uint64_t alike = 0;
   for (const Likeness& like : plan.likenesses) alike += like.likeness > 0;
   if (alike * 20 < rows) return std::nullopt;

@@ -28,7 +28,7 @@ struct Likeness {
 
 struct LikenessPlan {
   Rotation rotation;  // turns an earlier row to the place of a later one before they are compared
-  std::vector<Likeness> likenesses;
+  ArenaVector<Likeness> likenesses;
 };
 
 // Writes the rotation, then the u32 length of a zstd frame and the frame: a byte plane of classes
@@ -41,13 +41,15 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
 // Returns nothing if few rows resemble earlier ones. `values` are rows x columns half floats;
 // `head_dim` is 0 if it is not known.
 std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
-                                           uint64_t columns, uint64_t head_dim);
+                                           uint64_t columns, uint64_t head_dim,
+                                           Arena* arena = nullptr);
 
 // Returns one likeness per row of `values`. Rows are compared as they were before rotation, each
 // channel by its deviation from its mean. If `thorough`, all channels are compared, with every row
 // within reach; otherwise the signs of some channels, with the rows of a window. The result is the
 // same on every machine.
-std::vector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                                     const Rotation& rotation, bool thorough);
+ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
+                                     const Rotation& rotation, bool thorough,
+                                     Arena* arena = nullptr);
 
 }  // namespace kv

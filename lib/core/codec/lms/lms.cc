@@ -29,10 +29,10 @@ uint64_t CountLmsEscapes(const ContextCounts& counts) {
 // How far apart the two channels of a rotation are: 1 for neighbours, half a head otherwise, 0 if
 // nothing shows a rotation. A rotation makes the step of a channel follow its partner.
 uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t rows,
-                     uint64_t columns, uint64_t head_dim) {
+                     uint64_t columns, uint64_t head_dim, Arena* arena) {
   constexpr uint64_t kRows = 64, kChannels = 64;
   const uint64_t sampled = std::min(rows, kRows), first = (rows - sampled) / 2;
-  std::vector<float> x(sampled * columns);
+  ArenaVector<float> x(sampled * columns, arena);
   for (uint64_t row = 0; row < sampled; ++row) {
     LmsLoad(values.data() + 2 * (first + row) * columns, columns, bfloat, LmsScale(largest),
             x.data() + row * columns, columns);
@@ -65,9 +65,12 @@ uint32_t FindPairing(ByteSpan values, bool bfloat, uint32_t largest, uint64_t ro
   return best * static_cast<double>(sampled) > 1.5 * change ? pairing : 0;
 }
 
-std::vector<uint16_t> ContextOrder() {
-  std::vector<uint16_t> order(kLmsContexts);
-  std::iota(order.begin(), order.end(), uint16_t{0});
+const std::vector<uint16_t>& ContextOrder() {
+  static const auto order = [] {
+    std::vector<uint16_t> made(kLmsContexts);
+    std::iota(made.begin(), made.end(), uint16_t{0});
+    return made;
+  }();
   return order;
 }
 
@@ -77,8 +80,8 @@ void Lookup(const uint8_t* table_of, const uint16_t* contexts, uint64_t count, u
 
 // Two counts by turns: the same one twice in a row would wait for itself.
 ContextCounts CountInTables(const uint8_t* symbols, const uint8_t* tables, uint64_t count,
-                            uint32_t table_count) {
-  ContextCounts even(table_count, 8), odd(table_count, 8);
+                            uint32_t table_count, Arena* arena) {
+  ContextCounts even(table_count, 8, arena), odd(table_count, 8, arena);
   uint32_t *to_even = even.counts.data(), *to_odd = odd.counts.data();
   for (uint64_t i = 0; i + 2 <= count; i += 2) {
     ++to_even[uint32_t{tables[i]} << 8 | symbols[i]];
@@ -104,6 +107,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
                uint64_t head_dim, const LikenessPlan* like, uint64_t to_beat, CodecScratch& codec,
                Bytes& out) {
   ContextScratch& scratch = codec.context;
+  Arena* const arena = &scratch.arena;
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && rows > 1 && columns >= kRansLanes);
   uint64_t escapes = 0;
@@ -115,7 +119,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
       like != nullptr && !like->rotation.turns.empty() && like->rotation.distance <= UINT8_MAX;
   const uint32_t pairing =
       turns_known ? like->rotation.distance
-                  : FindPairing(values, survey.bfloat, largest, rows, columns, head_dim);
+                  : FindPairing(values, survey.bfloat, largest, rows, columns, head_dim, arena);
 
   // Symbols with signs as predicted, and the context of each.
   scratch.symbols.resize(count);
@@ -123,9 +127,9 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   uint8_t* symbols = scratch.symbols.data();
   ToSymbols(values.data(), count, shape, symbols);
   const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
-  ContextCounts joint(kLmsContexts, 6);
+  ContextCounts joint(kLmsContexts, 6, arena);
   LmsModel lms(rows, columns, pairing, largest, survey.bfloat,
-               like == nullptr ? nullptr : &like->rotation);
+               like == nullptr ? nullptr : &like->rotation, arena);
   for (uint64_t row = 0; row < rows; ++row) {
     lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
     uint8_t* here = symbols + row * columns;
@@ -140,7 +144,8 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
       MergeContexts(joint, ContextOrder(), static_cast<uint32_t>(row_step), true);
   scratch.tables.resize(count);
   Lookup(groups.group_of.data(), scratch.contexts.data(), count, scratch.tables.data());
-  const ContextCounts grouped = CountInTables(symbols, scratch.tables.data(), count, groups.groups);
+  const ContextCounts grouped =
+      CountInTables(symbols, scratch.tables.data(), count, groups.groups, arena);
   if (shape.has_escapes()) escapes = CountLmsEscapes(grouped);  // the survey may be of a sample
 
   uint64_t least = UINT64_MAX;
@@ -210,7 +215,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   LikenessPlan like;
   if (with_likenesses) like = ReadLikenesses(reader, grid.rows, grid.columns, codec);
-  const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder());
+  const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder(), &scratch.arena);
   const CodedPart coded = ReadCoded(reader, shape, grid, 0, frame.size());
 
   MakeSlots(model, scratch.slots);
@@ -224,7 +229,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   const RansGrid row_grid{1, grid.columns, grid.lanes};
   size_t used = 0, escapes_used = 0;
   LmsModel lms(grid.rows, grid.columns, pairing, largest, bfloat,
-               with_likenesses ? &like.rotation : nullptr);
+               with_likenesses ? &like.rotation : nullptr, &scratch.arena);
   for (uint64_t row = 0; row < grid.rows; ++row) {
     lms.Predict(with_likenesses ? like.likenesses[row] : Likeness{});
     Lookup(table_of, lms.contexts(), grid.columns, tables);

@@ -25,29 +25,31 @@ uint32_t LmsLargestExponent(ByteSpan values, bool bfloat) {
 }
 
 LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
-                   bool bfloat, const Rotation* rotation)
+                   bool bfloat, const Rotation* rotation, Arena* arena)
     : columns_(columns),
       padded_((columns + kLmsPadding - 1) / kLmsPadding * kLmsPadding),
       pairing_(pairing),
       bfloat_(bfloat),
       scale_(LmsScale(largest_exponent)),
-      turner_(rotation == nullptr ? kNone : *rotation, columns),
+      turner_(rotation == nullptr ? kNone : *rotation, columns, arena),
       likenesses_(rotation != nullptr),
-      x_((kRing + (likenesses_ ? rows : 0)) * padded_),
-      partners_(kRing * padded_),
-      mean_(padded_),
-      prediction_(padded_),
-      like_(padded_),
-      zeros_(padded_),
-      contexts_(padded_, kLmsFirstRow),
-      signs_(padded_) {
+      x_((kRing + (likenesses_ ? rows : 0)) * padded_, arena),
+      partners_(kRing * padded_, arena),
+      mean_(padded_, arena),
+      prediction_(padded_, arena),
+      like_(padded_, arena),
+      zeros_(padded_, arena),
+      contexts_(padded_, kLmsFirstRow, arena),
+      signs_(padded_, arena) {
   // How much of the row above and of a likeness is believed at first.
   constexpr float kAbove[3] = {0.5f, 0.25f, 0.0f}, kLike[3] = {0.0f, 0.5f, 1.0f};
   for (size_t i = 0; i < (likenesses_ ? 3 : 1); ++i) {
-    for (std::vector<float>& weights : learned_[i].weights) weights.assign(padded_, 0);
+    for (ArenaVector<float>& weights : learned_[i].weights) {
+      weights = ArenaVector<float>(padded_, arena);
+    }
     learned_[i].weights[0].assign(padded_, kAbove[i]);
     learned_[i].weights[2].assign(padded_, kLike[i]);
-    learned_[i].sigma.assign(padded_, 0);
+    learned_[i].sigma = ArenaVector<float>(padded_, arena);
   }
 }
 

@@ -26,7 +26,7 @@ class LmsModel {
   // `rotation` turns earlier rows to the place of the row that resembles them; nullptr if no row
   // resembles another. It must outlive the model.
   LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
-           bool bfloat, const Rotation* rotation);
+           bool bfloat, const Rotation* rotation, Arena* arena = nullptr);
 
   const uint16_t* contexts() const { return contexts_.data(); }
   const uint8_t* signs() const { return signs_.data(); }
@@ -39,7 +39,7 @@ class LmsModel {
  private:
   // What the model learned from rows of one kind: without a likeness, with a poor or a good one.
   struct Learned {
-    std::vector<float> weights[5], sigma;
+    ArenaVector<float> weights[5], sigma;
     uint64_t rows = 0;
   };
   LmsChannels Channels();
@@ -55,11 +55,11 @@ class LmsModel {
   float scale_;
   Turner turner_;
   bool likenesses_;
-  std::vector<float> x_, partners_, mean_, prediction_, like_, zeros_;
+  ArenaVector<float> x_, partners_, mean_, prediction_, like_, zeros_;
   std::array<Learned, 3> learned_;
   size_t which_ = 0;  // of learned_, for the current row
-  std::vector<uint16_t> contexts_;
-  std::vector<uint8_t> signs_;
+  ArenaVector<uint16_t> contexts_;
+  ArenaVector<uint8_t> signs_;
   uint64_t row_ = 0;
 };
 

@@ -17,7 +17,10 @@ class Merger {
   // `order` as in MergeContexts. Contexts too rare for a table share one with their neighbours
   // from the start.
   Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale)
-      : symbols_(1u << counts.symbol_bits), scale_(scale), cluster_of_(counts.contexts) {
+      : symbols_(1u << counts.symbol_bits),
+        scale_(scale),
+        arena_(counts.arena()),
+        cluster_of_(counts.contexts, arena_) {
     FindPresent(counts);
     clusters_.reserve(order.size());
     rows_.resize(order.size() * present_.size());
@@ -35,6 +38,7 @@ class Merger {
     Close(cluster, total);
     // A last one that is too rare, or nothing at all.
     if (cluster > 0 && total < enough) Absorb(cluster - 1, cluster);
+    alive_.reserve(clusters_.size());
     for (uint32_t i = 0; i < clusters_.size(); ++i) {
       if (clusters_[i].into == i) alive_.push_back(i);
     }
@@ -42,7 +46,7 @@ class Merger {
 
   // Merges neighbours, cheapest first, until no merge saves bytes and at most `most` are left.
   void MergeNeighbours(size_t most) {
-    std::vector<int64_t> delta;  // of clusters i and i + 1
+    ArenaVector<int64_t> delta(arena_);  // of clusters i and i + 1
     delta.reserve(alive_.size());
     for (size_t i = 0; i + 1 < alive_.size(); ++i) delta.push_back(Delta(alive_[i], alive_[i + 1]));
     while (!delta.empty()) {
@@ -59,8 +63,8 @@ class Merger {
 
   void MergeAnyPairs(size_t most) {
     const size_t n = alive_.size();
-    std::vector<int64_t> delta(n * n);
-    std::vector<size_t> left(n);  // of alive_
+    ArenaVector<int64_t> delta(n * n, arena_);
+    ArenaVector<size_t> left(n, arena_);  // of alive_
     std::iota(left.begin(), left.end(), size_t{0});
     for (size_t i = 0; i < n; ++i) {
       for (size_t j = i + 1; j < n; ++j) delta[i * n + j] = Delta(alive_[i], alive_[j]);
@@ -84,9 +88,9 @@ class Merger {
   }
 
   ContextGroups Groups() const {
-    std::vector<uint8_t> group_of(clusters_.size());
+    ArenaVector<uint8_t> group_of(clusters_.size(), arena_);
     for (size_t g = 0; g < alive_.size(); ++g) group_of[alive_[g]] = static_cast<uint8_t>(g);
-    ContextGroups groups{std::vector<uint8_t>(cluster_of_.size()),
+    ContextGroups groups{ArenaVector<uint8_t>(cluster_of_.size(), arena_),
                          static_cast<uint32_t>(alive_.size())};
     for (size_t context = 0; context < cluster_of_.size(); ++context) {
       size_t cluster = cluster_of_[context];
@@ -161,11 +165,12 @@ class Merger {
   }
 
   uint32_t symbols_, scale_;
-  std::vector<uint8_t> present_;  // symbols
-  std::vector<uint32_t> rows_;    // [cluster][of present_]
-  std::vector<Cluster> clusters_;
-  std::vector<uint16_t> cluster_of_;  // per context
-  std::vector<uint32_t> alive_;       // clusters, in order
+  Arena* arena_;
+  ArenaVector<uint8_t> present_{arena_};  // symbols
+  ArenaVector<uint32_t> rows_{arena_};    // [cluster][of present_]
+  ArenaVector<Cluster> clusters_{arena_};
+  ArenaVector<uint16_t> cluster_of_;     // per context
+  ArenaVector<uint32_t> alive_{arena_};  // clusters, in order
 };
 
 }  // namespace

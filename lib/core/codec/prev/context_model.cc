@@ -34,8 +34,7 @@ uint64_t EntropyBits16(const uint32_t* counts, uint32_t symbols) {
 }
 
 ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_group) {
-  ContextModel model;
-  model.symbol_bits = per_group.symbol_bits;
+  ContextModel model(per_group.symbol_bits, per_group.arena());
   model.table_of = groups.group_of;
   model.tables.reserve(groups.groups);
   model.levels.reserve(groups.groups);
@@ -48,11 +47,10 @@ ContextModel MakeModel(const ContextGroups& groups, const ContextCounts& per_gro
 }
 
 ContextCounts Coarser(const ContextCounts& counts, uint32_t bits) {
-  ContextCounts coarse(counts.contexts, bits);
+  if (bits == counts.symbol_bits) return counts;
+  ContextCounts coarse(counts.contexts, bits, counts.arena());
   const uint32_t* from = counts.counts.data();
   switch (counts.symbol_bits - bits) {
-    case 0:
-      return counts;
     case 1:
       for (uint32_t& n : coarse.counts) n = from[0] + from[1], from += 2;
       return coarse;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
 #include "lib/core/kernels/rans.h"
 
@@ -17,9 +18,12 @@ namespace kv {
 // At most 16 tables over 2^symbol_bits symbols, and a map from contexts to tables.
 struct ContextModel {
   uint32_t symbol_bits = 6;
-  std::vector<uint8_t> table_of;                  // per context
-  std::vector<std::array<uint16_t, 256>> tables;  // frequencies; each table sums to 2048
-  std::vector<std::array<uint8_t, 256>> levels;   // the stored form of the frequencies
+  ArenaVector<uint8_t> table_of;                  // per context
+  ArenaVector<std::array<uint16_t, 256>> tables;  // frequencies; each table sums to 2048
+  ArenaVector<std::array<uint8_t, 256>> levels;   // the stored form of the frequencies
+
+  explicit ContextModel(uint32_t bits = 6, Arena* arena = nullptr)
+      : symbol_bits(bits), table_of(arena), tables(arena), levels(arena) {}
 };
 
 // A table as it is stored. Frequencies follow from levels, of which there are four per octave.
@@ -37,10 +41,12 @@ LeveledTable MakeTable(const uint32_t* counts, uint32_t symbols);
 struct ContextCounts {
   uint32_t contexts = 0;
   uint32_t symbol_bits = 6;
-  std::vector<uint32_t> counts;  // [context << symbol_bits | symbol]
+  ArenaVector<uint32_t> counts;  // [context << symbol_bits | symbol]
 
-  ContextCounts(uint32_t context_count, uint32_t bits)
-      : contexts(context_count), symbol_bits(bits), counts(size_t{context_count} << bits) {}
+  // What is made of counts takes its memory from the same arena.
+  ContextCounts(uint32_t context_count, uint32_t bits, Arena* arena = nullptr)
+      : contexts(context_count), symbol_bits(bits), counts(size_t{context_count} << bits, arena) {}
+  Arena* arena() const { return counts.get_allocator().arena(); }
   uint32_t* Of(uint32_t context) { return counts.data() + (size_t{context} << symbol_bits); }
   const uint32_t* Of(uint32_t context) const {
     return counts.data() + (size_t{context} << symbol_bits);
@@ -52,7 +58,7 @@ struct ContextCounts {
 // Each count stands for `scale` symbols of a sample. A context that hardly occurs joins a
 // neighbour.
 struct ContextGroups {
-  std::vector<uint8_t> group_of;  // per context
+  ArenaVector<uint8_t> group_of;  // per context
   uint32_t groups = 1;
 };
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
@@ -86,8 +92,8 @@ uint64_t CostBytes(const ContextCounts& per_group, uint64_t scale);
 void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, ByteWriter& out);
 // Throws kBadFrame for anything that is not a model: if it has no table, if frequencies do not sum
 // to 2048, or if the map does not cover the contexts. Leaves `levels` empty.
-ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits,
-                       const std::vector<uint16_t>& order);
+ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits, const std::vector<uint16_t>& order,
+                       Arena* arena = nullptr);
 
 // Makes 2048 slots per table.
 void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots);

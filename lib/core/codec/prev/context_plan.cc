@@ -33,9 +33,9 @@ using ContextMap = std::array<uint32_t, 256>;  // by the eight-bit symbol above
 // Counts symbols of symbol_bits under the upper context_bits of the symbol above, in every
 // row_step-th row but the first.
 ContextCounts CountJoint(const Grid& grid, uint64_t row_step, uint32_t context_bits,
-                         uint32_t symbol_bits) {
+                         uint32_t symbol_bits, Arena* arena) {
   constexpr size_t kBlock = 256;
-  ContextCounts joint(1u << context_bits, symbol_bits);
+  ContextCounts joint(1u << context_bits, symbol_bits, arena);
   const size_t columns = grid.size.columns;
   uint32_t* counts = joint.counts.data();
   std::array<uint16_t, kBlock> cell;
@@ -62,9 +62,9 @@ void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
 
 // Counts symbols of 8 - cut bits in all rows; row 0 is under a row of symbol 0. Four tables by
 // turns: the same cell again and again would wait for itself.
-ContextCounts Count(const Grid& grid, const ContextMap& context_of, uint32_t contexts,
-                    uint32_t cut) {
-  ContextCounts turns(4 * contexts, 8 - cut);
+ContextCounts Count(const Grid& grid, const ContextMap& context_of, uint32_t contexts, uint32_t cut,
+                    Arena* arena) {
+  ContextCounts turns(4 * contexts, 8 - cut, arena);
   const size_t cells = size_t{contexts} << (8 - cut);
   uint32_t* counts[4];
   for (size_t turn = 0; turn < 4; ++turn) counts[turn] = turns.counts.data() + turn * cells;
@@ -82,7 +82,7 @@ ContextCounts Count(const Grid& grid, const ContextMap& context_of, uint32_t con
     }
     for (; c < columns; ++c) ++counts[0][at[above[c]] + (in[c] >> cut)];
   }
-  ContextCounts sums(contexts, 8 - cut);
+  ContextCounts sums(contexts, 8 - cut, arena);
   for (size_t i = 0; i < cells; ++i) {
     sums.counts[i] = (counts[0][i] + counts[1][i]) + (counts[2][i] + counts[3][i]);
   }
@@ -91,7 +91,7 @@ ContextCounts Count(const Grid& grid, const ContextMap& context_of, uint32_t con
 
 // Sums the counts of the contexts of each group.
 ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups) {
-  ContextCounts sums(groups.groups, counts.symbol_bits);
+  ContextCounts sums(groups.groups, counts.symbol_bits, counts.arena());
   for (uint32_t context = 0; context < counts.contexts; ++context) {
     const uint32_t* from = counts.Of(context);
     uint32_t* to = sums.Of(groups.group_of[context]);
@@ -109,7 +109,7 @@ ContextMap MapOf(const ContextGroups& groups, uint32_t context_bits) {
 
 // The map over contexts of 6 bits, for contexts of more.
 void RefineMap(ContextGroups& groups, uint32_t to_bits) {
-  std::vector<uint8_t> fine(size_t{1} << to_bits);
+  ArenaVector<uint8_t> fine(size_t{1} << to_bits, groups.group_of.get_allocator());
   for (size_t context = 0; context < fine.size(); ++context)
     fine[context] = groups.group_of[context >> (to_bits - 6)];
   groups.group_of = std::move(fine);
@@ -241,6 +241,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
                                        ContextScratch& scratch) {
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && count > 0);
+  Arena* const arena = &scratch.arena;
   ContextPlan plan;
   plan.shape = ChooseWindow(survey, plan.escapes);
   plan.shape.symbol_bits = 8;  // everything is decided on these
@@ -259,7 +260,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     } else {
       for (uint64_t row = 1; row < rows; row += row_step) make_symbols(row - 1, 2);
     }
-    return CountJoint(grid, row_step, 6, symbol_bits);
+    return CountJoint(grid, row_step, 6, symbol_bits, arena);
   };
   // What the row above must save for the frame to be small enough.
   const uint64_t without = kHeaderBytes + survey.high_bytes + count + plan.escapes;
@@ -268,7 +269,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     return ContextGainBits(joint) / 8 * rows / CeilDiv(rows - 1, row_step);
   };
 
-  ContextGroups groups{std::vector<uint8_t>(64), 1};
+  ContextGroups groups{ArenaVector<uint8_t>(64, arena), 1};
   std::optional<ContextCounts> joint;
   uint64_t row_step = 1;
   if (in_rows) {
@@ -296,7 +297,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     return kHeaderBytes + coded + RawPlaneBytes(count, plan.shape.raw_bits()) + plan.escapes;
   };
   Candidate best;
-  ContextCounts grouped = joint ? PerGroup(*joint, groups) : ContextCounts(1, 8);
+  ContextCounts grouped = joint ? PerGroup(*joint, groups) : ContextCounts(1, 8, arena);
   if (row_step == 1) CountFirstRow(grid, 0, grouped.Of(groups.group_of[0]));
   for (uint32_t bits = 6; bits <= 8; ++bits) {
     const uint64_t bytes = frame_bytes(bits, CostBytes(Coarser(grouped, bits), row_step));
@@ -306,7 +307,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   }
   if (groups.groups > 1 && best.symbol_bits > 6 && count >= kFineContextSymbols) {
     const uint32_t bits = best.symbol_bits;
-    const ContextCounts fine_joint = CountJoint(grid, row_step, bits, bits);
+    const ContextCounts fine_joint = CountJoint(grid, row_step, bits, bits, arena);
     Candidate fine{
         bits, MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step), false),
         true, 0};
@@ -319,7 +320,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   const ContextCounts exact = row_step == 1 && !best.fine
                                   ? Coarser(grouped, best.symbol_bits)
                                   : Count(grid, MapOf(best.groups, best.symbol_bits),
-                                          best.groups.groups, 8 - best.symbol_bits);
+                                          best.groups.groups, 8 - best.symbol_bits, arena);
   if (plan.shape.has_escapes()) plan.escapes = CountEscapes(exact);
   if (best.groups.groups == 1) plan.grid = {1, count};
   plan.model = MakeModel(best.groups, exact);

@@ -171,7 +171,7 @@ void CodeLevels(Bits& bits, const uint8_t* above, uint32_t symbols, uint32_t& sp
   }
 }
 
-std::vector<uint8_t> MapRuns(const std::vector<uint8_t>& table_of,
+std::vector<uint8_t> MapRuns(const ArenaVector<uint8_t>& table_of,
                              const std::vector<uint16_t>& order) {
   std::vector<uint8_t> runs;
   for (size_t i = 0; i < order.size();) {
@@ -186,7 +186,7 @@ std::vector<uint8_t> MapRuns(const std::vector<uint8_t>& table_of,
 }
 
 void ReadMap(ByteReader& reader, uint32_t tables, const std::vector<uint16_t>& order,
-             std::vector<uint8_t>& table_of) {
+             ArenaVector<uint8_t>& table_of) {
   const uint64_t at = reader.offset();
   table_of.resize(order.size());
   const uint32_t runs = reader.U16("number of runs");
@@ -317,10 +317,9 @@ void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, B
   out.Append(bits.Finish());
 }
 
-ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits,
-                       const std::vector<uint16_t>& order) {
-  ContextModel model;
-  model.symbol_bits = symbol_bits;
+ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits, const std::vector<uint16_t>& order,
+                       Arena* arena) {
+  ContextModel model(symbol_bits, arena);
   const uint64_t at = reader.offset();
   const uint32_t head = reader.U8("table count"), count = head & ~uint32_t{kPacked};
   if (count == 0 || count > kMaxRansTables) {

@@ -112,7 +112,8 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   const uint32_t escape_count = reader.U32("escape count");
   CheckGrid(shape, grid, values.size());
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
-  const ContextModel model = ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits));
+  const ContextModel model =
+      ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits), &scratch.arena);
   const CodedPart coded =
       ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0, frame.size());
 

@@ -38,19 +38,20 @@ uint64_t HashOfEnds(ByteSpan row) {
 
 }  // namespace
 
-RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes) {
+RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes, Arena* arena) {
   KV_ASSERT(row_bytes > 0 && raw.size() % row_bytes == 0);
   // A row goes by its beginning and end; the rest is compared only with rows that agree there, and
   // with few of those, lest rows that differ in the middle alone take for ever.
   constexpr int kMostTries = 8;
   const uint64_t rows = raw.size() / row_bytes;
   RowPlan plan;
+  plan.references = ArenaVector<uint32_t>(arena);
   plan.references.reserve(rows);
   struct Slot {
     uint64_t hash = 0;
     uint32_t row = 0, number = 0;  // number + 1; 0 is free
   };
-  std::vector<Slot> slots(std::bit_ceil(2 * rows));
+  ArenaVector<Slot> slots(std::bit_ceil(2 * rows), arena);
   for (uint64_t row = 0; row < rows; ++row) {
     const ByteSpan bytes = raw.subspan(row * row_bytes, row_bytes);
     const uint64_t hash = HashOfEnds(bytes);
@@ -87,13 +88,15 @@ std::span<std::byte> NewRows(const RowPlan& plan, ByteSpan raw, uint64_t row_byt
 
 void WriteReferences(const RowPlan& plan, CodecScratch& scratch, Bytes& out) {
   const uint32_t width = ReferenceBytes(plan.unique);
-  Bytes planes;
+  Arena* const arena = &scratch.context.arena;
+  ArenaVector<std::byte> planes(arena);
+  planes.reserve(width * plan.references.size());
   for (uint32_t byte = 0; byte < width; ++byte) {
     for (const uint32_t reference : plan.references)
       planes.push_back(static_cast<std::byte>(reference >> (8 * byte)));
   }
   // Text repeats phrases, so zstd may find matches here; or it finds none.
-  Bytes frame(Zstd::Bound(planes.size())), literals(frame.size());
+  ArenaVector<std::byte> frame(Zstd::Bound(planes.size()), arena), literals(frame.size(), arena);
   frame.resize(scratch.zstd.Compress(planes, frame));
   literals.resize(scratch.zstd.CompressLiterals(planes, literals));
   if (frame.empty() || (!literals.empty() && literals.size() < frame.size())) frame.swap(literals);
@@ -107,6 +110,7 @@ void WriteReferences(const RowPlan& plan, CodecScratch& scratch, Bytes& out) {
 
 RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch) {
   RowPlan plan;
+  plan.references = ArenaVector<uint32_t>(&scratch.context.arena);
   const uint64_t at = reader.offset();
   plan.unique = reader.U32("new rows");
   if (plan.unique == 0 || plan.unique > rows) {
@@ -122,6 +126,7 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
                 fmt::format("the references do not decode to {} bytes", planes.size()))
         .At(at + 8);
   }
+  plan.references.reserve(rows);
   uint32_t next = 0;
   for (uint64_t row = 0; row < rows; ++row) {
     uint32_t reference = 0;
@@ -158,10 +163,12 @@ ChunkShape NewRowsShape(const ChunkShape& shape, const RowPlan& plan, const Chun
 }
 
 EncodedChunk JoinRows(const RowPlan& plan, EncodedChunk inner, CodecScratch& scratch) {
-  EncodedChunk chunk{CodecId::kRows, {static_cast<std::byte>(inner.codec)}, {}};
+  EncodedChunk chunk{CodecId::kRows, scratch.NewPayload(), {}};
+  chunk.payload.push_back(static_cast<std::byte>(inner.codec));
   WriteReferences(plan, scratch, chunk.payload);
   chunk.payload.insert(chunk.payload.end(), inner.payload.begin(), inner.payload.end());
   chunk.planes = std::move(inner.planes);
+  scratch.Recycle(std::move(inner.payload));
   return chunk;
 }
 
@@ -170,7 +177,7 @@ bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecSc
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (raw.empty() || raw.size() % grid.rows != 0) return false;
   const uint64_t row_bytes = raw.size() / grid.rows;
-  const RowPlan plan = FindRepeatedRows(raw, row_bytes);
+  const RowPlan plan = FindRepeatedRows(raw, row_bytes, &scratch.context.arena);
   const std::span<std::byte> rows = NewRows(plan, raw, row_bytes, scratch);
   out = JoinRows(plan, EncodeChunk(NewRowsShape(shape, plan, grid), rows, Effort::kFast, scratch),
                  scratch);

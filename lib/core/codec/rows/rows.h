@@ -15,12 +15,12 @@ namespace kv {
 // Which rows are new and which repeat an earlier one. A reference of 0 is the next new row, 1 + n
 // is new row n again.
 struct RowPlan {
-  std::vector<uint32_t> references;  // one per row
+  ArenaVector<uint32_t> references;  // one per row
   uint32_t unique = 0;
 };
 
 // Compares whole rows by content. `raw` must consist of rows of `row_bytes`.
-RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes);
+RowPlan FindRepeatedRows(ByteSpan raw, uint64_t row_bytes, Arena* arena = nullptr);
 // Returns the new rows, one after another, in `scratch.rows`.
 std::span<std::byte> NewRows(const RowPlan& plan, ByteSpan raw, uint64_t row_bytes,
                              CodecScratch& scratch);

@@ -35,10 +35,9 @@ EncodedChunk EncodeSplit(const ChunkShape& shape, ByteSpan raw, Effort effort,
                          CodecScratch& scratch) {
   KV_ASSERT(CanSplit(shape, raw.size()));
   const uint64_t half = HalfOfHead(shape);
-  // Of the call: the codecs of the sides use every buffer of `scratch`.
-  ScratchBuffer memory;
-  const std::span<std::byte> side = memory.Get(raw.size() / 2);
-  EncodedChunk chunk{kSplitCodec, {}, {}};
+  // A split chunk holds no other, so that its sides leave this buffer alone.
+  const std::span<std::byte> side = scratch.sides.Get(raw.size() / 2).first(raw.size() / 2);
+  EncodedChunk chunk{kSplitCodec, scratch.NewPayload(), {}};
   std::byte header[8] = {};
   for (size_t which = 0; which < 2; ++which) {
     std::byte* to = side.data();
@@ -55,7 +54,7 @@ EncodedChunk EncodeSplit(const ChunkShape& shape, ByteSpan raw, Effort effort,
     }
     chunk.payload.insert(chunk.payload.end(), coded.payload.begin(), coded.payload.end());
     chunk.planes.insert(chunk.planes.end(), coded.planes.begin(), coded.planes.end());
-    scratch.spare = std::move(coded.payload);
+    scratch.Recycle(std::move(coded.payload));
   }
   std::copy(header, header + sizeof header, chunk.payload.begin());
   return chunk;
@@ -78,8 +77,7 @@ void DecodeSplit(const ChunkShape& shape, ByteSpan payload, std::span<std::byte>
         .At(0);
   }
   const uint64_t half = HalfOfHead(shape);
-  ScratchBuffer memory;
-  const std::span<std::byte> side = memory.Get(raw.size() / 2);
+  const std::span<std::byte> side = scratch.sides.Get(raw.size() / 2).first(raw.size() / 2);
   const ByteSpan coded[2] = {reader.Take(first_bytes, "first halves"), reader.rest()};
   for (size_t which = 0; which < 2; ++which) {
     DecodeChunk(which == 0 ? first : second, SideShape(shape), coded[which], side, scratch);

@@ -35,12 +35,13 @@ EncodedChunk EncodeWide(const ChunkShape& shape, ByteSpan raw, CodecScratch& scr
   inner_shape.dtype = exact ? DType::kF16 : DType::kBF16;
   if (!exact) TakeUpperHalves(raw, halves);
   EncodedChunk inner = encode(inner_shape, ByteSpan(halves));
-  ByteWriter header;
+  ByteWriter header(scratch.NewPayload());
   header.U8(exact ? 1 : 2);
   header.U8(static_cast<uint8_t>(inner.codec));
   header.U16(0);
   header.U32(static_cast<uint32_t>(inner.payload.size()));
   header.Append(inner.payload);
+  scratch.Recycle(std::move(inner.payload));
   EncodedChunk chunk{CodecId::kWidened, header.Release(), std::move(inner.planes)};
   if (exact) return chunk;
   for (const PlaneChoice& plane : AppendLowerPlanes(raw, scratch, chunk.payload))

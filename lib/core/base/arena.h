@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <vector>
+
+// Memory for the temporaries of one piece of work, kept for the next piece. Containers take it
+// through ArenaVector; nothing of them may outlive the scope that they were filled in.
+namespace kv {
+
+class Arena {
+ public:
+  // While a scope is open, memory comes from the arena; what was taken since it was opened is taken
+  // back when it closes. Scopes nest. Without one, memory comes from the heap.
+  class Scope {
+   public:
+    explicit Scope(Arena* arena);  // null: nothing happens
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena* arena_;
+    size_t block_ = 0, used_ = 0;
+  };
+
+  void* Allocate(size_t bytes);  // aligned for every vector type
+  void Release(void* p, size_t bytes) noexcept;
+
+ private:
+  static constexpr size_t kAlignment = 64, kFirstBlock = size_t{256} << 10;
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlignment}); }
+  };
+  struct Block {
+    std::unique_ptr<std::byte[], Free> data;
+    size_t size = 0;
+  };
+  static size_t RoundedUp(size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  static Block NewBlock(size_t size);
+  void JoinBlocks() noexcept;
+
+  std::vector<Block> blocks_;
+  size_t block_ = 0, used_ = 0;  // the block at work, and how much of it is taken
+  int depth_ = 0;                // open scopes
+};
+
+// Allocates from an arena, or from the heap where there is none. Copies of a container use the
+// same arena.
+template <typename T>
+class ArenaAllocator {
+ public:
+  using value_type = T;
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+
+  ArenaAllocator() = default;
+  ArenaAllocator(Arena* arena) : arena_(arena) {}  // NOLINT: an arena is an allocator
+  template <typename U>
+  ArenaAllocator(const ArenaAllocator<U>& other) : arena_(other.arena()) {}  // NOLINT
+
+  T* allocate(size_t count) {
+    if (count > SIZE_MAX / sizeof(T)) throw std::bad_array_new_length();
+    const size_t bytes = count * sizeof(T);
+    return static_cast<T*>(arena_ == nullptr ? ::operator new(bytes) : arena_->Allocate(bytes));
+  }
+  void deallocate(T* p, size_t count) noexcept {
+    if (arena_ == nullptr) return ::operator delete(p);
+    arena_->Release(p, count * sizeof(T));
+  }
+  Arena* arena() const { return arena_; }
+  bool operator==(const ArenaAllocator&) const = default;
+
+ private:
+  Arena* arena_ = nullptr;
+};
+
+template <typename T>
+using ArenaVector = std::vector<T, ArenaAllocator<T>>;
+
+}  // namespace kv
