@@ -9,6 +9,7 @@
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/quant_plan.h"
+#include "apps/kvtool/quant_state.h"
 #include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
@@ -71,6 +72,9 @@ class ReplayQuant : public Command {
     line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
         .Positive();
     line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer");
+    line.Add("--out", out_,
+             "Write the quantised cache as a llama.cpp state (one type of K and of V, or a plan)");
+    line.Add("--target-version", version_, "Build or layout that --out is for (the newest)");
     line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
     line.Add("--html-out", html_, "Write a self-contained page");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
@@ -88,7 +92,7 @@ class ReplayQuant : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_, sensitivity_, plan_, rope_.freqs});
     snapshot_.Files(files);
-    files.Writes({{html_, "--html-out"}, {plan_out_, "--plan-out"}});
+    files.Writes({{html_, "--html-out"}, {plan_out_, "--plan-out"}, {out_, "--out"}});
     report_.Files(files);
   }
 
@@ -133,6 +137,7 @@ class ReplayQuant : public Command {
       written.update(QuantPlanJson(request, result, found->best->choice));
       WriteText(plan_out_, JsonText(written) + "\n", RulesFor(force_));
     }
+    if (!out_.empty()) WriteState(context, snapshot, options, request, plan, pool, document);
     if (!html_.empty()) {
       const std::string by =
           fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
@@ -161,8 +166,41 @@ class ReplayQuant : public Command {
                   fmt::format("{}: for --advise", max_kl_ ? "--max-kl" : "--bytes-per-token"));
     }
     if (!advise_ && !plan_out_.empty()) throw Error(Finding::kUsage, "--plan-out: for --advise");
+    if (!out_.empty() && plan_.empty() && (k_.size() != 1 || v_.size() != 1 || advise_))
+      throw Error(Finding::kUsage, "--out: choose one --k and one --v, or a --plan");
+    if (!out_.empty() && keep_first_ + keep_last_ > 0) {
+      throw Error(Finding::kUsage,
+                  "--keep-first, --keep-last: a state has one type for all tokens of a layer");
+    }
+    if (out_.empty() && !version_.empty())
+      throw Error(Finding::kUsage, "--target-version: for --out");
     if (!plan_.empty() && (advise_ || !k_.empty() || !v_.empty()))
       throw Error(Finding::kUsage, "--plan: it names the types; leave out --k, --v and --advise");
+  }
+
+  void WriteState(Context& context, const Snapshot& snapshot, const OpenOptions& options,
+                  const ReplayRequest& request, const std::optional<QuantPlan>& plan,
+                  ThreadPool& pool, nlohmann::ordered_json& document) const {
+    const quantisation::StoreRequest& store = request.store;
+    const auto types_of = [&](uint32_t layer) {
+      LayerTypes types{store.k_types.back(), store.v_types.back()};
+      if (!plan) return types;
+      types = {store.k_types.front(), store.v_types.front()};
+      for (const QuantPlan::Layer& of_plan : plan->layers) {
+        if (of_plan.layer == layer)
+          types = {quant::FindCacheType(of_plan.k), quant::FindCacheType(of_plan.v)};
+      }
+      return types;
+    };
+    const quant::StoreOptions how{store.rounding, store.rotate, nullptr};
+    const uint64_t rows = WriteQuantState(snapshot, types_of, how, options.geometry, version_, out_,
+                                          RulesFor(force_, input_), pool);
+    document["out"] = {{"file", out_}, {"hadamard", store.rotate}, {"rows_checked", rows}};
+    context.console.Say(fmt::format(
+        "{}: {} rows read again as they were written; what is quantised is {} for builds {} "
+        "2026-04, which the file does not say",
+        Printable(out_), rows, store.rotate ? "rotated where heads allow it," : "not rotated,",
+        store.rotate ? "from" : "before"));
   }
 
   static std::vector<const quant::CacheType*> Types(const std::vector<std::string>& names,
@@ -447,7 +485,7 @@ class ReplayQuant : public Command {
     }
   }
 
-  std::string input_, trace_, plan_, sensitivity_, plan_out_, html_;
+  std::string input_, trace_, out_, version_, plan_, sensitivity_, plan_out_, html_;
   std::vector<std::string> k_, v_;
   std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
   uint64_t keep_first_ = 0, keep_last_ = 0, rows_ = 512, seed_ = 0, bytes_ = 0;
