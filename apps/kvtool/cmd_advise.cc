@@ -8,6 +8,7 @@
 #include "apps/kvtool/engine_settings.h"
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/plan_output.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
@@ -83,7 +84,7 @@ class AdviseCommand : public Command {
              "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
     line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
     line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)");
-    line.Add("--html-out", html_, "Write a self-contained page");
+    page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);
     report_.Declare(line);
@@ -118,7 +119,8 @@ class AdviseCommand : public Command {
     files.Reads(traces_);
     files.Reads(sensitivity_);
     snapshot_.Files(files);
-    files.Writes({{plan_, "--plan-out"}, {html_, "--html-out"}});
+    files.Writes(plan_, "--plan-out");
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -273,10 +275,11 @@ class AdviseCommand : public Command {
     document.update(advise::AdviceJson(runs, request, advice));
     document["engines"] = SettingsJson(settings);
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
-    if (!html_.empty()) {
+    if (page_.wanted()) {
       const std::string by =
           fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
-      WriteText(html_, advise::AdvicePage(runs, request, advice, by), RulesFor(force_));
+      page_.Write(advise::AdvicePage(runs, request, advice, by), *this, context.console,
+                  RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
@@ -393,7 +396,8 @@ class AdviseCommand : public Command {
   std::string run_sensitivity_;
   size_t left_traces_ = 0;
   std::optional<double> max_kl_;
-  std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_, html_;
+  std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_;
+  PageOptions page_;
   std::string granularity_ = "layer";
   std::vector<uint64_t> sinks_, windows_;
   uint64_t context_ = 0, rows_ = 256, seed_ = 0;

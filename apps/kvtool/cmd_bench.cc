@@ -6,6 +6,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "formats/registry.h"
@@ -116,7 +117,7 @@ class Bench : public Command {
         .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--chunk-bytes"); }));
     line.Add("--sample-bytes|--most", most_, "Bytes of K and V to measure on (default: 64MiB)")
         .Check(CheckedBy([](const std::string& text) { ParseSize(text, "--sample-bytes"); }));
-    line.Add("--html-out", html_, "Write a page with charts");
+    page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);
     report_.Declare(line);
@@ -127,7 +128,7 @@ class Bench : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads(input_);
     snapshot_.Files(files);
-    files.Writes(html_, "--html-out");
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -173,7 +174,8 @@ class Bench : public Command {
     }
     report_.Emit(context.console, Document(snapshot, chunks, results, chunk_bytes, timing),
                  RulesFor(force_));
-    if (!html_.empty()) WritePage(chunks, results, rows);
+    if (page_.wanted())
+      page_.Write(PageOf(chunks, results, rows), *this, context.console, RulesFor(force_));
     return kDone;
   }
 
@@ -215,8 +217,9 @@ class Bench : public Command {
     return document;
   }
 
-  void WritePage(const std::vector<ContestChunk>& chunks, const std::vector<ContestResult>& results,
-                 const std::vector<std::vector<std::string>>& rows) const {
+  report::Page PageOf(const std::vector<ContestChunk>& chunks,
+                      const std::vector<ContestResult>& results,
+                      const std::vector<std::vector<std::string>>& rows) const {
     report::Page page("Compression of " + input_, Subtitle(chunks, results));
     for (const size_t part : {0, 1}) {
       if (results[0].parts[part].raw_bytes == 0) continue;
@@ -243,10 +246,11 @@ class Bench : public Command {
       }
     }
     page.Table(rows);
-    WriteText(html_, page.Text(), RulesFor(force_));
+    return page;
   }
 
-  std::string input_, chunk_ = "1MiB", most_ = "64MiB", html_;
+  std::string input_, chunk_ = "1MiB", most_ = "64MiB";
+  PageOptions page_;
   std::vector<std::string> levels_;
   int rounds_ = 5;
   bool peers_ = false, slow_ = false, force_ = false;

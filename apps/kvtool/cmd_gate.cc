@@ -16,6 +16,7 @@
 #include "apps/kvtool/gate_inputs.h"
 #include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "lib/study/gate/compare_case.h"
@@ -81,7 +82,7 @@ class Gate : public Command {
              "Write summary.json, with summary.md and cases.jsonl beside it");
     line.Add("--md-out", outputs_.summary_md, "Write summary.md here");
     line.Add("--cases-out", outputs_.cases_jsonl, "Write cases.jsonl here");
-    line.Add("--html-out", html_, "Write a self-contained page");
+    page_.Declare(line);
     line.Add("--junit-out", junit_, "Write JUnit XML: one test per rule");
     line.Add("--annotations", annotations_,
              "Say on standard error what failed, as a CI system shows it beside the config")
@@ -138,7 +139,7 @@ class Gate : public Command {
     files.Writes(outputs.summary_json, "-o");
     files.Writes(outputs.summary_md, "--md-out");
     files.Writes(outputs.cases_jsonl, "--cases-out");
-    files.Writes(html_, "--html-out");
+    page_.Files(files);
     files.Writes(junit_, "--junit-out");
   }
 
@@ -168,7 +169,7 @@ class Gate : public Command {
     outputs_ = PlacedOutputs();
     OutputFiles files(RulesFor(force_));
     for (const std::string& path :
-         {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, html_, junit_}) {
+         {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, page_.html, junit_}) {
       files.Open(path);
     }
     gate::GateResult result;
@@ -207,7 +208,7 @@ class Gate : public Command {
 
   ExitStatus Init(Context& context) const {
     const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
-                        !pinned_.empty() || !snapshot_path_.empty() || !html_.empty() ||
+                        !pinned_.empty() || !snapshot_path_.empty() || page_.wanted() ||
                         !junit_.empty() || !outputs_.summary_md.empty() ||
                         !outputs_.cases_jsonl.empty() || logs_.given() || json_ || strict_;
     if (judges) {
@@ -436,20 +437,23 @@ class Gate : public Command {
     files.Write(outputs_.summary_md, gate::SummaryMarkdown(result, outputs_));
     files.Write(outputs_.summary_json, JsonText(document, 2, true) + "\n");
     const gate::Summary summary{outputs_.summary_json, document};
-    if (!html_.empty()) {
-      files.Write(html_,
-                  gate::SummaryPage({&summary, 1},
-                                    fmt::format("Made by kvtool {}.",
-                                                document["tool"]["version"].get<std::string>()),
-                                    Engines()));
+    std::optional<report::Page> page;
+    if (page_.wanted()) {
+      page = gate::SummaryPage(
+          {&summary, 1},
+          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()),
+          Engines());
+      files.Write(page_.html, page->Text());
     }
     if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, Engines()));
     files.Commit();
+    if (page) page_.WritePictures(*page, *this, context.console, RulesFor(force_));
     if (json_) context.console.Json(document);
   }
 
   std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
-      annotations_, html_, junit_, fault_;
+      annotations_, junit_, fault_;
+  PageOptions page_;
   std::vector<std::string> given_, only_;
   gate::OutputNames outputs_;
   bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,

@@ -8,6 +8,7 @@
 
 #include "apps/kvtool/blend_report.h"
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/run_input.h"
@@ -82,7 +83,7 @@ class ReplayBlend : public Command {
     line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
     line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");
     line.Add("--to", to_, "Format of --blended-out (safetensors)").Suggest(WritableFormats());
-    line.Add("--html-out", html_, "Write a self-contained page");
+    page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     rope_.Declare(line);
     snapshot_.Declare(line);
@@ -103,7 +104,7 @@ class ReplayBlend : public Command {
     snapshot_.Files(files);
     files.Writes(indices_out_, "--indices-out");
     files.Writes(blended_out_, "--blended-out");
-    files.Writes(html_, "--html-out");
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -279,17 +280,16 @@ class ReplayBlend : public Command {
       WriteIndices(result.selection.indices, file);
       file.Commit();
     }
-    if (report_.wanted() || !html_.empty()) {
+    if (report_.wanted() || page_.wanted()) {
       nlohmann::ordered_json document = ReportHeader("blend");
       document["inputs"] = Inputs(*full, trace, old);
       document.update(blend::ReportJson(caches, result, extras));
       document["warnings"] = context.console.warning_texts();
-      if (!html_.empty()) {
+      if (page_.wanted()) {
         const auto version = document["tool"]["version"].get<std::string>();
-        WriteText(
-            html_,
+        page_.Write(
             blend::ReportPage(caches, result, extras, fmt::format("Made by kvtool {}.", version)),
-            RulesFor(force_));
+            *this, context.console, RulesFor(force_));
       }
       report_.Emit(context.console, document, RulesFor(force_));
     }
@@ -321,7 +321,7 @@ class ReplayBlend : public Command {
   }
 
   std::string full_, old_, trace_, engine_ = "cacheblend", score_, ratios_, mask_ = "exact";
-  std::string emulate_, old_layout_, indices_out_, html_, blended_out_, to_ = "safetensors";
+  std::string emulate_, old_layout_, indices_out_, blended_out_, to_ = "safetensors";
   std::vector<std::string> chunks_, gates_;
   std::vector<blend::Gate> parsed_gates_;
   std::vector<uint64_t> lengths_;
@@ -332,6 +332,7 @@ class ReplayBlend : public Command {
   bool detail_ = false, force_ = false;
   RopeFlags rope_;
   SnapshotOptions snapshot_;
+  PageOptions page_;
   ReportOptions report_;
 };
 

@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/plan_output.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
@@ -168,7 +169,7 @@ class ReplayH2o : public Command {
     line.AddFlag("--no-quality", no_quality_, "Plans and bytes only: no attention figures");
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
-    line.Add("--html-out", html_, "Write a self-contained page");
+    page_.Declare(line);
     line.Add("--plan-out", plan_, "Write what to keep (one policy, one ratio)");
     line.Add("--snapshot-out", snapshot_out_, "Write the compacted snapshot, rows checked");
     line.Add("--to", to_, "Format of --snapshot-out (safetensors)").Suggest(WritableFormats());
@@ -189,8 +190,9 @@ class ReplayH2o : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_, sensitivity_, rope_.freqs});
     snapshot_.Files(files);
-    files.Writes({{jsonl_, "--jsonl-out"}, {html_, "--html-out"}, {plan_, "--plan-out"}});
+    files.Writes({{jsonl_, "--jsonl-out"}, {plan_, "--plan-out"}});
     files.Writes(snapshot_out_, "--snapshot-out");
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -341,10 +343,11 @@ class ReplayH2o : public Command {
     }
     if (!plan_.empty()) WritePlan(snapshot, result);
     if (!snapshot_out_.empty()) WriteSnapshot(context, snapshot, result.runs.front(), document);
-    if (!html_.empty()) {
+    if (page_.wanted()) {
       const std::string by =
           fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
-      WriteText(html_, mnn::h2o::ReportPage(snapshot, trace, result, by), RulesFor(force_));
+      page_.Write(mnn::h2o::ReportPage(snapshot, trace, result, by), *this, context.console,
+                  RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
@@ -462,7 +465,7 @@ class ReplayH2o : public Command {
   std::string input_, trace_, sensitivity_, engine_ = "exact", policies_ = "block", targets_,
                                             budgets_, scores_;
   std::string schedule_;
-  std::string granularity_ = "layer", jsonl_, html_, plan_, snapshot_out_, to_ = "safetensors";
+  std::string granularity_ = "layer", jsonl_, plan_, snapshot_out_, to_ = "safetensors";
   int64_t prompt_ = -1;
   uint64_t seed_ = 0, quality_rows_ = 512;
   bool re_rotate_ = false, no_quality_ = false, detail_ = false, force_ = false;
@@ -471,6 +474,7 @@ class ReplayH2o : public Command {
   PaperFlags papers_;
   RopeOptions rope_;
   SnapshotOptions snapshot_;
+  PageOptions page_;
   ReportOptions report_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
@@ -139,7 +140,7 @@ class ReplayLossless : public Command {
              "design: bytes for decoded ranges (a sixteenth of K and V)");
     line.AddFlag("--detail", detail_, "Bytes of every step in the JSON document");
     line.Add("--jsonl-out|--jsonl", jsonl_, "Write one JSON record per event");
-    line.Add("--html-out", html_, "Write a self-contained page");
+    page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     parameters_.Declare(line);
     snapshot_.Declare(line);
@@ -152,7 +153,7 @@ class ReplayLossless : public Command {
     files.Reads({input_, trace_});
     snapshot_.Files(files);
     files.Writes(jsonl_, "--jsonl-out");
-    files.Writes(html_, "--html-out");
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -222,12 +223,11 @@ class ReplayLossless : public Command {
       });
       file.Commit();
     }
-    if (!html_.empty()) {
+    if (page_.wanted()) {
       const auto version = document["tool"]["version"].get<std::string>();
-      WriteText(
-          html_,
+      page_.Write(
           mnn::runtime::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
-          RulesFor(force_));
+          *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
@@ -300,7 +300,8 @@ class ReplayLossless : public Command {
   }
 
   std::string input_, trace_, mode_, engine_ = "mnn", preset_ = "engine", scores_ = "flash";
-  std::string cache_size_, jsonl_, html_;
+  std::string cache_size_, jsonl_;
+  PageOptions page_;
   int64_t prompt_ = -1, limit_ = -1;
   bool detail_ = false, force_ = false;
   ParameterFlags parameters_;

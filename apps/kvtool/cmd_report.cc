@@ -4,6 +4,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/engines.h"
+#include "apps/kvtool/page_options.h"
 #include "lib/study/gate/summary_view.h"
 
 namespace kv {
@@ -19,14 +20,14 @@ class Report : public Command {
              "summary.json of kvtool gate or of the engine's suite; several make a history, in the "
              "order of their dates or, without dates, as given")
         .Required();
-    line.Add("--html-out", html_, "Write a self-contained page");
+    page_.Declare(line);
     line.Add("--junit-out", junit_, "Write JUnit XML: a suite per case, a test per rule");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
   }
 
   void Files(CommandFiles& files) const override {
     files.Reads(files_);
-    files.Writes(html_, "--html-out");
+    page_.Files(files);
     files.Writes(junit_, "--junit-out");
   }
 
@@ -42,12 +43,13 @@ class Report : public Command {
       summaries.push_back(gate::ParseSummary(AsText(source->bytes()), file));
     }
     const gate::Summary& newest = gate::Newest(summaries);
-    if (!html_.empty()) {
+    if (page_.wanted()) {
       const nlohmann::ordered_json header = ReportHeader("report");
-      Write(html_, gate::SummaryPage(summaries,
-                                     fmt::format("Made by kvtool {}.",
-                                                 header["tool"]["version"].get<std::string>()),
-                                     Engines()));
+      page_.Write(gate::SummaryPage(summaries,
+                                    fmt::format("Made by kvtool {}.",
+                                                header["tool"]["version"].get<std::string>()),
+                                    Engines()),
+                  *this, context.console, RulesFor(force_));
     }
     if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest, Engines()));
     Print(context.console, gate::ViewOf(newest, Engines()));
@@ -78,7 +80,8 @@ class Report : public Command {
   }
 
   std::vector<std::string> files_;
-  std::string html_, junit_;
+  std::string junit_;
+  PageOptions page_;
   bool force_ = false;
 };
 

@@ -318,8 +318,8 @@ void AddGates(const ReportExtras& extras, report::Page& page) {
 
 }  // namespace
 
-std::string ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
-                       const std::string& footer) {
+report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
+                        const std::string& footer) {
   const KvRows::Layer& shape = caches.layers().front();
   report::Page page(
       "CacheBlend replay",
@@ -358,7 +358,7 @@ std::string ReportPage(const CachePair& caches, const Result& result, const Repo
   page.Notes("What the original code would do", faults);
   page.Notes("Remarks", result.warnings);
   page.Footer(footer);
-  return page.Text();
+  return page;
 }
 
 }  // namespace kv::blend

@@ -9,6 +9,7 @@
 
 #include "lib/engines/cacheblend/gates.h"
 #include "lib/engines/cacheblend/replay.h"
+#include "lib/study/report/html.h"
 
 namespace kv::blend {
 
@@ -28,7 +29,7 @@ nlohmann::ordered_json ReportJson(const CachePair& caches, const Result& result,
                                   const ReportExtras& extras);
 
 // Returns the self-contained HTML page (page.cc implements it).
-std::string ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
-                       const std::string& footer);
+report::Page ReportPage(const CachePair& caches, const Result& result, const ReportExtras& extras,
+                        const std::string& footer);
 
 }  // namespace kv::blend

@@ -172,8 +172,8 @@ std::string Subtitle(const Runs& runs, const AdviceRequest& request, LossKind ki
 
 }  // namespace
 
-std::string AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
-                       const std::string& footer) {
+report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
+                        const std::string& footer) {
   report::Page page("Eviction advice", Subtitle(runs, request, advice.measured().kind));
   AddBest(advice, page);
   page.Heading("Loss against ratio");
@@ -190,7 +190,7 @@ std::string AdvicePage(const Runs& runs, const AdviceRequest& request, const Adv
   notes.insert(notes.end(), advice.warnings.begin(), advice.warnings.end());
   page.Notes("Remarks", notes);
   page.Footer(footer);
-  return page.Text();
+  return page;
 }
 
 }  // namespace kv::advise

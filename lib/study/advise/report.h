@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lib/study/advise/advice.h"
+#include "lib/study/report/html.h"
 
 namespace kv::advise {
 
@@ -40,7 +41,7 @@ Json ChoicesJson(const Advice& advice, const Choice& choice);
 Json PlanEventJson(const PlanEvent& event);
 
 // Returns the advice as a self-contained HTML page.
-std::string AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
-                       const std::string& footer);
+report::Page AdvicePage(const Runs& runs, const AdviceRequest& request, const Advice& advice,
+                        const std::string& footer);
 
 }  // namespace kv::advise

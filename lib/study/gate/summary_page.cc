@@ -250,8 +250,8 @@ std::vector<std::string> Remarks(const SummaryView& view, const EngineReport& re
 
 const Summary& Newest(std::span<const Summary> summaries) { return *InOrder(summaries).back(); }
 
-std::string SummaryPage(std::span<const Summary> summaries, std::string_view footer,
-                        Engines engines) {
+report::Page SummaryPage(std::span<const Summary> summaries, std::string_view footer,
+                         Engines engines) {
   const EngineReport& report = engines.front()->report;
   std::vector<SummaryView> history;
   for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engines));
@@ -268,7 +268,7 @@ std::string SummaryPage(std::span<const Summary> summaries, std::string_view foo
   AddHistory(history, report.history, page);
   page.Notes("How to read this", Remarks(newest, report));
   page.Footer(footer);
-  return page.Text();
+  return page;
 }
 
 }  // namespace kv::gate

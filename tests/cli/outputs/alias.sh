@@ -74,21 +74,21 @@ try "diff" s.npz "--json-out" s.npz t.npz
 try "frame encode" a.bin "--output" --dtype f16 a.bin
 try "frame decode" a.bin "--output" --dtype f16 a.bin
 try "frame inspect" a.bin "--json-out" a.bin
-try "bench" s.npz "--html-out --json-out" s.npz
-try "replay-h2o" s.npz "--jsonl-out --html-out --plan-out --snapshot-out --json-out" s.npz --trace t.npz
+try "bench" s.npz "--html-out --svg-out --json-out" s.npz
+try "replay-h2o" s.npz "--jsonl-out --html-out --svg-out --plan-out --snapshot-out --json-out" s.npz --trace t.npz
 try "replay-h2o" t.npz "--plan-out" s.npz --trace t.npz
-try "replay-lossless" s.npz "--jsonl-out --html-out --json-out" s.npz --mode store --trace t.npz
-try "replay-blend" s.npz "--indices-out --blended-out --html-out --json-out" --full s.npz --chunks t.npz
+try "replay-lossless" s.npz "--jsonl-out --html-out --svg-out --json-out" s.npz --mode store --trace t.npz
+try "replay-blend" s.npz "--indices-out --blended-out --html-out --svg-out --json-out" --full s.npz --chunks t.npz
 try "replay-blend" t.npz "--indices-out" --full s.npz --chunks t.npz
 try "replay-mlp" s.npz "--output" s.npz --weights w.bin --to npz
 try "replay-mlp" w.bin "--json-out" s.npz --weights w.bin
 try "trace inspect" s.npz "--json-out" s.npz
-try "gate" s.npz "--output --md-out --cases-out --html-out --junit-out" --snapshot s.npz --trace t.npz
+try "gate" s.npz "--output --md-out --cases-out --html-out --svg-out --junit-out" --snapshot s.npz --trace t.npz
 try "gate" b.json "--output" --snapshot s.npz --trace t.npz --baseline b.json
 try "gate" logs/summary.json "--output" --engine-logs logs
 try "gate" t.npz "--output" --snapshot s.npz --reference t.npz
-try "replay-blend" w.bin "--html-out" --full s.npz --chunks t.npz --rope-freqs w.bin
-try "report" b.json "--html-out --junit-out" b.json
+try "replay-blend" w.bin "--html-out --svg-out" --full s.npz --chunks t.npz --rope-freqs w.bin
+try "report" b.json "--html-out --svg-out --junit-out" b.json
 try "weights inspect" w.bin "--json-out" w.bin
 try "weights convert" w.bin "--output" w.bin
 try "weights convert" w.bin "--json-out" w.bin -o x

@@ -98,7 +98,7 @@ TEST_CASE("a failed case fails the summary, whatever else the document says", "[
   CHECK_FALSE(by_rule.pass);
   CHECK(by_rule.cases[0].status == Status::kFail);
   CHECK(Has(SummaryJunit(ParseSummary(edited, "s.json"), test::Engines()), "failures=\"1\""));
-  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, "", test::Engines()),
+  CHECK(Has(SummaryPage(std::vector{ParseSummary(edited, "s.json")}, "", test::Engines()).Text(),
             "<b>Fail</b>"));
   // The original's.
   CHECK(ViewOf(ParseSummary(kOriginal, "o.json"), test::Engines()).pass);
@@ -125,7 +125,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
   const std::vector<Summary> summaries = {ParseSummary(kOurs, "new.json"),
                                           ParseSummary(kOriginal, "old.json")};
   CHECK(Newest(summaries).file == "new.json");
-  const std::string page = SummaryPage(summaries, "Made by a test.", test::Engines());
+  const std::string page = SummaryPage(summaries, "Made by a test.", test::Engines()).Text();
   const size_t verdict = page.find("<b>Fail</b>"), cases = page.find("<h2>Cases</h2>");
   REQUIRE(verdict != std::string::npos);
   REQUIRE(cases != std::string::npos);
@@ -144,7 +144,7 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
     INFO(part);
     CHECK_FALSE(Has(page, part));
   }
-  CHECK(page == SummaryPage(summaries, "Made by a test.", test::Engines()));
+  CHECK(page == SummaryPage(summaries, "Made by a test.", test::Engines()).Text());
 }
 
 TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
@@ -153,7 +153,7 @@ TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
         "{\"cases\": [{\"rules\": [{}], \"layers\": [{}], \"engine\": 3}]}"}) {
     const std::vector<Summary> one = {ParseSummary(text, "s.json")};
     INFO(text);
-    CHECK(Has(SummaryPage(one, "", test::Engines()), "<b>Fail</b>"));
+    CHECK(Has(SummaryPage(one, "", test::Engines()).Text(), "<b>Fail</b>"));
     CHECK(Has(SummaryJunit(one[0], test::Engines()), "failures=\"1\""));
   }
 }

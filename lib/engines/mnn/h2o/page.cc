@@ -341,8 +341,8 @@ std::string Subtitle(const Snapshot& snapshot, const AttentionTrace& trace,
 
 }  // namespace
 
-std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                       const ReplayResult& result, const std::string& footer) {
+report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
+                        const ReplayResult& result, const std::string& footer) {
   const ReplayRun& run = MainRun(result);
   report::Page page("H2O eviction replay", Subtitle(snapshot, trace, result));
   std::vector<std::pair<std::string, std::string>> facts = {
@@ -393,7 +393,7 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   notes.push_back("Open loop: hidden states of later layers do not react to what was evicted.");
   page.Notes("Remarks", notes);
   page.Footer(footer);
-  return page.Text();
+  return page;
 }
 
 }  // namespace kv::mnn::h2o

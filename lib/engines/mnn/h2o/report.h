@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lib/engines/mnn/h2o/replay.h"
+#include "lib/study/report/html.h"
 
 namespace kv::mnn::h2o {
 
@@ -31,7 +32,7 @@ void ForEachEvent(const ReplayResult& result, const std::function<void(const Jso
 std::string WhyNothing(const ReplayResult& result, const ReplayRun& run);
 
 // Returns the report as a self-contained HTML page.
-std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                       const ReplayResult& result, const std::string& footer);
+report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
+                        const ReplayResult& result, const std::string& footer);
 
 }  // namespace kv::mnn::h2o

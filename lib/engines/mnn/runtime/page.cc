@@ -108,8 +108,8 @@ void AddEngineTerms(const ReplayResult& result, report::Page& page) {
 
 }  // namespace
 
-std::string ReportPage(const std::string& name, const ReplayResult& result,
-                       const std::string& footer) {
+report::Page ReportPage(const std::string& name, const ReplayResult& result,
+                        const std::string& footer) {
   report::Page page(
       "Lossless runtime replay",
       fmt::format("{}: engine {}, mode {}, scope {}; prompt {}, {} decoded", name,
@@ -135,7 +135,7 @@ std::string ReportPage(const std::string& name, const ReplayResult& result,
   }
   page.Notes("Remarks", notes);
   page.Footer(footer);
-  return page.Text();
+  return page;
 }
 
 }  // namespace kv::mnn::runtime

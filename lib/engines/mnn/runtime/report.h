@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lib/engines/mnn/runtime/replay.h"
+#include "lib/study/report/html.h"
 
 namespace kv::mnn::runtime {
 
@@ -25,8 +26,8 @@ void ForEachEvent(const ReplayResult& result, bool timing,
                   const std::function<void(const Json&)>& emit);
 
 // The report as a self-contained HTML page. In page.cc.
-std::string ReportPage(const std::string& name, const ReplayResult& result,
-                       const std::string& footer);
+report::Page ReportPage(const std::string& name, const ReplayResult& result,
+                        const std::string& footer);
 
 // Sums over the layers, which several outputs show.
 struct Totals {

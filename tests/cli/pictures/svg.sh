@@ -1,0 +1,16 @@
+# Pictures as files: into a folder, beside a name, as the name itself; never over what is there or is read.
+trace=$TESTDATA/trace/s260k
+replay() { "$KVTOOL" replay-h2o "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 --target-ratio 2 -q "$@" > table; }
+replay --svg-out pictures/h2o --html-out page.html
+ls pictures/h2o
+"$PYTHON" "$SHARED_SUITE/check_svg.py" pictures/h2o/*.svg
+replay --svg-out again && diff -r pictures/h2o again && echo "the same bytes"
+replay --svg-out again || echo "exit $?"
+replay --svg-out again -f && echo replaced
+replay --no-quality --svg-out few.svg && ls few*
+replay --svg-out - || echo "exit $?"
+replay --svg-out table.svg/x 2> /dev/null && ls table.svg/x | head -1
+touch plain && replay --svg-out plain || echo "exit $?"
+mkdir out
+replay --svg-out out --html-out out/bytes-of-k-and-v-held-at-each-decode-step.svg || echo "exit $?"
+ls out
