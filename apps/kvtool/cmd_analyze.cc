@@ -34,7 +34,8 @@ class Analyze : public Command {
     line.AddFlag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");
     line.AddFlag("--distribution", distribution_,
                  "Entropies and zstd ratios per dump (for a snapshot: per layer)");
-    line.AddFlag("--packed", packed_, "The same for packed MNN dumps, padding included");
+    line.AddFlag("--packed", packed_,
+                 "Entropies and zstd ratios of packed MNN dumps, padding included");
     line.AddFlag("--reports-only", reports_only_,
                  "Omit the layers: report only --offline-codec, --distribution or --packed");
     line.Add("--csv-out", csv_, "Write the rows of --distribution (or --packed) as CSV");

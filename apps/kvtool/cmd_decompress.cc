@@ -41,8 +41,10 @@ class Decompress : public Command {
     line.Add("--gguf", geometry_.gguf, "Model file that tells the heads, for --to");
     line.Add("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
         .Between(1u, 1u << 20);
-    line.Add("--rope-pairs", rope_pairs_,
-             "Order of K's RoPE pairs in what --to writes, as in convert");
+    line.Add(
+        "--rope-pairs", rope_pairs_,
+        "Order of K's RoPE pairs in what --to writes: neighbours (2i, 2i+1), halves (i, i+dim/2), "
+        "FROM:TO, keep (default: as readers of the format expect it)");
     line.Add("--head-dim", geometry_.head_dim, "Head size, for --to").Between(1u, 1u << 20);
     line.Add("--layout", geometry_.open.layout,
              "Chooses a layout if several fit the archived source, for --to");

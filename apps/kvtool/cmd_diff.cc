@@ -33,7 +33,8 @@ class Diff : public Command {
     const char* group = "Reading the snapshot";
     line.Add("--from-b", from_b_, "Format of B, if it is not that of A; auto detects it")
         .Group(group);
-    line.Add("--layout-b", layout_b_, "--layout of B, if it is not that of A").Group(group);
+    line.Add("--layout-b", layout_b_, "Axes of the arrays of B, if they are not those of A")
+        .Group(group);
     selection_.Declare(line);
     snapshot_.Declare(line);
     report_.Declare(line);

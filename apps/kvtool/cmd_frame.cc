@@ -57,8 +57,8 @@ class Frame : public Command {
     DeclareCoding(*encode_);
     encode_->Add("--predictors", predictors_,
                  "Predictors to try: raw,delta_seq,xor_seq (default: all)");
-    encode_->Add("--lo-predictors", low_, "The same for the low byte plane of 16-bit types");
-    encode_->Add("--hi-predictors", high_, "The same for the high byte plane");
+    encode_->Add("--lo-predictors", low_, "Predictors for the low byte plane of 16-bit types");
+    encode_->Add("--hi-predictors", high_, "Predictors for the high byte plane");
     encode_->AddFlag("--no-zstd", no_zstd_, "RLE only, as an engine without zstd");
     decode_ = &line.AddVerb("decode", "Restore the values of a bare container");
     DeclareCoding(*decode_);

@@ -78,7 +78,7 @@ class ReplayBlend : public Command {
     line.Add("--fail-unless|--gate", gates_,
              "Fail (exit 1) unless this holds, e.g. dev_v_remaining_frac@0.16.mean<=0.2");
     line.Add("--chunks-layout|--old-layout", old_layout_,
-             "As --layout, for chunks stored differently");
+             "Axes of the arrays of chunks, where --layout is not theirs");
     line.AddFlag("--detail", detail_, "The deviation of every token in the JSON document");
     line.Add("--indices-out", indices_out_, "Write the chosen tokens to an .npy file (i64)");
     line.Add("--blended-out", blended_out_, "Write the blended cache, keys at prompt positions");

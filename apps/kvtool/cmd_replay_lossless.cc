@@ -7,7 +7,11 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
+<<<<<<< HEAD
 #include "apps/kvtool/page_options.h"
+=======
+#include "apps/kvtool/parameter_texts.h"
+>>>>>>> 1ca8143 (Say in help what each parameter of an engine does, and check the language of flags against their declarations)
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
@@ -21,19 +25,19 @@ namespace {
 constexpr std::string_view kLosslessPrefix = "h2o_lossless_";
 
 // The engine's parameters as flags: h2o_lossless_front_n is --front-n, h2o_layer_start is
-// --h2o-layer-start.
+// --h2o-layer-start. What replay-h2o calls --NAME is --h2o-NAME here.
 class ParameterFlags {
  public:
   void Declare(CommandLine& line) {
     mnn::runtime::Config defaults;
     SwitchOn(defaults);
     mnn::runtime::ForEachParameter(defaults, [&](std::string_view name, const auto& value) {
-      Add(line, name, std::string(name.substr(kLosslessPrefix.size())), TextOf(value),
+      Add(line, name, TextOf(value),
           "The engine's lossless parameters (defaults as in the engine, but switched on)");
     });
     eviction::ForEachParameter({}, [&](std::string_view name, double value) {
       const bool is_word = name == "h2o_target_mode";
-      Add(line, name, std::string(name), is_word ? "adaptive" : TextOf(value),
+      Add(line, name, is_word ? "adaptive" : TextOf(value),
           "The engine's H2O parameters (defaults as in the engine)");
     });
     line.Add("--h2o-enable", h2o_enable_, "1: H2O evicts (0; 1 with --preset gate or block scores)")
@@ -71,23 +75,24 @@ class ParameterFlags {
     return std::string(std::get<std::string_view>(value));
   }
 
-  void Add(CommandLine& line, std::string_view name, std::string flag, const std::string& fallback,
+  void Add(CommandLine& line, std::string_view name, const std::string& fallback,
            const std::string& group) {
-    if (flag == "runtime_mode") return;  // --mode
-    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (name == "h2o_lossless_runtime_mode") return;  // --mode
     const std::string meta(name);
+    const ParameterText& told = RuntimeParameterText(name);
     Option option = line.OnText(
-        "--" + flag, [this, meta](const std::string& text) { given_.emplace_back(meta, text); },
-        fmt::format("{} ({})", name, fallback));
+        FlagNames(told, kLosslessPrefix),
+        [this, meta](const std::string& text) { given_.emplace_back(meta, text); },
+        fmt::format("{} ({}; {})", told.text, fallback, name));
     option.Group(group);
-    if (flag == "scope") {
+    if (name == "h2o_lossless_scope") {
       option.OneOf({"none", "front_n", "h2o_kept", "front_n_and_h2o_kept", "front_n+h2o_kept"});
-    } else if (flag == "codec") {
+    } else if (name == "h2o_lossless_codec") {
       option.OneOf({"none", "gear_delta"});
-    } else if (flag == "h2o-target-mode") {
+    } else if (name == "h2o_target_mode") {
       option.OneOf({"adaptive", "static"});
-    } else if (fallback.find_first_not_of("-.0123456789") == std::string::npos) {
-      option.ValueName("N");
+    } else {
+      option.ValueName(std::string(told.value));
     }
     option.Check(ParameterCheck(meta));
   }

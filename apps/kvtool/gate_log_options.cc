@@ -8,6 +8,7 @@
 #include <charconv>
 
 #include "apps/kvtool/engines.h"
+#include "apps/kvtool/parameter_texts.h"
 
 namespace kv {
 namespace {
@@ -16,10 +17,6 @@ std::string FlagOf(std::string_view name) {
   std::string flag = "--" + std::string(name);
   std::replace(flag.begin(), flag.end(), '_', '-');
   return flag;
-}
-
-bool IsSwitch(std::string_view name) {
-  return name.substr(0, 8) == "require_" || name.substr(0, 7) == "strict_";
 }
 
 // "runtime_full=1" to its place in the codes.
@@ -42,7 +39,7 @@ void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& code
 }  // namespace
 
 void EngineLogOptions::Declare(CommandLine& line) {
-  const char* group = "Engine logs (the original analyzer's options)";
+  const char* group = "Engine logs (rules of its analyzer, off unless given or part of the suite)";
   line.Add("--engine-logs", path,
            "Judge the real engine's own output: a suite's, a folder of bench logs, or one log or "
            "report")
@@ -56,16 +53,17 @@ void EngineLogOptions::Declare(CommandLine& line) {
   line.Add("--bench-stdout-log", bench_log, "Console output of the bench").Group(group);
   for (const std::string_view name : engine().log_options()) {
     const std::string key(name);
-    if (IsSwitch(name)) {
+    const ParameterText& told = AnalyzerOptionText(name);
+    const std::string text(told.text);
+    if (told.value.empty()) {
       line.OnFlag(
-              FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); },
-              "Enable this rule (off)")
+              FlagOf(name), [this, key] { analyzer.emplace_back(key, ""); }, text)
           .Group(group);
     } else {
       line.OnText(
               FlagOf(name),
-              [this, key](const std::string& value) { analyzer.emplace_back(key, value); },
-              "Same as in the original")
+              [this, key](const std::string& value) { analyzer.emplace_back(key, value); }, text)
+          .ValueName(std::string(told.value))
           .Group(group);
     }
   }

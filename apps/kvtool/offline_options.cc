@@ -25,7 +25,8 @@ std::string FlagOf(mnn::offline::Stream stream) {
 }  // namespace
 
 void OfflineOptions::Declare(CommandLine& line) {
-  const char* group = "MNN's offline experiment (names and defaults of its script)";
+  const char* group =
+      "MNN's offline experiment, with --offline-codec (names and defaults of its script)";
   const Option needed =
       line.Add("--offline-codec", codec, "Codec to simulate: adaptive (adaptive_v22) or legacy")
           .OneOf({"adaptive", "adaptive_v22", "legacy"})

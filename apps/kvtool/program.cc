@@ -18,6 +18,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/help.h"
+#include "apps/kvtool/options_document.h"
 #include "lib/core/base/temporary.h"
 #include "lib/core/kernels/targets.h"
 
@@ -172,6 +173,10 @@ int Dispatch(Console& console, int argc, char** argv) {
   if (word == "-h" || word == "--help" || word == "help") {
     if (word == "help" && argc > 2) return ShowHelp(console, argv[2]);
     console.Product(Overview());
+    return kDone;
+  }
+  if (word == "__options") {  // for scripts/check_flags.py
+    console.Json(OptionsDocument(DescribeCommands()));
     return kDone;
   }
   const CommandEntry* entry = FindCommand(word);
