@@ -7,11 +7,8 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
-<<<<<<< HEAD
 #include "apps/kvtool/page_options.h"
-=======
 #include "apps/kvtool/parameter_texts.h"
->>>>>>> 1ca8143 (Say in help what each parameter of an engine does, and check the language of flags against their declarations)
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
