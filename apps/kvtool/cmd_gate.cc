@@ -189,14 +189,6 @@ class Gate : public Command {
         result);
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
-    if (lenient_) {
-      for (const std::string& text : result.of_baseline.problems) {
-        context.console.Warn(baseline_, text);
-      }
-      for (const std::string& text : result.of_pinned.problems) {
-        context.console.Warn(pinned_, text);
-      }
-    }
     WriteOutputs(context, inputs, result, files);
     if (!json_) PrintGate(context.console, result);
     if (annotations_ == "github") {

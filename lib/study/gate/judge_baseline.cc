@@ -134,13 +134,14 @@ void CheckBaseline(const JudgeOptions& options, const Baseline& baseline, GateRe
                     Escaped(options.pinned_commit)));
   }
   CheckCases(options, baseline, gate, found);
-  if (options.lenient_baseline) {
+  const bool lenient = options.lenient_baseline;
+  if (lenient) {
     for (const CaseResult& item : gate.cases) AddUnmeasured(item, is_pinned, found.problems);
-    return;
   }
   for (const std::string& problem : found.problems) {
-    gate.reasons.push_back(fmt::format("{} {}: {}", is_pinned ? "pinned baseline" : "baseline",
-                                       Escaped(baseline.file), problem));
+    (lenient ? gate.warnings : gate.reasons)
+        .push_back(fmt::format("{} {}: {}", is_pinned ? "pinned baseline" : "baseline",
+                               Escaped(baseline.file), problem));
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/study/gate/engine.h"
 
 namespace kv::gate {
@@ -97,9 +99,36 @@ void TrueFigures(const GateResult& result, std::string& text) {
   text += line + "\n" + rows + "\n";
 }
 
+// Whether a reader of the engine's own summary.md would look for anything here.
+bool IsOfEngine(const GateResult& result) {
+  return std::any_of(result.cases.begin(), result.cases.end(), [&](const CaseResult& item) {
+    return item.logs || item.spec.only_engine || FindSuiteCase(result.engines, item.spec.name);
+  });
+}
+
+void Outputs(const OutputNames& outputs, std::string& text) {
+  text += fmt::format("- summary_json: `{}`\n- cases_jsonl: `{}`\n", outputs.summary_json,
+                      outputs.cases_jsonl);
+}
+
+// The cases in words of no engine's.
+std::string OwnMarkdown(const GateResult& result, const OutputNames& outputs) {
+  std::string text = fmt::format("# kvtool gate: {}\n\n- passed, failed, not run: {}, {}, {}\n",
+                                 result.verdict(), result.count(Status::kPass),
+                                 result.count(Status::kFail), result.count(Status::kNotRun));
+  if (!result.commit.empty()) text += fmt::format("- commit: {}\n", Cell(result.commit));
+  text += "\n";
+  Failures(result, text);
+  Rules(result, text);
+  TrueFigures(result, text);
+  Outputs(outputs, text);
+  return text;
+}
+
 }  // namespace
 
 std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs) {
+  if (!IsOfEngine(result)) return OwnMarkdown(result, outputs);
   const Json summary = SummaryJson(result, "", outputs);
   std::string text = fmt::format("# {}\n\n", result.engines.front()->report.title);
   std::vector<std::string> keys = {"overall_pass", "total_cases"};
@@ -112,8 +141,7 @@ std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs
                [&](const SuiteInfo& suite) { Suite(suite, result, outputs, text); });
   Rules(result, text);
   TrueFigures(result, text);
-  text += fmt::format("- summary_json: `{}`\n- cases_jsonl: `{}`\n", outputs.summary_json,
-                      outputs.cases_jsonl);
+  Outputs(outputs, text);
   return text;
 }
 
