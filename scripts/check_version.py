@@ -68,6 +68,7 @@ def main():
         return 0
     number = int(find(r"^#define KVT_VERSION (\d+)u", "lib/api/kvtool.h"))
     said = {
+        ".github/actions/gate/action.yml": find(r'default: "([0-9.]+)"', ".github/actions/gate/action.yml"),
         "vcpkg.json": find(r'"version": "([^"]*)"', "vcpkg.json"),
         "lib/api/kvtool.h": f"{number // 10000}.{number // 100 % 100}.{number % 100}",
     }
