@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/quant_against.h"
 #include "apps/kvtool/quant_plan.h"
 #include "apps/kvtool/quant_state.h"
 #include "apps/kvtool/rope_options.h"
@@ -48,6 +49,9 @@ class ReplayQuant : public Command {
         .Suggest(TypeWords())
         .Separator(',');
     line.Add("--plan", plan_, "Types of each layer from a file (kvtool.quant-plan/1)");
+    line.Add(
+        "--against", against_,
+        "The full cache of the same text: says how the snapshot was quantised; needs no trace");
     line.Add("--rounding", rounding_, "Of q8_0: avx (x86), ref (plain C, tools), arm (avx)")
         .OneOf({"avx", "ref", "arm"});
     line.Add("--hadamard", hadamard_,
@@ -90,7 +94,7 @@ class ReplayQuant : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads({input_, trace_, sensitivity_, plan_, rope_.freqs});
+    files.Reads({input_, trace_, against_, sensitivity_, plan_, rope_.freqs});
     snapshot_.Files(files);
     files.Writes({{html_, "--html-out"}, {plan_out_, "--plan-out"}, {out_, "--out"}});
     report_.Files(files);
@@ -98,6 +102,7 @@ class ReplayQuant : public Command {
 
   ExitStatus Run(Context& context) override {
     CheckUsage();
+    if (!against_.empty()) return RunAgainst(context);
     RequireTrace(trace_, input_);
     const OpenOptions options = snapshot_.Resolve();
     const AttentionTrace trace = OpenTrace(trace_, options);
@@ -156,7 +161,34 @@ class ReplayQuant : public Command {
   }
 
  private:
+  ExitStatus RunAgainst(Context& context) const {
+    OpenOptions options = snapshot_.Resolve();
+    const Snapshot quantised = OpenSnapshot(snapshot_.Open(input_), options);
+    const Snapshot full = OpenSnapshot(snapshot_.Open(against_), options);
+    if (quantised.layers.empty() || full.layers.empty()) {
+      throw Error(Finding::kUnsupportedKind, "the snapshot has no attention layers").File(input_);
+    }
+    RequireHeads(full, "how a cache was rotated");
+    ThreadPool pool(context.global.thread_count());
+    const quantisation::CacheOrigin origin = quantisation::FindOrigin(quantised, full, pool);
+    if (!origin.k && !origin.v) {
+      throw Error(Finding::kUnsupportedKind, "nothing is quantised in blocks of llama.cpp")
+          .File(input_);
+    }
+    nlohmann::ordered_json document = ReportHeader("quant-origin");
+    document["inputs"] = {InputRecord(quantised.source), InputRecord(full.source)};
+    document.update(OriginJson(origin));
+    report_.Emit(context.console, document, RulesFor(force_));
+    if (!report_.json) PrintOrigin(context.console, origin);
+    return IsNamed(origin) ? kDone : kVerdict;
+  }
+
   void CheckUsage() const {
+    if (!against_.empty() && (!k_.empty() || !v_.empty() || !plan_.empty() || advise_ ||
+                              !out_.empty() || !html_.empty())) {
+      throw Error(Finding::kUsage,
+                  "--against: it compares two caches; leave out types, plans and other outputs");
+    }
     const bool has_limit = max_kl_ || bytes_ != 0;
     if (advise_ && !has_limit) {
       throw Error(Finding::kUsage, "--advise: needs --max-kl, --bytes-per-token or both");
@@ -485,7 +517,7 @@ class ReplayQuant : public Command {
     }
   }
 
-  std::string input_, trace_, out_, version_, plan_, sensitivity_, plan_out_, html_;
+  std::string input_, trace_, against_, out_, version_, plan_, sensitivity_, plan_out_, html_;
   std::vector<std::string> k_, v_;
   std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
   uint64_t keep_first_ = 0, keep_last_ = 0, rows_ = 512, seed_ = 0, bytes_ = 0;

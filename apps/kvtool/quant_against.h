@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "apps/kvtool/command.h"
+#include "lib/study/quantisation/origin.h"
+
+namespace kv {
+
+// The document kvtool.quant-origin/1, beside its header and inputs.
+nlohmann::ordered_json OriginJson(const quantisation::CacheOrigin& origin);
+void PrintOrigin(Console& console, const quantisation::CacheOrigin& origin);
+// Whether every quantised side was named.
+bool IsNamed(const quantisation::CacheOrigin& origin);
+
+}  // namespace kv

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lib/core/base/parallel.h"
+#include "lib/core/quant/cache_type.h"
+#include "lib/core/snapshot/snapshot.h"
+
+// How a quantised cache came from the full one of the same text. Both are of runs of their own, and
+// the engine quantised what it had computed in 32 bits: codes agree nearly everywhere in the first
+// layer and drift apart in deeper ones, where the hidden states of the two runs differ.
+namespace kv::quantisation {
+
+// One way to store a side.
+struct Origin {
+  bool rotated = false;
+  Q8Rounding rounding = Q8Rounding::kAvx;  // of q8_0 alone
+  bool searched = false;                   // of iq4_nl alone
+};
+
+// How well codes agree.
+struct Agreement {
+  uint64_t codes = 0, equal_codes = 0, blocks = 0, equal_blocks = 0;
+  uint64_t furthest = 0;  // the largest difference of two codes
+
+  double share() const {
+    return codes == 0 ? 1 : static_cast<double>(equal_codes) / static_cast<double>(codes);
+  }
+  double block_share() const {
+    return blocks == 0 ? 1 : static_cast<double>(equal_blocks) / static_cast<double>(blocks);
+  }
+};
+
+struct Hypothesis {
+  Origin origin;
+  Agreement first_layer;
+};
+
+// A share of codes of the first layer that only the right hypothesis reaches.
+inline constexpr double kNamedShare = 0.98;
+
+struct SideOrigin {
+  DType dtype = DType::kF16;
+  std::vector<Hypothesis> tried;  // best first
+  std::vector<Agreement> layers;  // under the best one
+
+  bool is_named() const {
+    return !tried.empty() && tried.front().first_layer.share() >= kNamedShare;
+  }
+  // How many of those that were tried agree as well as the best one does.
+  size_t equally_good() const;
+};
+
+// Compares layer by layer. Nothing for sides that are not quantised, in blocks of llama.cpp. Throws
+// kInconsistent where the caches are not of the same shape.
+struct CacheOrigin {
+  std::optional<SideOrigin> k, v;
+};
+CacheOrigin FindOrigin(const Snapshot& quantised, const Snapshot& full, ThreadPool& pool);
+
+}  // namespace kv::quantisation
