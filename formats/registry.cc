@@ -10,6 +10,7 @@
 #include "formats/foreign.h"
 #include "formats/gguf/gguf.h"
 #include "formats/infinilm_dump/infinilm_dump.h"
+#include "formats/kvf/kvf.h"
 #include "formats/kvz/kvz.h"
 #include "formats/llama_state/llama_state.h"
 #include "formats/lmcache/block_store.h"
@@ -42,6 +43,8 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
 constexpr FormatEntry kFormats[] = {
     {"kvz", "archive of any of these, by kvtool compress, byte for byte", "", ProbeKvz, OpenKvz,
      nullptr},
+    {"kvf", "frames of libkvtool: pages as the plug-ins of engines store them",
+     "--order for a folder of pages", kvf::Probe, kvf::Open, nullptr},
     {"npz", "numpy archives, stored or deflated", "K/V names or --k-pattern", ProbeNpz, OpenNpz,
      WriteNpz},
     {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout", ProbeNpy, OpenNpy,

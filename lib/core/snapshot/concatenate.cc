@@ -11,6 +11,12 @@
 namespace kv {
 namespace {
 
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+bool Contains(const Facts& facts, const Facts::value_type& fact) {
+  return std::find(facts.begin(), facts.end(), fact) != facts.end();
+}
+
 constexpr size_t kNotesShown = 8;
 
 std::string Shape(const KvTensor& tensor) {
@@ -108,6 +114,8 @@ Snapshot Concatenate(std::vector<Snapshot> parts, Source source) {
       whole.k_hadamard = part.k_hadamard;
       whole.v_hadamard = part.v_hadamard;
       whole.facts = std::move(part.facts);
+    } else {
+      std::erase_if(whole.facts, [&](const auto& fact) { return !Contains(part.facts, fact); });
     }
     try {
       if (part.format != whole.format || part.key_rotation != whole.key_rotation ||

@@ -104,8 +104,8 @@ TEST_CASE("a joined file needs lengths that add up and a word on its keys", "[bl
   const KeyStateFlag local{KeyState::kLocal, {}};
   CHECK(SplitOld(made->full, {2, 3, 4}, BosRule::kDropped, local).positions ==
         Positions{0, 1, 1, 2, 3, 1, 2, 3, 4});
-  Contains(Refusal([&] { SplitOld(made->full, {2, 3, 4}, BosRule::kNone, {}); }), "--old-rope");
-  Contains(Refusal([&] { SplitOld(made->full, {}, BosRule::kNone, local); }), "--chunk-lens");
+  Contains(Refusal([&] { SplitOld(made->full, {2, 3, 4}, BosRule::kNone, {}); }), "--chunks-rope");
+  Contains(Refusal([&] { SplitOld(made->full, {}, BosRule::kNone, local); }), "--chunk-tokens");
   Contains(Refusal([&] { SplitOld(made->joined, {2, 3}, BosRule::kNone, {}); }), "9 tokens");
   Contains(Refusal([&] { SplitOld(made->joined, {2, 7, 0}, BosRule::kNone, {}); }), "9 tokens");
   Contains(Refusal([&] {
