@@ -124,7 +124,7 @@ TEST_CASE("prompts that do not match are refused with both counts", "[blend]") {
              part);
   };
   refuse({made->chunks[0], made->chunks[1]}, "5 tokens, the full run 9");
-  refuse({made->chunks[0], made->chunks[1]}, "--suffix-len 4");
+  refuse({made->chunks[0], made->chunks[1]}, "--suffix-tokens 4");
   const auto with_bos = MakeBlendCase({2, 4, 5}, 6);
   refuse(with_bos->chunks, "11 tokens, the full run 9");
   refuse(with_bos->chunks, "--bos drop");

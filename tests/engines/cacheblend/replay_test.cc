@@ -191,10 +191,10 @@ TEST_CASE("keys that were not rotated as said are found out in layer 0", "[blend
     CHECK(result.warnings[0].find("K of layer 0") == 0);
     CHECK(result.warnings[0].find(fitting) != std::string::npos);
   };
-  warned(JoinChunks(made->chunks, BosRule::kNone, {KeyState::kGlobal, {}}), "--old-rope local");
-  warned(JoinChunks(made->chunks, BosRule::kDropped, {}), "--old-rope local");
+  warned(JoinChunks(made->chunks, BosRule::kNone, {KeyState::kGlobal, {}}), "--chunks-rope local");
+  warned(JoinChunks(made->chunks, BosRule::kDropped, {}), "--chunks-rope local");
   warned(SplitOld(made->joined, made->lengths, BosRule::kNone, {KeyState::kLocal, {}}),
-         "--old-rope unrotated");
+         "--chunks-rope unrotated");
   // Chunks in another order: V of layer 0 gives that away.
   std::vector<std::shared_ptr<const Snapshot>> swapped = made->chunks;
   std::swap(swapped[1], swapped[2]);
