@@ -268,7 +268,7 @@ void LargestOf(const float* values, size_t count, size_t most, const std::vector
                      std::greater<>());
     threshold = some[most - 1];
   }
-  out.resize(count);
+  if (out.size() < count) out.resize(count);
   out.resize(HWY_DYNAMIC_DISPATCH(Above)(values, count, threshold, out.data()));
   const size_t there = std::min(most, out.size());
   std::partial_sort(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(there), out.end(),

@@ -88,6 +88,7 @@ class Tile {
     for (const uint32_t k : keys) {
       PairRows of_keys;
       ChangeKeys(k, of_keys);
+      ChangeOutputsByKeys();
       for (size_t i = 0; i < pairs.size(); ++i) {
         if (pairs[i].k != k) continue;
         out[i] = of_keys;
@@ -154,14 +155,17 @@ class Tile {
     const uint64_t count = rows_.size();
     for (auto* values : {&out.kl, &out.moved}) values->assign(count, 0);
     for (auto* values : {&out.top8, &out.top64}) values->assign(count, kNan);
-    is_changed_ = k != TypePair::kFull;
-    if (is_changed_) ChangeScores(*request_.k_types[k], stored_.k_stored[k]);
+    is_changed_ = k != TypePair::kFull && ChangeScores(*request_.k_types[k], stored_.k_stored[k]);
+    if (is_changed_) changed_.resize(count * keys_);
     std::vector<uint32_t> after;
     for (size_t r = 0; r < count; ++r) {
       const uint64_t first = FirstSeen(r), seen = rows_[r] + 1 - first;
       if (!defined_[r]) {
         for (auto* values : {&out.kl, &out.moved}) (*values)[r] = kNan;
-        if (is_changed_) std::fill_n(&change_[r * keys_], keys_, 0.0f);
+        if (is_changed_) {
+          std::fill_n(&change_[r * keys_], keys_, 0.0f);
+          std::fill_n(&changed_[r * keys_], keys_, 0.0f);
+        }
         continue;
       }
       if (seen > kTop8) out.top8[r] = 1;
@@ -171,19 +175,19 @@ class Tile {
       const SoftmaxChange row = ChangeSoftmax(&p_[r * keys_ + first], change + first, seen);
       out.kl[r] = row.kl;
       out.moved[r] = row.moved;
-      changed_.resize(seen);
-      for (uint64_t j = 0; j < seen; ++j)
-        changed_[j] = p_[r * keys_ + first + j] + change[first + j];
-      LargestOf(changed_.data(), seen, kTop64, largest_[r], after);
+      const float* before = &p_[r * keys_];
+      float* now = &changed_[r * keys_];
+      for (uint64_t j = 0; j < keys_; ++j) now[j] = before[j] + change[j];
+      LargestOf(now + first, seen, kTop64, largest_[r], after);
       if (seen > kTop8) out.top8[r] = ShareAmong(largest_[r], after, kTop8);
       if (seen > kTop64) out.top64[r] = ShareAmong(largest_[r], after, kTop64);
     }
   }
 
   // q' . (K' - K) + (q' - q) . K, 0 for keys that are seen in full and beyond the visible ones.
-  void ChangeScores(const quant::CacheType& type, const StoredSide& side) {
+  // Returns false if there is no change at all.
+  bool ChangeScores(const quant::CacheType& type, const StoredSide& side) {
     const uint64_t count = rows_.size();
-    change_.resize(count * keys_);
     rounded_ = queries_;
     if (request_.engine_q == EngineQ::kCpu) RoundQueries(type, request_, dim_, rounded_);
     const auto scale = static_cast<float>(attention_.rule().ScaleFor(dim_));
@@ -194,6 +198,8 @@ class Tile {
       is_rounded = is_rounded || moved_[i] != 0;
       rounded_[i] *= scale;
     }
+    if (side.noise == 0 && !is_rounded) return false;
+    change_.resize(count * keys_);
     GemmNT(rounded_.data(), dim_, &side.difference[k_at_], k_row_, change_.data(), keys_, count,
            keys_, dim_);
     if (is_rounded) {
@@ -215,6 +221,7 @@ class Tile {
                                        Softcapped(score, cap));
       }
     }
+    return true;
   }
 
   void ZeroInFull(quant::Tail tail, size_t r, float* row) const {
@@ -228,28 +235,30 @@ class Tile {
     return request_.keep_first + request_.keep_last > 0 || tail != quant::Tail::kNone;
   }
 
+  // (P' - P) V, which all pairs of a type of K share.
+  void ChangeOutputsByKeys() {
+    if (v_dim_ == 0) return;
+    of_keys_.assign(rows_.size() * v_dim_, 0.0f);
+    if (!is_changed_) return;
+    GemmNN(change_.data(), keys_, &stored_.v[v_at_], v_row_, of_keys_.data(), v_dim_, rows_.size(),
+           v_dim_, keys_);
+  }
+
   // (P' - P) V + P' (V' - V).
   void ChangeOutputs(const TypePair& pair, PairRows& out) {
     if (v_dim_ == 0) return;
     const uint64_t count = rows_.size();
-    e_.assign(count * v_dim_, 0.0f);
-    if (is_changed_) {
-      GemmNN(change_.data(), keys_, &stored_.v[v_at_], v_row_, e_.data(), v_dim_, count, v_dim_,
-             keys_);
-    }
-    if (pair.v != TypePair::kFull) {
+    e_ = of_keys_;
+    if (pair.v != TypePair::kFull && stored_.v_stored[pair.v].noise != 0) {
       const quant::Tail tail = request_.v_types[pair.v]->TailOf(false);
-      const float* weights = p_.data();
-      if (is_changed_ || KeepsAny(tail)) {
-        weights_ = p_;
-        if (is_changed_) {
-          for (size_t i = 0; i < weights_.size(); ++i) weights_[i] += change_[i];
-        }
+      const std::vector<float>* weights = is_changed_ ? &changed_ : &p_;
+      if (KeepsAny(tail)) {
+        weights_ = *weights;
         for (size_t r = 0; r < count; ++r) ZeroInFull(tail, r, &weights_[r * keys_]);
-        weights = weights_.data();
+        weights = &weights_;
       }
-      GemmNN(weights, keys_, &stored_.v_stored[pair.v].difference[v_at_], v_row_, e_.data(), v_dim_,
-             count, v_dim_, keys_, true);
+      GemmNN(weights->data(), keys_, &stored_.v_stored[pair.v].difference[v_at_], v_row_, e_.data(),
+             v_dim_, count, v_dim_, keys_, true);
     }
     StoreOutputs(out);
   }
@@ -296,7 +305,7 @@ class Tile {
   bool is_changed_ = false;
   std::vector<uint8_t> defined_;
   std::vector<float> queries_, scaled_, rounded_, moved_, scores_, p_, change_, weights_, changed_;
-  std::vector<float> o_, e_;
+  std::vector<float> o_, e_, of_keys_;
   std::vector<std::vector<float>> gradients_;
   std::vector<std::vector<uint32_t>> largest_;
 };
