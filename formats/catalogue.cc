@@ -49,9 +49,9 @@ std::vector<FormatListing> ListFormats() {
     list.push_back({form.name, FormatKind::kWeights, true, true, true, form.summary, ""});
   }
   list.push_back({"gguf", FormatKind::kModel, true, true, false,
-                  "a model file: layers, heads and RoPE for --gguf", ""});
+                  "a model file: layers, heads and RoPE for --model", ""});
   list.push_back({"config.json", FormatKind::kModel, true, true, false,
-                  "of a Hugging Face model: layers, heads and RoPE, also for --gguf", ""});
+                  "of a Hugging Face model: layers, heads and RoPE, also for --model", ""});
   return list;
 }
 

@@ -140,7 +140,7 @@ constexpr ForeignFormat kForeign[] = {
      "serve the same blob with llama-server --slot-save-path DIR and read the slot it saves",
      nullptr},
     {"gguf", "GGUF model files", "weights of a model, not a cache",
-     "--gguf FILE takes layers and heads from it", IsGguf},
+     "--model FILE takes layers and heads from it", IsGguf},
     {"weights-bin", "KV-compressor weights", "weights, not a cache", "kvtool weights inspect",
      IsWeights},
     {"hdf5", "HDF5 files", "every writer has its own names and axes, and no engine writes them",

@@ -51,7 +51,7 @@ Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
         Finding::kGeometryMissing,
         fmt::format("--rope-pairs {}: the present order of the keys' pairs is unknown", flag))
         .Hint(
-            fmt::format("give --gguf MODEL, or both orders: --rope-pairs neighbours:{}", Name(to)));
+            fmt::format("give --model MODEL, or both orders: --rope-pairs neighbours:{}", Name(to)));
   }
   return {now, to};
 }
@@ -66,7 +66,7 @@ Error Unknown(const std::string& architecture) {
                 "it is unknown which pairs of K RoPE rotates in models of architecture '{}'",
                 Escaped(architecture, 60)));
   error.Hint(
-      "give --gguf MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), "
+      "give --model MODEL, or --rope-pairs neighbours (llama, mistral ... in llama.cpp), "
       "halves (transformers; qwen, gemma, phi ... everywhere) or keep");
   return error;
 }

@@ -10,6 +10,7 @@
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "formats/registry.h"
+#include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
@@ -40,6 +41,10 @@ std::optional<Snapshot> Describe(const Source& source, const OpenOptions& option
     }
     throw;
   }
+}
+
+bool IsArchive(const Source& source) {
+  return source.files.size() == 1 && kvz::HasMagic(source.files[0].data->bytes());
 }
 
 // Reads the finished file back: what lies on the disk is what was compared with the source.
@@ -124,6 +129,13 @@ class Compress : public Command {
     }
     const Source source = snapshot_.Open(input);
     const std::optional<Snapshot> snapshot = Describe(source, options, context.console);
+    if (options.from != "opaque" && IsArchive(source)) {
+      context.console.Warn(
+          input,
+          fmt::format("is an archive already: compressed again it gains nothing; 'kvtool "
+                      "decompress {} -c | kvtool compress - -o FILE' makes one of another level",
+                      input));
+    }
 
     ProgressLine progress(context.console, context.global.progress_when(), input);
     WriteOptions write;

@@ -38,7 +38,8 @@ class Decompress : public Command {
         .Suggest(WritableFormats());
     limit_.Declare(line);
     selection_.Declare(line);
-    line.Add("--gguf", geometry_.gguf, "Model file that tells the heads, for --to");
+    line.Add("--model|--gguf,--model-config", geometry_.gguf,
+             "Model file that tells the heads, for --to");
     line.Add("--kv-heads", geometry_.kv_heads, "KV heads per layer, for --to")
         .Between(1u, 1u << 20);
     line.Add(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/explanations.h"
 
 namespace kv {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 class Explain : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FINDING", id_, "A number such as KV1001; none lists all");
+    line.Add("FINDING", id_, "A number such as KV1001, kv1001 or 1001; without one all are listed");
   }
 
   void Files(CommandFiles&) const override {}
@@ -25,10 +26,8 @@ class Explain : public Command {
       context.console.Data(table.Text());
       return kDone;
     }
-    for (const FindingInfo& info : AllFindings()) {
-      if (FindingId(info.finding) != id_) continue;
-      context.console.Line(fmt::format("{}: {}\n\n{}\n\nExit status {}.", id_, info.summary,
-                                       info.explanation, static_cast<int>(StatusOf(info.code))));
+    if (const std::optional<FindingInfo> info = ParseFinding(id_)) {
+      context.console.Data(ExplanationText(*info));
       return kDone;
     }
     throw Error(Finding::kUsage, fmt::format("unknown finding '{}'", Escaped(id_)))

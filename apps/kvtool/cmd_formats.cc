@@ -21,7 +21,7 @@ constexpr Section kSections[] = {
     {FormatKind::kPreset, "Headerless files of engines (--raw NAME:DTYPE:KEY=VALUE,...)"},
     {FormatKind::kTrace, "Attention traces (--trace)"},
     {FormatKind::kWeights, "Compressor weights (kvtool weights)"},
-    {FormatKind::kModel, "Models (--gguf)"},
+    {FormatKind::kModel, "Models (--model)"},
 };
 
 std::string Ability(bool can, bool detected) { return can ? detected ? "yes" : "named" : "-"; }

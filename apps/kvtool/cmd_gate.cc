@@ -397,7 +397,7 @@ class Gate : public Command {
     add("--reference", reference_);
     add("--prompt-tokens", prompts_);
     add("--from", reading_.open.from);
-    add("--gguf", reading_.gguf);
+    add("--model", reading_.gguf);
     logs_.AddWords(words);
     add("--inject-fault", fault_);
     add("--baseline", baseline_);

@@ -280,7 +280,7 @@ class ReplayH2o : public Command {
     request.re_rotation = rope_.Resolve(options, &snapshot);
     if (!request.re_rotation) {
       throw Error(Finding::kUsage, "--re-rotate: the rotation of the keys is unknown")
-          .Hint("give --gguf MODEL, or --rope-base and --rope-style");
+          .Hint("give --model MODEL, or --rope-base and --rope-style");
     }
   }
 

@@ -241,7 +241,7 @@ class ReplayMlp : public Command {
       if (asked.positions == PositionRule::kNewLength && !asked.rope) {
         context.console.Say(
             "RoPE is unknown, so queries keep their rotation: figures are for original positions "
-            "(--gguf, or --rope-base and --rope-style, for new-len)");
+            "(--model, or --rope-base and --rope-style, for new-len)");
       }
       const StepQuality quality = MeasureStep(cache, result, plan, asked, pool);
       WarnAboutNorms(context.console, quality);
@@ -271,7 +271,7 @@ class ReplayMlp : public Command {
     if (quality.positions == PositionRule::kOriginal || quality.rope) return quality;
     if (!positions_.empty()) {
       throw Error(Finding::kGeometryMissing, "--positions new-len moves queries, which needs RoPE")
-          .Hint("give --gguf MODEL or --rope-base and --rope-style");
+          .Hint("give --model MODEL or --rope-base and --rope-style");
     }
     return quality;
   }

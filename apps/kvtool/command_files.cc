@@ -83,6 +83,22 @@ bool HoldsFile(const fs::path& folder, const File& file) {
   return false;
 }
 
+// Of a file, or of all files in a folder.
+std::optional<uint64_t> SizeOf(const fs::path& path) {
+  const auto status = StatusOf(path);
+  if (!status) return std::nullopt;
+  if (S_ISREG(status->st_mode)) return static_cast<uint64_t>(status->st_size);
+  if (!S_ISDIR(status->st_mode)) return std::nullopt;
+  uint64_t size = 0;
+  std::error_code failed;
+  for (fs::recursive_directory_iterator entry(path, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    std::error_code ignored;
+    if (entry->is_regular_file(ignored)) size += entry->file_size(ignored);
+  }
+  return size;
+}
+
 }  // namespace
 
 void CommandFiles::Reads(const std::string& path) {
@@ -114,6 +130,17 @@ void CommandFiles::Writes(const std::string& path, std::string_view flag) {
 void CommandFiles::Check() const {
   for (const Output& output : outputs_) CheckAgainstInputs(output);
   CheckAgainstOutputs();
+}
+
+std::vector<std::string> CommandFiles::Sizes() const {
+  std::vector<std::string> lines;
+  const auto add = [&](std::string_view verb, const std::string& path) {
+    const auto size = SizeOf(path);
+    if (size) lines.push_back(fmt::format("{} {}: {} bytes", verb, Printable(path), *size));
+  };
+  for (const std::string& input : inputs_) add("read", input);
+  for (const Output& output : outputs_) add("wrote", output.path);
+  return lines;
 }
 
 void CommandFiles::CheckAgainstInputs(const Output& output) const {

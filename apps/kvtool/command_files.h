@@ -28,6 +28,8 @@ class CommandFiles {
   }
   // Throws kUsage.
   void Check() const;
+  // What was read and written, to the byte, a line each: for -v. Streams have no lines.
+  std::vector<std::string> Sizes() const;
 
  private:
   void CheckAgainstInputs(const Output& output) const;

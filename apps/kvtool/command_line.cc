@@ -158,6 +158,44 @@ LineDescription DescriptionOf(const CLI::App& app, const Option::NotesOf& notes)
   return line;
 }
 
+// Whether one of the words names the option: "--level", "--level=max", "-T4", "-fv".
+bool IsNamed(const CLI::Option& option, const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    if (word.starts_with("--")) {
+      const std::string name = word.substr(2, word.find('=') - 2);
+      const std::vector<std::string>& names = option.get_lnames();
+      return std::find(names.begin(), names.end(), name) != names.end();
+    }
+    return word.starts_with('-') &&
+           std::any_of(option.get_snames().begin(), option.get_snames().end(),
+                       [&](const std::string& name) { return word.find(name, 1) != word.npos; });
+  });
+}
+
+void AddSettings(const CLI::App& app, const std::vector<std::string>& words,
+                 std::vector<std::string>& lines) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    const std::string name = "--" + option->get_lnames().front();
+    if (option->count() == 0) {
+      const std::string standard = option->get_default_str();
+      if (!standard.empty()) lines.push_back(fmt::format("{} {} (default)", name, standard));
+      continue;
+    }
+    std::string value;
+    if (option->get_expected_max() > 0) {
+      for (const std::string& one : option->results()) value += " " + one;
+    }
+    const char* variable =
+        option->get_envname().empty() ? nullptr : std::getenv(option->get_envname().c_str());
+    const std::string origin = IsNamed(*option, words) ? "command line"
+                               : variable != nullptr   ? "from " + option->get_envname()
+                                                       : "configuration file";
+    lines.push_back(fmt::format("{}{} ({})", name, value, origin));
+  }
+  for (const CLI::App* verb : app.get_subcommands()) AddSettings(*verb, words, lines);
+}
+
 // "-o,--output|--out,!--no-out" as the parser wants it, and the older names alone.
 std::string ParserNames(const std::string& names, std::vector<std::string>& aliases) {
   const size_t bar = names.find('|');
@@ -340,9 +378,16 @@ bool CommandLine::Has(const std::string& option) const {
   return app_->get_option_no_throw(option) != nullptr;
 }
 
+std::vector<std::string> CommandLine::Settings() const {
+  std::vector<std::string> lines;
+  AddSettings(*app_, given_, lines);
+  return lines;
+}
+
 void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
 
 CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
+  given_.assign(argv, argv + argc);
   try {
     app_->parse(argc, argv);
     return Asked::kRun;

@@ -124,6 +124,8 @@ class CommandLine {
   bool parsed() const;                          // of a verb: it was the one given
   bool Given(const std::string& option) const;  // on the command line or in the file
   std::string config_file() const;              // empty if there is none
+  // "--threads 4 (from KVTOOL_THREADS)": what was set, and where. For -vv.
+  std::vector<std::string> Settings() const;
 
   LineDescription Describe() const;
   // The verb that was given; null if none was.
@@ -145,6 +147,7 @@ class CommandLine {
   CLI::App* app_;
   std::shared_ptr<Option::NotesOf> notes_;  // of the command and its verbs
   std::vector<std::unique_ptr<CommandLine>> verbs_;
+  std::vector<std::string> given_;  // the words that were parsed
 };
 
 // Of the parser behind.

@@ -9,12 +9,12 @@ namespace {
 constexpr CommandEntry kCommands[] = {
     {"inspect", "Looking", "show what a snapshot is: engine, layers, heads, dtypes, sizes",
      "  kvtool inspect slot0.bin\n"
-     "  kvtool inspect slot0.bin --stats --gguf model.gguf\n"
+     "  kvtool inspect slot0.bin --stats --model model.gguf\n"
      "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
      MakeInspect},
     {"analyze", "Looking", "show what compresses: ratios proved by decoding, entropies, structure",
      "  kvtool analyze slot0.bin\n"
-     "  kvtool analyze slot0.bin --gguf model.gguf --per-head --json | jq .summary\n"
+     "  kvtool analyze slot0.bin --model model.gguf --per-head --json | jq .summary\n"
      "  kvtool analyze dump/run_1 --offline-codec adaptive --entry-mode aggregate\n"
      "  kvtool analyze dump/run_1 --distribution --csv-out layer_metrics.csv\n",
      MakeAnalyze},
@@ -77,7 +77,7 @@ constexpr CommandEntry kCommands[] = {
      MakeReplayLossless},
     {"replay-blend", "Replaying",
      "replay CacheBlend: what it recomputes of cached chunks, and the error left",
-     "  kvtool replay-blend --full prompt.bin --chunks sys.bin a.bin b.bin ask.bin --gguf "
+     "  kvtool replay-blend --full prompt.bin --chunks sys.bin a.bin b.bin ask.bin --model "
      "model.gguf\n"
      "  kvtool replay-blend --full f.safetensors --chunks-joined old_kvs.pt --chunk-tokens "
      "33,512,17 "

@@ -44,6 +44,7 @@ std::string HumanTimeLeft(double seconds) {
 std::string HumanRatio(uint64_t original, uint64_t stored) {
   if (stored == 0) return "-";
   const double ratio = static_cast<double>(original) / static_cast<double>(stored);
+  if (ratio < 1) return fmt::format("{:.3f}x ({:.1f}% added)", ratio, 100 * (1 / ratio - 1));
   return fmt::format("{:.3f}x ({:.1f}% removed)", ratio, 100 * (1 - 1 / ratio));
 }
 

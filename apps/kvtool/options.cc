@@ -60,8 +60,12 @@ void GlobalOptions::Declare(CommandLine& line) {
       .Group(group);
   line.AddFlag("--deterministic", deterministic, "Omit times and the machine from reports")
       .Group(group);
-  line.AddFlag("-v,--verbose", verbose, "More messages; -vv: all messages").Group(group);
-  line.AddFlag("-q,--quiet", quiet, "Errors only; -qq: exit status only").Group(group);
+  line.AddFlag("-v,--verbose", verbose,
+               "Also what was read and written, to the byte; -vv: also where settings came from")
+      .Group(group);
+  line.AddFlag("-q,--quiet", quiet,
+               "Errors and what --json or -c asked for; -qq: the exit status alone")
+      .Group(group);
 }
 
 When GlobalOptions::progress_when() const { return ParseWhen(progress); }
@@ -97,7 +101,8 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "Join the files of a folder as pages of one cache, in this order: a file with one name "
            "per line, or a pattern such as '*.data' (sorted by name)")
       .Group(group);
-  line.Add("--gguf,--model-config", gguf, "Model file that tells the heads: GGUF or config.json")
+  line.Add("--model|--gguf,--model-config", gguf,
+           "Model file that tells the heads: GGUF or config.json")
       .Group(group);
   line.Add("--kv-heads", kv_heads, "KV heads per layer, if the file does not say")
       .Between(1u, 1u << 20)

@@ -4,11 +4,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -126,12 +128,31 @@ void Configure(Console& console, const GlobalOptions& global) {
   throw Error(Finding::kUsage, fmt::format("--simd '{}': expected one of {}", global.simd, known));
 }
 
+// -v: what was read and written, to the byte, and what it took.
+void TellMore(std::string_view name, const CommandFiles& files, double seconds, Context& context) {
+  for (const std::string& size : files.Sizes()) {
+    context.console.Say(fmt::format("kvtool: {}", size), 1);
+  }
+  struct rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  context.console.Say(
+      fmt::format("kvtool: {} took {} on {} thread{}, SIMD {}, at most {} of memory", name,
+                  HumanSeconds(seconds), context.global.thread_count(),
+                  context.global.thread_count() == 1 ? "" : "s", ActiveSimdTarget(),
+                  HumanBytes(static_cast<uint64_t>(usage.ru_maxrss) * 1024)),
+      1);
+}
+
 ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
-                      const std::string& config) {
+                      const CommandLine& line) {
+  const auto begin = std::chrono::steady_clock::now();
   try {
     Configure(context.console, context.global);
+    for (const std::string& setting : line.Settings()) {
+      context.console.Say(fmt::format("kvtool: {}", Printable(setting)), 2);
+    }
     CommandFiles files;
-    files.Reads(config);
+    files.Reads(line.config_file());
     command.TakeRuns();
     command.Files(files);
     files.Check();
@@ -139,6 +160,8 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     if (context.console.warnings() > 1) {
       context.console.Say(fmt::format("{} warnings", context.console.warnings()));
     }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    TellMore(name, files, took.count(), context);
     return status;
   } catch (Error& error) {
     if (error.code() == ErrorCode::kUsage && error.hint().empty()) {
@@ -201,7 +224,7 @@ int Dispatch(Console& console, int argc, char** argv) {
   }
   RequireConfig(argc, argv);
   Context context{console, global};
-  return RunCommand(entry->name, *command, context, line.config_file());
+  return RunCommand(entry->name, *command, context, line);
 }
 
 // What a failure is to the user.
@@ -269,7 +292,7 @@ ExitStatus RunEmbedded(std::string_view name, Command& command,
     throw Error(Finding::kUsage, "help is for the command line");
   }
   Context context{console, global};
-  const ExitStatus status = RunCommand(name, command, context, line.config_file());
+  const ExitStatus status = RunCommand(name, command, context, line);
   WarnOfLeftovers(console);
   return status;
 }

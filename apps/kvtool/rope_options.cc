@@ -19,15 +19,15 @@ void RopeOptions::Declare(CommandLine& line, const char* group) {
 }
 
 void RopeOptions::DeclareUnpaired(CommandLine& line, const char* group) {
-  line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --gguf)")
+  line.Add("--rope-base|--rope-theta", base, "RoPE base theta (default: from --model)")
       .Positive()
       .Group(group);
-  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --gguf, or all)")
+  line.Add("--rope-dims|--rope-dim", dims, "Rotated dims of a head (default: --model, or all)")
       .Group(group);
   line.Add("--rope-scaling", scaling,
            "none, linear:FACTOR, llama3[:FACTOR,LOW,HIGH,ORIGINAL], "
            "yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION]] or dynamic:FACTOR,ORIGINAL "
-           "(default: --gguf, or none)")
+           "(default: --model, or none)")
       .Group(group);
   line.Add("--rope-freqs", freqs,
            "File with the frequency of each pair (inv_freq): .npy, or numbers as text")
@@ -80,7 +80,7 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
               "which values of a head RoPE turns together in llama.cpp's caches of "
               "this model is not known")
       .File(keys->source.path)
-      .Hint("give the GGUF as --gguf, or --rope-style");
+      .Hint("give the GGUF as --model, or --rope-style");
 }
 
 std::optional<ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,

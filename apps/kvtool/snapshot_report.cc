@@ -162,7 +162,7 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   }
   if (!snapshot.layers.empty() && !snapshot.heads_known()) {
     text += PrintableRow("kv heads",
-                         "not in the file: give --gguf MODEL, --kv-heads H or --head-dim D");
+                         "not in the file: give --model MODEL, --kv-heads H or --head-dim D");
   }
   for (const CellGroup& group : snapshot.cell_groups) {
     const CellSummary summary = Summarise(group);

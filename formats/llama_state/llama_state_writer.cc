@@ -327,7 +327,7 @@ void Write(const Snapshot& snapshot, const std::string& path, const OutputRules&
     CheckOneSequence(caches);
   } else if (snapshot.model.empty() || snapshot.model.size() > kMaxArchitecture) {
     throw Error(Finding::kGeometryMissing, "a SESSION must name the model's architecture")
-        .Hint("give --gguf MODEL");
+        .Hint("give --model MODEL");
   }
   snapshot.CheckContent();
   AtomicFile file(path, rules);

@@ -114,7 +114,7 @@ Axes::Axis Axes::Find(const TensorView& array, char role, const HeadSizes& heads
       if (size == 0 && open != axis.npos) {
         throw Error(Finding::kGeometryMissing,
                     fmt::format("{} cannot be divided without the heads", text()))
-            .Hint("give --kv-heads and --head-dim, or --gguf MODEL");
+            .Hint("give --kv-heads and --head-dim, or --model MODEL");
       }
       if (size == 0) open = part;
       if (size != 0) known = CheckedMul(known, size, "joined axis");

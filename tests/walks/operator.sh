@@ -13,7 +13,7 @@ follow docs/engines/llama-cpp.md 'rm /var/cache/slots/chat-17.bin' "$here"
 [ "$(stat -c %s archive/chat-17.kvz)" -lt "$(stat -c %s slot0.bin)" ] || fail "the archive is not smaller"
 follow docs/engines/llama-cpp.md 'kvtool decompress /archive/chat-17.kvz -o /var/cache/slots/chat-17.bin' "$here"
 cmp slot0.bin slots/chat-17.bin
-follow docs/engines/llama-cpp.md 'kvtool inspect --gguf model.gguf chat-17.bin' 's|chat-17|slots/&|'
+follow docs/engines/llama-cpp.md 'kvtool inspect --model model.gguf chat-17.bin' 's|chat-17|slots/&|'
 follow docs/engines/llama-cpp.md 'kvtool verify chat-17.kvz' 's|chat-17|archive/&|'
 
 # Done twice, a command destroys nothing; the message says what would.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Has a cache out of transformers and queries in arrays, wants the frontier of error against bytes, and a plan to apply.
-follow docs/formats.md 'kvtool convert slot0.bin --gguf model.gguf --to torch -o hf.pt'
+follow docs/formats.md 'kvtool convert slot0.bin --model model.gguf --to torch -o hf.pt'
 follow docs/formats.md 'kvtool inspect hf.pt'
 said '[batch, head, token, dim]'
 follow docs/analyze.md 'kvtool analyze slot0.bin --kv-heads 4' 's|slot0.bin --kv-heads 4|hf.pt|'
 said 'best model'
-follow docs/formats.md 'kvtool convert hf.pt --to llama-state --gguf model.gguf -o again.bin'
-follow docs/formats.md 'kvtool diff slot0.bin again.bin --gguf model.gguf'
+follow docs/formats.md 'kvtool convert hf.pt --to llama-state --model model.gguf -o again.bin'
+follow docs/formats.md 'kvtool diff slot0.bin again.bin --model model.gguf'
 said 'identical'
 
 follow docs/eviction.md 'kvtool replay-h2o trace/s260k.seq0.bin --trace trace/s260k --prompt-tokens 64 --policy streaming,h2o,tova,snapkv --budget 0.5,0.25 --html-out frontier.html'

@@ -22,7 +22,7 @@ constexpr FindingInfo kFindings[] = {
      "A flag, an argument or their combination cannot be used. 'kvtool help COMMAND' shows what is "
      "possible."},
     {kGeometryMissing, ErrorCode::kUsage, "the file does not say its head count or head size",
-     "llama.cpp state files store rows, not heads. Give --gguf MODEL, or --kv-heads H or "
+     "llama.cpp state files store rows, not heads. Give --model MODEL, or --kv-heads H or "
      "--head-dim D "
      "(one gives the other)."},
     {kUnknownFormat, kInvalidData, "no known format matches the bytes of the file",

@@ -200,7 +200,7 @@ double StoreKvQuantSide(const CacheType& type, const Side& side, const StoreOpti
     throw Error(
         Finding::kUsage,
         fmt::format("{}: K is quantised before RoPE, and how it is rotated is unknown", type.name))
-        .Hint("give --gguf MODEL, or --rope-base and --rope-style");
+        .Hint("give --model MODEL, or --rope-base and --rope-style");
   }
   std::vector<int64_t> positions(side.tokens);
   std::iota(positions.begin(), positions.end(), 0);

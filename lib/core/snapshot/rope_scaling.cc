@@ -24,7 +24,7 @@ Error BadScaling(std::string_view text) {
                       "llama3:FACTOR,LOW,HIGH,ORIGINAL, yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION"
                       "]] or dynamic:FACTOR,ORIGINAL",
                       text))
-          .Hint("as in the model's config.json: rope_scaling; --gguf config.json reads all of it"));
+          .Hint("as in the model's config.json: rope_scaling; --model config.json reads all of it"));
 }
 
 // "8,1,4,8192" into as many numbers as there are, all positive.
@@ -143,7 +143,7 @@ RopeScaling ParseScaling(std::string_view text) {
     throw std::move(
         Error(Finding::kUsage,
               fmt::format("--rope-scaling '{}': this scaling needs a number for each pair", text))
-            .Hint("--gguf config.json supplies them; --rope-freqs FILE supplies frequencies"));
+            .Hint("--model config.json supplies them; --rope-freqs FILE supplies frequencies"));
   }
   std::vector<double> numbers;
   if (colon < text.size()) numbers = ParseNumbers(text.substr(colon + 1), text);

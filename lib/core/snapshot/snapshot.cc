@@ -186,7 +186,7 @@ void RequireHeads(const Snapshot& snapshot, std::string_view what_for) {
       Finding::kGeometryMissing,
       fmt::format("{} needs the number of KV heads, which this file does not record", what_for))
       .File(snapshot.source.path)
-      .Hint("give --gguf MODEL, --kv-heads H or --head-dim D");
+      .Hint("give --model MODEL, --kv-heads H or --head-dim D");
 }
 
 }  // namespace kv

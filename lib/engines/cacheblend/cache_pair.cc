@@ -63,7 +63,7 @@ CachePair::CachePair(FullCache full, OldCache old, std::optional<ModelRope> rope
                                              "positions: give --rope-base and --rope-style",
                                              turn_old ? "chunks" : "full run"))
         .Hint(
-            "--gguf reads them from a GGUF or a config.json; --rope-freqs FILE supplies the "
+            "--model reads them from a GGUF or a config.json; --rope-freqs FILE supplies the "
             "frequencies");
   }
   RequireUniformHeads(layers());

@@ -61,11 +61,11 @@ run dynamic --rope-theta 1e4 --rope-scaling dynamic:2,32
 # A wrong rotation shows, and none is guessed.
 run gemma --rope-theta 1e4
 run yarn --rope-base 1e4
-run long --gguf plain.json
-run dynamic --gguf plain.json
+run long --model plain.json
+run dynamic --model plain.json
 run llama3 --rope-theta 5e5
 run plain --rope-theta 1e4 --rope-dim 8
 run plain --rope-theta 1e4 --rope-dim 32
 run plain
-run plain --gguf mrope.json
-"$KVTOOL" analyze plain.npz --layout thd --level compat --gguf mrope.json > /dev/null
+run plain --model mrope.json
+"$KVTOOL" analyze plain.npz --layout thd --level compat --model mrope.json > /dev/null

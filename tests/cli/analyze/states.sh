@@ -11,4 +11,4 @@ cp "$TESTDATA/trace/s260k.seq0.bin" .
 # The header ends among its tensors; one of none says that RoPE has no factors.
 header="$TESTDATA/llamacpp/s260k-header.gguf"
 { head -c 8 "$header"; head -c 8 /dev/zero; tail -c +17 "$header"; } > model.gguf
-"$KVTOOL" analyze s260k.seq0.bin --gguf model.gguf --per-head
+"$KVTOOL" analyze s260k.seq0.bin --model model.gguf --per-head

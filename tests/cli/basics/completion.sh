@@ -13,6 +13,8 @@ complete_words kvtool compress --lev
 complete_words kvtool compress --level h
 complete_words kvtool compress --level = d
 complete_words kvtool replay-h2o --policy s
+complete_words kvtool advise --policy s
+complete_words kvtool bench --sl
 complete_words kvtool convert slot0.bin --to saf
 complete_words kvtool inspect --from llama-s
 complete_words kvtool weights ver

@@ -9,13 +9,13 @@ run() {
 }
 run gemma --model-config gemma.json
 run yarn --rope-base 1e4 --rope-scaling yarn:4,64
-run long --gguf long.json
+run long --model long.json
 run dynamic --rope-base 1e4 --rope-scaling dynamic:2,32
 run given --rope-freqs given.npy
 run given --rope-freqs given.txt
 # The wrong rotation shows.
 run gemma --rope-base 1e6 | grep -q "same keys" && echo "not told apart"
-run gemma --gguf mrope.json
+run gemma --model mrope.json
 run gemma --rope-base 1e4 --rope-scaling mrope
 echo "import" > words.txt
 run gemma --rope-freqs words.txt

@@ -46,15 +46,15 @@ run() {
 # Equal, layer by layer, up to what pairs in another order sum to.
 compare() { jq -ner --slurpfile a "$1" --slurpfile b "$2" \
   '[[$a[0], $b[0]] | map(.[1:]) | transpose[] | transpose[] | (.[0] - .[1] | fabs) < 1e-5] | if all then "the same" elif any then "some layers" else "another" end'; }
-run "$state" --gguf "$gguf" > engine.out
-run hf.npz --gguf "$gguf" > hf.out
+run "$state" --model "$gguf" > engine.out
+run hf.npz --model "$gguf" > hf.out
 echo "transformers' pairs: $(compare engine.out hf.out)"
-run hf.npz --gguf "$gguf" --rope-style gptj > wrong.out
+run hf.npz --model "$gguf" --rope-style gptj > wrong.out
 echo "other pairs: $(compare engine.out wrong.out)"
-echo "a config does not know llama.cpp's pairs: $(run "$state" --gguf plain.json)"
-run "$state" --gguf plain.json --rope-style gptj > config.out
+echo "a config does not know llama.cpp's pairs: $(run "$state" --model plain.json)"
+run "$state" --model plain.json --rope-style gptj > config.out
 echo "told: $(compare engine.out config.out)"
-run hf.npz --gguf plain.json > config.out
+run hf.npz --model plain.json > config.out
 echo "a config: $(compare engine.out config.out)"
 run hf.npz --rope-freqs freqs.txt > freqs.out
 echo "frequencies: $(compare engine.out freqs.out)"
@@ -68,8 +68,8 @@ run hf.npz --model-config layers.json > layers.out
 echo "layers of one base and one of another: $(compare engine.out layers.out)"
 # No one set of frequencies; three positions per token; a header that ends before it tells of factors.
 run hf.npz --model-config longrope.json
-"$KVTOOL" replay-mlp hf.npz --weights mean.bin --gguf mrope.json --dry-run -q > /dev/null
-"$KVTOOL" replay-mlp hf.npz --weights mean.bin --gguf mrope.json > /dev/null
-run hf.npz --gguf mrope.json | cut -c1-6
-run hf.npz --gguf mrope.json --positions new-len
-"$KVTOOL" replay-mlp hf.npz --weights mean.bin --gguf "$TESTDATA/llamacpp/s260k-header.gguf" > /dev/null
+"$KVTOOL" replay-mlp hf.npz --weights mean.bin --model mrope.json --dry-run -q > /dev/null
+"$KVTOOL" replay-mlp hf.npz --weights mean.bin --model mrope.json > /dev/null
+run hf.npz --model mrope.json | cut -c1-6
+run hf.npz --model mrope.json --positions new-len
+"$KVTOOL" replay-mlp hf.npz --weights mean.bin --model "$TESTDATA/llamacpp/s260k-header.gguf" > /dev/null
