@@ -66,7 +66,7 @@ class ReplayQuant : public Command {
     line.Add("--prompt-tokens", prompt_,
              "Measure the rows from here on (the prompt's end, if the trace says)")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
-    line.Add("--rows", rows_, "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+    line.Add("--sample-rows|--rows", rows_, "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     line.Add("--seed", seed_, "Seed of the sampled rows (0)");
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
