@@ -76,9 +76,9 @@ class ReplayQuant : public Command {
     line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
         .Positive();
     line.Add("--plan-out", plan_out_, "With --advise: write the types of each layer");
-    line.Add("--out", out_,
+    line.Add("-o,--output|--out", out_,
              "Write the quantised cache as a llama.cpp state (one type of K and of V, or a plan)");
-    line.Add("--target-version", version_, "Build or layout that --out is for (the newest)");
+    line.Add("--target-version", version_, "Build or layout that --output is for (the newest)");
     line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
     line.Add("--html-out", html_, "Write a self-contained page");
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
@@ -96,7 +96,7 @@ class ReplayQuant : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_, against_, sensitivity_, plan_, rope_.freqs});
     snapshot_.Files(files);
-    files.Writes({{html_, "--html-out"}, {plan_out_, "--plan-out"}, {out_, "--out"}});
+    files.Writes({{html_, "--html-out"}, {plan_out_, "--plan-out"}, {out_, "-o"}});
     report_.Files(files);
   }
 
@@ -199,7 +199,7 @@ class ReplayQuant : public Command {
     }
     if (!advise_ && !plan_out_.empty()) throw Error(Finding::kUsage, "--plan-out: for --advise");
     if (!out_.empty() && plan_.empty() && (k_.size() != 1 || v_.size() != 1 || advise_))
-      throw Error(Finding::kUsage, "--out: choose one --k and one --v, or a --plan");
+      throw Error(Finding::kUsage, "--output: choose one --k and one --v, or a --plan");
     if (!out_.empty() && keep_first_ + keep_last_ > 0) {
       throw Error(Finding::kUsage,
                   "--keep-first, --keep-last: a state has one type for all tokens of a layer");

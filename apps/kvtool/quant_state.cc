@@ -35,7 +35,7 @@ KvTensor AsRows(const std::vector<std::byte>& packed, const quant::CacheType& ty
 
 void RequireEngineType(const quant::CacheType& type) {
   if (type.dtype && type.name == Name(*type.dtype)) return;
-  throw Error(Finding::kUsage, fmt::format("--out: llama.cpp has no cache of {}", type.name))
+  throw Error(Finding::kUsage, fmt::format("--output: llama.cpp has no cache of {}", type.name))
       .Hint("f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl are its types");
 }
 
