@@ -64,7 +64,6 @@ class Frame : public Command {
     DeclareCoding(*decode_);
     inspect_ = &line.AddVerb("inspect", "Show the planes of a bare container");
     inspect_->Add("IN", input_, "Container, '-' for stdin").Required();
-    inspect_->InheritOptions();
     report_.Declare(*inspect_);
   }
 
@@ -93,7 +92,6 @@ class Frame : public Command {
     line.Add("IN", input_, "File to read, '-' for stdin").Required();
     line.Add("--dtype", dtype_, "What the values are: f16, bf16, f32").Required();
     output_.Declare(line, "File to write, '-' for stdout");
-    line.InheritOptions();
   }
 
   GearOptions Options(GearKind kind) const {

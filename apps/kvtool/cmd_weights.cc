@@ -28,7 +28,6 @@ class Weights : public Command {
   void Declare(CommandLine& line) override {
     for (const Verb& verb : kVerbs) {
       CommandLine& own = line.AddVerb(verb.name, verb.summary);
-      own.InheritOptions();
       commands_.emplace_back(&own, verb.make());
       commands_.back().second->Declare(own);
     }

@@ -367,12 +367,11 @@ Option CommandLine::OnNumber(const std::string& names, std::function<void(const 
 
 CommandLine& CommandLine::AddVerb(std::string_view name, std::string_view summary) {
   CLI::App* verb = app_->add_subcommand(std::string(name), std::string(summary));
+  verb->fallthrough();  // it takes the options of its command, too
   return *verbs_.emplace_back(new CommandLine(verb, notes_));
 }
 
 void CommandLine::RequireVerb() { app_->require_subcommand(1); }
-
-void CommandLine::InheritOptions() { app_->fallthrough(); }
 
 bool CommandLine::Has(const std::string& option) const {
   return app_->get_option_no_throw(option) != nullptr;

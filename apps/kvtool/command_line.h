@@ -110,10 +110,10 @@ class CommandLine {
   Option OnNumber(const std::string& names, std::function<void(const double&)> call,
                   const std::string& text);
 
-  // A word that chooses options of its own, as in `kvtool trace inspect`.
+  // A word that chooses options of its own, beside those of its command, as in `kvtool trace
+  // inspect`.
   CommandLine& AddVerb(std::string_view name, std::string_view summary);
   void RequireVerb();
-  void InheritOptions();                      // a verb takes the options of its command too
   bool Has(const std::string& option) const;  // whether it has been declared
   // To be called when all is declared: numbers are decimal, finite and whole where they count.
   void RequireNumbers();

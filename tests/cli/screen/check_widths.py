@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands and their help show on terminals of 60, 80 and 120 columns: no line is wider unless it is one word, and
+no word is broken. In a pipe nothing is wrapped."""
+import os
+import re
+import subprocess
+
+import terminal
+from cases import CALLS, PRODUCTS
+
+KVTOOL = os.environ["KVTOOL"]
+
+
+def words(text):
+    """The letters of a text, whatever its lines."""
+    return re.sub(r"\s+", "", text)
+
+
+def too_wide(text, columns):
+    for line in text.split("\n"):
+        if len(line) > columns and len(line.split()) > 1 and max(map(len, line.split())) + len(line) - len(line.lstrip()) <= columns:
+            yield line
+
+
+def check(command, columns):
+    status, text = terminal.run([KVTOOL, *command, "--no-color", "--no-progress"], columns)
+    name = " ".join(command[:2])
+    if "\x1b" in text or not text.strip():
+        print(f"{name}, {columns} columns: shows {text[:80]!r}")
+    for line in too_wide(text, columns):
+        print(f"{name}, {columns} columns: {len(line)} wide: {line}")
+    return status, text
+
+
+for call in CALLS:
+    for columns in (60, 80, 120):
+        status, text = check(call, columns)
+        if status not in (0, 1):
+            print(" ".join(call), status, text)
+names = subprocess.run([KVTOOL, "help"], check=True, capture_output=True, text=True).stdout
+commands = re.findall(r"^  ([a-z][a-z0-9-]+) ", names, re.M)
+assert len(commands) > 20 and {call[0] for call in CALLS + PRODUCTS} == set(commands), sorted(commands)
+for command in commands:
+    piped = subprocess.run([KVTOOL, command, "--help"], check=True, capture_output=True, text=True).stdout
+    for columns in (60, 120):
+        _, text = check([command, "--help"], columns)
+        # The same words, wherever lines end.
+        if words(text) != words(piped):
+            print(f"{command} --help says other things on {columns} columns")
+for call in PRODUCTS:
+    piped = subprocess.run([KVTOOL, *call], check=True, capture_output=True, text=True).stdout
+    status, text = terminal.run([KVTOOL, *call], 60)
+    if text != piped:
+        print(f"{' '.join(call)}: a terminal changes it")
+# A narrow table turns into paragraphs, a wide one in a pipe stays as it is.
+piped = subprocess.run([KVTOOL, *CALLS[3]], check=True, capture_output=True, text=True).stdout
+print("a pipe is as wide as it needs to be:", max(map(len, piped.split("\n"))) > 80)

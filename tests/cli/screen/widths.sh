@@ -1,0 +1,3 @@
+# Every command and every help on narrow and wide terminals, and in a pipe.
+export KVTOOL
+"$PYTHON" "$SHARED_SUITE/check_widths.py"
