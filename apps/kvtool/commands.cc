@@ -100,7 +100,7 @@ constexpr CommandEntry kCommands[] = {
      MakeReplayMlp},
     {"gate", "Judging", "run the quality gate; its verdict is the exit status",
      "  kvtool gate --init run1 run2 -o gate.json\n"
-     "  kvtool gate gate.json -o out/summary.json\n"
+     "  kvtool gate gate.json -o summary.json --html-out gate.html\n"
      "  kvtool gate --snapshot slot0.bin --trace slot0.trace.safetensors\n"
      "  kvtool gate gate.json --baseline main/summary.json --deterministic --json | jq .verdict\n"
      "  kvtool gate --engine-logs exp/h2o_final/out_20260221\n",
