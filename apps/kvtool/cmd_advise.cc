@@ -276,9 +276,7 @@ class AdviseCommand : public Command {
     document["engines"] = SettingsJson(settings);
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
     if (page_.wanted()) {
-      const std::string by =
-          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
-      page_.Write(advise::AdvicePage(runs, request, advice, by), *this, context.console,
+      page_.Write(advise::AdvicePage(runs, request, advice, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));

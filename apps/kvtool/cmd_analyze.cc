@@ -9,6 +9,7 @@
 #include "apps/kvtool/analyze_report.h"
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/offline_options.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/run_input.h"
@@ -45,6 +46,7 @@ class Analyze : public Command {
     offline_.Declare(line);
     selection_.Declare(line);
     snapshot_.Declare(line);
+    page_.Declare(line);
     report_.Declare(line);
   }
 
@@ -56,6 +58,7 @@ class Analyze : public Command {
     files.Writes(csv_, "--csv-out");
     files.Writes(offline_.json_out, "--offline-json-out");
     files.Writes(offline_.md_out, "--offline-md-out");
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -71,7 +74,8 @@ class Analyze : public Command {
     Json document = ReportHeader("analyze");
     document["inputs"] = {InputRecord(inputs.source())};
     ExitStatus status = kDone;
-    if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, document);
+    report::Page page("What compresses", input_);
+    if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, document, page);
     if (simulated) AddOffline(context, *simulated, inputs, pool, document);
     if (with_rows()) AddRows(context, inputs, rope, pool, document);
     document["warnings"] = context.console.warning_texts();
@@ -80,6 +84,10 @@ class Analyze : public Command {
           std::chrono::steady_clock::now() - begin;
       document["timing"] = {{"elapsed_us", static_cast<uint64_t>(took.count())},
                             {"threads", pool.threads()}};
+    }
+    if (page_.wanted()) {
+      page.Footer(MadeBy());
+      page_.Write(page, *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
     return status;
@@ -103,6 +111,9 @@ class Analyze : public Command {
   void CheckOutputs() const {
     if (distribution_ && packed_ && !csv_.empty()) {
       throw Error(Finding::kUsage, "--csv-out: give --distribution or --packed, not both");
+    }
+    if (reports_only_ && page_.wanted()) {
+      throw Error(Finding::kUsage, "--reports-only: the page shows the layers that it omits");
     }
     if (reports_only_ && !with_reports()) {
       throw Error(Finding::kUsage,
@@ -154,10 +165,10 @@ class Analyze : public Command {
   }
 
   ExitStatus AddLayers(Context& context, const Inputs& inputs, const OpenOptions& options,
-                       const std::optional<ModelRope>& rope, ThreadPool& pool,
-                       Json& document) const {
+                       const std::optional<ModelRope>& rope, ThreadPool& pool, Json& document,
+                       report::Page& page) const {
     if (inputs.snapshot) {
-      return AddAnalysis(context, *inputs.snapshot, rope, pool, document);
+      return AddAnalysis(context, *inputs.snapshot, rope, pool, document, page);
     }
     ExitStatus status = kDone;
     document["runs"] = Json::array();
@@ -167,7 +178,8 @@ class Analyze : public Command {
       if (!report_.json && !document["runs"].empty()) context.console.Line("");
       try {
         const Snapshot snapshot = OpenOne(context, source, options);
-        status = Worse(status, AddAnalysis(context, snapshot, rope, pool, run));
+        page.Heading(folder.generic_string());
+        status = Worse(status, AddAnalysis(context, snapshot, rope, pool, run, page));
       } catch (Error& error) {
         // Damage is counted by the other reports, which look past it.
         if (!with_reports()) throw error.File(source.path);
@@ -179,8 +191,8 @@ class Analyze : public Command {
   }
 
   ExitStatus AddAnalysis(Context& context, const Snapshot& snapshot,
-                         const std::optional<ModelRope>& rope, ThreadPool& pool,
-                         Json& document) const {
+                         const std::optional<ModelRope>& rope, ThreadPool& pool, Json& document,
+                         report::Page& page) const {
     document["format"] = snapshot.format;
     document["engine"] = snapshot.engine;
     document["model"] = snapshot.model;
@@ -192,6 +204,7 @@ class Analyze : public Command {
     }
     document["level"] = level_;
     document.update(analysis::AnalysisJson(analysis));
+    analysis::AddAnalysis(analysis, level_, page);
     if (!report_.json)
       context.console.Data(AnalysisText(snapshot, analysis, level_, context.console));
     return analysis.total().decodes ? kDone : kVerdict;
@@ -243,6 +256,7 @@ class Analyze : public Command {
   OfflineOptions offline_;
   SelectionOptions selection_;
   SnapshotOptions snapshot_;
+  PageOptions page_;
   ReportOptions report_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "lib/study/report/diff_report.h"
@@ -37,6 +38,7 @@ class Diff : public Command {
         .Group(group);
     selection_.Declare(line);
     snapshot_.Declare(line);
+    page_.Declare(line);
     report_.Declare(line);
   }
 
@@ -49,6 +51,7 @@ class Diff : public Command {
     files.Reads(a_);
     files.Reads(b_);
     snapshot_.Files(files);
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -70,10 +73,15 @@ class Diff : public Command {
 
     ThreadPool pool(context.global.thread_count());
     ProgressLine progress(context.console, context.global.progress_when(), a_);
-    const SnapshotDiff diff = DiffSnapshots(
-        a, b, {.atol = atol_, .keys = selection.keys, .values = selection.values}, pool, &progress);
+    DiffOptions compared{.atol = atol_, .keys = selection.keys, .values = selection.values};
+    if (page_.wanted()) compared.token_bins = report::MapColumns(UINT64_MAX, a.layers.size());
+    const SnapshotDiff diff = DiffSnapshots(a, b, compared, pool, &progress);
     if (!report_.json && context.console.verbosity > -1) Print(diff, context.console);
     if (report_.wanted()) report_.Emit(context.console, Document(a, b, diff), RulesFor(false));
+    if (page_.wanted()) {
+      page_.Write(DiffPage(a_, b_, diff, MadeBy()), *this, context.console,
+                  RulesFor(report_.force));
+    }
     return diff.equal() ? kDone : kVerdict;
   }
 
@@ -188,6 +196,7 @@ class Diff : public Command {
   std::optional<double> atol_;
   SelectionOptions selection_;
   SnapshotOptions snapshot_;
+  PageOptions page_;
   ReportOptions report_;
 };
 

@@ -431,10 +431,7 @@ class Gate : public Command {
     const gate::Summary summary{outputs_.summary_json, document};
     std::optional<report::Page> page;
     if (page_.wanted()) {
-      page = gate::SummaryPage(
-          {&summary, 1},
-          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>()),
-          Engines());
+      page = gate::SummaryPage({&summary, 1}, MadeBy(), Engines());
       files.Write(page_.html, page->Text());
     }
     if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, Engines()));

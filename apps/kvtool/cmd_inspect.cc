@@ -6,10 +6,11 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "lib/core/snapshot/hadamard.h"
-#include "lib/study/statistics/tensor_stats.h"
+#include "lib/study/statistics/stats_page.h"
 
 namespace kv {
 namespace {
@@ -36,17 +37,21 @@ class Inspect : public Command {
                  "Read every value: ranges, NaNs, entropy per byte plane, predicted ratio");
     line.AddFlag("--tensors", with_tensors_, "One line per layer even when all are alike");
     snapshot_.Declare(line);
+    page_.Declare(line, " of the statistics, which implies --stats");
     report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {
     files.Reads(files_);
     snapshot_.Files(files);
+    page_.Files(files);
     report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    const bool with_stats = with_stats_ || page_.wanted();
+    report::Page page("What the values are like", files_.size() == 1 ? files_[0] : "");
     ExitStatus status = kDone;
     for (const std::string& file : files_) {
       try {
@@ -54,7 +59,7 @@ class Inspect : public Command {
         SnapshotOptions reading = snapshot_;
         const std::optional<RecordedRun> run = TakeRun(path, reading);
         OpenOptions options = reading.Resolve();
-        options.metadata_only = !with_stats_;
+        options.metadata_only = !with_stats;
         options.any_batch = true;
         const Snapshot snapshot = OpenSnapshot(reading.Open(path), options);
         nlohmann::ordered_json document = ReportHeader("inspect");
@@ -64,7 +69,8 @@ class Inspect : public Command {
         if (report_.wanted()) document.update(DescribeJson(snapshot));
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
-        if (with_stats_) AddStats(snapshot, context.console, document);
+        if (files_.size() > 1 && page_.wanted()) page.Heading(file);
+        if (with_stats) AddFileStats(snapshot, context.console, document, page);
         WarnOf(snapshot.notes, path, context.console);
         all.push_back(std::move(document));
       } catch (Error& error) {
@@ -74,21 +80,27 @@ class Inspect : public Command {
     }
     if (!all.empty())
       report_.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(false));
+    if (!all.empty() && page_.wanted()) {
+      page.Footer(MadeBy());
+      page_.Write(page, *this, context.console, RulesFor(report_.force));
+    }
     return status;
   }
 
  private:
-  void AddStats(const Snapshot& snapshot, Console& console,
-                nlohmann::ordered_json& document) const {
+  void AddFileStats(const Snapshot& snapshot, Console& console, nlohmann::ordered_json& document,
+                    report::Page& page) const {
     snapshot.CheckContent();
     const std::string rotated = HadamardRemark(snapshot);
     if (!rotated.empty()) console.Warn(snapshot.source.path, rotated);
     Table table({"layer", "kv", "min", "max", "mean", "sd", "NaN", "Inf", "zeros",
                  "bits per byte plane", "predicted"});
+    std::vector<LayerStats> layers;
     for (size_t i = 0; i < snapshot.layers.size(); ++i) {
       const LayerKv& layer = snapshot.layers[i];
       const auto add = [&](const KvTensor& tensor, const char* which, bool is_value) {
         const TensorStats stats = StatsOf(snapshot, tensor, is_value);
+        if (page_.wanted()) (is_value ? layers.back().v : layers.back().k) = stats;
         if (report_.wanted()) document["layers"][i][which]["stats"] = StatsJson(stats);
         table.Row({std::to_string(layer.index), which, fmt::format("{:.4g}", stats.min),
                    fmt::format("{:.4g}", stats.max), fmt::format("{:.3g}", stats.mean),
@@ -96,15 +108,18 @@ class Inspect : public Command {
                    std::to_string(stats.infinite_count), std::to_string(stats.zero_count),
                    StatsCells(stats), fmt::format("{:.3f}x", stats.predicted_ratio)});
       };
+      if (page_.wanted()) layers.push_back({layer.index});
       add(layer.k, "k", false);
       if (layer.v) add(*layer.v, "v", true);
     }
-    if (!report_.json) console.Data("\n" + table.Text("  "));
+    if (with_stats_ && !report_.json) console.Data("\n" + table.Text("  "));
+    if (page_.wanted()) AddStats(layers, page);
   }
 
   std::vector<std::string> files_;
   bool with_stats_ = false, with_tensors_ = false;
   SnapshotOptions snapshot_;
+  PageOptions page_;
   ReportOptions report_;
 };
 

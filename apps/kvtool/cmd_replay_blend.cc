@@ -286,10 +286,8 @@ class ReplayBlend : public Command {
       document.update(blend::ReportJson(caches, result, extras));
       document["warnings"] = context.console.warning_texts();
       if (page_.wanted()) {
-        const auto version = document["tool"]["version"].get<std::string>();
-        page_.Write(
-            blend::ReportPage(caches, result, extras, fmt::format("Made by kvtool {}.", version)),
-            *this, context.console, RulesFor(force_));
+        page_.Write(blend::ReportPage(caches, result, extras, MadeBy()), *this, context.console,
+                    RulesFor(force_));
       }
       report_.Emit(context.console, document, RulesFor(force_));
     }

@@ -344,9 +344,7 @@ class ReplayH2o : public Command {
     if (!plan_.empty()) WritePlan(snapshot, result);
     if (!snapshot_out_.empty()) WriteSnapshot(context, snapshot, result.runs.front(), document);
     if (page_.wanted()) {
-      const std::string by =
-          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
-      page_.Write(mnn::h2o::ReportPage(snapshot, trace, result, by), *this, context.console,
+      page_.Write(mnn::h2o::ReportPage(snapshot, trace, result, MadeBy()), *this, context.console,
                   RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));

@@ -226,10 +226,8 @@ class ReplayLossless : public Command {
       file.Commit();
     }
     if (page_.wanted()) {
-      const auto version = document["tool"]["version"].get<std::string>();
-      page_.Write(
-          mnn::runtime::ReportPage(input_, result, fmt::format("Made by kvtool {}.", version)),
-          *this, context.console, RulesFor(force_));
+      page_.Write(mnn::runtime::ReportPage(input_, result, MadeBy()), *this, context.console,
+                  RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }

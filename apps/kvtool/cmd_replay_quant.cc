@@ -7,6 +7,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/quant_against.h"
 #include "apps/kvtool/quant_plan.h"
@@ -80,7 +81,7 @@ class ReplayQuant : public Command {
              "Write the quantised cache as a llama.cpp state (one type of K and of V, or a plan)");
     line.Add("--target-version", version_, "Build or layout that --output is for (the newest)");
     line.AddFlag("--detail", detail_, "Figures of every head in the JSON document");
-    line.Add("--html-out", html_, "Write a self-contained page");
+    page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     rope_.Declare(line, "RoPE of the model, for types that quantise keys before it");
     snapshot_.Declare(line);
@@ -96,7 +97,8 @@ class ReplayQuant : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads({input_, trace_, against_, sensitivity_, plan_, rope_.freqs});
     snapshot_.Files(files);
-    files.Writes({{html_, "--html-out"}, {plan_out_, "--plan-out"}, {out_, "-o"}});
+    files.Writes({{plan_out_, "--plan-out"}, {out_, "-o"}});
+    page_.Files(files);
     report_.Files(files);
   }
 
@@ -143,11 +145,9 @@ class ReplayQuant : public Command {
       WriteText(plan_out_, JsonText(written) + "\n", RulesFor(force_));
     }
     if (!out_.empty()) WriteState(context, snapshot, options, request, plan, pool, document);
-    if (!html_.empty()) {
-      const std::string by =
-          fmt::format("Made by kvtool {}.", document["tool"]["version"].get<std::string>());
-      WriteText(html_, ReportPage(snapshot, trace, request, result, warnings, by),
-                RulesFor(force_));
+    if (page_.wanted()) {
+      page_.Write(ReportPage(snapshot, trace, request, result, warnings, MadeBy()), *this,
+                  context.console, RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
     if (!report_.json) {
@@ -185,7 +185,7 @@ class ReplayQuant : public Command {
 
   void CheckUsage() const {
     if (!against_.empty() && (!k_.empty() || !v_.empty() || !plan_.empty() || advise_ ||
-                              !out_.empty() || !html_.empty())) {
+                              !out_.empty() || page_.wanted())) {
       throw Error(Finding::kUsage,
                   "--against: it compares two caches; leave out types, plans and other outputs");
     }
@@ -517,7 +517,8 @@ class ReplayQuant : public Command {
     }
   }
 
-  std::string input_, trace_, against_, out_, version_, plan_, sensitivity_, plan_out_, html_;
+  std::string input_, trace_, against_, out_, version_, plan_, sensitivity_, plan_out_;
+  PageOptions page_;
   std::vector<std::string> k_, v_;
   std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
   uint64_t keep_first_ = 0, keep_last_ = 0, rows_ = 512, seed_ = 0, bytes_ = 0;

@@ -44,12 +44,8 @@ class Report : public Command {
     }
     const gate::Summary& newest = gate::Newest(summaries);
     if (page_.wanted()) {
-      const nlohmann::ordered_json header = ReportHeader("report");
-      page_.Write(gate::SummaryPage(summaries,
-                                    fmt::format("Made by kvtool {}.",
-                                                header["tool"]["version"].get<std::string>()),
-                                    Engines()),
-                  *this, context.console, RulesFor(force_));
+      page_.Write(gate::SummaryPage(summaries, MadeBy(), Engines()), *this, context.console,
+                  RulesFor(force_));
     }
     if (!junit_.empty()) Write(junit_, gate::SummaryJunit(newest, Engines()));
     Print(context.console, gate::ViewOf(newest, Engines()));

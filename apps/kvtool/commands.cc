@@ -10,10 +10,11 @@ constexpr CommandEntry kCommands[] = {
     {"inspect", "Looking", "show what a snapshot is: engine, layers, heads, dtypes, sizes",
      "  kvtool inspect slot0.bin\n"
      "  kvtool inspect slot0.bin --stats --model model.gguf\n"
+     "  kvtool inspect slot0.bin --html-out values.html\n"
      "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
      MakeInspect},
     {"analyze", "Looking", "show what compresses: ratios proved by decoding, entropies, structure",
-     "  kvtool analyze slot0.bin\n"
+     "  kvtool analyze slot0.bin --html-out what.html --svg-out pictures\n"
      "  kvtool analyze slot0.bin --model model.gguf --per-head --json | jq .summary\n"
      "  kvtool analyze dump/run_1 --offline-codec adaptive --entry-mode aggregate\n"
      "  kvtool analyze dump/run_1 --distribution --csv-out layer_metrics.csv\n",
@@ -38,6 +39,7 @@ constexpr CommandEntry kCommands[] = {
      MakeConvert},
     {"diff", "Archiving", "compare two snapshots across formats, value by value",
      "  kvtool diff slot0.bin slot0.safetensors\n"
+     "  kvtool diff before.kvz after.npz --html-out where.html\n"
      "  kvtool diff before.kvz after.npz --atol 1e-3 --json | jq .first\n",
      MakeDiff},
     {"frame", "Codec", "encode, decode or inspect a bare gear container, as the engine stores it",

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "lib/core/base/error.h"
 
@@ -32,11 +33,16 @@ std::vector<std::string> PlacesOf(const std::vector<report::PictureFile>& pictur
 
 }  // namespace
 
-void PageOptions::Declare(CommandLine& line) {
-  line.Add("--html-out", html, "Write a self-contained page");
+void PageOptions::Declare(CommandLine& line, const std::string& of) {
+  line.Add("--html-out", html, "Write a self-contained page" + of);
   line.Add("--svg-out", svg,
            "Write the page's pictures as SVG: into a folder, made if need be, each named for what "
            "it shows; or NAME.svg for a single one and NAME-....svg for several");
+}
+
+std::string MadeBy() {
+  return fmt::format("Made by kvtool {}.",
+                     ReportHeader("page")["tool"]["version"].get<std::string>());
 }
 
 // What goes into a folder that is there is checked when it is known.

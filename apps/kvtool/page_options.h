@@ -14,7 +14,8 @@ namespace kv {
 struct PageOptions {
   std::string html, svg;
 
-  void Declare(CommandLine& line);
+  // `of` ends the sentence about the page, such as " of the statistics".
+  void Declare(CommandLine& line, const std::string& of = "");
   void Files(CommandFiles& files) const;
   bool wanted() const { return !html.empty() || !svg.empty(); }
   void Write(const report::Page& page, const Command& command, Console& console,
@@ -27,5 +28,8 @@ struct PageOptions {
   // Where each picture goes. Throws kUsage if a name is that of another output or of an input.
   std::vector<std::string> CheckedPlaces(const report::Page& page, const Command& command) const;
 };
+
+// How every page ends: "Made by kvtool 0.2.0."
+std::string MadeBy();
 
 }  // namespace kv

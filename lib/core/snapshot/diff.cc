@@ -138,8 +138,9 @@ void CompareExtents(std::vector<TensorPair>& pairs, ThreadPool& pool, Progress& 
 
 using AtolOfPair = std::function<std::optional<double>(const TensorPair& pair)>;
 
-void CompareRows(std::vector<TensorPair>& pairs, const AtolOfPair& atol, ThreadPool& pool,
-                 Progress& progress) {
+// With `bin_tokens`, the results of ranges of so many tokens are kept, too.
+void CompareRows(std::vector<TensorPair>& pairs, const AtolOfPair& atol, uint64_t bin_tokens,
+                 ThreadPool& pool, Progress& progress) {
   struct Task {
     size_t pair;
     uint64_t begin, count;
@@ -151,8 +152,11 @@ void CompareRows(std::vector<TensorPair>& pairs, const AtolOfPair& atol, ThreadP
     if (pair.is_settled) continue;
     const uint64_t row = std::max(pair.a.row_bytes(), pair.b.row_bytes());
     const uint64_t tokens = pair.a.tokens(), step = std::max<uint64_t>(1, kChunkBytes / row);
-    for (uint64_t begin = 0; begin < tokens; begin += step)
-      tasks.push_back({i, begin, std::min(step, tokens - begin)});
+    for (uint64_t begin = 0, count = 0; begin < tokens; begin += count) {
+      count = std::min(step, tokens - begin);
+      if (bin_tokens > 0) count = std::min(count, bin_tokens - begin % bin_tokens);
+      tasks.push_back({i, begin, count});
+    }
   }
   pool.ParallelFor(tasks.size(), [&](uint64_t i) {
     Task& task = tasks[i];
@@ -163,7 +167,13 @@ void CompareRows(std::vector<TensorPair>& pairs, const AtolOfPair& atol, ThreadP
     DropTensor(*pair.a_snapshot, pair.a);
     DropTensor(*pair.b_snapshot, pair.b);
   });
-  for (const Task& task : tasks) pairs[task.pair].diff.Add(task.diff);
+  for (const Task& task : tasks) {
+    TensorPair& pair = pairs[task.pair];
+    pair.diff.Add(task.diff);
+    if (bin_tokens == 0) continue;
+    pair.bins.resize((pair.a.tokens() + bin_tokens - 1) / bin_tokens);
+    pair.bins[task.begin / bin_tokens].Add(task.diff);
+  }
 }
 
 class NoProgress : public Progress {
@@ -183,17 +193,25 @@ SnapshotDiff DiffSnapshots(const Snapshot& a, const Snapshot& b, const DiffOptio
   NoProgress silent;
   Progress& shown = progress != nullptr ? *progress : silent;
   uint64_t total = 0;
-  for (const TensorPair& pair : pairs) total += pair.a.bytes();
+  for (const TensorPair& pair : pairs) {
+    total += pair.a.bytes();
+    diff.tokens = std::max(diff.tokens, pair.a.tokens());
+  }
+  if (options.token_bins > 0) {
+    diff.bin_tokens = std::max<uint64_t>(
+        1, diff.tokens / options.token_bins + (diff.tokens % options.token_bins != 0));
+  }
   shown.Begin(total);
   CompareExtents(pairs, pool, shown);
   const auto atol = [&](const TensorPair& pair) {
     return options.atol_of ? options.atol_of(diff.layers[pair.slot].layer, pair.is_value)
                            : options.atol;
   };
-  CompareRows(pairs, atol, pool, shown);
+  CompareRows(pairs, atol, diff.bin_tokens, pool, shown);
   for (const TensorPair& pair : pairs) {
     LayerDiff& layer = diff.layers[pair.slot];
     (pair.is_value ? layer.v : layer.k) = pair.diff;
+    (pair.is_value ? layer.v_bins : layer.k_bins) = pair.bins;
   }
   return diff;
 }

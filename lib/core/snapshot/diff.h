@@ -22,6 +22,8 @@ struct DiffOptions {
   // If set, gives the `atol` of each tensor.
   std::function<std::optional<double>(uint32_t layer, bool is_value)> atol_of = {};
   bool keys = true, values = true;
+  // If above 0, also tells where tensors differ, in at most so many ranges of tokens.
+  uint64_t token_bins = 0;
 };
 
 // One value on both sides.
@@ -58,6 +60,8 @@ struct TensorDiff {
 struct LayerDiff {
   uint32_t layer = 0;
   std::optional<TensorDiff> k = {}, v = {};  // nothing where a side has none
+  // Of SnapshotDiff::bin_tokens tokens each, the last one less; empty where no bit differs.
+  std::vector<TensorDiff> k_bins = {}, v_bins = {};
 };
 
 enum class DiffVerdict {
@@ -73,6 +77,8 @@ struct SnapshotDiff {
   std::vector<std::string> notes;      // what does not count
   std::vector<LayerDiff> layers;       // in both, by number
   bool by_value = false;               // a tolerance was given
+  uint64_t bin_tokens = 0;             // 0 unless bins were asked for
+  uint64_t tokens = 0;                 // compared, of the longest tensor
 
   TensorDiff Total() const;  // counts and maxima over all layers; `first` of the first layer
   DiffVerdict verdict() const;

@@ -16,6 +16,7 @@ struct TensorPair {
   bool is_value = false;
   KvTensor a = {}, b = {};
   TensorDiff diff = {};
+  std::vector<TensorDiff> bins = {};
   bool is_settled = false;  // found equal without a walk
 
   // Whether one side is known to be Hadamard-rotated and the other known not to be: equal bytes

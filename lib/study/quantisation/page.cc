@@ -48,7 +48,7 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
   chart.whole_x = chart.markers = true;
   constexpr size_t kMostLines = 8;
   for (size_t pair = 1; pair < std::min(result.pairs.size(), kMostLines + 1); ++pair) {
-    report::ChartSeries series{PairText(request, result.pairs[pair]), {}};
+    report::ChartSeries series{PairText(request, result.pairs[pair]), {}, false, false, false};
     for (const LayerFigures& layer : result.layers) {
       series.points.push_back({static_cast<double>(layer.layer), layer.all[pair].output_error});
     }
@@ -59,9 +59,9 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
 
 }  // namespace
 
-std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                       const ReplayRequest& request, const ReplayResult& result,
-                       const std::vector<std::string>& notes, const std::string& footer) {
+report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
+                        const ReplayRequest& request, const ReplayResult& result,
+                        const std::vector<std::string>& notes, const std::string& footer) {
   const KvTensor& k = snapshot.layers.front().k;
   report::Page page(
       "Quantised caches",
@@ -90,7 +90,7 @@ std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   page.Table(rows);
   page.Notes("Remarks", notes);
   page.Footer(footer);
-  return page.Text();
+  return page;
 }
 
 }  // namespace kv::quantisation

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lib/study/quantisation/replay.h"
+#include "lib/study/report/html.h"
 
 namespace kv::quantisation {
 
@@ -21,8 +22,8 @@ nlohmann::ordered_json ReportJson(const Snapshot& snapshot, const AttentionTrace
                                   bool detail);
 nlohmann::ordered_json OutcomeJson(const Outcome& outcome, uint64_t tokens);
 // A self-contained page.
-std::string ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
-                       const ReplayRequest& request, const ReplayResult& result,
-                       const std::vector<std::string>& notes, const std::string& footer);
+report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
+                        const ReplayRequest& request, const ReplayResult& result,
+                        const std::vector<std::string>& notes, const std::string& footer);
 
 }  // namespace kv::quantisation

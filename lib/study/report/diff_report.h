@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lib/core/snapshot/diff.h"
+#include "lib/study/report/html.h"
 
 namespace kv {
 
@@ -27,5 +28,10 @@ nlohmann::ordered_json FirstJson(const TensorDiff& diff);
 nlohmann::ordered_json TensorJson(const TensorDiff& diff);
 // A list of {layer, k, v} for all layers that both caches have.
 nlohmann::ordered_json LayersJson(const SnapshotDiff& diff);
+
+// A page that shows where two caches differ: a map of layers and tokens, of which `diff` must have
+// the bins, and the sizes of the differences by layer. In diff_page.cc.
+report::Page DiffPage(const std::string& a, const std::string& b, const SnapshotDiff& diff,
+                      const std::string& footer);
 
 }  // namespace kv

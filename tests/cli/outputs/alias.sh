@@ -62,15 +62,15 @@ try() {
     echo "$command $flag" >> covered
   done
 }
-try "inspect" s.npz "--json-out" s.npz
-try "analyze" s.npz "--csv-out --json-out" s.npz --distribution
+try "inspect" s.npz "--html-out --svg-out --json-out" s.npz
+try "analyze" s.npz "--html-out --svg-out --csv-out --json-out" s.npz --distribution
 try "analyze" s.npz "--offline-json-out --offline-md-out" s.npz --offline-codec adaptive
 try "compress" a.bin "--output --json-out" --from opaque a.bin
 try "decompress" a.bin.kvz "--output --json-out" a.bin.kvz
 try "verify" a.bin.kvz "--json-out" a.bin.kvz
 try "convert" s.npz "--json-out" s.npz --to npz -o x
 try "convert" s.npz "--output" s.npz --to npz
-try "diff" s.npz "--json-out" s.npz t.npz
+try "diff" s.npz "--html-out --svg-out --json-out" s.npz t.npz
 try "frame encode" a.bin "--output" --dtype f16 a.bin
 try "frame decode" a.bin "--output" --dtype f16 a.bin
 try "frame inspect" a.bin "--json-out" a.bin

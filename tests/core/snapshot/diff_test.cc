@@ -266,7 +266,39 @@ TEST_CASE("large tensors are compared in chunks whose results add up", "[diff]")
   CHECK(x.max_abs == y.max_abs);
   CHECK(x.max_rel == y.max_rel);
   CHECK(x.first->token == 0);
+  CHECK(one.bin_tokens == 0);
+  CHECK(one.layers[0].k_bins.empty());
   CHECK(x.mean_abs() == Approx(2 / std::sqrt(std::acos(-1.0))).epsilon(0.01));  // of N(0, 2)
+}
+
+TEST_CASE("bins of tokens tell where tensors differ, and add up to the whole", "[diff]") {
+  const test::CacheShape shape{.layers = 2, .heads = 4, .head_dim = 64, .tokens = 1003};
+  const Snapshot a = test::MakeCache(shape, 1);
+  const SnapshotDiff same = Diff(a, test::MakeCache(shape, 1), {.token_bins = 10});
+  CHECK(same.tokens == 1003);
+  CHECK(same.bin_tokens == 101);
+  CHECK(same.layers[1].v_bins.empty());  // settled without a walk
+  const SnapshotDiff diff = Diff(a, test::MakeCache(shape, 2), {.token_bins = 10}, 4);
+  const std::vector<TensorDiff>& bins = diff.layers[0].k_bins;
+  REQUIRE(bins.size() == 10);
+  uint64_t values = 0, different = 0;
+  double most = 0;
+  for (const TensorDiff& bin : bins) {
+    values += bin.values;
+    different += bin.different;
+    most = std::max(most, bin.max_abs);
+  }
+  const TensorDiff& whole = *diff.layers[0].k;
+  CHECK(values == whole.values);
+  CHECK(different == whole.different);
+  CHECK(most == whole.max_abs);
+  CHECK(bins[9].values == (1003 - 9 * 101) * 256);
+  CHECK(bins[3].first->token == 303);
+  const SnapshotDiff one =
+      Diff(Keys({1, 2, 3, 4, 5, 6, 7, 8}), Keys({1, 2, 3, 4, 5, 6, 7, 9}), {.token_bins = 240});
+  CHECK(one.bin_tokens == 1);
+  CHECK(one.layers[0].k_bins.at(0).different == 0);
+  CHECK(one.layers[0].k_bins.at(1).different == 1);
 }
 
 }  // namespace kv::diff_test

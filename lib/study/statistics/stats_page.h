@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "lib/study/report/html.h"
+#include "lib/study/statistics/tensor_stats.h"
+
+namespace kv {
+
+struct LayerStats {
+  uint32_t layer = 0;
+  std::optional<TensorStats> k = {}, v = {};
+};
+
+// Adds what the values of a cache are like: entropies, ratios and ranges by layer, then a table.
+void AddStats(const std::vector<LayerStats>& layers, report::Page& page);
+// Adds the chart of the entropies alone.
+void AddPlaneEntropies(const std::vector<LayerStats>& layers, report::Page& page);
+
+}  // namespace kv
