@@ -15,13 +15,9 @@ namespace {
 using report::ChartSeries;
 using report::LineChart;
 using report::Page;
-using report::Record;
-using report::StripMap;
 using report::Tone;
 
 constexpr size_t kMaxPoints = 400;  // of one line: more than a screen shows
-constexpr size_t kMaxSeries = 8;    // in one chart; more lines cannot be told apart
-constexpr double kVerdictStrength = 0.9;
 
 std::string Counted(size_t count, std::string_view what) {
   return count == 0 ? std::string() : fmt::format("{} {}", count, what);
@@ -49,53 +45,20 @@ void AddLine(const CaseView& c, std::string name, std::optional<double> LayerFig
   if (!series.points.empty()) chart.series.push_back(std::move(series));
 }
 
-// Names of cases over all runs, in the order of the newest, older ones after.
-std::vector<std::string> CaseNames(const std::vector<SummaryView>& history) {
-  std::vector<std::string> names;
-  for (auto run = history.rbegin(); run != history.rend(); ++run) {
-    for (const CaseView& c : run->cases) {
-      if (std::find(names.begin(), names.end(), c.name) == names.end()) names.push_back(c.name);
-    }
-  }
-  return names;
-}
-
-const CaseView* CaseIn(const SummaryView& view, const std::string& name) {
-  const auto found = std::find_if(view.cases.begin(), view.cases.end(),
-                                  [&](const CaseView& c) { return c.name == name; });
-  return found == view.cases.end() ? nullptr : &*found;
-}
-
-std::string RunName(const SummaryView& view) {
-  return view.generated_at.empty() ? view.file : view.generated_at;
-}
-
-void AddVerdictMap(const std::vector<SummaryView>& history, Page& page) {
-  StripMap map;
-  map.title = "Verdicts by case and run";
-  map.x_label = "run, the newest on the right";
-  map.x_end = static_cast<double>(history.size());
-  map.unit_ticks = true;
-  for (const std::string& name : CaseNames(history)) {
-    report::StripRow row{name, {}};
-    for (size_t i = 0; i < history.size(); ++i) {
-      const CaseView* c = CaseIn(history[i], name);
-      if (c == nullptr) continue;
-      const auto x = static_cast<double>(i);
-      const double strength = c->status == Status::kNotRun ? NAN : kVerdictStrength;
-      row.spans.push_back({x, x + 1, strength, c->status == Status::kFail ? 1 : 0,
-                           fmt::format("{}: {}", RunName(history[i]), Text(c->status))});
-    }
-    map.rows.push_back(std::move(row));
-  }
-  page.Figure(Render(map), "One column per run. Blue: passed. Orange: failed. Outlined: not run.");
-}
-
 }  // namespace
 
 report::Tone ToneOf(Status status) {
-  if (status == Status::kPass) return Tone::kGood;
-  return status == Status::kFail ? Tone::kBad : Tone::kOpen;
+  switch (status) {
+    case Status::kPass:
+      return Tone::kGood;
+    case Status::kFail:
+      return Tone::kBad;
+    case Status::kInconclusive:
+      return Tone::kUnsure;
+    case Status::kNotRun:
+      return Tone::kOpen;
+  }
+  return Tone::kOpen;
 }
 
 std::string CountText(const SummaryView& view) {
@@ -151,44 +114,6 @@ void AddBytes(const CaseView& c, Page& page) {
   series.points.push_back(PointOf(c.resident.back()));
   chart.series.push_back(std::move(series));
   page.Figure(Render(chart), "K and V held at each token: raw values, blobs and caches.");
-}
-
-void AddHistory(const std::vector<SummaryView>& history, std::span<const HistoryFigure> figures,
-                Page& page) {
-  if (history.size() < 2) return;
-  page.Heading("History");
-  std::vector<Record> records;
-  for (auto run = history.rbegin(); run != history.rend(); ++run) {
-    records.push_back({run->pass ? Tone::kGood : Tone::kBad,
-                       run->pass ? "pass" : "fail",
-                       {RunName(*run), CountText(*run), run->tool}});
-  }
-  page.Records({"", "run", "cases", "by"}, records);
-  AddVerdictMap(history, page);
-  for (const HistoryFigure& figure : figures) {
-    LineChart chart;
-    chart.title = figure.name;
-    chart.x_label = "run";
-    chart.y_label = figure.label;
-    chart.markers = true;
-    chart.bytes = figure.bytes;
-    chart.whole_x = true;
-    if (figure.from_zero) chart.y_min = 0;
-    bool any_line = false;
-    for (const std::string& name : CaseNames(history)) {
-      ChartSeries series{name, {}, false, false};
-      for (size_t i = 0; i < history.size(); ++i) {
-        const CaseView* c = CaseIn(history[i], name);
-        const auto value = c == nullptr ? std::nullopt : c->Figure(figure.name);
-        if (value) series.points.push_back({static_cast<double>(i), *value});
-      }
-      any_line |= series.points.size() > 1;
-      if (!series.points.empty() && chart.series.size() < kMaxSeries) {
-        chart.series.push_back(std::move(series));
-      }
-    }
-    if (any_line) page.Figure(Render(chart), figure.caption);
-  }
 }
 
 }  // namespace kv::gate

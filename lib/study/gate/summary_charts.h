@@ -20,8 +20,10 @@ std::string CountText(const SummaryView& view);
 // Add charts of lossless ratio and attention error by layer, and of bytes held by token.
 void AddLayers(const CaseView& c, report::Page& page);
 void AddBytes(const CaseView& c, report::Page& page);
-// Adds verdicts and figures over several runs, the oldest first. Adds nothing for a single run.
-void AddHistory(const std::vector<SummaryView>& history, std::span<const HistoryFigure> figures,
-                report::Page& page);
+// Adds verdicts and figures over several runs, the oldest first. Adds nothing for a single run. In
+// summary_history.cc.
+void AddHistory(const std::vector<SummaryView>& history, Engines engines, report::Page& page);
+// A run's commit, shortened; else its date, else its file.
+std::string RunName(const SummaryView& view);
 
 }  // namespace kv::gate

@@ -56,6 +56,29 @@ std::optional<double> DecidingGauge(const CaseView& c) {
   return c.status != Status::kNotRun && rule != nullptr ? Gauge(*rule) : std::nullopt;
 }
 
+// What is not there is easily overlooked: it comes first.
+void AddAbsent(const std::vector<SummaryView>& history, Page& page) {
+  const SummaryView& newest = history.back();
+  std::vector<Record> records;
+  const auto add = [&](const std::string& name, const std::string& mode, const std::string& why) {
+    const auto is_it = [&](const auto& c) { return c.name == name; };
+    const bool here = std::any_of(newest.cases.begin(), newest.cases.end(), is_it);
+    const bool listed = std::any_of(records.begin(), records.end(),
+                                    [&](const Record& record) { return record.cells[0] == name; });
+    if (!here && !listed) records.push_back({Tone::kAbsent, "absent", {name, mode, why}});
+  };
+  if (history.size() > 1) {
+    const SummaryView& last = history[history.size() - 2];
+    for (const CaseView& c : last.cases) {
+      add(c.name, c.mode, fmt::format("{} in the run before, {}", Text(c.status), RunName(last)));
+    }
+  }
+  for (const std::string& name : newest.absent) add(name, "", "in a baseline, not in this run");
+  if (records.empty()) return;
+  page.Heading("Absent cases");
+  page.Records({"", "case", "mode", "why"}, records);
+}
+
 void AddOverview(const SummaryView& view, Page& page) {
   page.Heading("Cases");
   std::vector<Record> records;
@@ -257,15 +280,17 @@ report::Page SummaryPage(std::span<const Summary> summaries, std::string_view fo
   for (const Summary* summary : InOrder(summaries)) history.push_back(ViewOf(*summary, engines));
   const SummaryView& newest = history.back();
   std::string subtitle = newest.file;
+  if (!newest.commit.empty()) subtitle += ", commit " + newest.commit;
   if (!newest.generated_at.empty()) subtitle += ", " + newest.generated_at;
   if (!newest.tool.empty()) subtitle += ", " + newest.tool;
   if (newest.is_original) subtitle += ", by the engine's suite";
   if (!newest.baseline_file.empty()) subtitle += ", against " + newest.baseline_file;
   Page page("KV cache gate", subtitle);
   AddVerdict(newest, page);
+  AddAbsent(history, page);
   AddOverview(newest, page);
   for (const CaseView& c : newest.cases) AddCase(c, report, page);
-  AddHistory(history, report.history, page);
+  AddHistory(history, engines, page);
   page.Notes("How to read this", Remarks(newest, report));
   page.Footer(footer);
   return page;

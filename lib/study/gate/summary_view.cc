@@ -259,6 +259,7 @@ SummaryView ViewOf(const Summary& summary, Engines engines) {
   SummaryView view;
   view.file = summary.file;
   view.generated_at = TextAt(document, "generated_at");
+  view.commit = TextAt(document, "commit");
   view.reason = TextAt(document, "reason");
   if (const Json* tool = Find(document, "tool")) {
     const std::string name = TextAt(*tool, "name", "kvtool"), version = TextAt(*tool, "version");
@@ -266,6 +267,16 @@ SummaryView ViewOf(const Summary& summary, Engines engines) {
   }
   if (const Json* baseline = Find(document, "baseline")) {
     view.baseline_file = TextAt(*baseline, "file");
+    AddTexts(*baseline, "missing_cases", view.absent);
+  }
+  if (const Json* pinned = Find(document, "pinned")) {
+    std::vector<std::string> names;
+    AddTexts(*pinned, "missing_cases", names);
+    for (std::string& name : names) {
+      if (std::count(view.absent.begin(), view.absent.end(), name) == 0) {
+        view.absent.push_back(std::move(name));
+      }
+    }
   }
   if (const Json* noise = Find(document, "baseline_noise"))
     view.noise = NumberIn(*noise, "relative");

@@ -39,10 +39,11 @@ struct CaseView {
 };
 
 struct SummaryView {
-  std::string file, generated_at, tool, reason, baseline_file;
+  std::string file, generated_at, commit, tool, reason, baseline_file;
   bool pass = false, is_original = false;
   std::optional<double> noise;
   std::vector<std::string> notes;
+  std::vector<std::string> absent;  // cases of the baselines that this run lacks
   std::vector<CaseView> cases;
 
   size_t Count(Status status) const;

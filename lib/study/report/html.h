@@ -12,7 +12,7 @@
 namespace kv::report {
 
 // How something was judged. A word always accompanies the colour.
-enum class Tone { kGood, kBad, kOpen };
+enum class Tone { kGood, kBad, kUnsure, kOpen, kAbsent };
 
 // One row in a list of judged things.
 struct Record {
@@ -21,6 +21,16 @@ struct Record {
   std::vector<std::string> cells;    // one per column after the word
   std::optional<double> gauge = {};  // value / limit, drawn as a bar with the limit in its middle
   std::string remark = {};           // shown on a line of its own below the cells
+};
+
+// One row of a grid of judged things, a cell for each column.
+struct GridRow {
+  struct Cell {
+    Tone tone = Tone::kAbsent;
+    std::string word, tip;
+  };
+  std::string name;
+  std::vector<Cell> cells;
 };
 
 // A picture of a page as a file of its own.
@@ -61,6 +71,10 @@ class Page {
   // that title.
   void Records(const std::vector<std::string>& header, const std::vector<Record>& records,
                bool link = false);
+  // Adds a table of words in their colours, one row per thing and one column per occasion. The
+  // names stay in sight, and each header may be longer than what it shows.
+  void Grid(const std::vector<std::pair<std::string, std::string>>& header,
+            const std::vector<GridRow>& rows);
   // Adds a command line as it is.
   void Command(std::string_view text);
   // Folds away everything that follows, until EndFold.

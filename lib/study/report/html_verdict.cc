@@ -13,8 +13,19 @@ namespace kv::report {
 namespace {
 
 std::string_view ClassOf(Tone tone) {
-  if (tone == Tone::kGood) return "good";
-  return tone == Tone::kBad ? "bad" : "open";
+  switch (tone) {
+    case Tone::kGood:
+      return "good";
+    case Tone::kBad:
+      return "bad";
+    case Tone::kUnsure:
+      return "unsure";
+    case Tone::kOpen:
+      return "open";
+    case Tone::kAbsent:
+      return "absent";
+  }
+  return "open";
 }
 
 // A name that an address can hold: letters and digits, the rest as '-'.
@@ -35,12 +46,15 @@ std::string Gauge(double share) {
 }  // namespace
 
 std::string_view VerdictStyle() {
-  return R"(:root{--good:#0b6e46;--bad:#b42318;--open:#5b6573}
-@media(prefers-color-scheme:dark){:root{--good:#4fcf96;--bad:#ff8a7a;--open:#9aa5b3}}
-.good{--tone:var(--good)}.bad{--tone:var(--bad)}.open{--tone:var(--open)}
+  return R"(:root{--good:#0b6e46;--bad:#b42318;--unsure:#8a5a00;--open:#5b6573}
+@media(prefers-color-scheme:dark){:root{--good:#4fcf96;--bad:#ff8a7a;--unsure:#e3b341;--open:#9aa5b3}}
+.good{--tone:var(--good)}.bad{--tone:var(--bad)}.unsure{--tone:var(--unsure)}.open,.absent{--tone:var(--open)}
 .verdict{border:1px solid var(--rule);border-left:.5rem solid var(--tone);border-radius:.5rem;padding:.7rem 1rem;margin:1rem 0}
 .verdict b{display:block;font-size:1.7rem;line-height:1.25;color:var(--tone)}.verdict p{margin:.1rem 0;overflow-wrap:anywhere}
 .badge{display:inline-block;min-width:4.2rem;text-align:center;border-radius:.3rem;padding:.05rem .45rem;font-size:.78rem;font-weight:700;color:var(--paper);background:var(--tone);white-space:nowrap}
+.absent .badge,.badge.absent{color:var(--tone);background:none;outline:1px dashed var(--tone);outline-offset:-1px}
+.grid th:first-child{position:sticky;left:0;z-index:1;background:var(--paper);border-right:1px solid var(--rule);font-weight:600}
+.grid td{padding:.15rem .25rem;text-align:center}.grid thead th{text-align:center;font-family:ui-monospace,monospace}
 h2.entry{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:baseline;border-top:1px solid var(--rule);padding-top:1rem}
 h2.entry span{overflow-wrap:anywhere}h2.entry small{font-weight:400;color:var(--dim)}
 .records td{white-space:normal;vertical-align:top;overflow-wrap:break-word}.records td:nth-child(2){font-weight:600;white-space:nowrap}
@@ -109,6 +123,29 @@ void Page::Records(const std::vector<std::string>& header, const std::vector<Rec
                          EscapeMarkup(record.remark));
   }
   body_ += "</table></div>\n";
+}
+
+void Page::Grid(const std::vector<std::pair<std::string, std::string>>& header,
+                const std::vector<GridRow>& rows) {
+  EndFigures();
+  judges_ = has_tables_ = true;
+  body_ +=
+      "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"verdicts\">"
+      "<table class=\"grid\">\n<thead><tr><th></th>";
+  for (const auto& [shown, whole] : header) {
+    body_ += fmt::format("<th scope=\"col\" title=\"{}\">{}</th>", EscapeMarkup(whole),
+                         EscapeMarkup(shown));
+  }
+  body_ += "</tr></thead>\n<tbody>\n";
+  for (const GridRow& row : rows) {
+    body_ += fmt::format("<tr><th scope=\"row\">{}</th>", EscapeMarkup(row.name));
+    for (const GridRow::Cell& cell : row.cells) {
+      body_ += fmt::format("<td class=\"{}\"><span class=\"badge\" title=\"{}\">{}</span></td>",
+                           ClassOf(cell.tone), EscapeMarkup(cell.tip), EscapeMarkup(cell.word));
+    }
+    body_ += "</tr>\n";
+  }
+  body_ += "</tbody>\n</table></div>\n";
 }
 
 void Page::Command(std::string_view text) {

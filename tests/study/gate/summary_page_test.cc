@@ -147,6 +147,48 @@ TEST_CASE("the page says the verdict first and reaches out to nothing", "[gate]"
   CHECK(page == SummaryPage(summaries, "Made by a test.", test::Engines()).Text());
 }
 
+TEST_CASE(
+    "the history says by commit what is absent, how far figures moved, and where limits are") {
+  const auto run = [](const std::string& number, const std::string& status, double ratio,
+                      const std::string& more) {
+    return ParseSummary(
+        R"({"schema": "kvtool.gate/1", "generated_at": "2026-11-0)" + number + R"(", "commit": ")" +
+            number + R"(aaaabbbbccccdddd", "verdict": ")" + status +
+            R"(", "cases": [{"name": "stays", "status": ")" + status +
+            R"(", "rules": [{"metric": "measured_ratio", "op": ">=", "limit": 1.9, "value": )" +
+            std::to_string(ratio) + R"(, "status": ")" + status +
+            R"("}], "true_figures": {"measured_ratio": )" + std::to_string(ratio) + "}}" + more +
+            "]}",
+        number + ".json");
+  };
+  const std::vector<Summary> summaries = {
+      run("3", "fail", 1.8, ""),
+      run("1", "pass", 2.0, R"(, {"name": "long gone", "status": "pass"})"),
+      run("2", "inconclusive", 1.9, R"(, {"name": "lost", "status": "not_run"})")};
+  const std::string page = SummaryPage(summaries, "", test::Engines()).Text();
+  // What the run before had comes before everything that is there.
+  const size_t absent = page.find("<h2>Absent cases</h2>"), cases = page.find("<h2>Cases</h2>");
+  REQUIRE(absent < cases);
+  CHECK(Has(page.substr(absent, cases - absent), "not run in the run before, 2aaaabbbbc"));
+  CHECK_FALSE(Has(page.substr(absent, cases - absent), "long gone"));
+  // One row each, absent ones on top, the newest run first, one colour per verdict.
+  const std::string grid = page.substr(page.find("<table class=\"grid\">"));
+  CHECK(grid.find(">lost<") < grid.find(">long gone<"));
+  CHECK(grid.find(">long gone<") < grid.find(">stays<"));
+  CHECK(
+      Has(grid,
+          R"(<th scope="col" title="3aaaabbbbccccdddd, 2026-11-03">3aaaabb</th><th scope="col")"));
+  const std::string row = grid.substr(grid.find(">stays<"));
+  CHECK(row.find("<td class=\"bad\">") < row.find("<td class=\"unsure\">"));
+  CHECK(row.find("<td class=\"unsure\">") < row.find("<td class=\"good\">"));
+  // Figures beside their limit, their step and their drift.
+  CHECK(Has(grid,
+            "<td>measured_ratio</td><td class=\"n\">1.8</td><td>\u2265 1.9x</td>"
+            "<td class=\"n\">-5.3</td><td class=\"n\">-10</td>"));
+  CHECK(Has(grid, "stays: measured_ratio"));
+  CHECK(Has(grid, "The dotted line is the limit."));
+}
+
 TEST_CASE("the page shows what is there and needs nothing", "[gate]") {
   for (const char* text :
        {"{\"cases\": []}", "{\"rows\": []}", "{\"cases\": [{}]}", "{\"rows\": [{}, 3]}",

@@ -44,8 +44,10 @@ constexpr gate::FigurePair kPairs[] = {
 constexpr gate::HistoryFigure kHistory[] = {
     {"whole_model_ratio", "ratio", "Ratio of the whole model. Higher is better."},
     {"measured_ratio", "ratio", "Lossless ratio of verified bytes. Higher is better."},
-    {"lossy_best", "ratio", "lossy_best: the best row of each case."},
+    {"lossy_best", "ratio", "Eviction ratio, of the best row of each case (lossy_best)."},
     {"attention_error.mean", "error", "Mean attention error. Lower is better.", false, true},
+    {"attention_error.evicting_mean", "error",
+     "Mean attention error of queries that lost a key. Lower is better.", false, true},
     {"resident_bytes.peak", "bytes", "Most bytes of K and V held. Lower is better.", true, true},
     {"decode_drop_ratio", "share", "Decode speed lost against the baseline. Lower is better.",
      false}};
