@@ -150,7 +150,7 @@ def command(kvtool, folder, options, threads, distribution_too=False):
 
 def own(kvtool, folder, options, threads, distribution_too=False):
     done = subprocess.run(command(kvtool, folder, options, threads, distribution_too), check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout)["results"][0]
 
 
 def make_dumps(folder, prefill, decode, layers=2, heads=8, dim=128):
@@ -229,6 +229,7 @@ def bench(arguments):
             for _ in range(arguments.rounds):
                 *peer_times, expected = timed(peer)
                 *own_times, document = timed(ours)
+                document = document["results"][0]
                 best = [min(old, new) for old, new in zip(best, peer_times + own_times)]
             if changes is not None:
                 compare({which: tuple(sizes) for which, sizes in expected.items()}, document["offline"], name)

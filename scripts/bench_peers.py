@@ -209,6 +209,7 @@ def level_turn(arguments, path, results, raw):
     command = [arguments.kvtool, "bench", str(path), "--rounds", "1", "--chunk", str(arguments.chunk), "--most", str(arguments.most),
                "--json", "-q"] + (["--levels", arguments.levels] if arguments.levels else [])
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    tool, report = report["tool"], report["results"][0]
     for one in report["contestants"]:
         times = results.setdefault(one["name"], Times(one["name"], "level"))
         for part in PARTS:
@@ -220,7 +221,7 @@ def level_turn(arguments, path, results, raw):
             times.stored[part] = entry["stored_bytes"]
             for way in ("encode", "decode"):
                 getattr(times, way)[part].append(raw[part] / 1e6 / entry[way]["fastest_mb_per_s"])
-    return report["tool"], report["chunks"]
+    return tool, report["chunks"]
 
 
 def table(records, raw):

@@ -109,7 +109,7 @@ class Compress : public Command {
           return kDone;
         });
     if (!all.empty()) {
-      report_.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(output_.one.force));
+      report_.Emit(context.console, all, RulesFor(output_.one.force));
     }
     return status;
   }

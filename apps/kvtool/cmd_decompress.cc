@@ -77,7 +77,7 @@ class Decompress : public Command {
                              : ExtractOne(input, selection, pool, context, all);
         });
     if (!all.empty()) {
-      report_.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(output_.one.force));
+      report_.Emit(context.console, all, RulesFor(output_.one.force));
     }
     return status;
   }

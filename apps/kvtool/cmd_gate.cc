@@ -98,7 +98,8 @@ class Gate : public Command {
     line.AddFlag("--strict", strict_, "Fail rules and cases that were not decided");
     line.AddFlag("--list-metrics", list_metrics_,
                  "List the metrics that rules can name, and what they mean");
-    line.AddFlag("--json", json_, "summary.json on standard output instead of the table");
+    line.AddFlag("--json", report_.json, "The summary as JSON document instead of the table");
+    report_.DeclareVersion(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     // Not in the help: for tests of what a gate does with a runtime that loses content.
     line.Add("--inject-fault", fault_).Group("");
@@ -190,7 +191,7 @@ class Gate : public Command {
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
     WriteOutputs(context, inputs, result, files);
-    if (!json_) PrintGate(context.console, result);
+    if (!report_.json) PrintGate(context.console, result);
     if (annotations_ == "github") {
       const bool is_file = !config_.empty() && config_ != "-";
       PrintAnnotations(context.console, result, config_, is_file ? ReadText(config_) : "");
@@ -202,7 +203,7 @@ class Gate : public Command {
     const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
                         !pinned_.empty() || !snapshot_path_.empty() || page_.wanted() ||
                         !junit_.empty() || !outputs_.summary_md.empty() ||
-                        !outputs_.cases_jsonl.empty() || logs_.given() || json_ || strict_;
+                        !outputs_.cases_jsonl.empty() || logs_.given() || report_.json || strict_;
     if (judges) {
       throw Error(Finding::kUsage,
                   "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "
@@ -437,7 +438,7 @@ class Gate : public Command {
     if (!junit_.empty()) files.Write(junit_, gate::SummaryJunit(summary, Engines()));
     files.Commit();
     if (page) page_.WritePictures(*page, *this, context.console, RulesFor(force_));
-    if (json_) context.console.Json(document);
+    report_.Emit(context.console, document, RulesFor(false));
   }
 
   std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
@@ -445,7 +446,8 @@ class Gate : public Command {
   PageOptions page_;
   std::vector<std::string> given_, only_;
   gate::OutputNames outputs_;
-  bool json_ = false, force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
+  ReportOptions report_;
+  bool force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
        new_recordings_ = false, init_ = false;
   EngineLogOptions logs_;
   SnapshotOptions reading_;

@@ -78,8 +78,7 @@ class Inspect : public Command {
         status = Worse(status, StatusOf(error.code()));
       }
     }
-    if (!all.empty())
-      report_.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(false));
+    if (!all.empty()) report_.Emit(context.console, all, RulesFor(false));
     if (!all.empty() && page_.wanted()) {
       page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(report_.force));

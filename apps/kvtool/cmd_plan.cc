@@ -63,9 +63,10 @@ CheckedPlan Check(const std::string& path, const Snapshot& snapshot, EvictionPla
   return plan;
 }
 
-nlohmann::ordered_json CheckJson(const std::string& path, const CheckedPlan& plan,
-                                 const EvictionPlanWalk& walk) {
+nlohmann::ordered_json CheckJson(const std::string& path, const std::string& snapshot,
+                                 const CheckedPlan& plan, const EvictionPlanWalk& walk) {
   nlohmann::ordered_json json = ReportHeader("plan-check");
+  json["inputs"] = {{{"role", "plan"}, {"file", path}}, {{"role", "snapshot"}, {"file", snapshot}}};
   json["plan"] = path;
   json["policy"] = plan.header.policy;
   json["engine"] = plan.header.engine;
@@ -127,7 +128,7 @@ class Plan : public Command {
     EvictionPlanWalk walk(snapshot);
     const CheckedPlan plan = Check(plan_, snapshot, walk);
     if (!report_.json) Print(context.console, plan, walk);
-    report_.Emit(context.console, CheckJson(plan_, plan, walk), RulesFor(false));
+    report_.Emit(context.console, CheckJson(plan_, input_, plan, walk), RulesFor(false));
     return plan.wrong == 0 ? kDone : kVerdict;
   }
 

@@ -2,7 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/document_version.h"
 #include "apps/kvtool/schemas.h"
 
 namespace kv {
@@ -13,7 +17,8 @@ class Schema : public Command {
   void Declare(CommandLine& line) override {
     std::vector<std::string> names;
     for (const EmbeddedSchema& schema : EmbeddedSchemas()) names.emplace_back(schema.name);
-    line.Add("NAME", name_, "Report, e.g. inspect; none lists all").Suggest(names);
+    line.Add("NAME", name_, "Document, e.g. inspect or inspect/1; none lists all").Suggest(names);
+    report_.DeclareVersion(line);
   }
 
   void Files(CommandFiles&) const override {}
@@ -21,8 +26,11 @@ class Schema : public Command {
   ExitStatus Run(Context& context) override {
     for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
       if (name_.empty()) context.console.Product(fmt::format("{}\n", schema.name));
-      if (name_ != schema.name && name_ != fmt::format("kvtool.{}/1", schema.name)) continue;
-      context.console.Product(schema.text);
+      const std::optional<int> version = VersionAsked(schema.name);
+      if (!version) continue;
+      context.console.Product(*version == 1
+                                  ? std::string(schema.text)
+                                  : EnvelopeSchema(schema.name, schema.text).dump(2) + "\n");
       return kDone;
     }
     if (name_.empty()) return kDone;
@@ -31,7 +39,20 @@ class Schema : public Command {
   }
 
  private:
+  // Files have one version.
+  std::optional<int> VersionAsked(std::string_view name) const {
+    std::string_view asked = name_;
+    if (asked.starts_with("kvtool.")) asked.remove_prefix(7);
+    const int newest = HasEnvelope(name) ? kJsonVersion : 1;
+    if (asked == name) return std::min(newest, report_.json_version);
+    for (int version = 1; version <= newest; ++version) {
+      if (asked == fmt::format("{}/{}", name, version)) return version;
+    }
+    return std::nullopt;
+  }
+
   std::string name_;
+  ReportOptions report_;
 };
 
 }  // namespace

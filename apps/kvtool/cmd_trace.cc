@@ -31,6 +31,7 @@ nlohmann::ordered_json GradientsJson(const AttentionTrace& trace) {
 
 nlohmann::ordered_json DescribeTrace(const AttentionTrace& trace) {
   nlohmann::ordered_json json = ReportHeader("trace");
+  json["inputs"] = {{{"file", trace.path}}};
   json["file"] = trace.path;
   json["format"] = trace.format;
   json["level"] = Name(trace.level);

@@ -182,7 +182,7 @@ ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::str
         return unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
       });
   if (!all.empty()) {
-    report.Emit(context.console, all.size() == 1 ? all[0] : all, RulesFor(false));
+    report.Emit(context.console, all, RulesFor(false));
   }
   return status;
 }

@@ -401,7 +401,24 @@ CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
 
 bool CommandLine::parsed() const { return app_->parsed(); }
 
-bool CommandLine::Given(const std::string& option) const { return app_->count(option) > 0; }
+const CLI::Option* CommandLine::Find(const std::string& option) const {
+  const CLI::Option* own = app_->get_option_no_throw(option);
+  if (own != nullptr) return own;
+  for (const auto& verb : verbs_) {
+    if (verb->parsed()) return verb->Find(option);
+  }
+  return nullptr;
+}
+
+bool CommandLine::Given(const std::string& option) const {
+  const CLI::Option* found = Find(option);
+  return found != nullptr && found->count() > 0;
+}
+
+std::string CommandLine::Value(const std::string& option) const {
+  const CLI::Option* found = Find(option);
+  return found != nullptr && found->count() > 0 ? found->results().back() : std::string();
+}
 
 std::string CommandLine::config_file() const {
   const CLI::Option* config = app_->get_config_ptr();

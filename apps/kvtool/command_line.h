@@ -121,9 +121,11 @@ class CommandLine {
   enum class Asked { kRun, kShortHelp, kLongHelp };
   // Throws kUsage in one line, with a suggestion where a flag or a key looks mistyped.
   Asked Parse(int argc, char** argv);
-  bool parsed() const;                          // of a verb: it was the one given
-  bool Given(const std::string& option) const;  // on the command line or in the file
-  std::string config_file() const;              // empty if there is none
+  bool parsed() const;  // of a verb: it was the one given
+  // On the command line or in the file, of the command or of the verb that was given.
+  bool Given(const std::string& option) const;
+  std::string Value(const std::string& option) const;  // the same, or in the environment
+  std::string config_file() const;                     // empty if there is none
   // "--threads 4 (from KVTOOL_THREADS)": what was set, and where. For -vv.
   std::vector<std::string> Settings() const;
 
@@ -141,6 +143,7 @@ class CommandLine {
   // Declares by `add`, which gets the names as the parser wants them.
   template <typename AddTo>
   Option Declared(const std::string& names, AddTo add);
+  const CLI::Option* Find(const std::string& option) const;
   Option AddBound(const std::string& names, Variable variable, const std::string& text);
 
   std::unique_ptr<CLI::App> root_;  // none of a verb, which belongs to its command

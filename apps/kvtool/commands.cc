@@ -11,11 +11,11 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool inspect slot0.bin\n"
      "  kvtool inspect slot0.bin --stats --model model.gguf\n"
      "  kvtool inspect slot0.bin --html-out values.html\n"
-     "  kvtool inspect dump/run_1 --json | jq .layers[0]\n",
+     "  kvtool inspect dump/run_1 --json | jq .results[0].layers[0]\n",
      MakeInspect},
     {"analyze", "Looking", "show what compresses: ratios proved by decoding, entropies, structure",
      "  kvtool analyze slot0.bin --html-out what.html --svg-out pictures\n"
-     "  kvtool analyze slot0.bin --model model.gguf --per-head --json | jq .summary\n"
+     "  kvtool analyze slot0.bin --model model.gguf --per-head --json | jq .results[0].summary\n"
      "  kvtool analyze dump/run_1 --offline-codec adaptive --entry-mode aggregate\n"
      "  kvtool analyze dump/run_1 --distribution --csv-out layer_metrics.csv\n",
      MakeAnalyze},
@@ -40,7 +40,7 @@ constexpr CommandEntry kCommands[] = {
     {"diff", "Archiving", "compare two snapshots across formats, value by value",
      "  kvtool diff slot0.bin slot0.safetensors\n"
      "  kvtool diff before.kvz after.npz --html-out where.html\n"
-     "  kvtool diff before.kvz after.npz --atol 1e-3 --json | jq .first\n",
+     "  kvtool diff before.kvz after.npz --atol 1e-3 --json | jq .results[0].first\n",
      MakeDiff},
     {"frame", "Codec", "encode, decode or inspect a bare gear container, as the engine stores it",
      "  kvtool frame encode --dtype f16 k.bin -o k.gear\n"
@@ -50,7 +50,8 @@ constexpr CommandEntry kCommands[] = {
     {"bench", "Codec", "compress a snapshot with every level, and peers: ratio and speed of each",
      "  kvtool bench slot0.bin\n"
      "  kvtool bench slot0.bin --peers --slow-peers --html-out bench.html\n"
-     "  kvtool bench slot0.bin --chunk-bytes 32KiB --rounds 20 --json | jq .contestants[2]\n",
+     "  kvtool bench slot0.bin --chunk-bytes 32KiB --rounds 20 --json | jq "
+     ".results[0].contestants[2]\n",
      MakeBench},
     {"replay-h2o", "Replaying", "replay H2O eviction: what it keeps, saves and costs in attention",
      "  kvtool replay-h2o slot0.bin --trace slot0.trace.safetensors --target-ratio 2,3,3.5\n"
@@ -89,7 +90,8 @@ constexpr CommandEntry kCommands[] = {
      MakeReplayBlend},
     {"plan", "Replaying", "check that an eviction plan can be applied to a cache",
      "  kvtool plan check plan.json --snapshot slot0.bin\n"
-     "  kvtool plan check plan.json --snapshot run/ --json | jq .layers[0].kept_tokens\n",
+     "  kvtool plan check plan.json --snapshot run/ --json | jq "
+     ".results[0].layers[0].kept_tokens\n",
      MakePlan},
     {"trace", "Replaying", "show what an attention trace holds",
      "  kvtool trace inspect slot0.trace.safetensors\n  kvtool trace inspect dir/stem --json\n",
@@ -98,13 +100,14 @@ constexpr CommandEntry kCommands[] = {
      "apply the MLP compression step to a cache and measure what it costs",
      "  kvtool replay-mlp dump_kv --weights llava.bin --image-tokens 576 --dry-run\n"
      "  kvtool replay-mlp cache.safetensors --weights llava.bin -o small.npz --to npz\n"
-     "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .csrc\n",
+     "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .results[0].csrc\n",
      MakeReplayMlp},
     {"gate", "Judging", "run the quality gate; its verdict is the exit status",
      "  kvtool gate --init run1 run2 -o gate.json\n"
      "  kvtool gate gate.json -o summary.json --html-out gate.html\n"
      "  kvtool gate --snapshot slot0.bin --trace slot0.trace.safetensors\n"
-     "  kvtool gate gate.json --baseline main/summary.json --deterministic --json | jq .verdict\n"
+     "  kvtool gate gate.json --baseline main/summary.json --deterministic --json | jq "
+     ".results[0].verdict\n"
      "  kvtool gate --engine-logs exp/h2o_final/out_20260221\n",
      MakeGate},
     {"report", "Judging", "show the summary of a gate as a page, or as JUnit XML for a CI",
@@ -121,7 +124,7 @@ constexpr CommandEntry kCommands[] = {
     {"formats", "Help",
      "list what kvtool reads and writes, what you supply, and what it does not read",
      "  kvtool formats\n"
-     "  kvtool formats --json | jq -r '.formats[] | select(.writes) | .name'\n",
+     "  kvtool formats --json | jq -r '.results[0].formats[] | select(.writes) | .name'\n",
      MakeFormats},
     {"targets", "Help", "list SIMD targets, formats, codecs and library versions",
      "  kvtool targets\n  kvtool targets --json\n", MakeTargets},

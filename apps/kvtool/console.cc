@@ -174,6 +174,7 @@ void Console::Warn(std::string_view file, std::string_view text) {
 
 void Console::Report(const Error& error) {
   if (embedding_ != nullptr) embedding_->Failure(error);
+  document_.Failed(error);
   if (verbosity < -1) return;
   Say(fmt::format("kvtool: {}", error.what()), -1);
   if (!error.hint().empty()) Say(fmt::format("hint: {}", Printable(error.hint())), -1);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/kvtool/embedding.h"
+#include "apps/kvtool/run_document.h"
 #include "lib/core/base/error.h"
 
 namespace kv {
@@ -37,6 +38,8 @@ class Console {
   // Call at the end: what was printed has reached stdout, or nobody reads it any more. Throws
   // kWriteFailed.
   void Finish();
+  // The JSON document of the run, for which reported failures are noted.
+  RunDocument& document() { return document_; }
 
   Embedding* embedding() const { return embedding_; }
   int warnings() const { return warnings_; }
@@ -66,6 +69,7 @@ class Console {
   std::vector<std::string> warning_texts_;
   std::string style_mark_;  // what only this program's own colours begin with
   int stdout_error_ = 0;
+  RunDocument document_;
 };
 
 // Columns padded to their widest cell; numbers (and a leading '-') are right-aligned. On a terminal

@@ -88,6 +88,15 @@ std::string VersionLine() {
   return fmt::format("kvtool {} ({}), SIMD {}", KVTOOL_VERSION, KVTOOL_GIT, ActiveSimdTarget());
 }
 
+nlohmann::ordered_json VersionDocument() {
+  nlohmann::ordered_json document = ReportHeader("version");
+  document["version"] = KVTOOL_VERSION;
+  document["git"] = KVTOOL_GIT;
+  document["simd"] = ActiveSimdTarget();
+  document["json_versions"] = {1, kJsonVersion};
+  return document;
+}
+
 std::string Overview() {
   std::string text =
       Wrapped("kvtool: what is in this KV cache, does it compress, is the restored one the same?\n",

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "apps/kvtool/document_version.h"
 #include "apps/kvtool/numbers.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
@@ -161,16 +162,29 @@ void OutputOptions::Declare(CommandLine& line, const std::string& what) {
 void ReportOptions::Declare(CommandLine& line) {
   line.AddFlag("--json", json, "JSON document on standard output instead of the table");
   line.Add("--json-out", json_out, "Write the JSON document to a file");
+  DeclareVersion(line);
   // What refuses to overwrite a file suggests -f.
   if (!line.Has("--force")) line.AddFlag("-f,--force", force, "Overwrite outputs");
 }
 
+void ReportOptions::DeclareVersion(CommandLine& line) {
+  line.Add("--json-version", json_version,
+           "Version of the JSON document: 2, or 1 as it was before 0.2.0")
+      .Between(1, kJsonVersion)
+      .Environment(kJsonVersionVariable)
+      .Group("Everywhere");
+}
+
 void ReportOptions::Emit(Console& console, const nlohmann::ordered_json& document,
                          const OutputRules& rules) const {
-  if (json) console.Json(document);
-  if (!json_out.empty()) {
-    WriteText(json_out, JsonText(document) + "\n", force ? RulesFor(true) : rules);
+  if (!wanted()) return;
+  const OutputRules overwriting = force ? RulesFor(true) : rules;
+  if (json_version != 1 && console.embedding() == nullptr) {
+    return console.document().Hold(document, json, json_out, overwriting);
   }
+  const nlohmann::ordered_json first = FirstVersion(document);
+  if (json) console.Json(first);
+  if (!json_out.empty()) WriteText(json_out, JsonText(first) + "\n", overwriting);
 }
 
 void WriteText(const std::string& path, std::string_view text, const OutputRules& rules) {

@@ -57,14 +57,17 @@ struct OutputOptions {
   void Declare(CommandLine& line, const std::string& what);
 };
 
-// --json, --json-out, and -f where the command does not declare it before.
+// --json, --json-out, --json-version, and -f where the command does not declare it before.
 struct ReportOptions {
   bool json = false, force = false;
   std::string json_out;
+  int json_version = kJsonVersion;
 
   void Declare(CommandLine& line);
+  void DeclareVersion(CommandLine& line);
   bool wanted() const { return json || !json_out.empty(); }
-  // Prints and writes the document as asked. The table on stdout is suppressed by --json alone.
+  // Prints and writes the document, or an array of one for each input, as asked. The table on stdout
+  // is suppressed by --json alone.
   void Emit(Console& console, const nlohmann::ordered_json& document,
             const OutputRules& rules) const;
   void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }

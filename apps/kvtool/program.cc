@@ -15,10 +15,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <new>
 #include <string_view>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/document_version.h"
 #include "apps/kvtool/help.h"
 #include "apps/kvtool/options_document.h"
 #include "lib/core/base/temporary.h"
@@ -183,16 +185,27 @@ void RequireConfig(int argc, char** argv) {
       .Hint("KVTOOL_CONFIG names it");
 }
 
+int ShowVersion(Console& console, int argc, char** argv) {
+  bool json = false;
+  for (int i = 2; i < argc; ++i) json |= std::string_view(argv[i]) == "--json";
+  if (!json) {
+    console.Product(VersionLine() + "\n");
+    return kDone;
+  }
+  ReportOptions report;
+  report.json = true;
+  report.Emit(console, VersionDocument(), RulesFor(false));
+  return kDone;
+}
+
 int Dispatch(Console& console, int argc, char** argv) {
+  console.document().Guess(argc, argv);
   if (argc < 2) {
     console.Product(Overview());
     return kUsageError;
   }
   const std::string word = argv[1];
-  if (word == "-V" || word == "--version") {
-    console.Product(VersionLine() + "\n");
-    return kDone;
-  }
+  if (word == "-V" || word == "--version") return ShowVersion(console, argc, argv);
   if (word == "-h" || word == "--help" || word == "help") {
     if (word == "help" && argc > 2) return ShowHelp(console, argv[2]);
     console.Product(Overview());
@@ -208,20 +221,25 @@ int Dispatch(Console& console, int argc, char** argv) {
     return kUsageError;
   }
 
+  console.document().Name(DocumentName(entry->name));
+  if (argc > 2) console.document().Name(DocumentName(fmt::format("{} {}", entry->name, argv[2])));
   const std::unique_ptr<Command> command = entry->make();
   GlobalOptions global;
   CommandLine line(fmt::format("kvtool {}", entry->name));
   Declare(line, *command, global);
   switch (line.Parse(argc - 1, argv + 1)) {
     case CommandLine::Asked::kShortHelp:
+      console.document().Drop();
       console.Product(ShortHelp(*entry, line));
       return kDone;
     case CommandLine::Asked::kLongHelp:
+      console.document().Drop();
       console.Product(LongHelp(*entry, line));
       return kDone;
     case CommandLine::Asked::kRun:
       break;
   }
+  console.document().Take(line);
   RequireConfig(argc, argv);
   Context context{console, global};
   return RunCommand(entry->name, *command, context, line);
@@ -232,6 +250,7 @@ int StatusOfFailure(Console& console) {
   try {
     throw;
   } catch (const ClosedPipe&) {
+    console.document().Drop();
     return kDone;
   } catch (const Error& error) {
     console.Report(error);
@@ -268,12 +287,17 @@ int RunProgram(int argc, char** argv) {
   } catch (...) {
     status = StatusOfFailure(console);
   }
-  try {
-    WarnOfLeftovers(console);
-    console.Finish();
-  } catch (...) {
-    status = std::max(status, StatusOfFailure(console));
-  }
+  const auto finish = [&](const std::function<void()>& step) {
+    try {
+      step();
+    } catch (...) {
+      status = std::max(status, StatusOfFailure(console));
+    }
+  };
+  finish([&] { WarnOfLeftovers(console); });
+  finish([&] { console.document().Write(static_cast<ExitStatus>(status), console); });
+  finish([&] { console.document().Print(static_cast<ExitStatus>(status), console); });
+  finish([&] { console.Finish(); });
   return status;
 }
 

@@ -53,7 +53,7 @@ def main():
 
         kvtool("verify", folder / "library.kvz")
         kvtool("decompress", folder / "library.kvz", "-o", folder / "library.safetensors")
-        archived, restored = (json.loads(kvtool("inspect", folder / file, "--json"))
+        archived, restored = (json.loads(kvtool("inspect", folder / file, "--json"))["results"][0]
                               for file in ("library.kvz", "library.safetensors"))
         for document in (archived, restored):
             layers = document["layers"]

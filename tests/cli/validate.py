@@ -17,7 +17,7 @@ def main():
         documents = [json.loads(line) for line in text.splitlines()]
     schemas = {}
     for document in documents if isinstance(documents, list) else [documents]:
-        name = document["schema"].removeprefix("kvtool.").split("/")[0]
+        name = document["schema"]
         if name not in schemas:
             schemas[name] = json.loads(subprocess.check_output([os.environ["KVTOOL"], "schema", name]))
             jsonschema.Draft202012Validator.check_schema(schemas[name])

@@ -184,7 +184,7 @@ def test_analyze_and_bench(state):
 @pytest.mark.parametrize("command", ["inspect", "analyze"])
 def test_documents_are_the_program_s(command, state):
     """The same keys and figures, to the byte, as the command line prints."""
-    result = run(command, state, "--kv-heads", "2", "--json", "--deterministic")
+    result = run(command, state, "--kv-heads", "2", "--json", "--json-version", "1", "--deterministic")
     assert result.returncode == 0, result.stderr
     assert getattr(kvtool, command)(state, kv_heads=2, deterministic=True) == json.loads(result.stdout)
 
@@ -315,7 +315,7 @@ def test_the_program_is_inside(state):
     assert result.returncode == 0 and kvtool.__version__ in result.stdout.decode()
     assert run("inspect", "/nonexistent").returncode == 4
     assert run("no-such-command").returncode == 2
-    assert b"kvtool.inspect/1" in run("inspect", state, "--kv-heads", "2", "--json").stdout
+    assert b"kvtool.inspect/2" in run("inspect", state, "--kv-heads", "2", "--json").stdout
 
 
 def test_interrupt_of_the_program(tmp_path):

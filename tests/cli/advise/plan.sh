@@ -7,7 +7,7 @@ $VALIDATE < plan.json
 "$KVTOOL" convert "$trace.seq0.bin" --kv-heads 4 --to npz -o cache.npz -q
 "$PYTHON" "$SHARED_SUITE/plan_error.py" advice.json plan.json cache.npz "$trace"
 jq -c '.policy, (.choices | length), ([.choices[] | .layer] | unique)' plan.json
-jq -c '.best | (.measured_again[0] - .loss.worst | fabs < 1e-6), (.expected_loss <= 0.12), (.ratio > 1.3)' advice.json
+jq -c '.results[0] | .best | (.measured_again[0] - .loss.worst | fabs < 1e-6), (.expected_loss <= 0.12), (.ratio > 1.3)' advice.json
 # Of one candidate for all layers, the plan is that of replay-h2o, event for event.
 "$KVTOOL" advise "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 --policies tova --budgets 0.5 \
   --min-ratio 1.9 --plan-out tova.json -q > /dev/null

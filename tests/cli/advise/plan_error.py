@@ -8,6 +8,7 @@ import numpy as np
 
 advice_path, plan_path, cache_path, trace = sys.argv[1:]
 advice, plan = (json.load(open(path)) for path in (advice_path, plan_path))
+advice = advice["results"][0]
 cache = np.load(cache_path)
 layers = advice["best"]["choices"][-1]["layer"] + 1
 prompt = advice["runs"][0]["prompt_tokens"]

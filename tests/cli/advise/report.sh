@@ -12,20 +12,20 @@ advise --max-error 12% -T 4 --json -q > four.json
 cmp one.json four.json && echo "the same"
 $VALIDATE < one.json
 # The best plan is never worse than the best of one candidate; limits hold; the frontier falls.
-jq -c '.best.ratio >= .best_uniform.ratio, .best.expected_loss <= .params.max_loss, .params.max_loss' one.json
-jq -c '[.frontier[].ratio] == ([.frontier[].ratio] | sort), [.frontier[].loss.mean] == ([.frontier[].loss.mean] | sort)' one.json
-jq -c '.loss, .check.left_out, (.check.folds | length), .at_context' one.json
+jq -c '.results[0] | .best.ratio >= .best_uniform.ratio, .best.expected_loss <= .params.max_loss, .params.max_loss' one.json
+jq -c '.results[0] | [.frontier[].ratio] == ([.frontier[].ratio] | sort), [.frontier[].loss.mean] == ([.frontier[].loss.mean] | sort)' one.json
+jq -c '.results[0] | .loss, .check.left_out, (.check.folds | length), .at_context' one.json
 # Engines that have parameters: MNN's as its code decides, where the target compounds.
-jq -c '[.engines[].engine], (.engines[0] | .parameters.kv_h2o_enable, .loss <= 0.12, (.note | test("at each trigger")))' one.json
+jq -c '.results[0] | [.engines[].engine], (.engines[0] | .parameters.kv_h2o_enable, .loss <= 0.12, (.note | test("at each trigger")))' one.json
 # A sample of rows says how far it may be off.
-advise --max-error 12% --rows 40 --json -q | jq -c '.runs[0].rows_measured, .runs[0].rows, (.best.loss.standard_errors[0] > 0)'
+advise --max-error 12% --rows 40 --json -q | jq -c '.results[0] | .runs[0].rows_measured, .runs[0].rows, (.best.loss.standard_errors[0] > 0)'
 # A policy without sinks is named.
-advise --policies window --budgets 0.5 --min-ratio 1.9 --json 2> /dev/null | jq -r '.best.parts_without_first_token, .warnings[0]'
+advise --policies window --budgets 0.5 --min-ratio 1.9 --json 2> /dev/null | jq -r '.results[0] | .best.parts_without_first_token, .warnings[0]'
 # Several prompts: each is left out once.
 "$KVTOOL" advise "$trace.seq0.bin" "$trace.seq0.bin" --trace "$trace" --trace "$trace" --prompt-tokens 64 --max-error 5% --json -q > two.json
 $VALIDATE < two.json
-jq -c '(.runs | length), .check.left_out, [.check.folds[] | .holds, .promised_loss == .loss]' two.json
+jq -c '.results[0] | (.runs | length), .check.left_out, [.check.folds[] | .holds, .promised_loss == .loss]' two.json
 # What cannot be met is a verdict.
 advise --max-error 0.1% --min-ratio 3 --json -q > none.json || echo $?
 $VALIDATE < none.json
-jq -c '.best, .check.folds[0].found' none.json
+jq -c '.results[0] | .best, .check.folds[0].found' none.json

@@ -4,4 +4,4 @@ set -- made.npz --layout thd --k-pattern 'k_{i}' --v-pattern 'v_{i}'
 "$KVTOOL" analyze "$@"
 "$KVTOOL" analyze "$@" --json --deterministic | $VALIDATE
 "$KVTOOL" analyze "$@" --json |
-  jq -c '.layers[0] | [.k.exact.is_bf16, .k.exact.is_f16, .k.narrow.dtype, (.k.narrow.ratio > 2), .k.structure.constant_channels, .v.structure]'
+  jq -c '.results[0].layers[0] | [.k.exact.is_bf16, .k.exact.is_f16, .k.narrow.dtype, (.k.narrow.ratio > 2), .k.structure.constant_channels, .v.structure]'

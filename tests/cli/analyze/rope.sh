@@ -52,7 +52,7 @@ run() {
   "$KVTOOL" analyze $1.npz --layout thd --level compat --distribution --json -q "${@:2}" > out.json || status=$?
   [ $status = 0 ] || { echo "$1: exit $status"; return; }
   $VALIDATE < out.json > checked
-  jq -rc --arg name "$1" '"\($name): \([.layers[].k.unrotated // [{}, {models: []}] | .[1].models | map(.bits + .table_bits) | min // 99 | select(. < 5)] | length) of \(.layers | length) layers, \([.distribution.rows[] | select((.k_rope_inv_half_zstd_ratio // 0) > 3)] | length) of \(.distribution.rows | length) rows"' out.json
+  jq -rc --arg name "$1" '.results[0] | "\($name): \([.layers[].k.unrotated // [{}, {models: []}] | .[1].models | map(.bits + .table_bits) | min // 99 | select(. < 5)] | length) of \(.layers | length) layers, \([.distribution.rows[] | select((.k_rope_inv_half_zstd_ratio // 0) > 3)] | length) of \(.distribution.rows | length) rows"' out.json
 }
 for name in plain gemma yarn long dynamic llama3; do run $name --model-config $name.json; done
 run given --rope-freqs given.npy

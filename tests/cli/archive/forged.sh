@@ -19,7 +19,7 @@ timeout 60 "$KVTOOL" verify -q big.kvz --max-bytes 1GiB || echo "exit $?"
 timeout 60 "$KVTOOL" decompress -q --keep-going big.kvz -o holes --max-bytes 1GiB || echo "exit $?"
 [ ! -e holes ]
 $VALIDATE < v.json
-"$PYTHON" -c 'import json; v = json.load(open("v.json")); print(v["verdict"], v["lost_bytes"], v["xxh3"])'
+"$PYTHON" -c 'import json; v = json.load(open("v.json"))["results"][0]; print(v["verdict"], v["lost_bytes"], v["xxh3"])'
 "$KVTOOL" verify both.kvz || echo "exit $?"
 "$KVTOOL" decompress -q both.kvz -o both || echo "exit $?"
 [ ! -e both ]

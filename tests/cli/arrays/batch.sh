@@ -11,7 +11,7 @@ PY
 $VALIDATE < batch.json
 "$PYTHON" - <<'PY'
 import json
-document = json.load(open("batch.json"))
+document = json.load(open("batch.json"))["results"][0]
 print(document["batch_rows"], [(row["row"], row["tokens"], row["k_bytes"]) for row in document["rows"]],
       document["layers"][0]["k"]["tokens"])
 PY

@@ -9,7 +9,7 @@ for name in good misspelt section nothing missing; do
 done
 ls *.kvz
 # The file that the variable names counts alike, unless a flag names another.
-KVTOOL_CONFIG=good.ini "$KVTOOL" compress data --from opaque -o by-variable.kvz -q --json | jq -r .params.level
+KVTOOL_CONFIG=good.ini "$KVTOOL" compress data --from opaque -o by-variable.kvz -q --json | jq -r '.results[0] | .params.level'
 KVTOOL_CONFIG=misspelt.ini "$KVTOOL" compress data --from opaque -o x.kvz -q || echo "misspelt variable: exit $?"
 KVTOOL_CONFIG=misspelt.ini "$KVTOOL" compress data --from opaque --config good.ini -o by-flag.kvz -q && echo by flag
 KVTOOL_CONFIG=missing.ini "$KVTOOL" compress data --from opaque -o x.kvz -q || echo "missing variable: exit $?"

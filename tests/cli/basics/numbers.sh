@@ -97,4 +97,4 @@ for value in nan 8.7 -1; do
   refused weights verify none.bin --layers="$value"
 done
 # A leading zero makes no octal number.
-"$KVTOOL" inspect "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" --kv-heads 04 --json | jq -c '.layers[0].k.kv_heads'
+"$KVTOOL" inspect "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" --kv-heads 04 --json | jq -c '.results[0] | .layers[0].k.kv_heads'

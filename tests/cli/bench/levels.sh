@@ -6,7 +6,7 @@ $VALIDATE < report.json
 "$PYTHON" "$SHARED_SUITE/check_levels.py"
 grep -c '<svg' page.html
 "$KVTOOL" bench "$state" --deterministic --rounds 1 --levels default,high --json > few.json
-"$PYTHON" -c 'import json; print([one["name"] for one in json.load(open("few.json"))["contestants"]])'
+"$PYTHON" -c 'import json; print([one["name"] for one in json.load(open("few.json"))["results"][0]["contestants"]])'
 "$KVTOOL" bench "$state" --levels best 2> /dev/null || echo "exit $?"
 "$KVTOOL" bench "$state" --rounds 1 --html-out page.html > table 2>&1 || echo "exit $?"
 grep -c "page.html" table

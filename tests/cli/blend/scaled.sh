@@ -5,7 +5,7 @@ run() {
   "$KVTOOL" replay-blend --full $1.npz --layout thd --old old.npz --old-layout thd --old-rope unrotated --chunk-lens 20,20 --json -q "${@:2}" > out.json || status=$?
   [ $status = 0 ] || { echo "$1: exit $status"; return; }
   $VALIDATE < out.json
-  jq -c '[.model.rope.scaling, .model.rope.theta, .model.rope.layer_thetas, ([.layers[].dev_k.rel_max] | max | if . < 1e-5 then "same keys" else . end)]' out.json
+  jq -c '.results[0] | [.model.rope.scaling, .model.rope.theta, .model.rope.layer_thetas, ([.layers[].dev_k.rel_max] | max | if . < 1e-5 then "same keys" else . end)]' out.json
 }
 run gemma --model-config gemma.json
 run yarn --rope-base 1e4 --rope-scaling yarn:4,64

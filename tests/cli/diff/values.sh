@@ -16,8 +16,8 @@ try one.npz a.npz -qq
 "$KVTOOL" diff one.npz a.npz --layout thd --json --json-out report.json > stdout.json || echo "status $?"
 cmp report.json stdout.json
 $VALIDATE < report.json
-jq -c '[.verdict, .equal, .different_count, .first, (.layers[0].k | .max_abs, .max_ulp)]' report.json
-(try nan.npz a.npz --json | grep -v status) | jq -c '[.first.a, .first.a_bits, .layers[0].v.not_finite_count]'
+jq -c '.results[0] | [.verdict, .equal, .different_count, .first, (.layers[0].k | .max_abs, .max_ulp)]' report.json
+(try nan.npz a.npz --json | grep -v status) | jq -c '.results[0] | [.first.a, .first.a_bits, .layers[0].v.not_finite_count]'
 "$KVTOOL" diff a.npz wide.npz --layout thd --json > report.json || echo "status $?"
 $VALIDATE < report.json
-jq -c '[.verdict, .equal, .first, .layers[0].k.max_ulp]' report.json
+jq -c '.results[0] | [.verdict, .equal, .first, .layers[0].k.max_ulp]' report.json

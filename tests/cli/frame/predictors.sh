@@ -1,5 +1,5 @@
 in="$TESTDATA/golden/mnn/codec/f16_smooth_walk_8192.in.bin"
-planes() { "$KVTOOL" frame encode -q -f --dtype f16 "$@" "$in" -o x.gear; "$KVTOOL" frame inspect x.gear --json | jq -r '[.planes[].predictor] | join(" ")'; }
+planes() { "$KVTOOL" frame encode -q -f --dtype f16 "$@" "$in" -o x.gear; "$KVTOOL" frame inspect x.gear --json | jq -r '.results[0] | [.planes[].predictor] | join(" ")'; }
 planes
 planes --predictors raw
 planes --predictors ""

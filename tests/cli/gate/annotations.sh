@@ -7,7 +7,7 @@ gate ci/gate.json
 line=$(grep -o 'line=[0-9]*' err.txt | head -1 | cut -d= -f2)
 sed -n "${line}p" ci/gate.json
 gate ci/gate.json --json
-jq -r .verdict out.txt
+jq -r .results[0].verdict out.txt
 gate ci/missing.json
 gate ci/gate.json --case 'no%such,case'
 gate "$TESTDATA/gate/pass.json" --case runtime_full

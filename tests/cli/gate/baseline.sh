@@ -6,12 +6,12 @@ why() { # an older summary, flags: what the verdict says of it
   shift
   status=0
   "$KVTOOL" gate "$config" --deterministic --baseline "$old" --json "$@" > new.json 2> /dev/null || status=$?
-  jq -r --arg status $status '"exit \($status): \(.reason)" + ([.cases[].rules[] | select(.status == "fail") | "\n  \(.metric): \(.reason)"] | add // "")' new.json
-  jq -r '.baseline.problems[] | "  lenient: " + .' new.json | grep -- "$(echo " $*" | grep -o lenient || echo nothing)" || true
+  jq -r --arg status $status '.results[0] | "exit \($status): \(.reason)" + ([.cases[].rules[] | select(.status == "fail") | "\n  \(.metric): \(.reason)"] | add // "")' new.json
+  jq -r '.results[0] | .baseline.problems[] | "  lenient: " + .' new.json | grep -- "$(echo " $*" | grep -o lenient || echo nothing)" || true
 }
 gate -o old.json > first.txt
 "$KVTOOL" gate "$config" --deterministic -q --baseline old.json --json > same.json
-jq -c '[.verdict, .baseline.verdict, .baseline.missing_cases, .baseline.problems, ([.cases[].rules[] | select(has("baseline"))] | length > 0)]' same.json
+jq -c '.results[0] | [.verdict, .baseline.verdict, .baseline.missing_cases, .baseline.problems, ([.cases[].rules[] | select(has("baseline"))] | length > 0)]' same.json
 $VALIDATE < same.json
 edit() { jq "$1" old.json > "$2.json"; shift; why "$@.json"; why "$@.json" --baseline-lenient; }
 edit '.cases[0].name = "another"' renamed

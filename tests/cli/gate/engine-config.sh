@@ -14,14 +14,14 @@ judge() {
   status=0
   "$KVTOOL" gate gate.json --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
   echo "$title: exit $status"
-  jq -r '.cases[] | .name as $n | .origin as $o | .rules[] | select(.status == "fail") | "  \($n) (\($o)) \(.metric) \(.where.log // ""): \(.reason)"' out.json
+  jq -r '.results[0] | .cases[] | .name as $n | .origin as $o | .rules[] | select(.status == "fail") | "  \($n) (\($o)) \(.metric) \(.where.log // ""): \(.reason)"' out.json
 }
 cheat() { title=$1; rm -rf suite; cp -r good suite; (cd suite; eval "$2"); judge suite; }
 lenient='{"metric": "runtime_fallback_best", "op": "<=", "limit": 9}'
 config runtime_store "$lenient"
 md=runtime_store/summary.md
 cheat "nothing" ":"
-jq -c '.cases[] | [.name, .origin, .status]' out.json
+jq -c '.results[0] | .cases[] | [.name, .origin, .status]' out.json
 cheat "invalid lines" "echo 'Invalid KV realloc: 1' > runtime_store/x.stderr.log"
 cheat "invalid lines of the report" "sed -i 's/kv_invalid_log_count: 0/kv_invalid_log_count: 2/' $md"
 cheat "fallbacks" "sed -i 's/runtime_fallback_best: .*/runtime_fallback_best: 1.0000/' $md"

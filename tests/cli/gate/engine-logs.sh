@@ -5,15 +5,15 @@ status=0
 "$KVTOOL" gate --engine-logs suite --return-codes runtime_full=1 --deterministic --json > "$out/logs.json" || status=$?
 echo "exit $status"
 $VALIDATE < "$out/logs.json"
-cmp <(jq -S '.rows' "$out/logs.json") <(jq -S '.rows' suite/summary.json) && echo "the original's rows"
-jq -c '.engine_logs | {engine_pass, absent_cases}' "$out/logs.json"
-jq -c '.cases[] | [.name, .engine.overall_pass, .status, .reason]' "$out/logs.json"
+cmp <(jq -S '.results[0] | .rows' "$out/logs.json") <(jq -S '.rows' suite/summary.json) && echo "the original's rows"
+jq -c '.results[0] | .engine_logs | {engine_pass, absent_cases}' "$out/logs.json"
+jq -c '.results[0] | .cases[] | [.name, .engine.overall_pass, .status, .reason]' "$out/logs.json"
 "$KVTOOL" gate --engine-logs suite --return-codes runtime_full=1 --case llm_demo_full || echo "exit $?"
 "$KVTOOL" gate --engine-logs logs --offline-lossless-online-json online_ok.json --lossy-target 3.5 || echo "exit $?"
 "$KVTOOL" gate --engine-logs logs --offline-lossless-online-json online_ok.json --lossy-target 3.0 || echo "exit $?"
 cd "$out"
 "$KVTOOL" gate "$TESTDATA/gate/pass.json" --engine-logs "$TESTDATA/golden/mnn/gate/suite" --deterministic --json > both.json || echo "exit $?"
-jq -c '[.cases[] | [.name, .origin, .status]]' both.json
+jq -c '.results[0] | [.cases[] | [.name, .origin, .status]]' both.json
 $VALIDATE < both.json
 # A config's own rules hold for a case of the logs as for any other.
 cat > own.json << 'JSON'

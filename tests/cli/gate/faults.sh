@@ -11,7 +11,7 @@ gate --snapshot "$trace/kjv3m.seq0.bin" --trace "$trace/kjv3m" --prompt-tokens 9
 # Without a trace lengths are replayed and attention is not known.
 gate --snapshot "$trace/kjv3m.seq0.bin" --kv-heads 2 --prompt-tokens 48
 "$KVTOOL" gate --case runtime_probe --snapshot "$trace/kjv3m.seq0.bin" --kv-heads 2 --prompt-tokens 48 --json -q 2> /dev/null |
-  jq -r '.cases[0].not_measured["attention_error.mean"]' || true
+  jq -r '.results[0].cases[0].not_measured["attention_error.mean"]' || true
 echo "{}" > old.json
 gate --snapshot "$trace/kjv3m.seq0.bin" --trace "$trace/kjv3m" --prompt-tokens 48 --baseline old.json
 touch summary.md

@@ -10,7 +10,7 @@ judge() { # which run
   status=0
   "$KVTOOL" gate ci/other.json --deterministic --json -q > out.json 2> err.txt || status=$?
   echo "$1: exit $status"
-  [ $status != 1 ] || jq -r '[.cases[].rules[] | select(.status == "fail") | "  " + (.word // .metric)] | unique[]' out.json
+  [ $status != 1 ] || jq -r '[.results[0].cases[].rules[] | select(.status == "fail") | "  " + (.word // .metric)] | unique[]' out.json
 }
 for what in same again nan zero worse short; do judge $what; done
 mv same gone

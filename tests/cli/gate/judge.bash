@@ -5,7 +5,7 @@ judge() {
   "$KVTOOL" gate --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
   echo "$title: exit $status"
   if [ $status = 1 ]; then
-    jq -r '[.cases[].rules[] | select(.status == "fail") | "  \(.metric): \(.reason)"] | unique[]' out.json
+    jq -r '[.results[0].cases[].rules[] | select(.status == "fail") | "  \(.metric): \(.reason)"] | unique[]' out.json
   else
     cat err.txt
   fi

@@ -8,7 +8,7 @@ gate() { # members of the config, flags
   shift
   status=0
   "$KVTOOL" gate gate.json --deterministic --json -q "$@" > summary.json || status=$?
-  echo "exit $status: $(jq -r '"\(.verdict): \(.reason)"' summary.json)"
+  echo "exit $status: $(jq -r '.results[0] | "\(.verdict): \(.reason)"' summary.json)"
 }
 gate "\"cases\": [$decided]"
 gate "\"cases\": [$decided, $unknown]"

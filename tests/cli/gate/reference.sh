@@ -18,8 +18,8 @@ $VALIDATE < gate.json
 gate gate.json
 gate gate.json --json | sed '$d' > summary.json
 $VALIDATE < summary.json
-jq -c '.cases[0].reference | [.verdict, .first.layer, .first.part, .first.token, .first.head, .first.dim]' summary.json
-jq -c '.inputs | map(.file)' summary.json
+jq -c '.results[0].cases[0].reference | [.verdict, .first.layer, .first.part, .first.token, .first.head, .first.dim]' summary.json
+jq -c '.results[0].inputs | map(.file)' summary.json
 config '"snapshot": "changed.bin", "tolerance": {"v": 0.2, "layers": {"4": {"v": 0.0001}}}'
 gate gate.json
 config '"snapshot": "nan.bin", "rules": [{"metric": "reference.different", "op": "<=", "limit": 1}]'

@@ -6,11 +6,11 @@ status=0
 echo "exit $status"
 cd "$OLDPWD"
 $VALIDATE < summary.json
-jq -r '.cases[] | "\(.name) \(.mode) \(.status): \(.reason)"' summary.json
-jq -c '[.rows[] | [.case, .overall_pass]]' summary.json
-jq -r '.generated_at' summary.json | grep -cE '^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$'
+jq -r '.results[0] | .cases[] | "\(.name) \(.mode) \(.status): \(.reason)"' summary.json
+jq -c '.results[0] | [.rows[] | [.case, .overall_pass]]' summary.json
+jq -r '.results[0] | .generated_at' summary.json | grep -cE '^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$'
 # What a failed rule names runs that case alone, to the same end.
-command=$(jq -r '.cases[] | select(.name == "runtime_store") | .rules[] | select(.status == "fail") | .reproduce' summary.json | head -1)
+command=$(jq -r '.results[0] | .cases[] | select(.name == "runtime_store") | .rules[] | select(.status == "fail") | .reproduce' summary.json | head -1)
 echo "$command"
 (cd "$TESTDATA/trace" && eval "\"$KVTOOL\" ${command#kvtool } --json -q") > again.json || status=$?
-jq -c '[.total_cases, .cases[0].name, .cases[0].status]' again.json
+jq -c '.results[0] | [.total_cases, .cases[0].name, .cases[0].status]' again.json

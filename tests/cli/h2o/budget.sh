@@ -2,25 +2,25 @@
 replay() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --no-quality "$@"
 }
-replay --target-ratio 8,2,1.5,4,3 --json | jq -c '[.runs[] | [.target_ratio, .ratio]]'
+replay --target-ratio 8,2,1.5,4,3 --json | jq -c '.results[0] | [.runs[] | [.target_ratio, .ratio]]'
 every='[.runs[] | select(.policy != "full" and .policy != "block" and .policy != "pyramid")]'
 replay --policy all --budget 0.5 --detail --json > half.json
 $VALIDATE < half.json
-jq -c "$every | length, ([.[] | .ratio] | unique), ([.[] | [.steps[].kept_bytes]] | unique | length)" half.json
-jq -c "$every[0] | [.steps[] | .kept_bytes * 2 <= .full_bytes] | unique" half.json
+jq -c ".results[0] | $every | length, ([.[] | .ratio] | unique), ([.[] | [.steps[].kept_bytes]] | unique | length)" half.json
+jq -c ".results[0] | $every[0] | [.steps[] | .kept_bytes * 2 <= .full_bytes] | unique" half.json
 replay --policy all --budget 40t --json > tokens.json
-jq -c "$every | [.[] | .layers[].kept_tokens] | unique" tokens.json
-jq -c '.runs[] | select(.policy == "block") | [.layers[].kept_tokens >= 40, .layers[].kept_tokens < 40 + .params.h2o_block_tokens] | unique' tokens.json
+jq -c ".results[0] | $every | [.[] | .layers[].kept_tokens] | unique" tokens.json
+jq -c '.results[0] | .runs[] | select(.policy == "block") | [.layers[].kept_tokens >= 40, .layers[].kept_tokens < 40 + .params.h2o_block_tokens] | unique' tokens.json
 # pyramid has other budgets per layer, and the same sum.
-replay --policy pyramid,snapkv --budget 40t --window 2 --json | jq -c '.runs[] | [.layers[].kept_tokens], ([.layers[].kept_tokens] | add)'
+replay --policy pyramid,snapkv --budget 40t --window 2 --json | jq -c '.results[0] | .runs[] | [.layers[].kept_tokens], ([.layers[].kept_tokens] | add)'
 # What is kept after a step, and what the snapshot holds then.
 replay --policy tova --budget 40t --plan-out plan.json --snapshot-out kept.safetensors -q > /dev/null
 jq -c '.schedule, ([.events[] | [.kept[][1]] | add] | unique), ([.events[].token] | unique | [first, last, length])' plan.json
-"$KVTOOL" inspect kept.safetensors --json | jq -c '[.layers[].k.tokens] | unique'
+"$KVTOOL" inspect kept.safetensors --json | jq -c '.results[0] | [.layers[].k.tokens] | unique'
 # The first trigger that nobody is the poorer for is none.
-replay --trigger-min 192 --budget 0.5 --json | jq -c '.runs[0] | .evictions, .ratio, .nothing_evicted_because'
+replay --trigger-min 192 --budget 0.5 --json | jq -c '.results[0] | .runs[0] | .evictions, .ratio, .nothing_evicted_because'
 # After the prompt's end, held or grown as published.
-replay --policy snapkv --window 4 --budget 20t --after-prompt grow --json | jq -c '.runs[0] | .evictions, .layers[0].kept_tokens'
+replay --policy snapkv --window 4 --budget 20t --after-prompt grow --json | jq -c '.results[0] | .runs[0] | .evictions, .layers[0].kept_tokens'
 # Defaults fit short caches, and are printed.
 replay --budget 8t,100t | sed -n 2p
 # A rule that comes down to another says so.
@@ -28,7 +28,7 @@ replay --policy snapkv,pyramid --budget 100t,150t | grep note
 # The same tokens stay when positions count within the cache; what attention makes of them differs.
 turned() {
   "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --policy streaming --budget 24t --json "$@" |
-    jq '.params.re_rotated, .runs[0].attention.mass.mean, .runs[0].attention.output_error.mean, .notes'
+    jq '.results[0] | .params.re_rotated, .runs[0].attention.mass.mean, .runs[0].attention.output_error.mean, .notes'
 }
 turned > plain.txt
 turned --re-rotate --rope-base 1e4 --rope-style gptj > turned.txt

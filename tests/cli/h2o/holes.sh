@@ -7,4 +7,4 @@ for command in "replay-h2o" "replay-lossless --mode store"; do
 done
 # Up to the hole rows and positions agree: a trace that ends there is replayed.
 "$KVTOOL" replay-h2o "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" --trace 16.npz --block-tokens 1 --sink 1 --recent 2 \
-  --trigger-min 8 --update-interval 1 --layer-start 0 --json -q | jq -c '[.trace.decode_steps, .runs[0].evicting.rows > 0]'
+  --trigger-min 8 --update-interval 1 --layer-start 0 --json -q | jq -c '.results[0] | [.trace.decode_steps, .runs[0].evicting.rows > 0]'

@@ -22,4 +22,4 @@ for text in '{}' '{"schema":"kvtool.sensitivity/1"}' '[' '{"schema":"kvtool.sens
 done
 # A layer without a weight.
 jq -c '.layers |= .[:2]' sensitivity.json > two.json
-"$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --sensitivity two.json --json 2> /dev/null | jq -c '[.runs[0].predicted_kl, .warnings]'
+"$KVTOOL" replay-h2o snapshot.npz --trace trace.npz --policy window --target-ratio 2 --sensitivity two.json --json 2> /dev/null | jq -c '.results[0] | [.runs[0].predicted_kl, .warnings]'

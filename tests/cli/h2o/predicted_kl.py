@@ -66,7 +66,7 @@ def outputs(q, k, v, layer, mask):
 
 
 def compare(plan_path, report_path):
-    plan, report = json.load(open(plan_path)), json.load(open(report_path))
+    plan, report = json.load(open(plan_path)), json.load(open(report_path))["results"][0]
     snapshot, trace = np.load("snapshot.npz"), np.load("trace.npz")
     sensitivity = json.load(open("sensitivity.json"))
     change, weighted = np.zeros((SAMPLES, TOKENS - G_START)), 0.0

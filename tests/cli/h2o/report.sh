@@ -7,10 +7,10 @@ cmp <(jq -S . stdout.json) <(jq -S . report.json) && echo "one document"
 $VALIDATE < report.json
 $VALIDATE < plan.json
 $VALIDATE < events.jsonl
-jq -c '[.runs[0].layers[] | .kept_tokens]' report.json
+jq -c '.results[0] | [.runs[0].layers[] | .kept_tokens]' report.json
 jq -c '[.events[:5][] | [.token, .kept]]' plan.json
-jq -c '.snapshot_out.rows_checked' report.json
-"$KVTOOL" inspect kept.safetensors --json | jq -c '[.layers[].k.tokens]'
+jq -c '.results[0] | .snapshot_out.rows_checked' report.json
+"$KVTOOL" inspect kept.safetensors --json | jq -c '.results[0] | [.layers[].k.tokens]'
 grep -c '<svg' page.html
 if grep -E '<script .|<link|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
 "$KVTOOL" trace inspect "$TESTDATA/trace/s260k" --json | $VALIDATE

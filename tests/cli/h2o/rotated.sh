@@ -4,7 +4,7 @@ states="$TESTDATA/llamacpp/states"; f16="$TESTDATA/trace/kjv3m.seq0.bin"
 "$PYTHON" "$SHARED_SUITE/rotated_queries.py" "$TESTDATA/trace/kjv3m"
 mass() {
   "$KVTOOL" replay-h2o "$1" --trace "$2" --block-tokens 8 --sink 4 --recent 16 --trigger-min 48 --layer-start 0 \
-    --target-ratio 2 --json -q "${@:3}" | jq '.runs[0].attention.mass.mean'
+    --target-ratio 2 --json -q "${@:3}" | jq '.results[].runs[0].attention.mass.mean'
 }
 expected=$(mass "$f16" queries.npz)
 near() { if jq -ne "($1 - $expected) | fabs < 0.005" > /dev/null; then echo near; else echo "far: $1 for $expected"; fi; }
@@ -34,7 +34,7 @@ done
 near "$(mass "$states/kjv3m-v050-q5_1-rotated.seq0.bin" "$TESTDATA/trace/kjv3m" --prompt-tokens 48)"
 "$KVTOOL" convert "$states/kjv3m-v050-q5_1-rotated.seq0.bin" --kv-heads 2 --dtype f16 --to npz -o turned.npz -q
 "$KVTOOL" diff "$states/kjv3m-v050-q5_1-rotated.seq0.bin" turned.npz --kv-heads 2 --atol 0.01 -q > /dev/null && echo "diff near"
-sd() { "$KVTOOL" inspect "$1" --kv-heads 2 --stats --json -q "${@:2}" | jq -c '[.layers[] | .k.stats.max | . * 10 | round]'; }
+sd() { "$KVTOOL" inspect "$1" --kv-heads 2 --stats --json -q "${@:2}" | jq -c '.results[0] | [.layers[] | .k.stats.max | . * 10 | round]'; }
 sd "$states/kjv3m-v050-q5_1-rotated.seq0.bin"
 sd turned.npz
 "$KVTOOL" inspect "$states/kjv3m-b8352-q8_0.seq0.bin" --stats > /dev/null
@@ -44,7 +44,7 @@ sd turned.npz
 # Keys turned to their places within the cache are those that the model computed.
 lost() {
   "$KVTOOL" replay-h2o "$1" --trace queries.npz --policy streaming --budget 24t --re-rotate --rope-base 1e4 --rope-style gptj \
-    --json -q "${@:2}" | jq '.runs[0].attention.output_error.mean'
+    --json -q "${@:2}" | jq '.results[].runs[0].attention.output_error.mean'
 }
 expected=$(lost "$f16")
 near "$(lost "$states/kjv3m-v050-q5_1-rotated.seq0.bin")"

@@ -18,4 +18,4 @@ try dump --to llama-state
 "$KVTOOL" convert dump --to llama-state --rope-pairs keep -o guess.bin
 "$KVTOOL" convert old.bin --to llama-session -o new.bin --json > report.json
 $VALIDATE < report.json
-jq -c .not_kept report.json
+jq -c '.results[0] | .not_kept' report.json

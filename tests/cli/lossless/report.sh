@@ -6,10 +6,10 @@ replay --detail --json --json-out report.json --jsonl events.jsonl --html-out pa
 cmp <(jq -S . stdout.json) <(jq -S . report.json) && echo "one document"
 $VALIDATE < report.json
 $VALIDATE < events.jsonl
-jq -c '[.content.equal, .measured.decode_calls, .measured.seeded_hits == .measured.cache_copies, .memory.ratio < 1]' report.json
-jq -c '[.memory.steps | length, .[0].token, .[-1].token]' report.json
-jq -c '.engine_terms.h2o_lossless_decode_cache_hit == .measured.cache_copies' report.json
-jq -s -c '[.[] | select(.kind == "drop")] | length' events.jsonl | grep -qx "$(jq .measured.cache_copies report.json)" && echo "every drop came back"
+jq -c '.results[0] | [.content.equal, .measured.decode_calls, .measured.seeded_hits == .measured.cache_copies, .memory.ratio < 1]' report.json
+jq -c '.results[0] | [.memory.steps | length, .[0].token, .[-1].token]' report.json
+jq -c '.results[0] | .engine_terms.h2o_lossless_decode_cache_hit == .measured.cache_copies' report.json
+jq -s -c '[.[] | select(.kind == "drop")] | length' events.jsonl | grep -qx "$(jq .results[0].measured.cache_copies report.json)" && echo "every drop came back"
 grep -c '<svg' page.html
 if grep -E '<script .|<link|https?://[^w]|@import|url\(' page.html; then echo "the page reaches out"; fi
 for engine in mnn design; do

@@ -8,6 +8,6 @@ np.savez("block1.npz", k_0=noise, v_0=noise[::-1], positions=np.arange(44))
 PY
 for engine in mnn design; do
   "$KVTOOL" replay-lossless block1.npz --trace block1.jsonl --mode store --engine $engine --hot-sink-tokens 2 --hot-recent-tokens 4 --block-tokens 4 \
-    --store-bootstrap-tokens 4 --store-grouped-step-tokens 4 --json | jq -c '[.content.equal, .layers[0].held_tokens, .engine_terms.h2o_total_evict_tokens, .no_speed_reason]'
+    --store-bootstrap-tokens 4 --store-grouped-step-tokens 4 --json | jq -c '.results[0] | [.content.equal, .layers[0].held_tokens, .engine_terms.h2o_total_evict_tokens, .no_speed_reason]'
 done
-"$KVTOOL" replay-h2o block1.npz --trace block1.jsonl --engine mnn --json | jq -c '.runs[0].engine_report.h2o_total_evict_tokens'
+"$KVTOOL" replay-h2o block1.npz --trace block1.jsonl --engine mnn --json | jq -c '.results[0] | .runs[0].engine_report.h2o_total_evict_tokens'

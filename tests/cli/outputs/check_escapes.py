@@ -7,5 +7,5 @@ assert not any(byte < 32 and byte != 10 or byte == 127 for byte in raw)
 assert b"\xc2\x9b" not in raw
 for file, want in (("v.json", "a\x1b[31mred\nkvtool: fine\r\x9bb\\xff.bin.kvz"), ("w.json", "back\\slash é.kvz"),
                    ("x.json", "back\\\\slash \\xff.kvz")):
-    got = json.load(open(file))["inputs"][0]["file"]
+    got = json.load(open(file))["results"][0]["inputs"][0]["file"]
     assert got == want, (got, want)

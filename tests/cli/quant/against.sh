@@ -5,10 +5,10 @@ for state in kjv3m-b8352-q8_0.seq0.bin kjv3m-v050-iq4_nl-rotated.session.bin kjv
 done
 against kjv3m-v050-q5_1-rotated.seq0.bin --json > origin.json
 head -n -1 origin.json | $VALIDATE
-head -n -1 origin.json | jq -c '.named, .k.tried[0].hadamard, .v.type, (.k.layers | length), [.k, .v | .layers[0].equal_codes_fraction > 0.98]'
+head -n -1 origin.json | jq -c '.results[0] | .named, .k.tried[0].hadamard, .v.type, (.k.layers | length), [.k, .v | .layers[0].equal_codes_fraction > 0.98]'
 # What kvtool wrote itself is found bit for bit, and a cache of another text is not named.
 "$KVTOOL" replay-quant "$TESTDATA/trace/kjv3m.seq0.bin" --trace "$TESTDATA/trace/kjv3m" --k q8_0 --v q4_0 --rounding ref --hadamard no --out own.bin -q > /dev/null 2>&1
-"$KVTOOL" replay-quant own.bin --against "$TESTDATA/trace/kjv3m.seq0.bin" --kv-heads 2 --json | jq -c '.k.tried[0].rounding, .k.layers[3].equal_blocks_fraction, .v.layers[3].equal_blocks_fraction, .k.tried[0].hadamard'
+"$KVTOOL" replay-quant own.bin --against "$TESTDATA/trace/kjv3m.seq0.bin" --kv-heads 2 --json | jq -c '.results[0] | .k.tried[0].rounding, .k.layers[3].equal_blocks_fraction, .v.layers[3].equal_blocks_fraction, .k.tried[0].hadamard'
 $PYTHON -c "
 import numpy as np
 random = np.random.default_rng(1)

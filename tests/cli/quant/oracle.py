@@ -152,7 +152,7 @@ def replay(snapshot, trace, run, settings):
 
 
 def compare(report_path):
-    report = json.load(open(report_path))
+    report = json.load(open(report_path))["results"][0]
     snapshot, trace = np.load("snapshot.npz"), np.load("trace.npz")
     for run in report["runs"]:
         wanted = replay(snapshot, trace, run, report["settings"])

@@ -5,5 +5,5 @@ for to in safetensors npz; do
   "$KVTOOL" replay-mlp cache.$to --weights "$W" --image-len 11 --no-quality -q -o again-$to --to infinilm-dump > /dev/null
   cmp "$G/dump_kv/output_kv.bin" again-$to/output_kv.bin
   "$KVTOOL" replay-mlp cache.$to --weights "$W" --image-len 11 --no-quality -q -o small.$to --to $to > /dev/null
-  "$KVTOOL" inspect small.$to --json | "$PYTHON" -c 'import json,sys; l = json.load(sys.stdin)["layers"]; print(len(l), l[0]["k"]["tokens"])'
+  "$KVTOOL" inspect small.$to --json | "$PYTHON" -c 'import json,sys; l = json.load(sys.stdin)["results"][0]["layers"]; print(len(l), l[0]["k"]["tokens"])'
 done

@@ -41,7 +41,7 @@ run() {
   "$KVTOOL" replay-mlp "$1" --weights mean.bin --json -q "${@:2}" > out.json || status=$?
   [ $status = 0 ] || { echo "exit $status"; return; }
   $VALIDATE < out.json > checked
-  jq -c '[.quality.positions_moved] + [.quality.methods[] | select(.name == "mlp" or .name == "drop") | [.layers[].all.output_error.mean]]' out.json
+  jq -c '.results[0] | [.quality.positions_moved] + [.quality.methods[] | select(.name == "mlp" or .name == "drop") | [.layers[].all.output_error.mean]]' out.json
 }
 # Equal, layer by layer, up to what pairs in another order sum to.
 compare() { jq -ner --slurpfile a "$1" --slurpfile b "$2" \

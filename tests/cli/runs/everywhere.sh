@@ -2,14 +2,14 @@
 $PYTHON "$SHARED_SUITE/made_run.py" "$TESTDATA" run
 "$KVTOOL" inspect run
 "$KVTOOL" inspect run/ --json | tee inspect.json | $VALIDATE > /dev/null
-jq -c '[.run.tokens, .run.nll, .run.rope.style, .run.files.trace, .layers[0].k.kv_heads]' inspect.json
+jq -c '.results[0] | [.run.tokens, .run.nll, .run.rope.style, .run.files.trace, .layers[0].k.kv_heads]' inspect.json
 "$KVTOOL" trace inspect run | head -1
 # The same as by flags.
 flags="--kv-heads 4 --trace run/trace"
-same() { diff <(jq -S 'del(.tool)' a.json) <(jq -S 'del(.tool)' b.json) && echo same; }
+same() { diff <(jq -S '.results' a.json) <(jq -S '.results' b.json) && echo same; }
 "$KVTOOL" replay-h2o run --policy streaming,h2o --target-ratio 2,4 --json > a.json
 "$KVTOOL" replay-h2o run/snapshot.bin $flags --policy streaming,h2o --target-ratio 2,4 --json > b.json; same
-jq -c '[.runs[].predicted_kl | [.method, .samples, .rows]] | unique' a.json
+jq -c '.results[0] | [.runs[].predicted_kl | [.method, .samples, .rows]] | unique' a.json
 "$KVTOOL" replay-h2o run --policy streaming --re-rotate --json > a.json
 "$KVTOOL" replay-h2o run/snapshot.bin $flags --policy streaming --re-rotate --rope-base 1e4 --rope-style gptj --json > b.json; same
 "$KVTOOL" analyze run -q --json --deterministic > a.json
@@ -21,14 +21,14 @@ jq -c '[.runs[].predicted_kl | [.method, .samples, .rows]] | unique' a.json
 "$KVTOOL" convert run --to npz -o run.npz -q && "$KVTOOL" diff run.npz run -q && echo equal
 # Without gradients the run's weights of layers serve.
 rm run/trace/g.*
-"$KVTOOL" replay-h2o run --policy window --json | jq -c '.runs[0].predicted_kl.method'
+"$KVTOOL" replay-h2o run --policy window --json | jq -c '.results[0] | .runs[0].predicted_kl.method'
 # The gate's six cases, from the end of the run's prompt on; a config may name a run too.
 status=0; "$KVTOOL" gate run -q --json > gate.json 2> /dev/null || status=$?; echo $status
-jq -c '[.cases | length, .[0].snapshot, .[0].trace, .[0].rows[0].prompt_tokens]' gate.json
+jq -c '.results[0] | [.cases | length, .[0].snapshot, .[0].trace, .[0].rows[0].prompt_tokens]' gate.json
 cat > gate.conf << 'END'
 {"schema": "kvtool.gate-config/1", "defaults": {"snapshot": "run"}, "cases": [{"name": "one", "mode": "probe",
  "params": {"h2o_layer_start": 0, "h2o_block_tokens": 4, "h2o_sink_tokens": 4, "h2o_recent_tokens": 8, "h2o_trigger_min_tokens": 48},
  "rules": [{"metric": "attention_error.worst", "op": "<=", "limit": 2}]}]}
 END
 status=0; "$KVTOOL" gate gate.conf -q --json > gate.json || status=$?; echo $status
-jq -c '.cases[0] | [.snapshot, .status]' gate.json
+jq -c '.results[0] | .cases[0] | [.snapshot, .status]' gate.json

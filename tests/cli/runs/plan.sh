@@ -6,13 +6,13 @@ for flags in "--policy h2o --budget 0.3" "--policy streaming --budget 50t" "--po
   "--engine mnn --block-tokens 8 --sink 4 --recent 16 --trigger-min 64" "--engine mnn-r6 --block-tokens 8 --sink 4 --recent 16 --trigger-min 64"; do
   "$KVTOOL" replay-h2o run $flags --no-quality --plan-out plan.json -f -q --json > replay.json 2> /dev/null
   check
-  jq -nc --slurpfile a replay.json --slurpfile b check.json '[$b[0].verdict, $b[0].common, ($b[0].ratio * 1000 | round), ($a[0].runs[0].ratio * 1000 | round)]'
+  jq -nc --slurpfile a replay.json --slurpfile b check.json '[$b[0].results[0].verdict, $b[0].results[0].common, ($b[0].results[0].ratio * 1000 | round), ($a[0].results[0].runs[0].ratio * 1000 | round)]'
 done
 "$KVTOOL" replay-h2o run --policy streaming --budget 50t --no-quality --plan-out plan.json -f -q > /dev/null
 "$KVTOOL" plan check plan.json --snapshot run
 # The same document, wrong in one place.
 mv plan.json good.json
-wrong() { jq -c "$1" good.json > plan.json; check; echo "$status $(jq -r '.findings[0] | "\(.place): \(.text)"' check.json)"; }
+wrong() { jq -c "$1" good.json > plan.json; check; echo "$status $(jq -r '.results[].findings[0] | "\(.place): \(.text)"' check.json)"; }
 wrong '.events[7].layer = 9'
 wrong '.events[7].kv_head = 1'
 wrong '.events[0].kv_head = 4'

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/run_document.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "apps/kvtool/console.h"
+#include "apps/kvtool/document_version.h"
+#include "apps/kvtool/options.h"
+#include "lib/core/base/bytes.h"
+
+namespace kv {
+namespace {
+
+int VersionOf(std::string_view text) { return text == "1" ? 1 : kJsonVersion; }
+
+nlohmann::ordered_json OrNull(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+}
+
+// "layer 3 K" of "FILE: layer 3 K: MESSAGE (offset 0x10) [KV1001]".
+std::string ContextOf(const Error& error) {
+  std::string_view line = error.what();
+  if (!error.file().empty() && line.starts_with(Printable(error.file()) + ": ")) {
+    line.remove_prefix(Printable(error.file()).size() + 2);
+  }
+  const size_t at = line.find(Printable(error.message()));
+  return at == line.npos || at < 2 ? std::string() : std::string(line.substr(0, at - 2));
+}
+
+nlohmann::ordered_json ErrorJson(const Error& error) {
+  nlohmann::ordered_json json = {{"finding", FindingId(error.finding())},
+                                 {"exit_code", StatusOf(error.code())},
+                                 {"file", OrNull(error.file())},
+                                 {"context", OrNull(ContextOf(error))},
+                                 {"message", error.message()},
+                                 {"offset", nullptr},
+                                 {"hint", OrNull(error.hint())},
+                                 {"text", error.what()}};
+  if (error.offset()) json["offset"] = *error.offset();
+  return json;
+}
+
+}  // namespace
+
+void RunDocument::Guess(int argc, char** argv) {
+  const char* variable = std::getenv(kJsonVersionVariable);
+  if (variable != nullptr) version_ = VersionOf(variable);
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") return;
+    if (word == "--json") print_ = true;
+    if (word == "--json-version" && i + 1 < argc) version_ = VersionOf(argv[i + 1]);
+    if (word.starts_with("--json-version=")) version_ = VersionOf(word.substr(word.find('=') + 1));
+  }
+}
+
+void RunDocument::Name(std::string_view name) {
+  if (!name.empty()) name_ = name;
+}
+
+void RunDocument::Take(const CommandLine& line) {
+  print_ = line.Given("--json");
+  version_ = VersionOf(line.Value("--json-version"));
+}
+
+void RunDocument::Drop() { print_ = false; }
+
+void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::string& path,
+                       const OutputRules& rules) {
+  if (!made.is_array()) made = nlohmann::ordered_json::array({std::move(made)});
+  for (nlohmann::ordered_json& one : made) {
+    const std::string schema = one["schema"];
+    name_ = schema.substr(schema.find('.') + 1, schema.find('/') - schema.find('.') - 1);
+    results_.push_back(ResultOf(std::move(one)));
+  }
+  print_ = print;
+  path_ = path;
+  rules_ = rules;
+}
+
+nlohmann::ordered_json RunDocument::Envelope(ExitStatus status, const Console& console) const {
+  nlohmann::ordered_json document = ReportHeader(name_);
+  document["schema"] = fmt::format("kvtool.{}/{}", name_, kJsonVersion);
+  document["exit_code"] = static_cast<int>(status);
+  document["errors"] = nlohmann::ordered_json::array();
+  for (const Error& error : failures_) document["errors"].push_back(ErrorJson(error));
+  document["warnings"] = console.warning_texts();
+  document["results"] = results_;
+  return document;
+}
+
+void RunDocument::Write(ExitStatus status, Console& console) {
+  if (path_.empty()) return;
+  WriteText(path_, JsonText(Envelope(status, console)) + "\n", rules_);
+}
+
+void RunDocument::Print(ExitStatus status, Console& console) {
+  if (print_ && version_ != 1) console.Json(Envelope(status, console));
+}
+
+}  // namespace kv
