@@ -26,17 +26,6 @@ using advise::LossKind;
 
 constexpr double kUsualKl = 0.02, kUsualError = 0.05;  // limits where none is given
 
-// "0.05" or "5%" of a flag.
-double ParseShare(std::string_view text, std::string_view flag, double least, double most) {
-  const bool percent = text.ends_with('%');
-  const std::string number(percent ? text.substr(0, text.size() - 1) : text);
-  const std::string wrong = WrongReal(number);
-  const double value = wrong.empty() ? std::stod(number) / (percent ? 100 : 1) : -1;
-  if (value >= least && value <= most) return value;
-  throw Error(Finding::kUsage,
-              fmt::format("{} '{}': expected a share such as 0.05 or 5%", flag, Escaped(text)));
-}
-
 // A cache and its trace, as files.
 struct RunFiles {
   Snapshot snapshot;
@@ -258,12 +247,7 @@ class AdviseCommand : public Command {
         budgets_.empty() ? advise::UsualBudgets() : ParseBudgets(budgets_, "--budget");
     if (!sinks_.empty()) candidates.sinks = sinks_;
     if (!windows_.empty()) candidates.windows = windows_;
-    if (!recent_.empty()) {
-      candidates.recent.clear();
-      for (const double share : ParseSweep(recent_, "--recent-share")) {
-        candidates.recent.push_back(ParseShare(fmt::format("{}", share), "--recent-share", 0, 1));
-      }
-    }
+    if (!recent_.empty()) candidates.recent = ParseShares(recent_, "--recent-share", 0, 1);
   }
 
   void WriteOutputs(Context& context, const advise::Runs& runs,

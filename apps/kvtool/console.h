@@ -74,7 +74,7 @@ class Console {
 
 // Columns padded to their widest cell; numbers (and a leading '-') are right-aligned. On a terminal
 // that is too narrow heads take several lines and columns of text are shortened; where that is not
-// enough, each row becomes lines of its own.
+// enough, the table becomes several, or each row becomes lines of its own.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }

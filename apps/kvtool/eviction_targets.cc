@@ -14,12 +14,46 @@
 
 namespace kv {
 
+std::vector<double> ParseShares(std::string_view text, std::string_view flag, double least,
+                                double most, std::string_view expected) {
+  std::vector<double> shares;
+  const auto refuse = [&](std::string_view part) {
+    throw Error(Finding::kUsage,
+                fmt::format("{} '{}': expected {}", flag, Escaped(part), expected));
+  };
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    begin = end + 1;
+    const bool percent = part.ends_with('%');
+    std::vector<double> values;
+    try {
+      values = ParseSweep(percent ? part.substr(0, part.size() - 1) : part, flag);
+    } catch (const Error&) {
+      refuse(part);
+    }
+    for (const double value : values) {
+      const double share = percent ? value / 100 : value;
+      if (!(share >= least && share <= most)) refuse(part);
+      shares.push_back(share);
+    }
+  }
+  return shares;
+}
+
+double ParseShare(std::string_view text, std::string_view flag, double least, double most) {
+  const std::vector<double> shares = ParseShares(text, flag, least, most);
+  if (shares.size() == 1) return shares.front();
+  throw Error(Finding::kUsage,
+              fmt::format("{} '{}': expected one share, such as 0.05 or 5%", flag, Escaped(text)));
+}
+
 std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text, std::string_view flag) {
+  constexpr std::string_view kExpected = "shares above 0 and up to 1, or tokens as 512t";
   std::vector<eviction::KeepBudget> budgets;
   const auto refuse = [&](std::string_view part) {
     throw Error(Finding::kUsage,
-                fmt::format("{} '{}': expected shares above 0 and up to 1, or tokens as 512t", flag,
-                            Escaped(part)));
+                fmt::format("{} '{}': expected {}", flag, Escaped(part), kExpected));
   };
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -35,11 +69,8 @@ std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text, std::strin
       budgets.push_back({tokens, 1, false});
       continue;
     }
-    const bool percent = part.ends_with('%');
-    const std::string_view number = percent ? part.substr(0, part.size() - 1) : part;
-    for (const double value : ParseSweep(number, flag)) {
-      const double share = percent ? value / 100 : value;
-      if (!(share > 0 && share <= 1)) refuse(part);
+    for (const double share : ParseShares(part, flag, 0, 1, kExpected)) {
+      if (share == 0) refuse(part);
       budgets.push_back({std::nullopt, share, false});
     }
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <numeric>
+#include <set>
 
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/text_width.h"
@@ -102,6 +104,52 @@ std::string TableLines(const TableRows& rows, const std::vector<size_t>& widths,
   return text;
 }
 
+// How many first columns it takes to tell the rows apart: "0 K", "0 V" need two.
+size_t ColumnsOfNames(const TableRows& rows) {
+  constexpr size_t kMost = 3;
+  for (size_t count = 1; count < kMost && count < rows[0].size(); ++count) {
+    std::set<std::vector<std::string>> names;
+    for (size_t r = 1; r < rows.size(); ++r) {
+      const size_t has = std::min(count, rows[r].size());
+      names.emplace(rows[r].begin(), rows[r].begin() + static_cast<std::ptrdiff_t>(has));
+    }
+    if (names.size() + 1 == rows.size()) return count;
+  }
+  return std::min(kMost, rows[0].size());
+}
+
+// Several tables below each other, each with the names of the rows and as many other columns as
+// fit. Nothing where even one does not fit.
+std::string Banded(const TableRows& rows, const std::vector<bool>& numeric, size_t room,
+                   std::string_view indent) {
+  const size_t names = ColumnsOfNames(rows);
+  const std::vector<size_t> widths = ColumnWidths(WithBrokenHead(rows));
+  size_t fixed = 0;
+  for (size_t c = 0; c < names; ++c) fixed += widths[c] + kGap;
+  std::string text;
+  for (size_t begin = names; begin < widths.size();) {
+    std::vector<size_t> columns(names);
+    std::iota(columns.begin(), columns.end(), size_t{0});
+    size_t total = fixed;
+    while (begin < widths.size() && total + widths[begin] <= room) {
+      total += widths[begin] + kGap;
+      columns.push_back(begin++);
+    }
+    if (columns.size() == names) return {};
+    TableRows band;
+    std::vector<bool> of_numbers;
+    for (const size_t c : columns) of_numbers.push_back(numeric[c]);
+    for (const auto& row : rows) {
+      band.emplace_back();
+      for (const size_t c : columns) band.back().push_back(c < row.size() ? row[c] : "");
+    }
+    const TableRows broken = WithBrokenHead(band);
+    text +=
+        (text.empty() ? "" : "\n") + TableLines(broken, ColumnWidths(broken), of_numbers, indent);
+  }
+  return text;
+}
+
 // A paragraph for each row: its first cell, and the others below it, each after its head.
 std::string StackedRows(const TableRows& rows, size_t width, std::string_view indent) {
   std::string text;
@@ -137,7 +185,8 @@ std::string Table::TextFor(size_t width, std::string_view indent) const {
   const TableRows broken = WithBrokenHead(rows_);
   widths = ColumnWidths(broken);
   if (Shrink(numeric, room, widths)) return TableLines(broken, widths, numeric, indent);
-  return StackedRows(rows_, width, indent);
+  const std::string banded = Banded(rows_, numeric, room, indent);
+  return banded.empty() ? StackedRows(rows_, width, indent) : banded;
 }
 
 }  // namespace kv

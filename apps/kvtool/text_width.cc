@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 
 namespace kv {
@@ -24,6 +25,24 @@ size_t NextCharacter(std::string_view text, size_t at) {
   return at;
 }
 
+// "1.5 MiB" is one word.
+bool IsUnit(std::string_view word) {
+  while (!word.empty() && (word.back() == ',' || word.back() == ';' || word.back() == ')')) {
+    word.remove_suffix(1);
+  }
+  constexpr std::string_view kUnits[] = {"B",  "KiB", "MiB", "GiB", "TiB",   "MiB/s",
+                                         "ns", "us",  "ms",  "s",   "bytes", "tokens"};
+  return std::find(std::begin(kUnits), std::end(kUnits), word) != std::end(kUnits);
+}
+
+// Where the word that begins here ends, with the unit that follows a number.
+size_t EndOfWord(std::string_view line, size_t word) {
+  const size_t end = std::min(line.find(' ', word), line.size());
+  if (end == word || std::isdigit(static_cast<unsigned char>(line[end - 1])) == 0) return end;
+  const size_t next = std::min(line.find(' ', std::min(end + 1, line.size())), line.size());
+  return end < line.size() && IsUnit(line.substr(end + 1, next - end - 1)) ? next : end;
+}
+
 void AppendWrapped(std::string_view line, size_t width, size_t hanging, std::string& out) {
   const size_t indent = std::min(line.find_first_not_of(' '), line.size());
   // Text that is indented beyond the middle would have no room left.
@@ -31,7 +50,7 @@ void AppendWrapped(std::string_view line, size_t width, size_t hanging, std::str
   size_t column = 0;
   for (size_t at = 0; at < line.size();) {
     const size_t word = std::min(line.find_first_not_of(' ', at), line.size());
-    const size_t end = std::min(line.find(' ', word), line.size());
+    const size_t end = EndOfWord(line, word);
     const size_t spaces = word - at, columns = ColumnsIn(line.substr(word, end - word));
     if (at > 0 && column + spaces + columns > width && column > further) {
       out += '\n';
