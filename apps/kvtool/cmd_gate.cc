@@ -23,6 +23,7 @@
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/markdown.h"
+#include "lib/study/gate/measure_quant.h"
 #include "lib/study/gate/reproduce.h"
 #include "lib/study/gate/summary_page.h"
 
@@ -364,9 +365,11 @@ class Gate : public Command {
                                   &pair.of_snapshot,
                                   pair.reference,
                                   !fault_.empty()};
-      result.cases.push_back(gate::OnlyCompares(spec)
-                                 ? gate::CompareCase(spec, subject)
+      result.cases.push_back(gate::OnlyCompares(spec) ? gate::CompareCase(spec, subject)
+                             : spec.mode == gate::kQuant
+                                 ? gate::QuantCase(spec, subject)
                                  : spec.engine->replay(spec, subject, &progress));
+      if (spec.quant) gate::MeasureQuant(subject, result.cases.back());
       result.cases.back().snapshot_hash = pair.snapshot_hash;
       result.cases.back().trace_hash = pair.trace_hash;
       gate::AddFromLogs(spec, logs_.path, of_logs, result.cases.back());

@@ -13,7 +13,7 @@ void RequireContent(CaseSpec& spec) {
     return rule.metric == "content.mismatches";
   });
   const bool compresses = spec.engine != nullptr && spec.engine->compresses(spec);
-  if (named || spec.only_engine || OnlyCompares(spec) || !compresses) return;
+  if (named || spec.only_engine || OnlyCompares(spec) || spec.mode == kQuant || !compresses) return;
   spec.rules.push_back({"content.mismatches", Op::kAtMost, 0, false, true});
 }
 

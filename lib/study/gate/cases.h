@@ -34,6 +34,11 @@ struct Tolerance {
   std::optional<double> Of(uint32_t layer, bool is_value) const;
 };
 
+// Types in which the cache would be kept: names of lib/core/quant.
+struct QuantTypes {
+  std::string k, v;
+};
+
 // What happens if a case is not decided.
 enum class OnNotRun { kFail, kWarn };
 
@@ -42,13 +47,14 @@ struct CaseSpec {
   std::string name;
   const Engine* engine = nullptr;  // the engine whose case this is, or whose report shows it
   std::string suite;               // one of the engine's suites
-  std::string mode;                // one of the engine's modes, or kCompare
+  std::string mode;                // one of the engine's modes, kCompare or kQuant
   bool only_engine = false;        // the engine must run it: no replay stands in for that
   std::string snapshot, trace;
   Reading reading;
   std::string reference;  // a cache that this one must equal; may be empty
   std::string reference_from;
   Tolerance tolerance;
+  std::optional<QuantTypes> quant;      // figures quant.* are measured
   std::string runtime;                  // one of the engine's; empty: its first
   std::vector<uint64_t> prompt_tokens;  // one row each; if empty, the trace says
   uint64_t repeat = 5;                  // equal baselines that are run to find the noise of speeds
@@ -60,6 +66,8 @@ struct CaseSpec {
 
 // The mode of a case that is compared with its reference and not replayed.
 inline constexpr std::string_view kCompare = "compare";
+// The mode of a case whose cache is stored in other types, and neither compared nor replayed.
+inline constexpr std::string_view kQuant = "quant";
 inline bool OnlyCompares(const CaseSpec& spec) { return spec.mode == kCompare; }
 
 // Requires that decoded bytes equal their source, unless a rule of the case already speaks of that

@@ -10,6 +10,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/core/quant/cache_type.h"
 #include "lib/study/gate/config_node.h"
 #include "lib/study/gate/engine.h"
 
@@ -193,6 +194,23 @@ Tolerance ToleranceOf(const Node& node) {
   return tolerance;
 }
 
+// {"k": "q8_0", "v": "q5_1"}; a side that is not named stays as it is.
+QuantTypes QuantOf(const Node& node) {
+  if (!node.json.is_object()) throw node.Wrong("expected an object with 'k' and 'v'");
+  node.RequireKeys({"k", "v"});
+  QuantTypes types{"f16", "f16"};
+  for (auto [key, type] : {std::pair{"k", &types.k}, {"v", &types.v}}) {
+    if (!node.Has(key)) continue;
+    *type = node.At(key).Text();
+    if (quant::FindCacheType(*type) != nullptr) continue;
+    std::vector<std::string> known;
+    for (const quant::CacheType& one : quant::CacheTypes()) known.emplace_back(one.name);
+    throw node.At(key).Wrong(
+        fmt::format("unknown cache type '{}'{}", Escaped(*type), Suggest(*type, known)));
+  }
+  return types;
+}
+
 // The keys that "defaults" and a case share. Rules are the caller's.
 void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines engines,
                  CaseSpec& spec) {
@@ -233,15 +251,16 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
   if (node.Has("reference")) spec.reference = Resolved(node.At("reference").Text(), folder);
   if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Text();
   if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
+  if (node.Has("quant")) spec.quant = QuantOf(node.At("quant"));
   if (node.Has("on_not_run")) spec.on_not_run = OnNotRunOf(node.At("on_not_run"));
   if (node.Has("params")) AddParams(node.At("params"), *spec.engine, spec.params);
 }
 
 const std::vector<std::string>& SharedKeys() {
   static const std::vector<std::string> keys = {
-      "mode",       "snapshot",  "trace",          "from",     "gguf",          "kv_heads",
-      "head_dim",   "engine",    "repeat",         "params",   "prompt_tokens", "rules",
-      "on_not_run", "reference", "reference_from", "tolerance"};
+      "mode",       "snapshot",  "trace",          "from",      "gguf",          "kv_heads",
+      "head_dim",   "engine",    "repeat",         "params",    "prompt_tokens", "rules",
+      "on_not_run", "reference", "reference_from", "tolerance", "quant"};
   return keys;
 }
 
@@ -271,6 +290,7 @@ std::string Alternatives(std::span<const std::string_view> words) {
 // The mode that a node gives.
 std::string ModeOf(const Node& node, const Engine& engine) {
   if (node.json == kCompare) return std::string(kCompare);
+  if (node.json == kQuant) return std::string(kQuant);
   return node.OneOf({engine.modes.begin(), engine.modes.end()});
 }
 
@@ -315,6 +335,8 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   ApplyShared(node, common.folder, common.engines, spec);
   SetModeFromParams(node, spec);
   if (spec.mode.empty() && !spec.reference.empty()) spec.mode = kCompare;
+  if (spec.mode.empty() && spec.quant) spec.mode = kQuant;
+  if (spec.mode == kQuant && !spec.quant) throw node.Wrong("mode quant needs 'quant'");
   if (spec.mode.empty()) {
     throw node.Wrong("a case needs 'mode': " + Alternatives(spec.engine->modes));
   }
@@ -323,7 +345,7 @@ CaseSpec CaseOf(const Node& node, const CommonSettings& common) {
   spec.own_rules = node.Has("rules") || has_default_rules;
   if (spec.own_rules) {
     spec.rules = RulesOf((node.Has("rules") ? node : base).At("rules"), common.engines);
-  } else if (!known && !OnlyCompares(spec)) {
+  } else if (!known && !OnlyCompares(spec) && spec.mode != kQuant) {
     spec.rules = spec.engine->rules_of(spec.mode);
   }
   RequireContent(spec);
