@@ -375,7 +375,7 @@ Json ErrorSchema() {
         {"context", TextOrNull("The part of the file, as \"layer 3 K\"")},
         {"message", Text("What is wrong")},
         {"offset",
-         {{"description", "Where in the file, in bytes from its begin"},
+         {{"description", "Where in the file, in bytes from its beginning"},
           {"type", {"integer", "null"}},
           {"minimum", 0}}},
         {"hint", TextOrNull("What to do about it")},

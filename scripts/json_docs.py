@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/json.md, the reference of the JSON documents, from the schemas that the program prints.
+
+Usage: json_docs.py KVTOOL            writes the page
+       json_docs.py KVTOOL --check    fails if the page says something else than the schemas
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "json.md"
+HEAD = """# JSON documents
+
+<!-- Written by scripts/json_docs.py from the schemas; change those. -->
+
+`--json` prints one document of version 2, whatever the command and whatever happened to it; `--json-out FILE` writes it.
+`kvtool schema NAME` prints the schema of each. Within a version keys are only added.
+
+`--json-version 1`, or `KVTOOL_JSON_VERSION=1` in the environment, prints the documents as they were before 0.2.0, byte for byte
+(`kvtool schema NAME/1`): no envelope, an array where there were several inputs, and nothing of a run that failed. Files that
+commands write have one version: the gate's `summary.json` is `gate/1`, and plans, events and configurations are as listed last.
+The Python package returns the documents of version 1 as dicts.
+
+In version 2 a ratio is original / what is left, so that it is above 1 where something was gained; a duration is in whole
+microseconds and ends in `_us`; a word that a program compares has no spaces; what has no value is null. Paths below go into
+arrays without saying so.
+"""
+WORDS = """`inputs` stands in every result. Words lost their spaces: `block_scores`, `npy_set`, `relative_error`, `half_of_the_rows`,
+`given_frequencies`, and the keys of `facts`. `key_rotation` is `rotated`, `unrotated` or `unknown`, with what a guess rests on
+beside it; an engine of `advise` has its `configuration` apart; a ratio that `analyze` did not measure is null rather than 0.
+"""
+
+
+def schema(kvtool, name):
+    return json.loads(subprocess.check_output([kvtool, "schema", name], text=True))
+
+
+def resolved(root, node):
+    while "$ref" in node:
+        target = root
+        for part in node["$ref"][2:].split("/"):
+            target = target[part]
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+    return node
+
+
+def type_of(node):
+    if "const" in node:
+        return f"`{json.dumps(node['const'])}`"
+    if "enum" in node:
+        return ", ".join(f"`{json.dumps(value)}`" for value in node["enum"])
+    named = node.get("type", "")
+    return " or ".join(named) if isinstance(named, list) else named
+
+
+def keys(root, node, path=""):
+    """(path, type, description) of every key below a schema."""
+    node = resolved(root, node)
+    for choice in node.get("anyOf", []) + node.get("oneOf", []):
+        yield from keys(root, choice, path)
+    if "items" in node:
+        yield from keys(root, node["items"], path)
+    for name, child in node.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        child = resolved(root, child)
+        yield below, type_of(child), child.get("description", "")
+        yield from keys(root, child, below)
+
+
+def table(rows):
+    seen = set()
+    for path, kind, text in rows:
+        if path in seen:
+            continue
+        seen.add(path)
+        yield "| `{}` | {} | {} |".format(path, kind.replace("|", "\\|"), text.replace("|", "\\|"))
+
+
+def renamed(first, second):
+    """Keys that one version has and the other has not, apart from those of the envelope."""
+    old = {path for path, _, _ in keys(first, first)} - {"schema"}
+    new = {path for path, _, _ in keys(second, second["$defs"]["result"])}
+    gone = sorted(path for path in old - new if path.split(".")[0] != "tool")
+    return gone, sorted(path for path in new - old if path.split(".")[0] != "inputs")
+
+
+def page(kvtool):
+    lines, files, changes = [HEAD], [], []
+    names = subprocess.check_output([kvtool, "schema"], text=True).split()
+    versions = {name: schema(kvtool, name) for name in names}
+    envelope = versions["failure"]
+    lines += ["## The envelope\n", "| key | type | what it says |", "|---|---|---|"]
+    lines += [row.replace("failure/2", "NAME/2") for row in table(keys(envelope, envelope)) if not row.startswith("| `results.")]
+    for name, second in versions.items():
+        if not second["$id"].endswith("/2"):
+            files.append(f"- `{name}`: {second.get('title', '')}")
+            continue
+        gone, new = renamed(schema(kvtool, name + "/1"), second)
+        if name != "failure" and (gone or new):
+            was, now = (", ".join(f"`{path}`" for path in paths) for paths in (gone, new))
+            changes.append(f"| `{name}` | {was} | {now} |")
+    lines += ["\n## What version 2 names otherwise\n", WORDS, "| document | version 1 | version 2 |", "|---|---|---|", *changes]
+    for name, second in versions.items():
+        if second["$id"].endswith("/2") and name != "failure":
+            lines += [f"\n## {name}\n", f"A result of `{second['title']}`.\n", "| key | type | what it says |", "|---|---|---|"]
+            lines += table(keys(second, second["$defs"]["result"]))
+    lines += ["\n## Files that commands read and write\n", *files]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    text = page(sys.argv[1])
+    if "--check" not in sys.argv:
+        PAGE.write_text(text)
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        print("docs/json.md is older than the schemas: scripts/json_docs.py KVTOOL writes it")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
