@@ -175,7 +175,7 @@ class Bench : public Command {
     report_.Emit(context.console, Document(snapshot, chunks, results, chunk_bytes, timing),
                  RulesFor(force_));
     if (page_.wanted())
-      page_.Write(PageOf(chunks, results, rows), *this, context.console, RulesFor(force_));
+      page_.Write(PageOf(chunks, results, rows, timing), *this, context.console, RulesFor(force_));
     return kDone;
   }
 
@@ -217,12 +217,33 @@ class Bench : public Command {
     return document;
   }
 
+  // Without times: what each contestant reaches.
+  static void AddRatios(const std::vector<ContestResult>& results, report::Page& page) {
+    report::LineChart chart;
+    chart.title = "Ratio of each contestant";
+    chart.x_label = "row of the table";
+    chart.y_label = "original / compressed";
+    chart.whole_x = true;
+    for (const size_t part : {0, 1}) {
+      report::ChartSeries series{part == 0 ? "K" : "V", {}, false, false, false};
+      for (size_t i = 0; i < results.size(); ++i) {
+        const ContestPart& own = results[i].parts[part];
+        if (own.raw_bytes == 0) continue;
+        series.points.push_back({static_cast<double>(i + 1), Ratio(own.raw_bytes, own.stored_bytes),
+                                 part == 0 ? results[i].name : ""});
+      }
+      if (!series.points.empty()) chart.series.push_back(std::move(series));
+    }
+    page.Figure(report::Render(chart), "Higher is better; 1 saves nothing.");
+  }
+
   report::Page PageOf(const std::vector<ContestChunk>& chunks,
                       const std::vector<ContestResult>& results,
-                      const std::vector<std::vector<std::string>>& rows) const {
+                      const std::vector<std::vector<std::string>>& rows, bool timing) const {
     report::Page page("Compression of " + input_, Subtitle(chunks, results));
+    if (!timing) AddRatios(results, page);
     for (const size_t part : {0, 1}) {
-      if (results[0].parts[part].raw_bytes == 0) continue;
+      if (results[0].parts[part].raw_bytes == 0 || !timing) continue;
       for (const bool encode : {true, false}) {
         report::LineChart chart;
         chart.title = fmt::format("{}: ratio against {} speed", part == 0 ? "K" : "V",

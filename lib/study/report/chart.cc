@@ -72,13 +72,15 @@ bool HasTargets(const LineChart& chart, bool is_y) {
 
 Plot PlotOf(const LineChart& chart) {
   Plot plot{chart, {}, {}};
-  size_t longest = 0, labels = 0;
+  double longest = 0;  // of the names
+  size_t labels = 0;
   for (const ChartSeries& series : chart.series) {
     if (series.name.empty() || plot.LastOf(series) == nullptr) continue;
-    longest = std::max(longest, std::min(Letters(series.name), kMostLetters + 1));
+    const auto letters = static_cast<double>(std::min(Letters(series.name), kMostLetters + 1));
+    longest = std::max(longest, 6.6 * letters * (series.emphasised ? 1.1 : 1));
     ++labels;
   }
-  const double room = longest == 0 ? 8 : 26 + 6.6 * static_cast<double>(longest);
+  const double room = longest == 0 ? 8 : 26 + longest;
   const double top = HasTargets(chart, false) ? 40 : 22;
   const double rows = kRow * static_cast<double>(std::min(labels, kMostLabels));
   plot.x = {chart.bytes ? 66.0 : 48.0, kChartWidth - room};

@@ -10,7 +10,7 @@ namespace {
 
 std::vector<DotLabel> Places(double x, double y, double width) {
   std::vector<DotLabel> places;
-  for (const double away : {0.0, 10.0, 20.0, 30.0}) {
+  for (const double away : {0.0, 10.0, 20.0, 30.0, 42.0, 54.0}) {
     for (const double at : {y + 4 + away, y + 4 - away}) {
       places.push_back({x + 8, at, "", {x + 8, at - 10, x + 8 + width, at + 2}});
       places.push_back({x - 8, at, " e", {x - 8 - width, at - 10, x - 8, at + 2}});
