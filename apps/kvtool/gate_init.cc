@@ -69,7 +69,6 @@ class Initialiser {
  public:
   Initialiser(const GateInit& init, Context& context)
       : init_(init),
-        context_(context),
         pool_(context.global.thread_count()),
         inputs_(context.console, init.reading),
         progress_(context.console, context.global.progress_when(), "measure") {}
@@ -149,7 +148,6 @@ class Initialiser {
   }
 
   const GateInit& init_;
-  Context& context_;
   ThreadPool pool_;
   GateInputs inputs_;
   ProgressLine progress_;
