@@ -26,6 +26,9 @@ struct OpenOptions {
   std::string rotated = "auto";      // Hadamard rotation of quantised llama.cpp caches: auto|yes|no
   uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated or derived data
   std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
+  // Caches that an archive may refer to, beside those in its folder.
+  std::vector<std::string> bases;
+  uint32_t reference_depth = 0;  // archives that have led to this one
   // Values will not be read, so readers may skip decoding and leave tensors without bytes.
   bool metadata_only = false;
   // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and

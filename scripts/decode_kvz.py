@@ -7,6 +7,9 @@ the pages of lib/core/codec that it links to and formats/gear/FORMAT.md alone, t
   decode_kvz.py ARCHIVE --list          one line per chunk
   decode_kvz.py ARCHIVE OUTPUT --walk   do not use index and trailer, as after truncation
 
+An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ...
+(those may need archives, too: the bases that follow them).
+
 Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes
 are checked; without it the decoder says that it did not.
 """
@@ -157,6 +160,51 @@ def place(chunk, raw, out):
         columns[:, :, first:first + tokens] = values.transpose(0, 2, 1, 3)
 
 
+class Base:
+    """Rows of an archive that another one refers to."""
+
+    def __init__(self, path, references):
+        self.data = memoryview(pathlib.Path(path).read_bytes())
+        self.chunks = open_archive(self.data, False)[3]
+        self.references = references
+
+    def rows(self, layer, is_value, first, count):
+        """(bytes [token][head][unit], dtype)"""
+        mine = [c for c in self.chunks if c["kind"] == 1 + is_value and c["layer"] == layer
+                and c["token_begin"] < first + count and first < c["token_begin"] + c["tokens"]]
+        if not mine:
+            raise Damaged(f"a base has no layer {layer}")
+        size = mine[0]["unit_bytes"]
+        heads, units = max(c["head_begin"] + c["heads"] for c in mine), max(c["unit_begin"] + c["units"] for c in mine)
+        out, missing = numpy.zeros((count, heads, units, size), numpy.uint8), numpy.ones((count, heads, units), bool)
+        for c in mine:
+            raw = decode(dict(c, references=self.references), bytes(self.data[c["offset"]:c["offset"] + c["length"]]))
+            values = numpy.frombuffer(raw, numpy.uint8)
+            if c["order"] == 0:
+                values = values.reshape(c["tokens"], c["heads"], c["units"], size)
+            else:
+                values = values.reshape(c["heads"], c["tokens"], c["units"], size).transpose(1, 0, 2, 3)
+            begin, end = max(first, c["token_begin"]), min(first + count, c["token_begin"] + c["tokens"])
+            to = (slice(begin - first, end - first), slice(c["head_begin"], c["head_begin"] + c["heads"]),
+                  slice(c["unit_begin"], c["unit_begin"] + c["units"]))
+            out[to] = values[begin - c["token_begin"]:end - c["token_begin"]]
+            missing[to] = False
+        if missing.any():
+            raise Damaged(f"a base lacks tokens of layer {layer}")
+        return out.tobytes(), mine[0]["dtype"]
+
+
+def references_of(paths):
+    """A function that gives rows of the bases, each of which may refer to those behind it."""
+    bases = [Base(path, references_of(paths[i + 1:])) for i, path in enumerate(paths)]
+
+    def rows(reference, *which):
+        if reference >= len(bases):
+            raise Damaged("the archive refers to other caches: give archives of them with --base")
+        return bases[reference].rows(*which)
+    return rows
+
+
 def safe(name):
     parts = name.split("/")
     return bool(name) and "\\" not in name and "\0" not in name and not any(p in ("", ".", "..") for p in parts)
@@ -197,12 +245,15 @@ def main():
     parser.add_argument("archive")
     parser.add_argument("output", nargs="?")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--base", action="append", default=[], metavar="ARCHIVE")
     parser.add_argument("--walk", action="store_true")
     options = parser.parse_args()
     data = memoryview(numpy.memmap(options.archive, numpy.uint8, "r"))
     data = memoryview(bytes(data)) if len(data) < 1 << 30 else data
     try:
         is_folder, files, attributes, chunks, hashes = open_archive(data, options.walk)
+        references = references_of(options.base)
+        chunks = [dict(chunk, references=references) for chunk in chunks]
         if options.list:
             for chunk in chunks:
                 print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key not in ("reserved", "raw_hash")))

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "formats/kvz/kvz.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
@@ -109,16 +110,29 @@ void ArchiveOutput::RefuseTerminal(const Console& console) const {
 }
 
 void ArchiveLimit::Declare(CommandLine& line) {
+  line.Add("--base", bases,
+           "Cache that an archive refers to, if it is not in its folder: a snapshot or an archive "
+           "of one (repeatable)")
+      .KeepAll();
   line.Add("--max-bytes", max_bytes,
            "Limit on the size of the source (default: none), on the zeros that a stream gets for "
            "lost bytes, and on archives from a stream (default: 64GiB)");
 }
 
 Archive ArchiveLimit::Open(const std::string& path) const {
-  if (max_bytes.empty()) return Archive::Open(FileSource::Open(path));
+  OpenOptions options;
+  options.bases = bases;
+  if (max_bytes.empty()) {
+    Archive archive = Archive::Open(FileSource::Open(path));
+    FindReferences(archive, path, options);
+    return archive;
+  }
   const uint64_t most = ParseSize(max_bytes, "--max-bytes");
   Archive archive = Archive::Open(FileSource::Open(path, most));
-  if (archive.source_bytes() <= most) return archive;
+  if (archive.source_bytes() <= most) {
+    FindReferences(archive, path, options);
+    return archive;
+  }
   throw Error(Finding::kLimit, fmt::format("the source has {} bytes, --max-bytes allows {}",
                                            archive.source_bytes(), most))
       .File(path);
@@ -135,6 +149,12 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
   throw Error(Finding::kLimit,
               fmt::format("{} bytes are lost; a stream gets zeros for at most {}", lost, most))
       .Hint("-o FILE has holes in their place, which take no space");
+}
+
+void ArchiveLimit::RequireReferences(const Archive& archive) {
+  for (const auto& reference : archive.references()) {
+    if (reference != nullptr && reference->missing) throw *reference->missing;
+  }
 }
 
 ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going, Console& console,

@@ -9,6 +9,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
+#include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
@@ -101,11 +102,23 @@ class Compress : public Command {
     OpenOptions options = snapshot_.Resolve();
     options.metadata_only = true;
     options.any_batch = options.may_guess_axes = true;
+    References references;
+    for (const std::string& base : options.bases) {
+      references.push_back(OpenReference(base, options));
+      if (references.back()->name.chain <= kMaxReferenceChain) continue;
+      throw Error(
+          Finding::kLimit,
+          fmt::format("it would end a chain of {} archives, each coded against the next; {} "
+                      "are the most",
+                      references.back()->name.chain + 1, kMaxReferenceChain))
+          .File(base)
+          .Hint("code against what its chain begins with");
+    }
     ThreadPool pool(context.global.thread_count());
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     const ExitStatus status =
         ForEachInput(inputs_, keep_going_, context.console, [&](const std::string& input) {
-          all.push_back(CompressOne(input, options, pool, context));
+          all.push_back(CompressOne(input, options, references, pool, context));
           return kDone;
         });
     if (!all.empty()) {
@@ -116,7 +129,8 @@ class Compress : public Command {
 
  private:
   nlohmann::ordered_json CompressOne(const std::string& input, const OpenOptions& options,
-                                     ThreadPool& pool, Context& context) const {
+                                     const References& references, ThreadPool& pool,
+                                     Context& context) const {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
     const std::string path = output_.PathFor(input, ArchiveName);
@@ -140,6 +154,7 @@ class Compress : public Command {
     ProgressLine progress(context.console, context.global.progress_when(), input);
     WriteOptions write;
     write.check = !no_check_;
+    write.references = references;
     write.effort = *ParseEffort(level_);
     write.progress = &progress;
     WriteSummary summary;

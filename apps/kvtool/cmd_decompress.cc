@@ -56,6 +56,7 @@ class Decompress : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads(inputs_);
     geometry_.Files(files);
+    limit_.Files(files);
     if (!test_)
       output_.Files(
           inputs_, [this](const std::string& name) { return NameFor(name); }, files);
@@ -113,6 +114,7 @@ class Decompress : public Command {
             .Hint("give --json-out FILE");
       }
     }
+    if (!keep_going_) ArchiveLimit::RequireReferences(archive);
     output_.MakeFolder(path);
     ProgressLine progress(context.console, context.global.progress_when(), input);
     RestoreOptions options;
@@ -202,6 +204,7 @@ class Decompress : public Command {
     if (path == "-") throw Error(Finding::kUsage, "--to writes a file or folder: give -o");
     output_.MakeFolder(path);
     const Archive archive = limit_.Open(input);
+    ArchiveLimit::RequireReferences(archive);
     for (const Damage& damage : archive.damage()) {
       context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
     }

@@ -138,6 +138,7 @@ class Verify : public Command {
   void Files(CommandFiles& files) const override {
     files.Reads(inputs_);
     files.Reads(against_);
+    limit_.Files(files);
     report_.Files(files);
   }
 
@@ -167,6 +168,7 @@ ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::str
   const ExitStatus status =
       ForEachInput(inputs, keep_going, context.console, [&](const std::string& input) {
         const Archive archive = limit.Open(input);
+        ArchiveLimit::RequireReferences(archive);
         ProgressLine progress(context.console, context.global.progress_when(), input);
         const Findings findings = Look(archive, against, pool, progress);
         if (!report.json && context.console.verbosity > -1) {

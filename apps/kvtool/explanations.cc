@@ -147,6 +147,12 @@ constexpr Explanation kExplanations[] = {
     {kContextDiffers, "Values of another prompt would be attended to as if they were this one's.",
      "Compute the cache anew, and store it under its own key.",
      "// a status of KV1106 from kvt_decode is a miss of the cache"},
+    {kReferenceMissing, "Without it the rows that both caches share cannot be restored.",
+     "Name the cache with --base, or put it back beside the archive under its old name.",
+     "$ kvtool decompress today.kvz --base yesterday.bin"},
+    {kReferenceDiffers, "Other rows would restore other values; nothing is written.",
+     "Look for an older copy, in any format, or for an archive of it.",
+     "$ kvtool verify today.kvz --base copy-of-yesterday.kvz"},
     {kForbiddenGlobal, "Loading the file in Python could run any program on your machine.",
      "Do not load the file elsewhere either. Save tensors alone, as safetensors or with "
      "weights_only.",

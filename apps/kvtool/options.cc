@@ -125,6 +125,11 @@ void SnapshotOptions::Declare(CommandLine& line) {
       .OneOf({"auto", "yes", "no"})
       .Group(group);
   line.Add("--batch", open.batch, "Batch row of [B, ...] tensors").Group(group);
+  line.Add("--base", open.bases,
+           "Cache that an archive refers to or, in compress, may refer to: a snapshot or an "
+           "archive of one (repeatable)")
+      .KeepAll()
+      .Group(group);
   line.Add("--max-bytes", max_bytes,
            "Limit on inflated or derived data and on streams (default 64GiB)")
       .Group(group);
@@ -132,6 +137,7 @@ void SnapshotOptions::Declare(CommandLine& line) {
 
 void SnapshotOptions::Files(CommandFiles& files) const {
   files.Reads(gguf);
+  files.Reads(open.bases);
   std::error_code ignored;
   if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // else a pattern
 }

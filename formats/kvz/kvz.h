@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by kvz_reader.cc, source_snapshot.cc
+#pragma once  // implemented by kvz_reader.cc, references.cc, source_snapshot.cc
 
 #include "formats/registry.h"
 #include "lib/core/archive/archive.h"
@@ -12,6 +12,14 @@ Confidence ProbeKvz(const Source& source);
 // With OpenOptions::metadata_only it decodes nothing, otherwise all tensors, into an unnamed
 // temporary file.
 Snapshot OpenKvz(Source source, const OpenOptions& options);
+
+// Opens a snapshot, or an archive of one, as something that archives can refer to. Throws as
+// OpenSnapshot.
+std::shared_ptr<const Reference> OpenReference(const std::string& path, const OpenOptions& options);
+// Looks for the references of an archive among options.bases and in its folder, and gives it those
+// that have the rows it needs; for the others it gives the reason, which decoding throws. `path` is
+// the archive's. Throws kLimit where a chain of references is too long.
+void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options);
 
 // Calls LoadTensors. If a wanted tensor has no chunks of its own (packed tiles, deflated members),
 // it restores the whole source into an unnamed temporary file and calls that format's reader.

@@ -16,6 +16,45 @@ std::string Ratio(uint64_t raw, uint64_t stored) {
              : fmt::format("{:.3f}x", static_cast<double>(raw) / static_cast<double>(stored));
 }
 
+// What it needs of each of its references.
+void AddReferences(const Archive& archive,
+                   std::vector<std::pair<std::string, std::string>>& facts) {
+  const std::vector<ReferenceName>& names = archive.reference_names();
+  if (names.empty()) return;
+  struct Needs {
+    uint64_t chunks = 0, equal = 0, near = 0;  // rows
+  };
+  std::vector<Needs> needs(names.size());
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    std::vector<bool> counted(names.size());
+    std::vector<ReferenceRun> runs;
+    try {
+      runs = archive.RunsOf(chunk);
+    } catch (const Error&) {
+      continue;  // damage is reported where the chunk is read
+    }
+    for (const ReferenceRun& run : runs) {
+      if (run.reference >= names.size()) continue;
+      Needs& one = needs[run.reference];
+      if (!counted[run.reference]) ++one.chunks;
+      counted[run.reference] = true;
+      (run.equal ? one.equal : one.near) += run.rows;
+    }
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const ReferenceName& name = names[i];
+    std::string text = fmt::format("{}, {}, {} bytes, {}: ", name.file, name.format,
+                                   name.source_bytes, HashText(name.source_hash));
+    text += needs[i].chunks == 0
+                ? "not needed"
+                : fmt::format("{} chunks need {} rows of it, {} of them equal", needs[i].chunks,
+                              needs[i].equal + needs[i].near, needs[i].equal);
+    if (name.chain > 1) text += fmt::format(", a chain of {}", name.chain);
+    facts.emplace_back(names.size() == 1 ? "reference" : fmt::format("reference {}", i),
+                       std::move(text));
+  }
+}
+
 // The facts of the archive, before those of its source.
 std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive) {
   std::vector<std::pair<std::string, std::string>> facts;
@@ -33,6 +72,7 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive)
         fmt::format(", {} {}", name, Ratio(archive.raw_bytes(kind), archive.stored_bytes(kind)));
   }
   facts.emplace_back("ratio", ratio);
+  AddReferences(archive, facts);
   return facts;
 }
 
@@ -49,11 +89,12 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   if (source.files.size() != 1) {
     throw Error(Finding::kBadMagic, "an archive is one file, not a folder");
   }
-  const Archive archive = Archive::Open(source.files[0].data);
+  Archive archive = Archive::Open(source.files[0].data);
   Snapshot snapshot;
   if (options.metadata_only) {
     if (archive.description()) snapshot = *archive.description();
   } else {
+    FindReferences(archive, source.path, options);
     ThreadPool pool(UsableCpus());
     snapshot = LoadSnapshot(archive, {}, options, pool);
   }

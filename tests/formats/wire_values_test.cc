@@ -50,7 +50,7 @@ TEST_CASE("ids of codecs never change, and each has its name") {
       {CodecId{3}, "zstd-planes"}, {CodecId{4}, "zstd"},     {CodecId{16}, "prev"},
       {CodecId{17}, "rotated"},    {CodecId{18}, "rows"},    {CodecId{19}, "lms"},
       {CodecId{20}, "window4"},    {CodecId{21}, "widened"}, {CodecId{22}, "cdf"},
-      {CodecId{23}, "like"},       {CodecId{24}, "split"}};
+      {CodecId{23}, "like"},       {CodecId{24}, "split"},   {CodecId{25}, "ref"}};
   for (const auto& [id, name] : known) CHECK(Name(id) == name);
   STATIC_REQUIRE(Are(
       {CodecId::kRaw, CodecId::kGear16, CodecId::kGear32, CodecId::kZstdPlanes, CodecId::kZstd}));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/archive/reference.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
@@ -20,9 +21,9 @@
 
 // The .kvz archive (FORMAT.md): writing an archive, opening one however damaged, restoring its
 // source. Nothing here knows a snapshot format: sources come as files and regions, snapshots as
-// neutral types. writer.cc implements WriteArchive and ArchiveWriter, head.cc implements Describe, reader.cc
-// implements Archive, restore.cc implements Restore, compare.cc implements SourceComparer,
-// tensors.cc implements LoadTensors.
+// neutral types. writer.cc implements WriteArchive and ArchiveWriter, head.cc implements Describe,
+// reader.cc implements Archive, restore.cc implements Restore, compare.cc implements
+// SourceComparer, tensors.cc implements LoadTensors.
 namespace kv {
 
 // Stored in archives: values are never changed and never reused.
@@ -115,6 +116,14 @@ class Archive {
 
   // The snapshot as its reader described it, but without bytes: every tensor is one piece at null.
   const std::optional<Snapshot>& description() const { return description_; }
+  // The caches that chunks refer to, as the archive names them.
+  const std::vector<ReferenceName>& reference_names() const { return reference_names_; }
+  // What a chunk needs of them; nothing if it needs none. Throws as DecodeChunk.
+  std::vector<ReferenceRun> RunsOf(const ArchivedChunk& chunk) const;
+  // Gives the references, in the order of their names, before anything is decoded.
+  void UseReferences(References references) { references_ = std::move(references); }
+  const References& references() const { return references_; }
+
   // Returns whether all values of a layer's K or V lie in chunks of their own.
   bool HoldsTensor(size_t layer_position, bool is_value) const;
 
@@ -148,6 +157,8 @@ class Archive {
   uint64_t index_end_ = 0;
   std::optional<Snapshot> description_;
   std::vector<std::array<bool, 2>> holds_tensor_;
+  std::vector<ReferenceName> reference_names_;
+  References references_;
 };
 
 struct WriteOptions {
@@ -155,6 +166,8 @@ struct WriteOptions {
   // ones.
   std::optional<uint64_t> chunk_bytes;
   Effort effort = Effort::kDefault;
+  // Caches whose rows may stand for those of the source; the archive then needs those that it uses.
+  References references;
   bool check = true;  // decode each encoded chunk and compare it with the source
   Progress* progress = nullptr;
 };
@@ -178,8 +191,8 @@ WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out);
 
 // Writes an archive while its source becomes known, from the first byte to the last. All of it is
-// there in the end: Snapshot's views and the names and sizes of the files from the start. Source, sink
-// and snapshot must outlive it.
+// there in the end: Snapshot's views and the names and sizes of the files from the start. Source,
+// sink and snapshot must outlive it.
 class ArchiveWriter {
  public:
   // Writes everything that precedes the chunks.

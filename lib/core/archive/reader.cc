@@ -60,6 +60,7 @@ class ArchiveReader {
     a_.files_ = std::move(table.files);
     a_.empty_folders_ = std::move(table.empty_folders);
     a_.description_ = std::move(table.description);
+    a_.reference_names_ = std::move(table.references);
     a_.holds_tensor_ = std::move(table.holds_tensor);
     have_table_ = true;
   }
@@ -417,6 +418,13 @@ const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
   return nullptr;
 }
 
+std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
+  if (static_cast<CodecId>(chunk.head.codec) != CodecId::kRef) return {};
+  const ByteSpan payload =
+      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+  return ReadReferenceRuns(chunk.head.shape(), payload);
+}
+
 void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {
   const ChunkHead& head = chunk.head;
   try {
@@ -428,7 +436,10 @@ void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& r
                   fmt::format("codec {} is unknown to this program", head.codec));
     }
     raw.resize(head.raw_bytes);
+    const RowsOfReferences references(references_);
+    scratch.references = &references;
     DecodeChunk(codec, head.shape(), payload, raw, scratch);
+    scratch.references = nullptr;
     const uint64_t computed = Hash64(raw);
     if (computed != head.raw_hash) {
       throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "

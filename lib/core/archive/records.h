@@ -83,6 +83,7 @@ struct SourceTable {
   std::vector<ArchivedFile> files;
   std::vector<std::string> empty_folders;
   std::optional<Snapshot> description;
+  std::vector<ReferenceName> references;
 
   bool has_attributes() const;
   std::vector<std::array<bool, 2>> holds_tensor;  // per layer: K, V

@@ -271,7 +271,7 @@ void CheckNames(const SourceTable& table) {
   CheckNoneIsAFolder(names);
 }
 
-constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4;
+constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8;
 
 void AppendAttributes(const SourceTable& table, ByteWriter& out) {
   for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
@@ -286,6 +286,40 @@ void ReadAttributes(ByteReader& in, SourceTable& table) {
   }
 }
 
+void AppendReferences(const SourceTable& table, ByteWriter& out) {
+  out.U32(static_cast<uint32_t>(table.references.size()));
+  for (const ReferenceName& reference : table.references) {
+    AppendText(reference.file, out);
+    AppendText(reference.format, out);
+    out.U64(reference.source_bytes);
+    out.U64(reference.source_hash);
+    out.U32(reference.chain);
+  }
+}
+
+void ReadReferences(ByteReader& in, SourceTable& table) {
+  for (uint32_t left = ReadCount(in, 28, "references"); left > 0; --left) {
+    ReferenceName& reference = table.references.emplace_back();
+    reference.file = ReadText(in, "name of a reference");
+    reference.format = ReadText(in, "format of a reference");
+    reference.source_bytes = in.U64("size of a reference");
+    reference.source_hash = in.U64("hash of a reference");
+    reference.chain = in.U32("length of a chain");
+    // It is looked for in a folder: the name must not lead out of it.
+    if (!IsSafeRelativePath(reference.file) || reference.file.find('/') != std::string::npos) {
+      throw Error(
+          Finding::kUnsafeName,
+          fmt::format("the name '{}' of a reference is none of a file", Escaped(reference.file)));
+    }
+    if (reference.chain == 0 || reference.chain > kMaxReferenceChain) {
+      throw Error(Finding::kLimit, fmt::format("a chain of {} references, 1..{} expected",
+                                               reference.chain, kMaxReferenceChain));
+    }
+  }
+  if (table.references.empty() || table.references.size() > UINT16_MAX)
+    throw Error(Finding::kBadField, "there must be 1 to 65535 references");
+}
+
 }  // namespace
 
 bool SourceTable::has_attributes() const {
@@ -297,7 +331,8 @@ bool SourceTable::has_attributes() const {
 Bytes EncodeTable(const SourceTable& table) {
   ByteWriter out;
   out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
-          (table.has_attributes() ? kHasAttributes : 0));
+          (table.has_attributes() ? kHasAttributes : 0) |
+          (table.references.empty() ? 0 : kHasReferences));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
@@ -305,6 +340,7 @@ Bytes EncodeTable(const SourceTable& table) {
   }
   if (table.has_attributes()) AppendAttributes(table, out);
   if (table.description) AppendDescription(table, out);
+  if (!table.references.empty()) AppendReferences(table, out);
   return out.Release();
 }
 
@@ -313,7 +349,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
   SourceTable table;
   try {
     const auto flags = in.U32("flags");
-    if (flags > (kIsFolder | kHasDescription | kHasAttributes))
+    if (flags > (kIsFolder | kHasDescription | kHasAttributes | kHasReferences))
       throw Error(Finding::kBadField, fmt::format("flags {:#x} are unknown", flags));
     table.is_folder = (flags & kIsFolder) != 0;
     uint64_t total = 0;
@@ -326,6 +362,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
     if ((flags & kHasAttributes) != 0) ReadAttributes(in, table);
     CheckNames(table);
     if ((flags & kHasDescription) != 0) ReadDescription(in, table);
+    if ((flags & kHasReferences) != 0) ReadReferences(in, table);
     in.ExpectEnd("the source table");
   } catch (Error& error) {
     throw error.In("source table");

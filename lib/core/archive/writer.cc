@@ -41,16 +41,34 @@ struct EncoderScratch {
 };
 
 void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
-                        EncoderScratch& workspace) {
+                        const ReferenceRows& rows, EncoderScratch& workspace) {
   const std::span<std::byte> decoded = workspace.decoded.Get(raw.size()).first(raw.size());
+  workspace.codec.references = &rows;
   DecodeChunk(encoded.codec, head.shape(), encoded.payload, decoded, workspace.codec);
+  workspace.codec.references = nullptr;
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
     throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
         .In(Describe(head));
   }
 }
 
-Written Encode(const Task& task, uint32_t tag, const WriteOptions& options,
+// What chunks may refer to.
+struct Bases {
+  References references;
+  ReferencePlan plan;
+};
+
+EncodedChunk EncodeOne(const ChunkHead& head, ByteSpan raw, Effort effort, const Bases& bases,
+                       const ReferenceRows& rows, CodecScratch& scratch) {
+  if (bases.plan.empty() || head.kind == ChunkKind::kOpaque)
+    return EncodeChunk(head.shape(), raw, effort, scratch);
+  const bool is_value = head.kind == ChunkKind::kValue;
+  return EncodeByReference(head.shape(), raw,
+                           bases.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens),
+                           bases.plan.RotationOf(head.layer), rows, effort, scratch);
+}
+
+Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, const Bases& bases,
                EncoderScratch& workspace) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
   ChunkHead& head = written.head;
@@ -64,9 +82,10 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options,
     GatherChunk(head, extent, raw);
   }
   head.raw_hash = Hash64(raw);
-  written.encoded = EncodeChunk(head.shape(), raw, options.effort, workspace.codec);
+  const RowsOfReferences rows(bases.references);
+  written.encoded = EncodeOne(head, raw, options.effort, bases, rows, workspace.codec);
   head.codec = static_cast<uint8_t>(written.encoded.codec);
-  if (options.check) CheckAgainstSource(head, written.encoded, raw, workspace);
+  if (options.check) CheckAgainstSource(head, written.encoded, raw, rows, workspace);
   written.payload_hash = Hash64(written.encoded.payload);
   ByteWriter bytes;
   AppendHead(head, bytes);
@@ -108,6 +127,32 @@ class SourceHasher {
   uint64_t position_ = 0;
 };
 
+// Keeps the references that are of use.
+Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
+  Bases bases;
+  if (snapshot == nullptr || options.references.empty() || options.effort == Effort::kCompat)
+    return bases;
+  bases.plan = ReferencePlan(*snapshot, options.references);
+  std::vector<uint16_t> places(options.references.size());
+  // Those without a use go to the end, and leave the list.
+  const auto in_use = [&](size_t i) { return bases.plan.Uses(i); };
+  uint16_t next = 0;
+  for (const bool used : {true, false}) {
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (in_use(i) != used) continue;
+      places[i] = next++;
+      if (used) bases.references.push_back(options.references[i]);
+    }
+  }
+  bases.plan.Renumber(places);
+  return bases;
+}
+
+SourceTable TableWith(const Bases& bases, SourceTable table) {
+  for (const auto& reference : bases.references) table.references.push_back(reference->name);
+  return table;
+}
+
 }  // namespace writing
 
 using namespace writing;
@@ -120,7 +165,8 @@ class ArchiveWriter::Body {
         out_(out),
         hasher_(source),
         regions_(snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot)),
-        table_(EncodeTable(TableOf(source_, snapshot, regions_))),
+        bases_(BasesOf(snapshot, options)),
+        table_(EncodeTable(TableWith(bases_, TableOf(source_, snapshot, regions_)))),
         tag_(TagOf(table_)),
         planner_(source_, regions_, ChunkBytes(options_), options_.effort) {
     KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
@@ -144,7 +190,7 @@ class ArchiveWriter::Body {
         },
         [&](Task& task) {
           const Reuse<EncoderScratch>::Lease workspace(workspaces_);
-          return Encode(task, tag_, options_, *workspace);
+          return Encode(task, tag_, options_, bases_, *workspace);
         },
         [&](Written& written) { Emit(written); });
     if (!next_) return end;
@@ -218,6 +264,7 @@ class ArchiveWriter::Body {
   Sink& out_;
   SourceHasher hasher_;
   const std::vector<Region> regions_;
+  const Bases bases_;
   const Bytes table_;
   const uint32_t tag_;
   Planner planner_;

@@ -109,6 +109,12 @@ constexpr FindingInfo kFindings[] = {
     {kContextDiffers, kInvalidData, "the frame belongs to another context",
      "The 16 bytes that name the model, layer and tokens are not those that the caller expects: "
      "the frame is sound, but it is another one. Treat it as a miss."},
+    {kReferenceMissing, kIo, "a reference of the archive was not found",
+     "The archive holds rows as they differ from those of another cache, which 'kvtool inspect' "
+     "names. It is looked for in the archive's folder and in what --base names."},
+    {kReferenceDiffers, kInvalidData, "a reference is not the one that the archive was made with",
+     "The rows that the archive needs of it are there no more, or have changed. A copy of the "
+     "original in any format that keeps its values will do, as will an archive of it."},
     {kForbiddenGlobal, kInvalidData, "a pickle names something that must not be loaded",
      "Pickles can run code. kvtool never runs it; names outside the data classes are refused."},
     {kForbiddenOpcode, kInvalidData, "a pickle uses an opcode that must not be followed",

@@ -60,6 +60,8 @@ enum class Finding : uint16_t {
   kLostChunk = 1104,
   kContentDiffers = 1105,
   kContextDiffers = 1106,
+  kReferenceMissing = 1107,
+  kReferenceDiffers = 1108,
   // pickles and zip files
   kForbiddenGlobal = 1201,
   kForbiddenOpcode = 1202,

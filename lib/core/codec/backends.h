@@ -76,6 +76,8 @@ class ScratchBuffer {
   size_t capacity_ = 0;
 };
 
+class ReferenceRows;  // ref/ref.h
+
 // Buffers of the context coder (prev/prev.h).
 struct ContextScratch {
   Arena arena;  // for the temporaries of one chunk
@@ -91,6 +93,8 @@ struct CodecScratch {
   Zstd zstd;
   ScratchBuffer planes, predicted, best, candidate, rows, halves, sides;
   ContextScratch context;
+  // Where rows of other caches come from; null if there are none.
+  const ReferenceRows* references = nullptr;
 
   // An empty payload, in the largest memory that was given back, with room for any chunk so far.
   Bytes NewPayload();

@@ -31,6 +31,7 @@ enum class CodecId : uint8_t {
   kWidened = 21,    // f32 stored as f16, or as bf16 and the lower bytes
   kCdf = 22,        // f16, bf16: whole values, coded under learned distributions
   kLike = 23,       // as kLms, with rows also predicted from earlier rows that they resemble
+  kRef = 25,        // rows by those of another cache, which decoding needs
 };
 // Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
 std::string_view Name(CodecId codec);

@@ -10,6 +10,7 @@
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/lms/lms.h"
 #include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/ref/ref.h"
 #include "lib/core/codec/rotated/rotated.h"
 #include "lib/core/codec/rows/rows.h"
 #include "lib/core/codec/split/split.h"
@@ -254,6 +255,13 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kFast,
      .encode = EncodeHalvesApart,
      .decode = DecodeSplit},
+    // Only archives with references hold it: no level tries it on a chunk alone.
+    {.id = CodecId::kRef,
+     .name = "ref",
+     .takes = AnyType,
+     .since = Effort::kFast,
+     .encode = EncodeWithoutReference,
+     .decode = DecodeByReference},
 };
 
 }  // namespace

@@ -216,7 +216,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   LikenessPlan like;
   if (with_likenesses) like = ReadLikenesses(reader, grid.rows, grid.columns, codec);
   const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder(), &scratch.arena);
-  const CodedPart coded = ReadCoded(reader, shape, grid, 0, frame.size());
+  const CodedPart coded = ReadCoded(reader, shape, grid, 0);
 
   MakeSlots(model, scratch.slots);
   UnpackRawBits(coded.planes.data(), count, shape.raw_bits(), values.data());

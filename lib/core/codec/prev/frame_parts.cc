@@ -52,18 +52,9 @@ void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> wor
     out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden,
-                    uint64_t frame_bytes) {
-  CodedPart coded;
-  const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
-  if (hidden > plane_bytes) {
-    throw Error(Finding::kBadFrame,
-                fmt::format("the lane states claim to hold {} of {} bytes", hidden, plane_bytes))
-        .At(2);
-  }
-  coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
+void ReadStates(ByteReader& reader, uint32_t lanes, CodedPart& coded) {
   coded.states.fill(kRansLow);
-  for (uint32_t& state : std::span(coded.states).first(grid.lanes)) {
+  for (uint32_t& state : std::span(coded.states).first(lanes)) {
     state = reader.U32("lane state");
     // Outside, kernels would not agree on what to do; no encoder goes there.
     if (state < kRansLow || state >= 1u << 31) {
@@ -74,9 +65,22 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
   }
   coded.words_at = reader.offset();
   if (reader.remaining() % 2 != 0) {
-    throw Error(Finding::kTrailingBytes, "the frame ends with half a word").At(frame_bytes - 1);
+    throw Error(Finding::kTrailingBytes, "the frame ends with half a word")
+        .At(reader.offset() + reader.remaining() - 1);
   }
   coded.words = reader.Take(reader.remaining(), "words");
+}
+
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden) {
+  CodedPart coded;
+  const uint64_t plane_bytes = RawPlaneBytes(grid.rows * grid.columns, shape.raw_bits());
+  if (hidden > plane_bytes) {
+    throw Error(Finding::kBadFrame,
+                fmt::format("the lane states claim to hold {} of {} bytes", hidden, plane_bytes))
+        .At(2);
+  }
+  coded.planes = reader.Take(plane_bytes - hidden, "raw bits");
+  ReadStates(reader, grid.lanes, coded);
   return coded;
 }
 

@@ -27,10 +27,11 @@ struct CodedPart {
 
   size_t word_count() const { return words.size() / 2; }
 };
+// Takes states and words, up to the end. Throws kTruncated, kTrailingBytes, kBadFrame.
+void ReadStates(ByteReader& reader, uint32_t lanes, CodedPart& coded);
 // Takes the rest of a frame without copying it. Its planes lack the last `hidden` bytes, which are
 // in the states. Throws kTruncated, kBadFrame.
-CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden,
-                    uint64_t frame_bytes);
+CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid, uint64_t hidden);
 // Throws kBadPayload unless all words were used and every lane is back at its first state, which is
 // 2^15 and at most `most` more.
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most);

@@ -115,7 +115,7 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   const ContextModel model =
       ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits), &scratch.arena);
   const CodedPart coded =
-      ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0, frame.size());
+      ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0);
 
   MakeSlots(model, scratch.slots);
   const std::array<uint8_t, 256> table_of = TableOfByte(model);

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// The caches that archives refer to: how they are found, and how one becomes a reference.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "formats/kvz/kvz.h"
+#include "lib/core/archive/archive.h"
+#include "lib/core/base/hash.h"
+#include "lib/core/codec/ref/ref.h"
+
+namespace kv {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kArchiveSuffix = ".kvz";
+// Chunks whose rows tell whether a file is the reference.
+constexpr int kTriedChunks = 2;
+
+uint64_t HashOfSource(const Source& source) {
+  ByteWriter hashes;
+  for (const SourceFile& file : source.files) hashes.U64(Hash64(file.data->bytes()));
+  return source.is_folder ? Hash64(hashes.bytes()) : LoadLE<uint64_t>(hashes.data());
+}
+
+OpenOptions ForReferences(const OpenOptions& options) {
+  OpenOptions plain;
+  plain.bases = options.bases;
+  plain.reference_depth = options.reference_depth;
+  plain.max_bytes = options.max_bytes;
+  return plain;
+}
+
+// Whether some rows that the archive needs of a reference are those of the snapshot. Throws
+// kReferenceDiffers if not.
+void RequireRows(const Archive& archive, size_t place,
+                 const std::shared_ptr<const Reference>& one) {
+  References references(archive.reference_names().size());
+  references[place] = one;
+  const RowsOfReferences rows(references);
+  Bytes bytes;
+  int tried = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    std::vector<ReferenceRun> runs;
+    try {
+      runs = archive.RunsOf(chunk);
+    } catch (const Error&) {
+      continue;  // decoding says what is wrong with it
+    }
+    bool needed = false;
+    for (const ReferenceRun& run : runs) {
+      if (run.reference != place) continue;
+      needed = true;
+      rows.Read(
+          run,
+          uint64_t{chunk.head.heads} * chunk.head.units * Info(chunk.head.dtype).block_elements,
+          bytes);
+      if (Hash128(bytes) != run.hash) {
+        throw Error(Finding::kReferenceDiffers,
+                    fmt::format("tokens {}:{} of layer {} {} are not those that the archive was "
+                                "made with",
+                                run.first_token, run.first_token + run.rows, run.layer,
+                                run.is_value ? 'V' : 'K'));
+      }
+    }
+    if (needed && ++tried == kTriedChunks) return;
+  }
+}
+
+// Files that may be a reference: those that the user names, then those beside the archive.
+std::vector<std::string> CandidatesFor(const ReferenceName& name, const std::string& archive,
+                                       const std::vector<std::string>& bases) {
+  std::vector<std::string> paths = bases;
+  if (archive != "-") {
+    const fs::path folder = fs::path(archive).parent_path();
+    std::vector<std::string> names = {name.file, name.file + std::string(kArchiveSuffix)};
+    if (name.file.ends_with(kArchiveSuffix))
+      names.push_back(name.file.substr(0, name.file.size() - kArchiveSuffix.size()));
+    for (const std::string& one : names) {
+      std::error_code ignored;
+      const fs::path path = folder / one;
+      if (!one.empty() && fs::exists(path, ignored)) paths.push_back(path.string());
+    }
+  }
+  std::erase_if(paths, [&](const std::string& path) {
+    std::error_code ignored;
+    return fs::equivalent(path, archive, ignored);
+  });
+  return paths;
+}
+
+std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, const std::string& path,
+                                      const OpenOptions& options) {
+  auto none = std::make_shared<Reference>();
+  none->name = archive.reference_names()[place];
+  const std::string file = Printable(none->name.file);
+  std::optional<Error> why;
+  for (const std::string& candidate : CandidatesFor(none->name, path, options.bases)) {
+    try {
+      auto found = OpenReference(candidate, options);
+      RequireRows(archive, place, found);
+      return found;
+    } catch (const Error& error) {
+      if (error.finding() == Finding::kLimit && options.reference_depth >= kMaxReferenceChain)
+        throw;
+      // What the user named counts for more than what happens to lie there.
+      if (!why || why->finding() != Finding::kReferenceDiffers) {
+        why = Error(error.finding() == Finding::kReferenceMissing ? Finding::kReferenceMissing
+                                                                  : Finding::kReferenceDiffers,
+                    fmt::format("'{}' does not serve as the reference '{}': {}",
+                                Printable(candidate), file, error.message()));
+      }
+    }
+  }
+  if (!why) {
+    why = Error(Finding::kReferenceMissing,
+                fmt::format("the archive needs '{}' ({}, {} bytes, {}), which is not beside it",
+                            file, Printable(none->name.format), none->name.source_bytes,
+                            HashText(none->name.source_hash)));
+  }
+  why->Hint("--base FILE names the cache that the archive was coded against, or an archive of it");
+  none->missing = std::move(why);
+  return none;
+}
+
+}  // namespace
+
+std::shared_ptr<const Reference> OpenReference(const std::string& path,
+                                               const OpenOptions& options) {
+  auto reference = std::make_shared<Reference>();
+  try {
+    const Source source = Source::Open(path);
+    ReferenceName& name = reference->name;
+    name.file = fs::path(path).lexically_normal().filename().string();
+    if (name.file.empty())
+      name.file = fs::path(path).lexically_normal().parent_path().filename().string();
+    if (!IsSafeRelativePath(name.file)) name.file = "reference";
+    if (ProbeKvz(source) == Confidence::kCertain) {
+      const Archive archive = Archive::Open(source.files[0].data);
+      for (const ReferenceName& next : archive.reference_names())
+        name.chain = std::max(name.chain, next.chain + 1);
+      name.source_bytes = archive.source_bytes();
+      name.source_hash = archive.source_hash().value_or(0);
+    } else {
+      name.source_bytes = source.total_bytes();
+      name.source_hash = HashOfSource(source);
+    }
+    reference->snapshot = OpenSnapshot(source, ForReferences(options));
+    reference->snapshot.CheckContent();
+    name.format = reference->snapshot.format;
+  } catch (Error& error) {
+    throw error.File(path);
+  }
+  return reference;
+}
+
+void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options) {
+  if (archive.reference_names().empty()) return;
+  OpenOptions next = options;
+  if (++next.reference_depth > kMaxReferenceChain) {
+    throw Error(Finding::kLimit, fmt::format("more than {} archives, each coded against the next",
+                                             kMaxReferenceChain))
+        .File(path);
+  }
+  References references;
+  for (size_t i = 0; i < archive.reference_names().size(); ++i)
+    references.push_back(Find(archive, i, path, next));
+  archive.UseReferences(std::move(references));
+}
+
+}  // namespace kv

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/ref/near_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "lib/core/codec/prev/frame_parts.h"
+#include "lib/core/kernels/convert.h"
+#include "lib/core/kernels/dequantise.h"
+
+namespace kv {
+namespace {
+
+// Classes are octaves above 2^-kOctavesBelow steps of the expected value.
+constexpr int32_t kOctavesBelow = 8;
+// What a value takes beyond the octaves that its error has, on average.
+constexpr double kBitsBeyond = 2.2;
+// Rows that first estimates of the channels' scales look at.
+constexpr uint64_t kScaleRows = 128;
+// Own rows are a chunk of their own, which does not pay for fewer values.
+constexpr uint64_t kFewOwnValues = 2048;
+
+// Twice the logarithm to base 2, near enough, and its inverse.
+int32_t HalfOctaves(float x) {
+  return static_cast<int32_t>(std::bit_cast<uint32_t>(x) >> 22) - 254;
+}
+float FromHalfOctaves(int32_t n) {
+  return std::bit_cast<float>(static_cast<uint32_t>(n + 254) << 22);
+}
+
+void ToFloat(bool bfloat, const uint16_t* from, float* to, uint64_t count) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(from);
+  bfloat ? BFloatToFloat(bytes, to, count) : HalfToFloat(bytes, to, count);
+}
+
+// How far the values of rows are from what is expected, and the scales that follow from it. All
+// sums are per channel or over sixteen lanes in a fixed order: the bytes of archives depend on
+// them.
+class Scales {
+ public:
+  explicit Scales(const NearRows& near)
+      : near_(near),
+        a_(near.columns),
+        b_(near.columns),
+        d_(near.columns),
+        sum_(near.columns),
+        inverse_(near.columns) {}
+
+  // Half octaves of the errors of each channel; rows differ from it by their factors, which it
+  // sets.
+  std::vector<int32_t> Find(std::vector<uint8_t>& factors) {
+    std::vector<uint32_t> rows;
+    for (uint32_t row = 0; row < near_.rows(); ++row) {
+      if (factors[row] != kEqualRow) rows.push_back(row);
+    }
+    const uint64_t step = std::max<uint64_t>(1, rows.size() / kScaleRows);
+    uint64_t looked = 0;
+    for (uint64_t i = 0; i < rows.size(); i += step, ++looked) {
+      Distances(rows[i]);
+      for (uint64_t c = 0; c < near_.columns; ++c) sum_[c] += d_[c];
+    }
+    for (uint64_t c = 0; c < near_.columns; ++c)
+      inverse_[c] = sum_[c] > 0 ? static_cast<float>(looked) / sum_[c] : 0.0f;
+    std::fill(sum_.begin(), sum_.end(), 0.0f);
+    for (const uint32_t row : rows) {
+      Distances(row);
+      const int32_t factor = std::clamp(HalfOctaves(MeanRatio()), -int32_t{kFactorOfUsual},
+                                        int32_t{kMostFactor} - kFactorOfUsual);
+      factors[row] = static_cast<uint8_t>(factor + kFactorOfUsual);
+      const float weight = FromHalfOctaves(-factor);
+      for (uint64_t c = 0; c < near_.columns; ++c) sum_[c] += d_[c] * weight;
+    }
+    std::vector<int32_t> scales;
+    for (const float sum : sum_)
+      scales.push_back(HalfOctaves(sum / static_cast<float>(rows.size())));
+    return scales;
+  }
+
+ private:
+  void Distances(uint64_t row) {
+    ToFloat(near_.bfloat, near_.values.data() + row * near_.columns, a_.data(), near_.columns);
+    ToFloat(near_.bfloat, near_.expected.data() + row * near_.columns, b_.data(), near_.columns);
+    for (uint64_t c = 0; c < near_.columns; ++c) {
+      const float distance = std::fabs(a_[c] - b_[c]);
+      d_[c] = distance <= kMostDistance ? distance : 0.0f;
+    }
+  }
+  float MeanRatio() const {
+    constexpr uint64_t kLanes = 16;
+    constexpr float kMostRatio = 64;  // one outlier says nothing of a row
+    float lanes[kLanes] = {};
+    uint64_t c = 0;
+    for (; c + kLanes <= near_.columns; c += kLanes) {
+      for (uint64_t i = 0; i < kLanes; ++i)
+        lanes[i] += std::min(d_[c + i] * inverse_[c + i], kMostRatio);
+    }
+    for (uint64_t i = 0; c < near_.columns; ++c, ++i)
+      lanes[i] += std::min(d_[c] * inverse_[c], kMostRatio);
+    return std::accumulate(lanes, lanes + kLanes, 0.0f) / static_cast<float>(near_.columns);
+  }
+
+  static constexpr float kMostDistance = 1e30f;  // sums of more might overflow
+
+  const NearRows& near_;
+  std::vector<float> a_, b_, d_, sum_, inverse_;
+};
+
+std::vector<uint16_t> ClassOrder() {
+  std::vector<uint16_t> order(kResidualClasses);
+  std::iota(order.begin(), order.end(), uint16_t{0});
+  return order;
+}
+
+void LookUpTables(const uint8_t* table_of, uint64_t count, uint8_t* classes) {
+  for (uint64_t i = 0; i < count; ++i) classes[i] = table_of[classes[i]];
+}
+
+// Bits that are 0 in every value.
+uint32_t LowZeros(const NearRows& near) {
+  uint32_t any = 0x8000;
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] >= kEqualRow) continue;
+    const uint16_t* values = near.values.data() + row * near.columns;
+    for (uint64_t c = 0; c < near.columns; ++c) any |= values[c];
+  }
+  return static_cast<uint32_t>(std::countr_zero(any));
+}
+
+uint64_t CodedRows(const NearRows& near) {
+  return static_cast<uint64_t>(std::count_if(near.factors.begin(), near.factors.end(),
+                                             [](uint8_t factor) { return factor <= kMostFactor; }));
+}
+
+// The classes of all coded rows, one after another.
+void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes) {
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] >= kEqualRow) continue;
+    ResidualClassesOf(near.expected.data() + row * near.columns, scales.data(), near.columns,
+                      near.factors[row] - kFactorOfUsual, near.bfloat, classes);
+    classes += near.columns;
+  }
+}
+
+// Rows whose errors are so large that coding them without a reference takes less.
+void FindOwnRows(NearRows& near, const std::vector<int16_t>& scales, double own_bits) {
+  std::vector<uint8_t> classes(near.columns);
+  std::vector<uint32_t> own;
+  const double most = (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(near.columns);
+  for (uint32_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] == kEqualRow) continue;
+    ResidualClassesOf(near.expected.data() + row * near.columns, scales.data(), near.columns,
+                      near.factors[row] - kFactorOfUsual, near.bfloat, classes.data());
+    const uint32_t sum = std::accumulate(classes.begin(), classes.end(), 0u);
+    if (sum > most) own.push_back(row);
+  }
+  if (own.size() * near.columns < kFewOwnValues) return;
+  for (const uint32_t row : own) near.factors[row] = kOwnRow;
+}
+
+void WriteFactors(const std::vector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out) {
+  const ByteSpan bytes = std::as_bytes(std::span(factors));
+  Bytes frame(Zstd::Bound(bytes.size())), literals(frame.size());
+  frame.resize(scratch.zstd.Compress(bytes, frame));
+  literals.resize(scratch.zstd.CompressLiterals(bytes, literals));
+  if (frame.empty() || (!literals.empty() && literals.size() < frame.size())) frame.swap(literals);
+  KV_ASSERT(!frame.empty());
+  out.U32(static_cast<uint32_t>(frame.size()));
+  out.Append(frame);
+}
+
+void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
+  const uint64_t at = reader.offset();
+  const uint32_t size = reader.U32("length of the row factors");
+  const ByteSpan frame = reader.Take(size, "row factors");
+  const auto bytes = std::as_writable_bytes(std::span(near.factors));
+  if (!scratch.zstd.Decompress(frame, bytes)) {
+    throw Error(Finding::kBadPayload,
+                fmt::format("the row factors do not decode to {} bytes", bytes.size()))
+        .At(at);
+  }
+  for (const uint8_t factor : near.factors) {
+    if (factor > kOwnRow)
+      throw Error(Finding::kBadFrame, fmt::format("a row has the impossible factor {}", factor))
+          .At(at);
+  }
+}
+
+}  // namespace
+
+ExpectedRows::ExpectedRows(bool bfloat, uint64_t columns, const Rotation& rotation)
+    : bfloat_(bfloat),
+      columns_(columns),
+      rotation_(rotation),
+      turner_(rotation, columns),
+      x_(columns),
+      cosines_(columns),
+      sines_(columns),
+      partners_(columns) {}
+
+void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expected) {
+  const DTypeInfo& info = Info(dtype);
+  const uint64_t row_bytes = columns_ / info.block_elements * info.block_bytes;
+  KV_ASSERT(row_bytes > 0 && from.size() % row_bytes == 0);
+  if (turn == 0 && dtype == (bfloat_ ? DType::kBF16 : DType::kF16)) {
+    std::memcpy(expected, from.data(), from.size());
+    return;
+  }
+  if (turn != 0) {
+    turner_.Angles(static_cast<uint32_t>(turn), cosines_.data(), sines_.data());
+    for (uint64_t c = 0; c < columns_; ++c) {
+      if (c / rotation_.distance % 2 == 0) sines_[c] = -sines_[c];
+    }
+  }
+  for (uint64_t at = 0; at < from.size(); at += row_bytes, expected += columns_) {
+    ToFloats(dtype, from.subspan(at, row_bytes), x_);
+    if (turn != 0) {
+      CopyPartners(rotation_.distance, x_.data(), columns_, partners_.data());
+      for (uint64_t c = 0; c < columns_; ++c) {
+        const float turned = x_[c] * cosines_[c] + partners_[c] * sines_[c];
+        x_[c] = std::fabs(turned) <= FLT_MAX ? turned : x_[c];
+      }
+    }
+    auto* to = reinterpret_cast<std::byte*>(expected);
+    bfloat_ ? FloatToBFloat(x_.data(), to, columns_) : FloatToHalf(x_.data(), to, columns_);
+  }
+}
+
+void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWriter& out) {
+  ContextScratch& scratch = codec.context;
+  const uint64_t columns = near.columns;
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    const uint64_t at = row * columns;
+    const bool same =
+        std::memcmp(near.values.data() + at, near.expected.data() + at, 2 * columns) == 0;
+    near.factors[row] = same ? kEqualRow : 0;
+  }
+  std::vector<int16_t> scales;
+  std::vector<uint8_t> stored(columns);
+  int32_t base = 0;
+  if (CodedRows(near) > 0) {
+    const std::vector<int32_t> found = Scales(near).Find(near.factors);
+    // In half octaves of the exponent's field, as classes want them.
+    const int32_t one = 2 * ((near.bfloat ? 127 + 7 : 15 + 10) + kOctavesBelow);
+    base = *std::max_element(found.begin(), found.end()) - UINT8_MAX;
+    for (uint64_t c = 0; c < columns; ++c) {
+      stored[c] = static_cast<uint8_t>(std::max(found[c] - base, 0));
+      scales.push_back(static_cast<int16_t>(base + one + stored[c]));
+    }
+    base += one;
+    FindOwnRows(near, scales, own_bits);
+  }
+  const uint64_t count = CodedRows(near) * columns;
+  const ResidualGrid grid{near.bfloat, count == 0 ? 0 : LowZeros(near)};
+  const uint32_t lanes = RansLanesFor({1, count}, 1 << 14, 1 << 16);
+  out.U8(static_cast<uint8_t>(grid.low_zeros));
+  out.U8(static_cast<uint8_t>(std::countr_zero(lanes / kRansLanes)));
+  WriteFactors(near.factors, codec, out);
+  if (count == 0) return;
+
+  scratch.symbols.resize(count);
+  scratch.tables.resize(count);
+  scratch.contexts.resize(count);
+  uint8_t *symbols = scratch.symbols.data(), *tables = scratch.tables.data();
+  uint16_t* extras = scratch.contexts.data();
+  ClassesOf(near, scales, tables);
+  uint64_t at = 0;
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] >= kEqualRow) continue;
+    ResidualSymbols(near.values.data() + row * columns, near.expected.data() + row * columns,
+                    columns, grid, symbols + at, extras + at);
+    at += columns;
+  }
+  ContextCounts counts(kResidualClasses, kResidualSymbolBits);
+  ContextCounts odd = counts;  // two by turns: the same count twice in a row would wait for itself
+  for (uint64_t i = 0; i + 2 <= count; i += 2) {
+    ++counts.counts[uint32_t{tables[i]} << kResidualSymbolBits | symbols[i]];
+    ++odd.counts[uint32_t{tables[i + 1]} << kResidualSymbolBits | symbols[i + 1]];
+  }
+  if (count % 2 != 0)
+    ++counts.counts[uint32_t{tables[count - 1]} << kResidualSymbolBits | symbols[count - 1]];
+  uint64_t raw_bits = 0;
+  for (size_t i = 0; i < counts.counts.size(); ++i) {
+    counts.counts[i] += odd.counts[i];
+    const uint8_t symbol = i % (1u << kResidualSymbolBits);
+    raw_bits += uint64_t{counts.counts[i]} * ResidualBitCount(symbol);
+  }
+  const std::vector<uint16_t> order = ClassOrder();
+  const ContextGroups groups = MergeContexts(counts, order, 1, false);
+  ContextCounts grouped(groups.groups, kResidualSymbolBits);
+  for (uint32_t c = 0; c < kResidualClasses; ++c) {
+    for (uint32_t s = 0; s < 1u << kResidualSymbolBits; ++s)
+      grouped.Of(groups.group_of[c])[s] += counts.Of(c)[s];
+  }
+  const ContextModel model = MakeModel(groups, grouped);
+  LookUpTables(model.table_of.data(), count, tables);
+  MakeEncoderSymbols(model, scratch.encoder_symbols);
+  scratch.words.resize(count + kRansRoom);
+  RansStates states;
+  states.fill(kRansLow);
+  uint16_t* end = scratch.words.data() + count + kRansRoom;
+  const uint16_t* begin = RansEncode(symbols, {1, count, lanes}, {.tables = tables},
+                                     scratch.encoder_symbols.data(), end, states);
+
+  out.Write(static_cast<int16_t>(base));
+  out.Append(std::as_bytes(std::span(stored)));
+  WriteModel(model, order, out);
+  const uint64_t raw_bytes = (raw_bits + 7) / 8;
+  out.U32(static_cast<uint32_t>(raw_bytes));
+  Bytes raw(raw_bytes + 16);
+  PackResidualBits(symbols, extras, count, raw.data(), 0);
+  out.Append(ByteSpan(raw).first(raw_bytes));
+  out.Append(std::as_bytes(std::span(states).first(lanes)));
+  out.Append(std::as_bytes(std::span(begin, end)));
+}
+
+void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
+  ContextScratch& scratch = codec.context;
+  const uint64_t columns = near.columns;
+  const uint64_t grid_at = reader.offset();
+  const ResidualGrid grid{near.bfloat, reader.U8("low zeros")};
+  const uint32_t lane_code = reader.U8("lanes");
+  if (grid.low_zeros > 15 || lane_code > 2)
+    throw Error(Finding::kBadFrame, "the grid or the number of lanes is impossible").At(grid_at);
+  ReadFactors(reader, near, codec);
+  const uint64_t count = CodedRows(near) * columns;
+  if (count > 0) {
+    const int32_t base = reader.Read<int16_t>("base of the scales");
+    const ByteSpan stored = reader.Take(columns, "scales");
+    std::vector<int16_t> scales;
+    for (const std::byte scale : stored) {
+      const int32_t sum = base + std::to_integer<int32_t>(scale);
+      if (sum > INT16_MAX - kFactorOfUsual)
+        throw Error(Finding::kBadFrame, "a scale is impossible").At(grid_at);
+      scales.push_back(static_cast<int16_t>(sum));
+    }
+    const ContextModel model = ReadModel(reader, kResidualSymbolBits, ClassOrder());
+    ResidualBits bits;
+    bits.size = reader.U32("length of the raw bits");
+    bits.bytes = reader.Take(bits.size, "raw bits").data();
+    CodedPart coded;
+    ReadStates(reader, kRansLanes << lane_code, coded);
+
+    MakeSlots(model, scratch.slots);
+    scratch.symbols.resize(count);
+    scratch.tables.resize(count);
+    ClassesOf(near, scales, scratch.tables.data());
+    LookUpTables(model.table_of.data(), count, scratch.tables.data());
+    RansStates states = coded.states;
+    const size_t used = RansDecode(scratch.symbols.data(), {1, count, kRansLanes << lane_code},
+                                   {.tables = scratch.tables.data()}, scratch.slots.data(),
+                                   coded.words.data(), coded.word_count(), states);
+    CheckCodedEnd(coded, used, states, 0);
+    const uint8_t* symbols = scratch.symbols.data();
+    bool good = true;
+    for (uint64_t row = 0, end = 0; row < near.rows(); row = end) {
+      const bool is_coded = near.factors[row] < kEqualRow;
+      for (end = row; end < near.rows() && (near.factors[end] < kEqualRow) == is_coded;) ++end;
+      if (!is_coded) continue;
+      const uint64_t at = row * columns, more = (end - row) * columns;
+      good = good && ResidualValues(symbols, near.expected.data() + at, more, grid, bits,
+                                    near.values.data() + at);
+      symbols += more;
+    }
+    if (!good || (bits.at + 7) / 8 != bits.size) {
+      throw Error(Finding::kBadPayload, "the distances do not lead to values, or bits are left")
+          .At(coded.words_at);
+    }
+  }
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] != kEqualRow) continue;
+    std::copy_n(near.expected.data() + row * columns, columns, near.values.data() + row * columns);
+  }
+  reader.ExpectEnd("the near rows");
+}
+
+}  // namespace kv

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/ref/ref.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "lib/core/codec/chunk_levels.h"
+#include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/ref/near_rows.h"
+#include "lib/core/codec/ref/runs.h"
+#include "lib/core/codec/rows/rows.h"
+
+namespace kv {
+namespace {
+
+// Fewer equal rows than this are near rows among others.
+constexpr uint64_t kFewEqualRows = 8;
+// A run is given up if this sample of its rows is better coded without it.
+constexpr uint64_t kSampledRows = 32;
+constexpr double kBitsBeyondMagnitude = 1.5, kClearLoss = 1.03;
+// How much smaller than literals a level may get; below that both ways are tried.
+constexpr double kBestOfContexts = 0.7;
+
+class ByReference {
+ public:
+  ByReference(const ChunkShape& shape, ByteSpan raw, const Rotation& rotation,
+              const ReferenceRows& references, Effort effort, CodecScratch& scratch)
+      : shape_(shape),
+        raw_(raw),
+        rotation_(rotation),
+        references_(references),
+        effort_(effort),
+        scratch_(scratch),
+        rows_(ReferenceGridRows(shape, raw.size())),
+        row_bytes_(raw.size() / rows_),
+        columns_(row_bytes_ / Info(shape.dtype).block_bytes),
+        halves_(shape.dtype == DType::kF16 || shape.dtype == DType::kBF16),
+        expected_(shape.dtype == DType::kBF16, columns_, rotation),
+        is_own_(rows_, 1) {
+    near_.bfloat = shape.dtype == DType::kBF16;
+    near_.columns = columns_;
+  }
+
+  // What literals take, per value, and of all rows together where rows repeat.
+  void Survey() {
+    if (!halves_) return;
+    const HalfSurvey survey = SurveyHalves(raw_, near_.bfloat, false);
+    const uint64_t literal = survey.high_bytes + survey.low_bytes;
+    own_bits_ = 8 * static_cast<double>(literal) / static_cast<double>(raw_.size() / 2);
+    const RowPlan repeated = FindRepeatedRows(raw_, row_bytes_);
+    literal_bytes_ = static_cast<double>(literal) * repeated.unique / static_cast<double>(rows_);
+  }
+
+  void Take(const ReferenceRun& run) {
+    Bytes bytes;
+    DType dtype;
+    try {
+      dtype = references_.Read(run, columns_ * Info(shape_.dtype).block_elements, bytes);
+    } catch (const Error& error) {
+      if (error.finding() != Finding::kReferenceDiffers) throw;
+      return;
+    }
+    const DTypeInfo& info = Info(dtype);
+    if (columns_ % info.block_elements != 0 && dtype != shape_.dtype) return;
+    const uint64_t theirs = bytes.size() / run.rows;
+    const bool same_type = dtype == shape_.dtype && theirs == row_bytes_;
+    const bool as_floats = halves_ && columns_ % info.block_elements == 0 &&
+                           theirs == columns_ / info.block_elements * info.block_bytes &&
+                           (run.turn == 0 || !rotation_.turns.empty()) && IsFloat(dtype);
+    if (bytes.size() != theirs * run.rows || (!same_type && !as_floats)) return;
+    const auto piece = [&](uint64_t begin, uint64_t end) {
+      ReferenceRun part = run;
+      part.first_row += static_cast<uint32_t>(begin);
+      part.first_token += begin;
+      part.rows = static_cast<uint32_t>(end - begin);
+      return part;
+    };
+    uint64_t open = 0;  // rows from here on are not in a run yet
+    const auto near = [&](uint64_t end) {
+      if (as_floats && end > open)
+        TakeNear(piece(open, end), dtype,
+                 ByteSpan(bytes).subspan(open * theirs, (end - open) * theirs));
+    };
+    for (uint64_t row = 0; same_type && run.turn == 0 && row < run.rows;) {
+      uint64_t end = row;
+      while (end < run.rows &&
+             std::memcmp(bytes.data() + end * theirs,
+                         raw_.data() + (run.first_row + end) * row_bytes_, row_bytes_) == 0) {
+        ++end;
+      }
+      if (end - row >= std::min<uint64_t>(kFewEqualRows, run.rows)) {
+        near(row);
+        ReferenceRun equal = piece(row, end);
+        equal.equal = true;
+        Add(equal, ByteSpan(bytes).subspan(row * theirs, (end - row) * theirs));
+        open = end;
+      }
+      row = end + 1;
+    }
+    near(run.rows);
+  }
+
+  EncodedChunk Finish() {
+    ByteWriter near;
+    if (!near_.factors.empty()) EncodeNear(near);
+    for (uint64_t at = 0; at < near_.factors.size(); ++at) {
+      if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
+    }
+    EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
+    if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
+    EncodedChunk own = EncodeOwn();
+    ByteWriter start;
+    WriteReferenceHead(head_, start);
+    chunk.payload.reserve(start.size() + own.payload.size() + near.size());
+    for (const ByteSpan bytes : {start.bytes(), ByteSpan(own.payload), near.bytes()})
+      chunk.payload.insert(chunk.payload.end(), bytes.begin(), bytes.end());
+    chunk.planes = std::move(own.planes);
+    const bool clear =
+        static_cast<double>(chunk.payload.size()) < kBestOfContexts * literal_bytes_ ||
+        near_.factors.empty();
+    if (clear && chunk.payload.size() < raw_.size()) return chunk;
+    EncodedChunk alone = EncodeChunk(shape_, raw_, effort_, scratch_);
+    return alone.payload.size() <= chunk.payload.size() ? std::move(alone) : std::move(chunk);
+  }
+
+ private:
+  static bool IsFloat(DType dtype) {
+    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
+           IsBlockQuantised(dtype);
+  }
+
+  void Add(ReferenceRun run, ByteSpan rows) {
+    run.hash = Hash128(rows);
+    std::fill_n(is_own_.begin() + run.first_row, run.rows, uint8_t{0});
+    head_.runs.push_back(run);
+  }
+
+  void TakeNear(const ReferenceRun& run, DType dtype, ByteSpan rows) {
+    const uint64_t theirs = rows.size() / run.rows;
+    if (!Helps(run, dtype, rows, theirs)) return;
+    Add(run, rows);
+    const uint64_t at = near_.values.size(), more = run.rows * columns_;
+    near_.values.resize(at + more);
+    near_.expected.resize(at + more);
+    near_.factors.resize(near_.factors.size() + run.rows);
+    std::memcpy(near_.values.data() + at, raw_.data() + run.first_row * row_bytes_, 2 * more);
+    expected_.Make(dtype, rows, run.turn, near_.expected.data() + at);
+    for (uint32_t row = 0; row < run.rows; ++row) near_row_.push_back(run.first_row + row);
+  }
+
+  // Whether a sample of the rows takes fewer bits than it would without the reference.
+  bool Helps(const ReferenceRun& run, DType dtype, ByteSpan rows, uint64_t theirs) {
+    std::vector<uint16_t> values(columns_), expected(columns_), extras(columns_);
+    std::vector<uint8_t> symbols(columns_);
+    const uint64_t step = std::max<uint64_t>(1, run.rows / kSampledRows);
+    uint64_t looked = 0, bits = 0;
+    for (uint64_t row = step / 2; row < run.rows; row += step) {
+      expected_.Make(dtype, rows.subspan(row * theirs, theirs), run.turn, expected.data());
+      std::memcpy(values.data(), raw_.data() + (run.first_row + row) * row_bytes_, row_bytes_);
+      ResidualSymbols(values.data(), expected.data(), columns_, {near_.bfloat, 0}, symbols.data(),
+                      extras.data());
+      for (const uint8_t symbol : symbols) {
+        const uint32_t bucket =
+            symbol < kResidualMagnitudes ? symbol : symbol - (kResidualMagnitudes - 1);
+        bits += bucket < 16 ? static_cast<uint32_t>(std::bit_width(bucket)) : bucket / 4 + 1;
+      }
+      looked += columns_;
+    }
+    return looked == 0 ||
+           static_cast<double>(bits) / static_cast<double>(looked) + kBitsBeyondMagnitude <
+               kClearLoss * own_bits_;
+  }
+
+  void EncodeNear(ByteWriter& out) {
+    bool turned = false;
+    for (const ReferenceRun& run : head_.runs) turned = turned || run.turn != 0;
+    WriteRotation(turned ? rotation_ : Rotation(), out);
+    EncodeNearRows(near_, own_bits_, scratch_, out);
+  }
+
+  EncodedChunk EncodeOwn() {
+    const auto own = static_cast<uint64_t>(std::count(is_own_.begin(), is_own_.end(), uint8_t{1}));
+    if (own == 0) return {};
+    EncodedChunk chunk;
+    if (own == rows_) {
+      chunk = EncodeChunk(shape_, raw_, effort_, scratch_);
+    } else {
+      Bytes rows;
+      rows.reserve(own * row_bytes_);
+      for (uint64_t row = 0; row < rows_; ++row) {
+        const ByteSpan bytes = raw_.subspan(row * row_bytes_, row_bytes_);
+        if (is_own_[row] != 0) rows.insert(rows.end(), bytes.begin(), bytes.end());
+      }
+      chunk = EncodeChunk(OwnRowsShape(shape_, raw_.size(), own), rows, effort_, scratch_);
+    }
+    head_.own_codec = chunk.codec;
+    head_.own_bytes = static_cast<uint32_t>(chunk.payload.size());
+    return chunk;
+  }
+
+  const ChunkShape& shape_;
+  const ByteSpan raw_;
+  const Rotation& rotation_;
+  const ReferenceRows& references_;
+  const Effort effort_;
+  CodecScratch& scratch_;
+  const uint64_t rows_, row_bytes_, columns_;
+  const bool halves_;
+  ExpectedRows expected_;
+  std::vector<uint8_t> is_own_;  // per row of the chunk
+  std::vector<uint32_t> near_row_;
+  NearRows near_;
+  ReferenceHead head_;
+  double own_bits_ = 0, literal_bytes_ = 0;
+};
+
+}  // namespace
+
+EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
+                               std::span<const ReferenceRun> proposed, const Rotation& rotation,
+                               const ReferenceRows& references, Effort effort,
+                               CodecScratch& scratch) {
+  const uint64_t row_bytes = shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
+  const bool fits = !raw.empty() && raw.size() == shape.tokens * row_bytes &&
+                    shape.order == Order::kTokenHeadDim && effort != Effort::kCompat &&
+                    ReferenceGridRows(shape, raw.size()) == shape.tokens;
+  if (!fits || proposed.empty()) return EncodeChunk(shape, raw, effort, scratch);
+  ByReference encoder(shape, raw, rotation, references, effort, scratch);
+  encoder.Survey();
+  for (const ReferenceRun& run : proposed) encoder.Take(run);
+  return encoder.Finish();
+}
+
+bool EncodeWithoutReference(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
+                            EncodedChunk& out) {
+  if (raw.empty()) return false;
+  EncodedChunk own = EncodeChunk(shape, raw, Effort::kFast, scratch);
+  ByteWriter head;
+  WriteReferenceHead({{}, own.codec, static_cast<uint32_t>(own.payload.size())}, head);
+  out.payload.assign(head.bytes().begin(), head.bytes().end());
+  out.payload.insert(out.payload.end(), own.payload.begin(), own.payload.end());
+  out.planes = std::move(own.planes);
+  return true;
+}
+
+}  // namespace kv

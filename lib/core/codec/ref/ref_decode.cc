@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "lib/core/codec/chunk_levels.h"
+#include "lib/core/codec/ref/near_rows.h"
+#include "lib/core/codec/ref/runs.h"
+
+namespace kv {
+namespace {
+
+// Reads a run's rows and makes sure that they are those that the encoder had.
+DType ReadChecked(const ReferenceRows* references, const ReferenceRun& run, uint64_t elements,
+                  Bytes& rows) {
+  if (references == nullptr) {
+    throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
+        .Hint("give the cache that it was coded against with --base");
+  }
+  const DType dtype = references->Read(run, elements, rows);
+  if (Hash128(rows) != run.hash) {
+    throw Error(Finding::kReferenceDiffers,
+                fmt::format("tokens {}:{} of layer {} {} of reference {} are not those that the "
+                            "chunk was coded with",
+                            run.first_token, run.first_token + run.rows, run.layer,
+                            run.is_value ? 'V' : 'K', run.reference));
+  }
+  return dtype;
+}
+
+void RequireRows(bool fits, const ReferenceRun& run) {
+  if (fits) return;
+  throw Error(
+      Finding::kReferenceDiffers,
+      fmt::format("rows of layer {} {} of reference {} are of another size than the chunk's",
+                  run.layer, run.is_value ? 'V' : 'K', run.reference));
+}
+
+}  // namespace
+
+std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload) {
+  ByteReader reader(payload);
+  const DTypeInfo& info = Info(shape.dtype);
+  const uint64_t raw = shape.tokens * shape.heads * shape.units_per_head * info.block_bytes;
+  return ReadReferenceHead(reader, shape, raw).runs;
+}
+
+void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                       CodecScratch& scratch) {
+  ByteReader reader(payload);
+  const ReferenceHead head = ReadReferenceHead(reader, shape, raw.size());
+  const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
+  const uint64_t rows = ReferenceGridRows(shape, raw.size());
+  if (raw.empty()) throw Error(Finding::kBadFrame, "a chunk without rows").At(0);
+  const uint64_t row_bytes = raw.size() / rows;
+  const ReferenceRows* references = scratch.references;
+  scratch.references = nullptr;  // own rows have none
+
+  const uint64_t near_rows = std::accumulate(
+      head.runs.begin(), head.runs.end(), uint64_t{0},
+      [](uint64_t sum, const ReferenceRun& run) { return sum + (run.equal ? 0 : run.rows); });
+  NearRows near;
+  near.bfloat = shape.dtype == DType::kBF16;
+  near.columns = row_bytes / Info(shape.dtype).block_bytes;
+  near.factors.resize(near_rows);
+  near.expected.resize(near_rows * near.columns);
+  near.values.resize(near.expected.size());
+  const uint64_t rotation_at = reader.offset();
+  const Rotation rotation = near_rows > 0 ? ReadRotation(reader, near.columns) : Rotation();
+  ExpectedRows expected(near.bfloat, near.columns, rotation);
+
+  std::vector<uint8_t> is_own(rows, 1);
+  Bytes bytes;
+  uint64_t at = 0;
+  for (const ReferenceRun& run : head.runs) {
+    const DType dtype =
+        ReadChecked(references, run, near.columns * Info(shape.dtype).block_elements, bytes);
+    std::fill_n(is_own.begin() + run.first_row, run.rows, uint8_t{0});
+    if (run.equal) {
+      RequireRows(dtype == shape.dtype && bytes.size() == run.rows * row_bytes, run);
+      std::copy(bytes.begin(), bytes.end(),
+                raw.begin() + static_cast<std::ptrdiff_t>(run.first_row * row_bytes));
+      continue;
+    }
+    const DTypeInfo& info = Info(dtype);
+    RequireRows(
+        near.columns % info.block_elements == 0 &&
+            bytes.size() == run.rows * (near.columns / info.block_elements * info.block_bytes),
+        run);
+    if (run.turn != 0 && rotation.turns.empty())
+      throw Error(Finding::kBadFrame, "rows are turned by angles that are not there")
+          .At(rotation_at);
+    expected.Make(dtype, bytes, run.turn, near.expected.data() + at * near.columns);
+    at += run.rows;
+  }
+  if (near_rows > 0) DecodeNearRows(reader, near, scratch);
+  reader.ExpectEnd("the frame");
+
+  at = 0;
+  for (const ReferenceRun& run : head.runs) {
+    for (uint64_t row = run.first_row; !run.equal && row < run.first_row + run.rows; ++row, ++at) {
+      is_own[row] = near.factors[at] == kOwnRow ? 1 : 0;
+      if (is_own[row] != 0) continue;
+      std::memcpy(raw.data() + row * row_bytes, near.values.data() + at * near.columns, row_bytes);
+    }
+  }
+  const auto own = static_cast<uint64_t>(std::count(is_own.begin(), is_own.end(), uint8_t{1}));
+  if ((own == 0) != (head.own_bytes == 0))
+    throw Error(Finding::kBadFrame, "the own rows do not fit the runs").At(0);
+  if (own == 0) return;
+  if (own == rows) return DecodeChunk(head.own_codec, shape, own_chunk, raw, scratch);
+  Bytes own_rows(own * row_bytes);
+  DecodeChunk(head.own_codec, OwnRowsShape(shape, raw.size(), own), own_chunk, own_rows, scratch);
+  const std::byte* from = own_rows.data();
+  for (uint64_t row = 0; row < rows; ++row) {
+    if (is_own[row] == 0) continue;
+    std::memcpy(raw.data() + row * row_bytes, from, row_bytes);
+    from += row_bytes;
+  }
+}
+
+}  // namespace kv

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/kernels/residual.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "lib/core/base/bytes.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/core/kernels/residual.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kv {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+
+void ClassesT(const uint16_t* expected, const int16_t* scales, size_t count, int32_t factor,
+              bool bfloat, uint8_t* classes) {
+  ref::ResidualClassesOf(expected, scales, count, factor, bfloat, classes);
+}
+void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
+              const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) {
+  ref::ResidualSymbols(values, expected, count, grid, symbols, extras);
+}
+size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::byte* bytes,
+             size_t at) {
+  return ref::PackResidualBits(symbols, extras, count, bytes, at);
+}
+bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
+             const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) {
+  return ref::ResidualValues(symbols, expected, count, grid, bits, values);
+}
+
+#else
+
+using DI = hn::CappedTag<int32_t, 16>;
+using DU = hn::RebindToUnsigned<DI>;
+using DF = hn::RebindToFloat<DI>;
+using D16 = hn::Rebind<uint16_t, DI>;
+using DS16 = hn::Rebind<int16_t, DI>;
+using D8 = hn::Rebind<uint8_t, DI>;
+using VI = hn::Vec<DI>;
+
+constexpr size_t kStep = hn::MaxLanes(DI());
+
+HWY_INLINE VI Load16(const uint16_t* from) {
+  return hn::BitCast(DI(), hn::PromoteTo(DU(), hn::LoadU(D16(), from)));
+}
+HWY_INLINE void Store8(VI v, uint8_t* to) { hn::StoreU(hn::DemoteTo(D8(), v), D8(), to); }
+HWY_INLINE void Store16(VI v, uint16_t* to) { hn::StoreU(hn::DemoteTo(D16(), v), D16(), to); }
+
+// The places of values without their low zeros, in ascending order of the values. `top` is the bit
+// of the sign.
+HWY_INLINE VI PlaceOf(VI value, VI top) {
+  const DI d;
+  const VI all = hn::Sub(hn::Add(top, top), hn::Set(d, 1));
+  const auto negative = hn::Ne(hn::And(value, top), hn::Zero(d));
+  return hn::Xor(value, hn::IfThenElse(negative, all, top));
+}
+
+void ClassesT(const uint16_t* expected, const int16_t* scales, size_t count, int32_t factor,
+              bool bfloat, uint8_t* classes) {
+  const DI d;
+  const int shift = bfloat ? 7 : 10;
+  const VI mask = hn::Set(d, bfloat ? 0xff : 0x1f), one = hn::Set(d, 1);
+  const VI most = hn::Set(d, static_cast<int32_t>(kResidualClasses) - 1);
+  const VI add = hn::Set(d, factor);
+  size_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    const VI exponent =
+        hn::Max(hn::And(hn::ShiftRightSame(Load16(expected + i), shift), mask), one);
+    const VI scale = hn::PromoteTo(d, hn::LoadU(DS16(), scales + i));
+    const VI c = hn::Sub(hn::ShiftRight<1>(hn::Add(scale, add)), exponent);
+    Store8(hn::Min(hn::Max(c, hn::Zero(d)), most), classes + i);
+  }
+  ref::ResidualClassesOf(expected + i, scales + i, count - i, factor, bfloat, classes + i);
+}
+
+void SymbolsT(const uint16_t* values, const uint16_t* expected, size_t count,
+              const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) {
+  const DI d;
+  const auto zeros = static_cast<int>(grid.low_zeros);
+  const VI top = hn::Set(d, 0x8000 >> zeros), one = hn::Set(d, 1), zero = hn::Zero(d);
+  size_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    const VI value = hn::ShiftRightSame(Load16(values + i), zeros);
+    const VI near = hn::ShiftRightSame(Load16(expected + i), zeros);
+    VI distance = hn::Sub(PlaceOf(value, top), PlaceOf(near, top));
+    distance = hn::IfThenElse(hn::Ne(hn::And(near, top), zero), hn::Neg(distance), distance);
+    const VI z = hn::Abs(distance);
+    // A float has the octave and the two bits behind the first one where they are wanted.
+    const VI octave = hn::BitCast(d, hn::ConvertTo(DF(), z));
+    const auto large = hn::Gt(z, hn::Set(d, 15));
+    const VI bucket =
+        hn::IfThenElse(large, hn::Sub(hn::ShiftRight<21>(octave), hn::Set(d, 127 * 4)), z);
+    const VI bits = hn::IfThenElseZero(large, hn::Sub(hn::ShiftRight<2>(bucket), hn::Set(d, 2)));
+    const VI below = hn::Sub(hn::Shl(one, bits), one);
+    Store16(hn::And(z, below), extras + i);
+    const VI negative = hn::Add(bucket, hn::Set(d, static_cast<int32_t>(kResidualMagnitudes) - 1));
+    Store8(hn::IfThenElse(hn::Lt(distance, zero), negative, bucket), symbols + i);
+  }
+  ref::ResidualSymbols(values + i, expected + i, count - i, grid, symbols + i, extras + i);
+}
+
+using DB = hn::FixedTag<uint8_t, 16>;
+using VB = hn::Vec<DB>;
+
+// The buckets of 16 symbols, and how many raw bits each has.
+HWY_INLINE VB BucketOf(VB symbol) {
+  const DB d;
+  const VB half = hn::Set(d, kResidualMagnitudes);
+  return hn::IfThenElse(hn::Lt(symbol, half), symbol,
+                        hn::Sub(symbol, hn::Set(d, kResidualMagnitudes - 1)));
+}
+HWY_INLINE VB BitsOf(VB bucket) {
+  const DB d;
+  const VB bits = hn::SaturatedSub(hn::ShiftRight<2>(bucket), hn::Set(d, 2));
+  return hn::IfThenZeroElse(hn::Lt(bucket, hn::Set(d, 16)), bits);
+}
+// Each becomes the sum of itself and those before.
+HWY_INLINE VB SumsOf(VB v) {
+  const DB d;
+  v = hn::Add(v, hn::ShiftLeftBytes<1>(d, v));
+  v = hn::Add(v, hn::ShiftLeftBytes<2>(d, v));
+  v = hn::Add(v, hn::ShiftLeftBytes<4>(d, v));
+  return hn::Add(v, hn::ShiftLeftBytes<8>(d, v));
+}
+
+size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::byte* bytes,
+             size_t at) {
+  // Four values at a time are one number of at most 52 bits.
+  const hn::FixedTag<uint32_t, 4> d32;
+  const hn::FixedTag<uint64_t, 2> d64;
+  const hn::FixedTag<uint16_t, 8> d16;
+  const DB d8;
+  alignas(16) uint64_t words[4];
+  alignas(16) uint8_t ends[16];
+  size_t i = 0;
+  uint64_t pending = LoadLE<uint8_t>(bytes + at / 8);
+  size_t byte = at / 8;
+  uint32_t held = at % 8;
+  for (; i + 16 <= count; i += 16) {
+    const VB bits = BitsOf(BucketOf(hn::LoadU(d8, symbols + i)));
+    hn::Store(SumsOf(bits), d8, ends);
+    if (ends[15] == 0) continue;
+    const auto pairs = [&](auto extra, auto wide) HWY_ATTR {
+      // x0 | x1 << n0 in 32 bits, then the same of these in 64
+      const auto x = hn::BitCast(d32, extra), n = hn::BitCast(d32, wide);
+      const auto low = hn::And(x, hn::Set(d32, 0xffff)), n0 = hn::And(n, hn::Set(d32, 0xffff));
+      const auto two = hn::Or(low, hn::Shl(hn::ShiftRight<16>(x), n0));
+      const auto sums = hn::Add(n0, hn::ShiftRight<16>(n));
+      const auto y = hn::BitCast(d64, two), m = hn::BitCast(d64, sums);
+      const auto first = hn::And(y, hn::Set(d64, 0xffffffffu));
+      return hn::Or(first, hn::Shl(hn::ShiftRight<32>(y), hn::And(m, hn::Set(d64, 0xffffffffu))));
+    };
+    alignas(16) uint8_t widths[16];
+    hn::Store(bits, d8, widths);
+    const hn::Rebind<uint8_t, decltype(d16)> d8_of_16;
+    const auto low_bits = hn::PromoteTo(d16, hn::Load(d8_of_16, widths));
+    const auto high_bits = hn::PromoteTo(d16, hn::Load(d8_of_16, widths + 8));
+    hn::Store(pairs(hn::LoadU(d16, extras + i), low_bits), d64, words);
+    hn::Store(pairs(hn::LoadU(d16, extras + i + 8), high_bits), d64, words + 2);
+    uint32_t before = 0;
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t end = ends[4 * k + 3], more = end - before;
+      before = end;
+      pending |= words[k] << held;
+      StoreLE(bytes + byte, pending);
+      held += more;
+      byte += held / 8;
+      pending >>= held / 8 * 8;
+      held %= 8;
+    }
+  }
+  StoreLE(bytes + byte, static_cast<uint8_t>(pending));
+  return ref::PackResidualBits(symbols + i, extras + i, count - i, bytes, byte * 8 + held);
+}
+
+// Gathers are worth it where they are one instruction.
+bool ValuesT(const uint8_t* symbols, const uint16_t* expected, size_t count,
+             const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) {
+  const DI d;
+  const DB d8;
+  const auto zeros = static_cast<int>(grid.low_zeros);
+  const VI top = hn::Set(d, 0x8000 >> zeros), zero = hn::Zero(d), one = hn::Set(d, 1);
+  const VI all = hn::Sub(hn::Add(top, top), one);
+  VI outside = zero;
+  VB none = hn::Zero(d8);
+  size_t i = 0;
+  // A gather reads 4 bytes from where a value's bits begin.
+  for (; i + 16 <= count && bits.at / 8 + 32 <= bits.size; i += 16) {
+    const VB symbol = hn::LoadU(d8, symbols + i);
+    none = hn::Max(none, symbol);
+    const VB bucket = BucketOf(symbol), width = BitsOf(bucket), ends = SumsOf(width);
+    alignas(16) uint8_t buckets[16], widths[16], begins[16], negatives[16];
+    hn::Store(bucket, d8, buckets);
+    hn::Store(width, d8, widths);
+    hn::Store(hn::Sub(ends, width), d8, begins);
+    hn::Store(hn::IfThenElse(hn::Lt(symbol, hn::Set(d8, kResidualMagnitudes)), hn::Zero(d8),
+                             hn::Set(d8, 1)),
+              d8, negatives);
+    const uint32_t total = hn::ExtractLane(ends, 15);
+    const std::byte* from = bits.bytes + bits.at / 8;
+    const auto inside = static_cast<int32_t>(bits.at % 8);
+    for (size_t part = 0; part < 16; part += kStep) {
+      const auto wide = [&](const uint8_t* p)
+                            HWY_ATTR { return hn::PromoteTo(d, hn::Load(D8(), p + part)); };
+      const VI b = wide(buckets), n = wide(widths);
+      VI z = b;
+      if (total != 0) {
+        const VI at = hn::Add(wide(begins), hn::Set(d, inside));
+        const VI word =
+            hn::GatherOffset(d, reinterpret_cast<const int32_t*>(from), hn::ShiftRight<3>(at));
+        const VI extra = hn::And(
+            hn::BitCast(
+                d, hn::Shr(hn::BitCast(DU(), word), hn::BitCast(DU(), hn::And(at, hn::Set(d, 7))))),
+            hn::Sub(hn::Shl(one, n), one));
+        const VI head = hn::Or(hn::And(b, hn::Set(d, 3)), hn::Set(d, 4));
+        z = hn::IfThenElse(hn::Lt(b, hn::Set(d, 16)), b, hn::Or(hn::Shl(head, n), extra));
+      }
+      const VI near = hn::ShiftRightSame(Load16(expected + i + part), zeros);
+      const VI below = hn::IfThenElseZero(hn::Ne(hn::And(near, top), zero), one);
+      // -1 where exactly one of symbol and expected value is negative
+      const VI sign = hn::Neg(hn::Xor(wide(negatives), below));
+      const VI distance = hn::Sub(hn::Xor(z, sign), sign);
+      const VI place = hn::Add(PlaceOf(near, top), distance);
+      outside = hn::Or(outside, hn::AndNot(all, place));
+      const auto positive = hn::Ne(hn::And(place, top), zero);
+      const VI value = hn::And(hn::Xor(place, hn::IfThenElse(positive, top, all)), all);
+      Store16(hn::ShiftLeftSame(value, zeros), values + i + part);
+    }
+    bits.at += total;
+  }
+  const bool good = hn::AllTrue(d, hn::Eq(outside, zero)) &&
+                    hn::AllTrue(d8, hn::Lt(none, hn::Set(d8, 2 * kResidualMagnitudes - 1)));
+  return ref::ResidualValues(symbols + i, expected + i, count - i, grid, bits, values + i) && good;
+}
+
+#endif
+
+}  // namespace
+
+void Classes(const uint16_t* expected, const int16_t* scales, size_t count, int32_t factor,
+             bool bfloat, uint8_t* classes) {
+  ClassesT(expected, scales, count, factor, bfloat, classes);
+}
+void Symbols(const uint16_t* values, const uint16_t* expected, size_t count,
+             const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) {
+  SymbolsT(values, expected, count, grid, symbols, extras);
+}
+size_t Pack(const uint8_t* symbols, const uint16_t* extras, size_t count, std::byte* bytes,
+            size_t at) {
+  return PackT(symbols, extras, count, bytes, at);
+}
+bool Values(const uint8_t* symbols, const uint16_t* expected, size_t count,
+            const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) {
+  return ValuesT(symbols, expected, count, grid, bits, values);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kv {
+
+HWY_EXPORT(Classes);
+HWY_EXPORT(Symbols);
+HWY_EXPORT(Pack);
+HWY_EXPORT(Values);
+
+void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
+                       int32_t factor, bool bfloat, uint8_t* classes) noexcept {
+  HWY_DYNAMIC_DISPATCH(Classes)(expected, scales, count, factor, bfloat, classes);
+}
+void ResidualSymbols(const uint16_t* values, const uint16_t* expected, size_t count,
+                     const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) noexcept {
+  HWY_DYNAMIC_DISPATCH(Symbols)(values, expected, count, grid, symbols, extras);
+}
+size_t PackResidualBits(const uint8_t* symbols, const uint16_t* extras, size_t count,
+                        std::byte* bytes, size_t at) noexcept {
+  return HWY_DYNAMIC_DISPATCH(Pack)(symbols, extras, count, bytes, at);
+}
+bool ResidualValues(const uint8_t* symbols, const uint16_t* expected, size_t count,
+                    const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) noexcept {
+  return HWY_DYNAMIC_DISPATCH(Values)(symbols, expected, count, grid, bits, values);
+}
+
+namespace {
+
+constexpr uint32_t kFirstRawBucket = 16;
+
+uint32_t BucketOfSymbol(uint8_t symbol) {
+  return symbol < kResidualMagnitudes ? symbol : symbol - (kResidualMagnitudes - 1);
+}
+
+int32_t PlaceOf(uint32_t value, uint32_t low_zeros) {
+  const uint32_t top = 0x8000u >> low_zeros;
+  return static_cast<int32_t>(value ^ ((value & top) != 0 ? 2 * top - 1 : top));
+}
+
+}  // namespace
+
+uint32_t ResidualBitCount(uint8_t symbol) noexcept {
+  const uint32_t bucket = BucketOfSymbol(symbol);
+  return bucket < kFirstRawBucket ? 0 : bucket / 4 - 2;
+}
+
+namespace ref {
+
+void ResidualClassesOf(const uint16_t* expected, const int16_t* scales, size_t count,
+                       int32_t factor, bool bfloat, uint8_t* classes) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t exponent = bfloat ? expected[i] >> 7 & 0xff : expected[i] >> 10 & 0x1f;
+    const int32_t octaves = ((scales[i] + factor) >> 1) - std::max(exponent, 1);
+    classes[i] =
+        static_cast<uint8_t>(std::clamp(octaves, 0, static_cast<int32_t>(kResidualClasses) - 1));
+  }
+}
+
+void ResidualSymbols(const uint16_t* values, const uint16_t* expected, size_t count,
+                     const ResidualGrid& grid, uint8_t* symbols, uint16_t* extras) noexcept {
+  const uint32_t top = 0x8000u >> grid.low_zeros;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t near = expected[i] >> grid.low_zeros;
+    int32_t distance =
+        PlaceOf(values[i] >> grid.low_zeros, grid.low_zeros) - PlaceOf(near, grid.low_zeros);
+    if ((near & top) != 0) distance = -distance;
+    const auto z = static_cast<uint32_t>(distance < 0 ? -distance : distance);
+    uint32_t bucket = z, bits = 0;
+    if (z >= kFirstRawBucket) {
+      const auto octave = static_cast<uint32_t>(std::bit_width(z)) - 1;
+      bits = octave - 2;
+      bucket = 4 * octave + (z >> bits & 3);
+    }
+    extras[i] = static_cast<uint16_t>(z & ((1u << bits) - 1));
+    symbols[i] = static_cast<uint8_t>(distance < 0 ? bucket + kResidualMagnitudes - 1 : bucket);
+  }
+}
+
+size_t PackResidualBits(const uint8_t* symbols, const uint16_t* extras, size_t count,
+                        std::byte* bytes, size_t at) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t placed = uint32_t{extras[i]} << at % 8;
+    std::byte* to = bytes + at / 8;
+    StoreLE(to, LoadLE<uint32_t>(to) | placed);
+    at += ResidualBitCount(symbols[i]);
+  }
+  return at;
+}
+
+bool ResidualValues(const uint8_t* symbols, const uint16_t* expected, size_t count,
+                    const ResidualGrid& grid, ResidualBits& bits, uint16_t* values) noexcept {
+  const uint32_t top = 0x8000u >> grid.low_zeros, all = 2 * top - 1;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bucket = BucketOfSymbol(symbols[i]), width = ResidualBitCount(symbols[i]);
+    if (bucket >= kResidualMagnitudes || bits.at + width > 8 * bits.size) return false;
+    uint32_t z = bucket;
+    if (width > 0) {
+      uint32_t extra = 0;
+      for (uint32_t b = 0; b < width; ++b, ++bits.at)
+        extra |= (std::to_integer<uint32_t>(bits.bytes[bits.at / 8]) >> bits.at % 8 & 1) << b;
+      z = (bucket % 4 + 4) << width | extra;
+    }
+    const uint32_t near = expected[i] >> grid.low_zeros;
+    const bool negative = symbols[i] >= kResidualMagnitudes, below = (near & top) != 0;
+    const int32_t place = PlaceOf(near, grid.low_zeros) +
+                          (negative != below ? -static_cast<int32_t>(z) : static_cast<int32_t>(z));
+    if (place < 0 || place > static_cast<int32_t>(all)) return false;
+    const auto p = static_cast<uint32_t>(place);
+    values[i] = static_cast<uint16_t>((p ^ ((p & top) != 0 ? top : all)) << grid.low_zeros);
+  }
+  return true;
+}
+
+}  // namespace ref
+}  // namespace kv
+#endif  // HWY_ONCE

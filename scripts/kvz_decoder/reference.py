@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows by those of other caches: lib/core/codec/ref/FORMAT.md."""
+import struct
+
+import numpy
+
+from kvz_decoder.common import Damaged, f32, unzstd
+from kvz_decoder.context import Lanes, Tables, words16
+from kvz_decoder.turns import Turns
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+F32, F16, BF16, Q8_0 = 0, 1, 2, 15
+EQUAL, OWN = 62, 63
+
+
+def as_floats(data, dtype, rows):
+    if dtype == F32:
+        values = numpy.frombuffer(data, "<f4")
+    elif dtype == F16:
+        values = numpy.frombuffer(data, "<f2").astype(f32)
+    elif dtype == BF16:
+        values = (numpy.frombuffer(data, "<u2").astype(numpy.uint32) << 16).view(f32)
+    elif dtype == Q8_0:
+        blocks = numpy.frombuffer(data, numpy.uint8).reshape(-1, 34)
+        scale = numpy.ascontiguousarray(blocks[:, :2]).view("<f2").astype(f32)
+        values = scale * numpy.ascontiguousarray(blocks[:, 2:]).view(numpy.int8).astype(f32)
+    else:
+        raise Damaged(f"a reference of type {dtype}, which this decoder does not read")
+    return values.reshape(rows, -1)
+
+
+def as_halves(values, bfloat):
+    if not bfloat:
+        with numpy.errstate(over="ignore"):
+            return values.astype("<f2").view(numpy.uint16)
+    bits = values.view(numpy.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return numpy.where(nan, bits >> 16 | 0x40, rounded).astype(numpy.uint16)
+
+
+def expected_rows(data, dtype, rows, turn, turns, bfloat):
+    if turn == 0 and dtype == (BF16 if bfloat else F16):
+        return numpy.frombuffer(data, "<u2").reshape(rows, -1)
+    values = as_floats(data, dtype, rows)
+    if turn != 0:
+        with numpy.errstate(all="ignore"):
+            turned = numpy.stack([turns.turned(row, turn & 0xFFFFFFFF) for row in values])
+        values = numpy.where(numpy.isfinite(turned), turned, values)
+    return as_halves(values, bfloat)
+
+
+def bits_of(data, at, widths):
+    """Numbers of so many bits each, one after another, the lowest bit of each byte first."""
+    stream = numpy.unpackbits(numpy.frombuffer(data, numpy.uint8), bitorder="little").astype(numpy.int64)
+    begins = numpy.cumsum(widths) - widths
+    if begins[-1] + widths[-1] > len(stream) or -(-int(begins[-1] + widths[-1]) // 8) != len(data):
+        raise Damaged("ref: raw bits are missing or left over")
+    out = numpy.zeros(len(widths), numpy.int64)
+    for bit in range(int(widths.max())):
+        some = widths > bit
+        out[some] |= stream[begins[some] + bit] << bit
+    return out
+
+
+def near_rows(payload, at, columns, expected, bfloat):
+    """Values and factors; values of own rows mean nothing. `expected` is made once the turns are known."""
+    distance, count = struct.unpack_from("<HH", payload, at)
+    turns = struct.unpack_from(f"<{count}I", payload, at + 4)
+    expected = expected(Turns(distance, turns, columns))
+    at += 4 + 4 * count
+    low, lanes, size = struct.unpack_from("<BBI", payload, at)
+    at += 6
+    factors = numpy.frombuffer(unzstd(payload[at:at + size], len(expected)), numpy.uint8)
+    at += size
+    values = expected.copy()
+    coded = factors < EQUAL
+    if low > 15 or lanes > 2 or (factors > OWN).any():
+        raise Damaged("ref: an impossible grid or factor")
+    if not coded.any():
+        if at != len(payload):
+            raise Damaged("ref: bytes are left over")
+        return values, factors
+    (base,) = struct.unpack_from("<h", payload, at)
+    scales = base + numpy.frombuffer(payload, numpy.uint8, columns, at + 2).astype(numpy.int64)
+    at += 2 + columns
+    tables = Tables(payload, at, 7, list(range(32)))
+    (size,) = struct.unpack_from("<I", payload, tables.end)
+    raw = payload[tables.end + 4:tables.end + 4 + size]
+    near = expected[coded].astype(numpy.int64)
+    exponent = near >> 7 & 255 if bfloat else near >> 10 & 31
+    k = scales[None, :] + factors[coded].astype(numpy.int64)[:, None] - 32
+    classes = numpy.clip((k >> 1) - numpy.maximum(exponent, 1), 0, 31)
+    coder = Lanes(payload, tables.end + 4 + size, 16 << lanes)
+    symbols = coder.row(tables, tables.table_of[classes.reshape(-1)]).astype(numpy.int64)
+    coder.finish()
+    bucket = numpy.where(symbols < 64, symbols, symbols - 63)
+    widths = numpy.where(bucket < 16, 0, bucket // 4 - 2)
+    extra = bits_of(raw, 0, widths)
+    z = numpy.where(bucket < 16, bucket, (bucket % 4 + 4) << widths | extra)
+    top = 1 << (15 - low)
+    full = 2 * top - 1
+    v = near.reshape(-1) >> low
+    below = v & top != 0
+    place = (v ^ numpy.where(below, full, top)) + numpy.where((symbols >= 64) != below, -z, z)
+    if (place < 0).any() or (place > full).any() or (bucket > 63).any():
+        raise Damaged("ref: a value outside its type")
+    values[coded] = ((place ^ numpy.where(place & top != 0, top, full)) << low).astype(numpy.uint16).reshape(-1, columns)
+    return values, factors
+
+
+def ref(chunk, payload, decode_as):
+    rows = chunk["tokens"] if chunk["order"] == 0 else 1
+    size, bfloat = chunk["raw_bytes"], chunk["dtype"] == BF16
+    codec, zero, zeros, own_bytes, count = struct.unpack_from("<BBHII", payload, 0)
+    if codec in (24, 25) or zero or zeros or count > rows:
+        raise Damaged("ref: an impossible head")
+    at, runs = 12, []
+    for _ in range(count):
+        runs.append(struct.unpack_from("<HBBIIIQi16s", payload, at))
+        at += 44
+    own_chunk, at = payload[at:at + own_bytes], at + own_bytes
+    out = numpy.zeros((rows, size // rows), numpy.uint8)
+    is_own = numpy.ones(rows, bool)
+    near = []
+    for reference, is_value, equal, layer, first, length, token, turn, digest in runs:
+        data, dtype = chunk["references"](reference, layer, is_value, token, length)
+        if xxhash is not None and xxhash.xxh3_128_digest(data) != digest:
+            raise Damaged(f"reference {reference} has other rows than the archive needs")
+        is_own[first:first + length] = False
+        if equal:
+            out[first:first + length] = numpy.frombuffer(data, numpy.uint8).reshape(length, -1)
+        else:
+            near.append((data, dtype, length, turn, numpy.arange(first, first + length)))
+    if near:
+        columns = size // rows // 2
+        values, factors = near_rows(
+            payload, at, columns,
+            lambda turns: numpy.concatenate([expected_rows(*run[:4], turns, bfloat) for run in near]), bfloat)
+        places = numpy.concatenate([run[4] for run in near])
+        out[places] = numpy.frombuffer(words16(values), numpy.uint8).reshape(len(places), -1)
+        is_own[places] = factors == OWN
+    elif at != len(payload):
+        raise Damaged("ref: bytes are left over")
+    if is_own.any():
+        own = int(is_own.sum())
+        inner = dict(chunk, codec=codec, tokens=own, order=0, raw_bytes=size // rows * own)
+        if own == rows:
+            inner = dict(chunk, codec=codec)
+        out[is_own] = numpy.frombuffer(decode_as(codec, inner, own_chunk), numpy.uint8).reshape(own, -1)
+    return out.tobytes()

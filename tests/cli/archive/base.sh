@@ -1,0 +1,45 @@
+# An archive that is coded against other caches: it is smaller, needs them, and says so.
+state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
+cp "$state" save2.bin
+"$KVTOOL" convert -q save2.bin --to llama-state --tokens 0:400 -o save1.bin
+"$KVTOOL" convert -q save2.bin --to llama-state --tokens 60: -o moved.bin
+"$KVTOOL" convert -q save2.bin --to llama-state --dtype bf16 -o coarse.bin
+"$KVTOOL" convert -q save2.bin --to safetensors --kv-heads 4 -o arrays.safetensors
+"$KVTOOL" compress -q save2.bin -o plain.kvz
+smaller() { test $((100 * $(stat -c %s "$1"))) -lt $(($2 * $(stat -c %s plain.kvz))) || echo "$1 is too large: $(stat -c %s "$1")"; }
+by() { # PERCENT BASE...
+  most=$1; shift
+  "$KVTOOL" compress -q -f save2.bin $(printf ' --base %s' "$@") -o by.kvz
+  smaller by.kvz "$most"
+  "$KVTOOL" decompress -q -f by.kvz -o back.bin
+  cmp back.bin save2.bin
+}
+by 35 save1.bin              # a chat that grew
+by 12 save1.bin moved.bin    # two that cover all of it
+by 5 save2.bin               # the same
+by 5 arrays.safetensors      # the same in another format
+by 70 coarse.bin             # the same in fewer bits
+by 5 plain.kvz               # an archive serves as what it holds
+"$KVTOOL" compress -q -f save2.bin --base save1.bin -o by.kvz
+"$KVTOOL" inspect by.kvz | grep reference
+"$KVTOOL" verify by.kvz
+mkdir apart && cp by.kvz apart/
+"$KVTOOL" verify apart/by.kvz || echo "exit $?"
+"$KVTOOL" decompress apart/by.kvz -o x.bin || echo "exit $?"
+test ! -e x.bin
+"$KVTOOL" verify -q apart/by.kvz --base save1.bin
+"$KVTOOL" verify -q apart/by.kvz --base save2.bin  # has the same rows
+"$KVTOOL" decompress -q apart/by.kvz --base coarse.bin -o x.bin || echo "exit $?"
+"$KVTOOL" convert -q apart/by.kvz --base save1.bin --to npz --kv-heads 4 -o a.npz
+"$KVTOOL" convert -q save2.bin --to npz --kv-heads 4 -o b.npz
+"$KVTOOL" diff -q a.npz b.npz
+# What is in its folder has the right name and other rows.
+cp coarse.bin apart/save1.bin
+"$KVTOOL" verify apart/by.kvz || echo "exit $?"
+# A chain, which says how long it is; a reference of a reference is looked for, too.
+"$KVTOOL" compress -q coarse.bin --base by.kvz -o chain.kvz
+"$KVTOOL" inspect chain.kvz | grep -o "by.kvz.*, a chain of 2" | sed 's/:.*,/:/'
+"$KVTOOL" verify -q chain.kvz
+rm save1.bin
+"$KVTOOL" verify chain.kvz || echo "exit $?"
+"$KVTOOL" compress save2.bin --base nothing.bin -o y.kvz || echo "exit $?"

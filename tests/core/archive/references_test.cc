@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "lib/core/archive/records.h"
+#include "lib/core/archive/reference.h"
+#include "lib/core/base/half.h"
+#include "lib/core/snapshot/layout.h"
+#include "tests/support/archives.h"
+
+namespace kv::references_test {
+namespace {
+
+constexpr uint32_t kChannels = 32;
+
+// A cache of one layer whose tokens are these; the same token has the same rows but for noise.
+struct Cache {
+  Source source;
+  Snapshot snapshot;
+};
+
+Cache CacheOf(const std::vector<int32_t>& tokens, float noise, int64_t first = 0) {
+  Bytes bytes;
+  for (int which = 0; which < 2; ++which) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      std::mt19937 random(static_cast<uint32_t>(tokens[i] * 2 + which));
+      std::mt19937 more(static_cast<uint32_t>(i));
+      std::normal_distribution<float> normal;
+      for (uint32_t c = 0; c < kChannels; ++c) {
+        const float value = normal(random) + noise * normal(more);
+        const uint16_t half = F32ToF16(value);
+        bytes.push_back(static_cast<std::byte>(half));
+        bytes.push_back(static_cast<std::byte>(half >> 8));
+      }
+    }
+  }
+  Cache cache;
+  cache.source.files.push_back({"", FileSource::FromBytes(std::move(bytes), "cache")});
+  const std::byte* data = cache.source.files[0].data->bytes().data();
+  Snapshot& snapshot = cache.snapshot;
+  snapshot.source = cache.source;
+  snapshot.format = "test";
+  LayerKv layer{.index = 4};
+  layer.k =
+      ContiguousTensor(data, DType::kF16, tokens.size(), 2, kChannels / 2, Order::kTokenHeadDim);
+  layer.v = ContiguousTensor(data + 2 * kChannels * tokens.size(), DType::kF16, tokens.size(), 2,
+                             kChannels / 2, Order::kTokenHeadDim);
+  snapshot.layers.push_back(layer);
+  snapshot.tokens = tokens;
+  CellGroup group;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    group.cells.push_back({first + static_cast<int64_t>(i), 0, {}});
+  snapshot.cell_groups.push_back(group);
+  return cache;
+}
+
+std::shared_ptr<const Reference> ReferenceTo(const Cache& cache) {
+  return std::make_shared<Reference>(Reference{{"base.bin", "test", 1, 2, 1}, cache.snapshot, {}});
+}
+
+std::vector<int32_t> Tokens(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 5000);
+  return tokens;
+}
+
+std::vector<int32_t> operator+(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<TokenRun> Match(const Cache& cache, const References& references) {
+  const ReferencePlan plan(cache.snapshot, references);
+  std::vector<TokenRun> runs;
+  for (const ReferenceRun& run : plan.RunsOf(4, false, 0, cache.snapshot.tokens.size()))
+    runs.push_back({run.reference, run.first_row, run.first_token, run.rows, run.turn});
+  return runs;
+}
+
+Bytes PackBy(const Cache& cache, const References& references, int threads = 1) {
+  ThreadPool pool(threads);
+  MemorySink out;
+  WriteOptions options;
+  options.chunk_bytes = 4096;
+  options.references = references;
+  WriteArchive(cache.source, &cache.snapshot, options, pool, out);
+  return std::move(out.bytes());
+}
+
+Finding RefusalOf(const ReferenceName& name) {
+  kvz::SourceTable table;
+  table.files.push_back({"", 0, std::nullopt, false});
+  table.references.push_back(name);
+  try {
+    kvz::DecodeTable(kvz::EncodeTable(table));
+  } catch (const Error& error) {
+    return error.finding();
+  }
+  return Finding::kInternal;  // accepted
+}
+
+}  // namespace
+
+TEST_CASE("references: tokens that both have are found, wherever they stand", "[kvz][ref]") {
+  const std::vector<int32_t> a = Tokens(100, 1), b = Tokens(60, 2), c = Tokens(40, 3);
+  const auto check = [&](const std::vector<int32_t>& here, const std::vector<int32_t>& there,
+                         const std::vector<TokenRun>& expected) {
+    const std::vector<TokenRun> runs =
+        Match(CacheOf(here, 0), {ReferenceTo(CacheOf(there, 0.01f))});
+    REQUIRE(runs.size() == expected.size());
+    for (size_t i = 0; i < runs.size(); ++i) {
+      CHECK(runs[i].here == expected[i].here);
+      CHECK(runs[i].there == expected[i].there);
+      CHECK(runs[i].tokens == expected[i].tokens);
+      CHECK(runs[i].turn == expected[i].turn);
+    }
+  };
+  check(a, a, {{0, 0, 0, 100, 0}});
+  check(a + b, a, {{0, 0, 0, 100, 0}});                                 // a chat that grew
+  check(c + a, a, {{0, 40, 0, 100, 40}});                               // a chunk that moved
+  check(a + c, b + c, {{0, 100, 60, 40, 40}});                          // another prompt before it
+  check(a + c + b, a + b, {{0, 0, 0, 100, 0}, {0, 140, 100, 60, 40}});  // an edit
+  check(a, c, {});
+  check(Tokens(8, 1), Tokens(8, 1), {});  // not worth a run
+}
+
+TEST_CASE("references: without ids, values and then positions tell tokens", "[kvz][ref]") {
+  const std::vector<int32_t> a = Tokens(100, 1), c = Tokens(40, 3);
+  Cache here = CacheOf(c + a, 0), there = CacheOf(a, 0);
+  here.snapshot.tokens.clear();
+  const ReferencePlan moved(here.snapshot, {ReferenceTo(there)});
+  REQUIRE(moved.RunsOf(4, false, 0, 140).size() == 1);
+  CHECK(moved.RunsOf(4, false, 0, 140)[0].turn == 40);
+  CHECK(moved.RunsOf(4, true, 0, 140)[0].turn == 0);  // V does not turn
+  CHECK(moved.RunsOf(4, false, 50, 20)[0].first_token == 10);
+  CHECK(moved.RunsOf(4, false, 0, 30).empty());
+  CHECK(moved.RunsOf(3, false, 0, 140).empty());
+  Cache same = CacheOf(a, 0), noisy = CacheOf(a, 0.01f);
+  same.snapshot.tokens.clear();
+  const ReferencePlan placed(same.snapshot, {ReferenceTo(noisy)});
+  REQUIRE(placed.RunsOf(4, false, 0, 100).size() == 1);
+  CHECK(placed.RunsOf(4, false, 0, 100)[0].rows == 100);
+}
+
+TEST_CASE("references: archives come back with them and are refused without", "[kvz][ref]") {
+  const std::vector<int32_t> a = Tokens(300, 1), b = Tokens(80, 2);
+  const Cache here = CacheOf(a + b, 0);
+  const References references = {ReferenceTo(CacheOf(Tokens(50, 9), 0)),
+                                 ReferenceTo(CacheOf(a, 0.01f)), ReferenceTo(CacheOf(b, 0))};
+  const Bytes packed = PackBy(here, references);
+  CHECK(PackBy(here, references, 3) == packed);
+  CHECK(packed.size() < test::Pack(here.source, &here.snapshot, 4096).size() * 3 / 4);
+  Archive archive = test::OpenBytes(packed);
+  REQUIRE(archive.reference_names().size() == 2);  // the first serves nothing
+  CHECK(archive.reference_names()[0] == references[1]->name);
+  const auto finding = [&] {
+    try {
+      test::Unpack(archive);
+    } catch (const Error& error) {
+      return error.finding();
+    }
+    return Finding::kInternal;
+  };
+  CHECK(finding() == Finding::kReferenceMissing);
+  CHECK_FALSE(test::Unpack(archive, true).report.lost.empty());
+  archive.UseReferences({references[1], references[2]});
+  const test::Unpacked unpacked = test::Unpack(archive);
+  CHECK(unpacked.report.intact());
+  CHECK(unpacked.files[0] == test::CopyOf(here.source.files[0].data->bytes()));
+  archive.UseReferences({references[2], references[1]});
+  CHECK(finding() == Finding::kReferenceDiffers);
+  archive.UseReferences({references[1]});
+  CHECK(finding() == Finding::kBadFrame);
+  Reference gone{{}, {}, Error(Finding::kReferenceMissing, "gone")};
+  archive.UseReferences({std::make_shared<Reference>(gone), references[2]});
+  CHECK(finding() == Finding::kReferenceMissing);
+}
+
+TEST_CASE("references: names that lead elsewhere and endless chains are refused", "[kvz][ref]") {
+  CHECK(RefusalOf({"base.bin", "test", 1, 2, 8}) == Finding::kInternal);
+  CHECK(RefusalOf({"../base.bin", "test", 1, 2, 1}) == Finding::kUnsafeName);
+  CHECK(RefusalOf({"a/base.bin", "test", 1, 2, 1}) == Finding::kUnsafeName);
+  CHECK(RefusalOf({"", "test", 1, 2, 1}) == Finding::kUnsafeName);
+  CHECK(RefusalOf({"base.bin", "test", 1, 2, 0}) == Finding::kLimit);
+  CHECK(RefusalOf({"base.bin", "test", 1, 2, 9}) == Finding::kLimit);
+}
+
+}  // namespace kv::references_test

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/ref/ref.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+
+#include "lib/core/base/half.h"
+#include "lib/core/codec/ref/runs.h"
+#include "tests/support/targets.h"
+
+namespace kv::ref_test {
+namespace {
+
+constexpr uint64_t kColumns = 48;
+
+// One layer's K or V, as any type.
+class Rows : public ReferenceRows {
+ public:
+  Rows(DType dtype, Bytes bytes) : dtype_(dtype), bytes_(std::move(bytes)) {}
+  DType Read(const ReferenceRun& run, uint64_t elements, Bytes& rows) const override {
+    const DTypeInfo& info = Info(dtype_);
+    const uint64_t row = elements / info.block_elements * info.block_bytes;
+    if ((run.first_token + run.rows) * row > bytes_.size())
+      throw Error(Finding::kReferenceDiffers, "too few");
+    const auto begin = bytes_.begin() + static_cast<std::ptrdiff_t>(run.first_token * row);
+    rows.assign(begin, begin + static_cast<std::ptrdiff_t>(run.rows * row));
+    return dtype_;
+  }
+
+ private:
+  DType dtype_;
+  Bytes bytes_;
+};
+
+std::vector<float> Values(uint64_t rows, uint32_t seed, float noise = 0, uint32_t noise_seed = 0) {
+  std::mt19937 random(seed), other(noise_seed);
+  std::normal_distribution<float> normal, more;
+  std::vector<float> values(rows * kColumns);
+  for (float& value : values) value = 3 * normal(random) + noise * more(other);
+  return values;
+}
+
+Bytes As(DType dtype, const std::vector<float>& values) {
+  Bytes bytes(values.size() * Info(dtype).block_bytes);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kF32) StoreLE(bytes.data() + 4 * i, values[i]);
+    if (dtype == DType::kF16) StoreLE(bytes.data() + 2 * i, F32ToF16(values[i]));
+    if (dtype == DType::kBF16) StoreLE(bytes.data() + 2 * i, F32ToBF16(values[i]));
+  }
+  return bytes;
+}
+
+ChunkShape ShapeOf(DType dtype, uint64_t rows) {
+  return {dtype, rows, 2, kColumns / 2, Order::kTokenHeadDim};
+}
+
+Rotation Turning() {
+  Rotation rotation{12, {}};
+  for (uint32_t i = 0; i < 12; ++i) rotation.turns.push_back(0x20000000u >> i);
+  return rotation;
+}
+
+// The chunk, decoded and compared on every target, which all encode alike.
+EncodedChunk Code(const ChunkShape& shape, const Bytes& raw, const std::vector<ReferenceRun>& runs,
+                  const Rows& rows) {
+  const Rotation rotation = Turning();
+  std::optional<EncodedChunk> first;
+  test::ForEachTarget([&](const std::string& target) {
+    INFO(target);
+    CodecScratch scratch;
+    EncodedChunk chunk =
+        EncodeByReference(shape, raw, runs, rotation, rows, Effort::kDefault, scratch);
+    if (!first) first = chunk;
+    REQUIRE(chunk.payload == first->payload);
+    scratch.references = &rows;
+    Bytes back(raw.size());
+    DecodeChunk(chunk.codec, shape, chunk.payload, back, scratch);
+    REQUIRE(back == raw);
+  });
+  return *first;
+}
+
+Finding RefusalOf(const ChunkShape& shape, ByteSpan payload, uint64_t raw_bytes, const Rows* rows) {
+  CodecScratch scratch;
+  scratch.references = rows;
+  Bytes back(raw_bytes);
+  try {
+    DecodeChunk(CodecId::kRef, shape, payload, back, scratch);
+  } catch (const Error& error) {
+    return error.finding();
+  }
+  return Finding::kInternal;  // accepted
+}
+
+}  // namespace
+
+TEST_CASE("rows near those of a reference come back, whatever type it has", "[ref]") {
+  constexpr uint64_t kRows = 200;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const Bytes raw = As(dtype, Values(kRows, 1));
+    for (const DType theirs : {DType::kF16, DType::kBF16, DType::kF32}) {
+      INFO(Name(dtype) << " by " << Name(theirs));
+      const Rows rows(theirs, As(theirs, Values(kRows + 9, 1, 0.01f, 2)));
+      const EncodedChunk chunk = Code(ShapeOf(dtype, kRows), raw,
+                                      {{.first_row = 10, .rows = 180, .first_token = 10}}, rows);
+      REQUIRE(chunk.codec == CodecId::kRef);
+      CHECK(chunk.payload.size() < raw.size() * 7 / 10);
+    }
+  }
+}
+
+TEST_CASE("equal rows cost nothing, of any type", "[ref]") {
+  constexpr uint64_t kRows = 300;
+  for (const DType dtype : {DType::kF16, DType::kF32, DType::kBF16}) {
+    Bytes raw = As(dtype, Values(kRows, 3));
+    const Rows rows(dtype, raw);
+    raw[raw.size() / 2] ^= std::byte{1};  // one row differs
+    const EncodedChunk chunk = Code(ShapeOf(dtype, kRows), raw, {{.rows = kRows}}, rows);
+    REQUIRE(chunk.codec == CodecId::kRef);
+    CHECK(chunk.payload.size() < 900);
+  }
+}
+
+TEST_CASE("turned keys are near those at another position", "[ref]") {
+  constexpr uint64_t kRows = 100;
+  const std::vector<float> values = Values(kRows, 5);
+  const Rotation rotation = Turning();
+  Turner turner(rotation, kColumns);
+  std::vector<float> turned(values.size());
+  for (uint64_t row = 0; row < kRows; ++row)
+    turner.Turn(static_cast<uint32_t>(-7), values.data() + row * kColumns,
+                turned.data() + row * kColumns);
+  const Bytes raw = As(DType::kF16, turned);
+  const Rows rows(DType::kF16, As(DType::kF16, values));
+  const EncodedChunk chunk =
+      Code(ShapeOf(DType::kF16, kRows), raw, {{.rows = kRows, .turn = -7}}, rows);
+  REQUIRE(chunk.codec == CodecId::kRef);
+  CHECK(chunk.payload.size() < raw.size() / 3);
+}
+
+TEST_CASE("values that are no numbers, and grids of low zeros, come back", "[ref]") {
+  constexpr uint64_t kRows = 64;
+  std::mt19937 random(9);
+  std::vector<float> values = Values(kRows, 6, 0.01f, 1);
+  for (size_t i = 0; i < values.size(); i += 37) values[i] = i % 2 ? NAN : -INFINITY;
+  const Rows rows(DType::kF16, As(DType::kF16, Values(kRows, 6)));
+  Code(ShapeOf(DType::kF16, kRows), As(DType::kF16, values), {{.rows = kRows}}, rows);
+  Bytes coarse = As(DType::kF16, Values(kRows, 6, 0.1f, 1));
+  for (size_t i = 0; i < coarse.size(); i += 2) coarse[i] &= std::byte{0xe0};
+  Code(ShapeOf(DType::kF16, kRows), coarse, {{.rows = kRows}}, rows);
+}
+
+TEST_CASE("a reference that does not help is left out", "[ref]") {
+  constexpr uint64_t kRows = 200;
+  const ChunkShape shape = ShapeOf(DType::kF16, kRows);
+  const Bytes raw = As(DType::kF16, Values(kRows, 7));
+  CodecScratch scratch;
+  const EncodedChunk alone = EncodeChunk(shape, raw, Effort::kDefault, scratch);
+  const Rows other(DType::kF16, As(DType::kF16, Values(kRows, 8)));
+  CHECK(Code(shape, raw, {{.rows = kRows}}, other).payload == alone.payload);
+  // Only the last rows are alike: the others are coded as without it.
+  std::vector<float> half = Values(kRows, 8), same = Values(kRows, 7);
+  std::copy(same.begin() + 100 * kColumns, same.end(), half.begin() + 100 * kColumns);
+  for (float& value : half) value *= 1.001f;
+  const EncodedChunk mixed =
+      Code(shape, raw, {{.rows = kRows}}, Rows(DType::kF16, As(DType::kF16, half)));
+  CHECK(mixed.payload.size() < alone.payload.size());
+}
+
+TEST_CASE("frames that no encoder writes are refused", "[ref]") {
+  constexpr uint64_t kRows = 100;
+  const ChunkShape shape = ShapeOf(DType::kF16, kRows);
+  const Bytes raw = As(DType::kF16, Values(kRows, 1));
+  const Rows rows(DType::kF16, As(DType::kF16, Values(kRows, 1, 0.01f, 2)));
+  const std::vector<ReferenceRun> runs = {{.first_row = 2, .rows = 60, .first_token = 2}};
+  const Bytes good = Code(shape, raw, runs, rows).payload;
+  REQUIRE(RefusalOf(shape, good, raw.size(), &rows) == Finding::kInternal);
+  CHECK(RefusalOf(shape, good, raw.size(), nullptr) == Finding::kReferenceMissing);
+  const Rows others(DType::kF16, As(DType::kF16, Values(kRows, 4)));
+  CHECK(RefusalOf(shape, good, raw.size(), &others) == Finding::kReferenceDiffers);
+  const Rows few(DType::kF16, As(DType::kF16, Values(20, 1)));
+  CHECK(RefusalOf(shape, good, raw.size(), &few) == Finding::kReferenceDiffers);
+  const auto forged = [&](size_t at, uint8_t value) {
+    Bytes bytes = good;
+    bytes.at(at) = std::byte{value};
+    return RefusalOf(shape, bytes, raw.size(), &rows);
+  };
+  CHECK(forged(0, 25) == Finding::kBadFrame);             // own rows that refer to others
+  CHECK(forged(0, 24) == Finding::kBadFrame);             // or are split
+  CHECK(forged(1, 1) == Finding::kBadFrame);              // reserved
+  CHECK(forged(11, 1) == Finding::kBadFrame);             // 2^24 runs
+  CHECK(forged(14, 2) == Finding::kBadFrame);             // neither K nor V
+  CHECK(forged(15, 2) == Finding::kBadFrame);             // of no kind
+  CHECK(forged(20, 50) == Finding::kBadFrame);            // leaves the chunk
+  CHECK(forged(27, 0x80) == Finding::kBadFrame);          // giant
+  CHECK(forged(35, 0xff) == Finding::kReferenceDiffers);  // tokens that are not there
+  CHECK(forged(36, 1) == Finding::kBadFrame);             // turned by nothing
+  CHECK(forged(40, 0) == Finding::kReferenceDiffers);
+  for (size_t size = 0; size < good.size(); size += size < 200 ? 1 : 97) {
+    INFO(size);
+    CHECK(RefusalOf(shape, ByteSpan(good).first(size), raw.size(), &rows) != Finding::kInternal);
+  }
+  Bytes longer = good;
+  longer.resize(good.size() + 2);
+  CHECK(RefusalOf(shape, longer, raw.size(), &rows) == Finding::kBadPayload);
+  // Damage anywhere is refused or gives other values, and nothing else happens.
+  for (size_t at = 0; at < good.size(); at += 3) {
+    const Finding finding = forged(at, static_cast<uint8_t>(at));
+    CHECK((finding == Finding::kInternal || finding < Finding::kForbiddenGlobal));
+  }
+}
+
+}  // namespace kv::ref_test
