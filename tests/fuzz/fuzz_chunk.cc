@@ -33,7 +33,8 @@ void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effor
   Bytes near;
   pattern.Read(run, shape.units_per_head, near);
   const size_t shared = std::min(near.size(), values.size());
-  for (size_t i = 0; i < shared; ++i) near[i] ^= values[i] & std::byte{i % 2 ? 0x01 : 0x7f};
+  for (size_t i = 0; i < shared; ++i)
+    near[i] ^= values[i] & static_cast<std::byte>(i % 2 != 0 ? 0x01 : 0x7f);
   near.resize(shape.tokens * shape.units_per_head * 2);
   const ChunkShape halves{DType::kF16, shape.tokens, 1, shape.units_per_head, shape.order};
   const EncodedChunk chunk =
