@@ -55,7 +55,7 @@ class Scales {
 
   // Half octaves of the errors of each channel; rows differ from it by their factors, which it
   // sets.
-  std::vector<int32_t> Find(std::vector<uint8_t>& factors) {
+  std::vector<int32_t> Find(ArenaVector<uint8_t>& factors) {
     std::vector<uint32_t> rows;
     for (uint32_t row = 0; row < near_.rows(); ++row) {
       if (factors[row] != kEqualRow) rows.push_back(row);
@@ -164,9 +164,10 @@ void FindOwnRows(NearRows& near, const std::vector<int16_t>& scales, double own_
   for (const uint32_t row : own) near.factors[row] = kOwnRow;
 }
 
-void WriteFactors(const std::vector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out) {
+void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out) {
   const ByteSpan bytes = std::as_bytes(std::span(factors));
-  Bytes frame(Zstd::Bound(bytes.size())), literals(frame.size());
+  Arena* const arena = &scratch.context.arena;
+  ArenaVector<std::byte> frame(Zstd::Bound(bytes.size()), arena), literals(frame.size(), arena);
   frame.resize(scratch.zstd.Compress(bytes, frame));
   literals.resize(scratch.zstd.CompressLiterals(bytes, literals));
   if (frame.empty() || (!literals.empty() && literals.size() < frame.size())) frame.swap(literals);
@@ -277,7 +278,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
                     columns, grid, symbols + at, extras + at);
     at += columns;
   }
-  ContextCounts counts(kResidualClasses, kResidualSymbolBits);
+  ContextCounts counts(kResidualClasses, kResidualSymbolBits, &scratch.arena);
   ContextCounts odd = counts;  // two by turns: the same count twice in a row would wait for itself
   for (uint64_t i = 0; i + 2 <= count; i += 2) {
     ++counts.counts[uint32_t{tables[i]} << kResidualSymbolBits | symbols[i]];
@@ -293,7 +294,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   }
   const std::vector<uint16_t> order = ClassOrder();
   const ContextGroups groups = MergeContexts(counts, order, 1, false);
-  ContextCounts grouped(groups.groups, kResidualSymbolBits);
+  ContextCounts grouped(groups.groups, kResidualSymbolBits, &scratch.arena);
   for (uint32_t c = 0; c < kResidualClasses; ++c) {
     for (uint32_t s = 0; s < 1u << kResidualSymbolBits; ++s)
       grouped.Of(groups.group_of[c])[s] += counts.Of(c)[s];
@@ -313,7 +314,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   WriteModel(model, order, out);
   const uint64_t raw_bytes = (raw_bits + 7) / 8;
   out.U32(static_cast<uint32_t>(raw_bytes));
-  Bytes raw(raw_bytes + 16);
+  ArenaVector<std::byte> raw(raw_bytes + 16, &scratch.arena);
   PackResidualBits(symbols, extras, count, raw.data(), 0);
   out.Append(ByteSpan(raw).first(raw_bytes));
   out.Append(std::as_bytes(std::span(states).first(lanes)));
@@ -340,7 +341,7 @@ void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
         throw Error(Finding::kBadFrame, "a scale is impossible").At(grid_at);
       scales.push_back(static_cast<int16_t>(sum));
     }
-    const ContextModel model = ReadModel(reader, kResidualSymbolBits, ClassOrder());
+    const ContextModel model = ReadModel(reader, kResidualSymbolBits, ClassOrder(), &scratch.arena);
     ResidualBits bits;
     bits.size = reader.U32("length of the raw bits");
     bits.bytes = reader.Take(bits.size, "raw bits").data();

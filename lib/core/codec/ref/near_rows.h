@@ -34,8 +34,10 @@ class ExpectedRows {
 struct NearRows {
   bool bfloat = false;
   uint64_t columns = 0;
-  std::vector<uint16_t> expected, values;
-  std::vector<uint8_t> factors;  // one per row
+  ArenaVector<uint16_t> expected, values;
+  ArenaVector<uint8_t> factors;  // one per row
+
+  explicit NearRows(Arena* arena) : expected(arena), values(arena), factors(arena) {}
 
   uint64_t rows() const { return factors.size(); }
 };

@@ -38,7 +38,8 @@ class ByReference {
         columns_(row_bytes_ / Info(shape.dtype).block_bytes),
         halves_(shape.dtype == DType::kF16 || shape.dtype == DType::kBF16),
         expected_(shape.dtype == DType::kBF16, columns_, rotation),
-        is_own_(rows_, 1) {
+        is_own_(rows_, 1),
+        near_(&scratch.context.arena) {
     near_.bfloat = shape.dtype == DType::kBF16;
     near_.columns = columns_;
   }
@@ -49,12 +50,50 @@ class ByReference {
     const HalfSurvey survey = SurveyHalves(raw_, near_.bfloat, false);
     const uint64_t literal = survey.high_bytes + survey.low_bytes;
     own_bits_ = 8 * static_cast<double>(literal) / static_cast<double>(raw_.size() / 2);
-    const RowPlan repeated = FindRepeatedRows(raw_, row_bytes_);
+    const RowPlan repeated = FindRepeatedRows(raw_, row_bytes_, &scratch_.context.arena);
     literal_bytes_ = static_cast<double>(literal) * repeated.unique / static_cast<double>(rows_);
   }
 
   void Take(const ReferenceRun& run) {
-    Bytes bytes;
+    Bytes bytes = scratch_.NewPayload();
+    TakeRead(run, bytes);
+    scratch_.Recycle(std::move(bytes));
+  }
+
+  EncodedChunk Finish() {
+    ByteWriter near(scratch_.NewPayload());
+    if (!near_.factors.empty()) EncodeNear(near);
+    for (uint64_t at = 0; at < near_.factors.size(); ++at) {
+      if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
+    }
+    EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
+    if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
+    EncodedChunk own = EncodeOwn();
+    ByteWriter start;
+    WriteReferenceHead(head_, start);
+    chunk.payload.reserve(start.size() + own.payload.size() + near.size());
+    for (const ByteSpan bytes : {start.bytes(), ByteSpan(own.payload), near.bytes()})
+      chunk.payload.insert(chunk.payload.end(), bytes.begin(), bytes.end());
+    chunk.planes = std::move(own.planes);
+    scratch_.Recycle(std::move(own.payload));
+    scratch_.Recycle(near.Release());
+    const bool clear =
+        static_cast<double>(chunk.payload.size()) < kBestOfContexts * literal_bytes_ ||
+        near_.factors.empty();
+    if (clear && chunk.payload.size() < raw_.size()) return chunk;
+    EncodedChunk alone = EncodeChunk(shape_, raw_, effort_, scratch_);
+    if (alone.payload.size() <= chunk.payload.size()) std::swap(alone, chunk);
+    scratch_.Recycle(std::move(alone.payload));
+    return chunk;
+  }
+
+ private:
+  static bool IsFloat(DType dtype) {
+    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
+           IsBlockQuantised(dtype);
+  }
+
+  void TakeRead(const ReferenceRun& run, Bytes& bytes) {
     DType dtype;
     try {
       dtype = references_.Read(run, columns_ * Info(shape_.dtype).block_elements, bytes);
@@ -102,35 +141,6 @@ class ByReference {
     near(run.rows);
   }
 
-  EncodedChunk Finish() {
-    ByteWriter near;
-    if (!near_.factors.empty()) EncodeNear(near);
-    for (uint64_t at = 0; at < near_.factors.size(); ++at) {
-      if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
-    }
-    EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
-    if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
-    EncodedChunk own = EncodeOwn();
-    ByteWriter start;
-    WriteReferenceHead(head_, start);
-    chunk.payload.reserve(start.size() + own.payload.size() + near.size());
-    for (const ByteSpan bytes : {start.bytes(), ByteSpan(own.payload), near.bytes()})
-      chunk.payload.insert(chunk.payload.end(), bytes.begin(), bytes.end());
-    chunk.planes = std::move(own.planes);
-    const bool clear =
-        static_cast<double>(chunk.payload.size()) < kBestOfContexts * literal_bytes_ ||
-        near_.factors.empty();
-    if (clear && chunk.payload.size() < raw_.size()) return chunk;
-    EncodedChunk alone = EncodeChunk(shape_, raw_, effort_, scratch_);
-    return alone.payload.size() <= chunk.payload.size() ? std::move(alone) : std::move(chunk);
-  }
-
- private:
-  static bool IsFloat(DType dtype) {
-    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
-           IsBlockQuantised(dtype);
-  }
-
   void Add(ReferenceRun run, ByteSpan rows) {
     run.hash = Hash128(rows);
     std::fill_n(is_own_.begin() + run.first_row, run.rows, uint8_t{0});
@@ -142,6 +152,10 @@ class ByReference {
     if (!Helps(run, dtype, rows, theirs)) return;
     Add(run, rows);
     const uint64_t at = near_.values.size(), more = run.rows * columns_;
+    if (at == 0) {
+      near_.values.reserve(rows_ * columns_);
+      near_.expected.reserve(rows_ * columns_);
+    }
     near_.values.resize(at + more);
     near_.expected.resize(at + more);
     near_.factors.resize(near_.factors.size() + run.rows);
@@ -187,13 +201,14 @@ class ByReference {
     if (own == rows_) {
       chunk = EncodeChunk(shape_, raw_, effort_, scratch_);
     } else {
-      Bytes rows;
+      Bytes rows = scratch_.NewPayload();
       rows.reserve(own * row_bytes_);
       for (uint64_t row = 0; row < rows_; ++row) {
         const ByteSpan bytes = raw_.subspan(row * row_bytes_, row_bytes_);
         if (is_own_[row] != 0) rows.insert(rows.end(), bytes.begin(), bytes.end());
       }
       chunk = EncodeChunk(OwnRowsShape(shape_, raw_.size(), own), rows, effort_, scratch_);
+      scratch_.Recycle(std::move(rows));
     }
     head_.own_codec = chunk.codec;
     head_.own_bytes = static_cast<uint32_t>(chunk.payload.size());
@@ -227,6 +242,8 @@ EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                     shape.order == Order::kTokenHeadDim && effort != Effort::kCompat &&
                     ReferenceGridRows(shape, raw.size()) == shape.tokens;
   if (!fits || proposed.empty()) return EncodeChunk(shape, raw, effort, scratch);
+  const Arena::Scope temporaries(&scratch.context.arena);
+  scratch.Expect(raw.size());
   ByReference encoder(shape, raw, rotation, references, effort, scratch);
   encoder.Survey();
   for (const ReferenceRun& run : proposed) encoder.Take(run);

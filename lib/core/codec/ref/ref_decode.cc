@@ -62,7 +62,7 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
   const uint64_t near_rows = std::accumulate(
       head.runs.begin(), head.runs.end(), uint64_t{0},
       [](uint64_t sum, const ReferenceRun& run) { return sum + (run.equal ? 0 : run.rows); });
-  NearRows near;
+  NearRows near(&scratch.context.arena);
   near.bfloat = shape.dtype == DType::kBF16;
   near.columns = row_bytes / Info(shape.dtype).block_bytes;
   near.factors.resize(near_rows);
@@ -73,7 +73,7 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
   ExpectedRows expected(near.bfloat, near.columns, rotation);
 
   std::vector<uint8_t> is_own(rows, 1);
-  Bytes bytes;
+  Bytes bytes = scratch.NewPayload();
   uint64_t at = 0;
   for (const ReferenceRun& run : head.runs) {
     const DType dtype =
@@ -96,6 +96,7 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     expected.Make(dtype, bytes, run.turn, near.expected.data() + at * near.columns);
     at += run.rows;
   }
+  scratch.Recycle(std::move(bytes));
   if (near_rows > 0) DecodeNearRows(reader, near, scratch);
   reader.ExpectEnd("the frame");
 
@@ -112,7 +113,7 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     throw Error(Finding::kBadFrame, "the own rows do not fit the runs").At(0);
   if (own == 0) return;
   if (own == rows) return DecodeChunk(head.own_codec, shape, own_chunk, raw, scratch);
-  Bytes own_rows(own * row_bytes);
+  ArenaVector<std::byte> own_rows(own * row_bytes, &scratch.context.arena);
   DecodeChunk(head.own_codec, OwnRowsShape(shape, raw.size(), own), own_chunk, own_rows, scratch);
   const std::byte* from = own_rows.data();
   for (uint64_t row = 0; row < rows; ++row) {
