@@ -58,7 +58,7 @@ def type_of(node):
 def keys(root, node, path=""):
     """(path, type, description) of every key below a schema."""
     node = resolved(root, node)
-    for choice in node.get("anyOf", []) + node.get("oneOf", []):
+    for choice in node.get("anyOf", []) + node.get("oneOf", []) + node.get("allOf", []):
         yield from keys(root, choice, path)
     if "items" in node:
         yield from keys(root, node["items"], path)
