@@ -7,6 +7,11 @@ namespace kv {
 namespace {
 
 constexpr CommandEntry kCommands[] = {
+    {"doctor", "Looking", "say what a file is, whether it is sound, and which command comes next",
+     "  kvtool doctor slot0.bin\n"
+     "  kvtool doctor downloads/*\n"
+     "  kvtool doctor slot0.bin --json | jq -r '.results[0].next[0].command'\n",
+     MakeDoctor},
     {"inspect", "Looking", "show what a snapshot is: engine, layers, heads, dtypes, sizes",
      "  kvtool inspect slot0.bin\n"
      "  kvtool inspect slot0.bin --stats --model model.gguf\n"

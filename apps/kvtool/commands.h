@@ -15,6 +15,7 @@ std::unique_ptr<Command> MakeCompress();
 std::unique_ptr<Command> MakeConvert();
 std::unique_ptr<Command> MakeDecompress();
 std::unique_ptr<Command> MakeDiff();
+std::unique_ptr<Command> MakeDoctor();
 std::unique_ptr<Command> MakeExplain();
 std::unique_ptr<Command> MakeFormats();
 std::unique_ptr<Command> MakeFrame();

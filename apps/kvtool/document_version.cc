@@ -28,6 +28,7 @@ constexpr Documented kDocumented[] = {
     {"convert", "convert"},
     {"decompress", "decompress"},
     {"diff", "diff"},
+    {"doctor", "doctor"},
     {"formats", "formats"},
     {"frame inspect", "frame"},
     {"gate", "gate"},

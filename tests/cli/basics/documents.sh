@@ -45,6 +45,7 @@ document=weights-diff both weights diff "$bin" "$bin"
 document=weights-convert both weights convert "$TESTDATA/golden/infinilm/pth/full_f5_fp32_flat.pth" -o w%d.bin
 document=formats both formats
 document=targets both targets
+document=doctor both doctor $s kept.kvz
 for command in inspect analyze "compress -o x.kvz" "decompress -o x" verify "convert --to npz -o x.npz" "diff $s" "frame inspect" bench \
   "replay-h2o --trace $trace" "advise --trace $trace --min-ratio 2" "replay-lossless --mode store" "replay-blend --chunks x --full" \
   "plan check plan.json --snapshot" "trace inspect" "replay-mlp --weights $bin" gate "weights inspect" "weights verify" "weights diff $bin" \

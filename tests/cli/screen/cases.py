@@ -42,6 +42,7 @@ CALLS = [
     ["targets"],
     ["explain"],
     ["explain", "KV1001"],
+    ["doctor", STATE, "a.kvz"],
 ]
 # What these print is for programs, and never wrapped.
 PRODUCTS = [["schema"], ["schema", "inspect"], ["completion", "bash"], ["man", "inspect"]]

@@ -1,0 +1,28 @@
+# Every kind of input gets a screen, and the exit status says how it is.
+cp "$TESTDATA/trace/s260k.seq0.bin" slot.bin
+"$KVTOOL" compress -q slot.bin -o whole.kvz
+cp whole.kvz bad.kvz; printf XXXX | dd of=bad.kvz bs=1 seek=30000 conv=notrunc status=none
+head -c 60000 whole.kvz > cut.kvz
+head -c 3000 slot.bin > cut.bin
+: > empty.bin
+echo "no cache" > text.txt
+$PYTHON "$SHARED_SUITE/made_files.py"
+$PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
+cp "$TESTDATA/golden/mnn/codec/f16_smooth_walk_8192.zstd.frame.bin" k.gear
+cp "$TESTDATA/golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin" weights.bin
+cp "$TESTDATA/golden/infinilm/bin_bad/wcount_5.bin" wrong-weights.bin
+cp "$TESTDATA/llamacpp/s260k-header.gguf" model.gguf
+cp "$TESTDATA/frames/keys.kvf" .
+cp "$TESTDATA/gate/pass.json" gate.json; cp -r "$TESTDATA/trace" trace; cp -r "$TESTDATA/golden/infinilm/dump_kv" dump
+gzip -c slot.bin > slot.gz
+"$KVTOOL" replay-h2o slot.bin --trace trace/s260k --prompt-tokens 64 --budget 0.5 --no-quality --plan-out plan.json -q > /dev/null
+"$KVTOOL" formats --json > formats.json
+for file in slot.bin whole.kvz bad.kvz cut.kvz cut.bin empty.bin text.txt fine.npz wrong.npz large.npz run k.gear weights.bin wrong-weights.bin \
+            model.gguf keys.kvf trace/s260k dump slot.gz plan.json formats.json gate.json; do
+  status=0; "$KVTOOL" doctor "$file" 2> err.txt || status=$?; echo "exit $status"
+done
+# The worst of several wins, and each has a result.
+status=0; "$KVTOOL" doctor slot.bin wrong.npz text.txt --json > all.json 2> err.txt || status=$?
+jq -c --arg status $status '[$status, .exit_code, [.results[].exit_code], [.results[].sound.verdict], (.errors | length)]' all.json
+$VALIDATE < all.json
+"$KVTOOL" doctor slot.bin -q

@@ -1,0 +1,1 @@
+"$KVTOOL" doctor absent.bin

@@ -1,0 +1,14 @@
+# Whatever doctor suggests works as it stands, names with blanks and quotes included.
+mkdir "my caches"; cp "$TESTDATA/trace/s260k.seq0.bin" "my caches/it's \$HOME.bin"; cp "my caches/it's \$HOME.bin" ./-f.bin; cp ./-f.bin slot.bin
+"$KVTOOL" compress -q slot.bin; cp slot.bin.kvz bad.kvz; printf XXXX | dd of=bad.kvz bs=1 seek=30000 conv=notrunc status=none
+cp slot.bin $'odd\n\x1bname'
+head -c 3000 slot.bin > cut.bin; : > empty.bin; echo text > text.txt; gzip -c slot.bin > slot.gz
+$PYTHON "$SHARED_SUITE/made_files.py"; rm large.npz
+$PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
+cp "$TESTDATA/golden/mnn/codec/f16_smooth_walk_8192.zstd.frame.bin" k.gear
+cp "$TESTDATA/golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin" weights.bin
+cp "$TESTDATA/golden/infinilm/bin_bad/wcount_5.bin" wrong-weights.bin; cp "$TESTDATA/llamacpp/s260k-header.gguf" model.gguf; cp "$TESTDATA/frames/keys.kvf" .; cp -r "$TESTDATA/trace" trace
+cp -r "$TESTDATA/golden/infinilm/dump_kv" dump; cp -r "$TESTDATA/golden/mnn/dumps/case_fp16_h8_l1_fa64" mnn
+"$KVTOOL" formats --json > formats.json
+$PYTHON "$SHARED_SUITE/paste.py" "$KVTOOL" "my caches/it's \$HOME.bin" ./-f.bin slot.bin slot.bin.kvz bad.kvz $'odd\n\x1bname' cut.bin empty.bin \
+  text.txt slot.gz fine.npz wrong.npz run run/ k.gear wrong-weights.bin weights.bin model.gguf keys.kvf trace/s260k dump mnn formats.json absent.bin
