@@ -3,7 +3,8 @@
 """Writes docs/json.md, the reference of the JSON documents, from the schemas that the program prints.
 
 Usage: json_docs.py KVTOOL            writes the page
-       json_docs.py KVTOOL --check    fails if the page says something else than the schemas
+       json_docs.py KVTOOL --check    fails if the page says something else than the schemas, or a schema does not say
+                                      what a property is
 """
 import json
 import pathlib
@@ -69,6 +70,29 @@ def keys(root, node, path=""):
         yield from keys(root, child, below)
 
 
+def undescribed(root, node, path=""):
+    """Path of every property that a schema declares without a word; what "if" and "not" hold declares none."""
+    for name, child in node.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        if not resolved(root, child).get("description"):
+            yield below
+        yield from undescribed(root, child, below)
+    for name, child in node.get("$defs", {}).items():
+        yield from undescribed(root, child, f"$defs.{name}")
+    inner = [node.get(word) for word in ("items", "additionalProperties")] + list(node.get("patternProperties", {}).values())
+    for child in inner + node.get("anyOf", []) + node.get("oneOf", []) + node.get("allOf", []):
+        if isinstance(child, dict):
+            yield from undescribed(root, child, path)
+
+
+def without_words(kvtool):
+    """The same of all schemas in both versions, each path once."""
+    for name in subprocess.check_output([kvtool, "schema"], text=True).split():
+        for asked in (name + "/1", name):
+            one = schema(kvtool, asked)
+            yield from dict.fromkeys(f"{one['$id']}: {path}" for path in undescribed(one, one))
+
+
 def table(rows):
     seen = set()
     for path, kind, text in rows:
@@ -110,13 +134,20 @@ def page(kvtool):
     return "\n".join(lines) + "\n"
 
 
-def main():
-    text = page(sys.argv[1])
-    if "--check" not in sys.argv:
-        PAGE.write_text(text)
-    elif not PAGE.exists() or PAGE.read_text() != text:
+def check(text, silent):
+    for place in silent:
+        print(f"{place} has no description: its schema in apps/kvtool/schema must say what it is")
+    if not PAGE.exists() or PAGE.read_text() != text:
         print("docs/json.md is older than the schemas: scripts/json_docs.py KVTOOL writes it")
         return 1
+    return 1 if silent else 0
+
+
+def main():
+    text = page(sys.argv[1])
+    if "--check" in sys.argv:
+        return check(text, list(dict.fromkeys(without_words(sys.argv[1]))))
+    PAGE.write_text(text)
     return 0
 
 
