@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/doctor.h"
+#include "apps/kvtool/text_width.h"
 
 namespace kv {
 namespace {
@@ -29,6 +31,75 @@ std::string SoundLine(const Diagnosis& found, const Console& console) {
   return found.sound_text;
 }
 
+// The words of a command, quoted as they are.
+std::vector<std::string> WordsOf(const std::string& command) {
+  std::vector<std::string> words(1);
+  bool quoted = false, escapes = false;
+  for (size_t i = 0; i < command.size(); ++i) {
+    const char c = command[i];
+    if (c == ' ' && !quoted) {
+      words.emplace_back();
+      continue;
+    }
+    words.back() += c;
+    if (c == '\\' && (escapes || !quoted) && i + 1 < command.size()) {
+      words.back() += command[++i];
+    } else if (c == '\'') {
+      quoted = !quoted;
+      escapes = quoted && i > 0 && command[i - 1] == '$';
+    }
+  }
+  return words;
+}
+
+// The command on lines that a shell takes for one, where it is wider than `width`.
+std::string Broken(const std::string& command, size_t width) {
+  if (ColumnsIn(command) <= width) return command;
+  constexpr std::string_view kMore = " \\";
+  std::string text, line;
+  for (const std::string& word : WordsOf(command)) {
+    if (!line.empty() && ColumnsIn(line) + 1 + ColumnsIn(word) + kMore.size() > width) {
+      text += line + std::string(kMore) + "\n";
+      line = "   ";
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return text + line;
+}
+
+// So that the whole block can be pasted, on a narrow terminal, too.
+void PrintSteps(const std::vector<Diagnosis::Step>& steps, Console& console) {
+  constexpr size_t kIndent = 11, kWidestCommand = 60;
+  const size_t columns = ColumnsOf(STDOUT_FILENO);
+  const size_t width = columns == kAnyWidth ? kAnyWidth : std::max(columns, 2 * kIndent) - kIndent;
+  size_t aligned = 0;
+  for (const Diagnosis::Step& step : steps) {
+    if (step.command.size() <= kWidestCommand) aligned = std::max(aligned, step.command.size());
+  }
+  std::string block;
+  for (const Diagnosis::Step& step : steps) {
+    const std::string effect = step.effect + (step.needs.empty() ? "" : "; " + step.needs);
+    const std::string one = fmt::format("{:<{}}  # {}", step.command, aligned, effect);
+    if (ColumnsIn(one) <= width) {
+      block += one + "\n";
+      continue;
+    }
+    std::string comment = "# " + Wrapped(effect, width - 2, 0);
+    for (size_t at = 0; (at = comment.find('\n', at)) != comment.npos; at += 3) {
+      comment.insert(at + 1, "# ");
+    }
+    block += comment + "\n" + Broken(step.command, width) + "\n";
+  }
+  std::string text;
+  for (size_t begin = 0; begin < block.size();) {
+    const size_t end = block.find('\n', begin);
+    text += fmt::format("  {:<8} {}\n", begin == 0 ? "next" : "", block.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  // A name that is wider than the terminal stays whole.
+  if (console.verbosity >= 0) console.Product(text);
+}
+
 void Print(const Diagnosis& found, Console& console) {
   console.Line(console.Bold(Printable(found.file)));
   const auto line = [&](std::string_view name, const std::string& text) {
@@ -38,16 +109,7 @@ void Print(const Diagnosis& found, Console& console) {
   line("sound", SoundLine(found, console));
   for (size_t i = 1; i < found.findings.size(); ++i) line("", "and " + found.findings[i]);
   line("shrinks", found.shrinks_text);
-  size_t width = 0;
-  constexpr size_t kWidest = 60;
-  for (const Diagnosis::Step& step : found.next) {
-    if (step.command.size() <= kWidest) width = std::max(width, step.command.size());
-  }
-  for (size_t i = 0; i < found.next.size(); ++i) {
-    const Diagnosis::Step& step = found.next[i];
-    line(i == 0 ? "next" : "", fmt::format("{:<{}}  # {}{}{}", step.command, width, step.effect,
-                                           step.needs.empty() ? "" : "; ", step.needs));
-  }
+  PrintSteps(found.next, console);
 }
 
 nlohmann::ordered_json Document(const Diagnosis& found) {

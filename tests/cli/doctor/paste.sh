@@ -12,3 +12,8 @@ cp -r "$TESTDATA/golden/infinilm/dump_kv" dump; cp -r "$TESTDATA/golden/mnn/dump
 "$KVTOOL" formats --json > formats.json
 $PYTHON "$SHARED_SUITE/paste.py" "$KVTOOL" "my caches/it's \$HOME.bin" ./-f.bin slot.bin slot.bin.kvz bad.kvz $'odd\n\x1bname' cut.bin empty.bin \
   text.txt slot.gz fine.npz wrong.npz run run/ k.gear wrong-weights.bin weights.bin model.gguf keys.kvf trace/s260k dump mnn formats.json absent.bin
+# On a narrow terminal the block still is what a shell takes.
+mkdir "a folder of caches that came from elsewhere"; cp "$TESTDATA/trace/s260k.seq0.bin" "a folder of caches that came from elsewhere/it's one.bin"
+$PYTHON "$SHARED_SUITE/narrow.py" "$KVTOOL" "a folder of caches that came from elsewhere/it's one.bin"
+$PYTHON "$SHARED_SUITE/narrow.py" "$KVTOOL" ./-f.bin
+ls "a folder of caches that came from elsewhere"
