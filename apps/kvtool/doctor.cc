@@ -55,6 +55,7 @@ Diagnosis Diagnose(const std::string& path, ThreadPool& pool) {
   out.file = path;
   try {
     Look(path, pool, out);
+    if (path == "-") out.next.clear();  // a stream cannot be read again
   } catch (Error& error) {
     error.File(path);
     out.error = error;

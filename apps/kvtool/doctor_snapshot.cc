@@ -9,6 +9,7 @@
 #include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/doctor.h"
 #include "apps/kvtool/run_input.h"
+#include "formats/kvz/kvz.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/batch.h"
 #include "lib/study/statistics/checkup.h"
@@ -226,7 +227,8 @@ void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out) {
 }
 
 void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
-  const Archive archive = ArchiveLimit{}.Open(out.file);
+  Archive archive = Archive::Open(source.files.front().data);
+  FindReferences(archive, out.file, OpenOptions());
   out.kind = "archive";
   out.format = "kvz";
   const uint64_t bytes = source.total_bytes(), restored = archive.source_bytes();

@@ -8,6 +8,7 @@
 
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/doctor.h"
+#include "formats/gguf/gguf.h"
 #include "formats/model_config/model_config.h"
 #include "formats/plan/plan.h"
 #include "formats/raw/presets.h"
@@ -38,7 +39,8 @@ bool IsModel(const Source& source, Diagnosis& out) {
   const bool gguf = head.starts_with("GGUF");
   if (!gguf && !(head.starts_with('{') && head.find("num_hidden_layers") != head.npos))
     return false;
-  const ModelGeometry model = ReadModelGeometry(source.path);
+  const FileSource& file = *source.files[0].data;
+  const ModelGeometry model = gguf ? ReadGgufGeometry(file) : ReadConfigGeometry(file);
   out.kind = "model";
   out.format = gguf ? "gguf" : "config";
   const ModelGeometry::Layer layer = model.layers.empty() ? model.uniform : model.layers.front();
@@ -222,6 +224,17 @@ std::string Seeming(const Source& source) {
   return fmt::format("a file of {}{}", size, Numbers(bytes));
 }
 
+// An archive that is whole, for all that can be told, but needs another cache.
+void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
+  out.kind = "archive";
+  out.what += ", coded against another cache";
+  out.sound_text = Printable(error.message());
+  out.next.push_back({"kvtool verify " + ShellWord(out.file) + " --base CACHE",
+                      "whether it is whole", "CACHE: the cache that it needs, by its name here"});
+  out.next.push_back(
+      {"kvtool explain " + FindingId(error.finding()), "why archives need others", ""});
+}
+
 }  // namespace
 
 bool DiagnoseOther(const Source& source, Diagnosis& out) {
@@ -238,6 +251,7 @@ bool DiagnoseOther(const Source& source, Diagnosis& out) {
 }
 
 void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
+  if (error.finding() == Finding::kReferenceMissing) return DiagnoseIncomplete(error, out);
   const bool known = error.finding() != Finding::kUnknownFormat;
   out.kind = error.code() == ErrorCode::kUnsupported ? "foreign" : known ? "broken" : "unknown";
   out.sound_text = "";

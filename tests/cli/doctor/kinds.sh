@@ -26,3 +26,9 @@ status=0; "$KVTOOL" doctor slot.bin wrong.npz text.txt --json > all.json 2> err.
 jq -c --arg status $status '[$status, .exit_code, [.results[].exit_code], [.results[].sound.verdict], (.errors | length)]' all.json
 $VALIDATE < all.json
 "$KVTOOL" doctor slot.bin -q
+# A stream has no next command.
+for file in slot.bin whole.kvz model.gguf; do "$KVTOOL" doctor - < "$file" | cut -c1-60; done
+# With its references beside it or without, an archive that needs others says so.
+cp "$TESTDATA"/references/*.kvz .
+"$KVTOOL" doctor near.kvz | sed -n 2,3p
+mkdir alone; mv near.kvz alone; status=0; "$KVTOOL" doctor alone/near.kvz 2> err.txt || status=$?; echo "exit $status"
