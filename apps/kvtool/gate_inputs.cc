@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/gate_inputs.h"
 
+#include <fmt/format.h>
+
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/quant/cache_type.h"
 
