@@ -10,3 +10,8 @@ for name in $("$KVTOOL" schema); do
   case $id in */1) echo "$id" ;; esac
 done
 "$KVTOOL" schema inspect/3 || echo $?
+"$KVTOOL" schema --output-dir schemas && "$KVTOOL" schema inspect | cmp - schemas/inspect.schema.json && echo "the same in files"
+[ "$(ls schemas | wc -l)" = "$("$KVTOOL" schema | wc -l)" ] && echo "a file each"
+"$KVTOOL" schema --output-dir schemas 2> /dev/null || echo "not twice: $?"
+"$KVTOOL" schema --output-dir schemas -f --json-version 1 && "$KVTOOL" schema inspect/1 | cmp - schemas/inspect.schema.json && echo "with -f, of version 1"
+"$KVTOOL" schema inspect --output-dir schemas || echo $?
