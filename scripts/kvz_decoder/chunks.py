@@ -11,8 +11,8 @@ from kvz_decoder.gear import block_planes, gear, plane
 from kvz_decoder.prediction import lms
 from kvz_decoder.reference import ref
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF = (
-    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25)
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF = (
+    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26)
 F16, BF16 = 1, 2
 
 
@@ -34,7 +34,7 @@ def window4(payload, size):
 
 def widened(chunk, payload):
     form, codec, _, length = struct.unpack_from("<BBHI", payload, 0)
-    if form not in (1, 2) or codec in (ROWS, SPLIT, REF):
+    if form not in (1, 2) or codec in (ROWS, SPLIT, REF, REF_CDF):
         raise Damaged(f"widened: form {form}")
     count = chunk["raw_bytes"] // 4
     inner = dict(chunk, codec=codec, raw_bytes=2 * count, unit_bytes=2, dtype=F16 if form == 1 else BF16)
@@ -55,7 +55,7 @@ def rows_of(chunk, payload):
     width = (new.bit_length() + 7) // 8
     planes = numpy.frombuffer(unzstd(payload[9:9 + length], rows * width), numpy.uint8).reshape(width, rows)
     references = sum(planes[byte].astype(numpy.int64) << (8 * byte) for byte in range(width))
-    if codec in (ROWS, SPLIT, REF) or int((references == 0).sum()) != new:
+    if codec in (ROWS, SPLIT, REF, REF_CDF) or int((references == 0).sum()) != new:
         raise Damaged("rows: the references do not fit the rows")
     inner = dict(chunk, codec=codec, raw_bytes=chunk["raw_bytes"] // rows * new, tokens=new, heads=1,
                  units=chunk["raw_bytes"] // rows // chunk["unit_bytes"], order=0)
@@ -66,7 +66,7 @@ def rows_of(chunk, payload):
 
 def split(chunk, payload):
     first, second, _, length = struct.unpack_from("<BBHI", payload, 0)
-    if SPLIT in (first, second) or REF in (first, second) or chunk["units"] % 2 != 0:
+    if {SPLIT, REF, REF_CDF} & {first, second} or chunk["units"] % 2 != 0:
         raise Damaged("split: the halves of heads")
     inner = dict(chunk, raw_bytes=chunk["raw_bytes"] // 2, units=chunk["units"] // 2)
     half = inner["units"] * chunk["unit_bytes"]
@@ -103,6 +103,8 @@ def decode_as(codec, chunk, payload):
         raw = split(chunk, payload)
     elif codec == REF:
         raw = ref(chunk, payload, decode_as)
+    elif codec == REF_CDF:
+        raw = ref(chunk, payload, decode_as, True)
     elif codec == ROTATED:
         raw = rotated(payload, size)
     elif codec == ROWS:

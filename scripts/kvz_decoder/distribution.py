@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole values under distributions: codec 22."""
+"""Whole values under distributions: codec 22, and the errors of expected values of codec 26."""
 import struct
 
 import numpy
@@ -164,6 +164,7 @@ def class_of(slots, counts, row):
 
 class Cdf:
     """Rows that are known, and the one that comes next."""
+    hints = 0
 
     def __init__(self, payload, bfloat, size):
         largest, self.near, far, flag, rows, columns, deviation, distance, turns = struct.unpack_from("<BBBBIIfHH", payload, 0)
@@ -171,20 +172,34 @@ class Cdf:
             raise Damaged("cdf: a grid that does not fit the chunk")
         self.far = struct.unpack_from(f"<{far}H", payload, 20)
         angles = struct.unpack_from(f"<{turns}I", payload, 20 + 2 * far)
-        self.slots = Slots(payload, 20 + 2 * far + 4 * turns)
         self.shift, self.exponents = (16, 0x7f80) if bfloat else (13, 0x7c00)
         self.scale = numpy.ldexp(f32(1), 127 - largest)
         self.logistic = Logistic(self.shift, self.scale)
         self.rows, self.columns, self.flag = rows, columns, flag
+        self.slots = Slots(payload, self.extend(payload, 20 + 2 * far + 4 * turns))
         self.stride = -(-columns // 16) * 16
         self.before = 2 * self.stride  # zeros before the first row: near and far channels reach less
         self.x = numpy.zeros(self.before + rows * self.stride, f32)
         self.turns = Turns(distance, angles, columns)
-        self.ahead = 5 + 2 * (not self.turns.still) + 2 * flag
+        self.ahead = 5 + 2 * (not self.turns.still) + 2 * flag + self.hints
         taps = self.ahead + self.near + far
         sizes = (2 if flag else 3, self.ahead, min(taps, self.ahead + 8), taps)
+        if self.hints:
+            sizes = (0, 1 + self.hints, self.ahead, taps)
         self.regression = Regression(columns, taps, sizes, f32(deviation))
         self.spread = [f32(s) for s in (1, 0.003, 0.02, 0.1, 0.3, 0.6)]
+
+    def extend(self, _, at):
+        """Reads what a frame has beyond the usual; returns where its slots begin."""
+        return at
+
+    def hints_of(self, _):
+        return []
+
+    def read_value(self, row, column, m, sharpness):
+        """(bits, what the model takes for the value)"""
+        half = self.logistic.read(self.slots, float(m), float(sharpness))
+        return half, self.value(half)
 
     def row(self, number, left=0):
         begin = self.before + number * self.stride - left
@@ -199,13 +214,15 @@ class Cdf:
 
     def taps(self, row, q, distance):
         """All taps of a row; those in the row itself are views, filled in as it becomes known."""
-        taps = []
+        ones = [numpy.ones(self.columns, f32)]
+        taps = ones + self.hints_of(row) if self.hints else []
         if self.flag:
             like = [numpy.zeros(self.columns, f32)] * 2
             if q:
                 like[q > 3] = self.turns.turned(self.row(row - distance), distance)
             taps += like
-        taps += [self.row(row - 1), self.turns.partners(self.row(row - 1)), numpy.ones(self.columns, f32)]
+        taps += [self.row(row - 1), self.turns.partners(self.row(row - 1))]
+        taps += [] if self.hints else ones
         if not self.turns.still:
             taps += list(self.turns.angles(row))
         taps += [self.row(row - 2), self.turns.partners(self.row(row - 2))]
@@ -230,9 +247,8 @@ class Cdf:
             m += of_known[known] * value
         for c in lane:
             m[c] = within(m[c])
-            half = self.logistic.read(self.slots, float(m[c]), float(sharpness[first + c]))
+            half, value = self.read_value(row, first + c, m[c], sharpness[first + c])
             out.append(half)
-            value = self.value(half)
             self.row(row)[first + c] = value
             m[c + 1:] += of_known[serial + c, c + 1:] * value
         return m
@@ -268,6 +284,38 @@ class Cdf:
                 pending = []
         self.slots.finish()
         return words16(numpy.array(out))
+
+
+class Errors(Cdf):
+    """Rows told by how far they are from expected ones (bits)."""
+
+    def __init__(self, payload, bfloat, expected):
+        self.expected = expected
+        super().__init__(payload, bfloat, 2 * expected.size)
+        if expected.shape != (self.rows, self.columns) or self.flag or not self.turns.still:
+            raise Damaged("ref-cdf: another grid")
+        self.expected = numpy.array([[self.value(int(half)) for half in row] for row in expected])
+
+    def extend(self, payload, at):
+        self.hints = payload[at]
+        powers = numpy.frombuffer(payload, numpy.uint8, self.columns, at + 1).astype(int) - 8
+        if self.hints not in (1, 2) or (powers > 100).any():
+            raise Damaged("ref-cdf: impossible hints or powers")
+        self.up, self.down = numpy.ldexp(f32(1), powers), numpy.ldexp(f32(1), -powers)
+        return at + 1 + self.columns
+
+    def hints_of(self, row):
+        expected = self.expected[row]
+        return [expected, self.turns.partners(expected)][:self.hints]
+
+    def read_value(self, row, column, m, sharpness):
+        expected = self.expected[row, column]
+        half = self.logistic.read(self.slots, float(expected + m * self.down[column]), float(sharpness * self.up[column]))
+        return half, within((self.value(half) - expected) * self.up[column])
+
+
+def errors(payload, bfloat, expected):
+    return numpy.frombuffer(Errors(payload, bfloat, expected).read(), "<u2").reshape(expected.shape)
 
 
 def cdf(payload, bfloat, size):

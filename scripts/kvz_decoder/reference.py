@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows by those of other caches: lib/core/codec/ref/FORMAT.md."""
+"""Rows by those of other caches, codecs 25 and 26: FORMAT.md in lib/core/codec/ref and ref-cdf."""
 import struct
 
 import numpy
 
 from kvz_decoder.common import Damaged, f32, unzstd
 from kvz_decoder.context import Lanes, Tables, words16
+from kvz_decoder.distribution import errors
 from kvz_decoder.turns import Turns
 
 try:
@@ -67,20 +68,35 @@ def bits_of(data, at, widths):
     return out
 
 
-def near_rows(payload, at, columns, expected, bfloat):
+def factors_at(payload, at, rows):
+    (size,) = struct.unpack_from("<I", payload, at)
+    factors = numpy.frombuffer(unzstd(payload[at + 4:at + 4 + size], rows), numpy.uint8)
+    if (factors > OWN).any():
+        raise Damaged("ref: an impossible factor")
+    return factors, at + 4 + size
+
+
+def learned_rows(payload, at, expected, bfloat):
+    factors, at = factors_at(payload, at, len(expected))
+    values, coded = expected.copy(), factors < EQUAL
+    values[coded] = errors(payload[at:], bfloat, expected[coded])
+    return values, factors
+
+
+def near_rows(payload, at, columns, expected, bfloat, learned):
     """Values and factors; values of own rows mean nothing. `expected` is made once the turns are known."""
     distance, count = struct.unpack_from("<HH", payload, at)
     turns = struct.unpack_from(f"<{count}I", payload, at + 4)
     expected = expected(Turns(distance, turns, columns))
     at += 4 + 4 * count
-    low, lanes, size = struct.unpack_from("<BBI", payload, at)
-    at += 6
-    factors = numpy.frombuffer(unzstd(payload[at:at + size], len(expected)), numpy.uint8)
-    at += size
+    if learned:
+        return learned_rows(payload, at, expected, bfloat)
+    low, lanes = struct.unpack_from("<BB", payload, at)
+    factors, at = factors_at(payload, at + 2, len(expected))
     values = expected.copy()
     coded = factors < EQUAL
-    if low > 15 or lanes > 2 or (factors > OWN).any():
-        raise Damaged("ref: an impossible grid or factor")
+    if low > 15 or lanes > 2:
+        raise Damaged("ref: an impossible grid")
     if not coded.any():
         if at != len(payload):
             raise Damaged("ref: bytes are left over")
@@ -113,11 +129,11 @@ def near_rows(payload, at, columns, expected, bfloat):
     return values, factors
 
 
-def ref(chunk, payload, decode_as):
+def ref(chunk, payload, decode_as, learned=False):
     rows = chunk["tokens"] if chunk["order"] == 0 else 1
     size, bfloat = chunk["raw_bytes"], chunk["dtype"] == BF16
     codec, zero, zeros, own_bytes, count = struct.unpack_from("<BBHII", payload, 0)
-    if codec in (24, 25) or zero or zeros or count > rows:
+    if codec in (24, 25, 26) or zero or zeros or count > rows:
         raise Damaged("ref: an impossible head")
     at, runs = 12, []
     for _ in range(count):
@@ -140,7 +156,7 @@ def ref(chunk, payload, decode_as):
         columns = size // rows // 2
         values, factors = near_rows(
             payload, at, columns,
-            lambda turns: numpy.concatenate([expected_rows(*run[:4], turns, bfloat) for run in near]), bfloat)
+            lambda turns: numpy.concatenate([expected_rows(*run[:4], turns, bfloat) for run in near]), bfloat, learned)
         places = numpy.concatenate([run[4] for run in near])
         out[places] = numpy.frombuffer(words16(values), numpy.uint8).reshape(len(places), -1)
         is_own[places] = factors == OWN

@@ -419,7 +419,7 @@ const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
 }
 
 std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
-  if (static_cast<CodecId>(chunk.head.codec) != CodecId::kRef) return {};
+  if (!HasReferences(static_cast<CodecId>(chunk.head.codec))) return {};
   const ByteSpan payload =
       Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
   return ReadReferenceRuns(chunk.head.shape(), payload);

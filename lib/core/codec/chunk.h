@@ -32,7 +32,12 @@ enum class CodecId : uint8_t {
   kCdf = 22,        // f16, bf16: whole values, coded under learned distributions
   kLike = 23,       // as kLms, with rows also predicted from earlier rows that they resemble
   kRef = 25,        // rows by those of another cache, which decoding needs
+  kRefCdf = 26,     // as kRef, with differences coded under learned distributions
 };
+// Whether chunks need rows of another cache.
+constexpr bool HasReferences(CodecId codec) {
+  return codec == CodecId::kRef || codec == CodecId::kRefCdf;
+}
 // Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
 std::string_view Name(CodecId codec);
 

@@ -261,7 +261,13 @@ constexpr CodecRow kCodecs[] = {
      .takes = AnyType,
      .since = Effort::kFast,
      .encode = EncodeWithoutReference,
-     .decode = DecodeByReference},
+     .decode = DecodeByReference<CodecId::kRef>},
+    {.id = CodecId::kRefCdf,
+     .name = "ref-cdf",
+     .takes = IsHalf,
+     .since = Effort::kMax,
+     .encode = EncodeWithoutReference,
+     .decode = DecodeByReference<CodecId::kRefCdf>},
 };
 
 }  // namespace

@@ -20,6 +20,9 @@ by 5 save2.bin               # the same
 by 5 arrays.safetensors      # the same in another format
 by 70 coarse.bin             # the same in fewer bits
 by 5 plain.kvz               # an archive serves as what it holds
+"$KVTOOL" compress -q -f save2.bin --base coarse.bin --level max -o slow.kvz  # by learned distributions
+"$KVTOOL" decompress -q -f slow.kvz -o back.bin
+cmp back.bin save2.bin
 "$KVTOOL" compress -q -f save2.bin --base save1.bin -o by.kvz
 "$KVTOOL" inspect by.kvz | grep reference
 "$KVTOOL" verify by.kvz

@@ -64,14 +64,13 @@ Rotation Turning() {
 
 // The chunk, decoded and compared on every target, which all encode alike.
 EncodedChunk Code(const ChunkShape& shape, const Bytes& raw, const std::vector<ReferenceRun>& runs,
-                  const Rows& rows) {
+                  const Rows& rows, Effort effort = Effort::kDefault) {
   const Rotation rotation = Turning();
   std::optional<EncodedChunk> first;
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
     CodecScratch scratch;
-    EncodedChunk chunk =
-        EncodeByReference(shape, raw, runs, rotation, rows, Effort::kDefault, scratch);
+    EncodedChunk chunk = EncodeByReference(shape, raw, runs, rotation, rows, effort, scratch);
     if (!first) first = chunk;
     REQUIRE(chunk.payload == first->payload);
     scratch.references = &rows;
@@ -82,12 +81,13 @@ EncodedChunk Code(const ChunkShape& shape, const Bytes& raw, const std::vector<R
   return *first;
 }
 
-Finding RefusalOf(const ChunkShape& shape, ByteSpan payload, uint64_t raw_bytes, const Rows* rows) {
+Finding RefusalOf(const ChunkShape& shape, ByteSpan payload, uint64_t raw_bytes, const Rows* rows,
+                  CodecId codec = CodecId::kRef) {
   CodecScratch scratch;
   scratch.references = rows;
   Bytes back(raw_bytes);
   try {
-    DecodeChunk(CodecId::kRef, shape, payload, back, scratch);
+    DecodeChunk(codec, shape, payload, back, scratch);
   } catch (const Error& error) {
     return error.finding();
   }
@@ -207,6 +207,99 @@ TEST_CASE("frames that no encoder writes are refused", "[ref]") {
   CHECK(RefusalOf(shape, longer, raw.size(), &rows) == Finding::kBadPayload);
   // Damage anywhere is refused or gives other values, and nothing else happens.
   for (size_t at = 0; at < good.size(); at += 3) {
+    const Finding finding = forged(at, static_cast<uint8_t>(at));
+    CHECK((finding == Finding::kInternal || finding < Finding::kForbiddenGlobal));
+  }
+}
+
+// Errors that have to do with the expected value and with those of neighbours, as real ones do.
+std::vector<float> Related(const std::vector<float>& values) {
+  std::mt19937 random(12);
+  std::normal_distribution<float> normal;
+  std::vector<float> near = values;
+  for (size_t row = 0; row < near.size(); row += kColumns) {
+    float carried = 0;
+    for (size_t c = 0; c < kColumns; ++c) {
+      carried = 0.98f * carried + 0.02f * normal(random);
+      near[row + c] += carried + 0.01f * values[row + c];
+    }
+  }
+  return near;
+}
+
+TEST_CASE("learned distributions of errors take less than tables", "[ref]") {
+  constexpr uint64_t kRows = 300;
+  const std::vector<float> values = Values(kRows, 1);
+  const std::vector<ReferenceRun> runs = {{.first_row = 10, .rows = 200, .first_token = 10},
+                                          {.first_row = 230, .rows = 50, .first_token = 230}};
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    INFO(Name(dtype));
+    std::vector<float> near = Related(values);
+    near[40 * kColumns] = NAN;
+    near[41 * kColumns + 1] = -INFINITY;
+    near[42 * kColumns + 2] = 60000;  // far beyond what is expected
+    const Bytes raw = As(dtype, near);
+    const Rows rows(DType::kF32, As(DType::kF32, values));
+    const EncodedChunk tables = Code(ShapeOf(dtype, kRows), raw, runs, rows);
+    const EncodedChunk learned = Code(ShapeOf(dtype, kRows), raw, runs, rows, Effort::kMax);
+    CHECK(learned.payload.size() < tables.payload.size() * 19 / 20);
+  }
+}
+
+TEST_CASE("the slowest level keeps to tables where they take less", "[ref]") {
+  constexpr uint64_t kRows = 200;
+  // Nearly all values are equal; and a few rows, of which nothing can be learned.
+  std::vector<float> values = Values(kRows, 1), few = values;
+  for (size_t i = 0; i < few.size(); i += 501) few[i] *= 1.001f;
+  const Rows rows(DType::kF16, As(DType::kF16, values));
+  CHECK(
+      Code(ShapeOf(DType::kF16, kRows), As(DType::kF16, few), {{.rows = kRows}}, rows, Effort::kMax)
+          .codec == CodecId::kRef);
+  const Bytes short_raw = As(DType::kF16, Values(12, 1, 0.001f, 3));
+  const Rows short_rows(DType::kF16, As(DType::kF16, Values(12, 1)));
+  CHECK(Code(ShapeOf(DType::kF16, 12), short_raw, {{.rows = 12}}, short_rows, Effort::kMax).codec !=
+        CodecId::kRefCdf);
+}
+
+TEST_CASE("learned distributions that no encoder writes are refused", "[ref]") {
+  constexpr uint64_t kRows = 60;
+  const ChunkShape shape = ShapeOf(DType::kF16, kRows);
+  const std::vector<float> values = Values(kRows, 1);
+  const Bytes raw = As(DType::kF16, Related(values));
+  const Rows rows(DType::kF16, As(DType::kF16, values));
+  const Bytes good = Code(shape, raw, {{.rows = kRows}}, rows, Effort::kMax).payload;
+  const auto refusal = [&](ByteSpan payload) {
+    return RefusalOf(shape, payload, raw.size(), &rows, CodecId::kRefCdf);
+  };
+  REQUIRE(refusal(good) == Finding::kInternal);
+  CHECK(RefusalOf(shape, good, raw.size(), nullptr, CodecId::kRefCdf) ==
+        Finding::kReferenceMissing);
+  const auto forged = [&](size_t at, uint8_t value) {
+    Bytes bytes = good;
+    bytes.at(at) = std::byte{value};
+    return refusal(bytes);
+  };
+  // Head, a run, a rotation without turns, then factors with their length; 20 bytes and some.
+  const size_t factors = 12 + 44 + 4, head = factors + 4 + LoadLE<uint32_t>(good.data() + factors);
+  const size_t far = std::to_integer<size_t>(good[head + 2]), hints = head + 20 + 2 * far;
+  CHECK(forged(factors + 3, 1) == Finding::kTruncated);
+  CHECK(forged(factors + 4, 0) == Finding::kBadPayload);
+  CHECK(forged(head, 0) == Finding::kBadFrame);         // no exponent
+  CHECK(forged(head + 3, 1) == Finding::kBadFrame);     // classes
+  CHECK(forged(head + 4, 59) == Finding::kBadFrame);    // rows
+  CHECK(forged(head + 8, 24) == Finding::kBadFrame);    // columns
+  CHECK(forged(head + 16, 0) == Finding::kBadFrame);    // no distance of partners
+  CHECK(forged(head + 18, 1) == Finding::kBadFrame);    // turns
+  CHECK(forged(hints, 0) == Finding::kBadFrame);        // no hint
+  CHECK(forged(hints, 3) == Finding::kBadFrame);        // too many
+  CHECK(forged(hints + 1, 109) == Finding::kBadFrame);  // power
+  CHECK(refusal(ByteSpan(good).first(good.size() - 4)) == Finding::kBadPayload);
+  CHECK(refusal(ByteSpan(good).first(good.size() - 1)) == Finding::kTrailingBytes);
+  for (size_t size = 0; size < good.size(); size += size < 200 ? 1 : 97) {
+    INFO(size);
+    CHECK(refusal(ByteSpan(good).first(size)) != Finding::kInternal);
+  }
+  for (size_t at = 0; at < good.size(); at += 7) {
     const Finding finding = forged(at, static_cast<uint8_t>(at));
     CHECK((finding == Finding::kInternal || finding < Finding::kForbiddenGlobal));
   }

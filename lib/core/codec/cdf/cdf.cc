@@ -17,24 +17,6 @@ namespace {
 constexpr uint64_t kNear = 24, kHeads = 6;
 constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
 
-// A value as the model sees it; what is not finite is 0, and what could not be if the largest
-// exponent were that of the frame.
-class ValueOf {
- public:
-  ValueOf(bool bfloat, float scale)
-      : shift_(bfloat ? 16 : 13), exponents_(bfloat ? 0x7f80 : 0x7c00), scale_(scale) {}
-  float operator()(uint16_t half) const {
-    if ((half & exponents_) == exponents_) return 0;
-    const float value =
-        std::bit_cast<float>((half & 0x8000u) << 16 | (half & 0x7fffu) << shift_) * scale_;
-    return std::abs(value) < kRegressLimit ? value : 0;
-  }
-
- private:
-  uint32_t shift_, exponents_;
-  float scale_;
-};
-
 // How often each class came so far, and once more.
 class LikenessCounts {
  public:
@@ -78,7 +60,37 @@ Likeness ReadLikeness(SlotReader& slots, LikenessCounts& counts, uint64_t row) {
   return like;
 }
 
-// The taps worth having for a grid, given where it turns.
+[[noreturn]] void RefuseHeader(uint64_t at, const std::string& what) {
+  throw Error(Finding::kBadFrame, what).At(at);
+}
+
+void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
+  if (!FitsCdf(shape.rows, shape.columns) || shape.rows * shape.columns * 2 != value_bytes) {
+    RefuseHeader(4, fmt::format("the frame has {} rows of {} values, expected {} bytes in at least "
+                                "{} rows of at most {}",
+                                shape.rows, shape.columns, value_bytes, kLeastRows,
+                                ChannelModel::kMaxColumns));
+  }
+  if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
+    RefuseHeader(1,
+                 fmt::format("{} of {} channels cannot be near ones", shape.near, shape.columns));
+  if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
+    RefuseHeader(12, "the deviation of the first row is out of range");
+  CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
+  for (const uint16_t far : shape.far) {
+    // Channels of the same group are not known yet when the far ones are added.
+    if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
+      RefuseHeader(20, fmt::format("far channel {}", far));
+  }
+}
+
+}  // namespace
+
+bool FitsCdf(uint64_t rows, uint64_t columns) {
+  return rows >= kLeastRows && columns > 0 && columns <= ChannelModel::kMaxColumns &&
+         rows <= kMostValues / columns;
+}
+
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
                       Rotation rotation) {
   ChannelShape shape;
@@ -114,30 +126,6 @@ void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame) 
   for (const uint32_t turn : shape.rotation.turns) frame.U32(turn);
 }
 
-[[noreturn]] void RefuseHeader(uint64_t at, const std::string& what) {
-  throw Error(Finding::kBadFrame, what).At(at);
-}
-
-void CheckShape(const ChannelShape& shape, uint64_t value_bytes) {
-  if (!FitsCdf(shape.rows, shape.columns) || shape.rows * shape.columns * 2 != value_bytes) {
-    RefuseHeader(4, fmt::format("the frame has {} rows of {} values, expected {} bytes in at least "
-                                "{} rows of at most {}",
-                                shape.rows, shape.columns, value_bytes, kLeastRows,
-                                ChannelModel::kMaxColumns));
-  }
-  if (shape.near > ChannelModel::kMaxNear || shape.near >= shape.columns)
-    RefuseHeader(1,
-                 fmt::format("{} of {} channels cannot be near ones", shape.near, shape.columns));
-  if (!(shape.first_deviation >= 0 && shape.first_deviation <= kRegressLimit))
-    RefuseHeader(12, "the deviation of the first row is out of range");
-  CheckRotation(shape.rotation.distance, shape.rotation.turns.size(), shape.columns, 16);
-  for (const uint16_t far : shape.far) {
-    // Channels of the same group are not known yet when the far ones are added.
-    if (far <= shape.near || far < kRegressLanes || far >= shape.columns)
-      RefuseHeader(20, fmt::format("far channel {}", far));
-  }
-}
-
 ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& largest) {
   ChannelShape shape;
   largest = reader.U8("largest exponent");
@@ -159,20 +147,13 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
   return shape;
 }
 
-}  // namespace
-
-bool FitsCdf(uint64_t rows, uint64_t columns) {
-  return rows >= kLeastRows && columns > 0 && columns <= ChannelModel::kMaxColumns &&
-         rows <= kMostValues / columns;
-}
-
 bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
                uint64_t to_beat, Bytes& out, Arena* arena) {
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
   const uint32_t largest = LmsLargestExponent(values, bfloat);
   const float scale = LmsScale(largest);
-  const ValueOf value_of(bfloat, scale);
+  const ModelValue value_of(bfloat, scale);
   ArenaVector<float> x(count, arena);
   for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
   ChannelShape shape =
@@ -222,7 +203,7 @@ void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* 
   const uint64_t rows = shape.rows;
   const bool with_likenesses = shape.likenesses;
   const float scale = LmsScale(largest);
-  const ValueOf value_of(bfloat, scale);
+  const ModelValue value_of(bfloat, scale);
   const LogisticCode code(bfloat, scale);
   ChannelModel model(std::move(shape), arena);
   LikenessCounts counts;

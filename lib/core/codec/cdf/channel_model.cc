@@ -54,12 +54,14 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
     make(like_);
     make(unlike_);
   }
+  KV_ASSERT(shape_.hints <= kMaxHints);
+  for (uint32_t i = 0; i < shape_.hints; ++i) make(hints_[i]);
   ones_.assign(padded_, 1);
   predictions_.assign(padded_, 0);
   spread_ = kLikenessLimits;
 
   const size_t models = shape_.likenesses ? 2 : 0;
-  near_tap_ = models + (turns ? 7 : 5);
+  near_tap_ = shape_.hints + models + (turns ? 7 : 5);
   near_in_group_ = std::min<size_t>(shape_.near, kRegressLanes - 1);
   const size_t n = near_tap_ + shape_.near + shape_.far.size();
   regress_.taps = n;
@@ -67,6 +69,7 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
   for (size_t tap = 0; tap < n; ++tap) {
     if (tap < near_tap_ || tap >= near_tap_ + near_in_group_) ahead_order_.push_back(tap);
   }
+  if (shape_.hints > 0) regress_.sizes = {0, 1 + shape_.hints, near_tap_, n};
   AllocateState();
   taps_.resize(kMaxRegressRows * n);
   targets_.resize(kMaxRegressRows);
@@ -101,13 +104,15 @@ uint64_t ChannelModel::lanes(uint64_t group) const {
 // Of the row that begins, in the order of the models: what most is said by comes first.
 void ChannelModel::MakeTaps() {
   const float** tap = taps_.data() + pending_ * regress_.taps;
+  if (shape_.hints > 0) *tap++ = ones_.data();
+  for (uint32_t i = 0; i < shape_.hints; ++i) *tap++ = hints_[i].Row(pending_);
   if (shape_.likenesses) {
     *tap++ = like_.Row(pending_);
     *tap++ = unlike_.Row(pending_);
   }
   *tap++ = row_ - padded_;
   *tap++ = partners_.Row(kHistory + pending_ - 1);
-  *tap++ = ones_.data();
+  if (shape_.hints == 0) *tap++ = ones_.data();
   if (!shape_.rotation.turns.empty()) {
     *tap++ = cosines_.Row(pending_);
     *tap++ = sines_.Row(pending_);
@@ -119,7 +124,7 @@ void ChannelModel::MakeTaps() {
   targets_[pending_] = row_;
 }
 
-void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance) {
+void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* const* hints) {
   likeness_ = likeness;
   row_ = X(rows_);
   if (!shape_.rotation.turns.empty()) {
@@ -135,6 +140,8 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance) {
                    likeness < kPoorLikeness ? like : unlike);
     }
   }
+  for (uint32_t i = 0; i < shape_.hints; ++i)
+    std::copy_n(hints[i], shape_.columns, hints_[i].Row(pending_));
   MakeTaps();
   RegressCombine(regress_);
   surprise_ = surprise_count_ = kCalm;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -12,7 +14,8 @@
 
 // Predicts the channels of a row. Each channel is regressed on an earlier row that this one
 // resembles (repeated tokens yield similar rows), on itself and its rotary partner one and two rows
-// up, on the turns of that rotation, and on channels to its left.
+// up, on the turns of that rotation, and on channels to its left. What else is known of a row, from
+// other rows, comes as hints.
 namespace kv {
 
 struct ChannelShape {
@@ -22,11 +25,30 @@ struct ChannelShape {
   uint32_t near = 0;          // how many channels directly to the left count
   std::vector<uint16_t> far;  // distances of further ones, each more than `near`
   float first_deviation = 0;  // standard deviation of the first row's values from 0
+  uint32_t hints = 0;         // rows that are given with each row; values may then just be 0
+};
+
+// A half float as models see it; what is not finite is 0, and what could not be if the largest
+// exponent were that of the frame.
+class ModelValue {
+ public:
+  ModelValue(bool bfloat, float scale)
+      : shift_(bfloat ? 16 : 13), exponents_(bfloat ? 0x7f80 : 0x7c00), scale_(scale) {}
+  float operator()(uint16_t half) const {
+    if ((half & exponents_) == exponents_) return 0;
+    const float value =
+        std::bit_cast<float>((half & 0x8000u) << 16 | (half & 0x7fffu) << shift_) * scale_;
+    return std::abs(value) < kRegressLimit ? value : 0;
+  }
+
+ private:
+  uint32_t shift_, exponents_;
+  float scale_;
 };
 
 class ChannelModel {
  public:
-  static constexpr uint32_t kMaxNear = 32, kMaxFar = 16;
+  static constexpr uint32_t kMaxNear = 32, kMaxFar = 16, kMaxHints = 4;
   static constexpr uint64_t kMaxColumns = 1 << 14;
 
   explicit ChannelModel(ChannelShape shape, Arena* arena = nullptr);
@@ -38,9 +60,10 @@ class ChannelModel {
   // How many channels a group has; the last one may be short.
   uint64_t lanes(uint64_t group) const;
 
-  // Begins a row that resembles the row `distance` rows up; with class 0 it resembles none. Then,
-  // for each group and each channel in it, in this order:
-  void BeginRow(uint32_t likeness, uint64_t distance);
+  // Begins a row that resembles the row `distance` rows up; with class 0 it resembles none. Each
+  // hint has as many values as there are columns. Then, for each group and each channel in it, in
+  // this order:
+  void BeginRow(uint32_t likeness, uint64_t distance, const float* const* hints = nullptr);
   //   prepares what the group's channels have in common,
   void BeginGroup(uint64_t group);
   //   predicts a channel, and says how sharply: with the inverse scale of a logistic distribution,
@@ -86,6 +109,7 @@ class ChannelModel {
   uint64_t left_ = 0;    // zeros before the first row
   ArenaVector<float> x_;
   Rows partners_, like_, unlike_, cosines_, sines_;
+  std::array<Rows, kMaxHints> hints_;
   ArenaVector<float> ones_, predictions_;
   ArenaVector<float> state_;  // what regress_ points to
   Regress regress_;

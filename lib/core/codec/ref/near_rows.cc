@@ -164,6 +164,8 @@ void FindOwnRows(NearRows& near, const std::vector<int16_t>& scales, double own_
   for (const uint32_t row : own) near.factors[row] = kOwnRow;
 }
 
+}  // namespace
+
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out) {
   const ByteSpan bytes = std::as_bytes(std::span(factors));
   Arena* const arena = &scratch.context.arena;
@@ -193,7 +195,13 @@ void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
   }
 }
 
-}  // namespace
+void CopyEqualRows(NearRows& near) {
+  for (uint64_t row = 0; row < near.rows(); ++row) {
+    if (near.factors[row] != kEqualRow) continue;
+    const uint64_t at = row * near.columns;
+    std::copy_n(near.expected.data() + at, near.columns, near.values.data() + at);
+  }
+}
 
 ExpectedRows::ExpectedRows(bool bfloat, uint64_t columns, const Rotation& rotation)
     : bfloat_(bfloat),
@@ -374,10 +382,7 @@ void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
           .At(coded.words_at);
     }
   }
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] != kEqualRow) continue;
-    std::copy_n(near.expected.data() + row * columns, columns, near.values.data() + row * columns);
-  }
+  CopyEqualRows(near);
   reader.ExpectEnd("the near rows");
 }
 

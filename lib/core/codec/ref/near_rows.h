@@ -8,7 +8,7 @@
 #include "lib/core/kernels/residual.h"
 
 // Rows of 16-bit floats coded by their distance to rows that are expected. Internal to
-// lib/core/codec/ref.
+// lib/core/codec/ref and ref-cdf.
 namespace kv {
 
 // One byte per row: the half octaves by which its errors differ from those of others, plus
@@ -49,5 +49,10 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& scratch, Byte
 // Reads that into `values` and `factors`, which have their final sizes; values of own rows stay.
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& scratch);
+
+// What this has in common with other ways to code near rows.
+void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);
+void ReadFactors(ByteReader& reader, NearRows& near, CodecScratch& scratch);
+void CopyEqualRows(NearRows& near);
 
 }  // namespace kv

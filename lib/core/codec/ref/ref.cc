@@ -8,7 +8,7 @@
 
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/prev/prev.h"
-#include "lib/core/codec/ref/near_rows.h"
+#include "lib/core/codec/ref-cdf/near_distributions.h"
 #include "lib/core/codec/ref/runs.h"
 #include "lib/core/codec/rows/rows.h"
 
@@ -61,12 +61,12 @@ class ByReference {
   }
 
   EncodedChunk Finish() {
+    EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
     ByteWriter near(scratch_.NewPayload());
-    if (!near_.factors.empty()) EncodeNear(near);
+    if (!near_.factors.empty()) chunk.codec = EncodeNear(near);
     for (uint64_t at = 0; at < near_.factors.size(); ++at) {
       if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
     }
-    EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
     if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
     EncodedChunk own = EncodeOwn();
     ByteWriter start;
@@ -187,11 +187,29 @@ class ByReference {
                kClearLoss * own_bits_;
   }
 
-  void EncodeNear(ByteWriter& out) {
+  CodecId EncodeNear(ByteWriter& out) {
     bool turned = false;
     for (const ReferenceRun& run : head_.runs) turned = turned || run.turn != 0;
     WriteRotation(turned ? rotation_ : Rotation(), out);
-    EncodeNearRows(near_, own_bits_, scratch_, out);
+    if (effort_ < Effort::kMax) {
+      EncodeNearRows(near_, own_bits_, scratch_, out);
+      return CodecId::kRef;
+    }
+    // Tables are better where nearly all values are equal or lie on a grid. Rows that one of the
+    // two ways takes as own rows are not free: they count as what they would take.
+    ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
+    const bool fits = EncodeNearDistributions(near_, HeadDim(shape_), scratch_, learned);
+    EncodeNearRows(near_, own_bits_, scratch_, tables);
+    const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
+    const double own_bytes =
+        static_cast<double>(own) * static_cast<double>(columns_) * own_bits_ / 8;
+    const bool learn = fits && static_cast<double>(learned.size()) <
+                                   static_cast<double>(tables.size()) + own_bytes;
+    out.Append(learn ? learned.bytes() : tables.bytes());
+    if (learn) std::replace(near_.factors.begin(), near_.factors.end(), kOwnRow, uint8_t{0});
+    scratch_.Recycle(learned.Release());
+    scratch_.Recycle(tables.Release());
+    return learn ? CodecId::kRefCdf : CodecId::kRef;
   }
 
   EncodedChunk EncodeOwn() {

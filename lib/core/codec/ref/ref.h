@@ -53,6 +53,7 @@ bool EncodeWithoutReference(const ChunkShape& shape, ByteSpan raw, uint64_t to_b
                             CodecScratch& scratch, EncodedChunk& out);
 // Reads rows through scratch.references. Throws as DecodeChunk, kReferenceMissing and
 // kReferenceDiffers.
+template <CodecId kCodec>
 void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                        CodecScratch& scratch);
 

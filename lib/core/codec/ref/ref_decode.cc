@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/ref/near_rows.h"
+#include "lib/core/codec/ref-cdf/near_distributions.h"
 #include "lib/core/codec/ref/runs.h"
 
 namespace kv {
@@ -48,6 +48,7 @@ std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan pa
   return ReadReferenceHead(reader, shape, raw).runs;
 }
 
+template <CodecId kCodec>
 void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                        CodecScratch& scratch) {
   ByteReader reader(payload);
@@ -97,7 +98,10 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     at += run.rows;
   }
   scratch.Recycle(std::move(bytes));
-  if (near_rows > 0) DecodeNearRows(reader, near, scratch);
+  constexpr bool kDistributions = kCodec == CodecId::kRefCdf;
+  if (near_rows > 0)
+    kDistributions ? DecodeNearDistributions(reader, near, scratch)
+                   : DecodeNearRows(reader, near, scratch);
   reader.ExpectEnd("the frame");
 
   at = 0;
@@ -122,5 +126,9 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     from += row_bytes;
   }
 }
+template void DecodeByReference<CodecId::kRef>(const ChunkShape&, ByteSpan, std::span<std::byte>,
+                                               CodecScratch&);
+template void DecodeByReference<CodecId::kRefCdf>(const ChunkShape&, ByteSpan, std::span<std::byte>,
+                                                  CodecScratch&);
 
 }  // namespace kv
