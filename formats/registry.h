@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +15,8 @@
 namespace kv {
 
 struct DumpEntries;
+struct Reference;
+class ThreadPool;
 
 // What a user may have to tell a reader. Each field holds the flag of the same name.
 struct OpenOptions {
@@ -28,7 +31,11 @@ struct OpenOptions {
   std::optional<uint64_t> batch;            // which batch row of [B, ...] tensors
   // Caches that an archive may refer to, beside those in its folder.
   std::vector<std::string> bases;
+  // The same, opened already; they are tried first.
+  std::vector<std::shared_ptr<const Reference>> references;
   uint32_t reference_depth = 0;  // archives that have led to this one
+  bool in_memory = false;        // no folder is looked into
+  ThreadPool* pool = nullptr;    // where an archive's values are decoded; null: on all CPUs
   // Values will not be read, so readers may skip decoding and leave tensors without bytes.
   bool metadata_only = false;
   // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and

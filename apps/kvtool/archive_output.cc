@@ -151,12 +151,6 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
       .Hint("-o FILE has holes in their place, which take no space");
 }
 
-void ArchiveLimit::RequireReferences(const Archive& archive) {
-  for (const auto& reference : archive.references()) {
-    if (reference != nullptr && reference->missing) throw *reference->missing;
-  }
-}
-
 ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going, Console& console,
                         const std::function<ExitStatus(const std::string&)>& body) {
   ExitStatus status = kDone;

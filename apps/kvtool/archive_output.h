@@ -44,8 +44,6 @@ struct ArchiveLimit {
   // With its references, or the reasons why they are not there. Of a stream, at most so many bytes.
   // Throws kLimit for an archive whose source is larger.
   Archive Open(const std::string& path) const;
-  // Throws the reason why a reference is not there.
-  static void RequireReferences(const Archive& archive);
   // Throws kLimit where more is lost than may be written as zeros, one by one.
   void RequireWritable(const Archive& archive) const;
 };

@@ -105,14 +105,11 @@ class Compress : public Command {
     References references;
     for (const std::string& base : options.bases) {
       references.push_back(OpenReference(base, options));
-      if (references.back()->name.chain <= kMaxReferenceChain) continue;
-      throw Error(
-          Finding::kLimit,
-          fmt::format("it would end a chain of {} archives, each coded against the next; {} "
-                      "are the most",
-                      references.back()->name.chain + 1, kMaxReferenceChain))
-          .File(base)
-          .Hint("code against what its chain begins with");
+      try {
+        RequireShortChain(*references.back());
+      } catch (Error& error) {
+        throw error.File(base);
+      }
     }
     ThreadPool pool(context.global.thread_count());
     nlohmann::ordered_json all = nlohmann::ordered_json::array();

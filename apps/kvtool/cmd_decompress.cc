@@ -114,7 +114,7 @@ class Decompress : public Command {
             .Hint("give --json-out FILE");
       }
     }
-    if (!keep_going_) ArchiveLimit::RequireReferences(archive);
+    if (!keep_going_) RequireReferences(archive);
     output_.MakeFolder(path);
     ProgressLine progress(context.console, context.global.progress_when(), input);
     RestoreOptions options;
@@ -204,7 +204,7 @@ class Decompress : public Command {
     if (path == "-") throw Error(Finding::kUsage, "--to writes a file or folder: give -o");
     output_.MakeFolder(path);
     const Archive archive = limit_.Open(input);
-    ArchiveLimit::RequireReferences(archive);
+    RequireReferences(archive);
     for (const Damage& damage : archive.damage()) {
       context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
     }

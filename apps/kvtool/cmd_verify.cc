@@ -168,7 +168,7 @@ ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::str
   const ExitStatus status =
       ForEachInput(inputs, keep_going, context.console, [&](const std::string& input) {
         const Archive archive = limit.Open(input);
-        ArchiveLimit::RequireReferences(archive);
+        RequireReferences(archive);
         ProgressLine progress(context.console, context.global.progress_when(), input);
         const Findings findings = Look(archive, against, pool, progress);
         if (!report.json && context.console.verbosity > -1) {

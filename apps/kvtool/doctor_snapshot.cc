@@ -190,7 +190,7 @@ void CheckArchive(const Archive& archive, uint64_t bytes, ThreadPool& pool, Diag
   std::vector<Damage> damage = archive.damage();
   const bool small = bytes <= kWholeFileBytes && archive.source_bytes() <= 4 * kWholeFileBytes;
   if (small) {
-    ArchiveLimit::RequireReferences(archive);
+    RequireReferences(archive);
     Nowhere nowhere;
     RestoreOptions options;
     options.keep_going = true;

@@ -15,11 +15,16 @@ Snapshot OpenKvz(Source source, const OpenOptions& options);
 
 // Opens a snapshot, or an archive of one, as something that archives can refer to. Throws as
 // OpenSnapshot.
+std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenOptions& options);
 std::shared_ptr<const Reference> OpenReference(const std::string& path, const OpenOptions& options);
-// Looks for the references of an archive among options.bases and in its folder, and gives it those
-// that have the rows it needs; for the others it gives the reason, which decoding throws. `path` is
-// the archive's. Throws kLimit where a chain of references is too long.
+// Throws kLimit for one that no archive may be coded against, because its own chain is too long.
+void RequireShortChain(const Reference& reference);
+// Looks for the references of an archive among those of the options and in its folder, and gives it
+// those that have the rows it needs; for the others it gives the reason, which decoding throws.
+// `path` is the archive's. Throws kLimit where a chain of references is too long.
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options);
+// Throws the reason why a reference is not there.
+void RequireReferences(const Archive& archive);
 
 // Calls LoadTensors. If a wanted tensor has no chunks of its own (packed tiles, deflated members),
 // it restores the whole source into an unnamed temporary file and calls that format's reader.

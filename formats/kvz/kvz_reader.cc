@@ -95,7 +95,8 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
     if (archive.description()) snapshot = *archive.description();
   } else {
     FindReferences(archive, source.path, options);
-    ThreadPool pool(UsableCpus());
+    std::optional<ThreadPool> own;
+    ThreadPool& pool = options.pool != nullptr ? *options.pool : own.emplace(UsableCpus());
     snapshot = LoadSnapshot(archive, {}, options, pool);
   }
   snapshot.source = std::move(source);

@@ -28,6 +28,9 @@ uint64_t HashOfSource(const Source& source) {
 OpenOptions ForReferences(const OpenOptions& options) {
   OpenOptions plain;
   plain.bases = options.bases;
+  plain.references = options.references;
+  plain.in_memory = options.in_memory;
+  plain.pool = options.pool;
   plain.reference_depth = options.reference_depth;
   plain.max_bytes = options.max_bytes;
   return plain;
@@ -69,11 +72,17 @@ void RequireRows(const Archive& archive, size_t place,
   }
 }
 
-// Files that may be a reference: those that the user names, then those beside the archive.
-std::vector<std::string> CandidatesFor(const ReferenceName& name, const std::string& archive,
-                                       const std::vector<std::string>& bases) {
-  std::vector<std::string> paths = bases;
-  if (archive != "-") {
+// What may be a reference: a file, or what the caller has opened.
+struct Candidate {
+  std::string path;
+  std::shared_ptr<const Reference> opened;
+};
+
+// What the caller has opened, then files that the user names, then those beside the archive.
+std::vector<Candidate> CandidatesFor(const ReferenceName& name, const std::string& archive,
+                                     const OpenOptions& options) {
+  std::vector<std::string> paths = options.bases;
+  if (archive != "-" && !options.in_memory) {
     const fs::path folder = fs::path(archive).parent_path();
     std::vector<std::string> names = {name.file, name.file + std::string(kArchiveSuffix)};
     if (name.file.ends_with(kArchiveSuffix))
@@ -86,9 +95,12 @@ std::vector<std::string> CandidatesFor(const ReferenceName& name, const std::str
   }
   std::erase_if(paths, [&](const std::string& path) {
     std::error_code ignored;
-    return fs::equivalent(path, archive, ignored);
+    return !options.in_memory && fs::equivalent(path, archive, ignored);
   });
-  return paths;
+  std::vector<Candidate> candidates;
+  for (const auto& opened : options.references) candidates.push_back({opened->name.file, opened});
+  for (std::string& one : paths) candidates.push_back({std::move(one), nullptr});
+  return candidates;
 }
 
 std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, const std::string& path,
@@ -97,9 +109,10 @@ std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, cons
   none->name = archive.reference_names()[place];
   const std::string file = Printable(none->name.file);
   std::optional<Error> why;
-  for (const std::string& candidate : CandidatesFor(none->name, path, options.bases)) {
+  for (const Candidate& candidate : CandidatesFor(none->name, path, options)) {
     try {
-      auto found = OpenReference(candidate, options);
+      const auto found =
+          candidate.opened ? candidate.opened : OpenReference(candidate.path, options);
       RequireRows(archive, place, found);
       return found;
     } catch (const Error& error) {
@@ -110,7 +123,7 @@ std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, cons
         why = Error(error.finding() == Finding::kReferenceMissing ? Finding::kReferenceMissing
                                                                   : Finding::kReferenceDiffers,
                     fmt::format("'{}' does not serve as the reference '{}': {}",
-                                Printable(candidate), file, error.message()));
+                                Printable(candidate.path), file, error.message()));
       }
     }
   }
@@ -127,15 +140,13 @@ std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, cons
 
 }  // namespace
 
-std::shared_ptr<const Reference> OpenReference(const std::string& path,
-                                               const OpenOptions& options) {
+std::shared_ptr<const Reference> OpenReference(const Source& source, const OpenOptions& options) {
   auto reference = std::make_shared<Reference>();
   try {
-    const Source source = Source::Open(path);
     ReferenceName& name = reference->name;
-    name.file = fs::path(path).lexically_normal().filename().string();
-    if (name.file.empty())
-      name.file = fs::path(path).lexically_normal().parent_path().filename().string();
+    const fs::path path = fs::path(source.path).lexically_normal();
+    name.file = path.filename().string();
+    if (name.file.empty()) name.file = path.parent_path().filename().string();
     if (!IsSafeRelativePath(name.file)) name.file = "reference";
     if (ProbeKvz(source) == Confidence::kCertain) {
       const Archive archive = Archive::Open(source.files[0].data);
@@ -151,9 +162,29 @@ std::shared_ptr<const Reference> OpenReference(const std::string& path,
     reference->snapshot.CheckContent();
     name.format = reference->snapshot.format;
   } catch (Error& error) {
-    throw error.File(path);
+    throw error.File(source.path);
   }
   return reference;
+}
+
+std::shared_ptr<const Reference> OpenReference(const std::string& path,
+                                               const OpenOptions& options) {
+  return OpenReference(Source::Open(path), options);
+}
+
+void RequireShortChain(const Reference& reference) {
+  if (reference.name.chain <= kMaxReferenceChain) return;
+  throw Error(Finding::kLimit,
+              fmt::format("it would end a chain of {} archives, each coded against the next; {} "
+                          "are the most",
+                          reference.name.chain + 1, kMaxReferenceChain))
+      .Hint("code against what its chain begins with");
+}
+
+void RequireReferences(const Archive& archive) {
+  for (const auto& reference : archive.references()) {
+    if (reference != nullptr && reference->missing) throw *reference->missing;
+  }
 }
 
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options) {

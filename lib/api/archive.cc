@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
+#include "formats/kvz/kvz.h"
 #include "formats/safetensors/safetensors.h"
 #include "lib/api/callbacks.h"
+#include "lib/api/references.h"
 #include "lib/api/tensor.h"
 #include "lib/core/archive/part.h"
 #include "lib/core/archive/records.h"
@@ -15,58 +18,13 @@
 #include "lib/core/base/partial_file.h"
 #include "lib/core/snapshot/layout.h"
 
-namespace kv::api {
-namespace {
-
-// Of a callback's call, so that a file is not asked for at once.
-constexpr uint64_t kMostRead = 16 << 20;
-
-// The pool of a context, or one thread, which is the caller's.
-class Threads {
- public:
-  explicit Threads(kvt_ctx* ctx) : pool_(PoolOf(ctx)) {
-    if (pool_ == nullptr) pool_ = &own_.emplace(1);
-  }
-  ThreadPool& operator*() const { return *pool_; }
-
- private:
-  std::optional<ThreadPool> own_;
-  ThreadPool* pool_;
-};
-
-void Fetch(const kvt_source& source, uint64_t offset, std::span<std::byte> to) {
-  while (!to.empty()) {
-    const size_t step = std::min<uint64_t>(to.size(), kMostRead);
-    if (const kvt_status status = source.read_at(source.user, offset, to.data(), step)) {
-      throw CallbackFailure{status};
-    }
-    to = to.subspan(step);
-    offset += step;
-  }
-}
-
-const kvt_source& Checked(const kvt_source* source) {
-  Require(source != nullptr && source->struct_size == sizeof *source, "source->struct_size");
-  Require(source->reserved == 0 && (source->read_at != nullptr || source->bytes == 0), "source");
-  return *source;
-}
-
-Bytes ReadAll(const kvt_source& source) {
-  Bytes bytes(source.bytes);
-  Fetch(source, 0, bytes);
-  return bytes;
-}
-
-}  // namespace
-}  // namespace kv::api
-
 using namespace kv;       // NOLINT: the functions below are the library's outermost layer
 using namespace kv::api;  // NOLINT
 
 // ---- writing ----
 
 struct kvt_writer {
-  kvt_writer(kvt_ctx* context, const kvt_sink& to) : ctx(context), sink(to) {}
+  kvt_writer(kvt_ctx* context, const kvt_sink& to) : ctx(context), sink(to), watch(*context) {}
 
   struct Part {
     uint64_t offset = 0, bytes = 0;  // in the file that is archived
@@ -77,6 +35,7 @@ struct kvt_writer {
 
   kvt_ctx* const ctx;
   CallbackSink sink;
+  CancelWatch watch;
   std::vector<Part> parts;
   size_t next = 0;
   bool failed = false, finished = false;
@@ -147,6 +106,7 @@ void Start(kvt_writer& writer, std::span<const kvt_part> parts) {
   writer.snapshot.format = "safetensors";
   WriteOptions write;
   write.effort = writer.ctx->level;
+  write.progress = &writer.watch;
   writer.archive.emplace(writer.snapshot.source, &writer.snapshot, write, writer.sink);
 }
 
@@ -278,6 +238,38 @@ void OpenReader(kvt_reader& reader) {
   }
 }
 
+// Brings in the chunks that tell references apart, and no others: two that need each. Returns them.
+std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
+  constexpr uint32_t kEnough = 2;
+  const Archive& archive = *reader.archive;
+  std::vector<uint32_t> seen(archive.reference_names().size());
+  std::vector<const ArchivedChunk*> brought;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    if (std::ranges::all_of(seen, [](uint32_t count) { return count >= kEnough; })) break;
+    if (!HasReferences(static_cast<CodecId>(chunk.head.codec))) continue;
+    reader.Need(chunk.payload_offset, chunk.payload_bytes);
+    brought.push_back(&chunk);
+    std::set<uint16_t> needed;
+    try {
+      for (const ReferenceRun& run : archive.RunsOf(chunk)) needed.insert(run.reference);
+    } catch (const Error&) {
+      continue;  // whoever reads its tokens is told
+    }
+    for (const uint16_t reference : needed) {
+      if (reference < seen.size()) ++seen[reference];
+    }
+  }
+  return brought;
+}
+
+void UseReferences(kvt_reader& reader, std::span<const kvt_reference* const> given) {
+  const std::vector<const ArchivedChunk*> brought = NeedTellingChunks(reader);
+  FindReferences(*reader.archive, "archive", WithReferences(given));
+  for (const ArchivedChunk* chunk : brought) {
+    reader.Drop(chunk->payload_offset, chunk->payload_bytes);
+  }
+}
+
 const kvt_reader::Part& PartAt(const kvt_reader* reader, uint64_t index) {
   Require(index < reader->parts.size(), "index");
   return reader->parts[index];
@@ -327,7 +319,7 @@ kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** 
                            uint64_t* parts) {
   return Call(ctx, [&] {
     Require(out != nullptr, "out");
-    auto reader = std::make_unique<kvt_reader>(ctx, Checked(source));
+    auto reader = std::make_unique<kvt_reader>(ctx, CheckedSource(source));
     OpenReader(*reader);
     if (parts != nullptr) *parts = reader->parts.size();
     *out = reader.release();
@@ -366,86 +358,25 @@ kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin, u
   });
 }
 
+kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out) {
+  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
+  return Call(reader->ctx, [&] {
+    Require(out != nullptr && out->struct_size == sizeof *out, "out->struct_size");
+    const std::vector<ReferenceName>& names = reader->archive->reference_names();
+    Require(index < names.size(), "index");
+    const References& given = reader->archive->references();
+    out->found = index < given.size() && !given[index]->missing ? 1 : 0;
+    out->bytes = names[index].source_bytes;
+    out->hash = names[index].source_hash;
+    out->name = names[index].file.c_str();
+    out->format = names[index].format.c_str();
+  });
+}
+
+kvt_status kvt_reader_beside(kvt_reader* reader, const kvt_reference* const* references,
+                             size_t count) {
+  if (reader == nullptr) return StatusOf(Finding::kBadArgument);
+  return Call(reader->ctx, [&] { UseReferences(*reader, Given(references, count)); });
+}
+
 void kvt_reader_free(kvt_reader* reader) { delete reader; }
-
-// ---- whole files ----
-
-namespace kv::api {
-namespace {
-
-Source SourceOf(std::span<const kvt_file> files) {
-  Source source;
-  source.is_folder = files.size() > 1;
-  for (const kvt_file& file : files) {
-    Require(file.name != nullptr && IsSafeRelativePath(file.name), "file->name");
-    source.files.push_back(
-        {file.name, FileSource::FromBytes(ReadAll(Checked(file.source)), file.name)});
-  }
-  std::ranges::sort(source.files, {}, &SourceFile::name);
-  const auto twice = std::ranges::adjacent_find(source.files, {}, &SourceFile::name);
-  Require(twice == source.files.end(), "file->name: twice the same");
-  source.path = source.is_folder ? "folder" : source.files[0].name;
-  return source;
-}
-
-// As `kvtool compress` does; what no reader understands is archived all the same.
-std::optional<Snapshot> Understood(const Source& source) {
-  OpenOptions options;
-  options.metadata_only = options.any_batch = options.may_guess_axes = true;
-  try {
-    return OpenSnapshot(source, options);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal) throw;
-    return std::nullopt;
-  }
-}
-
-// Restored files go to the sinks that the caller opens.
-class CallbackTarget : public RestoreTarget {
- public:
-  CallbackTarget(const Archive& archive, kvt_open_file open, void* user)
-      : archive_(archive), open_(open), user_(user) {}
-
-  Sink& Begin(size_t file) override {
-    const ArchivedFile& begun = archive_.files()[file];
-    kvt_sink sink = {sizeof sink, 0, nullptr, nullptr};
-    if (const kvt_status status = open_(user_, begun.name.c_str(), begun.size, &sink)) {
-      throw CallbackFailure{status};
-    }
-    return sink_.emplace(CheckedSink(&sink));
-  }
-  void End(size_t) override { sink_.reset(); }
-
- private:
-  const Archive& archive_;
-  const kvt_open_file open_;
-  void* const user_;
-  std::optional<CallbackSink> sink_;
-};
-
-}  // namespace
-}  // namespace kv::api
-
-kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count, const kvt_sink* sink) {
-  return Call(ctx, [&] {
-    Require(files != nullptr && count > 0, "files");
-    CallbackSink out(CheckedSink(sink));
-    const Source source = SourceOf({files, count});
-    const std::optional<Snapshot> snapshot = Understood(source);
-    WriteOptions options;
-    options.effort = ctx->level;
-    const Threads threads(ctx);
-    WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);
-  });
-}
-
-kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open, void* user) {
-  return Call(ctx, [&] {
-    Require(open != nullptr, "open");
-    const Archive opened =
-        Archive::Open(FileSource::FromBytes(ReadAll(Checked(archive)), "archive"));
-    CallbackTarget target(opened, open, user);
-    const Threads threads(ctx);
-    Restore(opened, {}, *threads, target);
-  });
-}

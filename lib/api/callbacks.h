@@ -4,10 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "lib/api/context.h"
 #include "lib/core/base/file.h"
+#include "lib/core/base/progress.h"
 
 // The caller's functions as kvtool's own types.
 namespace kv::api {
@@ -17,6 +21,51 @@ inline const kvt_sink& CheckedSink(const kvt_sink* sink) {
   Require(sink->reserved == 0 && sink->write != nullptr, "sink");
   return *sink;
 }
+
+inline const kvt_source& CheckedSource(const kvt_source* source) {
+  Require(source != nullptr && source->struct_size == sizeof *source, "source->struct_size");
+  Require(source->reserved == 0 && (source->read_at != nullptr || source->bytes == 0), "source");
+  return *source;
+}
+
+// A piece at a time, so that a file is not asked for at once.
+inline void Fetch(const kvt_source& source, uint64_t offset, std::span<std::byte> to) {
+  constexpr uint64_t kMostRead = 16 << 20;
+  while (!to.empty()) {
+    const size_t step = std::min<uint64_t>(to.size(), kMostRead);
+    if (const kvt_status status = source.read_at(source.user, offset, to.data(), step)) {
+      throw CallbackFailure{status};
+    }
+    to = to.subspan(step);
+    offset += step;
+  }
+}
+
+// The pool of a context, or one thread, which is the caller's.
+class Threads {
+ public:
+  explicit Threads(kvt_ctx* ctx) : pool_(PoolOf(ctx)) {
+    if (pool_ == nullptr) pool_ = &own_.emplace(1);
+  }
+  ThreadPool& operator*() const { return *pool_; }
+
+ private:
+  std::optional<ThreadPool> own_;
+  ThreadPool* pool_;
+};
+
+// Ends a long call where kvt_ctx_cancel was called.
+class CancelWatch : public Progress {
+ public:
+  explicit CancelWatch(const kvt_ctx& ctx) : ctx_(ctx) {}
+  void Begin(uint64_t) override { Advance(0); }
+  void Advance(uint64_t) override {
+    if (ctx_.cancelled.load()) throw Error(Finding::kCancelled, "the call was cancelled");
+  }
+
+ private:
+  const kvt_ctx& ctx_;
+};
 
 class CallbackSink : public Sink {
  public:

@@ -42,12 +42,13 @@ extern "C" {
 
 typedef int32_t kvt_status;
 
-typedef struct kvt_pool kvt_pool;     /* worker threads, shared by contexts */
-typedef struct kvt_ctx kvt_ctx;       /* level, scratch memory, last error */
-typedef struct kvt_writer kvt_writer; /* an archive that is being written */
-typedef struct kvt_reader kvt_reader; /* an archive that is read */
-typedef struct kvt_h2o kvt_h2o;       /* MNN's eviction for one sequence */
-typedef struct kvt_policy kvt_policy; /* a published policy, for one layer */
+typedef struct kvt_pool kvt_pool;           /* worker threads, shared by contexts */
+typedef struct kvt_ctx kvt_ctx;             /* level, scratch memory, last error */
+typedef struct kvt_writer kvt_writer;       /* an archive that is being written */
+typedef struct kvt_reader kvt_reader;       /* an archive that is read */
+typedef struct kvt_reference kvt_reference; /* a cache that archives are coded beside */
+typedef struct kvt_h2o kvt_h2o;             /* MNN's eviction for one sequence */
+typedef struct kvt_policy kvt_policy;       /* a published policy, for one layer */
 
 /* Element types, by the numbers that .kvz archives and frames store. */
 enum {
@@ -313,6 +314,16 @@ typedef struct {
   const kvt_source* source;
 } kvt_file;
 
+/* A cache that an archive was coded beside. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t found;     /* 1: it is among those that kvt_reader_beside was given */
+  uint64_t bytes;     /* of its file, or of what its archive restores to */
+  uint64_t hash;      /* of these bytes: XXH3, 64 bits; of a folder, of the hashes of its files */
+  const char* name;   /* of the file, without folders: a claim of the archive's, as all of these */
+  const char* format; /* as `kvtool formats` lists it */
+} kvt_need;
+
 /* K or V of one layer. */
 typedef struct {
   uint32_t struct_size, layer;
@@ -351,6 +362,16 @@ KVT_API kvt_status kvt_reader_part(kvt_reader* reader, uint64_t index, kvt_part*
  * *written (unless NULL): bytes. On a failure dst holds garbage. */
 KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin,
                                    uint64_t count, void* dst, size_t cap, size_t* written);
+/* The next two are for archives that were coded beside other caches ("references", below). Parts of
+ * them may be readable without these; for others kvt_reader_read returns KV1107 where the cache was not
+ * given, and KV1108 where its rows are not those that the archive was made with. */
+/* What the archive needs, by index from 0; KV0010 past the end. out->struct_size must be set. The texts
+ * belong to the reader. */
+KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out);
+/* Gives it caches, in any order, also more than it needs; a second call replaces the first. Fetches a
+ * few chunks, to tell which is which. They may be freed before the reader. */
+KVT_API kvt_status kvt_reader_beside(kvt_reader* reader, const kvt_reference* const* references,
+                                     size_t count);
 /* The names of its parts go with it. */
 KVT_API void kvt_reader_free(kvt_reader* reader);
 
@@ -363,6 +384,29 @@ KVT_API kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count,
  * its sink. Stops at the first damage. The archive is held in memory. */
 KVT_API kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open,
                               void* user);
+
+/* References. Rows that another cache has as well, or nearly has, cost an archive next to nothing if
+ * its reader has that cache, too: an earlier save of the same chat, another chat with the same system
+ * prompt. Whoever reads the archive needs the same rows, from whatever file has them: the archive
+ * holds their hashes, which decide. */
+
+/* A cache to code beside, in memory: files of a format that kvtool knows (several as a folder), or an
+ * archive of one; `references` are those that this archive needs itself (KV1107 where one lacks). The
+ * object never changes: contexts on several threads may use it at once, and it may outlive all. */
+KVT_API kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t count,
+                                        const kvt_reference* const* references,
+                                        size_t reference_count, kvt_reference** out);
+/* Not beside a call that uses it. */
+KVT_API void kvt_reference_free(kvt_reference* reference);
+/* kvt_pack beside caches. The archive then needs those of them that helped, and names them as their
+ * files were named. KV1014: one of them ends a chain of 8 archives, each coded beside the next. */
+KVT_API kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
+                                   const kvt_reference* const* references, size_t reference_count,
+                                   const kvt_sink* sink);
+/* kvt_unpack of such an archive. KV1107 and KV1108, as of kvt_reader_read, before a file is opened. */
+KVT_API kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
+                                     const kvt_reference* const* references, size_t count,
+                                     kvt_open_file open, void* user);
 
 /* ---- eviction ---- */
 

@@ -288,6 +288,77 @@ inline kvt_part Part(uint32_t layer, kvt_desc& desc) {
   return {sizeof(kvt_part), layer, &desc, 0, 0, nullptr};
 }
 
+// A file: its name is relative, with '/'; `read` fills what it is given from an offset on.
+struct File {
+  std::string name;
+  uint64_t bytes = 0;
+  ReadAt read;
+};
+
+class Reference;
+
+namespace detail {
+
+// Files as C sees them, and what their functions threw.
+class FileList {
+ public:
+  explicit FileList(std::span<const File> files) {
+    for (const File& file : files) reads_.emplace_back(file.read);
+    for (size_t i = 0; i < files.size(); ++i) {
+      sources_.push_back(SourceOf(reads_[i], files[i].bytes));
+    }
+    for (size_t i = 0; i < files.size(); ++i) {
+      files_.push_back({files[i].name.c_str(), &sources_[i]});
+    }
+  }
+  const kvt_file* data() const { return files_.data(); }
+  size_t size() const { return files_.size(); }
+  void Rethrow() {
+    for (Callback<ReadAt>& read : reads_) {
+      if (read.thrown) std::rethrow_exception(std::exchange(read.thrown, nullptr));
+    }
+  }
+
+ private:
+  std::vector<Callback<ReadAt>> reads_;
+  std::vector<kvt_source> sources_;
+  std::vector<kvt_file> files_;
+};
+
+inline std::vector<const kvt_reference*> Handles(std::span<const Reference> references);
+
+}  // namespace detail
+
+// A cache that archives are coded beside: files of a snapshot, or an archive of one. It may outlive
+// its context, and many may use it at once.
+class Reference {
+ public:
+  Reference(const Context& context, std::span<const File> files,
+            std::span<const Reference> references = {}) {
+    detail::FileList list(files);
+    const std::vector<const kvt_reference*> needed = detail::Handles(references);
+    kvt_reference* reference = nullptr;
+    const kvt_status status = kvt_reference_create(context.get(), list.data(), list.size(),
+                                                   needed.data(), needed.size(), &reference);
+    reference_.reset(reference);
+    list.Rethrow();
+    context.Raise(status);
+  }
+  const kvt_reference* get() const noexcept { return reference_.get(); }
+
+ private:
+  struct Free {
+    void operator()(kvt_reference* reference) const { kvt_reference_free(reference); }
+  };
+  std::unique_ptr<kvt_reference, Free> reference_;
+};
+
+inline std::vector<const kvt_reference*> detail::Handles(std::span<const Reference> references) {
+  std::vector<const kvt_reference*> handles;
+  for (const Reference& reference : references) handles.push_back(reference.get());
+  return handles;
+}
+
 // An archive that is read part by part. The context must outlive it.
 class Reader {
  public:
@@ -317,6 +388,24 @@ class Reader {
     part.name = found.name;
     return part;
   }
+  // A cache that the archive was coded beside.
+  struct Need {
+    bool found = false;  // among those that Beside was given
+    uint64_t bytes = 0, hash = 0;
+    std::string name, format;
+  };
+  std::vector<Need> Needs() const {
+    std::vector<Need> needs;
+    for (kvt_need need = {sizeof need, 0, 0, 0, nullptr, nullptr};
+         kvt_reader_need(reader_.get(), needs.size(), &need) == 0;) {
+      needs.push_back({need.found != 0, need.bytes, need.hash, need.name, need.format});
+    }
+    return needs;
+  }
+  void Beside(std::span<const Reference> references) {
+    const std::vector<const kvt_reference*> given = detail::Handles(references);
+    callback_->Raise(*context_, kvt_reader_beside(reader_.get(), given.data(), given.size()));
+  }
   // Bytes written to the front of `rows`.
   size_t Read(uint64_t index, uint64_t begin, uint64_t count, MutableBytes rows) {
     size_t written = 0;
@@ -335,36 +424,24 @@ class Reader {
   std::unique_ptr<kvt_reader, Free> reader_;
 };
 
-// A file of Pack: its name is relative, with '/'; `read` fills what it is given from an offset on.
-struct File {
-  std::string name;
-  uint64_t bytes = 0;
-  ReadAt read;
-};
-
 // Archives any files, as `kvtool compress` does; several as a folder.
-inline void Pack(const Context& context, std::span<const File> files, Write write) {
+inline void Pack(const Context& context, std::span<const File> files, Write write,
+                 std::span<const Reference> references = {}) {
   detail::Callback<Write> out(std::move(write));
-  std::vector<detail::Callback<ReadAt>> reads;
-  for (const File& file : files) reads.emplace_back(file.read);
-  std::vector<kvt_source> sources;
-  for (size_t i = 0; i < files.size(); ++i) {
-    sources.push_back(detail::SourceOf(reads[i], files[i].bytes));
-  }
-  std::vector<kvt_file> named;
-  for (size_t i = 0; i < files.size(); ++i) named.push_back({files[i].name.c_str(), &sources[i]});
+  detail::FileList list(files);
+  const std::vector<const kvt_reference*> beside = detail::Handles(references);
   const kvt_sink sink = detail::SinkOf(out);
-  const kvt_status status = kvt_pack(context.get(), named.data(), named.size(), &sink);
-  for (detail::Callback<ReadAt>& read : reads) {
-    if (read.thrown) std::rethrow_exception(read.thrown);
-  }
+  const kvt_status status =
+      kvt_pack_beside(context.get(), list.data(), list.size(), beside.data(), beside.size(), &sink);
+  list.Rethrow();
   out.Raise(context, status);
 }
 
 // Gives the files of an archive back, in the order of their names: `open` returns what takes the
 // bytes of a file.
 using Open = std::function<Write(std::string_view name, uint64_t bytes)>;
-inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open open) {
+inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open open,
+                   std::span<const Reference> references = {}) {
   struct Outputs {
     Open open;
     std::vector<std::unique_ptr<detail::Callback<Write>>> files;
@@ -383,7 +460,9 @@ inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open ope
       return detail::kThrown;
     }
   };
-  const kvt_status status = kvt_unpack(context.get(), &source, begin, &outputs);
+  const std::vector<const kvt_reference*> beside = detail::Handles(references);
+  const kvt_status status =
+      kvt_unpack_beside(context.get(), &source, beside.data(), beside.size(), begin, &outputs);
   if (outputs.thrown) std::rethrow_exception(outputs.thrown);
   for (const auto& file : outputs.files) {
     if (file->thrown) std::rethrow_exception(file->thrown);

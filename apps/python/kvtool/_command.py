@@ -12,9 +12,13 @@ from typing import Any, Union
 from . import _kvtool
 
 StrPath = Union[str, "os.PathLike[str]"]
+# One or several: what archives were coded beside.
+Bases = Union[StrPath, "Sequence[StrPath]", None]
 Progress = Callable[[int, int], "bool | None"]
 
 _log = logging.getLogger("kvtool")
+# Options that are given once for each value.
+_REPEATED = {"base"}
 # Words of Python: from_="npz" is --from npz.
 _KEYWORDS = {"from_": "from", "as_": "as"}
 
@@ -31,6 +35,10 @@ def option_words(options: dict[str, Any]) -> list[bytes]:
     for name, value in options.items():
         flag = "--" + _KEYWORDS.get(name, name).replace("_", "-")
         if value is None or value is False:
+            continue
+        if name in _REPEATED:
+            paths = [value] if isinstance(value, (str, bytes, os.PathLike)) else value
+            words += [flag.encode() + b"=" + os.fsencode(path) for path in paths]
             continue
         if value is True:
             words.append(flag.encode())

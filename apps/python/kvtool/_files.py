@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _command, _safetensors
-from ._command import Progress, StrPath
+from ._command import Bases, Progress, StrPath
 from ._errors import FAULTS, Error
 from ._snapshot import Snapshot
 
@@ -64,6 +64,7 @@ def compress(
     output: StrPath | None = None,
     *,
     level: str = "default",
+    base: Bases = None,
     check: bool = True,
     force: bool = False,
     progress: Progress | None = None,
@@ -71,10 +72,13 @@ def compress(
 ) -> Document:
     """Write an archive (.kvz) that restores the source byte for byte; by default SOURCE.kvz.
 
-    check: every chunk is decoded and compared, and the archive read back, before it gets its name. force: overwrite.
+    base: caches whose rows need not be stored again; the archive then needs those that it used. check: every chunk is
+    decoded and compared, and the archive read back, before it gets its name. force: overwrite.
     """
     path, options = _source(source, options)
     options |= {"level": level, "no_check": not check, "force": force}
+    if base is not None:
+        options["base"] = base
     if output is not None:
         options["output"] = _command.path_bytes(output)
     document: Document = _command.run("compress", [path], options, progress)[1]
@@ -85,12 +89,16 @@ def decompress(
     archive: StrPath,
     output: StrPath | None = None,
     *,
+    base: Bases = None,
     force: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Document:
-    """Restore the source of an archive, or with to="safetensors" (layers=, tokens=, kv=) tensors from it."""
-    options["force"] = force
+    """Restore the source of an archive, or with to="safetensors" (layers=, tokens=, kv=) tensors from it.
+
+    base: what it was coded beside, where that does not lie in its folder. force: overwrite.
+    """
+    options |= {"base": base, "force": force}
     if output is not None:
         options["output"] = _command.path_bytes(output)
     status, document = _command.run("decompress", [archive], options, progress)
@@ -98,12 +106,19 @@ def decompress(
 
 
 def verify(
-    archive: StrPath, *, against: StrPath | None = None, progress: Progress | None = None, **options: Any
+    archive: StrPath,
+    *,
+    against: StrPath | None = None,
+    base: Bases = None,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Document:
     """Prove that an archive is whole and, with against=, that it restores that file or folder.
 
-    Raises Error where it is not: KV1103 for damage, KV1105 for another source; error.document says more.
+    Raises Error where it is not: KV1103 for damage, KV1105 for another source; error.document says more. base: what it was
+    coded beside, where that does not lie in its folder; KV1107 without.
     """
+    options["base"] = base
     if against is not None:
         options["against"] = _command.path_bytes(against)
     status, document = _command.run("verify", [archive], options, progress)

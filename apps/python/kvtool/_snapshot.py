@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _arrays, _command, _kvtool
-from ._command import StrPath
+from ._command import Bases, StrPath
 
 if TYPE_CHECKING:
     import numpy
@@ -124,13 +124,14 @@ class Snapshot:
         return f"<kvtool.Snapshot {self.path!r}: {self.format}, {len(self.layers)} layers>"
 
 
-def open_snapshot(path: StrPath, *, dtype: str | None = None, **options: Any) -> Snapshot:
+def open_snapshot(path: StrPath, *, dtype: str | None = None, base: Bases = None, **options: Any) -> Snapshot:
     """Open a file or folder in any format that kvtool reads: metadata now, values when they are asked for.
 
-    dtype: "f32", "f16" or "bf16" to convert to; block types are dequantised. options: how to read it, as `kvtool inspect
+    dtype: "f32", "f16" or "bf16" to convert to; block types are dequantised. base: what an archive was coded beside, where
+    it does not lie in its folder; looked at with the first values. options: how to read it, as `kvtool inspect
     --help` lists them under "Reading the snapshot": from_, raw, kv_heads, head_dim, gguf, layout, as_, order, batch, ...
     """
-    return Snapshot(path, options, dtype)
+    return Snapshot(path, options if base is None else {"base": base, **options}, dtype)
 
 
 def save(

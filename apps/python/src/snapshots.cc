@@ -167,14 +167,18 @@ nb::list OpenedSnapshot::Tokens() const {
   return tokens;
 }
 
-kv::Snapshot OpenedSnapshot::LoadLayer(const kv::LayerKv& wanted) const {
+kv::Snapshot OpenedSnapshot::LoadLayer(const kv::LayerKv& wanted) {
   kv::Selection selection;
   selection.layers = {{wanted.index}};
   kv::ThreadPool pool(kv::UsableCpus());
   kv::Snapshot snapshot = *metadata_;
   if (!HasBytes(snapshot)) {
-    const kv::Archive archive = kv::Archive::Open(source_.files.at(0).data);
-    snapshot = kv::LoadSnapshot(archive, selection, options_, pool);
+    if (!archive_) {
+      kv::Archive archive = kv::Archive::Open(source_.files.at(0).data);
+      kv::FindReferences(archive, source_.path, options_);
+      archive_ = std::move(archive);
+    }
+    snapshot = kv::LoadSnapshot(*archive_, selection, options_, pool);
     snapshot.source.path = source_.path;
     if (options_.geometry) kv::ApplyGeometry(*options_.geometry, snapshot);
   }

@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "apps/python/src/commands.h"
 #include "formats/registry.h"
+#include "lib/core/archive/archive.h"
 
 // Snapshots as Python sees them: metadata at once, values as arrays when they are asked for.
 namespace kvtool_python {
@@ -41,7 +43,7 @@ class OpenedSnapshot {
   };
   LayerValues Values(size_t layer);
   // The layer alone, from an archive or converted.
-  kv::Snapshot LoadLayer(const kv::LayerKv& wanted) const;
+  kv::Snapshot LoadLayer(const kv::LayerKv& wanted);
 
   kv::OpenOptions options_;
   kv::Source source_;
@@ -50,6 +52,7 @@ class OpenedSnapshot {
   std::mutex mutex_;  // guards those below
   bool checked_ = false;
   std::map<size_t, LayerValues> loaded_;
+  std::optional<kv::Archive> archive_;  // with its references, once values were asked for
 };
 
 // Writes K and V from memory: `layers` holds (K, V or None), arrays [token][head][dim].

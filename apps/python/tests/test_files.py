@@ -87,6 +87,36 @@ def test_compress_verify_decompress(state, tmp_path):
     assert kvtool.open(part).layers[0].k.shape == (16, 2, 64)
 
 
+def test_archives_beside_other_caches(state, tmp_path):
+    (tmp_path / "a,b").mkdir()
+    (tmp_path / "archives").mkdir()
+    base, archive = tmp_path / "a,b" / "early.bin", tmp_path / "archives" / "state.kvz"
+    kvtool.convert(state, base, to="llama-state", tokens=range(0, 80), kv_heads=2)
+    other = tmp_path / "other.npz"
+    kvtool.convert(state, other, kv_heads=2, tokens=range(40, 60), layers=[1])
+    alone = kvtool.compress(state, tmp_path / "alone.kvz")["archive_bytes"]
+    assert kvtool.compress(state, archive, base=[other, base])["archive_bytes"] < alone / 2
+    plain = kvtool.open(state, kv_heads=2)
+    kvtool.compress(base, tmp_path / "early.kvz")
+    for given in (base, [base], [str(other), base], tmp_path / "early.kvz"):
+        assert kvtool.verify(archive, against=state, base=given)["verdict"] == "identical"
+        opened = kvtool.open(archive, base=given, kv_heads=2)
+        for a, b in zip(plain.layers, opened.layers):
+            assert (a.k == b.k).all() and (a.v == b.v).all()
+    restored = tmp_path / "restored.bin"
+    kvtool.decompress(archive, restored, base=base)
+    assert restored.read_bytes() == state.read_bytes()
+    # Metadata needs none, and what a snapshot was opened with goes with it.
+    assert len(kvtool.open(archive)) == 4
+    assert kvtool.diff(kvtool.open(archive, base=base, kv_heads=2), state)["equal"]
+    for wrong, finding in ((None, 1107), (other, 1108)):
+        for call in (lambda: kvtool.verify(archive, base=wrong), lambda: kvtool.decompress(archive, restored, base=wrong),
+                     lambda: kvtool.open(archive, base=wrong).layers[0].k):
+            with pytest.raises(kvtool.Error) as raised:
+                call()
+            assert raised.value.finding == finding
+
+
 def test_verify_raises(state, data, tmp_path):
     archive = tmp_path / "a.kvz"
     kvtool.compress(state, archive)

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "lib/core/base/error.h"
-#include "lib/core/base/temporary.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -193,18 +192,6 @@ void Sink::Skip(uint64_t count) {
 }
 
 void DescriptorSink::Write(ByteSpan bytes) { WriteAll(descriptor_, bytes, name_); }
-
-int OpenSpool() {
-  std::error_code ignored;
-  const fs::path folder = fs::temp_directory_path(ignored);
-  const int unnamed = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
-  if (unnamed >= 0) return unnamed;
-  const Temporary temporary(folder / "spool");  // unlinked as soon as it is open
-  const int descriptor =
-      ::open(temporary.name().c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-  if (descriptor >= 0) return descriptor;
-  throw IoError(Finding::kWriteFailed, "cannot create a temporary file", folder.string());
-}
 
 bool IsSafeRelativePath(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find('\\') != name.npos ||

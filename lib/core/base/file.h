@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by file.cc, source.cc
+#pragma once  // implemented by file.cc, source.cc, spool.cc
 
 #include <filesystem>
 #include <memory>

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Whole files as archives, and the caches that archives are coded beside.
+#include <algorithm>
+
+#include "formats/kvz/kvz.h"
+#include "lib/api/callbacks.h"
+#include "lib/api/references.h"
+#include "lib/core/archive/archive.h"
+
+namespace kv::api {
+
+std::span<const kvt_reference* const> Given(const kvt_reference* const* references, size_t count) {
+  Require(references != nullptr || count == 0, "references");
+  const std::span given(references, count);
+  Require(std::ranges::find(given, nullptr) == given.end(), "references: one is null");
+  return given;
+}
+
+OpenOptions WithReferences(std::span<const kvt_reference* const> references) {
+  OpenOptions options;
+  options.in_memory = true;
+  for (const kvt_reference* given : references) options.references.push_back(given->reference);
+  return options;
+}
+
+namespace {
+
+Bytes ReadAll(const kvt_source& source) {
+  Bytes bytes(source.bytes);
+  Fetch(source, 0, bytes);
+  return bytes;
+}
+
+Source SourceOf(std::span<const kvt_file> files) {
+  Source source;
+  source.is_folder = files.size() > 1;
+  for (const kvt_file& file : files) {
+    Require(file.name != nullptr && IsSafeRelativePath(file.name), "file->name");
+    source.files.push_back(
+        {file.name, FileSource::FromBytes(ReadAll(CheckedSource(file.source)), file.name)});
+  }
+  std::ranges::sort(source.files, {}, &SourceFile::name);
+  const auto twice = std::ranges::adjacent_find(source.files, {}, &SourceFile::name);
+  Require(twice == source.files.end(), "file->name: twice the same");
+  source.path = source.is_folder ? "folder" : source.files[0].name;
+  return source;
+}
+
+// As `kvtool compress` does; what no reader understands is archived all the same.
+std::optional<Snapshot> Understood(const Source& source) {
+  OpenOptions options = WithReferences({});
+  options.metadata_only = options.any_batch = options.may_guess_axes = true;
+  try {
+    return OpenSnapshot(source, options);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal) throw;
+    return std::nullopt;
+  }
+}
+
+// Restored files go to the sinks that the caller opens.
+class CallbackTarget : public RestoreTarget {
+ public:
+  CallbackTarget(const Archive& archive, kvt_open_file open, void* user)
+      : archive_(archive), open_(open), user_(user) {}
+
+  Sink& Begin(size_t file) override {
+    const ArchivedFile& begun = archive_.files()[file];
+    kvt_sink sink = {sizeof sink, 0, nullptr, nullptr};
+    if (const kvt_status status = open_(user_, begun.name.c_str(), begun.size, &sink)) {
+      throw CallbackFailure{status};
+    }
+    return sink_.emplace(CheckedSink(&sink));
+  }
+  void End(size_t) override { sink_.reset(); }
+
+ private:
+  const Archive& archive_;
+  const kvt_open_file open_;
+  void* const user_;
+  std::optional<CallbackSink> sink_;
+};
+
+}  // namespace
+}  // namespace kv::api
+
+using namespace kv;       // NOLINT: the functions below are the library's outermost layer
+using namespace kv::api;  // NOLINT
+
+kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t count,
+                                const kvt_reference* const* references, size_t reference_count,
+                                kvt_reference** out) {
+  return Call(ctx, [&] {
+    Require(out != nullptr, "out");
+    Require(files != nullptr && count > 0, "files");
+    const Threads threads(ctx);
+    OpenOptions options = WithReferences(Given(references, reference_count));
+    options.pool = &*threads;
+    *out = new kvt_reference{OpenReference(SourceOf({files, count}), options)};
+  });
+}
+
+void kvt_reference_free(kvt_reference* reference) { delete reference; }
+
+kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count, const kvt_sink* sink) {
+  return kvt_pack_beside(ctx, files, count, nullptr, 0, sink);
+}
+
+kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
+                           const kvt_reference* const* references, size_t reference_count,
+                           const kvt_sink* sink) {
+  return Call(ctx, [&] {
+    Require(files != nullptr && count > 0, "files");
+    CallbackSink out(CheckedSink(sink));
+    CancelWatch watch(*ctx);
+    WriteOptions options;
+    options.effort = ctx->level;
+    options.progress = &watch;
+    for (const kvt_reference* given : Given(references, reference_count)) {
+      RequireShortChain(*given->reference);
+      options.references.push_back(given->reference);
+    }
+    const Source source = SourceOf({files, count});
+    const std::optional<Snapshot> snapshot = Understood(source);
+    const Threads threads(ctx);
+    WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);
+  });
+}
+
+kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open, void* user) {
+  return kvt_unpack_beside(ctx, archive, nullptr, 0, open, user);
+}
+
+kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
+                             const kvt_reference* const* references, size_t count,
+                             kvt_open_file open, void* user) {
+  return Call(ctx, [&] {
+    Require(open != nullptr, "open");
+    const OpenOptions given = WithReferences(Given(references, count));
+    Archive opened =
+        Archive::Open(FileSource::FromBytes(ReadAll(CheckedSource(archive)), "archive"));
+    FindReferences(opened, "archive", given);
+    RequireReferences(opened);
+    CallbackTarget target(opened, open, user);
+    CancelWatch watch(*ctx);
+    RestoreOptions options;
+    options.progress = &watch;
+    const Threads threads(ctx);
+    Restore(opened, options, *threads, target);
+  });
+}
