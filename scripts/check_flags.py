@@ -40,7 +40,6 @@ ONE_NAME = {
     "--chunk-tokens": ["--chunk-lens"],
     "--group-tokens": ["--lossless-block-tokens"],
     "--force": ["--overwrite", "--yes"],
-    "--threads": ["--jobs"],
     "--output": ["--out"],
 }
 # Flags that more than one command has mean the same there: the first words of their texts, where they differ by

@@ -65,36 +65,29 @@ void ArchiveOutput::Declare(CommandLine& line, const std::string& what) {
       "-k,--keep", [] {}, "Has no effect, because inputs are always kept; accepted out of habit");
 }
 
-void ArchiveOutput::Check(const std::vector<std::string>& inputs) const {
+void ArchiveOutput::Check() const {
   const bool named = !one.path.empty();
   if ((named ? 1 : 0) + (one.to_stdout ? 1 : 0) + (folder.empty() ? 0 : 1) > 1) {
     throw Error(Finding::kUsage, "give one of -o, -c and --output-dir");
   }
-  if (inputs.size() > 1 && (named || one.to_stdout)) {
-    throw Error(Finding::kUsage, fmt::format("{} takes one input, {} were given; --output-dir "
-                                             "takes many",
-                                             named ? "-o" : "-c", inputs.size()));
-  }
 }
 
-void ArchiveOutput::Files(const std::vector<std::string>& inputs, const Rename& rename,
+void ArchiveOutput::Files(const std::string& input, const std::string& name, const Rename& rename,
                           CommandFiles& files) const {
-  Check(inputs);
-  for (const std::string& input : inputs) {
-    files.Writes(PathFor(input, rename),
-                 one.path.empty() ? fmt::format("the result of {}", Printable(input)) : "-o");
-  }
+  Check();
+  files.Writes(PathFor(input, name, rename),
+               !one.path.empty() ? "-o"
+               : one.to_stdout   ? "-c"
+                                 : fmt::format("the result of {}", Printable(input)));
 }
 
-std::string ArchiveOutput::PathFor(const std::string& input, const Rename& rename) const {
+std::string ArchiveOutput::PathFor(const std::string& input, const std::string& name,
+                                   const Rename& rename) const {
   if (one.to_stdout || DescriptorNamed(one.path) == STDOUT_FILENO) return "-";
   if (!one.path.empty()) return one.path;
   if (input == "-") return "-";
-  const std::string name = rename(WithoutTrailingSlash(input));
-  if (folder.empty()) return name;
-  const fs::path path = fs::path(name).lexically_normal();
-  const bool stays = path.is_relative() && *path.begin() != "..";
-  return (fs::path(folder) / (stays ? path : path.filename())).string();
+  if (folder.empty()) return rename(WithoutTrailingSlash(input));
+  return (fs::path(folder) / rename(name)).string();
 }
 
 void ArchiveOutput::MakeFolder(const std::string& path) const {
@@ -149,24 +142,6 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
   throw Error(Finding::kLimit,
               fmt::format("{} bytes are lost; a stream gets zeros for at most {}", lost, most))
       .Hint("-o FILE has holes in their place, which take no space");
-}
-
-ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going, Console& console,
-                        const std::function<ExitStatus(const std::string&)>& body) {
-  ExitStatus status = kDone;
-  for (const std::string& input : inputs) {
-    ExitStatus one;
-    try {
-      one = body(input);
-    } catch (Error& error) {
-      if (error.code() == ErrorCode::kUsage) throw;
-      console.Report(error.File(input));
-      one = StatusOf(error.code());
-    }
-    status = Worse(status, one);
-    if (one >= kInvalid && !keep_going) break;
-  }
-  return status;
 }
 
 std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std::string& path,

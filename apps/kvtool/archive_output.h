@@ -20,17 +20,18 @@ struct ArchiveOutput {
 
   void Declare(CommandLine& line, const std::string& what);
   // `rename` gives the default name. Throws kUsage where the flags do not fit the inputs.
-  void Files(const std::vector<std::string>& inputs, const Rename& rename,
+  void Files(const std::string& input, const std::string& name, const Rename& rename,
              CommandFiles& files) const;
-  // The path of an input's result, or "-" for standard output.
-  std::string PathFor(const std::string& input, const Rename& rename) const;
+  // The path of the result of an input that a corpus calls `name`, or "-" for standard output.
+  std::string PathFor(const std::string& input, const std::string& name,
+                      const Rename& rename) const;
   // Makes what --output-dir adds in front of a result's name.
   void MakeFolder(const std::string& path) const;
   // Throws kUsage when binary data would go to a terminal.
   void RefuseTerminal(const Console& console) const;
 
  private:
-  void Check(const std::vector<std::string>& inputs) const;
+  void Check() const;
 };
 
 // --max-bytes of what reads archives.
@@ -47,11 +48,6 @@ struct ArchiveLimit {
   // Throws kLimit where more is lost than may be written as zeros, one by one.
   void RequireWritable(const Archive& archive) const;
 };
-
-// Runs `body` for each input, reports what it throws, and gives the exit status over all: the
-// worst wins. Stops at the first failure (exit 3 and up) unless `keep_going`.
-ExitStatus ForEachInput(const std::vector<std::string>& inputs, bool keep_going, Console& console,
-                        const std::function<ExitStatus(const std::string&)>& body);
 
 // Where a restored source is written: nothing appears before Commit, unless it is a stream.
 class OutputTarget : public RestoreTarget {

@@ -8,6 +8,7 @@
 
 #include "apps/kvtool/analyze_report.h"
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/offline_options.h"
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
@@ -24,10 +25,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-class Analyze : public Command {
+class Analyze : public EachOf<Analyze> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FILE", input_, "Snapshot or folder of dumps: file, folder or '-'").Required();
+    DeclareInputs(line, "FILE", "Snapshots or folders of dumps: files, folders, '-' for stdin");
     line.Add("--level", level_,
              "Level of compress to measure beside the engine's codec (default: default; compat: "
              "none)")
@@ -61,6 +62,8 @@ class Analyze : public Command {
     page_.Files(files);
     report_.Files(files);
   }
+
+  OpenOptions Reading() const override { return snapshot_.open; }
 
   ExitStatus Run(Context& context) override {
     const auto begin = std::chrono::steady_clock::now();
@@ -249,7 +252,7 @@ class Analyze : public Command {
     WriteText(path, text, RulesFor(force_));
   }
 
-  std::string input_, csv_, level_ = "default";
+  std::string csv_, level_ = "default";
   bool per_head_ = false, distribution_ = false, packed_ = false, reports_only_ = false;
   bool force_ = false;
   RopeOptions rope_;
@@ -257,7 +260,6 @@ class Analyze : public Command {
   SelectionOptions selection_;
   SnapshotOptions snapshot_;
   PageOptions page_;
-  ReportOptions report_;
 };
 
 }  // namespace

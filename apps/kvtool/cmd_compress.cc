@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "formats/kvz/kvz.h"
@@ -69,10 +71,10 @@ std::string Counts(const std::map<std::string, uint64_t>& counts) {
 
 std::string ArchiveName(const std::string& input) { return input + ".kvz"; }
 
-class Compress : public Command {
+class Compress : public EachOf<Compress> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FILE", inputs_, "Snapshots: files, folders, '-' for stdin").Required();
+    DeclareInputs(line, "FILE", "Snapshots: files, folders, '-' for stdin");
     output_.Declare(line, "Archive to write (default: FILE.kvz; for '-': standard output)");
     line.Add("--level", level_,
              "Trades time for size: fast, default, high, max; compat: exactly the engine's choices")
@@ -80,21 +82,28 @@ class Compress : public Command {
         .ShowDefault();
     line.AddFlag("--no-check|!--check", no_check_,
                  "Do not decode the archive and compare it with the source");
-    line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
     snapshot_.Declare(line);
     report_.Declare(line);
   }
 
+  // What is an archive already gains nothing.
+  bool Takes(std::string_view format, bool is_run) const override {
+    return is_run || (!format.empty() && format != "kvz");
+  }
+  bool HasOutputDir() const override { return true; }
+  OpenOptions Reading() const override { return snapshot_.open; }
+
   void TakeRuns() override {
-    // Runs of several models have no heads in common.
-    SnapshotOptions unused;
-    for (std::string& input : inputs_) TakeRun(input, inputs_.size() == 1 ? snapshot_ : unused);
+    const std::string given = input_;
+    TakeRun(input_, snapshot_);
+    if (input_ == given) return;
+    name_ = (std::filesystem::path(name_) / std::filesystem::path(input_).filename()).string();
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(inputs_);
+    files.Reads(input_);
     snapshot_.Files(files);
-    output_.Files(inputs_, ArchiveName, files);
+    output_.Files(input_, name_, ArchiveName, files);
     report_.Files(files);
   }
 
@@ -112,16 +121,9 @@ class Compress : public Command {
       }
     }
     ThreadPool pool(context.global.thread_count());
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
-    const ExitStatus status =
-        ForEachInput(inputs_, keep_going_, context.console, [&](const std::string& input) {
-          all.push_back(CompressOne(input, options, references, pool, context));
-          return kDone;
-        });
-    if (!all.empty()) {
-      report_.Emit(context.console, all, RulesFor(output_.one.force));
-    }
-    return status;
+    report_.Emit(context.console, CompressOne(input_, options, references, pool, context),
+                 RulesFor(output_.one.force));
+    return kDone;
   }
 
  private:
@@ -130,7 +132,7 @@ class Compress : public Command {
                                      Context& context) const {
     const auto begin = std::chrono::steady_clock::now();
     const size_t first_warning = context.console.warning_texts().size();
-    const std::string path = output_.PathFor(input, ArchiveName);
+    const std::string path = output_.PathFor(input, name_, ArchiveName);
     if (path == "-") {
       output_.RefuseTerminal(context.console);
       if (report_.json) {
@@ -242,12 +244,10 @@ class Compress : public Command {
     return document;
   }
 
-  std::vector<std::string> inputs_;
   ArchiveOutput output_;
   std::string level_ = "default";
-  bool no_check_ = false, keep_going_ = false;
+  bool no_check_ = false;
   SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

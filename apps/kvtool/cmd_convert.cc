@@ -2,7 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
@@ -11,14 +14,17 @@
 namespace kv {
 namespace {
 
-class Convert : public Command {
+class Convert : public EachOf<Convert> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("IN", input_, "Snapshot: file, folder or '-'").Required();
+    DeclareInputs(line, "IN", "Snapshots: files, folders, '-' for stdin");
     line.Add("--to", to_, "Format to write (see kvtool formats)")
         .Suggest(WritableFormats())
         .Required();
-    line.Add("-o,--output", output_, "File or folder to write").Required();
+    line.Add("-o,--output", output_, "File or folder to write");
+    line.Add("--output-dir", output_dir_,
+             "Folder for the results of many inputs, each called IN.FORMAT; relative names keep "
+             "their folders");
     line.AddFlag("-f,--force", force_, "Overwrite the output");
     const char* group = "Writing";
     line.Add("--dtype", dtype_, "Convert values to f32, f16 or bf16 (default: as they are)")
@@ -44,12 +50,25 @@ class Convert : public Command {
     report_.Declare(line);
   }
 
-  void TakeRuns() override { TakeRun(input_, snapshot_); }
+  bool HasOutputDir() const override { return true; }
+  OpenOptions Reading() const override { return snapshot_.open; }
+
+  void TakeRuns() override {
+    TakeRun(input_, snapshot_);
+    if (output_.empty() == output_dir_.empty()) {
+      throw Error(Finding::kUsage, output_.empty() ? "--output or --output-dir is required"
+                                                   : "give one of -o and --output-dir");
+    }
+    if (!output_dir_.empty()) {
+      output_ = (std::filesystem::path(output_dir_) / (name_ + "." + to_)).string();
+    }
+  }
 
   void Files(CommandFiles& files) const override {
     files.Reads(input_);
     snapshot_.Files(files);
-    files.Writes(output_, "-o");
+    files.Writes(output_, output_dir_.empty() ? std::string("-o")
+                                              : fmt::format("the result of {}", Printable(input_)));
     report_.Files(files);
   }
 
@@ -75,6 +94,10 @@ class Convert : public Command {
     snapshot.storage.erase("version");
     if (!version_.empty()) snapshot.storage["version"] = version_;
     std::string pairs;
+    if (!output_dir_.empty()) {
+      std::error_code ignored;  // what is missing then is said where the result is created
+      std::filesystem::create_directories(std::filesystem::path(output_).parent_path(), ignored);
+    }
     try {
       pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
       format.write(snapshot, output_, RulesFor(force_, input_));
@@ -110,12 +133,11 @@ class Convert : public Command {
     throw Error(Finding::kUsage, fmt::format("--dtype '{}': expected f32, f16 or bf16", dtype_));
   }
 
-  std::string input_, to_, output_, dtype_, v_order_, version_, rope_pairs_;
+  std::string to_, output_, output_dir_, dtype_, v_order_, version_, rope_pairs_;
   std::optional<int32_t> sequence_;
   bool force_ = false;
   SelectionOptions selection_;
   SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/verify.h"
 #include "formats/key_pairs.h"
@@ -25,14 +26,14 @@ std::string RestoredName(const std::string& name) {
   throw Error(Finding::kUsage, fmt::format("'{}' does not end in {}: give -o", name, kSuffix));
 }
 
-class Decompress : public Command {
+class Decompress : public EachOf<Decompress> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FILE", inputs_, "Archives, '-' for stdin").Required();
+    DeclareInputs(
+        line, "FILE", "Archives, '-' for stdin",
+        "Restore what can be restored, write zeros for the rest and report it; go on with "
+        "the next input after an error");
     output_.Declare(line, "File or folder to write (default: FILE without .kvz)");
-    line.AddFlag("--keep-going", keep_going_,
-                 "Restore what can be restored, write zeros for the rest and report it; go on with "
-                 "the next input after an error");
     line.AddFlag("-t,--test", test_, "Write nothing, as 'kvtool verify' does");
     line.Add("--to", to_, "Write tensors in this format instead of the source (see kvtool formats)")
         .Suggest(WritableFormats());
@@ -53,34 +54,30 @@ class Decompress : public Command {
     report_.Declare(line);
   }
 
+  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+
+  bool HasOutputDir() const override { return true; }
+
   void Files(CommandFiles& files) const override {
-    files.Reads(inputs_);
+    files.Reads(input_);
     geometry_.Files(files);
     limit_.Files(files);
     if (!test_)
       output_.Files(
-          inputs_, [this](const std::string& name) { return NameFor(name); }, files);
+          input_, name_, [this](const std::string& name) { return NameFor(name); }, files);
     report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
-    if (test_) return VerifyArchives(inputs_, "", keep_going_, limit_, report_, context);
+    if (test_) return VerifyArchive(input_, "", limit_, report_, context);
     const Selection selection = selection_.Resolve();
     if (to_.empty() && !selection.is_all()) {
       throw Error(Finding::kUsage, "--layers, --tokens and --kv need --to FORMAT")
           .Hint("a part of a source is not a source; --to npz, for example, writes tensors");
     }
     ThreadPool pool(context.global.thread_count());
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
-    const ExitStatus status =
-        ForEachInput(inputs_, keep_going_, context.console, [&](const std::string& input) {
-          return to_.empty() ? RestoreOne(input, pool, context, all)
-                             : ExtractOne(input, selection, pool, context, all);
-        });
-    if (!all.empty()) {
-      report_.Emit(context.console, all, RulesFor(output_.one.force));
-    }
-    return status;
+    return to_.empty() ? RestoreOne(input_, pool, context)
+                       : ExtractOne(input_, selection, pool, context);
   }
 
  private:
@@ -94,7 +91,7 @@ class Decompress : public Command {
     return RestoredName(archive) + (to_.empty() ? "" : "." + to_);
   }
   std::string PathFor(const std::string& input) const {
-    return output_.PathFor(input, [this](const std::string& name) { return NameFor(name); });
+    return output_.PathFor(input, name_, [this](const std::string& name) { return NameFor(name); });
   }
   OutputRules RulesLike(const std::string& input) const {
     OutputRules rules = RulesFor(output_.one.force);
@@ -102,8 +99,7 @@ class Decompress : public Command {
     return rules;
   }
 
-  ExitStatus RestoreOne(const std::string& input, ThreadPool& pool, Context& context,
-                        nlohmann::ordered_json& all) const {
+  ExitStatus RestoreOne(const std::string& input, ThreadPool& pool, Context& context) const {
     const auto begin = Clock::now();
     const std::string path = PathFor(input);
     const Archive archive = limit_.Open(input);
@@ -114,16 +110,16 @@ class Decompress : public Command {
             .Hint("give --json-out FILE");
       }
     }
-    if (!keep_going_) RequireReferences(archive);
+    if (!inputs_.keep_going) RequireReferences(archive);
     output_.MakeFolder(path);
     ProgressLine progress(context.console, context.global.progress_when(), input);
     RestoreOptions options;
-    options.keep_going = keep_going_;
+    options.keep_going = inputs_.keep_going;
     options.progress = &progress;
     const std::unique_ptr<OutputTarget> target = MakeOutputTarget(archive, path, RulesLike(input));
     if (target->is_stream()) {
       // What has gone down a pipe cannot be taken back: look before the first byte.
-      if (!keep_going_) RefuseDamaged(archive, pool);
+      if (!inputs_.keep_going) RefuseDamaged(archive, pool);
       limit_.RequireWritable(archive);
     }
     const RestoreReport report = Restore(archive, options, pool, *target);
@@ -140,7 +136,8 @@ class Decompress : public Command {
                           -1);
     }
     Tell(context, input, path, archive, report, seconds);
-    all.push_back(Document(context, input, path, archive, report, seconds));
+    report_.Emit(context.console, Document(context, input, path, archive, report, seconds),
+                 RulesFor(output_.one.force));
     return report.intact() ? kDone : kInvalid;
   }
 
@@ -174,7 +171,7 @@ class Decompress : public Command {
                                   const RestoreReport& report, double seconds) const {
     nlohmann::ordered_json document = ReportHeader("decompress");
     document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
-    document["params"] = {{"keep_going", keep_going_}, {"to", nullptr}};
+    document["params"] = {{"keep_going", inputs_.keep_going}, {"to", nullptr}};
     document["output"] = path;
     document["restored_bytes"] = report.bytes;
     document["lost_bytes"] = report.lost_bytes;
@@ -197,7 +194,7 @@ class Decompress : public Command {
   }
 
   ExitStatus ExtractOne(const std::string& input, const Selection& selection, ThreadPool& pool,
-                        Context& context, nlohmann::ordered_json& all) const {
+                        Context& context) const {
     const auto begin = Clock::now();
     const FormatEntry& format = WritableFormat(to_);
     const std::string path = PathFor(input);
@@ -230,23 +227,21 @@ class Decompress : public Command {
                                     HumanRate(bytes, seconds)));
     nlohmann::ordered_json document = ReportHeader("decompress");
     document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
-    document["params"] = {{"keep_going", keep_going_}, {"to", to_}};
+    document["params"] = {{"keep_going", inputs_.keep_going}, {"to", to_}};
     document["output"] = path;
     document["layers"] = snapshot.layers.size();
     document["kv_bytes"] = bytes;
     AddTiming(context, bytes, seconds, document);
-    all.push_back(std::move(document));
+    report_.Emit(context.console, document, RulesFor(output_.one.force));
     return kDone;
   }
 
-  std::vector<std::string> inputs_;
   ArchiveOutput output_;
-  bool keep_going_ = false, test_ = false;
+  bool test_ = false;
   std::string to_, rope_pairs_;
   ArchiveLimit limit_;
   SelectionOptions selection_;
   SnapshotOptions geometry_;
-  ReportOptions report_;
 };
 
 }  // namespace

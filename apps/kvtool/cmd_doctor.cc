@@ -7,6 +7,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/doctor.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/text_width.h"
 
 namespace kv {
@@ -140,37 +141,30 @@ nlohmann::ordered_json Document(const Diagnosis& found) {
   return document;
 }
 
-class Doctor : public Command {
+class Doctor : public EachOf<Doctor> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FILE", files_, "Anything: caches, archives, runs, traces, weights, models, folders")
-        .Required();
+    DeclareInputs(line, "FILE",
+                  "Anything: caches, archives, runs, traces, weights, models, folders");
     report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(files_);
+    files.Reads(input_);
     report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
     ThreadPool pool(context.global.thread_count());
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
-    ExitStatus status = kDone;
-    for (const std::string& file : files_) {
-      const Diagnosis found = Diagnose(file, pool);
-      if (!report_.json) Print(found, context.console);
-      if (found.error) context.console.Report(*found.error);
-      all.push_back(Document(found));
-      status = Worse(status, found.status);
-    }
-    report_.Emit(context.console, all, RulesFor(false));
-    return status;
+    const Diagnosis found = Diagnose(input_, pool);
+    if (!report_.json) Print(found, context.console);
+    if (found.error) context.console.Report(*found.error);
+    report_.Emit(context.console, Document(found), RulesFor(false));
+    return found.status;
   }
 
- private:
-  std::vector<std::string> files_;
-  ReportOptions report_;
+  bool GoesOn() const override { return true; }
+  bool Takes(std::string_view, bool) const override { return true; }
 };
 
 }  // namespace

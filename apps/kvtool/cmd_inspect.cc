@@ -6,6 +6,7 @@
 #include <map>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
@@ -29,10 +30,10 @@ nlohmann::ordered_json StatsJson(const TensorStats& stats) {
   return json;
 }
 
-class Inspect : public Command {
+class Inspect : public EachOf<Inspect> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FILE", files_, "Snapshots: files, folders, '-' for stdin").Required();
+    DeclareInputs(line, "FILE", "Snapshots: files, folders, '-' for stdin");
     line.AddFlag("--stats", with_stats_,
                  "Read every value: ranges, NaNs, entropy per byte plane, predicted ratio");
     line.AddFlag("--tensors", with_tensors_, "One line per layer even when all are alike");
@@ -42,18 +43,22 @@ class Inspect : public Command {
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(files_);
+    files.Reads(joined_);
     snapshot_.Files(files);
     page_.Files(files);
     report_.Files(files);
   }
 
+  bool GoesOn() const override { return true; }
+  bool JoinsInputs() const override { return page_.wanted(); }
+  OpenOptions Reading() const override { return snapshot_.open; }
+
   ExitStatus Run(Context& context) override {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     const bool with_stats = with_stats_ || page_.wanted();
-    report::Page page("What the values are like", files_.size() == 1 ? files_[0] : "");
+    report::Page page("What the values are like", joined_.size() == 1 ? input_ : "");
     ExitStatus status = kDone;
-    for (const std::string& file : files_) {
+    for (const std::string& file : joined_) {
       try {
         std::string path = file;
         SnapshotOptions reading = snapshot_;
@@ -69,7 +74,7 @@ class Inspect : public Command {
         if (report_.wanted()) document.update(DescribeJson(snapshot));
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
-        if (files_.size() > 1 && page_.wanted()) page.Heading(file);
+        if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
         if (with_stats) AddFileStats(snapshot, context.console, document, page);
         WarnOf(snapshot.notes, path, context.console);
         all.push_back(std::move(document));
@@ -115,11 +120,9 @@ class Inspect : public Command {
     if (page_.wanted()) AddStats(layers, page);
   }
 
-  std::vector<std::string> files_;
   bool with_stats_ = false, with_tensors_ = false;
   SnapshotOptions snapshot_;
   PageOptions page_;
-  ReportOptions report_;
 };
 
 }  // namespace

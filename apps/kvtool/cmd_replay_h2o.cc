@@ -6,6 +6,7 @@
 #include <set>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/eviction_targets.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/page_options.h"
@@ -134,10 +135,10 @@ struct PaperFlags {
   }
 };
 
-class ReplayH2o : public Command {
+class ReplayH2o : public EachOf<ReplayH2o> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("SNAPSHOT", input_, "Snapshot, or a recorded run: file, folder or '-'").Required();
+    DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
     line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)");
     line.Add("--engine", engine_, "exact (the design), mnn (its code), mnn-r6 (its old code)")
         .OneOf({"exact", "mnn", "mnn-r6"});
@@ -180,6 +181,12 @@ class ReplayH2o : public Command {
     snapshot_.Declare(line);
     report_.Declare(line);
   }
+
+  // In a folder: what brings a trace, unless all share one.
+  bool Takes(std::string_view format, bool is_run) const override {
+    return is_run || (!trace_.empty() && !format.empty());
+  }
+  OpenOptions Reading() const override { return snapshot_.open; }
 
   void TakeRuns() override {
     run_ = TakeRun(input_, snapshot_);
@@ -460,8 +467,8 @@ class ReplayH2o : public Command {
     return row;
   }
 
-  std::string input_, trace_, sensitivity_, engine_ = "exact", policies_ = "block", targets_,
-                                            budgets_, scores_;
+  std::string trace_, sensitivity_, engine_ = "exact", policies_ = "block", targets_, budgets_,
+                                    scores_;
   std::string schedule_;
   std::string granularity_ = "layer", jsonl_, plan_, snapshot_out_, to_ = "safetensors";
   int64_t prompt_ = -1;
@@ -473,7 +480,6 @@ class ReplayH2o : public Command {
   RopeOptions rope_;
   SnapshotOptions snapshot_;
   PageOptions page_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
@@ -38,10 +39,10 @@ std::string Figure(double value) {
   return std::isnan(value) ? std::string(1, '-') : fmt::format("{:.3g}", value);
 }
 
-class ReplayQuant : public Command {
+class ReplayQuant : public EachOf<ReplayQuant> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("SNAPSHOT", input_, "Snapshot, or a recorded run: file, folder or '-'").Required();
+    DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
     line.Add("--trace", trace_, "Trace with queries: file, folder, or DIR/STEM (a run's own)");
     line.Add("--k", k_, "Types of K, a comma list (q8_0,q5_1,q4_0)")
         .Suggest(TypeWords())
@@ -67,7 +68,8 @@ class ReplayQuant : public Command {
     line.Add("--prompt-tokens", prompt_,
              "Measure the rows from here on (the prompt's end, if the trace says)")
         .Between(int64_t{0}, int64_t{UINT32_MAX});
-    line.Add("--sample-rows|--rows", rows_, "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
+    line.Add("--sample-rows|--rows", rows_,
+             "Query rows of a layer to measure, drawn by --seed; 0: all (512)");
     line.Add("--seed", seed_, "Seed of the sampled rows (0)");
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
@@ -87,6 +89,12 @@ class ReplayQuant : public Command {
     snapshot_.Declare(line);
     report_.Declare(line);
   }
+
+  // In a folder: what brings a trace, unless all share one.
+  bool Takes(std::string_view format, bool is_run) const override {
+    return is_run || (!trace_.empty() && !format.empty());
+  }
+  OpenOptions Reading() const override { return snapshot_.open; }
 
   void TakeRuns() override {
     run_ = TakeRun(input_, snapshot_);
@@ -517,7 +525,7 @@ class ReplayQuant : public Command {
     }
   }
 
-  std::string input_, trace_, against_, out_, version_, plan_, sensitivity_, plan_out_;
+  std::string trace_, against_, out_, version_, plan_, sensitivity_, plan_out_;
   PageOptions page_;
   std::vector<std::string> k_, v_;
   std::string rounding_ = "avx", hadamard_ = "yes", engine_q_ = "cpu";
@@ -528,7 +536,6 @@ class ReplayQuant : public Command {
   std::optional<RecordedRun> run_;
   RopeOptions rope_;
   SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "apps/kvtool/archive_output.h"
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/verify.h"
@@ -120,73 +121,66 @@ nlohmann::ordered_json Document(const Findings& findings, const Archive& archive
   return document;
 }
 
-class Verify : public Command {
+void RequireOneAgainst(const InputOptions& inputs, const std::string& against) {
+  if (against.empty() || inputs.given.size() < 2) return;
+  throw Error(Finding::kUsage,
+              fmt::format("--against takes one archive, {} were given", inputs.given.size()));
+}
+
+class Verify : public EachOf<Verify> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("FILE", inputs_, "Archives, '-' for stdin").Required();
+    DeclareInputs(line, "FILE", "Archives, '-' for stdin");
     line.Add("--against", against_, "File or folder that the archive must restore to");
-    line.AddFlag("--keep-going", keep_going_, "Go on with the next input after an error");
     limit_.Declare(line);
     report_.Declare(line);
   }
 
+  bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
+
   void TakeRuns() override {
+    RequireOneAgainst(inputs_, against_);
     SnapshotOptions unused;
     TakeRun(against_, unused);
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(inputs_);
+    files.Reads(input_);
     files.Reads(against_);
     limit_.Files(files);
     report_.Files(files);
   }
 
   ExitStatus Run(Context& context) override {
-    return VerifyArchives(inputs_, against_, keep_going_, limit_, report_, context);
+    return VerifyArchive(input_, against_, limit_, report_, context);
   }
 
  private:
-  std::vector<std::string> inputs_;
   std::string against_;
-  bool keep_going_ = false;
   ArchiveLimit limit_;
-  ReportOptions report_;
 };
 
 }  // namespace
 
-ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::string& against,
-                          bool keep_going, const ArchiveLimit& limit, const ReportOptions& report,
-                          Context& context) {
-  if (!against.empty() && inputs.size() > 1) {
-    throw Error(Finding::kUsage,
-                fmt::format("--against takes one archive, {} were given", inputs.size()));
-  }
+ExitStatus VerifyArchive(const std::string& input, const std::string& against,
+                         const ArchiveLimit& limit, const ReportOptions& report, Context& context) {
   ThreadPool pool(context.global.thread_count());
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  const ExitStatus status =
-      ForEachInput(inputs, keep_going, context.console, [&](const std::string& input) {
-        const Archive archive = limit.Open(input);
-        RequireReferences(archive);
-        ProgressLine progress(context.console, context.global.progress_when(), input);
-        const Findings findings = Look(archive, against, pool, progress);
-        if (!report.json && context.console.verbosity > -1) {
-          Print(findings, archive, input, against, context.console);
-        }
-        all.push_back(Document(findings, archive, input, against));
-        // A chunk of a codec from the future is whole, only not for this program.
-        const bool unsupported =
-            std::any_of(findings.restored.damage.begin(), findings.restored.damage.end(),
-                        [](const Damage& damage) {
-                          return InfoOf(damage.finding).code == ErrorCode::kUnsupported;
-                        });
-        return unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
-      });
-  if (!all.empty()) {
-    report.Emit(context.console, all, RulesFor(false));
+  const Archive archive = limit.Open(input);
+  RequireReferences(archive);
+  Findings findings;
+  {
+    ProgressLine progress(context.console, context.global.progress_when(), input);
+    findings = Look(archive, against, pool, progress);
   }
-  return status;
+  if (!report.json && context.console.verbosity > -1) {
+    Print(findings, archive, input, against, context.console);
+  }
+  report.Emit(context.console, Document(findings, archive, input, against), RulesFor(false));
+  // A chunk of a codec from the future is whole, only not for this program.
+  const bool unsupported = std::any_of(
+      findings.restored.damage.begin(), findings.restored.damage.end(),
+      [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });
+  return unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
 }
 
 std::unique_ptr<Command> MakeVerify() { return std::make_unique<Verify>(); }

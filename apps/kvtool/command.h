@@ -20,6 +20,8 @@ struct Context {
   const GlobalOptions& global;
 };
 
+class EachCommand;
+
 // A command declares its options on its command line and runs after parsing. Declare must only bind
 // variables: parse errors and run errors never mix.
 class Command {
@@ -32,6 +34,8 @@ class Command {
   // names in turn is added by Run, before it reads that.
   virtual void Files(CommandFiles& files) const = 0;
   virtual ExitStatus Run(Context& context) = 0;
+  // The same, if it does the same to each of its inputs.
+  virtual EachCommand* AsEach() { return nullptr; }
 };
 
 struct CommandEntry {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -63,15 +64,16 @@ FilePlace PlaceOf(const fs::path& path) {
   return {{}, fs::weakly_canonical(plain, ignored).string()};
 }
 
-// Whether one of the folders above `path` is `folder`.
-bool IsBelow(const fs::path& path, const File& folder) {
+// The folders that `path` is in, the nearest first.
+std::vector<File> FoldersAbove(const fs::path& path) {
+  std::vector<File> folders;
   std::error_code failed;
   fs::path above = fs::canonical(path, failed);
   while (!failed && above.has_relative_path()) {
     above = above.parent_path();
-    if (FileAt(above) == folder) return true;
+    if (const auto folder = FileAt(above)) folders.push_back(*folder);
   }
-  return false;
+  return folders;
 }
 
 bool HoldsFile(const fs::path& folder, const File& file) {
@@ -97,6 +99,72 @@ std::optional<uint64_t> SizeOf(const fs::path& path) {
     if (entry->is_regular_file(ignored)) size += entry->file_size(ignored);
   }
   return size;
+}
+
+// Where the inputs lie. A look-up takes no longer where there are many.
+class InputPlaces {
+ public:
+  explicit InputPlaces(const std::vector<std::string>& inputs) : inputs_(inputs) {
+    for (const std::string& input : inputs) {
+      const auto status = StatusOf(input);
+      if (!status) continue;
+      const File file{status->st_dev, status->st_ino};
+      (S_ISDIR(status->st_mode) ? folders_ : files_).emplace(file, &input);
+    }
+  }
+
+  // An input that would not be there any more after an output to `path`, which is there now; null
+  // if there is none.
+  const std::string* LostTo(const std::string& path, const struct stat& status) const {
+    const File file{status.st_dev, status.st_ino};
+    for (const auto* same : {&files_, &folders_}) {
+      if (const auto found = same->find(file); found != same->end()) return found->second;
+    }
+    if (S_ISDIR(status.st_mode)) {
+      FindFoldersAbove();
+      if (const auto found = above_.find(file); found != above_.end()) return found->second;
+    }
+    if (folders_.empty()) return nullptr;
+    if (!DescriptorNamed(path)) {
+      for (const File& above : FoldersAbove(path)) {
+        if (const auto found = folders_.find(above); found != folders_.end()) return found->second;
+      }
+      if (status.st_nlink < 2 || S_ISDIR(status.st_mode)) return nullptr;
+    }
+    for (const auto& [folder, input] : folders_) {
+      if (HoldsFile(*input, file)) return input;
+    }
+    return nullptr;
+  }
+
+ private:
+  void FindFoldersAbove() const {
+    if (!above_.empty()) return;
+    for (const std::string& input : inputs_) {
+      for (const File& above : FoldersAbove(input)) above_.emplace(above, &input);
+    }
+  }
+
+  const std::vector<std::string>& inputs_;
+  std::map<File, const std::string*> files_, folders_;
+  mutable std::map<File, const std::string*> above_;  // the folders that inputs are in
+};
+
+void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& inputs) {
+  const auto status = StatusOf(output.path);
+  if (!status) return;
+  if (S_ISBLK(status->st_mode)) {
+    throw Error(Finding::kUsage,
+                fmt::format("{}: is a block device, which no output replaces", output.flag))
+        .File(output.path);
+  }
+  const bool is_folder = S_ISDIR(status->st_mode);
+  if (!is_folder && !S_ISREG(status->st_mode)) return;  // written through: nothing is lost
+  const std::string* lost = inputs.LostTo(output.path, *status);
+  if (lost == nullptr) return;
+  throw Error(Finding::kUsage,
+              fmt::format("{} would be written over an input, {}", output.flag, Printable(*lost)))
+      .File(output.path);
 }
 
 }  // namespace
@@ -127,8 +195,27 @@ void CommandFiles::Writes(const std::string& path, std::string_view flag) {
   if (!path.empty()) outputs_.push_back({path, std::string(flag)});
 }
 
+void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_dir) {
+  inputs_.insert(inputs_.end(), one.inputs_.begin(), one.inputs_.end());
+  for (const Output& output : one.outputs_) {
+    if (output.flag.starts_with('-')) {
+      // A flag names the same file in every run.
+      const bool is_known = !flagged_.emplace(output.flag, output.path).second;
+      if (is_known && output.flag == "--json-out") continue;
+      if (is_known) {
+        const bool is_result = has_output_dir && (output.flag == "-o" || output.flag == "-c");
+        throw Error(Finding::kUsage,
+                    fmt::format("{} takes one input, {} were given{}", output.flag, inputs,
+                                is_result ? "; --output-dir takes many" : ""));
+      }
+    }
+    outputs_.push_back(output);
+  }
+}
+
 void CommandFiles::Check() const {
-  for (const Output& output : outputs_) CheckAgainstInputs(output);
+  const InputPlaces places(inputs_);
+  for (const Output& output : outputs_) CheckAgainstInputs(output, places);
   CheckAgainstOutputs();
 }
 
@@ -141,34 +228,6 @@ std::vector<std::string> CommandFiles::Sizes() const {
   for (const std::string& input : inputs_) add("read", input);
   for (const Output& output : outputs_) add("wrote", output.path);
   return lines;
-}
-
-void CommandFiles::CheckAgainstInputs(const Output& output) const {
-  const auto status = StatusOf(output.path);
-  if (!status) return;
-  if (S_ISBLK(status->st_mode)) {
-    throw Error(Finding::kUsage,
-                fmt::format("{}: is a block device, which no output replaces", output.flag))
-        .File(output.path);
-  }
-  const bool is_folder = S_ISDIR(status->st_mode);
-  if (!is_folder && !S_ISREG(status->st_mode)) return;  // written through: nothing is lost
-  const File file{status->st_dev, status->st_ino};
-  for (const std::string& input : inputs_) {
-    const auto of_input = StatusOf(input);
-    if (!of_input) continue;
-    const File there{of_input->st_dev, of_input->st_ino};
-    bool loses = there == file || (is_folder && IsBelow(input, file));
-    if (S_ISDIR(of_input->st_mode) && !loses) {
-      loses = DescriptorNamed(output.path)
-                  ? HoldsFile(input, file)
-                  : IsBelow(output.path, there) || (status->st_nlink > 1 && HoldsFile(input, file));
-    }
-    if (!loses) continue;
-    throw Error(Finding::kUsage,
-                fmt::format("{} would be written over an input, {}", output.flag, Printable(input)))
-        .File(output.path);
-  }
 }
 
 void CommandFiles::CheckAgainstOutputs() const {

@@ -2,8 +2,10 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lib/core/base/output.h"
@@ -26,17 +28,20 @@ class CommandFiles {
   void Writes(const std::vector<Output>& outputs) {
     for (const Output& output : outputs) Writes(output.path, output.flag);
   }
+  // Those of one of `inputs` runs. Throws kUsage where two runs would write the same file; what a
+  // JSON document of all of them goes to counts once.
+  void Add(const CommandFiles& one, size_t inputs, bool has_output_dir);
   // Throws kUsage.
   void Check() const;
   // What was read and written, to the byte, a line each: for -v. Streams have no lines.
   std::vector<std::string> Sizes() const;
 
  private:
-  void CheckAgainstInputs(const Output& output) const;
   void CheckAgainstOutputs() const;
 
   std::vector<std::string> inputs_;
   std::vector<Output> outputs_;
+  std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
 };
 
 // How outputs are placed: -f, and which folders it may replace.

@@ -142,7 +142,8 @@ OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf
   description.group = option.get_group();
   description.environment = option.get_envname();
   description.standard = option.get_default_str();
-  description.required = option.get_required();
+  const auto noted = notes.find(&option);
+  description.required = option.get_required() || (noted != notes.end() && noted->second.needed);
   description.many = option.get_expected_max() > 1;
   return description;
 }
@@ -214,6 +215,11 @@ std::string ParserNames(const std::string& names, std::vector<std::string>& alia
 
 Option& Option::Required() {
   option_->required();
+  return *this;
+}
+
+Option& Option::RequiredAlone() {
+  (*notes_)[option_].needed = true;
   return *this;
 }
 

@@ -33,6 +33,7 @@ class Option {
   struct Notes {
     std::vector<std::string> words;    // that completions offer
     bool closed = false;               // no others may be given
+    bool needed = false;               // though the parser does without
     std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
   };
   using NotesOf = std::map<const CLI::Option*, Notes>;
@@ -40,6 +41,8 @@ class Option {
   Option(CLI::Option* option, NotesOf* notes) : option_(option), notes_(notes) {}
 
   Option& Required();
+  // Needed, unless another option says the same: the command looks.
+  Option& RequiredAlone();
   Option& Group(const std::string& heading);  // where help lists it; none hides it
   Option& OneOf(const std::vector<std::string>& words);
   Option& Suggest(std::vector<std::string> words);  // for completions; others may be given

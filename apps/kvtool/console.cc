@@ -104,6 +104,29 @@ std::string JsonText(const nlohmann::ordered_json& document, int indent, bool as
 Console::Console(Embedding* embedding)
     : embedding_(embedding), style_mark_("\x1b" + RandomWord()) {}
 
+Console::Console(const Console& like, CapturedRun& captured)
+    : verbosity(like.verbosity),
+      colour(like.colour),
+      embedding_(nullptr),
+      captured_(&captured),
+      style_mark_(like.style_mark_) {}
+
+void Console::Replay(const CapturedRun& run) {
+  for (const std::string& warning : run.warnings) {
+    ++warnings_;
+    warning_texts_.push_back(warning);
+    if (embedding_ != nullptr) embedding_->Warning(warning);
+  }
+  for (const Error& failure : run.failures) {
+    document_.Failed(failure);
+    if (embedding_ != nullptr) embedding_->Failure(failure);
+  }
+  if (embedding_ != nullptr) return;
+  for (const CapturedRun::Piece& piece : run.pieces) {
+    piece.is_error ? PrintError(piece.text) : Print(piece.text);
+  }
+}
+
 void Console::Data(std::string_view text) {
   if (embedding_ != nullptr || verbosity < 0) return;
   Print(Wrapped(Shown(text), ColumnsOf(STDOUT_FILENO)));
@@ -115,6 +138,7 @@ void Console::Product(std::string_view text) {
 }
 
 void Console::Print(const std::string& shown) {
+  if (captured_ != nullptr) return captured_->pieces.push_back({false, shown});
   ClearProgress();
   if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() && stdout_error_ == 0) {
     stdout_error_ = errno;
@@ -159,8 +183,12 @@ void Console::Json(const nlohmann::ordered_json& document) {
 
 void Console::Say(std::string_view text, int level) {
   if (verbosity < level || embedding_ != nullptr) return;
+  PrintError(Wrapped(Shown(text), ColumnsOf(STDERR_FILENO)) + "\n");
+}
+
+void Console::PrintError(const std::string& shown) {
+  if (captured_ != nullptr) return captured_->pieces.push_back({true, shown});
   ClearProgress();
-  const std::string shown = Wrapped(Shown(text), ColumnsOf(STDERR_FILENO)) + "\n";
   std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
@@ -168,12 +196,14 @@ void Console::Warn(std::string_view file, std::string_view text) {
   ++warnings_;
   warning_texts_.push_back(file.empty() ? std::string(text) : fmt::format("{}: {}", file, text));
   if (embedding_ != nullptr) embedding_->Warning(warning_texts_.back());
+  if (captured_ != nullptr) captured_->warnings.push_back(warning_texts_.back());
   Say(fmt::format("kvtool: {}{}warning: {}", Printable(file), file.empty() ? "" : ": ",
                   Printable(text)));
 }
 
 void Console::Report(const Error& error) {
   if (embedding_ != nullptr) embedding_->Failure(error);
+  if (captured_ != nullptr) captured_->failures.push_back(error);
   document_.Failed(error);
   if (verbosity < -1) return;
   Say(fmt::format("kvtool: {}", error.what()), -1);

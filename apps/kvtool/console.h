@@ -13,13 +13,28 @@
 
 namespace kv {
 
-enum class When { kAuto, kAlways, kNever };
+enum class When { kAuto, kAlways, kNever, kJson };
+
+// What the run of one input among many has to say, kept until its turn comes.
+struct CapturedRun {
+  struct Piece {
+    bool is_error;
+    std::string text;
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::string> warnings;
+  std::vector<Error> failures;
+  nlohmann::ordered_json document;  // as the command made it; null: none
+  OutputRules rules;                // for writing it
+};
 
 // The two streams of the program: data on stdout, talk on stderr. All output of commands goes
 // through here. With an embedding nothing reaches a stream.
 class Console {
  public:
   explicit Console(Embedding* embedding = nullptr);
+  // For a run whose output `captured` takes, in the manner of `like`.
+  Console(const Console& like, CapturedRun& captured);
 
   // -qq .. -vv: -2 exit status only, -1 errors only, 0 normal, 1 and 2 more.
   int verbosity = 0;
@@ -41,7 +56,11 @@ class Console {
   // The JSON document of the run, for which reported failures are noted.
   RunDocument& document() { return document_; }
 
+  // Says what a captured run had to say. The document stays.
+  void Replay(const CapturedRun& run);
+
   Embedding* embedding() const { return embedding_; }
+  CapturedRun* captured() const { return captured_; }
   int warnings() const { return warnings_; }
   const std::vector<std::string>& warning_texts() const { return warning_texts_; }
 
@@ -60,11 +79,13 @@ class Console {
 
  private:
   void Print(const std::string& shown);
+  void PrintError(const std::string& shown);
   bool UseColour() const;
   std::string Styled(std::string_view code, std::string_view text) const;
   std::string Shown(std::string_view text) const;
 
   Embedding* embedding_;
+  CapturedRun* captured_ = nullptr;
   int warnings_ = 0;
   std::vector<std::string> warning_texts_;
   std::string style_mark_;  // what only this program's own colours begin with

@@ -22,7 +22,10 @@ namespace {
 const std::vector<std::string> kWhenWords = {"auto", "always", "never"};
 
 When ParseWhen(const std::string& word) {
-  return word == "always" ? When::kAlways : word == "never" ? When::kNever : When::kAuto;
+  return word == "always"  ? When::kAlways
+         : word == "never" ? When::kNever
+         : word == "json"  ? When::kJson
+                           : When::kAuto;
 }
 
 Error BadValue(std::string_view flag, std::string_view text, std::string_view expected) {
@@ -49,8 +52,9 @@ void GlobalOptions::Declare(CommandLine& line) {
   line.Add("--simd", simd, "Use one SIMD target (see kvtool targets)")
       .Environment("KVTOOL_SIMD")
       .Group(group);
-  line.Add("--progress", progress, "Progress line: auto, always, never")
-      .OneOf(kWhenWords)
+  line.Add("--progress", progress,
+           "Progress line: auto, always, never, or json: lines for programs, on standard error")
+      .OneOf({"auto", "always", "never", "json"})
       .Group(group);
   line.OnFlag(
           "--no-progress", [this] { progress = "never"; }, "No progress line")
@@ -183,6 +187,12 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
 
 void ReportOptions::Emit(Console& console, const nlohmann::ordered_json& document,
                          const OutputRules& rules) const {
+  if (CapturedRun* captured = console.captured()) {
+    // A command over one input makes one, in an array or not.
+    captured->document = document.is_array() ? document.at(0) : document;
+    captured->rules = force ? RulesFor(true) : rules;
+    return;
+  }
   if (!wanted()) return;
   const OutputRules overwriting = force ? RulesFor(true) : rules;
   if (json_version != 1 && console.embedding() == nullptr) {

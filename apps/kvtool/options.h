@@ -65,9 +65,11 @@ struct ReportOptions {
 
   void Declare(CommandLine& line);
   void DeclareVersion(CommandLine& line);
-  bool wanted() const { return json || !json_out.empty(); }
-  // Prints and writes the document, or an array of one for each input, as asked. The table on stdout
-  // is suppressed by --json alone.
+  // Somebody else asks for the document: who runs a command over many inputs.
+  bool collects = false;
+  bool wanted() const { return json || !json_out.empty() || collects; }
+  // Prints and writes the document, or an array of one for each input, as asked. The table on
+  // stdout is suppressed by --json alone.
   void Emit(Console& console, const nlohmann::ordered_json& document,
             const OutputRules& rules) const;
   void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }

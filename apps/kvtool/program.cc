@@ -21,6 +21,7 @@
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/document_version.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/help.h"
 #include "apps/kvtool/options_document.h"
 #include "lib/core/base/temporary.h"
@@ -155,10 +156,15 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     }
     CommandFiles files;
     files.Reads(line.config_file());
-    command.TakeRuns();
-    command.Files(files);
-    files.Check();
-    const ExitStatus status = command.Run(context);
+    ExitStatus status;
+    if (EachCommand* each = command.AsEach()) {
+      status = RunEach(*each, files, context);
+    } else {
+      command.TakeRuns();
+      command.Files(files);
+      files.Check();
+      status = command.Run(context);
+    }
     if (context.console.warnings() > 1) {
       context.console.Say(fmt::format("{} warnings", context.console.warnings()));
     }
@@ -245,27 +251,6 @@ int Dispatch(Console& console, int argc, char** argv) {
   return RunCommand(entry->name, *command, context, line);
 }
 
-// What a failure is to the user.
-int StatusOfFailure(Console& console) {
-  try {
-    throw;
-  } catch (const ClosedPipe&) {
-    console.document().Drop();
-    return kDone;
-  } catch (const Error& error) {
-    console.Report(error);
-    return StatusOf(error.code());
-  } catch (const std::bad_alloc&) {
-    console.Report(Error(Finding::kNoResources, "out of memory"));
-    return kIoError;
-  } catch (const std::exception& error) {
-    console.Report(
-        Error(Finding::kInternal, error.what())
-            .Hint("this is a bug; please report it with the output of 'kvtool targets'"));
-    return kBug;
-  }
-}
-
 // What was written is whole, but what it replaced (or what was begun) is still there, hidden.
 void WarnOfLeftovers(Console& console) {
   for (const std::string& name : TakeUnremoved()) {
@@ -274,6 +259,28 @@ void WarnOfLeftovers(Console& console) {
 }
 
 }  // namespace
+
+int StatusOfFailure(Console& console, const std::string& file) {
+  try {
+    throw;
+  } catch (const ClosedPipe&) {
+    console.document().Drop();
+    return kDone;
+  } catch (Error& error) {
+    if (!file.empty()) error.File(file);
+    console.Report(error);
+    return StatusOf(error.code());
+  } catch (const std::bad_alloc&) {
+    Error error(Finding::kNoResources, "out of memory");
+    console.Report(file.empty() ? error : error.File(file));
+    return kIoError;
+  } catch (const std::exception& failure) {
+    Error error(Finding::kInternal, failure.what());
+    error.Hint("this is a bug; please report it with the output of 'kvtool targets'");
+    console.Report(file.empty() ? error : error.File(file));
+    return kBug;
+  }
+}
 
 int RunProgram(int argc, char** argv) {
   FillStandardDescriptors();

@@ -14,15 +14,36 @@
 namespace kv {
 using namespace std::chrono_literals;
 
+bool ShowsProgress(const Console& console, When when) {
+  if (console.embedding() != nullptr || when == When::kNever) return false;
+  return when != When::kAuto || (console.stderr_is_terminal() && console.verbosity >= 0);
+}
+
+void PrintProgress(const ProgressState& state) {
+  const auto or_null = [](const auto& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  };
+  const nlohmann::ordered_json line = {{"schema", "kvtool.progress/1"},
+                                       {"label", or_null(state.label)},
+                                       {"inputs_done", or_null(state.inputs_done)},
+                                       {"inputs", or_null(state.inputs)},
+                                       {"bytes_done", state.bytes_done},
+                                       {"bytes", or_null(state.bytes)},
+                                       {"elapsed_us", static_cast<uint64_t>(state.seconds * 1e6)}};
+  std::fputs((JsonText(line, -1) + "\n").c_str(), stderr);
+}
+
 ProgressLine::ProgressLine(Console& console, When when, const std::string& label)
     : console_(console), label_(Printable(label)), terminal_(console.stderr_is_terminal()) {
-  enabled_ = when == When::kAlways || (when == When::kAuto && terminal_ && console.verbosity >= 0);
+  // Of one input among many nothing is drawn: how many are done is.
+  enabled_ = console.captured() == nullptr && ShowsProgress(console, when);
+  json_ = when == When::kJson;
   begin_ = Clock::now();
-  next_ = begin_ + (terminal_ ? 500ms : 30000ms);
+  next_ = begin_ + (json_ ? 0ms : terminal_ ? 500ms : 30000ms);
 }
 
 ProgressLine::~ProgressLine() {
-  if (terminal_) console_.ClearProgress();
+  if (terminal_ && enabled_) console_.ClearProgress();
 }
 
 void ProgressLine::Begin(uint64_t total_bytes) {
@@ -37,12 +58,17 @@ void ProgressLine::Advance(uint64_t bytes) {
   if (!enabled_) return;
   const auto now = Clock::now();
   if (now < next_) return;
-  next_ = now + (terminal_ ? 100ms : 30000ms);
+  next_ = now + (json_ ? 1000ms : terminal_ ? 100ms : 30000ms);
   Draw(now);
 }
 
 void ProgressLine::Draw(Clock::time_point now) {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
+  if (json_) {
+    ProgressState state{label_, {}, {}, done_, {}, seconds};
+    if (total_ > 0) state.bytes = total_;
+    return PrintProgress(state);
+  }
   std::vector<std::string> parts = {fmt::format("{}: {}", label_, HumanBytes(done_))};
   if (total_ > 0) {
     const double fraction = static_cast<double>(done_) / static_cast<double>(total_);

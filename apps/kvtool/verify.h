@@ -3,16 +3,14 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "apps/kvtool/archive_output.h"
 
 namespace kv {
 
-// Restores each archive to nowhere and says what it found; with a source, compares with it. What
+// Restores an archive to nowhere and says what it found; with a source, compares with it. What
 // `kvtool verify` and `kvtool decompress --test` do.
-ExitStatus VerifyArchives(const std::vector<std::string>& inputs, const std::string& against,
-                          bool keep_going, const ArchiveLimit& limit, const ReportOptions& report,
-                          Context& context);
+ExitStatus VerifyArchive(const std::string& input, const std::string& against,
+                         const ArchiveLimit& limit, const ReportOptions& report, Context& context);
 
 }  // namespace kv

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/kvtool/command.h"
+
+namespace kv {
+
+// One input of a command that takes many.
+struct CorpusEntry {
+  std::string path;  // as readers open it
+  std::string name;  // as results call it: the same on every machine that sees the corpus
+};
+
+// Which inputs a command runs over, and how: what all that take many have in common.
+struct InputOptions {
+  std::vector<std::string> given;  // files, folders, patterns, "-"
+  std::string files_from;
+  bool recursive = false, null = false, keep_going = false;
+  int jobs = 0;
+
+  // `place` and `text` are of the inputs themselves. A command for which --keep-going means more
+  // gives its text.
+  void Declare(CommandLine& line, const std::string& place, const std::string& text,
+               const std::string& keep_going_text = "");
+  // Whether more is asked for than plain names.
+  bool searches() const { return recursive || !files_from.empty(); }
+};
+
+// A command that does to each of many inputs what it would do to it alone. It is declared and
+// parsed once; then a copy runs for each input, several at once where that is asked for. All of a
+// run that depends on the input belongs to `input_`.
+class EachCommand : public Command {
+ public:
+  EachCommand* AsEach() override { return this; }
+  virtual std::unique_ptr<EachCommand> Copy() const = 0;
+  void Take(const CorpusEntry& entry);
+  // Of an input found in a folder: the registry's word for its format ("" for none), and whether it
+  // is a recorded run.
+  virtual bool Takes(std::string_view format, bool is_run) const;
+  // Whether a failure of one input ends nothing, without --keep-going, too.
+  virtual bool GoesOn() const { return inputs_.keep_going; }
+  // Whether --output-dir takes the results of many.
+  virtual bool HasOutputDir() const { return false; }
+  // What else a file of a folder is read with, as flags say.
+  virtual OpenOptions Reading() const { return {}; }
+  // Whether this run makes one thing of all its inputs, which it then runs over by itself.
+  virtual bool JoinsInputs() const { return false; }
+  void TakeAll(const std::vector<CorpusEntry>& entries);
+
+  const InputOptions& inputs() const { return inputs_; }
+  // Place of the inputs, as messages call it.
+  const std::string& place() const { return place_; }
+  ReportOptions& report() { return report_; }
+
+ protected:
+  void DeclareInputs(CommandLine& line, const std::string& place, const std::string& text,
+                     const std::string& keep_going_text = "");
+
+  InputOptions inputs_;
+  std::string place_;
+  std::string input_, name_;         // the one that this copy runs over
+  std::vector<std::string> joined_;  // all of them where they are joined, else that one
+  ReportOptions report_;
+};
+
+// What a command derives from: EachOf<Inspect>.
+template <typename Self>
+class EachOf : public EachCommand {
+ public:
+  std::unique_ptr<EachCommand> Copy() const override {
+    return std::make_unique<Self>(static_cast<const Self&>(*this));
+  }
+};
+
+// Runs the command over all that it was given. `files` gets what one input alone reads and writes.
+ExitStatus RunEach(EachCommand& command, CommandFiles& files, Context& context);
+
+// What the failure that is being handled is to the user, once it has been reported.
+int StatusOfFailure(Console& console, const std::string& file = "");
+
+}  // namespace kv

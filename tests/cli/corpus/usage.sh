@@ -1,0 +1,16 @@
+# What does not go with many inputs, or with none.
+$PYTHON -m corpus_files all
+fails() { local status=0; "$KVTOOL" "$@" > /dev/null || status=$?; echo "$status" >&2; }
+fails analyze
+fails analyze -r all/other
+fails analyze --files-from missing
+printf 'all/pair/a.safetensors\0' > list; fails analyze --files-from list
+fails analyze -r all --html-out page.html
+fails compress -r all -o one.kvz
+fails compress -r all -c
+fails convert -r all --to npz -o one.npz
+fails convert -r all --to npz
+fails convert all/pair/a.safetensors --to npz -o a.npz --output-dir d
+fails analyze -r all --csv-out rows.csv
+fails verify all/layers all/pair --against all
+fails inspect 'all/none*.bin'
