@@ -11,6 +11,9 @@ tried with the next 64 tokens.
 With older engines, whose states kvtool writes too, the newest state is written for that build
 (--target-version) and must go on with the tokens that the engine finds by reading the prompt itself.
 
+Quantised caches (replay-quant --output) must go on as the engine does with that type: nearly, for it quantises what
+its own types have changed.
+
 Caches of transformers (transformers_cache.py computes them without kvtool) are written as states: the newest
 engine must go on as after its own reading of the prompt, which it does not when K is not reordered.
 
@@ -35,6 +38,8 @@ import tarfile
 import tempfile
 import urllib.request
 
+import numpy as np
+
 import transformers_cache
 
 PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{}.tgz"
@@ -43,7 +48,8 @@ RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
 LONG_TOKENS = 64  # where the file that came back must be the same
 LEVELS = ["compat", "fast", "default", "high", "max"]
-TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
+TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
+NEAR = 1e-4  # nats, where a type loses nothing
 SKIP = 77
 
 
@@ -329,6 +335,36 @@ class Checker:
             print(f"{'ok  ' if there == 0 else 'FAIL'} {setup.model}, the engine's state as transformers' cache: "
                   f"{'as' if there == 0 else 'NOT as'} transformers computes it, to 0.05")
 
+    def quantised(self, model, state):
+        """The full cache in each type, as `replay-quant --output` writes it, against the engine's own reading of the
+        prompt with -ctk and -ctv. The two are near, not equal: what the engine stores of a layer comes from states that
+        the types of earlier layers have changed. Written for another rotation, a cache is noise to the engine."""
+        vocabulary = self.engine.vocab_n_tokens(self.engine.model_get_vocab(self.engine.model(str(self.models / f"{model}.gguf"))))
+        with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
+            folder = pathlib.Path(folder)
+            full = Run(self.engine, self.models, Setup(model), state, folder, count=1)
+            heads = len(full.prompt), 4, 64  # queries of any values: the state does not depend on them
+            np.savez(folder / "trace.npz", **{"q.0": np.ones(heads, np.float32)})
+            for kind in TYPES:
+                if kind == "f32":
+                    continue
+                setup, runs = Setup(model, k=kind, v=kind), {}
+                for rotated in ("yes", "no"):
+                    back = folder / f"{kind}-{rotated}.bin"
+                    self.tool("replay-quant", state, "--trace", folder / "trace.npz", "--k", kind, "--v", kind,
+                              "--kv-heads", 2, "--hadamard", rotated, "-o", back, "-f", "--json-out", folder / "quant.json")
+                    runs[rotated] = Run(self.engine, self.models, setup, back, folder, count=1)
+                own = Run(self.engine, self.models, setup, None, folder, full.prompt, count=1)
+                near, wrong = (divergence(own, runs[rotated], vocabulary) for rotated in ("yes", "no"))
+                lost = divergence(full, own, vocabulary)
+                is_block = kind not in ("f16", "bf16")
+                good = runs["yes"].loaded and runs["yes"].saved_same and near < NEAR + lost
+                good = good and (not is_block or wrong > 10 * near)
+                self.failures += not good
+                print(f"{'ok  ' if good else 'FAIL'} {model}, replay-quant -o in {kind}: the next token {near:.2g} nats from the engine's "
+                      f"own -ctk {kind} -ctv {kind}, which is {lost:.2g} from f16" +
+                      (f"; not rotated, {wrong:.2g}" if is_block else ""))
+
     def all(self):
         rows, columns = Setup(), Setup(flash=False)
         state = self.states / "s260k-v050-f16.seq0.bin"
@@ -360,7 +396,15 @@ class Checker:
         self.transformers(rows, state)
         self.transformers(Setup("kjv3m-f16"), self.states / "kjv3m-v050-f16.seq0.bin")
         self.control(rows, state)
+        self.quantised("kjv3m-f16", self.states / "kjv3m-v050-f16.seq0.bin")
         return self.failures
+
+
+def divergence(a, b, vocabulary):
+    """KL of the first distribution after a restore, in nats."""
+    x, y = (np.frombuffer(run.logits, np.float32, vocabulary).astype(np.float64) for run in (a, b))
+    x, y = (logits - logits.max() - np.log(np.exp(logits - logits.max()).sum()) for logits in (x, y))
+    return float((np.exp(x) * (x - y)).sum())
 
 
 def distance(a, b):
