@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "formats/kvz/kvz.h"
-#include "lib/core/archive/archive.h"
+#include "lib/core/archive/archive_rows.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/ref/ref.h"
 
@@ -103,6 +103,45 @@ std::vector<Candidate> CandidatesFor(const ReferenceName& name, const std::strin
   return candidates;
 }
 
+bool HoldsAllTensors(const Archive& archive) {
+  if (!archive.description()) return false;
+  const std::vector<LayerKv>& layers = archive.description()->layers;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!archive.HoldsTensor(i, false) || (layers[i].v && !archive.HoldsTensor(i, true)))
+      return false;
+  }
+  return true;
+}
+
+// One whose rows are read as they are needed; nothing else of it is read. What it is called does
+// not matter.
+std::shared_ptr<const Reference> OpenForRows(const std::string& path, const OpenOptions& options) {
+  const Source source = Source::Open(path);
+  auto reference = std::make_shared<Reference>();
+  reference->name.file = Printable(fs::path(path).lexically_normal().filename().string());
+  if (ProbeKvz(source) == Confidence::kCertain) {
+    Archive archive = Archive::Open(source.files[0].data);
+    FindReferences(archive, path, options);
+    for (const auto& next : archive.references()) {
+      if (next->missing) throw *next->missing;
+    }
+    if (archive.damage().empty() && HoldsAllTensors(archive)) {
+      reference->name.source_bytes = archive.source_bytes();
+      reference->name.source_hash = archive.source_hash().value_or(0);
+      reference->snapshot = *archive.description();
+      reference->rows = std::make_shared<ArchiveRows>(std::move(archive));
+      return reference;
+    }
+  }
+  reference->snapshot = OpenSnapshot(source, ForReferences(options));
+  return reference;
+}
+
+bool IsOfSource(const Reference& reference, const ReferenceName& name) {
+  return name.source_hash != 0 && reference.name.source_hash == name.source_hash &&
+         reference.name.source_bytes == name.source_bytes;
+}
+
 std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, const std::string& path,
                                       const OpenOptions& options) {
   auto none = std::make_shared<Reference>();
@@ -111,9 +150,9 @@ std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, cons
   std::optional<Error> why;
   for (const Candidate& candidate : CandidatesFor(none->name, path, options)) {
     try {
-      const auto found =
-          candidate.opened ? candidate.opened : OpenReference(candidate.path, options);
-      RequireRows(archive, place, found);
+      const auto found = candidate.opened ? candidate.opened : OpenForRows(candidate.path, options);
+      // An archive of the very source that the reference was has its rows.
+      if (candidate.opened || !IsOfSource(*found, none->name)) RequireRows(archive, place, found);
       return found;
     } catch (const Error& error) {
       if (error.finding() == Finding::kLimit && options.reference_depth >= kMaxReferenceChain)

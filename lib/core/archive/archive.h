@@ -143,6 +143,11 @@ class Archive {
 
   // Decodes one chunk into `raw`, which is resized, and checks both hashes.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
+  // What a chunk needs, from a payload whose hash nobody looks at: damage shows where rows differ.
+  std::vector<ReferenceRun> UncheckedRunsOf(const ArchivedChunk& chunk) const;
+  // Decodes those rows of a chunk that none of its runs has; all of its runs are equal. Only the
+  // payload's hash is checked.
+  void DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& rows) const;
 
  private:
   friend class ArchiveReader;

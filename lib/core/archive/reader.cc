@@ -425,6 +425,27 @@ std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
   return ReadReferenceRuns(chunk.head.shape(), payload);
 }
 
+std::vector<ReferenceRun> Archive::UncheckedRunsOf(const ArchivedChunk& chunk) const {
+  const ByteSpan bytes = data_->bytes();
+  if (chunk.payload_offset > bytes.size() ||
+      chunk.payload_bytes > bytes.size() - chunk.payload_offset) {
+    return RunsOf(chunk);  // says so
+  }
+  return ReadReferenceRuns(chunk.head.shape(),
+                           bytes.subspan(chunk.payload_offset, chunk.payload_bytes));
+}
+
+void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& rows) const {
+  try {
+    DecodeRowsWithoutReference(
+        chunk.head.shape(),
+        Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash),
+        scratch, rows);
+  } catch (Error& error) {
+    throw error.In(Describe(chunk.head));
+  }
+}
+
 void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {
   const ChunkHead& head = chunk.head;
   try {

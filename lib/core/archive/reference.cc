@@ -4,11 +4,22 @@
 
 #include <fmt/format.h>
 
+#include "lib/core/base/checked.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
 
-DType RowsOfReferences::Read(const ReferenceRun& run, uint64_t elements, Bytes& rows) const {
+namespace {
+
+Error Differs(const ReferenceRun& run, const Reference& reference, std::string_view how) {
+  return Error(Finding::kReferenceDiffers,
+               fmt::format("layer {} {} of '{}' {}", run.layer, run.is_value ? 'V' : 'K',
+                           Printable(reference.name.file), how));
+}
+
+}  // namespace
+
+RowsOfReferences::Found RowsOfReferences::Find(const ReferenceRun& run, uint64_t elements) const {
   const auto missing = [] {
     return Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
         .Hint("give the cache that the archive was coded against with --base");
@@ -21,21 +32,48 @@ DType RowsOfReferences::Read(const ReferenceRun& run, uint64_t elements, Bytes& 
   const Reference* reference = references_[run.reference].get();
   if (reference == nullptr) throw missing();
   if (reference->missing) throw *reference->missing;
-  const auto differs = [&](std::string_view how) {
-    return Error(Finding::kReferenceDiffers,
-                 fmt::format("layer {} {} of '{}' {}", run.layer, run.is_value ? 'V' : 'K',
-                             Printable(reference->name.file), how));
-  };
   const LayerKv* layer = reference->snapshot.Find(run.layer);
-  if (layer == nullptr || (run.is_value && !layer->v)) throw differs("is not there");
+  if (layer == nullptr || (run.is_value && !layer->v))
+    throw Differs(run, *reference, "is not there");
   const KvTensor& tensor = run.is_value ? *layer->v : layer->k;
   const uint64_t tokens = tensor.tokens();
   if (run.first_token > tokens || run.rows > tokens - run.first_token)
-    throw differs(fmt::format("has only {} tokens", tokens));
-  if (tensor.channels() != elements)
-    throw differs(fmt::format("has {} channels, not {}", tensor.channels(), elements));
-  rows = Gather(tensor, run.first_token, run.rows, Order::kTokenHeadDim);
-  return tensor.dtype;
+    throw Differs(run, *reference, fmt::format("has only {} tokens", tokens));
+  if (tensor.channels() != elements) {
+    throw Differs(run, *reference,
+                  fmt::format("has {} channels, not {}", tensor.channels(), elements));
+  }
+  return {*reference, tensor, static_cast<size_t>(layer - reference->snapshot.layers.data())};
+}
+
+void RowsOfReferences::Fill(const Found& found, const ReferenceRun& run,
+                            std::span<std::byte> rows) {
+  const Reference& reference = found.reference;
+  if (reference.rows == nullptr) {
+    return Gather(found.tensor, run.first_token, run.rows, 0, found.tensor.heads,
+                  Order::kTokenHeadDim, rows);
+  }
+  try {
+    reference.rows->Read(found.layer_position, run.is_value, run.first_token, run.rows, rows);
+  } catch (const Error& error) {
+    if (error.finding() == Finding::kReferenceMissing) throw;
+    throw Differs(run, reference, fmt::format("cannot be read: {}", error.message()));
+  }
+}
+
+DType RowsOfReferences::Read(const ReferenceRun& run, uint64_t elements, Bytes& rows) const {
+  const Found found = Find(run, elements);
+  rows.resize(CheckedMul(run.rows, found.tensor.row_bytes(), "rows of a reference"));
+  Fill(found, run, rows);
+  return found.tensor.dtype;
+}
+
+void RowsOfReferences::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
+                                 std::span<std::byte> rows) const {
+  const Found found = Find(run, elements);
+  if (found.tensor.dtype != dtype || run.rows * found.tensor.row_bytes() != rows.size())
+    throw Differs(run, found.reference, "has rows of another size");
+  Fill(found, run, rows);
 }
 
 bool ReferencePlan::Uses(size_t reference) const {

@@ -29,11 +29,22 @@ struct ReferenceName {
   bool operator==(const ReferenceName&) const = default;
 };
 
-// A reference that was found, with all its values, or why it was not.
+// Rows of a snapshot that are made when somebody asks for them. Any number of threads may do so.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  // Fills `rows` with tokens [first, first + count), [token][head][unit]. Throws whatever reading
+  // them throws.
+  virtual void Read(size_t layer_position, bool is_value, uint64_t first, uint64_t count,
+                    std::span<std::byte> rows) const = 0;
+};
+
+// A reference that was found, or why it was not.
 struct Reference {
   ReferenceName name;
-  Snapshot snapshot;
-  std::optional<Error> missing;
+  Snapshot snapshot;  // has no values if there is a source of rows
+  std::shared_ptr<const RowSource> rows;
+  std::optional<Error> missing = {};
 };
 using References = std::vector<std::shared_ptr<const Reference>>;
 
@@ -42,8 +53,19 @@ class RowsOfReferences : public ReferenceRows {
  public:
   explicit RowsOfReferences(const References& references) : references_(references) {}
   DType Read(const ReferenceRun& run, uint64_t elements, Bytes& rows) const override;
+  void ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
+                 std::span<std::byte> rows) const override;
 
  private:
+  // The tensor that has the run's tokens, which have so many elements.
+  struct Found {
+    const Reference& reference;
+    const KvTensor& tensor;
+    size_t layer_position;
+  };
+  Found Find(const ReferenceRun& run, uint64_t elements) const;
+  static void Fill(const Found& found, const ReferenceRun& run, std::span<std::byte> rows);
+
   const References& references_;
 };
 

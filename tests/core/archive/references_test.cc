@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "lib/core/archive/archive_rows.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/reference.h"
 #include "lib/core/base/half.h"
@@ -173,9 +174,76 @@ TEST_CASE("references: archives come back with them and are refused without", "[
   CHECK(finding() == Finding::kReferenceDiffers);
   archive.UseReferences({references[1]});
   CHECK(finding() == Finding::kBadFrame);
-  Reference gone{{}, {}, Error(Finding::kReferenceMissing, "gone")};
+  Reference gone;
+  gone.missing = Error(Finding::kReferenceMissing, "gone");
   archive.UseReferences({std::make_shared<Reference>(gone), references[2]});
   CHECK(finding() == Finding::kReferenceMissing);
+}
+
+// An archive whose rows are decoded when somebody needs them.
+std::shared_ptr<const Reference> LazyReferenceTo(const Bytes& packed, References its_references) {
+  Archive archive = test::OpenBytes(packed);
+  archive.UseReferences(std::move(its_references));
+  Reference reference{{"base.bin", "test", 1, 2, 1}, *archive.description(), {}};
+  reference.rows = std::make_shared<ArchiveRows>(std::move(archive));
+  return std::make_shared<Reference>(std::move(reference));
+}
+
+TEST_CASE("references: chains of archives come back, decoded where they are needed", "[kvz][ref]") {
+  const std::vector<int32_t> all = Tokens(430, 1);
+  const auto first = [&](size_t count) {
+    return std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  };
+  // Three that grow, one that is near the last, and one that grows from that.
+  const Cache caches[] = {CacheOf(first(150), 0), CacheOf(first(260), 0), CacheOf(first(400), 0),
+                          CacheOf(first(400), 0.01f), CacheOf(all, 0.01f)};
+  References chain;
+  Bytes first_packed;
+  for (const Cache& cache : caches) {
+    const Bytes packed = PackBy(cache, chain);
+    if (chain.empty()) first_packed = packed;
+    for (const int threads : {1, 3}) {
+      Archive archive = test::OpenBytes(packed);
+      archive.UseReferences(chain);
+      const test::Unpacked unpacked = test::Unpack(archive, false, threads);
+      CHECK(unpacked.report.intact());
+      CHECK(unpacked.files[0] == test::CopyOf(cache.source.files[0].data->bytes()));
+    }
+    chain = {LazyReferenceTo(packed, chain)};
+  }
+  // Any tokens, in any order, and what cannot be had.
+  const RowsOfReferences rows(chain);
+  const auto read = [&](const ReferenceRun& run) {
+    Bytes bytes;
+    REQUIRE(rows.Read(run, kChannels, bytes) == DType::kF16);
+    const KvTensor& tensor = caches[4].snapshot.layers[0].k;
+    CHECK(bytes == Gather(tensor, run.first_token, run.rows, Order::kTokenHeadDim));
+  };
+  for (const uint64_t token : {429, 0, 63, 149, 259, 300, 64})
+    read({.layer = 4, .rows = 1, .first_token = token});
+  read({.layer = 4, .rows = 430});
+  read({.layer = 4, .rows = 200, .first_token = 140});
+  const auto refusal = [&](const References& references, const ReferenceRun& run) {
+    try {
+      Bytes bytes;
+      RowsOfReferences(references).Read(run, kChannels, bytes);
+    } catch (const Error& error) {
+      return error.finding();
+    }
+    return Finding::kInternal;  // accepted
+  };
+  CHECK(refusal(chain, {.layer = 3, .rows = 1}) == Finding::kReferenceDiffers);
+  CHECK(refusal(chain, {.layer = 4, .rows = 2, .first_token = 429}) == Finding::kReferenceDiffers);
+  // One that is damaged, or lacks its own reference, is refused as a reference.
+  Bytes damaged = first_packed;
+  damaged[first_packed.size() / 4] ^= std::byte{1};
+  CHECK(refusal({LazyReferenceTo(damaged, {})}, {.layer = 4, .rows = 150}) ==
+        Finding::kReferenceDiffers);
+  const Bytes second = PackBy(caches[1], {LazyReferenceTo(first_packed, {})});
+  CHECK(refusal({LazyReferenceTo(second, {})}, {.layer = 4, .rows = 260}) ==
+        Finding::kReferenceMissing);
+  CHECK(refusal({LazyReferenceTo(second, {LazyReferenceTo(second, {})})},
+                {.layer = 4, .rows = 260}) == Finding::kReferenceMissing);
 }
 
 TEST_CASE("references: names that lead elsewhere and endless chains are refused", "[kvz][ref]") {

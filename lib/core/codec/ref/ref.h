@@ -35,6 +35,10 @@ class ReferenceRows {
   // type. Throws kReferenceMissing, and kReferenceDiffers where there are no such tokens or where
   // one has not just so many elements.
   virtual DType Read(const ReferenceRun& run, uint64_t elements, Bytes& rows) const = 0;
+  // Fills `rows` with the tokens of an equal run of a chunk of this type. Throws kReferenceDiffers
+  // also where they are of another type or size.
+  virtual void ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
+                         std::span<std::byte> rows) const;
 };
 
 // Encodes with those of the proposed runs (ascending, disjoint, of one K or V) that help, and their
@@ -47,6 +51,10 @@ EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
 
 // Reads the runs alone. Throws as DecodeChunk.
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload);
+// Decodes the rows that belong to no run alone; `rows` is resized. All runs are equal. Throws as
+// DecodeChunk.
+void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
+                                Bytes& rows);
 
 // For tests and fuzzers of all codecs: a frame without references.
 bool EncodeWithoutReference(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,

@@ -13,14 +13,8 @@
 namespace kv {
 namespace {
 
-// Reads a run's rows and makes sure that they are those that the encoder had.
-DType ReadChecked(const ReferenceRows* references, const ReferenceRun& run, uint64_t elements,
-                  Bytes& rows) {
-  if (references == nullptr) {
-    throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
-        .Hint("give the cache that it was coded against with --base");
-  }
-  const DType dtype = references->Read(run, elements, rows);
+// Makes sure that rows are those that the encoder had.
+void RequireHash(ByteSpan rows, const ReferenceRun& run) {
   if (Hash128(rows) != run.hash) {
     throw Error(Finding::kReferenceDiffers,
                 fmt::format("tokens {}:{} of layer {} {} of reference {} are not those that the "
@@ -28,7 +22,6 @@ DType ReadChecked(const ReferenceRows* references, const ReferenceRun& run, uint
                             run.first_token, run.first_token + run.rows, run.layer,
                             run.is_value ? 'V' : 'K', run.reference));
   }
-  return dtype;
 }
 
 void RequireRows(bool fits, const ReferenceRun& run) {
@@ -41,11 +34,37 @@ void RequireRows(bool fits, const ReferenceRun& run) {
 
 }  // namespace
 
+void ReferenceRows::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
+                              std::span<std::byte> rows) const {
+  Bytes bytes;
+  RequireRows(Read(run, elements, bytes) == dtype && bytes.size() == rows.size(), run);
+  std::copy(bytes.begin(), bytes.end(), rows.begin());
+}
+
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload) {
   ByteReader reader(payload);
   const DTypeInfo& info = Info(shape.dtype);
   const uint64_t raw = shape.tokens * shape.heads * shape.units_per_head * info.block_bytes;
   return ReadReferenceHead(reader, shape, raw).runs;
+}
+
+void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
+                                Bytes& rows) {
+  ByteReader reader(payload);
+  const uint64_t row_bytes = shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
+  const ReferenceHead head = ReadReferenceHead(reader, shape, shape.tokens * row_bytes);
+  uint64_t own = shape.tokens;
+  for (const ReferenceRun& run : head.runs) {
+    KV_ASSERT(run.equal);
+    own -= run.rows;
+  }
+  const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
+  reader.ExpectEnd("the frame");
+  if (own == 0) throw Error(Finding::kBadFrame, "the chunk has no own rows").At(0);
+  rows.resize(own * row_bytes);
+  const ChunkShape own_shape =
+      own == shape.tokens ? shape : OwnRowsShape(shape, shape.tokens * row_bytes, own);
+  DecodeChunk(head.own_codec, own_shape, own_chunk, rows, scratch);
 }
 
 template <CodecId kCodec>
@@ -73,19 +92,25 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
   const Rotation rotation = near_rows > 0 ? ReadRotation(reader, near.columns) : Rotation();
   ExpectedRows expected(near.bfloat, near.columns, rotation);
 
+  if (references == nullptr && !head.runs.empty()) {
+    throw Error(Finding::kReferenceMissing, "the chunk needs rows of another cache")
+        .Hint("give the cache that it was coded against with --base");
+  }
   std::vector<uint8_t> is_own(rows, 1);
   Bytes bytes = scratch.NewPayload();
   uint64_t at = 0;
   for (const ReferenceRun& run : head.runs) {
-    const DType dtype =
-        ReadChecked(references, run, near.columns * Info(shape.dtype).block_elements, bytes);
     std::fill_n(is_own.begin() + run.first_row, run.rows, uint8_t{0});
+    const uint64_t elements = near.columns * Info(shape.dtype).block_elements;
     if (run.equal) {
-      RequireRows(dtype == shape.dtype && bytes.size() == run.rows * row_bytes, run);
-      std::copy(bytes.begin(), bytes.end(),
-                raw.begin() + static_cast<std::ptrdiff_t>(run.first_row * row_bytes));
+      const std::span<std::byte> rows_here =
+          raw.subspan(run.first_row * row_bytes, run.rows * row_bytes);
+      references->ReadEqual(run, shape.dtype, elements, rows_here);
+      RequireHash(rows_here, run);
       continue;
     }
+    const DType dtype = references->Read(run, elements, bytes);
+    RequireHash(bytes, run);
     const DTypeInfo& info = Info(dtype);
     RequireRows(
         near.columns % info.block_elements == 0 &&

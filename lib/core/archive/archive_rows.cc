@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/archive/archive_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kv {
+namespace {
+
+// Neighbouring chunks of the archive that refers to this one want the same chunks here.
+constexpr uint64_t kMostDecodedBytes = 16 << 20;
+
+// Rows of the chunk are rows of the tensor.
+bool HasWholeRows(const ChunkHead& head, const KvTensor& tensor) {
+  return head.order == Order::kTokenHeadDim &&
+         uint64_t{head.heads} * head.units * head.unit_bytes == tensor.row_bytes() &&
+         head.raw_bytes == head.tokens * tensor.row_bytes();
+}
+
+}  // namespace
+
+void ArchiveRows::Read(size_t layer_position, bool is_value, uint64_t first, uint64_t count,
+                       std::span<std::byte> rows) const {
+  const ArchivePart part{layer_position, is_value};
+  const KvTensor& tensor = TensorOf(archive_, part);
+  for (const std::shared_ptr<Chunk>& chunk : ChunksOfPart(part)) {
+    const ChunkHead& head = chunk->chunk->head;
+    const uint64_t from = std::max(first, head.token_begin),
+                   to = std::min(first + count, head.token_begin + head.tokens);
+    if (from >= to) continue;
+    if (!HasWholeRows(head, tensor)) {
+      const std::lock_guard lock(chunk->mutex);
+      if (chunk->whole.empty()) {
+        const Reuse<Workspace>::Lease workspace(workspaces_);
+        archive_.Decode(*chunk->chunk, (*workspace).codec, chunk->whole);
+        Keep(chunk, head.raw_bytes);
+      }
+      CopyTokens(head, chunk->whole, tensor, first, count, rows);
+      continue;
+    }
+    ReadChunk(chunk, tensor, from - head.token_begin, to - from,
+              rows.subspan((from - first) * tensor.row_bytes(), (to - from) * tensor.row_bytes()));
+  }
+}
+
+const ArchiveRows::Chunks& ArchiveRows::ChunksOfPart(const ArchivePart& part) const {
+  const std::lock_guard lock(mutex_);
+  const auto [at, is_new] = parts_.try_emplace({part.layer, part.is_value});
+  if (!is_new) return at->second;
+  try {
+    for (const ArchivedChunk* chunk :
+         ChunksOf(archive_, part, 0, TensorOf(archive_, part).tokens())) {
+      at->second.push_back(std::make_shared<Chunk>());
+      at->second.back()->chunk = chunk;
+    }
+  } catch (...) {
+    parts_.erase(at);
+    throw;
+  }
+  return at->second;
+}
+
+void ArchiveRows::ReadChunk(const std::shared_ptr<Chunk>& chunk, const KvTensor& tensor,
+                            uint64_t begin, uint64_t count, std::span<std::byte> rows) const {
+  const std::lock_guard lock(chunk->mutex);
+  if (chunk->whole.empty() && ReadByRuns(*chunk, begin, count, rows)) {
+    if (!chunk->own.empty()) Keep(chunk, chunk->own.size());
+    return;
+  }
+  const Bytes* whole = &chunk->whole;
+  const Reuse<Workspace>::Lease workspace(workspaces_);
+  if (whole->empty()) {
+    Bytes& decoded = count == chunk->chunk->head.tokens ? (*workspace).rows : chunk->whole;
+    archive_.Decode(*chunk->chunk, (*workspace).codec, decoded);
+    whole = &decoded;
+  }
+  std::memcpy(rows.data(), whole->data() + begin * tensor.row_bytes(), rows.size());
+  if (whole == &chunk->whole) Keep(chunk, whole->size());
+}
+
+// Equal runs come from where the chunk has them, other rows are a chunk of their own. What is read
+// is checked by the hash of whoever asked for it. Returns false for rows that need the whole chunk.
+bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
+                             std::span<std::byte> rows) const {
+  const ChunkHead& head = chunk.chunk->head;
+  if (!HasReferences(static_cast<CodecId>(head.codec))) return false;
+  if (!chunk.runs) chunk.runs = archive_.UncheckedRunsOf(*chunk.chunk);
+  const std::vector<ReferenceRun>& runs = *chunk.runs;
+  const bool all_equal =
+      std::all_of(runs.begin(), runs.end(), [](const ReferenceRun& run) { return run.equal; });
+  if (!all_equal) return false;
+  const uint64_t row_bytes = rows.size() / count, end = begin + count;
+  const uint64_t elements = uint64_t{head.heads} * head.units * Info(head.dtype).block_elements;
+  const RowsOfReferences references(archive_.references());
+  uint64_t next = 0, own = 0;  // of the chunk: rows looked at, and those that are its own
+  const auto take_own = [&](uint64_t to) {
+    const uint64_t from = std::max(next, begin), until = std::min(to, end);
+    if (from < until) {
+      const Reuse<Workspace>::Lease workspace(workspaces_);
+      const bool all =
+          from == next && until == to && own == 0 && (runs.empty() || to == head.tokens);
+      const Bytes* decoded = &chunk.own;
+      if (decoded->empty()) {
+        Bytes& out = all ? (*workspace).rows : chunk.own;
+        archive_.DecodeOwnRows(*chunk.chunk, (*workspace).codec, out);
+        decoded = &out;
+      }
+      std::memcpy(rows.data() + (from - begin) * row_bytes,
+                  decoded->data() + (own + from - next) * row_bytes, (until - from) * row_bytes);
+    }
+    own += to - next;
+  };
+  for (const ReferenceRun& run : runs) {
+    take_own(run.first_row);
+    next = uint64_t{run.first_row} + run.rows;
+    const uint64_t from = std::max<uint64_t>(run.first_row, begin), until = std::min(next, end);
+    if (from >= until) continue;
+    ReferenceRun part = run;
+    part.first_token += from - run.first_row;
+    part.rows = static_cast<uint32_t>(until - from);
+    references.ReadEqual(part, head.dtype, elements,
+                         rows.subspan((from - begin) * row_bytes, (until - from) * row_bytes));
+  }
+  take_own(head.tokens);
+  return true;
+}
+
+void ArchiveRows::Keep(const std::shared_ptr<Chunk>& chunk, uint64_t bytes) const {
+  std::vector<std::shared_ptr<Chunk>> old;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [kept, size] : decoded_) {
+      if (kept == chunk && size == bytes) return;
+    }
+    decoded_.emplace_back(chunk, bytes);
+    decoded_bytes_ += bytes;
+    while (decoded_bytes_ > kMostDecodedBytes && decoded_.size() > 1) {
+      decoded_bytes_ -= decoded_.front().second;
+      old.push_back(std::move(decoded_.front().first));
+      decoded_.pop_front();
+    }
+  }
+  for (const std::shared_ptr<Chunk>& one : old) {
+    // One that is in use right now stays until it is asked for again.
+    if (one == chunk || !one->mutex.try_lock()) continue;
+    one->whole = Bytes();
+    one->own = Bytes();
+    one->mutex.unlock();
+  }
+}
+
+}  // namespace kv

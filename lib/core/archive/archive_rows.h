@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "lib/core/archive/archive.h"
+#include "lib/core/archive/part.h"
+#include "lib/core/base/reuse.h"
+
+// Rows of an archive that others refer to: only the chunks with rows that somebody asks for are
+// decoded, each once, and rows that the archive has from its own references come from there, so
+// that the length of a chain of growing saves costs next to nothing.
+namespace kv {
+
+class ArchiveRows : public RowSource {
+ public:
+  // All tensors are in chunks of their own.
+  explicit ArchiveRows(Archive archive) : archive_(std::move(archive)) {}
+
+  void Read(size_t layer_position, bool is_value, uint64_t first, uint64_t count,
+            std::span<std::byte> rows) const override;
+
+ private:
+  // A chunk, as far as somebody needed it.
+  struct Chunk {
+    const ArchivedChunk* chunk = nullptr;
+    std::mutex mutex;
+    std::optional<std::vector<ReferenceRun>> runs;
+    Bytes whole, own;  // decoded; empty until needed
+  };
+  using Chunks = std::vector<std::shared_ptr<Chunk>>;
+  // New memory for each chunk would take longer than the chunk.
+  struct Workspace {
+    CodecScratch codec;
+    Bytes rows;
+  };
+
+  const Chunks& ChunksOfPart(const ArchivePart& part) const;
+  // The rows [begin, begin + count) of the chunk, to `rows`. What is decoded is kept for the next
+  // reader if this one has not had all of it.
+  void ReadChunk(const std::shared_ptr<Chunk>& chunk, const KvTensor& tensor, uint64_t begin,
+                 uint64_t count, std::span<std::byte> rows) const;
+  bool ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count, std::span<std::byte> rows) const;
+  // Forgets what was decoded longest ago once there is much of it.
+  void Keep(const std::shared_ptr<Chunk>& chunk, uint64_t bytes) const;
+
+  const Archive archive_;
+  mutable Reuse<Workspace> workspaces_;
+  mutable std::mutex mutex_;  // of all below
+  mutable std::map<std::pair<size_t, bool>, Chunks> parts_;
+  mutable std::deque<std::pair<std::shared_ptr<Chunk>, uint64_t>> decoded_;
+  mutable uint64_t decoded_bytes_ = 0;
+};
+
+}  // namespace kv
