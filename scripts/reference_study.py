@@ -142,11 +142,25 @@ class Study:
                   ratio(self.patch(target, bases[0])), ratio(openzl_bytes(self.folder / target, kind))]
         return cells
 
-    def saves(self):
+    def saves(self, level):
         """Eight saves of one chat, each coded against the one before it, and the last one alone."""
-        total = sum(self.archive(f"save{i}-f16.bin", [f"save{i - 1}-f16.bin"] if i > 1 else [], "default")
+        total = sum(self.archive(f"save{i}-f16.bin", [f"save{i - 1}-f16.bin"] if i > 1 else [], level)
                     for i in range(1, 9))
-        return total, self.archive("save8-f16.bin", [], "default")
+        return total, self.archive("save8-f16.bin", [], level)
+
+    def chain(self, rounds=5):
+        """CPU seconds to restore the last save: alone, and from a chain of eight archives; the best of each."""
+        name = lambda i: self.work / f"chain{i}.kvz"
+        alone = self.work / "alone.kvz"
+        cpu(self.kvtool, "compress", "-q", "-f", self.folder / "save8-f16.bin", "-o", alone)
+        for i in range(1, 9):
+            base = ["--base", name(i - 1)] if i > 1 else []
+            cpu(self.kvtool, "compress", "-q", "-f", self.folder / f"save{i}-f16.bin", *base, "-o", name(i))
+        decompress = [self.kvtool, "decompress", "-q", "-f", "-T1", "-o", self.work / "out.bin"]
+        best = [1e9] * 2
+        for _ in range(rounds):
+            best = [min(a, b) for a, b in zip(best, [cpu(*decompress, alone), cpu(*decompress, name(8))])]
+        return best
 
     def speeds(self, target, base, rounds=5):
         """CPU seconds: encode and decode alone, then beside the reference; the best of each, by turns."""
@@ -168,7 +182,7 @@ def main():
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("reference-study"))
     parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--levels", default="default")
+    parser.add_argument("--levels", default="default,max")
     parser.add_argument("--markdown", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -181,8 +195,13 @@ def main():
         for kind in ("f16",) if "q8_0" in name else ("f16", "bf16"):
             lines.append("| " + " | ".join(study.row(name, kind)) + " |")
             print(lines[-1], flush=True)
-    total, last = study.saves()
-    lines += ["", f"Eight growing saves, each beside the one before it: {total / last:.3f} times the bytes of the last one alone."]
+    lines.append("")
+    for level in levels:
+        total, last = study.saves(level)
+        lines.append(f"Eight growing saves at {level}, each beside the one before it: {total / last:.3f} times the bytes of "
+                     "the last one alone.")
+    alone, chain = study.chain()
+    lines.append(f"The last save restored through all of them: {chain / alone:.2f} times the CPU time of a plain one.")
     for kind in ("f16", "bf16"):
         alone_in, alone_out, in_, out = study.speeds(f"base-{kind}.bin", f"weights8-{kind}.bin")
         lines.append(f"Speed beside 8-bit weights, {kind}, against plain `default`: encode {alone_in / in_:.2f}x, "

@@ -174,8 +174,23 @@ class Compress : public EachOf<Compress> {
     file.Commit();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     Tell(context, input, path, summary, read_back, elapsed.count());
-    return Document(context, input, path, snapshot, summary, read_back, first_warning,
-                    elapsed.count());
+    return Document(context, input, path, snapshot, summary, !references.empty(), read_back,
+                    first_warning, elapsed.count());
+  }
+
+  static nlohmann::ordered_json BasesIn(const WriteSummary& summary) {
+    nlohmann::ordered_json bases = nlohmann::ordered_json::array();
+    for (const WriteSummary::Reference& base : summary.references) {
+      bases.push_back({{"file", base.name.file},
+                       {"format", base.name.format},
+                       {"bytes", base.name.source_bytes},
+                       {"xxh3", fmt::format("{:016x}", base.name.source_hash)},
+                       {"chain", base.name.chain},
+                       {"chunks", base.chunks},
+                       {"rows", base.rows},
+                       {"equal_rows", base.equal_rows}});
+    }
+    return bases;
   }
 
   static std::string Proof(const WriteSummary& summary, bool read_back) {
@@ -209,8 +224,8 @@ class Compress : public EachOf<Compress> {
 
   nlohmann::ordered_json Document(Context& context, const std::string& input,
                                   const std::string& path, const std::optional<Snapshot>& snapshot,
-                                  const WriteSummary& summary, bool read_back, size_t first_warning,
-                                  double seconds) const {
+                                  const WriteSummary& summary, bool with_bases, bool read_back,
+                                  size_t first_warning, double seconds) const {
     nlohmann::ordered_json document = ReportHeader("compress");
     document["inputs"] = {{{"file", input},
                            {"bytes", summary.source_bytes},
@@ -230,6 +245,7 @@ class Compress : public EachOf<Compress> {
     }
     document["codecs"] = summary.codecs;
     document["planes"] = summary.choices;
+    if (with_bases) document["bases"] = BasesIn(summary);
     document["proof"] = {{"chunks_decoded_and_compared", summary.checked},
                          {"archive_read_back", read_back}};
     const std::vector<std::string>& warnings = context.console.warning_texts();

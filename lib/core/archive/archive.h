@@ -186,6 +186,12 @@ struct WriteSummary {
   std::array<Part, 3> parts;                // by ChunkKind
   std::map<std::string, uint64_t> codecs;   // chunks by codec name
   std::map<std::string, uint64_t> choices;  // planes by "predictor+backend"
+  // What the archive's chunks need of each reference that it names.
+  struct Reference {
+    ReferenceName name;
+    uint64_t chunks = 0, rows = 0, equal_rows = 0;
+  };
+  std::vector<Reference> references;
   bool checked = false;
 };
 

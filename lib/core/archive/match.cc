@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // Which tokens of a snapshot are those of a reference.
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -19,6 +20,10 @@ constexpr size_t kMostSeeds = 4;
 // Equal content of fewer tokens than this is chance or filling.
 constexpr uint64_t kOneInMatches = 20;
 constexpr uint64_t kRotationRows = 128;
+// Of several references, one that is so many times nearer in a sample of rows is better than one
+// that has more tokens.
+constexpr uint64_t kSampledTokens = 8;
+constexpr float kClearlyNearer = 2;
 
 // What tells one token of a cache from another, and where it stands.
 struct Labels {
@@ -64,6 +69,15 @@ bool HasBytes(const KvTensor& tensor) {
                      [](const StridedPiece& piece) { return piece.data != nullptr; });
 }
 
+bool AreComparable(const std::optional<KvTensor>& a, const std::optional<KvTensor>& b) {
+  const auto is_float = [](DType dtype) {
+    return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
+           IsBlockQuantised(dtype);
+  };
+  return a && b && HasBytes(*a) && HasBytes(*b) && a->channels() == b->channels() &&
+         is_float(a->dtype) && is_float(b->dtype);
+}
+
 // A first layer's values depend on the token alone.
 std::optional<std::vector<uint64_t>> ContentOf(const LayerKv& layer) {
   if (!layer.v || !HasBytes(*layer.v)) return std::nullopt;
@@ -100,6 +114,28 @@ struct Pair {
   uint16_t reference = 0;
   Labels here, there;
   std::unordered_map<uint64_t, std::vector<uint64_t>> seeds;
+  const KvTensor *v_here = nullptr,
+                 *v_there = nullptr;  // of a layer in the middle, if both have it
+
+  // How far the values of a run are from those there, as a share of their size.
+  float DistanceOf(const TokenRun& run) const {
+    if (v_here == nullptr || run.tokens == 0) return 1;
+    float apart = 0, size = 1e-30f;
+    for (uint64_t i = 0; i < kSampledTokens; ++i) {
+      const uint64_t token = run.tokens * (2 * i + 1) / (2 * kSampledTokens);
+      const std::vector<float> a = GatherFloats(*v_here, run.here + token, 1, Order::kTokenHeadDim);
+      const std::vector<float> b =
+          GatherFloats(*v_there, run.there + token, 1, Order::kTokenHeadDim);
+      for (size_t c = 0; c < a.size(); ++c) {
+        const float distance = std::fabs(a[c] - b[c]);
+        if (!(distance <= kMostDistance)) continue;  // nor what is not finite
+        apart += distance;
+        size += std::fabs(a[c]);
+      }
+    }
+    return apart / size;
+  }
+  static constexpr float kMostDistance = 1e30f;
 
   void FindSeeds() {
     for (uint64_t at = 0; at + kSeedTokens <= there.of.size(); ++at) {
@@ -149,22 +185,40 @@ std::optional<Pair> Compare(const Snapshot& snapshot, const LayerKv& layer,
 }
 
 // The longest run at each token; of equally long ones that which goes on where the last one ended,
-// then that which is in its place.
+// then that which is in its place. Of several references' runs that which is clearly nearer.
 std::vector<TokenRun> Cover(const std::vector<Pair>& pairs, uint64_t tokens) {
   std::vector<TokenRun> runs;
   for (uint64_t at = 0; at < tokens;) {
     TokenRun best;
-    const auto offer = [&](const TokenRun& run) {
-      if (run.tokens > best.tokens) best = run;
-    };
+    float best_distance = 0;
     for (const Pair& pair : pairs) {
+      TokenRun of_pair;
+      const auto offer = [&](const TokenRun& run) {
+        if (run.tokens > of_pair.tokens) of_pair = run;
+      };
+      const auto take = [&] {
+        if (pairs.size() == 1 || of_pair.tokens < kLeastTokens) {
+          if (of_pair.tokens > best.tokens && best.tokens < kLeastTokens) best = of_pair;
+          return;
+        }
+        const float distance = pair.DistanceOf(of_pair);
+        const bool none = best.tokens < kLeastTokens;
+        const bool nearer = distance * kClearlyNearer < best_distance;
+        const bool farther = best_distance * kClearlyNearer < distance;
+        if (!none && !nearer && (farther || of_pair.tokens <= best.tokens)) return;
+        best = of_pair;
+        best_distance = distance;
+      };
       if (!runs.empty() && runs.back().reference == pair.reference)
         offer(pair.From(at, at - runs.back().here + runs.back().there));
       offer(pair.From(at, at));
-      if (at + kSeedTokens > pair.here.of.size()) continue;
-      const auto seeds = pair.seeds.find(SeedAt(pair.here.of, at));
-      if (seeds == pair.seeds.end()) continue;
-      for (const uint64_t place : seeds->second) offer(pair.From(at, place));
+      if (at + kSeedTokens <= pair.here.of.size()) {
+        const auto seeds = pair.seeds.find(SeedAt(pair.here.of, at));
+        if (seeds != pair.seeds.end()) {
+          for (const uint64_t place : seeds->second) offer(pair.From(at, place));
+        }
+      }
+      take();
     }
     if (best.tokens >= kLeastTokens) runs.push_back(best);
     at += best.tokens >= kLeastTokens ? best.tokens : 1;
@@ -229,6 +283,13 @@ ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& referen
           Compare(snapshot, *layers[0], *references[r], *references[r]->snapshot.Find(*there));
       if (!pair) continue;
       pair->reference = static_cast<uint16_t>(r);
+      const size_t middle = layers.size() / 2;
+      const std::optional<uint32_t>& their_middle = group.layers[middle].second[r];
+      const LayerKv* other = their_middle ? references[r]->snapshot.Find(*their_middle) : nullptr;
+      if (other != nullptr && AreComparable(layers[middle]->v, other->v)) {
+        pair->v_here = &*layers[middle]->v;
+        pair->v_there = &*other->v;
+      }
       pairs.push_back(*std::move(pair));
     }
     group.runs = Cover(pairs, layers[0]->k.tokens());

@@ -170,6 +170,8 @@ class ArchiveWriter::Body {
         tag_(TagOf(table_)),
         planner_(source_, regions_, ChunkBytes(options_), options_.effort) {
     KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
+    for (const auto& reference : bases_.references)
+      summary_.references.push_back({.name = reference->name});
     Put(HeaderBytes());
     Put(TableRecord(RecordType::kSource, tag_, table_));
   }
@@ -228,6 +230,7 @@ class ArchiveWriter::Body {
     other.raw_bytes += head.lead.size();
     other.stored_bytes += head.lead.size();
     ++summary_.codecs[std::string(Name(written.encoded.codec))];
+    if (HasReferences(written.encoded.codec)) CountReferences(written);
     for (const PlaneChoice& plane : written.encoded.planes) {
       ++summary_.choices[fmt::format("{}+{}", Name(plane.predictor), Name(plane.backend))];
     }
@@ -237,6 +240,18 @@ class ArchiveWriter::Body {
       written.file->Drop(head.source_offset, head.extent_bytes);
     }
     if (options_.progress != nullptr) options_.progress->Advance(head.raw_bytes + head.lead.size());
+  }
+
+  void CountReferences(const Written& written) {
+    std::vector<bool> counted(summary_.references.size());
+    for (const ReferenceRun& run :
+         ReadReferenceRuns(written.head.shape(), written.encoded.payload)) {
+      WriteSummary::Reference& one = summary_.references.at(run.reference);
+      if (!counted[run.reference]) ++one.chunks;
+      counted[run.reference] = true;
+      one.rows += run.rows;
+      if (run.equal) one.equal_rows += run.rows;
+    }
   }
 
   void WriteIndex() {

@@ -25,6 +25,10 @@ by 5 plain.kvz               # an archive serves as what it holds
 cmp back.bin save2.bin
 "$KVTOOL" compress -q -f save2.bin --base save1.bin -o by.kvz
 "$KVTOOL" inspect by.kvz | grep reference
+# What it takes of each of two: the equal rows, and of the others those that are near.
+"$KVTOOL" compress -f save2.bin --base save1.bin --base coarse.bin -q -o two.kvz --deterministic --json |
+  "$PYTHON" -c 'import json, sys
+for base in json.load(sys.stdin)["results"][0]["bases"]: print(*base.values())'
 "$KVTOOL" verify by.kvz
 mkdir apart && cp by.kvz apart/
 "$KVTOOL" verify apart/by.kvz || echo "exit $?"

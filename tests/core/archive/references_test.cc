@@ -127,6 +127,29 @@ TEST_CASE("references: tokens that both have are found, wherever they stand", "[
   check(Tokens(8, 1), Tokens(8, 1), {});  // not worth a run
 }
 
+TEST_CASE("references: of several, the nearest one counts, then the longest", "[kvz][ref]") {
+  const std::vector<int32_t> a = Tokens(100, 1), b = Tokens(60, 2);
+  const Cache here = CacheOf(a + b, 0);
+  const auto same = ReferenceTo(CacheOf(a, 0)), noisy = ReferenceTo(CacheOf(a + b, 0.3f)),
+             near = ReferenceTo(CacheOf(a + b, 0.2f));
+  for (const References& references : {References{noisy, same}, References{same, noisy}}) {
+    const std::vector<TokenRun> runs = Match(here, references);
+    REQUIRE(runs.size() == 2);
+    CHECK(references[runs[0].reference] == same);
+    CHECK(runs[0].tokens == 100);
+    CHECK(references[runs[1].reference] == noisy);
+    CHECK(runs[1].here == 100);
+    CHECK(runs[1].there == 100);
+    CHECK(runs[1].tokens == 60);
+  }
+  // Not clearly nearer: the longer one.
+  const auto shorter = ReferenceTo(CacheOf(a, 0.2f));
+  const std::vector<TokenRun> runs = Match(here, {shorter, noisy});
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].reference == 1);
+  CHECK(Match(here, {noisy, near})[0].tokens == 160);
+}
+
 TEST_CASE("references: without ids, values and then positions tell tokens", "[kvz][ref]") {
   const std::vector<int32_t> a = Tokens(100, 1), c = Tokens(40, 3);
   Cache here = CacheOf(c + a, 0), there = CacheOf(a, 0);
