@@ -503,8 +503,9 @@ enum { KVT_NEEDS_ROWS = 1, KVT_NEEDS_KEYS = 2 };
  * thread; out->struct_size must be set. */
 KVT_API kvt_status kvt_policy_at(size_t index, kvt_policy_info* out);
 /* A policy for one layer of one sequence, with the parameters of its paper. It uses the context's
- * threads and error and must be freed before it. KV0010: no such policy; KV1302: one that knows the
- * future, or that is more than a choice of tokens (kvt_h2o for MNN's own). */
+ * threads and error and must be freed before it. KV0010: no such policy; KV1302: oracle-mass, which
+ * decides by the attention of rows that are yet to come, so that only a replay of a recorded run can
+ * know it. layer: below geometry->layers where the policy is pyramid; elsewhere any number. */
 KVT_API kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry* geometry,
                                      uint32_t layer, kvt_policy** out);
 /* After the last call. */
@@ -516,7 +517,14 @@ KVT_API void kvt_policy_free(kvt_policy* policy);
 KVT_API kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows);
 /* Chooses `keep` tokens of the cache, whose last rows were observed: one plan for all kv heads, or one
  * for each, lent until the next call. The caller must apply them: the next call counts on a cache of
- * what they keep and of what was appended since. The choices are the program's for the same rows. */
+ * what they keep and of what was appended since. The choices are the program's for the same rows.
+ * Three policies keep another number of tokens than `keep`, the same in all of their plans:
+ *  - full keeps all;
+ *  - pyramid takes `keep` for the mean of all layers. The first layers keep more and the last ones
+ *    fewer, by a difference that its first choice in this layer sets;
+ *  - block keeps whole blocks: its sinks (one block of 64 tokens), its recent tokens (256) and blocks by
+ *    score up to `keep`, so that it keeps all of a short cache. It is MNN's rule on exact scores; kvt_h2o
+ *    is MNN's engine, decision for decision. */
 KVT_API kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64_t keep,
                                      const kvt_plan** plans, size_t* count);
 

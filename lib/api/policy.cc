@@ -5,6 +5,8 @@
 
 #include "lib/api/context.h"
 #include "lib/core/base/checked.h"
+#include "lib/study/eviction/block_choice.h"
+#include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/rule.h"
 
 // A policy of lib/study/eviction at work on the cache of one layer, which is the caller's: the
@@ -21,6 +23,9 @@ struct kvt_policy {
     layer.index = rows.layer = layer_number;
     layer.k.heads = sizes.kv_heads;
     layer.k.head_dim = sizes.head_dim;
+    // Rows of the prompt count, as on a budget; snapkv looks anew at each choice.
+    options.on_budget = info.spending == kv::eviction::Spending::kWholeBlocks;
+    options.config = kv::eviction::Sanitised({});
   }
 
   kvt_ctx* const ctx;
@@ -41,6 +46,8 @@ struct kvt_policy {
   std::optional<kv::eviction::LayerCaches> caches;
   std::unique_ptr<Rule> rule;
   float scale = 0;
+  // pyramid: what this layer keeps beyond the mean of all layers, from the first choice on.
+  std::optional<int64_t> beyond_mean;
 
   std::vector<std::vector<kvt_range>> ranges;  // of the plans that were lent
   std::vector<kvt_plan> plans;
@@ -53,11 +60,8 @@ using eviction::PolicyInfo;
 
 constexpr uint32_t kNeedsRows = 1, kNeedsKeys = 2;
 
-// Those that decide by what the cache has seen. The engine's own rule has an object of its own, and
-// a share of the budget for each layer is the caller's to give.
-bool IsOffered(const PolicyInfo& policy) {
-  return policy.spending == eviction::Spending::kTokens && policy.name != "oracle-mass";
-}
+// Those that decide by what the cache has seen.
+bool IsOffered(const PolicyInfo& policy) { return policy.name != "oracle-mass"; }
 
 std::vector<const PolicyInfo*> Offered() {
   std::vector<const PolicyInfo*> offered;
@@ -143,9 +147,33 @@ void Append(kvt_policy& policy, const kvt_scores& in, bool with_rows) {
     for (uint32_t head = 0; head < policy.geometry.kv_heads; ++head) {
       policy.caches->of_head.emplace_back(*policy.attention, head, policy.info.needs_rows);
     }
-    policy.rule = policy.info.make({policy.options, policy.schedule, *policy.caches});
+    if (policy.info.make != nullptr) {
+      policy.rule = policy.info.make({policy.options, policy.schedule, *policy.caches});
+    }
   }
   for (KeptKeys& keys : policy.caches->of_head) keys.AppendUpTo(policy.positions);
+}
+
+// How many tokens of a cache of `length` this policy keeps in this layer where `keep` are asked
+// for.
+uint64_t KeptBy(kvt_policy& policy, uint64_t length, uint64_t keep) {
+  switch (policy.info.spending) {
+    case eviction::Spending::kTokens:
+      return keep;
+    case eviction::Spending::kNone:
+      return length;
+    case eviction::Spending::kWholeBlocks:
+      return eviction::BlockBudgetOf(policy.options.config, length, keep).quantised;
+    case eviction::Spending::kPyramid:
+      break;
+  }
+  if (!policy.beyond_mean) {
+    const eviction::LayerPlace place{true, policy.layer.index, policy.geometry.layers};
+    const auto own = eviction::PyramidBudget(policy.options.paper, place, keep, length);
+    policy.beyond_mean = own ? static_cast<int64_t>(*own) - static_cast<int64_t>(keep) : 0;
+  }
+  const int64_t wanted = static_cast<int64_t>(keep) + *policy.beyond_mean;
+  return static_cast<uint64_t>(std::clamp<int64_t>(wanted, 1, static_cast<int64_t>(length)));
 }
 
 void Lend(kvt_policy& policy, const std::vector<KeepPlan>& chosen) {
@@ -193,8 +221,11 @@ kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry*
     Require(policy != nullptr, "name");
     if (!IsOffered(*policy)) {
       throw Error(Finding::kUnsupportedKind,
-                  "the policy needs more than a cache and what it has seen");
+                  "the policy decides by attention that is yet to come: only a replay of a "
+                  "recorded run knows it");
     }
+    Require(policy->spending != eviction::Spending::kPyramid || layer < geometry->layers,
+            "layer: not below geometry->layers");
     *out = new kvt_policy(ctx, *policy, *geometry, layer);
   });
 }
@@ -227,8 +258,9 @@ kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64
             "cache: its last rows were not observed");
     Append(*policy, *cache, false);
     std::vector<KeepPlan> chosen;
-    if (keep == cache->tokens) {
-      chosen = {{{0, static_cast<uint32_t>(keep)}}};
+    keep = KeptBy(*policy, cache->tokens, keep);
+    if (keep >= cache->tokens) {
+      chosen = {{{0, static_cast<uint32_t>(cache->tokens)}}};
     } else {
       chosen = policy->rule->Choose(*policy->caches, policy->positions - 1, keep);
     }

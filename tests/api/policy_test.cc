@@ -4,18 +4,21 @@
 // own plans for the same rows. Linked with the library's insides.
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <set>
 
 #include "lib/api/kvtool.hpp"
 #include "lib/core/snapshot/layout.h"
+#include "lib/study/eviction/budget.h"
 #include "lib/study/eviction/plan_layer.h"
 
 namespace {
 
 constexpr uint32_t kQueryHeads = 4, kKvHeads = 2, kDim = 16;
-constexpr uint64_t kPrompt = 40, kTokens = 90;
-constexpr kvt_geometry kGeometry = {sizeof(kvt_geometry), 1, kQueryHeads, kKvHeads, kDim, 4};
+constexpr uint64_t kPrompt = 400, kTokens = 560;  // more than block always keeps
+constexpr uint32_t kLayers = 6, kLayer = 1;
+constexpr kvt_geometry kGeometry = {sizeof(kvt_geometry), kLayers, kQueryHeads, kKvHeads, kDim, 4};
 
 struct Model {
   std::vector<float> queries, keys;  // [token][head][dim]
@@ -28,17 +31,36 @@ struct Model {
   }
 };
 
-// The evictions that both follow: from the end of the prompt on, every ninth token.
-std::vector<kv::eviction::Eviction> Evictions() {
-  std::vector<kv::eviction::Eviction> evictions;
+// The evictions that both follow, from the end of the prompt on, and what the caller asks for.
+struct Step {
+  kv::eviction::Eviction eviction;
+  uint64_t asked = 0;
+};
+std::vector<Step> Steps(const kv::eviction::PolicyInfo& policy) {
+  using kv::eviction::Spending;
+  std::vector<Step> steps;
+  std::optional<uint64_t> beyond;  // pyramid: the first layers keep more than the mean
   uint64_t length = 0;
   for (uint64_t token = 0; token < kTokens; ++token) {
     ++length;
-    if (token + 1 < kPrompt || (token + 1 - kPrompt) % 9 != 0) continue;
-    evictions.push_back({token, length, length * 3 / 4});
-    length = evictions.back().kept;
+    if (token + 1 < kPrompt || (token + 1 - kPrompt) % 45 != 0) continue;
+    const uint64_t asked = length * 3 / 4;
+    uint64_t kept = asked;
+    if (policy.spending == Spending::kNone) kept = length;
+    if (policy.spending == Spending::kWholeBlocks) {
+      kept = kv::eviction::BlockBudgetOf(kv::eviction::Sanitised({}), length, asked).quantised;
+    }
+    if (policy.spending == Spending::kPyramid) {
+      if (!beyond) {
+        beyond = *kv::eviction::PyramidBudget({}, {true, kLayer, kLayers}, asked, length) - asked;
+        CHECK(*beyond > 0);
+      }
+      kept = std::min(length, asked + *beyond);
+    }
+    steps.push_back({{token, length, kept}, asked});
+    length = kept;
   }
-  return evictions;
+  return steps;
 }
 
 // Positions that each head holds at the end, by the replay.
@@ -50,20 +72,25 @@ std::vector<std::set<uint32_t>> Replayed(const Model& model,
   trace.head_dim = kDim;
   trace.rows = kTokens;
   kv::TraceLayer& rows = trace.layers.emplace_back();
-  rows.layer = 3;
+  rows.layer = kLayer;
   rows.queries = kv::ContiguousView(kv::DType::kF32, {kTokens, kQueryHeads, kDim},
                                     reinterpret_cast<const std::byte*>(model.queries.data()));
   kv::LayerKv layer;
-  layer.index = 3;
+  layer.index = kLayer;
   layer.k =
       kv::ContiguousTensor(reinterpret_cast<const std::byte*>(model.keys.data()), kv::DType::kF32,
                            kTokens, kKvHeads, kDim, kv::Order::kTokenHeadDim);
   const kv::LayerAttention attention(trace, trace.layers[0], layer);
   kv::eviction::PolicyOptions options;
   kv::eviction::LayerSchedule schedule;
-  schedule.layer = 3;
+  schedule.layer = kLayer;
   schedule.in_range = true;
-  schedule.evictions = Evictions();
+  for (const Step& step : Steps(policy)) {
+    const kv::eviction::Eviction& eviction = step.eviction;
+    if (eviction.kept < eviction.length_before) schedule.evictions.push_back(eviction);
+  }
+  options.config = kv::eviction::Sanitised({});
+  options.on_budget = policy.spending == kv::eviction::Spending::kWholeBlocks;
   kv::ThreadPool pool(1);
   const kv::eviction::PlanJob job{&policy, &options, &schedule};
   const kv::eviction::LayerPlan plan =
@@ -139,10 +166,10 @@ TEST_CASE("Every policy chooses as the program's replay does") {
     INFO(info.name);
     CHECK(std::strlen(info.summary) > 10);
     kvt_policy* policy = nullptr;
-    REQUIRE(kvt_policy_create(context.ctx, info.name, &kGeometry, 3, &policy) == 0);
+    REQUIRE(kvt_policy_create(context.ctx, info.name, &kGeometry, kLayer, &policy) == 0);
     Cache cache;
     uint64_t token = 0;
-    for (const kv::eviction::Eviction& eviction : Evictions()) {
+    for (const auto& [eviction, asked] : Steps(*kv::eviction::FindPolicy(info.name))) {
       const uint64_t first = token;
       for (; token <= eviction.token; ++token) cache.Append(model, token);
       REQUIRE(cache.size() == eviction.length_before);
@@ -150,7 +177,7 @@ TEST_CASE("Every policy chooses as the program's replay does") {
       REQUIRE(kvt_policy_observe(policy, &scores) == 0);
       const kvt_plan* plans = nullptr;
       size_t count = 0;
-      REQUIRE(kvt_policy_choose(policy, &scores, eviction.kept, &plans, &count) == 0);
+      REQUIRE(kvt_policy_choose(policy, &scores, asked, &plans, &count) == 0);
       CHECK((count == 1 || count == kKvHeads));
       cache.Apply(plans, count, eviction.kept);
     }
@@ -162,13 +189,13 @@ TEST_CASE("Every policy chooses as the program's replay does") {
     }
     kvt_policy_free(policy);
   }
-  CHECK(offered >= 8);
+  CHECK(offered >= 11);
 }
 
 TEST_CASE("kvtool.hpp lists the policies that it makes") {
   const kvtool::Context context;
   const std::vector<kvt_policy_info> policies = kvtool::Policies();
-  CHECK(policies.size() >= 8);
+  CHECK(policies.size() >= 11);
   for (const kvt_policy_info& info : policies) {
     CHECK_NOTHROW(kvtool::Policy(context, info.name, kGeometry, 0));
   }
@@ -179,9 +206,8 @@ TEST_CASE("Misuse of a policy is refused") {
   const Model model;
   const Context context;
   kvt_policy* policy = nullptr;
-  for (const char* name : {"oracle-mass", "block", "full", "pyramid"}) {
-    CHECK(kvt_policy_create(context.ctx, name, &kGeometry, 0, &policy) == -1302);
-  }
+  CHECK(kvt_policy_create(context.ctx, "oracle-mass", &kGeometry, 0, &policy) == -1302);
+  CHECK(kvt_policy_create(context.ctx, "pyramid", &kGeometry, kLayers, &policy) == -10);
   CHECK(kvt_policy_create(context.ctx, "no such", &kGeometry, 0, &policy) == -10);
   kvt_geometry odd = kGeometry;
   odd.query_heads = 3;
