@@ -103,9 +103,19 @@ def check_sources(root):
                 yield f"{source}: implements no header of its name, and no header beside it names it"
 
 
+def check_thread_locals(root):
+    """Objects with a destructor: where memory runs out, the C library cannot note it and ends the program."""
+    for top in ("lib", "formats", "apps/kvtool"):
+        for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                if re.match(r"\s*(static |inline )*thread_local (?!.*\* )(?!(bool|int|u?int\d+_t|size_t) )", line):
+                    yield f"{source}:{number}: an object of a thread: lease one from a Reuse (lib/core/base/reuse.h)"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources]
+    checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
+              check_thread_locals]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)

@@ -289,10 +289,16 @@ class Gate : public Command {
     }
   }
 
-  // The three files that the original writes, side by side.
+  // The three files that the original writes, side by side. /dev, or where a pipe lies, is no place
+  // for the other two.
   gate::OutputNames PlacedOutputs() const {
     gate::OutputNames names = outputs_;
-    if (names.summary_json.empty()) return names;
+    std::error_code ignored;
+    const auto type = std::filesystem::status(names.summary_json, ignored).type();
+    if (names.summary_json.empty() || type == std::filesystem::file_type::character ||
+        type == std::filesystem::file_type::fifo) {
+      return names;
+    }
     const std::filesystem::path folder = std::filesystem::path(names.summary_json).parent_path();
     if (names.summary_md.empty()) names.summary_md = (folder / "summary.md").string();
     if (names.cases_jsonl.empty()) names.cases_jsonl = (folder / "cases.jsonl").string();

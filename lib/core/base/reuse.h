@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -10,7 +11,8 @@
 namespace kv {
 
 // Hands objects that are expensive to make (compression contexts, buffers) from task to task; it
-// makes only as many as tasks run at once.
+// makes only as many as tasks run at once. For what a thread would keep, too: where memory runs
+// out, the C library ends a program that cannot note the destructor of a thread's object.
 template <typename T>
 class Reuse {
  public:
@@ -31,18 +33,24 @@ class Reuse {
  private:
   std::unique_ptr<T> Take() {
     const std::lock_guard lock(mutex_);
-    if (idle_.empty()) return std::make_unique<T>();
+    if (idle_.empty()) {
+      idle_.reserve(made_ + 1);  // the object's return cannot fail then
+      auto object = std::make_unique<T>();
+      ++made_;
+      return object;
+    }
     auto object = std::move(idle_.back());
     idle_.pop_back();
     return object;
   }
-  void Return(std::unique_ptr<T> object) {
+  void Return(std::unique_ptr<T> object) noexcept {
     const std::lock_guard lock(mutex_);
     idle_.push_back(std::move(object));
   }
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<T>> idle_;
+  size_t made_ = 0;
 };
 
 }  // namespace kv

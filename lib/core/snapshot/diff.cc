@@ -3,9 +3,11 @@
 #include "lib/core/snapshot/diff.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 
+#include "lib/core/base/reuse.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/diff_match.h"
 #include "lib/core/snapshot/diff_values.h"
@@ -73,9 +75,10 @@ void ValuesOf(const Snapshot& snapshot, const KvTensor& tensor, bool is_value, B
 
 TensorDiff DiffTokens(const TensorPair& pair, uint64_t begin, uint64_t count,
                       std::optional<double> atol) {
-  thread_local Bytes a_scratch, b_scratch;
-  const RowPair rows{.a = RowsOf(pair.a, begin, count, a_scratch),
-                     .b = RowsOf(pair.b, begin, count, b_scratch),
+  static Reuse<std::array<Bytes, 2>> scratch;
+  const Reuse<std::array<Bytes, 2>>::Lease of_both(scratch);
+  const RowPair rows{.a = RowsOf(pair.a, begin, count, (*of_both)[0]),
+                     .b = RowsOf(pair.b, begin, count, (*of_both)[1]),
                      .a_dtype = pair.a.dtype,
                      .b_dtype = pair.b.dtype,
                      .first_token = begin,

@@ -3,10 +3,12 @@
 #include "lib/core/snapshot/diff_values.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "lib/core/base/reuse.h"
 #include "lib/core/kernels/dequantise.h"
 
 namespace kv {
@@ -104,7 +106,9 @@ void ToDoubles(DType dtype, ByteSpan bytes, std::vector<double>& out) {
     default:
       break;
   }
-  thread_local std::vector<float> floats;
+  static Reuse<std::vector<float>> scratch;
+  const Reuse<std::vector<float>>::Lease lease(scratch);
+  std::vector<float>& floats = *lease;
   floats.resize(out.size());
   ToFloats(dtype, bytes, floats);
   std::copy(floats.begin(), floats.end(), out.begin());
@@ -117,7 +121,9 @@ TensorDiff DiffBits(const RowPair& rows, std::optional<double> atol) {
   Tally tally(rows, atol);
   if (rows.a.empty() || std::memcmp(rows.a.data(), rows.b.data(), rows.a.size()) == 0)
     return tally.Result(units * per_unit);
-  thread_local std::vector<double> a, b;
+  static Reuse<std::array<std::vector<double>, 2>> scratch;
+  const Reuse<std::array<std::vector<double>, 2>>::Lease lease(scratch);
+  auto& [a, b] = *lease;
   ToDoubles(rows.a_dtype, rows.a, a);
   ToDoubles(rows.b_dtype, rows.b, b);
   for (uint64_t u = 0; u < units; ++u) {

@@ -3,8 +3,10 @@
 #include "lib/core/snapshot/not_finite.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "lib/core/base/reuse.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/diff_values.h"
 #include "lib/core/snapshot/layout.h"
@@ -26,7 +28,9 @@ struct Task {
 
 // [token][channel] of these rows; of block types as they decode.
 void ReadRows(const KvTensor& tensor, uint64_t begin, uint64_t count, std::vector<double>& out) {
-  thread_local Bytes rows;
+  static Reuse<Bytes> scratch;
+  const Reuse<Bytes>::Lease lease(scratch);
+  Bytes& rows = *lease;
   rows.resize(count * tensor.row_bytes());
   Gather(tensor, begin, count, 0, tensor.heads, Order::kTokenHeadDim, rows);
   if (!IsBlockQuantised(tensor.dtype)) return ToDoubles(tensor.dtype, rows, out);
@@ -47,7 +51,9 @@ bool IsSame(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b;
 
 void Search(const Snapshot& snapshot, const Snapshot* reference, Task& task) {
   const KvTensor& tensor = task.tensor();
-  thread_local std::vector<double> values, theirs;
+  static Reuse<std::array<std::vector<double>, 2>> scratch;
+  const Reuse<std::array<std::vector<double>, 2>>::Lease lease(scratch);
+  auto& [values, theirs] = *lease;
   ReadRows(tensor, task.begin, task.count, values);
   theirs.clear();
   const auto is_bad = [](double value) { return !std::isfinite(value); };

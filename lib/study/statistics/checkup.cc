@@ -7,6 +7,7 @@
 #include <map>
 
 #include "lib/core/base/hash.h"
+#include "lib/core/base/reuse.h"
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/snapshot/diff_values.h"
 #include "lib/core/snapshot/layout.h"
@@ -55,7 +56,9 @@ Bytes Rows(const Look& look, uint64_t& tokens) {
 }
 
 void CountValues(const KvTensor& tensor, ByteSpan rows, Look& look) {
-  thread_local std::vector<double> values;
+  static Reuse<std::vector<double>> scratch;
+  const Reuse<std::vector<double>>::Lease lease(scratch);
+  std::vector<double>& values = *lease;
   if (IsBlockQuantised(tensor.dtype)) {
     const DTypeInfo& info = Info(tensor.dtype);
     std::vector<float> floats(rows.size() / info.block_bytes * info.block_elements);
@@ -77,7 +80,9 @@ void LookAt(Look& look, Effort level) {
   uint64_t tokens = 0;
   const Bytes rows = Rows(look, tokens);
   if (rows.empty()) return;
-  thread_local CodecScratch scratch;
+  static Reuse<CodecScratch> scratches;
+  const Reuse<CodecScratch>::Lease lease(scratches);
+  CodecScratch& scratch = *lease;
   look.seen_bytes = rows.size();
   look.hash = Hash128(rows);
   look.zeros = true;

@@ -14,6 +14,9 @@ for force in "" -f; do
   "$KVTOOL" compress -q --from opaque a.bin -o $full $force 2> said || status=$?
   [ $status = 4 ] && grep -q 'No space left on device' said && [ "$(wc -l < said)" = 1 ]
 done
+# what a gate writes beside its summary has no place beside a device
+"$KVTOOL" gate "$TESTDATA/gate/pass.json" --case design_store -q -f -o $null
+for name in summary.md cases.jsonl; do [ ! -e "$(dirname $null)/$name" ]; done
 [ "$(kind $null)" = "character special file" ] && [ "$(kind $full)" = "character special file" ]
 mkfifo pipe
 for force in "" -f; do
