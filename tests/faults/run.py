@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs commands with one fault at every Nth system call, and looks at what is left behind.
 
-  run.py KVTOOL INJECT [--sample N] [--seed S] [--scenario NAME] [--call NAME] [--asan LIBASAN]
+  run.py KVTOOL INJECT [--sample N] [--seed S] [--scenario NAME] [--call NAME] [--part K/N] [--asan LIBASAN]
 
-INJECT is the library built from inject.cc. Without --sample every call of every kind fails once. After a fault:
+INJECT is the library built from inject.cc. Without --sample every call of every kind fails once; --part takes every Nth
+fault from the Kth on, so that a long run can be shared out or taken up again. After a fault:
 the exit status is 0 or 4, one line says what happened, the output is the old one, absent or complete, and no
 temporary name is left, or a warning names it and the next run removes it. After SIGKILL the output is old, absent or complete, and running
 the command again succeeds and leaves nothing behind. The write log says that data reached the disk before its name.
@@ -226,6 +227,8 @@ def check_scenario(runner, scenario, options, chooser):
                     of_call.append({"FAULT_CALL": call, "FAULT_AT": str(at), "FAULT_KILL": "1"})
             plan += chooser.sample(of_call, min(options.sample or len(of_call), len(of_call)))
         plan += [{"FAULT_DENY": deny} for deny in ("tmpfile", "proc", "exchange", "tmpfile,exchange", "nfs")]
+        part, parts = options.part
+        plan = plan[part - 1::parts]
         failed = 0
         for faults in plan:
             try:
@@ -238,6 +241,14 @@ def check_scenario(runner, scenario, options, chooser):
         return failed
 
 
+def part_of(text):
+    """K/N as two numbers."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with 1 <= K <= N")
+    return int(part), int(parts)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kvtool")
@@ -246,6 +257,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scenario", help="this one only")
     parser.add_argument("--call", help="faults of this call only")
+    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="every Nth fault from the Kth on")
     parser.add_argument("--asan", help="libasan.so, for a program built with it")
     options = parser.parse_args()
     runner, chooser, failed = Runner(options), random.Random(options.seed), 0
