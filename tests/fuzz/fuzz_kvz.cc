@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Any bytes as an archive: opened, checked, restored as far as it goes, loaded as tensors. And as a
-// source: what is archived at the level of the first byte is restored, without a refusal.
+// source: what is archived at the level of the first byte, against another cache where its upper
+// bit says so, is restored, without a refusal.
 #include <cstddef>
 #include <cstdint>
 
@@ -31,17 +32,14 @@ uint64_t TensorBytes(const Archive& archive) {
   return archive.description() ? archive.description()->kv_bytes() : 0;
 }
 
-// The bytes as f16 and as anything, in small chunks; an Error ends the run.
-void RoundTrip(ByteSpan input, ThreadPool& pool) {
-  if (input.empty()) return;
-  const auto effort = static_cast<Effort>(std::to_integer<unsigned>(input[0]) % 5);
-  Source source;
-  source.files.push_back({"", FileSource::FromBytes({input.begin(), input.end()}, "source")});
-  constexpr uint32_t kHeads = 2, kHeadDim = 8, kRow = 2 * kHeads * kHeadDim;
-  const std::byte* data = source.files.front().data->bytes().data();
-  const uint64_t tokens = input.size() / 2 / kRow;
+constexpr uint32_t kHeads = 2, kHeadDim = 8, kRow = 2 * kHeads * kHeadDim;
+
+// Two layers of f16 in half of the bytes each, without V.
+Snapshot AsCache(Bytes bytes) {
   Snapshot snapshot;
-  snapshot.source = source;
+  const uint64_t tokens = bytes.size() / 2 / kRow;
+  snapshot.source.files.push_back({"", FileSource::FromBytes(std::move(bytes), "source")});
+  const std::byte* data = snapshot.source.files.front().data->bytes().data();
   for (const Order order : {Order::kTokenHeadDim, Order::kHeadDimToken}) {
     if (tokens == 0) break;
     const uint32_t layer = static_cast<uint32_t>(snapshot.layers.size());
@@ -52,13 +50,51 @@ void RoundTrip(ByteSpan input, ThreadPool& pool) {
                                                 kHeads, kHeadDim, order),
                                {}});
   }
+  return snapshot;
+}
+
+std::shared_ptr<const Reference> AsReference(Bytes bytes) {
+  auto reference = std::make_shared<Reference>();
+  reference->name = {.file = "base", .format = "fuzz", .source_bytes = bytes.size()};
+  reference->snapshot = AsCache(std::move(bytes));
+  return reference;
+}
+
+// Rows that depend on their number alone: those that archives in the corpus are coded against.
+References FixedReferences(size_t count) {
+  static const std::shared_ptr<const Reference> fixed = [] {
+    Bytes rows(64 * 2 * kRow);
+    for (size_t i = 0; i < rows.size() / 2; ++i)
+      StoreLE(rows.data() + 2 * i, static_cast<uint16_t>(0x3800 + i * 2654435761u % 1024));
+    return AsReference(std::move(rows));
+  }();
+  return References(count, fixed);
+}
+
+// The same rows but for the first, those of the second layer near them, as far as they say so.
+std::shared_ptr<const Reference> NearReference(ByteSpan input) {
+  Bytes rows(input.begin(), input.end());
+  const size_t layer = rows.size() / 2 / kRow * kRow;
+  for (size_t i = 0; i < std::min<size_t>(layer, kRow); ++i) rows[i] ^= std::byte{1};
+  for (size_t i = 0; i + layer < rows.size(); i += 2) rows[i + layer] ^= rows[i] & std::byte{0x3f};
+  return AsReference(std::move(rows));
+}
+
+// The bytes as f16 and as anything, in small chunks; an Error ends the run.
+void RoundTrip(ByteSpan input, ThreadPool& pool) {
+  if (input.empty()) return;
+  const unsigned choice = std::to_integer<unsigned>(input[0]);
+  const Snapshot snapshot = AsCache({input.begin(), input.end()});
+  const Source& source = snapshot.source;
   MemorySink archive;
   WriteOptions options;
   options.chunk_bytes = 2048;
-  options.effort = effort;
+  options.effort = static_cast<Effort>(choice % 5);
   options.check = false;
-  WriteArchive(source, tokens == 0 ? nullptr : &snapshot, options, pool, archive);
-  const Archive opened = Archive::Open(FileSource::FromBytes(std::move(archive.bytes()), "fresh"));
+  if (choice >= 0x80) options.references.push_back(NearReference(input));
+  WriteArchive(source, snapshot.layers.empty() ? nullptr : &snapshot, options, pool, archive);
+  Archive opened = Archive::Open(FileSource::FromBytes(std::move(archive.bytes()), "fresh"));
+  if (!opened.reference_names().empty()) opened.UseReferences(options.references);
   KV_ASSERT(opened.damage().empty());
   SourceComparer comparer(opened, source);
   KV_ASSERT(Restore(opened, {}, pool, comparer).intact());
@@ -76,8 +112,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static ThreadPool pool(1);
   RoundTrip({begin, size}, pool);
   try {
-    const Archive archive =
-        Archive::Open(FileSource::FromBytes(Bytes(begin, begin + size), "fuzz"));
+    Archive archive = Archive::Open(FileSource::FromBytes(Bytes(begin, begin + size), "fuzz"));
+    archive.UseReferences(FixedReferences(archive.reference_names().size()));
+    for (const ArchivedChunk& chunk : archive.chunks()) {
+      try {
+        archive.RunsOf(chunk);
+      } catch (const Error&) {
+      }
+    }
     archive.CheckStored(pool);
     archive.MissingTokens();
     if (archive.source_bytes() > kMostBytes) return 0;
