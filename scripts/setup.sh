@@ -7,6 +7,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build pkg-config git
   libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev libzstd-dev zlib1g-dev libxxhash-dev libopenblas-serial-dev
+  libcurl4-openssl-dev
 )
 if [ "${1:-}" = --tests ]; then
   packages+=(catch2 doxygen libbenchmark-dev python3 python3-numpy python3-zstandard python3-jsonschema python3-dev python3-venv jq)

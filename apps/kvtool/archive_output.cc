@@ -116,12 +116,12 @@ Archive ArchiveLimit::Open(const std::string& path) const {
   OpenOptions options;
   options.bases = bases;
   if (max_bytes.empty()) {
-    Archive archive = Archive::Open(FileSource::Open(path));
+    Archive archive = Archive::Open(FileSource::Open(path, std::nullopt, FetchMode::kAsNeeded));
     FindReferences(archive, path, options);
     return archive;
   }
   const uint64_t most = ParseSize(max_bytes, "--max-bytes");
-  Archive archive = Archive::Open(FileSource::Open(path, most));
+  Archive archive = Archive::Open(FileSource::Open(path, most, FetchMode::kAsNeeded));
   if (archive.source_bytes() <= most) {
     FindReferences(archive, path, options);
     return archive;

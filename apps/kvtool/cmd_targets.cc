@@ -8,6 +8,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/codec/chunk.h"
 #include "lib/core/kernels/targets.h"
+#include "lib/remote/url.h"
 
 namespace kv {
 namespace {
@@ -29,6 +30,7 @@ class Targets : public Command {
         {"nlohmann_json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR,
                                       NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
         {"CLI11", ParserVersion()}};
+    document["urls"] = remote::CanOpenUrls();
     document["simd"] = nlohmann::ordered_json::array();
     for (const SimdTarget& target : SimdTargets()) {
       document["simd"].push_back(
@@ -63,8 +65,9 @@ class Targets : public Command {
       libraries +=
           fmt::format("{}{} {}", libraries.empty() ? "" : ", ", name, version.get<std::string>());
     }
-    console.Line(
-        fmt::format("libraries: {}; {} usable CPUs", libraries, document["threads"].get<int>()));
+    console.Line(fmt::format(
+        "libraries: {}; {} usable CPUs; {}", libraries, document["threads"].get<int>(),
+        document["urls"].get<bool>() ? "reads URLs where libcurl is installed" : "reads no URLs"));
     console.Line("\n" + console.Bold("SIMD targets") +
                  " (force one with --simd NAME or KVTOOL_SIMD)");
     Table simd({"name", "this CPU", ""});

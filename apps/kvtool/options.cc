@@ -11,6 +11,7 @@
 
 #include "apps/kvtool/document_version.h"
 #include "apps/kvtool/numbers.h"
+#include "formats/kvz/kvz.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
@@ -147,8 +148,11 @@ void SnapshotOptions::Files(CommandFiles& files) const {
 }
 
 Source SnapshotOptions::Open(const std::string& path) const {
-  if (max_bytes.empty()) return Source::Open(path);
-  return Source::Open(path, ParseSize(max_bytes, "--max-bytes"));
+  std::optional<uint64_t> most;
+  if (!max_bytes.empty()) most = ParseSize(max_bytes, "--max-bytes");
+  Source source = Source::Open(path, most, FetchMode::kAsNeeded);
+  if (ProbeKvz(source) == Confidence::kNo) source.NeedAll(most.value_or(kMostOfPipe));
+  return source;
 }
 
 OpenOptions SnapshotOptions::Resolve() const {
@@ -367,6 +371,7 @@ nlohmann::ordered_json ReportHeader(std::string_view name) {
 nlohmann::ordered_json InputRecord(const Source& source) {
   StreamingHash64 hash;
   constexpr uint64_t kStep = 8 << 20;
+  source.NeedAll();
   for (const SourceFile& file : source.files) {
     for (uint64_t at = 0; at < file.data->size(); at += kStep) {
       const uint64_t size = std::min(kStep, file.data->size() - at);

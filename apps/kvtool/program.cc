@@ -26,6 +26,7 @@
 #include "apps/kvtool/options_document.h"
 #include "lib/core/base/temporary.h"
 #include "lib/core/kernels/targets.h"
+#include "lib/remote/url.h"
 
 namespace kv {
 namespace {
@@ -135,6 +136,11 @@ void Configure(Console& console, const GlobalOptions& global) {
 void TellMore(std::string_view name, const CommandFiles& files, double seconds, Context& context) {
   for (const std::string& size : files.Sizes()) {
     context.console.Say(fmt::format("kvtool: {}", size), 1);
+  }
+  const remote::Traffic traffic = remote::TrafficSoFar();
+  if (traffic.requests > 0) {
+    context.console.Say(
+        fmt::format("kvtool: fetched {} bytes in {} requests", traffic.bytes, traffic.requests), 1);
   }
   struct rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -258,6 +264,30 @@ void WarnOfLeftovers(Console& console) {
   }
 }
 
+// The words of the command line, with the names of URLs in their place: what is shown and stored of
+// them holds no secret.
+class NamedUrls {
+ public:
+  NamedUrls(int argc, char** argv) {
+    SetUrlOpener(remote::OpenUrl);
+    for (int i = 0; i < argc; ++i) names_.push_back(NameOf(argv[i]));
+    for (std::string& name : names_) words_.push_back(name.data());
+    words_.push_back(nullptr);
+  }
+  char** words() { return words_.data(); }
+
+ private:
+  // Also of "--trace=URL".
+  static std::string NameOf(const std::string& word) {
+    const size_t begin = word.starts_with("--") ? std::min(word.find('='), word.size() - 1) + 1 : 0;
+    const std::string value = word.substr(begin);
+    return remote::IsUrl(value) ? word.substr(0, begin) + remote::NameOfUrl(value) : word;
+  }
+
+  std::vector<std::string> names_;
+  std::vector<char*> words_;
+};
+
 }  // namespace
 
 int StatusOfFailure(Console& console, const std::string& file) {
@@ -290,7 +320,8 @@ int RunProgram(int argc, char** argv) {
   Console console;
   int status;
   try {
-    status = Dispatch(console, argc, argv);
+    NamedUrls named(argc, argv);
+    status = Dispatch(console, argc, named.words());
   } catch (...) {
     status = StatusOfFailure(console);
   }
@@ -318,8 +349,8 @@ ExitStatus RunEmbedded(std::string_view name, Command& command,
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  if (line.Parse(static_cast<int>(words.size()), pointers.data()) != CommandLine::Asked::kRun) {
+  NamedUrls named(static_cast<int>(pointers.size()), pointers.data());
+  if (line.Parse(static_cast<int>(words.size()), named.words()) != CommandLine::Asked::kRun) {
     throw Error(Finding::kUsage, "help is for the command line");
   }
   Context context{console, global};

@@ -80,7 +80,10 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive)
 
 Confidence ProbeKvz(const Source& source) {
   if (source.is_folder || source.files.size() != 1) return Confidence::kNo;
-  const ByteSpan bytes = source.files[0].data->bytes();
+  const FileSource& data = *source.files[0].data;
+  data.Need(0, kvz::kHeaderBytes);
+  data.Need(data.size() - std::min(data.size(), kvz::kTrailerBytes), kvz::kTrailerBytes);
+  const ByteSpan bytes = data.bytes();
   return kvz::HasMagic(bytes) || kvz::HasTrailerMagic(bytes) ? Confidence::kCertain
                                                              : Confidence::kNo;
 }

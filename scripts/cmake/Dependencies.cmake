@@ -14,6 +14,14 @@ pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 include(Blas)
 
+# Only the header: the library is loaded when the first URL is opened, which no static program can do.
+find_path(KVTOOL_CURL_INCLUDE curl/curl.h)
+if(KVTOOL_CURL_INCLUDE AND NOT KVTOOL_STATIC)
+  option(KVTOOL_HTTP "Read http:// and https:// URLs" ON)
+else()
+  set(KVTOOL_HTTP OFF)
+endif()
+
 if(KVTOOL_DEVELOPER)
   find_package(Catch2 2 CONFIG REQUIRED)
 endif()

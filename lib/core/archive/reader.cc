@@ -39,6 +39,8 @@ class ArchiveReader {
   }
 
   void CheckStart() {
+    a_.data_->Need(0, kHeaderBytes);
+    a_.data_->Need(bytes_.size() - std::min(bytes_.size(), kTrailerBytes), kTrailerBytes);
     if (!HasMagic(bytes_) && !HasTrailerMagic(bytes_)) {
       throw Error(Finding::kBadMagic, "this is not a .kvz archive").At(0);
     }
@@ -71,6 +73,7 @@ class ArchiveReader {
     try {
       const Trailer trailer = ReadTrailer(bytes_);
       part = "index";
+      a_.data_->Need(trailer.index_offset, trailer.index_bytes);
       const Record record = ReadRecord(bytes_, trailer.index_offset);
       if (record.type != static_cast<uint32_t>(RecordType::kIndex) ||
           record.end() != trailer.index_offset + trailer.index_bytes) {
@@ -129,6 +132,7 @@ class ArchiveReader {
 
   void Walk() {
     const uint64_t end = bytes_.size();
+    a_.data_->NeedAll();
     for (uint64_t at = kHeaderBytes; at < end && !a_.has_index();) {
       try {
         const Record record = ReadRecord(bytes_, at);
@@ -293,6 +297,7 @@ bool Archive::HoldsTensor(size_t layer_position, bool is_value) const {
 std::vector<Damage> Archive::CheckRecords() const {
   std::vector<Damage> damage;
   if (!index_offset_) return damage;  // walking has seen every record
+  data_->NeedAll();
   const ByteSpan bytes = data_->bytes();
   const auto check = [&](std::string part, uint64_t offset, std::optional<ChunkHead> head,
                          const auto& body) {
@@ -420,6 +425,7 @@ const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
 
 std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
   if (!HasReferences(static_cast<CodecId>(chunk.head.codec))) return {};
+  data_->Need(chunk.payload_offset, chunk.payload_bytes);
   const ByteSpan payload =
       Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
   return ReadReferenceRuns(chunk.head.shape(), payload);
@@ -448,6 +454,7 @@ void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch, B
 
 void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {
   const ChunkHead& head = chunk.head;
+  data_->Need(chunk.payload_offset, chunk.payload_bytes);
   try {
     const ByteSpan payload =
         Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);

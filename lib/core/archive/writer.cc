@@ -303,6 +303,7 @@ WriteSummary ArchiveWriter::Finish(ThreadPool& pool) { return body_->Finish(pool
 
 WriteSummary WriteArchive(const Source& source, const Snapshot* snapshot,
                           const WriteOptions& options, ThreadPool& pool, Sink& out) {
+  source.NeedAll();
   if (options.progress != nullptr) options.progress->Begin(source.total_bytes());
   return ArchiveWriter(source, snapshot, options, out).Finish(pool);
 }

@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/ranges.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -84,10 +86,24 @@ int Spool(int from, const std::string& name, uint64_t most) {
   }
 }
 
+std::atomic<UrlOpener> url_opener = nullptr;
+
 }  // namespace
 
+void SetUrlOpener(UrlOpener opener) { url_opener = opener; }
+
 std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
-                                                   std::optional<uint64_t> most_of_stream) {
+                                                   std::optional<uint64_t> most_of_stream,
+                                                   FetchMode fetch) {
+  if (const UrlOpener opener = url_opener) {
+    try {
+      if (std::unique_ptr<RangeReader> reader = opener(path.string())) {
+        return OpenRemote(std::move(reader), path.string(), most_of_stream, fetch);
+      }
+    } catch (Error& error) {
+      throw error.File(path.string());
+    }
+  }
   const std::string name = path == "-" ? "stdin" : path.string();
   Descriptor file(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
@@ -107,6 +123,48 @@ std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
   RefuseDevice(file.get(), name);
   const int spool = Spool(file.get(), name, most_of_stream.value_or(kMostOfPipe));
   return spool < 0 ? FromBytes({}, path.string()) : FromDescriptor(spool, path.string());
+}
+
+std::shared_ptr<const FileSource> FileSource::OpenRemote(std::unique_ptr<RangeReader> reader,
+                                                         std::string name,
+                                                         std::optional<uint64_t> most,
+                                                         FetchMode fetch) {
+  auto source = FromRanges(std::move(reader), std::move(name));
+  if (fetch == FetchMode::kWhole) source->NeedAll(most.value_or(kMostOfPipe));
+  return source;
+}
+
+std::shared_ptr<const FileSource> FileSource::FromRanges(std::unique_ptr<RangeReader> reader,
+                                                         std::string name) {
+  auto source = std::shared_ptr<FileSource>(new FileSource);
+  source->fetched_ = std::make_shared<FetchedFile>(std::move(reader));
+  source->bytes_ = source->fetched_->bytes();
+  source->name_ = std::move(name);
+  return source;
+}
+
+void FileSource::Need(uint64_t offset, uint64_t size) const {
+  if (whole_ != nullptr && offset < bytes_.size()) {
+    whole_->Need(whole_->OffsetOf(bytes_.data()) + offset,
+                 std::min<uint64_t>(size, bytes_.size() - offset));
+  }
+  if (fetched_ == nullptr) return;
+  try {
+    fetched_->Need(offset, size);
+  } catch (Error& error) {
+    throw error.File(name_);
+  }
+}
+
+void FileSource::NeedAll(uint64_t most) const {
+  if (whole_ != nullptr) return Need(0, size());
+  if (fetched_ == nullptr) return;
+  if (size() > most) {
+    Error error(Finding::kLimit,
+                fmt::format("{} bytes are to be fetched, the limit is {}", size(), most));
+    throw error.File(name_).Hint("--max-bytes sets the limit");
+  }
+  Need(0, size());
 }
 
 std::shared_ptr<const FileSource> FileSource::FromBytes(Bytes bytes, std::string name) {

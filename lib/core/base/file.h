@@ -15,21 +15,38 @@ struct stat;
 
 namespace kv {
 
+class FetchedFile;
+class RangeReader;
+
 // The most bytes read of an input that does not tell its size and must be spooled, unless
 // --max-bytes sets a limit.
 constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
 
-// The immutable bytes of one input: a mapped file, a spooled stream or memory. Views into it stay
-// valid while somebody holds the pointer.
+// How the bytes of a remote input come: all before it is used, or those that are asked for.
+enum class FetchMode { kWhole, kAsNeeded };
+
+// Opens "https://..." and the like; null if `path` is a plain path.
+using UrlOpener = std::unique_ptr<RangeReader> (*)(const std::string& path);
+// What Open does with URLs; without it they are names of files. A program sets it once, before it
+// opens anything.
+void SetUrlOpener(UrlOpener opener);
+
+// The immutable bytes of one input: a mapped file, a spooled stream, memory or a remote file. Views
+// into it stay valid while somebody holds the pointer.
 class FileSource {
  public:
   // Maps a regular file; "-" (stdin), pipes, and files whose contents are made when read (/proc)
-  // are first spooled to an unnamed temporary file. Throws kOpenFailed, kReadFailed, kLimit.
+  // are first spooled to an unnamed temporary file. A remote file counts as a stream unless it
+  // comes as needed. Throws kOpenFailed, kReadFailed, kLimit.
   static std::shared_ptr<const FileSource> Open(
-      const std::filesystem::path& path, std::optional<uint64_t> most_of_stream = std::nullopt);
+      const std::filesystem::path& path, std::optional<uint64_t> most_of_stream = std::nullopt,
+      FetchMode fetch = FetchMode::kWhole);
   static std::shared_ptr<const FileSource> FromBytes(Bytes bytes, std::string name);
   // Maps an open descriptor's whole file and closes it.
   static std::shared_ptr<const FileSource> FromDescriptor(int descriptor, std::string name);
+  // Nothing is read before somebody needs it.
+  static std::shared_ptr<const FileSource> FromRanges(std::unique_ptr<RangeReader> reader,
+                                                      std::string name);
   // A range of another source, which it keeps alive.
   static std::shared_ptr<const FileSource> Slice(std::shared_ptr<const FileSource> whole,
                                                  uint64_t offset, uint64_t size, std::string name);
@@ -44,6 +61,12 @@ class FileSource {
     return p >= bytes_.data() && p < bytes_.data() + bytes_.size();
   }
   uint64_t OffsetOf(const std::byte* p) const { return static_cast<uint64_t>(p - bytes_.data()); }
+
+  // Brings a range into bytes(), where those of a remote file are zeros before. Does nothing for
+  // other sources. Threads may call it at once. Throws kReadFailed, kWriteFailed.
+  void Need(uint64_t offset, uint64_t size) const;
+  // Throws kLimit if more than `most` bytes would have to come.
+  void NeedAll(uint64_t most = kMostOfPipe) const;
 
   // Throws kReadFailed if the mapped file was written to since it was opened, as far as the system
   // tells: by its size and the time of its last change.
@@ -62,6 +85,10 @@ class FileSource {
   };
 
   static State StateOf(const struct stat& status);
+  static std::shared_ptr<const FileSource> OpenRemote(std::unique_ptr<RangeReader> reader,
+                                                      std::string name,
+                                                      std::optional<uint64_t> most,
+                                                      FetchMode fetch);
   // Returns null for a regular file that cannot be mapped.
   static std::shared_ptr<FileSource> MapDescriptor(int descriptor, std::string name);
 
@@ -69,6 +96,7 @@ class FileSource {
   ByteSpan bytes_;
   Bytes owned_;
   void* map_ = nullptr;
+  std::shared_ptr<FetchedFile> fetched_;     // of a remote file
   std::shared_ptr<const FileSource> whole_;  // of a slice
   std::optional<State> state_;               // of a mapped file with a name
 };
@@ -91,10 +119,12 @@ struct Source {
   // process may have some 65,000 mappings, but an engine that dumps every decoded token writes more
   // files.
   static Source Open(const std::filesystem::path& path,
-                     std::optional<uint64_t> most_of_stream = std::nullopt);
+                     std::optional<uint64_t> most_of_stream = std::nullopt,
+                     FetchMode fetch = FetchMode::kWhole);
 
   uint64_t total_bytes() const;
-  void RequireUnchanged() const;  // as FileSource's, of every file
+  void NeedAll(uint64_t most = kMostOfPipe) const;  // as FileSource's, of every file
+  void RequireUnchanged() const;                    // as FileSource's, of every file
   const SourceFile* Find(std::string_view name) const;
   // The file whose bytes hold `p`, or null. Takes logarithmic time for sources that Open returned.
   const SourceFile* FileOf(const std::byte* p) const;

@@ -108,12 +108,13 @@ bool IsExecutable(const fs::path& path) {
 
 }  // namespace
 
-Source Source::Open(const fs::path& path, std::optional<uint64_t> most_of_stream) {
+Source Source::Open(const fs::path& path, std::optional<uint64_t> most_of_stream, FetchMode fetch) {
   Source source;
   source.path = path.string();
   std::error_code ignored;
   if (path == "-" || !fs::is_directory(path, ignored)) {
-    source.files.push_back({path.filename().string(), FileSource::Open(path, most_of_stream)});
+    source.files.push_back(
+        {path.filename().string(), FileSource::Open(path, most_of_stream, fetch)});
     source.by_address = {0};
     return source;
   }
@@ -149,6 +150,10 @@ uint64_t Source::total_bytes() const {
   uint64_t total = 0;
   for (const SourceFile& file : files) total += file.data->size();
   return total;
+}
+
+void Source::NeedAll(uint64_t most) const {
+  for (const SourceFile& file : files) file.data->NeedAll(most);
 }
 
 void Source::RequireUnchanged() const {

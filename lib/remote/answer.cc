@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/remote/answer.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace kv::remote {
+namespace {
+
+// A whole number at the start of `text`, which loses it.
+std::optional<uint64_t> TakeNumber(std::string_view& text) {
+  uint64_t number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return number;
+}
+
+std::optional<uint64_t> WholeNumber(std::string_view text) {
+  const std::optional<uint64_t> number = TakeNumber(text);
+  return text.empty() ? number : std::nullopt;
+}
+
+bool TakePrefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
+}
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return lower;
+}
+
+}  // namespace
+
+std::optional<ContentRange> ParseContentRange(std::string_view text) {
+  text = Trimmed(text);
+  if (!TakePrefix(text, "bytes ")) return std::nullopt;
+  if (TakePrefix(text, "*/")) {
+    const std::optional<uint64_t> total = WholeNumber(text);
+    if (!total) return std::nullopt;
+    return ContentRange{0, 0, *total};
+  }
+  const std::optional<uint64_t> first = TakeNumber(text);
+  if (!first || !TakePrefix(text, "-")) return std::nullopt;
+  const std::optional<uint64_t> last = TakeNumber(text);
+  if (!last || !TakePrefix(text, "/")) return std::nullopt;
+  const std::optional<uint64_t> total = WholeNumber(text);
+  if (!total || *first > *last || *last >= *total) return std::nullopt;
+  return ContentRange{*first, *last - *first + 1, *total};
+}
+
+void Answer::TakeLine(std::string_view line) {
+  if (line.starts_with("HTTP/")) {
+    *this = {};
+    const size_t space = line.find(' ');
+    std::string_view rest = space == line.npos ? "" : line.substr(space + 1);
+    const uint64_t code = TakeNumber(rest).value_or(0);
+    status = code < 1000 ? static_cast<int>(code) : 0;
+    return;
+  }
+  const size_t colon = line.find(':');
+  if (colon == line.npos) return;
+  const std::string name = Lower(line.substr(0, colon));
+  const std::string_view value = Trimmed(line.substr(colon + 1));
+  if (name == "content-range") range = ParseContentRange(value);
+  if (name == "content-length") content_length = WholeNumber(value);
+  if (name == "etag") etag = value;
+  if (name == "last-modified") last_modified = value;
+  if (name == "retry-after") {
+    retry_after_s = static_cast<double>(std::min<uint64_t>(WholeNumber(value).value_or(0), 3600));
+  }
+}
+
+bool Version::can_be_asked_for() const { return !etag.empty() && !etag.starts_with("W/"); }
+
+bool Version::Differs(const Answer& answer) const {
+  if (answer.range && answer.range->total != bytes) return true;
+  if (!etag.empty() || !answer.etag.empty()) return answer.etag != etag;
+  return answer.last_modified != last_modified;
+}
+
+bool IsTransient(int status) {
+  return status == 408 || status == 429 || status == 500 || status == 502 || status == 503 ||
+         status == 504;
+}
+
+}  // namespace kv::remote

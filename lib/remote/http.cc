@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/remote/http.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "lib/core/base/error.h"
+
+namespace kv::remote {
+namespace {
+
+constexpr long kConnectSeconds = 15, kStalledSeconds = 30, kMostRedirects = 5;  // NOLINT: libcurl's
+
+std::atomic<uint64_t> requests_made = 0, bytes_got = 0;
+
+// Of libcurl before 7.85, by their numbers: newer headers call the names deprecated.
+constexpr auto kProtocols = static_cast<CURLoption>(181),
+               kRedirectProtocols = static_cast<CURLoption>(182);
+
+// What went wrong on the way, not at the server. A server that was never met may not be there.
+bool IsTransient(CURLcode code, bool was_met) {
+  switch (code) {
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_SSL_CONNECT_ERROR:
+      return was_met;
+    case CURLE_PARTIAL_FILE:
+    case CURLE_OPERATION_TIMEDOUT:
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_HTTP2:
+    case CURLE_HTTP2_STREAM:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Error Refused(int status) {
+  Error error(Finding::kOpenFailed, fmt::format("the server answers {}", status));
+  if (status == 401 || status == 403) error.Hint("a presigned URL may have expired");
+  if (status == 404 || status == 410) error.Hint("nothing is there under that URL");
+  return error;
+}
+
+// Why no more is tried.
+Error GaveUp(Finding finding, int tries, int status, const char* connection) {
+  return Error(finding, fmt::format("after {} tries: {}", tries,
+                                    status >= 400 ? fmt::format("the server answers {}", status)
+                                                  : connection));
+}
+
+Error Changed() {
+  return Error(Finding::kReadFailed, "changed on the server while it was read")
+      .Hint("run again: what was read is of two versions");
+}
+
+}  // namespace
+
+// A request for bytes [offset, offset + to.size()), or for the last bytes of an object not yet met.
+struct HttpReader::Transfer {
+  const HttpReader& reader;
+  uint64_t offset = 0;
+  std::span<std::byte> to;
+  bool is_first = false;
+  uint64_t got = 0;
+  Answer answer = {};
+  CURLcode code = CURLE_OK;
+  bool accepted = false;                        // the headers are those of what was asked for
+  std::optional<Error> failure = std::nullopt;  // for which asking again does not help
+};
+
+HttpReader::HttpReader(std::string url, Patience patience)
+    : url_(std::move(url)), patience_(patience), curl_(LoadCurl()) {
+  MeetObject();
+}
+
+HttpReader::~HttpReader() {
+  for (CURL* handle : idle_) curl_.easy_cleanup(handle);
+}
+
+void HttpReader::MeetObject() {
+  tail_.resize(kTailBytes);
+  for (int failures = 0;;) {
+    Transfer transfer{*this, 0, tail_, true};
+    const bool complete = Perform(transfer);
+    if (complete || (transfer.accepted && transfer.answer.range)) {
+      Meet(transfer.answer, transfer.got);
+      return;
+    }
+    if (++failures == patience_.tries) {
+      throw GaveUp(Finding::kOpenFailed, failures, transfer.answer.status,
+                   curl_.easy_strerror(transfer.code));
+    }
+    Wait(failures, transfer.answer.retry_after_s);
+  }
+}
+
+// Of the tail, `got` bytes came.
+void HttpReader::Meet(const Answer& answer, uint64_t got) {
+  version_ = {answer.range ? answer.range->total : got, answer.etag, answer.last_modified};
+  met_ = version_;
+  tail_.resize(answer.range ? answer.range->bytes : got);
+  ReadRange(version_.bytes - tail_.size() + got, std::span(tail_).subspan(got));
+}
+
+void HttpReader::Read(uint64_t offset, std::span<std::byte> to) {
+  const uint64_t tail_begin = size() - tail_.size();
+  if (offset + to.size() > tail_begin) {
+    const uint64_t from = std::max(offset, tail_begin);
+    const uint64_t count = offset + to.size() - from;
+    std::memcpy(to.data() + (from - offset), tail_.data() + (from - tail_begin), count);
+    to = to.first(from - offset);
+  }
+  if (!to.empty()) ReadRange(offset, to);
+}
+
+void HttpReader::ReadRange(uint64_t offset, std::span<std::byte> to) {
+  for (int failures = 0; !to.empty();) {
+    Transfer transfer{*this, offset, to};
+    if (Perform(transfer)) return;
+    offset += transfer.got;
+    to = to.subspan(transfer.got);
+    if (transfer.got > 0) {
+      failures = 0;
+      continue;
+    }
+    if (++failures == patience_.tries) {
+      throw GaveUp(Finding::kReadFailed, failures, transfer.answer.status,
+                   curl_.easy_strerror(transfer.code));
+    }
+    Wait(failures, transfer.answer.retry_after_s);
+  }
+}
+
+bool HttpReader::Perform(Transfer& transfer) {
+  CURL* handle = TakeHandle();
+  const std::string range =
+      transfer.is_first
+          ? fmt::format("-{}", transfer.to.size())
+          : fmt::format("{}-{}", transfer.offset, transfer.offset + transfer.to.size() - 1);
+  curl_slist* headers = nullptr;
+  if (met_ && met_->can_be_asked_for()) {
+    headers = curl_.slist_append(nullptr, fmt::format("If-Match: {}", met_->etag).c_str());
+  }
+  curl_.easy_setopt(handle, CURLOPT_RANGE, range.c_str());
+  curl_.easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
+  curl_.easy_setopt(handle, CURLOPT_HEADERDATA, &transfer);
+  curl_.easy_setopt(handle, CURLOPT_WRITEDATA, &transfer);
+  transfer.code = curl_.easy_perform(handle);
+  curl_.slist_free_all(headers);
+  ++requests_made;
+  bytes_got += transfer.got;
+  // A connection that broke in the middle of an answer is not used again.
+  const bool whole = transfer.code == CURLE_OK;
+  if (whole) {
+    GiveHandle(handle);
+  } else {
+    curl_.easy_cleanup(handle);
+  }
+  if (whole && !transfer.accepted) CheckAnswer(transfer);  // there was no body
+  if (transfer.failure) throw *transfer.failure;
+  if (whole && transfer.accepted) return transfer.is_first || transfer.got == transfer.to.size();
+  if (!whole && !IsTransient(transfer.code, met_.has_value()) &&
+      !remote::IsTransient(transfer.answer.status)) {
+    throw Error(Finding::kReadFailed, curl_.easy_strerror(transfer.code));
+  }
+  return false;
+}
+
+// Sets `accepted`, or `failure` if asking again is of no use.
+void HttpReader::CheckAnswer(Transfer& transfer) const {
+  const Answer& answer = transfer.answer;
+  if (remote::IsTransient(answer.status)) return;
+  const bool is_empty = answer.status == 416 && answer.range == ContentRange{};
+  if (transfer.is_first && is_empty) {
+    transfer.accepted = true;
+    return;
+  }
+  if (answer.status == 412 || (met_ && answer.status < 300 && met_->Differs(answer)) ||
+      (met_ && answer.status == 416)) {
+    transfer.failure = Changed();
+  } else if (answer.status == 206 && answer.range) {
+    const ContentRange& range = *answer.range;
+    const bool as_asked = transfer.is_first
+                              ? range.first + range.bytes == range.total &&
+                                    range.bytes == std::min<uint64_t>(range.total, kTailBytes)
+                              : range.first == transfer.offset && range.bytes == transfer.to.size();
+    transfer.accepted = as_asked;
+    if (!as_asked) {
+      transfer.failure = Error(Finding::kReadFailed, "the server sends another range than asked");
+    }
+  } else if (answer.status == 200 && answer.content_length &&
+             *answer.content_length <= transfer.to.size() &&
+             (transfer.is_first || (transfer.offset == 0 && met_->bytes == transfer.to.size()))) {
+    transfer.accepted = true;  // all of it was wanted
+  } else if (answer.status == 200 || answer.status == 206) {
+    transfer.failure = Error(Finding::kOpenFailed, "the server does not serve ranges")
+                           .Hint("fetch the whole file: curl -O URL");
+  } else {
+    transfer.failure = Refused(answer.status);
+  }
+}
+
+size_t HttpReader::OnHeader(char* data, size_t size, size_t count, void* user) {
+  static_cast<Transfer*>(user)->answer.TakeLine({data, size * count});
+  return size * count;
+}
+
+// A return value other than the number of bytes ends the transfer.
+size_t HttpReader::OnBody(char* data, size_t size, size_t count, void* user) {
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  const size_t bytes = size * count;
+  if (!transfer.accepted) transfer.reader.CheckAnswer(transfer);
+  if (!transfer.accepted) return 0;
+  if (bytes > transfer.to.size() - transfer.got) {
+    transfer.failure = Error(Finding::kReadFailed, "the server sends more than was asked for");
+    return 0;
+  }
+  std::memcpy(transfer.to.data() + transfer.got, data, bytes);
+  transfer.got += bytes;
+  return bytes;
+}
+
+void HttpReader::Wait(int failures, double asked_s) const {
+  thread_local std::minstd_rand random(std::random_device{}());
+  const double doubled = patience_.first_wait_s * std::exp2(failures - 1);
+  const double by_chance = std::uniform_real_distribution(0.5, 1.5)(random);
+  const double seconds = std::min(std::max(doubled * by_chance, asked_s), patience_.longest_wait_s);
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+CURL* HttpReader::TakeHandle() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      CURL* handle = idle_.back();
+      idle_.pop_back();
+      return handle;
+    }
+  }
+  CURL* handle = curl_.easy_init();
+  if (handle == nullptr) throw Error(Finding::kNoResources, "no connection can be made");
+  const auto set = [&](CURLoption option, auto value) {
+    return curl_.easy_setopt(handle, option, value);
+  };
+  set(CURLOPT_URL, url_.c_str());
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_USERAGENT, "kvtool");
+  // Nothing but http and https, and never from https down to http.
+  const bool is_https = url_[4] == 's' || url_[4] == 'S';
+  if (set(CURLOPT_PROTOCOLS_STR, "http,https") != CURLE_OK) {
+    set(kProtocols, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));  // NOLINT
+  }
+  if (set(CURLOPT_REDIR_PROTOCOLS_STR, is_https ? "https" : "http,https") != CURLE_OK) {
+    set(kRedirectProtocols,
+        static_cast<long>(CURLPROTO_HTTPS | (is_https ? 0 : CURLPROTO_HTTP)));  // NOLINT
+  }
+  set(CURLOPT_FOLLOWLOCATION, 1L);
+  set(CURLOPT_MAXREDIRS, kMostRedirects);
+  set(CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
+  set(CURLOPT_HEADERFUNCTION, &HttpReader::OnHeader);
+  set(CURLOPT_WRITEFUNCTION, &HttpReader::OnBody);
+  return handle;
+}
+
+void HttpReader::GiveHandle(CURL* handle) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(handle);
+}
+
+std::unique_ptr<RangeReader> OpenHttp(std::string url) {
+  return std::make_unique<HttpReader>(std::move(url), Patience{});
+}
+
+bool CanOpenUrls() { return true; }
+
+Traffic TrafficSoFar() { return {requests_made, bytes_got}; }
+
+}  // namespace kv::remote

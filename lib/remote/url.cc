@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/remote/url.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+#include "lib/remote/open_http.h"
+
+namespace kv::remote {
+namespace {
+
+// What NameOfUrl has named. Names live as long as the process does.
+struct Names {
+  std::mutex mutex;
+  std::map<std::string, std::string> url_of, name_of;
+  std::map<std::string, int> count;  // of the URLs that have a name but for its number
+};
+
+Names& AllNames() {
+  static Names names;
+  return names;
+}
+
+bool StartsWithScheme(std::string_view text, std::string_view scheme) {
+  if (text.size() <= scheme.size()) return false;
+  for (size_t i = 0; i < scheme.size(); ++i) {
+    const char c = text[i];
+    if ((c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c) != scheme[i]) return false;
+  }
+  return true;
+}
+
+std::string WithoutSecrets(const std::string& url) {
+  std::string name = url.substr(0, url.find_first_of("?#"));
+  const size_t host = name.find("//") + 2;
+  const size_t end_of_host = std::min(name.find('/', host), name.size());
+  const size_t at = name.rfind('@', end_of_host);
+  if (at != name.npos && at >= host && at < end_of_host) name.erase(host, at + 1 - host);
+  return name;
+}
+
+}  // namespace
+
+bool IsUrl(std::string_view text) {
+  return StartsWithScheme(text, "http://") || StartsWithScheme(text, "https://");
+}
+
+std::string NameOfUrl(const std::string& url) {
+  const std::string plain = WithoutSecrets(url);
+  Names& names = AllNames();
+  const std::lock_guard lock(names.mutex);
+  const auto [at, added] = names.name_of.emplace(url, plain);
+  if (!added) return at->second;
+  const int number = ++names.count[plain];
+  if (number > 1) at->second = fmt::format("{} ({})", plain, number);
+  names.url_of.emplace(at->second, url);
+  return at->second;
+}
+
+std::unique_ptr<RangeReader> OpenUrl(const std::string& name) {
+  if (!IsUrl(name)) return nullptr;
+  std::string url = name;
+  {
+    Names& names = AllNames();
+    const std::lock_guard lock(names.mutex);
+    const auto known = names.url_of.find(name);
+    if (known != names.url_of.end()) url = known->second;
+  }
+  return OpenHttp(std::move(url));
+}
+
+}  // namespace kv::remote

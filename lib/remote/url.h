@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once  // implemented by url.cc, and by http.cc or without_http.cc
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lib/core/base/ranges.h"
+
+// Files behind http:// and https:// URLs, read by ranges (RFC 9110): objects by presigned URLs,
+// and whatever a static server serves.
+namespace kv::remote {
+
+// Whether the text starts with http:// or https://.
+bool IsUrl(std::string_view text);
+
+// Returns the name that stands for a URL wherever one is shown or stored: without user, password,
+// query and fragment, which may be secrets. Opening the name opens the URL; another URL of that
+// name gets a number behind it.
+std::string NameOfUrl(const std::string& url);
+
+// For SetUrlOpener. `name` is a URL or what NameOfUrl returned; null if it is neither. Asks the
+// server for the size. Throws kOpenFailed, kReadFailed.
+std::unique_ptr<RangeReader> OpenUrl(const std::string& name);
+
+// Whether this program was built with what URLs need; without it OpenUrl refuses them.
+bool CanOpenUrls();
+
+// What this process has asked for and got.
+struct Traffic {
+  uint64_t requests = 0, bytes = 0;
+};
+Traffic TrafficSoFar();
+
+}  // namespace kv::remote
