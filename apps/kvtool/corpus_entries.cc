@@ -13,6 +13,7 @@
 #include "apps/kvtool/doctor.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"
+#include "lib/remote/url.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -225,7 +226,9 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
   std::vector<std::string> paths;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(separator, begin), text.size());
-    if (end > begin) paths.emplace_back(text.substr(begin, end - begin));
+    std::string path(text.substr(begin, end - begin));
+    if (remote::IsUrl(path)) path = remote::NameOfUrl(path);
+    if (!path.empty()) paths.push_back(std::move(path));
     begin = end + 1;
   }
   return paths;
@@ -234,6 +237,7 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
 }  // namespace
 
 std::string CorpusName(const std::string& path) {
+  if (remote::IsUrl(path)) return path;
   const fs::path plain = fs::path(path).lexically_normal();
   const bool stays = plain.is_relative() && !plain.empty() && *plain.begin() != "..";
   std::string name = (stays ? plain : plain.filename()).generic_string();

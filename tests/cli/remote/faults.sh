@@ -37,5 +37,10 @@ wrong "private/slot0.kvz?key=wrong"
 "$KVTOOL" compress -vv "$url/private/slot0.bin?key=hunter2" --json -o secret.kvz >> out.json 2>> told
 "$KVTOOL" inspect "http://user:hunter2@127.0.0.1:1/slot0.bin" >> out.json 2>> told || echo "nobody there: $?"
 ! grep -l hunter2 out.json told page.html secret.kvz
+# A list of URLs is a corpus, and keeps its secrets, too.
+printf '%s\n' "$url/private/slot0.bin?key=hunter2" "$url/slot0.bin?key=hunter2" > list
+"$KVTOOL" analyze --files-from list --json > corpus.json 2> told || { sed "s#$url#URL#" told; echo "$?"; }
+jq -r '.results[].inputs[0].file' corpus.json | sed "s#$url#URL#"
+! grep hunter2 corpus.json told
 # Two URLs of one name are told apart.
 "$KVTOOL" diff -q "$url/slot0.bin?key=1" "$url/slot0.bin?key=2" && echo "equal"
