@@ -31,6 +31,7 @@ class CommandFiles {
   // Those of one of `inputs` runs. Throws kUsage where two runs would write the same file; what a
   // JSON document of all of them goes to counts once.
   void Add(const CommandFiles& one, size_t inputs, bool has_output_dir);
+  const std::vector<std::string>& inputs() const { return inputs_; }
   // Throws kUsage.
   void Check() const;
   // What was read and written, to the byte, a line each: for -v. Streams have no lines.

@@ -389,6 +389,19 @@ std::vector<std::string> CommandLine::Settings() const {
   return lines;
 }
 
+std::vector<std::string> CommandLine::Parameters() const {
+  std::vector<std::string> parameters;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->get_lnames().empty() || option->count() == 0) continue;
+    std::string text = "--" + option->get_lnames().front();
+    for (const std::string& value : option->results()) {
+      if (option->get_expected_max() > 0) text += " " + value;
+    }
+    parameters.push_back(std::move(text));
+  }
+  return parameters;
+}
+
 void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
 
 CommandLine::Asked CommandLine::Parse(int argc, char** argv) {

@@ -132,6 +132,9 @@ class CommandLine {
   // "--threads 4 (from KVTOOL_THREADS)": what was set, and where. For -vv.
   std::vector<std::string> Settings() const;
 
+  // "--level high": the options that were set, wherever, without what stands in its place alone.
+  std::vector<std::string> Parameters() const;
+
   LineDescription Describe() const;
   // The verb that was given; null if none was.
   const CommandLine* given_verb() const;

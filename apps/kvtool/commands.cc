@@ -107,6 +107,11 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool replay-mlp cache.safetensors --weights llava.bin -o small.npz --to npz\n"
      "  kvtool replay-mlp dump_kv --weights llava.bin --compat csrc --json | jq .results[0].csrc\n",
      MakeReplayMlp},
+    {"corpus", "Many", "list what folders of caches hold, and check that it is still there",
+     "  kvtool corpus make dumps -o corpus.jsonl\n"
+     "  kvtool analyze --corpus corpus.jsonl --results analysis.jsonl --keep-going\n"
+     "  kvtool corpus check corpus.jsonl\n",
+     MakeCorpus},
     {"gate", "Judging", "run the quality gate; its verdict is the exit status",
      "  kvtool gate --init run1 run2 -o gate.json\n"
      "  kvtool gate gate.json -o summary.json --html-out gate.html\n"

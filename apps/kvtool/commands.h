@@ -13,6 +13,7 @@ std::unique_ptr<Command> MakeBench();
 std::unique_ptr<Command> MakeCompletion();
 std::unique_ptr<Command> MakeCompress();
 std::unique_ptr<Command> MakeConvert();
+std::unique_ptr<Command> MakeCorpus();
 std::unique_ptr<Command> MakeDecompress();
 std::unique_ptr<Command> MakeDiff();
 std::unique_ptr<Command> MakeDoctor();

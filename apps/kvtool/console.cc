@@ -111,7 +111,7 @@ Console::Console(const Console& like, CapturedRun& captured)
       captured_(&captured),
       style_mark_(like.style_mark_) {}
 
-void Console::Replay(const CapturedRun& run) {
+void Console::Replay(const CapturedRun& run, bool tables) {
   for (const std::string& warning : run.warnings) {
     ++warnings_;
     warning_texts_.push_back(warning);
@@ -123,7 +123,8 @@ void Console::Replay(const CapturedRun& run) {
   }
   if (embedding_ != nullptr) return;
   for (const CapturedRun::Piece& piece : run.pieces) {
-    piece.is_error ? PrintError(piece.text) : Print(piece.text);
+    if (piece.is_error) PrintError(piece.text);
+    if (!piece.is_error && tables) Print(piece.text);
   }
 }
 

@@ -56,8 +56,8 @@ class Console {
   // The JSON document of the run, for which reported failures are noted.
   RunDocument& document() { return document_; }
 
-  // Says what a captured run had to say. The document stays.
-  void Replay(const CapturedRun& run);
+  // Says what a captured run had to say, with `tables` on stdout, too. The document stays.
+  void Replay(const CapturedRun& run, bool tables = true);
 
   Embedding* embedding() const { return embedding_; }
   CapturedRun* captured() const { return captured_; }

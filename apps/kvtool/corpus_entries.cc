@@ -62,8 +62,8 @@ FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
 
 class Searcher {
  public:
-  Searcher(const EachCommand& command, FolderSearch& search)
-      : command_(command), reading_(command.Reading()), search_(search) {}
+  Searcher(const FolderRules& rules, FolderSearch& search)
+      : rules_(rules), reading_(rules.reading), search_(search) {}
 
   void Search(const fs::path& folder, const std::string& name) {
     if (TakesWhole(folder, name)) return;
@@ -101,7 +101,7 @@ class Searcher {
   bool TakesWhole(const fs::path& folder, const std::string& name) {
     std::error_code failed;
     if (fs::exists(folder / "run.json", failed)) {
-      Add(folder, name, command_.Takes("", true));
+      Add(folder, name, rules_.takes("", true));
       return true;
     }
     if (!MayBeDump(folder)) return false;
@@ -109,7 +109,7 @@ class Searcher {
       const Source source = Source::Open(folder);
       const FormatEntry& format = DetectFormat(source, reading_);
       if (!IsOneDump(folder, source, format)) return false;
-      Add(folder, name, command_.Takes(format.id, false));
+      Add(folder, name, rules_.takes(format.id, false));
       return true;
     } catch (const Error&) {
       return false;
@@ -183,7 +183,7 @@ class Searcher {
   void AddFile(const fs::path& path, const std::string& name) {
     if (!reading_.from.empty() || !reading_.raw.empty()) return Add(path, name, true);
     const FirstLook look = LookAt(path.string(), reading_);
-    Add(path, name, command_.Takes(look.is_snapshot ? look.format : "", false));
+    Add(path, name, rules_.takes(look.is_snapshot ? look.format : "", false));
   }
 
   void Add(const fs::path& path, const std::string& name, bool takes) {
@@ -194,8 +194,8 @@ class Searcher {
     }
   }
 
-  const EachCommand& command_;
-  const OpenOptions reading_;
+  const FolderRules& rules_;
+  const OpenOptions& reading_;
   FolderSearch& search_;
 };
 
@@ -234,7 +234,30 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
   return paths;
 }
 
+void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) {
+  const auto file = FileSource::Open(inputs.corpus);
+  const ByteSpan bytes = file->bytes();
+  corpus::Manifest manifest;
+  try {
+    manifest = corpus::ReadManifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  } catch (Error& error) {
+    throw error.File(inputs.corpus);
+  }
+  const fs::path folder = CorpusFolder(inputs.corpus, inputs.corpus_dir, manifest);
+  for (const corpus::Member& member : manifest.members) {
+    entries.push_back({(folder / member.name).lexically_normal().string(), member.name,
+                       member.bytes, member.xxh3});
+  }
+}
+
 }  // namespace
+
+std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
+                         const corpus::Manifest& manifest) {
+  if (!given.empty()) return given;
+  const fs::path beside = manifest_path == "-" ? fs::path() : fs::path(manifest_path).parent_path();
+  return (beside / manifest.folder).lexically_normal().string();
+}
 
 std::string CorpusName(const std::string& path) {
   if (remote::IsUrl(path)) return path;
@@ -246,10 +269,10 @@ std::string CorpusName(const std::string& path) {
   return name;
 }
 
-FolderSearch SearchFolder(const EachCommand& command, const std::string& folder) {
+FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
+                          const std::string& name) {
   FolderSearch search;
-  const std::string name = CorpusName(folder);
-  Searcher(command, search).Search(folder, name == "." || name == ".." ? "" : name);
+  Searcher(rules, search).Search(folder, name);
   return search;
 }
 
@@ -257,12 +280,16 @@ std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& cons
   const InputOptions& inputs = command.inputs();
   std::vector<CorpusEntry> entries;
   size_t left_out = 0;
+  const FolderRules rules{command.Reading(), [&](std::string_view format, bool is_run) {
+                            return command.Takes(format, is_run);
+                          }};
   const auto add = [&](const std::string& path) {
     if (!inputs.recursive || !IsFolder(path)) {
       entries.push_back({path, path == "-" ? path : CorpusName(path)});
       return;
     }
-    FolderSearch search = SearchFolder(command, path);
+    const std::string name = CorpusName(path);
+    FolderSearch search = SearchFolder(rules, path, name == "." || name == ".." ? "" : name);
     left_out += search.left_out.size();
     for (const std::string& file : search.left_out) {
       console.Say(fmt::format("kvtool: {}: left out: nothing for this command", Printable(file)),
@@ -276,15 +303,18 @@ std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& cons
   if (!inputs.files_from.empty()) {
     for (const std::string& path : ListedPaths(inputs)) add(path);
   }
+  if (!inputs.corpus.empty()) AddManifest(inputs, entries);
   if (left_out > 0) {
     console.Say(fmt::format("{} file{} left out, which {} nothing for this command; -v names {}",
                             left_out, left_out == 1 ? "" : "s", left_out == 1 ? "is" : "are",
                             left_out == 1 ? "it" : "them"));
   }
   if (!entries.empty()) return entries;
-  if (!inputs.given.empty() || !inputs.files_from.empty()) {
-    throw Error(Finding::kUsage, "there is nothing to run over")
-        .File(inputs.given.empty() ? inputs.files_from : inputs.given.front());
+  for (const std::string* given : {&inputs.files_from, &inputs.corpus}) {
+    if (!given->empty()) throw Error(Finding::kUsage, "there is nothing to run over").File(*given);
+  }
+  if (!inputs.given.empty()) {
+    throw Error(Finding::kUsage, "there is nothing to run over").File(inputs.given.front());
   }
   throw Error(Finding::kUsage, fmt::format("{} is required", command.place()));
 }

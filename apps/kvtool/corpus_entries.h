@@ -2,10 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/kvtool/each_command.h"
+#include "lib/study/corpus/corpus.h"
 
 namespace kv {
 
@@ -17,11 +20,23 @@ std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& cons
 // How results call a path: without "." and "..", and where it is absolute, without its folders.
 std::string CorpusName(const std::string& path);
 
+// Where the inputs of a manifest are; `given` is --corpus-dir.
+std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
+                         const corpus::Manifest& manifest);
+
+// What to look for in a folder.
+struct FolderRules {
+  OpenOptions reading;
+  // As EachCommand::Takes.
+  std::function<bool(std::string_view format, bool is_run)> takes;
+};
+
 // What is found below `folder`, each called by its path from there, behind `name`.
 struct FolderSearch {
   std::vector<CorpusEntry> entries;
   std::vector<std::string> left_out;  // files that are nothing for the command
 };
-FolderSearch SearchFolder(const EachCommand& command, const std::string& folder);
+FolderSearch SearchFolder(const FolderRules& rules, const std::string& folder,
+                          const std::string& name);
 
 }  // namespace kv

@@ -53,6 +53,7 @@ void CorpusTotal::Tell(size_t all, bool more_than_names, Console& console) const
   };
   add(negative_, "with a negative verdict");
   add(failed_, "failed");
+  add(known_, "there already");
   add(all - inputs(), "not run");
   if (archive_bytes_ > 0) {
     text += fmt::format("; {} to {}, {}, {}", HumanBytes(compressed_bytes_),

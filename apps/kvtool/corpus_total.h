@@ -15,13 +15,15 @@ namespace kv {
 class CorpusTotal {
  public:
   void Add(const std::string& path, int status, const CapturedRun& run);
-  size_t inputs() const { return done_ + negative_ + failed_; }
+  // One whose result was there already.
+  void AddKnown() { ++known_; }
+  size_t inputs() const { return done_ + negative_ + failed_ + known_; }
   uint64_t bytes() const { return bytes_; }
   // One line, and what failed; `more_than_names`: however few there were and whatever they did.
   void Tell(size_t all, bool more_than_names, Console& console) const;
 
  private:
-  size_t done_ = 0, negative_ = 0, failed_ = 0;
+  size_t done_ = 0, negative_ = 0, failed_ = 0, known_ = 0;
   uint64_t bytes_ = 0, archive_bytes_ = 0, restored_bytes_ = 0;
   uint64_t compressed_bytes_ = 0;  // of which archive_bytes_ are left
   std::vector<std::string> failures_;

@@ -26,6 +26,7 @@ constexpr Documented kDocumented[] = {
     {"bench", "bench"},
     {"compress", "compress"},
     {"convert", "convert"},
+    {"corpus check", "corpus-check"},
     {"decompress", "decompress"},
     {"diff", "diff"},
     {"doctor", "doctor"},

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by each_command.cc, each_run.cc
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,12 +16,16 @@ namespace kv {
 struct CorpusEntry {
   std::string path;  // as readers open it
   std::string name;  // as results call it: the same on every machine that sees the corpus
+  // As a manifest says.
+  std::optional<uint64_t> bytes = {};
+  std::string xxh3 = {};
 };
 
 // Which inputs a command runs over, and how: what all that take many have in common.
 struct InputOptions {
   std::vector<std::string> given;  // files, folders, patterns, "-"
-  std::string files_from;
+  std::string files_from, corpus, corpus_dir;
+  std::string results, shard, balance = "hash";
   bool recursive = false, null = false, keep_going = false;
   int jobs = 0;
 
@@ -29,7 +34,10 @@ struct InputOptions {
   void Declare(CommandLine& line, const std::string& place, const std::string& text,
                const std::string& keep_going_text = "");
   // Whether more is asked for than plain names.
-  bool searches() const { return recursive || !files_from.empty(); }
+  bool searches() const { return recursive || !files_from.empty() || counts(); }
+  // Whether the inputs are a corpus, each with a result of its own, however few they are.
+  bool counts() const { return !corpus.empty() || !results.empty() || !shard.empty(); }
+  void Files(CommandFiles& files) const;
 };
 
 // A command that does to each of many inputs what it would do to it alone. It is declared and
@@ -78,8 +86,11 @@ class EachOf : public EachCommand {
   }
 };
 
-// Runs the command over all that it was given. `files` gets what one input alone reads and writes.
-ExitStatus RunEach(EachCommand& command, CommandFiles& files, Context& context);
+// Runs the command `name` over all that it was given. `files` gets what one input alone reads and
+// writes; `parameters` are the options that were set.
+ExitStatus RunEach(std::string_view name, EachCommand& command,
+                   const std::vector<std::string>& parameters, CommandFiles& files,
+                   Context& context);
 
 // What the failure that is being handled is to the user, once it has been reported.
 int StatusOfFailure(Console& console, const std::string& file = "");

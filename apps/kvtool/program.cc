@@ -164,7 +164,7 @@ ExitStatus RunCommand(std::string_view name, Command& command, Context& context,
     files.Reads(line.config_file());
     ExitStatus status;
     if (EachCommand* each = command.AsEach()) {
-      status = RunEach(*each, files, context);
+      status = RunEach(name, *each, line.Parameters(), files, context);
     } else {
       command.TakeRuns();
       command.Files(files);

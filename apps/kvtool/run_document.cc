@@ -30,6 +30,8 @@ std::string ContextOf(const Error& error) {
   return at == line.npos || at < 2 ? std::string() : std::string(line.substr(0, at - 2));
 }
 
+}  // namespace
+
 nlohmann::ordered_json ErrorJson(const Error& error) {
   nlohmann::ordered_json json = {{"finding", FindingId(error.finding())},
                                  {"exit_code", StatusOf(error.code())},
@@ -42,8 +44,6 @@ nlohmann::ordered_json ErrorJson(const Error& error) {
   if (error.offset()) json["offset"] = *error.offset();
   return json;
 }
-
-}  // namespace
 
 void RunDocument::Guess(int argc, char** argv) {
   const char* variable = std::getenv(kJsonVersionVariable);

@@ -16,6 +16,9 @@ namespace kv {
 
 class Console;
 
+// A failure as documents have it.
+nlohmann::ordered_json ErrorJson(const Error& error);
+
 constexpr int kJsonVersion = 2;
 constexpr const char* kJsonVersionVariable = "KVTOOL_JSON_VERSION";
 

@@ -19,6 +19,7 @@ fails() { # words that are refused: version 1 says nothing, version 2 what is wr
   jq -c --arg status $status '[.schema, .exit_code, $status, (.results | length), .errors[0].finding]' out.json
   "$KVTOOL" "$@" --json --json-version 1 2> err.txt || true
 }
+mkdir corpus; cp $s corpus; "$KVTOOL" corpus make corpus -o corpus.jsonl -q
 document=inspect both inspect $s kept.kvz --stats
 document=inspect both inspect $s missing.bin
 document=analyze both analyze $s --level compat --distribution
@@ -45,6 +46,7 @@ document=weights-diff both weights diff "$bin" "$bin"
 document=weights-convert both weights convert "$TESTDATA/golden/infinilm/pth/full_f5_fp32_flat.pth" -o w%d.bin
 document=formats both formats
 document=targets both targets
+document=corpus-check both corpus check corpus.jsonl
 document=doctor both doctor $s kept.kvz
 for command in inspect analyze "compress -o x.kvz" "decompress -o x" verify "convert --to npz -o x.npz" "diff $s" "frame inspect" bench \
   "replay-h2o --trace $trace" "advise --trace $trace --min-ratio 2" "replay-lossless --mode store" "replay-blend --chunks x --full" \

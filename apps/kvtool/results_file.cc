@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "apps/kvtool/results_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "apps/kvtool/console.h"
+#include "apps/kvtool/exit_status.h"
+#include "apps/kvtool/options.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/file.h"
+
+namespace kv {
+
+ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew)
+    : path_(path), head_(head) {
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    throw Error(Finding::kOpenFailed, fmt::format("cannot open: {}", std::strerror(errno)))
+        .File(path);
+  }
+  try {
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      throw Error(Finding::kExists, "another run writes to it");
+    }
+    if (anew && ::ftruncate(descriptor_, 0) != 0) {
+      throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)));
+    }
+    Load();
+  } catch (Error& error) {
+    ::close(descriptor_);
+    throw error.File(path);
+  }
+}
+
+ResultsFile::~ResultsFile() { ::close(descriptor_); }
+
+void ResultsFile::Load() {
+  std::optional<corpus::ResultsHead> there;
+  size_t whole = 0;
+  if (::lseek(descriptor_, 0, SEEK_END) > 0) {
+    const auto file = FileSource::FromDescriptor(::dup(descriptor_), path_);
+    const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()), file->size());
+    whole = text.rfind('\n') + 1;  // npos + 1 is 0
+    there = corpus::ReadResults(text, [&](const nlohmann::ordered_json& line, size_t number) {
+      if (!line.contains("key") || !line["key"].is_string() || !line.contains("exit_code") ||
+          !line["exit_code"].is_number_integer()) {
+        throw Error(Finding::kBadField, fmt::format("line {}: is no result", number));
+      }
+      known_[line["key"]] = line["exit_code"];
+    });
+  }
+  if (there) {
+    std::string difference = there->DifferenceTo(head_);
+    if (difference.empty() && there->shard.index != head_.shard.index) {
+      difference = fmt::format("of shard {} rather than {}", there->shard.index, head_.shard.index);
+    }
+    if (!difference.empty()) {
+      throw Error(Finding::kUsage, fmt::format("--results: has results {}", difference))
+          .Hint("choose another name, or begin anew with -f");
+    }
+  }
+  if (::ftruncate(descriptor_, static_cast<off_t>(there ? whole : 0)) != 0) {
+    throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)));
+  }
+  if (!there) Append(head_.ToJson(ReportHeader("results")["tool"]));
+}
+
+std::optional<int> ResultsFile::StatusOf(const std::string& key) const {
+  const auto found = known_.find(key);
+  if (found == known_.end()) return std::nullopt;
+  // A disk may be back, and a bug mended.
+  if (found->second == kIoError || found->second == kBug) return std::nullopt;
+  return found->second;
+}
+
+void ResultsFile::Append(const nlohmann::ordered_json& line) {
+  const std::string text = JsonText(line, -1) + "\n";
+  const std::lock_guard lock(mutex_);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t written = ::write(descriptor_, text.data() + at, text.size() - at);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
+          .File(path_);
+    }
+    at += static_cast<size_t>(written);
+  }
+}
+
+void ResultsFile::Finish() {
+  if (::fsync(descriptor_) == 0) return;
+  throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
+      .File(path_);
+}
+
+}  // namespace kv

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kv::corpus {
+
+// One input of a corpus, called the same on every machine that sees it.
+struct Member {
+  std::string name;
+  uint64_t bytes = 0;
+  std::string xxh3;  // of its content; empty where nobody has read it
+};
+
+// Tells one corpus from another, whatever the order of its members.
+std::string CorpusHash(std::span<const Member> members);
+
+// Part `index` of `count`.
+struct Shard {
+  uint32_t index = 0, count = 1;
+  bool operator==(const Shard&) const = default;
+};
+
+// "2/16", counted from 0. Throws kUsage, which calls the text `from`.
+Shard ParseShard(std::string_view text, std::string_view from);
+
+// Which members a shard has, in their order: by a hash of their names, so that a new member moves
+// no other, or, `by_bytes`, so that all shards have about as much to read. Every member is in one
+// shard, and which one does not depend on the order.
+std::vector<size_t> MembersOf(const Shard& shard, bool by_bytes, std::span<const Member> members);
+
+// A file of JSON lines (kvtool.corpus/1): what is in a corpus, and where.
+struct Manifest {
+  std::string folder;  // that names are relative to; itself relative to the manifest
+  std::vector<Member> members;
+  std::vector<nlohmann::ordered_json> lines;  // one for each member
+};
+std::string ManifestText(const Manifest& manifest);
+// Throws kInvalidData errors that name the line.
+Manifest ReadManifest(std::string_view text);
+
+}  // namespace kv::corpus

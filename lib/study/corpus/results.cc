@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/study/corpus/results.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
+#include "lib/core/base/hash.h"
+
+namespace kv::corpus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::string_view kResultsSchema = "kvtool.results/1";
+
+}  // namespace
+
+nlohmann::ordered_json ResultsHead::ToJson(const nlohmann::ordered_json& tool) const {
+  return {{"schema", kResultsSchema},
+          {"tool", tool},
+          {"command", command},
+          {"parameters", parameters},
+          {"parameters_xxh3", parameters_xxh3},
+          {"corpus", {{"xxh3", corpus_xxh3}, {"entries", corpus_entries}, {"bytes", corpus_bytes}}},
+          {"shard", {{"index", shard.index}, {"count", shard.count}, {"balance", balance}}},
+          {"entries", entries}};
+}
+
+ResultsHead ResultsHead::Read(const nlohmann::ordered_json& line) {
+  if (!line.is_object() || !line.contains("schema") || line["schema"] != kResultsSchema) {
+    throw Error(Finding::kBadMagic, fmt::format("the first line is no {}", kResultsSchema));
+  }
+  try {
+    ResultsHead head;
+    head.version = line.at("tool").at("version");
+    head.command = line.at("command");
+    head.parameters = line.at("parameters").get<std::vector<std::string>>();
+    head.parameters_xxh3 = line.at("parameters_xxh3");
+    head.corpus_xxh3 = line.at("corpus").at("xxh3");
+    head.corpus_entries = line.at("corpus").at("entries");
+    head.corpus_bytes = line.at("corpus").at("bytes");
+    head.shard.index = line.at("shard").at("index");
+    head.shard.count = line.at("shard").at("count");
+    head.balance = line.at("shard").at("balance");
+    head.entries = line.at("entries");
+    return head;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(Finding::kBadHeader, fmt::format("the first line: {}", error.what()));
+  }
+}
+
+std::string ResultsHead::DifferenceTo(const ResultsHead& other) const {
+  if (command != other.command) {
+    return fmt::format("of {} rather than {}", command, other.command);
+  }
+  if (parameters_xxh3 != other.parameters_xxh3) {
+    return fmt::format("with other parameters: '{}' rather than '{}'", fmt::join(parameters, " "),
+                       fmt::join(other.parameters, " "));
+  }
+  if (version != other.version) {
+    return fmt::format("by version {} rather than {}", version, other.version);
+  }
+  if (corpus_xxh3 != other.corpus_xxh3) {
+    return fmt::format("of corpus {} with {} entries rather than {} with {}", corpus_xxh3,
+                       corpus_entries, other.corpus_xxh3, other.corpus_entries);
+  }
+  if (shard.count != other.shard.count || balance != other.balance) {
+    return fmt::format("of {} shards by {} rather than {} by {}", shard.count, balance,
+                       other.shard.count, other.balance);
+  }
+  return {};
+}
+
+std::string ResultKey(const ResultsHead& head, const Member& member) {
+  const std::string text =
+      fmt::format("{1}{0}{2}{0}{3}{0}{4}{0}{5}", '\0', member.name, member.xxh3, head.command,
+                  head.parameters_xxh3, head.version);
+  return fmt::format("{:016x}", Hash64(AsBytes(text)));
+}
+
+std::optional<ResultsHead> ReadResults(
+    std::string_view text,
+    const std::function<void(const nlohmann::ordered_json& line, size_t number)>& call) {
+  std::optional<ResultsHead> head;
+  size_t number = 0;
+  for (size_t begin = 0;;) {
+    const size_t end = text.find('\n', begin);
+    if (end == text.npos) return head;
+    const Json line = Json::parse(text.substr(begin, end - begin), nullptr, false);
+    begin = end + 1;
+    ++number;
+    if (!line.is_object()) {
+      throw Error(Finding::kBadField, fmt::format("line {}: is no JSON object", number));
+    }
+    if (number == 1) {
+      head = ResultsHead::Read(line);
+    } else {
+      call(line, number);
+    }
+  }
+}
+
+}  // namespace kv::corpus
