@@ -15,7 +15,8 @@
  *  - The library has no global state, writes nothing to any stream and opens no file.
  *  - A context keeps its buffers. Once they have grown, every level encodes and decodes with only small
  *    allocations, under 16 KiB each. That takes two calls of a size. Only at KVT_MAX zstd exchanges
- *    tables of up to a MiB now and then, while encoding.
+ *    tables of up to a MiB now and then, while encoding. All memory is malloc's; docs/library.md says why
+ *    there is no parameter for another allocator.
  *  - Growable structs begin with struct_size, which the caller sets to sizeof. Later versions append
  *    fields only; a field that an old caller lacks counts as zero, and zero is the old behaviour.
  */

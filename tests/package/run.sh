@@ -40,6 +40,9 @@ by_cmake() {  # NAME OPTIONS...: builds and runs the programs of tests/package/l
   "$cmake" --build "$scratch/$name" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
   "$scratch/$name/library"
   "$scratch/$name/prefix_cache"
+  "$scratch/$name/archive_tool" compress "$here/run.sh" "$scratch/$name/a.kvz"
+  "$scratch/$name/archive_tool" verify "$scratch/$name/a.kvz" "$here/run.sh" >"$scratch/log"
+  "$prefix/bin/kvtool" verify -q "$scratch/$name/a.kvz" --against "$here/run.sh"
 }
 needs_it() { readelf -d "$1" | grep -q 'NEEDED.*libkvtool'; }
 
