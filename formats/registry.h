@@ -15,6 +15,7 @@
 namespace kv {
 
 struct DumpEntries;
+struct OpenedReferences;
 struct Reference;
 class ThreadPool;
 
@@ -33,9 +34,10 @@ struct OpenOptions {
   std::vector<std::string> bases;
   // The same, opened already; they are tried first.
   std::vector<std::shared_ptr<const Reference>> references;
-  uint32_t reference_depth = 0;  // archives that have led to this one
-  bool in_memory = false;        // no folder is looked into
-  ThreadPool* pool = nullptr;    // where an archive's values are decoded; null: on all CPUs
+  uint32_t reference_depth = 0;                              // archives that have led to this one
+  std::shared_ptr<OpenedReferences> opened_references = {};  // by them; FindReferences begins it
+  bool in_memory = false;                                    // no folder is looked into
+  ThreadPool* pool = nullptr;  // where an archive's values are decoded; null: on all CPUs
   // Values will not be read, so readers may skip decoding and leave tensors without bytes.
   bool metadata_only = false;
   // The caller accepts whole batches: without `batch` their rows follow each other as tokens, and

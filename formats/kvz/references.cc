@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "formats/kvz/kvz.h"
 #include "lib/core/archive/archive_rows.h"
@@ -13,6 +15,17 @@
 
 namespace kv {
 namespace fs = std::filesystem;
+
+// What files turned out to be at a depth of a chain: archives may name each other by the thousand,
+// in circles too, and each is opened but once at each depth.
+struct OpenedReferences {
+  struct Outcome {
+    std::shared_ptr<const Reference> reference;
+    std::optional<Error> why;
+  };
+  std::map<std::pair<std::string, uint32_t>, Outcome> outcomes;
+};
+
 namespace {
 
 constexpr std::string_view kArchiveSuffix = ".kvz";
@@ -32,43 +45,73 @@ OpenOptions ForReferences(const OpenOptions& options) {
   plain.in_memory = options.in_memory;
   plain.pool = options.pool;
   plain.reference_depth = options.reference_depth;
+  plain.opened_references = options.opened_references;
   plain.max_bytes = options.max_bytes;
   return plain;
 }
 
+// For each reference, some runs that the archive needs of it, and how many elements their rows
+// have.
+class NeededRuns {
+ public:
+  using Run = std::pair<ReferenceRun, uint64_t>;
+
+  explicit NeededRuns(const Archive& archive) : archive_(archive) {}
+
+  const std::vector<Run>& Of(size_t place) {
+    if (!looked_) Look();
+    return runs_[place];
+  }
+
+ private:
+  void Look() {
+    looked_ = true;
+    runs_.resize(archive_.reference_names().size());
+    std::vector<int> tried(runs_.size(), 0);
+    size_t done = 0;
+    for (const ArchivedChunk& chunk : archive_.chunks()) {
+      if (done == runs_.size()) return;
+      std::vector<ReferenceRun> runs;
+      try {
+        runs = archive_.RunsOf(chunk);
+      } catch (const Error&) {
+        continue;  // decoding says what is wrong with it
+      }
+      const uint64_t elements =
+          uint64_t{chunk.head.heads} * chunk.head.units * Info(chunk.head.dtype).block_elements;
+      std::set<size_t> seen;
+      for (ReferenceRun& run : runs) {
+        const size_t place = run.reference;
+        if (place >= runs_.size() || tried[place] == kTriedChunks) continue;
+        seen.insert(place);
+        run.reference = 0;  // alone, as RequireRows reads it
+        runs_[place].emplace_back(run, elements);
+      }
+      for (const size_t place : seen) done += ++tried[place] == kTriedChunks ? 1 : 0;
+    }
+  }
+
+  const Archive& archive_;
+  bool looked_ = false;
+  std::vector<std::vector<Run>> runs_;
+};
+
 // Whether some rows that the archive needs of a reference are those of the snapshot. Throws
 // kReferenceDiffers if not.
-void RequireRows(const Archive& archive, size_t place,
+void RequireRows(const std::vector<NeededRuns::Run>& needed,
                  const std::shared_ptr<const Reference>& one) {
-  References references(archive.reference_names().size());
-  references[place] = one;
-  const RowsOfReferences rows(references);
+  const References alone = {one};
+  const RowsOfReferences rows(alone);
   Bytes bytes;
-  int tried = 0;
-  for (const ArchivedChunk& chunk : archive.chunks()) {
-    std::vector<ReferenceRun> runs;
-    try {
-      runs = archive.RunsOf(chunk);
-    } catch (const Error&) {
-      continue;  // decoding says what is wrong with it
+  for (const auto& [run, elements] : needed) {
+    rows.Read(run, elements, bytes);
+    if (Hash128(bytes) != run.hash) {
+      throw Error(Finding::kReferenceDiffers,
+                  fmt::format("tokens {}:{} of layer {} {} are not those that the archive was "
+                              "made with",
+                              run.first_token, run.first_token + run.rows, run.layer,
+                              run.is_value ? 'V' : 'K'));
     }
-    bool needed = false;
-    for (const ReferenceRun& run : runs) {
-      if (run.reference != place) continue;
-      needed = true;
-      rows.Read(
-          run,
-          uint64_t{chunk.head.heads} * chunk.head.units * Info(chunk.head.dtype).block_elements,
-          bytes);
-      if (Hash128(bytes) != run.hash) {
-        throw Error(Finding::kReferenceDiffers,
-                    fmt::format("tokens {}:{} of layer {} {} are not those that the archive was "
-                                "made with",
-                                run.first_token, run.first_token + run.rows, run.layer,
-                                run.is_value ? 'V' : 'K'));
-      }
-    }
-    if (needed && ++tried == kTriedChunks) return;
   }
 }
 
@@ -90,7 +133,10 @@ std::vector<Candidate> CandidatesFor(const ReferenceName& name, const std::strin
     for (const std::string& one : names) {
       std::error_code ignored;
       const fs::path path = folder / one;
-      if (!one.empty() && fs::exists(path, ignored)) paths.push_back(path.string());
+      const fs::file_type type = fs::status(path, ignored).type();
+      // Only the user may name what blocks or never ends.
+      if (!one.empty() && (type == fs::file_type::regular || type == fs::file_type::directory))
+        paths.push_back(path.string());
     }
   }
   std::erase_if(paths, [&](const std::string& path) {
@@ -142,17 +188,36 @@ bool IsOfSource(const Reference& reference, const ReferenceName& name) {
          reference.name.source_bytes == name.source_bytes;
 }
 
-std::shared_ptr<const Reference> Find(const Archive& archive, size_t place, const std::string& path,
-                                      const OpenOptions& options) {
+std::shared_ptr<const Reference> OpenOnce(const std::string& path, const OpenOptions& options) {
+  std::error_code ignored;
+  const std::string canonical = fs::canonical(path, ignored).string();
+  const std::pair key(canonical.empty() ? path : canonical, options.reference_depth);
+  auto& outcomes = options.opened_references->outcomes;
+  auto known = outcomes.find(key);
+  if (known == outcomes.end()) {
+    OpenedReferences::Outcome outcome;
+    try {
+      outcome.reference = OpenForRows(path, options);
+    } catch (const Error& error) {
+      outcome.why = error;
+    }
+    known = outcomes.emplace(key, std::move(outcome)).first;
+  }
+  if (known->second.why) throw *known->second.why;
+  return known->second.reference;
+}
+
+std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed, size_t place,
+                                      const std::string& path, const OpenOptions& options) {
   auto none = std::make_shared<Reference>();
   none->name = archive.reference_names()[place];
   const std::string file = Printable(none->name.file);
   std::optional<Error> why;
   for (const Candidate& candidate : CandidatesFor(none->name, path, options)) {
     try {
-      const auto found = candidate.opened ? candidate.opened : OpenForRows(candidate.path, options);
+      const auto found = candidate.opened ? candidate.opened : OpenOnce(candidate.path, options);
       // An archive of the very source that the reference was has its rows.
-      if (candidate.opened || !IsOfSource(*found, none->name)) RequireRows(archive, place, found);
+      if (candidate.opened || !IsOfSource(*found, none->name)) RequireRows(needed.Of(place), found);
       return found;
     } catch (const Error& error) {
       if (error.finding() == Finding::kLimit && options.reference_depth >= kMaxReferenceChain)
@@ -234,9 +299,12 @@ void FindReferences(Archive& archive, const std::string& path, const OpenOptions
                                              kMaxReferenceChain))
         .File(path);
   }
+  if (next.opened_references == nullptr)
+    next.opened_references = std::make_shared<OpenedReferences>();
+  NeededRuns needed(archive);
   References references;
   for (size_t i = 0; i < archive.reference_names().size(); ++i)
-    references.push_back(Find(archive, i, path, next));
+    references.push_back(Find(archive, needed, i, path, next));
   archive.UseReferences(std::move(references));
 }
 

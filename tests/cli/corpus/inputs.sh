@@ -30,3 +30,6 @@ tail -1 err; names < out.json; jq -c '[.exit_code, .errors[].file]' out.json; ec
 status=0; "$KVTOOL" analyze all/pair/cut.safetensors all/pair/a.safetensors --json 2> /dev/null | names || status=$?
 { "$KVTOOL" analyze -r all/pair --keep-going -q --progress json 2>&1 > /dev/null || true; } | grep progress/1 | tail -1 |
   jq -c '[.schema, .inputs_done, .inputs]'
+# A pipe in a folder is no input, and nothing waits for it.
+mkdir pipes && mkfifo pipes/a && cp all/pair/a.safetensors pipes/b.safetensors
+"$KVTOOL" inspect -r pipes --json | names
