@@ -74,7 +74,8 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     line.Add("--sensitivity", sensitivity_,
              "Predict nats by these layer weights (kvtool.sensitivity/1), not by gradients");
     line.AddFlag("--advise", advise_, "Choose types for each layer; needs one limit or both");
-    line.Add("--max-kl", max_kl_, "With --advise: nats of the next token that may be lost")
+    line.Add("--max-kl", max_kl_,
+             "With --advise: calibrated nats of the next token that may be lost")
         .NonNegative();
     line.Add("--bytes-per-token", bytes_, "With --advise: what a token may take in all layers")
         .Positive();
@@ -370,7 +371,15 @@ class ReplayQuant : public EachOf<ReplayQuant> {
   quantisation::SearchResult SearchFor(const ReplayRequest& request,
                                        const ReplayResult& result) const {
     quantisation::SearchLimits limits;
-    limits.loss = max_kl_;
+    if (max_kl_) {
+      // What is searched by is not calibrated.
+      limits.loss = *max_kl_;
+      if (result.kl_method) {
+        const eviction::Calibration& calibration =
+            CalibrationOf(*result.kl_method, eviction::Cause::kQuantisation);
+        limits.loss = *max_kl_ * calibration.median;
+      }
+    }
     if (bytes_ != 0) limits.bytes_per_token = static_cast<double>(bytes_);
     std::vector<bool> has_flags;
     for (const TypePair& pair : result.pairs)
@@ -456,7 +465,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
             : fmt::format("; first {} and last {} tokens in full (no engine has such a flag)",
                           keep_first_, keep_last_)));
     Table table({"K", "V", "bytes/value", "ratio", "output error", "1 - cosine", "attention KL",
-                 "mass moved", "top-8", "K dB", "V dB", "predicted KL"});
+                 "mass moved", "top-8", "K dB", "V dB", "expected KL", "predicted KL"});
     for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
       const TypePair& types = result.pairs[pair];
       const Outcome outcome = EvaluatePair(result, pair);
@@ -467,7 +476,8 @@ class ReplayQuant : public EachOf<ReplayQuant> {
                  Figure(outcome.mean.one_minus_cosine), Figure(outcome.mean.attention_kl),
                  Figure(outcome.mean.mass_moved), Figure(outcome.mean.top8),
                  Decibels(result, types.k, &quantisation::LayerFigures::k_snr),
-                 Decibels(result, types.v, &quantisation::LayerFigures::v_snr), KlText(outcome)});
+                 Decibels(result, types.v, &quantisation::LayerFigures::v_snr),
+                 ExpectedText(outcome), KlText(outcome)});
     }
     console.Data(table.Text());
   }
@@ -486,6 +496,15 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     return fmt::format("{:.1f}", sum / static_cast<double>(changed));
   }
 
+  // What the real KL is expected to be, and where most runs of the study lie.
+  static std::string ExpectedText(const Outcome& outcome) {
+    if (!outcome.kl) return "-";
+    const std::string nats = fmt::format("{:.3g}", outcome.kl->expected());
+    if (!(outcome.kl->nats > 0)) return nats;
+    return fmt::format("{} ({:.2g}-{:.2g})", nats, outcome.kl->low(), outcome.kl->high());
+  }
+
+  // What the formula says, and its standard error.
   static std::string KlText(const Outcome& outcome) {
     if (!outcome.kl) return "-";
     const double error = outcome.kl->standard_error;
@@ -499,7 +518,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     console.Line(fmt::format(
         "{}: {:.3f}x, {:.4g} bytes a token, output error {:.3g}{}", what, outcome.ratio(),
         outcome.bytes / static_cast<double>(result.tokens), outcome.mean.output_error,
-        outcome.kl ? fmt::format(", {:.3g} nats", outcome.kl->nats) : std::string()));
+        outcome.kl ? fmt::format(", {} nats", ExpectedText(outcome)) : std::string()));
   }
 
   static void PrintAdvice(Console& console, const ReplayRequest& request,

@@ -40,9 +40,13 @@ struct RowMeans {
 std::optional<PredictedKl> Predicted(KlMethod method, const RowMeans& rows, uint64_t population,
                                      uint64_t samples) {
   if (rows.values.empty()) return std::nullopt;
-  return PredictedKl{
-      method,     rows.Mean(), rows.StandardError(population, samples), rows.values.size(),
-      population, samples};
+  return PredictedKl{method,
+                     rows.Mean(),
+                     rows.StandardError(population, samples),
+                     rows.values.size(),
+                     population,
+                     samples,
+                     Cause::kEviction};
 }
 
 }  // namespace
@@ -51,7 +55,11 @@ std::string_view Name(KlMethod method) {
   return method == KlMethod::kGradients ? "gradients" : "sensitivity";
 }
 
-const Calibration& PredictedKl::calibration() const {
+const Calibration& CalibrationOf(KlMethod method, Cause cause) {
+  if (cause == Cause::kQuantisation) {
+    return method == KlMethod::kGradients ? kQuantGradientCalibration
+                                          : kQuantSensitivityCalibration;
+  }
   return method == KlMethod::kGradients ? kGradientCalibration : kSensitivityCalibration;
 }
 

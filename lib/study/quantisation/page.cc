@@ -11,19 +11,25 @@ namespace {
 
 std::string Number(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3g}", value); }
 
+// What the real KL is expected to be, and where four fifths of the study's runs lie.
+std::string KlText(const eviction::PredictedKl& kl) {
+  if (!(kl.nats > 0)) return Number(kl.nats);
+  return fmt::format("{} ({} to {})", Number(kl.expected()), Number(kl.low()), Number(kl.high()));
+}
+
 std::string PairText(const ReplayRequest& request, const TypePair& pair) {
   return fmt::format("{} / {}", TypeName(request, pair, true), TypeName(request, pair, false));
 }
 
 double LossOf(const Outcome& outcome) {
-  return outcome.kl ? outcome.kl->nats : outcome.mean.output_error;
+  return outcome.kl ? outcome.kl->expected() : outcome.mean.output_error;
 }
 
 void AddChart(const ReplayRequest& request, const ReplayResult& result, report::Page& page) {
   report::LineChart chart;
   chart.title = "Loss against the ratio of the whole cache";
   chart.x_label = "16-bit bytes / stored bytes";
-  chart.y_label = result.kl_method ? "predicted KL, nats" : "relative error of attention outputs";
+  chart.y_label = result.kl_method ? "expected KL, nats" : "relative error of attention outputs";
   chart.y_min = 0;
   chart.log_x = true;
   report::ChartSeries pairs{"", {}, false, false, false};
@@ -75,7 +81,7 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
   AddLayers(request, result, page);
   std::vector<std::vector<std::string>> rows = {{"K", "V", "bytes / value", "ratio", "output error",
                                                  "1 - cosine", "attention KL", "mass moved",
-                                                 "top-8", "predicted KL", "flags"}};
+                                                 "top-8", "expected KL", "predicted KL", "flags"}};
   for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
     const TypePair& types = result.pairs[pair];
     const Outcome outcome = EvaluatePair(result, pair);
@@ -84,8 +90,8 @@ report::Page ReportPage(const Snapshot& snapshot, const AttentionTrace& trace,
          fmt::format("{:.4g}", 2 / outcome.ratio()), fmt::format("{:.3f}x", outcome.ratio()),
          Number(outcome.mean.output_error), Number(outcome.mean.one_minus_cosine),
          Number(outcome.mean.attention_kl), Number(outcome.mean.mass_moved),
-         Number(outcome.mean.top8), outcome.kl ? Number(outcome.kl->nats) : std::string(1, '-'),
-         EngineFlags(request, types)});
+         Number(outcome.mean.top8), outcome.kl ? KlText(*outcome.kl) : std::string(1, '-'),
+         outcome.kl ? Number(outcome.kl->nats) : std::string(1, '-'), EngineFlags(request, types)});
   }
   page.Table(rows);
   page.Notes("Remarks", notes);

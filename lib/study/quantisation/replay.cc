@@ -247,6 +247,7 @@ Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) 
     outcome.kl = eviction::PredictKl(change, result.measured.population);
   if (result.kl_method == eviction::KlMethod::kSensitivity)
     outcome.kl = eviction::PredictKl(qualities, result.weights, result.measured.population);
+  if (outcome.kl) outcome.kl->cause = eviction::Cause::kQuantisation;
   return outcome;
 }
 

@@ -25,12 +25,18 @@ ordered_json FiguresJson(const PairFigures& figures) {
 
 ordered_json KlJson(const std::optional<eviction::PredictedKl>& kl) {
   if (!kl) return nullptr;
+  const eviction::Calibration& calibration = kl->calibration();
   return {{"method", eviction::Name(kl->method)},
           {"nats", kl->nats},
           {"standard_error", kl->standard_error},
+          {"expected_nats", kl->expected()},
+          {"low_nats", kl->low()},
+          {"high_nats", kl->high()},
           {"rows", kl->rows},
           {"of_rows", kl->population},
-          {"samples", kl->samples}};
+          {"samples", kl->samples},
+          {"calibration",
+           {{"p10", calibration.p10}, {"median", calibration.median}, {"p90", calibration.p90}}}};
 }
 
 const quant::CacheType* TypeOf(const ReplayRequest& request, const TypePair& pair, bool is_key) {

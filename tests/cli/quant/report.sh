@@ -5,9 +5,12 @@ $PYTHON "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 $VALIDATE < quant.json
 jq -c '.results[0] | .settings, .trace, [.runs[0] | .output_error, .attention_kl, .predicted_kl.nats, .flags]' quant.json
 jq -c '.results[0] | [.runs[] | [.k, .v, .bytes_per_value, (.layers | length), (.layers[0].heads | length), .predicted_kl.method]]' quant.json
+# Calibrated nats with their band, beside what the formula gives.
+jq -c '.results[0].runs[3].predicted_kl | .nats / .expected_nats - .calibration.median | fabs < 1e-9' quant.json
+jq -c '.results[0].runs[3].predicted_kl | [.low_nats < .expected_nats, .expected_nats < .high_nats, .calibration.median]' quant.json
 grep -c '<svg' quant.html
 # Layer weights where there are no gradients, and nothing where there is neither.
-"$KVTOOL" replay-quant run --k q8_0 --v q8_0 --sensitivity run/sensitivity.json --json -q | jq -r '.results[0].runs[3].predicted_kl.method'
+"$KVTOOL" replay-quant run --k q8_0 --v q8_0 --sensitivity run/sensitivity.json --json -q | jq -c '.results[0].runs[3].predicted_kl | [.method, .calibration.median]'
 rm run/trace/g.*
 "$KVTOOL" replay-quant run --k q8_0 --v q8_0 --json -q | jq -r '.results[0].runs[3].predicted_kl.method'
 "$KVTOOL" replay-quant "$TESTDATA/trace/kjv3m.seq0.bin" --trace "$TESTDATA/trace/kjv3m" --k q8_0 --v int4_per_token_head --json -q > kjv.json
