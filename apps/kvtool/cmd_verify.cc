@@ -8,6 +8,7 @@
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/verify.h"
+#include "formats/kvz/kvz.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {

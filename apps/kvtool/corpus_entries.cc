@@ -13,6 +13,7 @@
 #include "apps/kvtool/doctor.h"
 #include "formats/registry.h"
 #include "formats/run/run.h"
+#include "lib/core/snapshot/layout.h"
 #include "lib/remote/url.h"
 
 namespace kv {
