@@ -203,6 +203,23 @@ TEST_CASE("references: archives come back with them and are refused without", "[
   CHECK(finding() == Finding::kReferenceMissing);
 }
 
+TEST_CASE("references: one that has the tokens and other values costs its name alone",
+          "[kvz][ref]") {
+  constexpr uint64_t kName = 64;
+  const std::vector<int32_t> a = Tokens(2000, 1);
+  const Cache here = CacheOf(a, 0);
+  Cache other = CacheOf(Tokens(2000, 2), 0);
+  other.snapshot.tokens = a;
+  const uint64_t alone = test::Pack(here.source, &here.snapshot, 4096).size();
+  CHECK(PackBy(here, {ReferenceTo(other)}).size() <= alone + alone / 1000 + kName);
+  // Some rows in the middle are equal: they are found, and the others cost nothing.
+  std::vector<int32_t> some = Tokens(2000, 2);
+  std::copy(a.begin() + 500, a.begin() + 1500, some.begin() + 500);
+  Cache partly = CacheOf(some, 0);
+  partly.snapshot.tokens = a;
+  CHECK(PackBy(here, {ReferenceTo(partly)}).size() < alone * 6 / 10);
+}
+
 // An archive whose rows are decoded when somebody needs them.
 std::shared_ptr<const Reference> LazyReferenceTo(const Bytes& packed, References its_references) {
   Archive archive = test::OpenBytes(packed);

@@ -118,6 +118,14 @@ std::vector<uint16_t> ClassOrder() {
   return order;
 }
 
+// The same with a table for each class, which saves the encoder a look-up per value.
+ContextModel ByClass(const ContextModel& model) {
+  ContextModel by_class = model;
+  by_class.tables.clear();
+  for (const uint8_t table : model.table_of) by_class.tables.push_back(model.tables[table]);
+  return by_class;
+}
+
 void LookUpTables(const uint8_t* table_of, uint64_t count, uint8_t* classes) {
   for (uint64_t i = 0; i < count; ++i) classes[i] = table_of[classes[i]];
 }
@@ -308,8 +316,7 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
       grouped.Of(groups.group_of[c])[s] += counts.Of(c)[s];
   }
   const ContextModel model = MakeModel(groups, grouped);
-  LookUpTables(model.table_of.data(), count, tables);
-  MakeEncoderSymbols(model, scratch.encoder_symbols);
+  MakeEncoderSymbols(ByClass(model), scratch.encoder_symbols);
   scratch.words.resize(count + kRansRoom);
   RansStates states;
   states.fill(kRansLow);

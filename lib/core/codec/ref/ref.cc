@@ -19,7 +19,9 @@ namespace {
 constexpr uint64_t kFewEqualRows = 8;
 // A run is given up if this sample of its rows is better coded without it.
 constexpr uint64_t kSampledRows = 32;
-constexpr double kBitsBeyondMagnitude = 1.5, kClearLoss = 1.03;
+// Of longer runs than this so many rows are read before all are.
+constexpr uint64_t kLongRun = 128, kFirstRows = 12;
+constexpr double kBitsBeyondMagnitude = 1.5, kClearLoss = 0.96;
 // How much smaller than literals a level may get; below that both ways are tried.
 constexpr double kBestOfContexts = 0.7;
 
@@ -44,19 +46,17 @@ class ByReference {
     near_.columns = columns_;
   }
 
-  // What literals take, per value, and of all rows together where rows repeat.
+  // What literals take, per value.
   void Survey() {
     if (!halves_) return;
     const HalfSurvey survey = SurveyHalves(raw_, near_.bfloat, false);
-    const uint64_t literal = survey.high_bytes + survey.low_bytes;
-    own_bits_ = 8 * static_cast<double>(literal) / static_cast<double>(raw_.size() / 2);
-    const RowPlan repeated = FindRepeatedRows(raw_, row_bytes_, &scratch_.context.arena);
-    literal_bytes_ = static_cast<double>(literal) * repeated.unique / static_cast<double>(rows_);
+    literal_ = survey.high_bytes + survey.low_bytes;
+    own_bits_ = 8 * static_cast<double>(literal_) / static_cast<double>(raw_.size() / 2);
   }
 
   void Take(const ReferenceRun& run) {
     Bytes bytes = scratch_.NewPayload();
-    TakeRead(run, bytes);
+    if (IsWorthReading(run, bytes)) TakeRead(run, bytes);
     scratch_.Recycle(std::move(bytes));
   }
 
@@ -77,9 +77,8 @@ class ByReference {
     chunk.planes = std::move(own.planes);
     scratch_.Recycle(std::move(own.payload));
     scratch_.Recycle(near.Release());
-    const bool clear =
-        static_cast<double>(chunk.payload.size()) < kBestOfContexts * literal_bytes_ ||
-        near_.factors.empty();
+    const bool clear = near_.factors.empty() ||
+                       static_cast<double>(chunk.payload.size()) < kBestOfContexts * LiteralBytes();
     if (clear && chunk.payload.size() < raw_.size()) return chunk;
     EncodedChunk alone = EncodeChunk(shape_, raw_, effort_, scratch_);
     if (alone.payload.size() <= chunk.payload.size()) std::swap(alone, chunk);
@@ -88,27 +87,67 @@ class ByReference {
   }
 
  private:
+  // What literals take of all rows together, where rows repeat.
+  double LiteralBytes() {
+    const RowPlan repeated = FindRepeatedRows(raw_, row_bytes_, &scratch_.context.arena);
+    return static_cast<double>(literal_) * repeated.unique / static_cast<double>(rows_);
+  }
+
+  // Whether some row of a sample is equal, or all together are near. Reading a long run takes much
+  // longer than that.
+  bool IsWorthReading(const ReferenceRun& run, Bytes& bytes) {
+    if (run.rows < kLongRun) return true;
+    uint64_t bits = 0, looked = 0;
+    for (uint64_t i = 0; i < kFirstRows; ++i) {
+      ReferenceRun one = run;
+      const auto row = static_cast<uint32_t>(run.rows * (2 * i + 1) / (2 * kFirstRows));
+      one.first_row += row;
+      one.first_token += row;
+      one.rows = 1;
+      const std::optional<DType> dtype = Read(one, bytes);
+      if (!dtype) return false;
+      if (IsSameType(one, *dtype, bytes) && run.turn == 0 &&
+          std::memcmp(bytes.data(), raw_.data() + one.first_row * row_bytes_, row_bytes_) == 0) {
+        return true;
+      }
+      if (!ServesAsFloats(one, *dtype, bytes)) continue;
+      bits += BitsOf(one.first_row, *dtype, bytes, run.turn);
+      looked += columns_;
+    }
+    return looked > 0 && AreFew(bits, looked);
+  }
+
   static bool IsFloat(DType dtype) {
     return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ||
            IsBlockQuantised(dtype);
   }
 
-  void TakeRead(const ReferenceRun& run, Bytes& bytes) {
-    DType dtype;
+  // The run's rows; nothing if the reference does not have such ones.
+  std::optional<DType> Read(const ReferenceRun& run, Bytes& bytes) const {
     try {
-      dtype = references_.Read(run, columns_ * Info(shape_.dtype).block_elements, bytes);
+      return references_.Read(run, columns_ * Info(shape_.dtype).block_elements, bytes);
     } catch (const Error& error) {
       if (error.finding() != Finding::kReferenceDiffers) throw;
-      return;
+      return std::nullopt;
     }
+  }
+  bool IsSameType(const ReferenceRun& run, DType dtype, const Bytes& bytes) const {
+    return dtype == shape_.dtype && bytes.size() == row_bytes_ * run.rows;
+  }
+  bool ServesAsFloats(const ReferenceRun& run, DType dtype, const Bytes& bytes) const {
     const DTypeInfo& info = Info(dtype);
-    if (columns_ % info.block_elements != 0 && dtype != shape_.dtype) return;
+    return halves_ && columns_ % info.block_elements == 0 &&
+           bytes.size() == columns_ / info.block_elements * info.block_bytes * run.rows &&
+           (run.turn == 0 || !rotation_.turns.empty()) && IsFloat(dtype);
+  }
+
+  void TakeRead(const ReferenceRun& run, Bytes& bytes) {
+    const std::optional<DType> dtype = Read(run, bytes);
+    if (!dtype) return;
     const uint64_t theirs = bytes.size() / run.rows;
-    const bool same_type = dtype == shape_.dtype && theirs == row_bytes_;
-    const bool as_floats = halves_ && columns_ % info.block_elements == 0 &&
-                           theirs == columns_ / info.block_elements * info.block_bytes &&
-                           (run.turn == 0 || !rotation_.turns.empty()) && IsFloat(dtype);
-    if (bytes.size() != theirs * run.rows || (!same_type && !as_floats)) return;
+    const bool same_type = IsSameType(run, *dtype, bytes);
+    const bool as_floats = ServesAsFloats(run, *dtype, bytes);
+    if (!same_type && !as_floats) return;
     const auto piece = [&](uint64_t begin, uint64_t end) {
       ReferenceRun part = run;
       part.first_row += static_cast<uint32_t>(begin);
@@ -119,7 +158,7 @@ class ByReference {
     uint64_t open = 0;  // rows from here on are not in a run yet
     const auto near = [&](uint64_t end) {
       if (as_floats && end > open)
-        TakeNear(piece(open, end), dtype,
+        TakeNear(piece(open, end), *dtype,
                  ByteSpan(bytes).subspan(open * theirs, (end - open) * theirs));
     };
     for (uint64_t row = 0; same_type && run.turn == 0 && row < run.rows;) {
@@ -166,25 +205,34 @@ class ByReference {
 
   // Whether a sample of the rows takes fewer bits than it would without the reference.
   bool Helps(const ReferenceRun& run, DType dtype, ByteSpan rows, uint64_t theirs) {
-    std::vector<uint16_t> values(columns_), expected(columns_), extras(columns_);
-    std::vector<uint8_t> symbols(columns_);
     const uint64_t step = std::max<uint64_t>(1, run.rows / kSampledRows);
     uint64_t looked = 0, bits = 0;
     for (uint64_t row = step / 2; row < run.rows; row += step) {
-      expected_.Make(dtype, rows.subspan(row * theirs, theirs), run.turn, expected.data());
-      std::memcpy(values.data(), raw_.data() + (run.first_row + row) * row_bytes_, row_bytes_);
-      ResidualSymbols(values.data(), expected.data(), columns_, {near_.bfloat, 0}, symbols.data(),
-                      extras.data());
-      for (const uint8_t symbol : symbols) {
-        const uint32_t bucket =
-            symbol < kResidualMagnitudes ? symbol : symbol - (kResidualMagnitudes - 1);
-        bits += bucket < 16 ? static_cast<uint32_t>(std::bit_width(bucket)) : bucket / 4 + 1;
-      }
+      bits += BitsOf(run.first_row + row, dtype, rows.subspan(row * theirs, theirs), run.turn);
       looked += columns_;
     }
-    return looked == 0 ||
-           static_cast<double>(bits) / static_cast<double>(looked) + kBitsBeyondMagnitude <
-               kClearLoss * own_bits_;
+    return looked == 0 || AreFew(bits, looked);
+  }
+
+  // About what a row takes beside this one.
+  uint64_t BitsOf(uint64_t row, DType dtype, ByteSpan theirs, int32_t turn) {
+    std::vector<uint16_t> values(columns_), expected(columns_), extras(columns_);
+    std::vector<uint8_t> symbols(columns_);
+    expected_.Make(dtype, theirs, turn, expected.data());
+    std::memcpy(values.data(), raw_.data() + row * row_bytes_, row_bytes_);
+    ResidualSymbols(values.data(), expected.data(), columns_, {near_.bfloat, 0}, symbols.data(),
+                    extras.data());
+    uint64_t bits = 0;
+    for (const uint8_t symbol : symbols) {
+      const uint32_t bucket =
+          symbol < kResidualMagnitudes ? symbol : symbol - (kResidualMagnitudes - 1);
+      bits += bucket < 16 ? static_cast<uint32_t>(std::bit_width(bucket)) : bucket / 4 + 1;
+    }
+    return bits;
+  }
+  bool AreFew(uint64_t bits, uint64_t values) const {
+    return static_cast<double>(bits) / static_cast<double>(values) + kBitsBeyondMagnitude <
+           kClearLoss * own_bits_;
   }
 
   CodecId EncodeNear(ByteWriter& out) {
@@ -246,7 +294,8 @@ class ByReference {
   std::vector<uint32_t> near_row_;
   NearRows near_;
   ReferenceHead head_;
-  double own_bits_ = 0, literal_bytes_ = 0;
+  uint64_t literal_ = 0;
+  double own_bits_ = 0;
 };
 
 }  // namespace
