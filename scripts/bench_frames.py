@@ -11,8 +11,9 @@ zstd -3 sees more than one layer at once and finds the values again: its figures
 layer has its channels in an order of its own; then nothing repeats, not even what the model itself repeats.
 
 Every round runs each contestant once over the objects of each size (together --pass bytes, or one object); a first round
-is not counted, but everything decoded in it is compared. Speeds are raw bytes by wall time, the fastest round; the ratio of
-64 KiB to 1 MiB is also given by medians. One thread makes a call for each object, more threads take all of them in one
+is not counted, but everything decoded in it is compared. Speeds are raw bytes by wall time, the fastest round. Ratios of
+speeds, to another contestant's (--beside) and of 64 KiB to 1 MiB, are also given as medians over the rounds of what the two
+had in the same round: other work on the machine slows both, so these hold where the speeds do not. One thread makes a call for each object, more threads take all of them in one
 batch. kvtool writes into memory of the caller; the packages return new memory, as their interfaces have it. The packages
 run with one thread. From C: the program kvt_bench_frames (tests/bench/frames.c), which sees kvtool.h alone.
 
@@ -37,6 +38,8 @@ import numpy as np
 import kvtool
 from bench_engines import DIM, HEADS, TOKENS, planes_of
 from bench_peers import Peer, size, zipnn_peers
+
+clock = time.perf_counter  # --cpu: processor time, whose ratios hold whatever else the machine does
 
 TOKEN_BYTES = HEADS * DIM * 2
 LAYER_BYTES = 2 * TOKENS * TOKEN_BYTES
@@ -117,11 +120,11 @@ class Package(Contestant):
 
     def turn(self, objects, check):
         raws = [one.reshape(-1) for one in objects.values]
-        begin = time.perf_counter()
+        begin = clock()
         encoded = [self._peer.encode(raw) for raw in raws]
-        middle = time.perf_counter()
+        middle = clock()
         decoded = [self._peer.decode(data) for data in encoded]
-        end = time.perf_counter()
+        end = clock()
         if check and any(bytes(back) != one.tobytes() for back, one in zip(decoded, objects.values)):
             raise SystemExit(f"{self.name} does not give back its input")
         return sum(map(len, encoded)), middle - begin, end - middle, None
@@ -131,10 +134,10 @@ class Memcpy(Contestant):
     name = "memcpy"
 
     def turn(self, objects, check):
-        begin = time.perf_counter()
+        begin = clock()
         for one, back in zip(objects.values, objects.backs):
             np.copyto(back, one)
-        took = time.perf_counter() - begin
+        took = clock() - begin
         return objects.values.nbytes, took, took, None
 
 
@@ -154,21 +157,21 @@ class Module(Contestant):
         context, shape = self._context, objects.values.shape[1:]
         objects.backs[:] = 0
         inside = self._inside()
-        begin = time.perf_counter()
+        begin = clock()
         if self.threads == 1:
             sizes = [context.encode(one, dtype="bf16", shape=shape, out=frame)
                      for one, frame in zip(objects.values, objects.frames)]
         else:
             sizes = context.encode_batch(objects.lists[0], dtype="bf16", shape=shape, outs=objects.frames).sizes
-        middle = time.perf_counter()
+        middle = clock()
         frames = [frame[:used] for frame, used in zip(objects.frames, sizes)]
-        ready = time.perf_counter()
+        ready = clock()
         if self.threads == 1:
             for frame, back in zip(frames, objects.backs):
                 context.decode(frame, out=back)
         else:
             status = context.decode_batch(frames, outs=objects.lists[1]).status
-        end = time.perf_counter()
+        end = clock()
         if self.threads > 1 and any(status) or check and not np.array_equal(objects.values, objects.backs):
             raise SystemExit(f"{self.name} does not give back its input")
         return sum(sizes), middle - begin, end - ready, (middle - begin) + (end - ready) - (self._inside() - inside)
@@ -217,6 +220,11 @@ class Figures:
 
     def speed(self, way, of=min):
         return self.raw / of([turn[way] for turn in self.turns]) / 1e6
+
+    def by(self, other, way):
+        """This speed by another's, of turns in the same round: median."""
+        own = [self.raw / turn[way] for turn in self.turns]
+        return statistics.median(speed / (other.raw / turn[way]) for speed, turn in zip(own, other.turns))
 
     def overhead_us(self):
         """A call's microseconds outside the library; a turn is two calls an object."""
@@ -272,12 +280,18 @@ def tables(contestants, results, options):
         yield from table(["", "threads", *columns],
                          [[one.name + suffix[one.kind], one.threads, *(pair(results[one, s]) for s in sizes)]
                           for one in own if one.threads > 1])
+    yardstick = next((one for one in contestants if one.name == options.beside), None)
+    if yardstick:
+        yield f"Encode / decode by the speed of {yardstick.name}, medians over rounds, one thread:\n"
+        yield from table(["", *columns], [[one.name + suffix[one.kind], *(
+            " / ".join(f"{results[one, s].by(results[yardstick, s], way):.2f}" for way in (0, 1))
+            if known(one, s) and known(yardstick, s) else "-" for s in sizes)] for one in alone if one is not yardstick])
     if {64 << 10, 1 << 20} <= set(sizes):
-        yield "Speed at 64 KiB by that at 1 MiB, of the fastest rounds (of the medians):\n"
+        yield "Speed at 64 KiB by that at 1 MiB, of the fastest rounds (median over rounds):\n"
         yield from table(["", "threads", "encode", "decode"], [[one.name + suffix[one.kind], one.threads, *(
-            " ".join(form.format(results[one, 64 << 10].speed(way, of) / results[one, 1 << 20].speed(way, of))
-                     for form, of in (("{:.2f}", min), ("({:.2f})", statistics.median))) for way in (0, 1))] for one in own])
-    if 1 in threads:
+            f"{results[one, 64 << 10].speed(way) / results[one, 1 << 20].speed(way):.2f} "
+            f"({results[one, 64 << 10].by(results[one, 1 << 20], way):.2f})" for way in (0, 1))] for one in own])
+    if 1 in threads and not options.cpu:
         yield "Python's own time, microseconds a call, median (wall time less what the library counts; one thread):\n"
         yield from table(["", *columns], [[one.name, *(f"{results[one, s].overhead_us():.2f}" for s in sizes)]
                                           for one in alone if one.kind == "python"])
@@ -314,14 +328,14 @@ def run(contestants, every, rounds, seconds):
     """(contestant, size) -> Figures; ends early, after a whole round, once `seconds` are over."""
     results = {(one, objects.bytes): Figures(objects.values.nbytes, len(objects.values))
                for one in contestants for objects in every}
-    end = time.perf_counter() + seconds
+    end = time.monotonic() + seconds
     done = 0
     for turn in range(rounds + 1):
         for objects in every:
             for one in contestants:
                 results[one, objects.bytes].add(one.turn(objects, turn == 0), turn > 0)
         done = turn
-        if turn > 0 and time.perf_counter() > end:
+        if turn > 0 and time.monotonic() > end:
             break
     return results, done
 
@@ -334,6 +348,8 @@ def arguments():
     parser.add_argument("--levels", default="fast,default,high")
     parser.add_argument("--threads", default="1,2,3,4")
     parser.add_argument("--shuffle", action="store_true", help="channels in another order in each layer")
+    parser.add_argument("--beside", default="zstd -1", metavar="NAME", help="whose speed the others are also given by")
+    parser.add_argument("--cpu", action="store_true", help="processor time instead of wall time: for a busy machine, one thread")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=300, help="no further round begins after this")
     parser.add_argument("--c", metavar="PROGRAM", default="build/release/bin/kvt_bench_frames")
@@ -346,18 +362,22 @@ def arguments():
         if one % (2 * TOKEN_BYTES) != 0 or one > LAYER_BYTES and one % LAYER_BYTES != 0 or one == 0:
             parser.error(f"an object has K and V of whole tokens, {2 * TOKEN_BYTES} bytes, or whole layers, {LAYER_BYTES}: "
                          f"{one}")
+    if options.cpu and options.threads != [1]:
+        parser.error("--cpu goes with --threads 1: it adds up what threads do side by side")
     if not set(options.levels) <= set(LEVELS) or options.threads[0] < 1 or options.rounds < 1:
         parser.error("levels are " + ", ".join(LEVELS) + "; threads and rounds are at least 1")
     return options
 
 
 def main():
+    global clock
     options = arguments()
+    clock = time.process_time if options.cpu else time.perf_counter
     packages, versions = peers()
     contestants = [Memcpy(), *packages, *(Module(level, n) for n in options.threads for level in options.levels)]
     process = None
     if os.access(options.c, os.X_OK):
-        process = subprocess.Popen([options.c], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([options.c, "cpu" if options.cpu else "wall"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         contestants += [Program(process, level, n) for n in options.threads for level in options.levels]
     else:
         print(f"{options.c} is not there: nothing is measured from C", file=sys.stderr)

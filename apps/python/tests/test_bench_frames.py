@@ -29,10 +29,10 @@ def program():
 def test_tables(root, data, tmp_path, program, order):
     figures = tmp_path / "figures.json"
     ran = bench(root, data, "--sizes", "8KiB,1MiB,64KiB", "--threads", "1,2", "--levels", "fast,default", "--rounds", "2",
-                "--pass", "1MiB", "--json-out", str(figures), "--c", str(program or tmp_path / "none"), *order)
+                "--pass", "1MiB", "--json-out", str(figures), "--c", str(program or tmp_path / "none"), "--beside", "zlib -1", *order)
     assert ran.returncode == 0, ran.stderr
     assert ("nothing is measured from C" in ran.stderr) == (program is None)
-    for heading in ("Ratio,", "MB/s, one thread", "in one batch", "at 64 KiB by", "Python's own", "beats raw files"):
+    for heading in ("Ratio,", "MB/s, one thread", "in one batch", "by the speed of zlib -1", "at 64 KiB by", "Python's own", "beats raw files"):
         assert heading in ran.stdout
     rows = [line for line in ran.stdout.splitlines() if line.startswith("| kvtool default")]
     assert all(line.count("|") == 5 for line in rows[:2])  # a ratio and a speed of each size
@@ -48,6 +48,15 @@ def test_tables(root, data, tmp_path, program, order):
     assert sorted(stored) == sorted((f"kvtool {level}", size) for level in ("fast", "default") for size in SIZES)
     assert all(len(sizes) == 1 for sizes in stored.values())
     assert {"memcpy", "zlib -1", "zlib -6"} <= {record["name"] for record in document["contestants"]}
+
+
+def test_processor_time(root, data, tmp_path, program):
+    ran = bench(root, data, "--sizes", "64KiB", "--threads", "1", "--levels", "fast", "--rounds", "2", "--pass", "256KiB",
+                "--cpu", "--beside", "memcpy", "--c", str(program or tmp_path / "none"))
+    assert ran.returncode == 0, ran.stderr
+    assert "by the speed of memcpy" in ran.stdout and "Python's own" not in ran.stdout
+    refused = bench(root, data, "--cpu", "--threads", "1,2")
+    assert (refused.returncode, "--threads 1" in refused.stderr) == (2, True)
 
 
 def test_sizes_that_are_no_whole_tokens(root, data):
