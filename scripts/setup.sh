@@ -6,7 +6,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build pkg-config git
-  libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev libzstd-dev zlib1g-dev libxxhash-dev libopenblas-serial-dev
+  libcli11-dev libfmt-dev nlohmann-json3-dev libhwy-dev libzstd-dev zlib1g-dev libsqlite3-dev libxxhash-dev libopenblas-serial-dev
   libcurl4-openssl-dev
 )
 if [ "${1:-}" = --tests ]; then

@@ -31,6 +31,7 @@ std::unique_ptr<Command> MakeReplayMlp();
 std::unique_ptr<Command> MakeReplayQuant();
 std::unique_ptr<Command> MakeReport();
 std::unique_ptr<Command> MakeSchema();
+std::unique_ptr<Command> MakeStore();
 std::unique_ptr<Command> MakeTargets();
 std::unique_ptr<Command> MakeTrace();
 std::unique_ptr<Command> MakeVerify();

@@ -11,6 +11,7 @@ find_package(nlohmann_json CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
+pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 include(Blas)
 

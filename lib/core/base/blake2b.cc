@@ -11,7 +11,6 @@ namespace kv {
 namespace {
 
 constexpr size_t kBlock = 128;
-constexpr uint64_t kDigestBytes = 8;
 constexpr int kRounds = 12;
 
 using State = std::array<uint64_t, 8>;
@@ -65,11 +64,9 @@ void Compress(State& h, ByteSpan block, uint64_t counted, bool last) {
   for (size_t i = 0; i < 8; ++i) h[i] ^= v[i] ^ v[i + 8];
 }
 
-}  // namespace
-
-uint64_t Blake2b64(ByteSpan message) {
+State Digest(ByteSpan message, uint64_t digest_bytes) {
   State h = kStart;
-  h[0] ^= 0x01010000 ^ kDigestBytes;
+  h[0] ^= 0x01010000 ^ digest_bytes;
   uint64_t counted = 0;
   do {
     const size_t take = std::min(kBlock, message.size());
@@ -77,7 +74,20 @@ uint64_t Blake2b64(ByteSpan message) {
     Compress(h, message.first(take), counted, take == message.size());
     message = message.subspan(take);
   } while (!message.empty());
-  return h[0];
+  return h;
+}
+
+}  // namespace
+
+uint64_t Blake2b64(ByteSpan message) { return Digest(message, sizeof(uint64_t))[0]; }
+
+Hash256Bytes Blake2b256(ByteSpan message) {
+  Hash256Bytes bytes;
+  const State h = Digest(message, bytes.size());
+  for (size_t i = 0; i < bytes.size() / sizeof(uint64_t); ++i) {
+    StoreLE(&bytes[i * sizeof(uint64_t)], h[i]);
+  }
+  return bytes;
 }
 
 }  // namespace kv

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "apps/kvtool/progress.h"
+#include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/store_commands.h"
+#include "lib/core/base/hash.h"
+
+namespace kv {
+namespace {
+
+class OneFile : public RestoreTarget {
+ public:
+  OneFile(const std::string& path, const OutputRules& rules) : file_(path, rules) {}
+  Sink& Begin(size_t) override { return file_; }
+  void End(size_t) override {}
+  void Commit() { file_.Commit(); }
+
+ private:
+  AtomicFile file_;
+};
+
+class WholeFolder : public RestoreTarget {
+ public:
+  WholeFolder(const store::StateRecord& record, const std::string& path, const OutputRules& rules)
+      : record_(record), folder_(path, rules) {}
+
+  Sink& Begin(size_t file) override {
+    file_ = folder_.Create(record_.files[file].name, record_.files[file].executable);
+    return *file_;
+  }
+  void End(size_t) override { std::exchange(file_, nullptr)->Close(); }
+  void Commit() {
+    for (const std::string& name : record_.empty_folders) folder_.MakeFolder(name);
+    folder_.Commit();
+  }
+
+ private:
+  const store::StateRecord& record_;
+  AtomicFolder folder_;
+  std::unique_ptr<FolderFile> file_;
+};
+
+class StoreGet : public Command {
+ public:
+  void Declare(CommandLine& line) override {
+    line.Add("DIR", folder_, "Folder of the store").Required();
+    line.Add("STATE", state_,
+             "Name of a state, which means its newest; NAME@2, the second of that name; @7, the "
+             "state with that number")
+        .Required();
+    output_.Declare(line, "File or folder to write (default: the name of the state)");
+    report_.Declare(line);
+  }
+
+  void Files(CommandFiles& files) const override {
+    files.Writes(output_.path, "-o");
+    report_.Files(files);
+  }
+
+  ExitStatus Run(Context& context) override {
+    const auto begin = std::chrono::steady_clock::now();
+    store::Store store = OpenStore(folder_, store::Store::Use::kRead, context);
+    const store::StateRow row = store.Find(state_);
+    const store::StateRecord record = store.Load(row);
+    const std::string path = PathFor(record, context.console);
+    ProgressLine progress(context.console, context.global.progress_when(), row.name);
+    ThreadPool pool(context.global.thread_count());
+    const OutputRules rules = RulesFor(output_.force);
+    if (record.is_folder) {
+      WholeFolder target(record, path, rules);
+      store.Restore(record, target, pool, &progress);
+      target.Commit();
+    } else {
+      OneFile target(path, rules);
+      store.Restore(record, target, pool, &progress);
+      target.Commit();
+    }
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    context.console.Say(fmt::format(
+        "{}@{} -> {}: {}, {}\n  identical: every object and the whole state as added, {}",
+        Printable(row.name), row.id, path == "-" ? "stdout" : Printable(path),
+        HumanBytes(row.source_bytes), HumanRate(row.source_bytes, elapsed.count()),
+        HashText(row.source_hash)));
+    nlohmann::ordered_json document = ReportHeader("store-get");
+    document["store"] = folder_;
+    document["state"] = StateJson(row);
+    document["output"] = path;
+    document["identical"] = true;
+    if (!context.global.deterministic) {
+      document["timing"] = {{"elapsed_us", static_cast<uint64_t>(elapsed.count() * 1e6)}};
+    }
+    report_.Emit(context.console, document, rules);
+    return kDone;
+  }
+
+ private:
+  std::string PathFor(const store::StateRecord& record, const Console& console) const {
+    const bool is_stream = output_.to_stdout || DescriptorNamed(output_.path) == STDOUT_FILENO;
+    if (!is_stream) return output_.path.empty() ? record.name : output_.path;
+    if (record.is_folder) {
+      throw Error(Finding::kUsage, "the state is a folder, which standard output cannot take")
+          .Hint("give -o FOLDER");
+    }
+    if (report_.json) {
+      throw Error(Finding::kUsage, "the state and --json both go to standard output")
+          .Hint("give --json-out FILE");
+    }
+    if (!output_.force && console.stdout_is_terminal()) {
+      throw Error(Finding::kUsage, "binary data is not written to a terminal")
+          .Hint("redirect the output, give -o FILE, or insist with -f");
+    }
+    return "-";
+  }
+
+  std::string folder_, state_;
+  OutputOptions output_;
+  ReportOptions report_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeStoreGet() { return std::make_unique<StoreGet>(); }
+
+}  // namespace kv

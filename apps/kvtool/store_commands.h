@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "apps/kvtool/command.h"
+#include "lib/core/store/store.h"
+
+namespace kv {
+
+// The verbs of `kvtool store`, each a command of its own.
+std::unique_ptr<Command> MakeStoreAdd();
+std::unique_ptr<Command> MakeStoreList();
+std::unique_ptr<Command> MakeStoreGet();
+std::unique_ptr<Command> MakeStoreVerify();
+std::unique_ptr<Command> MakeStoreStats();
+std::unique_ptr<Command> MakeStoreGc();
+std::unique_ptr<Command> MakeStorePrune();
+std::unique_ptr<Command> MakeStoreWatch();
+
+// Opens a store, and says so where it has to wait.
+store::Store OpenStore(const std::string& folder, store::Store::Use use, Context& context);
+// Adds a source under a name, and says what came of it.
+nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
+                                  const OpenOptions& options, const store::AddOptions& add,
+                                  ThreadPool& pool, Context& context);
+// "2026-11-22 20:14:05Z".
+std::string TimeText(int64_t microseconds);
+int64_t NowMicroseconds(const GlobalOptions& global);
+nlohmann::ordered_json StateJson(const store::StateRow& row);
+
+}  // namespace kv

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lib/core/base/hash.h"
+#include "lib/core/base/output_system.h"
+#include "lib/core/base/reuse.h"
+#include "lib/core/store/store.h"
+
+namespace kv::store {
+namespace {
+
+Problem ProblemOf(const std::string& where, const Error& error) {
+  return {error.file().empty() ? where : error.file(), error.message(), error.finding()};
+}
+
+// Whether a state can be restored of objects of these sizes.
+bool IsWhole(const StateRecord& record, const std::map<ObjectId, uint64_t>& sizes) {
+  for (const StoredFile& file : record.files) {
+    for (const Extent& extent : file.extents) {
+      for (const Piece& piece : extent.pieces) {
+        const auto size = sizes.find(piece.id);
+        if (size == sizes.end() || size->second != extent.BytesOf(piece)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+StateRow RowFor(const StateRecord& record, uint64_t bytes) {
+  StateRow row;
+  row.id = record.id;
+  row.name = record.name;
+  row.added_us = record.added_us;
+  row.source_bytes = record.source_bytes;
+  row.record_bytes = bytes;
+  return row;
+}
+
+// An object as a pack says, which may lie.
+struct Claim {
+  std::shared_ptr<const FileSource> pack;
+  uint64_t number = 0, offset = 0;
+  ObjectHead head;
+  std::optional<Problem> problem;
+};
+
+// All objects that a pack seems to hold.
+void Walk(const std::shared_ptr<const FileSource>& pack, uint64_t number,
+          std::vector<Claim>& claims, std::vector<Problem>& problems) {
+  uint64_t at = kPackHeaderBytes;
+  while (at < pack->size()) {
+    try {
+      const ObjectHead head = ReadObjectHead(*pack, at);
+      claims.push_back({pack, number, at, head, std::nullopt});
+      at += head.stored_bytes();
+    } catch (const Error& error) {
+      problems.push_back(ProblemOf(pack->name(), error));
+      at = FindObject(*pack, at + 1);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place) {
+  const std::string where = PackPath(place.pack);
+  try {
+    const auto pack = Pack(place.pack);
+    const ObjectHead head = ReadObjectHead(*pack, place.offset);
+    CodecScratch scratch;
+    Bytes raw;
+    LoadObject(id, head.raw_bytes, scratch, raw);
+    if (Blake2b256(raw) != id)
+      throw Error(Finding::kContentDiffers, fmt::format("object {} has other bytes", HexText(id)));
+    return std::nullopt;
+  } catch (const Error& error) {
+    return ProblemOf(where, error);
+  }
+}
+
+CheckReport Store::Check(ThreadPool& pool, Progress* progress) {
+  CheckReport report;
+  const std::map<ObjectId, Place> objects = index_->Objects();
+  std::vector<std::pair<ObjectId, Place>> list(objects.begin(), objects.end());
+  std::vector<std::optional<Problem>> problems(list.size());
+  uint64_t total = 0;
+  for (const auto& [id, place] : list) total += place.stored_bytes;
+  if (progress != nullptr) progress->Begin(total);
+  pool.ParallelFor(list.size(), [&](uint64_t i) {
+    problems[i] = CheckObject(list[i].first, list[i].second);
+    if (progress != nullptr) progress->Advance(list[i].second.stored_bytes);
+  });
+  std::map<ObjectId, uint64_t> sizes;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Place& place = list[i].second;
+    ++report.objects;
+    report.stored_bytes += place.stored_bytes;
+    if (problems[i]) {
+      report.problems.push_back(*problems[i]);
+      continue;
+    }
+    const uint64_t bytes = ReadObjectHead(*Pack(place.pack), place.offset).raw_bytes;
+    sizes[list[i].first] = bytes;
+    report.raw_bytes += bytes;
+  }
+  std::set<uint64_t> states;
+  for (const StateRow& row : States()) {
+    ++report.states;
+    states.insert(row.id);
+    try {
+      if (IsWhole(Load(row), sizes)) continue;
+    } catch (const Error& error) {
+      report.problems.push_back(ProblemOf(RecordPath(row.id), error));
+    }
+    report.damaged.push_back(row);
+  }
+  const std::map<uint64_t, uint64_t> packs = index_->Packs();
+  for (const auto& [number, bytes] : FilesIn("packs", ".kvp")) {
+    const auto known = packs.find(number);
+    if (known == packs.end()) {
+      ++report.leftover_files;
+      report.leftover_bytes += bytes;
+    } else if (known->second != bytes) {
+      report.problems.push_back(
+          {PackPath(number),
+           fmt::format("the pack has {} bytes, {} were written", bytes, known->second),
+           Finding::kSizeMismatch});
+    }
+  }
+  for (const auto& [number, bytes] : FilesIn("states", ".kvs")) {
+    if (states.contains(number)) continue;
+    ++report.leftover_files;
+    report.leftover_bytes += bytes;
+  }
+  return report;
+}
+
+CheckReport Store::Mend(ThreadPool& pool) {
+  CheckReport report;
+  Index::Contents contents;
+  std::vector<Claim> claims;
+  for (const auto& [number, bytes] : FilesIn("packs", ".kvp")) {
+    contents.packs[number] = bytes;
+    try {
+      Walk(Pack(number), number, claims, report.problems);
+    } catch (const Error& error) {
+      report.problems.push_back(ProblemOf(PackPath(number), error));
+    }
+  }
+  Reuse<CodecScratch> scratches;
+  pool.ParallelFor(claims.size(), [&](uint64_t i) {
+    Claim& claim = claims[i];
+    try {
+      const Reuse<CodecScratch>::Lease scratch(scratches);
+      Bytes raw;
+      DecodeObject(*claim.pack, claim.offset, claim.head, *scratch, raw);
+      if (Blake2b256(raw) != claim.head.id)
+        throw Error(Finding::kContentDiffers, "an object has other bytes than its name says");
+    } catch (const Error& error) {
+      claim.problem = ProblemOf(claim.pack->name(), error);
+    }
+  });
+  std::map<ObjectId, uint64_t> sizes;
+  for (const Claim& claim : claims) {
+    const ObjectHead& head = claim.head;
+    if (claim.problem) {
+      report.problems.push_back(*claim.problem);
+      continue;
+    }
+    const NewObject object{head.id, claim.offset, head.stored_bytes(), head.raw_bytes, head.level};
+    if (!contents.objects.emplace(head.id, std::pair(claim.number, object)).second) continue;
+    sizes[head.id] = head.raw_bytes;
+    ++report.objects;
+    report.raw_bytes += head.raw_bytes;
+    report.stored_bytes += head.stored_bytes();
+  }
+  for (const auto& [number, bytes] : FilesIn("states", ".kvs")) {
+    try {
+      const auto file = FileSource::Open(RecordPath(number));
+      Index::Contents::Listed listed{DecodeState(file->bytes()), bytes, Hash64(file->bytes())};
+      if (listed.record.id != number)
+        throw Error(Finding::kInconsistent, "the record is that of another state");
+      ++report.states;
+      if (!IsWhole(listed.record, sizes)) report.damaged.push_back(RowFor(listed.record, bytes));
+      contents.states.push_back(std::move(listed));
+    } catch (const Error& error) {
+      report.problems.push_back(ProblemOf(RecordPath(number), error));
+    }
+  }
+  const std::string fresh = IndexPath() + ".new";
+  for (const std::string& old : {fresh, fresh + "-journal"}) ::unlink(old.c_str());
+  Index::Create(fresh);
+  {
+    Index index(fresh);
+    index.Fill(contents);
+  }
+  // What an old journal says is not of the new index.
+  for (const char* ending : {"-journal", "-wal", "-shm"}) ::unlink((IndexPath() + ending).c_str());
+  if (::rename(fresh.c_str(), IndexPath().c_str()) != 0)
+    throw output::IoError("cannot name the index", IndexPath());
+  output::SyncFolder(folder_);
+  index_ = std::make_unique<Index>(IndexPath());
+  return report;
+}
+
+}  // namespace kv::store
