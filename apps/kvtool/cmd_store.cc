@@ -28,6 +28,7 @@ constexpr StoreVerb kStoreVerbs[] = {
     {"stats", "Show what went in, what lies on the disk and what is shared", MakeStoreStats},
     {"prune", "Remove all but the newest states of each name", MakeStorePrune},
     {"gc", "Free what no state needs", MakeStoreGc},
+    {"watch", "Add what an engine saves to its folder of slots, as it is saved", MakeStoreWatch},
 };
 
 class StoreCommand : public Command {
@@ -79,11 +80,11 @@ std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& opt
 
 std::unique_ptr<Command> MakeStore() { return std::make_unique<StoreCommand>(); }
 
-store::Store OpenStore(const std::string& folder, store::Store::Use use, Context& context) {
-  return store::Store(folder, use, [&context, &folder] {
+std::function<void()> Waiting(const std::string& folder, Context& context) {
+  return [&context, folder] {
     context.console.Say(fmt::format("{}: waits for others that use the store", Printable(folder)),
                         1);
-  });
+  };
 }
 
 std::string TimeText(int64_t microseconds) {

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include "apps/kvtool/archive_output.h"
+#include <algorithm>
+
 #include "apps/kvtool/store_commands.h"
 
 namespace kv {
@@ -49,16 +50,22 @@ class StoreAdd : public Command {
     add.check = !no_check_;
     ThreadPool pool(context.global.thread_count());
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
-    const ExitStatus status =
-        ForEachInput(inputs_, keep_going_, context.console, [&](const std::string& input) {
-          add.name = name_.empty() ? NameOf(input) : name_;
-          add.added_us = NowMicroseconds(context.global);
-          const Source source = snapshot_.Open(input);
-          // Opened for each, so that nobody who has to be alone waits for all of them.
-          store::Store store = OpenStore(folder_, store::Store::Use::kAdd, context);
-          all.push_back(AddToStore(store, source, options, add, pool, context));
-          return kDone;
-        });
+    ExitStatus status = kDone;
+    for (const std::string& input : inputs_) {
+      try {
+        add.name = name_.empty() ? NameOf(input) : name_;
+        add.added_us = NowMicroseconds(context.global);
+        const Source source = snapshot_.Open(input);
+        // Opened for each, so that nobody who has to be alone waits for all of them.
+        store::Store store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
+        all.push_back(AddToStore(store, source, options, add, pool, context));
+      } catch (Error& error) {
+        if (error.code() == ErrorCode::kUsage) throw;
+        context.console.Report(error.File(input));
+        status = Worse(status, StatusOf(error.code()));
+        if (!keep_going_) break;
+      }
+    }
     if (!all.empty()) report_.Emit(context.console, all, RulesFor(report_.force));
     return status;
   }
@@ -91,7 +98,7 @@ class StoreList : public Command {
   void Files(CommandFiles& files) const override { report_.Files(files); }
 
   ExitStatus Run(Context& context) override {
-    store::Store store = OpenStore(folder_, store::Store::Use::kRead, context);
+    store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
     std::vector<store::StateRow> states = store.States();
     for (const std::string& name : names_) store.Find(name);  // throws where there is none
     std::erase_if(states, [&](const store::StateRow& row) {

@@ -34,7 +34,7 @@ class StoreGc : public Command {
   void Files(CommandFiles& files) const override { report_.Files(files); }
 
   ExitStatus Run(Context& context) override {
-    store::Store store = OpenStore(folder_, store::Store::Use::kAlone, context);
+    store::Store store(folder_, store::Store::Use::kAlone, Waiting(folder_, context));
     nlohmann::ordered_json document = ReportHeader("store-gc");
     document["store"] = folder_;
     CollectInto(store, document, context.console);
@@ -59,7 +59,7 @@ class StorePrune : public Command {
   void Files(CommandFiles& files) const override { report_.Files(files); }
 
   ExitStatus Run(Context& context) override {
-    store::Store store = OpenStore(folder_, store::Store::Use::kAlone, context);
+    store::Store store(folder_, store::Store::Use::kAlone, Waiting(folder_, context));
     const std::vector<store::StateRow> removed =
         store.Prune(keep_last_, {names_.begin(), names_.end()});
     nlohmann::ordered_json document = ReportHeader("store-prune");

@@ -65,7 +65,7 @@ class StoreGet : public Command {
 
   ExitStatus Run(Context& context) override {
     const auto begin = std::chrono::steady_clock::now();
-    store::Store store = OpenStore(folder_, store::Store::Use::kRead, context);
+    store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
     const store::StateRow row = store.Find(state_);
     const store::StateRecord record = store.Load(row);
     const std::string path = PathFor(record, context.console);

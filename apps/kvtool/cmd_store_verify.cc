@@ -33,7 +33,7 @@ class StoreVerify : public Command {
 
   ExitStatus Run(Context& context) override {
     const auto use = repair_ ? store::Store::Use::kMend : store::Store::Use::kRead;
-    store::Store store = OpenStore(folder_, use, context);
+    store::Store store(folder_, use, Waiting(folder_, context));
     ThreadPool pool(context.global.thread_count());
     ProgressLine progress(context.console, context.global.progress_when(), folder_);
     const store::CheckReport report = repair_ ? store.Mend(pool) : store.Check(pool, &progress);
@@ -92,7 +92,7 @@ class StoreShowStats : public Command {
   void Files(CommandFiles& files) const override { report_.Files(files); }
 
   ExitStatus Run(Context& context) override {
-    store::Store store = OpenStore(folder_, store::Store::Use::kRead, context);
+    store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
     const store::StoreStats stats = store.Stats();
     if (!report_.json) Print(stats, context.console);
     nlohmann::ordered_json document = ReportHeader("store-stats");

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,8 +21,8 @@ std::unique_ptr<Command> MakeStoreGc();
 std::unique_ptr<Command> MakeStorePrune();
 std::unique_ptr<Command> MakeStoreWatch();
 
-// Opens a store, and says so where it has to wait.
-store::Store OpenStore(const std::string& folder, store::Store::Use use, Context& context);
+// Says that somebody else has to finish first.
+std::function<void()> Waiting(const std::string& folder, Context& context);
 // Adds a source under a name, and says what came of it.
 nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
                                   const OpenOptions& options, const store::AddOptions& add,

@@ -91,7 +91,8 @@ class Store {
     kMend,   // the same, without an index
   };
   // `waiting` is called once if somebody else has to finish first. Throws kOpenFailed where there
-  // is no store, kExists where something else is, kMissingRecord, kInconsistent, kUnsupportedVersion.
+  // is no store, kExists where something else is, kMissingRecord, kInconsistent,
+  // kUnsupportedVersion.
   Store(std::string folder, Use use, const std::function<void()>& waiting = {});
 
   std::vector<StateRow> States() { return index_->States(); }
