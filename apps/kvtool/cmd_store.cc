@@ -136,7 +136,7 @@ nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const store::StateRecord& state = report.state;
   const std::string what =
-      fmt::format("{} -> {}@{}", Printable(source.path), Printable(state.name), state.id);
+      fmt::format("{} -> {}, @{}", Printable(source.path), Printable(state.name), state.id);
   if (report.was_there) {
     context.console.Say(fmt::format("{}: there already, {}", what, HashText(state.source_hash)));
   } else {

@@ -67,7 +67,7 @@ class StorePrune : public Command {
     document["params"] = {{"keep_last", keep_last_}, {"names", names_}};
     document["removed"] = nlohmann::ordered_json::array();
     for (const store::StateRow& row : removed) {
-      context.console.Say(fmt::format("removed {}@{}, {}", Printable(row.name), row.id,
+      context.console.Say(fmt::format("removed {}, @{}, {}", Printable(row.name), row.id,
                                       HumanBytes(row.source_bytes)));
       document["removed"].push_back({{"state", row.id}, {"name", row.name}});
     }

@@ -83,7 +83,7 @@ class StoreGet : public Command {
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     context.console.Say(fmt::format(
-        "{}@{} -> {}: {}, {}\n  identical: every object and the whole state as added, {}",
+        "{}, @{} -> {}: {}, {}\n  identical: every object and the whole state as added, {}",
         Printable(row.name), row.id, path == "-" ? "stdout" : Printable(path),
         HumanBytes(row.source_bytes), HumanRate(row.source_bytes, elapsed.count()),
         HashText(row.source_hash)));

@@ -131,7 +131,7 @@ class StoreShowStats : public Command {
   }
 
   void Print(const store::StoreStats& stats, Console& console) const {
-    console.Line(fmt::format("{}: {} states of {} names, {} on {} of disk, {}", Printable(folder_),
+    console.Line(fmt::format("{}: {} states, {} names: {} on {} of disk, {}", Printable(folder_),
                              stats.states, stats.names, HumanBytes(stats.source_bytes),
                              HumanBytes(stats.disk_bytes()),
                              HumanRatio(stats.source_bytes, stats.disk_bytes())));

@@ -85,6 +85,8 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
 
 CheckReport Store::Check(ThreadPool& pool, Progress* progress) {
   CheckReport report;
+  // Before the objects: what is added meanwhile brings objects that are not looked at.
+  const std::vector<StateRow> rows = States();
   const std::map<ObjectId, Place> objects = index_->Objects();
   std::vector<std::pair<ObjectId, Place>> list(objects.begin(), objects.end());
   std::vector<std::optional<Problem>> problems(list.size());
@@ -109,7 +111,7 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress) {
     report.raw_bytes += bytes;
   }
   std::set<uint64_t> states;
-  for (const StateRow& row : States()) {
+  for (const StateRow& row : rows) {
     ++report.states;
     states.insert(row.id);
     try {

@@ -1,0 +1,34 @@
+# A store that is damaged, or none, is refused or mended; nothing wrong is ever given back.
+state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
+"$KVTOOL" convert -q "$state" --to llama-state --tokens 0:300 -o save1
+"$KVTOOL" store add -q sound save1 "$state" --name x 2>/dev/null || echo "exit $?"
+"$KVTOOL" store add -q sound save1 && "$KVTOOL" store add -q sound "$state" --name save2
+fresh() { rm -rf s; cp -r sound s; }
+refuses() { "$KVTOOL" store "$@" >/dev/null 2>err && echo "accepted: $*" || echo "exit $?: $(head -1 err | sed 's/.*: \(.*\) \[/\1 [/; s/(offset 0x[0-9a-f]*) //')"; }
+refuses list nothing
+mkdir other && touch other/file
+refuses list other
+refuses add other save1
+refuses get sound nobody -o x
+refuses get sound save1@2 -o x
+fresh; truncate -s -100 s/packs/*1.kvp; refuses get s save1 -o x; refuses verify s
+fresh; printf x | dd of=s/packs/00000001.kvp bs=1 seek=5000 conv=notrunc status=none; refuses get s save1 -o x; refuses verify s
+"$KVTOOL" store verify s --json 2>/dev/null | jq -c '.results[0] | [.verdict, (.problems | length), [.damaged[].name]]' || true
+# Mended, the object is forgotten; added again, all is well.
+refuses verify s --repair
+"$KVTOOL" store add -q s save1 --name again
+"$KVTOOL" store verify -q s
+"$KVTOOL" store get -q s save1 -c | cmp - save1
+# Packs that changed places.
+fresh; mv s/packs/00000001.kvp t; mv s/packs/00000002.kvp s/packs/00000001.kvp; mv t s/packs/00000002.kvp; refuses get s save2 -o x
+"$KVTOOL" store verify -q s --repair && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
+fresh; mv s/states/00000001.kvs s/states/00000002.kvs; refuses get s save2 -o x; refuses get s save1 -o x; refuses gc s
+# Of the index: lost, not a database, another's database, cut.
+fresh; rm s/index.sqlite; refuses list s
+"$KVTOOL" store verify -q s --repair && "$KVTOOL" store verify -q s && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
+fresh; echo "this is no database, but it is long enough to be looked at as one" >s/index.sqlite; refuses list s
+fresh; "$PYTHON" -c 'import sqlite3; d = sqlite3.connect("f"); d.execute("create table states(x)"); d.commit()'; mv f s/index.sqlite; refuses list s
+fresh; truncate -s 8192 s/index.sqlite; refuses verify s
+"$KVTOOL" store verify -q s --repair && "$KVTOOL" store get -q s save1 -c | cmp - save1
+fresh; echo "kvtool store 2" >s/kvtool-store; refuses list s
+test ! -e x
