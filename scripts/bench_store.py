@@ -125,7 +125,7 @@ def main():
     programs = [Kvtool(options.kvtool, level, options.threads) for level in options.levels.split(",")]
     programs += [Restic(restic)] if restic else []
     programs += [Borg(borg, how) for how in ("lz4", "zstd,3")] if borg else []
-    programs += [ZstdLong(window, level) for window, level in ((27, 3), (31, 3), (31, 19))] if shutil.which("zstd") else []
+    programs += [ZstdLong(window, level) for window, level in ((27, 3), (31, 3))] if shutil.which("zstd") else []
     digests = [digest(pathlib.Path(save).read_bytes()) for save in options.saves]
     total = sum(pathlib.Path(save).stat().st_size for save in options.saves)
     last = pathlib.Path(options.saves[-1]).stat().st_size
