@@ -5,6 +5,7 @@ alone, that shares no code with kvtool.
 
   decode_frame.py FRAME OUTPUT      write the raw bytes
   decode_frame.py FRAME --info      print the header's fields
+  --profile FILE                    the profile that the frame needs
 
 Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes
 are checked; without it the decoder says that it did not.
@@ -21,6 +22,7 @@ except ImportError:
 
 from kvz_decoder.chunks import RAW, decode_as
 from kvz_decoder.common import Damaged
+from kvz_decoder.profiled import Profile
 
 HEADER = struct.Struct("<8sHHBBHQQ16s16s16s16sBBBBIIIQQ")
 FIELDS = ("magic version header_size level segmentation segment_rows raw_size payload_size raw_hash context profile "
@@ -41,8 +43,8 @@ def header_of(frame):
         raise Damaged("not a frame of version 1")
     if xxhash is not None and xxhash.xxh3_64_intdigest(frame[:120]) != head["header_hash"]:
         raise Damaged("the header's hash differs")
-    if any(head["profile"]) or any(head["reference"]):
-        raise Damaged("needs a profile or a reference")
+    if any(head["reference"]):
+        raise Damaged("needs a reference")
     return head
 
 
@@ -57,8 +59,12 @@ def rows_of(head):
     return heads * units * block_bytes, heads, units
 
 
-def decode(frame):
+def decode(frame, profile=None):
     head = header_of(frame)
+    if not any(head["profile"]):
+        profile = None
+    elif profile is None or profile.hash != head["profile"]:
+        raise Damaged(f"needs the profile {head['profile'].hex()}")
     payload = frame[HEADER.size:HEADER.size + head["payload_size"]]
     if len(payload) != head["payload_size"]:
         raise Damaged("the payload is cut")
@@ -75,7 +81,7 @@ def decode(frame):
         raw_bytes = min(size, head["raw_size"] - number * size)
         chunk = {"codec": codec, "raw_bytes": raw_bytes, "dtype": head["dtype"], "order": 0 if row else 3,
                  "tokens": raw_bytes // row if row else 0, "heads": heads, "units": units,
-                 "unit_bytes": BLOCK[head["dtype"]][0]}
+                 "unit_bytes": BLOCK[head["dtype"]][0], "profile": profile}
         segment = bytes(payload[at:at + length]) if codec == RAW else decode_as(codec, chunk, bytes(payload[at:at + length]))
         if digest is not None and xxhash is not None and xxhash.xxh3_64_intdigest(segment) != digest:
             raise Damaged(f"segment {number}: hash differs")
@@ -93,6 +99,7 @@ def main():
     parser.add_argument("frame", type=pathlib.Path)
     parser.add_argument("output", type=pathlib.Path, nargs="?")
     parser.add_argument("--info", action="store_true")
+    parser.add_argument("--profile", type=pathlib.Path)
     options = parser.parse_args()
     frame = options.frame.read_bytes()
     try:
@@ -100,7 +107,7 @@ def main():
             for name, value in header_of(frame).items():
                 print(f"{name:14} {value.hex() if isinstance(value, bytes) else value}")
         if options.output:
-            options.output.write_bytes(decode(frame))
+            options.output.write_bytes(decode(frame, options.profile and Profile(options.profile.read_bytes())))
             if xxhash is None:
                 print("without python3-xxhash no hash was checked", file=sys.stderr)
     except Damaged as failure:

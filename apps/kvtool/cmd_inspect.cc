@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/page_options.h"
+#include "apps/kvtool/profile_report.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "lib/core/snapshot/hadamard.h"
@@ -66,7 +67,12 @@ class Inspect : public EachOf<Inspect> {
         OpenOptions options = reading.Resolve();
         options.metadata_only = !with_stats;
         options.any_batch = true;
-        const Snapshot snapshot = OpenSnapshot(reading.Open(path), options);
+        const Source source = reading.Open(path);
+        if (source.files.size() == 1 && Profile::HasMagic(source.files[0].data->bytes())) {
+          all.push_back(ShowProfile(source, context.console));
+          continue;
+        }
+        const Snapshot snapshot = OpenSnapshot(source, options);
         nlohmann::ordered_json document = ReportHeader("inspect");
         if (run && report_.wanted()) document["run"] = RunJson(*run);
         if (run && !report_.json) context.console.Data(RunText(*run));
@@ -92,6 +98,19 @@ class Inspect : public EachOf<Inspect> {
   }
 
  private:
+  nlohmann::ordered_json ShowProfile(const Source& source, Console& console) const {
+    const auto profile = Profile::Read(source.files[0].data->bytes());
+    if (!report_.json) console.Data(ProfileText(*profile));
+    Snapshot described;  // of the same keys, without a layer
+    described.source = source;
+    described.format = "kvp";
+    described.model = profile->name();
+    nlohmann::ordered_json document = ReportHeader("inspect");
+    document.update(DescribeJson(described));
+    document["profile"] = ProfileJson(*profile);
+    return document;
+  }
+
   void AddFileStats(const Snapshot& snapshot, Console& console, nlohmann::ordered_json& document,
                     report::Page& page) const {
     snapshot.CheckContent();

@@ -38,6 +38,10 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool verify slot0.bin.kvz\n"
      "  kvtool verify slot0.bin.kvz --against slot0.bin\n",
      MakeVerify},
+    {"train", "Archiving", "learn what a model's K and V look like, for short pages (.kvp)",
+     "  kvtool train chats/*.bin -o model.kvp\n"
+     "  kvtool compress page.npz --profile model.kvp\n",
+     MakeTrain},
     {"convert", "Archiving", "write a snapshot, or part of it, in another format",
      "  kvtool convert slot0.bin --to safetensors --kv-heads 8 -o slot0.safetensors\n"
      "  kvtool convert dump/run_1 --to npz --layers 0-3 --tokens 0-511 -o part.npz\n",

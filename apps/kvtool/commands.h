@@ -34,6 +34,7 @@ std::unique_ptr<Command> MakeSchema();
 std::unique_ptr<Command> MakeStore();
 std::unique_ptr<Command> MakeTargets();
 std::unique_ptr<Command> MakeTrace();
+std::unique_ptr<Command> MakeTrain();
 std::unique_ptr<Command> MakeVerify();
 std::unique_ptr<Command> MakeWeights();
 

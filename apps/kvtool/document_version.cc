@@ -27,6 +27,7 @@ constexpr Documented kDocumented[] = {
     {"compress", "compress"},
     {"convert", "convert"},
     {"corpus check", "corpus-check"},
+    {"train", "train"},
     {"decompress", "decompress"},
     {"diff", "diff"},
     {"doctor", "doctor"},

@@ -27,6 +27,10 @@ struct kvt_pool {
   std::atomic<Started*> started_{nullptr};
 };
 
+struct kvt_profile {
+  std::shared_ptr<const kv::Profile> profile;
+};
+
 struct kvt_ctx {
   kvt_ctx(kv::Effort level_, uint64_t max_raw_bytes_, kvt_pool* pool_)
       : level(level_), max_raw_bytes(max_raw_bytes_), pool(pool_), coder(level_, &cancelled) {}
@@ -36,6 +40,7 @@ struct kvt_ctx {
   kvt_pool* const pool;
 
   std::atomic<bool> busy{false}, cancelled{false};
+  std::shared_ptr<const kv::Profile> profile;
   kv::FrameCoder coder;  // of calls on one object
   struct BatchWorker {
     std::unique_ptr<kv::FrameCoder> coder;

@@ -148,6 +148,7 @@ void ForEachItem(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size, 
     const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
     kvt_ctx::BatchWorker& own = *worker;
     if (!own.coder) own.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->cancelled);
+    own.coder->UseProfile(ctx->profile);
     run(static_cast<size_t>(index), *own.coder, own.raw);
   };
   ThreadPool* pool = PoolOf(ctx);

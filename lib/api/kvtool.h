@@ -45,6 +45,7 @@ typedef int32_t kvt_status;
 
 typedef struct kvt_pool kvt_pool;           /* worker threads, shared by contexts */
 typedef struct kvt_ctx kvt_ctx;             /* level, scratch memory, last error */
+typedef struct kvt_profile kvt_profile;     /* what pages of one model look like */
 typedef struct kvt_writer kvt_writer;       /* an archive that is being written */
 typedef struct kvt_reader kvt_reader;       /* an archive that is read */
 typedef struct kvt_reference kvt_reference; /* a cache that archives are coded beside */
@@ -224,8 +225,8 @@ KVT_API kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* sr
                               void* dst, size_t cap, size_t* written);
 
 /* Reads a header from the first 128 bytes of a frame; any thread, no object. KV1001: fewer bytes;
- * KV1003: not a frame; KV1301: of a newer version; KV1302: needs a profile or a reference; KV1103,
- * KV1006, KV1010: damaged. The sizes are claims until a decode or a verify returned 0: never allocate
+ * KV1003: not a frame; KV1301: of a newer version; KV1302: needs a reference; KV1103, KV1006, KV1010:
+ * damaged. The sizes are claims until a decode or a verify returned 0: never allocate
  * from them without a limit of your own. out->struct_size must be set. */
 KVT_API kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out);
 
@@ -258,6 +259,24 @@ KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count,
  * at the same levels, 1 % at KVT_MAX. rate_size: sizeof(kvt_rate). */
 KVT_API kvt_status kvt_estimate(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                                 kvt_rate* rates, size_t count, size_t rate_size);
+
+/* ---- profiles: short pages without tables of their own ---- */
+
+/* A profile that `kvtool train` made, from the bytes of its .kvp file, which may go after the call.
+ * Pages of 16 to 64 KiB coded with it are about as small as long chunks without one. KV1003: not a
+ * profile; KV1301: of a newer version; KV1103 and other findings: damaged. Any thread. */
+KVT_API kvt_status kvt_profile_open(const void* src, size_t n, kvt_profile** out);
+/* Before or after the contexts that use it. */
+KVT_API void kvt_profile_free(kvt_profile* profile);
+/* What frames name it by. */
+KVT_API void kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
+/* From now on the context encodes with the profile at levels from KVT_DEFAULT on, wherever that makes
+ * a frame smaller, and decodes frames that name it. NULL: without. Its tables, up to 160 KiB for K or
+ * V of each layer that was met, come on top of kvt_ctx_bytes. */
+KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile);
+/* The hash of the profile that decoding a frame needs; zeros: none. Statuses of kvt_frame_info. A call
+ * that decodes answers KV1109 without the profile. */
+KVT_API kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16]);
 
 /* ---- callbacks ---- */
 

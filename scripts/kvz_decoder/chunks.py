@@ -9,10 +9,11 @@ from kvz_decoder.context import prev, rotated, words16
 from kvz_decoder.distribution import cdf
 from kvz_decoder.gear import block_planes, gear, plane
 from kvz_decoder.prediction import lms
+from kvz_decoder.profiled import profiled
 from kvz_decoder.reference import ref
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF = (
-    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26)
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, PROFILED = (
+    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28)
 F16, BF16 = 1, 2
 
 
@@ -105,6 +106,8 @@ def decode_as(codec, chunk, payload):
         raw = ref(chunk, payload, decode_as)
     elif codec == REF_CDF:
         raw = ref(chunk, payload, decode_as, True)
+    elif codec == PROFILED:
+        raw = profiled(chunk.get("profile"), chunk, payload)
     elif codec == ROTATED:
         raw = rotated(payload, size)
     elif codec == ROWS:

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -429,6 +431,69 @@ TEST_CASE("MNN's eviction runs in a decode loop, and misuse is refused") {
   CHECK(kvt_h2o_truncate(h2o, 0, 1 << 20) == -10);
   CHECK(kvt_h2o_begin(h2o, UINT64_MAX, &call) == -10);
   kvt_h2o_free(h2o);
+}
+
+// The bytes of a file of the test data.
+Buffer FileOf(const std::string& name) {
+  std::ifstream in(std::string(KVTOOL_TESTDATA) + "/" + name, std::ios::binary);
+  return Buffer(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+}
+
+TEST_CASE("a context codes pages with a profile, and decodes them with it alone", "[api]") {
+  const Buffer file = FileOf("profiles/s260k.kvp");
+  kvt_profile* profile = nullptr;
+  REQUIRE(kvt_profile_open(file.data(), file.size(), &profile) == 0);
+  uint8_t hash[16] = {}, named[16] = {};
+  kvt_profile_hash(profile, hash);
+  CHECK(std::equal(hash, hash + 16, file.end() - 16));
+
+  // A page of layer 1's K, as the profile's model makes them.
+  const Buffer page = FileOf("profiles/page.f16");
+  kvt_desc desc = Desc(page.size() / 64, 4, 8);
+  desc.dtype = KVT_F16;
+  Context plain, with;
+  REQUIRE(kvt_ctx_use_profile(with, profile) == 0);
+  kvt_profile_free(profile);  // the context keeps what it needs
+  Buffer frame(kvt_encode_bound(page.size())), other(frame.size()), back(page.size());
+  size_t written = 0, without = 0;
+  REQUIRE(kvt_encode(with, &desc, page.data(), page.size(), frame.data(), frame.size(), &written) ==
+          0);
+  REQUIRE(kvt_encode(plain, &desc, page.data(), page.size(), other.data(), other.size(),
+                     &without) == 0);
+  CHECK(written < without);
+  REQUIRE(kvt_frame_profile(frame.data(), written, named) == 0);
+  CHECK(std::equal(named, named + 16, hash));
+  REQUIRE(kvt_frame_profile(other.data(), without, named) == 0);
+  CHECK(std::count(named, named + 16, 0) == 16);
+
+  CHECK(kvt_decode(plain, frame.data(), written, nullptr, back.data(), back.size()) == -1109);
+  CHECK(kvt_verify(plain, frame.data(), written, nullptr) == -1109);
+  REQUIRE(kvt_decode(with, frame.data(), written, nullptr, back.data(), back.size()) == 0);
+  CHECK(back == page);
+  REQUIRE(kvt_decode(with, other.data(), without, nullptr, back.data(), back.size()) == 0);
+  CHECK(back == page);
+  kvt_piece piece = {back.data(), back.size()};
+  kvt_item item = {};
+  item.pieces = &piece;
+  item.piece_count = 1;
+  item.frame = frame.data();
+  item.frame_bytes = written;
+  REQUIRE(kvt_decode_batch(with, &item, 1, sizeof item) == 0);
+  CHECK(back == page);
+  REQUIRE(kvt_ctx_use_profile(with, nullptr) == 0);
+  CHECK(kvt_decode_batch(with, &item, 1, sizeof item) == -1109);
+}
+
+TEST_CASE("what is no profile is refused", "[api][reject]") {
+  Buffer file = FileOf("profiles/s260k.kvp");
+  kvt_profile* profile = nullptr;
+  CHECK(kvt_profile_open(file.data(), file.size(), nullptr) == -10);
+  CHECK(kvt_profile_open(file.data(), file.size() - 1, &profile) == -1001);
+  CHECK(kvt_profile_open(file.data() + 1, file.size() - 1, &profile) == -1003);
+  file[200] ^= 1;
+  CHECK(kvt_profile_open(file.data(), file.size(), &profile) == -1103);
+  CHECK(profile == nullptr);
+  CHECK(kvt_frame_profile(file.data(), file.size(), nullptr) == -10);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "lib/core/codec/ref/ref.h"
 #include "lib/core/codec/table.h"
 #include "tests/fuzz/accepted.h"
+#include "tests/support/profiles.h"
 
 namespace {
 
@@ -62,6 +63,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Bytes raw(tokens * columns * Info(dtype).block_bytes);
   const Pattern pattern;
   scratch.references = &pattern;
+  static const auto profile = kv::test::TrainedProfile();
+  scratch.profile = profile.get();
   try {
     DecodeChunk(codec, shape, rest, raw, scratch);
     ++fuzz::accepted;

@@ -44,7 +44,8 @@ constexpr FindingInfo kFindings[] = {
     {kNoMemory, kIo, "the library could not allocate memory",
      "The call left everything as it was except its output, which holds garbage."},
     {kBadArgument, ErrorCode::kUsage, "an argument of a library call is wrong",
-     "A pointer is null, buffers overlap, a struct_size is not one that any version had, or a value "
+     "A pointer is null, buffers overlap, a struct_size is not one that any version had, or a "
+     "value "
      "is none of its enumeration."},
     {kOpenFailed, kIo, "a file cannot be opened",
      "It is missing, a permission is missing, or it is not "
@@ -115,6 +116,9 @@ constexpr FindingInfo kFindings[] = {
     {kReferenceDiffers, kInvalidData, "a reference is not the one that the archive was made with",
      "The rows that the archive needs of it are there no more, or have changed. A copy of the "
      "original in any format that keeps its values will do, as will an archive of it."},
+    {kProfileMissing, kIo, "the profile that the data was coded with was not found",
+     "Pages coded with a profile hold no tables of their own. The message names the profile by its "
+     "hash; one trained anew is another profile."},
     {kForbiddenGlobal, kInvalidData, "a pickle names something that must not be loaded",
      "Pickles can run code. kvtool never runs it; names outside the data classes are refused."},
     {kForbiddenOpcode, kInvalidData, "a pickle uses an opcode that must not be followed",

@@ -62,6 +62,7 @@ enum class Finding : uint16_t {
   kContextDiffers = 1106,
   kReferenceMissing = 1107,
   kReferenceDiffers = 1108,
+  kProfileMissing = 1109,
   // pickles and zip files
   kForbiddenGlobal = 1201,
   kForbiddenOpcode = 1202,

@@ -76,6 +76,7 @@ class ScratchBuffer {
   size_t capacity_ = 0;
 };
 
+class Profile;        // profiled/profile.h
 class ReferenceRows;  // ref/ref.h
 
 // Buffers of the context coder (prev/prev.h).
@@ -95,6 +96,8 @@ struct CodecScratch {
   ContextScratch context;
   // Where rows of other caches come from; null if there are none.
   const ReferenceRows* references = nullptr;
+  // What chunks of pages were coded with; null if there is none.
+  const Profile* profile = nullptr;
 
   // An empty payload, in the largest memory that was given back, with room for any chunk so far.
   Bytes NewPayload();

@@ -33,6 +33,7 @@ enum class CodecId : uint8_t {
   kLike = 23,       // as kLms, with rows also predicted from earlier rows that they resemble
   kRef = 25,        // rows by those of another cache, which decoding needs
   kRefCdf = 26,     // as kRef, with differences coded under learned distributions
+  kProfiled = 28,   // as kPrev, with the tables of a profile, which decoding needs
 };
 // Whether chunks need rows of another cache.
 constexpr bool HasReferences(CodecId codec) {

@@ -10,6 +10,7 @@
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/lms/lms.h"
 #include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/ref/ref.h"
 #include "lib/core/codec/rotated/rotated.h"
 #include "lib/core/codec/rows/rows.h"
@@ -268,6 +269,13 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kMax,
      .encode = EncodeWithoutReference,
      .decode = DecodeByReference<CodecId::kRefCdf>},
+    // Only where there is a profile: no level tries it on a chunk alone.
+    {.id = CodecId::kProfiled,
+     .name = "profiled",
+     .takes = IsHalf,
+     .since = Effort::kDefault,
+     .encode = EncodeByAnyEntry,
+     .decode = DecodeProfiled},
 };
 
 }  // namespace

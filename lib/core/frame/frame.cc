@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/codec/profiled/profiled.h"
 #include "lib/core/codec/split/split.h"
 #include "lib/core/frame/layout.h"
 
@@ -29,10 +30,12 @@ void FrameCoder::StopIfCancelled() const {
   }
 }
 
-void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body) {
+void FrameCoder::ForEachSegment(size_t count, const Profile* profile,
+                                const std::function<void(size_t, Worker&)>& body) {
   const auto one = [&](uint64_t index) {
     StopIfCancelled();
     const Reuse<Worker>::Lease worker(workers_);
+    (*worker).scratch.profile = profile;
     body(static_cast<size_t>(index), *worker);
   };
   if (pool_ != nullptr && count > 1) {
@@ -42,8 +45,14 @@ void FrameCoder::ForEachSegment(size_t count, const std::function<void(size_t, W
   }
 }
 
-EncodedChunk FrameCoder::EncodeSegment(const ChunkShape& shape, ByteSpan raw, Sides sides,
-                                       CodecScratch& scratch) const {
+EncodedChunk FrameCoder::EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
+                                       ByteSpan raw, Sides sides, CodecScratch& scratch) const {
+  if (scratch.profile != nullptr && sides == Sides::kTogether) {
+    ProfilePlace place;
+    if (description.role == FrameRole::kKey || description.role == FrameRole::kValue)
+      place.is_value = description.role == FrameRole::kValue;
+    return EncodeWithProfile(*scratch.profile, place, shape, raw, level_, scratch);
+  }
   if (sides == Sides::kApart) {
     EncodedChunk apart = EncodeSplit(shape, raw, level_, scratch);
     if (apart.payload.size() < raw.size()) return apart;
@@ -91,12 +100,15 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
 
   encoded_.resize(grid.count);
   const Sides sides = ChooseSides(header.description, grid, raw);
-  ForEachSegment(grid.count, [&](size_t index, Worker& worker) {
+  ForEachSegment(grid.count, profile_.get(), [&](size_t index, Worker& worker) {
     worker.scratch.Recycle(std::move(encoded_[index].payload));
     encoded_[index] =
-        EncodeSegment(grid.ShapeOf(index), raw.subspan(grid.Begin(index), grid.Size(index)), sides,
-                      worker.scratch);
+        EncodeSegment(header.description, grid.ShapeOf(index),
+                      raw.subspan(grid.Begin(index), grid.Size(index)), sides, worker.scratch);
   });
+  const bool profiled = std::ranges::any_of(
+      encoded_, [](const EncodedChunk& chunk) { return chunk.codec == CodecId::kProfiled; });
+  if (profiled) header.profile = profile_->hash();
 
   const bool has_table = grid.count > 1;
   header.payload_bytes = has_table ? grid.count * kSegmentEntryBytes : 0;
@@ -105,6 +117,7 @@ uint64_t FrameCoder::Encode(const FrameDescription& description, ByteSpan raw,
   if (stored) {
     header.segmentation = Segmentation::kNone;
     header.segment_rows = 0;
+    header.profile = {};
     header.payload_bytes = raw.size();
   } else if (!has_table) {
     header.codec = encoded_[0].codec;
@@ -154,6 +167,17 @@ bool IsStored(const FrameHeader& header) {
 
 }  // namespace
 
+const Profile* FrameCoder::ProfileOf(const FrameHeader& header) const {
+  if (header.profile == Hash128Bytes{}) return nullptr;
+  if (profile_ != nullptr && profile_->hash() == header.profile) return profile_.get();
+  const std::string other = profile_ == nullptr
+                                ? ""
+                                : fmt::format("; '{}' is {}", Printable(profile_->name()),
+                                              ProfileHashText(profile_->hash()));
+  throw Error(Finding::kProfileMissing, fmt::format("the frame needs the profile {}{}",
+                                                    ProfileHashText(header.profile), other));
+}
+
 FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
                                std::span<std::byte> raw) {
   const FrameHeader header = ReadFrameHeader(frame);
@@ -162,8 +186,9 @@ FrameHeader FrameCoder::Decode(ByteSpan frame, const Hash128Bytes* context,
     throw Error(Finding::kSizeMismatch, fmt::format("the frame holds {} bytes, the buffer {}",
                                                     header.raw_bytes, raw.size()));
   }
+  const Profile* profile = ProfileOf(header);
   const SegmentTable table = ReadSegments(header, frame);
-  ForEachSegment(table.segments.size(), [&](size_t index, Worker& worker) {
+  ForEachSegment(table.segments.size(), profile, [&](size_t index, Worker& worker) {
     DecodeSegment(table, index, raw.subspan(table.grid.Begin(index), table.grid.Size(index)),
                   worker.scratch);
   });
@@ -191,6 +216,7 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
                 fmt::format("{} tokens have {} bytes, the buffer {}", count, size, out.size()));
   }
   if (count == 0) return 0;
+  const Profile* profile = ProfileOf(header);
   const SegmentTable table = ReadSegments(header, frame);
   if (IsStored(header)) {
     CheckHash(Hash128(table.segments[0].payload), header);
@@ -199,7 +225,7 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
   }
   const uint64_t step = table.grid.segment_bytes;
   const size_t first_segment = first / step, end_segment = CeilDiv(first + size, step);
-  ForEachSegment(end_segment - first_segment, [&](size_t number, Worker& worker) {
+  ForEachSegment(end_segment - first_segment, profile, [&](size_t number, Worker& worker) {
     const size_t index = first_segment + number;
     const Bytes& whole = worker.segment;
     worker.segment.resize(table.grid.Size(index));
@@ -216,6 +242,7 @@ uint64_t FrameCoder::DecodeTokens(ByteSpan frame, const Hash128Bytes* context, u
 FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
   const FrameHeader header = ReadFrameHeader(frame);
   CheckContext(header, context);
+  const Profile* profile = ProfileOf(header);
   const SegmentTable table = ReadSegments(header, frame);
   if (IsStored(header)) {
     CheckHash(Hash128(table.segments[0].payload), header);
@@ -227,7 +254,7 @@ FrameHeader FrameCoder::Verify(ByteSpan frame, const Hash128Bytes* context) {
   StreamingHash128 hash;
   for (size_t first = 0; first < table.segments.size(); first += together) {
     const size_t count = std::min(together, table.segments.size() - first);
-    ForEachSegment(count, [&](size_t number, Worker& worker) {
+    ForEachSegment(count, profile, [&](size_t number, Worker& worker) {
       decoded_[number].resize(table.grid.Size(first + number));
       DecodeSegment(table, first + number, decoded_[number], worker.scratch);
     });

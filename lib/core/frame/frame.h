@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/reuse.h"
 #include "lib/core/codec/chunk.h"
+#include "lib/core/codec/profiled/profile.h"
 
 // One page, chunk or tensor of a KV cache, compressed into memory and complete in itself: what an
 // engine stores under a key of its own. FORMAT.md is the grammar.
@@ -55,6 +57,7 @@ struct FrameHeader {
   uint64_t raw_bytes = 0;
   uint64_t payload_bytes = 0;  // everything after the header, the segment table included
   Hash128Bytes raw_hash{};
+  Hash128Bytes profile{};  // that decoding needs; zero: none
   FrameDescription description;
 
   uint64_t frame_bytes() const { return kFrameHeaderBytes + payload_bytes; }
@@ -67,7 +70,7 @@ uint64_t FrameBound(uint64_t raw_bytes);
 
 // Reads and checks a header from the first 128 bytes of a frame. Its sizes are claims until the
 // frame was decoded. Throws kTruncated, kBadMagic, kUnsupportedVersion, kChecksum, kBadField, and
-// kUnsupportedKind for a frame that needs a profile or a reference.
+// kUnsupportedKind for a frame that needs a reference.
 FrameHeader ReadFrameHeader(ByteSpan frame);
 
 // Encodes and decodes frames. One call at a time; the segments of a call run on the pool. What an
@@ -82,6 +85,9 @@ class FrameCoder {
   // The threads of the calls that follow; null: the calling thread alone. Borrowed.
   void UsePool(ThreadPool* pool) { pool_ = pool; }
 
+  // Encodes with the profile from now on, and decodes frames that name it. Null: without.
+  void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
+
   // Writes one frame to the front of `out` and returns its size. Where `out` is too small, throws
   // kOutputTooSmall and sets `*needed`; then `out` holds garbage. A shape that does not explain
   // raw.size() is dropped.
@@ -89,7 +95,8 @@ class FrameCoder {
                   uint64_t* needed = nullptr);
 
   // Fills `raw`. Bytes after the frame are ignored. Throws as ReadFrameHeader does, and
-  // kContextDiffers where `context` is given and is not the frame's, kSizeMismatch where `raw` has
+  // kContextDiffers where `context` is given and is not the frame's, kProfileMissing where the
+  // frame needs a profile that is not this coder's, kSizeMismatch where `raw` has
   // another size, kTruncated, kBadFrame, kBadPayload or kChecksum for damage.
   FrameHeader Decode(ByteSpan frame, const Hash128Bytes* context, std::span<std::byte> raw);
 
@@ -110,13 +117,17 @@ class FrameCoder {
   // Whether the halves of heads, K and V side by side, are coded apart.
   enum class Sides { kTogether, kApart, kTry };
   Sides ChooseSides(const FrameDescription& description, const SegmentGrid& grid, ByteSpan raw);
-  EncodedChunk EncodeSegment(const ChunkShape& shape, ByteSpan raw, Sides sides,
-                             CodecScratch& scratch) const;
-  void ForEachSegment(size_t count, const std::function<void(size_t, Worker&)>& body);
+  EncodedChunk EncodeSegment(const FrameDescription& description, const ChunkShape& shape,
+                             ByteSpan raw, Sides sides, CodecScratch& scratch) const;
+  // What decoding the frame needs; null if nothing.
+  const Profile* ProfileOf(const FrameHeader& header) const;
+  void ForEachSegment(size_t count, const Profile* profile,
+                      const std::function<void(size_t, Worker&)>& body);
   void StopIfCancelled() const;
 
   Effort level_;
   ThreadPool* pool_ = nullptr;
+  std::shared_ptr<const Profile> profile_;
   const std::atomic<bool>* cancelled_;
   Reuse<Worker> workers_;
   // Of the running call; kept for their memory.

@@ -215,6 +215,7 @@ void WriteFrameHeader(const FrameHeader& header, std::span<std::byte, kFrameHead
   StoreLE<uint64_t>(&out[kAtPayloadBytes], header.payload_bytes);
   std::ranges::copy(header.raw_hash, &out[kAtRawHash]);
   std::ranges::copy(description.context, &out[kAtContext]);
+  std::ranges::copy(header.profile, &out[kAtProfile]);
   out[kAtDType] = static_cast<std::byte>(description.dtype);
   out[kAtOrder] = static_cast<std::byte>(description.order);
   out[kAtRole] = static_cast<std::byte>(description.role);
@@ -245,9 +246,8 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
     throw Error(Finding::kChecksum, "the frame's header is damaged");
   }
   if (LoadLE<uint16_t>(&head[kAtHeaderBytes]) != kFrameHeaderBytes) Contradiction("header size");
-  if (!IsZero(head.subspan(kAtProfile, 16)) || !IsZero(head.subspan(kAtReference, 16))) {
-    throw Error(Finding::kUnsupportedKind, "the frame needs a profile or a reference");
-  }
+  if (!IsZero(head.subspan(kAtReference, 16)))
+    throw Error(Finding::kUnsupportedKind, "the frame needs a reference");
 
   FrameHeader header;
   header.version = version;
@@ -265,6 +265,7 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
     Contradiction("payload size");
   }
   std::ranges::copy(head.subspan(kAtRawHash, 16), header.raw_hash.begin());
+  std::ranges::copy(head.subspan(kAtProfile, 16), header.profile.begin());
   FrameDescription& description = header.description;
   std::ranges::copy(head.subspan(kAtContext, 16), description.context.begin());
   description.dtype = static_cast<DType>(byte_at(kAtDType));

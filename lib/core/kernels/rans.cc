@@ -134,9 +134,10 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
 #endif
   for (size_t row = 0; row < grid.rows; ++row) {
     uint8_t* out = symbols + row * grid.columns;
-    const uint8_t* context =
-        kGivenTables ? contexts.tables + row * grid.columns : out - grid.columns;
-    const bool in_context = kGivenTables || row > 0;
+    const uint8_t* context = kGivenTables ? contexts.tables + row * grid.columns
+                             : row > 0    ? out - grid.columns
+                                          : contexts.first_row;
+    const bool in_context = context != nullptr;
     const auto base_at = [&](size_t column) HWY_ATTR {
       if (!in_context) return first_base;
       return kGivenTables ? uint32_t{context[column]} << kRansTotalBits : base_of[context[column]];
@@ -154,7 +155,7 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       ForEach(parts, [&](size_t p) HWY_ATTR {
         const size_t at = column + p * kWide;
         V base = hn::Set(d, first_base);
-        if (in_context) base = narrow ? base_after(above[p]) : bases(context + at);
+        if (in_context) base = narrow && row > 0 ? base_after(above[p]) : bases(context + at);
         needs[p] = step(state[p], base, above[p], out + at);
       });
       ForEach(parts,
@@ -245,7 +246,8 @@ size_t RansDecode(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
       if (contexts.tables != nullptr) {
         table = contexts.tables[row * grid.columns + column];
       } else {
-        table = contexts.table_of[row > 0 ? (out - grid.columns)[column] : contexts.first_above];
+        const uint8_t* above = row > 0 ? out - grid.columns : contexts.first_row;
+        table = contexts.table_of[above != nullptr ? above[column] : contexts.first_above];
       }
       uint32_t& state = states[column % grid.lanes];
       const RansSlot entry = slots[table * kRansTotal + (state & (kRansTotal - 1))];

@@ -57,11 +57,13 @@ struct RansGrid {
 uint32_t RansLanesFor(RansGrid grid, size_t many, size_t more) noexcept;
 
 // Which table codes each symbol: tables[i] for symbol i if `tables` is not null, else
-// table_of[above] by the symbol above it, table_of[first_above] in row 0.
+// table_of[above] by the symbol above it. Above row 0 are the symbols of `first_row`, one for each
+// column; if that is null, first_above everywhere.
 struct RansContexts {
   const uint8_t* table_of = nullptr;  // 256 entries
   uint8_t first_above = 0;
   const uint8_t* tables = nullptr;
+  const uint8_t* first_row = nullptr;
 };
 
 // Encodes the whole grid back to front. `symbols_of` holds tables * 256 entries. The words are

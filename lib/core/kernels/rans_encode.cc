@@ -139,12 +139,13 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
 #endif
   for (size_t row = grid.rows; row-- > 0;) {
     const uint8_t* in = symbols + row * grid.columns;
-    const uint8_t* context =
-        kGivenTables ? contexts.tables + row * grid.columns : in - grid.columns;
+    const uint8_t* context = kGivenTables ? contexts.tables + row * grid.columns
+                             : row > 0    ? in - grid.columns
+                                          : contexts.first_row;
     size_t column = grid.columns;
     const auto base = [&](size_t at) HWY_ATTR {
       if (kGivenTables) return uint32_t{context[at]} << 8;
-      return base_of[row > 0 ? context[at] : contexts.first_above];
+      return base_of[context != nullptr ? context[at] : contexts.first_above];
     };
     const auto one = [&](size_t at)
                          HWY_ATTR { Put(symbols_of[base(at) + in[at]], states[at % kLanes], out); };
@@ -160,7 +161,7 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
       ForEach(parts, [&](size_t q) HWY_ATTR {
         const size_t p = kParts - 1 - q, at = column + p * kWideLanes;
         auto bases = first;
-        if (kGivenTables || row > 0) {
+        if (context != nullptr) {
           bases = hn::PromoteTo(d32, hn::LoadU(d8, context + at));
           bases = kGivenTables
                       ? hn::ShiftLeft<8>(bases)

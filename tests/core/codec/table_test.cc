@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lib/core/base/half.h"
+#include "tests/support/profiles.h"
 
 // What every codec must do, whichever it is: a new row of the table is tested by being there.
 namespace kv::table_test {
@@ -58,7 +59,8 @@ Sample Noise(DType dtype, uint64_t rows, uint64_t columns) {
 std::vector<Sample> Samples() {
   std::vector<Sample> samples;
   for (const DTypeInfo& info : AllDTypes()) {
-    for (const auto& [rows, columns] : {std::pair<uint64_t, uint64_t>(1, 1), {3, 5}, {64, 48}}) {
+    for (const auto& [rows, columns] :
+         {std::pair<uint64_t, uint64_t>(1, 1), {3, 5}, {64, 32}, {64, 48}}) {
       samples.push_back(Waves(info.dtype, rows, columns));
       samples.push_back(Noise(info.dtype, rows, columns));
     }
@@ -88,6 +90,8 @@ TEST_CASE("the table lists codecs by ascending id, each under a name of its own"
 TEST_CASE("what a codec of the table stores comes back, and every codec stores something",
           "[codec]") {
   CodecScratch scratch;  // shared, as an archive shares it
+  const auto profile = test::TrainedProfile();
+  scratch.profile = profile.get();
   std::map<std::string_view, int> stored;
   for (const Sample& sample : Samples()) {
     for (const CodecRow& codec : Codecs()) {
@@ -108,6 +112,8 @@ TEST_CASE("what a codec of the table stores comes back, and every codec stores s
 TEST_CASE("no codec reads a type that it does not take, or a payload cut short",
           "[codec][reject]") {
   CodecScratch scratch;
+  const auto profile = test::TrainedProfile();
+  scratch.profile = profile.get();
   for (const Sample& sample : Samples()) {
     for (const CodecRow& codec : Codecs()) {
       INFO(Say(codec, sample));

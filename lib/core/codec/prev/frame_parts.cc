@@ -109,4 +109,43 @@ void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes) {
   }
 }
 
+// A decoder finds 15 bits on top of 2^15 in each lane's last state.
+namespace {
+constexpr uint32_t kHiddenBits = 15;
+}  // namespace
+
+size_t HiddenBytes(uint32_t lanes) { return lanes * kHiddenBits / 8; }
+
+void HideLast(size_t count, Bytes& out, RansStates& states) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (const std::byte byte : ByteSpan(out).last(count)) {
+    pending |= static_cast<uint32_t>(byte) << bits;
+    bits += 8;
+    if (bits < kHiddenBits) continue;
+    *state++ = kRansLow | (pending & (kRansLow - 1));
+    pending >>= kHiddenBits;
+    bits -= kHiddenBits;
+  }
+  out.resize(out.size() - count);
+}
+
+void RevealHidden(const CodedPart& coded, RansGrid grid, const RansStates& states,
+                  uint32_t raw_bits, std::byte* values) {
+  uint32_t pending = 0, bits = 0;
+  auto state = states.begin();
+  for (size_t i = 0; i < HiddenBytes(grid.lanes); ++i) {
+    if (bits < 8) {
+      pending |= (*state++ - kRansLow) << bits;
+      bits += kHiddenBits;
+    }
+    const size_t at = coded.planes.size() + i;
+    const auto wrong = static_cast<uint8_t>(coded.planes.data()[at]);
+    const auto flipped = static_cast<uint8_t>(pending ^ wrong);
+    FlipRawBits(grid.rows * grid.columns, raw_bits, at, flipped, values);
+    pending >>= 8;
+    bits -= 8;
+  }
+}
+
 }  // namespace kv

@@ -35,6 +35,14 @@ CodedPart ReadCoded(ByteReader& reader, const SymbolShape& shape, RansGrid grid,
 // Throws kBadPayload unless all words were used and every lane is back at its first state, which is
 // 2^15 and at most `most` more.
 void CheckCodedEnd(const CodedPart& coded, size_t used, const RansStates& states, uint32_t most);
+// Lanes may end with any 15 bits on top of 2^15: what a decoder finds there are the last bytes of
+// the planes, which the frame need not hold then. This is how many bytes that is.
+size_t HiddenBytes(uint32_t lanes);
+// Takes the last `count` bytes of `out` off into the states that a decoder shall end with.
+void HideLast(size_t count, Bytes& out, RansStates& states);
+// Puts the bytes that were hidden into values made with whatever follows the planes in their place.
+void RevealHidden(const CodedPart& coded, RansGrid grid, const RansStates& states,
+                  uint32_t raw_bits, std::byte* values);
 // Throws kBadFrame unless the grid explains `value_bytes` bytes of values.
 void CheckGrid(const SymbolShape& shape, RansGrid grid, uint64_t value_bytes);
 

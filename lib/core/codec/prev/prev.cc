@@ -19,43 +19,8 @@ std::array<uint8_t, 256> TableOfByte(const ContextModel& model) {
   return table_of;
 }
 
-// Lanes may end with any 15 bits on top of 2^15: what a decoder finds there are the last bytes of
-// the planes, which the frame need not hold then.
-constexpr uint32_t kHiddenBits = 15;
+// In a frame's head: lanes hide bytes.
 constexpr uint16_t kHidden = 1;
-size_t HiddenBytes(uint32_t lanes) { return lanes * kHiddenBits / 8; }
-
-void Hide(ByteSpan bytes, RansStates& states) {
-  uint32_t pending = 0, bits = 0;
-  auto state = states.begin();
-  for (const std::byte byte : bytes) {
-    pending |= static_cast<uint32_t>(byte) << bits;
-    bits += 8;
-    if (bits < kHiddenBits) continue;
-    *state++ = kRansLow | (pending & (kRansLow - 1));
-    pending >>= kHiddenBits;
-    bits -= kHiddenBits;
-  }
-}
-
-// Puts the bytes that were hidden into values made with whatever follows the planes in their place.
-void Reveal(const CodedPart& coded, RansGrid grid, const RansStates& states, uint32_t raw_bits,
-            std::byte* values) {
-  uint32_t pending = 0, bits = 0;
-  auto state = states.begin();
-  for (size_t i = 0; i < HiddenBytes(grid.lanes); ++i) {
-    if (bits < 8) {
-      pending |= (*state++ - kRansLow) << bits;
-      bits += kHiddenBits;
-    }
-    const size_t at = coded.planes.size() + i;
-    const auto wrong = static_cast<uint8_t>(coded.planes.data()[at]);
-    const auto flipped = static_cast<uint8_t>(pending ^ wrong);
-    FlipRawBits(grid.rows * grid.columns, raw_bits, at, flipped, values);
-    pending >>= 8;
-    bits -= 8;
-  }
-}
 
 }  // namespace
 
@@ -86,10 +51,7 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   AppendPlanes(values, plan.shape, out);
   RansStates states;
   states.fill(kRansLow);
-  if (hides) {
-    Hide(ByteSpan(out).last(hidden), states);
-    out.resize(out.size() - hidden);
-  }
+  if (hides) HideLast(hidden, out, states);
   uint16_t* end = scratch.words.data() + count + kRansRoom;
   const uint16_t* begin = RansEncode(scratch.symbols.data(), grid, {.table_of = table_of.data()},
                                      scratch.encoder_symbols.data(), end, states);
@@ -114,8 +76,7 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
   const ContextModel model =
       ReadModel(reader, shape.symbol_bits, SignedOrder(shape.symbol_bits), &scratch.arena);
-  const CodedPart coded =
-      ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0);
+  const CodedPart coded = ReadCoded(reader, shape, grid, hides != 0 ? HiddenBytes(grid.lanes) : 0);
 
   MakeSlots(model, scratch.slots);
   const std::array<uint8_t, 256> table_of = TableOfByte(model);
@@ -130,7 +91,7 @@ void DecodeContext(ByteSpan frame, bool bfloat, std::span<std::byte> values,
                    coded.planes.data(), values.data())) {
     throw Error(Finding::kBadPayload, "the number of escapes does not fit the symbols").At(12);
   }
-  if (hides != 0) Reveal(coded, grid, states, shape.raw_bits(), values.data());
+  if (hides != 0) RevealHidden(coded, grid, states, shape.raw_bits(), values.data());
 }
 
 }  // namespace kv

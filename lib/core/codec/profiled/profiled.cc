@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/profiled/profiled.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "lib/core/codec/prev/frame_parts.h"
+#include "lib/core/codec/rows/rows.h"
+
+namespace kv {
+namespace {
+
+constexpr uint8_t kHasRows = 1, kHides = 2, kNarrow = 4;  // flags
+// Lanes cost bytes, but without tables to be made decoding is all that takes time.
+constexpr size_t kManyLanesFrom = 1 << 12, kMostLanesFrom = 1 << 16;
+
+// What each row is: 0 the next new one, 1 + n row n of the profile, 1 + rows of the profile + n new
+// row n of this chunk again.
+using RowCodes = ArenaVector<uint32_t>;
+
+int WidthOf(uint64_t listed, uint64_t fresh) { return std::bit_width(listed + fresh); }
+
+void AppendBits(const RowCodes& codes, int width, ByteWriter& out) {
+  uint64_t pending = 0;
+  int bits = 0;
+  for (const uint32_t code : codes) {
+    pending |= uint64_t{code} << bits;
+    for (bits += width; bits >= 8; bits -= 8, pending >>= 8) out.U8(static_cast<uint8_t>(pending));
+  }
+  if (bits > 0) out.U8(static_cast<uint8_t>(pending));
+}
+
+// Gives each row its code. Returns how many are new, whose places go to `fresh`.
+uint32_t CodeRows(const ProfileEntry& entry, const ProfileCoder& coder, ByteSpan raw,
+                  uint64_t row_bytes, RowCodes& codes, RowCodes& fresh) {
+  Arena* arena = codes.get_allocator().arena();
+  const RowPlan plan = FindRepeatedRows(raw, row_bytes, arena);
+  // Of each row that is not an earlier one: its code, if it is listed, else 1 more than its number
+  // among the new ones, beyond all listed.
+  RowCodes again(arena);
+  again.reserve(plan.unique);
+  const uint32_t listed = row_bytes == entry.row_bytes() ? entry.row_count() : 0;
+  for (size_t row = 0; row < plan.references.size(); ++row) {
+    if (plan.references[row] != 0) {
+      codes.push_back(again[plan.references[row] - 1]);
+      continue;
+    }
+    const auto number = coder.FindRow(entry, raw.subspan(row * row_bytes, row_bytes));
+    if (number) {
+      codes.push_back(1 + *number);
+      again.push_back(1 + *number);
+    } else {
+      again.push_back(1 + listed + static_cast<uint32_t>(fresh.size()));
+      fresh.push_back(static_cast<uint32_t>(row));
+      codes.push_back(0);
+    }
+  }
+  return static_cast<uint32_t>(fresh.size());
+}
+
+void AppendNumber(uint64_t number, ByteWriter& out) {
+  for (; number >= 128; number >>= 7) out.U8(static_cast<uint8_t>(number | 128));
+  out.U8(static_cast<uint8_t>(number));
+}
+
+uint64_t ReadNumber(ByteReader& reader, std::string_view what) {
+  uint64_t number = 0;
+  for (int shift = 0;; shift += 7) {
+    const uint8_t byte = reader.U8(what);
+    if (shift > 28) {
+      throw Error(Finding::kBadFrame, fmt::format("the {} is too long a number", what))
+          .At(reader.offset() - 1);
+    }
+    number |= uint64_t{byte & 127u} << shift;
+    if (byte < 128) return number;
+  }
+}
+
+// The symbols above the first row of a grid that may be narrower than the entry's rows.
+const uint8_t* FirstRow(const ProfileEntry& entry, uint32_t columns, ArenaVector<uint8_t>& own) {
+  if (columns <= entry.columns) return entry.first.data();
+  own.resize(columns);
+  for (uint32_t c = 0; c < columns; ++c) own[c] = entry.first[c % entry.columns];
+  return own.data();
+}
+
+// Makes every symbol one that its table has, and lists the values for which it was another.
+void ReplaceMissing(const ProfileCoder& coder, const uint8_t* first, RansGrid grid, ByteSpan values,
+                    uint8_t* symbols, ByteWriter& exceptions, uint32_t& count) {
+  size_t next = 0;  // the first value that no gap counts yet
+  const uint8_t* above = first;
+  for (size_t row = 0; row < grid.rows; ++row) {
+    uint8_t* here = symbols + row * grid.columns;
+    uint32_t any = 0;
+    for (size_t c = 0; c < grid.columns; ++c)
+      any |= uint32_t{here[c]} ^ coder.nearest[size_t{coder.table_of[above[c]]} << 8 | here[c]];
+    if (any != 0) {
+      for (size_t c = 0; c < grid.columns; ++c) {
+        const uint8_t nearest = coder.nearest[size_t{coder.table_of[above[c]]} << 8 | here[c]];
+        if (nearest == here[c]) continue;
+        here[c] = nearest;
+        const size_t at = row * grid.columns + c;
+        AppendNumber(at - next, exceptions);
+        next = at + 1;
+        exceptions.U16(LoadLE<uint16_t>(values.data() + 2 * at));
+        ++count;
+      }
+    }
+    above = here;
+  }
+}
+
+void PutExceptions(ByteSpan list, uint32_t count, std::span<std::byte> values) {
+  ByteReader reader(list);
+  uint64_t at = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    at += ReadNumber(reader, "gap");
+    StoreLE(values.data() + 2 * at++, reader.U16("value"));
+  }
+}
+
+// The bytes of the list; throws unless its places lie among `values`.
+ByteSpan TakeExceptions(ByteReader& reader, uint32_t count, uint64_t values) {
+  const ByteSpan rest = reader.rest();
+  const uint64_t begin = reader.offset();
+  uint64_t at = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    at += ReadNumber(reader, "gap") + 1;
+    if (at > values) {
+      throw Error(Finding::kBadFrame, "an exception lies outside the chunk").At(reader.offset());
+    }
+    reader.Skip(2, "value");
+  }
+  return rest.first(reader.offset() - begin);
+}
+
+void CheckCodes(const RowCodes& codes, uint32_t listed, uint32_t fresh, uint64_t at) {
+  uint32_t seen = 0;
+  for (const uint32_t code : codes) {
+    if (code == 0 && seen < fresh) {
+      ++seen;
+    } else if (code == 0 || (code > listed && code - listed > seen)) {
+      throw Error(Finding::kBadFrame, "a row repeats one that is not there").At(at);
+    }
+  }
+  if (seen != fresh) throw Error(Finding::kBadFrame, "rows are left over").At(at);
+}
+
+RowCodes ReadCodes(ByteReader& reader, uint64_t rows, uint32_t listed, uint32_t fresh,
+                   Arena* arena) {
+  const uint64_t at = reader.offset();
+  const int width = WidthOf(listed, fresh);
+  const ByteSpan packed = reader.Take((rows * static_cast<uint64_t>(width) + 7) / 8, "rows");
+  RowCodes codes(rows, arena);
+  uint64_t pending = 0;
+  int bits = 0;
+  size_t next = 0;
+  for (uint32_t& code : codes) {
+    for (; bits < width; bits += 8) pending |= static_cast<uint64_t>(packed[next++]) << bits;
+    code = static_cast<uint32_t>(pending & ((uint64_t{1} << width) - 1));
+    pending >>= width;
+    bits -= width;
+  }
+  CheckCodes(codes, listed, fresh, at);
+  return codes;
+}
+
+// Copies rows of the profile and new ones to their places.
+void PlaceRows(const RowCodes& codes, const ProfileEntry& entry, uint32_t listed, ByteSpan fresh,
+               uint64_t row_bytes, std::span<std::byte> raw) {
+  size_t next = 0;
+  std::byte* to = raw.data();
+  for (const uint32_t code : codes) {
+    const std::byte* from = nullptr;
+    if (code == 0) {
+      from = fresh.data() + next++ * row_bytes;
+    } else if (code <= listed) {
+      from = entry.rows.data() + (code - 1) * row_bytes;
+    } else {
+      from = fresh.data() + (code - 1 - listed) * row_bytes;
+    }
+    to = std::copy_n(from, row_bytes, to);
+  }
+}
+
+}  // namespace
+
+void EncodeProfiled(const Profile& profile, size_t entry_number, uint32_t columns, ByteSpan raw,
+                    CodecScratch& scratch, Bytes& out) {
+  const ProfileEntry& entry = profile.entries()[entry_number];
+  const ProfileCoder& coder = profile.CoderOf(entry_number);
+  Arena* arena = &scratch.context.arena;
+  const uint64_t row_bytes = uint64_t{columns} * 2;
+  RowCodes codes(arena), fresh(arena);
+  RansGrid grid;
+  grid.rows = CodeRows(entry, coder, raw, row_bytes, codes, fresh);
+  grid.columns = columns;
+  ByteSpan values = raw;
+  ArenaVector<std::byte> gathered(arena);
+  const bool has_rows = grid.rows < codes.size();
+  if (has_rows) {
+    gathered.reserve(grid.rows * row_bytes);
+    for (const uint32_t row : fresh) {
+      const ByteSpan bytes = raw.subspan(row * row_bytes, row_bytes);
+      gathered.insert(gathered.end(), bytes.begin(), bytes.end());
+    }
+    values = gathered;
+  }
+  const size_t count = values.size() / 2;
+  grid.lanes = RansLanesFor(grid, kManyLanesFrom, kMostLanesFrom);
+  ContextScratch& context = scratch.context;
+  context.symbols.resize(count);
+  ToSymbols(values.data(), count, entry.shape, context.symbols.data());
+  ArenaVector<uint8_t> own_first(arena);
+  const uint8_t* first = FirstRow(entry, columns, own_first);
+  ByteWriter exceptions;
+  uint32_t exception_count = 0;
+  ReplaceMissing(coder, first, grid, values, context.symbols.data(), exceptions, exception_count);
+  const size_t hidden = HiddenBytes(grid.lanes);
+  const bool hides = RawPlaneBytes(count, entry.shape.raw_bits()) >= hidden;
+
+  ByteWriter head;
+  head.U16(static_cast<uint16_t>(entry_number));
+  head.U8(static_cast<uint8_t>(std::countr_zero(grid.lanes) - std::countr_zero(kRansLanes)));
+  const bool narrow = columns != entry.columns;
+  head.U8(static_cast<uint8_t>((has_rows ? kHasRows : 0) | (hides ? kHides : 0) |
+                               (narrow ? kNarrow : 0)));
+  if (narrow) AppendNumber(columns, head);
+  AppendNumber(exception_count, head);
+  if (has_rows) {
+    AppendNumber(grid.rows, head);
+    const uint32_t listed = row_bytes == entry.row_bytes() ? entry.row_count() : 0;
+    AppendBits(codes, WidthOf(listed, grid.rows), head);
+  }
+  head.Append(exceptions.bytes());
+  out.insert(out.end(), head.bytes().begin(), head.bytes().end());
+  if (count == 0) return;
+  AppendPlanes(values, entry.shape, out);
+  RansStates states;
+  states.fill(kRansLow);
+  if (hides) HideLast(hidden, out, states);
+  context.words.resize(count + kRansRoom);
+  uint16_t* end = context.words.data() + count + kRansRoom;
+  const uint16_t* begin =
+      RansEncode(context.symbols.data(), grid,
+                 {.table_of = coder.table_of.data(), .tables = nullptr, .first_row = first},
+                 coder.encoder_symbols.data(), end, states);
+  AppendCoded({states.data(), grid.lanes}, {begin, end}, out);
+}
+
+namespace {
+
+struct ProfiledHead {
+  uint16_t entry = 0;
+  RansGrid grid;  // of the new rows
+  bool has_rows = false, hides = false;
+  uint32_t exceptions = 0;
+};
+
+ProfiledHead ReadHead(ByteReader& reader, const ChunkShape& shape, const Profile& profile,
+                      uint64_t raw_bytes) {
+  ProfiledHead head;
+  head.entry = reader.U16("entry");
+  if (head.entry >= profile.entries().size()) {
+    throw Error(Finding::kBadFrame, fmt::format("the profile has no entry {}", head.entry)).At(0);
+  }
+  if (profile.entries()[head.entry].dtype != shape.dtype)
+    throw Error(Finding::kBadFrame, "the profile's entry is of another type").At(0);
+  const uint32_t lanes = reader.U8("lanes"), flags = reader.U8("flags");
+  if (lanes > 2 || flags > (kHasRows | kHides | kNarrow))
+    throw Error(Finding::kBadFrame, "the chunk has an unknown form").At(2);
+  head.grid.lanes = kRansLanes << lanes;
+  head.has_rows = (flags & kHasRows) != 0;
+  head.hides = (flags & kHides) != 0;
+  head.grid.columns = profile.entries()[head.entry].columns;
+  if ((flags & kNarrow) != 0) head.grid.columns = ReadNumber(reader, "number of columns");
+  head.exceptions = static_cast<uint32_t>(
+      std::min<uint64_t>(ReadNumber(reader, "number of exceptions"), UINT32_MAX));
+  const uint64_t row_bytes = uint64_t{head.grid.columns} * 2;
+  if (raw_bytes == 0 || row_bytes == 0 || raw_bytes % row_bytes != 0) {
+    throw Error(Finding::kBadFrame, fmt::format("rows of {} values are not the expected {} bytes",
+                                                head.grid.columns, raw_bytes))
+        .At(4);
+  }
+  head.grid.rows = raw_bytes / row_bytes;
+  if (head.has_rows) {
+    const uint64_t fresh = ReadNumber(reader, "number of new rows");
+    if (fresh >= head.grid.rows) throw Error(Finding::kBadFrame, "no row is repeated").At(12);
+    head.grid.rows = fresh;
+  }
+  if (head.grid.rows > 1 && head.grid.columns < head.grid.lanes)
+    throw Error(Finding::kBadFrame, "there are fewer columns than lanes").At(4);
+  if (head.exceptions > head.grid.rows * head.grid.columns)
+    throw Error(Finding::kBadFrame, "there are more exceptions than values").At(8);
+  return head;
+}
+
+// The new rows.
+void DecodeNewRows(ByteReader& reader, const ProfiledHead& head, const ProfileEntry& entry,
+                   const ProfileCoder& coder, std::span<std::byte> values,
+                   ContextScratch& context) {
+  const size_t count = values.size() / 2;
+  const ByteSpan exceptions = TakeExceptions(reader, head.exceptions, count);
+  const CodedPart coded =
+      ReadCoded(reader, entry.shape, head.grid, head.hides ? HiddenBytes(head.grid.lanes) : 0);
+  context.symbols.resize(count);
+  ArenaVector<uint8_t> own_first(&context.arena);
+  const auto columns = static_cast<uint32_t>(head.grid.columns);
+  RansStates states = coded.states;
+  const size_t used =
+      RansDecode(context.symbols.data(), head.grid,
+                 {.table_of = coder.table_of.data(),
+                  .tables = nullptr,
+                  .first_row = FirstRow(entry, columns, own_first)},
+                 coder.slots.data(), coded.words.data(), coded.word_count(), states);
+  CheckCodedEnd(coded, used, states, head.hides ? kRansLow - 1 : 0);
+  if (!FromSymbols(context.symbols.data(), count, entry.shape, nullptr, 0, coded.planes.data(),
+                   values.data())) {
+    throw Error(Finding::kBadPayload, "a symbol has no exponent").At(coded.words_at);
+  }
+  if (head.hides) RevealHidden(coded, head.grid, states, entry.shape.raw_bits(), values.data());
+  PutExceptions(exceptions, head.exceptions, values);
+}
+
+}  // namespace
+
+void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                    CodecScratch& scratch) {
+  if (scratch.profile == nullptr) {
+    throw Error(Finding::kProfileMissing, "the chunk needs the profile that it was coded with")
+        .Hint("name the profile with --profile");
+  }
+  const Profile& profile = *scratch.profile;
+  ByteReader reader(payload);
+  const ProfiledHead head = ReadHead(reader, shape, profile, raw.size());
+  const ProfileEntry& entry = profile.entries()[head.entry];
+  const ProfileCoder& coder = profile.CoderOf(head.entry);
+  Arena* arena = &scratch.context.arena;
+  if (!head.has_rows) return DecodeNewRows(reader, head, entry, coder, raw, scratch.context);
+  const uint64_t row_bytes = head.grid.columns * 2;
+  const uint32_t listed = row_bytes == entry.row_bytes() ? entry.row_count() : 0;
+  const auto fresh = static_cast<uint32_t>(head.grid.rows);
+  const RowCodes codes = ReadCodes(reader, raw.size() / row_bytes, listed, fresh, arena);
+  ArenaVector<std::byte> rows(fresh * row_bytes, arena);
+  if (fresh > 0) {
+    DecodeNewRows(reader, head, entry, coder, rows, scratch.context);
+  } else {
+    reader.ExpectEnd("chunk");
+  }
+  PlaceRows(codes, entry, listed, rows, row_bytes, raw);
+}
+
+}  // namespace kv

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles, and chunks that were coded with one."""
+import struct
+
+import numpy
+
+from kvz_decoder.common import Damaged
+from kvz_decoder.context import Lanes, Tables, raw_bits, signed_order, values_of
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+MAGIC = b"\x89KVP\r\n\x1a\n"
+
+
+class Profile:
+    """The entries of a .kvp file; `hash` is what frames and archives name it by."""
+
+    def __init__(self, data):
+        magic, version, count, size, length = struct.unpack_from("<8sIIQI", data)
+        if magic != MAGIC or version != 1 or size != len(data):
+            raise Damaged("not a whole profile of version 1")
+        self.hash = bytes(data[-16:])
+        if xxhash is not None and xxhash.xxh3_128_digest(data[:-16]) != self.hash:
+            raise Damaged("the profile's hash differs")
+        self.name = data[28:28 + length].decode()
+        at, self.entries = 28 + length, []
+        for _ in range(count):
+            _, _, dtype, bits, base, columns, _, rows = struct.unpack_from("<IBBBBIII", data, at)
+            at += 20
+            first = numpy.frombuffer(data, numpy.uint8, columns, at).astype(numpy.intp)
+            tables = Tables(data, at + columns, bits, signed_order(bits))
+            at = tables.end
+            listed = numpy.frombuffer(data, "<u2", rows * columns, at).reshape(rows, columns)
+            at += rows * columns * 2
+            self.entries.append((dtype, bits, base, columns, first, tables, listed))
+        if at != len(data) - 16:
+            raise Damaged("the profile has bytes left over")
+
+
+def number(data, at):
+    value = shift = 0
+    while True:
+        value |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 128:
+            return value, at
+        if shift > 28:
+            raise Damaged("profiled: a number is too long")
+
+
+def profiled(profile, chunk, payload):
+    if profile is None:
+        raise Damaged("needs a profile")
+    which, lanes, flags = struct.unpack_from("<HBB", payload)
+    if which >= len(profile.entries) or lanes > 2 or flags > 7:
+        raise Damaged("profiled: the head")
+    dtype, bits, base, width, first, tables, listed = profile.entries[which]
+    columns, at = number(payload, 4) if flags & 4 else (width, 4)
+    exceptions, at = number(payload, at)
+    if dtype != chunk["dtype"] or columns == 0 or chunk["raw_bytes"] % (2 * columns):
+        raise Damaged("profiled: the rows")
+    rows = new = chunk["raw_bytes"] // (2 * columns)
+    codes = None
+    if flags & 1:
+        new, at = number(payload, at)
+        listed = listed if columns == width else numpy.zeros((0, columns), "<u2")
+        bits_of_code = (len(listed) + new).bit_length()
+        size = (rows * bits_of_code + 7) // 8
+        packed = int.from_bytes(payload[at:at + size], "little")
+        codes = [packed >> bits_of_code * i & ((1 << bits_of_code) - 1) for i in range(rows)]
+        at += size
+    replaced, place = [], 0
+    for _ in range(exceptions):
+        gap, at = number(payload, at)
+        place += gap
+        replaced.append((place, struct.unpack_from("<H", payload, at)[0]))
+        place, at = place + 1, at + 2
+    values = numpy.zeros((0, columns), "<u2")
+    if new:
+        values = new_rows(payload, at, new, columns, (dtype == 2, bits, base, first, tables), 16 << lanes, flags & 2)
+        for place, value in replaced:
+            values.reshape(-1)[place] = value
+    elif at != len(payload):
+        raise Damaged("profiled: bytes left over")
+    return (values if codes is None else placed(codes, values, listed)).tobytes()
+
+
+def new_rows(payload, at, rows, columns, entry, lane_count, hides):
+    bfloat, bits, base, first, tables = entry
+    hidden_bytes = 15 * lane_count // 8 if hides else 0
+    width = (13 if bfloat else 16) - bits
+    end = at + -(-rows * columns // 8) * width - hidden_bytes
+    lanes = Lanes(payload, end, lane_count)
+    symbols = numpy.zeros((rows, columns), numpy.uint32)
+    above = first[numpy.arange(columns) % len(first)]
+    for row in symbols:
+        row[:] = lanes.row(tables, tables.table_of[above])
+        above = row
+    hidden = sum(extra << 15 * lane for lane, extra in enumerate(lanes.finish(32767 if hides else 0)))
+    planes = bytes(payload[at:end]) + hidden.to_bytes(15 * lane_count // 8, "little")
+    low, _ = raw_bits(planes, 0, rows * columns, width)
+    values = values_of(symbols.reshape(-1), bits, bfloat, base, numpy.zeros(0, numpy.uint8), low)
+    return numpy.frombuffer(values, "<u2").reshape(rows, columns).copy()
+
+
+def placed(codes, values, listed):
+    out, seen = numpy.zeros((len(codes), values.shape[1]), "<u2"), 0
+    for row, code in enumerate(codes):
+        if code == 0:
+            out[row], seen = values[seen], seen + 1
+        elif code <= len(listed):
+            out[row] = listed[code - 1]
+        elif code - 1 - len(listed) < seen:
+            out[row] = values[code - 1 - len(listed)]
+        else:
+            raise Damaged("profiled: a row repeats one that is not there")
+    if seen != len(values):
+        raise Damaged("profiled: rows are left over")
+    return out

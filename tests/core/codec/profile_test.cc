@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/profiled/profile.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "lib/core/codec/profiled/profiled.h"
+#include "lib/core/frame/frame.h"
+#include "tests/support/profiles.h"
+
+namespace kv::profile_test {
+namespace {
+
+using test::ModelRows;
+using test::TrainedProfile;
+
+constexpr uint32_t kColumns = 64;
+
+ChunkShape ShapeOf(DType dtype, uint64_t rows, uint64_t columns) {
+  return {dtype, rows, 1, columns, Order::kTokenHeadDim};
+}
+
+Bytes Back(const Profile* profile, const ChunkShape& shape, ByteSpan payload, size_t size) {
+  CodecScratch scratch;
+  scratch.profile = profile;
+  Bytes raw(size);
+  DecodeChunk(CodecId::kProfiled, shape, payload, raw, scratch);
+  return raw;
+}
+
+// Encodes with an entry and decodes; returns the payload.
+Bytes RoundTrip(const Profile& profile, size_t entry, DType dtype, uint32_t columns,
+                const Bytes& raw) {
+  CodecScratch scratch;
+  Bytes payload;
+  EncodeProfiled(profile, entry, columns, raw, scratch, payload);
+  const ChunkShape shape = ShapeOf(dtype, raw.size() / 2 / columns, columns);
+  REQUIRE(Back(&profile, shape, payload, raw.size()) == raw);
+  return payload;
+}
+
+// The error of reading a profile that was changed in one place, and hashed again.
+std::optional<Finding> ReadChanged(Bytes file, size_t at, std::byte value) {
+  file.at(at) = value;
+  const Hash128Bytes hash = Hash128(ByteSpan(file).first(file.size() - 16));
+  std::copy(hash.begin(), hash.end(), file.end() - 16);
+  try {
+    Profile::Read(file);
+  } catch (const Error& error) {
+    return error.finding();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile]") {
+  const auto profile = TrainedProfile();
+  REQUIRE(profile->entries().size() == 4);  // K and V, f16 and bf16
+  for (size_t entry = 0; entry < 4; ++entry) {
+    const DType dtype = profile->entries()[entry].dtype;
+    const bool is_value = profile->entries()[entry].is_value;
+    for (const uint64_t rows : {1, 2, 40, 300}) {
+      INFO(Name(dtype) << (is_value ? " V " : " K ") << rows);
+      Bytes raw = ModelRows(dtype, is_value, rows, kColumns, 7);
+      const Bytes payload = RoundTrip(*profile, entry, dtype, kColumns, raw);
+      if (rows >= 40) CHECK(payload.size() < raw.size() * 9 / 10);
+      // Narrower rows, as a part of the heads has.
+      RoundTrip(*profile, entry, dtype, kColumns / 2, raw);
+      // Values that no table has.
+      std::mt19937 random(1);
+      for (size_t i = 0; i < raw.size(); i += 1 + random() % 64)
+        raw[i] = static_cast<std::byte>(random());
+      RoundTrip(*profile, entry, dtype, kColumns, raw);
+      for (std::byte& byte : raw) byte = static_cast<std::byte>(random());
+      RoundTrip(*profile, entry, dtype, kColumns, raw);
+      for (std::byte& byte : raw) byte = std::byte{0};
+      RoundTrip(*profile, entry, dtype, kColumns, raw);
+    }
+  }
+}
+
+TEST_CASE("rows that a profile lists cost next to nothing", "[profile]") {
+  const auto profile = TrainedProfile();
+  const ProfileEntry& entry = profile->entries()[2];
+  REQUIRE(entry.is_value);
+  REQUIRE(entry.row_count() > 20);
+  const Bytes listed(entry.rows.begin(), entry.rows.begin() + 20 * entry.row_bytes());
+  CHECK(RoundTrip(*profile, 2, entry.dtype, kColumns, listed).size() < 64);
+  // Listed, new and repeated ones.
+  Bytes mixed = listed;
+  const Bytes fresh = ModelRows(entry.dtype, false, 3, kColumns, 99);
+  for (int i = 0; i < 2; ++i) mixed.insert(mixed.end(), fresh.begin(), fresh.end());
+  CHECK(RoundTrip(*profile, 2, entry.dtype, kColumns, mixed).size() < fresh.size() + 128);
+}
+
+TEST_CASE("the values of a page tell which layer it is of", "[profile]") {
+  const auto profile = TrainedProfile();
+  CodecScratch scratch;
+  const Bytes key = ModelRows(DType::kF16, false, 40, kColumns, 5);
+  const ChunkShape shape = ShapeOf(DType::kF16, 40, kColumns);
+  CHECK(FindProfileEntry(*profile, {}, shape, key, nullptr) == 0u);
+  CHECK(FindProfileEntry(*profile, {.layer = 0, .is_value = true}, shape, key, nullptr) == 2u);
+  CHECK(FindProfileEntry(*profile, {.layer = 1, .is_value = {}}, shape, key, nullptr) ==
+        std::nullopt);
+  CHECK(FindProfileEntry(*profile, {}, ShapeOf(DType::kF32, 20, kColumns), key, nullptr) ==
+        std::nullopt);
+  CHECK(FindProfileEntry(*profile, {}, ShapeOf(DType::kF16, 27, 96), key, nullptr) == std::nullopt);
+}
+
+TEST_CASE("a level without gain from the profile codes as without it", "[profile]") {
+  const auto profile = TrainedProfile();
+  CodecScratch scratch;
+  Bytes noise(8192);
+  std::mt19937 random(3);
+  for (std::byte& byte : noise) byte = static_cast<std::byte>(random());
+  const ChunkShape shape = ShapeOf(DType::kF16, 64, kColumns);
+  CHECK(EncodeWithProfile(*profile, {}, shape, noise, Effort::kDefault, scratch).codec ==
+        CodecId::kRaw);
+  const Bytes page = ModelRows(DType::kF16, false, 64, kColumns, 6);
+  CHECK(EncodeWithProfile(*profile, {}, shape, page, Effort::kDefault, scratch).codec ==
+        CodecId::kProfiled);
+  CHECK(EncodeWithProfile(*profile, {}, shape, page, Effort::kFast, scratch).codec !=
+        CodecId::kProfiled);
+}
+
+TEST_CASE("a profile's file is read back whole, or not at all", "[profile][reject]") {
+  const auto profile = TrainedProfile();
+  const Bytes& file = profile->file();
+  CHECK(Profile::Read(file)->hash() == profile->hash());
+  CHECK(Profile::Read(file)->name() == "walks");
+  const auto finding_of = [](ByteSpan bytes) {
+    try {
+      Profile::Read(bytes);
+    } catch (const Error& error) {
+      return error.finding();
+    }
+    return Finding::kInternal;
+  };
+  Bytes longer = file;
+  longer.push_back(std::byte{0});
+  Bytes changed = file;
+  changed[100] ^= std::byte{1};
+  CHECK(finding_of({}) == Finding::kBadMagic);
+  CHECK(finding_of(ByteSpan(file).first(20)) == Finding::kTruncated);
+  CHECK(finding_of(ByteSpan(file).first(file.size() - 1)) == Finding::kTruncated);
+  CHECK(finding_of(longer) == Finding::kTrailingBytes);
+  CHECK(finding_of(changed) == Finding::kChecksum);
+  // With a right hash: version, number of entries, length of the name, role, type, bits, columns.
+  const size_t entry = 28 + 5;
+  CHECK(ReadChanged(file, 8, std::byte{2}) == Finding::kUnsupportedVersion);
+  CHECK(ReadChanged(file, 13, std::byte{4}) == Finding::kLimit);
+  CHECK(ReadChanged(file, 12, std::byte{3}) == Finding::kTrailingBytes);
+  CHECK(ReadChanged(file, 25, std::byte{1}) == Finding::kBadField);
+  CHECK(ReadChanged(file, 28, std::byte{0xff}) == Finding::kBadField);
+  CHECK(ReadChanged(file, entry + 4, std::byte{3}) == Finding::kBadField);
+  CHECK(ReadChanged(file, entry + 5, std::byte{0}) == Finding::kBadField);
+  CHECK(ReadChanged(file, entry + 6, std::byte{9}) == Finding::kBadField);
+  CHECK(ReadChanged(file, entry + 7, std::byte{1}) == Finding::kBadField);
+  CHECK(ReadChanged(file, entry + 11, std::byte{1}) == Finding::kBadField);
+  CHECK(ReadChanged(file, entry + 18, std::byte{1}) == Finding::kBadField);
+  CHECK(ReadChanged(file, entry + 20 + kColumns, std::byte{0}) == Finding::kBadFrame);
+  CHECK(ReadChanged(file, entry, std::byte{9}) == Finding::kDuplicateName);
+}
+
+TEST_CASE("profiled chunks that are cut, changed or of another shape are refused",
+          "[profile][reject]") {
+  const auto profile = TrainedProfile();
+  CodecScratch scratch;
+  Bytes raw = ModelRows(DType::kF16, true, 40, kColumns, 7);
+  raw[77] = std::byte{0x7f};
+  Bytes payload;
+  EncodeProfiled(*profile, 2, kColumns, raw, scratch, payload);
+  const ChunkShape shape = ShapeOf(DType::kF16, 40, kColumns);
+  CHECK_THROWS_AS(Back(nullptr, shape, payload, raw.size()), Error);
+  CHECK_THROWS_AS(Back(profile.get(), shape, payload, raw.size() - 2), Error);
+  CHECK_THROWS_AS(Back(profile.get(), ShapeOf(DType::kBF16, 40, kColumns), payload, raw.size()),
+                  Error);
+  for (size_t size = 0; size < payload.size(); ++size) {
+    CHECK_THROWS_AS(Back(profile.get(), shape, ByteSpan(payload).first(size), raw.size()), Error);
+  }
+  // Whatever a byte says instead, nothing is read or written beyond the chunk.
+  for (size_t at = 0; at < std::min<size_t>(payload.size(), 200); ++at) {
+    for (const int value : {0, 1, 4, 0x7f, 0xff}) {
+      Bytes changed = payload;
+      changed[at] = static_cast<std::byte>(value);
+      try {
+        Back(profile.get(), shape, changed, raw.size());
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::kInvalidData);
+      }
+    }
+  }
+}
+
+TEST_CASE("a frame names its profile and decodes with no other", "[profile][frame]") {
+  const auto profile = TrainedProfile();
+  const Bytes page = ModelRows(DType::kBF16, false, 256, kColumns, 8);
+  const FrameDescription description{.dtype = DType::kBF16,
+                                     .order = Order::kTokenHeadDim,
+                                     .role = FrameRole::kKey,
+                                     .heads = 2,
+                                     .head_dim = 32,
+                                     .tokens = 256};
+  FrameCoder coder(Effort::kDefault);
+  Bytes without(FrameBound(page.size()));
+  without.resize(coder.Encode(description, page, without));
+  coder.UseProfile(profile);
+  Bytes frame(FrameBound(page.size()));
+  frame.resize(coder.Encode(description, page, frame));
+  CHECK(frame.size() < without.size());
+  CHECK(ReadFrameHeader(frame).profile == profile->hash());
+  CHECK(ReadFrameHeader(without).profile == Hash128Bytes{});
+
+  Bytes back(page.size());
+  coder.Decode(frame, nullptr, back);
+  CHECK(back == page);
+  coder.Decode(without, nullptr, back);
+  CHECK(back == page);
+  coder.Verify(frame, nullptr);
+  Bytes part(16 * kColumns * 2);
+  coder.DecodeTokens(frame, nullptr, 100, 16, part);
+  CHECK(std::equal(part.begin(), part.end(), page.begin() + 100 * kColumns * 2));
+
+  const auto finding = [&](FrameCoder& one) {
+    try {
+      one.Decode(frame, nullptr, back);
+    } catch (const Error& error) {
+      CHECK_THAT(error.message(), Catch::Contains(ProfileHashText(profile->hash())));
+      return error.finding();
+    }
+    return Finding::kInternal;
+  };
+  FrameCoder plain(Effort::kDefault);
+  CHECK(finding(plain) == Finding::kProfileMissing);
+  plain.UseProfile(TrainedProfile("others"));
+  CHECK(finding(plain) == Finding::kProfileMissing);
+}
+
+}  // namespace kv::profile_test
