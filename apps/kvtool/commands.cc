@@ -122,6 +122,11 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool analyze --corpus corpus.jsonl --results analysis.jsonl --keep-going\n"
      "  kvtool corpus check corpus.jsonl\n",
      MakeCorpus},
+    {"merge", "Many", "join the results of a corpus, of all its shards, to one answer",
+     "  kvtool merge analysis.jsonl --html-out corpus.html\n"
+     "  kvtool merge results/shard-*.jsonl -o merged.json\n"
+     "  kvtool merge analysis.jsonl --json | jq '.results[0].figures[] | select(.layer == null)'\n",
+     MakeMerge},
     {"gate", "Judging", "run the quality gate; its verdict is the exit status",
      "  kvtool gate --init run1 run2 -o gate.json\n"
      "  kvtool gate gate.json -o summary.json --html-out gate.html\n"

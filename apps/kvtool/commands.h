@@ -23,6 +23,7 @@ std::unique_ptr<Command> MakeFrame();
 std::unique_ptr<Command> MakeGate();
 std::unique_ptr<Command> MakeInspect();
 std::unique_ptr<Command> MakeMan();
+std::unique_ptr<Command> MakeMerge();
 std::unique_ptr<Command> MakePlan();
 std::unique_ptr<Command> MakeReplayBlend();
 std::unique_ptr<Command> MakeReplayH2o();

@@ -35,6 +35,7 @@ constexpr Documented kDocumented[] = {
     {"frame inspect", "frame"},
     {"gate", "gate"},
     {"inspect", "inspect"},
+    {"merge", "merge"},
     {"plan check", "plan-check"},
     {"replay-blend", "blend"},
     {"replay-h2o", "h2o"},

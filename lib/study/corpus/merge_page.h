@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/study/corpus/merge.h"
+#include "lib/study/report/html.h"
+
+namespace kv::corpus {
+
+// A corpus at a glance: how figures are spread, by layer and by model, what lies far out and how to
+// look at it, and what failed.
+report::Page MergedPage(const Merged& merged, const std::string& footer);
+
+}  // namespace kv::corpus
