@@ -47,6 +47,8 @@ document=weights-convert both weights convert "$TESTDATA/golden/infinilm/pth/ful
 document=formats both formats
 document=targets both targets
 document=corpus-check both corpus check corpus.jsonl
+"$KVTOOL" inspect --corpus corpus.jsonl --results results.jsonl -q
+document=merge both merge results.jsonl
 document=doctor both doctor $s kept.kvz
 for command in inspect analyze "compress -o x.kvz" "decompress -o x" verify "convert --to npz -o x.npz" "diff $s" "frame inspect" bench \
   "replay-h2o --trace $trace" "advise --trace $trace --min-ratio 2" "replay-lossless --mode store" "replay-blend --chunks x --full" \
