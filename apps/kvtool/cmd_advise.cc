@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apps/kvtool/advise_savings.h"
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/engine_settings.h"
 #include "apps/kvtool/eviction_targets.h"
@@ -47,6 +48,10 @@ class AdviseCommand : public Command {
              "where no loss in nats is known)");
     line.Add("--min-ratio", min_ratio_, "Least ratio at the end; alone: as little loss as it takes")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text, "--min-ratio"); }));
+    line.Add("--bytes-per-token", bytes_per_token_,
+             "What a token may take in all layers at the end; alone: as little loss as it takes")
+        .Positive();
+    savings_.Declare(line);
     line.Add("--policy|--policies", policies_,
              "Policies to choose from, separated by commas (all that an engine could follow)")
         .Suggest(PolicyWords());
@@ -73,6 +78,10 @@ class AdviseCommand : public Command {
              "Decode rows of a run to measure, drawn by --seed; 0: all (256)");
     line.Add("--seed", seed_, "Seed of the sampled rows and of policy random (0)");
     line.Add("--plan-out", plan_, "Write the plan of one run (kvtool.h2o-plan/1)");
+    line.Add("--chosen-plan-out", chosen_plan_,
+             "Write which tokens the point chosen among all keeps (kvtool.h2o-plan/1)");
+    line.Add("--quant-plan-out", quant_plan_,
+             "Write its types of each layer (kvtool.quant-plan/1)");
     page_.Declare(line);
     line.AddFlag("-f,--force", force_, "Overwrite outputs");
     snapshot_.Declare(line);
@@ -108,7 +117,9 @@ class AdviseCommand : public Command {
     files.Reads(traces_);
     files.Reads(sensitivity_);
     snapshot_.Files(files);
-    files.Writes(plan_, "--plan-out");
+    files.Writes({{plan_, "--plan-out"},
+                  {chosen_plan_, "--chosen-plan-out"},
+                  {quant_plan_, "--quant-plan-out"}});
     page_.Files(files);
     report_.Files(files);
   }
@@ -121,23 +132,34 @@ class AdviseCommand : public Command {
       runs.push_back(std::make_unique<advise::RunOf>(names_[i], files[i].snapshot, files[i].trace,
                                                      PromptOf(i, files[i].trace), pool));
     }
-    if (!plan_.empty() && runs.size() > 1) {
+    if (runs.size() > 1 && !(plan_.empty() && chosen_plan_.empty())) {
       throw Error(Finding::kUsage,
-                  "--plan-out: a plan names the tokens of one prompt; give one run");
+                  fmt::format("{}: a plan names the tokens of one prompt; give one run",
+                              plan_.empty() ? "--chosen-plan-out" : "--plan-out"));
     }
     const advise::AdviceRequest request = RequestFor(runs);
     Advice advice;
+    FoundSavings savings;
     std::vector<EngineSettings> settings;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "measure");
       advice = advise::Advise(runs, request, pool, &progress);
       settings = EngineSettingsOf(runs, request, advice, pool);
+      savings = savings_.Find(runs, request, advice, nullptr, pool, &progress);
+    }
+    if (savings.savings) {
+      const std::vector<std::string>& more = savings.savings->warnings;
+      advice.warnings.insert(advice.warnings.end(), more.begin(), more.end());
     }
     for (const std::string& warning : advice.warnings) context.console.Warn("", warning);
-    if (!report_.json) Print(context.console, runs, request, advice);
-    if (!report_.json) PrintSettings(context.console, request.measure.kind, settings);
-    WriteOutputs(context, runs, request, advice, settings);
-    return advice.found.best ? kDone : kVerdict;
+    if (!report_.json) {
+      Print(context.console, runs, request, advice);
+      PrintSettings(context.console, request.measure.kind, settings);
+      savings.Print(context.console, runs, request);
+    }
+    WriteOutputs(context, runs, request, advice, settings, savings);
+    const bool found = savings.savings && savings.savings->searched.found.best;
+    return advice.found.best || found ? kDone : kVerdict;
   }
 
  private:
@@ -214,6 +236,11 @@ class AdviseCommand : public Command {
       request.measure.weights = ReadSensitivity(file).Weights();
     }
     ResolveLimits(request);
+    if (bytes_per_token_ != 0) {
+      const auto full = static_cast<double>(runs.front()->bytes_per_token());
+      request.limits.share =
+          std::min(request.limits.share, static_cast<double>(bytes_per_token_) / full);
+    }
     ResolveCandidates(request.candidates);
     if (context_ > 0) request.context = context_;
     return request;
@@ -227,7 +254,7 @@ class AdviseCommand : public Command {
       request.limits.loss = advise::LossShownAs(kind, *max_kl_);
     } else if (!max_error_.empty()) {
       request.limits.loss = advise::LossShownAs(kind, ParseShare(max_error_, "--max-error", 0, 10));
-    } else if (min_ratio_.empty()) {
+    } else if (min_ratio_.empty() && bytes_per_token_ == 0) {
       request.limits.loss =
           advise::LossShownAs(kind, kind == LossKind::kOutput ? kUsualError : kUsualKl);
     }
@@ -252,33 +279,66 @@ class AdviseCommand : public Command {
 
   void WriteOutputs(Context& context, const advise::Runs& runs,
                     const advise::AdviceRequest& request, const Advice& advice,
-                    const std::vector<EngineSettings>& settings) const {
+                    const std::vector<EngineSettings>& settings,
+                    const FoundSavings& savings) const {
     nlohmann::ordered_json document = ReportHeader("advise");
     document["inputs"] = nlohmann::ordered_json::array();
     for (const auto& run : runs) document["inputs"].push_back(InputRecord(run->snapshot().source));
     document.update(advise::AdviceJson(runs, request, advice));
     document["engines"] = SettingsJson(settings);
+    document["savings"] = nullptr;
+    if (savings.savings) {
+      document["savings"] = advise::SavingsJson(runs, request, *savings.savings, savings.rows);
+      WriteChosen(runs, advice, savings);
+    }
     if (!plan_.empty()) WritePlan(*runs.front(), advice);
     if (page_.wanted()) {
-      page_.Write(advise::AdvicePage(runs, request, advice, MadeBy()), *this, context.console,
-                  RulesFor(force_));
+      report::Page page = advise::AdvicePage(runs, request, advice, MadeBy());
+      if (savings.savings) advise::AddSavings(request, *savings.savings, savings.rows, page);
+      page_.Write(page, *this, context.console, RulesFor(force_));
     }
     report_.Emit(context.console, document, RulesFor(force_));
   }
 
   void WritePlan(const advise::RunOf& run, const Advice& advice) const {
     if (!advice.found.best) return;
-    nlohmann::ordered_json plan = ReportHeader("h2o-plan");
     const advise::Point& best = *advice.found.best;
+    nlohmann::ordered_json plan = PlanHead(run);
+    plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
+    plan["choices"] = advise::ChoicesJson(advice, best.choice);
+    WriteEvents(plan_, std::move(plan), advice.plans.front());
+  }
+
+  // What the point chosen among everything keeps, and in which types.
+  void WriteChosen(const advise::Runs& runs, const Advice& advice,
+                   const FoundSavings& savings) const {
+    if (!savings.savings->searched.found.best) return;
+    if (!chosen_plan_.empty()) {
+      nlohmann::ordered_json plan = PlanHead(*runs.front());
+      plan["policy"] = "mixed";
+      plan["choices"] = advise::ChosenChoicesJson(advice, *savings.savings);
+      WriteEvents(chosen_plan_, std::move(plan), savings.savings->plans.front());
+    }
+    if (quant_plan_.empty()) return;
+    nlohmann::ordered_json plan = ReportHeader("quant-plan");
+    plan["source"] = InputRecord(runs.front()->snapshot().source);
+    plan.update(savings.QuantPlan(runs));
+    WriteText(quant_plan_, JsonText(plan) + "\n", RulesFor(force_));
+  }
+
+  static nlohmann::ordered_json PlanHead(const advise::RunOf& run) {
+    nlohmann::ordered_json plan = ReportHeader("h2o-plan");
     plan["source"] = InputRecord(run.snapshot().source);
     plan["engine"] = "exact";
     plan["schedule"] = "paper";
-    plan["policy"] = best.uniform ? advice.candidates[*best.uniform].policy : "mixed";
-    plan["choices"] = advise::ChoicesJson(advice, best.choice);
-    WritePlanDocument(plan_, RulesFor(force_), std::move(plan), [&](const EmitPlanEvent& emit) {
-      advise::ForEachEvent(advice.plans.front(), [&](const advise::PlanEvent& event) {
-        emit(advise::PlanEventJson(event));
-      });
+    return plan;
+  }
+
+  void WriteEvents(const std::string& path, nlohmann::ordered_json head,
+                   const std::vector<advise::PlanOfLayer>& plans) const {
+    WritePlanDocument(path, RulesFor(force_), std::move(head), [&](const EmitPlanEvent& emit) {
+      advise::ForEachEvent(
+          plans, [&](const advise::PlanEvent& event) { emit(advise::PlanEventJson(event)); });
     });
   }
 
@@ -379,10 +439,12 @@ class AdviseCommand : public Command {
   size_t left_traces_ = 0;
   std::optional<double> max_kl_;
   std::string max_error_, min_ratio_, policies_, budgets_, recent_, sensitivity_, plan_;
+  std::string chosen_plan_, quant_plan_;
+  SavingsOptions savings_;
   PageOptions page_;
   std::string granularity_ = "layer";
   std::vector<uint64_t> sinks_, windows_;
-  uint64_t context_ = 0, rows_ = 256, seed_ = 0;
+  uint64_t context_ = 0, bytes_per_token_ = 0, rows_ = 256, seed_ = 0;
   int64_t prompt_ = -1;
   bool force_ = false;
   SnapshotOptions snapshot_;

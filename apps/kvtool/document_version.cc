@@ -230,6 +230,7 @@ Json FirstVersion(Json made) {
     return made;
   }
   if (LacksInputs(NameOf(made))) made.erase("inputs");
+  if (NameOf(made) == "advise") made.erase("savings");  // came after the first version
   return made;
 }
 

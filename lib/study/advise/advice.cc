@@ -119,27 +119,6 @@ std::optional<Point> BestUniform(const Found& found, const Limits& limits) {
   return best;
 }
 
-// What is chosen among many mixtures looks better where it was chosen than elsewhere. The limit is
-// tightened until what the folds show of that fits in it.
-void SearchWithMargin(uint32_t candidates, const Limits& limits, ThreadPool& pool, Advice& advice) {
-  Limits tight = limits;
-  for (int round = 0; round < kMostMargins; ++round) {
-    advice.found = Search(advice.measured(), candidates, tight, pool);
-    advice.check = CrossCheck(advice.measured(), candidates, tight, limits, pool);
-    advice.optimism = advice.check.optimism();
-    if (!advice.found.best || !limits.loss || advice.expected_loss() <= *limits.loss) break;
-    tight.loss = std::min(*limits.loss / advice.optimism, *tight.loss * kTighter);
-  }
-  advice.found.best_uniform = BestUniform(advice.found, limits);
-  const std::optional<Point>& uniform = advice.found.best_uniform;
-  if (!advice.found.best || !uniform || !limits.loss) return;
-  const bool breaks = advice.expected_loss() > *limits.loss;
-  if (breaks || uniform->outcome.mean_share() < advice.found.best->outcome.mean_share()) {
-    advice.found.best = uniform;
-    advice.optimism = 1;
-  }
-}
-
 }  // namespace
 
 const eviction::Calibration& CalibrationOf(LossKind kind) {
@@ -171,6 +150,30 @@ uint32_t UnitsWithoutFirst(const Measured& measured, const Choice& choice) {
   return count;
 }
 
+// What is chosen among many mixtures looks better where it was chosen than elsewhere. The limit is
+// tightened until what the folds show of that fits in it.
+Searched SearchWithMargin(const Measured& measured, uint32_t candidates, const Limits& limits,
+                          ThreadPool& pool) {
+  Searched searched;
+  Limits tight = limits;
+  for (int round = 0; round < kMostMargins; ++round) {
+    searched.found = Search(measured, candidates, tight, pool);
+    searched.check = CrossCheck(measured, candidates, tight, limits, pool);
+    searched.optimism = searched.check.optimism();
+    if (!searched.found.best || !limits.loss || searched.expected_loss() <= *limits.loss) break;
+    tight.loss = std::min(*limits.loss / searched.optimism, *tight.loss * kTighter);
+  }
+  Found& found = searched.found;
+  found.best_uniform = BestUniform(found, limits);
+  if (!found.best || !found.best_uniform || !limits.loss) return searched;
+  const bool breaks = searched.expected_loss() > *limits.loss;
+  if (breaks || found.best_uniform->outcome.mean_share() < found.best->outcome.mean_share()) {
+    found.best = found.best_uniform;
+    searched.optimism = 1;
+  }
+  return searched;
+}
+
 Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
               Progress* progress) {
   KV_ASSERT(!runs.empty());
@@ -186,7 +189,10 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
   advice.effects = MeasureEffects(runs, advice.candidates, request.measure, pool, progress);
   const auto count = static_cast<uint32_t>(advice.candidates.size());
   if (request.measure.kind == LossKind::kFisher) advice.effects.measured.independent = kIndependent;
-  SearchWithMargin(count, request.limits, pool, advice);
+  Searched searched = SearchWithMargin(advice.measured(), count, request.limits, pool);
+  advice.found = std::move(searched.found);
+  advice.check = std::move(searched.check);
+  advice.optimism = searched.optimism;
   if (advice.found.best) {
     const Choice& choice = advice.found.best->choice;
     for (const auto& run : runs) {

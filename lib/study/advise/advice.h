@@ -26,6 +26,18 @@ struct AtContext {
   double full_bytes = 0, kept_bytes = 0;
 };
 
+// A search, and how far what it found is expected to carry.
+struct Searched {
+  Found found;
+  CrossChecked check;
+  double optimism = 1;  // as in Advice
+
+  double expected_loss() const { return found.best->outcome.worst_loss() * optimism; }
+};
+// Tightens the limit on the loss until what the folds show of choosing fits in it, too.
+Searched SearchWithMargin(const Measured& measured, uint32_t candidates, const Limits& limits,
+                          ThreadPool& pool);
+
 struct Advice {
   std::vector<Candidate> candidates;
   Effects effects;

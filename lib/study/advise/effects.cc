@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "lib/core/base/error.h"
 #include "lib/study/advise/plans.h"
@@ -115,13 +114,10 @@ void RequireLossOf(const MeasureRequest& request, const RunOf& run) {
 // Measures the runs one after another, layer by layer.
 class Measurer {
  public:
-  // The plans of one layer of one run, as many as there are candidates.
-  using PlansOfLayer = std::function<std::vector<eviction::LayerPlan>(const RunOf&, size_t layer)>;
+  Measurer(uint32_t candidates, const MeasureRequest& request)
+      : candidates_(candidates), request_(request) {}
 
-  Measurer(uint32_t candidates, const MeasureRequest& request, ThreadPool& pool)
-      : candidates_(candidates), request_(request), pool_(pool) {}
-
-  Effects Run(std::span<const RunOf* const> runs, const PlansOfLayer& plans_of,
+  Effects Run(std::span<const RunOf* const> runs, const AlternativesOf& alternatives_of,
               Progress* progress) {
     Measured& measured = effects_.measured;
     measured.kind = request_.kind;
@@ -136,7 +132,7 @@ class Measurer {
       RequireLike(*run, *runs.front());
       AddRun(*run);
       for (size_t layer = 0; layer < run->layers().size(); ++layer) {
-        AddLayer(*run, layer, plans_of(*run, layer));
+        AddLayer(*run, layer, alternatives_of(*run, layer, effects_.rows.back()));
         if (progress != nullptr) {
           progress->Advance(TokenBytes(run->layers()[layer].kv()) * run->end());
         }
@@ -202,12 +198,9 @@ class Measurer {
     first_unit_ = 0;
   }
 
-  void AddLayer(const RunOf& run, size_t layer, const std::vector<eviction::LayerPlan>& plans) {
-    std::vector<const eviction::LayerPlan*> each;
-    for (const eviction::LayerPlan& plan : plans) each.push_back(&plan);
+  void AddLayer(const RunOf& run, size_t layer, const std::vector<Alternative>& alternatives) {
+    KV_ASSERT(alternatives.size() == candidates_);
     const LayerAttention& attention = run.layers()[layer];
-    const auto of_plan = eviction::MeasureHeads(attention, each, effects_.rows.back(), pool_,
-                                                request_.kind == LossKind::kFisher);
     const uint32_t units = UnitsPerLayer(request_, attention);
     for (uint32_t u = 0; u < units; ++u) {
       Unit& unit = effects_.measured.units[first_unit_ + u];
@@ -215,15 +208,17 @@ class Measurer {
                            static_cast<double>(run.bytes_per_token());
       AddOption(share, share, {}, false, unit.options[0]);
       unit.options[0].error2.resize(unit.options[0].effect.size());
-      for (size_t c = 0; c < plans.size(); ++c) {
-        const Held held = HeldOfUnit(run, plans[c], u, units);
-        const std::span<const AttentionRows> heads(of_plan[c]);
+      for (size_t c = 0; c < alternatives.size(); ++c) {
+        const Alternative& alternative = alternatives[c];
+        const Held held = HeldOfUnit(run, alternative.plan, u, units);
+        const double bytes = share * alternative.bytes;
+        const std::span<const AttentionRows> heads(alternative.heads);
         const size_t count = heads.size() / units;
         const HeadSums sums = SumHeads(request_.kind, effects_.measured.runs.back().channels,
                                        heads.subspan(u * count, count));
-        AddOption(share * held.at_end / static_cast<double>(run.end()),
-                  share * held.over_steps / WholeSteps(run), Narrowed(sums.effect),
-                  DropsFirst(plans[c], u, units), unit.options[c + 1]);
+        AddOption(bytes * held.at_end / static_cast<double>(run.end()),
+                  bytes * held.over_steps / WholeSteps(run), Narrowed(sums.effect),
+                  DropsFirst(alternative.plan, u, units), unit.options[c + 1]);
         if (request_.kind == LossKind::kFisher) {
           unit.options[c + 1].error2.push_back(Narrowed(sums.error2));
         }
@@ -276,12 +271,31 @@ class Measurer {
 
   uint32_t candidates_;
   const MeasureRequest& request_;
-  ThreadPool& pool_;
   Effects effects_;
   size_t first_unit_ = 0;  // of the layer at hand
 };
 
+std::vector<Alternative> AlternativesOfPlans(const LayerAttention& attention,
+                                             std::vector<eviction::LayerPlan> plans,
+                                             const MeasureRequest& request,
+                                             const eviction::MeasuredRows& rows, ThreadPool& pool) {
+  std::vector<const eviction::LayerPlan*> each;
+  for (const eviction::LayerPlan& plan : plans) each.push_back(&plan);
+  auto of_plan =
+      eviction::MeasureHeads(attention, each, rows, pool, request.kind == LossKind::kFisher);
+  std::vector<Alternative> alternatives;
+  for (size_t c = 0; c < plans.size(); ++c)
+    alternatives.push_back({std::move(of_plan[c]), std::move(plans[c]), 1});
+  return alternatives;
+}
+
 }  // namespace
+
+Effects MeasureAlternatives(std::span<const RunOf* const> runs, uint32_t count,
+                            const AlternativesOf& alternatives_of, const MeasureRequest& request,
+                            Progress* progress) {
+  return Measurer(count, request).Run(runs, alternatives_of, progress);
+}
 
 Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidates,
                        const MeasureRequest& request, ThreadPool& pool, Progress* progress) {
@@ -289,26 +303,27 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
   for (const auto& run : runs) all.push_back(run.get());
   std::vector<const Candidate*> each;
   for (const Candidate& candidate : candidates) each.push_back(&candidate);
-  Measurer measurer(static_cast<uint32_t>(candidates.size()), request, pool);
-  return measurer.Run(
-      all,
-      [&](const RunOf& run, size_t layer) {
-        return PlanCandidates(run, layer, each, request.seed, pool);
+  return MeasureAlternatives(
+      all, static_cast<uint32_t>(candidates.size()),
+      [&](const RunOf& run, size_t layer, const eviction::MeasuredRows& rows) {
+        return AlternativesOfPlans(run.layers()[layer],
+                                   PlanCandidates(run, layer, each, request.seed, pool), request,
+                                   rows, pool);
       },
-      progress);
+      request, progress);
 }
 
 std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> alternatives,
                                   const MeasureRequest& request, ThreadPool& pool) {
   for (const PlansOfRun& plans : alternatives) KV_ASSERT(plans.size() == run.layers().size());
   const RunOf* const one[] = {&run};
-  const auto plans_of = [&](const RunOf&, size_t layer) {
+  const auto alternatives_of = [&](const RunOf&, size_t layer, const eviction::MeasuredRows& rows) {
     std::vector<eviction::LayerPlan> of_layer;
     for (const PlansOfRun& plans : alternatives) of_layer.push_back(plans[layer]);
-    return of_layer;
+    return AlternativesOfPlans(run.layers()[layer], std::move(of_layer), request, rows, pool);
   };
   const auto count = static_cast<uint32_t>(alternatives.size());
-  const Effects effects = Measurer(count, request, pool).Run(one, plans_of, nullptr);
+  const Effects effects = MeasureAlternatives(one, count, alternatives_of, request, nullptr);
   std::vector<Outcome> outcomes;
   for (uint32_t i = 0; i < count; ++i) {
     const Choice all_take_it(effects.measured.units.size(), i + 1);

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -28,6 +29,20 @@ struct Effects {
   std::vector<eviction::MeasuredRows> rows;  // [run]
   std::vector<uint64_t> undefined_rows;      // [run]: rows of layers that count as unchanged
 };
+
+// What becomes of a layer: the outputs of its query heads, what it holds, and in how many bytes.
+struct Alternative {
+  std::vector<AttentionRows> heads;  // error2, norm2, changed_norm2, dot and log_p_change
+  eviction::LayerPlan plan;          // as made: everything stays
+  double bytes = 1;                  // of what is held, as a share of its bytes in the snapshot
+};
+using AlternativesOf = std::function<std::vector<Alternative>(const RunOf& run, size_t layer,
+                                                              const eviction::MeasuredRows& rows)>;
+// Measures `count` alternatives in every layer of every run; throws as MeasureEffects. Alternative
+// i is candidate i of the effects.
+Effects MeasureAlternatives(std::span<const RunOf* const> runs, uint32_t count,
+                            const AlternativesOf& alternatives_of, const MeasureRequest& request,
+                            Progress* progress);
 
 // Replays every candidate in every layer of every run and measures what it does. Throws
 // kTraceMismatch if runs are not of one geometry, kUsage if the loss lacks what it needs.

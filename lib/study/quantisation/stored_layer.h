@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lib/core/base/parallel.h"
@@ -77,8 +78,21 @@ std::vector<std::vector<PairRows>> MeasurePairs(
     const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
     const std::vector<TypePair>& pairs, const eviction::MeasuredRows& rows, ThreadPool& pool);
 
+// Types, and a plan that has dropped tokens as well; null: none.
+struct KeptPair {
+  const eviction::LayerPlan* plan = nullptr;
+  TypePair types;
+};
+// Measures a cache that holds what a plan keeps, as the types store it: [combination][query head],
+// without the figures of attention itself. What is stored is what the whole cache would have
+// stored: engines store a token as it comes, and drop it later.
+std::vector<std::vector<PairRows>> MeasureKept(
+    const LayerAttention& attention, const StoredLayer& stored, const StoreRequest& request,
+    std::span<const KeptPair> kept, const eviction::MeasuredRows& rows, ThreadPool& pool);
+
 namespace ref {
-// The same of one query head in double and in index order, from the formulas: the specification.
+// MeasurePairs of one query head in double and in index order, from the formulas: the
+// specification.
 PairRows MeasurePair(const LayerAttention& attention, const StoredLayer& stored,
                      const StoreRequest& request, const TypePair& pair,
                      const eviction::MeasuredRows& rows, uint32_t head);
