@@ -231,7 +231,7 @@ size_t HttpReader::OnBody(char* data, size_t size, size_t count, void* user) {
 }
 
 void HttpReader::Wait(int failures, double asked_s) const {
-  thread_local std::minstd_rand random(std::random_device{}());
+  std::minstd_rand random(std::random_device{}());
   const double doubled = patience_.first_wait_s * std::exp2(failures - 1);
   const double by_chance = std::uniform_real_distribution(0.5, 1.5)(random);
   const double seconds = std::min(std::max(doubled * by_chance, asked_s), patience_.longest_wait_s);
