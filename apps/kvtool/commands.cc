@@ -40,7 +40,7 @@ constexpr CommandEntry kCommands[] = {
      MakeVerify},
     {"train", "Archiving", "learn what a model's K and V look like, for short pages (.kvp)",
      "  kvtool train chats/*.bin -o model.kvp\n"
-     "  kvtool compress page.npz --profile model.kvp\n",
+     "  kvtool inspect model.kvp\n",
      MakeTrain},
     {"convert", "Archiving", "write a snapshot, or part of it, in another format",
      "  kvtool convert slot0.bin --to safetensors --kv-heads 8 -o slot0.safetensors\n"

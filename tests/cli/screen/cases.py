@@ -43,6 +43,19 @@ CALLS = [
     ["explain"],
     ["explain", "KV1001"],
     ["doctor", STATE, "a.kvz"],
+    ["train", STATE, "-o", "a.kvp", "-f"],
+    ["inspect", "a.kvp"],
+    ["store", "add", "store", STATE],
+    ["store", "list", "store"],
+    ["store", "stats", "store"],
+    ["store", "verify", "store"],
+    ["store", "get", "store", os.path.basename(STATE), "-o", "got.bin", "-f"],
+    ["store", "prune", "store", "--keep-last", "1"],
+    ["store", "gc", "store"],
+    ["corpus", "make", str(DATA / "trace"), "-o", "corpus.jsonl", "-f"],
+    ["corpus", "check", "corpus.jsonl"],
+    ["analyze", "--corpus", "corpus.jsonl", "--results", "results.jsonl", "--kv-heads", "4", "-f"],
+    ["merge", "results.jsonl"],
 ]
 # What these print is for programs, and never wrapped.
 PRODUCTS = [["schema"], ["schema", "inspect"], ["completion", "bash"], ["man", "inspect"]]

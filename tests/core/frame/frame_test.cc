@@ -252,7 +252,6 @@ TEST_CASE("Headers that contradict themselves are refused, their hash right or n
       {16, 1, 8, Finding::kBadField},
       {16, UINT64_MAX, 8, Finding::kBadField},
       {24, UINT64_MAX, 8, Finding::kBadField},
-      {64, 1, 1, Finding::kUnsupportedKind},
       {80, 1, 1, Finding::kUnsupportedKind},
       {96, 99, 1, Finding::kUnknownDtype},
       {97, 2, 1, Finding::kBadField},

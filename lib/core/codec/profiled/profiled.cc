@@ -331,7 +331,7 @@ void DecodeProfiled(const ChunkShape& shape, ByteSpan payload, std::span<std::by
                     CodecScratch& scratch) {
   if (scratch.profile == nullptr) {
     throw Error(Finding::kProfileMissing, "the chunk needs the profile that it was coded with")
-        .Hint("name the profile with --profile");
+        .Hint("give the context the profile of that hash");
   }
   const Profile& profile = *scratch.profile;
   ByteReader reader(payload);
