@@ -52,9 +52,9 @@ CALLS = [
     ["store", "get", "store", os.path.basename(STATE), "-o", "got.bin", "-f"],
     ["store", "prune", "store", "--keep-last", "1"],
     ["store", "gc", "store"],
-    ["corpus", "make", str(DATA / "trace"), "-o", "corpus.jsonl", "-f"],
+    ["corpus", "make", str(DATA / "frames"), "-o", "corpus.jsonl", "-f"],
     ["corpus", "check", "corpus.jsonl"],
-    ["analyze", "--corpus", "corpus.jsonl", "--results", "results.jsonl", "--kv-heads", "4", "-f"],
+    ["inspect", "--corpus", "corpus.jsonl", "--results", "results.jsonl", "-f"],
     ["merge", "results.jsonl"],
 ]
 # What these print is for programs, and never wrapped.

@@ -242,24 +242,15 @@ TEST_CASE("Headers that contradict themselves are refused, their hash right or n
     Finding finding;
   };
   const Change changes[] = {
-      {0, 0x88, 1, Finding::kBadMagic},
-      {8, 2, 2, Finding::kUnsupportedVersion},
-      {10, 64, 2, Finding::kBadField},
-      {12, 5, 1, Finding::kBadField},
-      {13, 3, 1, Finding::kBadField},
-      {13, 0, 1, Finding::kBadField},
-      {14, 0, 2, Finding::kBadField},
-      {16, 1, 8, Finding::kBadField},
-      {16, UINT64_MAX, 8, Finding::kBadField},
-      {24, UINT64_MAX, 8, Finding::kBadField},
-      {80, 1, 1, Finding::kUnsupportedKind},
-      {96, 99, 1, Finding::kUnknownDtype},
-      {97, 2, 1, Finding::kBadField},
-      {98, 4, 1, Finding::kBadField},
-      {99, 0, 1, Finding::kBadField},
-      {100, 0, 4, Finding::kBadField},
-      {104, 0xffffffff, 4, Finding::kBadField},
-      {112, uint64_t{1} << 60, 8, Finding::kBadField},
+      {0, 0x88, 1, Finding::kBadMagic},         {8, 2, 2, Finding::kUnsupportedVersion},
+      {10, 64, 2, Finding::kBadField},          {12, 5, 1, Finding::kBadField},
+      {13, 3, 1, Finding::kBadField},           {13, 0, 1, Finding::kBadField},
+      {14, 0, 2, Finding::kBadField},           {16, 1, 8, Finding::kBadField},
+      {16, UINT64_MAX, 8, Finding::kBadField},  {24, UINT64_MAX, 8, Finding::kBadField},
+      {80, 1, 1, Finding::kUnsupportedKind},    {96, 99, 1, Finding::kUnknownDtype},
+      {97, 2, 1, Finding::kBadField},           {98, 4, 1, Finding::kBadField},
+      {99, 0, 1, Finding::kBadField},           {100, 0, 4, Finding::kBadField},
+      {104, 0xffffffff, 4, Finding::kBadField}, {112, uint64_t{1} << 60, 8, Finding::kBadField},
   };
   for (const Change& change : changes) {
     INFO("offset " << change.at << " = " << change.value);
