@@ -147,6 +147,12 @@ class AdviseCommand : public Command {
       settings = EngineSettingsOf(runs, request, advice, pool);
       savings = savings_.Find(runs, request, advice, nullptr, pool, &progress);
     }
+    if (!savings.savings && !(chosen_plan_.empty() && quant_plan_.empty())) {
+      throw Error(Finding::kUsage,
+                  fmt::format("{}: only eviction was tried: {}",
+                              quant_plan_.empty() ? "--chosen-plan-out" : "--quant-plan-out",
+                              savings.why_not));
+    }
     if (savings.savings) {
       const std::vector<std::string>& more = savings.savings->warnings;
       advice.warnings.insert(advice.warnings.end(), more.begin(), more.end());

@@ -255,13 +255,16 @@ Option& Option::Between(uint32_t least, uint32_t most) {
 }
 
 Option& Option::Positive() {
-  option_->check(CLI::PositiveNumber);
-  return *this;
+  return Check([](const std::string& text) {
+    return std::strtod(text.c_str(), nullptr) > 0 ? "" : fmt::format("{}: must be above 0", text);
+  });
 }
 
 Option& Option::NonNegative() {
-  option_->check(CLI::NonNegativeNumber);
-  return *this;
+  return Check([](const std::string& text) {
+    return std::strtod(text.c_str(), nullptr) >= 0 ? ""
+                                                   : fmt::format("{}: must not be negative", text);
+  });
 }
 
 Option& Option::Check(ValueCheck wrong) {

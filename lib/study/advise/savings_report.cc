@@ -40,8 +40,16 @@ size_t DistinctChoices(const Measured& measured, const Choice& choice) {
   return distinct.size();
 }
 
-// Empty where llama.cpp has no such cache.
+// Whether all layers of the model were measured: flags change those that were not, too.
+bool MeasuresEveryLayer(const RunOf& run, const Savings& savings) {
+  std::set<size_t> measured;
+  for (const Unit& unit : savings.measured.units) measured.insert(unit.layer);
+  return measured.size() == run.snapshot().layers.size();
+}
+
+// Empty where llama.cpp has no such cache, or would store layers so that were not measured.
 std::string Flags(const RunOf& run, const Savings& savings, uint32_t pair) {
+  if (!MeasuresEveryLayer(run, savings)) return {};
   const quantisation::TypePair& types = savings.request.pairs[pair];
   const auto word = [&](uint32_t at, const auto& all, DType own) -> std::string {
     if (at == quantisation::TypePair::kFull) return std::string(kv::Name(own));
