@@ -132,7 +132,7 @@ void FoundSavings::Print(Console& console, const advise::Runs& runs,
   for (const SavingRow* row : RowsToPrint(rows)) {
     table.Row({std::string(row->kind), row->plan, fmt::format("{:.0f}", row->bytes_per_token),
                fmt::format("{:.3f}x", full / row->bytes_per_token),
-               advise::LossText(kind, row->worst_loss)});
+               advise::LossTextWithError(kind, row->worst_loss, row->standard_error)});
   }
   for (const SavingRow& row : rows) {
     if (row.kind != "offload") continue;
