@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "lib/core/base/hash.h"
@@ -160,8 +161,54 @@ class Store::Adder {
         newest->source_bytes != state.source_bytes) {
       return false;
     }
+    try {
+      if (!Holds(store_.Load(*newest))) return false;
+    } catch (const Error&) {
+      return false;  // damaged: stored anew
+    }
     report_.state.id = newest->id;
     return report_.was_there = true;
+  }
+
+  // Whether a record is of this source, by the names of its objects: hashes of 64 bits can be made
+  // to agree.
+  bool Holds(const StateRecord& record) {
+    const std::vector<StoredFile>& own = report_.state.files;
+    if (record.is_folder != source_.is_folder || record.files.size() != own.size() ||
+        record.empty_folders != source_.empty_folders) {
+      return false;
+    }
+    for (size_t i = 0; i < own.size(); ++i) {
+      const StoredFile& file = record.files[i];
+      if (file.name != own[i].name || file.size != own[i].size ||
+          file.executable != own[i].executable) {
+        return false;
+      }
+    }
+    std::atomic<bool> same = true;
+    pool_.ParallelFor(own.size(), [&](uint64_t i) {
+      if (!HoldsFile(record.files[i], source_.files[i].data->bytes())) same = false;
+    });
+    return same;
+  }
+
+  static bool HoldsFile(const StoredFile& file, ByteSpan bytes) {
+    Bytes raw;
+    for (const Extent& extent : file.extents) {
+      const ByteSpan own = bytes.first(extent.size());
+      bytes = bytes.subspan(own.size());
+      if (extent.kind == Extent::Kind::kLiteral) {
+        if (!std::equal(own.begin(), own.end(), extent.literal.begin())) return false;
+        continue;
+      }
+      uint64_t begin = 0;
+      for (const Piece& piece : extent.pieces) {
+        CopyOut(extent, own, begin, piece.count, raw);
+        if (Blake2b256(raw) != piece.id) return false;
+        begin += piece.count;
+      }
+    }
+    return true;
   }
 
   // The pieces of `part` that begin `extent` as well, as far as the store has them.
