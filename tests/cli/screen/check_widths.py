@@ -18,6 +18,8 @@ def words(text):
 
 def too_wide(text, columns):
     for line in text.split("\n"):
+        if line.endswith(" \\"):  # goes on in the next line: the backslash stays behind its word, however long that is
+            line = line[:-2] + "--"
         if len(line) > columns and len(line.split()) > 1 and max(map(len, line.split())) + len(line) - len(line.lstrip()) <= columns:
             yield line
 
