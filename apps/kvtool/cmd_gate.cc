@@ -4,13 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <map>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/engines.h"
 #include "apps/kvtool/gate_init.h"
 #include "apps/kvtool/gate_inputs.h"
@@ -19,6 +22,7 @@
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
+#include "lib/remote/url.h"
 #include "lib/study/gate/compare_case.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
@@ -63,12 +67,32 @@ class OutputFiles {
   std::map<std::string, std::unique_ptr<AtomicFile>> files_;
 };
 
-class Gate : public Command {
+// Whether a word of the command line is a config, and no snapshot or recorded run: a text, which no
+// cache is. What is not there counts as one.
+bool IsConfig(const std::string& path) {
+  std::error_code failed;
+  if (path == "-") return true;
+  if (std::filesystem::is_directory(path, failed)) return false;
+  if (!std::filesystem::is_regular_file(path, failed)) {
+    return path.find_first_of("*?[") == path.npos && !remote::IsUrl(path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 512> head;
+  file.read(head.data(), head.size());
+  return std::find(head.begin(), head.begin() + file.gcount(), '\0') ==
+         head.begin() + file.gcount();
+}
+
+class Gate : public EachOf<Gate> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("CONFIG", given_,
-             "Cases and thresholds (JSON, // comments allowed), or a recorded run: the six cases; "
-             "with --init: recorded runs or snapshots");
+    place_ = "INPUT";
+    line.Add(
+        "CONFIG", inputs_.given,
+        "Cases and thresholds (JSON, // comments allowed), and behind it snapshots or recorded "
+        "runs to judge, each by all cases; without a config the six cases; with --init: "
+        "recorded runs or snapshots");
+    inputs_.DeclareRest(line);
     line.AddFlag("--init", init_,
                  "Measure the runs, and write a config whose limits fit them (-o FILE)");
     line.Add("--snapshot", snapshot_path_,
@@ -108,19 +132,30 @@ class Gate : public Command {
     reading_.Declare(line);
   }
 
-  // In place of CONFIG a run means the six cases over it, from the end of its own prompt on.
+  // The first word is the config, if it is none of the inputs.
+  EachCommand* AsEach() override {
+    if (!init_ && !inputs_.given.empty() && IsConfig(inputs_.given.front())) {
+      config_ = inputs_.given.front();
+      inputs_.given.erase(inputs_.given.begin());
+    }
+    if (inputs_.given.empty() && !inputs_.searches()) return nullptr;
+    RequireInputsAlone();
+    return this;
+  }
+  bool JoinsInputs() const override { return init_; }
+  std::vector<std::string> Words() const override {
+    return config_.empty() ? std::vector<std::string>() : std::vector<std::string>{config_};
+  }
+
+  // Without a config a run means the six cases over it, from the end of its own prompt on.
   void TakeRuns() override {
     if (init_) return;
-    if (given_.size() > 1) {
-      throw Error(Finding::kUsage, "expected one CONFIG; several runs go with --init");
+    if (!input_.empty()) snapshot_path_ = input_;
+    if (is_one_of_many() && !(baseline_.empty() && pinned_.empty())) {
+      throw Error(Finding::kUsage,
+                  "a baseline is of one snapshot: it does not go with many inputs");
     }
-    if (!given_.empty()) config_ = given_.front();
-    if (OpenRun(config_)) {
-      if (!snapshot_path_.empty()) {
-        throw Error(Finding::kUsage, "--snapshot: CONFIG is a recorded run, which brings its own");
-      }
-      snapshot_path_.swap(config_);
-    }
+    given_trace_ = trace_;
     const std::optional<RecordedRun> run = TakeRun(snapshot_path_, reading_);
     TakeTrace(run, trace_);
     if (run && prompts_.empty() && config_.empty()) prompts_ = std::to_string(run->prompt_tokens);
@@ -129,7 +164,7 @@ class Gate : public Command {
 
   void Files(CommandFiles& files) const override {
     if (init_) {
-      files.Reads(given_);
+      files.Reads(joined_);
       files.Reads(trace_);
       files.Writes(outputs_.summary_json, "-o");
       return;
@@ -155,6 +190,45 @@ class Gate : public Command {
   }
 
  private:
+  // What judges something else than the inputs does not go with them.
+  void RequireInputsAlone() {
+    if (!snapshot_path_.empty()) {
+      throw Error(Finding::kUsage, "--snapshot: the inputs are snapshots already");
+    }
+    if (logs_.given()) {
+      throw Error(Finding::kUsage, "--engine-logs: the logs of an engine have cases of their own");
+    }
+    if (init_ && inputs_.counts()) {
+      throw Error(Finding::kUsage, "--init makes one config of all inputs: it gives no results");
+    }
+    if (config_.empty() || init_) return;
+    if (config_ == "-" && inputs_.counts()) {
+      throw Error(Finding::kUsage, "a config from standard input has no name for the results");
+    }
+    shared_config_ = std::make_shared<const gate::Config>(ParsedConfig());
+    for (const gate::CaseSpec& spec : shared_config_->cases) {
+      if (spec.snapshot.empty()) continue;
+      throw Error(Finding::kUsage,
+                  fmt::format("case '{}' has a snapshot of its own, and inputs were given, too",
+                              Escaped(spec.name)))
+          .File(config_)
+          .Hint("a config for inputs says nothing of snapshots: each case judges each input");
+    }
+  }
+
+  gate::Config ParsedConfig() const {
+    try {
+      return gate::ParseConfig(ReadText(config_),
+                               std::filesystem::path(config_ == "-" ? "" : config_).parent_path(),
+                               Engines());
+    } catch (Error& error) {
+      throw error.File(config_);
+    }
+  }
+
+  // Of a run over many, and not one input alone.
+  bool is_one_of_many() const { return report_.collects; }
+
   ExitStatus Judge(Context& context) {
     if (list_metrics_) {
       PrintMetrics(context.console);
@@ -192,7 +266,9 @@ class Gate : public Command {
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
     WriteOutputs(context, inputs, result, files);
-    if (!report_.json) PrintGate(context.console, result);
+    if (!report_.json) {
+      PrintGate(context.console, result, is_one_of_many() ? name_ : std::string());
+    }
     if (annotations_ == "github") {
       const bool is_file = !config_.empty() && config_ != "-";
       PrintAnnotations(context.console, result, config_, is_file ? ReadText(config_) : "");
@@ -212,7 +288,7 @@ class Gate : public Command {
     }
     const std::vector<uint64_t> prompts = Prompts();
     if (prompts.size() > 1) throw Error(Finding::kUsage, "--init: expected one --prompt-tokens");
-    GateInit init{given_, trace_, outputs_.summary_json, {}, reading_, force_};
+    GateInit init{joined_, trace_, outputs_.summary_json, {}, reading_, force_};
     if (!prompts.empty()) init.prompt_tokens = prompts.front();
     return RunGateInit(init, context);
   }
@@ -232,13 +308,7 @@ class Gate : public Command {
   gate::Config ResolveConfig() const {
     gate::Config config;
     if (!config_.empty()) {
-      try {
-        config = gate::ParseConfig(
-            ReadText(config_), std::filesystem::path(config_ == "-" ? "" : config_).parent_path(),
-            Engines());
-      } catch (Error& error) {
-        throw error.File(config_);
-      }
+      config = shared_config_ != nullptr ? *shared_config_ : ParsedConfig();
     } else if (!snapshot_path_.empty() && !reference_.empty()) {
       config = gate::CompareConfig(snapshot_path_, reference_, Engines());
     } else if (!snapshot_path_.empty()) {
@@ -402,8 +472,13 @@ class Gate : public Command {
       words.push_back(value);
     };
     add("", config_);
-    add("--snapshot", snapshot_path_);
-    add("--trace", trace_);
+    if (!input_.empty()) {
+      add("", input_);
+      add("--trace", given_trace_);
+    } else {
+      add("--snapshot", snapshot_path_);
+      add("--trace", trace_);
+    }
     add("--reference", reference_);
     add("--prompt-tokens", prompts_);
     add("--from", reading_.open.from);
@@ -453,9 +528,10 @@ class Gate : public Command {
   std::string config_, snapshot_path_, trace_, reference_, prompts_, baseline_, pinned_, commit_,
       annotations_, junit_, fault_;
   PageOptions page_;
-  std::vector<std::string> given_, only_;
+  std::string given_trace_;                            // before a run brought its own
+  std::shared_ptr<const gate::Config> shared_config_;  // of all inputs
+  std::vector<std::string> only_;
   gate::OutputNames outputs_;
-  ReportOptions report_;
   bool force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
        new_recordings_ = false, init_ = false;
   EngineLogOptions logs_;

@@ -133,6 +133,7 @@ constexpr CommandEntry kCommands[] = {
      "  kvtool gate --snapshot slot0.bin --trace slot0.trace.safetensors\n"
      "  kvtool gate gate.json --baseline main/summary.json --deterministic --json | jq "
      ".results[0].verdict\n"
+     "  kvtool gate nightly.json --corpus corpus.jsonl --results verdicts.jsonl --keep-going\n"
      "  kvtool gate --engine-logs exp/h2o_final/out_20260221\n",
      MakeGate},
     {"report", "Judging", "show the summary of a gate as a page, or as JUnit XML for a CI",

@@ -7,6 +7,10 @@ namespace kv {
 void InputOptions::Declare(CommandLine& line, const std::string& place, const std::string& text,
                            const std::string& keep_going_text) {
   line.Add(place, given, text).RequiredAlone();
+  DeclareRest(line, keep_going_text);
+}
+
+void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_text) {
   const char* group = "Many inputs";
   line.AddFlag("-r,--recursive", recursive,
                "Search folders: each snapshot, recorded run and dump below them is one input")

@@ -33,6 +33,8 @@ struct InputOptions {
   // gives its text.
   void Declare(CommandLine& line, const std::string& place, const std::string& text,
                const std::string& keep_going_text = "");
+  // All but the inputs themselves.
+  void DeclareRest(CommandLine& line, const std::string& keep_going_text = "");
   // Whether more is asked for than plain names.
   bool searches() const { return recursive || !files_from.empty() || counts(); }
   // Whether the inputs are a corpus, each with a result of its own, however few they are.
@@ -59,6 +61,8 @@ class EachCommand : public Command {
   virtual OpenOptions Reading() const { return {}; }
   // Whether this run makes one thing of all its inputs, which it then runs over by itself.
   virtual bool JoinsInputs() const { return false; }
+  // Words of the command line that are no options, but that results depend on.
+  virtual std::vector<std::string> Words() const { return {}; }
   void TakeAll(const std::vector<CorpusEntry>& entries);
 
   const InputOptions& inputs() const { return inputs_; }

@@ -29,7 +29,7 @@ const std::set<std::string_view> kOfTheRunAlone = {
     "--shard",     "--balance",    "--jobs",     "--threads",  "--progress",     "--no-progress",
     "--color",     "--no-color",   "--verbose",  "--quiet",    "--json",         "--json-out",
     "--force",     "--config",     "--simd",     "--keep",     "--json-version", "--deterministic",
-    "--output",    "--output-dir", "--plan-out", "--html-out", "--svg-out"};
+    "--output",    "--output-dir", "--plan-out", "--html-out", "--svg-out",      "--annotations"};
 
 // How one input went.
 struct EachOutcome {
@@ -159,6 +159,10 @@ class EachRun {
     head.version = KVTOOL_VERSION;
     head.command = name_;
     std::string text;
+    for (const std::string& word : command_.Words()) {
+      head.parameters.push_back(word);
+      text += word + "\n";
+    }
     for (const std::string& parameter : parameters_) {
       if (kOfTheRunAlone.count(parameter.substr(0, parameter.find(' '))) != 0) continue;
       if (parameter == "--keep-going" && name_ != "decompress") continue;
@@ -188,6 +192,7 @@ class EachRun {
     for (const CorpusEntry& entry : entries_) {
       const std::unique_ptr<EachCommand> one = command_.Copy();
       one->Take(entry);
+      one->report().collects = true;
       try {
         one->TakeRuns();
       } catch (const Error& error) {

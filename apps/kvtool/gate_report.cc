@@ -95,10 +95,10 @@ void PrintNotRun(Console& console, const gate::GateResult& result) {
 
 }  // namespace
 
-void PrintGate(Console& console, const gate::GateResult& result) {
+void PrintGate(Console& console, const gate::GateResult& result, const std::string& input) {
   const uint64_t inconclusive = result.count(Status::kInconclusive);
   console.Line(fmt::format(
-      "{}: {} passed, {} failed, {} not run{}",
+      "{}{}: {} passed, {} failed, {} not run{}", input.empty() ? "" : Printable(input) + ": ",
       console.Verdict(result.passed(), result.passed()   ? "gate passed"
                                        : result.failed() ? "gate FAILED"
                                                          : "gate inconclusive"),

@@ -2,14 +2,16 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <string>
+
 #include "apps/kvtool/console.h"
 #include "lib/study/gate/result.h"
 
 namespace kv {
 
 // The verdict for people: one line per case, then every failed rule with its place, its reason and
-// the command that shows it again.
-void PrintGate(Console& console, const gate::GateResult& result);
+// the command that shows it again. `input` names it where there are many.
+void PrintGate(Console& console, const gate::GateResult& result, const std::string& input = "");
 
 // Every figure that a rule can name.
 void PrintMetrics(Console& console);

@@ -341,6 +341,10 @@ std::vector<FigureValue> OutliersOf(const std::vector<FigureValue>& values) {
 std::string CommandFor(const Merged& merged, const std::string& name) {
   std::string text = "kvtool " + merged.head.command;
   for (const std::string& parameter : merged.head.parameters) {
+    if (!parameter.starts_with("--")) {
+      text += " " + Quoted(parameter);
+      continue;
+    }
     const size_t space = parameter.find(' ');
     text += " " + parameter.substr(0, space);
     if (space != parameter.npos) text += " " + Quoted(parameter.substr(space + 1));

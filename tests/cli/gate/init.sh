@@ -30,4 +30,4 @@ no same again --trace run/trace
 no same --prompt-tokens 192
 no same --prompt-tokens 64,96
 no missing
-status=0; "$KVTOOL" gate same again || status=$?; echo "exit $status"
+status=0; "$KVTOOL" gate ci/gate.json same || status=$?; echo "exit $status"
