@@ -8,7 +8,7 @@
 
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/prev/prev.h"
-#include "lib/core/codec/ref-cdf/near_distributions.h"
+#include "lib/core/codec/ref_cdf/near_distributions.h"
 #include "lib/core/codec/ref/runs.h"
 #include "lib/core/codec/rows/rows.h"
 

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/ref-cdf/near_distributions.h"
+#include "lib/core/codec/ref_cdf/near_distributions.h"
 #include "lib/core/codec/ref/runs.h"
 
 namespace kv {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/ref-cdf/near_distributions.h"
+#include "lib/core/codec/ref_cdf/near_distributions.h"
 
 #include <algorithm>
 #include <cmath>
