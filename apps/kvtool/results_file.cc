@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,8 +16,19 @@
 #include "apps/kvtool/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
+#include "lib/study/corpus/lines.h"
 
 namespace kv {
+namespace {
+
+// Whether a text without a newline can be what a kill left of the first line.
+bool IsTornHead(std::string_view text) {
+  const std::string head = JsonText({{"schema", corpus::kResultsSchema}}, -1);
+  const std::string_view begin = std::string_view(head).substr(0, head.size() - 1);  // without }
+  return text.starts_with(begin) || begin.starts_with(text);
+}
+
+}  // namespace
 
 ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew)
     : path_(path), head_(head) {
@@ -26,6 +38,10 @@ ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& hea
         .File(path);
   }
   try {
+    struct stat status;
+    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      throw Error(Finding::kUsage, "--results: is no regular file, to which more can be added");
+    }
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       throw Error(Finding::kExists, "another run writes to it");
     }
@@ -49,12 +65,13 @@ void ResultsFile::Load() {
     const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()), file->size());
     whole = text.rfind('\n') + 1;  // npos + 1 is 0
     there = corpus::ReadResults(text, [&](const nlohmann::ordered_json& line, size_t number) {
-      if (!line.contains("key") || !line["key"].is_string() || !line.contains("exit_code") ||
-          !line["exit_code"].is_number_integer()) {
-        throw Error(Finding::kBadField, fmt::format("line {}: is no result", number));
-      }
-      known_[line["key"]] = line["exit_code"];
+      known_[corpus::TextIn(line, "key", number)] =
+          static_cast<int>(corpus::NumberIn(line, "exit_code", number, UINT8_MAX));
     });
+    if (!there && !IsTornHead(text)) {
+      throw Error(Finding::kUsage, "--results: holds something else than results")
+          .Hint("choose another name, or begin anew with -f");
+    }
   }
   if (there) {
     std::string difference = there->DifferenceTo(head_);
@@ -83,10 +100,12 @@ std::optional<int> ResultsFile::StatusOf(const std::string& key) const {
 void ResultsFile::Append(const nlohmann::ordered_json& line) {
   const std::string text = JsonText(line, -1) + "\n";
   const std::lock_guard lock(mutex_);
+  if (is_torn_) return;  // whoever tore the last line has said so
   for (size_t at = 0; at < text.size();) {
     const ssize_t written = ::write(descriptor_, text.data() + at, text.size() - at);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
+      is_torn_ = true;
       throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
           .File(path_);
     }

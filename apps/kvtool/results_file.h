@@ -17,7 +17,8 @@ namespace kv {
 // What is there already need not be done again. One run at a time has the file.
 class ResultsFile {
  public:
-  // With `anew` whatever is there goes. Throws kUsage for the results of another run, kIo errors.
+  // With `anew` whatever is there goes. Throws kUsage for the results of another run, for what is
+  // no file of results, and for what is no regular file; kIo errors.
   ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew);
   ~ResultsFile();
   ResultsFile(const ResultsFile&) = delete;
@@ -39,6 +40,7 @@ class ResultsFile {
   int descriptor_ = -1;
   std::map<std::string, int> known_;  // exit status by key
   std::mutex mutex_;
+  bool is_torn_ = false;  // a line could not be written whole: nothing may follow it
 };
 
 }  // namespace kv

@@ -13,6 +13,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/hash.h"
+#include "lib/study/corpus/lines.h"
 
 namespace kv::corpus {
 namespace {
@@ -22,20 +23,6 @@ constexpr std::string_view kManifestSchema = "kvtool.corpus/1";
 
 Error InLine(size_t number, const std::string& what) {
   return Error(Finding::kBadField, fmt::format("line {}: {}", number, what));
-}
-
-std::string TextIn(const Json& line, const char* key, size_t number) {
-  if (!line.contains(key) || !line[key].is_string()) {
-    throw InLine(number, fmt::format("'{}' is no text", key));
-  }
-  return line[key];
-}
-
-uint64_t NumberIn(const Json& line, const char* key, size_t number) {
-  if (!line.contains(key) || !line[key].is_number_unsigned()) {
-    throw InLine(number, fmt::format("'{}' is no whole number", key));
-  }
-  return line[key];
 }
 
 Member MemberIn(const Json& line, size_t number) {
@@ -131,9 +118,8 @@ Manifest ReadManifest(std::string_view text) {
   size_t number = 0;
   for (size_t begin = 0; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    Json line = Json::parse(text.substr(begin, end - begin), nullptr, false);
+    Json line = ParseLine(text.substr(begin, end - begin), number + 1);
     begin = end + 1;
-    if (!line.is_object()) throw InLine(number + 1, "is no JSON object");
     if (number == 0) {
       if (!line.contains("schema") || line["schema"] != kManifestSchema) {
         throw InLine(1, fmt::format("no {}", kManifestSchema));

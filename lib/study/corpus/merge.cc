@@ -11,12 +11,14 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/study/corpus/lines.h"
 
 namespace kv::corpus {
 namespace {
 
 using Figures = std::vector<std::pair<FigureKey, FigureValue>>;
 using MergeJson = nlohmann::ordered_json;
+constexpr uint64_t kHighestStatus = 255;  // of a process
 
 void AddRatio(FigureKey key, const MergeJson& original, const MergeJson& left, Figures& figures) {
   if (!original.is_number_unsigned() || !left.is_number_unsigned()) return;
@@ -57,7 +59,9 @@ void AddAnalysis(const MergeJson& result, Figures& figures) {
       const MergeJson& of = layer[part];
       const MergeJson& best =
           of.contains("own") && of["own"].is_object() ? of["own"] : of.at("measured");
-      AddRatio({"ratio", what, part, layer.at("layer").get<uint64_t>()}, best.at("raw_bytes"),
+      const MergeJson& number = layer.at("layer");
+      if (!number.is_number_unsigned()) continue;
+      AddRatio({"ratio", what, part, number.get<uint64_t>()}, best.at("raw_bytes"),
                best.at("coded_bytes"), figures);
     }
   }
@@ -106,6 +110,14 @@ Figures FiguresOf(const std::string& command, const MergeJson& result) {
   if (command == "replay-h2o") AddEviction(result, figures);
   if (command == "replay-quant" && result.contains("runs")) AddQuantisation(result, figures);
   return figures;
+}
+
+const MergeJson& ErrorsIn(const MergeJson& line) {
+  const MergeJson& errors = line.at("errors");
+  for (const MergeJson& error : errors) {
+    for (const char* key : {"finding", "message"}) error.at(key);
+  }
+  return errors;
 }
 
 std::string TextOr(const MergeJson& result, const char* key) {
@@ -186,7 +198,7 @@ MergeJson GroupsJson(const Merged& merged) {
 void Merger::AddLine(const ResultsHead& head, const std::string& file, const MergeJson& line,
                      size_t number, std::map<std::string, Taken>& of_file) const {
   try {
-    const std::string name = line.at("name");
+    const std::string name = TextIn(line, "name", number);
     if (line.at("corpus_xxh3") != head.corpus_xxh3 ||
         line.at("shard").at("index") != head.shard.index ||
         line.at("shard").at("count") != head.shard.count) {
@@ -199,9 +211,9 @@ void Merger::AddLine(const ResultsHead& head, const std::string& file, const Mer
     taken.input = {name,
                    TextOr(result, "model"),
                    TextOr(result, "format"),
-                   line.at("bytes"),
-                   line.at("exit_code"),
-                   line.at("errors"),
+                   NumberIn(line, "bytes", number),
+                   static_cast<int>(NumberIn(line, "exit_code", number, kHighestStatus)),
+                   ErrorsIn(line),
                    result.is_object() && result.contains("verdict") ? result["verdict"] : nullptr};
     taken.figures = FiguresOf(head.command, result);
     taken.file = file;
@@ -216,8 +228,12 @@ void Merger::Add(const std::string& file, std::string_view text) {
   std::map<std::string, Taken> of_file;
   std::optional<ResultsHead> early;
   const size_t first = text.find('\n');
-  if (first != text.npos)
-    early = ReadResults(text.substr(0, first + 1), [](const auto&, size_t) {});
+  try {
+    if (first != text.npos)
+      early = ReadResults(text.substr(0, first + 1), [](const auto&, size_t) {});
+  } catch (Error& error) {
+    throw error.File(file);
+  }
   if (!early) throw Error(Finding::kTruncated, "has no results").File(file);
   const ResultsHead& head = *early;
   if (!shards_.empty()) {
@@ -257,16 +273,19 @@ Merged Merger::Finish() {
   if (shards_.empty()) throw Error(Finding::kUsage, "there are no results to merge");
   Merged merged;
   merged.head = shards_.begin()->second.head;
+  // The first line of a file may say that there are billions.
+  constexpr size_t kMostNamed = 100;
   std::vector<uint32_t> missing;
-  for (uint32_t i = 0; i < merged.head.shard.count; ++i) {
+  for (uint32_t i = 0; i < merged.head.shard.count && missing.size() < kMostNamed; ++i) {
     const auto found = shards_.find(i);
     if (found == shards_.end() || found->second.results != found->second.head.entries) {
       missing.push_back(i);
     }
   }
   if (!missing.empty()) {
-    std::string text = fmt::format("of {} shards these are missing or not complete: {}",
-                                   merged.head.shard.count, fmt::join(missing, ","));
+    std::string text = fmt::format("of {} shards these are missing or not complete: {}{}",
+                                   merged.head.shard.count, fmt::join(missing, ","),
+                                   missing.size() == kMostNamed ? " and perhaps more" : "");
     for (const uint32_t i : missing) {
       const auto found = shards_.find(i);
       if (found == shards_.end()) continue;
@@ -364,14 +383,12 @@ std::optional<std::string> VerdictOf(const Merged& merged) {
 
 MergeJson MergedJson(const Merged& merged) {
   size_t done = 0, negative = 0;
-  MergeJson failures = MergeJson::array(), verdicts = MergeJson::object();
+  MergeJson failures = MergeJson::array();
+  std::map<std::string, size_t> verdicts;
   for (const MergedInput& input : merged.inputs) {
     done += input.exit_code == 0;
     negative += input.exit_code == 1;
-    if (input.verdict.is_string()) {
-      MergeJson& count = verdicts[input.verdict.get<std::string>()];
-      count = count.is_null() ? 1 : count.get<int>() + 1;
-    }
+    if (input.verdict.is_string()) ++verdicts[input.verdict.get<std::string>()];
     if (input.exit_code == 0) continue;
     const bool has_error = !input.errors.empty();
     failures.push_back({{"name", input.name},
@@ -381,9 +398,7 @@ MergeJson MergedJson(const Merged& merged) {
                         {"command", CommandFor(merged, input.name)}});
   }
   MergeJson verdict_list = MergeJson::array();
-  std::map<std::string, int> sorted;
-  for (const auto& [word, count] : verdicts.items()) sorted[word] = count.get<int>();
-  for (const auto& [word, count] : sorted) {
+  for (const auto& [word, count] : verdicts) {
     verdict_list.push_back({{"verdict", word}, {"entries", count}});
   }
   MergeJson figures = MergeJson::array(), outliers = MergeJson::array();

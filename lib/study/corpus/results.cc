@@ -10,12 +10,12 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/hash.h"
+#include "lib/study/corpus/lines.h"
 
 namespace kv::corpus {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr std::string_view kResultsSchema = "kvtool.results/1";
 
 }  // namespace
 
@@ -34,23 +34,31 @@ ResultsHead ResultsHead::Read(const nlohmann::ordered_json& line) {
   if (!line.is_object() || !line.contains("schema") || line["schema"] != kResultsSchema) {
     throw Error(Finding::kBadMagic, fmt::format("the first line is no {}", kResultsSchema));
   }
-  try {
-    ResultsHead head;
-    head.version = line.at("tool").at("version");
-    head.command = line.at("command");
-    head.parameters = line.at("parameters").get<std::vector<std::string>>();
-    head.parameters_xxh3 = line.at("parameters_xxh3");
-    head.corpus_xxh3 = line.at("corpus").at("xxh3");
-    head.corpus_entries = line.at("corpus").at("entries");
-    head.corpus_bytes = line.at("corpus").at("bytes");
-    head.shard.index = line.at("shard").at("index");
-    head.shard.count = line.at("shard").at("count");
-    head.balance = line.at("shard").at("balance");
-    head.entries = line.at("entries");
-    return head;
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(Finding::kBadHeader, fmt::format("the first line: {}", error.what()));
+  ResultsHead head;
+  const Json& corpus = ObjectIn(line, "corpus", 1);
+  const Json& shard = ObjectIn(line, "shard", 1);
+  head.version = TextIn(ObjectIn(line, "tool", 1), "version", 1);
+  head.command = TextIn(line, "command", 1);
+  if (!line.contains("parameters") || !line["parameters"].is_array()) {
+    throw Error(Finding::kBadField, "line 1: 'parameters' is no list");
   }
+  for (const Json& parameter : line["parameters"]) {
+    if (!parameter.is_string()) throw Error(Finding::kBadField, "line 1: a parameter is no text");
+    head.parameters.push_back(parameter);
+  }
+  head.parameters_xxh3 = TextIn(line, "parameters_xxh3", 1);
+  head.corpus_xxh3 = TextIn(corpus, "xxh3", 1);
+  head.corpus_entries = NumberIn(corpus, "entries", 1);
+  head.corpus_bytes = NumberIn(corpus, "bytes", 1);
+  head.shard.index = static_cast<uint32_t>(NumberIn(shard, "index", 1, UINT32_MAX));
+  head.shard.count = static_cast<uint32_t>(NumberIn(shard, "count", 1, UINT32_MAX));
+  if (head.shard.index >= head.shard.count) {
+    throw Error(Finding::kBadField, fmt::format("line 1: there is no shard {} of {}",
+                                                head.shard.index, head.shard.count));
+  }
+  head.balance = TextIn(shard, "balance", 1);
+  head.entries = NumberIn(line, "entries", 1);
+  return head;
 }
 
 std::string ResultsHead::DifferenceTo(const ResultsHead& other) const {
@@ -90,12 +98,8 @@ std::optional<ResultsHead> ReadResults(
   for (size_t begin = 0;;) {
     const size_t end = text.find('\n', begin);
     if (end == text.npos) return head;
-    const Json line = Json::parse(text.substr(begin, end - begin), nullptr, false);
+    const Json line = ParseLine(text.substr(begin, end - begin), ++number);
     begin = end + 1;
-    ++number;
-    if (!line.is_object()) {
-      throw Error(Finding::kBadField, fmt::format("line {}: is no JSON object", number));
-    }
     if (number == 1) {
       head = ResultsHead::Read(line);
     } else {

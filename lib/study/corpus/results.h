@@ -13,6 +13,8 @@
 
 namespace kv::corpus {
 
+constexpr std::string_view kResultsSchema = "kvtool.results/1";
+
 // The first line of a file of results (kvtool.results/1): what the lines below it are of.
 struct ResultsHead {
   std::string version;  // of the tool

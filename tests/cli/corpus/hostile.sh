@@ -1,0 +1,34 @@
+# Files of results and manifests that nobody's kvtool wrote: refused, in no time; what is no file of results is kept.
+$PYTHON -m corpus_files all
+"$KVTOOL" inspect -r all/pair --results all.jsonl --deterministic -q
+$PYTHON - <<'EOF'
+import json
+head, *lines = open("all.jsonl").read().splitlines()
+def write(name, head, lines):
+    open(name, "w").write("\n".join([head, *lines]) + "\n")
+def changed(line, **values):
+    return json.dumps({**json.loads(line), **values})
+deep = "[" * 200000 + "]" * 200000
+write("deep.jsonl", head, [lines[0][:-1] + ',"x":' + deep + "}", *lines[1:]])
+write("wide.jsonl", head[:-1] + "".join(f',"k{i}":1' for i in range(200000)) + "}", lines)
+write("shards.jsonl", changed(head, shard={"index": 0, "count": 4000000000, "balance": "hash"}), [])
+write("index.jsonl", changed(head, shard={"index": 3, "count": 2, "balance": "hash"}), lines)
+write("status.jsonl", head, [changed(lines[0], exit_code=256), *lines[1:]])
+write("bytes.jsonl", head, [changed(lines[0], bytes=1e300), *lines[1:]])
+write("errors.jsonl", head, [changed(lines[0], errors=[7]), *lines[1:]])
+write("member.jsonl", '{"schema":"kvtool.corpus/1","folder":"","entries":1,"bytes":1,"xxh3":"","z":' + deep + "}", [])
+EOF
+fails() { local status=0; timeout 20 "$KVTOOL" "$@" > /dev/null || status=$?; echo "$status" >&2; }
+for file in deep wide shards index status bytes errors; do fails merge $file.jsonl; done
+fails inspect --corpus member.jsonl
+fails corpus check member.jsonl
+printf precious > notes; fails inspect -r all/pair --results notes; cat notes; echo
+printf 'more\nprecious\n' > notes; fails inspect -r all/pair --results notes; cat notes
+fails inspect -r all/pair --results /dev/null
+mkfifo pipe; fails inspect -r all/pair --results pipe
+# Of a first line that was torn all is made anew.
+for bytes in 0 5 40; do
+  head -c $bytes all.jsonl > torn.jsonl
+  "$KVTOOL" inspect -r all/pair --results torn.jsonl --deterministic -q
+  diff <(sort all.jsonl) <(sort torn.jsonl)
+done
