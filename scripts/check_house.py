@@ -39,10 +39,10 @@ def check_codecs(root):
     for number, name, text in re.findall(r"^\| (\d+) \| ([\w-]+) \| (.*) \|$", table, re.M):
         if int(number) < FIRST_OWN_CODEC:
             continue
-        folder = root / "lib/core/codec" / name
+        folder = root / "lib/core/codec" / name.replace("-", "_")
         folders.add(folder)
-        if f"(../codec/{name}/FORMAT.md)" not in text:
-            yield f"lib/core/archive/FORMAT.md: codec {number} has no link to codec/{name}/FORMAT.md"
+        if f"(../codec/{folder.name}/FORMAT.md)" not in text:
+            yield f"lib/core/archive/FORMAT.md: codec {number} has no link to codec/{folder.name}/FORMAT.md"
         grammar = folder / "FORMAT.md"
         if not grammar.is_file():
             yield f"{grammar}: missing"
