@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A made corpus, and the answer of one run over all of it, which every way of running it in parts must come to."""
+import json
+import pathlib
+import random
+import subprocess
+
+DAMAGED = 25  # one in so many is cut short: an input that fails must be counted once, too
+
+
+def write_snapshot(path, rng, kilobytes):
+    """Two layers of f16 in a safetensors file, with exponents as a cache has them."""
+    high = bytes(0x28 + byte % 24 + (byte & 0x80) for byte in range(256))
+    tokens = max(8, kilobytes * 1024 // (4 * 4 * 64 * 2))
+    size = 4 * tokens * 64 * 2
+    names = [f"{kind}_cache.{layer}" for layer in range(2) for kind in ("key", "value")]
+    head = json.dumps({name: {"dtype": "F16", "shape": [1, 4, tokens, 64], "data_offsets": [i * size, (i + 1) * size]}
+                       for i, name in enumerate(names)}).encode()
+    head += b" " * (-len(head) % 8)
+    values = bytearray(4 * size)
+    values[0::2] = rng.randbytes(2 * size)
+    values[1::2] = rng.randbytes(2 * size).translate(high)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + values)
+
+
+class Corpus:
+    """`count` snapshots in `folder`, their manifest, and what one run without shards says of them."""
+
+    def __init__(self, kvtool, folder, count, kilobytes, seed=1):
+        self.kvtool, self.folder, self.count = str(kvtool), pathlib.Path(folder), count
+        self.manifest = self.folder / "corpus.jsonl"
+        rng = random.Random(seed)
+        for i in range(count):
+            path = self.folder / "dumps" / f"day{i % 7}" / f"slot{i:05}.safetensors"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_snapshot(path, rng, int(kilobytes * rng.lognormvariate(0, 0.7)) + 16)
+            if i % DAMAGED == DAMAGED - 1:
+                path.write_bytes(path.read_bytes()[:-100])
+        self.call("corpus", "make", self.folder / "dumps", "-o", self.manifest, "-q")
+
+    def call(self, *words, wanted=(0,)):
+        done = subprocess.run([self.kvtool, *map(str, words)], capture_output=True, text=True)
+        if done.returncode not in wanted:
+            raise RuntimeError(f"kvtool {' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.strip()}")
+        return done
+
+    def alone(self, *command):
+        """The bytes of the document and of the page that a run over all inputs at once comes to."""
+        results = self.folder / "alone.jsonl"
+        self.call(*command, "--corpus", self.manifest, "--results", results, "--keep-going", "-q", wanted=(0, 3))
+        return self.merged([results])
+
+    def merged(self, results):
+        document, page = self.folder / "merged.json", self.folder / "merged.html"
+        self.call("merge", *results, "-q", "-f", "-o", document, "--html-out", page, wanted=(0, 3))
+        return document.read_bytes(), page.read_bytes()

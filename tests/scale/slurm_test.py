@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A corpus in a Slurm array whose tasks are killed at random: the merged answer is that of one run, byte for byte.
+
+Usage: slurm_test.py KVTOOL [--snapshots N] [--shards N] [--kills N] [--kilobytes N] [--nodes N] [--seed N]
+
+Starts a Slurm of its own in a scratch folder (slurm_here.py) and submits scripts/scale/kvtool-array.sbatch and, behind it,
+kvtool-merge.sbatch. Meanwhile kvtool and the shells above it are killed, and tasks are cancelled and requeued. What the merge
+job then says is missing is sent again by name, until it has an answer. At last kvtool merge itself is killed a few times.
+Exit 1 if the answer differs by a byte, and 77, with a reason, where Slurm cannot run.
+"""
+import argparse
+import collections
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import corpus
+import slurm_here
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/scale"
+COMMAND = ["analyze", "--level", "high"]
+ROUNDS = 12  # an array and its merge; the last ones without kills
+SECONDS_OF_A_TASK = {f"0:{second:02}" for second in range(15)}  # as squeue says it
+
+
+class Killer:
+    """Takes running tasks at random and does to them what happens on a cluster."""
+
+    def __init__(self, slurm, kills, rng):
+        self.slurm, self.left, self.rng, self.done = slurm, kills, rng, collections.Counter()
+
+    def look(self, job):
+        """Strikes some of the running tasks of an array; false once it has none left."""
+        tasks = [line.split("|") for line in
+                 self.slurm.run("squeue", "-h", "-r", "-j", job, "-o", "%K|%t|%r|%N|%M", check=False).splitlines()]
+        for task, state, reason, _, took in tasks:
+            if reason == "BeginTime":  # a requeued task waits for two minutes, unless it is told not to
+                self.call("scontrol", "update", f"jobid={job}_{task}", "StartTime=now")
+            # A task that was to start on a node at the moment when it was lost runs for ever as Slurm sees it.
+            if state == "R" and took not in SECONDS_OF_A_TASK:
+                self.call("scontrol", "requeue", f"{job}_{task}")
+        running = [(task, node) for task, state, _, node, _ in tasks if state == "R"]
+        for task, node in self.rng.sample(running, min(self.left, (len(running) + 1) // 2)):
+            how = self.rng.choice(["kill kvtool", "kill kvtool", "kill the shell", "requeue", "cancel", "lose the node"])
+            if self.strike(how, job, task, node):
+                self.done[how] += 1
+                self.left -= 1
+        return bool(tasks)
+
+    def strike(self, how, job, task, node):
+        if how == "requeue":
+            return self.call("scontrol", "requeue", f"{job}_{task}")
+        if how == "cancel":
+            return self.call("scancel", f"{job}_{task}")
+        if how == "lose the node":
+            return self.lose(node)
+        return self.kill(job, task, how == "kill kvtool")
+
+    def call(self, *words):
+        return subprocess.run(words, env=self.slurm.env, capture_output=True).returncode == 0
+
+    def lose(self, node):
+        """The node's daemon dies and starts anew; kvtool goes on as an orphan, which still writes its results."""
+        lines = self.slurm.run("squeue", "-h", "-r", "-w", node, "-t", "R", "-o", "%A %F_%K", check=False).splitlines()
+        jobs = dict(line.split() for line in lines)
+        steps = {f"[{number}.batch]" for number in jobs}
+        for process in self.slurm.processes():
+            try:
+                words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").strip("\0").split()
+                if words[:1] == ["slurmstepd:"] and steps & set(words):
+                    os.kill(process, signal.SIGKILL)
+            except OSError:
+                pass  # it has ended
+        self.slurm.restart(node)
+        for name in jobs.values():
+            self.call("scontrol", "requeue", name)
+        return True
+
+    def kill(self, job, task, is_program):
+        """SIGKILL to kvtool, or to the batch script that runs it."""
+        marks = {f"SLURM_ARRAY_JOB_ID={job}".encode(), f"SLURM_ARRAY_TASK_ID={task}".encode()}
+        for process in self.slurm.processes():
+            try:
+                entry = pathlib.Path(f"/proc/{process}")
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if marks <= set((entry / "environ").read_bytes().split(b"\0")) and (b"--shard" in words) == is_program:
+                    os.kill(process, signal.SIGKILL)
+                    return True
+            except OSError:
+                pass  # it has ended
+        return False
+
+
+class Run:
+    def __init__(self, options, slurm, inputs, killer):
+        self.options, self.slurm, self.inputs, self.killer = options, slurm, inputs, killer
+        self.results = inputs.folder / "results"
+        self.sent_again, self.finished = 0, inputs.folder / "finished.json"
+        self.env = ["env", f"KVTOOL={inputs.kvtool}", f"KVTOOL_SHARDS={options.shards}", "KVTOOL_RETRIES=1000"]
+
+    def submit(self, script, *words):
+        return self.slurm.run(*self.env, "sbatch", "--parsable", "-D", self.inputs.folder, *words[0], SCRIPTS / script,
+                              *words[1:]).strip()
+
+    def whole(self):
+        """Arrays until the merge job misses nothing: its exit status."""
+        tasks = f"0-{self.options.shards - 1}"
+        for turn in range(ROUNDS):
+            if turn == ROUNDS - 2:
+                self.killer.left = 0
+            array = self.submit("kvtool-array.sbatch", [f"--array={tasks}"], self.inputs.manifest, self.results, *COMMAND)
+            merge = self.submit("kvtool-merge.sbatch", [f"--dependency=afterany:{array}"], self.results, "-f", "-q", "-o",
+                                self.finished)
+            while self.killer.look(array):
+                time.sleep(self.options.pause)
+            status, said = self.outcome(merge)
+            missing = re.search(r"missing or not complete: ([\d,]+)", said)
+            if not missing:
+                return status
+            tasks = missing[1]  # the list as --array takes it
+            self.sent_again += tasks.count(",") + 1
+        raise RuntimeError(f"shards {tasks} are still missing after {ROUNDS} rounds")
+
+    def outcome(self, merge):
+        while True:
+            job = self.slurm.run("scontrol", "show", "job", merge)
+            if re.search(r"JobState=(COMPLETED|FAILED|CANCELLED|NODE_FAIL|TIMEOUT)", job):
+                break
+            time.sleep(0.1)
+        log = self.inputs.folder / f"kvtool-merge-{merge}.log"
+        return int(re.search(r"ExitCode=(\d+):", job)[1]), log.read_text() if log.exists() else ""
+
+    def said(self, words):
+        """How often tasks said something in their logs."""
+        return sum(log.read_text(errors="replace").count(words) for log in self.inputs.folder.glob("kvtool-*_*.log"))
+
+
+def killed_merges(inputs, results, wanted, rng, count=10):
+    """A merge that is killed leaves the whole document or none."""
+    target, killed = inputs.folder / "killed.json", 0
+    for _ in range(count):
+        target.unlink(missing_ok=True)
+        merge = subprocess.Popen([inputs.kvtool, "merge", *results, "-q", "-o", target], stderr=subprocess.DEVNULL)
+        time.sleep(rng.random() * 0.05)
+        merge.kill()
+        killed += merge.wait() == -signal.SIGKILL
+        if target.exists() and target.read_bytes() != wanted:
+            raise RuntimeError("a merge that was killed left half a document")
+    return killed
+
+
+def refusals(inputs, results):
+    """What is missing, double or foreign is refused by its name."""
+    inputs.call("inspect", "--corpus", inputs.manifest, "--results", inputs.folder / "foreign.jsonl", "--keep-going", "-q",
+                wanted=(0, 3))
+    shutil.copy(results[0], inputs.folder / "copy.jsonl")
+    for files, words in [(results[1:], "missing or not complete: 0"), ([*results, inputs.folder / "copy.jsonl"], "is here twice"),
+                         ([*results, inputs.folder / "foreign.jsonl"], "a foreign shard")]:
+        said = inputs.call("merge", *files, wanted=(3,)).stderr
+        if words not in said:
+            raise RuntimeError(f"kvtool merge should say '{words}': {said}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kvtool", type=pathlib.Path)
+    parser.add_argument("--snapshots", type=int, default=200)
+    parser.add_argument("--shards", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--kilobytes", type=int, default=1000, help="a typical snapshot")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--cpus", type=int, default=2, help="of a node, as it tells Slurm")
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds between two looks at the queue")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # so that no daemon is left
+    with tempfile.TemporaryDirectory(prefix="kvtool-slurm-") as folder:
+        slurm = slurm_here.Slurm(f"{folder}/slurm", options.nodes, options.cpus)
+        try:
+            with slurm:
+                begin = time.monotonic()
+                inputs = corpus.Corpus(options.kvtool.resolve(), folder, options.snapshots, options.kilobytes, options.seed)
+                made = time.monotonic()
+                wanted = inputs.alone(*COMMAND)
+                alone = time.monotonic()
+                run = Run(options, slurm, inputs, Killer(slurm, options.kills, rng))
+                status = run.whole()
+                done = time.monotonic()
+        except slurm_here.CannotRun as reason:
+            print(f"skipped: {reason}")
+            return 77
+        results = sorted(run.results.glob("shard-*.jsonl"))
+        wrong = []
+        if run.finished.read_bytes() != wanted[0] or inputs.merged(results) != wanted:
+            wrong.append("the merged answer is not that of one run")
+        if status != 3:
+            wrong.append(f"the merge job ended with {status}: damaged inputs should make it 3")
+        if slurm.processes():
+            wrong.append(f"still running: {slurm.processes()}")
+        killed = killed_merges(inputs, results, wanted[0], rng)
+        refusals(inputs, results)
+        kills = ", ".join(f"{what} {count}" for what, count in sorted(run.killer.done.items()))
+        print(f"{inputs.count} snapshots, {len(results)} shards on {options.nodes} nodes; {kills}; "
+              f"{run.said('goes back into the queue')} went back by themselves, {run.said('another run writes')} met an orphan "
+              f"that still wrote, {run.sent_again} sent again by name, {killed} merges killed", file=sys.stderr)
+        print(f"made in {made - begin:.1f} s, one run {alone - made:.1f} s, the array {done - alone:.1f} s", file=sys.stderr)
+        print("\n".join(wrong) or f"the same: {len(wanted[0])} bytes of JSON, {len(wanted[1])} of the page")
+        return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
