@@ -3,6 +3,7 @@
 #include "lib/core/kernels/symbols.h"
 
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "lib/core/base/bytes.h"
@@ -108,19 +109,49 @@ uint32_t Largest(const std::byte* values, size_t count, bool bfloat) {
   return largest;
 }
 
-// Whether any symbol's exponent field is 0: an escape.
-bool AnyEscape(const uint8_t* symbols, size_t count, uint32_t field_mask) {
+// Calls f of the place of each escape, a symbol whose exponent field is 0, in their order, until
+// f returns false; returns whether it never did. Escapes are rare: most vectors have none.
+template <class F>
+HWY_INLINE bool ForEachEscape(const uint8_t* symbols, size_t count, uint32_t field_mask, F f) {
   const hn::ScalableTag<uint8_t> d;
   const auto mask = hn::Set(d, static_cast<uint8_t>(field_mask));
   size_t i = 0;
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
-    const auto field = hn::And(hn::LoadU(d, symbols + i), mask);
-    if (!hn::AllFalse(d, hn::Eq(field, hn::Zero(d)))) return true;
+    const auto escapes = hn::Eq(hn::And(hn::LoadU(d, symbols + i), mask), hn::Zero(d));
+    if (hn::AllFalse(d, escapes)) continue;
+    std::byte bits[HWY_MAX_BYTES / 8 + 8] = {};
+    hn::StoreMaskBits(d, escapes, reinterpret_cast<uint8_t*>(bits));
+    for (size_t part = 0; part < hn::Lanes(d); part += 64) {
+      for (auto word = LoadLE<uint64_t>(bits + part / 8); word != 0; word &= word - 1) {
+        if (!f(i + part + static_cast<size_t>(std::countr_zero(word)))) return false;
+      }
+    }
   }
   for (; i < count; ++i) {
-    if ((symbols[i] & field_mask) == 0) return true;
+    if ((symbols[i] & field_mask) == 0 && !f(i)) return false;
   }
-  return false;
+  return true;
+}
+
+bool Restore(const uint8_t* symbols, size_t count, const SymbolShape& shape, const uint8_t* escapes,
+             size_t escape_count, size_t& used, std::byte* values) {
+  return ForEachEscape(symbols, count, shape.field_mask(), [&](size_t i) {
+    if (used == escape_count) return false;
+    const uint32_t value = LoadLE<uint16_t>(values + 2 * i) & 0x807fu;
+    StoreLE(values + 2 * i, static_cast<uint16_t>(value | uint32_t{escapes[used++]} << 7));
+    return true;
+  });
+}
+
+size_t List(const std::byte* values, const uint8_t* symbols, size_t count, const SymbolShape& shape,
+            uint8_t* escapes, size_t room) {
+  size_t used = 0;
+  ForEachEscape(symbols, count, shape.field_mask(), [&](size_t i) {
+    if (used < room) escapes[used] = static_cast<uint8_t>(LoadLE<uint16_t>(values + 2 * i) >> 7);
+    ++used;
+    return true;
+  });
+  return used;
 }
 
 // Symbols and planes together, an eighth of the values at a time: within it no plane changes its
@@ -217,7 +248,8 @@ namespace kv {
 
 HWY_EXPORT(To);
 HWY_EXPORT(Largest);
-HWY_EXPORT(AnyEscape);
+HWY_EXPORT(Restore);
+HWY_EXPORT(List);
 HWY_EXPORT(Join);
 HWY_EXPORT(Add);
 
@@ -329,15 +361,13 @@ bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                 const uint8_t* escapes, size_t escape_count, size_t& used,
                 std::byte* values) noexcept {
   if (!shape.has_escapes()) return true;
-  const uint32_t field_mask = 31u << (shape.symbol_bits - 6);
-  if (used == escape_count) return !HWY_DYNAMIC_DISPATCH(AnyEscape)(symbols, count, field_mask);
-  for (size_t i = 0; i < count; ++i) {
-    if ((symbols[i] & field_mask) != 0) continue;
-    if (used == escape_count) return false;
-    const uint32_t value = LoadLE<uint16_t>(values + 2 * i) & 0x807fu;
-    StoreLE(values + 2 * i, static_cast<uint16_t>(value | uint32_t{escapes[used++]} << 7));
-  }
-  return true;
+  return HWY_DYNAMIC_DISPATCH(Restore)(symbols, count, shape, escapes, escape_count, used, values);
+}
+
+size_t ListEscapes(const std::byte* values, const uint8_t* symbols, size_t count,
+                   const SymbolShape& shape, uint8_t* escapes, size_t room) noexcept {
+  if (!shape.has_escapes()) return 0;
+  return HWY_DYNAMIC_DISPATCH(List)(values, symbols, count, shape, escapes, room);
 }
 
 namespace ref {
@@ -359,6 +389,29 @@ void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
     const uint32_t top = (value & 0x7f) >> (7 - mantissa_bits);
     symbols[i] = static_cast<uint8_t>((value >> 15) << (bits - 1) | field << mantissa_bits | top);
   }
+}
+
+bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                const uint8_t* escapes, size_t escape_count, size_t& used,
+                std::byte* values) noexcept {
+  for (size_t i = 0; i < count && shape.has_escapes(); ++i) {
+    if ((symbols[i] & shape.field_mask()) != 0) continue;
+    if (used == escape_count) return false;
+    const uint32_t exponent = escapes[used++];
+    StoreLE(values + 2 * i, static_cast<uint16_t>((Value(values, i) & 0x807f) | exponent << 7));
+  }
+  return true;
+}
+
+size_t ListEscapes(const std::byte* values, const uint8_t* symbols, size_t count,
+                   const SymbolShape& shape, uint8_t* escapes, size_t room) noexcept {
+  size_t used = 0;
+  for (size_t i = 0; i < count && shape.has_escapes(); ++i) {
+    if ((symbols[i] & shape.field_mask()) != 0) continue;
+    if (used < room) escapes[used] = static_cast<uint8_t>(Value(values, i) >> 7);
+    ++used;
+  }
+  return used;
 }
 
 }  // namespace ref

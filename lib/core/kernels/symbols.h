@@ -18,6 +18,7 @@ struct SymbolShape {
 
   uint32_t raw_bits() const { return (bfloat ? 13 : 16) - symbol_bits; }
   bool has_escapes() const { return bfloat && exponent_base > 0; }
+  uint32_t field_mask() const { return 31u << (symbol_bits - 6); }  // of the exponent in a symbol
 };
 
 // Writes the symbols of `count` values at any alignment. An exponent outside the range gets field
@@ -58,10 +59,19 @@ void AddSymbols(const uint8_t* symbols, size_t count, const SymbolShape& shape,
 bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
                 const uint8_t* escapes, size_t escape_count, size_t& used,
                 std::byte* values) noexcept;
+// Lists the exponents of the values whose symbols ask for it, at most `room` of them. Returns how
+// many there are.
+size_t ListEscapes(const std::byte* values, const uint8_t* symbols, size_t count,
+                   const SymbolShape& shape, uint8_t* escapes, size_t room) noexcept;
 
 namespace ref {
 void ToSymbols(const std::byte* values, size_t count, const SymbolShape& shape,
                uint8_t* symbols) noexcept;
+bool AddEscapes(const uint8_t* symbols, size_t count, const SymbolShape& shape,
+                const uint8_t* escapes, size_t escape_count, size_t& used,
+                std::byte* values) noexcept;
+size_t ListEscapes(const std::byte* values, const uint8_t* symbols, size_t count,
+                   const SymbolShape& shape, uint8_t* escapes, size_t room) noexcept;
 }  // namespace ref
 
 }  // namespace kv

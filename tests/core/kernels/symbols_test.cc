@@ -53,4 +53,70 @@ TEST_CASE("raw bits can be flipped where their planes hold them", "[symbols]") {
   }
 }
 
+TEST_CASE("escapes are listed and restored wherever they lie", "[symbols]") {
+  std::mt19937 random(4);
+  for (const uint32_t symbol_bits : {6u, 7u, 8u}) {
+    const SymbolShape shape{.bfloat = true, .symbol_bits = symbol_bits, .exponent_base = 100};
+    for (const size_t count : {0, 1, 15, 63, 64, 65, 127, 129, 1000}) {
+      for (const uint32_t one_in : {1u, 3u, 100u, 100000u}) {
+        for (const size_t misaligned : {0, 1, 7}) {
+          Bytes values(2 * count + misaligned);
+          std::vector<uint8_t> symbols(count + misaligned);
+          std::byte* at = values.data() + misaligned;
+          for (size_t i = 0; i < count; ++i) {
+            const uint32_t exponent =
+                random() % one_in == 0 ? random() % 101 : 101 + random() % 31;  // below: escaped
+            StoreLE(at + 2 * i,
+                    static_cast<uint16_t>(random() % 2 << 15 | exponent << 7 | random() % 128));
+          }
+          ref::ToSymbols(at, count, shape, symbols.data() + misaligned);
+          std::vector<uint8_t> expected(count), listed(count);
+          const size_t escapes = ref::ListEscapes(at, symbols.data() + misaligned, count, shape,
+                                                  expected.data(), count);
+          expected.resize(escapes);
+          test::ForEachTarget([&](const std::string& target) {
+            INFO(target << ' ' << count << " values, an escape in " << one_in);
+            const uint8_t* from = symbols.data() + misaligned;
+            listed.assign(count, 0);
+            REQUIRE(ListEscapes(at, from, count, shape, listed.data(), count) == escapes);
+            listed.resize(escapes);
+            REQUIRE(listed == expected);
+            // No more than there is room for.
+            std::vector<uint8_t> first(escapes, 0xee);
+            const size_t room = escapes / 2;
+            REQUIRE(ListEscapes(at, from, count, shape, first.data(), room) == escapes);
+            REQUIRE(std::equal(first.begin(), first.begin() + static_cast<ptrdiff_t>(room),
+                               expected.begin()));
+            REQUIRE(std::count(first.begin() + static_cast<ptrdiff_t>(room), first.end(), 0xee) ==
+                    static_cast<ptrdiff_t>(escapes - room));
+
+            Bytes restored = values, reference = values;
+            for (size_t i = 0; i < count; ++i) {  // escaped exponents are unknown
+              if ((from[i] & shape.field_mask()) != 0) continue;
+              std::byte* value = restored.data() + misaligned + 2 * i;
+              StoreLE(value, static_cast<uint16_t>(LoadLE<uint16_t>(value) | 0x7f80));
+            }
+            const Bytes unknown = restored;
+            size_t used = 0;
+            REQUIRE(AddEscapes(from, count, shape, expected.data(), escapes, used,
+                               restored.data() + misaligned));
+            REQUIRE(used == escapes);
+            REQUIRE(restored == values);
+            if (escapes == 0) return;
+            // One too few: both stop at the same value.
+            restored = reference = unknown;
+            size_t used_by_reference = used = 0;
+            REQUIRE_FALSE(AddEscapes(from, count, shape, expected.data(), escapes - 1, used,
+                                     restored.data() + misaligned));
+            REQUIRE_FALSE(ref::AddEscapes(from, count, shape, expected.data(), escapes - 1,
+                                          used_by_reference, reference.data() + misaligned));
+            REQUIRE(used == used_by_reference);
+            REQUIRE(restored == reference);
+          });
+        }
+      }
+    }
+  }
+}
+
 }  // namespace kv::symbols_test

@@ -180,7 +180,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   head.U32(static_cast<uint32_t>(rows));
   head.U32(static_cast<uint32_t>(columns));
   head.U32(static_cast<uint32_t>(escapes));
-  if (escapes > 0) AppendEscapes(values, symbols, shape, head);
+  if (escapes > 0) AppendEscapes(values, symbols, shape, escapes, head);
   if (like != nullptr) WriteLikenesses(*like, codec, head);
   WriteModel(model, ContextOrder(), head);
   const std::span<const uint16_t> words(begin, end);

@@ -83,12 +83,20 @@ uint64_t CodedBits16(const uint32_t* counts, const std::array<uint16_t, 256>& fr
 }
 
 void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots) {
-  slots.resize(model.tables.size() * kRansTotal);
+  // Most symbols have few slots: whole blocks are quicker than counted ones, and what is written
+  // too far belongs to the next symbol, or to the room behind the last.
+  constexpr uint32_t kBlock = 16;
+  slots.resize(model.tables.size() * kRansTotal + kBlock);
   RansSlot* out = slots.data();
+  const uint32_t symbols = 1u << model.symbol_bits;
   for (const auto& table : model.tables) {
-    for (uint32_t s = 0; s < 256; ++s) {
-      for (uint32_t offset = 0; offset < table[s]; ++offset)
-        *out++ = MakeRansSlot(s, table[s], offset);
+    for (uint32_t s = 0; s < symbols; ++s) {
+      const uint32_t frequency = table[s];
+      for (uint32_t begin = 0; begin < frequency; begin += kBlock) {
+        const RansSlot first = MakeRansSlot(s, frequency, begin);
+        for (uint32_t i = 0; i < kBlock; ++i) out[begin + i] = first + i;
+      }
+      out += frequency;
     }
   }
 }

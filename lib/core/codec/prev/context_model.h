@@ -95,7 +95,7 @@ void WriteModel(const ContextModel& model, const std::vector<uint16_t>& order, B
 ContextModel ReadModel(ByteReader& reader, uint32_t symbol_bits, const std::vector<uint16_t>& order,
                        Arena* arena = nullptr);
 
-// Makes 2048 slots per table.
+// Makes 2048 slots per table, and some room behind the last.
 void MakeSlots(const ContextModel& model, std::vector<RansSlot>& slots);
 // Makes 256 entries per table.
 void MakeEncoderSymbols(const ContextModel& model, std::vector<RansEncoderSymbol>& symbols);

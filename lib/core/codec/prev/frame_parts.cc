@@ -33,12 +33,12 @@ void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid)
 }
 
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
-                   ByteWriter& frame) {
-  const uint32_t field = kLargestField << (shape.symbol_bits - kMinSymbolBits);
-  for (size_t i = 0; i < values.size() / 2; ++i) {
-    if ((symbols[i] & field) == 0)
-      frame.U8(static_cast<uint8_t>(LoadLE<uint16_t>(values.data() + 2 * i) >> 7));
-  }
+                   uint64_t count, ByteWriter& frame) {
+  Bytes escapes(count);
+  const size_t listed = ListEscapes(values.data(), symbols, values.size() / 2, shape,
+                                    reinterpret_cast<uint8_t*>(escapes.data()), escapes.size());
+  KV_ASSERT(listed == count);
+  frame.Append(escapes);
 }
 
 void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out) {

@@ -12,9 +12,9 @@ uint8_t SymbolsAndLanes(const SymbolShape& shape, RansGrid grid);
 // Reads that byte. Throws kBadFrame for a number of lanes that no kernel has.
 void ReadSymbolsAndLanes(ByteReader& reader, SymbolShape& shape, RansGrid& grid);
 
-// Appends the exponents of all symbols whose field is 0, if such symbols are escapes.
+// Appends the exponents of all symbols whose field is 0, of which there are `count`.
 void AppendEscapes(ByteSpan values, const uint8_t* symbols, const SymbolShape& shape,
-                   ByteWriter& frame);
+                   uint64_t count, ByteWriter& frame);
 // Append what follows the model in a frame: the raw bits, then states and words.
 void AppendPlanes(ByteSpan values, const SymbolShape& shape, Bytes& out);
 void AppendCoded(std::span<const uint32_t> states, std::span<const uint16_t> words, Bytes& out);

@@ -42,7 +42,8 @@ void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scr
   head.U32(static_cast<uint32_t>(plan.grid.rows));
   head.U32(static_cast<uint32_t>(plan.grid.columns));
   head.U32(static_cast<uint32_t>(plan.escapes));
-  if (plan.escapes > 0) AppendEscapes(values, scratch.symbols.data(), plan.shape, head);
+  if (plan.escapes > 0)
+    AppendEscapes(values, scratch.symbols.data(), plan.shape, plan.escapes, head);
   head.Append(plan.stored_model);
 
   // At once: a buffer that grows is copied.
