@@ -16,6 +16,7 @@ namespace kv {
 
 struct DumpEntries;
 struct OpenedReferences;
+class Profile;
 struct Reference;
 class ThreadPool;
 
@@ -34,6 +35,9 @@ struct OpenOptions {
   std::vector<std::string> bases;
   // The same, opened already; they are tried first.
   std::vector<std::shared_ptr<const Reference>> references;
+  // Profiles that archives may need, beside those in their folders: files, and one opened already.
+  std::vector<std::string> profiles;
+  std::shared_ptr<const Profile> profile = {};
   uint32_t reference_depth = 0;                              // archives that have led to this one
   std::shared_ptr<OpenedReferences> opened_references = {};  // by them; FindReferences begins it
   bool in_memory = false;                                    // no folder is looked into

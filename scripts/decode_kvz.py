@@ -8,7 +8,7 @@ the pages of lib/core/codec that it links to and formats/gear/FORMAT.md alone, t
   decode_kvz.py ARCHIVE OUTPUT --walk   do not use index and trailer, as after truncation
 
 An archive that refers to other caches needs archives of these, in the order of its list: --base BASE.kvz ...
-(those may need archives, too: the bases that follow them).
+(those may need archives, too: the bases that follow them). One that was coded with a profile needs --profile MODEL.kvp.
 
 Needs numpy and zstandard (Debian: python3-numpy python3-zstandard). With python3-xxhash all hashes
 are checked; without it the decoder says that it did not.
@@ -29,6 +29,7 @@ except ImportError:
 
 from kvz_decoder.chunks import decode_as, RAW
 from kvz_decoder.common import Damaged, unzstd
+from kvz_decoder.profiled import Profile
 
 MAGIC = b"\x89KVZ\r\n\x1a\n"
 MARKER = b"KVZr"
@@ -246,6 +247,7 @@ def main():
     parser.add_argument("output", nargs="?")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--base", action="append", default=[], metavar="ARCHIVE")
+    parser.add_argument("--profile", type=pathlib.Path)
     parser.add_argument("--walk", action="store_true")
     options = parser.parse_args()
     data = memoryview(numpy.memmap(options.archive, numpy.uint8, "r"))
@@ -253,7 +255,8 @@ def main():
     try:
         is_folder, files, attributes, chunks, hashes = open_archive(data, options.walk)
         references = references_of(options.base)
-        chunks = [dict(chunk, references=references) for chunk in chunks]
+        profile = options.profile and Profile(options.profile.read_bytes())
+        chunks = [dict(chunk, references=references, profile=profile) for chunk in chunks]
         if options.list:
             for chunk in chunks:
                 print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key not in ("reserved", "raw_hash")))

@@ -107,6 +107,9 @@ void ArchiveLimit::Declare(CommandLine& line) {
            "Cache that an archive refers to, if it is not in its folder: a snapshot or an archive "
            "of one (repeatable)")
       .KeepAll();
+  line.Add("--profile", profiles,
+           "Profile (.kvp) that an archive was coded with, if it is not in its folder (repeatable)")
+      .KeepAll();
   line.Add("--max-bytes", max_bytes,
            "Limit on the size of the source (default: none), on the zeros that a stream gets for "
            "lost bytes, and on archives from a stream (default: 64GiB)");
@@ -115,6 +118,7 @@ void ArchiveLimit::Declare(CommandLine& line) {
 Archive ArchiveLimit::Open(const std::string& path) const {
   OpenOptions options;
   options.bases = bases;
+  options.profiles = profiles;
   if (max_bytes.empty()) {
     Archive archive = Archive::Open(FileSource::Open(path, std::nullopt, FetchMode::kAsNeeded));
     FindReferences(archive, path, options);

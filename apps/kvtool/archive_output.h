@@ -38,12 +38,15 @@ struct ArchiveOutput {
 struct ArchiveLimit {
   std::string max_bytes;
 
-  std::vector<std::string> bases;
+  std::vector<std::string> bases, profiles;
 
   void Declare(CommandLine& line);
-  void Files(CommandFiles& files) const { files.Reads(bases); }
-  // With its references, or the reasons why they are not there. Of a stream, at most so many bytes.
-  // Throws kLimit for an archive whose source is larger.
+  void Files(CommandFiles& files) const {
+    files.Reads(bases);
+    files.Reads(profiles);
+  }
+  // With its references and its profile, or the reasons why they are not there. Of a stream, at
+  // most so many bytes. Throws kLimit for an archive whose source is larger.
   Archive Open(const std::string& path) const;
   // Throws kLimit where more is lost than may be written as zeros, one by one.
   void RequireWritable(const Archive& archive) const;

@@ -120,6 +120,13 @@ class Compress : public EachOf<Compress> {
         throw error.File(base);
       }
     }
+    if (options.profiles.size() > 1)
+      throw Error(Finding::kUsage, "an archive is coded with one profile: give one --profile");
+    if (!options.profiles.empty()) {
+      if (*ParseEffort(level_) < Effort::kDefault)
+        throw Error(Finding::kUsage, "--profile serves the levels default, high and max");
+      options.profile = OpenProfile(options.profiles[0]);
+    }
     ThreadPool pool(context.global.thread_count());
     report_.Emit(context.console, CompressOne(input_, options, references, pool, context),
                  RulesFor(output_.one.force));
@@ -154,6 +161,8 @@ class Compress : public EachOf<Compress> {
     WriteOptions write;
     write.check = !no_check_;
     write.references = references;
+    write.profile = options.profile;
+    if (write.profile != nullptr) write.profile_file = ProfileFile(options.profiles[0]);
     write.effort = *ParseEffort(level_);
     write.progress = &progress;
     WriteSummary summary;
@@ -174,8 +183,27 @@ class Compress : public EachOf<Compress> {
     file.Commit();
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     Tell(context, input, path, summary, read_back, elapsed.count());
-    return Document(context, input, path, snapshot, summary, !references.empty(), read_back,
-                    first_warning, elapsed.count());
+    nlohmann::ordered_json document =
+        Document(context, input, path, snapshot, summary, !references.empty(), read_back,
+                 first_warning, elapsed.count());
+    if (options.profile != nullptr)
+      document["profile"] = ProfileIn(*options.profile, options.profiles[0], summary);
+    return document;
+  }
+
+  // The name by which readers look for it beside the archive.
+  static std::string ProfileFile(const std::string& path) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    return IsSafeRelativePath(name) ? name : std::string();
+  }
+
+  static nlohmann::ordered_json ProfileIn(const Profile& profile, const std::string& path,
+                                          const WriteSummary& summary) {
+    const auto coded = summary.codecs.find(std::string(Name(CodecId::kProfiled)));
+    return {{"file", ProfileFile(path)},
+            {"name", profile.name()},
+            {"hash", ProfileHashText(profile.hash())},
+            {"chunks", coded == summary.codecs.end() ? 0 : coded->second}};
   }
 
   static nlohmann::ordered_json BasesIn(const WriteSummary& summary) {

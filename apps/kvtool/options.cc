@@ -135,6 +135,12 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "archive of one (repeatable)")
       .KeepAll()
       .Group(group);
+  line.Add("--profile", open.profiles,
+           "Profile (.kvp) that an archive was or, in compress, is to be coded with, if it is not "
+           "in "
+           "the archive's folder (repeatable)")
+      .KeepAll()
+      .Group(group);
   line.Add("--max-bytes", max_bytes,
            "Limit on inflated or derived data and on streams (default 64GiB)")
       .Group(group);
@@ -143,6 +149,7 @@ void SnapshotOptions::Declare(CommandLine& line) {
 void SnapshotOptions::Files(CommandFiles& files) const {
   files.Reads(gguf);
   files.Reads(open.bases);
+  files.Reads(open.profiles);
   std::error_code ignored;
   if (std::filesystem::exists(open.order, ignored)) files.Reads(open.order);  // else a pattern
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by kvz_reader.cc, references.cc, source_snapshot.cc
+#pragma once  // implemented by kvz_reader.cc, profiles.cc, references.cc, source_snapshot.cc
 
 #include "formats/registry.h"
 #include "lib/core/archive/archive.h"
@@ -20,11 +20,16 @@ std::shared_ptr<const Reference> OpenReference(const std::string& path, const Op
 // Throws kLimit for one that no archive may be coded against, because its own chain is too long.
 void RequireShortChain(const Reference& reference);
 // Looks for the references of an archive among those of the options and in its folder, and gives it
-// those that have the rows it needs; for the others it gives the reason, which decoding throws.
-// `path` is the archive's. Throws kLimit where a chain of references is too long.
+// those that have the rows it needs; for the others it gives the reason, which decoding throws. The
+// same for its profile. `path` is the archive's. Throws kLimit where a chain of references is too
+// long, and what reading a profile throws that the options name.
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options);
-// Throws the reason why a reference is not there.
+// Throws the reason why a reference, or the profile, is not there.
 void RequireReferences(const Archive& archive);
+// The part of FindReferences that is about the profile.
+void FindProfile(Archive& archive, const std::string& path, const OpenOptions& options);
+// Throws as Profile::Read, with the file's name.
+std::shared_ptr<const Profile> OpenProfile(const std::string& path);
 
 // Calls LoadTensors. If a wanted tensor has no chunks of its own (packed tiles, deflated members),
 // it restores the whole source into an unnamed temporary file and calls that format's reader.

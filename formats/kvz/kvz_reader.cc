@@ -73,6 +73,15 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive)
   }
   facts.emplace_back("ratio", ratio);
   AddReferences(archive, facts);
+  if (const std::optional<ProfileName>& profile = archive.profile_name()) {
+    const uint64_t chunks = archive.profiled_chunks();
+    facts.emplace_back(
+        "profile",
+        fmt::format("{}{}{}: {}", profile->file.empty() ? "" : profile->file + ", ",
+                    profile->model.empty() ? "" : profile->model + ", ",
+                    ProfileHashText(profile->hash),
+                    chunks == 0 ? "not needed" : fmt::format("{} chunks need it", chunks)));
+  }
   return facts;
 }
 

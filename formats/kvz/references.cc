@@ -42,6 +42,8 @@ OpenOptions ForReferences(const OpenOptions& options) {
   OpenOptions plain;
   plain.bases = options.bases;
   plain.references = options.references;
+  plain.profiles = options.profiles;
+  plain.profile = options.profile;
   plain.in_memory = options.in_memory;
   plain.pool = options.pool;
   plain.reference_depth = options.reference_depth;
@@ -168,9 +170,7 @@ std::shared_ptr<const Reference> OpenForRows(const std::string& path, const Open
   if (ProbeKvz(source) == Confidence::kCertain) {
     Archive archive = Archive::Open(source.files[0].data);
     FindReferences(archive, path, options);
-    for (const auto& next : archive.references()) {
-      if (next->missing) throw *next->missing;
-    }
+    RequireReferences(archive);
     if (archive.damage().empty() && HoldsAllTensors(archive)) {
       reference->name.source_bytes = archive.source_bytes();
       reference->name.source_hash = archive.source_hash().value_or(0);
@@ -224,8 +224,9 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
         throw;
       // What the user named counts for more than what happens to lie there.
       if (!why || why->finding() != Finding::kReferenceDiffers) {
-        why = Error(error.finding() == Finding::kReferenceMissing ? Finding::kReferenceMissing
-                                                                  : Finding::kReferenceDiffers,
+        const bool lacks = error.finding() == Finding::kReferenceMissing ||
+                           error.finding() == Finding::kProfileMissing;
+        why = Error(lacks ? error.finding() : Finding::kReferenceDiffers,
                     fmt::format("'{}' does not serve as the reference '{}': {}",
                                 Printable(candidate.path), file, error.message()));
       }
@@ -289,9 +290,11 @@ void RequireReferences(const Archive& archive) {
   for (const auto& reference : archive.references()) {
     if (reference != nullptr && reference->missing) throw *reference->missing;
   }
+  archive.RequireProfile();
 }
 
 void FindReferences(Archive& archive, const std::string& path, const OpenOptions& options) {
+  FindProfile(archive, path, options);
   if (archive.reference_names().empty()) return;
   OpenOptions next = options;
   if (++next.reference_depth > kMaxReferenceChain) {

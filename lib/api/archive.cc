@@ -107,6 +107,7 @@ void Start(kvt_writer& writer, std::span<const kvt_part> parts) {
   WriteOptions write;
   write.effort = writer.ctx->level;
   write.progress = &writer.watch;
+  if (write.effort >= Effort::kDefault) write.profile = writer.ctx->profile;
   writer.archive.emplace(writer.snapshot.source, &writer.snapshot, write, writer.sink);
 }
 
@@ -236,6 +237,9 @@ void OpenReader(kvt_reader& reader) {
     const LayerKv& layer = reader.archive->description()->layers[parts[i].layer];
     reader.parts.push_back({parts[i], PartName(layer.index, parts[i].is_value), stored[i]});
   }
+  OpenOptions options = WithReferences({});
+  options.profile = reader.ctx->profile;
+  FindProfile(*reader.archive, "archive", options);
 }
 
 // Brings in the chunks that tell references apart, and no others: two that need each. Returns them.
@@ -264,7 +268,9 @@ std::vector<const ArchivedChunk*> NeedTellingChunks(kvt_reader& reader) {
 
 void UseReferences(kvt_reader& reader, std::span<const kvt_reference* const> given) {
   const std::vector<const ArchivedChunk*> brought = NeedTellingChunks(reader);
-  FindReferences(*reader.archive, "archive", WithReferences(given));
+  OpenOptions options = WithReferences(given);
+  options.profile = reader.ctx->profile;
+  FindReferences(*reader.archive, "archive", options);
   for (const ArchivedChunk* chunk : brought) {
     reader.Drop(chunk->payload_offset, chunk->payload_bytes);
   }

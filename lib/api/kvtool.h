@@ -9,16 +9,17 @@
  *  - Buffers may lie at any alignment. The buffers of one call must not overlap (KV0010).
  *  - What an encoder writes depends on the bytes, the description, the level and the version of the
  *    library: never on the number of threads, the CPU or earlier calls.
- *  - One thread at a time per object. A context that is busy answers KV0007; only kvt_ctx_cancel and
- *    kvt_ctx_stats may be called beside a running call.
+ *  - One thread at a time per object. A context that is busy answers KV0007; only kvt_ctx_cancel
+ * and kvt_ctx_stats may be called beside a running call.
  *  - Nothing returned needs to be freed, objects apart. Every kvt_*_free accepts NULL.
  *  - The library has no global state, writes nothing to any stream and opens no file.
- *  - A context keeps its buffers. Once they have grown, every level encodes and decodes with only small
- *    allocations, under 16 KiB each. That takes two calls of a size. Only at KVT_MAX zstd exchanges
- *    tables of up to a MiB now and then, while encoding. All memory is malloc's; docs/library.md says why
- *    there is no parameter for another allocator.
- *  - Growable structs begin with struct_size, which the caller sets to sizeof. Later versions append
- *    fields only; a field that an old caller lacks counts as zero, and zero is the old behaviour.
+ *  - A context keeps its buffers. Once they have grown, every level encodes and decodes with only
+ * small allocations, under 16 KiB each. That takes two calls of a size. Only at KVT_MAX zstd
+ * exchanges tables of up to a MiB now and then, while encoding. All memory is malloc's;
+ * docs/library.md says why there is no parameter for another allocator.
+ *  - Growable structs begin with struct_size, which the caller sets to sizeof. Later versions
+ * append fields only; a field that an old caller lacks counts as zero, and zero is the old
+ * behaviour.
  */
 #ifndef KVTOOL_H_
 #define KVTOOL_H_
@@ -65,14 +66,10 @@ enum {
   KVT_Q4_0 = 16
 };
 /* Order of a tensor's values in memory, the outermost axis first. */
-enum {
-  KVT_TOKEN_HEAD_DIM = 0,
-  KVT_HEAD_TOKEN_DIM = 1,
-  KVT_ORDER_UNKNOWN = 3
-};
+enum { KVT_TOKEN_HEAD_DIM = 0, KVT_HEAD_TOKEN_DIM = 1, KVT_ORDER_UNKNOWN = 3 };
 enum { KVT_FAST = 1, KVT_DEFAULT = 2, KVT_HIGH = 3, KVT_MAX = 4 };
-/* KVT_KV: K and V side by side in each head of each token, head_dim counting both. They are coded apart
- * where that makes the frame smaller. */
+/* KVT_KV: K and V side by side in each head of each token, head_dim counting both. They are coded
+ * apart where that makes the frame smaller. */
 enum { KVT_ROLE_UNKNOWN = 0, KVT_K = 1, KVT_V = 2, KVT_KV = 3 };
 /* Whose fault a status is. */
 enum {
@@ -135,7 +132,7 @@ typedef struct {
 
 /* One object of a batch. */
 typedef struct {
-  const kvt_desc* desc;    /* decoding checks desc->context; NULL: not checked, bytes without shape */
+  const kvt_desc* desc; /* decoding checks desc->context; NULL: not checked, bytes without shape */
   const kvt_piece* pieces; /* in order, together one raw object */
   size_t piece_count;
   void* frame;
@@ -166,8 +163,8 @@ typedef struct {
 
 /* ---- library and findings: any thread, no object needed ---- */
 
-/* Version of the library that was loaded. With the same SONAME a newer library serves older callers,
- * never the reverse. */
+/* Version of the library that was loaded. With the same SONAME a newer library serves older
+ * callers, never the reverse. */
 KVT_API uint32_t kvt_version(void);
 /* Version, SIMD target in use and the libraries inside; static text. */
 KVT_API const char* kvt_build(void);
@@ -198,8 +195,8 @@ KVT_API kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out);
 KVT_API void kvt_ctx_free(kvt_ctx* ctx);
 
 /* The most memory, in bytes, that a context of these parameters holds and uses while it encodes,
- * decodes and verifies, its pool's threads included but not their stacks. 0 where nothing bounds it:
- * max_raw_bytes is 0, or the sum overflows; and for parameters that kvt_ctx_create refuses. Any
+ * decodes and verifies, its pool's threads included but not their stacks. 0 where nothing bounds
+ * it: max_raw_bytes is 0, or the sum overflows; and for parameters that kvt_ctx_create refuses. Any
  * thread. */
 KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);
 
@@ -208,8 +205,8 @@ KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);
 KVT_API void kvt_ctx_cancel(kvt_ctx* ctx);
 /* Any thread; does not wait. Sums since the context was created. */
 KVT_API void kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out);
-/* What the last call on the context found; status 0 after a success. The texts belong to the context
- * until its next call. After a batch: the first failed item's. */
+/* What the last call on the context found; status 0 after a success. The texts belong to the
+ * context until its next call. After a batch: the first failed item's. */
 KVT_API void kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out);
 
 /* ---- frames: one page, chunk or tensor, complete in itself ---- */
@@ -219,26 +216,26 @@ KVT_API void kvt_ctx_error(const kvt_ctx* ctx, kvt_error* out);
 KVT_API size_t kvt_encode_bound(size_t raw_bytes);
 
 /* Writes one frame of the n bytes at src to dst. desc NULL: bytes without shape. A shape that does
- * not multiply to n is dropped. *written (unless NULL): size of the frame; with KV0006, where cap is
- * too small, the size that was needed. */
+ * not multiply to n is dropped. *written (unless NULL): size of the frame; with KV0006, where cap
+ * is too small, the size that was needed. */
 KVT_API kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                               void* dst, size_t cap, size_t* written);
 
 /* Reads a header from the first 128 bytes of a frame; any thread, no object. KV1001: fewer bytes;
- * KV1003: not a frame; KV1301: of a newer version; KV1302: needs a reference; KV1103, KV1006, KV1010:
- * damaged. The sizes are claims until a decode or a verify returned 0: never allocate
- * from them without a limit of your own. out->struct_size must be set. */
+ * KV1003: not a frame; KV1301: of a newer version; KV1302: needs a reference; KV1103, KV1006,
+ * KV1010: damaged. The sizes are claims until a decode or a verify returned 0: never allocate from
+ * them without a limit of your own. out->struct_size must be set. */
 KVT_API kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out);
 
 /* Fills dst[0, raw_bytes). 0 means: the header, the context (unless NULL; KV1106 where it differs),
- * raw_bytes (KV1008) and the hash of every byte agree. Bytes after the frame are ignored, for stores
- * that pad. On any other status dst holds garbage; nothing outside it is ever written. */
+ * raw_bytes (KV1008) and the hash of every byte agree. Bytes after the frame are ignored, for
+ * stores that pad. On any other status dst holds garbage; nothing outside it is ever written. */
 KVT_API kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16],
                               void* dst, size_t raw_bytes);
 
 /* Decodes tokens [begin, begin + count) of a frame in KVT_TOKEN_HEAD_DIM order: only the segments
- * that hold them, whose hashes are checked. KV1302 where kvt_info.segment_tokens is 0, KV0010 beyond
- * the tokens, KV0006 where cap is too small. *written (unless NULL): bytes. */
+ * that hold them, whose hashes are checked. KV1302 where kvt_info.segment_tokens is 0, KV0010
+ * beyond the tokens, KV0006 where cap is too small. *written (unless NULL): bytes. */
 KVT_API kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n,
                                      const uint8_t context[16], uint64_t begin, uint64_t count,
                                      void* dst, size_t cap, size_t* written);
@@ -270,12 +267,13 @@ KVT_API kvt_status kvt_profile_open(const void* src, size_t n, kvt_profile** out
 KVT_API void kvt_profile_free(kvt_profile* profile);
 /* What frames name it by. */
 KVT_API void kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
-/* From now on the context encodes with the profile at levels from KVT_DEFAULT on, wherever that makes
- * a frame smaller, and decodes frames that name it. NULL: without. Its tables, up to 160 KiB for K or
- * V of each layer that was met, come on top of kvt_ctx_bytes. */
+/* From now on the context encodes with the profile at levels from KVT_DEFAULT on, wherever that
+ * makes a frame smaller, and decodes frames that name it. NULL: without. Its tables, up to 160 KiB
+ * for K or V of each layer that was met, come on top of kvt_ctx_bytes. Archives that it packs or
+ * writes then need the profile where it made them smaller, and it reads those that do. */
 KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile);
-/* The hash of the profile that decoding a frame needs; zeros: none. Statuses of kvt_frame_info. A call
- * that decodes answers KV1109 without the profile. */
+/* The hash of the profile that decoding a frame needs; zeros: none. Statuses of kvt_frame_info. A
+ * call that decodes answers KV1109 without the profile. */
 KVT_API kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16]);
 
 /* ---- callbacks ---- */
@@ -316,9 +314,9 @@ typedef struct {
 } kvt_analysis;
 
 /* Codes the tensor, decodes it again (KV9001 if it differs) and walks its values; with one thread.
- * The description must explain all n bytes (KV0010). out (unless NULL) has its struct_size set; json
- * (unless NULL) receives the tensor's object of `kvtool analyze --json` on one line, with null for
- * cross_channel_gain_bits. */
+ * The description must explain all n bytes (KV0010). out (unless NULL) has its struct_size set;
+ * json (unless NULL) receives the tensor's object of `kvtool analyze --json` on one line, with null
+ * for cross_channel_gain_bits. */
 KVT_API kvt_status kvt_analyze(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_t n,
                                kvt_analysis* out, const kvt_sink* json);
 
@@ -352,21 +350,30 @@ typedef struct {
   const char* name;                 /* reading: of the reader; writing: NULL */
 } kvt_part;
 
-/* Writes an archive of the parts to the sink, forward only, in memory for one part. What it restores
- * to is a safetensors file of tensors k_0, v_0 ..., [token, head, dim], in the order of the parts.
- * Each part has a complete description: role KVT_K or KVT_V, an order with tokens and heads; K of a
- * layer may come without V. Every chunk is decoded again and compared before it is written. Parts
- * and their descriptions may go after the call; sink->user must stay. The writer uses the context's
- * threads and error and must be freed before it. part_size: sizeof(kvt_part). */
+/* Writes an archive of the parts to the sink, forward only, in memory for one part. What it
+ * restores to is a safetensors file of tensors k_0, v_0 ..., [token, head, dim], in the order of
+ * the parts. Each part has a complete description: role KVT_K or KVT_V, an order with tokens and
+ * heads; K of a layer may come without V. Every chunk is decoded again and compared before it is
+ * written. Parts and their descriptions may go after the call; sink->user must stay. The writer
+ * uses the context's threads and error and must be freed before it. part_size: sizeof(kvt_part). */
 KVT_API kvt_status kvt_writer_create(kvt_ctx* ctx, const kvt_part* parts, size_t count,
                                      size_t part_size, const kvt_sink* sink, kvt_writer** out);
-/* The values of part `index`: each part once, in order (KV0010), with exactly its bytes (KV0010). src
- * is free again on return. After a failure the writer can only be freed. */
+/* The values of part `index`: each part once, in order (KV0010), with exactly its bytes (KV0010).
+ * src is free again on return. After a failure the writer can only be freed. */
 KVT_API kvt_status kvt_writer_add(kvt_writer* writer, size_t index, const void* src, size_t n);
 /* Writes the index. An archive that ends without one is damaged: readers recover what was added. */
 KVT_API kvt_status kvt_writer_finish(kvt_writer* writer);
 /* Without kvt_writer_finish the archive stays without an index. */
 KVT_API void kvt_writer_free(kvt_writer* writer);
+
+/* Learns a profile, as `kvtool train` does, and writes the bytes of its .kvp file to the sink.
+ * values[i]: those of part i, sizes[i] bytes, in the part's order; parts are as for
+ * kvt_writer_create, but the same layer may come several times, of several caches of one model.
+ * Give it some thousand tokens of text as it is going to be used. name (may be NULL): of the model,
+ * at most 255 bytes. KV1303: no values of f16 or bf16; KV1016: rows of a layer differ in width. */
+KVT_API kvt_status kvt_train(kvt_ctx* ctx, const kvt_part* parts, const void* const* values,
+                             const size_t* sizes, size_t count, size_t part_size, const char* name,
+                             const kvt_sink* sink);
 
 /* Reads the trailer and the index of an archive, not its data; all of it where they are damaged, to
  * recover what is left. *parts (unless NULL): how many tensors can be read. Any archive will do,
@@ -375,44 +382,46 @@ KVT_API void kvt_writer_free(kvt_writer* writer);
  * findings of `kvtool verify` where it is damaged. */
 KVT_API kvt_status kvt_reader_open(kvt_ctx* ctx, const kvt_source* source, kvt_reader** out,
                                    uint64_t* parts);
-/* out->struct_size must be set, and that of out->desc, unless it is NULL. KV0010 beyond the parts. */
+/* out->struct_size must be set, and that of out->desc, unless it is NULL. KV0010 beyond the parts.
+ */
 KVT_API kvt_status kvt_reader_part(kvt_reader* reader, uint64_t index, kvt_part* out);
-/* Tokens [begin, begin + count) of a part as [token][head][dim]. Fetches the chunks that hold them and
- * nothing else, and checks their hashes. KV0010 beyond the tokens, KV0006 where cap is too small;
- * *written (unless NULL): bytes. On a failure dst holds garbage. */
+/* Tokens [begin, begin + count) of a part as [token][head][dim]. Fetches the chunks that hold them
+ * and nothing else, and checks their hashes. KV0010 beyond the tokens, KV0006 where cap is too
+ * small; *written (unless NULL): bytes. On a failure dst holds garbage. */
 KVT_API kvt_status kvt_reader_read(kvt_reader* reader, uint64_t index, uint64_t begin,
                                    uint64_t count, void* dst, size_t cap, size_t* written);
 /* The next two are for archives that were coded beside other caches ("references", below). Parts of
- * them may be readable without these; for others kvt_reader_read returns KV1107 where the cache was not
- * given, and KV1108 where its rows are not those that the archive was made with. */
-/* What the archive needs, by index from 0; KV0010 past the end. out->struct_size must be set. The texts
- * belong to the reader. */
+ * them may be readable without these; for others kvt_reader_read returns KV1107 where the cache was
+ * not given, and KV1108 where its rows are not those that the archive was made with. */
+/* What the archive needs, by index from 0; KV0010 past the end. out->struct_size must be set. The
+ * texts belong to the reader. */
 KVT_API kvt_status kvt_reader_need(const kvt_reader* reader, size_t index, kvt_need* out);
-/* Gives it caches, in any order, also more than it needs; a second call replaces the first. Fetches a
- * few chunks, to tell which is which. They may be freed before the reader. */
+/* Gives it caches, in any order, also more than it needs; a second call replaces the first. Fetches
+ * a few chunks, to tell which is which. They may be freed before the reader. */
 KVT_API kvt_status kvt_reader_beside(kvt_reader* reader, const kvt_reference* const* references,
                                      size_t count);
 /* The names of its parts go with it. */
 KVT_API void kvt_reader_free(kvt_reader* reader);
 
-/* `kvtool compress` without a file system: archives any files so that kvt_unpack and the program give
- * the very same back; several as a folder. A format that kvtool knows is recognised by its content and
- * compresses better. The files are held in memory. */
+/* `kvtool compress` without a file system: archives any files so that kvt_unpack and the program
+ * give the very same back; several as a folder. A format that kvtool knows is recognised by its
+ * content and compresses better. The files are held in memory. */
 KVT_API kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count,
                             const kvt_sink* sink);
-/* `kvtool decompress` without a file system: calls `open` for each file in the order of names, and then
- * its sink. Stops at the first damage. The archive is held in memory. */
+/* `kvtool decompress` without a file system: calls `open` for each file in the order of names, and
+ * then its sink. Stops at the first damage. The archive is held in memory. */
 KVT_API kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open,
                               void* user);
 
-/* References. Rows that another cache has as well, or nearly has, cost an archive next to nothing if
- * its reader has that cache, too: an earlier save of the same chat, another chat with the same system
- * prompt. Whoever reads the archive needs the same rows, from whatever file has them: the archive
- * holds their hashes, which decide. */
+/* References. Rows that another cache has as well, or nearly has, cost an archive next to nothing
+ * if its reader has that cache, too: an earlier save of the same chat, another chat with the same
+ * system prompt. Whoever reads the archive needs the same rows, from whatever file has them: the
+ * archive holds their hashes, which decide. */
 
-/* A cache to code beside, in memory: files of a format that kvtool knows (several as a folder), or an
- * archive of one; `references` are those that this archive needs itself (KV1107 where one lacks). The
- * object never changes: contexts on several threads may use it at once, and it may outlive all. */
+/* A cache to code beside, in memory: files of a format that kvtool knows (several as a folder), or
+ * an archive of one; `references` are those that this archive needs itself (KV1107 where one
+ * lacks). The object never changes: contexts on several threads may use it at once, and it may
+ * outlive all. */
 KVT_API kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t count,
                                         const kvt_reference* const* references,
                                         size_t reference_count, kvt_reference** out);
@@ -423,7 +432,8 @@ KVT_API void kvt_reference_free(kvt_reference* reference);
 KVT_API kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
                                    const kvt_reference* const* references, size_t reference_count,
                                    const kvt_sink* sink);
-/* kvt_unpack of such an archive. KV1107 and KV1108, as of kvt_reader_read, before a file is opened. */
+/* kvt_unpack of such an archive. KV1107 and KV1108, as of kvt_reader_read, before a file is opened.
+ */
 KVT_API kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
                                      const kvt_reference* const* references, size_t count,
                                      kvt_open_file open, void* user);
@@ -468,7 +478,7 @@ KVT_API kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* s
 /* MNN's parameters under its own names; kvt_h2o_defaults fills in its own values. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t revision;             /* 0: the final branch; 6: the measured build R6 */
+  uint32_t revision;              /* 0: the final branch; 6: the measured build R6 */
   int32_t layer_start, layer_end; /* inclusive; a negative end is the last layer */
   uint32_t block_tokens, sink_tokens, recent_tokens, update_interval;
   uint32_t trigger_min_tokens;
@@ -481,11 +491,11 @@ typedef struct {
 /* One call of one layer. */
 typedef struct {
   uint32_t struct_size;
-  uint32_t layer;     /* whose call this is */
-  int32_t apply;      /* begin: compact this layer's cache to `plan` before appending */
-  int32_t triggered;  /* finish: a decision was taken */
-  kvt_plan plan;      /* borrowed until the next call on the object */
-  uint64_t length;    /* tokens in the layer's cache, new ones included */
+  uint32_t layer;             /* whose call this is */
+  int32_t apply;              /* begin: compact this layer's cache to `plan` before appending */
+  int32_t triggered;          /* finish: a decision was taken */
+  kvt_plan plan;              /* borrowed until the next call on the object */
+  uint64_t length;            /* tokens in the layer's cache, new ones included */
   uint64_t final_keep_tokens; /* finish: the budget that MNN hands to its lossless path */
   float keep_ratio;           /* of the last plan made, as MNN reports it */
   uint32_t in_range;          /* whether this layer is scored and evicted at all */
@@ -493,8 +503,8 @@ typedef struct {
 
 /* MNN's own values; out->struct_size must be set. */
 KVT_API void kvt_h2o_defaults(kvt_h2o_params* out);
-/* MNN's eviction as its engine runs it, decision for decision, without tensors. Values are clamped as
- * the engine clamps them. The object may outlive the context. */
+/* MNN's eviction as its engine runs it, decision for decision, without tensors. Values are clamped
+ * as the engine clamps them. The object may outlive the context. */
 KVT_API kvt_status kvt_h2o_create(kvt_ctx* ctx, const kvt_h2o_params* params,
                                   const kvt_geometry* geometry, kvt_h2o** out);
 /* Before or after the context that it was made from. */
@@ -502,8 +512,9 @@ KVT_API void kvt_h2o_free(kvt_h2o* h2o);
 /* One begin and one finish per layer call, layers in order, token by token; otherwise KV0010. If
  * call->apply, compact this layer's cache to call->plan; then append new_tokens. */
 KVT_API kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call);
-/* Takes the block sums of the layer's cache (kvt_block_scores; ignored where in_range is 0) and says
- * whether a decision was taken; call->plan is then the pending plan, due at this layer's next begin. */
+/* Takes the block sums of the layer's cache (kvt_block_scores; ignored where in_range is 0) and
+ * says whether a decision was taken; call->plan is then the pending plan, due at this layer's next
+ * begin. */
 KVT_API kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks,
                                   uint64_t query_rows, kvt_h2o_call* call);
 /* A layer's cache was cut outside, by a draft that was rolled back: a pending plan that no longer
@@ -524,27 +535,28 @@ enum { KVT_NEEDS_ROWS = 1, KVT_NEEDS_KEYS = 2 };
 KVT_API kvt_status kvt_policy_at(size_t index, kvt_policy_info* out);
 /* A policy for one layer of one sequence, with the parameters of its paper. It uses the context's
  * threads and error and must be freed before it. KV0010: no such policy; KV1302: oracle-mass, which
- * decides by the attention of rows that are yet to come, so that only a replay of a recorded run can
- * know it. layer: below geometry->layers where the policy is pyramid; elsewhere any number. */
+ * decides by the attention of rows that are yet to come, so that only a replay of a recorded run
+ * can know it. layer: below geometry->layers where the policy is pyramid; elsewhere any number. */
 KVT_API kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_geometry* geometry,
                                      uint32_t layer, kvt_policy** out);
 /* After the last call. */
 KVT_API void kvt_policy_free(kvt_policy* policy);
-/* Query rows of this layer, in order and each once: rows->tokens tokens are in the cache, and the rows
- * are those of the last ones (rows->visible = tokens - rows + 1). Where the policy needs no rows the
- * rest may be zero. Keys that are new are copied where the policy needs rows; nothing is kept of the
- * caller's memory. block_tokens is ignored. */
+/* Query rows of this layer, in order and each once: rows->tokens tokens are in the cache, and the
+ * rows are those of the last ones (rows->visible = tokens - rows + 1). Where the policy needs no
+ * rows the rest may be zero. Keys that are new are copied where the policy needs rows; nothing is
+ * kept of the caller's memory. block_tokens is ignored. */
 KVT_API kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows);
-/* Chooses `keep` tokens of the cache, whose last rows were observed: one plan for all kv heads, or one
- * for each, lent until the next call. The caller must apply them: the next call counts on a cache of
- * what they keep and of what was appended since. The choices are the program's for the same rows.
- * Three policies keep another number of tokens than `keep`, the same in all of their plans:
+/* Chooses `keep` tokens of the cache, whose last rows were observed: one plan for all kv heads, or
+ * one for each, lent until the next call. The caller must apply them: the next call counts on a
+ * cache of what they keep and of what was appended since. The choices are the program's for the
+ * same rows. Three policies keep another number of tokens than `keep`, the same in all of their
+ * plans:
  *  - full keeps all;
  *  - pyramid takes `keep` for the mean of all layers. The first layers keep more and the last ones
  *    fewer, by a difference that its first choice in this layer sets;
- *  - block keeps whole blocks: its sinks (one block of 64 tokens), its recent tokens (256) and blocks by
- *    score up to `keep`, so that it keeps all of a short cache. It is MNN's rule on exact scores; kvt_h2o
- *    is MNN's engine, decision for decision. */
+ *  - block keeps whole blocks: its sinks (one block of 64 tokens), its recent tokens (256) and
+ * blocks by score up to `keep`, so that it keeps all of a short cache. It is MNN's rule on exact
+ * scores; kvt_h2o is MNN's engine, decision for decision. */
 KVT_API kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64_t keep,
                                      const kvt_plan** plans, size_t* count);
 

@@ -98,6 +98,37 @@ class Pool {
   std::unique_ptr<kvt_pool, Free> pool_;
 };
 
+// What pages of one model look like, of the bytes of a .kvp file. Many contexts may use it at once,
+// and it may go before them.
+class Profile {
+ public:
+  explicit Profile(Bytes file) {
+    kvt_profile* profile = nullptr;
+    Check(kvt_profile_open(file.data(), file.size(), &profile));
+    profile_.reset(profile);
+  }
+  // What frames and archives name it by.
+  Key Hash() const noexcept {
+    Key hash{};
+    kvt_profile_hash(get(), hash.data());
+    return hash;
+  }
+  kvt_profile* get() const noexcept { return profile_.get(); }
+
+ private:
+  struct Free {
+    void operator()(kvt_profile* profile) const { kvt_profile_free(profile); }
+  };
+  std::unique_ptr<kvt_profile, Free> profile_;
+};
+
+// The hash of the profile that decoding a frame needs; zeros: none. Throws Error.
+inline Key ProfileOf(Bytes frame) {
+  Key hash{};
+  Check(kvt_frame_profile(frame.data(), frame.size(), hash.data()));
+  return hash;
+}
+
 // One per thread. Methods throw Error; those named Try return the status instead and never throw.
 class Context {
  public:
@@ -108,6 +139,11 @@ class Context {
     kvt_ctx* ctx = nullptr;
     Check(kvt_ctx_create(&params, &ctx));
     ctx_.reset(ctx);
+  }
+
+  // From now on; null: without one.
+  void UseProfile(const Profile* profile) {
+    Raise(kvt_ctx_use_profile(get(), profile == nullptr ? nullptr : profile->get()));
   }
 
   std::vector<std::byte> Encode(const kvt_desc& desc, Bytes raw) {
@@ -286,6 +322,26 @@ class Writer {
 // A part for Writer. `desc` must live until the writer is made.
 inline kvt_part Part(uint32_t layer, kvt_desc& desc) {
   return {sizeof(kvt_part), layer, &desc, 0, 0, nullptr};
+}
+
+// Learns a profile, as `kvtool train` does: values[i] are those of parts[i], and a layer may come
+// several times. Returns the bytes of its .kvp file.
+inline std::vector<std::byte> Train(const Context& context, std::span<const kvt_part> parts,
+                                    std::span<const Bytes> values, const std::string& name = {}) {
+  if (values.size() != parts.size()) Check(-10);
+  std::vector<const void*> pointers;
+  std::vector<size_t> sizes;
+  for (const Bytes& one : values) {
+    pointers.push_back(one.data());
+    sizes.push_back(one.size());
+  }
+  std::vector<std::byte> file;
+  detail::Callback<Write> write(
+      [&file](Bytes bytes) { file.insert(file.end(), bytes.begin(), bytes.end()); });
+  const kvt_sink sink = detail::SinkOf(write);
+  write.Raise(context, kvt_train(context.get(), parts.data(), pointers.data(), sizes.data(),
+                                 parts.size(), sizeof(kvt_part), name.c_str(), &sink));
+  return file;
 }
 
 // A file: its name is relative, with '/'; `read` fills what it is given from an offset on.

@@ -97,6 +97,7 @@ kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t coun
     const Threads threads(ctx);
     OpenOptions options = WithReferences(Given(references, reference_count));
     options.pool = &*threads;
+    options.profile = ctx->profile;
     *out = new kvt_reference{OpenReference(SourceOf({files, count}), options)};
   });
 }
@@ -117,6 +118,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
     WriteOptions options;
     options.effort = ctx->level;
     options.progress = &watch;
+    if (ctx->level >= Effort::kDefault) options.profile = ctx->profile;
     for (const kvt_reference* given : Given(references, reference_count)) {
       RequireShortChain(*given->reference);
       options.references.push_back(given->reference);
@@ -137,7 +139,8 @@ kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
                              kvt_open_file open, void* user) {
   return Call(ctx, [&] {
     Require(open != nullptr, "open");
-    const OpenOptions given = WithReferences(Given(references, count));
+    OpenOptions given = WithReferences(Given(references, count));
+    given.profile = ctx->profile;
     Archive opened =
         Archive::Open(FileSource::FromBytes(ReadAll(CheckedSource(archive)), "archive"));
     FindReferences(opened, "archive", given);

@@ -2,7 +2,38 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/codec/profiled/profile.h"
 
+#include "lib/api/callbacks.h"
 #include "lib/api/context.h"
+#include "lib/api/tensor.h"
+#include "lib/core/archive/train.h"
+#include "lib/core/snapshot/layout.h"
+
+namespace kv::api {
+namespace {
+
+constexpr size_t kMostProfileName = 255;
+
+// K or V of one layer, as a cache that has nothing else.
+Snapshot CacheOfPart(const kvt_part& part, ByteSpan values) {
+  Require(part.struct_size == sizeof part && part.desc != nullptr, "part->struct_size, desc");
+  Require(part.desc->role == KVT_K || part.desc->role == KVT_V, "part->desc->role");
+  KvTensor tensor = TensorOf(*part.desc);
+  Require(values.size() == tensor.bytes(), "sizes: not the bytes of the part");
+  tensor = ContiguousTensor(values.data(), tensor.dtype, tensor.tokens(), tensor.heads,
+                            tensor.head_dim, static_cast<Order>(part.desc->order));
+  Snapshot cache;
+  LayerKv& layer = cache.layers.emplace_back();
+  layer.index = part.layer;
+  if (part.desc->role == KVT_V) {
+    layer.v = std::move(tensor);
+  } else {
+    layer.k = std::move(tensor);
+  }
+  return cache;
+}
+
+}  // namespace
+}  // namespace kv::api
 
 using namespace kv;       // NOLINT: the functions below are the library's outermost layer
 using namespace kv::api;  // NOLINT
@@ -32,5 +63,23 @@ kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16]) {
   return Caught(nullptr, [&] {
     Require(out != nullptr, "out");
     std::memcpy(out, ReadFrameHeader(Span(src, n)).profile.data(), 16);
+  });
+}
+
+kvt_status kvt_train(kvt_ctx* ctx, const kvt_part* parts, const void* const* values,
+                     const size_t* sizes, size_t count, size_t part_size, const char* name,
+                     const kvt_sink* sink) {
+  return Call(ctx, [&] {
+    Require(parts != nullptr && values != nullptr && sizes != nullptr && count > 0, "parts");
+    Require(part_size == sizeof *parts, "part_size");
+    const std::string model = name == nullptr ? "" : name;
+    Require(model.size() <= kMostProfileName, "name: more than 255 bytes");
+    CallbackSink out(CheckedSink(sink));
+    ProfileBuilder builder;
+    for (size_t i = 0; i < count; ++i) {
+      if (ctx->cancelled.load()) throw Error(Finding::kCancelled, "the call was cancelled");
+      builder.Add(CacheOfPart(parts[i], Span(values[i], sizes[i])));
+    }
+    out.Write(builder.Finish(model)->file());
   });
 }

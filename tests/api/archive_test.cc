@@ -302,6 +302,64 @@ TEST_CASE("kvtool.hpp packs and unpacks files, and lets a callback's exception o
   CHECK_THROWS_AS(kvtool::Pack(context, files, append), std::out_of_range);
 }
 
+TEST_CASE("kvtool.hpp learns profiles, and what is coded with one needs it") {
+  // Two caches of a model whose channels have scales of their own.
+  const auto walk = [](uint32_t seed) {
+    std::vector<uint16_t> values(256 * 64);
+    uint32_t random = seed;
+    for (size_t i = 0; i < values.size(); ++i) {
+      random = random * 1664525 + 1013904223;
+      values[i] = static_cast<uint16_t>(0x2c00 + (i % 64 << 7) + (random >> 22));
+    }
+    return values;
+  };
+  const std::vector<uint16_t> learnt = walk(1), page = walk(2);
+  kvtool::Context context;
+  kvt_desc desc = kvtool::Describe(KVT_F16, 256, 2, 32);
+  desc.order = KVT_TOKEN_HEAD_DIM;
+  desc.role = KVT_K;
+  const std::vector<kvt_part> parts = {kvtool::Part(0, desc)};
+  const std::vector<kvtool::Bytes> values = {std::as_bytes(std::span(learnt))};
+  const std::vector<std::byte> file = kvtool::Train(context, parts, values, "walks");
+  CHECK_THROWS_AS(kvtool::Train(context, parts, {}, "walks"), kvtool::Error);
+  const kvtool::Profile profile{kvtool::Bytes(file)};
+  CHECK_THROWS_AS(kvtool::Profile(kvtool::Bytes(file).first(20)), kvtool::Error);
+
+  desc.tokens = 32;
+  const kvtool::Bytes raw = std::as_bytes(std::span(page)).first(32 * 128);
+  const std::vector<std::byte> without = context.Encode(desc, raw);
+  context.UseProfile(&profile);
+  const std::vector<std::byte> with = context.Encode(desc, raw);
+  CHECK(with.size() < without.size());
+  CHECK(kvtool::ProfileOf(with) == profile.Hash());
+  CHECK(kvtool::ProfileOf(without) == kvtool::Key{});
+  std::vector<std::byte> back(raw.size());
+  context.Decode(with, {}, back);
+  CHECK(std::equal(back.begin(), back.end(), raw.begin()));
+
+  // An archive that it writes needs it, too.
+  std::vector<std::byte> archive;
+  kvtool::Writer writer(context, parts, [&](kvtool::Bytes bytes) {
+    archive.insert(archive.end(), bytes.begin(), bytes.end());
+  });
+  writer.Add(0, raw);
+  writer.Finish();
+  const kvtool::ReadAt read = [&](uint64_t offset, kvtool::MutableBytes to) {
+    std::memcpy(to.data(), archive.data() + offset, to.size());
+  };
+  kvtool::Reader reader(context, archive.size(), read);
+  CHECK(reader.Read(0, 8, 16, back) == 16 * 128);
+  CHECK(std::equal(back.begin(), back.begin() + 16 * 128, raw.begin() + 8 * 128));
+  context.UseProfile(nullptr);
+  CHECK(context.TryVerify(with, {}) == -1109);
+  kvtool::Reader lost(context, archive.size(), read);
+  CHECK_THROWS_AS(lost.Read(0, 8, 16, back), kvtool::Error);
+  const auto nowhere = [](auto, auto) { return [](kvtool::Bytes) {}; };
+  CHECK_THROWS_AS(kvtool::Unpack(context, archive.size(), read, nowhere), kvtool::Error);
+  context.UseProfile(&profile);
+  kvtool::Unpack(context, archive.size(), read, nowhere);
+}
+
 // Everything a reader may be asked; no status is wrong here, only a crash.
 void ReadAll(kvt_ctx* ctx, Memory& archive) {
   const kvt_source source = archive.Source();

@@ -484,6 +484,56 @@ TEST_CASE("a context codes pages with a profile, and decodes them with it alone"
   CHECK(kvt_decode_batch(with, &item, 1, sizeof item) == -1109);
 }
 
+TEST_CASE("a profile is learnt from values in memory, as the program learns it", "[api]") {
+  // The page and itself once more, as another cache of the model.
+  const Buffer page = FileOf("profiles/page.f16");
+  kvt_desc desc = Desc(page.size() / 64, 4, 8);
+  desc.dtype = KVT_F16;
+  desc.role = KVT_K;
+  kvt_desc other = desc;
+  other.order = KVT_HEAD_TOKEN_DIM;
+  const kvt_part parts[2] = {{sizeof(kvt_part), 1, &desc, 0, 0, nullptr},
+                             {sizeof(kvt_part), 1, &other, 0, 0, nullptr}};
+  const void* values[2] = {page.data(), page.data()};
+  size_t sizes[2] = {page.size(), page.size()};
+  Buffer file;
+  const kvt_sink sink = {sizeof sink, 0, &file, [](void* user, const void* src, size_t n) {
+                           const auto* bytes = static_cast<const char*>(src);
+                           auto& to = *static_cast<Buffer*>(user);
+                           to.insert(to.end(), bytes, bytes + n);
+                           return kvt_status{0};
+                         }};
+  Context ctx;
+  REQUIRE(kvt_train(ctx, parts, values, sizes, 2, sizeof(kvt_part), "page", &sink) == 0);
+  kvt_profile* profile = nullptr;
+  REQUIRE(kvt_profile_open(file.data(), file.size(), &profile) == 0);
+  REQUIRE(kvt_ctx_use_profile(ctx, profile) == 0);
+  kvt_profile_free(profile);
+  Buffer frame(kvt_encode_bound(page.size()));
+  size_t written = 0;
+  REQUIRE(kvt_encode(ctx, &desc, page.data(), page.size(), frame.data(), frame.size(), &written) ==
+          0);
+  CHECK(written < page.size() * 9 / 10);
+
+  sizes[1] -= 2;
+  CHECK(kvt_train(ctx, parts, values, sizes, 2, sizeof(kvt_part), "page", &sink) == -10);
+  sizes[1] += 2;
+  other.heads = 2;
+  other.tokens *= 2;
+  CHECK(kvt_train(ctx, parts, values, sizes, 2, sizeof(kvt_part), "page", &sink) == -1016);
+  desc.dtype = other.dtype = KVT_BF16;
+  other.tokens /= 2;
+  other.heads = 4;
+  CHECK(kvt_train(ctx, parts, values, sizes, 2, sizeof(kvt_part), std::string(256, 'x').c_str(),
+                  &sink) == -10);
+  desc.dtype = KVT_F32;
+  desc.tokens /= 2;
+  CHECK(kvt_train(ctx, parts, values, sizes, 1, sizeof(kvt_part), nullptr, &sink) == -1303);
+  desc.role = KVT_KV;
+  CHECK(kvt_train(ctx, parts, values, sizes, 1, sizeof(kvt_part), nullptr, &sink) == -10);
+  CHECK(kvt_train(ctx, nullptr, values, sizes, 1, sizeof(kvt_part), nullptr, &sink) == -10);
+}
+
 TEST_CASE("what is no profile is refused", "[api][reject]") {
   Buffer file = FileOf("profiles/s260k.kvp");
   kvt_profile* profile = nullptr;

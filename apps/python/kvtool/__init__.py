@@ -10,10 +10,11 @@ from __future__ import annotations
 from ._arrays import decode_array
 from ._errors import Error, IoError, NotFoundError
 from ._explain import explain
-from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, verify
+from ._files import analyze, bench, compress, convert, decompress, diff, inspect, replay_h2o, run, train, verify
 from ._kvtool import (
     BatchResult,
     Context,
+    Profile,
     _version,
     bound,
     decode,
@@ -39,6 +40,7 @@ __all__ = [
     "IoError",
     "Layer",
     "NotFoundError",
+    "Profile",
     "Snapshot",
     "analyze",
     "bench",
@@ -63,6 +65,7 @@ __all__ = [
     "replay_h2o",
     "run",
     "save",
+    "train",
     "verify",
     "verify_frame",
 ]

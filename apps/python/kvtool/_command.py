@@ -18,7 +18,7 @@ Progress = Callable[[int, int], "bool | None"]
 
 _log = logging.getLogger("kvtool")
 # Options that are given once for each value.
-_REPEATED = {"base"}
+_REPEATED = {"base", "profile"}
 # Words of Python: from_="npz" is --from npz.
 _KEYWORDS = {"from_": "from", "as_": "as"}
 

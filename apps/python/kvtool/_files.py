@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _command, _safetensors
@@ -59,6 +59,25 @@ def bench(source: Source, *, progress: Progress | None = None, **options: Any) -
     return document
 
 
+def train(
+    sources: StrPath | Sequence[StrPath],
+    output: StrPath,
+    *,
+    name: str | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Document:
+    """Learn a profile (.kvp) from snapshots of one model: Profile(bytes of the file), compress(profile=file).
+
+    name: of the model, by default as the snapshots say. force: overwrite.
+    """
+    paths = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
+    options |= {"name": name, "force": force, "output": _command.path_bytes(output)}
+    document: Document = _command.run("train", paths, options, progress)[1]
+    return document
+
+
 def compress(
     source: Source,
     output: StrPath | None = None,
@@ -73,7 +92,8 @@ def compress(
     """Write an archive (.kvz) that restores the source byte for byte; by default SOURCE.kvz.
 
     base: caches whose rows need not be stored again; the archive then needs those that it used. check: every chunk is
-    decoded and compared, and the archive read back, before it gets its name. force: overwrite.
+    decoded and compared, and the archive read back, before it gets its name. force: overwrite. profile=FILE: codes short
+    chunks with that profile, which the archive then needs.
     """
     path, options = _source(source, options)
     options |= {"level": level, "no_check": not check, "force": force}

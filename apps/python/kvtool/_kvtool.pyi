@@ -38,14 +38,28 @@ class BatchResult:
 
     def __len__(self) -> int: ...
 
+class Profile:
+    """
+    What pages of one model look like, as train() or `kvtool train` learnt it: short pages coded with it need no tables of their own.
+    """
+
+    def __init__(self, file: Readable) -> None:
+        """
+        file: the bytes of a .kvp file; KV1003 and other findings where it is none.
+        """
+
+    @property
+    def hash(self) -> bytes:
+        """16 bytes, by which frames and archives name it."""
+
 class Context:
     """
     Level, threads and scratch memory for many calls. One call at a time: a second thread gets KV0007. cancel() and stats() may be called beside a running call.
     """
 
-    def __init__(self, level: Level = "default", threads: int = 1, *, max_raw_bytes: int = 0) -> None:
+    def __init__(self, level: Level = "default", threads: int = 1, *, max_raw_bytes: int = 0, profile: Profile | None = None) -> None:
         """
-        threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with KV1014; 0: no limit.
+        threads: the caller's included; 0: as many as the process may use. max_raw_bytes: larger objects are refused with KV1014; 0: no limit. profile: what frames are coded with at levels from default on, wherever it makes them smaller; they decode with it alone.
         """
 
     @property

@@ -6,22 +6,35 @@ namespace kvtool_python {
 
 void BindContext(nb::module_& m) {
   using H = nb::handle;
+  nb::class_<Profile>(m, "Profile",
+                      "What pages of one model look like, as train() or `kvtool train` learnt it: "
+                      "short pages coded "
+                      "with it need no tables of their own.")
+      .def(
+          "__init__", [](Profile* self, H file) { new (self) Profile(file); }, nb::arg("file"),
+          nb::sig("def __init__(self, file: Readable) -> None"),
+          "file: the bytes of a .kvp file; KV1003 and other findings where it is none.")
+      .def_prop_ro("hash", &Profile::hash, nb::for_getter(nb::sig("def hash(self) -> bytes")),
+                   "16 bytes, by which frames and archives name it.");
   nb::class_<Context>(
       m, "Context",
       "Level, threads and scratch memory for many calls. One call at a time: a second thread gets "
       "KV0007. cancel() and stats() may be called beside a running call.")
       .def(
           "__init__",
-          [](Context* self, H level, uint32_t threads, uint64_t max_raw_bytes) {
-            new (self) Context(ParseLevel(level), threads, max_raw_bytes);
+          [](Context* self, H level, uint32_t threads, uint64_t max_raw_bytes,
+             const Profile* profile) {
+            new (self) Context(ParseLevel(level), threads, max_raw_bytes, profile);
           },
           nb::arg("level") = "default", nb::arg("threads") = 1, nb::kw_only(),
-          nb::arg("max_raw_bytes") = 0,
+          nb::arg("max_raw_bytes") = 0, nb::arg("profile").none() = nb::none(),
           nb::sig("def __init__(self, level: Level = \"default\", threads: int = 1, *, "
-                  "max_raw_bytes: int = 0) -> None"),
+                  "max_raw_bytes: int = 0, profile: Profile | None = None) -> None"),
           "threads: the caller's included; 0: as many as the process may use. max_raw_bytes: "
           "larger objects are refused "
-          "with KV1014; 0: no limit.")
+          "with KV1014; 0: no limit. profile: what frames are coded with at levels from default "
+          "on, "
+          "wherever it makes them smaller; they decode with it alone.")
       .def_prop_ro(
           "level", [](const Context& self) { return LevelName(self.level()); },
           "\"fast\" to \"max\".")

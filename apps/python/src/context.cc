@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/python/src/context.h"
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <optional>
@@ -31,7 +32,20 @@ std::unique_ptr<kvt_ctx, FreeContext> NewContext(const kvt_params& params) {
 
 }  // namespace
 
-Context::Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes)
+Profile::Profile(nb::handle file) {
+  const Buffer bytes(file, Buffer::Access::kRead);
+  kvt_profile* profile = nullptr;
+  RaiseIfFailed(kvt_profile_open(bytes.data(), bytes.bytes(), &profile), nullptr);
+  profile_.reset(profile);
+}
+
+nb::bytes Profile::hash() const {
+  uint8_t hash[16] = {};
+  kvt_profile_hash(get(), hash);
+  return nb::bytes(hash, sizeof hash);
+}
+
+Context::Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes, const Profile* profile)
     : level_(level), threads_(threads) {
   if (threads != 1) {
     kvt_pool* pool = nullptr;
@@ -39,6 +53,7 @@ Context::Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes)
     pool_.reset(pool);
   }
   ctx_ = NewContext({sizeof(kvt_params), level, max_raw_bytes, pool_.get()});
+  if (profile != nullptr) RaiseIfFailed(kvt_ctx_use_profile(get(), profile->get()), get());
 }
 
 kvt_ctx* ContextOfThread(uint32_t level) {
@@ -214,6 +229,10 @@ nb::dict FrameInfo(nb::handle frame) {
   dict["frame_bytes"] = info.frame_bytes;
   dict["raw_hash"] = nb::bytes(info.raw_hash, sizeof info.raw_hash);
   dict["context"] = nb::bytes(info.context, sizeof info.context);
+  uint8_t profile[16] = {};
+  RaiseIfFailed(kvt_frame_profile(from.data(), from.bytes(), profile), nullptr);
+  const bool needed = std::any_of(profile, profile + 16, [](uint8_t byte) { return byte != 0; });
+  dict["profile"] = needed ? nb::object(nb::bytes(profile, sizeof profile)) : nb::none();
   return dict;
 }
 

@@ -18,9 +18,25 @@ struct FreePool {
   void operator()(kvt_pool* pool) const { kvt_pool_free(pool); }
 };
 
+struct FreeProfile {
+  void operator()(kvt_profile* profile) const { kvt_profile_free(profile); }
+};
+
+// kvtool.Profile.
+class Profile {
+ public:
+  explicit Profile(nb::handle file);
+  const kvt_profile* get() const { return profile_.get(); }
+  nb::bytes hash() const;
+
+ private:
+  std::unique_ptr<kvt_profile, FreeProfile> profile_;
+};
+
 class Context {
  public:
-  Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes);
+  // `profile` may be null.
+  Context(uint32_t level, uint32_t threads, uint64_t max_raw_bytes, const Profile* profile);
   kvt_ctx* get() const { return ctx_.get(); }
   uint32_t level() const { return level_; }
   uint32_t threads() const { return threads_; }

@@ -4,7 +4,8 @@
 
 NB_MODULE(_kvtool, m) {
   using namespace kvtool_python;
-  // An engine ends while its threads still hold contexts; what a process that ends does not free is no news to its user.
+  // An engine ends while its threads still hold contexts; what a process that ends does not free is
+  // no news to its user.
   nb::set_leak_warnings(false);
   BindBatchResult(m);
   BindContext(m);

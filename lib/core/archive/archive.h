@@ -15,6 +15,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/codec/chunk.h"
+#include "lib/core/codec/profiled/profile.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"
 #include "lib/core/snapshot/snapshot.h"
@@ -57,6 +58,15 @@ struct ChunkHead {
 
 // Returns "layer 3 K tokens 0:512", with heads and channels if the chunk has only some of them.
 std::string Describe(const ChunkHead& head);
+
+// How an archive names the profile that chunks of it were coded with.
+struct ProfileName {
+  std::string file;   // its name, without folders; empty if nobody said it
+  std::string model;  // as the profile says
+  Hash128Bytes hash{};
+
+  bool operator==(const ProfileName&) const = default;
+};
 
 struct ArchivedFile {
   std::string name;  // empty if the source is a single file
@@ -123,6 +133,15 @@ class Archive {
   // Gives the references, in the order of their names, before anything is decoded.
   void UseReferences(References references) { references_ = std::move(references); }
   const References& references() const { return references_; }
+  // The profile that chunks may have been coded with, as the archive names it.
+  const std::optional<ProfileName>& profile_name() const { return profile_name_; }
+  // How many were, and decode with it alone.
+  uint64_t profiled_chunks() const;
+  // Gives the profile, or the reason why it is not there, before anything is decoded.
+  void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
+  void MissProfile(Error why) { profile_missing_ = std::move(why); }
+  // Throws the reason if chunks need a profile that is not there.
+  void RequireProfile() const;
 
   // Returns whether all values of a layer's K or V lie in chunks of their own.
   bool HoldsTensor(size_t layer_position, bool is_value) const;
@@ -164,6 +183,9 @@ class Archive {
   std::vector<std::array<bool, 2>> holds_tensor_;
   std::vector<ReferenceName> reference_names_;
   References references_;
+  std::optional<ProfileName> profile_name_;
+  std::shared_ptr<const Profile> profile_;
+  std::optional<Error> profile_missing_;
 };
 
 struct WriteOptions {
@@ -173,6 +195,10 @@ struct WriteOptions {
   Effort effort = Effort::kDefault;
   // Caches whose rows may stand for those of the source; the archive then needs those that it uses.
   References references;
+  // What short chunks need no tables of their own for, and the name of its file. It serves levels
+  // above fast; the archive needs it if it made a chunk smaller.
+  std::shared_ptr<const Profile> profile;
+  std::string profile_file;
   bool check = true;  // decode each encoded chunk and compare it with the source
   Progress* progress = nullptr;
 };

@@ -63,6 +63,7 @@ class ArchiveReader {
     a_.empty_folders_ = std::move(table.empty_folders);
     a_.description_ = std::move(table.description);
     a_.reference_names_ = std::move(table.references);
+    a_.profile_name_ = std::move(table.profile);
     a_.holds_tensor_ = std::move(table.holds_tensor);
     have_table_ = true;
   }
@@ -290,6 +291,19 @@ uint64_t Archive::raw_bytes(ChunkKind kind) const {
   return total;
 }
 
+uint64_t Archive::profiled_chunks() const {
+  return static_cast<uint64_t>(
+      std::count_if(chunks_.begin(), chunks_.end(), [](const ArchivedChunk& chunk) {
+        return chunk.head.codec == static_cast<uint8_t>(CodecId::kProfiled);
+      }));
+}
+
+void Archive::RequireProfile() const {
+  if (profile_ != nullptr || profiled_chunks() == 0) return;
+  if (profile_missing_) throw *profile_missing_;
+  throw Error(Finding::kProfileMissing, "the archive needs the profile that it was coded with");
+}
+
 bool Archive::HoldsTensor(size_t layer_position, bool is_value) const {
   return holds_tensor_.at(layer_position)[is_value ? 1 : 0];
 }
@@ -463,11 +477,14 @@ void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& r
       throw Error(Finding::kUnsupportedVersion,
                   fmt::format("codec {} is unknown to this program", head.codec));
     }
+    if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
     raw.resize(head.raw_bytes);
     const RowsOfReferences references(references_);
     scratch.references = &references;
+    scratch.profile = profile_.get();
     DecodeChunk(codec, head.shape(), payload, raw, scratch);
     scratch.references = nullptr;
+    scratch.profile = nullptr;
     const uint64_t computed = Hash64(raw);
     if (computed != head.raw_hash) {
       throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "

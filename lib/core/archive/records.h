@@ -84,6 +84,7 @@ struct SourceTable {
   std::vector<std::string> empty_folders;
   std::optional<Snapshot> description;
   std::vector<ReferenceName> references;
+  std::optional<ProfileName> profile;
 
   bool has_attributes() const;
   std::vector<std::array<bool, 2>> holds_tensor;  // per layer: K, V

@@ -56,7 +56,10 @@ void RowsOfReferences::Fill(const Found& found, const ReferenceRun& run,
   try {
     reference.rows->Read(found.layer_position, run.is_value, run.first_token, run.rows, rows);
   } catch (const Error& error) {
-    if (error.finding() == Finding::kReferenceMissing) throw;
+    if (error.finding() == Finding::kReferenceMissing ||
+        error.finding() == Finding::kProfileMissing) {
+      throw;
+    }
     throw Differs(run, reference, fmt::format("cannot be read: {}", error.message()));
   }
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
@@ -271,7 +272,10 @@ void CheckNames(const SourceTable& table) {
   CheckNoneIsAFolder(names);
 }
 
-constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8;
+constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8,
+                   kHasProfile = 16;
+constexpr uint32_t kKnownFlags =
+    kIsFolder | kHasDescription | kHasAttributes | kHasReferences | kHasProfile;
 
 void AppendAttributes(const SourceTable& table, ByteWriter& out) {
   for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
@@ -284,6 +288,13 @@ void ReadAttributes(ByteReader& in, SourceTable& table) {
   for (uint32_t left = ReadCount(in, 4, "empty folders"); left > 0; --left) {
     table.empty_folders.push_back(ReadText(in, "name of an empty folder"));
   }
+}
+
+// It is looked for in a folder: the name of a file must not lead out of it.
+void RequireFileName(const std::string& name, std::string_view what) {
+  if (IsSafeRelativePath(name) && name.find('/') == std::string::npos) return;
+  throw Error(Finding::kUnsafeName,
+              fmt::format("the name '{}' of a {} is none of a file", Escaped(name), what));
 }
 
 void AppendReferences(const SourceTable& table, ByteWriter& out) {
@@ -305,12 +316,7 @@ void ReadReferences(ByteReader& in, SourceTable& table) {
     reference.source_bytes = in.U64("size of a reference");
     reference.source_hash = in.U64("hash of a reference");
     reference.chain = in.U32("length of a chain");
-    // It is looked for in a folder: the name must not lead out of it.
-    if (!IsSafeRelativePath(reference.file) || reference.file.find('/') != std::string::npos) {
-      throw Error(
-          Finding::kUnsafeName,
-          fmt::format("the name '{}' of a reference is none of a file", Escaped(reference.file)));
-    }
+    RequireFileName(reference.file, "reference");
     if (reference.chain == 0 || reference.chain > kMaxReferenceChain) {
       throw Error(Finding::kLimit, fmt::format("a chain of {} references, 1..{} expected",
                                                reference.chain, kMaxReferenceChain));
@@ -318,6 +324,22 @@ void ReadReferences(ByteReader& in, SourceTable& table) {
   }
   if (table.references.empty() || table.references.size() > UINT16_MAX)
     throw Error(Finding::kBadField, "there must be 1 to 65535 references");
+}
+
+void AppendProfile(const ProfileName& profile, ByteWriter& out) {
+  AppendText(profile.file, out);
+  AppendText(profile.model, out);
+  out.Append(ByteSpan(profile.hash));
+}
+
+ProfileName ReadProfile(ByteReader& in) {
+  ProfileName profile;
+  profile.file = ReadText(in, "name of a profile");
+  profile.model = ReadText(in, "model of a profile");
+  const ByteSpan hash = in.Take(profile.hash.size(), "hash of a profile");
+  std::memcpy(profile.hash.data(), hash.data(), hash.size());
+  if (!profile.file.empty()) RequireFileName(profile.file, "profile");
+  return profile;
 }
 
 }  // namespace
@@ -332,7 +354,7 @@ Bytes EncodeTable(const SourceTable& table) {
   ByteWriter out;
   out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
           (table.has_attributes() ? kHasAttributes : 0) |
-          (table.references.empty() ? 0 : kHasReferences));
+          (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
@@ -341,6 +363,7 @@ Bytes EncodeTable(const SourceTable& table) {
   if (table.has_attributes()) AppendAttributes(table, out);
   if (table.description) AppendDescription(table, out);
   if (!table.references.empty()) AppendReferences(table, out);
+  if (table.profile) AppendProfile(*table.profile, out);
   return out.Release();
 }
 
@@ -349,7 +372,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
   SourceTable table;
   try {
     const auto flags = in.U32("flags");
-    if (flags > (kIsFolder | kHasDescription | kHasAttributes | kHasReferences))
+    if ((flags & ~kKnownFlags) != 0)
       throw Error(Finding::kBadField, fmt::format("flags {:#x} are unknown", flags));
     table.is_folder = (flags & kIsFolder) != 0;
     uint64_t total = 0;
@@ -363,6 +386,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
     CheckNames(table);
     if ((flags & kHasDescription) != 0) ReadDescription(in, table);
     if ((flags & kHasReferences) != 0) ReadReferences(in, table);
+    if ((flags & kHasProfile) != 0) table.profile = ReadProfile(in);
     in.ExpectEnd("the source table");
   } catch (Error& error) {
     throw error.In("source table");

@@ -9,6 +9,7 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/reuse.h"
+#include "lib/core/codec/profiled/profiled.h"
 
 namespace kv {
 // Named, since ArchiveWriter::Body is made of it.
@@ -41,11 +42,14 @@ struct EncoderScratch {
 };
 
 void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
-                        const ReferenceRows& rows, EncoderScratch& workspace) {
+                        const ReferenceRows& rows, const Profile* profile,
+                        EncoderScratch& workspace) {
   const std::span<std::byte> decoded = workspace.decoded.Get(raw.size()).first(raw.size());
   workspace.codec.references = &rows;
+  workspace.codec.profile = profile;
   DecodeChunk(encoded.codec, head.shape(), encoded.payload, decoded, workspace.codec);
   workspace.codec.references = nullptr;
+  workspace.codec.profile = nullptr;
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
     throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
         .In(Describe(head));
@@ -58,14 +62,20 @@ struct Bases {
   ReferencePlan plan;
 };
 
-EncodedChunk EncodeOne(const ChunkHead& head, ByteSpan raw, Effort effort, const Bases& bases,
-                       const ReferenceRows& rows, CodecScratch& scratch) {
-  if (bases.plan.empty() || head.kind == ChunkKind::kOpaque)
-    return EncodeChunk(head.shape(), raw, effort, scratch);
+EncodedChunk EncodeOne(const ChunkHead& head, ByteSpan raw, const WriteOptions& options,
+                       const Bases& bases, const ReferenceRows& rows, CodecScratch& scratch) {
+  if (head.kind == ChunkKind::kOpaque)
+    return EncodeChunk(head.shape(), raw, options.effort, scratch);
   const bool is_value = head.kind == ChunkKind::kValue;
-  return EncodeByReference(head.shape(), raw,
-                           bases.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens),
-                           bases.plan.RotationOf(head.layer), rows, effort, scratch);
+  const std::vector<ReferenceRun> runs =
+      bases.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens);
+  if (!runs.empty()) {
+    return EncodeByReference(head.shape(), raw, runs, bases.plan.RotationOf(head.layer), rows,
+                             options.effort, scratch);
+  }
+  if (options.profile == nullptr) return EncodeChunk(head.shape(), raw, options.effort, scratch);
+  const ProfilePlace place{.layer = head.layer, .is_value = is_value};
+  return EncodeWithProfile(*options.profile, place, head.shape(), raw, options.effort, scratch);
 }
 
 Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, const Bases& bases,
@@ -83,9 +93,11 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, cons
   }
   head.raw_hash = Hash64(raw);
   const RowsOfReferences rows(bases.references);
-  written.encoded = EncodeOne(head, raw, options.effort, bases, rows, workspace.codec);
+  written.encoded = EncodeOne(head, raw, options, bases, rows, workspace.codec);
   head.codec = static_cast<uint8_t>(written.encoded.codec);
-  if (options.check) CheckAgainstSource(head, written.encoded, raw, rows, workspace);
+  if (options.check) {
+    CheckAgainstSource(head, written.encoded, raw, rows, options.profile.get(), workspace);
+  }
   written.payload_hash = Hash64(written.encoded.payload);
   ByteWriter bytes;
   AppendHead(head, bytes);
@@ -148,8 +160,10 @@ Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
   return bases;
 }
 
-SourceTable TableWith(const Bases& bases, SourceTable table) {
+SourceTable TableWith(const Bases& bases, const WriteOptions& options, SourceTable table) {
   for (const auto& reference : bases.references) table.references.push_back(reference->name);
+  if (const Profile* profile = options.profile.get())
+    table.profile = {options.profile_file, profile->name(), profile->hash()};
   return table;
 }
 
@@ -166,7 +180,7 @@ class ArchiveWriter::Body {
         hasher_(source),
         regions_(snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot)),
         bases_(BasesOf(snapshot, options)),
-        table_(EncodeTable(TableWith(bases_, TableOf(source_, snapshot, regions_)))),
+        table_(EncodeTable(TableWith(bases_, options_, TableOf(source_, snapshot, regions_)))),
         tag_(TagOf(table_)),
         planner_(source_, regions_, ChunkBytes(options_), options_.effort) {
     KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);

@@ -1,0 +1,49 @@
+# Archives that need a profile: found by its name, by its hash and where --profile says; refused clearly without.
+cp "$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin" cache.bin
+cp "$TESTDATA/profiles/s260k.kvp" model.kvp
+"$KVTOOL" compress cache.bin --profile model.kvp --deterministic --json-out said.json -q && grep -A6 '"profile": {' said.json
+"$KVTOOL" inspect cache.bin.kvz | grep profile
+"$KVTOOL" verify cache.bin.kvz --against cache.bin
+
+echo "-- elsewhere, without it"
+mkdir elsewhere && cp cache.bin.kvz elsewhere/a.kvz
+"$KVTOOL" verify elsewhere/a.kvz || echo "exit $?"
+"$KVTOOL" decompress elsewhere/a.kvz || echo "exit $?"
+"$KVTOOL" convert elsewhere/a.kvz --kv-heads 4 --to npz -o none.npz || echo "exit $?"
+"$KVTOOL" inspect --stats elsewhere/a.kvz > inspected || echo "exit $?"
+ls none.npz elsewhere/a 2>&- && echo written
+"$KVTOOL" decompress elsewhere/a.kvz --keep-going -q 2> lost || echo "exit $?"
+grep -c 'the archive needs the profile' lost
+
+echo "-- named, or under any name beside it"
+"$KVTOOL" verify elsewhere/a.kvz --profile model.kvp
+"$KVTOOL" convert elsewhere/a.kvz --profile model.kvp --kv-heads 4 --to npz -o some.npz
+"$KVTOOL" train cache.bin cache.bin --name other -o elsewhere/first.kvp -q
+"$KVTOOL" verify elsewhere/a.kvz || echo "exit $?"
+"$KVTOOL" verify elsewhere/a.kvz --profile elsewhere/first.kvp || echo "exit $?"
+cp model.kvp elsewhere/whatever.kvp
+"$KVTOOL" decompress elsewhere/a.kvz -f -q -o back.bin && cmp back.bin cache.bin && echo restored
+head -c 4000 model.kvp > elsewhere/whatever.kvp
+"$KVTOOL" verify elsewhere/a.kvz -q || echo "exit $?"
+
+echo "-- the golden archive, and the independent decoder"
+"$KVTOOL" verify "$TESTDATA/profiles/cache.kvz"
+if "$PYTHON" -c 'import numpy, zstandard' 2>&-; then
+  "$PYTHON" "$SCRIPTS/decode_kvz.py" "$TESTDATA/profiles/cache.kvz" out.bin --profile model.kvp 2> decoder || cat decoder
+  cmp out.bin "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
+  "$PYTHON" "$SCRIPTS/decode_kvz.py" "$TESTDATA/profiles/cache.kvz" out.bin 2> decoder && echo decoded
+fi
+
+echo "-- beside a base that needs one, too"
+"$KVTOOL" compress cache.bin --base cache.bin.kvz --profile model.kvp -q -o both.kvz && "$KVTOOL" verify both.kvz
+cp both.kvz cache.bin.kvz elsewhere/ && rm elsewhere/*.kvp
+"$KVTOOL" verify elsewhere/both.kvz || echo "exit $?"
+"$KVTOOL" verify elsewhere/both.kvz --profile model.kvp
+
+echo "-- what is no use"
+"$KVTOOL" compress cache.bin --profile cache.bin -o none.kvz || echo "exit $?"
+"$KVTOOL" compress cache.bin --profile model.kvp --level fast -o none.kvz || echo "exit $?"
+"$KVTOOL" compress cache.bin --profile model.kvp --profile elsewhere/first.kvp -o none.kvz || echo "exit $?"
+"$KVTOOL" compress cache.bin --profile missing.kvp -o none.kvz || echo "exit $?"
+test -e none.kvz && echo written
+true
