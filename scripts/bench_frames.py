@@ -148,6 +148,13 @@ class Module(Contestant):
     def __init__(self, level, threads):
         self.name, self.level, self.threads = f"kvtool {level}", level, threads
         self._context = kvtool.Context(level, threads)
+        self.after = {}  # object's bytes -> seconds of such calls
+
+    def _cold_call(self):
+        """What a call that does next to nothing takes once an object has been through the processor's caches."""
+        begin = clock()
+        self._context.stats()
+        return clock() - begin
 
     def _inside(self):
         stats = self._context.stats()
@@ -164,6 +171,7 @@ class Module(Contestant):
         else:
             sizes = context.encode_batch(objects.lists[0], dtype="bf16", shape=shape, outs=objects.frames).sizes
         middle = clock()
+        self.after.setdefault(objects.bytes, []).append(self._cold_call())
         frames = [frame[:used] for frame, used in zip(objects.frames, sizes)]
         ready = clock()
         if self.threads == 1:
@@ -293,8 +301,10 @@ def tables(contestants, results, options):
             f"({results[one, 64 << 10].by(results[one, 1 << 20], way):.2f})" for way in (0, 1))] for one in own])
     if 1 in threads and not options.cpu:
         yield "Python's own time, microseconds a call, median (wall time less what the library counts; one thread):\n"
-        yield from table(["", *columns], [[one.name, *(f"{results[one, s].overhead_us():.2f}" for s in sizes)]
-                                          for one in alone if one.kind == "python"])
+        python = [one for one in alone if one.kind == "python"]
+        yield from table(["", *columns], [[one.name, *(f"{results[one, s].overhead_us():.2f}" for s in sizes)] for one in python]
+                         + [[f"stats() after {one.name}", *(f"{statistics.median(one.after[s]) * 1e6:.2f}" for s in sizes)]
+                            for one in python])
     yield from break_even([one for one in own if one.kind == "python"], sizes, results)
 
 
