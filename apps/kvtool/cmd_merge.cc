@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/corpus_entries.h"
 #include "apps/kvtool/page_options.h"
 #include "lib/study/corpus/merge_page.h"
 
@@ -12,14 +13,16 @@ namespace {
 class Merge : public Command {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("RESULTS", files_, "What --results wrote: one file, or one of each shard").Required();
+    line.Add("RESULTS", files_,
+             "What --results wrote: one file, or one of each shard; or a pattern in quotes")
+        .Required();
     line.Add("-o,--output", output_, "Write the JSON document to a file");
     page_.Declare(line);
     report_.Declare(line);
   }
 
   void Files(CommandFiles& files) const override {
-    files.Reads(files_);
+    for (const std::string& given : files_) files.Reads(MatchingPaths(given));
     files.Writes(output_, "-o");
     page_.Files(files);
     report_.Files(files);
@@ -30,10 +33,12 @@ class Merge : public Command {
       throw Error(Finding::kUsage, "give one of -o and --json-out");
     }
     corpus::Merger merger;
-    for (const std::string& file : files_) {
-      const auto source = FileSource::Open(file);
-      const ByteSpan bytes = source->bytes();
-      merger.Add(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    for (const std::string& given : files_) {
+      for (const std::string& file : MatchingPaths(given)) {
+        const auto source = FileSource::Open(file);
+        const ByteSpan bytes = source->bytes();
+        merger.Add(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+      }
     }
     const corpus::Merged merged = merger.Finish();
     nlohmann::ordered_json document = ReportHeader("merge");

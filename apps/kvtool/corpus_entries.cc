@@ -202,20 +202,6 @@ class Searcher {
   FolderSearch& search_;
 };
 
-// The paths that a pattern matches, sorted; the pattern itself if there is none.
-std::vector<std::string> Matches(const std::string& given) {
-  if (IsThere(given) || given.find_first_of("*?[") == given.npos) return {given};
-  glob_t found = {};
-  std::vector<std::string> paths;
-  if (::glob(given.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
-    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  }
-  ::globfree(&found);
-  std::sort(paths.begin(), paths.end());
-  if (paths.empty()) paths.push_back(given);
-  return paths;
-}
-
 std::vector<std::string> ListedPaths(const InputOptions& inputs) {
   const auto file = FileSource::Open(inputs.files_from, kMostListBytes);
   const ByteSpan bytes = file->bytes();
@@ -254,6 +240,19 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
 }
 
 }  // namespace
+
+std::vector<std::string> MatchingPaths(const std::string& given) {
+  if (IsThere(given) || given.find_first_of("*?[") == given.npos) return {given};
+  glob_t found = {};
+  std::vector<std::string> paths;
+  if (::glob(given.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  ::globfree(&found);
+  std::sort(paths.begin(), paths.end());
+  if (paths.empty()) paths.push_back(given);
+  return paths;
+}
 
 std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
                          const corpus::Manifest& manifest) {
@@ -301,7 +300,7 @@ std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& cons
     std::move(search.entries.begin(), search.entries.end(), std::back_inserter(entries));
   };
   for (const std::string& given : inputs.given) {
-    for (const std::string& path : Matches(given)) add(path);
+    for (const std::string& path : MatchingPaths(given)) add(path);
   }
   if (!inputs.files_from.empty()) {
     for (const std::string& path : ListedPaths(inputs)) add(path);

@@ -17,6 +17,9 @@ namespace kv {
 // stay, so that the run says what is wrong with them. Throws kUsage where nothing is left.
 std::vector<CorpusEntry> CorpusEntries(const EachCommand& command, Console& console);
 
+// The paths that a pattern matches, sorted; the pattern itself if there is none.
+std::vector<std::string> MatchingPaths(const std::string& given);
+
 // How results call a path: without "." and "..", and where it is absolute, without its folders.
 std::string CorpusName(const std::string& path);
 

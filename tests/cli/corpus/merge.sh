@@ -13,6 +13,7 @@ out=three merge s2.jsonl s0.jsonl s1.jsonl
 out=killed merge killed.jsonl
 cmp one.json three.json && cmp one.html three.html && cmp one.json killed.json && echo the same
 $VALIDATE < one.json
+"$KVTOOL" merge 's[0-2].jsonl' --json > pattern.json || cmp pattern.json one.json
 jq -c '.results[0] | [.entries, .done, .failed, (.failures[] | .name, .command)]' one.json
 jq -c '.results[0].figures[] | select(.layer == null and .what == "level default") | [.part, .count, .weighted]' one.json
 "$KVTOOL" merge all.jsonl -o merged.json -q || cmp merged.json one.json

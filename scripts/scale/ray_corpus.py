@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A command of kvtool over a corpus on a Ray cluster: each task runs one shard.
+
+Usage: ray_corpus.py --shards N CORPUS RESULTS COMMAND [OPTION...]
+       kvtool merge RESULTS/shard-*.jsonl
+
+All nodes see the manifest, the corpus and the folder of the results under the same names, and have kvtool's wheel. Tasks and
+workers may be killed at any time: what has a result is not done again.
+"""
+import argparse
+import os
+import subprocess
+import sys
+
+import ray
+
+# kvtool, in a process that ends with its worker: one that outlived it would hold the results against the next try.
+KVTOOL = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv.pop(1)):
+    sys.exit("the worker has ended")
+from kvtool.__main__ import main
+sys.exit(main())
+"""
+
+
+def run_shard(index, options):
+    """The exit status of kvtool, once each input of a shard has its result."""
+    words = [*options.command, "--corpus", options.corpus, "--shard", f"{index}/{options.shards}", "--keep-going", "--results",
+             os.path.join(options.results, f"shard-{index}.jsonl"), "--threads", str(options.cpus), "--no-progress", "-q"]
+    status = subprocess.run([sys.executable, "-c", KVTOOL, str(os.getpid()), *words]).returncode
+    if status in (0, 1, 3, 5):  # good, negative, invalid, unsupported: the results say which input is what
+        return status
+    if status == 2:
+        raise ValueError(f"kvtool does not take {' '.join(options.command)}")
+    raise OSError(f"shard {index}: kvtool ended with {status}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shards", type=int, required=True, help="a few for each CPU, with many files each")
+    parser.add_argument("--cpus", type=int, default=1, help="of a task")
+    parser.add_argument("--tries", type=int, default=20, help="of a shard whose worker is lost or that cannot read")
+    parser.add_argument("corpus")
+    parser.add_argument("results")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="such as: analyze --level high")
+    options = parser.parse_args()
+    if not options.command:
+        parser.error("a command of kvtool is missing")
+    options.corpus, options.results = os.path.abspath(options.corpus), os.path.abspath(options.results)
+    os.makedirs(options.results, exist_ok=True)
+    ray.init()  # RAY_ADDRESS says where the cluster is
+    task = ray.remote(num_cpus=options.cpus, max_retries=options.tries, retry_exceptions=[OSError])(run_shard)
+    statuses = ray.get([task.remote(index, options) for index in range(options.shards)])
+    print(f"{len(statuses)} shards done, {sum(status != 0 for status in statuses)} with inputs that failed")
+
+
+if __name__ == "__main__":
+    main()
