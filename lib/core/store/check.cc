@@ -122,7 +122,7 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress) {
     report.damaged.push_back(row);
   }
   const std::map<uint64_t, uint64_t> packs = index_->Packs();
-  for (const auto& [number, bytes] : FilesIn("packs", ".kvp")) {
+  for (const auto& [number, bytes] : FilesIn("packs", ".pack")) {
     const auto known = packs.find(number);
     if (known == packs.end()) {
       ++report.leftover_files;
@@ -146,7 +146,7 @@ CheckReport Store::Mend(ThreadPool& pool) {
   CheckReport report;
   Index::Contents contents;
   std::vector<Claim> claims;
-  for (const auto& [number, bytes] : FilesIn("packs", ".kvp")) {
+  for (const auto& [number, bytes] : FilesIn("packs", ".pack")) {
     contents.packs[number] = bytes;
     try {
       Walk(Pack(number), number, claims, report.problems);

@@ -46,7 +46,7 @@ uint64_t Store::RemoveLeftFiles(const std::map<uint64_t, uint64_t>& packs) {
   uint64_t removed = 0;
   std::set<uint64_t> states;
   for (const StateRow& row : States()) states.insert(row.id);
-  for (const auto& [number, bytes] : FilesIn("packs", ".kvp")) {
+  for (const auto& [number, bytes] : FilesIn("packs", ".pack")) {
     if (!packs.contains(number) && ::unlink(PackPath(number).c_str()) == 0) ++removed;
   }
   for (const auto& [number, bytes] : FilesIn("states", ".kvs")) {
@@ -67,7 +67,7 @@ uint64_t Store::RemoveLeftFiles(const std::map<uint64_t, uint64_t>& packs) {
 CollectReport Store::Collect() {
   CollectReport report;
   const auto disk = [&] {
-    return SumOf(FilesIn("packs", ".kvp")) + SumOf(FilesIn("states", ".kvs")) + IndexBytes();
+    return SumOf(FilesIn("packs", ".pack")) + SumOf(FilesIn("states", ".kvs")) + IndexBytes();
   };
   report.before_bytes = disk();
   const std::set<ObjectId> live = LiveObjects();

@@ -111,7 +111,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
 }
 
 std::string Store::PackPath(uint64_t pack) const {
-  return fmt::format("{}/packs/{:08}.kvp", folder_, pack);
+  return fmt::format("{}/packs/{:08}.pack", folder_, pack);
 }
 
 std::string Store::RecordPath(uint64_t state) const {
@@ -124,7 +124,7 @@ std::string Store::IndexPath() const { return folder_ + "/index.sqlite"; }
 void Store::Make() {
   struct stat status;
   if (::lstat(IndexPath().c_str(), &status) == 0) return;  // somebody else did
-  if (!FilesIn("packs", ".kvp").empty() || !FilesIn("states", ".kvs").empty()) {
+  if (!FilesIn("packs", ".pack").empty() || !FilesIn("states", ".kvs").empty()) {
     throw Error(Finding::kMissingRecord, "the store has no index")
         .File(folder_)
         .Hint("'kvtool store verify --repair' makes a new one of what the store holds");
@@ -281,7 +281,7 @@ StoreStats Store::Stats() {
   }
   stats.names = names.size();
   stats.objects = objects.size();
-  for (const auto& [pack, bytes] : FilesIn("packs", ".kvp")) {
+  for (const auto& [pack, bytes] : FilesIn("packs", ".pack")) {
     stats.pack_bytes += bytes;
     ++stats.packs;
   }

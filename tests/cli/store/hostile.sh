@@ -11,8 +11,8 @@ refuses list other
 refuses add other save1
 refuses get sound nobody -o x
 refuses get sound save1@2 -o x
-fresh; truncate -s -100 s/packs/*1.kvp; refuses get s save1 -o x; refuses verify s
-fresh; printf x | dd of=s/packs/00000001.kvp bs=1 seek=5000 conv=notrunc status=none; refuses get s save1 -o x; refuses verify s
+fresh; truncate -s -100 s/packs/*1.pack; refuses get s save1 -o x; refuses verify s
+fresh; printf x | dd of=s/packs/00000001.pack bs=1 seek=5000 conv=notrunc status=none; refuses get s save1 -o x; refuses verify s
 "$KVTOOL" store verify s --json 2>/dev/null | jq -c '.results[0] | [.verdict, (.problems | length), [.damaged[].name]]' || true
 # Mended, the object is forgotten; added again, all is well.
 refuses verify s --repair
@@ -20,7 +20,7 @@ refuses verify s --repair
 "$KVTOOL" store verify -q s
 "$KVTOOL" store get -q s save1 -c | cmp - save1
 # Packs that changed places.
-fresh; mv s/packs/00000001.kvp t; mv s/packs/00000002.kvp s/packs/00000001.kvp; mv t s/packs/00000002.kvp; refuses get s save2 -o x
+fresh; mv s/packs/00000001.pack t; mv s/packs/00000002.pack s/packs/00000001.pack; mv t s/packs/00000002.pack; refuses get s save2 -o x
 "$KVTOOL" store verify -q s --repair && "$KVTOOL" store get -q s save2 -c | cmp - "$state"
 fresh; mv s/states/00000001.kvs s/states/00000002.kvs; refuses get s save2 -o x; refuses get s save1 -o x; refuses gc s
 # Of the index: lost, not a database, another's database, cut.
