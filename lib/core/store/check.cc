@@ -14,7 +14,15 @@
 namespace kv::store {
 namespace {
 
+// What could not be read just now may be as it should: to call it damaged would make a repair give
+// it up, and a collection remove it. Nor is an object of a codec that came later damaged; versions
+// of files are not meant, since one flipped bit makes another. Such errors are thrown on.
 Problem ProblemOf(const std::string& where, const Error& error) {
+  const bool is_later =
+      error.code() == ErrorCode::kUnsupported && error.finding() != Finding::kUnsupportedVersion;
+  if (error.code() == ErrorCode::kIo || is_later) {
+    throw Error(error).File(error.file().empty() ? where : error.file());
+  }
   return {error.file().empty() ? where : error.file(), error.message(), error.finding()};
 }
 

@@ -43,6 +43,14 @@ void WriteMarker(const std::string& path) {
   }
 }
 
+// Whether there is a regular file, not whether it can be opened just now.
+bool IsThere(const std::string& path) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) == 0) return S_ISREG(status.st_mode);
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw SystemError(Finding::kOpenFailed, "cannot open", path);
+}
+
 std::optional<uint64_t> NumberOf(std::string_view text) {
   uint64_t number = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -148,11 +156,16 @@ std::map<uint64_t, uint64_t> Store::FilesIn(const std::string& folder,
     std::string name = entry->path().filename().string();
     if (!name.ends_with(ending)) continue;
     name.resize(name.size() - ending.size());
-    struct stat status;
     const auto number = NumberOf(name);
-    if (!number || ::lstat(entry->path().c_str(), &status) != 0 || !S_ISREG(status.st_mode))
-      continue;
+    if (!number || !IsThere(entry->path().string())) continue;
+    struct stat status;
+    if (::lstat(entry->path().c_str(), &status) != 0) continue;  // removed meanwhile
     files[*number] = static_cast<uint64_t>(status.st_size);
+  }
+  // A list that ends early would tell a repair that the rest is gone.
+  if (failed && failed != std::errc::no_such_file_or_directory) {
+    throw Error(Finding::kOpenFailed, fmt::format("cannot be read: {}", failed.message()))
+        .File(folder_ + "/" + folder);
   }
   return files;
 }
@@ -187,13 +200,9 @@ StateRow Store::Find(const std::string& what) {
 StateRecord Store::Load(const StateRow& row) const {
   const std::string path = RecordPath(row.id);
   try {
-    std::shared_ptr<const FileSource> file;
-    try {
-      file = FileSource::Open(path);
-    } catch (const Error& error) {
-      if (error.finding() != Finding::kOpenFailed) throw;
+    if (!IsThere(path))
       throw Error(Finding::kMissingRecord, "the record of the state is not there");
-    }
+    const auto file = FileSource::Open(path);
     if (file->size() != row.record_bytes || Hash64(file->bytes()) != row.record_hash) {
       throw Error(Finding::kChecksum, "the record of the state is not the one that was added");
     }
@@ -212,8 +221,7 @@ std::shared_ptr<const FileSource> Store::Pack(uint64_t pack) {
   std::shared_ptr<const FileSource>& file = packs_[pack];
   if (file == nullptr) {
     const std::string path = PackPath(pack);
-    struct stat status;
-    if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode))
+    if (!IsThere(path))
       throw Error(Finding::kLostChunk, "a pack of the store is not there").File(path);
     auto opened = FileSource::Open(path);
     try {

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that run.py disturbs, and what each may leave behind."""
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STATE = ROOT / "testdata/llamacpp/states/s260k-v050-f16.seq0.bin"
+OTHER = ROOT / "testdata/llamacpp/states/s260k-v050-holes.seq0.bin"
+DUMP = ROOT / "testdata/golden/mnn/dumps/case_fp16_h8_l1_fa64"
+
+
+def plain_environment():
+    return {key: value for key, value in os.environ.items() if not key.startswith("KVTOOL_")}
+
+
+def digest(path):
+    """What a path holds: nothing, a file, or a folder with all below it, empty folders too."""
+    if not path.exists():
+        return "absent"
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    whole = hashlib.sha256()
+    for item in sorted(path.rglob("*")):
+        whole.update(str(item.relative_to(path)).encode() + b"\0")
+        whole.update(item.read_bytes() if item.is_file() else b"folder")
+    return whole.hexdigest()
+
+
+class Scenario:
+    """A command, what must be there before it, the name that it makes, and names that come with it.
+
+    What a look at the output finds is a text; after a fault it must be what was there before or what a run without
+    faults leaves."""
+
+    logged = True  # the log of calls says that data was synced before it got its name
+
+    def __init__(self, name, output, command, before=None, beside=()):
+        self.name, self.output, self.command, self.before = name, output, command, before
+        self.beside = beside
+
+    def prepare(self, kvtool, folder):
+        shutil.copy(STATE, folder / "state.bin")
+        shutil.copy(OTHER, folder / "other.bin")
+        shutil.copytree(DUMP, folder / "dump")
+        for command in self.before or []:
+            subprocess.run([kvtool, *command], cwd=folder, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+
+    def again(self):
+        """The command after a fault."""
+        return self.command if "-f" in self.command else [*self.command, "-f"]
+
+    def look(self, kvtool, folder):
+        return digest(folder / self.output)
+
+    def is_sound(self, found, old, complete):
+        return found in (old, complete)
+
+
+class Pieces(Scenario):
+    """An output of pieces that come one by one, each whole: a set of texts, of which some may be missing yet."""
+
+    logged = False
+
+    def again(self):
+        return self.command
+
+    def is_sound(self, found, old, complete):
+        return set(found.split("\n")) - {""} <= set(complete.split("\n"))
+
+
+class Lines(Pieces):
+    """A file of results. What follows the last newline is the next run's to remove, and what failed its to try again."""
+
+    def look(self, kvtool, folder):
+        path = folder / self.output
+        whole = path.read_text().split("\n")[:-1] if path.exists() else []
+        return "\n".join(sorted(line for line in whole if json.loads(line).get("exit_code") != 4))
+
+
+class Files(Pieces):
+    """A folder of outputs; a second run replaces those that are there."""
+
+    def again(self):
+        return [*self.command, "-f"]
+
+    def look(self, kvtool, folder):
+        files = sorted(path for path in (folder / self.output).rglob("*") if path.is_file())
+        return "\n".join(f"{path.relative_to(folder)} {digest(path)}" for path in files
+                         if not path.name.startswith(f".{path.name.split('.kvtool-')[0].lstrip('.')}.kvtool-"))
+
+
+class Stored(Scenario):
+    """A store: its states, each as it comes back, found whole by verify."""
+
+    logged = False
+
+    def again(self):
+        return self.command
+
+    def run(self, kvtool, folder, *command):
+        return subprocess.run([kvtool, "store", *command], cwd=folder, env=plain_environment(), timeout=60,
+                              stdin=subprocess.DEVNULL, capture_output=True)
+
+    def look(self, kvtool, folder):
+        listed = self.run(kvtool, folder, "list", self.output, "--json")
+        if listed.returncode != 0:
+            is_there = (folder / self.output / "index.sqlite").exists()
+            return f"list: {listed.stderr.decode()}" if is_there else "absent"
+        states = json.loads(listed.stdout)["results"][0]["states"]
+        if not states:
+            return "absent"
+        verified = self.run(kvtool, folder, "verify", "-q", self.output)
+        if verified.returncode != 0:
+            return f"verify: {verified.stderr.decode()}"
+        hashes = [hashlib.sha256(self.run(kvtool, folder, "get", self.output, f"@{state['state']}", "-c").stdout)
+                  for state in states]
+        return " ".join(f"{state['name']} {found.hexdigest()}" for state, found in zip(states, hashes))
+
+
+RESULTS = ["--deterministic", "--jobs", "1", "-q"]
+SCENARIOS = [
+    Scenario("compress", "out.kvz", ["compress", "state.bin", "-o", "out.kvz", "-T1"]),
+    Scenario("compress-replaces", "out.kvz", ["compress", "state.bin", "-o", "out.kvz", "-f", "-T2"],
+             [["compress", "state.bin", "-o", "out.kvz", "--level", "fast"]]),
+    Scenario("compress-folder", "out.kvz", ["compress", "dump", "-o", "out.kvz", "-T2"]),
+    Scenario("decompress", "out.bin", ["decompress", "in.kvz", "-o", "out.bin", "-T1"],
+             [["compress", "state.bin", "-o", "in.kvz"]]),
+    Scenario("decompress-replaces", "out.bin", ["decompress", "in.kvz", "-o", "out.bin", "-f", "-T2"],
+             [["compress", "state.bin", "-o", "in.kvz"],
+              ["convert", "state.bin", "--kv-heads", "4", "--to", "npz", "-o", "out.bin"]]),
+    Scenario("decompress-folder", "out", ["decompress", "in.kvz", "-o", "out", "-T1"],
+             [["compress", "dump", "-o", "in.kvz"]]),
+    Scenario("decompress-replaces-folder", "out", ["decompress", "in.kvz", "-o", "out", "-f", "-T1"],
+             [["compress", "dump", "-o", "in.kvz"], ["decompress", "in.kvz", "-o", "out"]]),
+    Scenario("convert", "out.npz", ["convert", "state.bin", "--kv-heads", "4", "--to", "npz", "-o", "out.npz", "-f"],
+             [["convert", "state.bin", "--kv-heads", "4", "--to", "safetensors", "-o", "out.npz"]]),
+    Scenario("gate", "summary.json", ["gate", str(ROOT / "testdata/gate/pass.json"), "--deterministic", "-T2",
+                                      "--case", "design_store", "-o", "summary.json"],
+             beside=("summary.md", "cases.jsonl")),
+    Stored("store-add-first", "st", ["store", "add", "-q", "st", "other.bin", "--level", "fast", "-T2"]),
+    Stored("store-add", "st", ["store", "add", "-q", "st", "state.bin", "--level", "fast", "-T2"],
+           [["store", "add", "-q", "st", "other.bin", "--level", "fast"]]),
+    Scenario("store-get", "out.bin", ["store", "get", "-q", "st", "other.bin", "-o", "out.bin", "-T2"],
+             [["store", "add", "-q", "st", "other.bin", "--level", "fast"]]),
+    Stored("store-gc", "st", ["store", "gc", "-q", "st", "-T2"],
+           [["store", "add", "-q", "st", "other.bin", "--level", "fast"],
+            ["store", "add", "-q", "st", "state.bin", "--level", "fast", "--name", "gone"],
+            ["store", "prune", "-q", "st", "--keep-last", "0", "gone"]]),
+    Stored("store-repair", "st", ["store", "verify", "-q", "st", "--repair", "-T2"],
+           [["store", "add", "-q", "st", "other.bin", "--level", "fast"],
+            ["store", "add", "-q", "st", "state.bin", "--level", "fast"]]),
+    Scenario("train", "out.kvp", ["train", "-q", "other.bin", "--name", "made", "-o", "out.kvp", "-T2"]),
+    Scenario("merge", "out.json", ["merge", "results.jsonl", "-q", "-o", "out.json"],
+             [["inspect", "state.bin", "other.bin", "--results", "results.jsonl", *RESULTS]]),
+    Lines("results", "results.jsonl", ["inspect", "state.bin", "other.bin", "--results", "results.jsonl", *RESULTS]),
+    Files("output-dir", "out", ["compress", "state.bin", "other.bin", "--level", "fast", "--output-dir", "out",
+                                "--jobs", "2", "-q", "-T2"]),
+]
