@@ -17,6 +17,8 @@ class Merge : public Command {
              "What --results wrote: one file, or one of each shard; or a pattern in quotes")
         .Required();
     line.Add("-o,--output", output_, "Write the JSON document to a file");
+    line.Add("--junit-out", junit_,
+             "Write JUnit XML: a suite for each input, a test for each case of a gate");
     page_.Declare(line);
     report_.Declare(line);
   }
@@ -24,6 +26,7 @@ class Merge : public Command {
   void Files(CommandFiles& files) const override {
     for (const std::string& given : files_) files.Reads(MatchingPaths(given));
     files.Writes(output_, "-o");
+    files.Writes(junit_, "--junit-out");
     page_.Files(files);
     report_.Files(files);
   }
@@ -32,15 +35,9 @@ class Merge : public Command {
     if (!output_.empty() && !report_.json_out.empty()) {
       throw Error(Finding::kUsage, "give one of -o and --json-out");
     }
-    corpus::Merger merger;
-    for (const std::string& given : files_) {
-      for (const std::string& file : MatchingPaths(given)) {
-        const auto source = FileSource::Open(file);
-        const ByteSpan bytes = source->bytes();
-        merger.Add(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-      }
-    }
-    const corpus::Merged merged = merger.Finish();
+    std::optional<AtomicFile> junit;
+    if (!junit_.empty()) junit.emplace(junit_, RulesFor(report_.force));
+    const corpus::Merged merged = Join();
     nlohmann::ordered_json document = ReportHeader("merge");
     document["inputs"] = {{{"file", "corpus"},
                            {"bytes", merged.head.corpus_bytes},
@@ -48,21 +45,39 @@ class Merge : public Command {
     document.update(corpus::MergedJson(merged));
     if (!report_.json) Print(document, context.console);
     if (page_.wanted()) {
-      page_.Write(corpus::MergedPage(merged, MadeBy()), *this, context.console,
+      page_.Write(corpus::MergedPage(merged, document, MadeBy()), *this, context.console,
                   RulesFor(report_.force));
     }
     ReportOptions report = report_;
     if (!output_.empty()) report.json_out = output_;
     report.Emit(context.console, document, RulesFor(false));
-    // That of the run over all inputs at once.
-    int status = kDone;
-    for (const corpus::MergedInput& input : merged.inputs) {
-      status = std::max(status, input.exit_code);
+    if (junit) {
+      corpus::WriteMergedJunit(merged, [&](std::string_view text) { junit->Write(AsBytes(text)); });
+      junit->Commit();
     }
-    return static_cast<ExitStatus>(status);
+    // That of the run over all inputs at once.
+    return static_cast<ExitStatus>(merged.worst_exit_code);
   }
 
  private:
+  corpus::Merged Join() const {
+    // What was read of a mapped file need not stay in memory.
+    constexpr size_t kStep = size_t{8} << 20;
+    corpus::Merger merger;
+    for (const std::string& given : files_) {
+      for (const std::string& file : MatchingPaths(given)) {
+        const auto source = FileSource::Open(file);
+        size_t dropped = 0;
+        merger.Add(file, AsText(source->bytes()), [&](size_t done) {
+          if (done < dropped + kStep) return;
+          source->Drop(dropped, done - dropped);
+          dropped = done;
+        });
+      }
+    }
+    return merger.Finish();
+  }
+
   static void Print(const nlohmann::ordered_json& document, Console& console) {
     console.Line(fmt::format("{} of {} inputs: {} done, {} with a negative verdict, {} failed",
                              document["command"].get<std::string>(),
@@ -72,6 +87,7 @@ class Merge : public Command {
       const std::string verdict = document["verdict"];
       console.Line("verdict: " + console.Verdict(verdict == "pass", verdict));
     }
+    PrintCases(document["cases"], console);
     Table table({"what", "figure", "part", "inputs", "all together", "mean", "deviation", "min",
                  "median", "max"});
     bool any = false;
@@ -96,8 +112,25 @@ class Merge : public Command {
     }
   }
 
+  static void PrintCases(const nlohmann::ordered_json& cases, Console& console) {
+    if (cases.empty()) return;
+    Table table({"case", "passed", "failed", "not run", "inconclusive"});
+    for (const nlohmann::ordered_json& one : cases) {
+      const auto count = [&](const char* key) { return std::to_string(one[key].get<uint64_t>()); };
+      table.Row(
+          {one["name"], count("pass"), count("fail"), count("not_run"), count("inconclusive")});
+    }
+    console.Data(table.Text());
+    for (const nlohmann::ordered_json& one : cases) {
+      for (const nlohmann::ordered_json& rule : one["failing"]) {
+        console.Line(fmt::format("{}: {} fails on {} of them", one["name"].get<std::string>(),
+                                 rule["rule"].get<std::string>(), rule["entries"].get<uint64_t>()));
+      }
+    }
+  }
+
   std::vector<std::string> files_;
-  std::string output_;
+  std::string output_, junit_;
   PageOptions page_;
   ReportOptions report_;
 };

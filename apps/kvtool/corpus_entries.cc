@@ -233,9 +233,15 @@ void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) 
     throw error.File(inputs.corpus);
   }
   const fs::path folder = CorpusFolder(inputs.corpus, inputs.corpus_dir, manifest);
-  for (const corpus::Member& member : manifest.members) {
+  const auto text = [](const nlohmann::ordered_json& line, const char* key) {
+    const auto found = line.find(key);
+    return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  for (size_t i = 0; i < manifest.members.size(); ++i) {
+    const corpus::Member& member = manifest.members[i];
     entries.push_back({(folder / member.name).lexically_normal().string(), member.name,
-                       member.bytes, member.xxh3});
+                       member.bytes, member.xxh3, text(manifest.lines[i], "model"),
+                       text(manifest.lines[i], "format")});
   }
 }
 

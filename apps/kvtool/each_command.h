@@ -19,6 +19,7 @@ struct CorpusEntry {
   // As a manifest says.
   std::optional<uint64_t> bytes = {};
   std::string xxh3 = {};
+  std::string model = {}, format = {};
 };
 
 // Which inputs a command runs over, and how: what all that take many have in common.

@@ -16,6 +16,7 @@
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/input_hash.h"
 #include "apps/kvtool/results_file.h"
+#include "formats/run/run.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
 #include "version.h"
@@ -279,6 +280,25 @@ class EachRun {
                             inputs_.corpus, read[0]["xxh3"].get<std::string>(), entry.xxh3));
   }
 
+  // What groups are made of: the input's model or format, as its manifest, its recorded run or its
+  // result says. Nothing is opened for it.
+  std::string KindOf(size_t index, const EachOutcome& outcome, const char* key) const {
+    const CorpusEntry& entry = entries_[index];
+    const bool is_model = std::string_view(key) == "model";
+    const std::string& listed = is_model ? entry.model : entry.format;
+    if (!listed.empty()) return listed;
+    const nlohmann::ordered_json& made = outcome.captured.document;
+    if (made.is_object() && made.contains(key) && made[key].is_string() && made[key] != "") {
+      return made[key];
+    }
+    try {
+      const std::optional<RecordedRun> run = is_model ? OpenRun(entry.path) : std::nullopt;
+      return run ? run->model : std::string();
+    } catch (const Error&) {
+      return {};  // told already, as what is wrong with the input
+    }
+  }
+
   nlohmann::ordered_json Line(size_t index, const std::string& key, const EachOutcome& outcome,
                               double seconds) const {
     const corpus::Member& member = members_[index];
@@ -290,6 +310,8 @@ class EachRun {
                                    {"name", member.name},
                                    {"bytes", member.bytes},
                                    {"xxh3", or_null(member.xxh3)},
+                                   {"model", or_null(KindOf(index, outcome, "model"))},
+                                   {"format", or_null(KindOf(index, outcome, "format"))},
                                    {"corpus_xxh3", results_->head().corpus_xxh3},
                                    {"shard", {{"index", shard_.index}, {"count", shard_.count}}},
                                    {"exit_code", outcome.status},

@@ -38,24 +38,21 @@ const std::vector<std::string> kFigureHead = {"what",         "figure", "part", 
 void AddDistributions(const Merged& merged, report::Page& page) {
   constexpr size_t kMostSeries = 8;
   std::map<std::string, report::LineChart> charts;
-  for (const auto& [key, values] : merged.figures) {
-    if (key.layer || values.size() < 2) continue;
+  for (const auto& [key, extent] : merged.figures) {
+    if (key.layer || extent.count < 2) continue;
     report::LineChart& chart = charts[key.figure];
     if (chart.series.size() == kMostSeries) continue;
     chart.title = "Distribution of " + key.figure;
     chart.x_label = "share of inputs";
     chart.y_label = key.figure;
-    std::vector<double> sorted;
-    for (const FigureValue& value : values) sorted.push_back(value.value);
-    std::sort(sorted.begin(), sorted.end());
     report::ChartSeries series;
     series.name = key.what + (key.part == "all" ? "" : " " + key.part);
     // A curve needs no more points than this, whatever the corpus.
-    const size_t points = std::min<size_t>(sorted.size(), 200);
-    for (size_t i = 0; i < points; ++i) {
-      const size_t at = points == 1 ? 0 : i * (sorted.size() - 1) / (points - 1);
-      series.points.push_back(
-          {static_cast<double>(at + 1) / static_cast<double>(sorted.size()), sorted[at]});
+    const uint64_t points = std::min<uint64_t>(extent.count, 200);
+    for (uint64_t i = 0; i < points; ++i) {
+      const uint64_t at = i * (extent.count - 1) / (points - 1);
+      series.points.push_back({static_cast<double>(at + 1) / static_cast<double>(extent.count),
+                               merged.ValueAt(extent, at)});
     }
     chart.series.push_back(std::move(series));
   }
@@ -64,23 +61,23 @@ void AddDistributions(const Merged& merged, report::Page& page) {
   }
 }
 
-void AddLayers(const Merged& merged, report::Page& page) {
+void AddLayers(const PageJson& json, report::Page& page) {
   std::map<std::string, report::LineChart> charts;
-  for (const auto& [key, values] : merged.figures) {
-    if (!key.layer) continue;
-    report::LineChart& chart = charts[key.figure + " " + key.what];
-    chart.title = fmt::format("{} by layer, {}", key.figure, key.what);
+  for (const PageJson& figure : json["figures"]) {
+    if (figure["layer"].is_null()) continue;
+    const std::string name = figure["figure"], what = figure["what"], part = figure["part"];
+    report::LineChart& chart = charts[name + " " + what];
+    chart.title = fmt::format("{} by layer, {}", name, what);
     chart.x_label = "layer";
-    chart.y_label = key.figure;
+    chart.y_label = name;
     chart.whole_x = true;
-    if (chart.series.empty() || chart.series.back().name != key.part) {
+    if (chart.series.empty() || chart.series.back().name != part) {
       chart.series.emplace_back();
-      chart.series.back().name = key.part;
+      chart.series.back().name = part;
       chart.series.back().joined = false;
     }
-    const Spread spread = SpreadOf(values);
-    chart.series.back().points.push_back(
-        {static_cast<double>(*key.layer), spread.weighted.value_or(spread.median)});
+    const PageJson& value = figure[figure["weighted"].is_null() ? "median" : "weighted"];
+    chart.series.back().points.push_back({figure["layer"].get<double>(), value.get<double>()});
   }
   for (const auto& [name, chart] : charts) {
     page.Figure(Render(chart), "Of all inputs together.");
@@ -105,23 +102,42 @@ void AddGroups(const PageJson& groups, report::Page& page) {
   page.Table(rows);
 }
 
+// What a gate says: how often each case passed, and which rules failed.
+void AddCases(const PageJson& cases, report::Page& page) {
+  if (cases.empty()) return;
+  page.Heading("The gate's cases");
+  std::vector<std::vector<std::string>> rows = {
+      {"case", "passed", "failed", "not run", "inconclusive", "failing rules"}};
+  for (const PageJson& one : cases) {
+    std::string failing;
+    for (const PageJson& rule : one["failing"]) {
+      failing += fmt::format("{}{}: {}", failing.empty() ? "" : "; ",
+                             rule["rule"].get<std::string>(), rule["entries"].get<uint64_t>());
+    }
+    const auto count = [&](const char* key) { return std::to_string(one[key].get<uint64_t>()); };
+    rows.push_back({one["name"], count("pass"), count("fail"), count("not_run"),
+                    count("inconclusive"), failing});
+  }
+  page.Table(rows);
+}
+
 }  // namespace
 
-report::Page MergedPage(const Merged& merged, const std::string& footer) {
-  const PageJson json = MergedJson(merged);
+report::Page MergedPage(const Merged& merged, const PageJson& json, const std::string& footer) {
   report::Page page(
-      fmt::format("A corpus of {} caches", merged.inputs.size()),
+      fmt::format("A corpus of {} caches", merged.entries),
       fmt::format("kvtool {}, corpus {}", merged.head.command, merged.head.corpus_xxh3));
   if (const auto verdict = VerdictOf(merged)) {
     page.Verdict(*verdict == "pass" ? report::Tone::kGood : report::Tone::kBad, *verdict,
-                 fmt::format("{} of {} inputs", json["done"].get<size_t>(), merged.inputs.size()));
+                 fmt::format("{} of {} inputs", json["done"].get<size_t>(), merged.entries));
   }
-  page.Facts({{"inputs", std::to_string(merged.inputs.size())},
+  page.Facts({{"inputs", std::to_string(merged.entries)},
               {"done", std::to_string(json["done"].get<size_t>())},
               {"negative verdicts", std::to_string(json["negative"].get<size_t>())},
               {"failed", std::to_string(json["failed"].get<size_t>())}});
+  AddCases(json["cases"], page);
   AddDistributions(merged, page);
-  AddLayers(merged, page);
+  AddLayers(json, page);
   std::vector<std::vector<std::string>> rows = {kFigureHead};
   for (const PageJson& figure : json["figures"]) {
     if (figure["layer"].is_null()) rows.push_back(FigureRow(figure));

@@ -32,7 +32,7 @@ nlohmann::ordered_json ResultsHead::ToJson(const nlohmann::ordered_json& tool) c
 
 ResultsHead ResultsHead::Read(const nlohmann::ordered_json& line) {
   if (!line.is_object() || !line.contains("schema") || line["schema"] != kResultsSchema) {
-    throw Error(Finding::kBadMagic, fmt::format("the first line is no {}", kResultsSchema));
+    throw Error(Finding::kBadMagic, fmt::format("line 1: is no {}", kResultsSchema));
   }
   ResultsHead head;
   const Json& corpus = ObjectIn(line, "corpus", 1);
@@ -92,7 +92,8 @@ std::string ResultKey(const ResultsHead& head, const Member& member) {
 
 std::optional<ResultsHead> ReadResults(
     std::string_view text,
-    const std::function<void(const nlohmann::ordered_json& line, size_t number)>& call) {
+    const std::function<void(const nlohmann::ordered_json& line, size_t number)>& call,
+    const std::function<void(size_t)>& passed) {
   std::optional<ResultsHead> head;
   size_t number = 0;
   for (size_t begin = 0;;) {
@@ -105,6 +106,7 @@ std::optional<ResultsHead> ReadResults(
     } else {
       call(line, number);
     }
+    if (passed) passed(begin);
   }
 }
 

@@ -39,9 +39,11 @@ struct ResultsHead {
 std::string ResultKey(const ResultsHead& head, const Member& member);
 
 // Calls with each whole line behind the first and its number. What follows the last newline was
-// torn by a kill and is left out. Nothing if not even the first line is whole.
+// torn by a kill and is left out. Nothing if not even the first line is whole. `passed` is called
+// with the number of bytes that are done.
 std::optional<ResultsHead> ReadResults(
     std::string_view text,
-    const std::function<void(const nlohmann::ordered_json& line, size_t number)>& call);
+    const std::function<void(const nlohmann::ordered_json& line, size_t number)>& call,
+    const std::function<void(size_t)>& passed = {});
 
 }  // namespace kv::corpus

@@ -58,25 +58,37 @@ std::string TestText(const JunitSuite& suite, const JunitTest& test) {
 
 }  // namespace
 
-std::string JunitXml(std::string_view name, const std::vector<JunitSuite>& suites) {
-  size_t tests = 0, failures = 0, skipped = 0;
-  std::string body;
-  for (const JunitSuite& suite : suites) {
-    const size_t failed = CountOf(suite, JunitTest::Outcome::kFailed);
-    const size_t left_out = CountOf(suite, JunitTest::Outcome::kSkipped);
-    body += fmt::format(
-        "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
-        Attribute(suite.name), suite.tests.size(), failed, left_out);
-    for (const JunitTest& test : suite.tests) body += TestText(suite, test);
-    body += "  </testsuite>\n";
-    tests += suite.tests.size();
-    failures += failed;
-    skipped += left_out;
-  }
+void JunitCounts::Add(const JunitSuite& suite) {
+  tests += suite.tests.size();
+  failures += CountOf(suite, JunitTest::Outcome::kFailed);
+  skipped += CountOf(suite, JunitTest::Outcome::kSkipped);
+}
+
+std::string JunitBegin(std::string_view name, const JunitCounts& counts) {
   return fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"{}\" tests=\"{}\" "
-      "failures=\"{}\" errors=\"0\" skipped=\"{}\">\n{}</testsuites>\n",
-      Attribute(name), tests, failures, skipped, body);
+      "failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
+      Attribute(name), counts.tests, counts.failures, counts.skipped);
+}
+
+std::string JunitSuiteText(const JunitSuite& suite) {
+  JunitCounts counts;
+  counts.Add(suite);
+  std::string text = fmt::format(
+      "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\">\n",
+      Attribute(suite.name), counts.tests, counts.failures, counts.skipped);
+  for (const JunitTest& test : suite.tests) text += TestText(suite, test);
+  return text + "  </testsuite>\n";
+}
+
+std::string JunitEnd() { return "</testsuites>\n"; }
+
+std::string JunitXml(std::string_view name, const std::vector<JunitSuite>& suites) {
+  JunitCounts counts;
+  for (const JunitSuite& suite : suites) counts.Add(suite);
+  std::string text = JunitBegin(name, counts);
+  for (const JunitSuite& suite : suites) text += JunitSuiteText(suite);
+  return text + JunitEnd();
 }
 
 }  // namespace kv::report

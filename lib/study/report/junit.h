@@ -25,6 +25,17 @@ struct JunitSuite {
   std::vector<JunitTest> tests = {};
 };
 
+// How many tests a document has, which its first line says.
+struct JunitCounts {
+  size_t tests = 0, failures = 0, skipped = 0;
+  void Add(const JunitSuite& suite);
+};
+
+// A document in pieces, for suites that are too many to hold: begin, every suite, end.
+std::string JunitBegin(std::string_view name, const JunitCounts& counts);
+std::string JunitSuiteText(const JunitSuite& suite);
+std::string JunitEnd();
+
 // Writes a JUnit XML document with one testsuite per suite and all counts. It contains neither a
 // host name nor the current time, so equal results give equal text. Text is escaped here; control
 // characters become \xNN.
