@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <set>
 
 namespace kv::corpus {
@@ -12,11 +13,18 @@ namespace {
 using Figures = std::vector<std::pair<FigureKey, FigureValue>>;
 using ResultJson = nlohmann::ordered_json;
 
+// A number of bytes, which some documents write as 122880.0; 0 for anything else.
+uint64_t BytesIn(const ResultJson& value) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  constexpr double kMost = 0x1p63;
+  const double number = value.is_number_float() ? std::round(value.get<double>()) : 0;
+  return number >= 0 && number < kMost ? static_cast<uint64_t>(number) : 0;
+}
+
 void AddRatio(FigureKey key, const ResultJson& original, const ResultJson& left, Figures& figures) {
-  if (!original.is_number_unsigned() || !left.is_number_unsigned()) return;
   FigureValue value;
-  value.original = original.get<uint64_t>();
-  value.left = left.get<uint64_t>();
+  value.original = BytesIn(original);
+  value.left = BytesIn(left);
   if (value.original == 0 || value.left == 0) return;
   value.value = static_cast<double>(value.original) / static_cast<double>(value.left);
   figures.emplace_back(std::move(key), value);

@@ -32,3 +32,12 @@ no "$TESTDATA/gate/pass.json" runs/a
 no - --corpus corpus.jsonl --results r.jsonl < nightly.json
 no --init --corpus corpus.jsonl --results r.jsonl
 no missing.json runs/a
+# Merged, the verdict is over all, whatever the shards; JUnit has a suite for each input.
+merge() { local status=0; "$KVTOOL" merge "$@" --deterministic || status=$?; echo "exit $status"; }
+merge all.jsonl --junit-out all.xml --html-out all.html -o all.json
+merge s1.jsonl s0.jsonl --junit-out two.xml --html-out two.html -o two.json -q > /dev/null
+for kind in xml html json; do cmp all.$kind two.$kind && echo the same $kind; done
+$VALIDATE < all.json
+$PYTHON -c 'import sys, xml.etree.ElementTree as tree; print(*(sorted(e.attrib.items()) for e in tree.parse(sys.argv[1]).iter() if e.tag != "testcase" and "message" not in e.attrib), sep="\n")' all.xml
+grep -c '<h2>The gate' all.html || true
+status=0; (cd runs && eval "$(sed 's/kvtool/"$KVTOOL"/; s/nightly/..\/nightly/' <<< "$(jq -r '.results[0].failures[] | select(.name == "worse") | .command' ../all.json)") > ../out 2> /dev/null") || status=$?; head -1 out; echo "exit $status"
