@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -10,9 +9,11 @@
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/quant_advice.h"
 #include "apps/kvtool/quant_against.h"
 #include "apps/kvtool/quant_plan.h"
 #include "apps/kvtool/quant_state.h"
+#include "apps/kvtool/quant_table.h"
 #include "apps/kvtool/rope_options.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
@@ -33,10 +34,6 @@ std::vector<std::string> TypeWords() {
   std::vector<std::string> words;
   for (const quant::CacheType& type : quant::CacheTypes()) words.emplace_back(type.name);
   return words;
-}
-
-std::string Figure(double value) {
-  return std::isnan(value) ? std::string(1, '-') : fmt::format("{:.3g}", value);
 }
 
 class ReplayQuant : public EachOf<ReplayQuant> {
@@ -130,22 +127,23 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     ReplayRequest request = RequestFor(snapshot, trace);
     if (rope) request.store.rope = &*rope;
     std::optional<QuantPlan> plan;
-    if (!plan_.empty()) plan = TakePlan(snapshot, request);
+    if (!plan_.empty()) plan = TakePlan(plan_, snapshot, request);
     ThreadPool pool(context.global.thread_count());
     ReplayResult result;
     {
       ProgressLine progress(context.console, context.global.progress_when(), "replay");
       result = quantisation::Replay(snapshot, trace, request, pool, &progress);
     }
+    const QuantLimits limits{max_kl_, bytes_};
     std::optional<quantisation::SearchResult> found;
-    if (advise_) found = SearchFor(request, result);
-    const std::vector<std::string> warnings = Warnings(snapshot, request, result);
+    if (advise_) found = SearchTypes(limits, request, result);
+    const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
     nlohmann::ordered_json document = ReportHeader("quant");
     document["inputs"] = {InputRecord(snapshot.source)};
     document.update(quantisation::ReportJson(snapshot, trace, request, result, detail_));
     document["plan"] = plan ? PlanOutcomeJson(*plan, request, result) : nullptr;
-    document["advice"] = found ? AdviceJson(request, result, *found) : nullptr;
+    document["advice"] = found ? AdviceJson(limits, request, result, *found) : nullptr;
     document["warnings"] = warnings;
     if (found && found->best && !plan_out_.empty()) {
       nlohmann::ordered_json written = ReportHeader("quant-plan");
@@ -160,7 +158,8 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     }
     report_.Emit(context.console, document, RulesFor(force_));
     if (!report_.json) {
-      Print(context.console, request, result);
+      PrintHead(context.console, result);
+      PrintPairs(context.console, request, result);
       if (plan)
         PrintOutcome(context.console, "plan", Evaluate(result, ChoiceOf(*plan, request, result)),
                      result);
@@ -244,16 +243,6 @@ class ReplayQuant : public EachOf<ReplayQuant> {
         store.rotate ? "from" : "before"));
   }
 
-  static std::vector<const quant::CacheType*> Types(const std::vector<std::string>& names,
-                                                    std::string_view flag) {
-    std::vector<const quant::CacheType*> types;
-    for (const std::string& name : names) {
-      const quant::CacheType* type = &quant::ParseCacheType(name, flag);
-      if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
-    }
-    return types;
-  }
-
   ReplayRequest RequestFor(const Snapshot& snapshot, const AttentionTrace& trace) const {
     ReplayRequest request;
     quantisation::StoreRequest& store = request.store;
@@ -265,10 +254,10 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     const bool is_bf16 = snapshot.layers.front().k.dtype == DType::kBF16;
     std::vector<std::string> names = {is_bf16 ? "bf16" : "f16"};
     names.insert(names.end(), k.begin(), k.end());
-    store.k_types = Types(names, "--k");
+    store.k_types = ParseTypes(names, "--k");
     names.resize(1);
     names.insert(names.end(), v.begin(), v.end());
-    store.v_types = Types(names, "--v");
+    store.v_types = ParseTypes(names, "--v");
     const auto keys = static_cast<uint32_t>(store.k_types.size());
     const auto values = static_cast<uint32_t>(store.v_types.size());
     for (uint32_t i = 0; i < keys; ++i) request.pairs.push_back({i, 0});
@@ -316,145 +305,13 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     return prompt;
   }
 
-  // The plan's types and pairs take the place of those of flags.
-  QuantPlan TakePlan(const Snapshot& snapshot, ReplayRequest& request) const {
-    QuantPlan plan = ReadQuantPlan(plan_);
-    std::vector<std::string> k = {std::string(request.store.k_types[0]->name)}, v = k;
-    for (const QuantPlan::Layer& layer : plan.layers) {
-      if (snapshot.Find(layer.layer) == nullptr) {
-        throw Error(Finding::kInconsistent,
-                    fmt::format("layer {}: the snapshot has no such layer", layer.layer))
-            .File(plan_);
-      }
-      k.push_back(layer.k);
-      v.push_back(layer.v);
-    }
-    request.store.k_types = Types(k, "--plan");
-    request.store.v_types = Types(v, "--plan");
-    request.pairs = {{0, 0}};
-    for (const QuantPlan::Layer& layer : plan.layers) {
-      const TypePair pair = PairOf(layer, request);
-      if (std::find(request.pairs.begin(), request.pairs.end(), pair) == request.pairs.end())
-        request.pairs.push_back(pair);
-    }
-    return plan;
-  }
-
-  static TypePair PairOf(const QuantPlan::Layer& layer, const ReplayRequest& request) {
-    const auto at = [](const std::vector<const quant::CacheType*>& types, const std::string& name) {
-      const quant::CacheType* type = quant::FindCacheType(name);
-      return static_cast<uint32_t>(std::find(types.begin(), types.end(), type) - types.begin());
-    };
-    return {at(request.store.k_types, layer.k), at(request.store.v_types, layer.v)};
-  }
-
-  static std::vector<size_t> ChoiceOf(const QuantPlan& plan, const ReplayRequest& request,
-                                      const ReplayResult& result) {
-    std::vector<size_t> choice(result.layers.size(), 0);
-    for (const QuantPlan::Layer& layer : plan.layers) {
-      for (size_t l = 0; l < result.layers.size(); ++l) {
-        if (result.layers[l].layer != layer.layer) continue;
-        const TypePair pair = PairOf(layer, request);
-        choice[l] = static_cast<size_t>(std::find(result.pairs.begin(), result.pairs.end(), pair) -
-                                        result.pairs.begin());
-      }
-    }
-    return choice;
-  }
-
   static nlohmann::ordered_json PlanOutcomeJson(const QuantPlan& plan, const ReplayRequest& request,
                                                 const ReplayResult& result) {
     return quantisation::OutcomeJson(Evaluate(result, ChoiceOf(plan, request, result)),
                                      result.tokens);
   }
 
-  quantisation::SearchResult SearchFor(const ReplayRequest& request,
-                                       const ReplayResult& result) const {
-    quantisation::SearchLimits limits;
-    if (max_kl_) {
-      // What is searched by is not calibrated.
-      limits.loss = *max_kl_;
-      if (result.kl_method) {
-        const eviction::Calibration& calibration =
-            CalibrationOf(*result.kl_method, eviction::Cause::kQuantisation);
-        limits.loss = *max_kl_ * calibration.median;
-      }
-    }
-    if (bytes_ != 0) limits.bytes_per_token = static_cast<double>(bytes_);
-    std::vector<bool> has_flags;
-    for (const TypePair& pair : result.pairs)
-      has_flags.push_back(!EngineFlags(request, pair).empty());
-    return Search(result, limits, has_flags);
-  }
-
-  nlohmann::ordered_json AdviceJson(const ReplayRequest& request, const ReplayResult& result,
-                                    const quantisation::SearchResult& found) const {
-    const auto or_null = [](const auto& value) {
-      return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-    };
-    nlohmann::ordered_json json = {
-        {"max_kl", or_null(max_kl_)},
-        {"bytes_per_token",
-         bytes_ == 0 ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(bytes_)},
-        {"loss", found.is_nats ? "nats" : "one_minus_cosine"},
-        {"best", nullptr},
-        {"flags", nullptr},
-        {"path", nlohmann::ordered_json::array()}};
-    if (found.best) {
-      json["best"] = quantisation::OutcomeJson(Evaluate(result, found.best->choice), result.tokens);
-      json["best"].update(QuantPlanJson(request, result, found.best->choice));
-    }
-    if (found.best_with_flags)
-      json["flags"] = EngineFlags(request, result.pairs[*found.best_with_flags]);
-    for (const quantisation::SearchPoint& point : found.path) {
-      json["path"].push_back({{"bytes_per_token", point.bytes / static_cast<double>(result.tokens)},
-                              {"loss", point.loss}});
-    }
-    return json;
-  }
-
-  std::vector<std::string> Warnings(const Snapshot& snapshot, const ReplayRequest& request,
-                                    const ReplayResult& result) const {
-    std::vector<std::string> warnings;
-    const uint32_t dim = snapshot.layers.front().k.head_dim;
-    const auto is_block = [](const quant::CacheType* type) {
-      return type->dtype && IsBlockQuantised(*type->dtype);
-    };
-    const auto has_block = [&](const std::vector<const quant::CacheType*>& types) {
-      return std::any_of(types.begin(), types.end(), is_block);
-    };
-    if (dim % 32 != 0 && (has_block(request.store.k_types) || has_block(request.store.v_types))) {
-      warnings.push_back(
-          fmt::format("llama.cpp refuses blocks of 32 in heads of {} values with flash attention, "
-                      "and reads such keys wrongly without: figures are of rows read rightly",
-                      dim));
-    }
-    const KvTensor& k = snapshot.layers.front().k;
-    if (IsBlockQuantised(k.dtype)) {
-      warnings.push_back(fmt::format("the cache is of {} already: losses come on top of its own",
-                                     kv::Name(k.dtype)));
-    }
-    if (!result.missing_layers.empty()) {
-      warnings.push_back(fmt::format("the trace has no queries of layers {}: they count in full",
-                                     fmt::join(result.missing_layers, ", ")));
-    }
-    const auto count = [&](const auto& types, const auto& of_layer, char side) {
-      for (size_t i = 0; i < types.size(); ++i) {
-        uint64_t values = 0;
-        for (const quantisation::LayerFigures& layer : result.layers)
-          values += i < (layer.*of_layer).size() ? (layer.*of_layer)[i] : 0;
-        if (values > 0) {
-          warnings.push_back(fmt::format("{}: {} values of {} are NaN or infinite once stored",
-                                         types[i]->name, values, side));
-        }
-      }
-    };
-    count(request.store.k_types, &quantisation::LayerFigures::k_not_finite, 'K');
-    count(request.store.v_types, &quantisation::LayerFigures::v_not_finite, 'V');
-    return warnings;
-  }
-
-  void Print(Console& console, const ReplayRequest& request, const ReplayResult& result) const {
+  void PrintHead(Console& console, const ReplayResult& result) const {
     console.Line(fmt::format(
         "{}: {} layers, {} tokens, {} of {} query rows a layer; q8_0 as {}, rotation {}, queries "
         "{}{}",
@@ -464,84 +321,6 @@ class ReplayQuant : public EachOf<ReplayQuant> {
             ? std::string()
             : fmt::format("; first {} and last {} tokens in full (no engine has such a flag)",
                           keep_first_, keep_last_)));
-    Table table({"K", "V", "bytes/value", "ratio", "output error", "1 - cosine", "attention KL",
-                 "mass moved", "top-8", "K dB", "V dB", "expected KL", "predicted KL"});
-    for (size_t pair = 0; pair < result.pairs.size(); ++pair) {
-      const TypePair& types = result.pairs[pair];
-      const Outcome outcome = EvaluatePair(result, pair);
-      table.Row({std::string(TypeName(request, types, true)),
-                 std::string(TypeName(request, types, false)),
-                 fmt::format("{:.4f}", 2 / outcome.ratio()),
-                 fmt::format("{:.3f}x", outcome.ratio()), Figure(outcome.mean.output_error),
-                 Figure(outcome.mean.one_minus_cosine), Figure(outcome.mean.attention_kl),
-                 Figure(outcome.mean.mass_moved), Figure(outcome.mean.top8),
-                 Decibels(result, types.k, &quantisation::LayerFigures::k_snr),
-                 Decibels(result, types.v, &quantisation::LayerFigures::v_snr),
-                 ExpectedText(outcome), KlText(outcome)});
-    }
-    console.Data(table.Text());
-  }
-
-  // Mean over the layers that changed.
-  static std::string Decibels(const ReplayResult& result, uint32_t type,
-                              std::vector<double> quantisation::LayerFigures::*of_layer) {
-    double sum = 0;
-    uint64_t changed = 0;
-    for (const quantisation::LayerFigures& layer : result.layers) {
-      if (type >= (layer.*of_layer).size() || !std::isfinite((layer.*of_layer)[type])) continue;
-      sum += (layer.*of_layer)[type];
-      ++changed;
-    }
-    if (changed == 0) return "-";
-    return fmt::format("{:.1f}", sum / static_cast<double>(changed));
-  }
-
-  // What the real KL is expected to be, and where most runs of the study lie.
-  static std::string ExpectedText(const Outcome& outcome) {
-    if (!outcome.kl) return "-";
-    const std::string nats = fmt::format("{:.3g}", outcome.kl->expected());
-    if (!(outcome.kl->nats > 0)) return nats;
-    return fmt::format("{} ({:.2g}-{:.2g})", nats, outcome.kl->low(), outcome.kl->high());
-  }
-
-  // What the formula says, and its standard error.
-  static std::string KlText(const Outcome& outcome) {
-    if (!outcome.kl) return "-";
-    const double error = outcome.kl->standard_error;
-    const std::string nats = fmt::format("{:.3g}", outcome.kl->nats);
-    return outcome.kl->nats == 0 || !std::isfinite(error) ? nats
-                                                          : fmt::format("{} +-{:.2g}", nats, error);
-  }
-
-  static void PrintOutcome(Console& console, std::string_view what, const Outcome& outcome,
-                           const ReplayResult& result) {
-    console.Line(fmt::format(
-        "{}: {:.3f}x, {:.4g} bytes a token, output error {:.3g}{}", what, outcome.ratio(),
-        outcome.bytes / static_cast<double>(result.tokens), outcome.mean.output_error,
-        outcome.kl ? fmt::format(", {} nats", ExpectedText(outcome)) : std::string()));
-  }
-
-  static void PrintAdvice(Console& console, const ReplayRequest& request,
-                          const ReplayResult& result, const quantisation::SearchResult& found) {
-    if (!found.best) {
-      console.Line("no choice of these types is within the limits");
-      return;
-    }
-    PrintOutcome(console, "advised", Evaluate(result, found.best->choice), result);
-    std::map<std::string, std::vector<uint32_t>> layers;
-    for (size_t l = 0; l < result.layers.size(); ++l) {
-      const TypePair& pair = result.pairs[found.best->choice[l]];
-      layers[fmt::format("K {}, V {}", TypeName(request, pair, true),
-                         TypeName(request, pair, false))]
-          .push_back(result.layers[l].layer);
-    }
-    for (const auto& [types, where] : layers)
-      console.Line(fmt::format("  {}: layers {}", types, fmt::join(where, ", ")));
-    if (found.best_with_flags) {
-      const size_t pair = *found.best_with_flags;
-      PrintOutcome(console, fmt::format("llama.cpp: {}", EngineFlags(request, result.pairs[pair])),
-                   EvaluatePair(result, pair), result);
-    }
   }
 
   std::string trace_, against_, out_, version_, plan_, sensitivity_, plan_out_;

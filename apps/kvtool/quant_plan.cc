@@ -4,11 +4,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "formats/run/json_fields.h"
 #include "lib/core/base/error.h"
 #include "lib/study/quantisation/report.h"
 
 namespace kv {
+
+using quantisation::ReplayRequest;
+using quantisation::ReplayResult;
+using quantisation::TypePair;
+
 namespace {
 
 constexpr uint64_t kMostLayer = 65535;
@@ -63,6 +70,65 @@ nlohmann::ordered_json QuantPlanJson(const quantisation::ReplayRequest& request,
                       {"v", TypeName(request, pair, false)}});
   }
   return {{"layers", std::move(layers)}};
+}
+
+std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& names,
+                                                std::string_view flag) {
+  std::vector<const quant::CacheType*> types;
+  for (const std::string& name : names) {
+    const quant::CacheType* type = &quant::ParseCacheType(name, flag);
+    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
+  }
+  return types;
+}
+
+namespace {
+
+TypePair PairOf(const QuantPlan::Layer& layer, const ReplayRequest& request) {
+  const auto at = [](const std::vector<const quant::CacheType*>& types, const std::string& name) {
+    const quant::CacheType* type = quant::FindCacheType(name);
+    return static_cast<uint32_t>(std::find(types.begin(), types.end(), type) - types.begin());
+  };
+  return {at(request.store.k_types, layer.k), at(request.store.v_types, layer.v)};
+}
+
+}  // namespace
+
+QuantPlan TakePlan(const std::string& path, const Snapshot& snapshot, ReplayRequest& request) {
+  QuantPlan plan = ReadQuantPlan(path);
+  std::vector<std::string> k = {std::string(request.store.k_types[0]->name)}, v = k;
+  for (const QuantPlan::Layer& layer : plan.layers) {
+    if (snapshot.Find(layer.layer) == nullptr) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("layer {}: the snapshot has no such layer", layer.layer))
+          .File(path);
+    }
+    k.push_back(layer.k);
+    v.push_back(layer.v);
+  }
+  request.store.k_types = ParseTypes(k, "--plan");
+  request.store.v_types = ParseTypes(v, "--plan");
+  request.pairs = {{0, 0}};
+  for (const QuantPlan::Layer& layer : plan.layers) {
+    const TypePair pair = PairOf(layer, request);
+    if (std::find(request.pairs.begin(), request.pairs.end(), pair) == request.pairs.end())
+      request.pairs.push_back(pair);
+  }
+  return plan;
+}
+
+std::vector<size_t> ChoiceOf(const QuantPlan& plan, const ReplayRequest& request,
+                             const ReplayResult& result) {
+  std::vector<size_t> choice(result.layers.size(), 0);
+  for (const QuantPlan::Layer& layer : plan.layers) {
+    for (size_t l = 0; l < result.layers.size(); ++l) {
+      if (result.layers[l].layer != layer.layer) continue;
+      const TypePair pair = PairOf(layer, request);
+      choice[l] = static_cast<size_t>(std::find(result.pairs.begin(), result.pairs.end(), pair) -
+                                      result.pairs.begin());
+    }
+  }
+  return choice;
 }
 
 }  // namespace kv

@@ -26,4 +26,15 @@ nlohmann::ordered_json QuantPlanJson(const quantisation::ReplayRequest& request,
                                      const quantisation::ReplayResult& result,
                                      const std::vector<size_t>& choice);
 
+// The types that a flag names, each once.
+std::vector<const quant::CacheType*> ParseTypes(const std::vector<std::string>& names,
+                                                std::string_view flag);
+// Reads a plan whose types and pairs take the place of those of flags in the request. Throws what
+// ReadQuantPlan does, and kInconsistent for a layer that the snapshot does not have.
+QuantPlan TakePlan(const std::string& path, const Snapshot& snapshot,
+                   quantisation::ReplayRequest& request);
+// The pair that a plan names for each layer that was replayed.
+std::vector<size_t> ChoiceOf(const QuantPlan& plan, const quantisation::ReplayRequest& request,
+                             const quantisation::ReplayResult& result);
+
 }  // namespace kv
