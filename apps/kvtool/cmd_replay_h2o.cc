@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/eviction_targets.h"
+#include "apps/kvtool/h2o_flags.h"
+#include "apps/kvtool/h2o_table.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/plan_output.h"
@@ -23,117 +24,6 @@
 
 namespace kv {
 namespace {
-
-std::string PercentOf(double share) { return fmt::format("{:.2f}%", 100 * share); }
-
-// What the real KL is expected to be, and where most runs of the study lie.
-std::string Text(const eviction::PredictedKl& kl) {
-  const std::string expected = fmt::format("{:.3g}", kl.expected());
-  return kl.nats == 0 ? expected : fmt::format("{} ({:.3g}-{:.3g})", expected, kl.low(), kl.high());
-}
-
-// The parameters of the engine, under the names its scripts use.
-struct ConfigFlags {
-  std::vector<std::pair<std::string, double>> given;  // meta name, value
-  std::string target_mode;
-
-  void Declare(CommandLine& line) {
-    const char* group = "The engine's parameters (engine; with a budget: chosen by the trace)";
-    const auto add = [&](const char* flag, const char* name, const char* text) {
-      line.OnNumber(
-              flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
-          .Check(ParameterCheck(name))
-          .ValueName(std::string_view(name) == "h2o_ema_alpha" ? "NUMBER" : "INT")
-          .Group(group);
-    };
-    add("--block-tokens|--h2o-block-tokens", "h2o_block_tokens",
-        "Tokens per block (64; budget/8, a power of 2)");
-    add("--sink|--h2o-sink-tokens,--h2o-sink", "h2o_sink_tokens",
-        "First tokens that block keeps (32; budget/16)");
-    add("--recent|--h2o-recent-tokens,--h2o-recent", "h2o_recent_tokens",
-        "Last tokens that block keeps (256; budget/4)");
-    add("--ema-alpha|--h2o-ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
-    add("--update-interval|--h2o-update-interval", "h2o_update_interval",
-        "Tokens (exact) or layer calls (mnn) between decisions (16; with a budget: every step)");
-    add("--trigger-min|--h2o-trigger-min-tokens,--h2o-trigger-min", "h2o_trigger_min_tokens",
-        "Shortest cache that is evicted from (512; 1)");
-    add("--layer-start|--h2o-layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
-    add("--layer-end|--h2o-layer-end", "h2o_layer_end",
-        "Last layer that evicts, -1 = the last one (-1)");
-    line.Add("--target-mode|--h2o-target-mode", target_mode,
-             "adaptive or static: how the engine reads the target (adaptive)")
-        .OneOf({"adaptive", "static"})
-        .Group(group);
-  }
-
-  eviction::BlockConfig Resolve(const AttentionTrace& trace) const {
-    eviction::BlockConfig config;
-    if (trace.block_scores) {
-      for (const auto& [name, value] : trace.block_scores->parameters) {
-        eviction::SetParameter(name, value, config);
-      }
-    }
-    for (const auto& [name, value] : given) eviction::SetParameter(name, value, config);
-    if (!target_mode.empty()) {
-      eviction::SetParameter("h2o_target_mode", target_mode == "static" ? 0 : 1, config);
-    }
-    return config;
-  }
-
-  std::set<std::string, std::less<>> Chosen() const {
-    std::set<std::string, std::less<>> names;
-    for (const auto& [name, value] : given) names.insert(name);
-    return names;
-  }
-};
-
-// The parameters of the papers' rules.
-struct PaperFlags {
-  eviction::PaperParameters paper;
-  std::string after_prompt = "hold";
-
-  void Declare(CommandLine& line) {
-    const char* group = "The papers' parameters";
-    line.Add("--snapkv-window|--window", paper.window,
-             "Last rows, which weigh the others and stay (snapkv, pyramid) (64)")
-        .Group(group);
-    line.Add("--snapkv-kernel|--kernel", paper.kernel,
-             "Keys pooled to one score, odd (snapkv, pyramid) (5)")
-        .Group(group);
-    line.Add("--pyramid-beta", paper.pyramid_beta,
-             "pyramid: mean budget over that of the last layer (20)")
-        .Group(group);
-    line.Add("--streaming-sink|--sinks,--streaming-sinks", paper.sinks,
-             "First tokens that streaming keeps (4)")
-        .Group(group);
-    line.Add("--h2o-heavy-share|--h2o-heavy,--heavy-share", paper.heavy_share,
-             "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
-        .Group(group);
-    line.Add("--after-prompt", after_prompt,
-             "snapkv, pyramid: hold the budget, or grow as published (hold)")
-        .OneOf({"hold", "grow"})
-        .Group(group);
-  }
-
-  eviction::PaperParameters Resolve() const {
-    eviction::PaperParameters resolved = paper;
-    const auto refuse = [](const char* flag, auto value, const char* expected) {
-      throw Error(Finding::kUsage, fmt::format("{} {}: expected {}", flag, value, expected));
-    };
-    if (paper.window == 0) refuse("--snapkv-window", paper.window, "at least one row");
-    if (paper.kernel % 2 == 0) refuse("--snapkv-kernel", paper.kernel, "an odd number of keys");
-    if (paper.pyramid_beta == 0) refuse("--pyramid-beta", paper.pyramid_beta, "at least 1");
-    if (!(paper.heavy_share >= 0 && paper.heavy_share <= 1)) {
-      refuse("--h2o-heavy-share", paper.heavy_share, "a share from 0 to 1");
-    }
-    if (std::max({paper.window, paper.kernel, paper.sinks}) > UINT32_MAX) {
-      throw Error(Finding::kUsage,
-                  "--snapkv-window, --snapkv-kernel, --streaming-sink: larger than any cache");
-    }
-    resolved.grow = after_prompt == "grow";
-    return resolved;
-  }
-};
 
 class ReplayH2o : public EachOf<ReplayH2o> {
  public:
@@ -231,7 +121,10 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     }
     AddWarnings(context.console, result);
     WriteOutputs(context, snapshot, trace, request, result);
-    if (!report_.json) Print(context.console, trace, result);
+    if (!report_.json) {
+      PrintHead(context.console, trace, result);
+      PrintRuns(context.console, result, !no_quality_ && !trace.block_scores);
+    }
     return kDone;
   }
 
@@ -383,8 +276,8 @@ class ReplayH2o : public EachOf<ReplayH2o> {
                                     rows));
   }
 
-  void Print(Console& console, const AttentionTrace& trace,
-             const mnn::h2o::ReplayResult& result) const {
+  void PrintHead(Console& console, const AttentionTrace& trace,
+                 const mnn::h2o::ReplayResult& result) const {
     console.Line(fmt::format(
         "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop",
         Printable(trace_), Name(trace.level), result.traced_layers.size(), result.prompt,
@@ -395,76 +288,6 @@ class ReplayH2o : public EachOf<ReplayH2o> {
           "quality of {} of {} query rows a layer, drawn with seed {}; +- standard errors",
           result.measured.positions.size(), result.measured.population, seed_));
     }
-    const bool engine = result.engine != mnn::h2o::Engine::kExact;
-    std::vector<std::string> header = {"policy", "target", "true ratio", "mean ratio", "evictions"};
-    if (engine) header.push_back("h2o_lossy_ratio");
-    if (result.kl_method) header.push_back("predicted KL");
-    if (!no_quality_ && !trace.block_scores) {
-      header.insert(header.end(),
-                    {"output error", "1 - cosine", "error p95", "mass", "mass p5", "attention KL",
-                     "top-16", "error (all rows)", "mass (all rows)"});
-    }
-    Table table(header);
-    for (const mnn::h2o::ReplayRun& run : result.runs) {
-      table.Row(RowOf(run, engine, result.kl_method.has_value()));
-    }
-    console.Data(table.Text());
-    for (const std::string& note : result.notes) console.Line("note: " + note);
-  }
-
-  // The parameters that nobody chose, with what the trace's length made of them.
-  static std::string ScheduleText(const mnn::h2o::ReplayResult& result) {
-    std::string text = "budgets hold at every step from the prompt's end on";
-    std::vector<std::string> followed;
-    eviction::ForEachParameter(result.config, [&](std::string_view name, double value) {
-      if (std::count(result.followed.begin(), result.followed.end(), name) != 0) {
-        followed.push_back(fmt::format("{} {}", name, value));
-      }
-    });
-    if (followed.empty()) return text;
-    return text + fmt::format("; chosen by the trace's length: {}", fmt::join(followed, ", "));
-  }
-
-  static std::vector<std::string> RowOf(const mnn::h2o::ReplayRun& run, bool engine,
-                                        bool predicts) {
-    std::vector<std::string> row = {
-        run.policy, run.target_text(), fmt::format("{:.3f}x", run.ratio()),
-        fmt::format("{:.3f}x", run.mean_ratio()), std::to_string(run.evictions())};
-    if (engine) {
-      row.push_back(run.mnn ? fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio)
-                            : std::string(1, '-'));
-    }
-    if (predicts) row.push_back(run.predicted_kl ? Text(*run.predicted_kl) : std::string(1, '-'));
-    if (!run.quality) return row;
-    const AttentionSummary &evicting = *run.evicting, &all = *run.quality;
-    const auto figure = [](const Distribution& of, double Distribution::*value, auto&& text) {
-      return of.count == 0 ? std::string(1, '-') : text(of.*value);
-    };
-    const auto real = [](double value) { return fmt::format("{:.4g}", value); };
-    // A share of rows with its standard error, where rows were drawn.
-    const auto share = [](const Distribution& of, double value, double error) {
-      if (of.count == 0) return std::string(1, '-');
-      return error == 0 ? PercentOf(value)
-                        : fmt::format("{} +-{}", PercentOf(value), PercentOf(error));
-    };
-    const auto error = [&](const AttentionSummary& of) {
-      return share(of.output_error, of.output_error_frobenius,
-                   of.standard_error.output_error_frobenius);
-    };
-    const auto mass = [&](const AttentionSummary& of) {
-      return share(of.mass, of.mass.mean, of.standard_error.mass);
-    };
-    row.push_back(error(evicting));
-    row.push_back(figure(evicting.output_cosine, &Distribution::mean,
-                         [&](double cosine) { return real(1 - cosine); }));
-    row.push_back(figure(evicting.output_error, &Distribution::p95, PercentOf));
-    row.push_back(mass(evicting));
-    row.push_back(figure(evicting.mass, &Distribution::p5, PercentOf));
-    row.push_back(figure(evicting.kl, &Distribution::mean, real));
-    row.push_back(figure(evicting.top_k[1], &Distribution::mean, PercentOf));
-    row.push_back(error(all));
-    row.push_back(mass(all));
-    return row;
   }
 
   std::string trace_, sensitivity_, engine_ = "exact", policies_ = "block", targets_, budgets_,
@@ -475,7 +298,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   uint64_t seed_ = 0, quality_rows_ = 512;
   bool re_rotate_ = false, no_quality_ = false, detail_ = false, force_ = false;
   std::optional<RecordedRun> run_;
-  ConfigFlags config_;
+  H2oFlags config_;
   PaperFlags papers_;
   RopeOptions rope_;
   SnapshotOptions snapshot_;
