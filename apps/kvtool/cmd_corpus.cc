@@ -95,6 +95,10 @@ class Corpus : public Command {
       throw Error(Finding::kUnknownFormat, "holds no snapshot, archive or recorded run")
           .File(folder_);
     }
+    CommandFiles files;
+    for (const CorpusEntry& entry : search.entries) files.Reads(entry.path);
+    files.Writes(output_, "-o");
+    files.Check();
     corpus::Manifest manifest;
     manifest.folder = FolderFromManifest();
     manifest.members.resize(search.entries.size());

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/progress.h"
@@ -79,6 +80,11 @@ std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& opt
 }  // namespace
 
 std::unique_ptr<Command> MakeStore() { return std::make_unique<StoreCommand>(); }
+
+void ReadsStore(const std::string& folder, CommandFiles& files) {
+  std::error_code failed;
+  if (std::filesystem::exists(folder, failed)) files.Reads(folder);
+}
 
 std::function<void()> Waiting(const std::string& folder, Context& context) {
   return [&context, folder] {

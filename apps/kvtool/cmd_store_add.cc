@@ -34,6 +34,7 @@ class StoreAdd : public Command {
 
   void Files(CommandFiles& files) const override {
     files.Reads(inputs_);
+    ReadsStore(folder_, files);
     snapshot_.Files(files);
     report_.Files(files);
   }
@@ -95,7 +96,10 @@ class StoreList : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override { report_.Files(files); }
+  void Files(CommandFiles& files) const override {
+    ReadsStore(folder_, files);
+    report_.Files(files);
+  }
 
   ExitStatus Run(Context& context) override {
     store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));

@@ -31,7 +31,10 @@ class StoreGc : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override { report_.Files(files); }
+  void Files(CommandFiles& files) const override {
+    ReadsStore(folder_, files);
+    report_.Files(files);
+  }
 
   ExitStatus Run(Context& context) override {
     store::Store store(folder_, store::Store::Use::kAlone, Waiting(folder_, context));
@@ -56,7 +59,10 @@ class StorePrune : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override { report_.Files(files); }
+  void Files(CommandFiles& files) const override {
+    ReadsStore(folder_, files);
+    report_.Files(files);
+  }
 
   ExitStatus Run(Context& context) override {
     store::Store store(folder_, store::Store::Use::kAlone, Waiting(folder_, context));

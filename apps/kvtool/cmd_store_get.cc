@@ -59,6 +59,7 @@ class StoreGet : public Command {
   }
 
   void Files(CommandFiles& files) const override {
+    ReadsStore(folder_, files);
     files.Writes(output_.path, "-o");
     report_.Files(files);
   }

@@ -29,7 +29,10 @@ class StoreVerify : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override { report_.Files(files); }
+  void Files(CommandFiles& files) const override {
+    ReadsStore(folder_, files);
+    report_.Files(files);
+  }
 
   ExitStatus Run(Context& context) override {
     const auto use = repair_ ? store::Store::Use::kMend : store::Store::Use::kRead;
@@ -89,7 +92,10 @@ class StoreShowStats : public Command {
     report_.Declare(line);
   }
 
-  void Files(CommandFiles& files) const override { report_.Files(files); }
+  void Files(CommandFiles& files) const override {
+    ReadsStore(folder_, files);
+    report_.Files(files);
+  }
 
   ExitStatus Run(Context& context) override {
     store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));

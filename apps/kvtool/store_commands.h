@@ -21,6 +21,8 @@ std::unique_ptr<Command> MakeStoreGc();
 std::unique_ptr<Command> MakeStorePrune();
 std::unique_ptr<Command> MakeStoreWatch();
 
+// No output may replace what is in the store.
+void ReadsStore(const std::string& folder, CommandFiles& files);
 // Says that somebody else has to finish first.
 std::function<void()> Waiting(const std::string& folder, Context& context);
 // Adds a source under a name, and says what came of it.

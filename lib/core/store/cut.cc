@@ -15,8 +15,6 @@ namespace {
 // Gaps of up to this size, such as row headers between tensors, are kept in the record.
 constexpr uint64_t kMostOfLiteral = 128;
 constexpr uint64_t kOpaqueBytes = 1 << 20, kMostOfPiece = 8 << 20;
-// Tensors that are not stored token by token are put together in memory.
-constexpr uint64_t kMostOfTensor = 1 << 30;
 constexpr uint64_t kGuideTokens = 16;
 
 struct Steps {

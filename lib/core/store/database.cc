@@ -24,7 +24,7 @@ Statement::Statement(Database& database, std::string_view text) : database_(data
 Statement::~Statement() { sqlite3_finalize(statement_); }
 
 Statement& Statement::Bind(int place, int64_t value) {
-  sqlite3_bind_int64(statement_, place, value);
+  Require(sqlite3_bind_int64(statement_, place, value));
   return *this;
 }
 
@@ -34,13 +34,24 @@ Statement& Statement::Bind(int place, uint64_t value) {
 }
 
 Statement& Statement::Bind(int place, std::string_view text) {
-  sqlite3_bind_text64(statement_, place, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
+  Require(sqlite3_bind_text64(statement_, place, text.data(), text.size(), SQLITE_TRANSIENT,
+                              SQLITE_UTF8));
   return *this;
 }
 
 Statement& Statement::Bind(int place, ByteSpan blob) {
-  sqlite3_bind_blob64(statement_, place, blob.data(), blob.size(), SQLITE_TRANSIENT);
+  Require(sqlite3_bind_blob64(statement_, place, blob.data(), blob.size(), SQLITE_TRANSIENT));
   return *this;
+}
+
+// A value that is not bound, for want of memory, counts as NULL, which INSERT OR IGNORE leaves out.
+void Statement::Require(int result) const {
+  if (result != SQLITE_OK) database_.Fail(result);
+}
+
+// A value that cannot be read, for want of memory, looks like NULL.
+void Statement::RequireRead() const {
+  if (sqlite3_errcode(database_.handle_) == SQLITE_NOMEM) database_.Fail(SQLITE_NOMEM);
 }
 
 bool Statement::Step() {
@@ -62,14 +73,20 @@ int64_t Statement::Signed(int column) const { return sqlite3_column_int64(statem
 
 std::string Statement::Text(int column) const {
   const unsigned char* text = sqlite3_column_text(statement_, column);
-  if (text == nullptr) return {};
+  if (text == nullptr) {
+    RequireRead();
+    return {};
+  }
   const int size = sqlite3_column_bytes(statement_, column);
   return {reinterpret_cast<const char*>(text), static_cast<size_t>(size)};
 }
 
 Bytes Statement::Blob(int column) const {
   const auto* blob = static_cast<const std::byte*>(sqlite3_column_blob(statement_, column));
-  if (blob == nullptr) return {};
+  if (blob == nullptr) {
+    RequireRead();
+    return {};
+  }
   return {blob, blob + sqlite3_column_bytes(statement_, column)};
 }
 

@@ -39,6 +39,9 @@ class Statement {
   Bytes Blob(int column) const;
 
  private:
+  void Require(int result) const;
+  void RequireRead() const;
+
   Database& database_;
   sqlite3_stmt* statement_ = nullptr;
 };

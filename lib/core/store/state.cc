@@ -94,7 +94,9 @@ Extent ReadExtent(ByteReader& in) {
     extent.tokens = in.U64("tokens");
     const uint64_t units = CheckedMul(uint64_t{extent.heads}, uint64_t{extent.units}, "row");
     const uint64_t row = CheckedMul(units, uint64_t{Info(extent.dtype).block_bytes}, "row");
-    CheckedMul(row, extent.tokens, "tensor");
+    const uint64_t bytes = CheckedMul(row, extent.tokens, "tensor");
+    RequireRule(extent.in_order() || bytes <= kMostOfTensor,
+                "a tensor that is not stored token by token has at most 1 GiB", in);
   }
   const uint32_t pieces = in.U32("objects");
   constexpr uint64_t kPieceBytes = sizeof(uint64_t) + sizeof(ObjectId);
@@ -114,6 +116,12 @@ Extent ReadExtent(ByteReader& in) {
   return extent;
 }
 
+bool TakeFlag(ByteReader& in, std::string_view field) {
+  const uint8_t value = in.U8(field);
+  RequireRule(value <= 1, "a flag is 0 or 1", in);
+  return value == 1;
+}
+
 StoredFile ReadFile(ByteReader& in, bool is_folder) {
   StoredFile file;
   file.name = TakeText(in, "name of a file");
@@ -121,7 +129,7 @@ StoredFile ReadFile(ByteReader& in, bool is_folder) {
     throw Error(Finding::kUnsafeName, fmt::format("'{}' is no name of a file", file.name));
   file.size = in.U64("size of a file");
   file.hash = in.U64("hash of a file");
-  file.executable = in.U8("executable") != 0;
+  file.executable = TakeFlag(in, "executable");
   const uint32_t extents = in.U32("extents");
   uint64_t sum = 0;
   for (uint32_t i = 0; i < extents; ++i) {
@@ -215,7 +223,7 @@ StateRecord DecodeState(ByteSpan bytes) {
   RequireRule(level <= static_cast<uint8_t>(Effort::kMax), "the level is known", in);
   record.level = static_cast<Effort>(level);
   record.guide = TakeId(in);
-  record.is_folder = in.U8("folder") != 0;
+  record.is_folder = TakeFlag(in, "folder");
   const uint32_t files = in.U32("files");
   RequireRule(record.is_folder || files == 1, "it is a folder or one file", in);
   uint64_t sum = 0;

@@ -12,6 +12,9 @@
 // The record of a state: its files as runs of objects, and what `list` says of it (FORMAT.md).
 namespace kv::store {
 
+// Tensors that are not stored token by token are put together in memory.
+constexpr uint64_t kMostOfTensor = 1 << 30;
+
 // An object, and how much of its extent it fills: tokens of a tensor, bytes of anything else.
 struct Piece {
   ObjectId id = {};

@@ -14,3 +14,7 @@ fails convert all/pair/a.safetensors --to npz -o a.npz --output-dir d
 fails analyze -r all --csv-out rows.csv
 fails verify all/layers all/pair --against all
 fails inspect 'all/none*.bin'
+# A manifest in its folder is written again, but no input is written over.
+"$KVTOOL" corpus make all -o all/corpus.jsonl -q && "$KVTOOL" corpus make all -o all/corpus.jsonl -q -f
+fails corpus make all -o all/pair/a.safetensors -f
+fails corpus make all -o all/pair -f

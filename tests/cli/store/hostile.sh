@@ -42,4 +42,10 @@ index.commit()
 END
 "$KVTOOL" store add -q s twin --name save1 && "$KVTOOL" store get -q s save1 -c | cmp - twin && echo "hashes that agree are not enough"
 fresh; echo "kvtool store 2" >s/kvtool-store; refuses list s
+# Nothing is written over what is in a store.
+fresh; for into in s/index.sqlite s/packs/00000001.pack s; do refuses get s save1 -o $into -f; done
+for verb in list stats verify gc; do refuses $verb s --json-out s/index.sqlite -f; done
+refuses prune s --keep-last 9 --json-out s/index.sqlite -f
+refuses add s save1 --json-out s/index.sqlite -f
+"$KVTOOL" store verify -q s
 test ! -e x

@@ -7,6 +7,7 @@
 
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/store/cut.h"
+#include "lib/core/store/index.h"
 #include "tests/support/temp_dir.h"
 
 namespace kv::store::store_test {
@@ -151,6 +152,20 @@ TEST_CASE("names of states can be names of files", "[store]") {
   for (const char* name : {"", ".", "..", "a/b", "@2", "a\nb", "\xff", "a\\b"}) {
     CHECK_FALSE(IsStateName(name));
   }
+}
+
+TEST_CASE("a value that the index cannot take is an error, not NULL", "[store]") {
+  const test::TempDir folder;
+  const std::string path = (folder.path() / "index.sqlite").string();
+  Index::Create(path);
+  Database database(path, Database::Use::kOpen);
+  Statement statement(database, "SELECT ?");
+  // Longer than SQLite takes, which it says before it looks at the text, as it says that there is
+  // no memory.
+  const std::string_view text("text");
+  CHECK_THROWS_AS(statement.Bind(1, std::string_view(text.data(), size_t{1} << 31)), Error);
+  CHECK(statement.Bind(1, text).Step());
+  CHECK(statement.Text(0) == text);
 }
 
 TEST_CASE("BLAKE2b of 32 bytes is that of other programs", "[store]") {
