@@ -13,6 +13,7 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
+#include "lib/core/kernels/rans_lookup-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kv {
@@ -71,18 +72,6 @@ HWY_INLINE size_t Refill(V& state, M needs, const std::byte* words) {
 HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
   hn::StoreU(hn::DemoteTo(D8(), hn::BitCast(DI(), symbols)), D8(), out);
 }
-
-// What is known of each of 256 symbols.
-class Lookup {
- public:
-  explicit Lookup(const uint32_t* of_symbol) : of_symbol_(of_symbol) {}
-  HWY_INLINE V operator()(V symbol) const {
-    return hn::GatherIndex(D(), of_symbol_, hn::BitCast(DI(), symbol));
-  }
-
- private:
-  const uint32_t* of_symbol_;
-};
 #else
 HWY_INLINE size_t Refill(V& state, M needs, const std::byte* words) {
   const V next = hn::PromoteTo(D(), hn::LoadU(D16(), reinterpret_cast<const uint16_t*>(words)));
@@ -93,45 +82,7 @@ HWY_INLINE size_t Refill(V& state, M needs, const std::byte* words) {
 HWY_INLINE void StoreSymbols(V symbols, uint8_t* out) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(symbols.raw));
 }
-
-// What is known of each of 256 symbols, 16 bits each, in registers: gathers take several times as
-// long. Pairs of registers hold 64 symbols; where the rest have nothing, one pair does.
-class Lookup {
- public:
-  explicit Lookup(const uint32_t* of_symbol) {
-    alignas(64) uint16_t words[256];
-    for (int s = 0; s < 256; ++s) words[s] = static_cast<uint16_t>(of_symbol[s]);
-    for (int r = 0; r < 8; ++r) registers_[r] = _mm512_load_si512(words + 32 * r);
-    for (int s = 64; s < 256; ++s) all_ = all_ || words[s] != 0;
-  }
-  HWY_INLINE V operator()(V symbol) const {
-    // A symbol is the lower word of its lane; what the upper ones find is dropped.
-    constexpr __mmask32 kLower = 0x55555555;
-    const __m512i at = symbol.raw, low = _mm512_set1_epi32(64), high = _mm512_set1_epi32(128);
-    if (!all_) {
-      const __mmask32 known = _mm512_mask_cmplt_epu16_mask(kLower, at, low);
-      return V{_mm512_maskz_permutex2var_epi16(known, registers_[0], at, registers_[1])};
-    }
-    const auto pair = [&](int first) HWY_ATTR {
-      return _mm512_maskz_permutex2var_epi16(kLower, registers_[first], at, registers_[first + 1]);
-    };
-    const __mmask32 odd = _mm512_test_epi16_mask(at, low), upper = _mm512_test_epi16_mask(at, high);
-    return V{_mm512_mask_blend_epi16(upper, _mm512_mask_blend_epi16(odd, pair(0), pair(2)),
-                                     _mm512_mask_blend_epi16(odd, pair(4), pair(6)))};
-  }
-
- private:
-  __m512i registers_[8];
-  bool all_ = false;
-};
 #endif
-
-// What takes the place of a Lookup where tables are given.
-class Scale {
- public:
-  explicit Scale(const uint32_t*) {}
-  HWY_INLINE V operator()(V table) const { return hn::ShiftLeft<kRansTotalBits>(table); }
-};
 #endif  // KV_RANS_VECTOR
 
 // One group of lanes after another. What a lane does next hangs on what it did before, gather after
@@ -163,7 +114,8 @@ size_t DecodeGrid(uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
   };
   const V total_mask = hn::Set(d, kRansTotal - 1);
   const auto* table = reinterpret_cast<const uint32_t*>(slots);
-  const std::conditional_t<kGivenTables, Scale, Lookup> base_after(base_of);
+  const std::conditional_t<kGivenTables, TableShift<kRansTotalBits>, SymbolLookup> base_after(
+      base_of);
   const auto bases = [&](const uint8_t* from)
                          HWY_ATTR { return base_after(hn::PromoteTo(d, hn::LoadU(D8(), from))); };
   // Decodes one symbol per lane; says which lanes need a word.

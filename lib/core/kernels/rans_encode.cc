@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 // The encoding half of rans.h.
 #include <bit>
+#include <type_traits>
 #include <utility>
 
 #include "lib/core/kernels/rans.h"
@@ -11,6 +12,7 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
+#include "lib/core/kernels/rans_lookup-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kv {
@@ -110,6 +112,9 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
   const hn::Rebind<uint32_t, DW> d32;
   const hn::Rebind<uint8_t, DW> d8;
   const hn::RebindToSigned<DW> di;
+  const SymbolLookup::D dn;  // twice as many lanes, half as wide
+  const hn::Rebind<uint8_t, SymbolLookup::D> dn8;
+  const std::conditional_t<kGivenTables, TableShift<8>, SymbolLookup> base_after(base_of);
   VW state[kParts];
   const auto load = [&]() HWY_ATTR {
     ForEach(parts, [&](size_t p) HWY_ATTR {
@@ -155,20 +160,16 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
       while (column % kLanes != 0) one(--column);
       load();
     }
-    const auto first = hn::Set(d32, kGivenTables ? 0 : base_of[contexts.first_above]);
+    const auto first = hn::Set(dn, kGivenTables ? 0 : base_of[contexts.first_above]);
     while (column > 0) {
       column -= kLanes;
-      ForEach(parts, [&](size_t q) HWY_ATTR {
-        const size_t p = kParts - 1 - q, at = column + p * kWideLanes;
+      // Two vectors of lanes share one of bases.
+      ForEach(std::make_index_sequence<kParts / 2>(), [&](size_t q) HWY_ATTR {
+        const size_t p = kParts - 2 - 2 * q, at = column + p * kWideLanes;
         auto bases = first;
-        if (context != nullptr) {
-          bases = hn::PromoteTo(d32, hn::LoadU(d8, context + at));
-          bases = kGivenTables
-                      ? hn::ShiftLeft<8>(bases)
-                      : hn::GatherIndex(d32, base_of,
-                                        hn::BitCast(hn::RebindToSigned<decltype(d32)>(), bases));
-        }
-        put(in + at, bases, state[p]);
+        if (context != nullptr) bases = base_after(hn::PromoteTo(dn, hn::LoadU(dn8, context + at)));
+        put(in + at + kWideLanes, hn::UpperHalf(d32, bases), state[p + 1]);
+        put(in + at, hn::LowerHalf(d32, bases), state[p]);
       });
     }
 #else

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// Sixteen (AVX2: eight) tables of contexts at once, for both halves of rans.h. Included once for
+// each target.
+#if defined(KV_RANS_LOOKUP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KV_RANS_LOOKUP_INL_H_
+#undef KV_RANS_LOOKUP_INL_H_
+#else
+#define KV_RANS_LOOKUP_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kv {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX2
+// What is known of each of 256 symbols.
+class SymbolLookup {
+ public:
+  using D = hwy::HWY_NAMESPACE::CappedTag<uint32_t, 8>;
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+
+  explicit SymbolLookup(const uint32_t* of_symbol) : of_symbol_(of_symbol) {}
+  HWY_INLINE V operator()(V symbol) const {
+    const hwy::HWY_NAMESPACE::RebindToSigned<D> di;
+    return hwy::HWY_NAMESPACE::GatherIndex(D(), of_symbol_,
+                                           hwy::HWY_NAMESPACE::BitCast(di, symbol));
+  }
+
+ private:
+  const uint32_t* of_symbol_;
+};
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+// What is known of each of 256 symbols, 16 bits each, in registers: gathers take several times as
+// long. Pairs of registers hold 64 symbols; where the rest have nothing, one pair does.
+class SymbolLookup {
+ public:
+  using D = hwy::HWY_NAMESPACE::CappedTag<uint32_t, 16>;
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+
+  explicit SymbolLookup(const uint32_t* of_symbol) {
+    alignas(64) uint16_t words[256];
+    for (int s = 0; s < 256; ++s) words[s] = static_cast<uint16_t>(of_symbol[s]);
+    for (int r = 0; r < 8; ++r) registers_[r] = _mm512_load_si512(words + 32 * r);
+    for (int s = 64; s < 256; ++s) all_ = all_ || words[s] != 0;
+  }
+  HWY_INLINE V operator()(V symbol) const {
+    // A symbol is the lower word of its lane; what the upper ones find is dropped.
+    constexpr __mmask32 kLower = 0x55555555;
+    const __m512i at = symbol.raw, low = _mm512_set1_epi32(64), high = _mm512_set1_epi32(128);
+    if (!all_) {
+      const __mmask32 known = _mm512_mask_cmplt_epu16_mask(kLower, at, low);
+      return V{_mm512_maskz_permutex2var_epi16(known, registers_[0], at, registers_[1])};
+    }
+    const auto pair = [&](int first) HWY_ATTR {
+      return _mm512_maskz_permutex2var_epi16(kLower, registers_[first], at, registers_[first + 1]);
+    };
+    const __mmask32 odd = _mm512_test_epi16_mask(at, low), upper = _mm512_test_epi16_mask(at, high);
+    return V{_mm512_mask_blend_epi16(upper, _mm512_mask_blend_epi16(odd, pair(0), pair(2)),
+                                     _mm512_mask_blend_epi16(odd, pair(4), pair(6)))};
+  }
+
+ private:
+  __m512i registers_[8];
+  bool all_ = false;
+};
+#endif
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+// What takes the place of a SymbolLookup where tables are given.
+template <int kBits>
+class TableShift {
+ public:
+  explicit TableShift(const uint32_t*) {}
+  HWY_INLINE SymbolLookup::V operator()(SymbolLookup::V table) const {
+    return hwy::HWY_NAMESPACE::ShiftLeft<kBits>(table);
+  }
+};
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kv
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
