@@ -106,6 +106,14 @@ def sources(folder):
     (tree / "below/noise").write_bytes(noise)
     (tree / "empty").write_bytes(b"")
     yield "tree", tree, ["--from", "opaque"], ("default",)
+    # Small files that are coded together: pages of a cache with heads first, and what no reader knows.
+    pages = folder / "pages"
+    pages.mkdir()
+    for page in range(6):
+        rows = [values[16 * page:16 * page + 16].reshape(16, 3, 16) for values in cache]
+        (pages / f"{page}.data").write_bytes(b"".join(halves(one.transpose(1, 0, 2)) for one in rows))
+    yield "pages", pages, "--raw f16:L2HTD:2,2,3,16,16 --order *.data".split(), ("default",)
+    yield "pages-opaque", pages, ["--from", "opaque"], ("default",)
     for state, levels in (("s260k-v050-holes.seq0.bin", LEVELS), ("s260k-v050-shared-prefix.session.bin", ("high",)),
                           ("kjv3m-v050-q4_0-rotated.seq0.bin", ("default",)),
                           ("s260k-b3889-f16-vtrans.seq0.bin", ("max",))):

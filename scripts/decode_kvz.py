@@ -83,7 +83,7 @@ def files_of(table):
         size, name_len = struct.unpack_from("<QI", table, at)
         files.append((os.fsdecode(table[at + 12:at + 12 + name_len]), size))
         at += 12 + name_len
-    attributes = {"executable": bytes(count), "empty_folders": []}
+    attributes = {"executable": bytes(count), "empty_folders": [], "groups": []}
     if flags & 4:
         attributes["executable"] = table[at:at + count]
         (folders,) = struct.unpack_from("<I", table, at + count)
@@ -92,6 +92,15 @@ def files_of(table):
             (name_len,) = struct.unpack_from("<I", table, at)
             attributes["empty_folders"].append(os.fsdecode(table[at + 4:at + 4 + name_len]))
             at += 4 + name_len
+    if flags & 32:
+        (groups,) = struct.unpack_from("<I", table, at)
+        at += 4
+        for _ in range(groups):
+            members, cuts = struct.unpack_from("<II", table, at)
+            at += 8
+            group = struct.unpack_from(f"<{members}I", table, at), struct.unpack_from(f"<{cuts}Q", table, at + 4 * members)
+            attributes["groups"].append(group)
+            at += 4 * members + 8 * cuts
     return bool(flags & 1), files, attributes
 
 
@@ -211,22 +220,47 @@ def safe(name):
     return bool(name) and "\\" not in name and "\0" not in name and not any(p in ("", ".", "..") for p in parts)
 
 
-def restore(data, files, attributes, is_folder, chunks, hashes, output):
+def parted(joined, sizes, cuts):
+    """The files of a group, from its joined bytes."""
+    if not cuts:
+        ends = numpy.cumsum(sizes)
+        return [joined[end - size:end] for size, end in zip(sizes, ends)]
+    bounds = [0, *cuts, sizes[0]]
+    columns = [joined[a * len(sizes):b * len(sizes)].reshape(len(sizes), b - a) for a, b in zip(bounds, bounds[1:])]
+    return list(numpy.concatenate(columns, axis=1))
+
+
+def restored_files(data, files, groups, chunks, hashes):
+    """(number, bytes) of each file."""
     by_file = {}
     for chunk in chunks:
         by_file.setdefault(chunk["file"], []).append(chunk)
-    for number, (name, size) in enumerate(files):
-        out = numpy.zeros(size, numpy.uint8)
+    joined = {members[0]: (members, cuts) for members, cuts in groups}
+    later = {number for members, _ in groups for number in members[1:]}
+    for first in range(len(files)):
+        if first in later:
+            continue
+        members, cuts = joined.get(first, ((first,), ()))
+        sizes = [files[number][1] for number in members]
+        out = numpy.zeros(sum(sizes), numpy.uint8)
         covered = 0
-        for chunk in by_file.get(number, []):
+        for chunk in by_file.get(first, []):
             payload = bytes(data[chunk["offset"]:chunk["offset"] + chunk["length"]])
             check(payload, chunk["digest"], "payload")
             place(chunk, decode(chunk, payload), out)
             covered += chunk["raw_bytes"] + len(chunk["lead"])
-        if covered != size:
-            print(f"{name or output}: {size - covered} of {size} bytes are not in the archive", file=sys.stderr)
-        elif hashes is not None:
-            check(out, hashes[number], "restored file")
+        if covered != len(out):
+            names = ", ".join(files[number][0] for number in members)
+            print(f"{names}: {len(out) - covered} of {len(out)} bytes are not in the archive", file=sys.stderr)
+        for number, content in zip(members, parted(out, sizes, cuts)):
+            if covered == len(out) and hashes is not None:
+                check(content.tobytes(), hashes[number], "restored file")
+            yield number, content
+
+
+def restore(data, files, attributes, is_folder, chunks, hashes, output):
+    for number, out in restored_files(data, files, attributes["groups"], chunks, hashes):
+        name, _ = files[number]
         if is_folder and not safe(name):
             raise Damaged(f"unsafe name {name!r}")
         path = pathlib.Path(output, name) if is_folder else pathlib.Path(output)

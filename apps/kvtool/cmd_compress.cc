@@ -82,6 +82,9 @@ class Compress : public EachOf<Compress> {
         .ShowDefault();
     line.AddFlag("--no-check|!--check", no_check_,
                  "Do not decode the archive and compare it with the source");
+    line.AddFlag(
+        "--no-solid", no_solid_,
+        "Code each small file of a folder apart: it takes more, and damage costs fewer files");
     snapshot_.Declare(line);
     report_.Declare(line);
   }
@@ -160,6 +163,7 @@ class Compress : public EachOf<Compress> {
     ProgressLine progress(context.console, context.global.progress_when(), input);
     WriteOptions write;
     write.check = !no_check_;
+    write.solid = !no_solid_;
     write.references = references;
     write.profile = options.profile;
     if (write.profile != nullptr) write.profile_file = ProfileFile(options.profiles[0]);
@@ -244,6 +248,10 @@ class Compress : public EachOf<Compress> {
     }
     if (!parts.empty()) text += parts + "; chunks " + Counts(summary.codecs);
     if (!summary.choices.empty()) text += "; planes " + Counts(summary.choices);
+    if (summary.groups > 0) {
+      text += fmt::format("; {} files together in {} group{}", summary.grouped_files,
+                          summary.groups, summary.groups == 1 ? "" : "s");
+    }
     if (!parts.empty()) text += "\n";
     text += fmt::format("  {}: {}, {}", summary.checked ? "identical" : "written",
                         Proof(summary, read_back), HashText(summary.source_hash));
@@ -271,6 +279,7 @@ class Compress : public EachOf<Compress> {
       PutRatio(entry, part.raw_bytes, part.stored_bytes);
       document[kKindKeys[static_cast<size_t>(kind)]] = std::move(entry);
     }
+    document["solid"] = {{"files", summary.grouped_files}, {"groups", summary.groups}};
     document["codecs"] = summary.codecs;
     document["planes"] = summary.choices;
     if (with_bases) document["bases"] = BasesIn(summary);
@@ -290,7 +299,7 @@ class Compress : public EachOf<Compress> {
 
   ArchiveOutput output_;
   std::string level_ = "default";
-  bool no_check_ = false;
+  bool no_check_ = false, no_solid_ = false;
   SnapshotOptions snapshot_;
 };
 

@@ -64,6 +64,13 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive)
                   archive.files().size() == 1 ? "file" : "files", archive.source_bytes(),
                   archive.source_hash() ? ", " + HashText(*archive.source_hash()) : ""));
   facts.emplace_back("chunks", std::to_string(archive.chunks().size()));
+  if (!archive.groups().empty()) {
+    uint64_t files = 0;
+    for (const FileGroup& group : archive.groups()) files += group.files.size();
+    facts.emplace_back(
+        "solid", fmt::format("{} files are coded together, in {} group{}", files,
+                             archive.groups().size(), archive.groups().size() == 1 ? "" : "s"));
+  }
   std::string ratio = "whole " + Ratio(archive.source_bytes(), archive.data().size());
   for (const auto& [kind, name] :
        {std::pair{ChunkKind::kKey, "K"}, {ChunkKind::kValue, "V"}, {ChunkKind::kOpaque, "other"}}) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
 #include <utility>
 
 #include "formats/kvz/kvz.h"
@@ -25,8 +26,8 @@ class SpoolTarget : public RestoreTarget, private Sink {
   SpoolTarget(const SpoolTarget&) = delete;
   SpoolTarget& operator=(const SpoolTarget&) = delete;
 
-  Sink& Begin(size_t) override {
-    begins_.push_back(size_);
+  Sink& Begin(size_t file) override {
+    begins_[file] = size_;
     return *this;
   }
   void End(size_t) override {}
@@ -36,11 +37,10 @@ class SpoolTarget : public RestoreTarget, private Sink {
     Source source;
     source.path = archive.data().name();
     source.is_folder = archive.is_folder();
-    KV_ASSERT(begins_.size() == archive.files().size());
-    for (size_t i = 0; i < begins_.size(); ++i) {
-      const uint64_t end = i + 1 < begins_.size() ? begins_[i + 1] : size_;
-      const std::string& name = source.is_folder ? archive.files()[i].name : source.path;
-      source.files.push_back({name, FileSource::Slice(whole, begins_[i], end - begins_[i], name)});
+    for (size_t i = 0; i < archive.files().size(); ++i) {
+      const ArchivedFile& file = archive.files()[i];
+      const std::string& name = source.is_folder ? file.name : source.path;
+      source.files.push_back({name, FileSource::Slice(whole, begins_.at(i), file.size, name)});
     }
     return source;
   }
@@ -58,7 +58,7 @@ class SpoolTarget : public RestoreTarget, private Sink {
 
   int descriptor_;
   uint64_t size_ = 0;
-  std::vector<uint64_t> begins_;
+  std::map<size_t, uint64_t> begins_;  // by file; they come in any order
 };
 
 bool HoldsAll(const Archive& archive, const Selection& wanted) {

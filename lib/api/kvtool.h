@@ -408,7 +408,7 @@ KVT_API void kvt_reader_free(kvt_reader* reader);
  * content and compresses better. The files are held in memory. */
 KVT_API kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count,
                             const kvt_sink* sink);
-/* `kvtool decompress` without a file system: calls `open` for each file in the order of names, and
+/* `kvtool decompress` without a file system: calls `open` for each file, one after another, and
  * then its sink. Stops at the first damage. The archive is held in memory. */
 KVT_API kvt_status kvt_unpack(kvt_ctx* ctx, const kvt_source* archive, kvt_open_file open,
                               void* user);

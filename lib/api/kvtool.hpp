@@ -493,7 +493,7 @@ inline void Pack(const Context& context, std::span<const File> files, Write writ
   out.Raise(context, status);
 }
 
-// Gives the files of an archive back, in the order of their names: `open` returns what takes the
+// Gives the files of an archive back, one after another: `open` returns what takes the
 // bytes of a file.
 using Open = std::function<Write(std::string_view name, uint64_t bytes)>;
 inline void Unpack(const Context& context, uint64_t bytes, ReadAt read, Open open,

@@ -3,6 +3,7 @@
 // Any bytes as an archive: opened, checked, restored as far as it goes, loaded as tensors. And as a
 // source: what is archived at the level of the first byte, against another cache where its upper
 // bit says so, is restored, without a refusal.
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -101,6 +102,43 @@ void RoundTrip(ByteSpan input, ThreadPool& pool) {
   KV_ASSERT(comparer.differences().empty());
 }
 
+// The bytes as a folder of pages of one layer's K, which are coded together, and a rest.
+void PagesRoundTrip(ByteSpan input, ThreadPool& pool) {
+  constexpr uint64_t kPage = 4 * kRow;
+  constexpr std::array kOrders = {Order::kTokenHeadDim, Order::kHeadTokenDim, Order::kHeadDimToken};
+  const Order order = kOrders[input.empty() ? 0 : std::to_integer<unsigned>(input[0]) % 3];
+  Source source;
+  source.is_folder = true;
+  LayerKv layer;
+  for (uint64_t at = 0; at < input.size() && source.files.size() < 64; at += kPage) {
+    const ByteSpan part = input.subspan(at, std::min(kPage, input.size() - at));
+    const auto number = static_cast<char>(source.files.size());
+    const std::string name = {static_cast<char>('a' + number / 8),
+                              static_cast<char>('a' + number % 8)};
+    source.files.push_back({name, FileSource::FromBytes({part.begin(), part.end()}, name)});
+    if (part.size() < kPage) break;
+    KvTensor page = ContiguousTensor(source.files.back().data->bytes().data(), DType::kF16, 4,
+                                     kHeads, kHeadDim, order);
+    if (layer.has_k()) {
+      layer.k.pieces.push_back(page.pieces[0]);
+    } else {
+      layer.k = std::move(page);
+    }
+  }
+  Snapshot snapshot;
+  snapshot.source = source;
+  if (layer.has_k()) snapshot.layers.push_back(std::move(layer));
+  MemorySink archive;
+  WriteOptions options;
+  options.chunk_bytes = 2048;
+  options.check = false;
+  WriteArchive(source, snapshot.layers.empty() ? nullptr : &snapshot, options, pool, archive);
+  const Archive opened = Archive::Open(FileSource::FromBytes(std::move(archive.bytes()), "pages"));
+  SourceComparer comparer(opened, source);
+  KV_ASSERT(Restore(opened, {}, pool, comparer).intact());
+  KV_ASSERT(comparer.differences().empty());
+}
+
 }  // namespace
 
 kv::Bytes FuzzRepair(kv::ByteSpan input, unsigned choice) {
@@ -111,6 +149,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);
   static ThreadPool pool(1);
   RoundTrip({begin, size}, pool);
+  PagesRoundTrip({begin, size}, pool);
   try {
     Archive archive = Archive::Open(FileSource::FromBytes(Bytes(begin, begin + size), "fuzz"));
     archive.UseReferences(FixedReferences(archive.reference_names().size()));

@@ -27,7 +27,7 @@ inline Archive OpenBytes(Bytes bytes) {
 class MemoryTarget : public RestoreTarget {
  public:
   Sink& Begin(size_t file) override {
-    files.resize(file + 1);
+    if (files.size() <= file) files.resize(file + 1);
     return files[file];
   }
   void End(size_t) override {}

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/archive/groups.h"
 #include "lib/core/archive/reference.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/parallel.h"
@@ -115,6 +116,12 @@ class Archive {
   bool is_folder() const { return is_folder_; }
   const std::vector<ArchivedFile>& files() const { return files_; }
   const std::vector<std::string>& empty_folders() const { return empty_folders_; }
+  // Files that were joined; chunks of theirs have the first one's number and offsets among all of
+  // the group's bytes.
+  const std::vector<FileGroup>& groups() const { return groups_; }
+  // The group that a chunk of this file is in, or null.
+  const FileGroup* GroupOf(uint32_t file) const;
+  const GroupLayout& LayoutOf(const FileGroup& group) const;
   // Sorted by file, source offset and first token.
   const std::vector<ArchivedChunk>& chunks() const { return chunks_; }
   const std::vector<Damage>& damage() const { return damage_; }
@@ -175,6 +182,12 @@ class Archive {
   bool is_folder_ = false;
   std::vector<ArchivedFile> files_;
   std::vector<std::string> empty_folders_;
+  std::vector<FileGroup> groups_;
+  struct Place {  // of a file in a group
+    uint32_t group = 0, place = 0;
+  };
+  std::map<uint32_t, Place> grouped_;  // by file
+  std::vector<GroupLayout> layouts_;
   std::vector<ArchivedChunk> chunks_;
   std::vector<Damage> damage_;
   std::optional<uint64_t> index_offset_, source_hash_;
@@ -199,6 +212,8 @@ struct WriteOptions {
   // above fast; the archive needs it if it made a chunk smaller.
   std::shared_ptr<const Profile> profile;
   std::string profile_file;
+  // Join the small files of a folder, so that chunks span them.
+  bool solid = true;
   bool check = true;  // decode each encoded chunk and compare it with the source
   Progress* progress = nullptr;
 };
@@ -218,6 +233,7 @@ struct WriteSummary {
     uint64_t chunks = 0, rows = 0, equal_rows = 0;
   };
   std::vector<Reference> references;
+  uint64_t grouped_files = 0, groups = 0;
   bool checked = false;
 };
 
@@ -250,7 +266,8 @@ class ArchiveWriter {
   std::unique_ptr<Body> body_;
 };
 
-// Receives the restored files in order, with one call of Begin and one of End for each.
+// Receives the restored files one after another, with one call of Begin and one of End for each: in
+// their order, but those of a group where the first of them is.
 class RestoreTarget {
  public:
   virtual ~RestoreTarget() = default;

@@ -19,8 +19,8 @@ SourceComparer::SourceComparer(const Archive& archive, const Source& source)
         .File(source.path);
   }
   for (const SourceFile& file : source.files) {
-    const auto same = [&](const ArchivedFile& archived) { return archived.name == file.name; };
-    if (archive.is_folder() && std::none_of(archive.files().begin(), archive.files().end(), same)) {
+    if (archive.is_folder() &&
+        !std::ranges::binary_search(archive.files(), file.name, {}, &ArchivedFile::name)) {
       differences_.push_back({file.name, "is not in the archive", 0, std::nullopt});
     }
   }

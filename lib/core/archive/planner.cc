@@ -41,16 +41,16 @@ ChunkHead TensorHead(const Region& region, Effort effort) {
 
 }  // namespace
 
-Planner::Planner(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes,
-                 Effort effort)
-    : source_(source), regions_(regions), chunk_bytes_(chunk_bytes), effort_(effort) {}
+Planner::Planner(std::vector<uint64_t> sizes, const std::vector<Region>& regions,
+                 uint64_t chunk_bytes, Effort effort)
+    : sizes_(std::move(sizes)), regions_(regions), chunk_bytes_(chunk_bytes), effort_(effort) {}
 
 std::optional<ChunkHead> Planner::Next() {
   while (taken_ == ready_.size()) {
     ready_.clear();
     taken_ = 0;
-    if (file_ == source_.files.size()) return std::nullopt;
-    const uint64_t size = source_.files[file_].data->size();
+    if (file_ == sizes_.size()) return std::nullopt;
+    const uint64_t size = sizes_[file_];
     if (region_ < regions_.size() && regions_[region_].file == file_) {
       const Region& region = regions_[region_];
       const uint64_t carried = region.order == Order::kStorage ? 0 : kMaxLeadBytes;
@@ -167,9 +167,7 @@ void Planner::PlanRegion(const Region& region) {
                    });
                  });
   }
-  const ByteSpan bytes = source_.files[file_].data->bytes();
-  const ByteSpan lead = bytes.subspan(position_, region.offset - position_);
-  ready_.front().lead.assign(lead.begin(), lead.end());
+  ready_.front().lead.resize(region.offset - position_);
   position_ = region.offset + region.size;
 }
 

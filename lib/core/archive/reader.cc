@@ -62,6 +62,16 @@ class ArchiveReader {
     a_.files_ = std::move(table.files);
     a_.empty_folders_ = std::move(table.empty_folders);
     a_.description_ = std::move(table.description);
+    a_.groups_ = std::move(table.groups);
+    a_.grouped_.clear();
+    a_.layouts_.clear();
+    for (uint32_t i = 0; i < a_.groups_.size(); ++i) {
+      std::vector<uint64_t> sizes;
+      for (const uint32_t file : a_.groups_[i].files) sizes.push_back(a_.files_[file].size);
+      a_.layouts_.emplace_back(a_.groups_[i], std::move(sizes));
+      for (uint32_t place = 0; place < a_.groups_[i].files.size(); ++place)
+        a_.grouped_[a_.groups_[i].files[place]] = {i, place};
+    }
     a_.reference_names_ = std::move(table.references);
     a_.profile_name_ = std::move(table.profile);
     a_.holds_tensor_ = std::move(table.holds_tensor);
@@ -205,7 +215,7 @@ class ArchiveReader {
 
   void CheckPlace(const ChunkHead& head, const ChunkHead* before) const {
     if (head.file >= a_.files_.size() ||
-        head.source_offset + head.extent_bytes > a_.files_[head.file].size) {
+        head.source_offset + head.extent_bytes > SizeAt(head.file)) {
       throw Error(Finding::kBadOffsets, "the extent lies outside the source");
     }
     if (before == nullptr || before->file != head.file ||
@@ -228,6 +238,14 @@ class ArchiveReader {
     }
   }
 
+  // What chunks of this file's number fill: the file, or the group that lists it first.
+  uint64_t SizeAt(uint32_t file) const {
+    const auto at = a_.grouped_.find(file);
+    if (at == a_.grouped_.end()) return a_.files_[file].size;
+    const FileGroup& group = a_.groups_[at->second.group];
+    return group.first() == file ? a_.LayoutOf(group).bytes() : 0;
+  }
+
   // With an index nothing may be missing.
   void CheckTiling() const {
     size_t next = 0;
@@ -236,9 +254,10 @@ class ArchiveReader {
       for (; next < a_.chunks_.size() && a_.chunks_[next].head.file == file; ++next) {
         covered += a_.chunks_[next].head.raw_bytes + a_.chunks_[next].head.lead.size();
       }
-      if (covered != a_.files_[file].size) {
-        throw Error(Finding::kBadOffsets, fmt::format("chunks hold {} of the {} bytes of file {}",
-                                                      covered, a_.files_[file].size, file));
+      const uint64_t size = SizeAt(file);
+      if (covered != size) {
+        throw Error(Finding::kBadOffsets,
+                    fmt::format("chunks hold {} of the {} bytes of file {}", covered, size, file));
       }
     }
   }
@@ -420,7 +439,21 @@ std::vector<ChunkHead> Archive::MissingTokens() const {
   return missing;
 }
 
+const FileGroup* Archive::GroupOf(uint32_t file) const {
+  const auto at = grouped_.find(file);
+  return at == grouped_.end() ? nullptr : &groups_[at->second.group];
+}
+
+const GroupLayout& Archive::LayoutOf(const FileGroup& group) const {
+  return layouts_[static_cast<size_t>(&group - groups_.data())];
+}
+
 const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
+  if (const auto grouped = grouped_.find(file); grouped != grouped_.end()) {
+    const FileGroup& group = groups_[grouped->second.group];
+    offset = LayoutOf(group).JoinedOffset(grouped->second.place, offset);
+    file = group.first();
+  }
   auto at = std::upper_bound(chunks_.begin(), chunks_.end(), std::pair(file, offset),
                              [](const auto& place, const ArchivedChunk& chunk) {
                                return place < std::pair(chunk.head.file, chunk.head.source_offset);

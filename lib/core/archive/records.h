@@ -83,6 +83,7 @@ struct SourceTable {
   std::vector<ArchivedFile> files;
   std::vector<std::string> empty_folders;
   std::optional<Snapshot> description;
+  std::vector<FileGroup> groups;
   std::vector<ReferenceName> references;
   std::optional<ProfileName> profile;
 
@@ -95,13 +96,14 @@ SourceTable DecodeTable(ByteSpan bytes);
 SourceTable TableOf(const Source& source, const Snapshot* snapshot,
                     const std::vector<Region>& regions);
 
-// Cuts a source into chunks, in the order of file, offset and token. The heads it returns lack
-// hashes and codec.
+// Cuts files, or groups of files, into chunks, in the order of file, offset and token. The heads it
+// returns lack hashes and codec, and their leads the bytes.
 class Planner {
  public:
-  // `effort` decides the order of units: kCompat codes head after head, as the engine does; the
-  // other levels want all channels of a token together.
-  Planner(const Source& source, const std::vector<Region>& regions, uint64_t chunk_bytes,
+  // sizes: of the files; that of a group stands at its first one, and 0 at the others. `effort`
+  // decides the order of units: kCompat codes head after head, as the engine does; the other levels
+  // want all channels of a token together.
+  Planner(std::vector<uint64_t> sizes, const std::vector<Region>& regions, uint64_t chunk_bytes,
           Effort effort);
   std::optional<ChunkHead> Next();
 
@@ -111,7 +113,7 @@ class Planner {
   void PlanOpaque(uint64_t size, DType dtype);
   void PlanRegion(const Region& region);
 
-  const Source& source_;
+  const std::vector<uint64_t> sizes_;
   const std::vector<Region>& regions_;
   uint64_t chunk_bytes_;
   Effort effort_;

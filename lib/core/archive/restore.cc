@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
@@ -15,14 +16,16 @@ namespace {
 using namespace kvz;
 
 // One step of the way through the source: a chunk, a hole where a chunk is missing, or the end of a
-// file.
+// file or of a group of files.
 struct Step {
-  enum Kind { kChunk, kHole, kEndOfFile } kind;
+  enum Kind { kChunk, kHole, kEndOfFile } kind = kChunk;
   uint32_t file = 0;
   uint64_t offset = 0, bytes = 0;
   const ArchivedChunk* chunk = nullptr;
   std::shared_ptr<Bytes> extent;  // where a chunk of a shared extent puts its units
   bool ends_extent = false;
+  const FileGroup* group = nullptr;
+  std::shared_ptr<Bytes> joined;  // the group's bytes, if a chunk of it is there
 };
 
 struct Restored {
@@ -42,8 +45,16 @@ Restored RestoreChunk(const Archive& archive, Step& step, bool keep_going, Works
   Restored result{std::move(step), {}, std::nullopt};
   if (result.step.kind != Step::kChunk) return result;
   const ChunkHead& head = result.step.chunk->head;
+  // No two chunks have bytes of the group in common, so threads never write the same byte.
+  Bytes* joined = result.step.joined.get();
+  if (joined != nullptr)
+    std::ranges::copy(head.lead, joined->begin() + static_cast<ptrdiff_t>(head.source_begin()));
   try {
-    if (IsStoredAsIs(head)) {
+    if (joined != nullptr) {
+      archive.Decode(*result.step.chunk, workspace.codec, workspace.raw);
+      ScatterChunk(head, workspace.raw,
+                   std::span(*joined).subspan(head.source_offset, head.extent_bytes));
+    } else if (IsStoredAsIs(head)) {
       archive.Decode(*result.step.chunk, workspace.codec, result.bytes);
     } else {
       archive.Decode(*result.step.chunk, workspace.codec, workspace.raw);
@@ -71,10 +82,49 @@ LostRange LostBy(const ChunkHead& head) {
   return lost;
 }
 
+// What a lost range of a group's joined bytes is of its files.
+std::vector<LostRange> LostOfFiles(const LostRange& lost, const FileGroup& group,
+                                   const GroupLayout& layout) {
+  std::vector<LostRange> all;
+  std::map<size_t, size_t> last;  // by place in the group: the last range of that file
+  const auto add = [&](const GroupLayout::Piece& piece) {
+    const auto at = last.find(piece.place);
+    if (at != last.end()) {
+      LostRange& before = all[at->second];
+      if (before.runs == 1 && before.end() == piece.file_offset) {
+        before.run_bytes += piece.bytes;
+        return;
+      }
+      const uint64_t step = before.runs == 1 ? piece.file_offset - before.offset : before.run_step;
+      if (before.run_bytes == piece.bytes &&
+          piece.file_offset == before.offset + before.runs * step) {
+        before.run_step = step;
+        ++before.runs;
+        return;
+      }
+    }
+    last[piece.place] = all.size();
+    all.push_back({.file = group.files[piece.place],
+                   .offset = piece.file_offset,
+                   .run_bytes = piece.bytes,
+                   .chunk = lost.chunk});
+  };
+  for (uint64_t run = 0; run < lost.runs; ++run) {
+    for (const GroupLayout::Piece& piece :
+         layout.PiecesOf(lost.offset + run * lost.run_step, lost.run_bytes)) {
+      add(piece);
+    }
+  }
+  return all;
+}
+
 class Restorer {
  public:
   Restorer(const Archive& archive, const RestoreOptions& options, RestoreTarget& target)
-      : archive_(archive), options_(options), target_(target) {}
+      : archive_(archive),
+        options_(options),
+        target_(target),
+        file_hashes_(archive.files().size()) {}
 
   RestoreReport Run(ThreadPool& pool) {
     report_.damage = archive_.damage();
@@ -94,9 +144,20 @@ class Restorer {
 
  private:
   std::optional<Step> Next() {
+    const FileGroup* group = nullptr;
+    // The other files of a group come with its first one.
+    for (; file_ < archive_.files().size(); ++file_) {
+      group = archive_.GroupOf(file_);
+      if (group == nullptr || group->first() == file_) break;
+    }
     if (file_ == archive_.files().size()) return std::nullopt;
-    const uint64_t size = archive_.files()[file_].size;
-    Step step{Step::kChunk, file_, position_, 0, nullptr, nullptr, false};
+    const uint64_t size =
+        group != nullptr ? archive_.LayoutOf(*group).bytes() : archive_.files()[file_].size;
+    Step step;
+    step.file = file_;
+    step.offset = position_;
+    step.group = group;
+    step.joined = joined_;
     const std::vector<ArchivedChunk>& chunks = archive_.chunks();
     const bool more = next_ < chunks.size() && chunks[next_].head.file == file_;
     if (!more || chunks[next_].head.source_begin() > position_) {
@@ -107,14 +168,18 @@ class Restorer {
       if (step.kind == Step::kEndOfFile) {
         ++file_;
         position_ = 0;
+        joined_.reset();
       }
       return step;
     }
+    if (group != nullptr && joined_ == nullptr)
+      step.joined = joined_ = std::make_shared<Bytes>(size);
     step.chunk = &chunks[next_++];
     const ChunkHead& head = step.chunk->head;
     step.bytes = head.extent_bytes;
     if (head.shares_extent()) {
-      if (extent_ == nullptr) extent_ = std::make_shared<Bytes>(head.extent_bytes);
+      if (extent_ == nullptr && group == nullptr)
+        extent_ = std::make_shared<Bytes>(head.extent_bytes);
       step.extent = extent_;
       step.ends_extent = next_ == chunks.size() || chunks[next_].head.file != file_ ||
                          chunks[next_].head.source_offset != head.source_offset;
@@ -128,6 +193,7 @@ class Restorer {
 
   void Emit(Restored& restored) {
     const Step& step = restored.step;
+    if (step.group != nullptr) return EmitGrouped(restored);
     if (sink_ == nullptr) sink_ = &target_.Begin(step.file);
     if (restored.failure) Fail(*restored.failure, step);
     switch (step.kind) {
@@ -147,13 +213,42 @@ class Restorer {
           NoteGaps(step);
           if (step.ends_extent) Write(*step.extent);
         }
-        archive_.data().Drop(step.chunk->record_offset,
-                             step.chunk->record_end() - step.chunk->record_offset);
-        if (options_.progress != nullptr) options_.progress->Advance(step.chunk->head.raw_bytes);
+        Done(*step.chunk);
         break;
       case Step::kEndOfFile:
         FinishFile(step.file);
         break;
+    }
+  }
+
+  void Done(const ArchivedChunk& chunk) {
+    archive_.data().Drop(chunk.record_offset, chunk.record_end() - chunk.record_offset);
+    if (options_.progress != nullptr) options_.progress->Advance(chunk.head.raw_bytes);
+  }
+
+  // What a chunk of a group holds is in its place already; the files are written at the end.
+  void EmitGrouped(const Restored& restored) {
+    const Step& step = restored.step;
+    if (restored.failure) Fail(*restored.failure, step);
+    if (step.kind == Step::kHole)
+      Lose({.file = step.file, .offset = step.offset, .run_bytes = step.bytes, .chunk = {}});
+    if (step.kind == Step::kChunk) {
+      if (step.chunk->head.shares_extent()) NoteGaps(step);
+      Done(*step.chunk);
+    }
+    if (step.kind != Step::kEndOfFile) return;
+    const GroupLayout& layout = archive_.LayoutOf(*step.group);
+    for (size_t place = 0; place < step.group->files.size(); ++place) {
+      const uint32_t file = step.group->files[place];
+      sink_ = &target_.Begin(file);
+      if (step.joined != nullptr) {
+        file_bytes_.resize(layout.size_of(place));
+        layout.Part(place, *step.joined, file_bytes_);
+        Write(file_bytes_);
+      } else {
+        WriteZeros(layout.size_of(place));
+      }
+      FinishFile(file);
     }
   }
 
@@ -189,7 +284,12 @@ class Restorer {
                                                    lost.offset, lost.end()));
     }
     report_.lost_bytes += lost.bytes();
-    report_.lost.push_back(std::move(lost));
+    if (const FileGroup* group = archive_.GroupOf(lost.file)) {
+      for (LostRange& one : LostOfFiles(lost, *group, archive_.LayoutOf(*group)))
+        report_.lost.push_back(std::move(one));
+    } else {
+      report_.lost.push_back(std::move(lost));
+    }
   }
 
   void Write(ByteSpan bytes) {
@@ -221,15 +321,16 @@ class Restorer {
     sink_ = nullptr;
     const uint64_t digest = hash_.Digest();
     hash_ = StreamingHash64();
-    file_hashes_.U64(digest);
+    file_hashes_[file] = digest;
     CheckHash(fmt::format("file {}", archive_.files()[file].name), archive_.files()[file].hash,
               digest);
   }
 
   void FinishSource() {
     if (!hashes_hold_) return;
-    report_.source_hash =
-        archive_.is_folder() ? Hash64(file_hashes_.bytes()) : LoadLE<uint64_t>(file_hashes_.data());
+    ByteWriter hashes;
+    for (const uint64_t hash : file_hashes_) hashes.U64(hash);
+    report_.source_hash = archive_.is_folder() ? Hash64(hashes.bytes()) : file_hashes_.at(0);
     CheckHash("source", archive_.source_hash(), *report_.source_hash);
   }
 
@@ -251,14 +352,15 @@ class Restorer {
   uint32_t file_ = 0;
   uint64_t position_ = 0;
   size_t next_ = 0;
-  std::shared_ptr<Bytes> extent_;
+  std::shared_ptr<Bytes> extent_, joined_;
   // of the steps emitted
   Sink* sink_ = nullptr;
   uint64_t extent_tokens_ = 0;
   uint64_t skipped_ = 0;
   bool hashes_hold_ = true;
   StreamingHash64 hash_;
-  ByteWriter file_hashes_;
+  std::vector<uint64_t> file_hashes_;
+  Bytes file_bytes_;  // of a file of a group
 };
 
 }  // namespace

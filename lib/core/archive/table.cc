@@ -273,9 +273,9 @@ void CheckNames(const SourceTable& table) {
 }
 
 constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8,
-                   kHasProfile = 16;
+                   kHasProfile = 16, kHasGroups = 32;
 constexpr uint32_t kKnownFlags =
-    kIsFolder | kHasDescription | kHasAttributes | kHasReferences | kHasProfile;
+    kIsFolder | kHasDescription | kHasAttributes | kHasReferences | kHasProfile | kHasGroups;
 
 void AppendAttributes(const SourceTable& table, ByteWriter& out) {
   for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
@@ -295,6 +295,59 @@ void RequireFileName(const std::string& name, std::string_view what) {
   if (IsSafeRelativePath(name) && name.find('/') == std::string::npos) return;
   throw Error(Finding::kUnsafeName,
               fmt::format("the name '{}' of a {} is none of a file", Escaped(name), what));
+}
+
+void AppendGroups(const SourceTable& table, ByteWriter& out) {
+  out.U32(static_cast<uint32_t>(table.groups.size()));
+  for (const FileGroup& group : table.groups) {
+    out.U32(static_cast<uint32_t>(group.files.size()));
+    out.U32(static_cast<uint32_t>(group.cuts.size()));
+    for (const uint32_t file : group.files) out.U32(file);
+    for (const uint64_t cut : group.cuts) out.U64(cut);
+  }
+}
+
+// Throws kBadField, kLimit for a group that breaks a rule; `taken` are files of groups before.
+void CheckGroup(const FileGroup& group, const SourceTable& table, std::vector<bool>& taken) {
+  const auto require = [](bool holds, std::string_view rule) {
+    if (!holds) throw Error(Finding::kBadField, fmt::format("group: {}", rule));
+  };
+  require(group.files.size() >= 2, "it has at least two files");
+  uint64_t bytes = 0;
+  for (const uint32_t file : group.files) {
+    require(file < table.files.size(), "its files are in the table");
+    require(!taken[file], "a file is in one group, once");
+    taken[file] = true;
+    const uint64_t size = table.files[file].size;
+    require(size > 0, "its files are not empty");
+    require(group.cuts.empty() || size == table.files[group.first()].size,
+            "files that are cut have one size");
+    bytes += std::min(size, kMostGroupBytes + 1);
+    if (bytes > kMostGroupBytes) throw Error(Finding::kLimit, "a group of more than 64 MiB");
+  }
+  uint64_t before = 0;
+  for (const uint64_t cut : group.cuts) {
+    require(cut > before && cut < table.files[group.first()].size,
+            "cuts ascend and lie within the files");
+    before = cut;
+  }
+}
+
+void ReadGroups(ByteReader& in, SourceTable& table) {
+  std::vector<bool> taken(table.files.size());
+  for (uint32_t left = ReadCount(in, 16, "groups"); left > 0; --left) {
+    FileGroup group;
+    const uint32_t files = ReadCount(in, 4, "files of a group");
+    const uint32_t cuts = ReadCount(in, 8, "cuts of a group");
+    if (cuts > kMostGroupCuts) throw Error(Finding::kLimit, "a group of too many cuts");
+    for (uint32_t i = 0; i < files; ++i) group.files.push_back(in.U32("file of a group"));
+    for (uint32_t i = 0; i < cuts; ++i) group.cuts.push_back(in.U64("cut of a group"));
+    CheckGroup(group, table, taken);
+    if (!table.groups.empty() && table.groups.back().first() >= group.first())
+      throw Error(Finding::kBadField, "groups are sorted by their first files");
+    table.groups.push_back(std::move(group));
+  }
+  if (table.groups.empty()) throw Error(Finding::kBadField, "there must be a group");
 }
 
 void AppendReferences(const SourceTable& table, ByteWriter& out) {
@@ -354,13 +407,15 @@ Bytes EncodeTable(const SourceTable& table) {
   ByteWriter out;
   out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
           (table.has_attributes() ? kHasAttributes : 0) |
-          (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0));
+          (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0) |
+          (table.groups.empty() ? 0 : kHasGroups));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
     AppendText(file.name, out);
   }
   if (table.has_attributes()) AppendAttributes(table, out);
+  if (!table.groups.empty()) AppendGroups(table, out);
   if (table.description) AppendDescription(table, out);
   if (!table.references.empty()) AppendReferences(table, out);
   if (table.profile) AppendProfile(*table.profile, out);
@@ -384,6 +439,7 @@ SourceTable DecodeTable(ByteSpan bytes) {
     if (total > INT64_MAX) throw Error(Finding::kOverflow, "the source exceeds 63 bits");
     if ((flags & kHasAttributes) != 0) ReadAttributes(in, table);
     CheckNames(table);
+    if ((flags & kHasGroups) != 0) ReadGroups(in, table);
     if ((flags & kHasDescription) != 0) ReadDescription(in, table);
     if ((flags & kHasReferences) != 0) ReadReferences(in, table);
     if ((flags & kHasProfile) != 0) table.profile = ReadProfile(in);

@@ -23,13 +23,16 @@ using namespace kvz;
 
 struct Task {
   ChunkHead head;
-  const FileSource* file = nullptr;
+  const FileSource* file = nullptr;     // that the chunk is of, or
+  std::shared_ptr<const Bytes> joined;  // the bytes of its group
+
+  ByteSpan bytes() const { return joined != nullptr ? ByteSpan(*joined) : file->bytes(); }
 };
 
 struct Written {
   ChunkHead head;
-  const FileSource* file = nullptr;
-  Bytes start;  // of the record, up to the payload
+  const FileSource* file = nullptr;  // null for chunks of groups
+  Bytes start;                       // of the record, up to the payload
   uint64_t payload_hash = 0;
   EncodedChunk encoded;
 };
@@ -78,11 +81,36 @@ EncodedChunk EncodeOne(const ChunkHead& head, ByteSpan raw, const WriteOptions& 
   return EncodeWithProfile(*options.profile, place, head.shape(), raw, options.effort, scratch);
 }
 
+// The type of small files that no reader knows: that of floats where a sample of them says so.
+DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
+  constexpr size_t kSample = 32 << 10;
+  constexpr uint64_t kGainOneIn = 32;
+  const ByteSpan sample = raw.first(std::min(raw.size(), kSample) / 4 * 4);
+  if (effort == Effort::kCompat || raw.size() % 4 != 0 || sample.empty()) return DType::kU8;
+  const auto cost = [&](DType dtype) {
+    const ChunkShape shape{.dtype = dtype, .order = Order::kStorage};
+    EncodedChunk coded = EncodeChunk(shape, sample, Effort::kFast, scratch);
+    const uint64_t bytes = coded.payload.size();
+    scratch.Recycle(std::move(coded.payload));
+    return bytes;
+  };
+  DType best = DType::kU8;
+  uint64_t least = cost(best);
+  least -= least / kGainOneIn;
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    const uint64_t bytes = cost(dtype);
+    if (bytes >= least) continue;
+    least = bytes;
+    best = dtype;
+  }
+  return best;
+}
+
 Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, const Bases& bases,
                EncoderScratch& workspace) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
   ChunkHead& head = written.head;
-  const ByteSpan extent = task.file->bytes().subspan(head.source_offset, head.extent_bytes);
+  const ByteSpan extent = task.bytes().subspan(head.source_offset, head.extent_bytes);
   // A copy, always: the file may be written to meanwhile, and no encoder is made for bytes that
   // change between two looks.
   const std::span<std::byte> raw = workspace.raw.Get(head.raw_bytes).first(head.raw_bytes);
@@ -92,6 +120,8 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, cons
     GatherChunk(head, extent, raw);
   }
   head.raw_hash = Hash64(raw);
+  if (task.joined != nullptr && head.kind == ChunkKind::kOpaque && head.dtype == DType::kU8)
+    head.dtype = GuessedType(raw, options.effort, workspace.codec);
   const RowsOfReferences rows(bases.references);
   written.encoded = EncodeOne(head, raw, options, bases, rows, workspace.codec);
   head.codec = static_cast<uint8_t>(written.encoded.codec);
@@ -106,10 +136,18 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, cons
   return written;
 }
 
-// Hashes a source in order, reading ahead of the workers that gather from the same pages.
+// Hashes a source in order, reading ahead of the workers that gather from the same pages. Files of
+// groups are hashed where they are joined.
 class SourceHasher {
  public:
-  explicit SourceHasher(const Source& source) : source_(source), hashes_(source.files.size()) {}
+  SourceHasher(const Source& source, const std::vector<FileGroup>& groups)
+      : source_(source), hashes_(source.files.size()), grouped_(source.files.size()) {
+    for (const FileGroup& group : groups) {
+      for (const uint32_t file : group.files) grouped_[file] = true;
+    }
+  }
+
+  void HashOne(uint32_t file, ByteSpan bytes) { hashes_[file] = Hash64(bytes); }
 
   // Up to `end` in `file`; files are visited in order.
   void Advance(uint32_t file, uint64_t end) {
@@ -126,6 +164,10 @@ class SourceHasher {
 
  private:
   void FinishFile() {
+    if (grouped_[file_]) {
+      ++file_;
+      return;
+    }
     KV_ASSERT(position_ == source_.files[file_].data->size());
     hashes_[file_++] = hash_.Digest();
     hash_ = StreamingHash64();
@@ -135,6 +177,7 @@ class SourceHasher {
   const Source& source_;
   StreamingHash64 hash_;
   std::vector<uint64_t> hashes_;
+  std::vector<bool> grouped_;
   uint32_t file_ = 0;
   uint64_t position_ = 0;
 };
@@ -160,11 +203,31 @@ Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
   return bases;
 }
 
-SourceTable TableWith(const Bases& bases, const WriteOptions& options, SourceTable table) {
+SourceTable TableWith(const Bases& bases, const WriteOptions& options,
+                      const std::vector<FileGroup>& groups, SourceTable table) {
+  table.groups = groups;
   for (const auto& reference : bases.references) table.references.push_back(reference->name);
   if (const Profile* profile = options.profile.get())
     table.profile = {options.profile_file, profile->name(), profile->hash()};
   return table;
+}
+
+Grouping GroupingOf(const Source& source, const Snapshot* snapshot, const WriteOptions& options) {
+  std::vector<Region> regions = snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot);
+  if (!options.solid) return {{}, std::move(regions)};
+  return GroupFiles(source, regions, ChunkBytes(options));
+}
+
+// As the planner sees them.
+std::vector<uint64_t> SizesOf(const Source& source, const std::vector<FileGroup>& groups) {
+  std::vector<uint64_t> sizes;
+  for (const SourceFile& file : source.files) sizes.push_back(file.data->size());
+  for (const FileGroup& group : groups) {
+    uint64_t bytes = 0;
+    for (const uint32_t file : group.files) bytes += std::exchange(sizes[file], 0);
+    sizes[group.first()] = bytes;
+  }
+  return sizes;
 }
 
 }  // namespace writing
@@ -177,12 +240,16 @@ class ArchiveWriter::Body {
       : source_(source),
         options_(options),
         out_(out),
-        hasher_(source),
-        regions_(snapshot == nullptr ? std::vector<Region>() : RegionsOf(*snapshot)),
+        grouping_(GroupingOf(source, snapshot, options)),
+        hasher_(source, grouping_.groups),
         bases_(BasesOf(snapshot, options)),
-        table_(EncodeTable(TableWith(bases_, options_, TableOf(source_, snapshot, regions_)))),
+        table_(EncodeTable(TableWith(bases_, options_, grouping_.groups,
+                                     TableOf(source_, snapshot, grouping_.regions)))),
         tag_(TagOf(table_)),
-        planner_(source_, regions_, ChunkBytes(options_), options_.effort) {
+        planner_(SizesOf(source, grouping_.groups), grouping_.regions, ChunkBytes(options_),
+                 options_.effort) {
+    summary_.groups = grouping_.groups.size();
+    for (const FileGroup& group : grouping_.groups) summary_.grouped_files += group.files.size();
     KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
     for (const auto& reference : bases_.references)
       summary_.references.push_back({.name = reference->name});
@@ -197,12 +264,23 @@ class ArchiveWriter::Body {
         [&]() -> std::optional<Task> {
           if (!next_) next_ = planner_.Next();
           if (!next_) return std::nullopt;
-          const ChunkHead head = *next_;
+          Task task{*next_, source_.files[next_->file].data.get(), nullptr};
+          ChunkHead& head = task.head;
           const uint64_t head_end = head.source_offset + head.extent_bytes;
-          if (std::pair(head.file, head_end) > std::pair(file, end)) return std::nullopt;
+          if (const FileGroup* group = GroupAt(head.file)) {
+            const uint32_t last = std::ranges::max(group->files);
+            if (std::pair(last, source_.files[last].data->size()) > std::pair(file, end))
+              return std::nullopt;
+            task.file = nullptr;
+            task.joined = Joined(*group);
+          } else {
+            if (std::pair(head.file, head_end) > std::pair(file, end)) return std::nullopt;
+            hasher_.Advance(head.file, head_end);
+          }
           next_.reset();
-          hasher_.Advance(head.file, head_end);
-          return Task{head, source_.files[head.file].data.get()};
+          const ByteSpan lead = task.bytes().subspan(head.source_begin(), head.lead.size());
+          std::ranges::copy(lead, head.lead.begin());
+          return task;
         },
         [&](Task& task) {
           const Reuse<EncoderScratch>::Lease workspace(workspaces_);
@@ -210,6 +288,7 @@ class ArchiveWriter::Body {
         },
         [&](Written& written) { Emit(written); });
     if (!next_) return end;
+    if (GroupAt(next_->file) != nullptr) return 0;
     return next_->file > file ? end : std::min(end, next_->source_begin());
   }
 
@@ -220,6 +299,32 @@ class ArchiveWriter::Body {
   }
 
  private:
+  // The group whose chunks have this file's number, which is the next one or the one before.
+  const FileGroup* GroupAt(uint32_t file) {
+    const std::vector<FileGroup>& groups = grouping_.groups;
+    while (group_ < groups.size() && groups[group_].first() < file) ++group_;
+    return group_ < groups.size() && groups[group_].first() == file ? &groups[group_] : nullptr;
+  }
+
+  // The joined bytes of a group, as long as chunks of it are made.
+  std::shared_ptr<const Bytes> Joined(const FileGroup& group) {
+    if (joined_ != nullptr && joined_of_ == group.first()) return joined_;
+    std::vector<uint64_t> sizes;
+    for (const uint32_t file : group.files) sizes.push_back(source_.files[file].data->size());
+    const GroupLayout layout(group, std::move(sizes));
+    joined_.reset();
+    auto joined = std::make_shared<Bytes>(layout.bytes());
+    for (size_t place = 0; place < group.files.size(); ++place) {
+      const FileSource& file = *source_.files[group.files[place]].data;
+      layout.Join(place, file.bytes(), *joined);
+      hasher_.HashOne(group.files[place], file.bytes());
+      file.Drop(0, file.size());
+    }
+    joined_ = std::move(joined);
+    joined_of_ = group.first();
+    return joined_;
+  }
+
   void Put(ByteSpan bytes) {
     out_.Write(bytes);
     summary_.archive_bytes += bytes.size();
@@ -249,8 +354,9 @@ class ArchiveWriter::Body {
       ++summary_.choices[fmt::format("{}+{}", Name(plane.predictor), Name(plane.backend))];
     }
     // A shared extent is needed until its last chunk is out.
-    if (head.extent_token_begin + head.tokens == head.extent_tokens ||
-        head.kind == ChunkKind::kOpaque) {
+    const bool ends_extent = head.extent_token_begin + head.tokens == head.extent_tokens ||
+                             head.kind == ChunkKind::kOpaque;
+    if (written.file != nullptr && ends_extent) {
       written.file->Drop(head.source_offset, head.extent_bytes);
     }
     if (options_.progress != nullptr) options_.progress->Advance(head.raw_bytes + head.lead.size());
@@ -291,13 +397,16 @@ class ArchiveWriter::Body {
   const Source& source_;
   const WriteOptions options_;
   Sink& out_;
+  const Grouping grouping_;
   SourceHasher hasher_;
-  const std::vector<Region> regions_;
   const Bases bases_;
   const Bytes table_;
   const uint32_t tag_;
   Planner planner_;
   std::optional<ChunkHead> next_;  // planned, and not yet wanted
+  size_t group_ = 0;               // the next one
+  std::shared_ptr<const Bytes> joined_;
+  uint32_t joined_of_ = 0;  // the group's first file
   Reuse<EncoderScratch> workspaces_;
   WriteSummary summary_;
   ByteWriter entries_;

@@ -133,7 +133,7 @@ TEST_CASE("kvz: chunks are contiguous and near the size asked for", "[kvz]") {
   builder.Layer(heads, &columns);
   const Snapshot snapshot = builder.Build();
   const std::vector<Region> regions = RegionsOf(snapshot);
-  kvz::Planner planner(snapshot.source, regions, 10000, Effort::kCompat);
+  kvz::Planner planner({snapshot.source.files[0].data->size()}, regions, 10000, Effort::kCompat);
   uint64_t position = 0;
   uint64_t in_extent = 0;
   while (const std::optional<ChunkHead> head = planner.Next()) {
