@@ -94,6 +94,7 @@ class Compress : public EachOf<Compress> {
     return is_run || (!format.empty() && format != "kvz");
   }
   bool HasOutputDir() const override { return true; }
+  void Continue() override { output_.one.force = true; }
   OpenOptions Reading() const override { return snapshot_.open; }
 
   void TakeRuns() override {

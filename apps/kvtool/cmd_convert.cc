@@ -51,6 +51,7 @@ class Convert : public EachOf<Convert> {
   }
 
   bool HasOutputDir() const override { return true; }
+  void Continue() override { force_ = true; }
   OpenOptions Reading() const override { return snapshot_.open; }
 
   void TakeRuns() override {

@@ -57,6 +57,7 @@ class Decompress : public EachOf<Decompress> {
   bool Takes(std::string_view format, bool) const override { return format == "kvz"; }
 
   bool HasOutputDir() const override { return true; }
+  void Continue() override { output_.one.force = true; }
 
   void Files(CommandFiles& files) const override {
     files.Reads(input_);

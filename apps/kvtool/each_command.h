@@ -58,6 +58,9 @@ class EachCommand : public Command {
   virtual bool GoesOn() const { return inputs_.keep_going; }
   // Whether --output-dir takes the results of many.
   virtual bool HasOutputDir() const { return false; }
+  // The run goes on where another ended: of an input without a result the output may be there, and
+  // may be written again.
+  virtual void Continue() {}
   // What else a file of a folder is read with, as flags say.
   virtual OpenOptions Reading() const { return {}; }
   // Whether this run makes one thing of all its inputs, which it then runs over by itself.

@@ -248,6 +248,7 @@ class EachRun {
     const std::unique_ptr<EachCommand> one = command_.Copy();
     one->Take(entry);
     one->report().collects = true;
+    if (results_ && results_->continues()) one->Continue();
     one->TakeRuns();
     return one->Run(context);
   }

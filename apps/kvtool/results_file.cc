@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/exit_status.h"
@@ -28,6 +30,18 @@ bool IsTornHead(std::string_view text) {
   return text.starts_with(begin) || begin.starts_with(text);
 }
 
+// Whether no other run has the file. One that was killed has it until its last thread is gone,
+// which a run that follows at once need not notice. Some file systems of clusters have no locks;
+// there the scheduler alone keeps runs apart.
+bool TakesLock(int descriptor) {
+  constexpr int kTries = 40;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return false;
+}
+
 }  // namespace
 
 ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& head, bool anew)
@@ -42,10 +56,7 @@ ResultsFile::ResultsFile(const std::string& path, const corpus::ResultsHead& hea
     if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
       throw Error(Finding::kUsage, "--results: is no regular file, to which more can be added");
     }
-    // Some file systems of clusters have no locks; there the scheduler alone keeps runs apart.
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw Error(Finding::kExists, "another run writes to it");
-    }
+    if (!TakesLock(descriptor_)) throw Error(Finding::kExists, "another run writes to it");
     if (anew && ::ftruncate(descriptor_, 0) != 0) {
       throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)));
     }
@@ -87,6 +98,7 @@ void ResultsFile::Load() {
   if (::ftruncate(descriptor_, static_cast<off_t>(there ? whole : 0)) != 0) {
     throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)));
   }
+  continues_ = there.has_value();
   if (!there) Append(head_.ToJson(ReportHeader("results")["tool"]));
 }
 

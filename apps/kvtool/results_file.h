@@ -25,6 +25,8 @@ class ResultsFile {
   ResultsFile& operator=(const ResultsFile&) = delete;
 
   const corpus::ResultsHead& head() const { return head_; }
+  // Whether an earlier run of the same has begun the file.
+  bool continues() const { return continues_; }
   // The exit status of a result that is there, unless it should be tried again.
   std::optional<int> StatusOf(const std::string& key) const;
   // From any thread.
@@ -40,6 +42,7 @@ class ResultsFile {
   int descriptor_ = -1;
   std::map<std::string, int> known_;  // exit status by key
   std::mutex mutex_;
+  bool continues_ = false;
   bool is_torn_ = false;  // a line could not be written whole: nothing may follow it
 };
 
