@@ -4,7 +4,8 @@
 
   fuzz.py [--seconds 60] [--jobs 2] [--timeout 20] [--work DIR] [--keep] [TARGET ...]
 
-Each target starts from testdata/fuzz/TARGET and what DIR holds of earlier runs; findings lie in DIR/TARGET/findings.
+Each target starts from testdata/fuzz/TARGET and what DIR holds of earlier runs, with the words of tests/fuzz/TARGET.dict
+if there are any; findings lie in DIR/TARGET/findings.
 With --keep, inputs that reach new code are minimised and copied into testdata/fuzz/TARGET (at most 64 KiB each), where
 every ordinary build replays them. Exit status 1 if anything was found.
 """
@@ -30,11 +31,12 @@ def fuzz(program, name, options):
     corpus, findings = work / "corpus", work / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
-    log = work / "log"
+    log, words = work / "log", ROOT / "tests/fuzz" / f"{name}.dict"
+    dictionary = [f"-dict={words}"] if words.exists() else []
     with open(log, "w") as out:
         running = subprocess.Popen(
-            [program, f"-max_total_time={options.seconds}", f"-timeout={options.timeout}", *FLAGS, f"-artifact_prefix={findings}/", corpus,
-             ROOT / "testdata/fuzz" / name], stdout=subprocess.DEVNULL, stderr=out, stdin=subprocess.DEVNULL)
+            [program, f"-max_total_time={options.seconds}", f"-timeout={options.timeout}", *FLAGS, *dictionary,
+             f"-artifact_prefix={findings}/", corpus, ROOT / "testdata/fuzz" / name], stdout=subprocess.DEVNULL, stderr=out, stdin=subprocess.DEVNULL)
         _, _, usage = os.wait4(running.pid, 0)
         running.returncode = 0
     text = log.read_text(errors="replace")

@@ -9,6 +9,7 @@
 #include "apps/kvtool/input_hash.h"
 #include "apps/kvtool/run_input.h"
 #include "lib/core/base/parallel.h"
+#include "lib/core/base/utf8.h"
 #include "lib/study/corpus/corpus.h"
 
 namespace kv {
@@ -49,6 +50,14 @@ nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::s
     line["problem"] = error.message();
   }
   return line;
+}
+
+// JSON has no other names.
+void RequireText(const std::string& name, const std::string& path) {
+  if (!IsUtf8(name)) {
+    throw Error(Finding::kBadName, "the name is not UTF-8, and a manifest can hold no other")
+        .File(path);
+  }
 }
 
 class Corpus : public Command {
@@ -96,11 +105,15 @@ class Corpus : public Command {
           .File(folder_);
     }
     CommandFiles files;
-    for (const CorpusEntry& entry : search.entries) files.Reads(entry.path);
+    for (const CorpusEntry& entry : search.entries) {
+      RequireText(entry.name, entry.path);
+      files.Reads(entry.path);
+    }
     files.Writes(output_, "-o");
     files.Check();
     corpus::Manifest manifest;
     manifest.folder = FolderFromManifest();
+    RequireText(manifest.folder, folder_);
     manifest.members.resize(search.entries.size());
     manifest.lines.resize(search.entries.size());
     ThreadPool pool(context.global.thread_count());

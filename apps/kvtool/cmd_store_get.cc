@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -46,6 +47,13 @@ class WholeFolder : public RestoreTarget {
   std::unique_ptr<FolderFile> file_;
 };
 
+// Who may not look into the store may not read what comes out of it.
+std::optional<Permissions> PermissionsOf(const std::string& store) {
+  struct stat status;
+  if (::stat(store.c_str(), &status) != 0) return std::nullopt;
+  return Permissions{status.st_mode & 0666, status.st_uid, status.st_gid};
+}
+
 class StoreGet : public Command {
  public:
   void Declare(CommandLine& line) override {
@@ -72,7 +80,8 @@ class StoreGet : public Command {
     const std::string path = PathFor(record, context.console);
     ProgressLine progress(context.console, context.global.progress_when(), row.name);
     ThreadPool pool(context.global.thread_count());
-    const OutputRules rules = RulesFor(output_.force);
+    OutputRules rules = RulesFor(output_.force);
+    rules.like = PermissionsOf(folder_);
     if (record.is_folder) {
       WholeFolder target(record, path, rules);
       store.Restore(record, target, pool, &progress);
@@ -96,7 +105,7 @@ class StoreGet : public Command {
     if (!context.global.deterministic) {
       document["timing"] = {{"elapsed_us", static_cast<uint64_t>(elapsed.count() * 1e6)}};
     }
-    report_.Emit(context.console, document, rules);
+    report_.Emit(context.console, document, RulesFor(output_.force));
     return kDone;
   }
 
