@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 
-from distributed import Client, KilledWorker, wait
+from distributed import Client, KilledWorker, as_completed
 
 # kvtool, in a process that ends with its worker: one that outlived it would hold the results against the next try.
 KVTOOL = """
@@ -54,14 +54,15 @@ def main():
     os.makedirs(options.results, exist_ok=True)
     with Client(options.scheduler) as client:
         tasks = client.map(run_shard, range(options.shards), options=options, pure=False, retries=options.tries)
-        # Dask gives a task up that was on four workers when they died, whatever it may have been.
-        for _ in range(options.tries):
-            wait(tasks)
-            lost = [task for task in tasks if task.status == "error" and isinstance(task.exception(), KilledWorker)]
-            if not lost:
-                break
-            client.retry(lost)
-        statuses = client.gather(tasks)
+        statuses, finished = [], as_completed(tasks)
+        for task in finished:
+            # A task that was on four workers when they died is given up by Dask, whatever they died of.
+            if task.status == "error" and isinstance(task.exception(), KilledWorker):
+                task.retry()
+                finished.add(task)
+                continue
+            statuses.append(task.result())
+            task.release()  # or it is done again when the worker that holds its result dies
     print(f"{len(statuses)} shards done, {sum(status != 0 for status in statuses)} with inputs that failed")
 
 

@@ -36,6 +36,7 @@ class Corpus:
             write_snapshot(path, rng, int(kilobytes * rng.lognormvariate(0, 0.7)) + 16)
             if i % DAMAGED == DAMAGED - 1:
                 path.write_bytes(path.read_bytes()[:-100])
+        self.bytes = sum(path.stat().st_size for path in self.folder.glob("dumps/*/*"))
         self.call("corpus", "make", self.folder / "dumps", "-o", self.manifest, "-q")
 
     def call(self, *words, wanted=(0,)):
@@ -44,13 +45,14 @@ class Corpus:
             raise RuntimeError(f"kvtool {' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.strip()}")
         return done
 
-    def alone(self, *command):
-        """The bytes of the document and of the page that a run over all inputs at once comes to."""
-        results = self.folder / "alone.jsonl"
-        self.call(*command, "--corpus", self.manifest, "--results", results, "--keep-going", "-q", wanted=(0, 3))
-        return self.merged([results])
+    def alone(self, *command, junit=False):
+        """The bytes of the document and of the page that a run over all inputs at once comes to, and of the JUnit."""
+        results = self.folder / f"alone-{command[0]}.jsonl"
+        self.call(*command, "--corpus", self.manifest, "--results", results, "--keep-going", "-q", wanted=(0, 1, 3))
+        return self.merged([results], junit)
 
-    def merged(self, results):
-        document, page = self.folder / "merged.json", self.folder / "merged.html"
-        self.call("merge", *results, "-q", "-f", "-o", document, "--html-out", page, wanted=(0, 3))
-        return document.read_bytes(), page.read_bytes()
+    def merged(self, results, junit=False):
+        files = [self.folder / name for name in ("merged.json", "merged.html", "junit.xml")[:3 if junit else 2]]
+        words = [word for pair in zip(("-o", "--html-out", "--junit-out"), files) for word in pair]
+        self.call("merge", *results, "-q", "-f", *words, wanted=(0, 1, 3))
+        return tuple(file.read_bytes() for file in files)

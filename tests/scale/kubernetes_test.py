@@ -50,6 +50,9 @@ def process_of(kvtool, job, volumes, index=None):
         env[variable["name"]] = variable.get("value", str(index))
     words = [re.sub(r"\$\((\w+)\)", lambda name: env[name[1]], word) for word in container["args"]]
     for mount in container["volumeMounts"]:
+        if mount["mountPath"] == "/tmp":
+            env["TMPDIR"] = str(volumes[mount["name"]])
+            continue
         words = [re.sub(f"^{mount['mountPath']}(?=/)", str(volumes[mount["name"]]), word) for word in words]
     return subprocess.Popen([kvtool, *words], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -71,8 +74,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="kvtool-kubernetes-") as folder:
         inputs = corpus.Corpus(kvtool, folder, 40, 200)
         wanted = inputs.alone("analyze", "--level", "high")
-        volumes = {"data": folder, "results": pathlib.Path(folder, "results")}
-        volumes["results"].mkdir()
+        volumes = {"data": folder, "results": pathlib.Path(folder, "results"), "scratch": pathlib.Path(folder, "scratch")}
+        for name in ("results", "scratch"):
+            volumes[name].mkdir()
         for index in rng.sample(range(completions), 2):
             pod = process_of(kvtool, shards, volumes, index)
             time.sleep(0.03)

@@ -27,6 +27,19 @@ import slurm_here
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/scale"
 COMMAND = ["analyze", "--level", "high"]
+# No case names a snapshot: each judges each input.
+GATE = """{
+  "schema": "kvtool.gate-config/1",
+  "defaults": {"engine": "design", "mode": "store", "prompt_tokens": 8, "params": {
+    "evict": 0, "evict_trigger_min_tokens": 32, "compress_front_layers": 2, "compress_store_disable_front": 0,
+    "compress_block_tokens": 32, "compress_store_bootstrap_tokens": 32, "compress_store_grouped_step_tokens": 32,
+    "compress_hot_sink_tokens": 4, "compress_hot_recent_tokens": 32}},
+  "cases": [
+    {"name": "smaller", "rules": [{"metric": "measured_ratio", "op": ">=", "limit": 1.166, "required": true}]},
+    {"name": "whole", "rules": [{"metric": "content.mismatches", "op": "<=", "limit": 0, "required": true}]}
+  ]
+}
+"""
 ROUNDS = 12  # an array and its merge; the last ones without kills
 SECONDS_OF_A_TASK = {f"0:{second:02}" for second in range(15)}  # as squeue says it
 
@@ -143,6 +156,26 @@ class Run:
         return sum(log.read_text(errors="replace").count(words) for log in self.inputs.folder.glob("kvtool-*_*.log"))
 
 
+def nightly(inputs, slurm, kills, rng):
+    """What scripts/scale/nightly.sh comes to while kvtool is killed at random; its gate fails on what is damaged."""
+    config, out = inputs.folder / "gate.json", inputs.folder / "nightly"
+    config.write_text(GATE)
+    alone = inputs.alone("gate", config, junit=True)
+    env = dict(slurm.env, KVTOOL=inputs.kvtool, KVTOOL_SHARDS="6", KVTOOL_RETRIES="1000")
+    script = subprocess.Popen([SCRIPTS / "nightly.sh", inputs.folder / "dumps", config, out], env=env, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    killer = Killer(slurm, kills, rng)
+    while script.poll() is None:
+        for job in set(slurm.run("squeue", "-h", "-n", "kvtool", "-o", "%F", check=False).split()):
+            killer.look(job)
+        time.sleep(0.2)
+    said = script.communicate()[0]
+    made = tuple((out / name).read_bytes() for name in ("merged.json", "corpus.html", "junit.xml"))
+    if script.returncode != 3 or made != alone:
+        raise RuntimeError(f"nightly.sh ended with {script.returncode}, which should be 3, or its answer is another: {said}")
+    return sum(killer.done.values())
+
+
 def killed_merges(inputs, results, wanted, rng, count=10):
     """A merge that is killed leaves the whole document or none."""
     target, killed = inputs.folder / "killed.json", 0
@@ -169,6 +202,34 @@ def refusals(inputs, results):
             raise RuntimeError(f"kvtool merge should say '{words}': {said}")
 
 
+def check(options, slurm, folder):
+    """What is wrong."""
+    rng, wrong, times = random.Random(options.seed), [], [time.monotonic()]
+    inputs = corpus.Corpus(options.kvtool.resolve(), folder, options.snapshots, options.kilobytes, options.seed)
+    times.append(time.monotonic())
+    wanted = inputs.alone(*COMMAND)
+    times.append(time.monotonic())
+    run = Run(options, slurm, inputs, Killer(slurm, options.kills, rng))
+    status = run.whole()
+    times.append(time.monotonic())
+    results = sorted(run.results.glob("shard-*.jsonl"))
+    if run.finished.read_bytes() != wanted[0] or inputs.merged(results) != wanted:
+        wrong.append("the merged answer is not that of one run")
+    if status != 3:
+        wrong.append(f"the merge job ended with {status}: damaged inputs should make it 3")
+    killed = killed_merges(inputs, results, wanted[0], rng)
+    refusals(inputs, results)
+    kills = ", ".join(f"{what} {count}" for what, count in sorted(run.killer.done.items()))
+    print(f"{inputs.count} snapshots of {inputs.bytes >> 20} MiB, {len(results)} shards on {options.nodes} nodes: {kills}; "
+          f"{run.said('goes back into the queue')} went back by themselves, {run.said('another run writes')} met an orphan that "
+          f"still wrote, {run.sent_again} sent again by name; {killed} merges killed", file=sys.stderr)
+    print("made in {:.1f} s, one run {:.1f} s, the array {:.1f} s; {} bytes of JSON, {} of the page".format(
+        *(end - begin for begin, end in zip(times, times[1:])), *map(len, wanted)), file=sys.stderr)
+    killed = nightly(inputs, slurm, options.kills // 4, rng)
+    print(f"nightly.sh, {killed} times struck: the same document, page and JUnit", file=sys.stderr)
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kvtool", type=pathlib.Path)
@@ -181,39 +242,18 @@ def main():
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between two looks at the queue")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    rng = random.Random(options.seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before it was done"))  # so that no daemon is left
     with tempfile.TemporaryDirectory(prefix="kvtool-slurm-") as folder:
         slurm = slurm_here.Slurm(f"{folder}/slurm", options.nodes, options.cpus)
         try:
             with slurm:
-                begin = time.monotonic()
-                inputs = corpus.Corpus(options.kvtool.resolve(), folder, options.snapshots, options.kilobytes, options.seed)
-                made = time.monotonic()
-                wanted = inputs.alone(*COMMAND)
-                alone = time.monotonic()
-                run = Run(options, slurm, inputs, Killer(slurm, options.kills, rng))
-                status = run.whole()
-                done = time.monotonic()
+                wrong = check(options, slurm, pathlib.Path(folder).resolve())
         except slurm_here.CannotRun as reason:
             print(f"skipped: {reason}")
             return 77
-        results = sorted(run.results.glob("shard-*.jsonl"))
-        wrong = []
-        if run.finished.read_bytes() != wanted[0] or inputs.merged(results) != wanted:
-            wrong.append("the merged answer is not that of one run")
-        if status != 3:
-            wrong.append(f"the merge job ended with {status}: damaged inputs should make it 3")
         if slurm.processes():
             wrong.append(f"still running: {slurm.processes()}")
-        killed = killed_merges(inputs, results, wanted[0], rng)
-        refusals(inputs, results)
-        kills = ", ".join(f"{what} {count}" for what, count in sorted(run.killer.done.items()))
-        print(f"{inputs.count} snapshots, {len(results)} shards on {options.nodes} nodes; {kills}; "
-              f"{run.said('goes back into the queue')} went back by themselves, {run.said('another run writes')} met an orphan "
-              f"that still wrote, {run.sent_again} sent again by name, {killed} merges killed", file=sys.stderr)
-        print(f"made in {made - begin:.1f} s, one run {alone - made:.1f} s, the array {done - alone:.1f} s", file=sys.stderr)
-        print("\n".join(wrong) or f"the same: {len(wanted[0])} bytes of JSON, {len(wanted[1])} of the page")
+        print("\n".join(wrong) or "the same, byte for byte")
         return 1 if wrong else 0
 
 
