@@ -176,7 +176,8 @@ class Base:
     def __init__(self, path, references):
         self.data = memoryview(pathlib.Path(path).read_bytes())
         self.chunks = open_archive(self.data, False)[3]
-        self.references = references
+        extras = {"references": references}
+        self.extras = dict(extras, neighbour=neighbours_of(self.data, self.chunks, extras))
 
     def rows(self, layer, is_value, first, count):
         """(bytes [token][head][unit], dtype)"""
@@ -188,7 +189,7 @@ class Base:
         heads, units = max(c["head_begin"] + c["heads"] for c in mine), max(c["unit_begin"] + c["units"] for c in mine)
         out, missing = numpy.zeros((count, heads, units, size), numpy.uint8), numpy.ones((count, heads, units), bool)
         for c in mine:
-            raw = decode(dict(c, references=self.references), bytes(self.data[c["offset"]:c["offset"] + c["length"]]))
+            raw = decode(dict(c, **self.extras), bytes(self.data[c["offset"]:c["offset"] + c["length"]]))
             values = numpy.frombuffer(raw, numpy.uint8)
             if c["order"] == 0:
                 values = values.reshape(c["tokens"], c["heads"], c["units"], size)
@@ -202,6 +203,32 @@ class Base:
         if missing.any():
             raise Damaged(f"a base lacks tokens of layer {layer}")
         return out.tobytes(), mine[0]["dtype"]
+
+
+def neighbours_of(data, chunks, extras):
+    """A function that gives what another chunk of the same tokens decodes to."""
+    places, decoded = {}, {}
+    for chunk in sorted(chunks, key=lambda c: (c["file"], c["source_offset"], c["extent_token_begin"])):
+        if chunk["kind"] and chunk["order"] == 0 and not chunk["head_begin"] and not chunk["unit_begin"]:
+            places.setdefault((chunk["kind"], chunk["layer"], chunk["token_begin"], chunk["tokens"]), chunk)
+
+    def depth(chunk):
+        return chunk["parameter"] if chunk["codec"] == 27 else 0
+
+    def neighbour(of, layer, is_value):
+        """(whether it is bf16, bytes)"""
+        key = (1 + is_value, layer, of["token_begin"], of["tokens"])
+        chunk = places.get(key)
+        if chunk is None:
+            raise Damaged(f"no chunk of layer {layer} that another one needs")
+        if depth(chunk) >= depth(of) or chunk["dtype"] not in (1, 2):
+            raise Damaged("a chunk may not be coded by another")
+        if key not in decoded:
+            payload = bytes(data[chunk["offset"]:chunk["offset"] + chunk["length"]])
+            check(payload, chunk["digest"], "payload")
+            decoded[key] = decode(dict(chunk, **extras, neighbour=neighbour), payload)
+        return chunk["dtype"] == 2, decoded[key]
+    return neighbour
 
 
 def references_of(paths):
@@ -290,7 +317,9 @@ def main():
         is_folder, files, attributes, chunks, hashes = open_archive(data, options.walk)
         references = references_of(options.base)
         profile = options.profile and Profile(options.profile.read_bytes())
-        chunks = [dict(chunk, references=references, profile=profile) for chunk in chunks]
+        extras = {"references": references, "profile": profile}
+        neighbour = neighbours_of(data, chunks, extras)
+        chunks = [dict(chunk, **extras, neighbour=neighbour) for chunk in chunks]
         if options.list:
             for chunk in chunks:
                 print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key not in ("reserved", "raw_hash")))

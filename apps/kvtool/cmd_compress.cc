@@ -80,6 +80,11 @@ class Compress : public EachOf<Compress> {
              "Trades time for size: fast, default, high, max; compat: exactly the engine's choices")
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
+    line.Add("--joined-layers", joined_layers_,
+             "At level max, code up to so many layers in a row by those before them: to read one "
+             "takes those before it too (1: each on its own)")
+        .Between(uint32_t{1}, uint32_t{16})
+        .ShowDefault();
     line.AddFlag("--no-check|!--check", no_check_,
                  "Do not decode the archive and compare it with the source");
     line.AddFlag(
@@ -169,6 +174,7 @@ class Compress : public EachOf<Compress> {
     write.profile = options.profile;
     if (write.profile != nullptr) write.profile_file = ProfileFile(options.profiles[0]);
     write.effort = *ParseEffort(level_);
+    write.joined_layers = joined_layers_;
     write.progress = &progress;
     WriteSummary summary;
     const Snapshot* described = snapshot ? &*snapshot : nullptr;
@@ -267,8 +273,10 @@ class Compress : public EachOf<Compress> {
     document["inputs"] = {{{"file", input},
                            {"bytes", summary.source_bytes},
                            {"xxh3", fmt::format("{:016x}", summary.source_hash)}}};
-    document["params"] = {
-        {"level", level_}, {"check", !no_check_}, {"from", snapshot ? snapshot->format : "opaque"}};
+    document["params"] = {{"level", level_},
+                          {"joined_layers", joined_layers_},
+                          {"check", !no_check_},
+                          {"from", snapshot ? snapshot->format : "opaque"}};
     document["output"] = path;
     document["archive_bytes"] = summary.archive_bytes;
     PutRatio(document, summary.source_bytes, summary.archive_bytes);
@@ -300,6 +308,7 @@ class Compress : public EachOf<Compress> {
 
   ArchiveOutput output_;
   std::string level_ = "default";
+  uint32_t joined_layers_ = kJoinedLayers;
   bool no_check_ = false, no_solid_ = false;
   SnapshotOptions snapshot_;
 };

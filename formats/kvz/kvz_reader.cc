@@ -55,6 +55,23 @@ void AddReferences(const Archive& archive,
   }
 }
 
+// How many chunks are coded by others, and how many of these one takes at most. Nothing is read but
+// heads.
+void AddNeighbours(const Archive& archive,
+                   std::vector<std::pair<std::string, std::string>>& facts) {
+  uint64_t layered = 0;
+  uint32_t depth = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    if (chunk.head.codec != static_cast<uint8_t>(CodecId::kLayers)) continue;
+    ++layered;
+    depth = std::max(depth, chunk.head.codec_parameter);
+  }
+  if (layered == 0) return;
+  facts.emplace_back("joined", fmt::format("{} of {} chunks are coded by others of the archive: to "
+                                           "read one takes up to {} more",
+                                           layered, archive.chunks().size(), depth));
+}
+
 // The facts of the archive, before those of its source.
 std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive) {
   std::vector<std::pair<std::string, std::string>> facts;
@@ -89,6 +106,7 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive)
                     ProfileHashText(profile->hash),
                     chunks == 0 ? "not needed" : fmt::format("{} chunks need it", chunks)));
   }
+  AddNeighbours(archive, facts);
   return facts;
 }
 

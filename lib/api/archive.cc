@@ -304,15 +304,19 @@ void ReadTokens(kvt_reader& reader, const ArchivePart& part, uint64_t begin, uin
   for (size_t first = 0; first < chunks.size(); first += together) {
     if (reader.ctx->cancelled.load()) throw Error(Finding::kCancelled, "the call was cancelled");
     const std::span some(chunks.data() + first, std::min(together, chunks.size() - first));
+    std::set<const ArchivedChunk*> brought;
     for (const ArchivedChunk* chunk : some) {
-      reader.Need(chunk->payload_offset, chunk->payload_bytes);
+      archive.NeededBy(*chunk, [&](const ArchivedChunk& one) {
+        if (!brought.insert(&one).second) return;
+        reader.Need(one.payload_offset, one.payload_bytes);
+      });
     }
     (*threads).ParallelFor(some.size(), [&](uint64_t i) {
       const Reuse<kvt_reader::Scratch>::Lease scratch(reader.scratch);
       archive.Decode(*some[i], (*scratch).codec, (*scratch).raw);
       CopyTokens(some[i]->head, (*scratch).raw, tensor, begin, count, out);
     });
-    for (const ArchivedChunk* chunk : some) {
+    for (const ArchivedChunk* chunk : brought) {
       reader.Drop(chunk->payload_offset, chunk->payload_bytes);
     }
   }

@@ -117,6 +117,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
     CancelWatch watch(*ctx);
     WriteOptions options;
     options.effort = ctx->level;
+    options.joined_layers = kJoinedLayers;
     options.progress = &watch;
     if (ctx->level >= Effort::kDefault) options.profile = ctx->profile;
     for (const kvt_reference* given : Given(references, reference_count)) {

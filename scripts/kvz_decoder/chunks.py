@@ -8,12 +8,13 @@ from kvz_decoder.common import Damaged, unzstd
 from kvz_decoder.context import prev, rotated, words16
 from kvz_decoder.distribution import cdf
 from kvz_decoder.gear import block_planes, gear, plane
+from kvz_decoder.layers import layers
 from kvz_decoder.prediction import lms
 from kvz_decoder.profiled import profiled
 from kvz_decoder.reference import ref
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, PROFILED = (
-    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28)
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED = (
+    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28)
 F16, BF16 = 1, 2
 
 
@@ -106,6 +107,8 @@ def decode_as(codec, chunk, payload):
         raw = ref(chunk, payload, decode_as)
     elif codec == REF_CDF:
         raw = ref(chunk, payload, decode_as, True)
+    elif codec == LAYERS:
+        raw = layers(chunk, payload)
     elif codec == PROFILED:
         raw = profiled(chunk.get("profile"), chunk, payload)
     elif codec == ROTATED:

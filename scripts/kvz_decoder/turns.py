@@ -25,7 +25,7 @@ class Turns:
         self.still = not turns
 
     def angles(self, rows):
-        angle = (self.turn * numpy.uint64(rows)) & numpy.uint64(0xffffffff)
+        angle = (self.turn * numpy.uint64(rows % 2**32)) & numpy.uint64(0xffffffff)
         i, part = (angle >> numpy.uint64(20)).astype(int), (angle & numpy.uint64(0xfffff)).astype(f32) * f32(2**-20)
         return (self.table[i] + (self.table[i + 1] - self.table[i]) * part[:, None]).T
 

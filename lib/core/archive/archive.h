@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/codec/chunk.h"
+#include "lib/core/codec/layers/layers.h"
 #include "lib/core/codec/profiled/profile.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/select.h"
@@ -24,9 +26,11 @@
 // The .kvz archive (FORMAT.md): writing an archive, opening one however damaged, restoring its
 // source. Nothing here knows a snapshot format: sources come as files and regions, snapshots as
 // neutral types. writer.cc implements WriteArchive and ArchiveWriter, head.cc implements Describe,
-// reader.cc implements Archive, restore.cc implements Restore, compare.cc implements
-// SourceComparer, tensors.cc implements LoadTensors.
+// reader.cc implements Archive, decode.cc its chunks, restore.cc implements Restore, compare.cc
+// implements SourceComparer, tensors.cc implements LoadTensors.
 namespace kv {
+
+struct ArchiveNeighbours;  // neighbours.h
 
 // Stored in archives: values are never changed and never reused.
 enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
@@ -167,7 +171,16 @@ class Archive {
   // Returns the chunk that holds a byte of the source, or null.
   const ArchivedChunk* FindChunk(uint32_t file, uint64_t offset) const;
 
-  // Decodes one chunk into `raw`, which is resized, and checks both hashes.
+  // The chunks that a chunk is coded by, all of them together, those that need no others first;
+  // nothing for most chunks. Calls `bring` with each, and with the chunk, before it reads any of
+  // its payload. Throws as DecodeChunk, kLostChunk where one is not there.
+  std::vector<size_t> NeededBy(const ArchivedChunk& chunk,
+                               const std::function<void(const ArchivedChunk&)>& bring = {}) const;
+  // Whether some chunk is coded by others.
+  bool HasNeighbours() const;
+
+  // Decodes one chunk into `raw`, which is resized, and checks both hashes. Decodes the chunks that
+  // it needs before, unless somebody else needed them lately.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
   // What a chunk needs, from a payload whose hash nobody looks at: damage shows where rows differ.
   std::vector<ReferenceRun> UncheckedRunsOf(const ArchivedChunk& chunk) const;
@@ -177,7 +190,11 @@ class Archive {
 
  private:
   friend class ArchiveReader;
+  class NeighbourRows;
 
+  std::optional<size_t> NeighbourOf(const ChunkHead& head, const Neighbour& neighbour) const;
+  void DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
+                CodecScratch& scratch, Bytes& raw) const;
   std::shared_ptr<const FileSource> data_;
   bool is_folder_ = false;
   std::vector<ArchivedFile> files_;
@@ -199,7 +216,11 @@ class Archive {
   std::optional<ProfileName> profile_name_;
   std::shared_ptr<const Profile> profile_;
   std::optional<Error> profile_missing_;
+  std::shared_ptr<ArchiveNeighbours> neighbours_;
 };
+
+// Layers that are coded by those before them, at level max, unless somebody wants it otherwise.
+constexpr uint32_t kJoinedLayers = 8;
 
 struct WriteOptions {
   // Default: 1 MiB, or 4 MiB at levels high and max, which look for rows that resemble earlier
@@ -212,6 +233,9 @@ struct WriteOptions {
   // above fast; the archive needs it if it made a chunk smaller.
   std::shared_ptr<const Profile> profile;
   std::string profile_file;
+  // At level max, so many layers in a row are coded by those before them: smaller, but to decode
+  // one takes those before it too. For sources that are there from the start.
+  uint32_t joined_layers = 1;
   // Join the small files of a folder, so that chunks span them.
   bool solid = true;
   bool check = true;  // decode each encoded chunk and compare it with the source

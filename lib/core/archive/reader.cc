@@ -6,6 +6,7 @@
 #include <map>
 
 #include "lib/core/archive/archive.h"
+#include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
@@ -210,7 +211,17 @@ class ArchiveReader {
       }
     }
     a_.chunks_ = std::move(kept);
+    IndexNeighbours();
     if (a_.has_index()) CheckTiling();
+  }
+
+  void IndexNeighbours() {
+    a_.neighbours_ = std::make_shared<ArchiveNeighbours>();
+    for (const ArchivedChunk& chunk : a_.chunks_) {
+      a_.neighbours_->any |= chunk.head.codec == static_cast<uint8_t>(CodecId::kLayers);
+    }
+    for (size_t i = 0; i < a_.chunks_.size() && a_.neighbours_->any; ++i)
+      a_.neighbours_->index.Add(i, a_.chunks_[i].head);
   }
 
   void CheckPlace(const ChunkHead& head, const ChunkHead* before) const {
@@ -468,66 +479,6 @@ const ArchivedChunk* Archive::FindChunk(uint32_t file, uint64_t offset) const {
     }
   }
   return nullptr;
-}
-
-std::vector<ReferenceRun> Archive::RunsOf(const ArchivedChunk& chunk) const {
-  if (!HasReferences(static_cast<CodecId>(chunk.head.codec))) return {};
-  data_->Need(chunk.payload_offset, chunk.payload_bytes);
-  const ByteSpan payload =
-      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
-  return ReadReferenceRuns(chunk.head.shape(), payload);
-}
-
-std::vector<ReferenceRun> Archive::UncheckedRunsOf(const ArchivedChunk& chunk) const {
-  const ByteSpan bytes = data_->bytes();
-  if (chunk.payload_offset > bytes.size() ||
-      chunk.payload_bytes > bytes.size() - chunk.payload_offset) {
-    return RunsOf(chunk);  // says so
-  }
-  return ReadReferenceRuns(chunk.head.shape(),
-                           bytes.subspan(chunk.payload_offset, chunk.payload_bytes));
-}
-
-void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& rows) const {
-  try {
-    DecodeRowsWithoutReference(
-        chunk.head.shape(),
-        Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash),
-        scratch, rows);
-  } catch (Error& error) {
-    throw error.In(Describe(chunk.head));
-  }
-}
-
-void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {
-  const ChunkHead& head = chunk.head;
-  data_->Need(chunk.payload_offset, chunk.payload_bytes);
-  try {
-    const ByteSpan payload =
-        Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
-    const auto codec = static_cast<CodecId>(head.codec);
-    if (Name(codec).empty()) {
-      throw Error(Finding::kUnsupportedVersion,
-                  fmt::format("codec {} is unknown to this program", head.codec));
-    }
-    if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
-    raw.resize(head.raw_bytes);
-    const RowsOfReferences references(references_);
-    scratch.references = &references;
-    scratch.profile = profile_.get();
-    DecodeChunk(codec, head.shape(), payload, raw, scratch);
-    scratch.references = nullptr;
-    scratch.profile = nullptr;
-    const uint64_t computed = Hash64(raw);
-    if (computed != head.raw_hash) {
-      throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "
-                                                  "computed",
-                                                  head.raw_hash, computed))
-          .At(chunk.payload_offset);
-    }
-  } catch (Error& error) {
-    throw error.In(Describe(head));
-  }
 }
 
 }  // namespace kv

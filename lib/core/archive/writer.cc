@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lib/core/archive/archive.h"
+#include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/reuse.h"
@@ -14,6 +15,9 @@
 namespace kv {
 // Named, since ArchiveWriter::Body is made of it.
 namespace writing {
+
+// Chunks are coded by others if that saves one byte in so many.
+constexpr uint64_t kLeastGainByLayers = 200;
 
 uint64_t ChunkBytes(const WriteOptions& options) {
   return options.chunk_bytes.value_or(options.effort >= Effort::kHigh ? 4 << 20 : 1 << 20);
@@ -45,13 +49,15 @@ struct EncoderScratch {
 };
 
 void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
-                        const ReferenceRows& rows, const Profile* profile,
-                        EncoderScratch& workspace) {
+                        const ReferenceRows& rows, const NeighbourSource& neighbours,
+                        const Profile* profile, EncoderScratch& workspace) {
   const std::span<std::byte> decoded = workspace.decoded.Get(raw.size()).first(raw.size());
   workspace.codec.references = &rows;
+  workspace.codec.neighbours = &neighbours;
   workspace.codec.profile = profile;
   DecodeChunk(encoded.codec, head.shape(), encoded.payload, decoded, workspace.codec);
   workspace.codec.references = nullptr;
+  workspace.codec.neighbours = nullptr;
   workspace.codec.profile = nullptr;
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
     throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
@@ -65,8 +71,8 @@ struct Bases {
   ReferencePlan plan;
 };
 
-EncodedChunk EncodeOne(const ChunkHead& head, ByteSpan raw, const WriteOptions& options,
-                       const Bases& bases, const ReferenceRows& rows, CodecScratch& scratch) {
+EncodedChunk EncodeApart(const ChunkHead& head, ByteSpan raw, const WriteOptions& options,
+                         const Bases& bases, const ReferenceRows& rows, CodecScratch& scratch) {
   if (head.kind == ChunkKind::kOpaque)
     return EncodeChunk(head.shape(), raw, options.effort, scratch);
   const bool is_value = head.kind == ChunkKind::kValue;
@@ -106,8 +112,25 @@ DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
   return best;
 }
 
+// By others of the archive, if that is worth having to decode these first.
+void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourPlan& plan,
+                   const NeighbourSource& neighbours, CodecScratch& scratch, EncodedChunk& chunk) {
+  const NeighbourPlan::Choice choice = plan.Of(head);
+  if (choice.neighbours.empty()) return;
+  const uint64_t to_beat = chunk.payload.size() - chunk.payload.size() / kLeastGainByLayers;
+  Bytes payload = scratch.NewPayload();
+  if (EncodeByLayers(head.shape(), raw, head.kind == ChunkKind::kValue, choice.neighbours,
+                     neighbours, to_beat, scratch, payload)) {
+    std::swap(chunk.payload, payload);
+    chunk.codec = CodecId::kLayers;
+    chunk.planes.clear();
+    head.codec_parameter = choice.depth;
+  }
+  scratch.Recycle(std::move(payload));
+}
+
 Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, const Bases& bases,
-               EncoderScratch& workspace) {
+               const NeighbourPlan& plan, EncoderScratch& workspace) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
   ChunkHead& head = written.head;
   const ByteSpan extent = task.bytes().subspan(head.source_offset, head.extent_bytes);
@@ -123,10 +146,13 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, cons
   if (task.joined != nullptr && head.kind == ChunkKind::kOpaque && head.dtype == DType::kU8)
     head.dtype = GuessedType(raw, options.effort, workspace.codec);
   const RowsOfReferences rows(bases.references);
-  written.encoded = EncodeOne(head, raw, options, bases, rows, workspace.codec);
+  const NeighbourPlan::Rows neighbours(plan, task.head);
+  written.encoded = EncodeApart(head, raw, options, bases, rows, workspace.codec);
+  TryNeighbours(head, raw, plan, neighbours, workspace.codec, written.encoded);
   head.codec = static_cast<uint8_t>(written.encoded.codec);
   if (options.check) {
-    CheckAgainstSource(head, written.encoded, raw, rows, options.profile.get(), workspace);
+    CheckAgainstSource(head, written.encoded, raw, rows, neighbours, options.profile.get(),
+                       workspace);
   }
   written.payload_hash = Hash64(written.encoded.payload);
   ByteWriter bytes;
@@ -203,6 +229,18 @@ Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
   return bases;
 }
 
+// Which chunks may be coded by which: all of them are planned twice.
+NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
+                         const WriteOptions& options, const Bases& bases) {
+  const bool alone = options.joined_layers < 2 || !bases.plan.empty() || !grouping.groups.empty();
+  if (options.effort < Effort::kMax || alone) return {};
+  std::vector<ChunkHead> heads;
+  Planner planner(SizesOf(source, grouping.groups), grouping.regions, ChunkBytes(options),
+                  options.effort);
+  while (std::optional<ChunkHead> head = planner.Next()) heads.push_back(*std::move(head));
+  return NeighbourPlan(source, std::move(heads), options.joined_layers);
+}
+
 SourceTable TableWith(const Bases& bases, const WriteOptions& options,
                       const std::vector<FileGroup>& groups, SourceTable table) {
   table.groups = groups;
@@ -247,7 +285,8 @@ class ArchiveWriter::Body {
                                      TableOf(source_, snapshot, grouping_.regions)))),
         tag_(TagOf(table_)),
         planner_(SizesOf(source, grouping_.groups), grouping_.regions, ChunkBytes(options_),
-                 options_.effort) {
+                 options_.effort),
+        layers_(PlanLayers(source, grouping_, options_, bases_)) {
     summary_.groups = grouping_.groups.size();
     for (const FileGroup& group : grouping_.groups) summary_.grouped_files += group.files.size();
     KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);
@@ -284,7 +323,7 @@ class ArchiveWriter::Body {
         },
         [&](Task& task) {
           const Reuse<EncoderScratch>::Lease workspace(workspaces_);
-          return Encode(task, tag_, options_, bases_, *workspace);
+          return Encode(task, tag_, options_, bases_, layers_, *workspace);
         },
         [&](Written& written) { Emit(written); });
     if (!next_) return end;
@@ -403,6 +442,7 @@ class ArchiveWriter::Body {
   const Bytes table_;
   const uint32_t tag_;
   Planner planner_;
+  const NeighbourPlan layers_;
   std::optional<ChunkHead> next_;  // planned, and not yet wanted
   size_t group_ = 0;               // the next one
   std::shared_ptr<const Bytes> joined_;

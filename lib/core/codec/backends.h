@@ -76,8 +76,9 @@ class ScratchBuffer {
   size_t capacity_ = 0;
 };
 
-class Profile;        // profiled/profile.h
-class ReferenceRows;  // ref/ref.h
+class NeighbourSource;  // layers/layers.h
+class Profile;          // profiled/profile.h
+class ReferenceRows;    // ref/ref.h
 
 // Buffers of the context coder (prev/prev.h).
 struct ContextScratch {
@@ -96,6 +97,8 @@ struct CodecScratch {
   ContextScratch context;
   // Where rows of other caches come from; null if there are none.
   const ReferenceRows* references = nullptr;
+  // Where other chunks of the same archive come from; null if there are none.
+  const NeighbourSource* neighbours = nullptr;
   // What chunks of pages were coded with; null if there is none.
   const Profile* profile = nullptr;
 

@@ -33,11 +33,16 @@ enum class CodecId : uint8_t {
   kLike = 23,       // as kLms, with rows also predicted from earlier rows that they resemble
   kRef = 25,        // rows by those of another cache, which decoding needs
   kRefCdf = 26,     // as kRef, with differences coded under learned distributions
+  kLayers = 27,     // as kCdf, with rows also expected from other chunks of the archive
   kProfiled = 28,   // as kPrev, with the tables of a profile, which decoding needs
 };
 // Whether chunks need rows of another cache.
 constexpr bool HasReferences(CodecId codec) {
   return codec == CodecId::kRef || codec == CodecId::kRefCdf;
+}
+// Whether chunks need any others: such codecs are not inside of others.
+constexpr bool NeedsOthers(CodecId codec) {
+  return HasReferences(codec) || codec == CodecId::kLayers;
 }
 // Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
 std::string_view Name(CodecId codec);

@@ -8,6 +8,7 @@
 
 #include "lib/core/codec/cdf/cdf.h"
 #include "lib/core/codec/chunk_levels.h"
+#include "lib/core/codec/layers/layers.h"
 #include "lib/core/codec/lms/lms.h"
 #include "lib/core/codec/prev/prev.h"
 #include "lib/core/codec/profiled/profiled.h"
@@ -269,6 +270,13 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kMax,
      .encode = EncodeWithoutReference,
      .decode = DecodeByReference<CodecId::kRefCdf>},
+    // Only archives hold it: no level tries it on a chunk alone.
+    {.id = CodecId::kLayers,
+     .name = "layers",
+     .takes = IsHalf,
+     .since = Effort::kMax,
+     .encode = EncodeWithoutNeighbours,
+     .decode = DecodeByLayers},
     // Only where there is a profile: no level tries it on a chunk alone.
     {.id = CodecId::kProfiled,
      .name = "profiled",

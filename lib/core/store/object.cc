@@ -138,7 +138,7 @@ void DecodeObject(const FileSource& pack, uint64_t offset, const ObjectHead& hea
   const ByteSpan payload = pack.bytes().subspan(offset + kObjectHeadBytes, head.payload_bytes);
   if (Hash64(payload) != head.payload_hash)
     throw Error(Finding::kChecksum, "the payload of an object does not have its hash").At(offset);
-  if (HasReferences(head.codec))
+  if (NeedsOthers(head.codec))
     throw Error(Finding::kBadField, "an object needs nothing beside itself").At(offset);
   raw.resize(head.raw_bytes);
   DecodeChunk(head.codec, head.shape, payload, raw, scratch);

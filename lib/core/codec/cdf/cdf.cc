@@ -148,7 +148,7 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
 }
 
 bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
-               uint64_t to_beat, Bytes& out, Arena* arena) {
+               uint64_t to_beat, Bytes& out, Arena* arena, RowForecast* forecast) {
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
   const uint32_t largest = LmsLargestExponent(values, bfloat);
@@ -167,6 +167,9 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   ByteWriter frame(std::move(out));
   WriteShape(largest, shape, frame);
 
+  shape.hints = forecast == nullptr ? 0 : 1;
+  shape.forecast = forecast != nullptr;
+
   const LogisticCode code(bfloat, scale);
   ArenaVector<CodeSlot> slots(arena);
   slots.reserve(count + 2 * rows);
@@ -175,7 +178,8 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   uint64_t i = 0;
   for (uint64_t row = 0; row < rows; ++row) {
     if (with_likenesses) AddLikeness(likenesses[row], row, counts, slots);
-    model.BeginRow(likenesses[row].likeness, likenesses[row].distance);
+    const float* expected_row = forecast == nullptr ? nullptr : forecast->Expect(row);
+    model.BeginRow(likenesses[row].likeness, likenesses[row].distance, &expected_row);
     for (uint64_t group = 0; group < model.groups(); ++group) {
       model.BeginGroup(group);
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++i) {
@@ -187,6 +191,7 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
       model.EndGroup();
     }
     model.EndRow();
+    if (forecast != nullptr) forecast->Know(row, x.data() + row * columns);
   }
   WriteSlots(slots, frame, arena);
   out = frame.Release();
@@ -195,22 +200,29 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   return false;
 }
 
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena) {
+void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena,
+               RowForecast* forecast) {
   ByteReader reader(frame);
   uint32_t largest = 0;
   ChannelShape shape = ReadShape(reader, values.size(), largest);
   SlotReader slots(reader);
   const uint64_t rows = shape.rows;
   const bool with_likenesses = shape.likenesses;
+  shape.hints = forecast == nullptr ? 0 : 1;
+  shape.forecast = forecast != nullptr;
+  if (forecast != nullptr && (shape.rows != forecast->rows || shape.columns != forecast->columns))
+    RefuseHeader(4, "the frame has other rows than the chunk");
   const float scale = LmsScale(largest);
   const ModelValue value_of(bfloat, scale);
   const LogisticCode code(bfloat, scale);
+  std::vector<float> known(forecast == nullptr ? 0 : shape.columns);
   ChannelModel model(std::move(shape), arena);
   LikenessCounts counts;
   std::byte* to = values.data();
   for (uint64_t row = 0; row < rows; ++row) {
     const Likeness like = with_likenesses ? ReadLikeness(slots, counts, row) : Likeness{};
-    model.BeginRow(like.likeness, like.distance);
+    const float* expected_row = forecast == nullptr ? nullptr : forecast->Expect(row);
+    model.BeginRow(like.likeness, like.distance, &expected_row);
     for (uint64_t group = 0; group < model.groups(); ++group) {
       model.BeginGroup(group);
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, to += 2) {
@@ -221,11 +233,14 @@ void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* 
         slots.Take(slot);
         const uint16_t half = HalfAt(place);
         StoreLE(to, half);
-        model.Set(lane, expected.mean, value_of(half));
+        const float value = value_of(half);
+        model.Set(lane, expected.mean, value);
+        if (forecast != nullptr) known[group * kRegressLanes + lane] = value;
       }
       model.EndGroup();
     }
     model.EndRow();
+    if (forecast != nullptr) forecast->Know(row, known.data());
   }
   slots.CheckEnd();
 }

@@ -23,9 +23,24 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
 
 // Appends the frame to `out` and returns true if it is smaller than `to_beat` bytes. `head_dim` is
 // the model's, or 0 if it is not known. FitsCdf must hold for the grid.
+// What else is known of rows, from elsewhere.
+class RowForecast {
+ public:
+  RowForecast(uint64_t rows, uint64_t columns) : rows(rows), columns(columns) {}
+  virtual ~RowForecast() = default;
+  // What is expected of the values of a row, as the model sees them. They are finite.
+  virtual const float* Expect(uint64_t row) = 0;
+  // What they turned out to be. Rows are expected and known in order, by turns.
+  virtual void Know(uint64_t row, const float* x) = 0;
+
+  const uint64_t rows, columns;
+};
+
 bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
-               uint64_t to_beat, Bytes& out, Arena* arena = nullptr);
+               uint64_t to_beat, Bytes& out, Arena* arena = nullptr,
+               RowForecast* forecast = nullptr);
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena = nullptr);
+void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena = nullptr,
+               RowForecast* forecast = nullptr);
 
 }  // namespace kv

@@ -70,6 +70,7 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
     if (tap < near_tap_ || tap >= near_tap_ + near_in_group_) ahead_order_.push_back(tap);
   }
   if (shape_.hints > 0) regress_.sizes = {0, 1 + shape_.hints, near_tap_, n};
+  if (shape_.forecast) regress_.sizes = {std::max<size_t>(models, 1), models + 2, near_tap_, n};
   AllocateState();
   taps_.resize(kMaxRegressRows * n);
   targets_.resize(kMaxRegressRows);
@@ -104,12 +105,16 @@ uint64_t ChannelModel::lanes(uint64_t group) const {
 // Of the row that begins, in the order of the models: what most is said by comes first.
 void ChannelModel::MakeTaps() {
   const float** tap = taps_.data() + pending_ * regress_.taps;
-  if (shape_.hints > 0) *tap++ = ones_.data();
-  for (uint32_t i = 0; i < shape_.hints; ++i) *tap++ = hints_[i].Row(pending_);
+  const auto add_hints = [&] {
+    if (shape_.hints > 0) *tap++ = ones_.data();
+    for (uint32_t i = 0; i < shape_.hints; ++i) *tap++ = hints_[i].Row(pending_);
+  };
+  if (!shape_.forecast) add_hints();
   if (shape_.likenesses) {
     *tap++ = like_.Row(pending_);
     *tap++ = unlike_.Row(pending_);
   }
+  if (shape_.forecast) add_hints();
   *tap++ = row_ - padded_;
   *tap++ = partners_.Row(kHistory + pending_ - 1);
   if (shape_.hints == 0) *tap++ = ones_.data();

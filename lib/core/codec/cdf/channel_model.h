@@ -26,6 +26,7 @@ struct ChannelShape {
   std::vector<uint16_t> far;  // distances of further ones, each more than `near`
   float first_deviation = 0;  // standard deviation of the first row's values from 0
   uint32_t hints = 0;         // rows that are given with each row; values may then just be 0
+  bool forecast = false;      // the only hint is what is expected of the row from elsewhere
 };
 
 // A half float as models see it; what is not finite is 0, and what could not be if the largest

@@ -39,7 +39,7 @@ ReferenceHead ReadReferenceHead(ByteReader& reader, const ChunkShape& shape, uin
   head.own_codec = static_cast<CodecId>(reader.U8("codec of own rows"));
   require(reader.U8("reserved field") == 0 && reader.U16("reserved field") == 0,
           "a reserved field is not 0");
-  require(!HasReferences(head.own_codec) && head.own_codec != kSplitCodec,
+  require(!NeedsOthers(head.own_codec) && head.own_codec != kSplitCodec,
           "own rows refer to nothing");
   head.own_bytes = reader.U32("bytes of own rows");
   const uint32_t count = reader.U32("number of runs");

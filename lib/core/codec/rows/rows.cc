@@ -193,7 +193,7 @@ void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std
   }
   ByteReader reader(payload);
   const auto inner = static_cast<CodecId>(reader.U8("codec of the rows"));
-  if (inner == CodecId::kRows || inner == kSplitCodec || HasReferences(inner)) {
+  if (inner == CodecId::kRows || inner == kSplitCodec || NeedsOthers(inner)) {
     throw Error(Finding::kBadFrame, "a chunk of rows cannot hold rows, a split chunk or references").At(0);
   }
   const RowPlan plan = ReadReferences(reader, grid.rows, scratch);

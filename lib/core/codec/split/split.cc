@@ -70,8 +70,8 @@ void DecodeSplit(const ChunkShape& shape, ByteSpan payload, std::span<std::byte>
   const auto second = static_cast<CodecId>(reader.U8("codec of the second halves"));
   const uint32_t reserved = reader.U16("reserved field");
   const uint32_t first_bytes = reader.U32("length of the first halves");
-  if (first == kSplitCodec || second == kSplitCodec || HasReferences(first) ||
-      HasReferences(second) || reserved != 0) {
+  if (first == kSplitCodec || second == kSplitCodec || NeedsOthers(first) || NeedsOthers(second) ||
+      reserved != 0) {
     throw Error(Finding::kBadFrame,
                 fmt::format("halves cannot be in codecs {} and {}", static_cast<unsigned>(first),
                             static_cast<unsigned>(second)))

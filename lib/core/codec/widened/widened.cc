@@ -65,7 +65,7 @@ void DecodeWide(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> 
   const uint32_t inner_bytes = reader.U32("length of the halves");
   // Rows have been taken out before, and their buffer may be what is filled here.
   if (form < 1 || form > 2 || reserved != 0 || inner == CodecId::kRows || inner == kSplitCodec ||
-      HasReferences(inner) || raw.size() % 4 != 0) {
+      NeedsOthers(inner) || raw.size() % 4 != 0) {
     throw Error(Finding::kBadFrame, fmt::format("the floats have the unknown form {}", form)).At(0);
   }
   const size_t count = raw.size() / 4;

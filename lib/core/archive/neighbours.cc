@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/archive/neighbours.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/core/archive/records.h"
+
+namespace kv {
+namespace {
+
+// Of one chunk, whoever decodes it next: K of all layers often precedes V of all layers.
+constexpr uint64_t kMostKeptBytes = uint64_t{96} << 20;
+// More taps would take more time than they are worth.
+constexpr uint64_t kMostTaps = 576;
+constexpr uint64_t kLeastRowsToLearn = 64;
+constexpr uint64_t kMostNeighbourBytes = uint64_t{8} << 20;
+
+uint64_t ColumnsOf(const ChunkHead& head) { return uint64_t{head.heads} * head.units; }
+
+}  // namespace
+
+bool CanBeNeighbour(const ChunkHead& head) {
+  return head.kind != ChunkKind::kOpaque && head.head_begin == 0 && head.unit_begin == 0 &&
+         head.raw_bytes <= kMostNeighbourBytes && FitsLayers(head.shape());
+}
+
+void NeighbourIndex::Add(size_t place, const ChunkHead& head) {
+  if (CanBeNeighbour(head))
+    places_.emplace(Key{head.layer, head.kind, head.token_begin, head.tokens}, place);
+}
+
+std::optional<size_t> NeighbourIndex::Find(const ChunkHead& of, const Neighbour& neighbour) const {
+  const ChunkKind kind = neighbour.is_value ? ChunkKind::kValue : ChunkKind::kKey;
+  const auto at = places_.find(Key{neighbour.layer, kind, of.token_begin, of.tokens});
+  if (at == places_.end()) return std::nullopt;
+  return at->second;
+}
+
+std::shared_ptr<NeighbourCache::Entry> NeighbourCache::EntryOf(size_t place) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Entry>& entry = entries_[place];
+  if (entry == nullptr) entry = std::make_shared<Entry>();
+  return entry;
+}
+
+std::shared_ptr<const Bytes> NeighbourCache::Find(size_t place) {
+  std::shared_ptr<Entry> entry;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = entries_.find(place);
+    if (at == entries_.end()) return nullptr;
+    entry = at->second;
+  }
+  const std::lock_guard lock(entry->mutex);
+  return entry->raw;
+}
+
+// Whoever decodes a chunk has what it needs already and waits for nobody.
+std::shared_ptr<const Bytes> NeighbourCache::Get(size_t place, const Decoder& decode) {
+  const std::shared_ptr<Entry> entry = EntryOf(place);
+  std::shared_ptr<const Bytes> raw;
+  {
+    const std::lock_guard lock(entry->mutex);
+    if (entry->failure) throw *entry->failure;
+    if (entry->raw != nullptr) return entry->raw;
+    try {
+      raw = std::make_shared<const Bytes>(decode(place));
+    } catch (const Error& error) {
+      entry->failure = error;
+      throw;
+    }
+    entry->raw = raw;
+  }
+  Keep(place, raw);
+  return raw;
+}
+
+void NeighbourCache::Keep(size_t place, const std::shared_ptr<const Bytes>& raw) {
+  std::vector<std::shared_ptr<Entry>> old;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  kept_.emplace_back(place, raw->size());
+  kept_bytes_ += raw->size();
+  while (kept_bytes_ > kMostKeptBytes && kept_.size() > 1) {
+    const auto at = entries_.find(kept_.front().first);
+    if (at != entries_.end()) {
+      old.push_back(std::move(at->second));
+      entries_.erase(at);
+    }
+    kept_bytes_ -= kept_.front().second;
+    kept_.pop_front();
+  }
+}
+
+NeighbourPlan::NeighbourPlan(const Source& source, std::vector<ChunkHead> heads, uint32_t most)
+    : source_(&source), most_(most), heads_(std::move(heads)) {
+  for (size_t place = 0; place < heads_.size(); ++place) {
+    index_.Add(place, heads_[place]);
+    if (CanBeNeighbour(heads_[place])) layers_.push_back(heads_[place].layer);
+  }
+  std::sort(layers_.begin(), layers_.end());
+  layers_.erase(std::unique(layers_.begin(), layers_.end()), layers_.end());
+}
+
+NeighbourPlan::Choice NeighbourPlan::Of(const ChunkHead& head) const {
+  Choice choice;
+  if (most_ < 2 || !CanBeNeighbour(head) || head.tokens < kLeastRowsToLearn) return choice;
+  // Another chunk may hold the same tokens of the same layer: nobody can look at this one.
+  const auto at = std::lower_bound(layers_.begin(), layers_.end(), head.layer);
+  const auto position = static_cast<uint32_t>(at - layers_.begin()) % most_;
+  const bool is_value = head.kind == ChunkKind::kValue;
+  const auto look_at = [&](uint32_t layer, bool value) {
+    const std::optional<size_t> place = index_.Find(head, {layer, value, 0});
+    if (place) {
+      const uint64_t columns = std::min<uint64_t>(ColumnsOf(heads_[*place]), UINT16_MAX);
+      choice.neighbours.push_back({layer, value, static_cast<uint16_t>(columns)});
+    }
+  };
+  if (is_value) look_at(head.layer, false);
+  if (position > 0) {
+    look_at(*(at - 1), is_value);
+    look_at(*(at - 1), !is_value);
+  }
+  for (Neighbour& one : choice.neighbours) {
+    const uint64_t share = kMostTaps / choice.neighbours.size();
+    one.columns = static_cast<uint16_t>(std::min<uint64_t>(one.columns, share));
+  }
+  choice.depth = 2 * position + (is_value ? 1 : 0);
+  return choice;
+}
+
+NeighbourChunk NeighbourPlan::Rows::Read(const Neighbour& neighbour) const {
+  const std::optional<size_t> place = plan_.index_.Find(of_, neighbour);
+  KV_ASSERT(place.has_value());
+  const ChunkHead& head = plan_.heads_[*place];
+  const ByteSpan file = plan_.source_->files[head.file].data->bytes();
+  Bytes raw(head.raw_bytes);
+  kvz::GatherChunk(head, file.subspan(head.source_offset, head.extent_bytes), raw);
+  return {head.dtype, std::make_shared<const Bytes>(std::move(raw))};
+}
+
+}  // namespace kv

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/codec/layers/layers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lib/core/codec/cdf/cdf.h"
+#include "lib/core/codec/chunk_levels.h"
+#include "lib/core/codec/layers/block_regression.h"
+#include "lib/core/codec/lms/lms_model.h"
+
+namespace kv {
+namespace {
+
+struct LayersHead {
+  bool turns = false;  // whether the chunk's own rows turn, as those of K do
+  std::vector<Neighbour> neighbours;
+  Rotation rotation;  // of the rows that turn; found in the first of them
+};
+
+[[noreturn]] void RefuseLayers(uint64_t at, const std::string& what) {
+  throw Error(Finding::kBadFrame, what).At(at);
+}
+
+void WriteLayersHead(const LayersHead& head, ByteWriter& out) {
+  out.U8(static_cast<uint8_t>(head.neighbours.size()));
+  out.U8(head.turns ? 1 : 0);
+  for (const Neighbour& one : head.neighbours) {
+    out.U32(one.layer);
+    out.U8(one.is_value ? 1 : 0);
+    out.U8(0);
+    out.U16(one.columns);
+  }
+  WriteRotation(head.rotation, out);
+}
+
+LayersHead ReadLayersHead(ByteReader& reader) {
+  LayersHead head;
+  const uint32_t count = reader.U8("number of neighbours"), flags = reader.U8("flags");
+  if (count > kMaxNeighbours || flags > 1)
+    RefuseLayers(0, fmt::format("{} neighbours with flags {}", count, flags));
+  head.turns = flags == 1;
+  uint64_t taps = 1;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint64_t at = reader.offset();
+    Neighbour one;
+    one.layer = reader.U32("layer of a neighbour");
+    const uint32_t kind = reader.U8("kind of a neighbour"), zero = reader.U8("reserved field");
+    one.columns = reader.U16("columns of a neighbour");
+    one.is_value = kind == 1;
+    taps += one.columns;
+    if (kind > 1 || zero != 0 || one.columns == 0 || taps > BlockRegression::kMaxTaps)
+      RefuseLayers(at, "an impossible neighbour");
+    head.neighbours.push_back(one);
+  }
+  head.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
+  return head;
+}
+
+// The rows of a neighbour, turned back to where they were before their positions turned them.
+class NeighbourTaps {
+ public:
+  NeighbourTaps(const Neighbour& neighbour, NeighbourChunk chunk, uint64_t rows,
+                const Rotation& rotation)
+      : wanted_(neighbour.columns),
+        chunk_(std::move(chunk)),
+        columns_(chunk_.raw->size() / 2 / rows),
+        value_of_(Bfloat(), LmsScale(LmsLargestExponent(*chunk_.raw, Bfloat()))),
+        turns_(!neighbour.is_value),
+        turner_(rotation, columns_),
+        x_(columns_),
+        still_(columns_) {}
+
+  void Row(uint64_t row, float* taps) {
+    const std::byte* from = chunk_.raw->data() + 2 * columns_ * row;
+    for (uint64_t c = 0; c < columns_; ++c) x_[c] = value_of_(LoadLE<uint16_t>(from + 2 * c));
+    if (turns_) turner_.Turn(0u - static_cast<uint32_t>(row), x_.data(), still_.data());
+    std::copy_n(turns_ ? still_.data() : x_.data(), wanted_, taps);
+  }
+  uint64_t wanted() const { return wanted_; }
+
+ private:
+  bool Bfloat() const { return chunk_.dtype == DType::kBF16; }
+
+  const uint64_t wanted_;
+  const NeighbourChunk chunk_;
+  const uint64_t columns_;
+  const ModelValue value_of_;
+  const bool turns_;
+  Turner turner_;
+  std::vector<float> x_, still_;
+};
+
+// Forecasts the rows of a chunk by what its neighbours have in the same row.
+class LayerForecast : public RowForecast {
+ public:
+  LayerForecast(const LayersHead& head, const ChunkGrid& grid, const NeighbourSource* source)
+      : RowForecast(grid.rows, grid.columns),
+        head_(head),
+        block_(Taps(head), grid.columns),
+        turner_(head_.rotation, grid.columns),
+        forecast_(grid.columns),
+        turned_(grid.columns) {
+    for (const Neighbour& one : head.neighbours) {
+      if (source == nullptr) {
+        throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
+      }
+      NeighbourChunk chunk = source->Read(one);
+      const uint64_t row_bytes = chunk.raw->size() / grid.rows;
+      const bool halves = chunk.dtype == DType::kF16 || chunk.dtype == DType::kBF16;
+      if (!halves || row_bytes * grid.rows != chunk.raw->size() || row_bytes % 2 != 0 ||
+          one.columns > row_bytes / 2 || row_bytes / 2 > ChannelModel::kMaxColumns) {
+        throw Error(Finding::kBadFrame, fmt::format("layer {} {} cannot be a neighbour", one.layer,
+                                                    one.is_value ? 'V' : 'K'));
+      }
+      if (!one.is_value) {
+        CheckRotation(head.rotation.distance, head.rotation.turns.size(), row_bytes / 2, 0);
+      }
+      neighbours_.push_back(
+          std::make_unique<NeighbourTaps>(one, std::move(chunk), grid.rows, head_.rotation));
+    }
+  }
+
+  const float* Expect(uint64_t row) override {
+    float* taps = block_.taps().data();
+    for (const auto& one : neighbours_) {
+      one->Row(row, taps);
+      taps += one->wanted();
+    }
+    block_.Predict(forecast_);
+    const bool turns = head_.turns && !head_.rotation.turns.empty();
+    if (turns) turner_.Turn(static_cast<uint32_t>(row), forecast_.data(), turned_.data());
+    std::vector<float>& expected = turns ? turned_ : forecast_;
+    for (float& value : expected) {
+      if (!(std::abs(value) < kRegressLimit)) value = 0;
+    }
+    return expected.data();
+  }
+  void Know(uint64_t row, const float* x) override {
+    if (head_.turns) {
+      turner_.Turn(0u - static_cast<uint32_t>(row), x, turned_.data());
+      x = turned_.data();
+    }
+    block_.Learn({x, columns});
+  }
+
+ private:
+  static uint64_t Taps(const LayersHead& head) {
+    uint64_t taps = 1;
+    for (const Neighbour& one : head.neighbours) taps += one.columns;
+    return taps;
+  }
+
+  const LayersHead& head_;
+  BlockRegression block_;
+  Turner turner_;
+  std::vector<float> forecast_, turned_;
+  std::vector<std::unique_ptr<NeighbourTaps>> neighbours_;
+};
+
+bool IsLayersGrid(const ChunkGrid& grid) {
+  return FitsCdf(grid.rows, grid.columns) && grid.columns <= BlockRegression::kMaxColumns;
+}
+
+Rotation RotationOfHalves(const NeighbourChunk& chunk, uint64_t rows, uint64_t head_dim) {
+  const bool bfloat = chunk.dtype == DType::kBF16;
+  const float scale = LmsScale(LmsLargestExponent(*chunk.raw, bfloat));
+  return FindRotation(*chunk.raw, bfloat, scale, rows, chunk.raw->size() / 2 / rows, head_dim);
+}
+
+}  // namespace
+
+bool FitsLayers(const ChunkShape& shape) {
+  const uint64_t columns = shape.heads * shape.units_per_head;
+  return (shape.dtype == DType::kF16 || shape.dtype == DType::kBF16) &&
+         shape.order == Order::kTokenHeadDim && IsLayersGrid({shape.tokens, columns});
+}
+
+bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
+                    std::span<const Neighbour> neighbours, const NeighbourSource& source,
+                    uint64_t to_beat, CodecScratch& scratch, Bytes& payload) {
+  const Arena::Scope temporaries(&scratch.context.arena);
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (!FitsLayers(shape) || grid.rows != shape.tokens) return false;
+  LayersHead head{!is_value, {neighbours.begin(), neighbours.end()}, {}};
+  if (head.turns) {
+    const auto own = std::make_shared<const Bytes>(raw.begin(), raw.end());
+    head.rotation = RotationOfHalves({shape.dtype, own}, grid.rows, HeadDim(shape));
+  } else {
+    for (const Neighbour& one : neighbours) {
+      if (one.is_value) continue;
+      head.rotation = RotationOfHalves(source.Read(one), grid.rows, HeadDim(shape));
+      break;
+    }
+  }
+  const size_t begin = payload.size();
+  ByteWriter out(std::move(payload));
+  WriteLayersHead(head, out);
+  payload = out.Release();
+  const uint64_t head_bytes = payload.size() - begin;
+  LayerForecast forecast(head, grid, &source);
+  if (to_beat > head_bytes &&
+      EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
+                to_beat - head_bytes, payload, &scratch.context.arena, &forecast)) {
+    return true;
+  }
+  payload.resize(begin);
+  return false;
+}
+
+std::vector<Neighbour> ReadNeighbours(ByteSpan payload) {
+  ByteReader reader(payload);
+  return ReadLayersHead(reader).neighbours;
+}
+
+bool EncodeWithoutNeighbours(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
+                             CodecScratch& scratch, EncodedChunk& out) {
+  class None : public NeighbourSource {
+    NeighbourChunk Read(const Neighbour&) const override { return {}; }
+  };
+  return raw.size() % 2 == 0 &&
+         EncodeByLayers(shape, raw, false, {}, None(), to_beat, scratch, out.payload);
+}
+
+void DecodeByLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
+                    CodecScratch& scratch) {
+  ByteReader reader(payload);
+  const LayersHead head = ReadLayersHead(reader);
+  const ChunkGrid grid = GridOf(shape, raw.size());
+  if (shape.order != Order::kTokenHeadDim || !IsLayersGrid(grid) || grid.rows != shape.tokens)
+    RefuseLayers(0, "the chunk's rows are not tokens");
+  if (head.turns)
+    CheckRotation(head.rotation.distance, head.rotation.turns.size(), grid.columns, 0);
+  LayerForecast forecast(head, grid, scratch.neighbours);
+  DecodeCdf(reader.Take(reader.remaining(), "distributions"), shape.dtype == DType::kBF16, raw,
+            &scratch.context.arena, &forecast);
+}
+
+}  // namespace kv

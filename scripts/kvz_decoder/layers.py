@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that are expected from other chunks of the same archive: codec 27."""
+import struct
+
+import numpy
+
+from kvz_decoder.common import Damaged, f32
+from kvz_decoder.distribution import Cdf, within
+from kvz_decoder.turns import Turns
+
+
+def floats(raw, bfloat, rows):
+    """Rows of values as models see them."""
+    halves = numpy.frombuffer(raw, "<u2").astype(numpy.uint32).reshape(rows, -1)
+    exponents = 0x7f80 if bfloat else 0x7c00
+    finite = halves & exponents != exponents
+    exponent = (halves & exponents) >> (7 if bfloat else 10)
+    # Of f16 the scale is that of a float whose exponent has these five bits.
+    largest = min(max(int(exponent[finite].max(initial=0)), 1), 253)
+    bits = (halves & 0x8000) << 16 | (halves & 0x7fff) << (16 if bfloat else 13)
+    with numpy.errstate(over="ignore"):
+        x = bits.view(f32) * numpy.ldexp(f32(1), 127 - largest)
+    return numpy.where(finite, within(x), f32(0))
+
+
+class Block:
+    """All columns regressed on the same taps."""
+
+    def __init__(self, taps, columns):
+        self.sums = numpy.zeros((taps, taps + columns), f32)
+        self.weights = numpy.zeros((taps, columns), f32)
+        self.rows, self.next = 0, 32
+
+    def expect(self, taps):
+        out = numpy.zeros(self.weights.shape[1], f32)
+        for tap, weights in zip(taps, self.weights):
+            out += tap * weights
+        return out
+
+    def learn(self, taps, x):
+        self.sums += taps[:, None] * numpy.concatenate([taps, x])
+        self.rows += 1
+        if self.rows == self.next:
+            self.solve()
+            self.next += min(max(self.rows // 4, 16), 512)
+
+    def solve(self):
+        n = len(self.sums)
+        ridge = f32(0.01) * f32(n) / f32(self.rows)
+        least = numpy.diagonal(self.sums) * ridge + f32(1e-12)
+        left, o = self.sums.copy(), numpy.empty(n, f32)
+        for i in range(n):
+            left[i, i] += least[i]
+        for i in range(n):
+            o[i] = f32(1) / numpy.sqrt(max(left[i, i], least[i]))
+            left[i, i:] *= o[i]
+            left[i + 1:, i + 1:] -= left[i, i + 1:n, None] * left[i, i + 1:]
+        w = left[:, n:].copy()
+        for i in reversed(range(n)):
+            w[i] *= o[i]
+            w[:i] -= left[:i, i, None] * w[i]
+        self.weights = w
+
+
+class Forecast(Cdf):
+    hints = 1
+
+    def __init__(self, payload, bfloat, size, block, taps_of, turns):
+        super().__init__(payload, bfloat, size)
+        models = 2 * self.flag
+        taps = self.regression.sizes[3]
+        self.regression.sizes = (max(models, 1), models + 2, self.ahead, taps)
+        self.block, self.taps_of, self.own_turns = block, taps_of, turns
+
+    def taps(self, row, q, distance):
+        if row:
+            before = self.row(row - 1)
+            back = before if self.own_turns is None else self.own_turns.turned(before, -(row - 1))
+            self.block.learn(self.taps_of(row - 1), back)
+        expected = self.block.expect(self.taps_of(row))
+        if self.own_turns is not None:
+            expected = self.own_turns.turned(expected, row)
+        self.expected = within(expected)
+        ones, hint, *rest = super().taps(row, q, distance)
+        models = 2 * self.flag
+        return rest[:models] + [ones, hint] + rest[models:]
+
+    def hints_of(self, _):
+        return [self.expected]
+
+
+def layers(chunk, payload):
+    count, flags = payload[0], payload[1]
+    rows = chunk["tokens"]
+    columns = chunk["heads"] * chunk["units"]
+    if count > 4 or flags > 1 or chunk["order"] != 0 or columns > 4096:
+        raise Damaged("layers: impossible neighbours")
+    wanted = [struct.unpack_from("<IBBH", payload, 2 + 8 * i) for i in range(count)]
+    at = 2 + 8 * count
+    distance, turns = struct.unpack_from("<HH", payload, at)
+    angles = struct.unpack_from(f"<{turns}I", payload, at + 4)
+    taps = []
+    for layer, is_value, zero, width in wanted:
+        if is_value > 1 or zero or not width:
+            raise Damaged("layers: an impossible neighbour")
+        bfloat, raw = chunk["neighbour"](chunk, layer, is_value)
+        x = floats(raw, bfloat, rows)
+        if not is_value:
+            still = Turns(distance, angles, x.shape[1])
+            x = numpy.array([still.turned(row, -t) for t, row in enumerate(x)])
+        taps.append(x[:, :width])
+    taps = numpy.concatenate(taps + [numpy.ones((rows, 1), f32)], axis=1)
+    if taps.shape[1] > 1024:
+        raise Damaged("layers: too many columns")
+    own = Turns(distance, angles, columns) if flags and turns else None
+    block = Block(taps.shape[1], columns)
+    return Forecast(payload[at + 4 + 4 * turns:], chunk["dtype"] == 2, chunk["raw_bytes"], block, taps.__getitem__, own).read()
