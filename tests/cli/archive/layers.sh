@@ -13,12 +13,12 @@ done < "$folder/contents"
 "$KVTOOL" compress f16.bin --level max --joined-layers 2 -o two.kvz 2>&1 | grep -o 'chunks .*'
 "$KVTOOL" inspect two.kvz | grep joined
 for from in "$folder/f16.kvz" f16.bin; do "$KVTOOL" convert -q "$from" --layers 2 --to llama-state -f -o part; restored part; done | uniq -c | cut -c -8
-"$KVTOOL" compress f16.bin --joined-layers 17 -o no.kvz 2>&1 | head -1
+"$KVTOOL" compress f16.bin --joined-layers 17 -o no.kvz > said 2>&1 || head -1 said
 # One byte of K of the first layer: all three layers are coded by it.
 "$KVTOOL" compress f16.bin --level max --joined-layers 8 -q -o lost.kvz
 offset=$("$PYTHON" -c 'import mmap, sys; data = open(sys.argv[1], "rb").read(); print([at for at in range(len(data)) if data[at:at + 4] == b"KVZr"][2] + 400)' lost.kvz)
 printf '\252' | dd of=lost.kvz bs=1 seek="$offset" conv=notrunc status=none
-"$KVTOOL" verify lost.kvz | sed 's/lost.kvz: //; s/ (offset.*//; s/[0-9a-f]\{16\}/HASH/g'
+{ "$KVTOOL" verify lost.kvz || true; } | sed 's/lost.kvz: //; s/ (offset.*//; s/[0-9a-f]\{16\}/HASH/g'
 "$KVTOOL" decompress lost.kvz --keep-going -f -o partly.bin > said 2>&1 || echo "status $?"
 "$PYTHON" -c 'import numpy, zstandard' 2>&- || exit 0
 while read -r name wanted; do
