@@ -229,18 +229,6 @@ Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
   return bases;
 }
 
-// Which chunks may be coded by which: all of them are planned twice.
-NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
-                         const WriteOptions& options, const Bases& bases) {
-  const bool alone = options.joined_layers < 2 || !bases.plan.empty() || !grouping.groups.empty();
-  if (options.effort < Effort::kMax || alone) return {};
-  std::vector<ChunkHead> heads;
-  Planner planner(SizesOf(source, grouping.groups), grouping.regions, ChunkBytes(options),
-                  options.effort);
-  while (std::optional<ChunkHead> head = planner.Next()) heads.push_back(*std::move(head));
-  return NeighbourPlan(source, std::move(heads), options.joined_layers);
-}
-
 SourceTable TableWith(const Bases& bases, const WriteOptions& options,
                       const std::vector<FileGroup>& groups, SourceTable table) {
   table.groups = groups;
@@ -266,6 +254,18 @@ std::vector<uint64_t> SizesOf(const Source& source, const std::vector<FileGroup>
     sizes[group.first()] = bytes;
   }
   return sizes;
+}
+
+// Which chunks may be coded by which: all of them are planned twice.
+NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
+                         const WriteOptions& options, const Bases& bases) {
+  const bool alone = options.joined_layers < 2 || !bases.plan.empty() || !grouping.groups.empty();
+  if (options.effort < Effort::kMax || alone) return {};
+  std::vector<ChunkHead> heads;
+  Planner planner(SizesOf(source, grouping.groups), grouping.regions, ChunkBytes(options),
+                  options.effort);
+  while (std::optional<ChunkHead> head = planner.Next()) heads.push_back(*std::move(head));
+  return NeighbourPlan(source, std::move(heads), options.joined_layers);
 }
 
 }  // namespace writing
