@@ -14,8 +14,7 @@ const std::vector<uint16_t>& SignedOrder(uint32_t symbol_bits) {
     for (uint32_t bits = 6; bits <= 8; ++bits) {
       const auto half = static_cast<uint16_t>(1u << (bits - 1));
       std::vector<uint16_t>& order = made[bits - 6];
-      for (uint16_t magnitude = half; magnitude-- > 0;)
-        order.push_back(static_cast<uint16_t>(half | magnitude));
+      for (auto symbol = static_cast<uint16_t>(2 * half); symbol > half;) order.push_back(--symbol);
       for (uint16_t magnitude = 0; magnitude < half; ++magnitude) order.push_back(magnitude);
     }
     return made;
