@@ -13,7 +13,7 @@ file(WRITE ${OUTPUT} "#include \"apps/kvtool/schemas.h\"\n
 #pragma GCC diagnostic ignored \"-Woverlength-strings\"
 namespace kv {
 namespace {
-using namespace std::string_view_literals\;
+using namespace std::string_view_literals;
 constexpr EmbeddedSchema kSchemas[] = {
 ${entries}};
 }  // namespace
