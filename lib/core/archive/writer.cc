@@ -45,7 +45,7 @@ struct Written {
 // library ends a program that cannot note a thread's destructors.
 struct EncoderScratch {
   CodecScratch codec;
-  ScratchBuffer raw, decoded;
+  ScratchBuffer raw, decoded, apart;
 };
 
 void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
@@ -129,6 +129,35 @@ void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourPlan& plan,
   scratch.Recycle(std::move(payload));
 }
 
+// Blocks of one head after another, coded as the engine does it: their matches within a head may be
+// worth more than those across heads.
+bool WantsHeadsApart(const ChunkHead& head, Effort effort) {
+  constexpr uint64_t kShortChunk = 64 << 10;
+  const Effort least = head.raw_bytes <= kShortChunk ? Effort::kDefault : Effort::kHigh;
+  return head.kind != ChunkKind::kOpaque && IsBlockQuantised(head.dtype) &&
+         head.order == Order::kTokenHeadDim && head.heads_known && head.heads > 1 &&
+         !head.shares_extent() && effort >= least;
+}
+
+// Returns the chunk's bytes in the order in which they are coded from now on.
+std::span<std::byte> TryHeadsApart(ChunkHead& head, std::span<std::byte> raw,
+                                   EncoderScratch& workspace, EncodedChunk& best) {
+  const std::span<std::byte> apart = workspace.apart.Get(raw.size()).first(raw.size());
+  Reorder(raw, head.order, apart, Order::kHeadTokenDim, head.tokens, head.heads, head.units,
+          head.unit_bytes);
+  ChunkHead other = head;
+  other.order = Order::kHeadTokenDim;
+  EncodedChunk coded = EncodeChunk(other.shape(), apart, Effort::kCompat, workspace.codec);
+  const bool smaller = coded.payload.size() < best.payload.size();
+  if (smaller) {
+    std::swap(coded, best);
+    other.raw_hash = Hash64(apart);
+    head = std::move(other);
+  }
+  workspace.codec.Recycle(std::move(coded.payload));
+  return smaller ? apart : raw;
+}
+
 Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, const Bases& bases,
                const NeighbourPlan& plan, EncoderScratch& workspace) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
@@ -136,7 +165,7 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, cons
   const ByteSpan extent = task.bytes().subspan(head.source_offset, head.extent_bytes);
   // A copy, always: the file may be written to meanwhile, and no encoder is made for bytes that
   // change between two looks.
-  const std::span<std::byte> raw = workspace.raw.Get(head.raw_bytes).first(head.raw_bytes);
+  std::span<std::byte> raw = workspace.raw.Get(head.raw_bytes).first(head.raw_bytes);
   if (IsStoredAsIs(head)) {
     std::memcpy(raw.data(), extent.data(), raw.size());
   } else {
@@ -148,6 +177,8 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, cons
   const RowsOfReferences rows(bases.references);
   const NeighbourPlan::Rows neighbours(plan, task.head);
   written.encoded = EncodeApart(head, raw, options, bases, rows, workspace.codec);
+  if (WantsHeadsApart(head, options.effort))
+    raw = TryHeadsApart(head, raw, workspace, written.encoded);
   TryNeighbours(head, raw, plan, neighbours, workspace.codec, written.encoded);
   head.codec = static_cast<uint8_t>(written.encoded.codec);
   if (options.check) {

@@ -255,6 +255,24 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
   return *std::move(coded);
 }
 
+// Whether matches in the planes of blocks are worth more than byte statistics, by a sample: words
+// of eight bytes, at which CountRepeats looks, seldom lie alike in blocks.
+bool BlocksMatch(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
+  constexpr uint64_t kLeastSample = 8 << 10, kSampleOneIn = 16, kGainOneIn = 256;
+  const uint64_t block = Info(shape.dtype).block_bytes,
+                 wanted = std::max<uint64_t>(kLeastSample, raw.size() / kSampleOneIn);
+  const ByteSpan sample = raw.first(std::min<uint64_t>(wanted, raw.size()) / block * block);
+  if (sample.empty()) return false;
+  std::array<uint64_t, 2> bytes{};
+  for (const bool literals : {false, true}) {
+    Bytes payload = scratch.NewPayload();
+    EncodeBlockPlanes(shape.dtype, sample, literals, scratch, payload);
+    bytes[literals ? 1 : 0] = payload.size();
+    scratch.Recycle(std::move(payload));
+  }
+  return bytes[0] + bytes[1] / kGainOneIn < bytes[1];
+}
+
 // f16 and bf16.
 EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
                           CodecScratch& scratch) {
@@ -293,7 +311,9 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
     TryOthers(shape, raw, effort, scratch, best);
     return best;
   }
-  if (matches()) Keep(best, EncodeCompat(shape, raw, scratch), scratch);
+  const bool blocks = effort > Effort::kFast && best.codec == CodecId::kZstdPlanes;
+  if (effort >= Effort::kHigh || matches() || (blocks && BlocksMatch(shape, raw, scratch)))
+    Keep(best, EncodeCompat(shape, raw, scratch), scratch);
   TryOthers(shape, raw, effort, scratch, best);
   return best;
 }
@@ -312,6 +332,9 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
     Keep(chunk, EncodeOnce(shape, raw, effort, scratch), scratch);
   } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype)) {
     Keep(chunk, EncodeMatches(raw, scratch), scratch);
+  } else if (!IsHalves(shape.dtype, raw)) {
+    // Blocks of rows that differ in few places, as those of a first layer do.
+    Keep(chunk, EncodeCompat(shape, raw, scratch), scratch);
   }
   return chunk;
 }

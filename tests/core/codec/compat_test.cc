@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+// No chunk of real data is larger at a level of ours than the engine's own choices make it.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "formats/registry.h"
+#include "lib/core/archive/archive.h"
+
+namespace kv::compat_test {
+namespace {
+
+// Per chunk: where its bytes lie, and what they take.
+using ChunkSizes = std::map<std::pair<uint64_t, uint64_t>, std::pair<uint64_t, uint64_t>>;
+ChunkSizes SizesAt(const Source& source, const Snapshot& snapshot, Effort effort,
+                   uint64_t chunk_bytes) {
+  ThreadPool pool(1);
+  WriteOptions options;
+  options.effort = effort;
+  options.chunk_bytes = chunk_bytes;
+  options.check = false;
+  MemorySink sink;
+  WriteArchive(source, &snapshot, options, pool, sink);
+  ChunkSizes sizes;
+  const Archive archive = Archive::Open(FileSource::FromBytes(std::move(sink.bytes()), "made"));
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    if (chunk.head.kind == ChunkKind::kOpaque) continue;
+    sizes[{chunk.head.source_offset, chunk.head.token_begin}] = {chunk.head.raw_bytes,
+                                                                 chunk.payload_bytes};
+  }
+  return sizes;
+}
+
+// A set of states of one's own: KVTOOL_COMPAT_DIR=FOLDER.
+std::filesystem::path StatesFolder() {
+  const char* given = std::getenv("KVTOOL_COMPAT_DIR");
+  return given != nullptr ? std::filesystem::path(given)
+                          : std::filesystem::path(KVTOOL_TESTDATA) / "llamacpp/states";
+}
+
+// With as many heads as are told; nothing where the file does not divide so.
+std::optional<Snapshot> WithHeads(const Source& source, uint32_t heads) {
+  OpenOptions options;
+  if (heads > 0) {
+    ModelGeometry geometry;
+    geometry.uniform.kv_heads = heads;
+    options.geometry = geometry;
+  }
+  try {
+    return OpenSnapshot(source, options);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// By how many bytes in ten thousand a chunk of the level may be larger. The default level does not
+// look for matches that save less than it would take.
+uint64_t AllowedLoss(Effort effort) { return effort == Effort::kDefault ? 40 : 10; }
+
+}  // namespace
+
+TEST_CASE("compat wins on no chunk of a real state by more than one byte in a thousand",
+          "[codec]") {
+  size_t compared = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(StatesFolder())) {
+    if (!entry.is_regular_file()) continue;
+    const Source source = Source::Open(entry.path());
+    for (const uint32_t heads : {0u, 4u}) {
+      const std::optional<Snapshot> snapshot = WithHeads(source, heads);
+      if (!snapshot) continue;
+      for (const uint64_t chunk_bytes : {uint64_t{16} << 10, uint64_t{1} << 20}) {
+        const ChunkSizes compat = SizesAt(source, *snapshot, Effort::kCompat, chunk_bytes);
+        for (const Effort effort : {Effort::kDefault, Effort::kHigh, Effort::kMax}) {
+          for (const auto& [place, size] : SizesAt(source, *snapshot, effort, chunk_bytes)) {
+            const auto other = compat.find(place);
+            if (other == compat.end() || other->second.first != size.first) continue;
+            ++compared;
+            INFO(entry.path() << ", " << heads << " heads, chunks of " << chunk_bytes << ", "
+                              << Name(effort) << ", at " << place.first);
+            CHECK(size.second <=
+                  other->second.second + other->second.second * AllowedLoss(effort) / 10000);
+          }
+        }
+      }
+    }
+  }
+  CHECK(compared > 500);
+}
+
+}  // namespace kv::compat_test
