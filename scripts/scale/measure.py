@@ -4,7 +4,7 @@
 
 Usage: measure.py small   KVTOOL [--count N] [--work DIR]     many files of 64 KiB: overhead for each, memory, one process a file
        measure.py large   KVTOOL [--count N] [--distinct N]   1 GiB each, incompressible: throughput, memory, the disk
-       measure.py scaling KVTOOL [--rounds N]                 the same work on 1, 2 and 4 cores, in turn
+       measure.py scaling KVTOOL [--count N] [--rounds N]     the same work on 1, 2 and 4 cores, in turn
 
 large takes little room on the disk: its inputs are so many names of a few distinct files, which are put out of the page cache
 once they were read, so that each is read from the disk; each archive is removed once its result is there. All of it is read and
@@ -170,8 +170,8 @@ def large(kvtool, work, count, distinct):
           f"{took.cpu / count:.2f} s a GiB, {took.mib:.0f} MiB; {reaper.bytes / GIB:.1f} GiB written; {load()}", flush=True)
 
 
-def scaling(kvtool, work, rounds):
-    small_caches.make(work / "dumps", 160, tokens=4096)
+def scaling(kvtool, work, count_of_files, rounds):
+    small_caches.make(work / "dumps", count_of_files, tokens=4096)
     Took([kvtool, "corpus", "make", work / "dumps", "-o", work / "corpus.jsonl", "-q"])
     cores = sorted(os.sched_getaffinity(0))
     walls, cpus = {}, {}
@@ -209,7 +209,7 @@ def main():
         elif options.what == "large":
             large(kvtool, work, options.count or 200, options.distinct)
         else:
-            scaling(kvtool, work, options.rounds)
+            scaling(kvtool, work, options.count or 160, options.rounds)
 
 
 if __name__ == "__main__":
