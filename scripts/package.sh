@@ -174,6 +174,7 @@ static() {
   cp build/static/share/kvtool.* "$out/$name/share/completions/"
   cp LICENSE README.md CHANGELOG.md SECURITY.md "$out/$name/"
   find docs -name '*.md' -exec cp --parents {} "$out/$name/" \;
+  cp --parents scripts/scale/{*.sbatch,*.yaml,nightly.sh,*_corpus.py} "$out/$name/"
   tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$name.tar.xz" "$name"
   check_image "$out/$name"
   walks "$out/$name"

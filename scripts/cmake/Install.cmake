@@ -25,6 +25,9 @@ install(FILES ${PROJECT_BINARY_DIR}/kvtool-config.cmake ${PROJECT_BINARY_DIR}/kv
 install(FILES README.md LICENSE CHANGELOG.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # What the README links to.
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "examples/*")
+foreach(file kvtool-array.sbatch kvtool-merge.sbatch nightly.sh kubernetes-job.yaml ray_corpus.py dask_corpus.py)
+  install(FILES scripts/scale/${file} DESTINATION ${CMAKE_INSTALL_DOCDIR}/scripts/scale)
+endforeach()
 if(TARGET kvtool_manual)
   set(written ${PROJECT_BINARY_DIR}/share)
   install(DIRECTORY ${written}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

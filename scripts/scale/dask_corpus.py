@@ -12,8 +12,9 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 
-from distributed import Client, KilledWorker, as_completed
+from distributed import Client, as_completed
 
 # kvtool, in a process that ends with its worker: one that outlived it would hold the results against the next try.
 KVTOOL = """
@@ -35,6 +36,7 @@ def run_shard(index, options):
         return status
     if status == 2:
         raise ValueError(f"kvtool does not take {' '.join(options.command)}")
+    time.sleep(1)  # what is away, or still being written to by a try before, may not be in a moment
     raise OSError(f"shard {index}: kvtool ended with {status}")
 
 
@@ -53,14 +55,11 @@ def main():
     options.corpus, options.results = os.path.abspath(options.corpus), os.path.abspath(options.results)
     os.makedirs(options.results, exist_ok=True)
     with Client(options.scheduler) as client:
+        # By default Dask gives a task up that was on four workers when they died, whatever they died of.
+        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", options.tries))
         tasks = client.map(run_shard, range(options.shards), options=options, pure=False, retries=options.tries)
-        statuses, finished = [], as_completed(tasks)
-        for task in finished:
-            # A task that was on four workers when they died is given up by Dask, whatever they died of.
-            if task.status == "error" and isinstance(task.exception(), KilledWorker):
-                task.retry()
-                finished.add(task)
-                continue
+        statuses = []
+        for task in as_completed(tasks):
             statuses.append(task.result())
             task.release()  # or it is done again when the worker that holds its result dies
     print(f"{len(statuses)} shards done, {sum(status != 0 for status in statuses)} with inputs that failed")

@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 
 import ray
 
@@ -35,6 +36,7 @@ def run_shard(index, options):
         return status
     if status == 2:
         raise ValueError(f"kvtool does not take {' '.join(options.command)}")
+    time.sleep(1)  # what is away, or still being written to by a try before, may not be in a moment
     raise OSError(f"shard {index}: kvtool ended with {status}")
 
 

@@ -155,6 +155,11 @@ def main():
         if subprocess.run([python, "-c", needs], cwd=folder, capture_output=True).returncode != 0:
             print(f"skipped: {python} cannot {needs} (--install)")
             return 77
+        versions = {subprocess.run([*words, "--version"], cwd=folder, capture_output=True, text=True).stdout.split("SIMD")[0]
+                    for words in ([options.kvtool.resolve()], [python, "-m", "kvtool"])}
+        if len(versions) > 1:
+            print(f"skipped: the wheel is another build: {' '.join(versions)}")
+            return 77
         inputs = corpus.Corpus(options.kvtool.resolve(), folder, options.snapshots, options.kilobytes, options.seed)
         begin = time.monotonic()
         wanted = inputs.alone(*COMMAND)
