@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/numbers.h"
@@ -12,6 +15,7 @@
 #include "formats/registry.h"
 #include "lib/core/codec/contest.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/study/bound/bound.h"
 #include "lib/study/report/html.h"
 #include "lib/study/report/svg.h"
 
@@ -98,6 +102,33 @@ std::vector<std::vector<std::string>> Rows(const std::vector<ContestResult>& res
 
 constexpr double kPatience = 10;  // seconds
 
+// What models need of K and of V, in bytes.
+struct BoundSums {
+  std::array<uint64_t, 2> raw_bytes{};
+  std::array<ChunkBounds, 2> bits{};
+
+  static constexpr std::array kNames = {"alone", "above", "mixed"};
+  uint64_t Needed(size_t model, size_t part) const {
+    const ChunkBounds& one = bits[part];
+    const double sum = model == 0 ? one.alone_bits : model == 1 ? one.above_bits : one.mixed_bits;
+    return static_cast<uint64_t>(std::ceil(sum / 8));
+  }
+};
+
+BoundSums BoundsOfAll(const std::vector<ContestChunk>& chunks) {
+  BoundSums sums;
+  for (const ContestChunk& chunk : chunks) {
+    const std::optional<ChunkBounds> bounds = BoundsOf(chunk.shape, chunk.raw);
+    if (!bounds) continue;
+    const size_t part = chunk.is_value ? 1 : 0;
+    sums.raw_bytes[part] += chunk.raw.size();
+    sums.bits[part].alone_bits += bounds->alone_bits;
+    sums.bits[part].above_bits += bounds->above_bits;
+    sums.bits[part].mixed_bits += bounds->mixed_bits;
+  }
+  return sums;
+}
+
 class Bench : public Command {
  public:
   void Declare(CommandLine& line) override {
@@ -107,6 +138,10 @@ class Bench : public Command {
         .OneOf({"compat", "fast", "default", "high", "max"});
     line.AddFlag("--peers", peers_, "Also zstd, exponent Huffman and, if installed, blosc");
     line.AddFlag("--slow-peers|--slow", slow_, "With --peers: also zstd -19");
+    line.AddFlag(
+        "--bound", bound_,
+        "Also what models would need, all that they have to learn or say counted: a table, "
+        "tables by the value above, an adaptive mixture (f16 and bf16; 1 to 2 MB/s)");
     line.Add("--rounds", rounds_,
              "Rounds, each of every contestant; the fastest and the median count (slow ones, over "
              "10 s, run once)")
@@ -166,20 +201,50 @@ class Bench : public Command {
         RunContest(chunks, contestants, rounds_, kPatience, &progress);
     const bool timing = !context.global.deterministic;
     const auto rows = Rows(results, timing);
+    std::optional<BoundSums> bounds;
+    if (bound_) bounds = BoundsOfAll(chunks);
     if (!report_.json) {
       context.console.Line(Subtitle(chunks, results));
       Table table(rows[0]);
       for (size_t i = 1; i < rows.size(); ++i) table.Row(rows[i]);
       context.console.Data(table.Text());
+      if (bounds) context.console.Data("\n" + BoundsText(*bounds));
     }
-    report_.Emit(context.console, Document(snapshot, chunks, results, chunk_bytes, timing),
-                 RulesFor(force_));
+    nlohmann::ordered_json document = Document(snapshot, chunks, results, chunk_bytes, timing);
+    if (bounds) document["bounds"] = BoundsJson(*bounds);
+    report_.Emit(context.console, document, RulesFor(force_));
     if (page_.wanted())
       page_.Write(PageOf(chunks, results, rows, timing), *this, context.console, RulesFor(force_));
     return kDone;
   }
 
  private:
+  static std::string BoundsText(const BoundSums& sums) {
+    Table table({"bound", "K", "V", "both"});
+    for (size_t model = 0; model < BoundSums::kNames.size(); ++model) {
+      const uint64_t k = sums.Needed(model, 0), v = sums.Needed(model, 1);
+      table.Row({BoundSums::kNames[model], RatioText(sums.raw_bytes[0], k),
+                 RatioText(sums.raw_bytes[1], v),
+                 RatioText(sums.raw_bytes[0] + sums.raw_bytes[1], k + v)});
+    }
+    return table.Text();
+  }
+
+  static nlohmann::ordered_json BoundsJson(const BoundSums& sums) {
+    nlohmann::ordered_json bounds = nlohmann::ordered_json::array();
+    for (size_t model = 0; model < BoundSums::kNames.size(); ++model) {
+      nlohmann::ordered_json one = {{"model", BoundSums::kNames[model]}};
+      for (const size_t part : {0, 1}) {
+        nlohmann::ordered_json entry = {{"raw_bytes", sums.raw_bytes[part]},
+                                        {"least_bytes", sums.Needed(model, part)}};
+        PutRatio(entry, sums.raw_bytes[part], sums.Needed(model, part));
+        one[part == 0 ? "k" : "v"] = std::move(entry);
+      }
+      bounds.push_back(std::move(one));
+    }
+    return bounds;
+  }
+
   std::string Subtitle(const std::vector<ContestChunk>& chunks,
                        const std::vector<ContestResult>& results) const {
     return fmt::format(
@@ -274,7 +339,7 @@ class Bench : public Command {
   PageOptions page_;
   std::vector<std::string> levels_;
   int rounds_ = 5;
-  bool peers_ = false, slow_ = false, force_ = false;
+  bool peers_ = false, slow_ = false, bound_ = false, force_ = false;
   SnapshotOptions snapshot_;
   ReportOptions report_;
 };
