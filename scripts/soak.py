@@ -6,7 +6,7 @@
 
 INJECT is the library of tests/faults/inject.cc. The states are those of testdata and what the run makes of them. Every
 operation may be killed, or one of its system calls may fail; afterwards every archive and every restored state is the old
-one or the new one, whole. Damaged copies must be found damaged and must give up what is intact. Ends with the counts of
+one or the new one, whole, and so is every state of a store. Damaged copies must be found damaged and must give up what is intact. Ends with the counts of
 what was tried; exit status 1 at the first wrong outcome, whose folder is kept.
 """
 import argparse
@@ -46,6 +46,8 @@ class Soak:
         self.states = folder / "states"  # plain copies: what is true
         self.archives = folder / "archives"
         self.archived = {}  # archive name -> state name
+        self.store = folder / "store"
+        self.stored = {}  # name in the store -> state name
         # Outputs whose writer was killed, or said that it could not remove what it replaced: the next one cleans up.
         self.uncleaned = set()
         self.states.mkdir()
@@ -157,12 +159,54 @@ class Soak:
                 raise Wrong("a salvaged byte is neither right nor 0")
         shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
 
+    def newest(self, name, allowed):
+        """Which of the allowed states the store gives back under this name; None: it has none."""
+        out = self.folder / "got"
+        code = self.run("store", "get", "-q", "-f", self.store, name, "-o", out)
+        found = [state for state in allowed if state is not None and out.exists() and same(out, self.states / state)]
+        there = out.exists()
+        shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
+        if found:
+            return found[0]
+        if code == 0 or there or None not in allowed:
+            raise Wrong(f"the store's {name} is none of {allowed}")
+        return None
+
+    def store_add(self):
+        state = self.random.choice(sorted(item.name for item in self.states.iterdir()))
+        name = f"n{self.random.randrange(4)}"
+        before = self.stored.get(name)
+        opaque = ["--from", "opaque"] if self.random.random() < 0.2 else []
+        code = self.run("store", "add", "-q", self.store, self.states / state, "--name", name, "--level",
+                        self.random.choice(LEVELS[1:4]), f"-T{self.random.randrange(1, 4)}", *opaque,
+                        faults=self.some_fault())
+        self.stored[name] = self.newest(name, [state] if code == 0 else [before, state])
+
+    def store_get(self):
+        name = self.random.choice(sorted(name for name, state in self.stored.items() if state is not None))
+        out = self.folder / "restored"
+        code = self.run("store", "get", "-q", "-f", self.store, name, "-o", out, faults=self.some_fault())
+        if out.exists() and not same(out, self.states / self.stored[name]):
+            raise Wrong("what the store gave back is not what was added")
+        if code == 0 and not out.exists():
+            raise Wrong("exit 0 and nothing given back")
+        shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
+
+    def store_upkeep(self):
+        verb = self.random.choice([["gc"], ["prune", "--keep-last", "1"], ["verify", "--repair"], ["verify"]])
+        self.counts[f"store {verb[0]}"] += 1
+        self.run("store", verb[0], "-q", self.store, *verb[1:], faults=self.some_fault())
+        if self.run("store", "verify", "-q", self.store) != 0:
+            raise Wrong("the store is damaged")
+
     def some_archive(self):
         return self.random.choice(sorted(self.archived))
 
     def step(self):
         choices = [self.compress] if not self.archived else [self.compress, self.compress, self.decompress,
-                                                             self.convert_and_back, self.damage]
+                                                             self.convert_and_back, self.damage, self.store_add]
+        if any(state is not None for state in self.stored.values()):
+            choices += [self.store_add, self.store_get, self.store_upkeep]
         operation = self.random.choice(choices)
         self.counts[operation.__name__] += 1
         operation()

@@ -261,10 +261,11 @@ TEST_CASE("kvtool.hpp packs and unpacks files, and lets a callback's exception o
   bool gone = false;
   std::vector<kvtool::File> files;
   for (const auto& [name, bytes] : folder) {
-    files.push_back({name, bytes.size(), [&](uint64_t offset, kvtool::MutableBytes to) {
-                       if (gone) throw std::out_of_range("gone");
-                       if (!to.empty()) std::memcpy(to.data(), bytes.data() + offset, to.size());
-                     }});
+    files.push_back(
+        {name, bytes.size(), [&, &bytes = bytes](uint64_t offset, kvtool::MutableBytes to) {
+           if (gone) throw std::out_of_range("gone");
+           if (!to.empty()) std::memcpy(to.data(), bytes.data() + offset, to.size());
+         }});
   }
   std::vector<std::byte> archive;
   const kvtool::Write append = [&](kvtool::Bytes bytes) {

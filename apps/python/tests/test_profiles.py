@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles: learnt from files, given to contexts, needed by what was coded with them."""
 
+import os
 import pathlib
 
 import kvtool
 import numpy as np
 import pytest
 
-TESTDATA = pathlib.Path(__file__).resolve().parents[3] / "testdata"
+ROOT = pathlib.Path(os.environ.get("KVTOOL_ROOT", pathlib.Path(__file__).resolve().parents[3]))
+TESTDATA = ROOT / "testdata"
 
 
 @pytest.fixture
