@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
@@ -140,6 +141,22 @@ StoredFile ReadFile(ByteReader& in, bool is_folder) {
   return file;
 }
 
+// A name cannot be that of a file, or of an empty folder, and lead to others, too.
+void CheckNames(const StateRecord& record) {
+  std::set<std::string_view> names;
+  for (const StoredFile& file : record.files) names.insert(file.name);
+  for (const std::string& folder : record.empty_folders) {
+    if (names.insert(folder).second) continue;
+    throw Error(Finding::kDuplicateName, "a name of the state comes twice");
+  }
+  for (const std::string_view name : names) {
+    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/', slash + 1)) {
+      if (names.count(name.substr(0, slash)) == 0) continue;
+      throw Error(Finding::kDuplicateName, "a file of the state is also the folder of another");
+    }
+  }
+}
+
 }  // namespace
 
 uint64_t Extent::size() const {
@@ -235,12 +252,14 @@ StateRecord DecodeState(ByteSpan bytes) {
   }
   RequireRule(sum == record.source_bytes, "files add up to the state", in);
   const uint32_t folders = in.U32("empty folders");
+  RequireRule(record.is_folder || folders == 0, "only folders hold empty folders", in);
   for (uint32_t i = 0; i < folders; ++i) {
     record.empty_folders.push_back(TakeText(in, "name of a folder"));
     if (!IsSafeRelativePath(record.empty_folders.back()))
       throw Error(Finding::kUnsafeName, "an empty folder of the state has no safe name");
   }
   in.ExpectEnd("state");
+  CheckNames(record);
   return record;
 }
 

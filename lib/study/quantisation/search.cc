@@ -51,7 +51,7 @@ class AddedLoss : public LossOfChoice {
 // Half of the mean of squared changes of log probabilities, which layers make together.
 class FisherLoss : public LossOfChoice {
  public:
-  explicit FisherLoss(const ReplayResult& result) : result_(result) {
+  explicit FisherLoss(const ReplayResult& result) {
     const size_t count = result.layers.front().changes.front().values.size();
     // Rows that have no gradient, in the cache as it came.
     std::vector<uint8_t> is_there(count, 1);
@@ -88,7 +88,6 @@ class FisherLoss : public LossOfChoice {
   }
 
  private:
-  const ReplayResult& result_;
   std::vector<size_t> there_;
   std::vector<std::vector<std::vector<double>>> change_;  // [layer][pair]
   std::vector<double> sum_;

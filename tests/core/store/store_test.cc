@@ -147,6 +147,26 @@ TEST_CASE("records are read as they were written, and refused cut or changed", "
   CHECK_THROWS_AS(DecodeState(Encode(record)), Error);
 }
 
+TEST_CASE("a name in a record is that of a file or of a folder", "[store]") {
+  StateRecord record;
+  record.id = 1;
+  record.name = "folder";
+  record.is_folder = true;
+  record.files = {{"a", 0, 0, false, {}}, {"b/c", 0, 0, false, {}}};
+  record.empty_folders = {"d"};
+  DecodeState(Encode(record));
+  const auto refuses = [&](const std::string& file, const std::string& folder) {
+    record.files[1].name = file;
+    record.empty_folders = {folder};
+    CHECK_THROWS_AS(DecodeState(Encode(record)), Error);
+  };
+  refuses("a/b", "d");
+  refuses("b", "a");
+  refuses("b", "b");
+  refuses("b", "a/b");
+  refuses("d/e/f", "d");
+}
+
 TEST_CASE("names of states can be names of files", "[store]") {
   for (const char* name : {"chat", "slot0.bin", "a b", "x@2"}) CHECK(IsStateName(name));
   for (const char* name : {"", ".", "..", "a/b", "@2", "a\nb", "\xff", "a\\b"}) {
