@@ -6,8 +6,8 @@
 
 INJECT is the library of tests/faults/inject.cc. The states are those of testdata and what the run makes of them. Every
 operation may be killed, or one of its system calls may fail; afterwards every archive and every restored state is the old
-one or the new one, whole, and so is every state of a store. Damaged copies must be found damaged and must give up what is intact. Ends with the counts of
-what was tried; exit status 1 at the first wrong outcome, whose folder is kept.
+one or the new one, whole, and so is every state of a store. Damaged copies must be found damaged and must give up what is
+intact. Ends with the counts of what was tried; exit status 1 at the first wrong outcome, whose folder is kept.
 """
 import argparse
 import collections
