@@ -64,7 +64,8 @@ void CorpusTotal::Tell(size_t all, bool more_than_names, Console& console) const
                         HumanRate(restored_bytes_, took.count()));
   }
   console.Say(text);
-  if (failed_ < 2) return;
+  // One that ended the run was told just above.
+  if (failed_ == 1 && inputs() < all) return;
   for (const std::string& failure : failures_) console.Say("  " + failure);
   if (failed_ > failures_.size()) {
     console.Say(fmt::format("  and {} more", failed_ - failures_.size()));

@@ -6,7 +6,7 @@ head -c 30000 runs/a/snapshot.bin > runs/cut/snapshot.bin
 $PYTHON -m corpus_gate > nightly.json; $VALIDATE < nightly.json
 "$KVTOOL" corpus make runs -o corpus.jsonl -q
 gate() { local status=0; "$KVTOOL" gate "$@" 2> err || status=$?; echo "exit $status"; }
-gate nightly.json -r runs --keep-going --deterministic | grep -E 'gate|exit'; tail -1 err
+gate nightly.json -r runs --keep-going --deterministic | grep -E 'gate|exit'; grep inputs: err
 gate nightly.json runs/a 'runs/w*' --deterministic --json -q > out.json; tail -1 out.json
 sed '$d' out.json > many.json; $VALIDATE < many.json
 jq -c '[.results[] | [.verdict, (.cases[].rules[] | select(.reproduce) | .reproduce)]]' many.json

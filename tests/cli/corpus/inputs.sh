@@ -26,7 +26,7 @@ find all/pair -name '*.safetensors' -print0 | sort -z | "$KVTOOL" inspect --file
 # What fails is told at the end, and the worst status wins.
 head -c 500 all/pair/a.safetensors > all/pair/cut.safetensors
 status=0; "$KVTOOL" analyze -r all/pair --keep-going --json 2> err > out.json || status=$?
-tail -1 err; names < out.json; jq -c '[.exit_code, .errors[].file]' out.json; echo "exit $status"
+grep inputs: err; names < out.json; jq -c '[.exit_code, .errors[].file]' out.json; echo "exit $status"
 status=0; "$KVTOOL" analyze all/pair/cut.safetensors all/pair/a.safetensors --json 2> /dev/null | names || status=$?
 { "$KVTOOL" analyze -r all/pair --keep-going -q --progress json 2>&1 > /dev/null || true; } | grep progress/1 | tail -1 |
   jq -c '[.schema, .inputs_done, .inputs]'
