@@ -5,6 +5,7 @@
 // the upper bits of the flags name.
 #include <cstdlib>
 
+#include "lib/core/codec/layers/layers.h"
 #include "lib/core/codec/ref/ref.h"
 #include "lib/core/codec/table.h"
 #include "tests/fuzz/accepted.h"
@@ -26,6 +27,42 @@ class Pattern : public ReferenceRows {
     return DType::kF16;
   }
 };
+
+// Other chunks of the archive: as many rows, sixteen columns.
+class PatternNeighbours : public NeighbourSource {
+ public:
+  explicit PatternNeighbours(uint64_t tokens) : tokens_(tokens) {}
+  NeighbourChunk Read(const Neighbour& neighbour) const override {
+    Bytes rows;
+    Pattern().Read({.layer = neighbour.layer,
+                    .rows = static_cast<uint32_t>(tokens_),
+                    .first_token = neighbour.layer},
+                   16, rows);
+    return {neighbour.is_value ? DType::kBF16 : DType::kF16,
+            std::make_shared<const Bytes>(std::move(rows))};
+  }
+
+ private:
+  const uint64_t tokens_;
+};
+
+// The values, by neighbours that say nothing of them.
+void RoundTripByLayers(uint64_t columns, ByteSpan values, CodecScratch& scratch) {
+  if (columns == 0) return;
+  const uint64_t rows = values.size() / 2 / columns;
+  const ChunkShape shape{DType::kF16, rows, 1, columns, Order::kTokenHeadDim};
+  if (!FitsLayers(shape)) return;
+  const ByteSpan whole = values.first(rows * columns * 2);
+  const PatternNeighbours neighbours(rows);
+  const Neighbour wanted[] = {{1, false, 16}, {2, true, 7}};
+  Bytes payload, back(whole.size());
+  if (!EncodeByLayers(shape, whole, false, wanted, neighbours, UINT64_MAX, scratch, payload))
+    std::abort();
+  scratch.neighbours = &neighbours;
+  DecodeChunk(CodecId::kLayers, shape, payload, back, scratch);
+  scratch.neighbours = nullptr;
+  if (!std::equal(back.begin(), back.end(), whole.begin())) std::abort();
+}
 
 // The values lie near the pattern, as far as the input says.
 void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effort,
@@ -63,6 +100,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Bytes raw(tokens * columns * Info(dtype).block_bytes);
   const Pattern pattern;
   scratch.references = &pattern;
+  const PatternNeighbours neighbours(tokens);
+  scratch.neighbours = &neighbours;
   static const auto profile = kv::test::TrainedProfile();
   scratch.profile = profile.get();
   try {
@@ -70,6 +109,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ++fuzz::accepted;
   } catch (const Error&) {
   }
+
+  scratch.neighbours = nullptr;
+  if (codec == CodecId::kLayers) RoundTripByLayers(columns, rest, scratch);
 
   const uint64_t unit_bytes = Info(dtype).block_bytes;
   const uint64_t width = columns == 0 ? 1 : columns;

@@ -92,6 +92,7 @@ void RoundTrip(ByteSpan input, ThreadPool& pool) {
   options.chunk_bytes = 2048;
   options.effort = static_cast<Effort>(choice % 5);
   options.check = false;
+  options.joined_layers = 2;
   if (choice >= 0x80) options.references.push_back(NearReference(input));
   WriteArchive(source, snapshot.layers.empty() ? nullptr : &snapshot, options, pool, archive);
   Archive opened = Archive::Open(FileSource::FromBytes(std::move(archive.bytes()), "fresh"));
