@@ -16,9 +16,11 @@ each chunk) is in its times: a few microseconds a chunk.
   zipnn       told the dtype; its Huffman method, as AUTO would pick
   pcodec      levels 8 and 12, as 16-bit integers and (float16) as floats
   blosc2      bitshuffle + zstd -5, shuffle + zstd -9; blosc: bitshuffle + zstd -5
-  zstandard   -3 on the bytes, -3 and (with --slow) -19 on the two byte planes
+  zstandard   -1, -3 and (with --slow) -9 and -19 on the bytes, -3 and (with --slow) -19 on the two byte planes
+  lz4, zlib   on the bytes
+  openzl      as 16-bit numbers, its generic graph, and the halves of floats apart (sign and fraction, exponent)
 
-pip install numpy zipnn pcodec blosc blosc2 zstandard; those that are not there are said and left out. Exit status:
+pip install numpy zipnn pcodec blosc blosc2 zstandard lz4 openzl; those that are not there are said and left out. Exit status:
 0 done, 1 a package does not give back its input, 77 no numpy or nothing that could be measured.
 """
 import argparse
@@ -111,13 +113,49 @@ def zstd_peers(slow):
 
         return Peer(f"byte planes + zstd -{level}", encode, decode)
 
-    return [plain(3), planes(3)] + ([planes(19)] if slow else [])
+    return [plain(1), plain(3), planes(3)] + ([plain(9), plain(19), planes(19)] if slow else [])
+
+
+def lz4_peers(_dtype):
+    import lz4.block
+    return [Peer("lz4", lz4.block.compress, lz4.block.decompress)]
+
+
+def zlib_peers():
+    import zlib
+    return [Peer("zlib -6", zlib.compress, zlib.decompress)]
+
+
+def openzl_peers(dtype):
+    import openzl.ext as zl
+
+    def make(name, floats):
+        compressor = zl.Compressor()
+        compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
+        graph = zl.graphs.Compress()(compressor)
+        if floats:
+            node = zl.nodes.Float16Deconstruct if dtype == "F16" else zl.nodes.BFloat16Deconstruct
+            graph = node()(compressor, sign_frac=graph, exponent=zl.graphs.Entropy()(compressor))
+        compressor.select_starting_graph(graph)
+        writer, reader = zl.CCtx(), zl.DCtx()
+
+        def encode(words):
+            writer.ref_compressor(compressor)
+            writer.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
+            return bytes(writer.compress([zl.Input(zl.Type.Numeric, words)]))
+
+        def decode(data):
+            return np.asarray(reader.decompress(data)[0].content.as_nparray())
+
+        return Peer(f"openzl {name}", encode, decode)
+
+    return [make("numbers", False), make("floats", True)]
 
 
 def peers_of(dtype, slow):
     packages = {"zipnn": zipnn_peers, "pcodec": pcodec_peers, "blosc": blosc_peers, "blosc2": blosc2_peers,
-                "zstandard": lambda _dtype: zstd_peers(slow)}
-    peers, versions = [], {}
+                "zstandard": lambda _dtype: zstd_peers(slow), "lz4": lz4_peers, "openzl": openzl_peers}
+    peers, versions = zlib_peers(), {}
     for package, make in packages.items():
         try:
             peers += make(dtype)
