@@ -15,7 +15,9 @@ class StoreAdd : public Command {
  public:
   void Declare(CommandLine& line) override {
     line.Add("DIR", folder_, "Folder of the store; made where there is none").Required();
-    line.Add("FILE", inputs_, "Snapshots: files or folders").Required();
+    line.Add("FILE", inputs_,
+             "Snapshots: files or folders. A .kvz is kept as its bytes and shares nothing")
+        .Required();
     line.Add("--name", name_, "Name of the state (default: that of the file)");
     line.Add("--level", level_, "Trades time for size: fast, default, high, max")
         .OneOf({"compat", "fast", "default", "high", "max"})
