@@ -150,6 +150,7 @@ def main():
     env = dict(os.environ, RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0", PYTHONWARNINGS="ignore")
     with tempfile.TemporaryDirectory(prefix=f"kvtool-{options.kind}-") as folder:
         folder = pathlib.Path(folder)
+        env["RAY_TMPDIR"] = str(folder)
         python = install(options.kind, options.install, folder) if options.install else options.python
         needs = f"import kvtool, {PACKAGES[options.kind]}"
         if subprocess.run([python, "-c", needs], cwd=folder, capture_output=True).returncode != 0:
