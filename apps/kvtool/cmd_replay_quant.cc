@@ -140,7 +140,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
     nlohmann::ordered_json document = ReportHeader("quant");
-    document["inputs"] = {InputRecord(snapshot.source)};
+    document["inputs"] = nlohmann::ordered_json::array({InputRecord(snapshot.source)});
     document.update(quantisation::ReportJson(snapshot, trace, request, result, detail_));
     document["plan"] = plan ? PlanOutcomeJson(*plan, request, result) : nullptr;
     document["advice"] = found ? AdviceJson(limits, request, result, *found) : nullptr;
