@@ -312,7 +312,7 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
     return best;
   }
   const bool blocks = effort > Effort::kFast && best.codec == CodecId::kZstdPlanes;
-  if (effort >= Effort::kHigh || matches() || (blocks && BlocksMatch(shape, raw, scratch)))
+  if (matches() || (blocks && (effort >= Effort::kHigh || BlocksMatch(shape, raw, scratch))))
     Keep(best, EncodeCompat(shape, raw, scratch), scratch);
   TryOthers(shape, raw, effort, scratch, best);
   return best;
