@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/each_command.h"
 #include "apps/kvtool/numbers.h"
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/parameter_texts.h"
@@ -120,10 +121,10 @@ class ParameterFlags {
   int h2o_enable_ = -1;
 };
 
-class ReplayLossless : public Command {
+class ReplayLossless : public EachOf<ReplayLossless> {
  public:
   void Declare(CommandLine& line) override {
-    line.Add("SNAPSHOT", input_, "Snapshot, or a recorded run: file, folder or '-'").Required();
+    DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
     line.Add("--mode", mode_, "What the engine does with a range: probe, full or store")
         .Required()
         .OneOf({"probe", "full", "store"});
@@ -148,6 +149,8 @@ class ReplayLossless : public Command {
     snapshot_.Declare(line);
     report_.Declare(line);
   }
+
+  OpenOptions Reading() const override { return snapshot_.open; }
 
   void TakeRuns() override { TakeTrace(TakeRun(input_, snapshot_), trace_); }
 
@@ -299,14 +302,13 @@ class ReplayLossless : public Command {
                                         r.h2o_metrics.total_evict_tokens, r.h2o_plans_cleared));
   }
 
-  std::string input_, trace_, mode_, engine_ = "mnn", preset_ = "engine", scores_ = "flash";
+  std::string trace_, mode_, engine_ = "mnn", preset_ = "engine", scores_ = "flash";
   std::string cache_size_, jsonl_;
   PageOptions page_;
   int64_t prompt_ = -1, limit_ = -1;
   bool detail_ = false, force_ = false;
   ParameterFlags parameters_;
   SnapshotOptions snapshot_;
-  ReportOptions report_;
 };
 
 }  // namespace

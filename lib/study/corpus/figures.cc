@@ -104,6 +104,14 @@ void AddQuantisation(const ResultJson& result, Figures& figures) {
   }
 }
 
+// What is resident once all tokens are decoded.
+void AddRuntime(const ResultJson& result, Figures& figures) {
+  const std::string what =
+      "mode " + result.at("params").at("h2o_lossless_runtime_mode").get<std::string>();
+  const ResultJson& end = result.at("memory").at("end");
+  AddRatio({"ratio", what, "all", {}}, end.at("full_bytes"), end.at("resident_bytes"), figures);
+}
+
 std::string GateLimit(const ResultJson& limit) {
   if (limit.is_boolean()) return limit.get<bool>() ? "true" : "false";
   return limit.is_number() ? fmt::format("{:.6g}", limit.get<double>()) : std::string("-");
@@ -145,6 +153,7 @@ Figures FiguresOf(const std::string& command, const ResultJson& result) {
   if (command == "analyze") AddAnalysis(result, figures);
   if (command == "replay-h2o") AddEviction(result, figures);
   if (command == "replay-quant" && result.contains("runs")) AddQuantisation(result, figures);
+  if (command == "replay-lossless") AddRuntime(result, figures);
   if (command == "gate") AddGate(result, figures);
   return figures;
 }
