@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool store VERB`: what the verbs share, and the dispatch.
+// `kvtool store VERB`: the verbs, and what they share.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -11,16 +11,13 @@
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "apps/kvtool/store_commands.h"
+#include "apps/kvtool/verbs.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
 namespace {
 
-struct StoreVerb {
-  std::string_view name, summary;
-  std::unique_ptr<Command> (*make)();
-};
-constexpr StoreVerb kStoreVerbs[] = {
+constexpr Verb kStoreVerbs[] = {
     {"add", "Store states; what an earlier one holds already is not stored again", MakeStoreAdd},
     {"list", "Show the states of a store, and what each costs", MakeStoreList},
     {"get", "Give a state back, byte for byte", MakeStoreGet},
@@ -30,34 +27,6 @@ constexpr StoreVerb kStoreVerbs[] = {
     {"prune", "Remove all but the newest states of each name", MakeStorePrune},
     {"gc", "Free what no state needs", MakeStoreGc},
     {"watch", "Add what an engine saves to its folder of slots, as it is saved", MakeStoreWatch},
-};
-
-class StoreCommand : public Command {
- public:
-  void Declare(CommandLine& line) override {
-    line.RequireVerb();
-    for (const StoreVerb& verb : kStoreVerbs) {
-      CommandLine& own = line.AddVerb(verb.name, verb.summary);
-      commands_.emplace_back(&own, verb.make());
-      commands_.back().second->Declare(own);
-    }
-  }
-
-  void Files(CommandFiles& files) const override {
-    for (const auto& [line, command] : commands_) {
-      if (line->parsed()) command->Files(files);
-    }
-  }
-
-  ExitStatus Run(Context& context) override {
-    for (const auto& [line, command] : commands_) {
-      if (line->parsed()) return command->Run(context);
-    }
-    throw Error(Finding::kUsage, "a verb is missing: add, list, get, verify ...");
-  }
-
- private:
-  std::vector<std::pair<CommandLine*, std::unique_ptr<Command>>> commands_;
 };
 
 // What a reader makes of a source, or nothing where its bytes are stored as they are.
@@ -79,7 +48,7 @@ std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& opt
 
 }  // namespace
 
-std::unique_ptr<Command> MakeStore() { return std::make_unique<StoreCommand>(); }
+std::unique_ptr<Command> MakeStore() { return std::make_unique<VerbCommand>(kStoreVerbs); }
 
 void ReadsStore(const std::string& folder, CommandFiles& files) {
   std::error_code failed;

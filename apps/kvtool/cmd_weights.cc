@@ -1,53 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// `kvtool weights VERB`: what the verbs share, and the dispatch.
+// `kvtool weights VERB`: the verbs, and what they share.
 #include <fmt/format.h>
 
 #include <charconv>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
+#include "apps/kvtool/verbs.h"
 #include "apps/kvtool/weights_commands.h"
 
 namespace kv {
 namespace {
 
-struct Verb {
-  std::string_view name, summary;
-  std::unique_ptr<Command> (*make)();
-};
-constexpr Verb kVerbs[] = {
+constexpr Verb kWeightsVerbs[] = {
     {"inspect", "Show header, blocks, statistics and what looks wrong", MakeWeightsInspect},
     {"convert", "Write weights as .bin, .pth or safetensors", MakeWeightsConvert},
     {"verify", "Check every rule; say what the engines' loaders would do", MakeWeightsVerify},
     {"diff", "Compare two files block by block, whatever their containers", MakeWeightsDiff},
-};
-
-class Weights : public Command {
- public:
-  void Declare(CommandLine& line) override {
-    for (const Verb& verb : kVerbs) {
-      CommandLine& own = line.AddVerb(verb.name, verb.summary);
-      commands_.emplace_back(&own, verb.make());
-      commands_.back().second->Declare(own);
-    }
-  }
-
-  void Files(CommandFiles& files) const override {
-    for (const auto& [line, command] : commands_) {
-      if (line->parsed()) command->Files(files);
-    }
-  }
-
-  ExitStatus Run(Context& context) override {
-    for (const auto& [line, command] : commands_) {
-      if (line->parsed()) return command->Run(context);
-    }
-    throw Error(Finding::kUsage, "a verb is missing: inspect, convert, verify or diff");
-  }
-
- private:
-  std::vector<std::pair<CommandLine*, std::unique_ptr<Command>>> commands_;
 };
 
 uint32_t Whole(const std::string& text, std::string_view flag) {
@@ -61,7 +31,10 @@ uint32_t Whole(const std::string& text, std::string_view flag) {
 
 }  // namespace
 
-std::unique_ptr<Command> MakeWeights() { return std::make_unique<Weights>(); }
+std::unique_ptr<Command> MakeWeights() {
+  return std::make_unique<VerbCommand>(kWeightsVerbs,
+                                       "a verb is missing: inspect, convert, verify or diff");
+}
 
 void CheckpointFlags::Declare(CommandLine& line) {
   line.Add("--prefix-order", prefix_order,
