@@ -8,6 +8,7 @@
 #include <map>
 
 #include "apps/kvtool/options.h"
+#include "apps/kvtool/quant_plan.h"
 #include "lib/core/base/error.h"
 #include "lib/study/statistics/checkup.h"
 
@@ -26,16 +27,6 @@ std::vector<std::string> KnownTypes() {
 std::vector<std::string> UsualTypes(uint32_t head_dim) {
   if (head_dim % 32 == 0) return {"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"};
   return {"fp8_amax", "int8_per_token_head"};
-}
-
-std::vector<const quant::CacheType*> Parsed(const std::vector<std::string>& names,
-                                            std::string_view flag) {
-  std::vector<const quant::CacheType*> types;
-  for (const std::string& name : names) {
-    const quant::CacheType* type = &quant::ParseCacheType(name, flag);
-    if (std::find(types.begin(), types.end(), type) == types.end()) types.push_back(type);
-  }
-  return types;
 }
 
 // Few enough rows to read: those on the front, evenly spread.
@@ -68,7 +59,7 @@ advise::SavingsRequest SavingsOptions::RequestFor(const Snapshot& snapshot) cons
   advise::SavingsRequest request;
   const std::vector<std::string> names =
       types.empty() ? UsualTypes(snapshot.layers.front().k.head_dim) : types;
-  request.store.k_types = request.store.v_types = Parsed(names, "--types");
+  request.store.k_types = request.store.v_types = ParseTypes(names, "--types");
   const auto count = static_cast<uint32_t>(request.store.k_types.size());
   constexpr uint32_t kFull = quantisation::TypePair::kFull;
   for (uint32_t i = 0; i < count; ++i) request.pairs.push_back({i, kFull});

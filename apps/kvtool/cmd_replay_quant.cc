@@ -25,10 +25,8 @@
 namespace kv {
 namespace {
 
-using quantisation::Outcome;
 using quantisation::ReplayRequest;
 using quantisation::ReplayResult;
-using quantisation::TypePair;
 
 std::vector<std::string> TypeWords() {
   std::vector<std::string> words;
