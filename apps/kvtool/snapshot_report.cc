@@ -29,6 +29,18 @@ std::string ShapeOf(const LayerKv& layer, uint64_t rows) {
          (layer.group.empty() ? "" : ", " + layer.group);
 }
 
+bool LooksAs(const KvTensor& a, const KvTensor& b) {
+  return a.dtype == b.dtype && a.tokens() == b.tokens() && a.heads_known == b.heads_known &&
+         (a.heads_known ? a.heads == b.heads && a.head_dim == b.head_dim
+                        : a.channels() == b.channels());
+}
+
+// Whether both have the same ShapeOf. Of a million layers the texts would cost more than reading.
+bool LooksAs(const LayerKv& a, const LayerKv& b) {
+  return LooksAs(a.k, b.k) && a.v.has_value() == b.v.has_value() && (!a.v || LooksAs(*a.v, *b.v)) &&
+         a.group == b.group;
+}
+
 uint64_t LongestTokens(const Snapshot& snapshot) {
   uint64_t most = 0;
   for (const LayerKv& layer : snapshot.layers) most = std::max(most, layer.k.tokens());
@@ -151,7 +163,7 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
     const std::string shape = ShapeOf(snapshot.layers[begin], rows);
     size_t end = begin + 1;
     while (!every_layer && end < snapshot.layers.size() &&
-           ShapeOf(snapshot.layers[end], rows) == shape)
+           LooksAs(snapshot.layers[end], snapshot.layers[begin]))
       ++end;
     const std::string label = end - begin == 1
                                   ? fmt::format("layer {}", snapshot.layers[begin].index)

@@ -204,10 +204,9 @@ TensorFile ReadNpz(Source source, const OpenOptions& options) {
     ReadMetadataMember(archive->Data(*metadata), file);
   }
   ArrayReader reader(file, options, archive->spool() == nullptr ? 0 : archive->spool()->size());
+  file.checks.emplace_back([archive] { archive->CheckStored(); });
+  file.tensors.reserve(archive->entries().size());
   for (const ZipEntry& entry : archive->entries()) {
-    if (!entry.deflated) {
-      file.checks.push_back([archive, &entry] { archive->CheckStored(entry); });
-    }
     const ByteSpan content = archive->Data(entry);
     if (entry.name == kMetadataMember && !file.metadata.empty()) continue;
     if (!IsNpy(content)) {
@@ -234,11 +233,7 @@ Confidence ProbeNpz(const Source& source) {
   }
   try {
     // Torch files are zip files too; they have a pickle and no arrays.
-    const ZipArchive archive(source.files.at(0).data);
-    const auto& entries = archive.entries();
-    const bool torch = std::any_of(entries.begin(), entries.end(), [](const ZipEntry& entry) {
-      return entry.name == "data.pkl" || EndsWith(entry.name, "/data.pkl");
-    });
+    const bool torch = HoldsMember(source.files.at(0).data->bytes(), "data.pkl");
     return torch ? Confidence::kNo : Confidence::kCertain;
   } catch (const Error&) {
     return Confidence::kMaybe;  // reading it will say what is wrong

@@ -10,7 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lib/core/base/hash.h"
+#include "lib/core/base/name_table.h"
 
 namespace kv::safetensors {
 namespace {
@@ -144,29 +144,10 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
     }
   };
 
-  // Names of tensors, by places in the header: a set of a million strings would cost more than all
-  // the rest. The table is open, at most half full, and compares names where hashes meet.
   bool InsertRoot(const std::string& name) {
     if (name == kMetadataName) return std::exchange(has_metadata_, true) == false;
-    if (2 * (names_ + 1) > table_.size()) Grow();
-    const size_t mask = table_.size() - 1;
-    size_t at = Hash64(AsBytes(name)) & mask;
-    for (; table_[at] != kFree; at = (at + 1) & mask) {
-      if (header_.tensors[table_[at]].name == name) return false;
-    }
-    table_[at] = static_cast<uint32_t>(header_.tensors.size());  // the next one to come
-    ++names_;
-    return true;
-  }
-
-  void Grow() {
-    table_.assign(std::max<size_t>(1024, 4 * table_.size()), kFree);
-    const size_t mask = table_.size() - 1;
-    for (uint32_t i = 0; i < header_.tensors.size(); ++i) {
-      size_t at = Hash64(AsBytes(header_.tensors[i].name)) & mask;
-      while (table_[at] != kFree) at = (at + 1) & mask;
-      table_[at] = i;
-    }
+    return names_.Insert(name, static_cast<uint32_t>(header_.tensors.size()),  // the next one
+                         [&](uint32_t i) -> const std::string& { return header_.tensors[i].name; });
   }
 
   Where where() const { return stack_.empty() ? Where::kIgnored : stack_.back().where; }
@@ -215,9 +196,7 @@ class HeaderBuilder : public nlohmann::json_sax<nlohmann::json> {
   std::vector<Frame> stack_;
   std::string key_;
   int offsets_ = 0;
-  static constexpr uint32_t kFree = UINT32_MAX;
-  std::vector<uint32_t> table_;
-  size_t names_ = 0;
+  NameTable names_;  // of the tensors
   bool has_metadata_ = false;
 };
 
@@ -245,6 +224,9 @@ Header ParseHeader(ByteSpan file) {
   }
   Header header;
   header.data_offset = reader.offset();
+  constexpr size_t kShortestTensor = 50;  // with its name, type, shape and offsets
+  const auto braces = static_cast<size_t>(std::count(text.begin(), text.end(), '{'));
+  header.tensors.reserve(std::min(braces, text.size() / kShortestTensor));
   HeaderBuilder builder(header);
   nlohmann::json::sax_parse(text, &builder);
   return header;

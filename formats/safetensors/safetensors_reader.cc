@@ -28,7 +28,8 @@ bool LooksRight(ByteSpan bytes) {
 }
 
 std::string Stem(std::string_view name) {
-  if (name.size() > kFileEnding.size() && name.substr(name.size() - kFileEnding.size()) == kFileEnding) {
+  if (name.size() > kFileEnding.size() &&
+      name.substr(name.size() - kFileEnding.size()) == kFileEnding) {
     name.remove_suffix(kFileEnding.size());
   }
   return std::string(name);
@@ -51,11 +52,10 @@ uint64_t BytesOfTensor(const HeaderTensor& tensor, const TypeWord& word) {
 }
 
 // Opaque types become rows of bytes.
-std::vector<uint64_t> ShapeAsStored(const HeaderTensor& tensor, const TypeWord& word,
+std::vector<uint64_t> ShapeAsStored(std::vector<uint64_t> shape, const TypeWord& word,
                                     uint64_t bytes) {
-  if (word.standing != Standing::kOpaque || word.bits == 8) return tensor.shape;
+  if (word.standing != Standing::kOpaque || word.bits == 8) return shape;
   if (word.bits < 8) return {bytes};
-  std::vector<uint64_t> shape = tensor.shape;
   shape.push_back(word.bits / 8);
   return shape;
 }
@@ -109,10 +109,10 @@ void AddTensors(ByteSpan bytes, const std::string& stem, TensorFile& file) {
         file.metadata.emplace(kMemoryFormatPrefix + tensor.name,
                               std::to_string(*tensor.memory_format));
       }
-      file.tensors.push_back({tensor.name,
-                              ContiguousView(word.dtype, ShapeAsStored(tensor, word, size),
-                                             data.data() + tensor.begin),
-                              stem});
+      TensorView view =
+          ContiguousView(word.dtype, ShapeAsStored(std::move(tensor.shape), word, size),
+                         data.data() + tensor.begin);
+      file.tensors.push_back({std::move(tensor.name), std::move(view), stem});
     } catch (Error& error) {
       throw error.In(fmt::format("tensor '{}'", Escaped(tensor.name)));
     }

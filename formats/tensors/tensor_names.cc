@@ -12,119 +12,7 @@ namespace {
 
 using Part = NameMatch::Part;
 
-constexpr size_t kLongestName = 1000;
-constexpr size_t kMostLayerDigits = 6;
 constexpr size_t kNamesShown = 6;
-
-constexpr NamePattern kPatterns[] = {
-    {"{x}_cache.{i}", "transformers DynamicCache with key_cache and value_cache (4.4x)"},
-    {"layers.{i}.{x}", "transformers DynamicCache with layers (4.57)"},
-    {"layer.{i}.{x}", "scripts"},
-    {"layer_{i}_{x}", "scripts"},
-    {"layer_{i}.{x}", "scripts"},
-    {"layer{i}.{x}", "scripts"},
-    {"layer{i}_{x}", "scripts"},
-    {"{x}_{i}", "kvtool, scripts"},
-    {"{x}.{i}", "scripts"},
-    {"{x}{i}", "scripts"},
-    {"past_key_values.{i}.{x}", "ONNX inputs, scripts"},
-    {"past_key_values.{i}.{01}", "a legacy cache in a dict"},
-    {"present.{i}.{x}", "ONNX outputs"},
-    {"model.layers.{i}.self_attn.{x}", "scripts"},
-    {"{i}.{01}", "transformers legacy cache, CacheBlend's old_kvs: pairs (K, V)"},
-    {"*-l{i}-{x}", "numpy sets of traces"},
-    {"{x}", "one layer, or all in one array with --layout"},
-    {"{x}_cache", "one layer, or all in one array with --layout"},
-    {"{x}_cache_{i}", "transformers StaticCache buffers"},
-    {"{i}.{x}", "a list of dicts"},
-    {"model.layers.{i}.*.kv_cache", "vLLM example and shared-storage connectors, a prompt's folder",
-     true, "vLLM"},
-    {"kv_cache", "vLLM example and shared-storage connectors, one layer", true, "vLLM"},
-    {"kvcache", "LMCache GDS backend", true, "LMCache"},
-    {"kv_chunk", "LMCache 2024 local disk", true, "LMCache"},
-};
-
-char Folded(char c) {
-  if (c == '/') return '.';
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-bool Take(std::string_view& text, std::string_view word) {
-  if (text.size() < word.size() ||
-      !std::equal(word.begin(), word.end(), text.begin(),
-                  [](char a, char b) { return Folded(a) == Folded(b); })) {
-    return false;
-  }
-  text.remove_prefix(word.size());
-  return true;
-}
-
-bool TakeNumber(std::string_view& text, uint32_t& number) {
-  size_t digits = 0;
-  number = 0;
-  while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') {
-    if (digits == kMostLayerDigits) return false;
-    number = number * 10 + static_cast<uint32_t>(text[digits++] - '0');
-  }
-  text.remove_prefix(digits);
-  return digits != 0;
-}
-
-bool Matches(std::string_view pattern, std::string_view name, NameMatch& match);
-
-bool MatchesWord(std::string_view pattern, std::string_view name, NameMatch& match,
-                 std::initializer_list<std::string_view> words, Part part) {
-  for (const std::string_view word : words) {
-    std::string_view rest = name;
-    NameMatch attempt = match;
-    attempt.part = part;
-    if (!Take(rest, word) || !Matches(pattern, rest, attempt)) continue;
-    match = attempt;
-    return true;
-  }
-  return false;
-}
-
-// Takes what stands before the next placeholder. Every pattern sees every name of a file, and most
-// differ here.
-bool TakeLiteral(std::string_view& pattern, std::string_view& name) {
-  const size_t literal = std::min(pattern.find_first_of("{*"), pattern.size());
-  if (!Take(name, pattern.substr(0, literal))) return false;
-  pattern.remove_prefix(literal);
-  return true;
-}
-
-// The depth of the recursion is the number of placeholders in the pattern.
-bool Matches(std::string_view pattern, std::string_view name, NameMatch& match) {
-  while (TakeLiteral(pattern, name) && !pattern.empty()) {
-    if (Take(pattern, "{i}")) {
-      if (!TakeNumber(name, match.layer)) return false;
-    } else if (Take(pattern, "{x}")) {
-      return MatchesWord(pattern, name, match, {"keys", "key", "k"}, Part::kKey) ||
-             MatchesWord(pattern, name, match, {"values", "value", "v"}, Part::kValue);
-    } else if (Take(pattern, "{01}")) {
-      return MatchesWord(pattern, name, match, {"0"}, Part::kKey) ||
-             MatchesWord(pattern, name, match, {"1"}, Part::kValue);
-    } else if (pattern.front() == '*') {
-      pattern.remove_prefix(1);
-      const bool literal = !pattern.empty() && pattern.front() != '{';
-      for (size_t skip = 0; skip <= name.size(); ++skip) {
-        if (literal && (skip == name.size() || Folded(name[skip]) != Folded(pattern.front())))
-          continue;
-        NameMatch attempt = match;
-        if (!Matches(pattern, name.substr(skip), attempt)) continue;
-        match = attempt;
-        return true;
-      }
-      return false;
-    } else if (!Take(name, pattern.substr(0, 1))) {  // a brace that begins no placeholder
-      return false;
-    } else {
-      pattern.remove_prefix(1);
-    }
-  }
-  return pattern.empty() && name.empty();
-}
 
 // How patterns see the names of a file.
 struct Naming {
@@ -147,7 +35,10 @@ std::optional<std::string_view> SeenName(const Naming& naming, const NamedTensor
   }
   const size_t cut = naming.prefix.size();
   if (cut == 0) return name;
-  if (name.size() <= cut || !name.starts_with(naming.prefix)) return std::nullopt;
+  if (name.size() <= cut || !name.starts_with(naming.prefix) ||
+      (name[cut] != '.' && name[cut] != '/')) {
+    return std::nullopt;
+  }
   return name.substr(cut + 1);
 }
 
@@ -223,23 +114,21 @@ std::string Sample(const KvTensors& found) {
 }
 
 // Which patterns fit any name: one pass over the names instead of one for each pattern.
-std::vector<bool> FittingPatterns(const TensorFile& file, const Naming& naming) {
-  std::vector<bool> fits(std::size(kPatterns), false);
+uint32_t FittingPatterns(const TensorFile& file, const Naming& naming, PatternMemo& memo) {
+  uint32_t fits = 0;
   std::string buffer;
   for (const NamedTensor& tensor : file.tensors) {
-    const auto name = SeenName(naming, tensor, buffer);
-    for (size_t i = 0; name && i < fits.size(); ++i)
-      fits[i] = fits[i] || MatchName(kPatterns[i].text, *name).has_value();
+    if (const auto name = SeenName(naming, tensor, buffer)) fits |= memo.Of(*name).patterns;
   }
   return fits;
 }
 
-KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming) {
+KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming, PatternMemo& memo) {
   KvTensors best;
-  const std::vector<bool> fits = FittingPatterns(file, naming);
-  for (const NamePattern& pattern : kPatterns) {
-    if (!fits[static_cast<size_t>(&pattern - kPatterns)]) continue;
-    KvTensors found = Collect(file, pattern, naming);
+  const uint32_t fits = FittingPatterns(file, naming, memo);
+  for (size_t i = 0; i < NamePatterns().size(); ++i) {
+    if ((fits >> i & 1) == 0) continue;
+    KvTensors found = Collect(file, NamePatterns()[i], naming);
     if (found.layers.empty()) continue;
     if (!best.layers.empty()) {
       throw Error(Finding::kAmbiguousFormat,
@@ -251,31 +140,11 @@ KvTensors CollectBuiltIn(const TensorFile& file, const Naming& naming) {
   return best;
 }
 
-// "past_key_values" of "past_key_values/key_cache/3": what to cut off so that a pattern of layers
-// fits. Only the last parts of a name can be a pattern's; the longest that fits decides.
-std::string_view PrefixOf(std::string_view name) {
-  constexpr size_t kMostParts = 5;
-  std::string_view prefix;
-  size_t cut = name.size();
-  for (size_t parts = 0; parts < kMostParts && cut != 0; ++parts) {
-    cut = name.find_last_of("./", cut - 1);
-    if (cut == name.npos) break;
-    for (const NamePattern& pattern : kPatterns) {
-      const bool of_layers = pattern.text.find("{i}") != pattern.text.npos;
-      if (of_layers && pattern.text.find('*') == pattern.text.npos &&
-          MatchName(pattern.text, name.substr(cut + 1))) {
-        prefix = name.substr(0, cut);
-      }
-    }
-  }
-  return prefix;
-}
-
 // The cache below one name of the root: {"past_key_values": cache, "input_ids": ...}.
-KvTensors CollectBelowPrefix(const TensorFile& file) {
+KvTensors CollectBelowPrefix(const TensorFile& file, PatternMemo& memo) {
   std::set<std::string_view> prefixes;
   for (const NamedTensor& tensor : file.tensors) {
-    const std::string_view prefix = PrefixOf(tensor.name);
+    const std::string_view prefix = memo.Of(tensor.name).PrefixOf(tensor.name);
     // What generate() returns beside the cache: [step][layer], which looks like pairs.
     if (!prefix.empty() && !prefix.ends_with("attentions") && !prefix.ends_with("hidden_states"))
       prefixes.insert(prefix);
@@ -288,7 +157,7 @@ KvTensors CollectBelowPrefix(const TensorFile& file) {
                             prefixes.size() > 2 ? " among them" : ""))
         .Hint("choose with --k-pattern and --v-pattern");
   }
-  return CollectBuiltIn(file, {.prefix = *prefixes.begin()});
+  return CollectBuiltIn(file, {.prefix = *prefixes.begin()}, memo);
 }
 
 // Attention probabilities, as a model returns them: [batch, head, query, key] for every layer, or
@@ -375,28 +244,7 @@ void RequirePairs(const TensorFile& file, const KvTensors& found) {
   }
 }
 
-// Most patterns differ from most names in the first letter.
-bool MayBegin(std::string_view pattern, std::string_view name) {
-  if (pattern.empty() || pattern.front() == '*') return true;
-  if (name.empty()) return false;
-  const char first = Folded(name.front());
-  if (pattern.starts_with("{x}")) return first == 'k' || first == 'v';
-  if (pattern.starts_with("{i}") || pattern.starts_with("{01}"))
-    return first >= '0' && first <= '9';
-  return pattern.front() == '{' || Folded(pattern.front()) == first;
-}
-
 }  // namespace
-
-std::span<const NamePattern> NamePatterns() { return kPatterns; }
-
-std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name) {
-  if (name.size() > kLongestName) return std::nullopt;
-  if (!MayBegin(pattern, name)) return std::nullopt;
-  NameMatch match;
-  if (!Matches(pattern, name, match)) return std::nullopt;
-  return match;
-}
 
 bool IsSideTensor(std::string_view name) {
   for (const std::string_view side :
@@ -416,11 +264,12 @@ KvTensors FindKvTensors(const TensorFile& file, const OpenOptions& options) {
   } else {
     RefuseAttention(file);
     RefuseSeveralFolders(file);
-    best = CollectBuiltIn(file, {.with_file = true});
+    PatternMemo memo;
+    best = CollectBuiltIn(file, {.with_file = true}, memo);
     const bool has_files = std::any_of(file.tensors.begin(), file.tensors.end(),
                                        [](const NamedTensor& t) { return !t.file.empty(); });
-    if (best.layers.empty() && has_files) best = CollectBuiltIn(file, {});
-    if (best.layers.empty()) best = CollectBelowPrefix(file);
+    if (best.layers.empty() && has_files) best = CollectBuiltIn(file, {}, memo);
+    if (best.layers.empty()) best = CollectBelowPrefix(file, memo);
   }
   if (best.layers.empty() && options.k_pattern.empty() && file.tensors.size() == 1) {
     best = {.pattern = std::string(kOnlyArray.text),

@@ -9,26 +9,11 @@
 #include <vector>
 
 #include "formats/registry.h"
+#include "formats/tensors/name_patterns.h"
 #include "lib/core/base/tensor.h"
 
 namespace kv {
 
-// A name pattern: literal text, {i} = the layer's number, {x} = k, key, keys or v, value, values,
-// {01} = 0 for K and 1 for V, * = anything. '/' and '.' are the same character, case is ignored.
-struct NameMatch {
-  uint32_t layer = 0;
-  enum class Part { kKey, kValue, kBoth } part = Part::kBoth;  // kBoth: the name says neither
-};
-std::optional<NameMatch> MatchName(std::string_view pattern, std::string_view name);
-
-// The built-in patterns, in the order of trying.
-struct NamePattern {
-  std::string_view text;
-  std::string_view whose;
-  bool joined = false;  // K and V in one tensor
-  std::string_view engine = {};
-};
-std::span<const NamePattern> NamePatterns();
 // The last resort if no name fits.
 inline constexpr NamePattern kOnlyArray = {
     "the only array",

@@ -96,14 +96,10 @@ bool LooksLikeTorch(const Source& source) {
   if (IsBinaryPickle(bytes)) return true;
   if (!IsZip(bytes)) return false;
   try {
-    const ZipArchive archive(source.files.front().data);
-    for (const ZipEntry& entry : archive.entries()) {
-      if (entry.name == "data.pkl" || entry.name.ends_with("/data.pkl")) return true;
-    }
+    return HoldsMember(bytes, "data.pkl");
   } catch (const Error&) {
     return false;
   }
-  return false;
 }
 
 TensorFile ReadTorch(Source source, uint64_t max_bytes) {

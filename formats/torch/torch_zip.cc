@@ -120,11 +120,7 @@ void ReadZipTorch(std::shared_ptr<const FileSource> source, uint64_t max_bytes, 
   const auto archive = std::make_shared<ZipArchive>(std::move(source));
   archive->Inflate(max_bytes);
   if (archive->spool() != nullptr) file.spools.push_back(archive->spool());
-  file.checks.emplace_back([archive] {
-    for (const ZipEntry& entry : archive->entries()) {
-      if (!entry.deflated) archive->CheckStored(entry);
-    }
-  });
+  file.checks.emplace_back([archive] { archive->CheckStored(); });
   ZipStorages storages(*archive, file);
   const Pickle pickle(storages.pickle(), storages.pickle_offset());
   TensorBuilder builder(pickle, storages, max_bytes, file);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_set>
 
 namespace kv::zip {
 namespace {
@@ -94,6 +93,8 @@ Directory ReadEnd(ByteSpan file) {
                           directory.size),
               end);
   }
+  if (directory.entries >= UINT32_MAX)
+    throw Error(Finding::kLimit, fmt::format("{} entries", directory.entries)).At(end);
   return directory;
 }
 
@@ -200,27 +201,37 @@ void ReadLocal(ByteSpan file, uint64_t limit, Central& central) {
   if (entry.compressed_size > limit - entry.data_offset) throw outside("its content");
 }
 
-void RefuseOverlaps(std::vector<const Central*> by_offset) {
-  std::sort(by_offset.begin(), by_offset.end(),
-            [](const Central* a, const Central* b) { return a->local_offset < b->local_offset; });
-  for (size_t i = 1; i < by_offset.size(); ++i) {
-    const ZipEntry& before = by_offset[i - 1]->entry;
-    if (before.data_offset + before.compressed_size > by_offset[i]->local_offset) {
-      throw Error(Finding::kBadOffsets,
-                  fmt::format("members '{}' and '{}' overlap", Escaped(before.name),
-                              Escaped(by_offset[i]->entry.name)))
-          .At(by_offset[i]->local_offset);
+struct Place {
+  uint64_t local_offset;
+  uint32_t entry;
+};
+
+void RefuseOverlaps(const std::vector<ZipEntry>& entries, std::vector<Place> places) {
+  const auto before = [](const Place& a, const Place& b) {
+    return a.local_offset < b.local_offset;
+  };
+  if (!std::is_sorted(places.begin(), places.end(), before))
+    std::sort(places.begin(), places.end(), before);
+  for (size_t i = 1; i < places.size(); ++i) {
+    const ZipEntry &first = entries[places[i - 1].entry], &second = entries[places[i].entry];
+    if (first.data_offset + first.compressed_size > places[i].local_offset) {
+      throw Error(Finding::kBadOffsets, fmt::format("members '{}' and '{}' overlap",
+                                                    Escaped(first.name), Escaped(second.name)))
+          .At(places[i].local_offset);
     }
   }
 }
 
 }  // namespace
 
-std::vector<ZipEntry> ReadDirectory(ByteSpan file) {
+std::vector<ZipEntry> ReadDirectory(ByteSpan file, NameTable& names) {
   const Directory directory = ReadEnd(file);
   ByteReader reader(file.subspan(directory.offset, directory.size), directory.offset);
-  std::vector<Central> centrals;
-  std::unordered_set<std::string_view> names;
+  std::vector<ZipEntry> entries;
+  entries.reserve(directory.entries);  // which the size of the directory bounds
+  std::vector<Place> places;
+  places.reserve(directory.entries);
+  const auto name_at = [&](uint32_t i) { return entries[i].name; };
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const uint64_t at = reader.offset();
     Central central;
@@ -228,24 +239,37 @@ std::vector<ZipEntry> ReadDirectory(ByteSpan file) {
     try {
       ReadCentral(reader, central);
       ReadLocal(file, directory.offset, central);
-      centrals.push_back(central);
     } catch (Error& error) {
       throw error.In(name.empty() ? fmt::format("member {}", i)
                                   : fmt::format("member '{}'", Escaped(name)));
     }
-    if (!names.insert(name).second) {
+    if (!names.Insert(name, static_cast<uint32_t>(i), name_at)) {
       throw Error(Finding::kDuplicateName, fmt::format("two members '{}'", Escaped(name))).At(at);
     }
-  }
-  reader.ExpectEnd("the last directory entry");
-  std::vector<const Central*> by_offset;
-  std::vector<ZipEntry> entries;
-  for (const Central& central : centrals) {
-    by_offset.push_back(&central);
+    places.push_back({central.local_offset, static_cast<uint32_t>(i)});
     entries.push_back(central.entry);
   }
-  RefuseOverlaps(std::move(by_offset));
+  reader.ExpectEnd("the last directory entry");
+  RefuseOverlaps(entries, std::move(places));
   return entries;
 }
 
 }  // namespace kv::zip
+
+namespace kv {
+
+bool HoldsMember(ByteSpan file, std::string_view name) {
+  const zip::Directory directory = zip::ReadEnd(file);
+  ByteReader reader(file.subspan(directory.offset, directory.size), directory.offset);
+  for (uint64_t i = 0; i < directory.entries; ++i) {
+    zip::Central central;
+    zip::ReadCentral(reader, central);
+    std::string_view found = central.entry.name;
+    if (!found.ends_with(name)) continue;
+    found.remove_suffix(name.size());
+    if (found.empty() || found.back() == '/') return true;
+  }
+  return false;
+}
+
+}  // namespace kv

@@ -23,6 +23,7 @@ inline constexpr uint16_t kFlagsRefused = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 13;
 inline constexpr uint32_t kSaturated32 = 0xffffffff;
 inline constexpr uint16_t kSaturated16 = 0xffff;
 
-std::vector<ZipEntry> ReadDirectory(ByteSpan file);
+// The entries in the directory's order, and their names by place.
+std::vector<ZipEntry> ReadDirectory(ByteSpan file, NameTable& names);
 
 }  // namespace kv::zip

@@ -102,14 +102,11 @@ void Inflater::Run(const FileSource& file, const ZipEntry& entry, Sink& sink) {
 }  // namespace
 
 ZipArchive::ZipArchive(std::shared_ptr<const FileSource> file)
-    : file_(std::move(file)), entries_(zip::ReadDirectory(file_->bytes())) {
-  by_name_.reserve(entries_.size());
-  for (size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
-}
+    : file_(std::move(file)), entries_(zip::ReadDirectory(file_->bytes(), names_)) {}
 
 const ZipEntry* ZipArchive::Find(std::string_view name) const {
-  const auto at = by_name_.find(name);
-  return at == by_name_.end() ? nullptr : &entries_[at->second];
+  const auto at = names_.Find(name, [&](uint32_t i) { return entries_[i].name; });
+  return at ? &entries_[*at] : nullptr;
 }
 
 void ZipArchive::Inflate(uint64_t max_bytes) {
@@ -170,6 +167,12 @@ void ZipArchive::CheckStored(const ZipEntry& entry) const {
     file_->Drop(entry.data_offset + at, piece.size());
   }
   ExpectCrc(crc, entry);
+}
+
+void ZipArchive::CheckStored() const {
+  for (const ZipEntry& entry : entries_) {
+    if (!entry.deflated) CheckStored(entry);
+  }
 }
 
 }  // namespace kv

@@ -5,10 +5,10 @@
 #include <memory>
 #include <span>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "lib/core/base/file.h"
+#include "lib/core/base/name_table.h"
 
 namespace kv {
 
@@ -45,14 +45,19 @@ class ZipArchive {
   ByteSpan Data(const ZipEntry& entry) const;
   // Reads a stored entry and compares its CRC. Throws kChecksum.
   void CheckStored(const ZipEntry& entry) const;
+  void CheckStored() const;  // each of them
 
   const std::shared_ptr<const FileSource>& file() const { return file_; }
 
  private:
   std::shared_ptr<const FileSource> file_;
   std::shared_ptr<const FileSource> spool_;
+  NameTable names_;
   std::vector<ZipEntry> entries_;
-  std::unordered_map<std::string_view, size_t> by_name_;
 };
+
+// Whether a zip file has a member of this name, in whatever folder. Asks the directory alone and
+// stops at the first; throws what is wrong with the directory up to there.
+bool HoldsMember(ByteSpan file, std::string_view name);
 
 }  // namespace kv

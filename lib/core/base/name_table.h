@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lib/core/base/hash.h"
+
+namespace kv {
+
+// Names by their places in a list that somebody else keeps: a file may hold a million, and a set of
+// strings would cost more than reading them. The table is open and at most half full. It keeps half
+// of each hash beside the place, so that a name in the list is looked at only where hashes agree.
+// `name_at(place)` must give the name that was inserted under that place.
+class NameTable {
+ public:
+  // False, and nothing changes, if the name was there.
+  template <typename NameAt>
+  bool Insert(std::string_view name, uint32_t place, const NameAt& name_at) {
+    if (2 * (names_ + 1) > slots_.size()) Grow();
+    Slot& slot = slots_[SlotOf(name, name_at)];
+    if (slot.place != kFree) return false;
+    slot = {HashOf(name), place};
+    ++names_;
+    return true;
+  }
+
+  template <typename NameAt>
+  std::optional<uint32_t> Find(std::string_view name, const NameAt& name_at) const {
+    if (slots_.empty()) return std::nullopt;
+    const Slot& slot = slots_[SlotOf(name, name_at)];
+    return slot.place == kFree ? std::nullopt : std::optional(slot.place);
+  }
+
+ private:
+  static constexpr uint32_t kFree = UINT32_MAX;
+  struct Slot {
+    uint32_t hash = 0, place = kFree;
+  };
+
+  static uint32_t HashOf(std::string_view name) {
+    return static_cast<uint32_t>(Hash64(AsBytes(name)));
+  }
+
+  template <typename NameAt>
+  size_t SlotOf(std::string_view name, const NameAt& name_at) const {
+    const uint32_t hash = HashOf(name);
+    const size_t mask = slots_.size() - 1;
+    size_t at = hash & mask;
+    while (slots_[at].place != kFree &&
+           (slots_[at].hash != hash || std::string_view(name_at(slots_[at].place)) != name)) {
+      at = (at + 1) & mask;
+    }
+    return at;
+  }
+
+  void Grow() {
+    const std::vector<Slot> before = std::exchange(slots_, {});
+    slots_.resize(std::max<size_t>(1024, 4 * before.size()));
+    const size_t mask = slots_.size() - 1;
+    for (const Slot& slot : before) {
+      if (slot.place == kFree) continue;
+      size_t at = slot.hash & mask;
+      while (slots_[at].place != kFree) at = (at + 1) & mask;
+      slots_[at] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;
+  size_t names_ = 0;
+};
+
+}  // namespace kv
