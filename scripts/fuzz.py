@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the libFuzzer programs of `cmake --preset fuzz`, several at once, and says what each did.
 
-  fuzz.py [--seconds 60] [--jobs 2] [--timeout 20] [--work DIR] [--keep] [TARGET ...]
+  fuzz.py [--seconds 60 | --cpu-seconds 600] [--jobs 2] [--timeout 20] [--work DIR] [--keep] [TARGET ...]
 
 Each target starts from testdata/fuzz/TARGET and what DIR holds of earlier runs, with the words of tests/fuzz/TARGET.dict
 if there are any; findings lie in DIR/TARGET/findings.
@@ -16,13 +16,30 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MOST_KEPT_BYTES, MOST_KEPT_FILES = 64 << 10, 60
 # A wrong size in a reader shows as an allocation beyond the limit, a slow input as a time-out.
 FLAGS = ["-rss_limit_mb=2048", "-print_final_stats=1", "-max_len=65536", "-use_value_profile=1"]
+
+
+def stop_after(running, seconds):
+    """Waits for the process, which is interrupted once it has used this much of a processor: its resource usage."""
+    tick = os.sysconf("SC_CLK_TCK")
+    while True:
+        pid, _, usage = os.wait4(running.pid, os.WNOHANG)
+        if pid:
+            return usage
+        # The name in parentheses may hold blanks; user and system time are the 14th and 15th fields of proc(5).
+        fields = pathlib.Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()
+        if (int(fields[11]) + int(fields[12])) / tick >= seconds:
+            running.send_signal(signal.SIGINT)
+            return os.wait4(running.pid, 0)[2]
+        time.sleep(1)
 
 
 def fuzz(program, name, options):
@@ -35,9 +52,9 @@ def fuzz(program, name, options):
     dictionary = [f"-dict={words}"] if words.exists() else []
     with open(log, "w") as out:
         running = subprocess.Popen(
-            [program, f"-max_total_time={options.seconds}", f"-timeout={options.timeout}", *FLAGS, *dictionary,
+            [program, f"-max_total_time={0 if options.cpu_seconds else options.seconds}", f"-timeout={options.timeout}", *FLAGS, *dictionary,
              f"-artifact_prefix={findings}/", corpus, ROOT / "testdata/fuzz" / name], stdout=subprocess.DEVNULL, stderr=out, stdin=subprocess.DEVNULL)
-        _, _, usage = os.wait4(running.pid, 0)
+        usage = stop_after(running, options.cpu_seconds) if options.cpu_seconds else os.wait4(running.pid, 0)[2]
         running.returncode = 0
     text = log.read_text(errors="replace")
     executions = re.findall(r"stat::number_of_executed_units:\s+(\d+)", text) or re.findall(r"^#(\d+)", text, re.M)
@@ -68,6 +85,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", help="names without fuzz_ (default: all)")
     parser.add_argument("--seconds", type=int, default=60, help="of wall time, for each target")
+    parser.add_argument("--cpu-seconds", type=int,
+                        help="of processor time instead, for a machine that does other things beside")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--timeout", type=int, default=20,
                         help="seconds of wall time that make an input slow; more on a machine that is busy otherwise")
