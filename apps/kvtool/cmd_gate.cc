@@ -3,85 +3,28 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/engines.h"
+#include "apps/kvtool/gate_cases.h"
+#include "apps/kvtool/gate_files.h"
 #include "apps/kvtool/gate_init.h"
 #include "apps/kvtool/gate_inputs.h"
 #include "apps/kvtool/gate_log_options.h"
 #include "apps/kvtool/gate_report.h"
 #include "apps/kvtool/page_options.h"
-#include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
-#include "lib/remote/url.h"
-#include "lib/study/gate/compare_case.h"
 #include "lib/study/gate/config.h"
 #include "lib/study/gate/judge.h"
 #include "lib/study/gate/markdown.h"
-#include "lib/study/gate/measure_quant.h"
 #include "lib/study/gate/reproduce.h"
 #include "lib/study/gate/summary_page.h"
 
 namespace kv {
 namespace {
-
-constexpr uint64_t kMostConfigBytes = uint64_t{16} << 20;
-
-std::string ReadText(const std::string& path) {
-  const auto file = FileSource::Open(path);
-  if (file->size() > kMostConfigBytes) {
-    throw Error(Finding::kLimit, fmt::format("{} bytes; a configuration or summary has at most {}",
-                                             file->size(), kMostConfigBytes))
-        .File(path);
-  }
-  const ByteSpan bytes = file->bytes();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// All files of a run, refused before the first case runs and finished together.
-class OutputFiles {
- public:
-  explicit OutputFiles(OutputRules rules) : rules_(std::move(rules)) {}
-
-  void Open(const std::string& path) {
-    if (!path.empty()) files_.emplace(path, std::make_unique<AtomicFile>(path, rules_));
-  }
-  void Write(const std::string& path, const std::string& text) {
-    if (!path.empty()) files_.at(path)->Write(AsBytes(text));
-  }
-  void Commit() {
-    for (auto& [path, file] : files_) file->Commit();
-  }
-
- private:
-  OutputRules rules_;
-  std::map<std::string, std::unique_ptr<AtomicFile>> files_;
-};
-
-// Whether a word of the command line is a config, and no snapshot or recorded run: a text, which no
-// cache is. What is not there counts as one.
-bool IsConfig(const std::string& path) {
-  std::error_code failed;
-  if (path == "-") return true;
-  if (std::filesystem::is_directory(path, failed)) return false;
-  if (!std::filesystem::is_regular_file(path, failed)) {
-    return path.find_first_of("*?[") == path.npos && !remote::IsUrl(path);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::array<char, 512> head;
-  file.read(head.data(), head.size());
-  return std::find(head.begin(), head.begin() + file.gcount(), '\0') ==
-         head.begin() + file.gcount();
-}
 
 class Gate : public EachOf<Gate> {
  public:
@@ -134,7 +77,7 @@ class Gate : public EachOf<Gate> {
 
   // The first word is the config, if it is none of the inputs.
   EachCommand* AsEach() override {
-    if (!init_ && !inputs_.given.empty() && IsConfig(inputs_.given.front())) {
+    if (!init_ && !inputs_.given.empty() && IsGateConfig(inputs_.given.front())) {
       config_ = inputs_.given.front();
       inputs_.given.erase(inputs_.given.begin());
     }
@@ -172,7 +115,7 @@ class Gate : public EachOf<Gate> {
     files.Reads({config_, snapshot_path_, trace_, baseline_, pinned_, reference_});
     reading_.Files(files);
     logs_.Files(files);
-    const gate::OutputNames outputs = PlacedOutputs();
+    const gate::OutputNames outputs = PlaceOutputs(outputs_);
     files.Writes(outputs.summary_json, "-o");
     files.Writes(outputs.summary_md, "--md-out");
     files.Writes(outputs.cases_jsonl, "--cases-out");
@@ -205,7 +148,7 @@ class Gate : public EachOf<Gate> {
     if (config_ == "-" && inputs_.counts()) {
       throw Error(Finding::kUsage, "a config from standard input has no name for the results");
     }
-    shared_config_ = std::make_shared<const gate::Config>(ParsedConfig());
+    shared_config_ = std::make_shared<const gate::Config>(ReadGateConfig(config_));
     for (const gate::CaseSpec& spec : shared_config_->cases) {
       if (spec.snapshot.empty()) continue;
       throw Error(Finding::kUsage,
@@ -213,16 +156,6 @@ class Gate : public EachOf<Gate> {
                               Escaped(spec.name)))
           .File(config_)
           .Hint("a config for inputs says nothing of snapshots: each case judges each input");
-    }
-  }
-
-  gate::Config ParsedConfig() const {
-    try {
-      return gate::ParseConfig(ReadText(config_),
-                               std::filesystem::path(config_ == "-" ? "" : config_).parent_path(),
-                               Engines());
-    } catch (Error& error) {
-      throw error.File(config_);
     }
   }
 
@@ -242,7 +175,7 @@ class Gate : public EachOf<Gate> {
     CheckBaselineFlags();
     gate::Config config = ResolveConfig();
     CheckCases(config);
-    outputs_ = PlacedOutputs();
+    outputs_ = PlaceOutputs(outputs_);
     OutputFiles files(RulesFor(force_));
     for (const std::string& path :
          {outputs_.summary_json, outputs_.summary_md, outputs_.cases_jsonl, page_.html, junit_}) {
@@ -251,14 +184,14 @@ class Gate : public EachOf<Gate> {
     gate::GateResult result;
     result.engines = Engines();
     result.commit = commit_;
-    if (!baseline_.empty()) result.baseline = ReadBaseline(baseline_);
-    if (!pinned_.empty()) result.pinned = ReadBaseline(pinned_);
+    if (!baseline_.empty()) result.baseline = ReadGateBaseline(baseline_);
+    if (!pinned_.empty()) result.pinned = ReadGateBaseline(pinned_);
     if (!fault_.empty()) {
       context.console.Warn("--inject-fault",
                            "one bit of the cache that each replay holds at its end is flipped");
     }
     GateInputs inputs(context.console, reading_);
-    RunCases(context, config, inputs, result);
+    GateCases{logs_, only_, !fault_.empty()}.Run(context, config, inputs, result);
     gate::Judge(
         {config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules), strict_,
          lenient_, new_recordings_, config.pinned_commit, !only_.empty(), config.expected},
@@ -271,7 +204,7 @@ class Gate : public EachOf<Gate> {
     }
     if (annotations_ == "github") {
       const bool is_file = !config_.empty() && config_ != "-";
-      PrintAnnotations(context.console, result, config_, is_file ? ReadText(config_) : "");
+      PrintAnnotations(context.console, result, config_, is_file ? ReadGateText(config_) : "");
     }
     return result.failed() ? kVerdict : kDone;
   }
@@ -308,7 +241,7 @@ class Gate : public EachOf<Gate> {
   gate::Config ResolveConfig() const {
     gate::Config config;
     if (!config_.empty()) {
-      config = shared_config_ != nullptr ? *shared_config_ : ParsedConfig();
+      config = shared_config_ != nullptr ? *shared_config_ : ReadGateConfig(config_);
     } else if (!snapshot_path_.empty() && !reference_.empty()) {
       config = gate::CompareConfig(snapshot_path_, reference_, Engines());
     } else if (!snapshot_path_.empty()) {
@@ -351,30 +284,6 @@ class Gate : public EachOf<Gate> {
     }
   }
 
-  static gate::Baseline ReadBaseline(const std::string& path) {
-    try {
-      return gate::ParseBaseline(ReadText(path), path, Engines());
-    } catch (Error& error) {
-      throw error.File(path);
-    }
-  }
-
-  // The three files that the original writes, side by side. /dev, or where a pipe lies, is no place
-  // for the other two.
-  gate::OutputNames PlacedOutputs() const {
-    gate::OutputNames names = outputs_;
-    std::error_code ignored;
-    const auto type = std::filesystem::status(names.summary_json, ignored).type();
-    if (names.summary_json.empty() || type == std::filesystem::file_type::character ||
-        type == std::filesystem::file_type::fifo) {
-      return names;
-    }
-    const std::filesystem::path folder = std::filesystem::path(names.summary_json).parent_path();
-    if (names.summary_md.empty()) names.summary_md = (folder / "summary.md").string();
-    if (names.cases_jsonl.empty()) names.cases_jsonl = (folder / "cases.jsonl").string();
-    return names;
-  }
-
   // What the configuration names is read, too.
   void CheckCases(const gate::Config& config) const {
     CommandFiles files;
@@ -383,85 +292,6 @@ class Gate : public EachOf<Gate> {
       files.Reads({spec.snapshot, spec.trace, spec.reading.gguf, spec.reference});
     }
     files.Check();
-  }
-
-  // Without a config and a snapshot the cases are those of the logs.
-  std::vector<gate::CaseResult> ReadLogs(gate::Config& config, gate::GateResult& result) const {
-    if (!logs_.given()) return {};
-    gate::LogsRead read = logs_.engine().read_logs(logs_.Resolve());
-    result.engine_logs = std::move(read.summary);
-    std::vector<gate::CaseResult> of_logs = std::move(read.cases);
-    if (!config.cases.empty()) return of_logs;
-    for (gate::CaseResult& item : of_logs) {
-      item.spec.on_not_run = config.on_not_run;
-      config.cases.push_back(item.spec);
-    }
-    // The engine's suite may be run in part; expected_cases asks for all of it.
-    for (const std::string& name : read.absent_cases) {
-      auto spec = gate::FindSuiteCase(Engines(), name);
-      if (!spec) continue;
-      spec->on_not_run = gate::OnNotRun::kWarn;
-      config.cases.push_back(std::move(*spec));
-    }
-    gate::KeepCases(only_, config);
-    return of_logs;
-  }
-
-  // Logs know what a replay cannot: the engine's own cases, and those without a snapshot.
-  std::optional<gate::CaseResult> FromLogs(const gate::CaseSpec& spec,
-                                           std::vector<gate::CaseResult>& of_logs) const {
-    if (!logs_.given() || (!spec.only_engine && !spec.snapshot.empty())) {
-      return std::nullopt;
-    }
-    std::optional<gate::CaseResult> taken = gate::TakeCase(spec, of_logs);
-    if (taken) return taken;
-    return gate::NotRun(spec, "the engine logs have no such case");
-  }
-
-  void RunCases(Context& context, gate::Config& config, GateInputs& inputs,
-                gate::GateResult& result) const {
-    std::vector<gate::CaseResult> of_logs = ReadLogs(config, result);
-    ThreadPool pool(context.global.thread_count());
-    ProgressLine progress(context.console, context.global.progress_when(), "gate");
-    for (const gate::CaseSpec& spec : config.cases) {
-      if (std::optional<gate::CaseResult> taken = FromLogs(spec, of_logs)) {
-        result.cases.push_back(std::move(*taken));
-        continue;
-      }
-      if (spec.only_engine) {
-        result.cases.push_back(gate::NotRun(
-            spec, "no replay can stand in for the engine's own run of prompts: --engine-logs"));
-        continue;
-      }
-      GateInputs::Pair& pair = inputs.Open(spec, pool);
-      const gate::Subject subject{pair.snapshot,
-                                  pair.trace ? &*pair.trace : nullptr,
-                                  context.global.deterministic,
-                                  pool,
-                                  &pair.of_snapshot,
-                                  pair.reference,
-                                  !fault_.empty()};
-      result.cases.push_back(gate::OnlyCompares(spec) ? gate::CompareCase(spec, subject)
-                             : spec.mode == gate::kQuant
-                                 ? gate::QuantCase(spec, subject)
-                                 : spec.engine->replay(spec, subject, &progress));
-      if (spec.quant) gate::MeasureQuant(subject, result.cases.back());
-      result.cases.back().snapshot_hash = pair.snapshot_hash;
-      result.cases.back().trace_hash = pair.trace_hash;
-      gate::AddFromLogs(spec, logs_.path, of_logs, result.cases.back());
-    }
-    // A config of replays names its own cases: what else the logs tell of counts too.
-    const bool replays = std::any_of(config.cases.begin(), config.cases.end(),
-                                     [](const auto& spec) { return !spec.snapshot.empty(); });
-    if (replays && only_.empty()) {
-      std::move(of_logs.begin(), of_logs.end(), std::back_inserter(result.cases));
-    }
-    for (const gate::CaseResult& item : result.cases) {
-      if (item.logs) continue;
-      for (const std::string& warning : item.warnings) {
-        context.console.Warn(item.spec.name, warning);
-      }
-    }
   }
 
   std::vector<std::string> CommandWords(const Context& context) const {
