@@ -3,6 +3,8 @@
 """Adds the golden archives of a version to testdata/archives: what it wrote, later versions must read.
 
   add_archives.py KVTOOL [--version NAME]     NAME: by default what KVTOOL says of itself
+  add_archives.py KVTOOL --version 0.2.0-next --only pages,pages-opaque,by-turns
+                                              between releases: the sources of what the format has gained
 
 Made-up sources and small real states are compressed at every level, so that each codec, element type, order and kind of
 chunk is in some archive; it fails if one is not. An archive that is there already is never written again: decoding
@@ -12,6 +14,7 @@ Needs numpy and zstandard.
 """
 import argparse
 import hashlib
+import json
 import pathlib
 import re
 import subprocess
@@ -28,9 +31,9 @@ COLUMNS = "archive\tarchive_sha256\tsource_bytes\tsource_sha256\tflags"
 MOST_BYTES = 1 << 20  # of one archive
 PLAIN = "f64 i8 u8 i16 u16 i32 u32 i64 u64 bool f8_e4m3 f8_e5m2".split()
 WIDTHS = {"f64": 8, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i16": 2, "u16": 2}
-# Codecs of frames alone (split), of archives that need others (ref, ref-cdf; testdata/references) and of those that need
-# a profile (testdata/profiles).
-ELSEWHERE = {"24", "25", "26", "28"}
+# Codecs of frames alone (split), of archives that need others (ref, ref-cdf; testdata/references), of joined layers
+# (testdata/layers) and of those that need a profile (testdata/profiles).
+ELSEWHERE = {"24", "25", "26", "27", "28"}
 BLOCKS = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "iq4_nl": 18}
 
 
@@ -63,6 +66,34 @@ def turning(random):
     a, b = values[..., :half], values[..., half:]
     keys = numpy.concatenate((a * numpy.cos(angle) - b * numpy.sin(angle), a * numpy.sin(angle) + b * numpy.cos(angle)), -1)
     return [keys, values]
+
+
+def by_turns(random):
+    """Three sequences of one cache with their rows by turns, the third of which begins with a row of all, as safetensors."""
+    turns = random.permutation(numpy.repeat(numpy.arange(3), 30))
+    count, rows = numpy.zeros(3, int), []
+    for sequence in turns:
+        rows.append((sequence, count[sequence] + (5 if sequence == 1 else 0)))
+        count[sequence] += 1
+    mixing = random.standard_normal((4, 12, 24)) / 4
+    walks = numpy.cumsum(0.1 * random.standard_normal((3, 40, 12)), axis=1) + 2 * random.standard_normal((3, 1, 12))
+    positions = numpy.array([position for _, position in rows])
+    angle = positions[:, None, None] * 1e4 ** (-numpy.arange(6) / 6)
+    tensors = {"positions": ("I64", positions.astype("<i8"))}
+    for number, name in enumerate(("k_0", "v_0", "k_1", "v_1")):
+        x = (walks[turns, positions] @ mixing[number] + 0.02 * random.standard_normal((90, 24))).reshape(90, 2, 12)
+        if name[0] == "k":
+            a, b = x[..., :6], x[..., 6:]
+            x = numpy.concatenate((a * numpy.cos(angle) - b * numpy.sin(angle), a * numpy.sin(angle) + b * numpy.cos(angle)), -1)
+        tensors[name] = "F16", x.astype("<f2")
+    ids = ["0,1,2*1" if position == 0 else f"{sequence}*1" for sequence, position in rows]
+    header, blob = {"__metadata__": {"kvtool.layout": "token,head,dim", "kvtool.sequences": ";".join(ids), "kvtool.key_rotation": "rotated"}}, b""
+    for name, (dtype, values) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": [len(blob), len(blob) + values.nbytes]}
+        blob += values.tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + blob
 
 
 def wide(random):
@@ -114,6 +145,7 @@ def sources(folder):
         (pages / f"{page}.data").write_bytes(b"".join(halves(one.transpose(1, 0, 2)) for one in rows))
     yield "pages", pages, "--raw f16:L2HTD:2,2,3,16,16 --order *.data".split(), ("default",)
     yield "pages-opaque", pages, ["--from", "opaque"], ("default",)
+    yield made("by-turns.safetensors", by_turns(random), "", ("fast", "default", "high", "max"))
     for state, levels in (("s260k-v050-holes.seq0.bin", LEVELS), ("s260k-v050-shared-prefix.session.bin", ("high",)),
                           ("kjv3m-v050-q4_0-rotated.seq0.bin", ("default",)),
                           ("s260k-b3889-f16-vtrans.seq0.bin", ("max",))):
@@ -158,6 +190,7 @@ def main():
     parser = argparse.ArgumentParser(description="adds golden archives")
     parser.add_argument("kvtool")
     parser.add_argument("--version")
+    parser.add_argument("--only")
     options = parser.parse_args()
     said = subprocess.run([options.kvtool, "--version"], check=True, capture_output=True, text=True).stdout
     version = options.version or said.split()[1]
@@ -167,8 +200,10 @@ def main():
     lines = manifest.read_text().splitlines() if manifest.exists() else [COLUMNS]
     with tempfile.TemporaryDirectory() as folder:
         for name, path, flags, levels in sources(pathlib.Path(folder)):
+            if options.only and name.removesuffix(".safetensors") not in options.only.split(","):
+                continue
             for level in levels:
-                archive = target / f"{name}.{level}.kvz"
+                archive = target / f"{name.removesuffix('.safetensors')}.{level}.kvz"
                 if archive.exists():
                     continue
                 subprocess.run([options.kvtool, "compress", "-qq", "--level", level, *flags, path, "-o", archive], check=True)
@@ -177,7 +212,8 @@ def main():
                     sys.exit(f"{archive} has {len(data)} bytes")
                 lines.append("\t".join((f"{version}/{archive.name}", sha256(data), str(len(content)), sha256(content), " ".join(flags))))
                 print(f"{archive.relative_to(ROOT)}: {len(data)} bytes")
-    check_coverage(sorted(target.glob("*.kvz")))
+    if not options.only:
+        check_coverage(sorted(target.glob("*.kvz")))
     manifest.write_text("\n".join(lines) + "\n")
 
 

@@ -27,6 +27,7 @@ try:
 except ImportError:
     xxhash = None
 
+from kvz_decoder.cells import cells_of, order_of
 from kvz_decoder.chunks import decode_as, RAW
 from kvz_decoder.common import Damaged, unzstd
 from kvz_decoder.profiled import Profile
@@ -36,7 +37,7 @@ MARKER = b"KVZr"
 TRAILER_MAGIC = b"KVZ.END\n"
 SOURCE, CHUNK, INDEX = 1, 2, 3
 HEAD = struct.Struct("<II6BHQQ6I6Q")
-FIELDS = ("file layer kind codec dtype order source_order heads_known reserved token_begin tokens head_begin "
+FIELDS = ("file layer kind codec dtype order source_order heads_known by_cells token_begin tokens head_begin "
           "heads unit_begin units unit_bytes parameter raw_bytes raw_hash source_offset extent_bytes "
           "extent_tokens extent_token_begin").split()
 
@@ -47,7 +48,16 @@ def check(data, stored, what):
 
 
 def decode(chunk, payload):
-    raw = decode_as(chunk["codec"], chunk, payload)
+    order = order_of(chunk, chunk.get("cells"))
+    if order is None:
+        raw = decode_as(chunk["codec"], chunk, payload)
+    else:
+        rows, steps = order
+        coded = decode_as(chunk["codec"], dict(chunk, rows=rows, steps=steps), payload)
+        values = numpy.frombuffer(coded, numpy.uint8).reshape(len(rows), -1)
+        raw = numpy.empty_like(values)
+        raw[rows] = values
+        raw = raw.tobytes()
     check(raw, chunk["raw_hash"], "decoded chunk")
     return raw
 
@@ -83,7 +93,7 @@ def files_of(table):
         size, name_len = struct.unpack_from("<QI", table, at)
         files.append((os.fsdecode(table[at + 12:at + 12 + name_len]), size))
         at += 12 + name_len
-    attributes = {"executable": bytes(count), "empty_folders": [], "groups": []}
+    attributes = {"executable": bytes(count), "empty_folders": [], "groups": [], "cells": None}
     if flags & 4:
         attributes["executable"] = table[at:at + count]
         (folders,) = struct.unpack_from("<I", table, at + count)
@@ -101,6 +111,10 @@ def files_of(table):
             group = struct.unpack_from(f"<{members}I", table, at), struct.unpack_from(f"<{cuts}Q", table, at + 4 * members)
             attributes["groups"].append(group)
             at += 4 * members + 8 * cuts
+    if flags & 64:
+        if not flags & 2:
+            raise Damaged("rows in the order of cells that are not described")
+        attributes["cells"] = cells_of(table, at)
     return bool(flags & 1), files, attributes
 
 
@@ -175,8 +189,8 @@ class Base:
 
     def __init__(self, path, references):
         self.data = memoryview(pathlib.Path(path).read_bytes())
-        self.chunks = open_archive(self.data, False)[3]
-        extras = {"references": references}
+        _, _, attributes, self.chunks, _ = open_archive(self.data, False)
+        extras = {"references": references, "cells": attributes["cells"]}
         self.extras = dict(extras, neighbour=neighbours_of(self.data, self.chunks, extras))
 
     def rows(self, layer, is_value, first, count):
@@ -229,6 +243,12 @@ def neighbours_of(data, chunks, extras):
             decoded[key] = decode(dict(chunk, **extras, neighbour=neighbour), payload)
         return chunk["dtype"] == 2, decoded[key]
     return neighbour
+
+
+def ready(data, chunks, extras):
+    """The chunks with all that decoding one takes."""
+    neighbour = neighbours_of(data, chunks, extras)
+    return [dict(chunk, **extras, neighbour=neighbour) for chunk in chunks]
 
 
 def references_of(paths):
@@ -317,12 +337,10 @@ def main():
         is_folder, files, attributes, chunks, hashes = open_archive(data, options.walk)
         references = references_of(options.base)
         profile = options.profile and Profile(options.profile.read_bytes())
-        extras = {"references": references, "profile": profile}
-        neighbour = neighbours_of(data, chunks, extras)
-        chunks = [dict(chunk, **extras, neighbour=neighbour) for chunk in chunks]
+        chunks = ready(data, chunks, {"references": references, "profile": profile, "cells": attributes["cells"]})
         if options.list:
             for chunk in chunks:
-                print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key not in ("reserved", "raw_hash")))
+                print(" ".join(f"{key}={chunk[key]}" for key in FIELDS if key != "raw_hash"))
         if options.output:
             if xxhash is None:
                 print("python3-xxhash is missing: hashes are not checked", file=sys.stderr)

@@ -259,6 +259,10 @@ class Compress : public EachOf<Compress> {
       text += fmt::format("; {} files together in {} group{}", summary.grouped_files,
                           summary.groups, summary.groups == 1 ? "" : "s");
     }
+    if (summary.ordered_chunks > 0) {
+      text += fmt::format("; rows of {} chunk{} by sequence and position", summary.ordered_chunks,
+                          summary.ordered_chunks == 1 ? "" : "s");
+    }
     if (!parts.empty()) text += "\n";
     text += fmt::format("  {}: {}, {}", summary.checked ? "identical" : "written",
                         Proof(summary, read_back), HashText(summary.source_hash));

@@ -96,6 +96,10 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Archive& archive)
         fmt::format(", {} {}", name, Ratio(archive.raw_bytes(kind), archive.stored_bytes(kind)));
   }
   facts.emplace_back("ratio", ratio);
+  if (const uint64_t ordered = archive.ordered_chunks(); ordered > 0) {
+    facts.emplace_back("rows", fmt::format("of {} chunk{} are coded by sequence and position",
+                                           ordered, ordered == 1 ? "" : "s"));
+  }
   AddReferences(archive, facts);
   if (const std::optional<ProfileName>& profile = archive.profile_name()) {
     const uint64_t chunks = archive.profiled_chunks();

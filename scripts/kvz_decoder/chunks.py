@@ -61,6 +61,8 @@ def rows_of(chunk, payload):
         raise Damaged("rows: the references do not fit the rows")
     inner = dict(chunk, codec=codec, raw_bytes=chunk["raw_bytes"] // rows * new, tokens=new, heads=1,
                  units=chunk["raw_bytes"] // rows // chunk["unit_bytes"], order=0)
+    if "steps" in chunk:
+        inner["steps"] = [step for step, reference in zip(chunk["steps"], references) if reference == 0]
     unique = numpy.frombuffer(decode_as(codec, inner, payload[9 + length:]), numpy.uint8).reshape(new, -1)
     first = numpy.cumsum(references == 0) - 1
     return unique[numpy.where(references == 0, first, references - 1)].tobytes()
@@ -94,9 +96,9 @@ def decode_as(codec, chunk, payload):
     elif codec == LMS:
         raw = lms(payload, chunk["dtype"] == BF16, size)
     elif codec == LIKE:
-        raw = lms(payload, chunk["dtype"] == BF16, size, True)
+        raw = lms(payload, chunk["dtype"] == BF16, size, True, chunk.get("steps"))
     elif codec == CDF:
-        raw = cdf(payload, chunk["dtype"] == BF16, size)
+        raw = cdf(payload, chunk["dtype"] == BF16, size, chunk.get("steps"))
     elif codec == WINDOW4:
         raw = window4(payload, size)
     elif codec == WIDENED:

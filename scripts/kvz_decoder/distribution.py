@@ -166,7 +166,7 @@ class Cdf:
     """Rows that are known, and the one that comes next."""
     hints = 0
 
-    def __init__(self, payload, bfloat, size):
+    def __init__(self, payload, bfloat, size, steps=None):
         largest, self.near, far, flag, rows, columns, deviation, distance, turns = struct.unpack_from("<BBBBIIfHH", payload, 0)
         if rows * columns * 2 != size or flag > 1 or not 1 <= largest <= 253 or rows < 16:
             raise Damaged("cdf: a grid that does not fit the chunk")
@@ -176,6 +176,9 @@ class Cdf:
         self.scale = numpy.ldexp(f32(1), 127 - largest)
         self.logistic = Logistic(self.shift, self.scale)
         self.rows, self.columns, self.flag = rows, columns, flag
+        self.steps = range(rows) if steps is None else steps  # how far each row is from the first
+        if len(self.steps) != rows:
+            raise Damaged("cdf: other rows than the chunk")
         self.slots = Slots(payload, self.extend(payload, 20 + 2 * far + 4 * turns))
         self.stride = -(-columns // 16) * 16
         self.before = 2 * self.stride  # zeros before the first row: near and far channels reach less
@@ -219,12 +222,12 @@ class Cdf:
         if self.flag:
             like = [numpy.zeros(self.columns, f32)] * 2
             if q:
-                like[q > 3] = self.turns.turned(self.row(row - distance), distance)
+                like[q > 3] = self.turns.turned(self.row(row - distance), self.steps[row] - self.steps[row - distance])
             taps += like
         taps += [self.row(row - 1), self.turns.partners(self.row(row - 1))]
         taps += [] if self.hints else ones
         if not self.turns.still:
-            taps += list(self.turns.angles(row))
+            taps += list(self.turns.angles(self.steps[row]))
         taps += [self.row(row - 2), self.turns.partners(self.row(row - 2))]
         return taps + [self.row(row, left) for left in [*range(1, self.near + 1), *self.far]]
 
@@ -318,5 +321,5 @@ def errors(payload, bfloat, expected):
     return numpy.frombuffer(Errors(payload, bfloat, expected).read(), "<u2").reshape(expected.shape)
 
 
-def cdf(payload, bfloat, size):
-    return Cdf(payload, bfloat, size).read()
+def cdf(payload, bfloat, size, steps=None):
+    return Cdf(payload, bfloat, size, steps).read()

@@ -65,8 +65,8 @@ class Block:
 class Forecast(Cdf):
     hints = 1
 
-    def __init__(self, payload, bfloat, size, block, taps_of, turns):
-        super().__init__(payload, bfloat, size)
+    def __init__(self, payload, bfloat, size, steps, block, taps_of, turns):
+        super().__init__(payload, bfloat, size, steps)
         models = 2 * self.flag
         taps = self.regression.sizes[3]
         self.regression.sizes = (max(models, 1), models + 2, self.ahead, taps)
@@ -75,11 +75,11 @@ class Forecast(Cdf):
     def taps(self, row, q, distance):
         if row:
             before = self.row(row - 1)
-            back = before if self.own_turns is None else self.own_turns.turned(before, -(row - 1))
+            back = before if self.own_turns is None else self.own_turns.turned(before, -self.steps[row - 1])
             self.block.learn(self.taps_of(row - 1), back)
         expected = self.block.expect(self.taps_of(row))
         if self.own_turns is not None:
-            expected = self.own_turns.turned(expected, row)
+            expected = self.own_turns.turned(expected, self.steps[row])
         self.expected = within(expected)
         ones, hint, *rest = super().taps(row, q, distance)
         models = 2 * self.flag
@@ -99,19 +99,23 @@ def layers(chunk, payload):
     at = 2 + 8 * count
     distance, turns = struct.unpack_from("<HH", payload, at)
     angles = struct.unpack_from(f"<{turns}I", payload, at + 4)
+    steps = chunk.get("steps", range(rows))
     taps = []
     for layer, is_value, zero, width in wanted:
         if is_value > 1 or zero or not width:
             raise Damaged("layers: an impossible neighbour")
         bfloat, raw = chunk["neighbour"](chunk, layer, is_value)
         x = floats(raw, bfloat, rows)
+        if "rows" in chunk:
+            x = x[chunk["rows"]]
         if not is_value:
             still = Turns(distance, angles, x.shape[1])
-            x = numpy.array([still.turned(row, -t) for t, row in enumerate(x)])
+            x = numpy.array([still.turned(row, -step) for step, row in zip(steps, x)])
         taps.append(x[:, :width])
     taps = numpy.concatenate(taps + [numpy.ones((rows, 1), f32)], axis=1)
     if taps.shape[1] > 1024:
         raise Damaged("layers: too many columns")
     own = Turns(distance, angles, columns) if flags and turns else None
     block = Block(taps.shape[1], columns)
-    return Forecast(payload[at + 4 + 4 * turns:], chunk["dtype"] == 2, chunk["raw_bytes"], block, taps.__getitem__, own).read()
+    frame = payload[at + 4 + 4 * turns:]
+    return Forecast(frame, chunk["dtype"] == 2, chunk["raw_bytes"], steps, block, taps.__getitem__, own).read()

@@ -74,11 +74,14 @@ def likenesses_of(payload, at, rows, columns):
     return list(zip(kinds.tolist(), distances.tolist())), Turns(distance, turns, columns), at + length
 
 
-def lms(payload, bfloat, size, with_likenesses=False):
+def lms(payload, bfloat, size, with_likenesses=False, steps=None):
     shape, base, pairing, largest, rows, columns, escape_count = struct.unpack_from("<BBBBIII", payload, 0)
     bits = shape & 15
     if rows * columns * 2 != size or not 6 <= bits <= 8 or not 1 <= largest <= 253:
         raise Damaged("lms: a grid that does not fit the chunk")
+    steps = range(rows) if steps is None else steps
+    if len(steps) != rows:
+        raise Damaged("lms: other rows than the chunk")
     escapes = numpy.frombuffer(payload, numpy.uint8, escape_count, 16)
     likenesses, turns, at = [(0, 0)] * rows, None, 16 + escape_count
     if with_likenesses:
@@ -90,7 +93,7 @@ def lms(payload, bfloat, size, with_likenesses=False):
     out = bytearray()
     for row in range(rows):
         kind, distance = likenesses[row]
-        like = turns.turned(predictor.rows[row - distance], distance) if kind else None
+        like = turns.turned(predictor.rows[row - distance], steps[row] - steps[row - distance]) if kind else None
         context, sign = predictor.predict(kind, like)
         symbols = lanes.row(tables, tables.table_of[context]) ^ sign << (bits - 1)
         asked = int((symbols >> (bits - 6) & 31 == 0).sum()) if base else 0

@@ -31,6 +31,8 @@
 namespace kv {
 
 struct ArchiveNeighbours;  // neighbours.h
+class RowOrders;           // row_order.h
+struct RowOrder;
 
 // Stored in archives: values are never changed and never reused.
 enum class ChunkKind : uint8_t { kOpaque = 0, kKey = 1, kValue = 2 };
@@ -45,6 +47,7 @@ struct ChunkHead {
   DType dtype = DType::kU8;
   Order order = Order::kStorage, source_order = Order::kStorage;
   bool heads_known = false;
+  bool by_cells = false;  // rows are coded by sequence and position
   uint64_t token_begin = 0, tokens = 0;
   uint32_t head_begin = 0, heads = 0;
   uint32_t unit_begin = 0, units = 0, unit_bytes = 0;
@@ -148,6 +151,8 @@ class Archive {
   const std::optional<ProfileName>& profile_name() const { return profile_name_; }
   // How many were, and decode with it alone.
   uint64_t profiled_chunks() const;
+  // How many have their rows coded by sequence and position.
+  uint64_t ordered_chunks() const;
   // Gives the profile, or the reason why it is not there, before anything is decoded.
   void UseProfile(std::shared_ptr<const Profile> profile) { profile_ = std::move(profile); }
   void MissProfile(Error why) { profile_missing_ = std::move(why); }
@@ -192,6 +197,8 @@ class Archive {
   friend class ArchiveReader;
   class NeighbourRows;
 
+  // The order of a chunk's rows; null if they are as in the source. Throws kInconsistent.
+  std::shared_ptr<const RowOrder> OrderOf(const ChunkHead& head) const;
   std::optional<size_t> NeighbourOf(const ChunkHead& head, const Neighbour& neighbour) const;
   void DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
                 CodecScratch& scratch, Bytes& raw) const;
@@ -217,6 +224,7 @@ class Archive {
   std::shared_ptr<const Profile> profile_;
   std::optional<Error> profile_missing_;
   std::shared_ptr<ArchiveNeighbours> neighbours_;
+  std::shared_ptr<const RowOrders> orders_;  // null if no chunk's rows change places
 };
 
 // Layers that are coded by those before them, at level max, unless somebody wants it otherwise.
@@ -258,6 +266,7 @@ struct WriteSummary {
   };
   std::vector<Reference> references;
   uint64_t grouped_files = 0, groups = 0;
+  uint64_t ordered_chunks = 0;  // whose rows are coded by sequence and position
   bool checked = false;
 };
 

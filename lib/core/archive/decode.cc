@@ -10,6 +10,7 @@
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/archive/row_order.h"
 #include "lib/core/base/hash.h"
 
 namespace kv {
@@ -79,6 +80,16 @@ void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch, B
 }
 
 bool Archive::HasNeighbours() const { return neighbours_->any; }
+
+std::shared_ptr<const RowOrder> Archive::OrderOf(const ChunkHead& head) const {
+  if (!head.by_cells) return nullptr;
+  std::shared_ptr<const RowOrder> order =
+      orders_ == nullptr ? nullptr : orders_->Of(head.layer, head.token_begin, head.tokens);
+  if (order == nullptr)
+    throw Error(Finding::kInconsistent,
+                "the order of its rows is that of cells that are not there");
+  return order;
+}
 
 // Nothing where no chunk has these tokens. Throws kBadFrame if it may not be looked at.
 std::optional<size_t> Archive::NeighbourOf(const ChunkHead& head,
@@ -183,14 +194,21 @@ void Archive::DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighb
     }
     if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
     raw.resize(head.raw_bytes);
+    const std::shared_ptr<const RowOrder> order = OrderOf(head);
     const RowsOfReferences references(references_);
+    std::optional<OrderedNeighbours> ordered_neighbours;
+    if (neighbours != nullptr) ordered_neighbours.emplace(*neighbours, order.get());
     scratch.references = &references;
     scratch.profile = profile_.get();
-    scratch.neighbours = neighbours;
-    DecodeChunk(codec, head.shape(), payload, raw, scratch);
+    scratch.neighbours = ordered_neighbours ? &*ordered_neighbours : nullptr;
+    const StepsForNow steps(order == nullptr ? RowSteps() : RowSteps(order->steps), scratch);
+    const std::span<std::byte> coded =
+        order == nullptr ? std::span(raw) : scratch.ordered.Get(raw.size()).first(raw.size());
+    DecodeChunk(codec, head.shape(), payload, coded, scratch);
     scratch.references = nullptr;
     scratch.profile = nullptr;
     scratch.neighbours = nullptr;
+    if (order != nullptr) order->Undo(coded, raw);
     const uint64_t computed = Hash64(raw);
     if (computed != head.raw_hash) {
       throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "

@@ -44,6 +44,9 @@ void CheckOpaque(const ChunkHead& head) {
 }
 
 void CheckTensor(const ChunkHead& head) {
+  Require(!head.by_cells || (head.order == Order::kTokenHeadDim &&
+                             !HasReferences(static_cast<CodecId>(head.codec))),
+          "rows by cells are tokens, and not those of another cache");
   Require(head.unit_bytes == Info(head.dtype).block_bytes, "bytes of a unit fit the dtype");
   Require(head.order == Order::kTokenHeadDim || head.order == Order::kHeadTokenDim,
           "the order is 0 or 1");
@@ -124,7 +127,7 @@ void AppendHead(const ChunkHead& head, ByteWriter& out) {
   out.U8(static_cast<uint8_t>(head.order));
   out.U8(static_cast<uint8_t>(head.source_order));
   out.U8(head.heads_known ? 1 : 0);
-  out.U16(0);
+  out.U16(head.by_cells ? 1 : 0);
   out.U64(head.token_begin);
   out.U64(head.tokens);
   for (const uint32_t value : {head.head_begin, head.heads, head.unit_begin, head.units,
@@ -148,7 +151,9 @@ ChunkHead ReadHead(ByteReader& in) {
   head.order = ReadEnum<Order>(in, "order", 3);
   head.source_order = ReadEnum<Order>(in, "source order", 3);
   head.heads_known = ReadEnum<uint8_t>(in, "heads known", 1) != 0;
-  Require(in.U16("reserved field") == 0, "reserved field is 0");
+  const uint32_t rows = in.U16("order of rows");
+  Require(rows <= 1, "rows are as in the source or by cells");
+  head.by_cells = rows == 1;
   head.token_begin = in.U64("first token");
   head.tokens = in.U64("tokens");
   head.head_begin = in.U32("first head");

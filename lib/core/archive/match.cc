@@ -241,8 +241,9 @@ Rotation RotationOfKeys(const Snapshot& snapshot, const std::vector<const LayerK
     const uint64_t rows = positions.size() - begin;
     const Bytes values = Gather(keys, begin, rows, Order::kTokenHeadDim);
     const bool bfloat = keys.dtype == DType::kBF16;
-    Rotation rotation = FindRotation(values, bfloat, LmsScale(LmsLargestExponent(values, bfloat)),
-                                     rows, keys.channels(), keys.heads_known ? keys.head_dim : 0);
+    Rotation rotation =
+        FindRotation(values, bfloat, LmsScale(LmsLargestExponent(values, bfloat)), rows,
+                     keys.channels(), keys.heads_known ? keys.head_dim : 0, {});
     if (!rotation.turns.empty()) return rotation;
   }
   return {};

@@ -8,6 +8,7 @@
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/archive/row_order.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
 
@@ -76,6 +77,8 @@ class ArchiveReader {
     a_.reference_names_ = std::move(table.references);
     a_.profile_name_ = std::move(table.profile);
     a_.holds_tensor_ = std::move(table.holds_tensor);
+    a_.orders_.reset();
+    if (table.by_cells) a_.orders_ = std::make_shared<const RowOrders>(*a_.description_);
     have_table_ = true;
   }
 
@@ -229,6 +232,8 @@ class ArchiveReader {
         head.source_offset + head.extent_bytes > SizeAt(head.file)) {
       throw Error(Finding::kBadOffsets, "the extent lies outside the source");
     }
+    if (head.by_cells && a_.orders_ == nullptr)
+      throw Error(Finding::kBadField, "the source table knows of no rows by cells");
     if (before == nullptr || before->file != head.file ||
         before->source_offset + before->extent_bytes <= head.source_begin()) {
       return;
@@ -240,6 +245,7 @@ class ArchiveReader {
     same.tokens = head.tokens;
     same.codec = head.codec;
     same.codec_parameter = head.codec_parameter;
+    same.by_cells = head.by_cells;
     same.raw_bytes = head.raw_bytes;
     same.raw_hash = head.raw_hash;
     same.extent_token_begin = head.extent_token_begin;
@@ -326,6 +332,12 @@ uint64_t Archive::profiled_chunks() const {
       std::count_if(chunks_.begin(), chunks_.end(), [](const ArchivedChunk& chunk) {
         return chunk.head.codec == static_cast<uint8_t>(CodecId::kProfiled);
       }));
+}
+
+uint64_t Archive::ordered_chunks() const {
+  return static_cast<uint64_t>(
+      std::count_if(chunks_.begin(), chunks_.end(),
+                    [](const ArchivedChunk& chunk) { return chunk.head.by_cells; }));
 }
 
 void Archive::RequireProfile() const {

@@ -80,6 +80,7 @@ bool IsStoredAsIs(const ChunkHead& head);
 // The content of the source record.
 struct SourceTable {
   bool is_folder = false;
+  bool by_cells = false;  // some chunk's rows are in the order of cells
   std::vector<ArchivedFile> files;
   std::vector<std::string> empty_folders;
   std::optional<Snapshot> description;

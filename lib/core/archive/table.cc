@@ -109,8 +109,7 @@ std::vector<CellRun> RunsOf(const std::vector<Cell>& cells) {
 void AppendCells(const CellGroup& group, ByteWriter& out) {
   AppendText(group.group, out);
   out.U32(group.streams);
-  const std::vector<CellRun> runs =
-      group.cells.size() > kMaxCells ? std::vector<CellRun>() : RunsOf(group.cells);
+  const std::vector<CellRun> runs = RunsOf(group.cells);
   out.U32(static_cast<uint32_t>(runs.size()));
   for (const CellRun& run : runs) {
     out.Write(run.first);
@@ -121,7 +120,23 @@ void AppendCells(const CellGroup& group, ByteWriter& out) {
   }
 }
 
-// `cell_cost` counts cells, and every eight sequences of a cell once more, over all groups.
+// What counts against kMaxCells, over all groups: cells, and every eight sequences of a cell once
+// more.
+uint64_t CostOf(const Cell& cell) { return 1 + cell.sequences.size() / 8; }
+
+// Those that a reader takes.
+void DropCellsBeyondLimit(std::vector<CellGroup>& groups) {
+  uint64_t left = kMaxCells;
+  for (CellGroup& group : groups) {
+    uint64_t cost = 0;
+    for (const Cell& cell : group.cells) cost += CostOf(cell);
+    if (cost > left)
+      group.cells.clear();
+    else
+      left -= cost;
+  }
+}
+
 CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
   CellGroup group;
   group.group = ReadText(in, "cache group");
@@ -133,7 +148,7 @@ CellGroup ReadCells(ByteReader& in, uint64_t& cell_cost) {
     Cell cell{.position = first, .stream = in.U32("stream"), .sequences = {}};
     const uint32_t sequences = ReadCount(in, 4, "sequences of a cell");
     for (uint32_t s = 0; s < sequences; ++s) cell.sequences.push_back(in.I32("sequence"));
-    cell_cost += uint64_t{count} * (1 + sequences / 8);
+    cell_cost += uint64_t{count} * CostOf(cell);
     if (cell_cost > kMaxCells || first > INT64_MAX - count) {
       throw Error(Finding::kLimit, fmt::format("more than {} cells", kMaxCells)).At(in.offset());
     }
@@ -273,9 +288,9 @@ void CheckNames(const SourceTable& table) {
 }
 
 constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8,
-                   kHasProfile = 16, kHasGroups = 32;
-constexpr uint32_t kKnownFlags =
-    kIsFolder | kHasDescription | kHasAttributes | kHasReferences | kHasProfile | kHasGroups;
+                   kHasProfile = 16, kHasGroups = 32, kByCells = 64;
+constexpr uint32_t kKnownFlags = kIsFolder | kHasDescription | kHasAttributes | kHasReferences |
+                                 kHasProfile | kHasGroups | kByCells;
 
 void AppendAttributes(const SourceTable& table, ByteWriter& out) {
   for (const ArchivedFile& file : table.files) out.U8(file.executable ? 1 : 0);
@@ -408,7 +423,7 @@ Bytes EncodeTable(const SourceTable& table) {
   out.U32((table.is_folder ? kIsFolder : 0) | (table.description ? kHasDescription : 0) |
           (table.has_attributes() ? kHasAttributes : 0) |
           (table.references.empty() ? 0 : kHasReferences) | (table.profile ? kHasProfile : 0) |
-          (table.groups.empty() ? 0 : kHasGroups));
+          (table.groups.empty() ? 0 : kHasGroups) | (table.by_cells ? kByCells : 0));
   out.U32(static_cast<uint32_t>(table.files.size()));
   for (const ArchivedFile& file : table.files) {
     out.U64(file.size);
@@ -430,6 +445,9 @@ SourceTable DecodeTable(ByteSpan bytes) {
     if ((flags & ~kKnownFlags) != 0)
       throw Error(Finding::kBadField, fmt::format("flags {:#x} are unknown", flags));
     table.is_folder = (flags & kIsFolder) != 0;
+    table.by_cells = (flags & kByCells) != 0;
+    if (table.by_cells && (flags & kHasDescription) == 0)
+      throw Error(Finding::kBadField, "rows in the order of cells, which are not described");
     uint64_t total = 0;
     for (uint32_t left = ReadCount(in, 12, "files"); left > 0; --left) {
       const uint64_t size = in.U64("file size");
@@ -468,6 +486,7 @@ SourceTable TableOf(const Source& source, const Snapshot* snapshot,
   copy.model = snapshot->model;
   copy.layers = snapshot->layers;
   copy.cell_groups = snapshot->cell_groups;
+  DropCellsBeyondLimit(copy.cell_groups);
   copy.tokens = snapshot->tokens;
   copy.key_rotation = snapshot->key_rotation;
   copy.k_hadamard = snapshot->k_hadamard;

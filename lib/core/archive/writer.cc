@@ -8,6 +8,7 @@
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
+#include "lib/core/archive/row_order.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/reuse.h"
 #include "lib/core/codec/profiled/profiled.h"
@@ -48,10 +49,12 @@ struct EncoderScratch {
   ScratchBuffer raw, decoded, apart;
 };
 
+// `raw` is the chunk as it is in the source, or with heads apart.
 void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
-                        const ReferenceRows& rows, const NeighbourSource& neighbours,
-                        const Profile* profile, EncoderScratch& workspace) {
-  const std::span<std::byte> decoded = workspace.decoded.Get(raw.size()).first(raw.size());
+                        const RowOrder* order, const ReferenceRows& rows,
+                        const NeighbourSource& neighbours, const Profile* profile,
+                        EncoderScratch& workspace) {
+  std::span<std::byte> decoded = workspace.decoded.Get(raw.size()).first(raw.size());
   workspace.codec.references = &rows;
   workspace.codec.neighbours = &neighbours;
   workspace.codec.profile = profile;
@@ -59,6 +62,11 @@ void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, Byte
   workspace.codec.references = nullptr;
   workspace.codec.neighbours = nullptr;
   workspace.codec.profile = nullptr;
+  if (order != nullptr) {
+    const std::span<std::byte> restored = workspace.apart.Get(raw.size()).first(raw.size());
+    order->Undo(decoded, restored);
+    decoded = restored;
+  }
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
     throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
         .In(Describe(head));
@@ -129,6 +137,30 @@ void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourPlan& plan,
   scratch.Recycle(std::move(payload));
 }
 
+// Whether a chunk's rows are coded by sequence and position. Levels below look at no other rows.
+bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
+  const bool floats =
+      head.dtype == DType::kF16 || head.dtype == DType::kBF16 || head.dtype == DType::kF32;
+  if (!floats || head.order != Order::kTokenHeadDim || effort < Effort::kDefault) return false;
+  // Positions say how far keys are turned, to levels that look for it, and at max values are coded
+  // by keys.
+  const bool turns =
+      effort >= Effort::kMax || (effort >= Effort::kHigh && head.kind == ChunkKind::kKey);
+  return order.moves || (order.jumps && turns);
+}
+
+// The order of a chunk's rows; null if they stay where they are. Rows of references are as they
+// are there.
+std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders* orders,
+                                         const Bases& bases, Effort effort) {
+  if (orders == nullptr || head.kind == ChunkKind::kOpaque) return nullptr;
+  const bool is_value = head.kind == ChunkKind::kValue;
+  if (!bases.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens).empty())
+    return nullptr;
+  std::shared_ptr<const RowOrder> order = orders->Of(head.layer, head.token_begin, head.tokens);
+  return order != nullptr && WantsOrder(head, *order, effort) ? order : nullptr;
+}
+
 // Blocks of one head after another, coded as the engine does it: their matches within a head may be
 // worth more than those across heads.
 bool WantsHeadsApart(const ChunkHead& head, Effort effort) {
@@ -159,7 +191,7 @@ std::span<std::byte> TryHeadsApart(ChunkHead& head, std::span<std::byte> raw,
 }
 
 Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, const Bases& bases,
-               const NeighbourPlan& plan, EncoderScratch& workspace) {
+               const NeighbourPlan& plan, const RowOrders* orders, EncoderScratch& workspace) {
   Written written{.head = task.head, .file = task.file, .start = {}, .encoded = {}};
   ChunkHead& head = written.head;
   const ByteSpan extent = task.bytes().subspan(head.source_offset, head.extent_bytes);
@@ -174,16 +206,25 @@ Written Encode(const Task& task, uint32_t tag, const WriteOptions& options, cons
   head.raw_hash = Hash64(raw);
   if (task.joined != nullptr && head.kind == ChunkKind::kOpaque && head.dtype == DType::kU8)
     head.dtype = GuessedType(raw, options.effort, workspace.codec);
+  const std::shared_ptr<const RowOrder> order = OrderFor(head, orders, bases, options.effort);
+  head.by_cells = order != nullptr;
+  std::span<std::byte> coded = raw;
+  if (order != nullptr) {
+    coded = workspace.codec.ordered.Get(raw.size()).first(raw.size());
+    order->Apply(raw, coded);
+  }
+  const StepsForNow steps(order == nullptr ? RowSteps() : RowSteps(order->steps), workspace.codec);
   const RowsOfReferences rows(bases.references);
-  const NeighbourPlan::Rows neighbours(plan, task.head);
-  written.encoded = EncodeApart(head, raw, options, bases, rows, workspace.codec);
+  const NeighbourPlan::Rows neighbours_there(plan, task.head);
+  const OrderedNeighbours neighbours(neighbours_there, order.get());
+  written.encoded = EncodeApart(head, coded, options, bases, rows, workspace.codec);
   if (WantsHeadsApart(head, options.effort))
-    raw = TryHeadsApart(head, raw, workspace, written.encoded);
-  TryNeighbours(head, raw, plan, neighbours, workspace.codec, written.encoded);
+    raw = coded = TryHeadsApart(head, raw, workspace, written.encoded);
+  TryNeighbours(head, coded, plan, neighbours, workspace.codec, written.encoded);
   head.codec = static_cast<uint8_t>(written.encoded.codec);
   if (options.check) {
-    CheckAgainstSource(head, written.encoded, raw, rows, neighbours, options.profile.get(),
-                       workspace);
+    CheckAgainstSource(head, written.encoded, raw, order.get(), rows, neighbours,
+                       options.profile.get(), workspace);
   }
   written.payload_hash = Hash64(written.encoded.payload);
   ByteWriter bytes;
@@ -287,16 +328,36 @@ std::vector<uint64_t> SizesOf(const Source& source, const std::vector<FileGroup>
   return sizes;
 }
 
+// All chunks, as they are going to be planned.
+std::vector<ChunkHead> PlannedChunks(const Source& source, const Grouping& grouping,
+                                     const WriteOptions& options) {
+  std::vector<ChunkHead> heads;
+  Planner planner(SizesOf(source, grouping.groups), grouping.regions, ChunkBytes(options),
+                  options.effort);
+  while (std::optional<ChunkHead> head = planner.Next()) heads.push_back(*std::move(head));
+  return heads;
+}
+
+// The orders of chunks, if any chunk's rows are coded in another one than the source's. What cells
+// there are is what the source table says.
+std::shared_ptr<const RowOrders> OrdersFor(const Source& source, const SourceTable& table,
+                                           const Grouping& grouping, const WriteOptions& options,
+                                           const Bases& bases) {
+  if (options.effort < Effort::kDefault || !table.description) return nullptr;
+  auto orders = std::make_shared<const RowOrders>(*table.description);
+  if (orders->empty()) return nullptr;
+  for (const ChunkHead& head : PlannedChunks(source, grouping, options)) {
+    if (OrderFor(head, orders.get(), bases, options.effort) != nullptr) return orders;
+  }
+  return nullptr;
+}
+
 // Which chunks may be coded by which: all of them are planned twice.
 NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
                          const WriteOptions& options, const Bases& bases) {
   const bool alone = options.joined_layers < 2 || !bases.plan.empty() || !grouping.groups.empty();
   if (options.effort < Effort::kMax || alone) return {};
-  std::vector<ChunkHead> heads;
-  Planner planner(SizesOf(source, grouping.groups), grouping.regions, ChunkBytes(options),
-                  options.effort);
-  while (std::optional<ChunkHead> head = planner.Next()) heads.push_back(*std::move(head));
-  return NeighbourPlan(source, std::move(heads), options.joined_layers);
+  return NeighbourPlan(source, PlannedChunks(source, grouping, options), options.joined_layers);
 }
 
 }  // namespace writing
@@ -312,8 +373,7 @@ class ArchiveWriter::Body {
         grouping_(GroupingOf(source, snapshot, options)),
         hasher_(source, grouping_.groups),
         bases_(BasesOf(snapshot, options)),
-        table_(EncodeTable(TableWith(bases_, options_, grouping_.groups,
-                                     TableOf(source_, snapshot, grouping_.regions)))),
+        table_(MakeTable(snapshot)),
         tag_(TagOf(table_)),
         planner_(SizesOf(source, grouping_.groups), grouping_.regions, ChunkBytes(options_),
                  options_.effort),
@@ -354,7 +414,7 @@ class ArchiveWriter::Body {
         },
         [&](Task& task) {
           const Reuse<EncoderScratch>::Lease workspace(workspaces_);
-          return Encode(task, tag_, options_, bases_, layers_, *workspace);
+          return Encode(task, tag_, options_, bases_, layers_, orders_.get(), *workspace);
         },
         [&](Written& written) { Emit(written); });
     if (!next_) return end;
@@ -369,6 +429,15 @@ class ArchiveWriter::Body {
   }
 
  private:
+  // Of the source, encoded. Sets orders_.
+  Bytes MakeTable(const Snapshot* snapshot) {
+    SourceTable table = TableWith(bases_, options_, grouping_.groups,
+                                  TableOf(source_, snapshot, grouping_.regions));
+    orders_ = OrdersFor(source_, table, grouping_, options_, bases_);
+    table.by_cells = orders_ != nullptr;
+    return EncodeTable(table);
+  }
+
   // The group whose chunks have this file's number, which is the next one or the one before.
   const FileGroup* GroupAt(uint32_t file) {
     const std::vector<FileGroup>& groups = grouping_.groups;
@@ -418,6 +487,7 @@ class ArchiveWriter::Body {
     WriteSummary::Part& other = summary_.parts[static_cast<size_t>(ChunkKind::kOpaque)];
     other.raw_bytes += head.lead.size();
     other.stored_bytes += head.lead.size();
+    if (head.by_cells) ++summary_.ordered_chunks;
     ++summary_.codecs[std::string(Name(written.encoded.codec))];
     if (HasReferences(written.encoded.codec)) CountReferences(written);
     for (const PlaneChoice& plane : written.encoded.planes) {
@@ -470,6 +540,7 @@ class ArchiveWriter::Body {
   const Grouping grouping_;
   SourceHasher hasher_;
   const Bases bases_;
+  std::shared_ptr<const RowOrders> orders_;  // null if all rows are as in the source
   const Bytes table_;
   const uint32_t tag_;
   Planner planner_;

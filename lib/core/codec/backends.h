@@ -13,6 +13,7 @@
 
 #include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
+#include "lib/core/codec/rotation.h"
 #include "lib/core/kernels/rans.h"
 
 namespace kv {
@@ -94,7 +95,10 @@ struct ContextScratch {
 struct CodecScratch {
   Zstd zstd;
   ScratchBuffer planes, predicted, best, candidate, rows, halves, sides;
+  ScratchBuffer ordered;  // for users of codecs: rows in another order than the chunk's
   ContextScratch context;
+  // Where the rows of the chunk stand.
+  RowSteps steps;
   // Where rows of other caches come from; null if there are none.
   const ReferenceRows* references = nullptr;
   // Where other chunks of the same archive come from; null if there are none.
@@ -113,6 +117,20 @@ struct CodecScratch {
  private:
   std::vector<Bytes> spares_;  // by ascending capacity
   size_t room_ = 0;
+};
+
+// Gives the scratch the steps of a chunk's rows, and takes them away again.
+class StepsForNow {
+ public:
+  StepsForNow(const RowSteps& steps, CodecScratch& scratch)
+      : scratch_(scratch), before_(std::exchange(scratch.steps, steps)) {}
+  ~StepsForNow() { scratch_.steps = before_; }
+  StepsForNow(const StepsForNow&) = delete;
+  StepsForNow& operator=(const StepsForNow&) = delete;
+
+ private:
+  CodecScratch& scratch_;
+  const RowSteps before_;
 };
 
 }  // namespace kv

@@ -188,8 +188,9 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   const bool predict = effort >= Effort::kHigh && grid.rows > 1 && grid.columns >= kRansLanes;
   std::optional<EncodedChunk> best;
   if (predict) {
-    const std::optional<LikenessPlan> like = PlanLikenesses(
-        raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape), &scratch.context.arena);
+    const std::optional<LikenessPlan> like =
+        PlanLikenesses(raw, survey.bfloat, grid.rows, grid.columns, HeadDim(shape), scratch.steps,
+                       &scratch.context.arena);
     if (like) best = EncodePredicted(shape, raw, survey, grid, &*like, literal, scratch);
     if (best && best->payload.size() < literal - literal / kClearGainOneIn) return best;
     if (best) literal = best->payload.size();
@@ -321,7 +322,12 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
 EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& plan,
                         const ChunkGrid& grid, Effort effort, CodecScratch& scratch) {
   const std::span<std::byte> rows = NewRows(plan, raw, raw.size() / grid.rows, scratch);
-  EncodedChunk inner = EncodeOnce(NewRowsShape(shape, plan, grid), rows, effort, scratch);
+  EncodedChunk inner;
+  {
+    const auto new_steps = StepsOfNewRows(plan, scratch.steps, &scratch.context.arena);
+    const StepsForNow steps(RowSteps(new_steps), scratch);
+    inner = EncodeOnce(NewRowsShape(shape, plan, grid), rows, effort, scratch);
+  }
   if (inner.payload.size() >= rows.size()) {
     scratch.Recycle(std::move(inner.payload));
     inner = StoredRaw(rows, scratch);

@@ -76,6 +76,17 @@ Pairs Gather(const ArenaVector<float>& x, uint64_t rows, uint64_t columns, uint6
   return pairs;
 }
 
+// The same for pairs whose power and sums in such a frame are known.
+double BitsSaved(const float* sum_a, const float* sum_b, const float* power, uint64_t count,
+                 uint64_t rows) {
+  double bits = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const float mean = (sum_a[i] * sum_a[i] + sum_b[i] * sum_b[i]) / static_cast<float>(rows);
+    bits -= 0.5 * std::log2(std::max(1 - static_cast<double>(mean / power[i]), 1e-6));
+  }
+  return bits;
+}
+
 // What is saved of the power of pairs, in bits per value, once their means are known in a frame
 // that turns with them. `angles` are those of the pairs of a head, per row.
 double BitsSaved(const Pairs& pairs, const ArenaVector<double>& angles) {
@@ -103,11 +114,35 @@ double BitsSaved(const Pairs& pairs, const ArenaVector<double>& angles) {
         c[i] = next;
       }
     }
-    for (uint64_t i = 0; i < here; ++i) {
-      const float mean =
-          (sum_a[i] * sum_a[i] + sum_b[i] * sum_b[i]) / static_cast<float>(pairs.rows);
-      bits -= 0.5 * std::log2(std::max(1 - static_cast<double>(mean / power[i]), 1e-6));
+    bits += BitsSaved(sum_a, sum_b, power, here, pairs.rows);
+  }
+  return bits / static_cast<double>(count);
+}
+
+// Of rows that are not successive.
+double BitsSavedAt(const Pairs& pairs, const ArenaVector<double>& angles, const RowSteps& steps) {
+  double bits = 0;
+  const uint64_t count = pairs.pair_of_head.size(), in_head = angles.size();
+  ArenaVector<float> cosines(pairs.rows * in_head, angles.get_allocator()),
+      sines(pairs.rows * in_head, angles.get_allocator());
+  for (uint64_t row = 0; row < pairs.rows; ++row) {
+    const auto step = static_cast<double>(static_cast<int32_t>(steps[row]));
+    for (uint64_t pair = 0; pair < in_head; ++pair) {
+      cosines[row * in_head + pair] = static_cast<float>(std::cos(angles[pair] * step));
+      sines[row * in_head + pair] = static_cast<float>(std::sin(angles[pair] * step));
     }
+  }
+  for (uint64_t n = 0; n < count; ++n) {
+    float sum_a = 0, sum_b = 0, power = 1e-12f;
+    for (uint64_t row = 0; row < pairs.rows; ++row) {
+      const uint64_t at = (n / kTogether * pairs.rows + row) * kTogether + n % kTogether;
+      const uint64_t turn = row * in_head + pairs.pair_of_head[n];
+      const float a = pairs.first[at], b = pairs.second[at], c = cosines[turn], s = sines[turn];
+      sum_a += a * c + b * s;
+      sum_b += b * c - a * s;
+      power += a * a + b * b;
+    }
+    bits += BitsSaved(&sum_a, &sum_b, &power, 1, pairs.rows);
   }
   return bits / static_cast<double>(count);
 }
@@ -140,12 +175,34 @@ std::vector<uint64_t> HeadDims(uint64_t columns, uint64_t head_dim) {
   return dims;
 }
 
+// The first rows of successive positions that are enough to look at, or the longest run of them.
+struct RowRun {
+  uint64_t begin = 0, count = 0;
+};
+RowRun SuccessiveRows(const RowSteps& steps, uint64_t rows) {
+  if (steps.empty()) return {0, rows};
+  RowRun longest;
+  for (uint64_t begin = 0; begin < rows && longest.count < kRows;) {
+    uint64_t end = begin + 1;
+    while (end < rows && steps.Up(end, 1) == 1) ++end;
+    if (end - begin > longest.count) longest = {begin, end - begin};
+    begin = end;
+  }
+  return longest;
+}
+
 }  // namespace
 
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
-                      uint64_t head_dim, Arena* arena) {
+                      uint64_t head_dim, const RowSteps& steps, Arena* arena) {
   Rotation best;
   if (rows < 16) return best;
+  const RowRun run = SuccessiveRows(steps, rows);
+  const bool successive = run.count >= std::min(rows, kRows / 2);
+  if (successive) {
+    values = values.subspan(2 * run.begin * columns);
+    rows = run.count;
+  }
   const Arena::Scope temporaries(arena);
   const std::vector<uint64_t> dims = HeadDims(columns, head_dim);
   if (dims.empty()) return best;
@@ -164,11 +221,14 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
     for (const uint64_t distance : {uint64_t{1}, in_head}) {
       const Pairs pairs = Gather(x, looked, columns, dim, distance, step);
       ArenaVector<double> angles(in_head, arena);
-      const double still = BitsSaved(pairs, angles);
+      const auto saved = [&] {
+        return successive ? BitsSaved(pairs, angles) : BitsSavedAt(pairs, angles, steps);
+      };
+      const double still = saved();
       for (const double base : kBases) {
         // Turns cost their table and two taps that learn: they must be worth it.
         for (uint64_t pair = 0; pair < in_head; ++pair) angles[pair] = AngleOf(base, pair, dim);
-        const double gain = BitsSaved(pairs, angles) - still;
+        const double gain = saved() - still;
         if (!(gain > most + 0.02)) continue;  // nor where sums are no numbers
         most = gain;
         best = {static_cast<uint32_t>(distance), TurnsOf(base, dim)};
@@ -176,6 +236,12 @@ Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, 
     }
   }
   return best;
+}
+
+void CheckSteps(const RowSteps& steps, uint64_t rows) {
+  if (steps.empty() || steps.size() == rows) return;
+  throw Error(Finding::kBadFrame,
+              fmt::format("the frame has {} rows, the chunk {} positions", rows, steps.size()));
 }
 
 void WriteRotation(const Rotation& rotation, ByteWriter& out) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lib/core/base/arena.h"
@@ -10,6 +11,29 @@
 
 // Rotary position embedding as a codec sees it: pairs of channels that turn from row to row.
 namespace kv {
+
+// How many steps each row of a chunk stands from the first one: its position. Without any, rows are
+// successive positions.
+class RowSteps {
+ public:
+  RowSteps() = default;
+  explicit RowSteps(std::span<const uint32_t> steps) : steps_(steps) {}
+
+  bool empty() const { return steps_.empty(); }
+  uint64_t size() const { return steps_.size(); }
+  uint32_t operator[](uint64_t row) const {
+    return steps_.empty() ? static_cast<uint32_t>(row) : steps_[row];
+  }
+  // From the row `distance` rows up to this one, modulo 2^32.
+  uint32_t Up(uint64_t row, uint64_t distance) const {
+    return (*this)[row] - (*this)[row - distance];
+  }
+
+ private:
+  std::span<const uint32_t> steps_;
+};
+// Throws kBadFrame unless there are none, or as many as rows.
+void CheckSteps(const RowSteps& steps, uint64_t rows);
 
 struct Rotation {
   // The distance between the partners of a pair: 1 if they are channels 2i and 2i + 1, half a head
@@ -22,9 +46,9 @@ struct Rotation {
 
 // Finds the rotation of keys by trying the usual ways to lay out pairs and to space angles.
 // `values` are rows x columns half floats, multiplied by `scale` when loaded (see LmsLoad);
-// `head_dim` is 0 if it is not known. Assumes that the rows are successive positions.
+// `head_dim` is 0 if it is not known.
 Rotation FindRotation(ByteSpan values, bool bfloat, float scale, uint64_t rows, uint64_t columns,
-                      uint64_t head_dim, Arena* arena = nullptr);
+                      uint64_t head_dim, const RowSteps& steps, Arena* arena = nullptr);
 
 // Throws kBadFrame, at `offset`, if a row of `columns` cannot have this distance and these turns.
 void CheckRotation(uint64_t distance, uint64_t turns, uint64_t columns, uint64_t offset);

@@ -115,7 +115,7 @@ bool EncodePrediction(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
   const bool bfloat = shape.dtype == DType::kBF16;
   std::optional<LikenessPlan> like;
   if (kWithLikenesses) {
-    like = PlanLikenesses(raw, bfloat, grid.rows, grid.columns, HeadDim(shape),
+    like = PlanLikenesses(raw, bfloat, grid.rows, grid.columns, HeadDim(shape), scratch.steps,
                           &scratch.context.arena);
     if (!like) return false;
   }
@@ -161,12 +161,12 @@ bool EncodeDistribution(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
   const ChunkGrid grid = GridOf(shape, raw.size());
   if (!IsWhole(raw, 2) || !FitsCdf(grid.rows, grid.columns)) return false;
   return EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
-                   to_beat, out.payload, &scratch.context.arena);
+                   scratch.steps, to_beat, out.payload, &scratch.context.arena);
 }
 
 void DecodeDistribution(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                         CodecScratch& scratch) {
-  DecodeCdf(payload, shape.dtype == DType::kBF16, raw, &scratch.context.arena);
+  DecodeCdf(payload, shape.dtype == DType::kBF16, raw, scratch.steps, &scratch.context.arena);
 }
 
 // Ids are stored in archives: a row is never taken away, an id never used again.

@@ -170,9 +170,9 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
   }
   ChannelShape channels =
       ShapeFor(x.data(), grid.rows, grid.columns, HeadDim(shape),
-               FindRotation(raw, bfloat, scale, grid.rows, grid.columns, HeadDim(shape)));
+               FindRotation(raw, bfloat, scale, grid.rows, grid.columns, HeadDim(shape), {}));
   const ArenaVector<Likeness> likenesses =
-      FindLikenesses(raw, bfloat, grid.rows, grid.columns, channels.rotation, true);
+      FindLikenesses(raw, bfloat, grid.rows, grid.columns, channels.rotation, {}, true);
   for (const Likeness& like : likenesses) channels.likenesses |= like.likeness > 0;
   if (channels.likenesses) {
     for (size_t row = 0; row < grid.rows; ++row) {

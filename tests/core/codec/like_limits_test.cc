@@ -47,7 +47,7 @@ Bytes Keys(const Shape& shape, float size) {
 
 LikenessPlan PlanFor(const Shape& shape, const Bytes& values) {
   const std::optional<LikenessPlan> plan =
-      PlanLikenesses(values, shape.bfloat, shape.rows, shape.columns, shape.head_dim);
+      PlanLikenesses(values, shape.bfloat, shape.rows, shape.columns, shape.head_dim, {});
   REQUIRE(plan);
   REQUIRE(plan->rotation.distance == shape.head_dim / 2);
   return *plan;
@@ -96,7 +96,7 @@ TEST_CASE("values near the largest floats are predicted from likenesses", "[like
   const Bytes values = Keys(shape, 0x1p126f);
   const Bytes frame = Encode(shape, values, PlanFor(shape, Keys(shape, 1)));
   // Their powers are no floats, so that nothing is known of their rotation.
-  CHECK(FindRotation(values, true, 1, shape.rows, shape.columns, shape.head_dim).turns.empty());
+  CHECK(FindRotation(values, true, 1, shape.rows, shape.columns, shape.head_dim, {}).turns.empty());
   test::ForEachTarget([&](const std::string& target) {
     INFO(target);
     REQUIRE(Decode(frame, shape.bfloat, values.size()) == values);

@@ -23,7 +23,7 @@ Bytes Encode(const Grid& grid, const Bytes& values, const LikenessPlan* plan) {
 }
 
 std::optional<LikenessPlan> PlanFor(const Grid& grid, const Bytes& values) {
-  return PlanLikenesses(values, grid.bfloat, grid.rows, grid.columns, grid.head_dim);
+  return PlanLikenesses(values, grid.bfloat, grid.rows, grid.columns, grid.head_dim, {});
 }
 
 Bytes CheckRoundTrip(const Grid& grid, const Bytes& values, const LikenessPlan& plan) {

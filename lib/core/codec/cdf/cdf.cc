@@ -148,7 +148,8 @@ ChannelShape ReadShape(ByteReader& reader, uint64_t value_bytes, uint32_t& large
 }
 
 bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
-               uint64_t to_beat, Bytes& out, Arena* arena, RowForecast* forecast) {
+               const RowSteps& steps, uint64_t to_beat, Bytes& out, Arena* arena,
+               RowForecast* forecast) {
   const uint64_t count = rows * columns;
   KV_ASSERT(count * 2 == values.size() && FitsCdf(rows, columns));
   const uint32_t largest = LmsLargestExponent(values, bfloat);
@@ -158,9 +159,10 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
   ChannelShape shape =
       ShapeFor(x.data(), rows, columns, head_dim,
-               FindRotation(values, bfloat, scale, rows, columns, head_dim, arena));
+               FindRotation(values, bfloat, scale, rows, columns, head_dim, steps, arena));
+  shape.steps = steps;
   const ArenaVector<Likeness> likenesses =
-      FindLikenesses(values, bfloat, rows, columns, shape.rotation, true, arena);
+      FindLikenesses(values, bfloat, rows, columns, shape.rotation, steps, true, arena);
   for (const Likeness& like : likenesses) shape.likenesses |= like.likeness > 0;
   const bool with_likenesses = shape.likenesses;
   const size_t begin = out.size();
@@ -200,11 +202,13 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   return false;
 }
 
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena,
-               RowForecast* forecast) {
+void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, const RowSteps& steps,
+               Arena* arena, RowForecast* forecast) {
   ByteReader reader(frame);
   uint32_t largest = 0;
   ChannelShape shape = ReadShape(reader, values.size(), largest);
+  CheckSteps(steps, shape.rows);
+  shape.steps = steps;
   SlotReader slots(reader);
   const uint64_t rows = shape.rows;
   const bool with_likenesses = shape.likenesses;

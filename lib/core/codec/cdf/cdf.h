@@ -37,10 +37,10 @@ class RowForecast {
 };
 
 bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, uint64_t head_dim,
-               uint64_t to_beat, Bytes& out, Arena* arena = nullptr,
+               const RowSteps& steps, uint64_t to_beat, Bytes& out, Arena* arena = nullptr,
                RowForecast* forecast = nullptr);
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
-void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, Arena* arena = nullptr,
-               RowForecast* forecast = nullptr);
+void DecodeCdf(ByteSpan frame, bool bfloat, std::span<std::byte> values, const RowSteps& steps,
+               Arena* arena = nullptr, RowForecast* forecast = nullptr);
 
 }  // namespace kv

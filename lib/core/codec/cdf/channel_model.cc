@@ -133,7 +133,7 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* c
   likeness_ = likeness;
   row_ = X(rows_);
   if (!shape_.rotation.turns.empty()) {
-    turner_.Angles(static_cast<uint32_t>(rows_), cosines_.Row(pending_), sines_.Row(pending_));
+    turner_.Angles(shape_.steps[rows_], cosines_.Row(pending_), sines_.Row(pending_));
   }
   if (shape_.likenesses) {
     // A good likeness and a poor one are worth different weights: only one of the two taps is used.
@@ -141,7 +141,7 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* c
     std::fill_n(like, padded_, 0.0f);
     std::fill_n(unlike, padded_, 0.0f);
     if (likeness > 0) {
-      turner_.Turn(static_cast<uint32_t>(distance), X(rows_ - distance),
+      turner_.Turn(shape_.steps.Up(rows_, distance), X(rows_ - distance),
                    likeness < kPoorLikeness ? like : unlike);
     }
   }

@@ -21,6 +21,7 @@ namespace kv {
 struct ChannelShape {
   uint64_t rows = 0, columns = 0;
   Rotation rotation;
+  RowSteps steps;             // of the rows; they outlive the model
   bool likenesses = false;    // whether any row resembles an earlier one
   uint32_t near = 0;          // how many channels directly to the left count
   std::vector<uint16_t> far;  // distances of further ones, each more than `near`

@@ -64,12 +64,13 @@ LayersHead ReadLayersHead(ByteReader& reader) {
 class NeighbourTaps {
  public:
   NeighbourTaps(const Neighbour& neighbour, NeighbourChunk chunk, uint64_t rows,
-                const Rotation& rotation)
+                const Rotation& rotation, const RowSteps& steps)
       : wanted_(neighbour.columns),
         chunk_(std::move(chunk)),
         columns_(chunk_.raw->size() / 2 / rows),
         value_of_(Bfloat(), LmsScale(LmsLargestExponent(*chunk_.raw, Bfloat()))),
         turns_(!neighbour.is_value),
+        steps_(steps),
         turner_(rotation, columns_),
         x_(columns_),
         still_(columns_) {}
@@ -77,7 +78,7 @@ class NeighbourTaps {
   void Row(uint64_t row, float* taps) {
     const std::byte* from = chunk_.raw->data() + 2 * columns_ * row;
     for (uint64_t c = 0; c < columns_; ++c) x_[c] = value_of_(LoadLE<uint16_t>(from + 2 * c));
-    if (turns_) turner_.Turn(0u - static_cast<uint32_t>(row), x_.data(), still_.data());
+    if (turns_) turner_.Turn(0u - steps_[row], x_.data(), still_.data());
     std::copy_n(turns_ ? still_.data() : x_.data(), wanted_, taps);
   }
   uint64_t wanted() const { return wanted_; }
@@ -90,6 +91,7 @@ class NeighbourTaps {
   const uint64_t columns_;
   const ModelValue value_of_;
   const bool turns_;
+  const RowSteps steps_;
   Turner turner_;
   std::vector<float> x_, still_;
 };
@@ -97,9 +99,11 @@ class NeighbourTaps {
 // Forecasts the rows of a chunk by what its neighbours have in the same row.
 class LayerForecast : public RowForecast {
  public:
-  LayerForecast(const LayersHead& head, const ChunkGrid& grid, const NeighbourSource* source)
+  LayerForecast(const LayersHead& head, const ChunkGrid& grid, const RowSteps& steps,
+                const NeighbourSource* source)
       : RowForecast(grid.rows, grid.columns),
         head_(head),
+        steps_(steps),
         block_(Taps(head), grid.columns),
         turner_(head_.rotation, grid.columns),
         forecast_(grid.columns),
@@ -120,7 +124,7 @@ class LayerForecast : public RowForecast {
         CheckRotation(head.rotation.distance, head.rotation.turns.size(), row_bytes / 2, 0);
       }
       neighbours_.push_back(
-          std::make_unique<NeighbourTaps>(one, std::move(chunk), grid.rows, head_.rotation));
+          std::make_unique<NeighbourTaps>(one, std::move(chunk), grid.rows, head_.rotation, steps));
     }
   }
 
@@ -132,7 +136,7 @@ class LayerForecast : public RowForecast {
     }
     block_.Predict(forecast_);
     const bool turns = head_.turns && !head_.rotation.turns.empty();
-    if (turns) turner_.Turn(static_cast<uint32_t>(row), forecast_.data(), turned_.data());
+    if (turns) turner_.Turn(steps_[row], forecast_.data(), turned_.data());
     std::vector<float>& expected = turns ? turned_ : forecast_;
     for (float& value : expected) {
       if (!(std::abs(value) < kRegressLimit)) value = 0;
@@ -141,7 +145,7 @@ class LayerForecast : public RowForecast {
   }
   void Know(uint64_t row, const float* x) override {
     if (head_.turns) {
-      turner_.Turn(0u - static_cast<uint32_t>(row), x, turned_.data());
+      turner_.Turn(0u - steps_[row], x, turned_.data());
       x = turned_.data();
     }
     block_.Learn({x, columns});
@@ -155,6 +159,7 @@ class LayerForecast : public RowForecast {
   }
 
   const LayersHead& head_;
+  const RowSteps steps_;
   BlockRegression block_;
   Turner turner_;
   std::vector<float> forecast_, turned_;
@@ -165,10 +170,12 @@ bool IsLayersGrid(const ChunkGrid& grid) {
   return FitsCdf(grid.rows, grid.columns) && grid.columns <= BlockRegression::kMaxColumns;
 }
 
-Rotation RotationOfHalves(const NeighbourChunk& chunk, uint64_t rows, uint64_t head_dim) {
+Rotation RotationOfHalves(const NeighbourChunk& chunk, uint64_t rows, uint64_t head_dim,
+                          const RowSteps& steps) {
   const bool bfloat = chunk.dtype == DType::kBF16;
   const float scale = LmsScale(LmsLargestExponent(*chunk.raw, bfloat));
-  return FindRotation(*chunk.raw, bfloat, scale, rows, chunk.raw->size() / 2 / rows, head_dim);
+  return FindRotation(*chunk.raw, bfloat, scale, rows, chunk.raw->size() / 2 / rows, head_dim,
+                      steps);
 }
 
 }  // namespace
@@ -188,11 +195,11 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   LayersHead head{!is_value, {neighbours.begin(), neighbours.end()}, {}};
   if (head.turns) {
     const auto own = std::make_shared<const Bytes>(raw.begin(), raw.end());
-    head.rotation = RotationOfHalves({shape.dtype, own}, grid.rows, HeadDim(shape));
+    head.rotation = RotationOfHalves({shape.dtype, own}, grid.rows, HeadDim(shape), scratch.steps);
   } else {
     for (const Neighbour& one : neighbours) {
       if (one.is_value) continue;
-      head.rotation = RotationOfHalves(source.Read(one), grid.rows, HeadDim(shape));
+      head.rotation = RotationOfHalves(source.Read(one), grid.rows, HeadDim(shape), scratch.steps);
       break;
     }
   }
@@ -201,10 +208,10 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   WriteLayersHead(head, out);
   payload = out.Release();
   const uint64_t head_bytes = payload.size() - begin;
-  LayerForecast forecast(head, grid, &source);
+  LayerForecast forecast(head, grid, scratch.steps, &source);
   if (to_beat > head_bytes &&
       EncodeCdf(raw, shape.dtype == DType::kBF16, grid.rows, grid.columns, HeadDim(shape),
-                to_beat - head_bytes, payload, &scratch.context.arena, &forecast)) {
+                scratch.steps, to_beat - head_bytes, payload, &scratch.context.arena, &forecast)) {
     return true;
   }
   payload.resize(begin);
@@ -234,9 +241,10 @@ void DecodeByLayers(const ChunkShape& shape, ByteSpan payload, std::span<std::by
     RefuseLayers(0, "the chunk's rows are not tokens");
   if (head.turns)
     CheckRotation(head.rotation.distance, head.rotation.turns.size(), grid.columns, 0);
-  LayerForecast forecast(head, grid, scratch.neighbours);
+  CheckSteps(scratch.steps, grid.rows);
+  LayerForecast forecast(head, grid, scratch.steps, scratch.neighbours);
   DecodeCdf(reader.Take(reader.remaining(), "distributions"), shape.dtype == DType::kBF16, raw,
-            &scratch.context.arena, &forecast);
+            scratch.steps, &scratch.context.arena, &forecast);
 }
 
 }  // namespace kv

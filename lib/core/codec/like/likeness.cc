@@ -38,7 +38,7 @@ struct Unturned {
   const float* Row(uint64_t row) const { return y.data() + row * columns; }
 };
 Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                const Rotation& rotation, Arena* arena) {
+                const Rotation& rotation, const RowSteps& steps, Arena* arena) {
   const float scale = bfloat ? 1.0f : 0x1p112f;
   Unturned all{rows, columns, ArenaVector<float>(rows * columns, arena), {}, {}};
   Turner turner(rotation, columns, arena);
@@ -49,7 +49,7 @@ Unturned Unturn(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
   for (uint64_t row = 0; row < rows; ++row) {
     float* out = all.y.data() + row * columns;
     LmsLoad(values.data() + 2 * row * columns, columns, bfloat, scale, x.data(), columns);
-    turner.Turn(-static_cast<uint32_t>(row), x.data(), out);
+    turner.Turn(0u - steps[row], x.data(), out);
     for (uint64_t c = 0; c < columns; ++c) {
       sum[c] += out[c];
       squares[c] += out[c] * out[c];
@@ -169,10 +169,11 @@ ArenaVector<uint32_t> NearestBySigns(const Unturned& all) {
 }  // namespace
 
 ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                                     const Rotation& rotation, bool thorough, Arena* arena) {
+                                     const Rotation& rotation, const RowSteps& steps, bool thorough,
+                                     Arena* arena) {
   ArenaVector<Likeness> likenesses(rows, arena);
   const Arena::Scope temporaries(arena);
-  const Unturned all = Unturn(values, bfloat, rows, columns, rotation, arena);
+  const Unturned all = Unturn(values, bfloat, rows, columns, rotation, steps, arena);
   const ArenaVector<uint32_t> best = thorough ? NearestByAngle(all) : NearestBySigns(all);
   for (uint64_t row = 1; row < rows; ++row) {
     const DeviationProducts products = ProductsOfDeviations(
@@ -239,12 +240,14 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
 }
 
 std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
-                                           uint64_t columns, uint64_t head_dim, Arena* arena) {
+                                           uint64_t columns, uint64_t head_dim,
+                                           const RowSteps& steps, Arena* arena) {
   if (rows < 16) return std::nullopt;
   LikenessPlan plan;
   plan.rotation =
-      FindRotation(values, bfloat, bfloat ? 1.0f : 0x1p112f, rows, columns, head_dim, arena);
-  plan.likenesses = FindLikenesses(values, bfloat, rows, columns, plan.rotation, false, arena);
+      FindRotation(values, bfloat, bfloat ? 1.0f : 0x1p112f, rows, columns, head_dim, steps, arena);
+  plan.likenesses =
+      FindLikenesses(values, bfloat, rows, columns, plan.rotation, steps, false, arena);
   uint64_t alike = 0;
   for (const Likeness& like : plan.likenesses) alike += like.likeness > 0;
   if (alike * 20 < rows) return std::nullopt;

@@ -42,14 +42,14 @@ LikenessPlan ReadLikenesses(ByteReader& reader, uint64_t rows, uint64_t columns,
 // `head_dim` is 0 if it is not known.
 std::optional<LikenessPlan> PlanLikenesses(ByteSpan values, bool bfloat, uint64_t rows,
                                            uint64_t columns, uint64_t head_dim,
-                                           Arena* arena = nullptr);
+                                           const RowSteps& steps, Arena* arena = nullptr);
 
 // Returns one likeness per row of `values`. Rows are compared as they were before rotation, each
 // channel by its deviation from its mean. If `thorough`, all channels are compared, with every row
 // within reach; otherwise the signs of some channels, with the rows of a window. The result is the
 // same on every machine.
 ArenaVector<Likeness> FindLikenesses(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns,
-                                     const Rotation& rotation, bool thorough,
+                                     const Rotation& rotation, const RowSteps& steps, bool thorough,
                                      Arena* arena = nullptr);
 
 }  // namespace kv

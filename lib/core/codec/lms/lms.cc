@@ -129,7 +129,7 @@ bool EncodeLms(ByteSpan values, const HalfSurvey& survey, uint64_t rows, uint64_
   const uint64_t row_step = std::max<uint64_t>(1, count / kSampledOfLms);
   ContextCounts joint(kLmsContexts, 6, arena);
   LmsModel lms(rows, columns, pairing, largest, survey.bfloat,
-               like == nullptr ? nullptr : &like->rotation, arena);
+               like == nullptr ? nullptr : &like->rotation, codec.steps, arena);
   for (uint64_t row = 0; row < rows; ++row) {
     lms.Predict(like == nullptr ? Likeness{} : like->likenesses[row]);
     uint8_t* here = symbols + row * columns;
@@ -213,6 +213,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
         .At(3);
   }
   const ByteSpan escapes = reader.Take(escape_count, "escapes");
+  if (with_likenesses) CheckSteps(codec.steps, grid.rows);
   LikenessPlan like;
   if (with_likenesses) like = ReadLikenesses(reader, grid.rows, grid.columns, codec);
   const ContextModel model = ReadModel(reader, shape.symbol_bits, ContextOrder(), &scratch.arena);
@@ -229,7 +230,7 @@ void DecodeLms(ByteSpan frame, bool bfloat, bool with_likenesses, std::span<std:
   const RansGrid row_grid{1, grid.columns, grid.lanes};
   size_t used = 0, escapes_used = 0;
   LmsModel lms(grid.rows, grid.columns, pairing, largest, bfloat,
-               with_likenesses ? &like.rotation : nullptr, &scratch.arena);
+               with_likenesses ? &like.rotation : nullptr, codec.steps, &scratch.arena);
   for (uint64_t row = 0; row < grid.rows; ++row) {
     lms.Predict(with_likenesses ? like.likenesses[row] : Likeness{});
     Lookup(table_of, lms.contexts(), grid.columns, tables);

@@ -25,13 +25,14 @@ uint32_t LmsLargestExponent(ByteSpan values, bool bfloat) {
 }
 
 LmsModel::LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
-                   bool bfloat, const Rotation* rotation, Arena* arena)
+                   bool bfloat, const Rotation* rotation, const RowSteps& steps, Arena* arena)
     : columns_(columns),
       padded_((columns + kLmsPadding - 1) / kLmsPadding * kLmsPadding),
       pairing_(pairing),
       bfloat_(bfloat),
       scale_(LmsScale(largest_exponent)),
       turner_(rotation == nullptr ? kNone : *rotation, columns, arena),
+      steps_(steps),
       likenesses_(rotation != nullptr),
       x_((kRing + (likenesses_ ? rows : 0)) * padded_, arena),
       partners_(kRing * padded_, arena),
@@ -71,7 +72,9 @@ LmsChannels LmsModel::Channels() {
 
 void LmsModel::Predict(const Likeness& like) {
   which_ = like.likeness == 0 ? 0 : like.likeness < kPoorLikeness ? 2 : 1;
-  if (which_ != 0) turner_.Turn(like.distance, X(row_ + kRing - like.distance), like_.data());
+  if (which_ != 0) {
+    turner_.Turn(steps_.Up(row_, like.distance), X(row_ + kRing - like.distance), like_.data());
+  }
   LmsPredict(Channels(), contexts_.data(), signs_.data());
   if (row_ == 0) std::fill(contexts_.begin(), contexts_.end(), kLmsFirstRow);
 }

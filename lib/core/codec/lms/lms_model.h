@@ -24,9 +24,9 @@ uint32_t LmsLargestExponent(ByteSpan values, bool bfloat);
 class LmsModel {
  public:
   // `rotation` turns earlier rows to the place of the row that resembles them; nullptr if no row
-  // resembles another. It must outlive the model.
+  // resembles another. It and the steps must outlive the model.
   LmsModel(uint64_t rows, uint64_t columns, uint32_t pairing, uint32_t largest_exponent,
-           bool bfloat, const Rotation* rotation, Arena* arena = nullptr);
+           bool bfloat, const Rotation* rotation, const RowSteps& steps, Arena* arena = nullptr);
 
   const uint16_t* contexts() const { return contexts_.data(); }
   const uint8_t* signs() const { return signs_.data(); }
@@ -54,6 +54,7 @@ class LmsModel {
   bool bfloat_;
   float scale_;
   Turner turner_;
+  RowSteps steps_;
   bool likenesses_;
   ArenaVector<float> x_, partners_, mean_, prediction_, like_, zeros_;
   std::array<Learned, 3> learned_;

@@ -114,7 +114,7 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
   const float scale = LmsScale(largest);
   const ModelValue value_of(near.bfloat, scale);
   Rotation rotation =
-      FindRotation(all, near.bfloat, scale, near.rows(), near.columns, head_dim, arena);
+      FindRotation(all, near.bfloat, scale, near.rows(), near.columns, head_dim, {}, arena);
   const bool turns = !rotation.turns.empty();
   std::vector<float> first(near.columns);
   ChannelShape shape = ShapeFor(first.data(), rows.size(), near.columns, head_dim, rotation);

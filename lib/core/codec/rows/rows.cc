@@ -158,6 +158,17 @@ void RepeatRows(const RowPlan& plan, ByteSpan new_rows, uint64_t row_bytes,
   }
 }
 
+ArenaVector<uint32_t> StepsOfNewRows(const RowPlan& plan, const RowSteps& steps, Arena* arena) {
+  ArenaVector<uint32_t> of_new(arena);
+  if (steps.empty()) return of_new;
+  CheckSteps(steps, plan.references.size());
+  of_new.reserve(plan.unique);
+  for (size_t row = 0; row < plan.references.size(); ++row) {
+    if (plan.references[row] == 0) of_new.push_back(steps[row]);
+  }
+  return of_new;
+}
+
 ChunkShape NewRowsShape(const ChunkShape& shape, const RowPlan& plan, const ChunkGrid& grid) {
   return {shape.dtype, plan.unique, 1, grid.columns, Order::kTokenHeadDim};
 }
@@ -179,6 +190,8 @@ bool EncodeRepeatedRows(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecSc
   const uint64_t row_bytes = raw.size() / grid.rows;
   const RowPlan plan = FindRepeatedRows(raw, row_bytes, &scratch.context.arena);
   const std::span<std::byte> rows = NewRows(plan, raw, row_bytes, scratch);
+  const auto new_steps = StepsOfNewRows(plan, scratch.steps, &scratch.context.arena);
+  const StepsForNow steps(RowSteps(new_steps), scratch);
   out = JoinRows(plan, EncodeChunk(NewRowsShape(shape, plan, grid), rows, Effort::kFast, scratch),
                  scratch);
   return true;
@@ -194,11 +207,14 @@ void DecodeRepeatedRows(const ChunkShape& shape, ByteSpan payload, std::span<std
   ByteReader reader(payload);
   const auto inner = static_cast<CodecId>(reader.U8("codec of the rows"));
   if (inner == CodecId::kRows || inner == kSplitCodec || NeedsOthers(inner)) {
-    throw Error(Finding::kBadFrame, "a chunk of rows cannot hold rows, a split chunk or references").At(0);
+    throw Error(Finding::kBadFrame, "a chunk of rows cannot hold rows, a split chunk or references")
+        .At(0);
   }
   const RowPlan plan = ReadReferences(reader, grid.rows, scratch);
   const uint64_t new_bytes = plan.unique * row_bytes;
   const std::span<std::byte> new_rows = scratch.rows.Get(new_bytes).first(new_bytes);
+  const auto new_steps = StepsOfNewRows(plan, scratch.steps, &scratch.context.arena);
+  const StepsForNow steps(RowSteps(new_steps), scratch);
   DecodeChunk(inner, NewRowsShape(shape, plan, grid), reader.Take(reader.remaining(), "rows"),
               new_rows, scratch);
   RepeatRows(plan, new_rows, row_bytes, raw);

@@ -34,6 +34,9 @@ RowPlan ReadReferences(ByteReader& reader, uint64_t rows, CodecScratch& scratch)
 void RepeatRows(const RowPlan& plan, ByteSpan new_rows, uint64_t row_bytes,
                 std::span<std::byte> raw);
 
+// The steps of the new rows, of those of all rows; nothing if there are none. Throws kBadFrame.
+ArenaVector<uint32_t> StepsOfNewRows(const RowPlan& plan, const RowSteps& steps, Arena* arena);
+
 // The shape of the new rows: a chunk of their own.
 ChunkShape NewRowsShape(const ChunkShape& shape, const RowPlan& plan, const ChunkGrid& grid);
 // The references and the new rows, which `inner` holds, as one chunk.
