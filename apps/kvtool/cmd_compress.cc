@@ -83,7 +83,7 @@ class Compress : public EachOf<Compress> {
     line.Add("--joined-layers", joined_layers_,
              "At level max, code up to so many layers in a row by those before them: to read one "
              "takes those before it too (1: each on its own)")
-        .Between(uint32_t{1}, uint32_t{16})
+        .Between(uint32_t{1}, kMostJoinedLayers)
         .ShowDefault();
     line.AddFlag("--no-check|!--check", no_check_,
                  "Do not decode the archive and compare it with the source");

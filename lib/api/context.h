@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lib/api/kvtool.h"
+#include "lib/core/archive/archive.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/frame/frame.h"
 
@@ -41,6 +42,7 @@ struct kvt_ctx {
 
   std::atomic<bool> busy{false}, cancelled{false};
   std::shared_ptr<const kv::Profile> profile;
+  uint32_t joined_layers = kv::kJoinedLayers;
   kv::FrameCoder coder;  // of calls on one object
   struct BatchWorker {
     std::unique_ptr<kv::FrameCoder> coder;

@@ -272,6 +272,11 @@ KVT_API void kvt_profile_hash(const kvt_profile* profile, uint8_t out[16]);
  * for K or V of each layer that was met, come on top of kvt_ctx_bytes. Archives that it packs or
  * writes then need the profile where it made them smaller, and it reads those that do. */
 KVT_API kvt_status kvt_ctx_use_profile(kvt_ctx* ctx, const kvt_profile* profile);
+/* From now on archives that kvt_pack makes at KVT_MAX have up to so many layers in a row coded by
+ * those before them: 1 (each on its own) to 16, at first 8. More is smaller and slower, and to read
+ * one layer takes those before it too. KV0010: another number. Archives beside references, and
+ * those of kvt_writer, join none. */
+KVT_API kvt_status kvt_ctx_join_layers(kvt_ctx* ctx, uint32_t layers);
 /* The hash of the profile that decoding a frame needs; zeros: none. Statuses of kvt_frame_info. A
  * call that decodes answers KV1109 without the profile. */
 KVT_API kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16]);

@@ -146,6 +146,9 @@ class Context {
     Raise(kvt_ctx_use_profile(get(), profile == nullptr ? nullptr : profile->get()));
   }
 
+  // Of archives that Pack makes at KVT_MAX from now on: 1 to 16 layers in a row, at first 8.
+  void JoinLayers(uint32_t layers) { Raise(kvt_ctx_join_layers(get(), layers)); }
+
   std::vector<std::byte> Encode(const kvt_desc& desc, Bytes raw) {
     std::vector<std::byte> frame(kvt_encode_bound(raw.size()));
     frame.resize(Encode(desc, raw, frame));

@@ -104,6 +104,13 @@ kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t coun
 
 void kvt_reference_free(kvt_reference* reference) { delete reference; }
 
+kvt_status kvt_ctx_join_layers(kvt_ctx* ctx, uint32_t layers) {
+  return Call(ctx, [&] {
+    Require(layers >= 1 && layers <= kMostJoinedLayers, "layers");
+    ctx->joined_layers = layers;
+  });
+}
+
 kvt_status kvt_pack(kvt_ctx* ctx, const kvt_file* files, size_t count, const kvt_sink* sink) {
   return kvt_pack_beside(ctx, files, count, nullptr, 0, sink);
 }
@@ -117,7 +124,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
     CancelWatch watch(*ctx);
     WriteOptions options;
     options.effort = ctx->level;
-    options.joined_layers = kJoinedLayers;
+    options.joined_layers = ctx->joined_layers;
     options.progress = &watch;
     if (ctx->level >= Effort::kDefault) options.profile = ctx->profile;
     for (const kvt_reference* given : Given(references, reference_count)) {

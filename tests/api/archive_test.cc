@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -253,6 +254,45 @@ TEST_CASE("kvtool.hpp writes and reads archives, and lets a callback's exception
   CHECK_THROWS_AS(reader.Read(0, 0, 1, std::as_writable_bytes(std::span(rows))), std::out_of_range);
   full = true;
   CHECK_THROWS_AS(kvtool::Writer(context, parts, append), std::length_error);
+}
+
+TEST_CASE("contexts say how many layers in a row archives of level max join") {
+  const std::string path =
+      std::string(KVTOOL_TESTDATA) + "/llamacpp/states/s260k-v050-bf16.seq0.bin";
+  std::ifstream in(path, std::ios::binary);
+  const std::vector<char> state((std::istreambuf_iterator<char>(in)), {});
+  REQUIRE(state.size() > 100000);
+  const std::vector<kvtool::File> files = {
+      {"state", state.size(), [&](uint64_t offset, kvtool::MutableBytes to) {
+         std::memcpy(to.data(), state.data() + offset, to.size());
+       }}};
+  const auto packed = [&](kvtool::Context& context) {
+    std::vector<std::byte> archive;
+    kvtool::Pack(context, files, [&](kvtool::Bytes bytes) {
+      archive.insert(archive.end(), bytes.begin(), bytes.end());
+    });
+    return archive;
+  };
+  kvtool::Context context(KVT_MAX);
+  const std::vector<std::byte> eight = packed(context);
+  context.JoinLayers(1);
+  const std::vector<std::byte> apart = packed(context);
+  CHECK(eight.size() < apart.size() - apart.size() / 200);
+  context.JoinLayers(2);
+  const std::vector<std::byte> two = packed(context);
+  CHECK(two.size() > eight.size());
+  CHECK(two.size() < apart.size());
+  CHECK_THROWS_AS(context.JoinLayers(0), kvtool::Error);
+  CHECK_THROWS_AS(context.JoinLayers(17), kvtool::Error);
+  CHECK(packed(context) == two);  // a number that is refused changes nothing
+  context.JoinLayers(8);
+  CHECK(packed(context) == eight);
+  CHECK(kvt_ctx_join_layers(nullptr, 8) != 0);
+  // Levels below join nothing.
+  kvtool::Context other(KVT_HIGH);
+  const std::vector<std::byte> high = packed(other);
+  other.JoinLayers(1);
+  CHECK(packed(other) == high);
 }
 
 TEST_CASE("kvtool.hpp packs and unpacks files, and lets a callback's exception out") {

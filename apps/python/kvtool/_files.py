@@ -84,6 +84,7 @@ def compress(
     *,
     level: str = "default",
     base: Bases = None,
+    joined_layers: int | None = None,
     check: bool = True,
     force: bool = False,
     progress: Progress | None = None,
@@ -91,7 +92,8 @@ def compress(
 ) -> Document:
     """Write an archive (.kvz) that restores the source byte for byte; by default SOURCE.kvz.
 
-    base: caches whose rows need not be stored again; the archive then needs those that it used. check: every chunk is
+    base: caches whose rows need not be stored again; the archive then needs those that it used. joined_layers: at level
+    "max", code up to so many layers in a row by those before them, 1 (each on its own) to 16; None: 8. check: every chunk is
     decoded and compared, and the archive read back, before it gets its name. force: overwrite. profile=FILE: codes short
     chunks with that profile, which the archive then needs.
     """
@@ -99,6 +101,8 @@ def compress(
     options |= {"level": level, "no_check": not check, "force": force}
     if base is not None:
         options["base"] = base
+    if joined_layers is not None:
+        options["joined_layers"] = joined_layers
     if output is not None:
         options["output"] = _command.path_bytes(output)
     document: Document = _command.run("compress", [path], options, progress)[1]

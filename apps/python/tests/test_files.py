@@ -87,6 +87,18 @@ def test_compress_verify_decompress(state, tmp_path):
     assert kvtool.open(part).layers[0].k.shape == (16, 2, 64)
 
 
+def test_joined_layers(state, tmp_path):
+    sizes = []
+    for layers in (None, 1):
+        document = kvtool.compress(state, tmp_path / f"{layers}.kvz", level="max", joined_layers=layers)
+        assert document["params"]["joined_layers"] == (layers or 8)
+        sizes.append(document["archive_bytes"])
+        assert kvtool.verify(tmp_path / f"{layers}.kvz", against=state)["verdict"] == "identical"
+    assert sizes[0] <= sizes[1]
+    with pytest.raises(kvtool.Error):
+        kvtool.compress(state, tmp_path / "no.kvz", level="max", joined_layers=17)
+
+
 def test_archives_beside_other_caches(state, tmp_path):
     (tmp_path / "a,b").mkdir()
     (tmp_path / "archives").mkdir()

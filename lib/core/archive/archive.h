@@ -228,7 +228,7 @@ class Archive {
 };
 
 // Layers that are coded by those before them, at level max, unless somebody wants it otherwise.
-constexpr uint32_t kJoinedLayers = 8;
+constexpr uint32_t kJoinedLayers = 8, kMostJoinedLayers = 16;
 
 struct WriteOptions {
   // Default: 1 MiB, or 4 MiB at levels high and max, which look for rows that resemble earlier
