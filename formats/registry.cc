@@ -29,12 +29,18 @@
 namespace kv {
 namespace {
 
+// What even named arrays and their metadata lose.
+std::vector<std::string> BesideArrays(const Snapshot& snapshot) {
+  if (snapshot.storage.count("recurrent") == 0) return {};
+  return {"the state of recurrent layers"};
+}
+
 // What formats without cells and text lose.
 std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   std::vector<std::string> lost;
   if (!snapshot.cell_groups.empty()) lost.emplace_back("positions and sequences");
   if (!snapshot.tokens.empty()) lost.emplace_back("token ids");
-  if (snapshot.storage.count("recurrent") != 0) lost.emplace_back("the state of recurrent layers");
+  for (std::string& what : BesideArrays(snapshot)) lost.push_back(std::move(what));
   if (snapshot.cell_groups.size() > 1) lost.emplace_back("which cache a layer belongs to");
   return lost;
 }
@@ -46,17 +52,18 @@ constexpr FormatEntry kFormats[] = {
     {"kvf", "frames of libkvtool: pages as the plug-ins of engines store them",
      "--order for a folder of pages", kvf::Probe, kvf::Open, nullptr},
     {"npz", "numpy archives, stored or deflated", "K/V names or --k-pattern", ProbeNpz, OpenNpz,
-     WriteNpz},
+     WriteNpz, nullptr, BesideArrays},
     {"npy", "numpy arrays: a file or a folder of them", "K/V names or --layout", ProbeNpy, OpenNpy,
-     WriteNpy},
+     WriteNpy, nullptr, BesideArrays},
     {"safetensors", "safetensors: a file or a folder of them; prompt caches of MLX",
-     "K/V names or --k-pattern", ProbeSafetensors, OpenSafetensors, WriteSafetensors},
+     "K/V names or --k-pattern", ProbeSafetensors, OpenSafetensors, WriteSafetensors, nullptr,
+     BesideArrays},
     {"torch", "PyTorch files, zip and legacy, and pickles; written: Hugging Face's (K, V) tuples",
      "K/V names or --k-pattern; --layout 'l2(htd)' and heads for blocks of TensorRT-LLM",
      ProbeTorch, OpenTorch, WriteTorchTuple, nullptr, BesideTensors, false, nullptr,
      PairsWanted::kHalves},
     {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
-     nullptr, OpenTorch, WriteTorchSnapshot},
+     nullptr, OpenTorch, WriteTorchSnapshot, nullptr, BesideArrays},
     {"llama-state", "llama.cpp session and sequence files; writes sequence files",
      "heads: --model, --kv-heads or --head-dim", llama_state::Probe, llama_state::Open,
      llama_state::WriteSequence, nullptr, llama_state::NotKept, true, nullptr,

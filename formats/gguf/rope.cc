@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "formats/gguf/gguf.h"
@@ -64,6 +65,24 @@ void UseScaling(const gguf::Metadata& metadata, const std::string& prefix, Rope&
   if (kind == "longrope") scaling.attention = RealOr(metadata, prefix + "scaling.attn_factor", 0);
 }
 
+// Which layers' keys the engine does not rotate; that is in its graphs, not in the file.
+std::vector<bool> UnrotatedLayers(const ModelGeometry& geometry, const gguf::Metadata& metadata) {
+  const std::string& name = geometry.architecture;
+  std::vector<bool> unrotated(geometry.layers.size(), false);
+  const auto is_sliding = [](const ModelGeometry::Layer& layer) { return layer.sliding; };
+  const bool windows = std::any_of(geometry.layers.begin(), geometry.layers.end(), is_sliding);
+  const bool windows_only = name == "cohere2" || name == "afmoe" || (name == "exaone4" && windows);
+  const bool fourth_not = name == "llama4" || name == "smollm3";
+  // Granite says by this key whether it rotates at all.
+  const bool none = name.starts_with("granite") &&
+                    metadata.Count(name + ".rope.scaling.finetuned").value_or(1) == 0;
+  for (size_t i = 0; i < unrotated.size(); ++i) {
+    unrotated[i] =
+        none || (windows_only && !geometry.layers[i].sliding) || (fourth_not && (i + 1) % 4 == 0);
+  }
+  return unrotated;
+}
+
 }  // namespace
 
 std::optional<ModelRope> ReadGgufRope(const FileSource& file) {
@@ -87,10 +106,17 @@ std::optional<ModelRope> ReadGgufRope(const FileSource& file) {
   UseFactors(metadata, file, model.rope);
   const bool gemma3 = geometry.architecture == "gemma3" || geometry.architecture == "gemma3n";
   const auto own = metadata.Real(prefix + "freq_base_swa");
-  if (!own && !gemma3) return model;
+  const bool apart = own || gemma3;
+  const std::vector<bool> unrotated = UnrotatedLayers(geometry, metadata);
+  if (!apart && std::find(unrotated.begin(), unrotated.end(), true) == unrotated.end())
+    return model;
   windowed.theta = RealOr(metadata, prefix + "freq_base_swa", 10000);
-  for (const ModelGeometry::Layer& layer : geometry.layers)
-    model.layers.push_back(layer.sliding ? windowed : model.rope);
+  for (const ModelGeometry::Layer& layer : geometry.layers) {
+    const bool is_none = unrotated[model.layers.size()];
+    model.layers.push_back(is_none                  ? WithoutRotation(layer.k_dim)
+                           : apart && layer.sliding ? windowed
+                                                    : model.rope);
+  }
   return model;
 }
 

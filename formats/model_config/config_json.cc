@@ -61,8 +61,12 @@ std::vector<bool> Config::Sliding() const {
       sliding[i] = (*types)[i] == "sliding_attention";
     return sliding;
   }
-  const bool gemma3 = Word("model_type").starts_with("gemma3");
-  const uint32_t period = Count("sliding_window_pattern", kMostLayers).value_or(gemma3 ? 6 : 0);
+  const std::string model = Word("model_type");
+  const uint32_t usual = model.starts_with("gemma3")              ? 6
+                         : model.starts_with("cohere2")           ? 4
+                         : model == "exaone4" || model == "olmo3" ? 4
+                                                                  : 0;
+  const uint32_t period = Count("sliding_window_pattern", kMostLayers).value_or(usual);
   for (size_t i = 0; period > 1 && i < sliding.size(); ++i) sliding[i] = (i + 1) % period != 0;
   return sliding;
 }

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "formats/model_config/config_json.h"
@@ -15,9 +16,24 @@ using Kind = RopeScaling::Kind;
 constexpr size_t kMostPairs = 1 << 16;
 
 // Models of Hugging Face whose pairs are neighbours; all others turn halves.
-constexpr std::string_view kNeighbours[] = {
-    "gptj",     "codegen",     "cohere", "cohere2",     "glm",         "glm4",  "chatglm",
-    "ernie4_5", "llama4_text", "llama4", "deepseek_v2", "deepseek_v3", "helium"};
+constexpr std::string_view kNeighbours[] = {"gptj",        "codegen",      "cohere",      "cohere2",
+                                            "cohere2_moe", "glm",          "glm4",        "chatglm",
+                                            "ernie4_5",    "ernie4_5_moe", "llama4_text", "llama4",
+                                            "helium",      "moonshine",    "blt"};
+// Models whose attention has no RoPE; the hybrids among them leave order to their recurrent layers.
+constexpr std::string_view kWithout[] = {"gpt2",  "gpt_neo",    "gpt_bigcode", "opt",
+                                         "bloom", "mpt",        "biogpt",      "xglm",
+                                         "jamba", "nemotron_h", "zamba"};
+// Only layers with a window are rotated; the second ones only if the model has windows at all.
+constexpr std::string_view kWindowsOnly[] = {"cohere2", "cohere2_moe", "afmoe"};
+constexpr std::string_view kWindowsOnlyIfAny[] = {"exaone4", "exaone_moe"};
+// Every fourth layer is not rotated unless the config says otherwise.
+constexpr std::string_view kEveryFourthNot[] = {"smollm3", "llama4", "llama4_text"};
+
+template <size_t kCount>
+bool Contains(const std::string_view (&list)[kCount], std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
 
 std::vector<double> Numbers(const json& object, const char* key) {
   const auto at = object.find(key);
@@ -82,7 +98,8 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
             .Hint("for a prompt of text alone all three are equal: give --rope-base and "
                   "--rope-scaling none instead of the config"));
   }
-  scaling.factor = Real(told, "factor").value_or(1);
+  const auto factor = Real(told, "factor");
+  scaling.factor = factor.value_or(1);
   const double most = Real(config.text(), "max_position_embeddings").value_or(8192);
   const auto own = Real(told, "original_max_position_embeddings");
   const auto beside = Real(config.text(), "original_max_position_embeddings");
@@ -97,14 +114,17 @@ void FillScaling(const Config& config, const json& told, double partial, Rope& r
     if (scaling.high <= scaling.low)
       throw Error(Finding::kBadField, "high_freq_factor is not above low_freq_factor");
   } else if (kind == "yarn") {
+    if (!factor) scaling.factor = most / scaling.original;
     FillYarn(told, scaling);
   } else if (kind == "dynamic") {
     scaling.kind = Kind::kDynamic;
+    scaling.original = most;  // whatever else is said
   } else if (kind == "longrope" || kind == "su") {
     scaling.kind = Kind::kLongRope;
     scaling.short_factors = Numbers(told, "short_factor");
     scaling.long_factors = Numbers(told, "long_factor");
-    if (own || beside) scaling.factor = most / scaling.original;
+    if (beside) scaling.original = *beside;
+    if (beside || !factor) scaling.factor = most / scaling.original;
     scaling.attention = Real(told, "attention_factor").value_or(0);
   } else if (kind == "proportional") {
     FillProportional(config, rope, partial, scaling.factor, scaling);
@@ -127,9 +147,7 @@ Rope RopeFrom(const Config& config, const json& told, double theta) {
   Rope rope;
   rope.theta = Real(told, "rope_theta").value_or(theta);
   const std::string model = config.Word("model_type");
-  for (const std::string_view name : kNeighbours) {
-    if (model == name) rope.pairs = RopePairs::kNeighbours;
-  }
+  if (Contains(kNeighbours, model)) rope.pairs = RopePairs::kNeighbours;
   const double partial = PartOf(config, told);
   if (partial > 1) throw Error(Finding::kBadField, "partial_rotary_factor is above 1");
   rope.rotary_dim = static_cast<uint32_t>(config.head_dim() * partial);
@@ -145,10 +163,68 @@ const json& ObjectAt(const json& object, const char* key) {
   return at != object.end() && at->is_object() ? *at : kNone;
 }
 
+bool IsNumber(const json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number();
+}
+
+// Which layers' keys are not rotated at all.
+std::vector<bool> UnrotatedLayers(const Config& config) {
+  const json& text = config.text();
+  const std::string model = config.Word("model_type");
+  const std::vector<bool> sliding = config.Sliding();
+  const auto alibi = text.find("alibi"), listed = text.find("no_rope_layers");
+  if (Contains(kWithout, model) || config.Word("position_embedding_type") == "nope" ||
+      (model == "granitemoehybrid" && config.Word("position_embedding_type") != "rope") ||
+      (alibi != text.end() && *alibi == true)) {
+    return std::vector<bool>(sliding.size(), true);
+  }
+  std::vector<bool> unrotated(sliding.size(), false);
+  if (listed != text.end() && listed->is_array() && !listed->empty()) {  // 0 where there is none
+    for (size_t i = 0; i < unrotated.size() && i < listed->size(); ++i)
+      unrotated[i] = (*listed)[i] == 0 || (*listed)[i] == false;
+  } else if (Contains(kEveryFourthNot, model)) {
+    const uint32_t interval = config.Count("no_rope_layer_interval", 1 << 20).value_or(4);
+    for (size_t i = 0; i < unrotated.size(); ++i)
+      unrotated[i] = interval != 0 && (i + 1) % interval == 0;
+  } else if (Contains(kWindowsOnly, model) ||
+             (Contains(kWindowsOnlyIfAny, model) && IsNumber(text, "sliding_window"))) {
+    for (size_t i = 0; i < unrotated.size(); ++i) unrotated[i] = !sliding[i];
+  }
+  return unrotated;
+}
+
+// The layers' own rotations, where they have any; none if all are alike.
+void FillLayers(const Config& config, const json& windowed, double theta, ModelRope& model) {
+  const json& text = config.text();
+  const auto local = Real(text, "rope_local_base_freq");
+  const std::vector<bool> unrotated = UnrotatedLayers(config);
+  const bool some_not = std::find(unrotated.begin(), unrotated.end(), true) != unrotated.end();
+  // Scaling reaches only the layers without a window.
+  const bool apart = !windowed.empty() || local || config.Word("model_type") == "olmo3";
+  if (!apart && !some_not) return;
+  const Rope other = !apart             ? model.rope
+                     : windowed.empty() ? RopeFrom(config, json::object(), local.value_or(theta))
+                                        : RopeFrom(config, windowed, theta);
+  const Rope none = WithoutRotation(config.head_dim());
+  for (const bool sliding : config.Sliding()) {
+    const bool is_none = unrotated[model.layers.size()];
+    model.layers.push_back(is_none ? none : sliding ? other : model.rope);
+  }
+}
+
 }  // namespace
 
 ModelRope RopeOf(const Config& config) {
   const json& text = config.text();
+  if (config.Count("kv_lora_rank", 1 << 20).value_or(0) != 0) {
+    throw std::move(
+        Error(Finding::kUnsupportedKind,
+              "the model has latent attention: what turns of its keys stands behind what does not, "
+              "and differs by engine")
+            .Hint("give --kv-heads and --head-dim instead of the config; keys then stay as they "
+                  "are"));
+  }
   const json& newer = ObjectAt(text, "rope_parameters");
   const json& told = newer.empty() ? ObjectAt(text, "rope_scaling") : newer;
   const double theta =
@@ -156,13 +232,8 @@ ModelRope RopeOf(const Config& config) {
   ModelRope model;
   const json &full = ObjectAt(newer, "full_attention"),
              &windowed = ObjectAt(newer, "sliding_attention");
-  const auto local = Real(text, "rope_local_base_freq");
   model.rope = RopeFrom(config, full.empty() ? told : full, theta);
-  if (windowed.empty() && !local) return model;
-  // Layers with a window have a base of their own and are not scaled.
-  const Rope other = windowed.empty() ? RopeFrom(config, json::object(), *local)
-                                      : RopeFrom(config, windowed, theta);
-  for (const bool sliding : config.Sliding()) model.layers.push_back(sliding ? other : model.rope);
+  FillLayers(config, windowed, theta, model);
   return model;
 }
 

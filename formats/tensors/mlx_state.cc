@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "lib/core/base/bytes.h"
@@ -34,6 +35,16 @@ const Named* FindClass(string_view name) {
     if (known.name == name) return &known;
   }
   return nullptr;
+}
+
+// Also of versions to come, and of models that bring their own: whatever they are, their arrays are
+// not to be read by names and shapes.
+bool IsClassName(string_view name) {
+  const auto in_names = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+  };
+  return FindClass(name) != nullptr ||
+         (name.ends_with("Cache") && std::all_of(name.begin(), name.end(), in_names));
 }
 
 const string* Find(const TensorFile& file, const string& key) {
@@ -98,8 +109,8 @@ PromptCache ReadPromptCache(const TensorFile& file) {
   PromptCache cache;
   // Three lists: [metadata, classes, kinds of numbers], formerly [numbers, metadata, classes].
   const string *later = Find(file, "1.0"), *former = Find(file, "2.0");
-  const bool is_later = later != nullptr && FindClass(*later) != nullptr;
-  if (!is_later && (former == nullptr || FindClass(*former) == nullptr)) return cache;
+  const bool is_later = later != nullptr && IsClassName(*later);
+  if (!is_later && (former == nullptr || !IsClassName(*former))) return cache;
   const ArraysByName arrays(file);
   const string classes = is_later ? "1." : "2.", user = is_later ? "0." : "1.";
   for (size_t i = 0;; ++i) {

@@ -20,7 +20,7 @@ struct LayerState {
   std::vector<uint64_t> numbers;  // state that is no array, in the order of the class
 };
 
-// The layers by their classes; empty where the metadata name none. Versions before 0.30 keep
+// The layers by their classes; empty where the metadata name none. Versions before 0.32 keep
 // numbers as text in the metadata, later ones as arrays of one element beside K and V.
 struct PromptCache {
   std::vector<LayerState> layers;

@@ -122,6 +122,84 @@ TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
   CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("m.gguf", bytes).string()), Error);
 }
 
+// Which layers turn nothing, a letter each.
+std::string Unrotated(const ModelRope& model) {
+  std::string text;
+  for (uint32_t i = 0; i < 6; ++i) text += Name(model.Of(i).scaling) == "no rotation" ? '-' : 'r';
+  return text;
+}
+
+TEST_CASE("layers without RoPE are not turned") {
+  const auto of = [](const char* model, json more) {
+    json config = Plain();
+    config.update({{"model_type", model}});
+    config.update(more);
+    return Unrotated(RopeOf(config));
+  };
+  CHECK(of("qwen3", json::object()) == "rrrrrr");
+  CHECK(of("smollm3", json::object()) == "rrr-rr");
+  CHECK(of("smollm3", {{"no_rope_layers", {1, 0, 1, 0, 1, 1}}}) == "r-r-rr");
+  CHECK(of("llama4_text", {{"no_rope_layers", json::array()}, {"no_rope_layer_interval", 2}}) ==
+        "r-r-r-");
+  CHECK(of("cohere2", {{"sliding_window_pattern", 3}}) == "rr-rr-");
+  CHECK(of("exaone4", {{"sliding_window", nullptr}}) == "rrrrrr");
+  CHECK(of("exaone4", {{"sliding_window", 512}}) == "rrr-rr");
+  CHECK(of("granitemoehybrid", {{"position_embedding_type", "nope"}}) == "------");
+  CHECK(of("granitemoehybrid", {{"position_embedding_type", "rope"}}) == "rrrrrr");
+  CHECK(of("jamba", json::object()) == "------");
+  CHECK(of("falcon", {{"alibi", true}}) == "------");
+  CHECK(of("falcon", {{"alibi", false}}) == "rrrrrr");
+
+  const auto gguf = [](const std::string& name, bool finetuned) {
+    GgufBuilder file;
+    file.Text("general.architecture", name)
+        .U32(name + ".block_count", 6)
+        .U32(name + ".embedding_length", 512)
+        .U32(name + ".attention.head_count", 8)
+        .U32(name + ".attention.sliding_window", 512);
+    const std::byte flag{finetuned};
+    file.Raw(name + ".rope.scaling.finetuned", 7, {&flag, 1});
+    const TempDir temp;
+    return Unrotated(ReadModelRope(temp.WriteFile("m.gguf", file.Write()).string()).value());
+  };
+  CHECK(gguf("smollm3", true) == "rrr-rr");
+  CHECK(gguf("cohere2", true) == "rrr-rr");
+  CHECK(gguf("granitehybrid", true) == "rrrrrr");
+  CHECK(gguf("granitehybrid", false) == "------");
+}
+
+TEST_CASE("fields that transformers prefers are preferred") {
+  json config = Plain();
+  config["rope_scaling"] = {
+      {"rope_type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 1024}};
+  CHECK(RopeOf(config).rope.scaling.original == 4096);
+  config["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 1024}};
+  CHECK(RopeOf(config).rope.scaling.factor == 4);
+  json factors = json::array();
+  for (int i = 0; i < 32; ++i) factors.push_back(1 + i);
+  config["rope_scaling"] = {{"rope_type", "longrope"},
+                            {"factor", 8},
+                            {"original_max_position_embeddings", 1024},
+                            {"short_factor", factors},
+                            {"long_factor", factors}};
+  CHECK(RopeOf(config).rope.scaling.factor == 8);
+  config["rope_scaling"].erase("factor");
+  CHECK(RopeOf(config).rope.scaling.factor == 4);
+  config["original_max_position_embeddings"] = 2048;  // of Phi-3, beside the rest, goes first
+  CHECK(RopeOf(config).rope.scaling.original == 2048);
+  CHECK(RopeOf(config).rope.scaling.factor == 2);
+  json olmo = Plain();
+  olmo.update(
+      {{"model_type", "olmo3"},
+       {"rope_scaling",
+        {{"rope_type", "yarn"}, {"factor", 8}, {"original_max_position_embeddings", 512}}}});
+  const ModelRope model = RopeOf(olmo);  // windowed layers are not scaled
+  CHECK(model.Of(0).scaling.kind == RopeScaling::Kind::kNone);
+  CHECK(model.Of(0).theta == 1e6);
+  CHECK(model.Of(3).scaling.kind == RopeScaling::Kind::kYarn);
+}
+
 TEST_CASE("what a config cannot say is refused, M-RoPE with a way out") {
   json config = Plain();
   config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
@@ -135,6 +213,9 @@ TEST_CASE("what a config cannot say is refused, M-RoPE with a way out") {
   config["rope_scaling"] = {{"rope_type", "longrope"}};
   CHECK(Refusal(config) == Finding::kMissingRecord);
   CHECK(Refusal({{"rope_theta", 1e4}}) == Finding::kMissingRecord);
+  json latent = Plain();
+  latent["kv_lora_rank"] = 512;
+  CHECK(Refusal(latent) == Finding::kUnsupportedKind);
   const TempDir temp;
   CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("c", AsBytes("{\"a\":")).string()), Error);
 }

@@ -43,6 +43,9 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
+// Of layers whose keys are not rotated, however far apart: no pair of a head turns.
+Rope WithoutRotation(uint32_t head_dim);
+
 // The RoPE of a model's layers: windowed layers may have another base than the rest.
 struct ModelRope {
   ModelRope() = default;

@@ -24,7 +24,8 @@ Error BadScaling(std::string_view text) {
                       "llama3:FACTOR,LOW,HIGH,ORIGINAL, yarn:FACTOR,ORIGINAL[,FAST,SLOW[,ATTENTION"
                       "]] or dynamic:FACTOR,ORIGINAL",
                       text))
-          .Hint("as in the model's config.json: rope_scaling; --model config.json reads all of it"));
+          .Hint(
+              "as in the model's config.json: rope_scaling; --model config.json reads all of it"));
 }
 
 // "8,1,4,8192" into as many numbers as there are, all positive.
@@ -171,9 +172,20 @@ std::string Name(const RopeScaling& scaling) {
     case Kind::kLongRope:
       return fmt::format("longrope:{},{}{}", scaling.factor, scaling.original, attention());
     case Kind::kGiven:
-      return "given frequencies";
+      return std::all_of(scaling.frequencies.begin(), scaling.frequencies.end(),
+                         [](double frequency) { return frequency == 0; })
+                 ? "no rotation"
+                 : "given frequencies";
   }
   return "?";
+}
+
+Rope WithoutRotation(uint32_t head_dim) {
+  Rope rope;
+  rope.scaling.kind = Kind::kGiven;
+  rope.scaling.frequencies.assign(head_dim / 2, 0.0);
+  rope.rotary_dim = head_dim / 2 * 2;
+  return rope;
 }
 
 double AttentionFactor(const RopeScaling& scaling) {

@@ -25,4 +25,4 @@ done
 "$KVTOOL" inspect quantised-8.safetensors
 # What cannot be is refused by its layer and class.
 "$PYTHON" "$SHARED_SUITE/wrong_mlx.py"
-for file in offset negative place kept unseen text few empty list later bits group width; do "$KVTOOL" inspect $file || echo "exit $?"; done
+for file in offset negative place kept unseen text few empty list later first bits group width; do "$KVTOOL" inspect $file || echo "exit $?"; done

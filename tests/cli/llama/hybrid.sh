@@ -7,6 +7,6 @@ for level in fast default max; do
   "$KVTOOL" compress -q hybrid.bin --level $level -o a.kvz -f && "$KVTOOL" decompress -q a.kvz -o back -f && cmp hybrid.bin back
 done
 "$KVTOOL" verify a.kvz --against hybrid.bin | tail -1
-"$KVTOOL" convert -q hybrid.bin --kv-heads 4 --to npz -o c.npz
+"$KVTOOL" convert hybrid.bin --kv-heads 4 --to npz -o c.npz > /dev/null
 "$KVTOOL" convert hybrid.bin --to llama-state -o d.bin > /dev/null
 "$KVTOOL" convert -q a.kvz --to llama-state -o e.bin
