@@ -15,7 +15,7 @@ namespace {
 
 using std::string_view;
 
-constexpr size_t kPickleWindow = 4096;
+constexpr size_t kPickleWindow = 4096, kConfigWindow = 1 << 16;
 
 string_view Head(const Source& source, size_t bytes) {
   if (source.is_folder || source.files.size() != 1) return {};
@@ -74,8 +74,70 @@ bool IsCompressed(const Source& source) {
          Begins(source, "BZh");
 }
 
+string_view Text(const SourceFile& file, size_t bytes) {
+  const ByteSpan all = file.data->bytes();
+  return AsText(all.first(std::min(all.size(), bytes)));
+}
+
+// Models are folders as often as files: whether one of the files, or the only one, is of a kind.
+template <typename Kind>
+bool AnyIs(const Source& source, const Kind& kind) {
+  return std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+    return kind(string_view(file.name).substr(file.name.rfind('/') + 1), file);
+  });
+}
+
 // A serialised plan of TensorRT.
-bool IsEngine(const Source& source) { return Begins(source, "ftrt"); }
+bool IsEngine(const Source& source) {
+  return AnyIs(source, [](string_view, const SourceFile& file) { return Text(file, 4) == "ftrt"; });
+}
+
+// CTranslate2's model.bin: a version, then the name of its specification with its length and end.
+bool IsCTranslate2(const Source& source) {
+  constexpr size_t kNameAt = 6, kLongest = 64, kNewest = 32;
+  return AnyIs(source, [](string_view, const SourceFile& file) {
+    const ByteSpan bytes = file.data->bytes();
+    if (bytes.size() < kNameAt) return false;
+    const auto version = LoadLE<uint32_t>(bytes.data());
+    const size_t length = LoadLE<uint16_t>(bytes.data() + 4);
+    if (version == 0 || version > kNewest || length > kLongest || bytes.size() - kNameAt < length)
+      return false;
+    return AsText(bytes.subspan(kNameAt, length)).ends_with(string_view("Spec\0", 5));
+  });
+}
+
+// A model in ONNX's form: its version, then who made it, as text; or the settings of its runtime.
+bool IsOnnx(const Source& source) {
+  return AnyIs(source, [](string_view name, const SourceFile& file) {
+    if (name == "genai_config.json") return true;
+    const string_view head = Text(file, 64);
+    if (head.size() < 8 || head[0] != 0x08 || head[1] < 3 || head[1] > 32 || head[2] != 0x12)
+      return false;
+    const auto length = static_cast<size_t>(head[3]);
+    const string_view maker = head.substr(4, length);
+    return length > 0 && maker.size() == length && length + 4 < head.size() &&
+           std::all_of(maker.begin(), maker.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  });
+}
+
+// Ollama names blobs by their hash, and its manifests by media types of its own.
+bool IsOllama(const Source& source) {
+  return AnyIs(source, [&](string_view name, const SourceFile& file) {
+    const string_view head = Text(file, kPickleWindow);
+    const string_view path = source.is_folder ? name : string_view(source.path);
+    return (path.substr(path.rfind('/') + 1).starts_with("sha256-") && head.starts_with("GGUF")) ||
+           (head.starts_with('{') && head.find("application/vnd.ollama.") != head.npos);
+  });
+}
+
+// Weights that ExLlama's converter made: the config beside them says so.
+bool IsExLlama(const Source& source) {
+  return AnyIs(source, [](string_view name, const SourceFile& file) {
+    if (name != "config.json" && name != "quantization_config.json") return false;
+    const string_view head = Text(file, kConfigWindow);
+    return head.find("\"exl2\"") != head.npos || head.find("\"exl3\"") != head.npos;
+  });
+}
 
 // Models of whisper.cpp and of llama.cpp before GGUF.
 bool IsGgml(const Source& source) {
@@ -119,7 +181,7 @@ constexpr ForeignFormat kForeign[] = {
      "their caches live in GPU memory, whole or quantised; neither writes them to a file",
      "torch.save the cache's key and value tensors, one pair per layer ([batch, token, head, dim]: "
      "--layout bthd)",
-     nullptr},
+     IsExLlama},
     {"tensorrt-llm", "TensorRT-LLM engines (.engine, .plan)",
      "compiled weights and kernels; the cache is a pool in GPU memory",
      "its KV cache connector example saves blocks as .pt: --layout 'l2(htd)' with --kv-heads and "
@@ -127,18 +189,18 @@ constexpr ForeignFormat kForeign[] = {
      IsEngine},
     {"ctranslate2", "CTranslate2 (model.bin)",
      "weights; the decoder's state stays in the process and has no file",
-     "run the model in transformers and torch.save its past_key_values", nullptr},
+     "run the model in transformers and torch.save its past_key_values", IsCTranslate2},
     {"whisper.cpp", "whisper.cpp, and ggml models before GGUF",
      "weights; whisper_state has no function that saves its caches",
      "run the model in transformers and save past_key_values (self and cross attention apart)",
      IsGgml},
     {"onnx-genai", "ONNX Runtime GenAI",
      "the cache is bound to the session's present and past buffers; nothing saves them",
-     "np.savez the outputs present.{i}.key and present.{i}.value", nullptr},
+     "np.savez the outputs present.{i}.key and present.{i}.value", IsOnnx},
     {"ollama", "Ollama",
      "its blobs are GGUF models and JSON; the runner keeps caches in memory only",
      "serve the same blob with llama-server --slot-save-path DIR and read the slot it saves",
-     nullptr},
+     IsOllama},
     {"gguf", "GGUF model files", "weights of a model, not a cache",
      "--model FILE takes layers and heads from it", IsGguf},
     {"weights-bin", "KV-compressor weights", "weights, not a cache", "kvtool weights inspect",

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,10 +39,29 @@ enum class PickleKind : uint8_t {
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
   uint64_t offset = 0;  // of its opcode
-  int64_t integer = 0;
-  double real = 0;
+  union {
+    int64_t integer = 0;
+    double real;
+  };
   std::string_view text;
   std::vector<PickleId> items;
+};
+
+// Values by id. They are never moved: a file of a million tensors has some twenty million.
+class PickleValues {
+ public:
+  PickleValue& emplace_back() {
+    if (size_ % kPage == 0) pages_.push_back(std::make_unique<PickleValue[]>(kPage));
+    return (*this)[size_++];
+  }
+  PickleValue& operator[](size_t i) { return pages_[i / kPage][i % kPage]; }
+  const PickleValue& operator[](size_t i) const { return pages_[i / kPage][i % kPage]; }
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr size_t kPage = 256;
+  std::vector<std::unique_ptr<PickleValue[]>> pages_;
+  size_t size_ = 0;
 };
 
 // What a pickle stream built. Texts point into the stream; it must outlive the object.
@@ -65,7 +85,7 @@ class Pickle {
 
  private:
   friend class PickleMachine;
-  std::vector<PickleValue> values_;
+  PickleValues values_;
   std::deque<std::string> texts_;  // unescaped or concatenated, where the stream has no such bytes
   PickleId root_ = kPickleNone;
   uint64_t length_ = 0;

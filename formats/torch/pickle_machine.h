@@ -3,6 +3,7 @@
 // Inside formats/torch: the stack machine that turns a pickle stream into values.
 #pragma once  // implemented by pickle.cc, pickle_calls.cc, pickle_opcodes.cc
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -11,6 +12,32 @@
 #include "formats/torch/pickle.h"
 
 namespace kv {
+
+// What PUT and MEMOIZE kept, by index. Pickles count theirs from 0; what is out of that order
+// stands apart, since the index may be anything.
+class PickleMemo {
+ public:
+  void Put(uint64_t index, PickleId id) {
+    if (index < counted_.size()) {
+      counted_[index] = id;
+    } else if (index == counted_.size()) {
+      others_.erase(index);
+      counted_.push_back(id);
+    } else {
+      others_[index] = id;
+    }
+  }
+  std::optional<PickleId> Get(uint64_t index) const {
+    if (index < counted_.size()) return counted_[index];
+    const auto at = others_.find(index);
+    return at == others_.end() ? std::nullopt : std::optional(at->second);
+  }
+  uint64_t size() const { return counted_.size() + others_.size(); }
+
+ private:
+  std::vector<PickleId> counted_;
+  std::unordered_map<uint64_t, PickleId> others_;
+};
 
 class PickleMachine {
  public:
@@ -76,7 +103,7 @@ class PickleMachine {
   uint64_t at_ = 0;  // offset of the running opcode
   std::vector<PickleId> stack_;
   std::vector<size_t> marks_;  // stack heights
-  std::unordered_map<uint64_t, PickleId> memo_;
+  PickleMemo memo_;
   std::unordered_map<Key, size_t, KeyHash> keys_;
 };
 

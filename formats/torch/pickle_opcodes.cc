@@ -256,22 +256,22 @@ bool PickleMachine::Memo(uint8_t opcode) {
     return value;
   };
   const auto get = [&](uint64_t key) {
-    const auto found = memo_.find(key);
-    if (found == memo_.end()) Fail(fmt::format("memo {} was never set", key));
-    stack_.push_back(found->second);
+    const std::optional<PickleId> found = memo_.Get(key);
+    if (!found) Fail(fmt::format("memo {} was never set", key));
+    stack_.push_back(*found);
   };
   switch (opcode) {
     case 'q':  // BINPUT
-      memo_[reader_.U8("BINPUT")] = Top("BINPUT");
+      memo_.Put(reader_.U8("BINPUT"), Top("BINPUT"));
       return true;
-    case 'r':  // LONG_BINPUT; a map, since the index may be anything
-      memo_[reader_.U32("LONG_BINPUT")] = Top("LONG_BINPUT");
+    case 'r':  // LONG_BINPUT
+      memo_.Put(reader_.U32("LONG_BINPUT"), Top("LONG_BINPUT"));
       return true;
     case 'p':  // PUT
-      memo_[index(Line("PUT"))] = Top("PUT");
+      memo_.Put(index(Line("PUT")), Top("PUT"));
       return true;
     case 0x94:  // MEMOIZE
-      memo_.emplace(memo_.size(), Top("MEMOIZE"));
+      memo_.Put(memo_.size(), Top("MEMOIZE"));
       return true;
     case 'h':  // BINGET
       get(reader_.U8("BINGET"));

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "formats/torch/torch_tensor.h"
+#include "lib/core/base/name_table.h"
 
 namespace kv {
 namespace {
@@ -61,20 +61,22 @@ class Walker {
     return pickle_.ClassOf(id).ends_with(".multiarray._reconstruct");
   }
 
-  // Calls `with(name, child)` for what can hold tensors. Depth is bounded: CheckShape saw to it.
+  // Calls `with(name, child)` for what can hold tensors; `name()` makes its name. Depth is bounded:
+  // CheckShape saw to it.
   template <typename F>
   void ForEachChild(PickleId id, F with) const {
     const PickleValue& value = pickle_[id];
     switch (value.kind) {
       case PickleKind::kDict:
         for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
-          with(KeyName(value.items[i], i / 2), value.items[i + 1]);
+          with([&] { return KeyName(value.items[i], i / 2); }, value.items[i + 1]);
         }
         return;
       case PickleKind::kList:
       case PickleKind::kTuple:
       case PickleKind::kSet:
-        for (size_t i = 0; i < value.items.size(); ++i) with(std::to_string(i), value.items[i]);
+        for (size_t i = 0; i < value.items.size(); ++i)
+          with([&] { return std::to_string(i); }, value.items[i]);
         return;
       case PickleKind::kObject:
         if (builder_.IsTensor(id) || !IsWalked(id)) return;
@@ -93,7 +95,8 @@ class Walker {
     const std::unordered_set<PickleId> named =
         arguments.empty() ? std::unordered_set<PickleId>() : NamedIn(object);
     for (size_t i = 0; i < arguments.size(); ++i) {
-      if (named.count(arguments[i]) == 0) with(fmt::format("__args__/{}", i), arguments[i]);
+      if (named.count(arguments[i]) == 0)
+        with([&] { return fmt::format("__args__/{}", i); }, arguments[i]);
     }
     for (size_t i = 2; i < object.items.size(); ++i) {
       const PickleValue& state = pickle_[object.items[i]];
@@ -127,7 +130,7 @@ class Walker {
   Weight Weigh(PickleId id) {
     if (weights_[id].known) return weights_[id];
     Weight weight{.tensors = builder_.IsTensor(id) ? uint64_t{1} : 0, .visits = 1, .known = true};
-    ForEachChild(id, [&](const std::string&, PickleId child) {
+    ForEachChild(id, [&](const auto&, PickleId child) {
       const Weight below = Weigh(child);
       weight.tensors = CappedAdd(weight.tensors, below.tensors);
       weight.visits = CappedAdd(weight.visits, below.tensors > 0 ? below.visits : 1);
@@ -161,9 +164,9 @@ class Walker {
       scalar_budget_ -= value.items.size();
     }
     const size_t length = path_.size();
-    ForEachChild(id, [&](const std::string& name, PickleId child) {
+    ForEachChild(id, [&](const auto& name, PickleId child) {
       if (length > 0) path_ += '/';
-      path_ += name;
+      path_ += name();
       Visit(child, depth + 1);
       path_.resize(length);
     });
@@ -173,11 +176,13 @@ class Walker {
     try {
       std::optional<TensorView> view = builder_.Build(id);
       if (!view) return AddOpaque(id, false, true);
-      const auto [known, is_new] = names_.emplace(path_, id);
-      if (!is_new && known->second == id) return;  // an item that is an attribute as well
-      if (!is_new) {
+      const auto name_at = [&](uint32_t i) -> const std::string& { return file_.tensors[i].name; };
+      if (!names_.Insert(path_, static_cast<uint32_t>(ids_.size()), name_at)) {
+        // An item may be an attribute as well.
+        if (ids_[*names_.Find(path_, name_at)] == id) return;
         throw Error(Finding::kDuplicateName, "two tensors have this name").At(pickle_[id].offset);
       }
+      ids_.push_back(id);
       file_.tensors.push_back({path_, std::move(*view), ""});
     } catch (Error& error) {
       throw error.In(fmt::format("tensor '{}'", Escaped(path_)));
@@ -213,7 +218,8 @@ class Walker {
   TensorBuilder& builder_;
   TensorFile& file_;
   std::vector<Weight> weights_;
-  std::unordered_map<std::string, PickleId> names_;
+  NameTable names_;
+  std::vector<PickleId> ids_;  // of the tensors, in the file's order
   std::string path_;
   size_t scalar_budget_ = kMostScalarVisits;
 };

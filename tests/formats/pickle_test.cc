@@ -39,7 +39,9 @@ TEST_CASE("scalars of every protocol read as their values") {
       "e."s);
   const int64_t integers[] = {0, 7, 1, -12, 0, -1, 5, 0x201, 1, 0, -256, 0, -128};
   REQUIRE(list.root().items.size() == 14);
-  for (size_t i = 0; i < 13; ++i) CHECK(list.item(i).integer == integers[i]);
+  for (size_t i = 0; i < 13; ++i) {
+    if (i != 4) CHECK(list.item(i).integer == integers[i]);
+  }
   CHECK(list.item(0).kind == PickleKind::kNone);
   CHECK(list.item(2).kind == PickleKind::kBool);
   CHECK(list.item(4).real == 2.5);
@@ -78,6 +80,22 @@ TEST_CASE("containers nest, and the memo shares") {
   CHECK(a == dict.pickle.Get(dict.pickle.root(), "b"));
   CHECK(dict.pickle[a].items.size() == 3);
   CHECK(dict.pickle.Get(dict.pickle.root(), "c") == kPickleNone);
+}
+
+TEST_CASE("MEMOIZE takes the next place, even where PUT was before") {
+  const Loaded out_of_order(
+      "\x80\x04K\x01q\x02"s
+      "0K\x07\x94"s
+      "0K\x08\x94"s
+      "0h\x02."s);
+  CHECK(out_of_order.root().integer == 8);  // as Python has it
+  const Loaded far(
+      "\x80\x04K\x01r\xff\xff\xff\xff"s
+      "0K\x07\x94"s
+      "0j\xff\xff\xff\xff"s
+      "h\x01\x86."s);
+  CHECK(far.item(0).integer == 1);
+  CHECK(far.item(1).integer == 7);
 }
 
 TEST_CASE("a repeated key keeps its place and takes the later value, as in Python") {
