@@ -24,13 +24,16 @@ double RealOr(const gguf::Metadata& metadata, const std::string& key, double oth
 // Divisors of the frequencies, as llama.cpp's converter stores those of Llama 3 and LongRoPE.
 void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& rope) {
   const auto list = [&](const char* name) { return metadata.Floats(name, file.bytes()); };
-  std::vector<double> longer = list("rope_factors_long.weight");
-  std::vector<double> shorter = list("rope_factors_short.weight");
-  if (!longer.empty() && !shorter.empty()) {
-    rope.scaling.kind = Kind::kLongRope;
-    rope.scaling.long_factors = std::move(longer);
-    rope.scaling.short_factors = std::move(shorter);
-    return;
+  const std::vector<double> longer = list("rope_factors_long.weight");
+  const std::vector<double> shorter = list("rope_factors_short.weight");
+  if (!longer.empty() || !shorter.empty()) {
+    throw std::move(
+        Error(Finding::kUnsupportedKind,
+              fmt::format("the model has LongRoPE: llama.cpp rotates by its long factors where the "
+                          "context it was started with is above {} tokens, which no state keeps",
+                          rope.scaling.original))
+            .Hint("--rope-freqs FILE says which frequencies it rotated by; for caches of "
+                  "transformers give the model's config.json"));
   }
   const std::vector<double> factors = list("rope_freqs.weight");
   if (factors.empty()) return;
@@ -45,24 +48,26 @@ void UseFactors(const gguf::Metadata& metadata, const FileSource& file, Rope& ro
   for (size_t i = 0; i < factors.size(); ++i) rope.scaling.frequencies[i] /= factors[i];
 }
 
-void UseScaling(const gguf::Metadata& metadata, const std::string& prefix, Rope& rope) {
+void UseScaling(const gguf::Metadata& metadata, const std::string& model, Rope& rope) {
+  const std::string prefix = model + ".rope.";
   const std::string kind = metadata.Text(prefix + "scaling.type").value_or("none");
   RopeScaling& scaling = rope.scaling;
   scaling.factor = RealOr(metadata, prefix + "scaling.factor", 1);
-  if (const auto original = metadata.Count(prefix + "scaling.original_context_length");
-      original && *original != 0) {
-    scaling.original = *original;
+  for (const std::string& key :
+       {model + ".context_length", prefix + "scaling.original_context_length"}) {
+    if (const auto original = metadata.Count(key); original && *original != 0)
+      scaling.original = *original;
   }
+  // The engine multiplies by this, whatever the scaling, and YaRN by its own factor as well.
+  const double attention = RealOr(metadata, prefix + "scaling.attn_factor", 1);
+  if (attention != 1) scaling.attention = attention;
   if (kind == "linear" && scaling.factor != 1) scaling.kind = Kind::kLinear;
   if (kind == "yarn") {
     scaling.kind = Kind::kYarn;
     scaling.beta_fast = RealOr(metadata, prefix + "scaling.yarn_beta_fast", 32);
     scaling.beta_slow = RealOr(metadata, prefix + "scaling.yarn_beta_slow", 1);
-    // The engine multiplies its own factor by the model's.
-    scaling.attention = RealOr(metadata, prefix + "scaling.attn_factor", 1) *
-                        (scaling.factor <= 1 ? 1 : 0.1 * std::log(scaling.factor) + 1);
+    scaling.attention = attention * (scaling.factor <= 1 ? 1 : 0.1 * std::log(scaling.factor) + 1);
   }
-  if (kind == "longrope") scaling.attention = RealOr(metadata, prefix + "scaling.attn_factor", 0);
 }
 
 // Which layers' keys the engine does not rotate; that is in its graphs, not in the file.
@@ -102,7 +107,7 @@ std::optional<ModelRope> ReadGgufRope(const FileSource& file) {
   model.rope.rotary_dim = geometry.rope_dims;
   model.rope.pairs = ParsePairs(geometry.rope_style);
   Rope windowed = model.rope;
-  UseScaling(metadata, prefix, model.rope);
+  UseScaling(metadata, geometry.architecture, model.rope);
   UseFactors(metadata, file, model.rope);
   const bool gemma3 = geometry.architecture == "gemma3" || geometry.architecture == "gemma3n";
   const auto own = metadata.Real(prefix + "freq_base_swa");

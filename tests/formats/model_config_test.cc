@@ -4,6 +4,7 @@
 #include "formats/model_config/model_config.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -91,17 +92,13 @@ TEST_CASE("layers with a window may have a base of their own") {
   check(ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value());
 }
 
-TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
-  GgufBuilder gguf;
-  gguf.Text("general.architecture", "llama")
-      .U32("llama.block_count", 2)
-      .U32("llama.embedding_length", 64)
-      .U32("llama.attention.head_count", 8);
+// A model file with one tensor of four f32 values.
+Bytes WithTensor(GgufBuilder& gguf, std::string_view name) {
   Bytes bytes = gguf.Write();
   StoreLE<uint64_t>(&bytes[8], 1);  // tensors
   ByteWriter info;
-  info.U64(17);
-  info.Append("rope_freqs.weight");
+  info.U64(name.size());
+  info.Append(name);
   info.U32(1);
   info.U64(4);
   info.U32(0);
@@ -113,6 +110,22 @@ TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
     bytes.resize(bytes.size() + 4);
     StoreLE(&bytes[bytes.size() - 4], factor);
   }
+  return bytes;
+}
+
+GgufBuilder Small() {
+  GgufBuilder gguf;
+  gguf.Text("general.architecture", "llama")
+      .U32("llama.block_count", 2)
+      .U32("llama.embedding_length", 64)
+      .U32("llama.context_length", 2048)
+      .U32("llama.attention.head_count", 8);
+  return gguf;
+}
+
+TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
+  GgufBuilder gguf = Small();
+  Bytes bytes = WithTensor(gguf, "rope_freqs.weight");
   const TempDir temp;
   const auto model = ReadModelRope(temp.WriteFile("m.gguf", bytes).string());
   REQUIRE(model);
@@ -120,6 +133,26 @@ TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
   CHECK(InverseFrequencies(model->rope, 8).at(0) == 1);
   bytes.resize(bytes.size() - 1);
   CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("m.gguf", bytes).string()), Error);
+  // LongRoPE's go by the size of the engine's context, which is not known here.
+  GgufBuilder longer = Small();
+  bytes = WithTensor(longer, "rope_factors_long.weight");
+  CHECK_THROWS_WITH(ReadModelRope(temp.WriteFile("m.gguf", bytes).string()),
+                    Catch::Contains("LongRoPE") && Catch::Contains("2048"));
+}
+
+TEST_CASE("a GGUF's factor on keys and original context are the engine's") {
+  const TempDir temp;
+  GgufBuilder gguf = Small();
+  gguf.F32("llama.rope.scaling.attn_factor", 1.25F);
+  Rope rope = ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value().rope;
+  CHECK(AttentionFactor(rope.scaling) == 1.25);
+  gguf.Text("llama.rope.scaling.type", "yarn").F32("llama.rope.scaling.factor", 4);
+  rope = ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value().rope;
+  CHECK(rope.scaling.original == 2048);
+  CHECK(AttentionFactor(rope.scaling) == Approx(1.25 * (0.1 * std::log(4.0) + 1)));
+  gguf.U32("llama.rope.scaling.original_context_length", 512);
+  rope = ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value().rope;
+  CHECK(rope.scaling.original == 512);
 }
 
 // Which layers turn nothing, a letter each.
