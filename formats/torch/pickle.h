@@ -59,7 +59,7 @@ class PickleValues {
   size_t size() const { return size_; }
 
  private:
-  static constexpr size_t kPage = 256;
+  static constexpr size_t kPage = 32;  // small files have many small pickles
   std::vector<std::unique_ptr<PickleValue[]>> pages_;
   size_t size_ = 0;
 };

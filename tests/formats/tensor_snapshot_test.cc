@@ -228,6 +228,12 @@ TEST_CASE("a kv_cache of rank 3 is K and V side by side or one of them, by the h
   CHECK_FALSE(pool.Open(Heads(0, 6)).layers[0].v);
 }
 
+TEST_CASE("a kv_cache of rank 4 whose rows are K and V of one head is a pool, not tokens") {
+  const Arrays pool = std::move(Arrays().Add("kv_cache", {4, 2, 5, 6}));
+  CHECK(pool.Refusal(Heads(0, 3)) == Finding::kUnsupportedLayout);
+  CHECK(pool.Open(Heads(0, 6)).layers[0].k.heads == 5);
+}
+
 TEST_CASE("an 8-bit kv_cache holds what --as says") {
   OpenOptions options;
   options.as_dtype = "f8_e4m3";
