@@ -18,8 +18,14 @@ namespace {
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
 constexpr uint64_t kShort = 64 << 10;              // a short chunk
 
-// zstd is worth its time if one word of four values in this many was seen before.
-constexpr uint64_t kOneInLongF16 = 160, kOneInShortF16 = 288, kOneInBf16 = 125, kOneInOther = 48;
+// zstd is worth its time if one word of four values in this many was seen before. Over a long chunk
+// more words of f16 are alike by chance.
+struct OneIn {
+  uint64_t long_f16, short_f16, bf16, other;
+};
+// At the default level it takes four times as long as literals and wants half a percent for it. Of
+// bf16 words it must find so many that what it loses on literals does not matter.
+constexpr OneIn kWorthAnyTime{160, 288, 125, 48}, kWorthDefault{24, 80, 16, 48};
 
 // Low bytes are noise if statistics save less than one byte in this many.
 constexpr uint64_t kNoiseOneIn = 64;
@@ -74,13 +80,13 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
 
 // Whether matches may beat statistics, that is whether zstd is worth its time: real caches with as
 // few repeats as this gained by them.
-bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype) {
+bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, Effort effort) {
+  const OneIn& limits = effort == Effort::kDefault ? kWorthDefault : kWorthAnyTime;
   const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
-  // Over a long chunk more words of f16 are alike by chance.
-  const uint64_t f16 = raw.size() > kShort ? kOneInLongF16 : kOneInShortF16;
+  const uint64_t f16 = raw.size() > kShort ? limits.long_f16 : limits.short_f16;
   const uint64_t one_in = dtype == DType::kF16    ? f16
-                          : dtype == DType::kBF16 ? kOneInBf16
-                                                  : kOneInOther;
+                          : dtype == DType::kBF16 ? limits.bf16
+                                                  : limits.other;
   return repeats.four * one_in > repeats.looked;
 }
 
@@ -198,7 +204,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
   // It takes more time than literals, so the default wants something for it.
   const uint64_t to_beat =
       effort == Effort::kDefault ? literal - literal / kDefaultGainOneIn : literal;
-  const std::optional<ContextPlan> plan =
+  std::optional<ContextPlan> plan =
       PlanContext(raw, survey, grid.rows, grid.columns, to_beat, scratch.context);
   if (!plan) return best;
   // Where the row above says little, a better prediction from it does not help either.
@@ -206,6 +212,7 @@ std::optional<EncodedChunk> EncodeInContext(const ChunkShape& shape, ByteSpan ra
     std::optional<EncodedChunk> predicted =
         EncodePredicted(shape, raw, survey, grid, nullptr, plan->bytes, scratch);
     if (predicted) return predicted;
+    plan->symbols_kept = false;
   }
   if (best) scratch.Recycle(std::move(best->payload));
   best = EncodedChunk{CodecId::kPrev, scratch.NewPayload(), {}};
@@ -245,7 +252,7 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
   } else if (coded) {
     if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
       Keep(*coded, EncodeMatches(raw, scratch), scratch);
-  } else if (WantsMatches(raw, grid.rows, shape.dtype)) {
+  } else if (WantsMatches(raw, grid.rows, shape.dtype, effort)) {
     // zstd keeps to literals where matches do not pay; of bf16 they would be others.
     coded = EncodeMatches(raw, scratch);
     if (shape.dtype == DType::kBF16)
@@ -274,9 +281,27 @@ bool BlocksMatch(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
   return bytes[0] + bytes[1] / kGainOneIn < bytes[1];
 }
 
+// Of f16 and bf16 at the highest level: distributions first. Where they save much and values hardly
+// ever come back, the weaker models and matches cannot be smaller, and are not tried.
+EncodedChunk EncodeHalvesAtMax(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
+  constexpr uint64_t kMuchOneIn = 16, kHardlyEverOneIn = 64;
+  EncodedChunk best = StoredRaw(raw, scratch);
+  TryOthers(shape, raw, Effort::kMax, scratch, best);
+  const HalfSurvey survey = SurveyHalves(raw, shape.dtype == DType::kBF16, false);
+  const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
+  if (best.payload.size() < literal - literal / kMuchOneIn) {
+    const ChunkGrid grid = GridOf(shape, raw.size());
+    const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
+    if (repeats.eight * kHardlyEverOneIn < repeats.looked) return best;
+  }
+  Keep(best, ChooseForHalves(shape, raw, Effort::kMax, scratch), scratch);
+  return best;
+}
+
 // f16 and bf16.
 EncodedChunk EncodeHalves(const ChunkShape& shape, ByteSpan raw, Effort effort,
                           CodecScratch& scratch) {
+  if (effort == Effort::kMax) return EncodeHalvesAtMax(shape, raw, scratch);
   EncodedChunk best = ChooseForHalves(shape, raw, effort, scratch);
   TryOthers(shape, raw, effort, scratch, best);
   return best;
@@ -293,7 +318,7 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
   const auto matches = [&] {
     return effort == Effort::kMax ||
            (effort > Effort::kFast &&
-            WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype));
+            WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype, effort));
   };
   EncodedChunk best;
   if (shape.dtype == DType::kF32 && whole) {
@@ -336,7 +361,7 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
   // Where rows that differ still share much, matches over all of them may need fewer bytes.
   if (effort == Effort::kMax) {
     Keep(chunk, EncodeOnce(shape, raw, effort, scratch), scratch);
-  } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype)) {
+  } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype, effort)) {
     Keep(chunk, EncodeMatches(raw, scratch), scratch);
   } else if (!IsHalves(shape.dtype, raw)) {
     // Blocks of rows that differ in few places, as those of a first layer do.

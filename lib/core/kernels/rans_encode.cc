@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // The encoding half of rans.h.
+#include <algorithm>
 #include <bit>
-#include <type_traits>
 #include <utility>
 
 #include "lib/core/kernels/rans.h"
@@ -55,12 +55,19 @@ struct PackTable {
   }
 };
 
-HWY_INLINE VW GatherSymbols(const RansEncoderSymbol* symbols,
-                            hn::VFromD<hn::Rebind<uint32_t, DW>> i) {
+// The entries of one vector's lanes. Loads one by one take half of what a gather does.
+HWY_INLINE VW LoadSymbols(const RansEncoderSymbol* symbols, const uint16_t* cells) {
+  const auto two = [&](size_t i) HWY_ATTR {
+    const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(symbols + cells[i]));
+    const auto* second = reinterpret_cast<const double*>(symbols + cells[i + 1]);
+    return _mm_castpd_si128(_mm_loadh_pd(_mm_castsi128_pd(first), second));
+  };
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(two(0)), two(2), 1);
 #if HWY_TARGET == HWY_AVX2
-  return VW{_mm256_i32gather_epi64(reinterpret_cast<const long long*>(symbols), i.raw, 8)};
+  return VW{low};
 #else
-  return VW{_mm512_i32gather_epi64(i.raw, symbols, 8)};
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(two(4)), two(6), 1);
+  return VW{_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
 #endif
 }
 
@@ -100,7 +107,7 @@ HWY_INLINE void Put(const RansEncoderSymbol& symbol, uint32_t& kept, uint16_t*& 
 template <bool kGivenTables, size_t kLanes>
 uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& contexts,
                      const RansEncoderSymbol* symbols_of, uint16_t* words_end, RansStates& states) {
-  alignas(64) uint32_t base_of[256];  // table_of, scaled to symbols
+  alignas(64) uint32_t base_of[256] = {};  // table_of, scaled to symbols
   if (!kGivenTables) {
     for (int s = 0; s < 256; ++s) base_of[s] = uint32_t{contexts.table_of[s]} << 8;
   }
@@ -110,11 +117,12 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
   constexpr auto parts = std::make_index_sequence<kParts>();
   const DW d;
   const hn::Rebind<uint32_t, DW> d32;
-  const hn::Rebind<uint8_t, DW> d8;
   const hn::RebindToSigned<DW> di;
-  const SymbolLookup::D dn;  // twice as many lanes, half as wide
-  const hn::Rebind<uint8_t, SymbolLookup::D> dn8;
-  const std::conditional_t<kGivenTables, TableShift<8>, SymbolLookup> base_after(base_of);
+  constexpr size_t kBlock = 8 * kMaxRansLanes;
+  const CellMaker make_cells(base_of);
+  uint8_t nothing_above[kBlock];  // the first row
+  std::fill_n(nothing_above, kBlock, contexts.first_above);
+  uint16_t cells[kBlock];
   VW state[kParts];
   const auto load = [&]() HWY_ATTR {
     ForEach(parts, [&](size_t p) HWY_ATTR {
@@ -127,9 +135,8 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
     });
   };
   load();
-  const auto put = [&](const uint8_t* in, auto base, VW& x) HWY_ATTR {
-    const VW symbol =
-        GatherSymbols(symbols_of, hn::Add(base, hn::PromoteTo(d32, hn::LoadU(d8, in))));
+  const auto put = [&](const uint16_t* at, VW& x) HWY_ATTR {
+    const VW symbol = LoadSymbols(symbols_of, at);
     const VW complement = hn::And(hn::ShiftRight<44>(symbol), hn::Set(d, 0x7ff));
     const VW bias = hn::And(hn::ShiftRight<32>(symbol), hn::Set(d, 0xfff));
     const auto full =
@@ -160,17 +167,23 @@ uint16_t* EncodeGrid(const uint8_t* symbols, RansGrid grid, const RansContexts& 
       while (column % kLanes != 0) one(--column);
       load();
     }
-    const auto first = hn::Set(dn, kGivenTables ? 0 : base_of[contexts.first_above]);
     while (column > 0) {
-      column -= kLanes;
-      // Two vectors of lanes share one of bases.
-      ForEach(std::make_index_sequence<kParts / 2>(), [&](size_t q) HWY_ATTR {
-        const size_t p = kParts - 2 - 2 * q, at = column + p * kWideLanes;
-        auto bases = first;
-        if (context != nullptr) bases = base_after(hn::PromoteTo(dn, hn::LoadU(dn8, context + at)));
-        put(in + at + kWideLanes, hn::UpperHalf(d32, bases), state[p + 1]);
-        put(in + at, hn::LowerHalf(d32, bases), state[p]);
-      });
+      const size_t count = column % kBlock != 0 ? column % kBlock : kBlock;
+      column -= count;
+      if (kGivenTables) {
+        for (size_t i = 0; i < count; ++i)
+          cells[i] = static_cast<uint16_t>(context[column + i] << 8 | in[column + i]);
+      } else {
+        make_cells(context != nullptr ? context + column : nothing_above, in + column, count, 0,
+                   cells);
+      }
+      for (size_t block = count; block > 0;) {
+        block -= kLanes;
+        ForEach(parts, [&](size_t p) HWY_ATTR {
+          const size_t from_last = kParts - 1 - p;
+          put(cells + block + from_last * kWideLanes, state[from_last]);
+        });
+      }
     }
 #else
     while (column > 0) one(--column);

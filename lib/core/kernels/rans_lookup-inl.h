@@ -9,6 +9,9 @@
 #define KV_RANS_LOOKUP_INL_H_
 #endif
 
+#include <cstddef>
+#include <cstdint>
+
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,25 +51,67 @@ class SymbolLookup {
   }
   HWY_INLINE V operator()(V symbol) const {
     // A symbol is the lower word of its lane; what the upper ones find is dropped.
-    constexpr __mmask32 kLower = 0x55555555;
-    const __m512i at = symbol.raw, low = _mm512_set1_epi32(64), high = _mm512_set1_epi32(128);
-    if (!all_) {
-      const __mmask32 known = _mm512_mask_cmplt_epu16_mask(kLower, at, low);
-      return V{_mm512_maskz_permutex2var_epi16(known, registers_[0], at, registers_[1])};
-    }
-    const auto pair = [&](int first) HWY_ATTR {
-      return _mm512_maskz_permutex2var_epi16(kLower, registers_[first], at, registers_[first + 1]);
-    };
-    const __mmask32 odd = _mm512_test_epi16_mask(at, low), upper = _mm512_test_epi16_mask(at, high);
-    return V{_mm512_mask_blend_epi16(upper, _mm512_mask_blend_epi16(odd, pair(0), pair(2)),
-                                     _mm512_mask_blend_epi16(odd, pair(4), pair(6)))};
+    return V{Find<0x55555555>(symbol.raw)};
   }
+  // The same for 32 symbols in 16 bits each.
+  HWY_INLINE __m512i Words(__m512i symbols) const { return Find<0xffffffff>(symbols); }
 
  private:
+  template <__mmask32 kWanted>
+  HWY_INLINE __m512i Find(__m512i at) const {
+    const __m512i low = _mm512_set1_epi16(64), high = _mm512_set1_epi16(128);
+    if (!all_) {
+      const __mmask32 known = _mm512_mask_cmplt_epu16_mask(kWanted, at, low);
+      return _mm512_maskz_permutex2var_epi16(known, registers_[0], at, registers_[1]);
+    }
+    const auto pair = [&](int first) HWY_ATTR {
+      return _mm512_maskz_permutex2var_epi16(kWanted, registers_[first], at, registers_[first + 1]);
+    };
+    const __mmask32 odd = _mm512_test_epi16_mask(at, low), upper = _mm512_test_epi16_mask(at, high);
+    return _mm512_mask_blend_epi16(upper, _mm512_mask_blend_epi16(odd, pair(0), pair(2)),
+                                   _mm512_mask_blend_epi16(odd, pair(4), pair(6)));
+  }
+
   __m512i registers_[8];
   bool all_ = false;
 };
 #endif
+
+// Where each symbol is in an array of tables: base_of[symbol above] + (symbol >> cut), in 16 bits.
+class CellMaker {
+ public:
+  // The 256 bases must outlive the object.
+  explicit CellMaker(const uint32_t* base_of)
+      : base_of_(base_of)
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+        ,
+        base_after_(base_of)
+#endif
+  {
+  }
+  HWY_INLINE void operator()(const uint8_t* above, const uint8_t* symbols, size_t count, int cut,
+                             uint16_t* cells) const {
+    size_t i = 0;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+    const auto words = [](const uint8_t* from) HWY_ATTR {
+      return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    };
+    for (; i + 32 <= count; i += 32) {
+      const __m512i symbol = _mm512_srl_epi16(words(symbols + i), _mm_cvtsi32_si128(cut));
+      const __m512i cell = _mm512_add_epi16(base_after_.Words(words(above + i)), symbol);
+      _mm512_storeu_si512(cells + i, cell);
+    }
+#endif
+    for (; i < count; ++i)
+      cells[i] = static_cast<uint16_t>(base_of_[above[i]] + (uint32_t{symbols[i]} >> cut));
+  }
+
+ private:
+  const uint32_t* base_of_;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  SymbolLookup base_after_;
+#endif
+};
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 // What takes the place of a SymbolLookup where tables are given.

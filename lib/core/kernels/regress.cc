@@ -11,12 +11,9 @@
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
 
-// How strongly weights are held near 0, in samples: with what of a value is noise, and always.
-#ifndef KV_REGRESS_RIDGE
-#define KV_REGRESS_RIDGE
+#ifndef KV_REGRESS_TINY
+#define KV_REGRESS_TINY
 namespace kv {
-constexpr float kRidgeOfNoise = 8.0f, kRidge = 0.05f;
-constexpr float kTinyRidge = 1e-12f;  // of taps that are always 0
 constexpr float kTinyPower = 1e-12f;
 }  // namespace kv
 #endif
@@ -111,108 +108,6 @@ void Learn(const Regress& r, RegressRow taps, const float* x, const float* predi
   }
 }
 
-// One vector of channels: sums, factor, weights.
-void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
-                size_t rows, float decay, float samples, size_t channel,
-                float* HWY_RESTRICT features, float* HWY_RESTRICT factor) {
-  const DF d;
-  const size_t lanes = hn::Lanes(d), n = r.taps;
-  const size_t group = channel / kRegressLanes, lane = channel % kRegressLanes;
-  float* products = r.products + group * RegressPairs(n) * kRegressLanes + lane;
-  float* moments = r.moments + group * n * kRegressLanes + lane;
-  float* weights = r.weights + group * kRegressModels * n * kRegressLanes + lane;
-
-  // Taps side by side: features[(tap * rows + row) * lanes].
-  float* targets = features + n * rows * lanes;
-  for (size_t row = 0; row < rows; ++row) {
-    const auto root = hn::Set(d, roots[row]);
-    for (size_t tap = 0; tap < n; ++tap) {
-      hn::Store(hn::Mul(hn::LoadU(d, taps[row * n + tap] + channel), root), d,
-                features + (tap * rows + row) * lanes);
-    }
-    hn::Store(hn::Mul(hn::LoadU(d, x[row] + channel), root), d, targets + row * lanes);
-  }
-  const auto old = hn::Set(d, decay);
-  for (size_t i = 0; i < n; ++i) {
-    const float* a = features + i * rows * lanes;
-    float* out = products + RegressPairs(i) * kRegressLanes;
-    for (size_t j = 0; j <= i; ++j, out += kRegressLanes) {
-      const float* b = features + j * rows * lanes;
-      auto sum = hn::Mul(hn::Load(d, out), old);
-      for (size_t row = 0; row < rows; ++row) {
-        sum = hn::Add(sum, hn::Mul(hn::Load(d, a + row * lanes), hn::Load(d, b + row * lanes)));
-      }
-      hn::Store(sum, d, out);
-    }
-    float* moment = moments + i * kRegressLanes;
-    auto sum = hn::Mul(hn::Load(d, moment), old);
-    for (size_t row = 0; row < rows; ++row) {
-      sum = hn::Add(sum, hn::Mul(hn::Load(d, a + row * lanes), hn::Load(d, targets + row * lanes)));
-    }
-    hn::Store(sum, d, moment);
-  }
-
-  // Cholesky: factor[pair], its diagonal inverted.
-  const auto noise =
-      hn::Min(hn::Div(hn::Load(d, r.variance + channel),
-                      hn::Add(hn::Load(d, r.power + channel), hn::Set(d, kTinyPower))),
-              hn::Set(d, 1.0f));
-  const auto ridge = hn::Div(hn::Add(hn::Mul(noise, hn::Set(d, kRidgeOfNoise)), hn::Set(d, kRidge)),
-                             hn::Set(d, samples));
-  const float* source = products;
-  for (size_t i = 0; i < n; ++i) {
-    float* row = factor + RegressPairs(i) * lanes;
-    for (size_t j = 0; j <= i; ++j, source += kRegressLanes) {
-      const float* other = factor + RegressPairs(j) * lanes;
-      const auto product = hn::Load(d, source);
-      auto sum = product, least = product;
-      if (i == j) {
-        least = hn::Add(hn::Mul(product, ridge), hn::Set(d, kTinyRidge));
-        sum = hn::Add(sum, least);
-      }
-      for (size_t k = 0; k < j; ++k) {
-        sum = hn::Sub(sum, hn::Mul(hn::Load(d, row + k * lanes), hn::Load(d, other + k * lanes)));
-      }
-      if (i == j) {
-        // What rounding leaves of it is never less than what was added.
-        hn::Store(hn::Div(hn::Set(d, 1.0f), hn::Sqrt(hn::Max(sum, least))), d, row + j * lanes);
-      } else {
-        hn::Store(hn::Mul(sum, hn::Load(d, other + j * lanes)), d, row + j * lanes);
-      }
-    }
-  }
-  float* forward = features;  // its values are summed
-  for (size_t i = 0; i < n; ++i) {
-    const float* row = factor + RegressPairs(i) * lanes;
-    auto sum = hn::Load(d, moments + i * kRegressLanes);
-    for (size_t k = 0; k < i; ++k) {
-      sum = hn::Sub(sum, hn::Mul(hn::Load(d, row + k * lanes), hn::Load(d, forward + k * lanes)));
-    }
-    hn::Store(hn::Mul(sum, hn::Load(d, row + i * lanes)), d, forward + i * lanes);
-  }
-  for (size_t model = 0; model < kRegressModels; ++model) {
-    float* out = weights + model * n * kRegressLanes;
-    for (size_t i = r.sizes[model]; i-- > 0;) {
-      auto sum = hn::Load(d, forward + i * lanes);
-      for (size_t k = i + 1; k < r.sizes[model]; ++k) {
-        sum = hn::Sub(sum, hn::Mul(hn::Load(d, factor + (RegressPairs(k) + i) * lanes),
-                                   hn::Load(d, out + k * kRegressLanes)));
-      }
-      hn::Store(hn::Mul(sum, hn::Load(d, factor + (RegressPairs(i) + i) * lanes)), d,
-                out + i * kRegressLanes);
-    }
-  }
-}
-
-void Solve(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
-           size_t rows, float decay, float samples) {
-  alignas(64) float features[(kMaxRegressTaps + 1) * kRegressLanes * kMaxRegressRows];
-  alignas(64) float factor[RegressPairs(kMaxRegressTaps) * kRegressLanes];
-  for (size_t channel = 0; channel < r.groups * kRegressLanes; channel += hn::Lanes(DF())) {
-    SolveLanes(r, taps, x, roots, rows, decay, samples, channel, features, factor);
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace kv
 HWY_AFTER_NAMESPACE();
@@ -223,7 +118,6 @@ namespace kv {
 HWY_EXPORT(Combine);
 HWY_EXPORT(AddTaps);
 HWY_EXPORT(Learn);
-HWY_EXPORT(Solve);
 
 void RegressCombine(const Regress& r) noexcept { HWY_DYNAMIC_DISPATCH(Combine)(r); }
 
@@ -235,11 +129,6 @@ void RegressAdd(const Regress& r, size_t group, RegressRow taps, const size_t* o
 void RegressLearn(const Regress& r, RegressRow taps, const float* x, const float* prediction,
                   const RegressRates& rates) noexcept {
   HWY_DYNAMIC_DISPATCH(Learn)(r, taps, x, prediction, rates);
-}
-
-void RegressSolve(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
-                  size_t rows, float decay, float samples) noexcept {
-  HWY_DYNAMIC_DISPATCH(Solve)(r, taps, x, roots, rows, decay, samples);
 }
 
 namespace ref {
@@ -296,54 +185,6 @@ void RegressLearn(const Regress& r, RegressRow taps, const float* x, const float
     const float error = x[channel] - prediction[channel];
     follow(r.variance[channel], error * error * rates.weight, rates.variance);
     follow(r.power[channel], x[channel] * x[channel], rates.power);
-  }
-}
-
-void RegressSolve(const Regress& r, RegressRow taps, const float* const* x, const float* roots,
-                  size_t rows, float decay, float samples) noexcept {
-  const size_t n = r.taps;
-  for (size_t channel = 0; channel < r.groups * kRegressLanes; ++channel) {
-    const size_t group = channel / kRegressLanes, lane = channel % kRegressLanes;
-    float factor[kMaxRegressTaps][kMaxRegressTaps], inverse[kMaxRegressTaps];
-    float forward[kMaxRegressTaps];
-    const float noise = std::min(r.variance[channel] / (r.power[channel] + kTinyPower), 1.0f);
-    const float ridge = (noise * kRidgeOfNoise + kRidge) / samples;
-    for (size_t i = 0; i < n; ++i) {
-      float& moment = r.moments[(group * n + i) * kRegressLanes + lane];
-      moment *= decay;
-      for (size_t row = 0; row < rows; ++row)
-        moment += (taps[row * n + i][channel] * roots[row]) * (x[row][channel] * roots[row]);
-      forward[i] = moment;
-      for (size_t j = 0; j <= i; ++j) {
-        float& product =
-            r.products[(group * RegressPairs(n) + RegressPairs(i) + j) * kRegressLanes + lane];
-        product *= decay;
-        for (size_t row = 0; row < rows; ++row)
-          product +=
-              (taps[row * n + i][channel] * roots[row]) * (taps[row * n + j][channel] * roots[row]);
-        const float least = product * ridge + kTinyRidge;
-        float sum = i == j ? product + least : product;
-        for (size_t k = 0; k < j; ++k) sum -= factor[i][k] * factor[j][k];
-        if (i == j) {
-          inverse[i] = 1.0f / std::sqrt(std::max(sum, least));
-        } else {
-          factor[i][j] = sum * inverse[j];
-        }
-      }
-    }
-    for (size_t i = 0; i < n; ++i) {
-      for (size_t k = 0; k < i; ++k) forward[i] -= factor[i][k] * forward[k];
-      forward[i] *= inverse[i];
-    }
-    for (size_t model = 0; model < kRegressModels; ++model) {
-      float* weights = r.weights + (group * kRegressModels + model) * n * kRegressLanes + lane;
-      for (size_t i = r.sizes[model]; i-- > 0;) {
-        float sum = forward[i];
-        for (size_t k = i + 1; k < r.sizes[model]; ++k)
-          sum -= factor[k][i] * weights[k * kRegressLanes];
-        weights[i * kRegressLanes] = sum * inverse[i];
-      }
-    }
   }
 }
 

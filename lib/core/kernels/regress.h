@@ -10,6 +10,7 @@
 // the first few taps up to all of them, predict together; each counts by how well it predicted
 // lately. All operations are on floats (+ - * / and square roots), in the order of the reference,
 // none fused, because archives depend on every bit. lib/core/codec/cdf/FORMAT.md spells them out.
+// regress_solve.cc implements RegressSolve, regress.cc the rest.
 namespace kv {
 
 constexpr size_t kRegressLanes = 16;

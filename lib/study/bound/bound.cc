@@ -168,9 +168,9 @@ double MixedBits(ChunkShape shape, ByteSpan all, ChunkGrid grid, int symbol_bits
     halves[i] = LoadLE<uint16_t>(raw.data() + 2 * i);
     x[i] = value_of(halves[i]);
   }
-  ChannelShape channels =
-      ShapeFor(x.data(), grid.rows, grid.columns, HeadDim(shape),
-               FindRotation(raw, bfloat, scale, grid.rows, grid.columns, HeadDim(shape), {}));
+  ChannelShape channels = ShapeFor(
+      x.data(), grid.rows, grid.columns, HeadDim(shape),
+      FindRotation(raw, bfloat, scale, grid.rows, grid.columns, HeadDim(shape), {}), kLongReach);
   const ArenaVector<Likeness> likenesses =
       FindLikenesses(raw, bfloat, grid.rows, grid.columns, channels.rotation, {}, true);
   for (const Likeness& like : likenesses) channels.likenesses |= like.likeness > 0;

@@ -103,6 +103,15 @@ TEST_CASE("any grid and any bits survive being coded whole", "[cdf]") {
   }
 }
 
+// Partners that are neither near nor in another group are left out.
+TEST_CASE("keys of heads of any size come back", "[cdf]") {
+  for (uint64_t half = 1; half <= 33; ++half) {
+    Grid grid = MakeGrid(80, 4 * half, 2 * half, false, 0);
+    Rotate(grid, false);
+    CheckRoundTrip(grid.Store(), grid.bfloat, grid.rows, grid.columns, 2 * half);
+  }
+}
+
 TEST_CASE("a frame is made only where it is smaller", "[cdf]") {
   const Bytes values = MakeGrid(16, 16, 0, true, 0).Store();
   const Bytes frame = Encode(values, true, 16, 16, 0);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "lib/core/codec/cdf/logistic_code.h"
 #include "lib/core/codec/like/likeness.h"
@@ -14,7 +15,6 @@
 namespace kv {
 namespace {
 
-constexpr uint64_t kNear = 24, kHeads = 6;
 constexpr uint64_t kLeastRows = 16, kMostValues = uint64_t{1} << 27;
 
 // How often each class came so far, and once more.
@@ -92,19 +92,20 @@ bool FitsCdf(uint64_t rows, uint64_t columns) {
 }
 
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
-                      Rotation rotation) {
+                      Rotation rotation, Reach reach) {
   ChannelShape shape;
   shape.rows = rows;
   shape.columns = columns;
   shape.rotation = std::move(rotation);
-  shape.near = static_cast<uint32_t>(std::min(kNear, columns - 1));
+  shape.near = static_cast<uint32_t>(std::min(reach.near, columns - 1));
   const auto add = [&](uint64_t distance) {
-    if (distance > shape.near && distance < columns)
+    // Far ones are never of the same group.
+    if (distance > shape.near && distance >= kRegressLanes && distance < columns)
       shape.far.push_back(static_cast<uint16_t>(distance));
   };
   if (shape.rotation.distance > 1) add(shape.rotation.distance);
   if (head_dim == 0) head_dim = 2 * shape.rotation.turns.size();
-  for (uint64_t head = 1; head_dim > 0 && head <= kHeads; ++head) add(head * head_dim);
+  for (uint64_t head = 1; head_dim > 0 && head <= reach.heads; ++head) add(head * head_dim);
   double power = 0;
   for (uint64_t c = 0; c < columns; ++c)
     power += static_cast<double>(x[c]) * static_cast<double>(x[c]);
@@ -157,9 +158,9 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   const ModelValue value_of(bfloat, scale);
   ArenaVector<float> x(count, arena);
   for (uint64_t i = 0; i < count; ++i) x[i] = value_of(LoadLE<uint16_t>(values.data() + 2 * i));
-  ChannelShape shape =
-      ShapeFor(x.data(), rows, columns, head_dim,
-               FindRotation(values, bfloat, scale, rows, columns, head_dim, steps, arena));
+  ChannelShape shape = ShapeFor(
+      x.data(), rows, columns, head_dim,
+      FindRotation(values, bfloat, scale, rows, columns, head_dim, steps, arena), kShortReach);
   shape.steps = steps;
   const ArenaVector<Likeness> likenesses =
       FindLikenesses(values, bfloat, rows, columns, shape.rotation, steps, true, arena);
@@ -177,21 +178,17 @@ bool EncodeCdf(ByteSpan values, bool bfloat, uint64_t rows, uint64_t columns, ui
   slots.reserve(count + 2 * rows);
   ChannelModel model(std::move(shape), arena);
   LikenessCounts counts;
-  uint64_t i = 0;
+  ArenaVector<uint16_t> halves(columns, arena);
+  ArenaVector<float> means(columns, arena), inverse_scales(columns, arena);
   for (uint64_t row = 0; row < rows; ++row) {
     if (with_likenesses) AddLikeness(likenesses[row], row, counts, slots);
     const float* expected_row = forecast == nullptr ? nullptr : forecast->Expect(row);
     model.BeginRow(likenesses[row].likeness, likenesses[row].distance, &expected_row);
-    for (uint64_t group = 0; group < model.groups(); ++group) {
-      model.BeginGroup(group);
-      for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++i) {
-        const ChannelModel::Expected expected = model.Expect(lane);
-        const uint32_t place = PlaceOf(LoadLE<uint16_t>(values.data() + 2 * i));
-        slots.push_back(code.SlotOf(place, expected.mean, expected.inverse_scale));
-        model.Set(lane, expected.mean, x[i]);
-      }
-      model.EndGroup();
-    }
+    model.KnowRow(x.data() + row * columns, means.data(), inverse_scales.data());
+    std::memcpy(halves.data(), values.data() + 2 * row * columns, 2 * columns);
+    slots.resize(slots.size() + columns);
+    code.SlotsOf(halves.data(), means.data(), inverse_scales.data(), columns,
+                 slots.data() + slots.size() - columns);
     model.EndRow();
     if (forecast != nullptr) forecast->Know(row, x.data() + row * columns);
   }

@@ -13,9 +13,17 @@ namespace kv {
 // there must be enough rows to justify it.
 bool FitsCdf(uint64_t rows, uint64_t columns);
 
+// How many channels to the left, and how many in the same place of heads to the left, are taps. The
+// time that learning takes grows with the square of their number and faster: the short reach costs
+// 0.1 to 0.6 % of size and encodes in half the time of the long one.
+struct Reach {
+  uint64_t near = 0, heads = 0;
+};
+constexpr Reach kShortReach{8, 2}, kLongReach{24, 6};
+
 // The taps worth having for a grid whose first row is `x`, given where it turns.
 ChannelShape ShapeFor(const float* x, uint64_t rows, uint64_t columns, uint64_t head_dim,
-                      Rotation rotation);
+                      Rotation rotation, Reach reach);
 // What a frame begins with. Reading throws kTruncated, and kBadFrame also unless the values are of
 // so many bytes.
 void WriteShape(uint32_t largest, const ChannelShape& shape, ByteWriter& frame);

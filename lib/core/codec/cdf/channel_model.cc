@@ -69,6 +69,8 @@ ChannelModel::ChannelModel(ChannelShape shape, Arena* arena)
   for (size_t tap = 0; tap < n; ++tap) {
     if (tap < near_tap_ || tap >= near_tap_ + near_in_group_) ahead_order_.push_back(tap);
   }
+  whole_order_ = ahead_order_;
+  for (size_t tap = near_tap_ + near_in_group_; tap-- > near_tap_;) whole_order_.push_back(tap);
   if (shape_.hints > 0) regress_.sizes = {0, 1 + shape_.hints, near_tap_, n};
   if (shape_.forecast) regress_.sizes = {std::max<size_t>(models, 1), models + 2, near_tap_, n};
   AllocateState();
@@ -153,11 +155,29 @@ void ChannelModel::BeginRow(uint32_t likeness, uint64_t distance, const float* c
   row_spread_ = 0;
 }
 
-void ChannelModel::BeginGroup(uint64_t group) {
+void ChannelModel::BeginGroup(uint64_t group) { PrepareGroup(group, ahead_order_); }
+
+void ChannelModel::KnowRow(const float* x, float* means, float* inverse_scales) {
+  std::copy_n(x, shape_.columns, row_);
+  for (uint64_t group = 0; group < groups(); ++group) {
+    PrepareGroup(group, whole_order_);
+    const uint64_t channel = group * kRegressLanes, count = lanes(group);
+    for (uint64_t lane = 0; lane < count; ++lane) {
+      const float sum = ahead_[lane];
+      predictions_[channel + lane] = sum < kRegressLimit && sum > -kRegressLimit ? sum : 0;
+    }
+    std::copy_n(predictions_.data() + channel, count, means + channel);
+    std::copy_n(inverse_scales_.data(), count, inverse_scales + channel);
+    EndGroup();
+  }
+}
+
+// Sums the taps of an order.
+void ChannelModel::PrepareGroup(uint64_t group, const std::vector<size_t>& order) {
   group_ = group;
   combined_ = regress_.combined + group * regress_.taps * kRegressLanes;
   ahead_.fill(0);
-  RegressAdd(regress_, group, Taps(), ahead_order_.data(), ahead_order_.size(), ahead_.data());
+  RegressAdd(regress_, group, Taps(), order.data(), order.size(), ahead_.data());
   const float factor = spread_[likeness_] * (surprise_ / surprise_count_);
   const float* variance = regress_.variance + group * kRegressLanes;
   for (size_t lane = 0; lane < kRegressLanes; ++lane) {

@@ -89,6 +89,11 @@ class ChannelModel {
   void EndGroup();
   void EndRow();
 
+  // Who knows all values of a row, as encoders do, gives them after BeginRow, and then needs
+  // neither Expect nor Set: `means` and `inverse_scales` receive what Expect would return of each
+  // channel.
+  void KnowRow(const float* x, float* means, float* inverse_scales);
+
  private:
   // Rows of one kind of tap: kHistory that are part of the solution, then those that are not yet.
   struct Rows {
@@ -100,6 +105,7 @@ class ChannelModel {
 
   void AllocateState();
   void MakeTaps();
+  void PrepareGroup(uint64_t group, const std::vector<size_t>& order);
   // Adds rows weighted by root squared, decays older sums, re-solves all models.
   void Solve();
   float* X(uint64_t row) { return x_.data() + left_ + row * padded_; }
@@ -117,8 +123,8 @@ class ChannelModel {
   Regress regress_;
   size_t near_tap_ = 0;
   size_t near_in_group_ = 0;  // near channels that may be of the same group, summed one by one
-  std::vector<size_t> ahead_order_;
-  ArenaVector<const float*> taps_, targets_;  // of the rows that are not yet in the solution
+  std::vector<size_t> ahead_order_, whole_order_;  // taps: without those, and with them
+  ArenaVector<const float*> taps_, targets_;       // of the rows that are not yet in the solution
   std::vector<float> roots_;
 
   uint64_t rows_ = 0;     // complete rows

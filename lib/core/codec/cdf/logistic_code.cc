@@ -15,7 +15,7 @@ const LogisticCode::Table LogisticCode::kTable;
 // same numbers.
 LogisticCode::Table::Table() {
   constexpr double kShrink = 0.93941306281347579;  // e^(-1/16)
-  constexpr double kWhole = kSlotTotal - (65536 << kFloorBits);
+  constexpr double kWhole = kSlotTotal - (65536 << LogisticShares::kFloorBits);
   constexpr uint32_t kMiddle = kSpan * kSteps;
   double e = 1;
   for (uint32_t i = 0; i <= kMiddle; ++i, e *= kShrink) {
@@ -30,8 +30,8 @@ LogisticCode::Table::Table() {
 uint32_t LogisticCode::Guess(uint32_t target, float mean, float inverse_scale) const {
   const float share = (static_cast<float>(target) + 0.5f) * (1.0f / kSlotTotal);
   const float value = mean + std::log(share / (1 - share)) / inverse_scale;
-  const uint32_t bits = std::bit_cast<uint32_t>(value / scale_);
-  const uint32_t magnitude = ((bits & 0x7fffffff) + half_step_) >> shift_;
+  const uint32_t bits = std::bit_cast<uint32_t>(value / shares_.scale);
+  const uint32_t magnitude = ((bits & 0x7fffffff) + shares_.half_step) >> shares_.shift;
   const uint32_t limited = std::min<uint32_t>(magnitude, 0x7fff);
   return (bits >> 31) != 0 ? 0x7fff - limited : 0x8000 + limited;
 }

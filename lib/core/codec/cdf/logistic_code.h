@@ -10,20 +10,15 @@
 
 #include "lib/core/base/arena.h"
 #include "lib/core/base/bytes.h"
+#include "lib/core/kernels/logistic.h"
 
 // Codes half floats under a logistic distribution, in integers: each value has a slot of 2^30.
 namespace kv {
 
-constexpr uint32_t kSlotBits = 30;
+constexpr uint32_t kSlotBits = LogisticShares::kTotalBits;
 constexpr uint32_t kSlotTotal = 1u << kSlotBits;
-struct CodeSlot {
-  uint32_t start = 0, size = 0;
-};
+using CodeSlot = LogisticSlot;
 
-// Orders all 65536 bit patterns by value, from -NaN to +NaN. -0 and +0 are two places.
-inline uint32_t PlaceOf(uint16_t half) {
-  return (half & 0x8000) != 0 ? 0xffffu - half : 0x8000u + half;
-}
 inline uint16_t HalfAt(uint32_t place) {
   return static_cast<uint16_t>(place < 0x8000 ? 0xffff - place : place - 0x8000);
 }
@@ -32,65 +27,40 @@ class LogisticCode {
  public:
   // Values are multiplied by `scale`, a power of two, and those of f16 by 2^112 more (see LmsLoad).
   LogisticCode(bool bfloat, float scale)
-      : shift_(bfloat ? 16 : 13),
-        half_step_(1u << (shift_ - 1)),
-        largest_(std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f))),
-        scale_(scale) {}
+      : shares_{kTable.below, 0, std::bit_cast<uint32_t>(kLargest / std::max(scale, 1.0f)),
+                bfloat ? 16 : 13, scale} {
+    shares_.half_step = 1u << (shares_.shift - 1);
+  }
 
   // Returns the slot of a place. Every value keeps a probability of at least 2^4 / 2^30.
   CodeSlot SlotOf(uint32_t place, float mean, float inverse_scale) const {
     const uint32_t start = Below(place, mean, inverse_scale);
     return {start, Below(place + 1, mean, inverse_scale) - start};
   }
+  // The slots of half floats.
+  void SlotsOf(const uint16_t* halves, const float* means, const float* inverse_scales,
+               size_t count, CodeSlot* slots) const {
+    LogisticSlots(shares_, halves, means, inverse_scales, count, slots);
+  }
   // Returns the place whose slot contains `target`.
   uint32_t Find(uint32_t target, float mean, float inverse_scale, CodeSlot& slot) const;
 
  private:
-  static constexpr uint32_t kSteps = 16;     // table steps per unit
-  static constexpr uint32_t kSpan = 24;      // units on either side of 0
-  static constexpr uint32_t kFloorBits = 4;  // every place owns 2^4 of the slots' 2^30
+  static constexpr uint32_t kSteps = LogisticShares::kSteps, kSpan = LogisticShares::kSpan;
   struct Table {
     uint32_t below[2 * kSpan * kSteps + 2];
     Table();
   };
   static const Table kTable;
 
-  // Returns the share of 2^30 below a place: 0 for place 0, all of it for 65536.
   uint32_t Below(uint32_t place, float mean, float inverse_scale) const {
-    if (place == 0) return 0;
-    if (place > 0xffff) return kSlotTotal;
-    constexpr double kMiddle = kSpan * kSteps;
-    const double step = (static_cast<double>(Border(place)) - static_cast<double>(mean)) *
-                            (static_cast<double>(inverse_scale) * kSteps) +
-                        kMiddle;
-    uint64_t fixed = 0;  // with 20 fractional bits
-    if (step >= 2 * kMiddle) {
-      fixed = uint64_t{2 * kSpan * kSteps} << 20;
-    } else if (step > 0) {
-      fixed = static_cast<uint64_t>(step * (1 << 20));
-    }
-    const uint64_t index = fixed >> 20, part = fixed & ((1 << 20) - 1);
-    const uint64_t low = kTable.below[index], high = kTable.below[index + 1];
-    return static_cast<uint32_t>(low + ((high - low) * part >> 20)) + (place << kFloorBits);
-  }
-
-  // Returns the finite value half way between a place and the one before it.
-  float Border(uint32_t place) const {
-    const int32_t from_zero = static_cast<int32_t>(place) - 0x8000;
-    if (from_zero == 0) return 0;
-    const uint32_t magnitude = static_cast<uint32_t>(from_zero < 0 ? -from_zero : from_zero);
-    uint32_t bits = (magnitude << shift_) - half_step_;
-    if (bits > largest_) bits = largest_;
-    const float border = std::bit_cast<float>(bits) * scale_;
-    return from_zero < 0 ? -border : border;
+    return LogisticBelow(shares_, place, mean, inverse_scale);
   }
   uint32_t Guess(uint32_t target, float mean, float inverse_scale) const;
 
   static constexpr float kLargest = std::numeric_limits<float>::max();
 
-  uint32_t shift_, half_step_;
-  uint32_t largest_;  // bits of the largest border, so that borders stay finite
-  float scale_;
+  LogisticShares shares_;
 };
 
 // Slots are written one after another and read in the same order, by one rANS state of 63 bits that

@@ -16,7 +16,8 @@ class Merger {
  public:
   // `order` as in MergeContexts. Contexts too rare for a table share one with their neighbours
   // from the start.
-  Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale)
+  Merger(const ContextCounts& counts, const std::vector<uint16_t>& order, uint32_t scale,
+         uint64_t least)
       : symbols_(1u << counts.symbol_bits),
         scale_(scale),
         arena_(counts.arena()),
@@ -24,7 +25,7 @@ class Merger {
     FindPresent(counts);
     clusters_.reserve(order.size());
     rows_.resize(order.size() * present_.size());
-    const uint64_t enough = std::max<uint64_t>(1, kFewCounts / scale);
+    const uint64_t enough = std::max<uint64_t>({1, kFewCounts / scale, least});
     uint32_t cluster = 0;
     uint64_t total = 0;
     for (const uint16_t context : order) {
@@ -37,7 +38,7 @@ class Merger {
     }
     Close(cluster, total);
     // A last one that is too rare, or nothing at all.
-    if (cluster > 0 && total < enough) Absorb(cluster - 1, cluster);
+    if (cluster > 0 && total < enough) Absorb(cluster - 1, cluster, Delta(cluster - 1, cluster));
     alive_.reserve(clusters_.size());
     for (uint32_t i = 0; i < clusters_.size(); ++i) {
       if (clusters_[i].into == i) alive_.push_back(i);
@@ -53,7 +54,7 @@ class Merger {
       const auto best = std::min_element(delta.begin(), delta.end());
       if (*best >= 0 && alive_.size() <= most) return;
       const auto at = static_cast<size_t>(best - delta.begin());
-      Absorb(alive_[at], alive_[at + 1]);
+      Absorb(alive_[at], alive_[at + 1], *best);
       alive_.erase(alive_.begin() + static_cast<std::ptrdiff_t>(at) + 1);
       delta.erase(best);
       if (at > 0) delta[at - 1] = Delta(alive_[at - 1], alive_[at]);
@@ -77,7 +78,7 @@ class Merger {
         }
       }
       if (delta[a * n + b] >= 0 && left.size() <= most) break;
-      Absorb(alive_[a], alive_[b]);
+      Absorb(alive_[a], alive_[b], delta[a * n + b]);
       left.erase(std::find(left.begin(), left.end(), b));
       for (const size_t i : left) {
         if (i != a) delta[std::min(i, a) * n + std::max(i, a)] = Delta(alive_[i], alive_[a]);
@@ -154,13 +155,14 @@ class Merger {
     return static_cast<int64_t>(Cost(Row(i), Row(j), 1, a.total + b.total)) -
            static_cast<int64_t>(a.cost + b.cost);
   }
-  void Absorb(uint32_t i, uint32_t j) {
+  // Merging them costs `delta`.
+  void Absorb(uint32_t i, uint32_t j, int64_t delta) {
     Cluster& into = clusters_[i];
     uint32_t* row = Row(i);
     const uint32_t* from = Row(j);
     for (size_t s = 0; s < present_.size(); ++s) row[s] += from[s];
     into.total += clusters_[j].total;
-    into.cost = Cost(row, row, 0, into.total);
+    into.cost += clusters_[j].cost + static_cast<uint64_t>(delta);
     clusters_[j].into = i;
   }
 
@@ -176,9 +178,9 @@ class Merger {
 }  // namespace
 
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
-                            uint32_t scale, bool any_pairs) {
+                            uint32_t scale, bool any_pairs, uint64_t least) {
   constexpr size_t kMostPaired = 32;
-  Merger merger(counts, order, scale);
+  Merger merger(counts, order, scale, least);
   merger.MergeNeighbours(any_pairs ? kMostPaired : kMaxRansTables);
   if (any_pairs) merger.MergeAnyPairs(kMaxRansTables);
   return merger.Groups();

@@ -55,14 +55,14 @@ struct ContextCounts {
 
 // Finds which contexts share a table. `order` lists the contexts so that neighbours are alike. Only
 // neighbours are merged, unless `any_pairs` is set, which pays if contexts have two dimensions.
-// Each count stands for `scale` symbols of a sample. A context that hardly occurs joins a
-// neighbour.
+// Each count stands for `scale` symbols of a sample. A context that hardly occurs, or fewer than
+// `least` times, joins a neighbour.
 struct ContextGroups {
   ArenaVector<uint8_t> group_of;  // per context
   uint32_t groups = 1;
 };
 ContextGroups MergeContexts(const ContextCounts& counts, const std::vector<uint16_t>& order,
-                            uint32_t scale, bool any_pairs);
+                            uint32_t scale, bool any_pairs, uint64_t least = 0);
 
 // Lists the contexts of symbols of 6 to 8 bits whose top bit is the sign, from the most negative
 // through -0 and +0 to the most positive.

@@ -5,6 +5,7 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/codec/prev/prev.h"
+#include "lib/core/kernels/context_count.h"
 #include "lib/core/kernels/histogram.h"
 
 namespace kv {
@@ -15,6 +16,8 @@ constexpr uint64_t kSampledSymbols = 1 << 16;
 // Finer contexts (mantissa bits of the value above) cost time and tables; only long frames pay for
 // them.
 constexpr uint64_t kFineContextSymbols = 1 << 16;
+// They are merged from about as many clusters as this, by the upper bits of symbols.
+constexpr uint64_t kFineClusters = 96;
 // Whether the row above says anything is seen in fewer.
 constexpr uint64_t kGlimpsedSymbols = 1 << 14;
 // High bytes looked at to know their entropy; low ones hardly ever differ from noise.
@@ -30,28 +33,36 @@ struct Grid {
 };
 using ContextMap = std::array<uint32_t, 256>;  // by the eight-bit symbol above
 
-// Counts symbols of symbol_bits under the upper context_bits of the symbol above, in every
-// row_step-th row but the first.
+// Counts symbols of symbol_bits under a context of the symbol above, in every row_step-th row but
+// the first.
+ContextCounts CountUnder(const Grid& grid, uint64_t row_step, const ContextMap& context_of,
+                         uint32_t contexts, uint32_t symbol_bits, Arena* arena) {
+  // Few symbols are counted before tables have been cleared and summed.
+  constexpr uint64_t kFew = 1 << 15;
+  const size_t columns = grid.size.columns, cells = size_t{contexts} << symbol_bits;
+  const size_t turns = grid.size.rows * columns / row_step < kFew ? 1 : cells > 4096 ? 2 : 4;
+  ContextCounts counts(static_cast<uint32_t>(turns) * contexts, symbol_bits, arena);
+  std::array<uint32_t, 256> base_of;
+  for (size_t s = 0; s < base_of.size(); ++s) base_of[s] = context_of[s] << symbol_bits;
+  uint32_t* sums = counts.counts.data();
+  CountInContext(
+      {grid.symbols, grid.size.rows, columns, row_step, static_cast<int>(8 - symbol_bits)},
+      base_of.data(), turns, cells, sums);
+  for (size_t turn = 1; turn < turns; ++turn) {
+    const uint32_t* more = sums + turn * cells;
+    for (size_t i = 0; i < cells; ++i) sums[i] += more[i];
+  }
+  counts.contexts = contexts;
+  counts.counts.resize(cells);
+  return counts;
+}
+
+// Under the upper context_bits of the symbol above.
 ContextCounts CountJoint(const Grid& grid, uint64_t row_step, uint32_t context_bits,
                          uint32_t symbol_bits, Arena* arena) {
-  constexpr size_t kBlock = 256;
-  ContextCounts joint(1u << context_bits, symbol_bits, arena);
-  const size_t columns = grid.size.columns;
-  uint32_t* counts = joint.counts.data();
-  std::array<uint16_t, kBlock> cell;
-  for (uint64_t row = 1; row < grid.size.rows; row += row_step) {
-    for (size_t begin = 0; begin < columns; begin += kBlock) {
-      const uint8_t* in = grid.symbols + row * columns + begin;
-      const uint8_t* above = in - columns;
-      const size_t n = std::min(kBlock, columns - begin);
-      for (size_t i = 0; i < n; ++i) {
-        cell[i] = static_cast<uint16_t>(above[i] >> (8 - context_bits) << symbol_bits |
-                                        in[i] >> (8 - symbol_bits));
-      }
-      for (size_t i = 0; i < n; ++i) ++counts[cell[i]];
-    }
-  }
-  return joint;
+  ContextMap context_of;
+  for (uint32_t s = 0; s < context_of.size(); ++s) context_of[s] = s >> (8 - context_bits);
+  return CountUnder(grid, row_step, context_of, 1u << context_bits, symbol_bits, arena);
 }
 
 void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
@@ -60,42 +71,22 @@ void CountFirstRow(const Grid& grid, uint32_t cut, uint32_t* counts) {
   for (uint32_t s = 0; s < 256; ++s) counts[s >> cut] += static_cast<uint32_t>(of[s]);
 }
 
-// Counts symbols of 8 - cut bits in all rows; row 0 is under a row of symbol 0. Four tables by
-// turns: the same cell again and again would wait for itself.
-ContextCounts Count(const Grid& grid, const ContextMap& context_of, uint32_t contexts, uint32_t cut,
-                    Arena* arena) {
-  ContextCounts turns(4 * contexts, 8 - cut, arena);
-  const size_t cells = size_t{contexts} << (8 - cut);
-  uint32_t* counts[4];
-  for (size_t turn = 0; turn < 4; ++turn) counts[turn] = turns.counts.data() + turn * cells;
-  ContextMap at;
-  for (size_t s = 0; s < at.size(); ++s) at[s] = context_of[s] << (8 - cut);
-  const size_t columns = grid.size.columns;
-  CountFirstRow(grid, cut, turns.Of(context_of[0]));
-  for (uint64_t row = 1; row < grid.size.rows; ++row) {
-    const uint8_t* in = grid.symbols + row * columns;
-    const uint8_t* above = in - columns;
-    size_t c = 0;
-    for (; c + 4 <= columns; c += 4) {
-      for (size_t turn = 0; turn < 4; ++turn)
-        ++counts[turn][at[above[c + turn]] + (in[c + turn] >> cut)];
-    }
-    for (; c < columns; ++c) ++counts[0][at[above[c]] + (in[c] >> cut)];
-  }
-  ContextCounts sums(contexts, 8 - cut, arena);
-  for (size_t i = 0; i < cells; ++i) {
-    sums.counts[i] = (counts[0][i] + counts[1][i]) + (counts[2][i] + counts[3][i]);
-  }
-  return sums;
+// Counts symbols in all rows; row 0 is under a row of symbol 0.
+ContextCounts CountAll(const Grid& grid, const ContextMap& context_of, uint32_t contexts,
+                       uint32_t symbol_bits, Arena* arena) {
+  ContextCounts counts = CountUnder(grid, 1, context_of, contexts, symbol_bits, arena);
+  CountFirstRow(grid, 8 - symbol_bits, counts.Of(context_of[0]));
+  return counts;
 }
 
 // Sums the counts of the contexts of each group.
 ContextCounts PerGroup(const ContextCounts& counts, const ContextGroups& groups) {
   ContextCounts sums(groups.groups, counts.symbol_bits, counts.arena());
+  const size_t symbols = size_t{1} << counts.symbol_bits;
   for (uint32_t context = 0; context < counts.contexts; ++context) {
     const uint32_t* from = counts.Of(context);
     uint32_t* to = sums.Of(groups.group_of[context]);
-    for (uint32_t s = 0; s < 1u << counts.symbol_bits; ++s) to[s] += from[s];
+    for (size_t s = 0; s < symbols; ++s) to[s] += from[s];
   }
   return sums;
 }
@@ -286,7 +277,11 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
     const ContextCounts coarse = Coarser(*joint, 6);
     if (glimpsed < 2 * wanted && gain_bytes(coarse, row_step) < wanted) return std::nullopt;
     groups = MergeContexts(coarse, SignedOrder(6), static_cast<uint32_t>(row_step), false);
-    if (row_step > 1) make_symbols(0, rows);
+    // What was not sampled.
+    for (uint64_t row = 1; row_step > 1 && row < rows; row += row_step) {
+      const uint64_t end = row + row_step < rows ? row + row_step - 1 : rows;
+      if (row + 1 < end) make_symbols(row + 1, end - row - 1);
+    }
   } else {
     if (wanted > 0) return std::nullopt;
     make_symbols(0, 1);
@@ -307,11 +302,14 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   }
   if (groups.groups > 1 && best.symbol_bits > 6 && count >= kFineContextSymbols) {
     const uint32_t bits = best.symbol_bits;
-    const ContextCounts fine_joint = CountJoint(grid, row_step, bits, bits, arena);
-    Candidate fine{
-        bits, MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step), false),
-        true, 0};
-    fine.bytes = frame_bytes(bits, CostBytes(PerGroup(fine_joint, fine.groups), row_step));
+    const ContextCounts fine_joint = CountJoint(grid, row_step, bits, 6, arena);
+    Candidate fine{bits,
+                   MergeContexts(fine_joint, SignedOrder(bits), static_cast<uint32_t>(row_step),
+                                 false, count / row_step / kFineClusters),
+                   true, 0};
+    const ContextCounts per_group =
+        CountUnder(grid, row_step, MapOf(fine.groups, bits), fine.groups.groups, bits, arena);
+    fine.bytes = frame_bytes(bits, CostBytes(per_group, row_step));
     if (fine.bytes < best.bytes) best = std::move(fine);
   }
 
@@ -319,8 +317,8 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   plan.shape.symbol_bits = best.symbol_bits;
   const ContextCounts exact = row_step == 1 && !best.fine
                                   ? Coarser(grouped, best.symbol_bits)
-                                  : Count(grid, MapOf(best.groups, best.symbol_bits),
-                                          best.groups.groups, 8 - best.symbol_bits, arena);
+                                  : CountAll(grid, MapOf(best.groups, best.symbol_bits),
+                                             best.groups.groups, best.symbol_bits, arena);
   if (plan.shape.has_escapes()) plan.escapes = CountEscapes(exact);
   if (best.groups.groups == 1) plan.grid = {1, count};
   plan.model = MakeModel(best.groups, exact);
@@ -333,6 +331,7 @@ std::optional<ContextPlan> PlanContext(ByteSpan values, const HalfSurvey& survey
   plan.stored_model = model.Release();
   plan.bytes = frame_bytes(best.symbol_bits, plan.stored_model.size() + bits16 / 8 / 65536);
   if (plan.bytes >= to_beat) return std::nullopt;
+  plan.symbols_kept = true;
   return plan;
 }
 

@@ -19,6 +19,12 @@ std::array<uint8_t, 256> TableOfByte(const ContextModel& model) {
   return table_of;
 }
 
+// Symbols of eight bits to fewer.
+void CutSymbols(uint32_t cut, std::vector<uint8_t>& symbols) {
+  if (cut == 0) return;
+  for (uint8_t& symbol : symbols) symbol = static_cast<uint8_t>(symbol >> cut);
+}
+
 // In a frame's head: lanes hide bytes.
 constexpr uint16_t kHidden = 1;
 
@@ -27,7 +33,11 @@ constexpr uint16_t kHidden = 1;
 void EncodeContext(ByteSpan values, const ContextPlan& plan, ContextScratch& scratch, Bytes& out) {
   const size_t count = values.size() / 2;
   scratch.symbols.resize(count);
-  ToSymbols(values.data(), count, plan.shape, scratch.symbols.data());
+  if (plan.symbols_kept) {
+    CutSymbols(8 - plan.shape.symbol_bits, scratch.symbols);
+  } else {
+    ToSymbols(values.data(), count, plan.shape, scratch.symbols.data());
+  }
   MakeEncoderSymbols(plan.model, scratch.encoder_symbols);
   const std::array<uint8_t, 256> table_of = TableOfByte(plan.model);
   scratch.words.resize(count + kRansRoom);

@@ -41,6 +41,8 @@ struct ContextPlan {
   Bytes stored_model;
   uint64_t escapes = 0;
   uint64_t bytes = 0;  // of the frame, within a few
+  // Whether scratch.symbols holds the values' symbols of eight bits, on which the plan was made.
+  bool symbols_kept = false;
 };
 
 // Finds the symbol width, the exponent window and the tables that cost least. `values` are rows x

@@ -117,7 +117,8 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
       FindRotation(all, near.bfloat, scale, near.rows(), near.columns, head_dim, {}, arena);
   const bool turns = !rotation.turns.empty();
   std::vector<float> first(near.columns);
-  ChannelShape shape = ShapeFor(first.data(), rows.size(), near.columns, head_dim, rotation);
+  ChannelShape shape =
+      ShapeFor(first.data(), rows.size(), near.columns, head_dim, rotation, kLongReach);
   shape.rotation.turns.clear();  // what errors are does not turn
   shape.first_deviation = PowerOfTwo(-kErrorBits);
   WriteShape(largest, shape, out);

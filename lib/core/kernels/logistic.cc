@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/kernels/logistic.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "lib/core/kernels/logistic.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kv {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+using DD = hn::ScalableTag<double>;
+using DI = hn::Rebind<int32_t, DD>;
+using DF = hn::Rebind<float, DD>;
+using VD = hn::Vec<DD>;
+using VI = hn::Vec<DI>;
+
+// LogisticBelow of places from 1 to 65535. All that doubles hold here is exact but the step itself,
+// which the reference rounds alike.
+HWY_INLINE VI Below(const LogisticShares& shares, VI place, VD mean, VD steps_per_value) {
+  constexpr double kMiddle = LogisticShares::kSpan * LogisticShares::kSteps;
+  const DD d;
+  const DI di;
+  const DF df;
+  const auto from_zero = hn::Sub(place, hn::Set(di, 0x8000));
+  const auto bits = hn::Sub(hn::ShiftLeftSame(hn::Abs(from_zero), shares.shift),
+                            hn::Set(di, static_cast<int32_t>(shares.half_step)));
+  const auto limited = hn::Min(bits, hn::Set(di, static_cast<int32_t>(shares.largest)));
+  const auto size = hn::Mul(hn::BitCast(df, limited), hn::Set(df, shares.scale));
+  const auto border = hn::IfThenZeroElse(hn::RebindMask(df, hn::Eq(from_zero, hn::Zero(di))),
+                                         hn::CopySign(size, hn::BitCast(df, from_zero)));
+  const auto step = hn::Add(hn::Mul(hn::Sub(hn::PromoteTo(d, border), mean), steps_per_value),
+                            hn::Set(d, kMiddle));
+  const auto inside = hn::Min(hn::Max(step, hn::Zero(d)), hn::Set(d, 2 * kMiddle));
+  const auto fixed = hn::DemoteTo(di, hn::Mul(inside, hn::Set(d, 1 << 20)));
+  const auto index = hn::ShiftRight<20>(fixed), part = hn::And(fixed, hn::Set(di, (1 << 20) - 1));
+  const auto* table = reinterpret_cast<const int32_t*>(shares.below);
+  const auto low = hn::GatherIndex(di, table, index), high = hn::GatherIndex(di, table + 1, index);
+  const auto more = hn::Mul(hn::Mul(hn::PromoteTo(d, hn::Sub(high, low)), hn::PromoteTo(d, part)),
+                            hn::Set(d, 1.0 / (1 << 20)));
+  return hn::Add(hn::Add(low, hn::DemoteTo(di, more)),
+                 hn::ShiftLeft<LogisticShares::kFloorBits>(place));
+}
+
+void Slots(const LogisticShares& shares, const uint16_t* halves, const float* means,
+           const float* inverse_scales, size_t count, LogisticSlot* slots) {
+  const DD d;
+  const DI di;
+  const DF df;
+  const hn::Rebind<uint16_t, DD> d16;
+  const hn::Rebind<uint32_t, DD> du;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto half = hn::BitCast(di, hn::PromoteTo(du, hn::LoadU(d16, halves + i)));
+    const auto negative = hn::Gt(half, hn::Set(di, 0x7fff));
+    const auto place = hn::IfThenElse(negative, hn::Sub(hn::Set(di, 0xffff), half),
+                                      hn::Add(hn::Set(di, 0x8000), half));
+    const auto mean = hn::PromoteTo(d, hn::LoadU(df, means + i));
+    const auto steps = hn::Mul(hn::PromoteTo(d, hn::LoadU(df, inverse_scales + i)),
+                               hn::Set(d, LogisticShares::kSteps));
+    const auto start =
+        hn::IfThenZeroElse(hn::Eq(place, hn::Zero(di)), Below(shares, place, mean, steps));
+    const auto last = hn::Eq(place, hn::Set(di, 0xffff));
+    const auto end = hn::IfThenElse(last, hn::Set(di, 1 << LogisticShares::kTotalBits),
+                                    Below(shares, hn::Add(place, hn::Set(di, 1)), mean, steps));
+    hn::StoreInterleaved2(hn::BitCast(du, start), hn::BitCast(du, hn::Sub(end, start)), du,
+                          reinterpret_cast<uint32_t*>(slots + i));
+  }
+  ref::LogisticSlots(shares, halves + i, means + i, inverse_scales + i, count - i, slots + i);
+}
+#else
+void Slots(const LogisticShares& shares, const uint16_t* halves, const float* means,
+           const float* inverse_scales, size_t count, LogisticSlot* slots) {
+  ref::LogisticSlots(shares, halves, means, inverse_scales, count, slots);
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kv
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kv {
+
+HWY_EXPORT(Slots);
+
+void LogisticSlots(const LogisticShares& shares, const uint16_t* halves, const float* means,
+                   const float* inverse_scales, size_t count, LogisticSlot* slots) noexcept {
+  HWY_DYNAMIC_DISPATCH(Slots)(shares, halves, means, inverse_scales, count, slots);
+}
+
+namespace ref {
+
+void LogisticSlots(const LogisticShares& shares, const uint16_t* halves, const float* means,
+                   const float* inverse_scales, size_t count, LogisticSlot* slots) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t place = PlaceOf(halves[i]);
+    const uint32_t start = LogisticBelow(shares, place, means[i], inverse_scales[i]);
+    const uint32_t end = LogisticBelow(shares, place + 1, means[i], inverse_scales[i]);
+    slots[i] = {start, end - start};
+  }
+}
+
+}  // namespace ref
+}  // namespace kv
+#endif  // HWY_ONCE

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/kernels/logistic.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "lib/core/codec/cdf/logistic_code.h"
+#include "tests/support/targets.h"
+
+namespace kv {
+
+TEST_CASE("slots of a logistic distribution are those of the reference, on every target") {
+  std::mt19937 random(27);
+  std::uniform_real_distribution<float> mean_of(-3.9f, 3.9f), octave(-8, 20);
+  for (const bool bfloat : {false, true}) {
+    for (const float scale : {1.0f, 0x1p-30f, 0x1p112f, 0x1p126f}) {
+      const LogisticCode code(bfloat, scale);
+      for (const size_t count : {0, 1, 7, 8, 9, 31, 1000}) {
+        for (const size_t misaligned : {0, 1}) {
+          std::vector<uint16_t> halves(misaligned + count);
+          std::vector<float> means(misaligned + count), sharpness(misaligned + count);
+          for (size_t i = 0; i < halves.size(); ++i) {
+            // The first and the last place, zeros, infinities and NaN among them.
+            constexpr uint16_t kSpecial[] = {0xffff, 0x7fff, 0, 0x8000, 0x7f80, 0xfc00, 1};
+            const bool special = random() % 4 == 0;
+            halves[i] = static_cast<uint16_t>(special ? kSpecial[random() % 7] : random());
+            means[i] = random() % 8 == 0 ? 0 : mean_of(random);
+            sharpness[i] = std::exp2(octave(random));
+          }
+          const uint16_t* half = halves.data() + misaligned;
+          const float *mean = means.data() + misaligned, *sharp = sharpness.data() + misaligned;
+          test::ForEachTarget([&](const std::string& target) {
+            INFO(target);
+            std::vector<LogisticSlot> slots(count);
+            code.SlotsOf(half, mean, sharp, count, slots.data());
+            bool same = true;
+            for (size_t i = 0; i < count; ++i) {
+              const CodeSlot one = code.SlotOf(PlaceOf(half[i]), mean[i], sharp[i]);
+              same = same && slots[i].start == one.start && slots[i].size == one.size;
+            }
+            REQUIRE(same);
+          });
+        }
+      }
+    }
+  }
+}
+
+}  // namespace kv
