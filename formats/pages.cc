@@ -116,7 +116,7 @@ std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& 
     pages.Add(order);
     return pages.Release();
   }
-  const auto file = FileSource::Open(order);
+  const auto file = FileSource::Open(order, kLargestOrder);
   if (file->size() > kLargestOrder) throw Error(Finding::kLimit, "--order: is above 64 MiB");
   std::string_view text = AsText(file->bytes());
   while (!text.empty()) {

@@ -10,6 +10,7 @@
 
 #include "formats/kvz/kvz.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/output_system.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -93,7 +94,7 @@ std::string ArchiveOutput::PathFor(const std::string& input, const std::string& 
 void ArchiveOutput::MakeFolder(const std::string& path) const {
   if (folder.empty()) return;
   std::error_code ignored;  // what is missing then is said where the result is created
-  fs::create_directories(fs::path(path).parent_path(), ignored);
+  output::MakeFolders(fs::path(path).parent_path(), ignored);
 }
 
 void ArchiveOutput::RefuseTerminal(const Console& console) const {
@@ -110,29 +111,20 @@ void ArchiveLimit::Declare(CommandLine& line) {
   line.Add("--profile", profiles,
            "Profile (.kvp) that an archive was coded with, if it is not in its folder (repeatable)")
       .KeepAll();
-  line.Add("--max-bytes", max_bytes,
-           "Limit on the size of the source (default: none), on the zeros that a stream gets for "
-           "lost bytes, and on archives from a stream (default: 64GiB)");
+  limit.Declare(line,
+                "Limit on the size of the source (default: none), on the zeros that a stream gets "
+                "for lost bytes, and on archives from a stream (default: 64GiB)");
 }
 
 Archive ArchiveLimit::Open(const std::string& path) const {
   OpenOptions options;
   options.bases = bases;
   options.profiles = profiles;
-  if (max_bytes.empty()) {
-    Archive archive = Archive::Open(FileSource::Open(path, std::nullopt, FetchMode::kAsNeeded));
-    FindReferences(archive, path, options);
-    return archive;
-  }
-  const uint64_t most = ParseSize(max_bytes, "--max-bytes");
-  Archive archive = Archive::Open(FileSource::Open(path, most, FetchMode::kAsNeeded));
-  if (archive.source_bytes() <= most) {
-    FindReferences(archive, path, options);
-    return archive;
-  }
-  throw Error(Finding::kLimit, fmt::format("the source has {} bytes, --max-bytes allows {}",
-                                           archive.source_bytes(), most))
-      .File(path);
+  Archive archive = Archive::Open(SizeLimit::WithHint(
+      [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); }));
+  limit.Require(archive.source_bytes(), path);
+  FindReferences(archive, path, options);
+  return archive;
 }
 
 void ArchiveLimit::RequireWritable(const Archive& archive) const {
@@ -141,7 +133,7 @@ void ArchiveLimit::RequireWritable(const Archive& archive) const {
     held += chunk.head.raw_bytes + chunk.head.lead.size();
   }
   const uint64_t lost = archive.source_bytes() - std::min(held, archive.source_bytes());
-  const uint64_t most = max_bytes.empty() ? kMostOfPipe : ParseSize(max_bytes, "--max-bytes");
+  const uint64_t most = limit.most().value_or(kMostOfPipe);
   if (lost <= most) return;
   throw Error(Finding::kLimit,
               fmt::format("{} bytes are lost; a stream gets zeros for at most {}", lost, most))

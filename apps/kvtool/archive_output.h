@@ -34,10 +34,9 @@ struct ArchiveOutput {
   void Check() const;
 };
 
-// --max-bytes of what reads archives.
+// --max-bytes, --base and --profile of what reads archives.
 struct ArchiveLimit {
-  std::string max_bytes;
-
+  SizeLimit limit;
   std::vector<std::string> bases, profiles;
 
   void Declare(CommandLine& line);

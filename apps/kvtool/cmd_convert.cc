@@ -9,6 +9,7 @@
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/key_pairs.h"
+#include "lib/core/base/output_system.h"
 #include "lib/core/snapshot/cast.h"
 
 namespace kv {
@@ -97,11 +98,11 @@ class Convert : public EachOf<Convert> {
     std::string pairs;
     if (!output_dir_.empty()) {
       std::error_code ignored;  // what is missing then is said where the result is created
-      std::filesystem::create_directories(std::filesystem::path(output_).parent_path(), ignored);
+      output::MakeFolders(std::filesystem::path(output_).parent_path(), ignored);
     }
     try {
       pairs = FitKeyPairs(format.pairs, rope_pairs_, options.geometry, snapshot);
-      format.write(snapshot, output_, RulesFor(force_, input_));
+      format.write(snapshot, output_, RulesFor(force_, input_, snapshot.source));
     } catch (Error& error) {
       throw error.File(input_);
     }

@@ -154,7 +154,7 @@ class Corpus : public Command {
   }
 
   ExitStatus Check(Context& context) const {
-    const auto file = FileSource::Open(manifest_);
+    const auto file = FileSource::Open(manifest_, kMostOfList);
     const ByteSpan bytes = file->bytes();
     corpus::Manifest manifest;
     try {

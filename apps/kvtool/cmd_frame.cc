@@ -64,6 +64,7 @@ class Frame : public Command {
     DeclareCoding(*decode_);
     inspect_ = &line.AddVerb("inspect", "Show the planes of a bare container");
     inspect_->Add("IN", input_, "Container, '-' for stdin").Required();
+    limit_.Declare(*inspect_, "Limit on a stream (default: 64GiB)");
     report_.Declare(*inspect_);
   }
 
@@ -92,6 +93,13 @@ class Frame : public Command {
     line.Add("IN", input_, "File to read, '-' for stdin").Required();
     line.Add("--dtype", dtype_, "What the values are: f16, bf16, f32").Required();
     output_.Declare(line, "File to write, '-' for stdout");
+    limit_.Declare(line,
+                   "Limit on the values that a container holds (default: none), and on a stream "
+                   "(default: 64GiB)");
+  }
+
+  std::shared_ptr<const FileSource> Open() const {
+    return SizeLimit::WithHint([&] { return FileSource::Open(input_, limit_.most()); });
   }
 
   GearOptions Options(GearKind kind) const {
@@ -114,10 +122,11 @@ class Frame : public Command {
     const GearKind kind = KindOf(dtype_);
     const GearOptions options = Options(kind);
     Output output(output_, input_, console);
-    const auto input = FileSource::Open(input_);
+    const auto input = Open();
     CodecScratch scratch;
     Bytes container;
     const PlaneChoices choices = EncodeGear(kind, input->bytes(), options, scratch, container);
+    input->RequireUnchanged();
     output.Write(container);
     std::string planes;
     for (const PlaneChoice& choice : choices)
@@ -130,9 +139,11 @@ class Frame : public Command {
   void Decode(Console& console) {
     const GearKind kind = KindOf(dtype_);
     Output output(output_, input_, console);
-    const auto input = FileSource::Open(input_);
+    const auto input = Open();
     CodecScratch scratch;
+    if (!limit_.text.empty()) limit_.Require(Read(input->bytes()).raw_bytes(), input_);
     const Bytes values = DecodeOrExplain(kind, input->bytes(), scratch);
+    input->RequireUnchanged();
     output.Write(values);
     console.Say(fmt::format("{}: {} bytes from {}", output.name(), values.size(), input->size()));
   }
@@ -157,7 +168,7 @@ class Frame : public Command {
   }
 
   void Inspect(Console& console) const {
-    const Source source = Source::Open(input_);
+    const Source source = SizeLimit::WithHint([&] { return Source::Open(input_, limit_.most()); });
     if (source.is_folder) throw Error(Finding::kOpenFailed, "is a folder").File(input_);
     const ByteSpan container = source.files[0].data->bytes();
     const GearLayout layout = Read(container);
@@ -217,6 +228,7 @@ class Frame : public Command {
   std::string input_, dtype_, predictors_, low_, high_;
   bool no_zstd_ = false;
   OutputOptions output_;
+  SizeLimit limit_;
   ReportOptions report_;
 };
 

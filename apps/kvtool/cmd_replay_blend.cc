@@ -140,7 +140,9 @@ class ReplayBlend : public Command {
       Snapshot blended = blend::BlendedCache(caches, result, pool);
       const FormatEntry& format = WritableFormat(to_);
       FitKeyPairs(format.pairs, "", options.geometry, blended);
-      format.write(blended, blended_out_, RulesFor(force_, full_));
+      std::vector<std::string> everything = OldPaths();
+      everything.push_back(full_);
+      format.write(blended, blended_out_, RulesFor(force_, everything));
       context.console.Say(fmt::format("{}: {} of K and V", Printable(blended_out_),
                                       HumanBytes(blended.kv_bytes())));
     }

@@ -265,7 +265,8 @@ class ReplayH2o : public EachOf<ReplayH2o> {
                      nlohmann::ordered_json& document) const {
     const FormatEntry& format = WritableFormat(to_);
     RequireKeyPairs(format.pairs, snapshot_.Resolve().geometry, snapshot);
-    format.write(mnn::h2o::Compacted(snapshot, run), snapshot_out_, RulesFor(force_, input_));
+    format.write(mnn::h2o::Compacted(snapshot, run), snapshot_out_,
+                 RulesFor(force_, input_, snapshot.source));
     OpenOptions options;
     options.from = to_;
     const Snapshot written = OpenSnapshot(Source::Open(snapshot_out_), options);

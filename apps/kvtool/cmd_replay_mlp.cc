@@ -250,10 +250,10 @@ class ReplayMlp : public Command {
     }
     if (format == nullptr) return;
     if (format->write_step != nullptr) {
-      format->write_step(cache, result, plan, output_, RulesFor(force_, input_));
+      format->write_step(cache, result, plan, output_, RulesFor(force_, input_, cache.source));
     } else {
       FitKeyPairs(format->pairs, "", geometry, result);
-      format->write(result, output_, RulesFor(force_, input_));
+      format->write(result, output_, RulesFor(force_, input_, cache.source));
     }
     document["output"] = {{"path", output_}, {"format", to_}};
     context.console.Say(fmt::format("{}: {} tokens, {}", Printable(output_), plan.new_length,

@@ -232,7 +232,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     };
     const quant::StoreOptions how{store.rounding, store.rotate, nullptr};
     const uint64_t rows = WriteQuantState(snapshot, types_of, how, options.geometry, version_, out_,
-                                          RulesFor(force_, input_), pool);
+                                          RulesFor(force_, input_, snapshot.source), pool);
     document["out"] = {{"file", out_}, {"hadamard", store.rotate}, {"rows_checked", rows}};
     context.console.Say(fmt::format(
         "{}: {} rows read again as they were written; what is quantised is {} for builds {} "

@@ -47,11 +47,12 @@ class WholeFolder : public RestoreTarget {
   std::unique_ptr<FolderFile> file_;
 };
 
-// Who may not look into the store may not read what comes out of it.
+// Who may not look into the store, or into its packs, may not read what comes out of it.
 std::optional<Permissions> PermissionsOf(const std::string& store) {
-  struct stat status;
-  if (::stat(store.c_str(), &status) != 0) return std::nullopt;
-  return Permissions{status.st_mode & 0666, status.st_uid, status.st_gid};
+  struct stat status, packs;
+  if (::stat(store.c_str(), &status) != 0 || ::stat((store + "/packs").c_str(), &packs) != 0)
+    return std::nullopt;
+  return Permissions{status.st_mode & packs.st_mode & 0666, status.st_uid, status.st_gid};
 }
 
 class StoreGet : public Command {
@@ -63,6 +64,7 @@ class StoreGet : public Command {
              "state with that number")
         .Required();
     output_.Declare(line, "File or folder to write (default: the name of the state)");
+    limit_.Declare(line, "Limit on the size of the state (default: none)");
     report_.Declare(line);
   }
 
@@ -77,7 +79,9 @@ class StoreGet : public Command {
     store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
     const store::StateRow row = store.Find(state_);
     const store::StateRecord record = store.Load(row);
+    limit_.Require(record.source_bytes, folder_);
     const std::string path = PathFor(record, context.console);
+    CheckPath(path);
     ProgressLine progress(context.console, context.global.progress_when(), row.name);
     ThreadPool pool(context.global.thread_count());
     OutputRules rules = RulesFor(output_.force);
@@ -128,8 +132,18 @@ class StoreGet : public Command {
     return "-";
   }
 
+  // The name of a state, which is what the output is called without -o, is known only now.
+  void CheckPath(const std::string& path) const {
+    if (path == output_.path || path == "-") return;
+    CommandFiles files;
+    Files(files);
+    files.Writes(path, "the state");
+    files.Check();
+  }
+
   std::string folder_, state_;
   OutputOptions output_;
+  SizeLimit limit_;
   ReportOptions report_;
 };
 

@@ -26,6 +26,7 @@ class StoreVerify : public Command {
     line.AddFlag("--repair", repair_,
                  "Make a new index of what packs and records hold; waits until nobody else uses "
                  "the store");
+    limit_.Declare(line, "Limit on what all objects decode to (default: none)");
     report_.Declare(line);
   }
 
@@ -35,11 +36,13 @@ class StoreVerify : public Command {
   }
 
   ExitStatus Run(Context& context) override {
+    const uint64_t most = limit_.most().value_or(store::kNoLimit);
     const auto use = repair_ ? store::Store::Use::kMend : store::Store::Use::kRead;
     store::Store store(folder_, use, Waiting(folder_, context));
     ThreadPool pool(context.global.thread_count());
     ProgressLine progress(context.console, context.global.progress_when(), folder_);
-    const store::CheckReport report = repair_ ? store.Mend(pool) : store.Check(pool, &progress);
+    const store::CheckReport report =
+        repair_ ? store.Mend(pool, most) : store.Check(pool, &progress, most);
     const bool is_whole = report.problems.empty() && report.damaged.empty();
     for (const store::Problem& problem : report.problems) {
       context.console.Report(Error(problem.finding, problem.text).File(problem.where));
@@ -82,6 +85,7 @@ class StoreVerify : public Command {
 
   std::string folder_;
   bool repair_ = false;
+  SizeLimit limit_;
   ReportOptions report_;
 };
 

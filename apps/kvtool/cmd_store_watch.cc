@@ -51,6 +51,7 @@ class StoreWatch : public Command {
         .Between(10u, kMostSettle)
         .ShowDefault();
     line.AddFlag("--once", once_, "Add what is there, and end");
+    limit_.Declare(line, "Limit on inflated or derived data (default: 64GiB)");
   }
 
   void Files(CommandFiles&) const override {}
@@ -108,6 +109,7 @@ class StoreWatch : public Command {
     try {
       OpenOptions options;
       options.metadata_only = options.any_batch = options.may_guess_axes = true;
+      if (const auto most = limit_.most()) options.max_bytes = *most;
       store::AddOptions add;
       add.name = name;
       add.effort = *ParseEffort(level_);
@@ -123,6 +125,7 @@ class StoreWatch : public Command {
   std::string slots_, folder_, level_ = "default";
   uint32_t settle_ms_ = 1000;
   bool once_ = false;
+  SizeLimit limit_;
   ExitStatus status_ = kDone;
   std::map<std::string, Watched> seen_;
 };

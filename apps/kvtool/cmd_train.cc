@@ -59,7 +59,7 @@ class Train : public Command {
     }
     if (name.size() > kMostName) throw Error(Finding::kUsage, "--name has more than 255 bytes");
     const std::shared_ptr<const Profile> profile = builder.Finish(name);
-    AtomicFile file(output_.path, RulesFor(output_.force, inputs_.front()));
+    AtomicFile file(output_.path, RulesFor(output_.force, inputs_));
     file.Write(profile->file());
     file.Commit();
 

@@ -32,8 +32,8 @@ struct Findings {
   bool good() const { return restored.intact() && differences.empty(); }
 };
 
-Findings Look(const Archive& archive, const std::string& against, ThreadPool& pool,
-              Progress& progress) {
+Findings Look(const Archive& archive, const std::string& against, const SizeLimit& limit,
+              ThreadPool& pool, Progress& progress) {
   Findings findings;
   RestoreOptions options;
   options.keep_going = true;
@@ -42,7 +42,7 @@ Findings Look(const Archive& archive, const std::string& against, ThreadPool& po
     NoTarget nowhere;
     findings.restored = Restore(archive, options, pool, nowhere);
   } else {
-    const Source source = Source::Open(against);
+    const Source source = SizeLimit::WithHint([&] { return Source::Open(against, limit.most()); });
     SourceComparer comparer(archive, source);
     findings.restored = Restore(archive, options, pool, comparer);
     findings.differences = comparer.differences();
@@ -171,7 +171,7 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
   Findings findings;
   {
     ProgressLine progress(context.console, context.global.progress_when(), input);
-    findings = Look(archive, against, pool, progress);
+    findings = Look(archive, against, limit.limit, pool, progress);
   }
   if (!report.json && context.console.verbosity > -1) {
     Print(findings, archive, input, against, context.console);

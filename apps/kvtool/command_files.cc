@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -250,9 +251,28 @@ OutputRules RulesFor(bool force) {
 }
 
 OutputRules RulesFor(bool force, const std::string& source) {
+  return RulesFor(force, std::vector<std::string>{source});
+}
+
+OutputRules RulesFor(bool force, const std::vector<std::string>& sources) {
   OutputRules rules = RulesFor(force);
-  if (source != "-") rules.like = Permissions::Of(source);
-  if (rules.like) rules.like = rules.like->ForOtherContents();
+  for (const std::string& source : sources) {
+    if (source == "-") continue;
+    std::optional<Permissions> of = Permissions::Of(source);
+    if (!of) continue;
+    of = of->ForOtherContents();
+    if (!rules.like) rules.like = of;
+    if (of->owner != rules.like->owner || of->group != rules.like->group)
+      *of = {of->mode & 0600, ::geteuid(), ::getegid()};
+    of->mode &= rules.like->mode;
+    rules.like = of;
+  }
+  return rules;
+}
+
+OutputRules RulesFor(bool force, const std::string& path, const Source& source) {
+  OutputRules rules = RulesFor(force, path);
+  rules.before_commit = [&source] { source.RequireUnchanged(); };
   return rules;
 }
 

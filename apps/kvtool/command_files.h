@@ -50,5 +50,9 @@ OutputRules RulesFor(bool force);
 // The same for what holds the contents of `source` in another form: readable by nobody who could
 // not read that.
 OutputRules RulesFor(bool force, const std::string& source);
+// Of several sources: readable by nobody who could not read all of them.
+OutputRules RulesFor(bool force, const std::vector<std::string>& sources);
+// Of a source that is read while the output is written: if it changes meanwhile, nothing appears.
+OutputRules RulesFor(bool force, const std::string& path, const Source& source);
 
 }  // namespace kv

@@ -20,8 +20,6 @@ namespace kv {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t kMostListBytes = uint64_t{1} << 30;
-
 bool IsFolder(const fs::path& path) {
   std::error_code failed;
   return fs::is_directory(path, failed);
@@ -203,7 +201,7 @@ class Searcher {
 };
 
 std::vector<std::string> ListedPaths(const InputOptions& inputs) {
-  const auto file = FileSource::Open(inputs.files_from, kMostListBytes);
+  const auto file = FileSource::Open(inputs.files_from, kMostOfList);
   const ByteSpan bytes = file->bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const char separator = inputs.null ? '\0' : '\n';
@@ -224,7 +222,7 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
 }
 
 void AddManifest(const InputOptions& inputs, std::vector<CorpusEntry>& entries) {
-  const auto file = FileSource::Open(inputs.corpus);
+  const auto file = FileSource::Open(inputs.corpus, kMostOfList);
   const ByteSpan bytes = file->bytes();
   corpus::Manifest manifest;
   try {

@@ -141,9 +141,26 @@ void SnapshotOptions::Declare(CommandLine& line) {
            "the archive's folder (repeatable)")
       .KeepAll()
       .Group(group);
-  line.Add("--max-bytes", max_bytes,
+  line.Add("--max-bytes", limit.text,
            "Limit on inflated or derived data and on streams (default 64GiB)")
       .Group(group);
+}
+
+void SizeLimit::Declare(CommandLine& line, const std::string& what) {
+  line.Add("--max-bytes", text, what);
+}
+
+std::optional<uint64_t> SizeLimit::most() const {
+  if (text.empty()) return std::nullopt;
+  return ParseSize(text, "--max-bytes");
+}
+
+void SizeLimit::Require(uint64_t source_bytes, const std::string& file) const {
+  const std::optional<uint64_t> most = this->most();
+  if (!most || source_bytes <= *most) return;
+  throw Error(Finding::kLimit,
+              fmt::format("the source has {} bytes, --max-bytes allows {}", source_bytes, *most))
+      .File(file);
 }
 
 void SnapshotOptions::Files(CommandFiles& files) const {
@@ -155,16 +172,17 @@ void SnapshotOptions::Files(CommandFiles& files) const {
 }
 
 Source SnapshotOptions::Open(const std::string& path) const {
-  std::optional<uint64_t> most;
-  if (!max_bytes.empty()) most = ParseSize(max_bytes, "--max-bytes");
-  Source source = Source::Open(path, most, FetchMode::kAsNeeded);
-  if (ProbeKvz(source) == Confidence::kNo) source.NeedAll(most.value_or(kMostOfPipe));
-  return source;
+  const std::optional<uint64_t> most = limit.most();
+  return SizeLimit::WithHint([&] {
+    Source source = Source::Open(path, most, FetchMode::kAsNeeded);
+    if (ProbeKvz(source) == Confidence::kNo) source.NeedAll(most.value_or(kMostOfPipe));
+    return source;
+  });
 }
 
 OpenOptions SnapshotOptions::Resolve() const {
   OpenOptions options = open;
-  if (!max_bytes.empty()) options.max_bytes = ParseSize(max_bytes, "--max-bytes");
+  if (const auto most = limit.most()) options.max_bytes = *most;
   if (!gguf.empty()) options.geometry = ReadModelGeometry(gguf);
   if (kv_heads != 0 || head_dim != 0) {
     if (!options.geometry) options.geometry.emplace();

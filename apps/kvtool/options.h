@@ -34,12 +34,33 @@ struct GlobalOptions {
 std::vector<std::string> ReadableFormats();
 std::vector<std::string> WritableFormats();
 
+// --max-bytes: a small file can stand for a large output, and a stream need not end.
+struct SizeLimit {
+  std::string text;
+
+  void Declare(CommandLine& line, const std::string& what);
+  std::optional<uint64_t> most() const;  // throws kUsage
+  // Throws kLimit where the source, as `file` describes it, is larger.
+  void Require(uint64_t source_bytes, const std::string& file) const;
+  // Calls `open`, and says how to raise the limit if that is what it fails at.
+  template <typename Open>
+  static auto WithHint(const Open& open) {
+    try {
+      return open();
+    } catch (Error& error) {
+      if (error.finding() == Finding::kLimit && error.hint().empty())
+        error.Hint("--max-bytes sets the limit");
+      throw;
+    }
+  }
+};
+
 // How to read snapshots: --from, --raw, geometry, patterns, limits.
 struct SnapshotOptions {
   OpenOptions open;
   std::string gguf;
   uint32_t kv_heads = 0, head_dim = 0;
-  std::string max_bytes;
+  SizeLimit limit;
 
   void Declare(CommandLine& line);
   void Files(CommandFiles& files) const;

@@ -18,6 +18,7 @@
 #include "apps/kvtool/options.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
+#include "lib/core/base/output_system.h"
 #include "lib/study/corpus/lines.h"
 
 namespace kv {
@@ -127,6 +128,7 @@ void ResultsFile::Append(const nlohmann::ordered_json& line) {
 }
 
 void ResultsFile::Finish() {
+  output::SyncNameOf(path_);
   if (::fsync(descriptor_) == 0) return;
   throw Error(Finding::kWriteFailed, fmt::format("cannot write: {}", std::strerror(errno)))
       .File(path_);

@@ -63,7 +63,7 @@ std::optional<ModelRope> ReadModelRope(const std::string& path) {
 
 std::vector<double> ReadFrequencies(const std::string& path) {
   try {
-    const auto file = FileSource::Open(path);
+    const auto file = FileSource::Open(path, kLargestList);
     if (file->size() > kLargestList) throw Error(Finding::kLimit, "is above 16 MiB");
     const std::string_view text = AsText(file->bytes());
     std::vector<double> numbers =

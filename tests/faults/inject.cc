@@ -142,9 +142,11 @@ int OpenCounted(int folder, const char* path, int flags, mode_t mode) {
   }
   if (Fails(kOpen)) return -1;
   const int descriptor = next(folder, path, flags, mode);
-  if (descriptor >= 0 && (flags & (O_CREAT | O_TRUNC | O_TMPFILE)) > O_DIRECTORY) {
+  const bool is_unnamed = (flags & O_TMPFILE) == O_TMPFILE;
+  if (descriptor >= 0 && (is_unnamed || (flags & (O_CREAT | O_TRUNC)) != 0)) {
     const FileId id = IdOf(descriptor);
-    if (id.regular) Log("create %lu:%lu %s\n", id.device, id.inode, path);
+    if (id.regular)
+      Log("%s %lu:%lu %s\n", is_unnamed ? "unnamed" : "create", id.device, id.inode, path);
   }
   return descriptor;
 }
@@ -217,6 +219,18 @@ int fsync(int descriptor) {
   return done;
 }
 int fdatasync(int descriptor) { return fsync(descriptor); }
+int syncfs(int descriptor) {
+  NEXT(syncfs);
+  const int done = next(descriptor);
+  if (done == 0) Log("syncall\n");
+  return done;
+}
+int mkdir(const char* path, mode_t mode) {
+  NEXT(mkdir);
+  const int done = next(path, mode);
+  if (done == 0) Log("mkdir %s\n", path);
+  return done;
+}
 int ftruncate(int descriptor, off_t size) {
   NEXT(ftruncate);
   if (Fails(kTruncate)) return -1;

@@ -115,34 +115,66 @@ def check_one(runner, scenario, template, old, complete, faults):
         shutil.rmtree(folder)
 
 
-def check_log(log, output):
-    """Crash simulation: replays the log. Data that was not synced when its name appeared would be lost with it."""
-    dirty, identities, named, folder_synced = set(), {}, False, True
+def identity_of(path):
+    status = os.stat(path)
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def check_log(log, folder, scenario):
+    """Crash simulation: replays the log of a run that succeeded. A power cut takes what was written and not synced, and
+    names that appeared in a folder which was not synced after that. So at the time a file is named its data is synced;
+    at the end all names below the output are; and before a store's index changes, what it will name is."""
+    output = scenario.output
+    index = folder / output / "index.sqlite"
+    index = identity_of(index) if index.exists() else None
+    dirty, identities, waiting, named = set(), {}, {}, False
+
+    def appears(path):
+        inside = os.path.relpath(path, folder) if os.path.isabs(path) else path
+        parent = folder / os.path.dirname(inside.rstrip("/"))
+        if (inside + "/").startswith(output + "/") and parent.is_dir():
+            waiting[identity_of(parent)] = path
+
     for line in log.read_text(errors="replace").splitlines():
         word, _, rest = line.partition(" ")
-        if word == "create":
+        if word in ("create", "unnamed"):
             identity, _, path = rest.partition(" ")
             identities[path] = identity
+            if word == "create":
+                appears(path)
+                named |= os.path.basename(path) == output
         elif word == "write":
-            dirty.add(rest.split()[0])
+            identity = rest.split()[0]
+            if identity == index and any(folder_of in waiting for folder_of in (
+                    identity_of(folder / output / name) for name in ("packs", "states"))):
+                raise Failure(f"the index changes before the names {' '.join(waiting.values())} were synced")
+            dirty.add(identity)
         elif word == "sync":
             dirty.discard(rest)
         elif word == "syncdir":
-            folder_synced = True
+            waiting.pop(rest, None)
+        elif word == "syncall":
+            dirty.clear()
+            waiting.clear()
+        elif word == "mkdir":
+            appears(rest)
+            named |= os.path.basename(rest.rstrip("/")) == output
         elif word in ("link", "rename", "exchange"):
             source, _, target = rest.partition("\t")
             identity = source if word == "link" else identities.get(source)
             identities[target] = identity
-            if os.path.basename(target.rstrip("/")) != output:
-                continue
-            named, folder_synced = True, False
-            below = [other for path, other in identities.items() if path.startswith(source.rstrip("/") + "/")]
-            if identity in dirty or dirty.intersection(below):
+            appears(target)
+            named |= os.path.basename(target.rstrip("/")) == output
+            if identity in dirty:
                 raise Failure(f"'{line}' before its data was synced")
-    if not named:
+    if not named and scenario.makes_output:
         raise Failure("the log has no line that gives the output its name")
-    if not folder_synced:
-        raise Failure("the name itself was not synced")
+    if waiting:
+        raise Failure(f"names that were not synced: {' '.join(waiting.values())}")
+    below = (folder / output).rglob("*") if (folder / output).is_dir() else [folder / output]
+    lost = [str(path.relative_to(folder)) for path in below if path.is_file() and identity_of(path) in dirty]
+    if lost:
+        raise Failure(f"written and not synced: {' '.join(lost)}")
 
 
 def check_scenario(runner, scenario, options, chooser):
@@ -157,9 +189,8 @@ def check_scenario(runner, scenario, options, chooser):
         if code != 0:
             raise Failure(f"without faults: exit {code}: {errors}")
         complete = scenario.look(runner.kvtool, folder)
+        check_log(log, folder, scenario)
         shutil.rmtree(folder)
-        if scenario.logged:
-            check_log(log, scenario.output)
 
         plan = []  # faults of each kind of call; a sample takes as many of each
         for line in counts.read_text().splitlines():

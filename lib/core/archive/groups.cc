@@ -24,8 +24,8 @@ uint64_t GroupLayout::JoinedOffset(size_t place, uint64_t file_offset) const {
   return begin * sizes_.size() + place * width + file_offset - begin;
 }
 
-std::vector<GroupLayout::Piece> GroupLayout::PiecesOf(uint64_t begin, uint64_t bytes) const {
-  std::vector<Piece> pieces;
+void GroupLayout::ForEachPiece(uint64_t begin, uint64_t bytes,
+                               const std::function<void(const Piece&)>& take) const {
   const uint64_t end = std::min(begin + bytes, bytes_);
   while (begin < end) {
     Piece piece{.joined_offset = begin};
@@ -47,9 +47,8 @@ std::vector<GroupLayout::Piece> GroupLayout::PiecesOf(uint64_t begin, uint64_t b
     }
     piece.bytes = std::min(left, end - begin);
     begin += piece.bytes;
-    pieces.push_back(piece);
+    take(piece);
   }
-  return pieces;
 }
 
 void GroupLayout::Join(size_t place, ByteSpan file, std::span<std::byte> joined) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "lib/core/base/file.h"
@@ -38,8 +39,10 @@ class GroupLayout {
     size_t place = 0;  // in the group
     uint64_t file_offset = 0, joined_offset = 0, bytes = 0;
   };
-  // The pieces of [begin, begin + bytes) of the joined bytes, in their order.
-  std::vector<Piece> PiecesOf(uint64_t begin, uint64_t bytes) const;
+  // The pieces of [begin, begin + bytes) of the joined bytes, in their order. There may be as many
+  // as bytes, so they are given one by one.
+  void ForEachPiece(uint64_t begin, uint64_t bytes,
+                    const std::function<void(const Piece&)>& take) const;
   // The joined place of a byte of a file.
   uint64_t JoinedOffset(size_t place, uint64_t file_offset) const;
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <limits>
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
@@ -86,11 +86,12 @@ LostRange LostBy(const ChunkHead& head) {
 std::vector<LostRange> LostOfFiles(const LostRange& lost, const FileGroup& group,
                                    const GroupLayout& layout) {
   std::vector<LostRange> all;
-  std::map<size_t, size_t> last;  // by place in the group: the last range of that file
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  // By place in the group: the last range of that file.
+  std::vector<size_t> last(group.files.size(), kNone);
   const auto add = [&](const GroupLayout::Piece& piece) {
-    const auto at = last.find(piece.place);
-    if (at != last.end()) {
-      LostRange& before = all[at->second];
+    if (const size_t at = last[piece.place]; at != kNone) {
+      LostRange& before = all[at];
       if (before.runs == 1 && before.end() == piece.file_offset) {
         before.run_bytes += piece.bytes;
         return;
@@ -110,10 +111,7 @@ std::vector<LostRange> LostOfFiles(const LostRange& lost, const FileGroup& group
                    .chunk = lost.chunk});
   };
   for (uint64_t run = 0; run < lost.runs; ++run) {
-    for (const GroupLayout::Piece& piece :
-         layout.PiecesOf(lost.offset + run * lost.run_step, lost.run_bytes)) {
-      add(piece);
-    }
+    layout.ForEachPiece(lost.offset + run * lost.run_step, lost.run_bytes, add);
   }
   return all;
 }

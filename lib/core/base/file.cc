@@ -78,8 +78,8 @@ int Spool(int from, const std::string& name, uint64_t most) {
     if (got == 0) return spool.Release();
     total += static_cast<uint64_t>(got);
     if (total > most) {
-      Error error(Finding::kLimit, fmt::format("more than {} bytes from a stream", most));
-      throw error.File(name).Hint("--max-bytes sets the limit");
+      throw Error(Finding::kLimit, fmt::format("more than {} bytes from a stream", most))
+          .File(name);
     }
     if (spool.get() < 0) spool.Reset(OpenSpool());
     WriteAll(spool.get(), ByteSpan(buffer).first(static_cast<size_t>(got)), "temporary spool file");
@@ -160,9 +160,9 @@ void FileSource::NeedAll(uint64_t most) const {
   if (whole_ != nullptr) return Need(0, size());
   if (fetched_ == nullptr) return;
   if (size() > most) {
-    Error error(Finding::kLimit,
-                fmt::format("{} bytes are to be fetched, the limit is {}", size(), most));
-    throw error.File(name_).Hint("--max-bytes sets the limit");
+    throw Error(Finding::kLimit,
+                fmt::format("{} bytes are to be fetched, the limit is {}", size(), most))
+        .File(name_);
   }
   Need(0, size());
 }

@@ -18,9 +18,11 @@ namespace kv {
 class FetchedFile;
 class RangeReader;
 
-// The most bytes read of an input that does not tell its size and must be spooled, unless
-// --max-bytes sets a limit.
+// The most bytes read of an input that does not tell its size and must be spooled, unless the
+// caller sets a limit.
 constexpr uint64_t kMostOfPipe = uint64_t{64} << 30;
+// The same for lists, plans and manifests.
+constexpr uint64_t kMostOfList = uint64_t{1} << 30;
 
 // How the bytes of a remote input come: all before it is used, or those that are asked for.
 enum class FetchMode { kWhole, kAsNeeded };

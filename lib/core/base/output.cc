@@ -65,6 +65,16 @@ void SyncFolder(const fs::path& folder) {
   ::close(descriptor);
 }
 
+void SyncNameOf(const fs::path& path) {
+  SyncFolder(ParentOf(path.has_filename() ? path : path.parent_path()));
+}
+
+void MakeFolders(const fs::path& path, std::error_code& failed) {
+  if (path.empty() || fs::exists(path, failed)) return;
+  MakeFolders(path.parent_path(), failed);
+  if (fs::create_directory(path, failed)) SyncNameOf(path);
+}
+
 void RefuseExisting(const fs::path& path, Overwrite overwrite) {
   if (overwrite == Overwrite::kAllow) return;
   std::error_code ignored;
@@ -225,6 +235,7 @@ void AtomicFile::NeedSeeking() {
 }
 
 void AtomicFile::Commit() {
+  if (rules_.before_commit) rules_.before_commit();
   if (stream_ < 0) {
     EndAt(descriptor_, size_, path_.string());
     if (rules_.like) GiveAway(descriptor_, *rules_.like, rules_.like->mode);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -39,6 +40,8 @@ struct OutputRules {
   // Tells whether everything in an existing folder belongs to a dump. With kAllow, a folder is
   // replaced only if it is empty, if kvtool wrote it, or if this function says so.
   bool (*is_dump)(const std::string& folder) = nullptr;
+  // Called by Commit before the output gets its name. What it throws leaves nothing behind.
+  std::function<void()> before_commit = {};
 };
 
 // A file that appears under its final name complete or not at all: it is written without a name (or

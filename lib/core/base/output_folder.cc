@@ -175,6 +175,7 @@ void AtomicFolder::SetFolderMode(int descriptor) const {
 }
 
 void AtomicFolder::Commit() {
+  if (rules_.before_commit) rules_.before_commit();
   SetFolderMode(descriptor_);
   if (::syncfs(descriptor_) != 0) throw IoError("cannot write", path_.string());
   if (replaces_) {

@@ -3,6 +3,7 @@
 #pragma once  // implemented by output.cc, temporary.cc
 
 #include <csignal>
+#include <system_error>
 
 #include "lib/core/base/output.h"
 
@@ -13,6 +14,10 @@ namespace kv::output {
 Error IoError(std::string_view action, const std::string& name);
 std::filesystem::path ParentOf(const std::filesystem::path& path);
 void SyncFolder(const std::filesystem::path& folder);
+// The folder in which `path`, which may be a folder's, is a name.
+void SyncNameOf(const std::filesystem::path& path);
+// Makes a folder and those above it that are missing, so that a power cut does not take them.
+void MakeFolders(const std::filesystem::path& path, std::error_code& failed);
 void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);
 // Like rename, but fails with EEXIST if something has the name.
 int RenameNoReplace(const std::string& from, const std::string& to);

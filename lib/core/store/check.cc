@@ -49,6 +49,13 @@ StateRow RowFor(const StateRecord& record, uint64_t bytes) {
   return row;
 }
 
+void RequireWithin(uint64_t most, uint64_t decoded, const std::string& folder) {
+  if (decoded <= most) return;
+  throw Error(Finding::kLimit,
+              fmt::format("the objects decode to {} bytes, the limit is {}", decoded, most))
+      .File(folder);
+}
+
 // An object as a pack says, which may lie.
 struct Claim {
   std::shared_ptr<const FileSource> pack;
@@ -91,13 +98,27 @@ std::optional<Problem> Store::CheckObject(const ObjectId& id, const Place& place
   }
 }
 
-CheckReport Store::Check(ThreadPool& pool, Progress* progress) {
+// Of all objects whose heads can be read.
+uint64_t Store::DecodedBytes(const std::map<ObjectId, Place>& objects) {
+  uint64_t bytes = 0;
+  for (const auto& [id, place] : objects) {
+    try {
+      bytes += ReadObjectHead(*Pack(place.pack), place.offset).raw_bytes;
+    } catch (const Error&) {
+      // Whoever decodes it finds that too.
+    }
+  }
+  return bytes;
+}
+
+CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
   CheckReport report;
   // Before the objects: what is added meanwhile brings objects that are not looked at.
   const std::vector<StateRow> rows = States();
   const std::map<ObjectId, Place> objects = index_->Objects();
   std::vector<std::pair<ObjectId, Place>> list(objects.begin(), objects.end());
   std::vector<std::optional<Problem>> problems(list.size());
+  if (most != kNoLimit) RequireWithin(most, DecodedBytes(objects), folder_);
   uint64_t total = 0;
   for (const auto& [id, place] : list) total += place.stored_bytes;
   if (progress != nullptr) progress->Begin(total);
@@ -150,7 +171,7 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress) {
   return report;
 }
 
-CheckReport Store::Mend(ThreadPool& pool) {
+CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
   CheckReport report;
   Index::Contents contents;
   std::vector<Claim> claims;
@@ -162,6 +183,9 @@ CheckReport Store::Mend(ThreadPool& pool) {
       report.problems.push_back(ProblemOf(PackPath(number), error));
     }
   }
+  uint64_t decoded = 0;
+  for (const Claim& claim : claims) decoded += claim.head.raw_bytes;
+  RequireWithin(most, decoded, folder_);
   Reuse<CodecScratch> scratches;
   pool.ParallelFor(claims.size(), [&](uint64_t i) {
     Claim& claim = claims[i];

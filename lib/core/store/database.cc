@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
+
+#include <algorithm>
 
 namespace kv::store {
 namespace {
@@ -12,6 +15,20 @@ namespace {
 constexpr int kBusyMilliseconds = 60000;
 // What this program's databases have in their head, so that another's is not taken for one.
 constexpr uint64_t kApplicationId = 0x4b565453, kSchemaVersion = 1;
+// Rows are longer than 40 bytes, and none takes more than some 40 steps.
+constexpr uint64_t kMostWorkPerByte = 16, kWorkOfAny = uint64_t{1} << 22;
+constexpr int kWorkBetweenLooks = 4096;
+// Four texts of at most 4096 bytes, a guide and numbers.
+constexpr int kMostRowBytes = 1 << 16;
+
+// Bytes that are there; holes are not.
+uint64_t BytesAt(const std::string& path) {
+  constexpr uint64_t kBlock = 512;
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) return 0;
+  return std::min(static_cast<uint64_t>(status.st_size),
+                  static_cast<uint64_t>(status.st_blocks) * kBlock);
+}
 
 }  // namespace
 
@@ -55,6 +72,8 @@ void Statement::RequireRead() const {
 }
 
 bool Statement::Step() {
+  if (!is_running_) database_.work_ = 0;
+  is_running_ = true;
   const int result = sqlite3_step(statement_);
   if (result == SQLITE_ROW) return true;
   Reset();
@@ -67,7 +86,10 @@ void Statement::Run() {
   }
 }
 
-void Statement::Reset() { sqlite3_reset(statement_); }
+void Statement::Reset() {
+  sqlite3_reset(statement_);
+  is_running_ = false;
+}
 
 int64_t Statement::Signed(int column) const { return sqlite3_column_int64(statement_, column); }
 
@@ -97,6 +119,8 @@ Database::Database(const std::string& path, Use use) : path_(path) {
   try {
     if (result != SQLITE_OK) Fail(result);
     sqlite3_busy_timeout(handle_, kBusyMilliseconds);
+    sqlite3_progress_handler(handle_, kWorkBetweenLooks, CountWork, this);
+    sqlite3_limit(handle_, SQLITE_LIMIT_LENGTH, kMostRowBytes);
     // The file may come from anywhere: nothing in it is to be run, and no page is trusted.
     for (const int option : {SQLITE_DBCONFIG_TRUSTED_SCHEMA, SQLITE_DBCONFIG_ENABLE_TRIGGER,
                              SQLITE_DBCONFIG_ENABLE_VIEW}) {
@@ -130,6 +154,12 @@ Database::Database(const std::string& path, Use use) : path_(path) {
   }
 }
 
+int Database::CountWork(void* self) {
+  Database& database = *static_cast<Database*>(self);
+  const uint64_t work = database.work_ += kWorkBetweenLooks;
+  return work > kWorkOfAny && work > kMostWorkPerByte * BytesAt(database.path_) ? 1 : 0;
+}
+
 Database::~Database() { sqlite3_close_v2(handle_); }
 
 void Database::Do(const char* text) {
@@ -141,6 +171,10 @@ void Database::Fail(int result) const {
   const std::string text = handle_ == nullptr ? sqlite3_errstr(result) : sqlite3_errmsg(handle_);
   constexpr int kPrimary = 0xff;
   switch (result & kPrimary) {
+    case SQLITE_INTERRUPT:
+      throw Error(Finding::kInconsistent, "the index is damaged: its pages lead in circles")
+          .File(path_)
+          .Hint(std::string(kRepairHint));
     case SQLITE_CANTOPEN:
       throw Error(Finding::kOpenFailed, "cannot open the index: " + text).File(path_);
     case SQLITE_NOMEM:
@@ -155,7 +189,7 @@ void Database::Fail(int result) const {
     default:
       throw Error(Finding::kInconsistent, "the index is damaged: " + text)
           .File(path_)
-          .Hint("'kvtool store verify --repair' makes a new one of what the store holds");
+          .Hint(std::string(kRepairHint));
   }
 }
 

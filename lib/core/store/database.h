@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <string_view>
 
@@ -44,10 +45,16 @@ class Statement {
 
   Database& database_;
   sqlite3_stmt* statement_ = nullptr;
+  bool is_running_ = false;
 };
 
+// What an index that is damaged can be mended with.
+inline constexpr std::string_view kRepairHint =
+    "'kvtool store verify --repair' makes a new one of what the store holds";
+
 // A database file. Throws kInconsistent where the file is damaged, kBadMagic where it is none of
-// ours, kOpenFailed and kWriteFailed for what the system refuses.
+// ours, kOpenFailed and kWriteFailed for what the system refuses. A file whose pages lead in
+// circles counts as damaged: a statement may do only so much work for each byte of the file.
 class Database {
  public:
   enum class Use { kOpen, kCreate };
@@ -58,14 +65,18 @@ class Database {
   Database& operator=(const Database&) = delete;
 
   void Do(const char* text);
+  const std::string& path() const { return path_; }
   // What SQLite says of a result that is no success.
   [[noreturn]] void Fail(int result) const;
 
  private:
   friend class Statement;
 
+  static int CountWork(void* self);
+
   std::string path_;
   sqlite3* handle_ = nullptr;
+  std::atomic<uint64_t> work_ = 0;  // of the statement that runs
 };
 
 // Everything until Commit, or nothing.

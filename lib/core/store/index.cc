@@ -9,19 +9,17 @@
 namespace kv::store {
 namespace {
 
-constexpr const char* kSchema = R"(
-CREATE TABLE numbers(next INTEGER NOT NULL) STRICT;
-INSERT INTO numbers VALUES(1);
-CREATE TABLE packs(pack INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT;
-CREATE TABLE objects(id BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL,
-  stored INTEGER NOT NULL, raw INTEGER NOT NULL, level INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE states(state INTEGER PRIMARY KEY, name TEXT NOT NULL, added INTEGER NOT NULL,
+constexpr std::string_view kSchema[] = {
+    "CREATE TABLE numbers(next INTEGER NOT NULL) STRICT",
+    "CREATE TABLE packs(pack INTEGER PRIMARY KEY, bytes INTEGER NOT NULL) STRICT",
+    R"(CREATE TABLE objects(id BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL,
+  stored INTEGER NOT NULL, raw INTEGER NOT NULL, level INTEGER NOT NULL) STRICT, WITHOUT ROWID)",
+    R"(CREATE TABLE states(state INTEGER PRIMARY KEY, name TEXT NOT NULL, added INTEGER NOT NULL,
   format TEXT NOT NULL, model TEXT NOT NULL, geometry TEXT NOT NULL, tokens INTEGER NOT NULL,
   layers INTEGER NOT NULL, source INTEGER NOT NULL, hash INTEGER NOT NULL, own INTEGER NOT NULL,
   record INTEGER NOT NULL, record_hash INTEGER NOT NULL, level INTEGER NOT NULL,
-  guide BLOB NOT NULL) STRICT;
-CREATE INDEX states_by_guide ON states(guide);
-)";
+  guide BLOB NOT NULL) STRICT)",
+    "CREATE INDEX states_by_guide ON states(guide)"};
 constexpr const char* kColumns =
     "state, name, added, format, model, geometry, tokens, layers, source, hash, own, record, "
     "record_hash, level";
@@ -47,12 +45,31 @@ ObjectId IdOf(const Bytes& blob) {
 void Index::Create(const std::string& path) {
   Database database(path, Database::Use::kCreate);
   Transaction transaction(database);
-  database.Do(kSchema);
+  for (const std::string_view text : kSchema) Statement(database, text).Run();
+  Statement(database, "INSERT INTO numbers VALUES(1)").Run();
   transaction.Commit();
 }
 
 Index::Index(const std::string& path) : database_(path, Database::Use::kOpen) {
+  RequireSchema();
   find_.emplace(database_, "SELECT pack, offset, stored FROM objects WHERE id = ?");
+}
+
+// Nothing else: a column that is computed, for one, could be of any size.
+void Index::RequireSchema() {
+  Statement rows(database_, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid");
+  size_t known = 0;
+  while (rows.Step()) {
+    if (known == std::size(kSchema) || rows.Text(0) != kSchema[known++])
+      throw Damaged("it has other tables");
+  }
+  if (known != std::size(kSchema)) throw Damaged("it lacks tables");
+}
+
+Error Index::Damaged(std::string_view how) const {
+  return Error(Finding::kInconsistent, fmt::format("the index is damaged: {}", how))
+      .File(database_.path())
+      .Hint(std::string(kRepairHint));
 }
 
 uint64_t Index::NextNumber() {
@@ -133,7 +150,11 @@ StateRow Index::RowOf(const Statement& row) {
 std::vector<StateRow> Index::States() {
   Statement rows(database_, fmt::format("SELECT {} FROM states ORDER BY state", kColumns));
   std::vector<StateRow> states;
-  while (rows.Step()) states.push_back(RowOf(rows));
+  while (rows.Step()) {
+    StateRow row = RowOf(rows);
+    if (!states.empty() && row.id <= states.back().id) throw Damaged("states are out of order");
+    states.push_back(std::move(row));
+  }
   return states;
 }
 
@@ -152,7 +173,9 @@ std::vector<StateRow> Index::Candidates(const ObjectId& guide, std::string_view 
 std::map<uint64_t, uint64_t> Index::Packs() {
   Statement rows(database_, "SELECT pack, bytes FROM packs");
   std::map<uint64_t, uint64_t> packs;
-  while (rows.Step()) packs[rows.Number(0)] = rows.Number(1);
+  while (rows.Step()) {
+    if (!packs.emplace(rows.Number(0), rows.Number(1)).second) throw Damaged("a pack comes twice");
+  }
   return packs;
 }
 
@@ -160,7 +183,8 @@ std::map<ObjectId, Place> Index::Objects() {
   Statement rows(database_, "SELECT id, pack, offset, stored FROM objects");
   std::map<ObjectId, Place> objects;
   while (rows.Step()) {
-    objects[IdOf(rows.Blob(0))] = {rows.Number(1), rows.Number(2), rows.Number(3)};
+    const Place place{rows.Number(1), rows.Number(2), rows.Number(3)};
+    if (!objects.emplace(IdOf(rows.Blob(0)), place).second) throw Damaged("an object comes twice");
   }
   return objects;
 }

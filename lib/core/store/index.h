@@ -90,6 +90,8 @@ class Index {
   void InsertPack(uint64_t pack, uint64_t bytes);
   void InsertObjects(uint64_t pack, const std::vector<NewObject>& objects, bool replace);
   static StateRow RowOf(const Statement& row);
+  void RequireSchema();
+  Error Damaged(std::string_view how) const;
 
   Database database_;
   std::mutex mutex_;

@@ -114,6 +114,10 @@ ObjectHead ReadObjectHead(const FileSource& pack, uint64_t offset) {
         .At(offset);
   }
   CheckShape(head, offset);
+  // What does not shrink is stored as it is. Else objects of a forged index, each with all that
+  // follows for its payload, would take the square of the pack's size to check.
+  Require(head.payload_bytes <= head.raw_bytes, "the payload is no larger than what it stands for",
+          offset);
   in.Take(head.payload_bytes, "payload of an object");
   return head;
 }

@@ -15,6 +15,7 @@
 
 #include "lib/core/base/hash.h"
 #include "lib/core/base/output.h"
+#include "lib/core/base/output_system.h"
 
 namespace kv::store {
 namespace fs = std::filesystem;
@@ -98,6 +99,7 @@ Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
     if (there && (!fs::is_directory(folder_, failed) || !fs::is_empty(folder_, failed)))
       throw Error(Finding::kExists, "something else than a store is there").File(folder_);
     MakeFolder(folder_);
+    output::SyncNameOf(folder_);
     WriteMarker(marker);
   }
   const auto text = FileSource::Open(marker);

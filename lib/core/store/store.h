@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -82,6 +83,9 @@ struct StoreStats {
   uint64_t disk_bytes() const { return pack_bytes + record_bytes + index_bytes; }
 };
 
+// Few bytes may decode to many: whoever checks a store can say how many are too many.
+inline constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+
 class Store {
  public:
   enum class Use {
@@ -107,9 +111,10 @@ class Store {
   // Throws kLostChunk, kInconsistent, kChecksum and what DecodeChunk does, kContentDiffers.
   void Restore(const StateRecord& record, RestoreTarget& target, ThreadPool& pool,
                Progress* progress);
-  CheckReport Check(ThreadPool& pool, Progress* progress);
+  // Throws kLimit where all objects decode to more than `most` bytes.
+  CheckReport Check(ThreadPool& pool, Progress* progress, uint64_t most = kNoLimit);
   // Makes a new index of what the packs and records hold.
-  CheckReport Mend(ThreadPool& pool);
+  CheckReport Mend(ThreadPool& pool, uint64_t most = kNoLimit);
   StoreStats Stats();
 
   CollectReport Collect();
@@ -131,6 +136,7 @@ class Store {
   void LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw);
   // What could be wrong with an object; nothing if nothing is.
   std::optional<Problem> CheckObject(const ObjectId& id, const Place& place);
+  uint64_t DecodedBytes(const std::map<ObjectId, Place>& objects);
   std::set<ObjectId> LiveObjects();
   uint64_t RemoveLeftFiles(const std::map<uint64_t, uint64_t>& packs);
 

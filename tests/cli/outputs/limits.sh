@@ -30,7 +30,8 @@ done
 echo
 # Written to while it is read: exit 4, no archive.
 for i in 1 2 3; do
-  "$PYTHON" "$SHARED_SUITE/rewrite_input.py" "$KVTOOL" $i
+  "$PYTHON" "$SHARED_SUITE/rewrite_input.py" $i "$KVTOOL" compress -T1 --level max -q --raw f16:2LTHD:2,2,?,8,64 a.bin
+  "$PYTHON" "$SHARED_SUITE/rewrite_input.py" $i "$KVTOOL" convert -q --raw f16:2LTHD:2,2,?,8,64 a.bin --to npz
 done
 # grown, then cut short, in the middle
 "$PYTHON" "$SHARED_SUITE/resize_input.py" "$KVTOOL"

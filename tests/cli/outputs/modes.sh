@@ -21,6 +21,10 @@ echo "npz $(mode a.npz), gear $(mode a.gear), part $(mode part.npz), dump $(mode
 "$KVTOOL" inspect -q a.npz --json-out report.json > /dev/null
 "$KVTOOL" compress -q --from opaque -c a.bin > piped.kvz
 "$KVTOOL" decompress -q -o from-pipe.bin - < a.bin.kvz
+cp a.bin b.bin && chmod 644 b.bin
+"$KVTOOL" train -q b.bin a.bin --raw $raw --name both -o both.kvp
+"$KVTOOL" train -q b.bin --raw $raw --name one -o one.kvp
+echo "profile of both $(mode both.kvp), of the public one $(mode one.kvp)"
 echo "report $(mode report.json), from a pipe $(mode from-pipe.bin)"
 # of a folder: what all in it have in common
 mkdir tree && cp a.bin tree/private && echo x > tree/public

@@ -17,8 +17,8 @@ n=$((n + 1))
 diff -r folder back && test -x back/a && test -d back/empty
 # Nobody reads what comes out of a store who may not look into it.
 umask 022; "$KVTOOL" store get -q store "s$n" -o closed; "$KVTOOL" store get -q store s1 -o closed.bin
-chmod 755 store; "$KVTOOL" store get -q store "s$n" -o open; "$KVTOOL" store get -q store s1 -o open.bin
-stat -c '%a %n' closed closed/a closed.bin open open/a open.bin
+chmod 755 store; "$KVTOOL" store get -q store s1 -o half.bin; chmod 755 store/packs; "$KVTOOL" store get -q store "s$n" -o open; "$KVTOOL" store get -q store s1 -o open.bin
+stat -c '%a %n' closed closed/a closed.bin half.bin open open/a open.bin
 "$KVTOOL" store verify -q store
 for what in "list" "stats" "verify" "gc" "prune --keep-last 1" "get s1 -o one --json-out /dev/stdout -q"; do
   set -- $what

@@ -136,12 +136,12 @@ TEST_CASE("groups: every byte of a file has one place among the joined ones", "[
     }
     for (uint64_t begin = 0; begin < joined.size(); ++begin) {
       uint64_t covered = 0;
-      for (const GroupLayout::Piece& piece : layout.PiecesOf(begin, joined.size() - begin)) {
+      layout.ForEachPiece(begin, joined.size() - begin, [&](const GroupLayout::Piece& piece) {
         CHECK(piece.joined_offset == begin + covered);
         covered += piece.bytes;
         for (uint64_t i = 0; i < piece.bytes; ++i)
           CHECK(joined[piece.joined_offset + i] == files[piece.place][piece.file_offset + i]);
-      }
+      });
       CHECK(covered == joined.size() - begin);
     }
   }
