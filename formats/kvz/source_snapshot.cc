@@ -91,18 +91,37 @@ Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions 
       .Hint("decompress it without --to and convert the restored source");
 }
 
+void RequireAllowed(std::string_view what, uint64_t bytes, const Archive& archive,
+                    const OpenOptions& options) {
+  if (bytes <= options.max_bytes) return;
+  throw Error(Finding::kLimit,
+              fmt::format("{} {} bytes; at most {} are allowed", what, bytes, options.max_bytes))
+      .File(archive.data().name())
+      .Hint("--max-bytes raises the limit");
+}
+
+// What LoadTensors decodes.
+uint64_t WantedBytes(const Archive& archive, const Selection& wanted) {
+  uint64_t bytes = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    const ChunkHead& head = chunk.head;
+    const bool is_wanted = head.kind == ChunkKind::kKey     ? wanted.keys
+                           : head.kind == ChunkKind::kValue ? wanted.values
+                                                            : false;
+    if (is_wanted && wanted.HasLayer(head.layer) &&
+        wanted.HasTokens(head.token_begin, head.token_begin + head.tokens))
+      bytes += head.raw_bytes;
+  }
+  return bytes;
+}
+
 Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPool& pool,
                     Progress* progress) {
   const Snapshot& described = *archive.description();
   if (described.format == "kvz") {
     throw Error(Finding::kUnsupportedKind, "an archive of an archive").File(archive.data().name());
   }
-  if (archive.source_bytes() > options.max_bytes) {
-    throw Error(Finding::kLimit, fmt::format("its source has {} bytes; at most {} are allowed",
-                                             archive.source_bytes(), options.max_bytes))
-        .File(archive.data().name())
-        .Hint("--max-bytes raises the limit");
-  }
+  RequireAllowed("its source has", archive.source_bytes(), archive, options);
   RestoreOptions restore;
   restore.progress = progress;
   SpoolTarget target;
@@ -120,6 +139,7 @@ Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const Ope
       (BatchRows(*archive.description()) > 1 || archive.description()->storage.count(kAxesGuessed));
   if (!archive.description() ||
       (!is_open && (!archive.damage().empty() || HoldsAll(archive, wanted)))) {
+    RequireAllowed("K and V that are wanted have", WantedBytes(archive, wanted), archive, options);
     return LoadTensors(archive, wanted, pool, progress);
   }
   Snapshot snapshot = LoadSource(archive, options, pool, progress);

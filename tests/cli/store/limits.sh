@@ -43,6 +43,13 @@ head -c 1000000 /dev/zero | "$KVTOOL" frame encode -q --dtype f16 - -o zeros.gea
 "$KVTOOL" frame decode --dtype f16 zeros.gear -o values --max-bytes 999999 || echo "exit $?"
 [ ! -e values ]
 "$KVTOOL" frame decode -q --dtype f16 zeros.gear -o values --max-bytes 1000000
+# and of the K and V of an archive
+"$KVTOOL" compress -q "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" -o cache.kvz
+for command in "convert cache.kvz --kv-heads 4 --to npz -o part.npz" "analyze cache.kvz" "train cache.kvz --name x -o x.kvp" \
+  "decompress cache.kvz --to npz --kv-heads 4 -o part.npz"; do
+  "$KVTOOL" $command -q --max-bytes 1KiB 2>&1 || echo "exit $?"
+done
+ls part.npz x.kvp 2>&- || true
 # The name of the state, where it is that of the output, is no other output and nothing in the store.
 rm out && "$KVTOOL" store add -q sound zeros --name out --from opaque
 "$KVTOOL" store get sound out --json-out out -f || echo "exit $?"
