@@ -3,13 +3,14 @@
 #include "lib/core/codec/ref/ref.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/prev/prev.h"
-#include "lib/core/codec/ref_cdf/near_distributions.h"
 #include "lib/core/codec/ref/runs.h"
+#include "lib/core/codec/ref_cdf/near_distributions.h"
 #include "lib/core/codec/rows/rows.h"
 
 namespace kv {
@@ -24,6 +25,19 @@ constexpr uint64_t kLongRun = 128, kFirstRows = 12;
 constexpr double kBitsBeyondMagnitude = 1.5, kClearLoss = 0.96;
 // How much smaller than literals a level may get; below that both ways are tried.
 constexpr double kBestOfContexts = 0.7;
+
+// About what a residual's symbol and its raw bits take.
+constexpr std::array<uint8_t, 256> BitsOfSymbols() {
+  std::array<uint8_t, 256> bits{};
+  for (uint32_t symbol = 0; symbol < bits.size(); ++symbol) {
+    const uint32_t bucket =
+        symbol < kResidualMagnitudes ? symbol : symbol - (kResidualMagnitudes - 1);
+    bits[symbol] = static_cast<uint8_t>(bucket < 16 ? static_cast<uint32_t>(std::bit_width(bucket))
+                                                    : bucket / 4 + 1);
+  }
+  return bits;
+}
+constexpr std::array<uint8_t, 256> kBitsOfSymbols = BitsOfSymbols();
 
 class ByReference {
  public:
@@ -61,13 +75,14 @@ class ByReference {
   }
 
   EncodedChunk Finish() {
+    // Before any payload is taken: one that is not given back is new memory for the next chunk.
+    if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
     EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
     ByteWriter near(scratch_.NewPayload());
     if (!near_.factors.empty()) chunk.codec = EncodeNear(near);
     for (uint64_t at = 0; at < near_.factors.size(); ++at) {
       if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
     }
-    if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
     EncodedChunk own = EncodeOwn();
     ByteWriter start;
     WriteReferenceHead(head_, start);
@@ -223,11 +238,7 @@ class ByReference {
     ResidualSymbols(values.data(), expected.data(), columns_, {near_.bfloat, 0}, symbols.data(),
                     extras.data());
     uint64_t bits = 0;
-    for (const uint8_t symbol : symbols) {
-      const uint32_t bucket =
-          symbol < kResidualMagnitudes ? symbol : symbol - (kResidualMagnitudes - 1);
-      bits += bucket < 16 ? static_cast<uint32_t>(std::bit_width(bucket)) : bucket / 4 + 1;
-    }
+    for (const uint8_t symbol : symbols) bits += kBitsOfSymbols[symbol];
     return bits;
   }
   bool AreFew(uint64_t bits, uint64_t values) const {
