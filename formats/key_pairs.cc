@@ -50,8 +50,8 @@ Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
     throw Error(
         Finding::kGeometryMissing,
         fmt::format("--rope-pairs {}: the present order of the keys' pairs is unknown", flag))
-        .Hint(
-            fmt::format("give --model MODEL, or both orders: --rope-pairs neighbours:{}", Name(to)));
+        .Hint(fmt::format("give --model MODEL, or both orders: --rope-pairs neighbours:{}",
+                          Name(to)));
   }
   return {now, to};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eviction inside a decode loop: MNN's decisions over an engine's own cache, here one of random keys.
+// Eviction inside a decode loop: MNN's decisions over an engine's own cache, here one of random
+// keys.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

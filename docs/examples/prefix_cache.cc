@@ -36,7 +36,8 @@ int main() {
   constexpr uint32_t kHeads = 8, kDim = 128;
   std::vector<std::byte> rows(kTokens * kHeads * kDim * 2), back(rows.size());
   for (size_t i = 1; i < rows.size(); i += 2) rows[i] = std::byte{0x3f};
-  for (size_t i = 0; i < rows.size(); i += 2) rows[i] = static_cast<std::byte>(i * 2654435761u >> 25);
+  for (size_t i = 0; i < rows.size(); i += 2)
+    rows[i] = static_cast<std::byte>(i * 2654435761u >> 25);
 
   PrefixCache cache;
   const kvtool::Key system_prompt = kvtool::MakeKey("model 1, layer 0, K, the system prompt");

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// One function of the libstdc++ of GCC 13, std::string::_M_replace_cold, for systems with an older one: LMCache's native
-// part needs it. scripts/test_engines.sh preloads this where the engine does not load without.
+// One function of the libstdc++ of GCC 13, std::string::_M_replace_cold, for systems with an older
+// one: LMCache's native part needs it. scripts/test_engines.sh preloads this where the engine does
+// not load without.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
-// Replaces old_size characters at `at` by those of `with`, which may lie in the same string; `tail` characters follow.
-extern "C" __attribute__((visibility("default"))) void ReplaceCold(void* self, char* at, size_t old_size,
-                                                                   const char* with, size_t new_size, size_t tail)
-    asm("_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE15_M_replace_coldEPcmPKcmm");
+// Replaces old_size characters at `at` by those of `with`, which may lie in the same string; `tail`
+// characters follow.
+extern "C" __attribute__((visibility("default"))) void
+ReplaceCold(void* self, char* at, size_t old_size, const char* with, size_t new_size, size_t tail) asm(
+    "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE15_M_replace_coldEPcmPKcmm");
 
 void ReplaceCold(void*, char* at, size_t old_size, const char* with, size_t new_size, size_t tail) {
   char* copy = static_cast<char*>(std::malloc(new_size + 1));

@@ -119,8 +119,8 @@ class Error : public std::exception {
   std::optional<uint64_t> offset_;
 };
 
-// A broken invariant is a bug: prints where it is and aborts, in every build. In libkvtool it throws
-// kInternal instead.
+// A broken invariant is a bug: prints where it is and aborts, in every build. In libkvtool it
+// throws kInternal instead.
 [[noreturn]] void AssertionFailed(const char* expression, const char* file, int line);
 #define KV_ASSERT(expression) \
   ((expression) ? void(0) : ::kv::AssertionFailed(#expression, __FILE__, __LINE__))

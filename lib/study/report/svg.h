@@ -84,8 +84,8 @@ struct StripMap {
   double x_end = 1;
   bool unit_ticks = false;  // columns count things: ticks stand in the middle of a column
   std::vector<StripRow> rows;
-  // What the ends of the colour scale mean; without a low end, what the accent colour means. Without
-  // any there is no legend.
+  // What the ends of the colour scale mean; without a low end, what the accent colour means.
+  // Without any there is no legend.
   std::string low_label, high_label, second_label;
 };
 Picture Render(const StripMap& map);

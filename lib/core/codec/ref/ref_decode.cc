@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "lib/core/codec/chunk_levels.h"
-#include "lib/core/codec/ref_cdf/near_distributions.h"
 #include "lib/core/codec/ref/runs.h"
+#include "lib/core/codec/ref_cdf/near_distributions.h"
 
 namespace kv {
 namespace {
