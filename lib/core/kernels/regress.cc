@@ -11,13 +11,6 @@
 // Must come after foreach_target.h.
 #include "hwy/highway.h"
 
-#ifndef KV_REGRESS_TINY
-#define KV_REGRESS_TINY
-namespace kv {
-constexpr float kTinyPower = 1e-12f;
-}  // namespace kv
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace kv {
 namespace HWY_NAMESPACE {
@@ -35,7 +28,7 @@ void Combine(const Regress& r) {
     for (size_t lane = 0; lane < kRegressLanes; lane += hn::Lanes(d)) {
       const float* errors = r.errors + group * kRegressModels * kRegressLanes + lane;
       const auto error = [&](size_t model) HWY_ATTR {
-        return hn::Add(hn::Load(d, errors + model * kRegressLanes), hn::Set(d, kTinyPower));
+        return hn::Add(hn::Load(d, errors + model * kRegressLanes), hn::Set(d, kRegressTinyPower));
       };
       const auto e0 = error(0), e1 = error(1), e2 = error(2), e3 = error(3);
       const auto least = hn::Min(hn::Min(e0, e1), hn::Min(e2, e3));
@@ -138,7 +131,8 @@ void RegressCombine(const Regress& r) noexcept {
     const size_t group = channel / kRegressLanes, lane = channel % kRegressLanes;
     float trust[kRegressModels], error[kRegressModels];
     for (size_t model = 0; model < kRegressModels; ++model)
-      error[model] = r.errors[(group * kRegressModels + model) * kRegressLanes + lane] + kTinyPower;
+      error[model] =
+          r.errors[(group * kRegressModels + model) * kRegressLanes + lane] + kRegressTinyPower;
     const float least = *std::min_element(error, error + kRegressModels);
     for (size_t model = 0; model < kRegressModels; ++model) {
       const float ratio = least / error[model], square = ratio * ratio;

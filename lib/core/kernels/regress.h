@@ -20,6 +20,8 @@ constexpr size_t kMaxRegressRows = 16;  // that RegressSolve adds at once
 // Values are scaled to be below 2. A value or prediction that reaches this limit, or is NaN, counts
 // as 0.
 constexpr float kRegressLimit = 4.0f;
+// Added to powers and errors, which are divided by.
+constexpr float kRegressTinyPower = 1e-12f;
 
 constexpr size_t RegressPairs(size_t taps) { return taps * (taps + 1) / 2; }
 

@@ -18,7 +18,6 @@
 namespace kv {
 constexpr float kRidgeOfNoise = 8.0f, kRidge = 0.05f;
 constexpr float kTinyRidge = 1e-12f;  // of taps that are always 0
-constexpr float kTinyPower = 1e-12f;
 }  // namespace kv
 #endif
 
@@ -210,7 +209,7 @@ void SolveLanes(const Regress& r, RegressRow taps, const float* const* x, const 
   // Cholesky: factor[pair], its diagonal inverted.
   const auto noise =
       hn::Min(hn::Div(hn::Load(d, r.variance + channel),
-                      hn::Add(hn::Load(d, r.power + channel), hn::Set(d, kTinyPower))),
+                      hn::Add(hn::Load(d, r.power + channel), hn::Set(d, kRegressTinyPower))),
               hn::Set(d, 1.0f));
   const auto ridge = hn::Div(hn::Add(hn::Mul(noise, hn::Set(d, kRidgeOfNoise)), hn::Set(d, kRidge)),
                              hn::Set(d, samples));
@@ -271,7 +270,8 @@ void RegressSolve(const Regress& r, RegressRow taps, const float* const* x, cons
     const size_t group = channel / kRegressLanes, lane = channel % kRegressLanes;
     float factor[kMaxRegressTaps][kMaxRegressTaps], inverse[kMaxRegressTaps];
     float forward[kMaxRegressTaps];
-    const float noise = std::min(r.variance[channel] / (r.power[channel] + kTinyPower), 1.0f);
+    const float noise =
+        std::min(r.variance[channel] / (r.power[channel] + kRegressTinyPower), 1.0f);
     const float ridge = (noise * kRidgeOfNoise + kRidge) / samples;
     for (size_t i = 0; i < n; ++i) {
       float& moment = r.moments[(group * n + i) * kRegressLanes + lane];
