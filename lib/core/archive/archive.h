@@ -26,8 +26,9 @@
 // The .kvz archive (FORMAT.md): writing an archive, opening one however damaged, restoring its
 // source. Nothing here knows a snapshot format: sources come as files and regions, snapshots as
 // neutral types. writer.cc implements WriteArchive and ArchiveWriter, head.cc implements Describe,
-// reader.cc implements Archive, decode.cc its chunks, restore.cc implements Restore, compare.cc
-// implements SourceComparer, tensors.cc implements LoadTensors.
+// reader.cc implements Archive::Open, archive.cc, check.cc and decode.cc the rest of Archive,
+// restore.cc implements Restore, compare.cc implements SourceComparer, tensors.cc implements
+// LoadTensors.
 namespace kv {
 
 struct ArchiveNeighbours;  // neighbours.h

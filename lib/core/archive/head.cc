@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/core/archive/fields.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/kernels/reorder.h"
@@ -72,17 +73,6 @@ void CheckTensor(const ChunkHead& head) {
           "the tokens lie in the extent");
 }
 
-template <typename E>
-E ReadEnum(ByteReader& in, std::string_view field, uint8_t last) {
-  const uint64_t at = in.offset();
-  const uint8_t value = in.U8(field);
-  if (value > last) {
-    throw Error(Finding::kBadField, fmt::format("{} {}: at most {} expected", field, value, last))
-        .At(at);
-  }
-  return static_cast<E>(value);
-}
-
 struct Strides {
   uint64_t token, head, unit;
 };
@@ -145,12 +135,12 @@ ChunkHead ReadHead(ByteReader& in) {
   ChunkHead head;
   head.file = in.U32("file");
   head.layer = in.U32("layer");
-  head.kind = ReadEnum<ChunkKind>(in, "kind", 2);
+  head.kind = ReadEnum<ChunkKind>(in, 2, "kind");
   head.codec = in.U8("codec");
-  head.dtype = ReadEnum<DType>(in, "dtype", static_cast<uint8_t>(AllDTypes().size() - 1));
-  head.order = ReadEnum<Order>(in, "order", 3);
-  head.source_order = ReadEnum<Order>(in, "source order", 3);
-  head.heads_known = ReadEnum<uint8_t>(in, "heads known", 1) != 0;
+  head.dtype = ReadEnum<DType>(in, static_cast<uint8_t>(AllDTypes().size() - 1), "dtype");
+  head.order = ReadEnum<Order>(in, 3, "order");
+  head.source_order = ReadEnum<Order>(in, 3, "source order");
+  head.heads_known = ReadEnum<uint8_t>(in, 1, "heads known") != 0;
   const uint32_t rows = in.U16("order of rows");
   Require(rows <= 1, "rows are as in the source or by cells");
   head.by_cells = rows == 1;

@@ -8,7 +8,8 @@
 #include "lib/core/base/bytes.h"
 
 // The bytes of an archive: header, records, heads, trailer. FORMAT.md has their tables. head.cc
-// implements heads, table.cc the source table, planner.cc the Planner, records.cc the rest.
+// implements heads, table.cc and description.cc the source table, planner.cc the Planner,
+// records.cc the rest.
 namespace kv::kvz {
 
 constexpr uint32_t kVersion = 1;
@@ -19,6 +20,8 @@ constexpr uint64_t kTableHeadBytes = 16, kMaxHeadBytes = 256;
 constexpr uint64_t kMaxLeadBytes = 128;
 constexpr uint64_t kMaxChunkBytes = 16 << 20;
 constexpr uint64_t kMaxExtentBytes = 64 << 20;
+// What reading a record's head brings into memory with it.
+constexpr uint64_t kFaultWindow = 128 << 10;
 
 // Stored in archives: values are never changed and never reused.
 enum class RecordType : uint32_t { kSource = 1, kChunk = 2, kIndex = 3 };

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/archive/chunk_encoder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "lib/core/base/hash.h"
+#include "lib/core/codec/profiled/profiled.h"
+
+namespace kv::kvz {
+namespace {
+
+// Chunks are coded by others if that saves one byte in so many.
+constexpr uint64_t kLeastGainByLayers = 200;
+
+// The type of small files that no reader knows: that of floats where a sample of them says so.
+DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
+  constexpr size_t kSample = 32 << 10;
+  constexpr uint64_t kGainOneIn = 32;
+  const ByteSpan sample = raw.first(std::min(raw.size(), kSample) / 4 * 4);
+  if (effort == Effort::kCompat || raw.size() % 4 != 0 || sample.empty()) return DType::kU8;
+  const auto cost = [&](DType dtype) {
+    const ChunkShape shape{.dtype = dtype, .order = Order::kStorage};
+    EncodedChunk coded = EncodeChunk(shape, sample, Effort::kFast, scratch);
+    const uint64_t bytes = coded.payload.size();
+    scratch.Recycle(std::move(coded.payload));
+    return bytes;
+  };
+  DType best = DType::kU8;
+  uint64_t least = cost(best);
+  least -= least / kGainOneIn;
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    const uint64_t bytes = cost(dtype);
+    if (bytes >= least) continue;
+    least = bytes;
+    best = dtype;
+  }
+  return best;
+}
+
+// Whether a chunk's rows are coded by sequence and position. Levels below look at no other rows.
+bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
+  const bool floats =
+      head.dtype == DType::kF16 || head.dtype == DType::kBF16 || head.dtype == DType::kF32;
+  if (!floats || head.order != Order::kTokenHeadDim || effort < Effort::kDefault) return false;
+  // Positions say how far keys are turned, to levels that look for it, and at max values are coded
+  // by keys.
+  const bool turns =
+      effort >= Effort::kMax || (effort >= Effort::kHigh && head.kind == ChunkKind::kKey);
+  return order.moves || (order.jumps && turns);
+}
+
+// Blocks of one head after another, coded as the engine does it: their matches within a head may be
+// worth more than those across heads.
+bool WantsHeadsApart(const ChunkHead& head, Effort effort) {
+  constexpr uint64_t kShortChunk = 64 << 10;
+  const Effort least = head.raw_bytes <= kShortChunk ? Effort::kDefault : Effort::kHigh;
+  return head.kind != ChunkKind::kOpaque && IsBlockQuantised(head.dtype) &&
+         head.order == Order::kTokenHeadDim && head.heads_known && head.heads > 1 &&
+         !head.shares_extent() && effort >= least;
+}
+
+}  // namespace
+
+std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders* orders,
+                                         const Bases& bases, Effort effort) {
+  if (orders == nullptr || head.kind == ChunkKind::kOpaque) return nullptr;
+  const bool is_value = head.kind == ChunkKind::kValue;
+  if (!bases.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens).empty())
+    return nullptr;
+  std::shared_ptr<const RowOrder> order = orders->Of(head.layer, head.token_begin, head.tokens);
+  return order != nullptr && WantsOrder(head, *order, effort) ? order : nullptr;
+}
+
+// Without others of the archive.
+EncodedChunk ChunkEncoder::EncodeAlone(const ChunkHead& head, ByteSpan raw,
+                                       const ReferenceRows& rows, CodecScratch& scratch) const {
+  if (head.kind == ChunkKind::kOpaque)
+    return EncodeChunk(head.shape(), raw, options_.effort, scratch);
+  const bool is_value = head.kind == ChunkKind::kValue;
+  const std::vector<ReferenceRun> runs =
+      bases_.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens);
+  if (!runs.empty()) {
+    return EncodeByReference(head.shape(), raw, runs, bases_.plan.RotationOf(head.layer), rows,
+                             options_.effort, scratch);
+  }
+  if (options_.profile == nullptr) return EncodeChunk(head.shape(), raw, options_.effort, scratch);
+  const ProfilePlace place{.layer = head.layer, .is_value = is_value};
+  return EncodeWithProfile(*options_.profile, place, head.shape(), raw, options_.effort, scratch);
+}
+
+// By others of the archive, if that is worth having to decode these first.
+void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
+                                 CodecScratch& scratch, EncodedChunk& chunk) const {
+  const NeighbourPlan::Choice choice = plan_.Of(head);
+  if (choice.neighbours.empty()) return;
+  const uint64_t to_beat = chunk.payload.size() - chunk.payload.size() / kLeastGainByLayers;
+  Bytes payload = scratch.NewPayload();
+  if (EncodeByLayers(head.shape(), raw, head.kind == ChunkKind::kValue, choice.neighbours,
+                     neighbours, to_beat, scratch, payload)) {
+    std::swap(chunk.payload, payload);
+    chunk.codec = CodecId::kLayers;
+    chunk.planes.clear();
+    head.codec_parameter = choice.depth;
+  }
+  scratch.Recycle(std::move(payload));
+}
+
+std::span<std::byte> ChunkEncoder::TryHeadsApart(ChunkHead& head, std::span<std::byte> raw,
+                                                 Scratch& scratch, EncodedChunk& best) {
+  const std::span<std::byte> apart = scratch.apart.Get(raw.size()).first(raw.size());
+  Reorder(raw, head.order, apart, Order::kHeadTokenDim, head.tokens, head.heads, head.units,
+          head.unit_bytes);
+  ChunkHead other = head;
+  other.order = Order::kHeadTokenDim;
+  EncodedChunk coded = EncodeChunk(other.shape(), apart, Effort::kCompat, scratch.codec);
+  const bool smaller = coded.payload.size() < best.payload.size();
+  if (smaller) {
+    std::swap(coded, best);
+    other.raw_hash = Hash64(apart);
+    head = std::move(other);
+  }
+  scratch.codec.Recycle(std::move(coded.payload));
+  return smaller ? apart : raw;
+}
+
+void ChunkEncoder::CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded,
+                                      ByteSpan raw, const RowOrder* order,
+                                      const ReferenceRows& rows, const NeighbourSource& neighbours,
+                                      Scratch& scratch) const {
+  std::span<std::byte> decoded = scratch.decoded.Get(raw.size()).first(raw.size());
+  scratch.codec.references = &rows;
+  scratch.codec.neighbours = &neighbours;
+  scratch.codec.profile = options_.profile.get();
+  DecodeChunk(encoded.codec, head.shape(), encoded.payload, decoded, scratch.codec);
+  scratch.codec.references = nullptr;
+  scratch.codec.neighbours = nullptr;
+  scratch.codec.profile = nullptr;
+  if (order != nullptr) {
+    const std::span<std::byte> restored = scratch.apart.Get(raw.size()).first(raw.size());
+    order->Undo(decoded, restored);
+    decoded = restored;
+  }
+  if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
+    throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
+        .In(Describe(head));
+  }
+}
+
+ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool is_joined,
+                                 uint32_t tag) const {
+  const Reuse<Scratch>::Lease lease(scratches_);
+  Scratch& scratch = *lease;
+  ChunkRecord record{.head = planned, .start = {}, .encoded = {}};
+  ChunkHead& head = record.head;
+  const ByteSpan extent = source.subspan(head.source_offset, head.extent_bytes);
+  // A copy, always: the file may be written to meanwhile, and no encoder is made for bytes that
+  // change between two looks.
+  std::span<std::byte> raw = scratch.raw.Get(head.raw_bytes).first(head.raw_bytes);
+  if (IsStoredAsIs(head)) {
+    std::memcpy(raw.data(), extent.data(), raw.size());
+  } else {
+    GatherChunk(head, extent, raw);
+  }
+  head.raw_hash = Hash64(raw);
+  if (is_joined && head.kind == ChunkKind::kOpaque && head.dtype == DType::kU8)
+    head.dtype = GuessedType(raw, options_.effort, scratch.codec);
+  const std::shared_ptr<const RowOrder> order = OrderFor(head, orders_, bases_, options_.effort);
+  head.by_cells = order != nullptr;
+  std::span<std::byte> coded = raw;
+  if (order != nullptr) {
+    coded = scratch.codec.ordered.Get(raw.size()).first(raw.size());
+    order->Apply(raw, coded);
+  }
+  const StepsForNow steps(order == nullptr ? RowSteps() : RowSteps(order->steps), scratch.codec);
+  const RowsOfReferences rows(bases_.references);
+  const NeighbourPlan::Rows neighbours_there(plan_, planned);
+  const OrderedNeighbours neighbours(neighbours_there, order.get());
+  record.encoded = EncodeAlone(head, coded, rows, scratch.codec);
+  if (WantsHeadsApart(head, options_.effort))
+    raw = coded = TryHeadsApart(head, raw, scratch, record.encoded);
+  TryNeighbours(head, coded, neighbours, scratch.codec, record.encoded);
+  head.codec = static_cast<uint8_t>(record.encoded.codec);
+  if (options_.check) {
+    CheckAgainstSource(head, record.encoded, raw, order.get(), rows, neighbours, scratch);
+  }
+  record.payload_hash = Hash64(record.encoded.payload);
+  ByteWriter bytes;
+  AppendHead(head, bytes);
+  record.start = RecordStart(RecordType::kChunk, tag, bytes.bytes(), record.encoded.payload.size(),
+                             record.payload_hash);
+  return record;
+}
+
+}  // namespace kv::kvz

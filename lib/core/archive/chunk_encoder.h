@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/core/archive/neighbours.h"
+#include "lib/core/archive/records.h"
+#include "lib/core/archive/row_order.h"
+#include "lib/core/base/reuse.h"
+
+// How chunks of an archive are encoded, one by one and on any number of threads.
+namespace kv::kvz {
+
+// What chunks may refer to.
+struct Bases {
+  References references;
+  ReferencePlan plan;
+};
+
+// The order of a chunk's rows; null if they stay where they are, or if there are no orders. Rows of
+// references are as they are there.
+std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders* orders,
+                                         const Bases& bases, Effort effort);
+
+struct ChunkRecord {
+  ChunkHead head;
+  Bytes start;  // of the record, up to the payload
+  uint64_t payload_hash = 0;
+  EncodedChunk encoded;
+};
+
+class ChunkEncoder {
+ public:
+  // All of them must outlive it; `orders` may be null.
+  ChunkEncoder(const WriteOptions& options, const Bases& bases, const NeighbourPlan& plan,
+               const RowOrders* orders)
+      : options_(options), bases_(bases), plan_(plan), orders_(orders) {}
+
+  // Encodes a planned chunk of `source`, the bytes of its file or, if `is_joined`, of its group.
+  // Throws kInternal if it is to be checked and does not decode to what it was.
+  ChunkRecord Encode(const ChunkHead& planned, ByteSpan source, bool is_joined, uint32_t tag) const;
+
+ private:
+  // What is kept from chunk to chunk. Leased rather than of a thread: where memory runs out, the C
+  // library ends a program that cannot note a thread's destructors.
+  struct Scratch {
+    CodecScratch codec;
+    ScratchBuffer raw, decoded, apart;
+  };
+
+  EncodedChunk EncodeAlone(const ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
+                           CodecScratch& scratch) const;
+  void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
+                     CodecScratch& scratch, EncodedChunk& chunk) const;
+  // Returns the chunk's bytes in the order in which they are coded from now on.
+  static std::span<std::byte> TryHeadsApart(ChunkHead& head, std::span<std::byte> raw,
+                                            Scratch& scratch, EncodedChunk& best);
+  // `raw` is the chunk as it is in the source, or with heads apart.
+  void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
+                          const RowOrder* order, const ReferenceRows& rows,
+                          const NeighbourSource& neighbours, Scratch& scratch) const;
+
+  const WriteOptions& options_;
+  const Bases& bases_;
+  const NeighbourPlan& plan_;
+  const RowOrders* orders_;
+  mutable Reuse<Scratch> scratches_;
+};
+
+}  // namespace kv::kvz
