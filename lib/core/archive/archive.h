@@ -188,11 +188,14 @@ class Archive {
   // Decodes one chunk into `raw`, which is resized, and checks both hashes. Decodes the chunks that
   // it needs before, unless somebody else needed them lately.
   void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const;
+  // Into memory of the chunk's size.
+  void Decode(const ArchivedChunk& chunk, CodecScratch& scratch, std::span<std::byte> raw) const;
   // What a chunk needs, from a payload whose hash nobody looks at: damage shows where rows differ.
   std::vector<ReferenceRun> UncheckedRunsOf(const ArchivedChunk& chunk) const;
-  // Decodes those rows of a chunk that none of its runs has; all of its runs are equal. Only the
-  // payload's hash is checked.
-  void DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& rows) const;
+  // Decodes those rows of a chunk that none of its runs has, into memory of their size; all of its
+  // runs are equal. Only the payload's hash is checked.
+  void DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
+                     std::span<std::byte> rows) const;
 
  private:
   friend class ArchiveReader;
@@ -201,8 +204,14 @@ class Archive {
   // The order of a chunk's rows; null if they are as in the source. Throws kInconsistent.
   std::shared_ptr<const RowOrder> OrderOf(const ChunkHead& head) const;
   std::optional<size_t> NeighbourOf(const ChunkHead& head, const Neighbour& neighbour) const;
+  std::optional<size_t> PlaceAmongNeighbours(const ArchivedChunk& chunk) const;
+  std::shared_ptr<const Bytes> DecodeWithNeighbours(size_t place, CodecScratch& scratch) const;
   void DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
                 CodecScratch& scratch, Bytes& raw) const;
+  ByteSpan PayloadOf(const ArchivedChunk& chunk) const;
+  void DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
+                     const NeighbourSource* neighbours, CodecScratch& scratch,
+                     std::span<std::byte> raw) const;
   std::shared_ptr<const FileSource> data_;
   bool is_folder_ = false;
   std::vector<ArchivedFile> files_;

@@ -20,6 +20,18 @@ bool HasWholeRows(const ChunkHead& head, const KvTensor& tensor) {
 
 }  // namespace
 
+ArchiveRows::ArchiveRows(Archive archive)
+    : archive_(std::move(archive)), scratches_(ScratchesOf(archive_.references())) {}
+
+std::shared_ptr<Reuse<CodecScratch>> ArchiveRows::ScratchesOf(const References& references) {
+  for (const auto& reference : references) {
+    if (reference == nullptr) continue;
+    if (const auto* rows = dynamic_cast<const ArchiveRows*>(reference->rows.get()))
+      return rows->scratches_;
+  }
+  return std::make_shared<Reuse<CodecScratch>>();
+}
+
 void ArchiveRows::Read(size_t layer_position, bool is_value, uint64_t first, uint64_t count,
                        std::span<std::byte> rows) const {
   const ArchivePart part{layer_position, is_value};
@@ -32,8 +44,10 @@ void ArchiveRows::Read(size_t layer_position, bool is_value, uint64_t first, uin
     if (!HasWholeRows(head, tensor)) {
       const std::lock_guard lock(chunk->mutex);
       if (chunk->whole.empty()) {
-        const Reuse<Workspace>::Lease workspace(workspaces_);
-        archive_.Decode(*chunk->chunk, (*workspace).codec, chunk->whole);
+        const Reuse<CodecScratch>::Lease scratch(*scratches_);
+        Bytes whole;
+        archive_.Decode(*chunk->chunk, *scratch, whole);
+        chunk->whole = std::move(whole);
         Keep(chunk, head.raw_bytes);
       }
       CopyTokens(head, chunk->whole, tensor, first, count, rows);
@@ -68,15 +82,15 @@ void ArchiveRows::ReadChunk(const std::shared_ptr<Chunk>& chunk, const KvTensor&
     if (!chunk->own.empty()) Keep(chunk, chunk->own.size());
     return;
   }
-  const Bytes* whole = &chunk->whole;
-  const Reuse<Workspace>::Lease workspace(workspaces_);
-  if (whole->empty()) {
-    Bytes& decoded = count == chunk->chunk->head.tokens ? (*workspace).rows : chunk->whole;
-    archive_.Decode(*chunk->chunk, (*workspace).codec, decoded);
-    whole = &decoded;
+  if (chunk->whole.empty()) {
+    const Reuse<CodecScratch>::Lease scratch(*scratches_);
+    if (count == chunk->chunk->head.tokens) return archive_.Decode(*chunk->chunk, *scratch, rows);
+    Bytes whole;
+    archive_.Decode(*chunk->chunk, *scratch, whole);
+    chunk->whole = std::move(whole);
+    Keep(chunk, chunk->whole.size());
   }
-  std::memcpy(rows.data(), whole->data() + begin * tensor.row_bytes(), rows.size());
-  if (whole == &chunk->whole) Keep(chunk, whole->size());
+  std::memcpy(rows.data(), chunk->whole.data() + begin * tensor.row_bytes(), rows.size());
 }
 
 // Equal runs come from where the chunk has them, other rows are a chunk of their own. What is read
@@ -93,21 +107,14 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   const uint64_t row_bytes = rows.size() / count, end = begin + count;
   const uint64_t elements = uint64_t{head.heads} * head.units * Info(head.dtype).block_elements;
   const RowsOfReferences references(archive_.references());
+  uint64_t all_own = head.tokens;
+  for (const ReferenceRun& run : runs) all_own -= run.rows;
   uint64_t next = 0, own = 0;  // of the chunk: rows looked at, and those that are its own
   const auto take_own = [&](uint64_t to) {
     const uint64_t from = std::max(next, begin), until = std::min(to, end);
     if (from < until) {
-      const Reuse<Workspace>::Lease workspace(workspaces_);
-      const bool all =
-          from == next && until == to && own == 0 && (runs.empty() || to == head.tokens);
-      const Bytes* decoded = &chunk.own;
-      if (decoded->empty()) {
-        Bytes& out = all ? (*workspace).rows : chunk.own;
-        archive_.DecodeOwnRows(*chunk.chunk, (*workspace).codec, out);
-        decoded = &out;
-      }
-      std::memcpy(rows.data() + (from - begin) * row_bytes,
-                  decoded->data() + (own + from - next) * row_bytes, (until - from) * row_bytes);
+      TakeOwn(chunk, all_own, own + from - next,
+              rows.subspan((from - begin) * row_bytes, (until - from) * row_bytes), row_bytes);
     }
     own += to - next;
   };
@@ -124,6 +131,19 @@ bool ArchiveRows::ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count,
   }
   take_own(head.tokens);
   return true;
+}
+
+// Some of the rows that are no run's, of which the chunk has `all`, from the `first` of them on.
+void ArchiveRows::TakeOwn(Chunk& chunk, uint64_t all, uint64_t first, std::span<std::byte> rows,
+                          uint64_t row_bytes) const {
+  if (chunk.own.empty()) {
+    const Reuse<CodecScratch>::Lease scratch(*scratches_);
+    if (rows.size() == all * row_bytes) return archive_.DecodeOwnRows(*chunk.chunk, *scratch, rows);
+    Bytes own(all * row_bytes);
+    archive_.DecodeOwnRows(*chunk.chunk, *scratch, own);
+    chunk.own = std::move(own);
+  }
+  std::memcpy(rows.data(), chunk.own.data() + first * row_bytes, rows.size());
 }
 
 void ArchiveRows::Keep(const std::shared_ptr<Chunk>& chunk, uint64_t bytes) const {

@@ -18,7 +18,7 @@ namespace kv {
 class ArchiveRows : public RowSource {
  public:
   // All tensors are in chunks of their own.
-  explicit ArchiveRows(Archive archive) : archive_(std::move(archive)) {}
+  explicit ArchiveRows(Archive archive);
 
   void Read(size_t layer_position, bool is_value, uint64_t first, uint64_t count,
             std::span<std::byte> rows) const override;
@@ -32,23 +32,23 @@ class ArchiveRows : public RowSource {
     Bytes whole, own;  // decoded; empty until needed
   };
   using Chunks = std::vector<std::shared_ptr<Chunk>>;
-  // New memory for each chunk would take longer than the chunk.
-  struct Workspace {
-    CodecScratch codec;
-    Bytes rows;
-  };
 
+  static std::shared_ptr<Reuse<CodecScratch>> ScratchesOf(const References& references);
   const Chunks& ChunksOfPart(const ArchivePart& part) const;
   // The rows [begin, begin + count) of the chunk, to `rows`. What is decoded is kept for the next
   // reader if this one has not had all of it.
   void ReadChunk(const std::shared_ptr<Chunk>& chunk, const KvTensor& tensor, uint64_t begin,
                  uint64_t count, std::span<std::byte> rows) const;
   bool ReadByRuns(Chunk& chunk, uint64_t begin, uint64_t count, std::span<std::byte> rows) const;
+  void TakeOwn(Chunk& chunk, uint64_t all, uint64_t first, std::span<std::byte> rows,
+               uint64_t row_bytes) const;
   // Forgets what was decoded longest ago once there is much of it.
   void Keep(const std::shared_ptr<Chunk>& chunk, uint64_t bytes) const;
 
   const Archive archive_;
-  mutable Reuse<Workspace> workspaces_;
+  // New memory for each chunk would take longer than the chunk, and memory for each archive of a
+  // chain would be cold: an archive uses that of the archive that it refers to.
+  const std::shared_ptr<Reuse<CodecScratch>> scratches_;
   mutable std::mutex mutex_;  // of all below
   mutable std::map<std::pair<size_t, bool>, Chunks> parts_;
   mutable std::deque<std::pair<std::shared_ptr<Chunk>, uint64_t>> decoded_;

@@ -68,7 +68,8 @@ std::vector<ReferenceRun> Archive::UncheckedRunsOf(const ArchivedChunk& chunk) c
                            bytes.subspan(chunk.payload_offset, chunk.payload_bytes));
 }
 
-void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& rows) const {
+void Archive::DecodeOwnRows(const ArchivedChunk& chunk, CodecScratch& scratch,
+                            std::span<std::byte> rows) const {
   try {
     DecodeRowsWithoutReference(
         chunk.head.shape(),
@@ -146,14 +147,41 @@ std::vector<size_t> Archive::NeededBy(
 }
 
 void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& raw) const {
-  if (!neighbours_->any || !CanBeNeighbour(chunk.head)) {
-    return DecodeBy(chunk, nullptr, scratch, raw);
+  if (const std::optional<size_t> place = PlaceAmongNeighbours(chunk)) {
+    const std::shared_ptr<const Bytes> decoded = DecodeWithNeighbours(*place, scratch);
+    raw.assign(decoded->begin(), decoded->end());
+    return;
   }
-  // One that others are coded by is wanted again soon.
+  DecodeBy(chunk, nullptr, scratch, raw);
+}
+
+void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch,
+                     std::span<std::byte> raw) const {
+  KV_ASSERT(raw.size() == chunk.head.raw_bytes);
+  if (const std::optional<size_t> place = PlaceAmongNeighbours(chunk)) {
+    std::ranges::copy(*DecodeWithNeighbours(*place, scratch), raw.begin());
+    return;
+  }
+  try {
+    DecodePayload(chunk, PayloadOf(chunk), nullptr, scratch, raw);
+  } catch (Error& error) {
+    throw error.In(Describe(chunk.head));
+  }
+}
+
+// Of a chunk that others may be coded by, or that is coded by others.
+std::optional<size_t> Archive::PlaceAmongNeighbours(const ArchivedChunk& chunk) const {
+  if (!neighbours_->any || !CanBeNeighbour(chunk.head)) return std::nullopt;
   const std::less<const ArchivedChunk*> before;
   if (before(&chunk, chunks_.data()) || !before(&chunk, chunks_.data() + chunks_.size()))
-    return DecodeBy(chunk, nullptr, scratch, raw);
-  const auto place = static_cast<size_t>(&chunk - chunks_.data());
+    return std::nullopt;
+  return static_cast<size_t>(&chunk - chunks_.data());
+}
+
+// One that others are coded by is wanted again soon.
+std::shared_ptr<const Bytes> Archive::DecodeWithNeighbours(size_t place,
+                                                           CodecScratch& scratch) const {
+  const ArchivedChunk& chunk = chunks_[place];
   std::map<size_t, std::shared_ptr<const Bytes>> known;
   const auto decode = [&](size_t at, CodecScratch& with) {
     Bytes decoded;
@@ -177,47 +205,69 @@ void Archive::Decode(const ArchivedChunk& chunk, CodecScratch& scratch, Bytes& r
   }
   if (!decoded)
     decoded = neighbours_->cache.Get(place, [&](size_t one) { return decode(one, scratch); });
-  raw.assign(decoded->begin(), decoded->end());
+  return decoded;
 }
 
 void Archive::DecodeBy(const ArchivedChunk& chunk, const NeighbourSource* neighbours,
                        CodecScratch& scratch, Bytes& raw) const {
-  const ChunkHead& head = chunk.head;
-  data_->Need(chunk.payload_offset, chunk.payload_bytes);
   try {
-    const ByteSpan payload =
-        Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
-    const auto codec = static_cast<CodecId>(head.codec);
-    if (Name(codec).empty()) {
-      throw Error(Finding::kUnsupportedVersion,
-                  fmt::format("codec {} is unknown to this program", head.codec));
-    }
-    if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
-    raw.resize(head.raw_bytes);
-    const std::shared_ptr<const RowOrder> order = OrderOf(head);
-    const RowsOfReferences references(references_);
-    std::optional<OrderedNeighbours> ordered_neighbours;
-    if (neighbours != nullptr) ordered_neighbours.emplace(*neighbours, order.get());
+    const ByteSpan payload = PayloadOf(chunk);
+    raw.resize(chunk.head.raw_bytes);
+    DecodePayload(chunk, payload, neighbours, scratch, raw);
+  } catch (Error& error) {
+    throw error.In(Describe(chunk.head));
+  }
+}
+
+// Checked, and of a codec that can be decoded.
+ByteSpan Archive::PayloadOf(const ArchivedChunk& chunk) const {
+  data_->Need(chunk.payload_offset, chunk.payload_bytes);
+  const ByteSpan payload =
+      Payload(data_->bytes(), chunk.payload_offset, chunk.payload_bytes, chunk.payload_hash);
+  const auto codec = static_cast<CodecId>(chunk.head.codec);
+  if (Name(codec).empty()) {
+    throw Error(Finding::kUnsupportedVersion,
+                fmt::format("codec {} is unknown to this program", chunk.head.codec));
+  }
+  if (codec == CodecId::kProfiled && profile_missing_) throw *profile_missing_;
+  return payload;
+}
+
+void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
+                            const NeighbourSource* neighbours, CodecScratch& scratch,
+                            std::span<std::byte> raw) const {
+  const ChunkHead& head = chunk.head;
+  const auto codec = static_cast<CodecId>(head.codec);
+  const std::shared_ptr<const RowOrder> order = OrderOf(head);
+  const RowsOfReferences references(references_);
+  std::optional<OrderedNeighbours> ordered_neighbours;
+  if (neighbours != nullptr) ordered_neighbours.emplace(*neighbours, order.get());
+  const auto decode = [&](bool content_is_checked) {
     scratch.references = &references;
+    scratch.content_is_checked = content_is_checked;
     scratch.profile = profile_.get();
     scratch.neighbours = ordered_neighbours ? &*ordered_neighbours : nullptr;
     const StepsForNow steps(order == nullptr ? RowSteps() : RowSteps(order->steps), scratch);
     const std::span<std::byte> coded =
-        order == nullptr ? std::span(raw) : scratch.ordered.Get(raw.size()).first(raw.size());
+        order == nullptr ? raw : scratch.ordered.Get(raw.size()).first(raw.size());
     DecodeChunk(codec, head.shape(), payload, coded, scratch);
     scratch.references = nullptr;
     scratch.profile = nullptr;
     scratch.neighbours = nullptr;
     if (order != nullptr) order->Undo(coded, raw);
-    const uint64_t computed = Hash64(raw);
-    if (computed != head.raw_hash) {
-      throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "
-                                                  "computed",
-                                                  head.raw_hash, computed))
-          .At(chunk.payload_offset);
-    }
-  } catch (Error& error) {
-    throw error.In(Describe(head));
+  };
+  const bool has_references = HasReferences(codec);
+  decode(has_references);
+  uint64_t computed = Hash64(raw);
+  if (computed != head.raw_hash && has_references) {
+    decode(false);  // names the reference that differs
+    computed = Hash64(raw);
+  }
+  if (computed != head.raw_hash) {
+    throw Error(Finding::kChecksum, fmt::format("decoded bytes: checksum {:016x} stored, {:016x} "
+                                                "computed",
+                                                head.raw_hash, computed))
+        .At(chunk.payload_offset);
   }
 }
 

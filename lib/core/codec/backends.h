@@ -101,6 +101,9 @@ struct CodecScratch {
   RowSteps steps;
   // Where rows of other caches come from; null if there are none.
   const ReferenceRows* references = nullptr;
+  // Whoever decodes compares a hash of all rows: those that are copied from references need none of
+  // their own. For one chunk.
+  bool content_is_checked = false;
   // Where other chunks of the same archive come from; null if there are none.
   const NeighbourSource* neighbours = nullptr;
   // What chunks of pages were coded with; null if there is none.

@@ -203,6 +203,39 @@ TEST_CASE("references: archives come back with them and are refused without", "[
   CHECK(finding() == Finding::kReferenceMissing);
 }
 
+TEST_CASE("references: rows that are copied from another cache than the archive's are refused",
+          "[kvz][ref]") {
+  const std::vector<int32_t> a = Tokens(300, 1);
+  const References references = {ReferenceTo(CacheOf(a, 0))};
+  const Cache here = CacheOf(a + Tokens(40, 2), 0);
+  Archive archive = test::OpenBytes(PackBy(here, references));
+  uint64_t all_equal = 0;
+  for (const ArchivedChunk& chunk : archive.chunks()) {
+    const std::vector<ReferenceRun> runs = archive.RunsOf(chunk);
+    all_equal += !runs.empty() && std::ranges::all_of(runs, &ReferenceRun::equal) ? 1 : 0;
+  }
+  REQUIRE(all_equal > 0);
+  archive.UseReferences(references);
+  CHECK(test::Unpack(archive).report.intact());
+  archive.UseReferences({ReferenceTo(CacheOf(a, 0.01f))});
+  const RestoreReport report = test::Unpack(archive, true).report;
+  CHECK(report.damage.size() >= all_equal);
+  for (const Damage& damage : report.damage) CHECK(damage.finding == Finding::kReferenceDiffers);
+  // Content that is another one although the rows are right is damage.
+  CodecScratch scratch;
+  Bytes raw;
+  archive.UseReferences(references);
+  for (ArchivedChunk chunk : archive.chunks()) {
+    ++chunk.head.raw_hash;
+    try {
+      archive.Decode(chunk, scratch, raw);
+      FAIL("accepted");
+    } catch (const Error& error) {
+      CHECK(error.finding() == Finding::kChecksum);
+    }
+  }
+}
+
 TEST_CASE("references: one that has the tokens and other values costs its name alone",
           "[kvz][ref]") {
   constexpr uint64_t kName = 64;

@@ -51,10 +51,10 @@ EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
 
 // Reads the runs alone. Throws as DecodeChunk.
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload);
-// Decodes the rows that belong to no run alone; `rows` is resized. All runs are equal. Throws as
-// DecodeChunk.
+// Decodes the rows that belong to no run alone, into memory of their size. All runs are equal.
+// Throws as DecodeChunk.
 void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
-                                Bytes& rows);
+                                std::span<std::byte> rows);
 
 // For tests and fuzzers of all codecs: a frame without references.
 bool EncodeWithoutReference(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,

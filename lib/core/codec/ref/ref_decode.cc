@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/ref/runs.h"
@@ -49,7 +50,7 @@ std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan pa
 }
 
 void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
-                                Bytes& rows) {
+                                std::span<std::byte> rows) {
   ByteReader reader(payload);
   const uint64_t row_bytes = shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
   const ReferenceHead head = ReadReferenceHead(reader, shape, shape.tokens * row_bytes);
@@ -60,8 +61,8 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
   }
   const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
   reader.ExpectEnd("the frame");
-  if (own == 0) throw Error(Finding::kBadFrame, "the chunk has no own rows").At(0);
-  rows.resize(own * row_bytes);
+  if (own == 0 || rows.size() != own * row_bytes)
+    throw Error(Finding::kBadFrame, "the chunk has other own rows").At(0);
   const ChunkShape own_shape =
       own == shape.tokens ? shape : OwnRowsShape(shape, shape.tokens * row_bytes, own);
   DecodeChunk(head.own_codec, own_shape, own_chunk, rows, scratch);
@@ -70,6 +71,7 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
 template <CodecId kCodec>
 void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                        CodecScratch& scratch) {
+  const bool content_is_checked = std::exchange(scratch.content_is_checked, false);
   ByteReader reader(payload);
   const ReferenceHead head = ReadReferenceHead(reader, shape, raw.size());
   const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
@@ -106,7 +108,7 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
       const std::span<std::byte> rows_here =
           raw.subspan(run.first_row * row_bytes, run.rows * row_bytes);
       references->ReadEqual(run, shape.dtype, elements, rows_here);
-      RequireHash(rows_here, run);
+      if (!content_is_checked) RequireHash(rows_here, run);
       continue;
     }
     const DType dtype = references->Read(run, elements, bytes);
@@ -142,8 +144,17 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     throw Error(Finding::kBadFrame, "the own rows do not fit the runs").At(0);
   if (own == 0) return;
   if (own == rows) return DecodeChunk(head.own_codec, shape, own_chunk, raw, scratch);
+  const ChunkShape own_shape = OwnRowsShape(shape, raw.size(), own);
+  // Mostly they follow each other: what a cache has beyond its reference.
+  const auto first = static_cast<uint64_t>(std::ranges::find(is_own, 1) - is_own.begin());
+  if (std::all_of(is_own.begin() + static_cast<ptrdiff_t>(first),
+                  is_own.begin() + static_cast<ptrdiff_t>(std::min(first + own, rows)),
+                  [](uint8_t one) { return one != 0; })) {
+    return DecodeChunk(head.own_codec, own_shape, own_chunk,
+                       raw.subspan(first * row_bytes, own * row_bytes), scratch);
+  }
   ArenaVector<std::byte> own_rows(own * row_bytes, &scratch.context.arena);
-  DecodeChunk(head.own_codec, OwnRowsShape(shape, raw.size(), own), own_chunk, own_rows, scratch);
+  DecodeChunk(head.own_codec, own_shape, own_chunk, own_rows, scratch);
   const std::byte* from = own_rows.data();
   for (uint64_t row = 0; row < rows; ++row) {
     if (is_own[row] == 0) continue;
