@@ -13,7 +13,7 @@
 #include "apps/kvtool/progress.h"
 #include "apps/kvtool/run_input.h"
 #include "formats/registry.h"
-#include "lib/core/codec/contest.h"
+#include "lib/core/archive/contest.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/bound/bound.h"
 #include "lib/study/report/html.h"
@@ -24,30 +24,37 @@ namespace {
 
 // Chunks of K and V as an archive would have them, spread over all tensors up to `most` bytes.
 std::vector<ContestChunk> ChunksOf(const Snapshot& snapshot, uint64_t chunk_bytes, uint64_t most) {
-  std::vector<std::pair<const KvTensor*, bool>> tensors;
-  for (const LayerKv& layer : snapshot.layers) {
-    tensors.emplace_back(&layer.k, false);
-    if (layer.v) tensors.emplace_back(&*layer.v, true);
-  }
+  struct Place {
+    const KvTensor* tensor;
+    uint32_t layer;
+    bool is_value;
+  };
+  std::vector<Place> places;
   uint64_t total = 0;
-  for (const auto& [tensor, is_value] : tensors) total += tensor->bytes();
+  for (const LayerKv& layer : snapshot.layers) {
+    places.push_back({&layer.k, layer.index, false});
+    if (layer.v) places.push_back({&*layer.v, layer.index, true});
+  }
+  for (const Place& place : places) total += place.tensor->bytes();
   // Of each tensor the same share, its first tokens.
   const double share = total <= most ? 1 : static_cast<double>(most) / static_cast<double>(total);
+  const RowOrders orders(snapshot);
   std::vector<ContestChunk> chunks;
-  for (const auto& [tensor, is_value] : tensors) {
-    if (tensor->tokens() == 0 || tensor->row_bytes() == 0) continue;
+  for (const Place& place : places) {
+    const KvTensor& tensor = *place.tensor;
+    if (tensor.tokens() == 0 || tensor.row_bytes() == 0) continue;
     const uint64_t tokens =
-        std::max<uint64_t>(1, static_cast<uint64_t>(share * static_cast<double>(tensor->tokens())));
-    const uint64_t step = std::max<uint64_t>(1, chunk_bytes / tensor->row_bytes());
-    for (uint64_t begin = 0; begin < tokens; begin += step) {
-      const uint64_t count = std::min(step, tokens - begin);
-      const uint64_t units = tensor->head_dim / Info(tensor->dtype).block_elements;
+        std::max<uint64_t>(1, static_cast<uint64_t>(share * static_cast<double>(tensor.tokens())));
+    const uint64_t step = std::max<uint64_t>(1, chunk_bytes / tensor.row_bytes());
+    ForEachPiece(tokens, step, [&](uint64_t begin, uint64_t count) {
+      const ChunkShape shape{tensor.dtype, count, tensor.heads, tensor.units_per_head(),
+                             Order::kTokenHeadDim};
       ContestChunk& chunk = chunks.emplace_back();
-      chunk.is_value = is_value;
-      chunk.shape = {tensor->dtype, count, tensor->heads, units, Order::kTokenHeadDim};
-      chunk.raw = Gather(*tensor, begin, count, Order::kTokenHeadDim);
-      if (tensor->heads > 1) chunk.by_head = Gather(*tensor, begin, count, Order::kHeadTokenDim);
-    }
+      chunk.head = HeadOfRows(place.is_value, shape, tensor.heads_known);
+      chunk.raw = Gather(tensor, begin, count, Order::kTokenHeadDim);
+      if (tensor.heads > 1) chunk.by_head = Gather(tensor, begin, count, Order::kHeadTokenDim);
+      if (!orders.empty()) chunk.order = orders.Of(place.layer, begin, count);
+    });
   }
   return chunks;
 }
@@ -117,10 +124,17 @@ struct BoundSums {
 
 BoundSums BoundsOfAll(const std::vector<ContestChunk>& chunks) {
   BoundSums sums;
+  Bytes ordered;
   for (const ContestChunk& chunk : chunks) {
-    const std::optional<ChunkBounds> bounds = BoundsOf(chunk.shape, chunk.raw);
+    const bool by_cells = chunk.order != nullptr && chunk.order->moves;
+    if (by_cells) {
+      ordered.resize(chunk.raw.size());
+      chunk.order->Apply(chunk.raw, ordered);
+    }
+    const std::optional<ChunkBounds> bounds =
+        BoundsOf(chunk.head.shape(), by_cells ? ordered : chunk.raw);
     if (!bounds) continue;
-    const size_t part = chunk.is_value ? 1 : 0;
+    const size_t part = chunk.is_value() ? 1 : 0;
     sums.raw_bytes[part] += chunk.raw.size();
     sums.bits[part].alone_bits += bounds->alone_bits;
     sums.bits[part].above_bits += bounds->above_bits;
@@ -187,7 +201,7 @@ class Bench : public Command {
     if (peers_) {
       // The way of halves makes sense for halves alone.
       const bool halves = std::all_of(chunks.begin(), chunks.end(), [](const ContestChunk& chunk) {
-        return chunk.shape.dtype == DType::kF16 || chunk.shape.dtype == DType::kBF16;
+        return chunk.dtype() == DType::kF16 || chunk.dtype() == DType::kBF16;
       });
       for (Contestant& peer : PeerContestants(slow_)) {
         if (halves || peer.name.find("exponent") == std::string::npos)

@@ -293,6 +293,7 @@ class Compress : public EachOf<Compress> {
       document[kKindKeys[static_cast<size_t>(kind)]] = std::move(entry);
     }
     document["solid"] = {{"files", summary.grouped_files}, {"groups", summary.groups}};
+    document["ordered_chunks"] = summary.ordered_chunks;
     document["codecs"] = summary.codecs;
     document["planes"] = summary.choices;
     if (with_bases) document["bases"] = BasesIn(summary);

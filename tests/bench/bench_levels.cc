@@ -7,8 +7,8 @@
 #include <map>
 #include <tuple>
 
+#include "lib/core/archive/contest.h"
 #include "lib/core/base/parallel.h"
-#include "lib/core/codec/contest.h"
 #include "lib/core/kernels/window4.h"
 #include "tests/bench/stand_in.h"
 #include "tests/bench/versus.h"
@@ -34,8 +34,9 @@ const Chunks& ChunksOf(Part part, DType dtype, uint64_t chunk_bytes) {
     const Bytes all = Store(is_value ? StandInV(shape, 2) : StandInK(shape, 1), dtype);
     for (size_t i = 0; i < 8; ++i) {
       ContestChunk& chunk = chunks.emplace_back();
-      chunk.is_value = is_value;
-      chunk.shape = {dtype, chunk_bytes / row, shape.heads, shape.head_dim, Order::kTokenHeadDim};
+      chunk.head = HeadOfRows(
+          is_value, {dtype, chunk_bytes / row, shape.heads, shape.head_dim, Order::kTokenHeadDim},
+          true);
       const ByteSpan bytes = ByteSpan(all).subspan(i * chunk_bytes, chunk_bytes);
       chunk.raw.assign(bytes.begin(), bytes.end());
     }
@@ -63,7 +64,7 @@ Contestant Peer(std::string_view name) {
   return {};
 }
 
-using Encoded = std::vector<EncodedChunk>;
+using Encoded = std::vector<ContestPayload>;
 
 void EncodeAll(const Contestant& one, const Chunks& chunks, CodecScratch& scratch, Encoded& out) {
   out.resize(chunks.size());
@@ -81,7 +82,7 @@ void DecodeAll(const Contestant& one, const Chunks& chunks, const Encoded& encod
 
 double StoredBytes(const Encoded& encoded) {
   double sum = 0;
-  for (const EncodedChunk& chunk : encoded) sum += static_cast<double>(chunk.payload.size());
+  for (const ContestPayload& chunk : encoded) sum += static_cast<double>(chunk.payload.size());
   return sum;
 }
 

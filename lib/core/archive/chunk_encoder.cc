@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/codec/profiled/profiled.h"
 
@@ -37,28 +38,6 @@ DType GuessedType(ByteSpan raw, Effort effort, CodecScratch& scratch) {
     best = dtype;
   }
   return best;
-}
-
-// Whether a chunk's rows are coded by sequence and position. Levels below look at no other rows.
-bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
-  const bool floats =
-      head.dtype == DType::kF16 || head.dtype == DType::kBF16 || head.dtype == DType::kF32;
-  if (!floats || head.order != Order::kTokenHeadDim || effort < Effort::kDefault) return false;
-  // Positions say how far keys are turned, to levels that look for it, and at max values are coded
-  // by keys.
-  const bool turns =
-      effort >= Effort::kMax || (effort >= Effort::kHigh && head.kind == ChunkKind::kKey);
-  return order.moves || (order.jumps && turns);
-}
-
-// Blocks of one head after another, coded as the engine does it: their matches within a head may be
-// worth more than those across heads.
-bool WantsHeadsApart(const ChunkHead& head, Effort effort) {
-  constexpr uint64_t kShortChunk = 64 << 10;
-  const Effort least = head.raw_bytes <= kShortChunk ? Effort::kDefault : Effort::kHigh;
-  return head.kind != ChunkKind::kOpaque && IsBlockQuantised(head.dtype) &&
-         head.order == Order::kTokenHeadDim && head.heads_known && head.heads > 1 &&
-         !head.shares_extent() && effort >= least;
 }
 
 }  // namespace
@@ -107,41 +86,18 @@ void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourS
   scratch.Recycle(std::move(payload));
 }
 
-std::span<std::byte> ChunkEncoder::TryHeadsApart(ChunkHead& head, std::span<std::byte> raw,
-                                                 Scratch& scratch, EncodedChunk& best) {
-  const std::span<std::byte> apart = scratch.apart.Get(raw.size()).first(raw.size());
-  Reorder(raw, head.order, apart, Order::kHeadTokenDim, head.tokens, head.heads, head.units,
-          head.unit_bytes);
-  ChunkHead other = head;
-  other.order = Order::kHeadTokenDim;
-  EncodedChunk coded = EncodeChunk(other.shape(), apart, Effort::kCompat, scratch.codec);
-  const bool smaller = coded.payload.size() < best.payload.size();
-  if (smaller) {
-    std::swap(coded, best);
-    other.raw_hash = Hash64(apart);
-    head = std::move(other);
-  }
-  scratch.codec.Recycle(std::move(coded.payload));
-  return smaller ? apart : raw;
-}
-
 void ChunkEncoder::CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded,
                                       ByteSpan raw, const RowOrder* order,
                                       const ReferenceRows& rows, const NeighbourSource& neighbours,
                                       Scratch& scratch) const {
-  std::span<std::byte> decoded = scratch.decoded.Get(raw.size()).first(raw.size());
+  const std::span<std::byte> decoded = scratch.decoded.Get(raw.size()).first(raw.size());
   scratch.codec.references = &rows;
   scratch.codec.neighbours = &neighbours;
   scratch.codec.profile = options_.profile.get();
-  DecodeChunk(encoded.codec, head.shape(), encoded.payload, decoded, scratch.codec);
+  DecodeRows(encoded.codec, head, encoded.payload, order, decoded, scratch.codec);
   scratch.codec.references = nullptr;
   scratch.codec.neighbours = nullptr;
   scratch.codec.profile = nullptr;
-  if (order != nullptr) {
-    const std::span<std::byte> restored = scratch.apart.Get(raw.size()).first(raw.size());
-    order->Undo(decoded, restored);
-    decoded = restored;
-  }
   if (std::memcmp(decoded.data(), raw.data(), raw.size()) != 0) {
     throw Error(Finding::kInternal, "a chunk does not decode to what was encoded")
         .In(Describe(head));
@@ -178,8 +134,12 @@ ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool
   const NeighbourPlan::Rows neighbours_there(plan_, planned);
   const OrderedNeighbours neighbours(neighbours_there, order.get());
   record.encoded = EncodeAlone(head, coded, rows, scratch.codec);
-  if (WantsHeadsApart(head, options_.effort))
-    raw = coded = TryHeadsApart(head, raw, scratch, record.encoded);
+  const std::span<std::byte> apart =
+      TryHeadsApart(head, raw, options_.effort, scratch.codec, record.encoded);
+  if (!apart.empty()) {
+    raw = coded = apart;
+    head.raw_hash = Hash64(raw);
+  }
   TryNeighbours(head, coded, neighbours, scratch.codec, record.encoded);
   head.codec = static_cast<uint8_t>(record.encoded.codec);
   if (options_.check) {

@@ -44,16 +44,13 @@ class ChunkEncoder {
   // library ends a program that cannot note a thread's destructors.
   struct Scratch {
     CodecScratch codec;
-    ScratchBuffer raw, decoded, apart;
+    ScratchBuffer raw, decoded;
   };
 
   EncodedChunk EncodeAlone(const ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
                            CodecScratch& scratch) const;
   void TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
                      CodecScratch& scratch, EncodedChunk& chunk) const;
-  // Returns the chunk's bytes in the order in which they are coded from now on.
-  static std::span<std::byte> TryHeadsApart(ChunkHead& head, std::span<std::byte> raw,
-                                            Scratch& scratch, EncodedChunk& best);
   // `raw` is the chunk as it is in the source, or with heads apart.
   void CheckAgainstSource(const ChunkHead& head, const EncodedChunk& encoded, ByteSpan raw,
                           const RowOrder* order, const ReferenceRows& rows,

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lib/core/archive/archive.h"
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/row_order.h"
@@ -247,14 +248,10 @@ void Archive::DecodePayload(const ArchivedChunk& chunk, ByteSpan payload,
     scratch.content_is_checked = content_is_checked;
     scratch.profile = profile_.get();
     scratch.neighbours = ordered_neighbours ? &*ordered_neighbours : nullptr;
-    const StepsForNow steps(order == nullptr ? RowSteps() : RowSteps(order->steps), scratch);
-    const std::span<std::byte> coded =
-        order == nullptr ? raw : scratch.ordered.Get(raw.size()).first(raw.size());
-    DecodeChunk(codec, head.shape(), payload, coded, scratch);
+    DecodeRows(codec, head, payload, order.get(), raw, scratch);
     scratch.references = nullptr;
     scratch.profile = nullptr;
     scratch.neighbours = nullptr;
-    if (order != nullptr) order->Undo(coded, raw);
   };
   const bool has_references = HasReferences(codec);
   decode(has_references);

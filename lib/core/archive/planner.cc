@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <algorithm>
 
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
 
@@ -11,17 +12,6 @@ namespace {
 // Shared extents are gathered and restored as a whole, so they bound the memory that a transposed V
 // takes on both sides, however long the context is.
 constexpr uint64_t kExtentTarget = 16 << 20;
-
-// Cuts [0, total) into pieces of `step`; a rest under a quarter of a step joins the last piece.
-template <typename Body>
-void ForEachPiece(uint64_t total, uint64_t step, const Body& body) {
-  for (uint64_t begin = 0; begin < total;) {
-    const uint64_t left = total - begin;
-    const uint64_t count = left < step + step / 4 ? left : step;
-    body(begin, count);
-    begin += count;
-  }
-}
 
 ChunkHead TensorHead(const Region& region, Effort effort) {
   ChunkHead head;

@@ -6,6 +6,7 @@
 
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/chunk_encoder.h"
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/archive/neighbours.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/row_order.h"
@@ -17,7 +18,7 @@ namespace kv {
 namespace writing {
 
 uint64_t ChunkBytes(const WriteOptions& options) {
-  return options.chunk_bytes.value_or(options.effort >= Effort::kHigh ? 4 << 20 : 1 << 20);
+  return options.chunk_bytes.value_or(ChunkBytesAt(options.effort));
 }
 
 using namespace kvz;

@@ -95,7 +95,7 @@ struct ContextScratch {
 struct CodecScratch {
   Zstd zstd;
   ScratchBuffer planes, predicted, best, candidate, rows, halves, sides;
-  ScratchBuffer ordered;  // for users of codecs: rows in another order than the chunk's
+  ScratchBuffer ordered;  // for users of codecs: units in another order than the chunk's
   ContextScratch context;
   // Where the rows of the chunk stand.
   RowSteps steps;

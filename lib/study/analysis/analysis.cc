@@ -179,11 +179,14 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
     bool is_value;
     std::optional<TensorAnalysis>* to;
     const TensorOptions* options;
-    uint32_t layer;
+    uint32_t layer, model_layer;
     std::vector<int64_t> positions;
   };
   std::vector<Task> tasks;
-  TensorOptions value_options = options;
+  const RowOrders orders(snapshot);
+  TensorOptions key_options = options;
+  key_options.orders = orders.empty() ? nullptr : &orders;
+  TensorOptions value_options = key_options;
   value_options.rope = {};
   analysis.layers.resize(snapshot.layers.size());
   for (size_t i = 0; i < snapshot.layers.size(); ++i) {
@@ -193,10 +196,10 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
     to.label = layer.label;
     to.group = layer.group;
     if (layer.has_k())
-      tasks.push_back(
-          {&layer.k, false, &to.k, &options, ModelNumber(layer), PositionsOf(snapshot, layer)});
+      tasks.push_back({&layer.k, false, &to.k, &key_options, layer.index, ModelNumber(layer),
+                       PositionsOf(snapshot, layer)});
     if (layer.v && !layer.v->pieces.empty())
-      tasks.push_back({&*layer.v, true, &to.v, &value_options, 0, {}});
+      tasks.push_back({&*layer.v, true, &to.v, &value_options, layer.index, 0, {}});
   }
   if (progress != nullptr) {
     uint64_t bytes = 0;
@@ -205,8 +208,9 @@ Analysis Analyse(const Snapshot& snapshot, const TensorOptions& options, ThreadP
   }
   pool.ParallelFor(tasks.size(), [&](uint64_t i) {
     const Task& task = tasks[i];
-    TensorAnalysis& tensor = task.to->emplace(AnalyseTensor(
-        snapshot, *task.tensor, task.is_value, *task.options, task.layer, task.positions));
+    TensorAnalysis& tensor =
+        task.to->emplace(AnalyseTensor(snapshot, *task.tensor, task.is_value, *task.options,
+                                       {task.layer, task.model_layer, task.positions}));
     const bool finite = tensor.stats.nan_count + tensor.stats.infinite_count == 0;
     if (finite && Info(tensor.dtype).is_float) {
       tensor.cross_channel_gain_bits = CrossChannelGain(*task.tensor);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
@@ -15,22 +16,13 @@
 namespace kv::analysis {
 namespace {
 
-// As much as `compress` puts into a chunk.
-constexpr uint64_t kChunkBytes = 1 << 20;
-
 bool IsHalf(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
-uint64_t TokensPerChunk(uint64_t row_bytes) {
-  return std::max<uint64_t>(1, kChunkBytes / std::max<uint64_t>(1, row_bytes));
-}
-
-// Calls `body` with every chunk's first token and number of tokens.
+// Calls `body` with the first token and the number of tokens of every chunk that `compress` makes.
 template <typename Body>
-void ForEachChunk(const KvTensor& tensor, uint64_t row_bytes, Body body) {
-  const uint64_t tokens = tensor.tokens(), step = TokensPerChunk(row_bytes);
-  for (uint64_t begin = 0; begin < tokens; begin += step) {
-    body(begin, std::min(step, tokens - begin));
-  }
+void ForEachChunk(const KvTensor& tensor, uint64_t row_bytes, Effort effort, Body body) {
+  const uint64_t step = ChunkBytesAt(effort) / std::max<uint64_t>(1, row_bytes);
+  ForEachPiece(tensor.tokens(), std::max<uint64_t>(1, step), body);
 }
 
 // Encodes chunks, decodes them again and keeps both hashes.
@@ -40,15 +32,42 @@ class Measurer {
 
   void Add(const ChunkShape& shape, ByteSpan raw) {
     const EncodedChunk chunk = EncodeChunk(shape, raw, effort_, scratch_);
-    const auto decoded = decoded_.Get(raw.size());
+    const auto decoded = decoded_.Get(raw.size()).first(raw.size());
     DecodeChunk(chunk.codec, shape, chunk.payload, decoded, scratch_);
+    Count(shape.dtype, chunk, raw, decoded);
+  }
+
+  // Rows as `compress` codes them; `order` is that of their cells, or null.
+  void AddRows(ChunkHead head, ByteSpan raw, const RowOrder* order) {
+    const Order source_order = head.order;
+    const EncodedChunk chunk = EncodeRows(head, raw, order, effort_, scratch_);
+    auto decoded = decoded_.Get(raw.size()).first(raw.size());
+    DecodeRows(chunk.codec, head, chunk.payload, head.by_cells ? order : nullptr, decoded,
+               scratch_);
+    if (head.order != source_order) {
+      const auto apart = scratch_.ordered.Get(raw.size()).first(raw.size());
+      std::ranges::copy(decoded, apart.begin());
+      Reorder(apart, head.order, decoded, source_order, head.tokens, head.heads, head.units,
+              head.unit_bytes);
+    }
+    Count(head.dtype, chunk, raw, decoded);
+  }
+
+  Measured Finish() {
+    measured_.raw_hash = raw_hash_.Digest();
+    measured_.decoded_hash = decoded_hash_.Digest();
+    return measured_;
+  }
+
+ private:
+  void Count(DType dtype, const EncodedChunk& chunk, ByteSpan raw, ByteSpan decoded) {
     raw_hash_.Update(raw);
     decoded_hash_.Update(decoded);
     measured_.Add({raw.size(), chunk.payload.size()});
     ++measured_.chunks;
     ++measured_.codecs[chunk.codec];
-    if (chunk.codec == CodecId::kRaw && Info(shape.dtype).is_float) {
-      const uint32_t planes = Info(shape.dtype).block_bytes;
+    if (chunk.codec == CodecId::kRaw && Info(dtype).is_float) {
+      const uint32_t planes = Info(dtype).block_bytes;
       measured_.planes.resize(planes);
       for (Coded& plane : measured_.planes) {
         plane.Add({raw.size() / planes, raw.size() / planes});
@@ -61,13 +80,6 @@ class Measurer {
     }
   }
 
-  Measured Finish() {
-    measured_.raw_hash = raw_hash_.Digest();
-    measured_.decoded_hash = decoded_hash_.Digest();
-    return measured_;
-  }
-
- private:
   Effort effort_;
   Measured measured_;
   CodecScratch scratch_;
@@ -88,7 +100,7 @@ std::vector<Coded> CodeHeads(const Snapshot& snapshot, const KvTensor& tensor) {
   const uint64_t row_bytes = tensor.units_per_head() * tensor.unit_bytes();
   for (uint32_t head = 0; head < tensor.heads; ++head) {
     Coded& coded = heads.emplace_back();
-    ForEachChunk(tensor, row_bytes, [&](uint64_t begin, uint64_t tokens) {
+    ForEachChunk(tensor, row_bytes, Effort::kCompat, [&](uint64_t begin, uint64_t tokens) {
       raw.resize(tokens * row_bytes);
       Gather(tensor, begin, tokens, head, 1, Order::kHeadTokenDim, raw);
       const ChunkShape shape = {tensor.dtype, tokens, 1, tensor.units_per_head(),
@@ -105,21 +117,38 @@ std::vector<Coded> CodeHeads(const Snapshot& snapshot, const KvTensor& tensor) {
 Measured CodeNarrow(const Snapshot& snapshot, const KvTensor& tensor, DType dtype) {
   Measurer measurer(Effort::kCompat);
   Bytes halves;
-  ForEachChunk(tensor, tensor.row_bytes() / 2, [&](uint64_t begin, uint64_t tokens) {
-    ChunkShape shape = ShapeOf(tensor, tokens);
-    const Bytes raw = Gather(tensor, begin, tokens, shape.order);
-    std::vector<float> floats(raw.size() / 4);
-    std::memcpy(floats.data(), raw.data(), raw.size());
-    halves.resize(raw.size() / 2);
-    (dtype == DType::kF16 ? FloatToHalf : FloatToBFloat)(floats.data(), halves.data(),
-                                                         floats.size());
-    shape.dtype = dtype;
-    measurer.Add(shape, halves);
-    DropTokens(snapshot, tensor, begin, tokens);
-  });
+  ForEachChunk(tensor, tensor.row_bytes() / 2, Effort::kCompat,
+               [&](uint64_t begin, uint64_t tokens) {
+                 ChunkShape shape = ShapeOf(tensor, tokens);
+                 const Bytes raw = Gather(tensor, begin, tokens, shape.order);
+                 std::vector<float> floats(raw.size() / 4);
+                 std::memcpy(floats.data(), raw.data(), raw.size());
+                 halves.resize(raw.size() / 2);
+                 (dtype == DType::kF16 ? FloatToHalf : FloatToBFloat)(floats.data(), halves.data(),
+                                                                      floats.size());
+                 shape.dtype = dtype;
+                 measurer.Add(shape, halves);
+                 DropTokens(snapshot, tensor, begin, tokens);
+               });
   Measured measured = measurer.Finish();
   measured.raw_bytes = tensor.bytes();  // what it stands for
   return measured;
+}
+
+// By kvtool's codecs, in the order of cells where that is how `compress` does it.
+Measured CodeRows(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
+                  const TensorOptions& options, uint32_t layer) {
+  Measurer measurer(options.effort);
+  ForEachChunk(tensor, tensor.row_bytes(), options.effort, [&](uint64_t begin, uint64_t tokens) {
+    const Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
+    ChunkShape shape = ShapeOf(tensor, tokens);
+    shape.order = Order::kTokenHeadDim;
+    const std::shared_ptr<const RowOrder> order =
+        options.orders == nullptr ? nullptr : options.orders->Of(layer, begin, tokens);
+    measurer.AddRows(HeadOfRows(is_value, shape, tensor.heads_known), rows, order.get());
+    DropTokens(snapshot, tensor, begin, tokens);
+  });
+  return measurer.Finish();
 }
 
 // Whether tokens can stand there; files may say anything.
@@ -137,7 +166,7 @@ Unrotated Unrotate(const Snapshot& snapshot, const KvTensor& tensor, Rope rope, 
   const auto length = static_cast<uint64_t>(last) + 1;
   EntropyModels models(tensor.dtype, tensor.channels(), tensor.tokens());
   std::vector<float> floats;
-  ForEachChunk(tensor, tensor.row_bytes(), [&](uint64_t begin, uint64_t tokens) {
+  ForEachChunk(tensor, tensor.row_bytes(), Effort::kCompat, [&](uint64_t begin, uint64_t tokens) {
     Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
     floats.resize(rows.size() / 2);
     ToFloats(tensor.dtype, rows, floats);
@@ -196,8 +225,7 @@ EntropyModel TensorAnalysis::bound() const {
 }
 
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
-                             const TensorOptions& options, uint32_t layer,
-                             std::span<const int64_t> positions) {
+                             const TensorOptions& options, const TensorPlace& place) {
   TensorAnalysis out;
   out.dtype = tensor.dtype;
   out.tokens = tensor.tokens();
@@ -210,15 +238,14 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
   if (IsHalf(tensor.dtype)) models.emplace(tensor.dtype, units, out.tokens);
   if (tensor.dtype == DType::kF32) out.narrowness.emplace();
   StructureFinder structure(units, tensor.unit_bytes());
-  Measurer measurer(Effort::kCompat), own(options.effort);
-  const bool with_own = options.effort != Effort::kCompat;
+  Measurer measurer(Effort::kCompat);
   Bytes coded_order;
-  ForEachChunk(tensor, tensor.row_bytes(), [&](uint64_t begin, uint64_t tokens) {
+  ForEachChunk(tensor, tensor.row_bytes(), Effort::kCompat, [&](uint64_t begin, uint64_t tokens) {
     const Bytes rows = Gather(tensor, begin, tokens, Order::kTokenHeadDim);
     structure.Add(rows, tokens);
     if (models) models->Add(rows, tokens);
     if (out.narrowness) CountNarrow(rows, *out.narrowness);
-    ChunkShape shape = ShapeOf(tensor, tokens);
+    const ChunkShape shape = ShapeOf(tensor, tokens);
     if (shape.order == Order::kTokenHeadDim || tensor.heads == 1) {
       measurer.Add(shape, rows);
     } else {
@@ -227,14 +254,11 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
               tensor.units_per_head(), tensor.unit_bytes());
       measurer.Add(shape, coded_order);
     }
-    if (with_own) {
-      shape.order = Order::kTokenHeadDim;
-      own.Add(shape, rows);
-    }
     DropTokens(snapshot, tensor, begin, tokens);
   });
   out.measured = measurer.Finish();
-  if (with_own) out.own = own.Finish();
+  if (options.effort != Effort::kCompat)
+    out.own = CodeRows(snapshot, tensor, is_value, options, place.layer);
   out.structure = structure.Finish();
   if (models) {
     out.models = models->Models();
@@ -244,11 +268,11 @@ TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, b
     out.stats = StatsOf(snapshot, tensor, is_value);
   }
   const bool finite = out.stats.nan_count + out.stats.infinite_count == 0;
-  std::vector<int64_t> places(positions.empty() ? out.tokens : 0);
-  std::iota(places.begin(), places.end(), 0);
-  if (positions.empty()) positions = places;
+  std::vector<int64_t> counted(place.positions.empty() ? out.tokens : 0);
+  std::iota(counted.begin(), counted.end(), 0);
+  const std::span<const int64_t> positions = place.positions.empty() ? counted : place.positions;
   if (options.rope && models && tensor.heads_known && finite && AreOfARun(positions)) {
-    const Rope& rope = options.rope->Of(layer);
+    const Rope& rope = options.rope->Of(place.model_layer);
     RequireFit(rope, tensor.head_dim);
     for (const bool interleaved : {true, false}) {
       out.unrotated.push_back(Unrotate(snapshot, tensor, rope, interleaved, positions));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/archive/row_order.h"
 #include "lib/core/codec/chunk.h"
 #include "lib/core/snapshot/rope.h"
 #include "lib/core/snapshot/snapshot.h"
@@ -88,15 +89,22 @@ struct TensorOptions {
   Effort effort = Effort::kDefault;  // level of TensorAnalysis::own; kCompat: leave it out
   // Of the model: K is also priced with it undone.
   std::optional<ModelRope> rope = {};
+  // Of the snapshot's cells, for TensorAnalysis::own; null where rows stay where they are.
+  const RowOrders* orders = nullptr;
 };
 
-// Computes all of the above in one walk over the tensor, and in one more for each answer that is
-// asked for. Needs memory for a few slices, whatever the tensor's size. `positions` are those of
-// K's tokens; if empty, token t is at position t. `layer` is the model's number of
-// K's layer. Throws kUsage where the rotation does not fit.
+// Where a tensor comes from.
+struct TensorPlace {
+  uint32_t layer = 0;                       // as the snapshot numbers it
+  uint32_t model_layer = 0;                 // as the model does
+  std::span<const int64_t> positions = {};  // of K's tokens; if empty, token t is at position t
+};
+
+// Computes all of the above in two walks over the tensor, and in one more for each answer that is
+// asked for. Needs memory for a few slices, whatever the tensor's size. Throws kUsage where the
+// rotation does not fit.
 TensorAnalysis AnalyseTensor(const Snapshot& snapshot, const KvTensor& tensor, bool is_value,
-                             const TensorOptions& options, uint32_t layer = 0,
-                             std::span<const int64_t> positions = {});
+                             const TensorOptions& options, const TensorPlace& place = {});
 
 // Returns the model that needs the fewest bits. `models` must not be empty.
 const EntropyModel& Cheapest(const std::vector<EntropyModel>& models);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/reuse.h"
 #include "lib/core/kernels/dequantise.h"
@@ -75,7 +76,8 @@ void CountValues(const KvTensor& tensor, ByteSpan rows, Look& look) {
   }
 }
 
-void LookAt(Look& look, Effort level) {
+// `orders` is null if all rows are in order. Places that are spread over a tensor keep theirs.
+void LookAt(Look& look, Effort level, const RowOrders* orders) {
   const KvTensor& tensor = *look.tensor;
   uint64_t tokens = 0;
   const Bytes rows = Rows(look, tokens);
@@ -87,17 +89,19 @@ void LookAt(Look& look, Effort level) {
   look.hash = Hash128(rows);
   look.zeros = true;
   const uint64_t step = std::max<uint64_t>(1, kChunkOfCheckup / tensor.row_bytes());
-  for (uint64_t begin = 0; begin < tokens; begin += step) {
-    const uint64_t count = std::min(step, tokens - begin);
+  ForEachPiece(tokens, step, [&](uint64_t begin, uint64_t count) {
     const ByteSpan part =
         ByteSpan(rows).subspan(begin * tensor.row_bytes(), count * tensor.row_bytes());
     CountValues(tensor, part, look);
     const ChunkShape shape{tensor.dtype, count, tensor.heads, tensor.units_per_head(),
                            Order::kTokenHeadDim};
-    EncodedChunk chunk = EncodeChunk(shape, part, level, scratch);
+    ChunkHead head = HeadOfRows(look.place.is_value, shape, tensor.heads_known);
+    std::shared_ptr<const RowOrder> order;
+    if (orders != nullptr && look.whole) order = orders->Of(look.place.layer, begin, count);
+    EncodedChunk chunk = EncodeRows(head, part, order.get(), level, scratch);
     look.coded_bytes += chunk.payload.size();
     scratch.Recycle(std::move(chunk.payload));
-  }
+  });
 }
 
 // All layers, or some that are spread over them.
@@ -128,7 +132,10 @@ Checkup CheckUp(const Snapshot& snapshot, Effort level, ThreadPool& pool) {
   checkup.bytes = snapshot.kv_bytes();
   checkup.layers = snapshot.layers.size();
   std::vector<Look> looks = Choose(snapshot, checkup);
-  pool.ParallelFor(looks.size(), [&](uint64_t i) { LookAt(looks[i], level); });
+  const RowOrders orders(snapshot);
+  pool.ParallelFor(looks.size(), [&](uint64_t i) {
+    LookAt(looks[i], level, orders.empty() ? nullptr : &orders);
+  });
   std::map<Hash128Bytes, uint32_t> keys;
   for (const Look& look : looks) {
     if (look.seen_bytes == 0) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/contest.h"
+#include "lib/core/archive/contest.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,8 +12,7 @@ namespace {
 
 ContestChunk ChunkOf(bool is_value, std::byte filling) {
   ContestChunk chunk;
-  chunk.is_value = is_value;
-  chunk.shape = {DType::kF16, 4, 1, 8, Order::kTokenHeadDim};
+  chunk.head = HeadOfRows(is_value, {DType::kF16, 4, 1, 8, Order::kTokenHeadDim}, true);
   chunk.raw.assign(64, filling);
   return chunk;
 }
@@ -21,10 +20,10 @@ ContestChunk ChunkOf(bool is_value, std::byte filling) {
 // Copies, and says that so many bytes of it were needed.
 Contestant Claiming(std::string name, size_t k_bytes, size_t v_bytes) {
   return {std::move(name), true,
-          [=](const ContestChunk& chunk, CodecScratch&, EncodedChunk& out) {
-            out.payload.assign(chunk.is_value ? v_bytes : k_bytes, chunk.raw[0]);
+          [=](const ContestChunk& chunk, CodecScratch&, ContestPayload& out) {
+            out.payload.assign(chunk.is_value() ? v_bytes : k_bytes, chunk.raw[0]);
           },
-          [](const ContestChunk&, const EncodedChunk& encoded, CodecScratch&,
+          [](const ContestChunk&, const ContestPayload& encoded, CodecScratch&,
              std::span<std::byte> raw) {
             std::memset(raw.data(), std::to_integer<int>(encoded.payload[0]), raw.size());
           }};
@@ -33,7 +32,7 @@ Contestant Claiming(std::string name, size_t k_bytes, size_t v_bytes) {
 }  // namespace
 
 TEST_CASE("a contest counts K and V apart, and each chunk against the first contestant's",
-          "[codec]") {
+          "[archive]") {
   const std::vector<ContestChunk> chunks = {
       ChunkOf(false, std::byte{1}), ChunkOf(true, std::byte{2}), ChunkOf(false, std::byte{3})};
   const std::vector<Contestant> both = {Claiming("first", 40, 20), Claiming("second", 30, 25)};
@@ -56,7 +55,7 @@ TEST_CASE("a contest counts K and V apart, and each chunk against the first cont
   }
 }
 
-TEST_CASE("who tries the patience of a contest has one round", "[codec]") {
+TEST_CASE("who tries the patience of a contest has one round", "[archive]") {
   const std::vector<ContestChunk> chunks = {ChunkOf(false, std::byte{7})};
   const auto results = RunContest(chunks, {Claiming("slow", 8, 8)}, 5, -1, nullptr);
   CHECK(results[0].both.encode_seconds.size() == 1);
@@ -64,7 +63,7 @@ TEST_CASE("who tries the patience of a contest has one round", "[codec]") {
   CHECK(results[0].parts[0].stored_bytes == 8);
 }
 
-TEST_CASE("a contest does not time what does not give back its input", "[codec]") {
+TEST_CASE("a contest does not time what does not give back its input", "[archive]") {
   ContestChunk chunk = ChunkOf(true, std::byte{7});
   chunk.raw[5] = std::byte{8};
   CHECK_THROWS_AS(RunContest({chunk}, {Claiming("lossy", 1, 1)}, 1, INFINITY, nullptr), Error);
@@ -74,12 +73,14 @@ TEST_CASE("a contest does not time what does not give back its input", "[codec]"
         1);
 }
 
-TEST_CASE("levels and peers give back chunks of every dtype", "[codec]") {
+TEST_CASE("levels and peers give back chunks of every dtype", "[archive]") {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kQ8_0}) {
     ContestChunk chunk;
     const uint64_t units = 2;
-    chunk.shape = {dtype, 40, 2, units * 32 / Info(dtype).block_elements, Order::kTokenHeadDim};
-    chunk.raw.resize(40 * 2 * chunk.shape.units_per_head * Info(dtype).block_bytes);
+    const ChunkShape shape{dtype, 40, 2, units * 32 / Info(dtype).block_elements,
+                           Order::kTokenHeadDim};
+    chunk.head = HeadOfRows(false, shape, true);
+    chunk.raw.resize(chunk.head.raw_bytes);
     uint32_t state = 1;
     for (std::byte& byte : chunk.raw) {
       state = state * 1664525 + 1013904223;

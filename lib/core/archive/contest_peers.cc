@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lib/core/codec/contest.h"
+#include "lib/core/archive/contest.h"
 #include "lib/core/codec/gear/gear_container.h"
 #include "lib/core/kernels/planes.h"
 #include "lib/core/kernels/rotl16.h"
@@ -21,18 +21,18 @@ namespace {
 
 Contestant Copy() {
   return {"memcpy", true,
-          [](const ContestChunk& chunk, CodecScratch&, EncodedChunk& out) {
+          [](const ContestChunk& chunk, CodecScratch&, ContestPayload& out) {
             out.payload.resize(chunk.raw.size());
             std::memcpy(out.payload.data(), chunk.raw.data(), chunk.raw.size());
           },
-          [](const ContestChunk&, const EncodedChunk& encoded, CodecScratch&,
+          [](const ContestChunk&, const ContestPayload& encoded, CodecScratch&,
              std::span<std::byte> raw) {
             std::memcpy(raw.data(), encoded.payload.data(), raw.size());
           }};
 }
 
 uint32_t ElementBytes(const ContestChunk& chunk) {
-  const DTypeInfo& info = Info(chunk.shape.dtype);
+  const DTypeInfo& info = Info(chunk.dtype());
   return info.block_elements == 1 ? info.block_bytes : 1;
 }
 
@@ -58,7 +58,7 @@ Contestant ZstdAt(int level, bool split) {
   const std::string name = fmt::format("{}zstd -{}", split ? "byte planes + " : "", level);
   return {
       name, true,
-      [=](const ContestChunk& chunk, CodecScratch& scratch, EncodedChunk& out) {
+      [=](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
         const uint32_t planes = split ? ElementBytes(chunk) : 1;
         const size_t size = chunk.raw.size(), step = size / planes;
         ByteSpan in = chunk.raw;
@@ -78,7 +78,7 @@ Contestant ZstdAt(int level, bool split) {
         }
         out.payload.resize(at);
       },
-      [=](const ContestChunk& chunk, const EncodedChunk& encoded, CodecScratch& scratch,
+      [=](const ContestChunk& chunk, const ContestPayload& encoded, CodecScratch& scratch,
           std::span<std::byte> raw) {
         const uint32_t planes = split ? ElementBytes(chunk) : 1;
         const size_t step = raw.size() / planes;
@@ -99,7 +99,7 @@ Contestant ZstdAt(int level, bool split) {
 Contestant ExponentHuffman() {
   const char* name = "exponent Huffman (as ZipNN)";
   return {name, true,
-          [](const ContestChunk& chunk, CodecScratch& scratch, EncodedChunk& out) {
+          [](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
             const size_t size = chunk.raw.size();
             const std::span<std::byte> words = scratch.predicted.Get(size).first(size);
             Rotl16(chunk.raw.data(), size / 2, words.data());
@@ -107,7 +107,7 @@ Contestant ExponentHuffman() {
             EncodeGear(GearKind::kTwoPlanes, words, {.predictors = {}, .literals = true}, scratch,
                        out.payload);
           },
-          [](const ContestChunk&, const EncodedChunk& encoded, CodecScratch& scratch,
+          [](const ContestChunk&, const ContestPayload& encoded, CodecScratch& scratch,
              std::span<std::byte> raw) {
             DecodeGear(GearKind::kTwoPlanes, encoded.payload, raw, scratch);
             Rotr16(raw.data(), raw.size() / 2, raw.data());
@@ -144,7 +144,7 @@ Contestant BloscWith(const char* compressor, int level, int shuffle) {
   const std::string name =
       fmt::format("blosc {}shuffle + {} -{}", shuffle == 2 ? "bit" : "", compressor, level);
   return {name, true,
-          [=](const ContestChunk& chunk, CodecScratch&, EncodedChunk& out) {
+          [=](const ContestChunk& chunk, CodecScratch&, ContestPayload& out) {
             out.payload.resize(chunk.raw.size() + 16);
             const int bytes = LoadBlosc().compress(
                 level, shuffle, ElementBytes(chunk), chunk.raw.size(), chunk.raw.data(),
@@ -152,7 +152,7 @@ Contestant BloscWith(const char* compressor, int level, int shuffle) {
             if (bytes <= 0) Fail(name);
             out.payload.resize(static_cast<size_t>(bytes));
           },
-          [=](const ContestChunk&, const EncodedChunk& encoded, CodecScratch&,
+          [=](const ContestChunk&, const ContestPayload& encoded, CodecScratch&,
               std::span<std::byte> raw) {
             const int bytes =
                 LoadBlosc().decompress(encoded.payload.data(), raw.data(), raw.size(), 1);

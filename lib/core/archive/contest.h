@@ -7,27 +7,35 @@
 #include <string>
 #include <vector>
 
+#include "lib/core/archive/coded_rows.h"
 #include "lib/core/base/progress.h"
-#include "lib/core/codec/chunk.h"
 
 // Compares ways to compress a cache on the cache's own chunks: their sizes, and the time they take
-// on one thread. contest_peers.cc implements PeerContestants.
+// on one thread. Levels code rows as archives do. contest_peers.cc implements PeerContestants.
 namespace kv {
 
 struct ContestChunk {
-  bool is_value = false;
-  ChunkShape shape;  // [token][head][unit]
+  ChunkHead head;  // of rows, in [token][head][unit]
   Bytes raw;
   Bytes by_head;  // [head][token][unit], as the engine codes it; empty if that is the same order
+  std::shared_ptr<const RowOrder> order = nullptr;  // of its cells; null if they are not known
+
+  bool is_value() const { return head.kind == ChunkKind::kValue; }
+  DType dtype() const { return head.dtype; }
+};
+
+// What a contestant made of a chunk.
+struct ContestPayload : EncodedChunk {
+  ChunkHead head;  // as kvtool's levels coded it
 };
 
 // One way to compress. `encode` appends to `out`, `decode` fills `raw`.
 struct Contestant {
   std::string name;
   bool is_peer = false;
-  std::function<void(const ContestChunk& chunk, CodecScratch& scratch, EncodedChunk& out)> encode;
-  std::function<void(const ContestChunk& chunk, const EncodedChunk& encoded, CodecScratch& scratch,
-                     std::span<std::byte> raw)>
+  std::function<void(const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out)> encode;
+  std::function<void(const ContestChunk& chunk, const ContestPayload& encoded,
+                     CodecScratch& scratch, std::span<std::byte> raw)>
       decode;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/codec/contest.h"
+#include "lib/core/archive/contest.h"
 
 #include <fmt/format.h>
 #include <time.h>
@@ -17,14 +17,13 @@ double ThreadSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-const Bytes& EngineBytes(const ContestChunk& chunk) {
-  return chunk.by_head.empty() ? chunk.raw : chunk.by_head;
-}
-
-ChunkShape EngineShape(const ContestChunk& chunk) {
-  ChunkShape shape = chunk.shape;
-  if (!chunk.by_head.empty()) shape.order = Order::kHeadTokenDim;
-  return shape;
+// As the engine does it: head by head.
+void EncodeAsEngine(const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
+  out.head = chunk.head;
+  if (!chunk.by_head.empty()) out.head.order = Order::kHeadTokenDim;
+  static_cast<EncodedChunk&>(out) =
+      EncodeChunk(out.head.shape(), chunk.by_head.empty() ? chunk.raw : chunk.by_head,
+                  Effort::kCompat, scratch);
 }
 
 double LastRound(const ContestTimes& times) {
@@ -33,7 +32,7 @@ double LastRound(const ContestTimes& times) {
 
 // Encodes and decodes all of K, then all of V.
 void RunRound(const std::vector<ContestChunk>& chunks, const Contestant& one, CodecScratch& scratch,
-              std::vector<EncodedChunk>& encoded, Bytes& buffer, ContestResult& result) {
+              std::vector<ContestPayload>& encoded, Bytes& buffer, ContestResult& result) {
   ContestTimes& both = result.both;
   both.encode_seconds.push_back(0);
   both.decode_seconds.push_back(0);
@@ -41,11 +40,11 @@ void RunRound(const std::vector<ContestChunk>& chunks, const Contestant& one, Co
     ContestTimes& part = result.parts[is_value ? 1 : 0];
     const double begin = ThreadSeconds();
     for (size_t i = 0; i < chunks.size(); ++i) {
-      if (chunks[i].is_value == is_value) one.encode(chunks[i], scratch, encoded[i]);
+      if (chunks[i].is_value() == is_value) one.encode(chunks[i], scratch, encoded[i]);
     }
     const double middle = ThreadSeconds();
     for (size_t i = 0; i < chunks.size(); ++i) {
-      if (chunks[i].is_value != is_value) continue;
+      if (chunks[i].is_value() != is_value) continue;
       one.decode(chunks[i], encoded[i], scratch, std::span(buffer).first(chunks[i].raw.size()));
     }
     part.encode_seconds.push_back(middle - begin);
@@ -55,7 +54,7 @@ void RunRound(const std::vector<ContestChunk>& chunks, const Contestant& one, Co
   }
 }
 
-void Prove(const ContestChunk& chunk, const Contestant& one, const EncodedChunk& encoded,
+void Prove(const ContestChunk& chunk, const Contestant& one, const ContestPayload& encoded,
            CodecScratch& scratch, Bytes& buffer) {
   const std::span<std::byte> raw = std::span(buffer).first(chunk.raw.size());
   one.decode(chunk, encoded, scratch, raw);
@@ -73,17 +72,18 @@ std::vector<Contestant> LevelContestants() {
   std::vector<Contestant> levels;
   for (const Effort effort :
        {Effort::kCompat, Effort::kFast, Effort::kDefault, Effort::kHigh, Effort::kMax}) {
-    const bool engine = effort == Effort::kCompat;
     levels.push_back(
         {std::string(Name(effort)), false,
-         [effort, engine](const ContestChunk& chunk, CodecScratch& scratch, EncodedChunk& out) {
-           out = engine ? EncodeChunk(EngineShape(chunk), EngineBytes(chunk), effort, scratch)
-                        : EncodeChunk(chunk.shape, chunk.raw, effort, scratch);
+         [effort](const ContestChunk& chunk, CodecScratch& scratch, ContestPayload& out) {
+           if (effort == Effort::kCompat) return EncodeAsEngine(chunk, scratch, out);
+           out.head = chunk.head;
+           static_cast<EncodedChunk&>(out) =
+               EncodeRows(out.head, chunk.raw, chunk.order.get(), effort, scratch);
          },
-         [engine](const ContestChunk& chunk, const EncodedChunk& encoded, CodecScratch& scratch,
-                  std::span<std::byte> raw) {
-           const ChunkShape shape = engine ? EngineShape(chunk) : chunk.shape;
-           DecodeChunk(encoded.codec, shape, encoded.payload, raw, scratch);
+         [](const ContestChunk& chunk, const ContestPayload& encoded, CodecScratch& scratch,
+            std::span<std::byte> raw) {
+           const RowOrder* order = encoded.head.by_cells ? chunk.order.get() : nullptr;
+           DecodeRows(encoded.codec, encoded.head, encoded.payload, order, raw, scratch);
          }});
   }
   return levels;
@@ -108,7 +108,7 @@ std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
     result.is_peer = one.is_peer;
   }
   CodecScratch scratch;
-  std::vector<EncodedChunk> encoded(chunks.size());
+  std::vector<ContestPayload> encoded(chunks.size());
   std::vector<uint64_t> first_bytes(chunks.size());
   Bytes buffer(longest);
   for (int round = 0; round <= rounds; ++round) {
@@ -126,7 +126,7 @@ std::vector<ContestResult> RunContest(const std::vector<ContestChunk>& chunks,
       }
       for (size_t i = 0; i < chunks.size(); ++i) {
         Prove(chunks[i], contestants[c], encoded[i], scratch, buffer);
-        ContestPart& part = result.parts[chunks[i].is_value ? 1 : 0];
+        ContestPart& part = result.parts[chunks[i].is_value() ? 1 : 0];
         const uint64_t bytes = encoded[i].payload.size();
         if (c == 0) first_bytes[i] = bytes;
         part.raw_bytes += chunks[i].raw.size();
