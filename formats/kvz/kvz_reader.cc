@@ -62,7 +62,7 @@ void AddNeighbours(const Archive& archive,
   uint64_t layered = 0;
   uint32_t depth = 0;
   for (const ArchivedChunk& chunk : archive.chunks()) {
-    if (chunk.head.codec != static_cast<uint8_t>(CodecId::kLayers)) continue;
+    if (!HasNeighbours(static_cast<CodecId>(chunk.head.codec))) continue;
     ++layered;
     depth = std::max(depth, chunk.head.codec_parameter);
   }

@@ -16,13 +16,16 @@ namespace kv::test {
 struct LayeredCache {
   static constexpr uint32_t kHeads = 2, kHeadDim = 16, kChannels = kHeads * kHeadDim;
 
-  // All K come first, then all V, as in a state of llama.cpp.
-  LayeredCache(uint32_t layers, uint64_t tokens, float noise = 0.02f) {
+  // All K come first, then all V, as in a state of llama.cpp. Caches that differ in `drift` alone
+  // have activations that are off by so much, as those of other arithmetic.
+  LayeredCache(uint32_t layers, uint64_t tokens, float noise = 0.02f, float drift = 0) {
     constexpr size_t kWidth = 12;
     std::mt19937 random(5);
     std::normal_distribution<float> normal;
     std::vector<float> x(tokens * kWidth);
     for (float& value : x) value = normal(random);
+    std::mt19937 other(6);
+    for (float& value : x) value += drift * normal(other);
     Bytes bytes;
     for (uint32_t i = 0; i < 2 * layers; ++i) {
       std::vector<float> weights(kWidth * kChannels);

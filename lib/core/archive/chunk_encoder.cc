@@ -52,17 +52,44 @@ std::shared_ptr<const RowOrder> OrderFor(const ChunkHead& head, const RowOrders*
   return order != nullptr && WantsOrder(head, *order, effort) ? order : nullptr;
 }
 
-// Without others of the archive.
-EncodedChunk ChunkEncoder::EncodeAlone(const ChunkHead& head, ByteSpan raw,
-                                       const ReferenceRows& rows, CodecScratch& scratch) const {
+BesideNeighbours ChunkEncoder::NeighboursBeside(const ChunkHead& head,
+                                                std::span<const ReferenceRun> runs,
+                                                const std::vector<Neighbour>& neighbours,
+                                                const NeighbourSource& source) const {
+  BesideNeighbours beside{
+      .all = {}, .turns = {}, .source = source, .is_value = head.kind == ChunkKind::kValue};
+  const auto runs_of = [&](uint32_t layer, bool is_value) {
+    return bases_.plan.RunsOf(layer, is_value, head.token_begin, head.tokens);
+  };
+  const auto same_rows = [](const ReferenceRun& a, const ReferenceRun& b) {
+    return std::tie(a.reference, a.first_row, a.rows, a.first_token) ==
+           std::tie(b.reference, b.first_row, b.rows, b.first_token);
+  };
+  for (const Neighbour& one : neighbours) {
+    std::vector<ReferenceRun> theirs = runs_of(one.layer, one.is_value);
+    if (std::equal(runs.begin(), runs.end(), theirs.begin(), theirs.end(), same_rows))
+      beside.all.push_back({one, std::move(theirs)});
+  }
+  for (const ReferenceRun& run : runs_of(head.layer, false)) beside.turns.push_back(run.turn);
+  return beside;
+}
+
+EncodedChunk ChunkEncoder::EncodeFirst(ChunkHead& head, ByteSpan raw, const ReferenceRows& rows,
+                                       const NeighbourSource& neighbours,
+                                       CodecScratch& scratch) const {
   if (head.kind == ChunkKind::kOpaque)
     return EncodeChunk(head.shape(), raw, options_.effort, scratch);
   const bool is_value = head.kind == ChunkKind::kValue;
   const std::vector<ReferenceRun> runs =
       bases_.plan.RunsOf(head.layer, is_value, head.token_begin, head.tokens);
   if (!runs.empty()) {
-    return EncodeByReference(head.shape(), raw, runs, bases_.plan.RotationOf(head.layer), rows,
-                             options_.effort, scratch);
+    const NeighbourPlan::Choice choice = plan_.Of(head);
+    const BesideNeighbours beside = NeighboursBeside(head, runs, choice.neighbours, neighbours);
+    EncodedChunk chunk =
+        EncodeByReference(head.shape(), raw, runs, bases_.plan.RotationOf(head.layer), rows,
+                          options_.effort, scratch, &beside);
+    if (chunk.codec == CodecId::kRefLayers) head.codec_parameter = choice.depth;
+    return chunk;
   }
   if (options_.profile == nullptr) return EncodeChunk(head.shape(), raw, options_.effort, scratch);
   const ProfilePlace place{.layer = head.layer, .is_value = is_value};
@@ -72,6 +99,7 @@ EncodedChunk ChunkEncoder::EncodeAlone(const ChunkHead& head, ByteSpan raw,
 // By others of the archive, if that is worth having to decode these first.
 void ChunkEncoder::TryNeighbours(ChunkHead& head, ByteSpan raw, const NeighbourSource& neighbours,
                                  CodecScratch& scratch, EncodedChunk& chunk) const {
+  if (HasReferences(chunk.codec)) return;
   const NeighbourPlan::Choice choice = plan_.Of(head);
   if (choice.neighbours.empty()) return;
   const uint64_t to_beat = chunk.payload.size() - chunk.payload.size() / kLeastGainByLayers;
@@ -133,7 +161,7 @@ ChunkRecord ChunkEncoder::Encode(const ChunkHead& planned, ByteSpan source, bool
   const RowsOfReferences rows(bases_.references);
   const NeighbourPlan::Rows neighbours_there(plan_, planned);
   const OrderedNeighbours neighbours(neighbours_there, order.get());
-  record.encoded = EncodeAlone(head, coded, rows, scratch.codec);
+  record.encoded = EncodeFirst(head, coded, rows, neighbours, scratch.codec);
   const std::span<std::byte> apart =
       TryHeadsApart(head, raw, options_.effort, scratch.codec, record.encoded);
   if (!apart.empty()) {

@@ -13,16 +13,21 @@
 #include "lib/core/archive/records.h"
 #include "lib/core/archive/row_order.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/codec/ref_layers/ref_layers.h"
 
 namespace kv {
 
 using namespace kvz;
 namespace {
 
-bool IsLayered(const ChunkHead& head) {
-  return head.codec == static_cast<uint8_t>(CodecId::kLayers);
-}
+bool IsLayered(const ChunkHead& head) { return HasNeighbours(static_cast<CodecId>(head.codec)); }
 uint32_t DepthOf(const ChunkHead& head) { return IsLayered(head) ? head.codec_parameter : 0; }
+
+std::vector<Neighbour> NeighboursOf(const ChunkHead& head, ByteSpan payload) {
+  return head.codec == static_cast<uint8_t>(CodecId::kLayers)
+             ? ReadNeighbours(payload)
+             : ReadErrorNeighbours(head.shape(), payload);
+}
 
 Error LostWith(const ChunkHead& needed, std::string_view why) {
   return Error(Finding::kLostChunk,
@@ -119,8 +124,8 @@ std::vector<size_t> Archive::NeededBy(
     data_->Need(one.payload_offset, one.payload_bytes);
     std::vector<Neighbour> neighbours;
     try {
-      neighbours = ReadNeighbours(
-          Payload(data_->bytes(), one.payload_offset, one.payload_bytes, one.payload_hash));
+      neighbours = NeighboursOf(one.head, Payload(data_->bytes(), one.payload_offset,
+                                                  one.payload_bytes, one.payload_hash));
     } catch (const Error& error) {
       if (&one == &chunk) throw;
       throw LostWith(one.head, "is damaged: " + std::string(error.message()));

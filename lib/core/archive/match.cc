@@ -251,7 +251,8 @@ Rotation RotationOfKeys(const Snapshot& snapshot, const std::vector<const LayerK
 
 }  // namespace
 
-ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& references) {
+ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& references,
+                             bool rotation_wanted) {
   std::vector<std::string> names;
   for (const LayerKv& layer : snapshot.layers) {
     if (std::find(names.begin(), names.end(), layer.group) == names.end())
@@ -295,8 +296,8 @@ ReferencePlan::ReferencePlan(const Snapshot& snapshot, const References& referen
     }
     group.runs = Cover(pairs, layers[0]->k.tokens());
     if (group.runs.empty()) continue;
-    if (std::any_of(group.runs.begin(), group.runs.end(),
-                    [](const TokenRun& run) { return run.turn != 0; })) {
+    if (rotation_wanted || std::any_of(group.runs.begin(), group.runs.end(),
+                                       [](const TokenRun& run) { return run.turn != 0; })) {
       group.rotation = RotationOfKeys(snapshot, layers);
     }
     groups_.push_back(std::move(group));

@@ -214,7 +214,7 @@ class ArchiveReader {
   void IndexNeighbours() {
     a_.neighbours_ = std::make_shared<ArchiveNeighbours>();
     for (const ArchivedChunk& chunk : a_.chunks_) {
-      a_.neighbours_->any |= chunk.head.codec == static_cast<uint8_t>(CodecId::kLayers);
+      a_.neighbours_->any |= kv::HasNeighbours(static_cast<CodecId>(chunk.head.codec));
     }
     for (size_t i = 0; i < a_.chunks_.size() && a_.neighbours_->any; ++i)
       a_.neighbours_->index.Add(i, a_.chunks_[i].head);

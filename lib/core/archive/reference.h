@@ -81,7 +81,9 @@ class ReferencePlan {
  public:
   ReferencePlan() = default;
   // Compares token ids where both sides have them, else the first layer's values, else positions.
-  ReferencePlan(const Snapshot& snapshot, const References& references);
+  // Finds how keys turn only if they are turned, or if that is wanted.
+  ReferencePlan(const Snapshot& snapshot, const References& references,
+                bool rotation_wanted = false);
 
   bool empty() const { return groups_.empty(); }
   // Whether some run is of this reference.

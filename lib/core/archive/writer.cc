@@ -41,7 +41,8 @@ Bases BasesOf(const Snapshot* snapshot, const WriteOptions& options) {
   Bases bases;
   if (snapshot == nullptr || options.references.empty() || options.effort == Effort::kCompat)
     return bases;
-  bases.plan = ReferencePlan(*snapshot, options.references);
+  bases.plan = ReferencePlan(*snapshot, options.references,
+                             options.effort >= Effort::kMax && options.joined_layers > 1);
   std::vector<uint16_t> places(options.references.size());
   // Those without a use go to the end, and leave the list.
   const auto in_use = [&](size_t i) { return bases.plan.Uses(i); };
@@ -110,8 +111,8 @@ std::shared_ptr<const RowOrders> OrdersFor(const Source& source, const SourceTab
 
 // Which chunks may be coded by which: all of them are planned twice.
 NeighbourPlan PlanLayers(const Source& source, const Grouping& grouping,
-                         const WriteOptions& options, const Bases& bases) {
-  const bool alone = options.joined_layers < 2 || !bases.plan.empty() || !grouping.groups.empty();
+                         const WriteOptions& options) {
+  const bool alone = options.joined_layers < 2 || !grouping.groups.empty();
   if (options.effort < Effort::kMax || alone) return {};
   return NeighbourPlan(source, PlannedChunks(source, grouping, options), options.joined_layers);
 }
@@ -133,7 +134,7 @@ class ArchiveWriter::Body {
         tag_(TagOf(table_)),
         planner_(SizesOf(source, grouping_.groups), grouping_.regions, ChunkBytes(options_),
                  options_.effort),
-        layers_(PlanLayers(source, grouping_, options_, bases_)) {
+        layers_(PlanLayers(source, grouping_, options_)) {
     summary_.groups = grouping_.groups.size();
     for (const FileGroup& group : grouping_.groups) summary_.grouped_files += group.files.size();
     KV_ASSERT(ChunkBytes(options) > 0 && ChunkBytes(options) <= kMaxChunkBytes / 2);

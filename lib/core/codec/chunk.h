@@ -35,15 +35,18 @@ enum class CodecId : uint8_t {
   kRefCdf = 26,     // as kRef, with differences coded under learned distributions
   kLayers = 27,     // as kCdf, with rows also expected from other chunks of the archive
   kProfiled = 28,   // as kPrev, with the tables of a profile, which decoding needs
+  kRefLayers = 29,  // as kRefCdf, with differences also expected from other chunks of the archive
 };
 // Whether chunks need rows of another cache.
 constexpr bool HasReferences(CodecId codec) {
-  return codec == CodecId::kRef || codec == CodecId::kRefCdf;
+  return codec == CodecId::kRef || codec == CodecId::kRefCdf || codec == CodecId::kRefLayers;
+}
+// Whether chunks need other chunks of their archive.
+constexpr bool HasNeighbours(CodecId codec) {
+  return codec == CodecId::kLayers || codec == CodecId::kRefLayers;
 }
 // Whether chunks need any others: such codecs are not inside of others.
-constexpr bool NeedsOthers(CodecId codec) {
-  return HasReferences(codec) || codec == CodecId::kLayers;
-}
+constexpr bool NeedsOthers(CodecId codec) { return HasReferences(codec) || HasNeighbours(codec); }
 // Returns "raw", "gear-f16" ..., or an empty text if no codec has the id.
 std::string_view Name(CodecId codec);
 

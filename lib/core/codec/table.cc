@@ -270,6 +270,12 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kMax,
      .encode = EncodeWithoutReference,
      .decode = DecodeByReference<CodecId::kRefCdf>},
+    {.id = CodecId::kRefLayers,
+     .name = "ref-layers",
+     .takes = IsHalf,
+     .since = Effort::kMax,
+     .encode = EncodeWithoutReference,
+     .decode = DecodeByReference<CodecId::kRefLayers>},
     // Only archives hold it: no level tries it on a chunk alone.
     {.id = CodecId::kLayers,
      .name = "layers",

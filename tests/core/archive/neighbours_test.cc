@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "lib/core/archive/records.h"
+#include "lib/core/archive/reference.h"
 #include "lib/core/base/hash.h"
 #include "tests/support/archives.h"
 #include "tests/support/layered_cache.h"
@@ -21,19 +22,25 @@ using test::OpenBytes;
 using test::Unpack;
 
 Bytes PackJoined(const LayeredCache& cache, uint32_t joined, uint64_t chunk_bytes = 1 << 20,
-                 int threads = 1) {
+                 int threads = 1, const References& references = {}) {
   ThreadPool pool(threads);
   MemorySink out;
   WriteOptions options;
   options.chunk_bytes = chunk_bytes;
   options.effort = Effort::kMax;
   options.joined_layers = joined;
+  options.references = references;
   WriteArchive(cache.source, &cache.snapshot, options, pool, out);
   return std::move(out.bytes());
 }
 
 bool IsLayered(const ArchivedChunk& chunk) {
-  return chunk.head.codec == static_cast<uint8_t>(CodecId::kLayers);
+  return HasNeighbours(static_cast<CodecId>(chunk.head.codec));
+}
+
+References BesideOf(const LayeredCache& cache) {
+  return {
+      std::make_shared<Reference>(Reference{{"base.bin", "test", 1, 2, 1}, cache.snapshot, {}})};
 }
 
 const ArchivedChunk& ChunkOf(const Archive& archive, uint32_t layer, ChunkKind kind) {
@@ -198,6 +205,92 @@ TEST_CASE("neighbours: circles, chunks of themselves and missing ones are refuse
             StoreLE(payload.data() + kFirstNeighbour + 6, columns);
           }) == Finding::kBadFrame);
   }
+}
+
+TEST_CASE("neighbours: beside a reference, layers differ from it alike", "[kvz][layers][ref]") {
+  const LayeredCache cache(4, 300), other(4, 300, 0.02f, 0.05f);
+  const References references = BesideOf(other);
+  const Bytes apart = PackJoined(cache, 1, 1 << 20, 1, references);
+  const Bytes joined = PackJoined(cache, 4, 1 << 20, 1, references);
+  CHECK(static_cast<double>(joined.size()) < 0.9 * static_cast<double>(apart.size()));
+  CHECK(PackJoined(cache, 4, 1 << 20, 3, references) == joined);
+  const ByteSpan source = cache.source.files[0].data->bytes();
+  for (const int threads : {1, 3}) {
+    Archive archive = OpenBytes(joined);
+    CHECK(archive.HasNeighbours());
+    CHECK(ChunkOf(archive, 3, ChunkKind::kValue).head.codec ==
+          static_cast<uint8_t>(CodecId::kRefLayers));
+    archive.UseReferences(References(references));
+    CHECK(Unpack(archive, false, threads).files.at(0) == test::CopyOf(source));
+  }
+  CHECK(RefusalOf(OpenBytes(joined), 3, ChunkKind::kKey) == Finding::kLostChunk);
+  CHECK(RefusalOf(OpenBytes(joined), 0, ChunkKind::kKey) == Finding::kReferenceMissing);
+  // Rows of another cache would be refused even where only those of a neighbour differ.
+  LayeredCache changed(4, 300, 0.02f, 0.05f);
+  Bytes bytes = test::CopyOf(changed.source.files[0].data->bytes());
+  const uint64_t tensor = 300 * LayeredCache::kChannels * 2;
+  bytes[2 * tensor + 100] ^= std::byte{1};  // K of layer 2
+  const Bytes& kept = bytes;
+  changed.snapshot.layers[2].k = ContiguousTensor(kept.data() + 2 * tensor, DType::kF16, 300, 2,
+                                                  LayeredCache::kHeadDim, Order::kTokenHeadDim);
+  Archive archive = OpenBytes(joined);
+  archive.UseReferences(BesideOf(changed));
+  CHECK(RefusalOf(archive, 2, ChunkKind::kKey) == Finding::kReferenceDiffers);
+  CHECK(RefusalOf(archive, 3, ChunkKind::kValue) == Finding::kLostChunk);
+}
+
+TEST_CASE("neighbours: what a reference does not have is coded by layers alone",
+          "[kvz][layers][ref]") {
+  const LayeredCache cache(3, 400);
+  LayeredCache fewer(3, 400, 0.02f, 0.05f);  // of which only the first half is there
+  const std::byte* data = fewer.source.files[0].data->bytes().data();
+  const uint64_t tensor = 400 * LayeredCache::kChannels * 2;
+  const auto half = [&](uint64_t place) {
+    return ContiguousTensor(data + place * tensor, DType::kF16, 200, 2, LayeredCache::kHeadDim,
+                            Order::kTokenHeadDim);
+  };
+  for (uint32_t i = 0; i < 3; ++i) {
+    fewer.snapshot.layers[i].k = half(i);
+    fewer.snapshot.layers[i].v = half(3 + i);
+  }
+  const Bytes bytes = PackJoined(cache, 3, 200 * LayeredCache::kChannels * 2, 1, BesideOf(fewer));
+  Archive archive = OpenBytes(bytes);
+  const auto codec_of = [&](uint64_t first_token) {
+    for (const ArchivedChunk& chunk : archive.chunks()) {
+      if (chunk.head.layer == 2 && chunk.head.kind == ChunkKind::kValue &&
+          chunk.head.token_begin == first_token) {
+        return static_cast<CodecId>(chunk.head.codec);
+      }
+    }
+    return CodecId::kRaw;
+  };
+  CHECK(codec_of(0) == CodecId::kRefLayers);
+  CHECK(codec_of(200) == CodecId::kLayers);
+  archive.UseReferences(BesideOf(fewer));
+  CHECK(Unpack(archive).files.at(0) == test::CopyOf(cache.source.files[0].data->bytes()));
+}
+
+TEST_CASE("neighbours: circles among chunks beside a reference are refused",
+          "[kvz][layers][ref][reject]") {
+  const References references = BesideOf(LayeredCache(3, 300, 0.02f, 0.05f));
+  const Bytes bytes = PackJoined(LayeredCache(3, 300), 3, 1 << 20, 1, references);
+  constexpr size_t kFirstNeighbour = 12 + 44 + 2;
+  const auto refusal = [&](const std::function<void(ChunkHead&, Bytes&)>& body) {
+    Archive archive = Rewritten(bytes, [&](ChunkHead& head, Bytes& payload) {
+      if (head.layer == 2 && head.kind == ChunkKind::kKey) body(head, payload);
+    });
+    archive.UseReferences(References(references));
+    return RefusalOf(archive, 2, ChunkKind::kKey);
+  };
+  CHECK(refusal([](ChunkHead&, Bytes& payload) {
+          StoreLE(payload.data() + kFirstNeighbour, uint32_t{2});
+          payload[kFirstNeighbour + 4] = std::byte{0};
+        }) == Finding::kBadFrame);
+  CHECK(refusal([](ChunkHead& head, Bytes&) { head.codec_parameter = 0; }) == Finding::kBadFrame);
+  CHECK(refusal([](ChunkHead& head, Bytes&) { head.codec_parameter = 65; }) == Finding::kLimit);
+  CHECK(refusal([](ChunkHead&, Bytes& payload) {
+          StoreLE(payload.data() + kFirstNeighbour, uint32_t{77});
+        }) == Finding::kLostChunk);
 }
 
 }  // namespace kv::neighbours_test

@@ -17,8 +17,8 @@ constexpr uint64_t kFirstSolution = 32, kLeastRowsBetween = 16, kMostRowsBetween
 constexpr uint64_t kPendingRows = 64;
 // Rows of the factor that are computed together.
 constexpr uint64_t kFactorRows = 48;
-// How strongly weights are held near 0, per tap and row, and always.
-constexpr float kBlockRidge = 0.01f, kTinyBlockRidge = 1e-12f;
+// How strongly weights are held near 0, always.
+constexpr float kTinyBlockRidge = 1e-12f;
 
 uint64_t PaddedToPanel(uint64_t count) {
   return (count + kPanelLanes - 1) / kPanelLanes * kPanelLanes;
@@ -27,11 +27,12 @@ uint64_t PanelBegin(uint64_t column) { return column / kPanelLanes * kPanelLanes
 
 }  // namespace
 
-BlockRegression::BlockRegression(uint64_t taps, uint64_t columns, Arena* arena)
+BlockRegression::BlockRegression(uint64_t taps, uint64_t columns, float ridge, Arena* arena)
     : taps_(taps),
       columns_(columns),
       padded_taps_(PaddedToPanel(taps)),
       padded_columns_(PaddedToPanel(columns)),
+      ridge_(ridge),
       width_(padded_taps_ + padded_columns_),
       sums_(taps * width_, 0.0f, arena),
       factor_(taps * width_, 0.0f, arena),
@@ -85,7 +86,7 @@ void BlockRegression::Solve() {
 // Cholesky's factor, transposed, of the products of taps; those with columns take the same steps.
 void BlockRegression::Factor() {
   const auto step = static_cast<ptrdiff_t>(width_);
-  const float ridge = kBlockRidge * static_cast<float>(taps_) / static_cast<float>(rows_);
+  const float ridge = ridge_ * static_cast<float>(taps_) / static_cast<float>(rows_);
   for (uint64_t first = 0; first < taps_; first += kFactorRows) {
     const uint64_t end = std::min(first + kFactorRows, taps_);
     // What was added to the diagonal: rounding never leaves less of it.

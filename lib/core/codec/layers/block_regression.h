@@ -16,8 +16,9 @@ class BlockRegression {
  public:
   static constexpr uint64_t kMaxTaps = 1024, kMaxColumns = 4096;
 
-  // The last tap is 1 in each row.
-  BlockRegression(uint64_t taps, uint64_t columns, Arena* arena = nullptr);
+  // The last tap is 1 in each row. `ridge` says how strongly weights are held near 0, per tap and
+  // row.
+  BlockRegression(uint64_t taps, uint64_t columns, float ridge, Arena* arena = nullptr);
 
   // Where the taps of the row to come are put, all but the last.
   std::span<float> taps() { return {pending_row(), taps_ - 1}; }
@@ -35,6 +36,7 @@ class BlockRegression {
   void Substitute();
 
   const uint64_t taps_, columns_, padded_taps_, padded_columns_;
+  const float ridge_;
   const uint64_t width_;  // of a row: taps, then columns, each padded with zeros
   // Sums of the products of taps with taps and columns; these, and the rows not yet among them.
   ArenaVector<float> sums_, factor_, pending_;

@@ -15,6 +15,8 @@
 namespace kv {
 namespace {
 
+constexpr float kRidgeOfValues = 0.01f;
+
 struct LayersHead {
   bool turns = false;  // whether the chunk's own rows turn, as those of K do
   std::vector<Neighbour> neighbours;
@@ -28,12 +30,7 @@ struct LayersHead {
 void WriteLayersHead(const LayersHead& head, ByteWriter& out) {
   out.U8(static_cast<uint8_t>(head.neighbours.size()));
   out.U8(head.turns ? 1 : 0);
-  for (const Neighbour& one : head.neighbours) {
-    out.U32(one.layer);
-    out.U8(one.is_value ? 1 : 0);
-    out.U8(0);
-    out.U16(one.columns);
-  }
+  for (const Neighbour& one : head.neighbours) WriteNeighbour(one, out);
   WriteRotation(head.rotation, out);
 }
 
@@ -46,15 +43,9 @@ LayersHead ReadLayersHead(ByteReader& reader) {
   uint64_t taps = 1;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t at = reader.offset();
-    Neighbour one;
-    one.layer = reader.U32("layer of a neighbour");
-    const uint32_t kind = reader.U8("kind of a neighbour"), zero = reader.U8("reserved field");
-    one.columns = reader.U16("columns of a neighbour");
-    one.is_value = kind == 1;
-    taps += one.columns;
-    if (kind > 1 || zero != 0 || one.columns == 0 || taps > BlockRegression::kMaxTaps)
-      RefuseLayers(at, "an impossible neighbour");
-    head.neighbours.push_back(one);
+    head.neighbours.push_back(ReadNeighbour(reader));
+    taps += head.neighbours.back().columns;
+    if (taps > BlockRegression::kMaxTaps) RefuseLayers(at, "too many columns of neighbours");
   }
   head.rotation = ReadRotation(reader, ChannelModel::kMaxColumns);
   return head;
@@ -104,7 +95,7 @@ class LayerForecast : public RowForecast {
       : RowForecast(grid.rows, grid.columns),
         head_(head),
         steps_(steps),
-        block_(Taps(head), grid.columns),
+        block_(Taps(head), grid.columns, kRidgeOfValues),
         turner_(head_.rotation, grid.columns),
         forecast_(grid.columns),
         turned_(grid.columns) {
@@ -216,6 +207,24 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
   }
   payload.resize(begin);
   return false;
+}
+
+void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out) {
+  out.U32(neighbour.layer);
+  out.U8(neighbour.is_value ? 1 : 0);
+  out.U8(0);
+  out.U16(neighbour.columns);
+}
+
+Neighbour ReadNeighbour(ByteReader& reader) {
+  const uint64_t at = reader.offset();
+  Neighbour one;
+  one.layer = reader.U32("layer of a neighbour");
+  const uint32_t kind = reader.U8("kind of a neighbour"), zero = reader.U8("reserved field");
+  one.columns = reader.U16("columns of a neighbour");
+  one.is_value = kind == 1;
+  if (kind > 1 || zero != 0 || one.columns == 0) RefuseLayers(at, "an impossible neighbour");
+  return one;
 }
 
 std::vector<Neighbour> ReadNeighbours(ByteSpan payload) {

@@ -47,6 +47,10 @@ bool EncodeByLayers(const ChunkShape& shape, ByteSpan raw, bool is_value,
 // Reads the neighbours alone. Throws as DecodeChunk.
 std::vector<Neighbour> ReadNeighbours(ByteSpan payload);
 
+// One neighbour, as the head of a frame lists it. Reading throws kTruncated and kBadFrame.
+void WriteNeighbour(const Neighbour& neighbour, ByteWriter& out);
+Neighbour ReadNeighbour(ByteReader& reader);
+
 // For tests and fuzzers of all codecs: a frame without neighbours.
 bool EncodeWithoutNeighbours(const ChunkShape& shape, ByteSpan raw, uint64_t to_beat,
                              CodecScratch& scratch, EncodedChunk& out);

@@ -11,6 +11,7 @@
 #include "lib/core/codec/prev/prev.h"
 #include "lib/core/codec/ref/runs.h"
 #include "lib/core/codec/ref_cdf/near_distributions.h"
+#include "lib/core/codec/ref_layers/ref_layers.h"
 #include "lib/core/codec/rows/rows.h"
 
 namespace kv {
@@ -23,6 +24,9 @@ constexpr uint64_t kSampledRows = 32;
 // Of longer runs than this so many rows are read before all are.
 constexpr uint64_t kLongRun = 128, kFirstRows = 12;
 constexpr double kBitsBeyondMagnitude = 1.5, kClearLoss = 0.96;
+// Differences are expected from those of neighbours if that saves one byte in so many, and only of
+// as many rows as something can be learned from.
+constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
 // How much smaller than literals a level may get; below that both ways are tried.
 constexpr double kBestOfContexts = 0.7;
 
@@ -42,13 +46,15 @@ constexpr std::array<uint8_t, 256> kBitsOfSymbols = BitsOfSymbols();
 class ByReference {
  public:
   ByReference(const ChunkShape& shape, ByteSpan raw, const Rotation& rotation,
-              const ReferenceRows& references, Effort effort, CodecScratch& scratch)
+              const ReferenceRows& references, Effort effort, CodecScratch& scratch,
+              const BesideNeighbours* neighbours)
       : shape_(shape),
         raw_(raw),
         rotation_(rotation),
         references_(references),
         effort_(effort),
         scratch_(scratch),
+        neighbours_(neighbours),
         rows_(ReferenceGridRows(shape, raw.size())),
         row_bytes_(raw.size() / rows_),
         columns_(row_bytes_ / Info(shape.dtype).block_bytes),
@@ -68,7 +74,9 @@ class ByReference {
     own_bits_ = 8 * static_cast<double>(literal_) / static_cast<double>(raw_.size() / 2);
   }
 
-  void Take(const ReferenceRun& run) {
+  // Of the proposed runs, the one at `place`.
+  void Take(const ReferenceRun& run, size_t place) {
+    taken_ = place;
     Bytes bytes = scratch_.NewPayload();
     if (IsWorthReading(run, bytes)) TakeRead(run, bytes);
     scratch_.Recycle(std::move(bytes));
@@ -86,6 +94,7 @@ class ByReference {
     EncodedChunk own = EncodeOwn();
     ByteWriter start;
     WriteReferenceHead(head_, start);
+    if (chunk.codec == CodecId::kRefLayers) WriteErrorsHead(errors_, start);
     chunk.payload.reserve(start.size() + own.payload.size() + near.size());
     for (const ByteSpan bytes : {start.bytes(), ByteSpan(own.payload), near.bytes()})
       chunk.payload.insert(chunk.payload.end(), bytes.begin(), bytes.end());
@@ -213,6 +222,7 @@ class ByReference {
     near_.values.resize(at + more);
     near_.expected.resize(at + more);
     near_.factors.resize(near_.factors.size() + run.rows);
+    near_of_.push_back(taken_);
     std::memcpy(near_.values.data() + at, raw_.data() + run.first_row * row_bytes_, 2 * more);
     expected_.Make(dtype, rows, run.turn, near_.expected.data() + at);
     for (uint32_t row = 0; row < run.rows; ++row) near_row_.push_back(run.first_row + row);
@@ -258,6 +268,7 @@ class ByReference {
     // two ways takes as own rows are not free: they count as what they would take.
     ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
     const bool fits = EncodeNearDistributions(near_, HeadDim(shape_), scratch_, learned);
+    const bool by_neighbours = fits && ExpectByNeighbours(learned);
     EncodeNearRows(near_, own_bits_, scratch_, tables);
     const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
     const double own_bytes =
@@ -268,7 +279,56 @@ class ByReference {
     if (learn) std::replace(near_.factors.begin(), near_.factors.end(), kOwnRow, uint8_t{0});
     scratch_.Recycle(learned.Release());
     scratch_.Recycle(tables.Release());
-    return learn ? CodecId::kRefCdf : CodecId::kRef;
+    if (!learn) return CodecId::kRef;
+    return by_neighbours ? CodecId::kRefLayers : CodecId::kRefCdf;
+  }
+
+  // Replaces `learned` if the differences of neighbours say enough more of those here.
+  bool ExpectByNeighbours(ByteWriter& learned) {
+    if (neighbours_ == nullptr || neighbours_->all.empty() || near_.rows() < kLeastRowsToLearn ||
+        !FitsLayers(shape_)) {
+      return false;
+    }
+    errors_ = ErrorsHeadHere();
+    const std::unique_ptr<NeighbourErrors> forecast = Forecast();
+    if (forecast == nullptr) return false;
+    for (size_t i = 0; i < errors_.neighbours.size(); ++i)
+      errors_.neighbours[i].hash = forecast->hashes()[i];
+    ByteWriter better(scratch_.NewPayload());
+    EncodeNearDistributions(near_, HeadDim(shape_), scratch_, better, forecast.get());
+    const bool gains = better.size() < learned.size() - learned.size() / kLeastGainByNeighbours;
+    if (gains) std::swap(better, learned);
+    scratch_.Recycle(better.Release());
+    return gains;
+  }
+
+  // Null if a reference has no such rows for a neighbour as it has for the chunk.
+  std::unique_ptr<NeighbourErrors> Forecast() const {
+    std::vector<ReferenceRun> runs;
+    for (const ReferenceRun& run : head_.runs) {
+      if (!run.equal) runs.push_back(run);
+    }
+    try {
+      return std::make_unique<NeighbourErrors>(errors_, runs, rows_, columns_, references_,
+                                               neighbours_->source);
+    } catch (const Error& error) {
+      if (error.finding() == Finding::kReferenceDiffers || error.finding() == Finding::kBadFrame)
+        return nullptr;
+      throw;
+    }
+  }
+
+  ErrorsHead ErrorsHeadHere() const {
+    ErrorsHead head;
+    head.turns = !neighbours_->is_value;
+    for (const BesideNeighbours::One& one : neighbours_->all) {
+      ErrorNeighbour neighbour{.neighbour = one.neighbour, .layers = {}};
+      for (const size_t place : near_of_) neighbour.layers.push_back(one.runs[place].layer);
+      head.neighbours.push_back(std::move(neighbour));
+    }
+    head.rotation = rotation_;
+    for (const size_t place : near_of_) head.turns_of_runs.push_back(neighbours_->turns[place]);
+    return head;
   }
 
   EncodedChunk EncodeOwn() {
@@ -298,11 +358,15 @@ class ByReference {
   const ReferenceRows& references_;
   const Effort effort_;
   CodecScratch& scratch_;
+  const BesideNeighbours* const neighbours_;
   const uint64_t rows_, row_bytes_, columns_;
   const bool halves_;
   ExpectedRows expected_;
   std::vector<uint8_t> is_own_;  // per row of the chunk
   std::vector<uint32_t> near_row_;
+  size_t taken_ = 0;             // which of the proposed runs is looked at
+  std::vector<size_t> near_of_;  // per near run: which of them it is part of
+  ErrorsHead errors_;
   NearRows near_;
   ReferenceHead head_;
   uint64_t literal_ = 0;
@@ -314,7 +378,7 @@ class ByReference {
 EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                                std::span<const ReferenceRun> proposed, const Rotation& rotation,
                                const ReferenceRows& references, Effort effort,
-                               CodecScratch& scratch) {
+                               CodecScratch& scratch, const BesideNeighbours* neighbours) {
   const uint64_t row_bytes = shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
   const bool fits = !raw.empty() && raw.size() == shape.tokens * row_bytes &&
                     shape.order == Order::kTokenHeadDim && effort != Effort::kCompat &&
@@ -322,9 +386,9 @@ EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
   if (!fits || proposed.empty()) return EncodeChunk(shape, raw, effort, scratch);
   const Arena::Scope temporaries(&scratch.context.arena);
   scratch.Expect(raw.size());
-  ByReference encoder(shape, raw, rotation, references, effort, scratch);
+  ByReference encoder(shape, raw, rotation, references, effort, scratch, neighbours);
   encoder.Survey();
-  for (const ReferenceRun& run : proposed) encoder.Take(run);
+  for (size_t i = 0; i < proposed.size(); ++i) encoder.Take(proposed[i], i);
   return encoder.Finish();
 }
 

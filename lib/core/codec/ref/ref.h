@@ -27,6 +27,8 @@ struct ReferenceRun {
   Hash128Bytes hash = {};    // of the reference's rows
 };
 
+struct BesideNeighbours;
+
 // Gives rows of the caches that an archive refers to.
 class ReferenceRows {
  public:
@@ -42,12 +44,13 @@ class ReferenceRows {
 };
 
 // Encodes with those of the proposed runs (ascending, disjoint, of one K or V) that help, and their
-// parts; the rest at the level `effort`. `rotation` is the one that turns keys. Returns a chunk of
+// parts; the rest at the level `effort`. `rotation` is the one that turns keys. At kMax,
+// differences are also expected from those of neighbours, if there are any. Returns a chunk of
 // another codec if that is as small.
 EncodedChunk EncodeByReference(const ChunkShape& shape, ByteSpan raw,
                                std::span<const ReferenceRun> proposed, const Rotation& rotation,
                                const ReferenceRows& references, Effort effort,
-                               CodecScratch& scratch);
+                               CodecScratch& scratch, const BesideNeighbours* neighbours = nullptr);
 
 // Reads the runs alone. Throws as DecodeChunk.
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload);

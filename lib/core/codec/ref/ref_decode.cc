@@ -10,6 +10,7 @@
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/ref/runs.h"
 #include "lib/core/codec/ref_cdf/near_distributions.h"
+#include "lib/core/codec/ref_layers/ref_layers.h"
 
 namespace kv {
 namespace {
@@ -33,6 +34,30 @@ void RequireRows(bool fits, const ReferenceRun& run) {
                   run.layer, run.is_value ? 'V' : 'K', run.reference));
 }
 
+uint64_t BytesOf(const ChunkShape& shape) {
+  return shape.tokens * shape.heads * shape.units_per_head * Info(shape.dtype).block_bytes;
+}
+
+void DecodeByNeighbours(const ChunkShape& shape, const ErrorsHead& head,
+                        std::span<const ReferenceRun> near_runs, uint64_t rows,
+                        const ReferenceRows& references, ByteReader& reader, NearRows& near,
+                        CodecScratch& scratch) {
+  if (!FitsLayers(shape) || rows != shape.tokens || near.columns > BlockRegression::kMaxColumns)
+    throw Error(Finding::kBadFrame, "the chunk's rows are not tokens").At(0);
+  if (scratch.neighbours == nullptr)
+    throw Error(Finding::kLostChunk, "the chunk needs others of its archive");
+  NeighbourErrors forecast(head, near_runs, rows, near.columns, references, *scratch.neighbours);
+  for (size_t i = 0; i < head.neighbours.size(); ++i) {
+    const ErrorNeighbour& one = head.neighbours[i];
+    if (forecast.hashes()[i] == one.hash) continue;
+    throw Error(Finding::kReferenceDiffers,
+                fmt::format("tokens of layer {} {} of the references are not those that the chunk "
+                            "was coded with",
+                            one.layers.front(), one.neighbour.is_value ? 'V' : 'K'));
+  }
+  DecodeNearDistributions(reader, near, scratch, &forecast);
+}
+
 }  // namespace
 
 void ReferenceRows::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t elements,
@@ -44,9 +69,7 @@ void ReferenceRows::ReadEqual(const ReferenceRun& run, DType dtype, uint64_t ele
 
 std::vector<ReferenceRun> ReadReferenceRuns(const ChunkShape& shape, ByteSpan payload) {
   ByteReader reader(payload);
-  const DTypeInfo& info = Info(shape.dtype);
-  const uint64_t raw = shape.tokens * shape.heads * shape.units_per_head * info.block_bytes;
-  return ReadReferenceHead(reader, shape, raw).runs;
+  return ReadReferenceHead(reader, shape, BytesOf(shape)).runs;
 }
 
 void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, CodecScratch& scratch,
@@ -68,12 +91,31 @@ void DecodeRowsWithoutReference(const ChunkShape& shape, ByteSpan payload, Codec
   DecodeChunk(head.own_codec, own_shape, own_chunk, rows, scratch);
 }
 
+std::vector<Neighbour> ReadErrorNeighbours(const ChunkShape& shape, ByteSpan payload) {
+  ByteReader reader(payload);
+  uint64_t near_runs = 0;
+  for (const ReferenceRun& run : ReadReferenceHead(reader, shape, BytesOf(shape)).runs)
+    near_runs += run.equal ? 0 : 1;
+  std::vector<Neighbour> neighbours;
+  if (near_runs == 0) return neighbours;
+  for (const ErrorNeighbour& one : ReadErrorsHead(reader, near_runs).neighbours)
+    neighbours.push_back(one.neighbour);
+  return neighbours;
+}
+
 template <CodecId kCodec>
 void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std::byte> raw,
                        CodecScratch& scratch) {
   const bool content_is_checked = std::exchange(scratch.content_is_checked, false);
   ByteReader reader(payload);
   const ReferenceHead head = ReadReferenceHead(reader, shape, raw.size());
+  constexpr bool kByNeighbours = kCodec == CodecId::kRefLayers;
+  std::vector<ReferenceRun> near_runs;
+  for (const ReferenceRun& run : head.runs) {
+    if (!run.equal) near_runs.push_back(run);
+  }
+  ErrorsHead errors;
+  if (kByNeighbours && !near_runs.empty()) errors = ReadErrorsHead(reader, near_runs.size());
   const ByteSpan own_chunk = reader.Take(head.own_bytes, "own rows");
   const uint64_t rows = ReferenceGridRows(shape, raw.size());
   if (raw.empty()) throw Error(Finding::kBadFrame, "a chunk without rows").At(0);
@@ -81,9 +123,9 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
   const ReferenceRows* references = scratch.references;
   scratch.references = nullptr;  // own rows have none
 
-  const uint64_t near_rows = std::accumulate(
-      head.runs.begin(), head.runs.end(), uint64_t{0},
-      [](uint64_t sum, const ReferenceRun& run) { return sum + (run.equal ? 0 : run.rows); });
+  const uint64_t near_rows =
+      std::accumulate(near_runs.begin(), near_runs.end(), uint64_t{0},
+                      [](uint64_t sum, const ReferenceRun& run) { return sum + run.rows; });
   NearRows near(&scratch.context.arena);
   near.bfloat = shape.dtype == DType::kBF16;
   near.columns = row_bytes / Info(shape.dtype).block_bytes;
@@ -125,10 +167,12 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
     at += run.rows;
   }
   scratch.Recycle(std::move(bytes));
-  constexpr bool kDistributions = kCodec == CodecId::kRefCdf;
-  if (near_rows > 0)
-    kDistributions ? DecodeNearDistributions(reader, near, scratch)
-                   : DecodeNearRows(reader, near, scratch);
+  if (near_rows > 0 && kByNeighbours) {
+    DecodeByNeighbours(shape, errors, near_runs, rows, *references, reader, near, scratch);
+  } else if (near_rows > 0) {
+    kCodec == CodecId::kRefCdf ? DecodeNearDistributions(reader, near, scratch)
+                               : DecodeNearRows(reader, near, scratch);
+  }
   reader.ExpectEnd("the frame");
 
   at = 0;
@@ -166,5 +210,7 @@ template void DecodeByReference<CodecId::kRef>(const ChunkShape&, ByteSpan, std:
                                                CodecScratch&);
 template void DecodeByReference<CodecId::kRefCdf>(const ChunkShape&, ByteSpan, std::span<std::byte>,
                                                   CodecScratch&);
+template void DecodeByReference<CodecId::kRefLayers>(const ChunkShape&, ByteSpan,
+                                                     std::span<std::byte>, CodecScratch&);
 
 }  // namespace kv

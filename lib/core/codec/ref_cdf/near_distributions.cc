@@ -20,35 +20,6 @@ constexpr int32_t kPowerBias = 8, kMostPower = 100;
 
 float PowerOfTwo(int32_t n) { return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
 
-// A coded row as the model sees it, but for the values: what is expected, and the hints.
-class ExpectedRow {
- public:
-  ExpectedRow(const NearRows& near, uint32_t distance, uint32_t hints, const ModelValue& value_of)
-      : near_(near),
-        value_of_(value_of),
-        distance_(distance),
-        r_(near.columns),
-        partners_(near.columns),
-        rows_{r_.data(), partners_.data()} {
-    KV_ASSERT(hints <= 2);
-  }
-  void Load(uint64_t row) {
-    const uint16_t* from = near_.expected.data() + row * near_.columns;
-    for (uint64_t c = 0; c < near_.columns; ++c) r_[c] = value_of_(from[c]);
-    CopyPartners(distance_, r_.data(), near_.columns, partners_.data());
-  }
-  const float* hints() const { return r_.data(); }
-  const float* const* rows() const { return rows_; }
-  float operator[](uint64_t column) const { return r_[column]; }
-
- private:
-  const NearRows& near_;
-  const ModelValue& value_of_;
-  const uint32_t distance_;
-  std::vector<float> r_, partners_;
-  const float* rows_[2];
-};
-
 // The powers by which errors are multiplied, and back.
 struct ErrorScales {
   std::vector<float> up, down;
@@ -57,10 +28,65 @@ struct ErrorScales {
     up.push_back(PowerOfTwo(power));
     down.push_back(PowerOfTwo(-power));
   }
-  float Error(uint64_t column, float value, float expected) const {
-    const float error = (value - expected) * up[column];
-    return std::abs(error) < kRegressLimit ? error : 0;
+  static float Limited(float error) { return std::abs(error) < kRegressLimit ? error : 0; }
+};
+
+// A coded row as the model sees it: what is expected of its values and of their errors.
+class ExpectedRow {
+ public:
+  ExpectedRow(const NearRows& near, const ChannelShape& shape, const ErrorScales& scales,
+              const ModelValue& value_of, ErrorForecast* forecast)
+      : near_(near),
+        scales_(scales),
+        value_of_(value_of),
+        forecast_(forecast),
+        distance_(shape.rotation.distance),
+        r_(near.columns),
+        partners_(near.columns),
+        hint_(near.columns),
+        errors_(near.columns) {
+    if (forecast != nullptr) hints_.push_back(hint_.data());
+    hints_.push_back(r_.data());
+    hints_.push_back(partners_.data());
+    KV_ASSERT(shape.hints <= hints_.size());
   }
+
+  void Load(uint64_t row) {
+    const uint16_t* from = near_.expected.data() + row * near_.columns;
+    for (uint64_t c = 0; c < near_.columns; ++c) r_[c] = value_of_(from[c]);
+    CopyPartners(distance_, r_.data(), near_.columns, partners_.data());
+    if (forecast_ == nullptr) return;
+    const float* errors = forecast_->Expect(row);
+    for (uint64_t c = 0; c < near_.columns; ++c)
+      hint_[c] = ErrorScales::Limited(ErrorScales::Limited(errors[c]) * scales_.up[c]);
+  }
+  // What the row's values turned out to be.
+  void Know(uint64_t row, const uint16_t* values) {
+    if (forecast_ == nullptr) return;
+    for (uint64_t c = 0; c < near_.columns; ++c)
+      errors_[c] = ErrorScales::Limited(value_of_(values[c]) - r_[c]);
+    forecast_->Know(row, errors_.data());
+  }
+
+  const float* const* hints() const { return hints_.data(); }
+  // The distribution of a value, given that of its error, scaled.
+  float Mean(uint64_t column, float error) const {
+    return r_[column] + error * scales_.down[column];
+  }
+  float InverseScale(uint64_t column, float inverse) const { return inverse * scales_.up[column]; }
+  // The error of a value, scaled.
+  float Error(uint64_t column, uint16_t value) const {
+    return ErrorScales::Limited((value_of_(value) - r_[column]) * scales_.up[column]);
+  }
+
+ private:
+  const NearRows& near_;
+  const ErrorScales& scales_;
+  const ModelValue& value_of_;
+  ErrorForecast* const forecast_;
+  const uint32_t distance_;
+  std::vector<float> r_, partners_, hint_, errors_;
+  std::vector<const float*> hints_;
 };
 
 std::vector<uint64_t> CodedRowsOf(const NearRows& near) {
@@ -95,7 +121,7 @@ std::vector<uint8_t> PowersFor(const NearRows& near, const std::vector<uint64_t>
 }  // namespace
 
 bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& scratch,
-                             ByteWriter& out) {
+                             ByteWriter& out, ErrorForecast* forecast) {
   Arena* const arena = &scratch.context.arena;
   for (uint64_t row = 0; row < near.rows(); ++row) {
     const uint64_t at = row * near.columns;
@@ -129,32 +155,36 @@ bool EncodeNearDistributions(NearRows& near, uint64_t head_dim, CodecScratch& sc
   ErrorScales errors;
   for (const uint8_t power : powers) errors.Add(power - kPowerBias);
 
+  if (forecast != nullptr) ++shape.hints;
+
   const LogisticCode code(near.bfloat, scale);
-  ArenaVector<CodeSlot> slots(arena);
-  slots.reserve(rows.size() * near.columns);
-  ExpectedRow expected(near, shape.rotation.distance, shape.hints, value_of);
+  ArenaVector<CodeSlot> slots(rows.size() * near.columns, arena);
+  ExpectedRow expected(near, shape, errors, value_of, forecast);
   ChannelModel model(std::move(shape), arena);
+  ArenaVector<float> known(near.columns, arena), means(near.columns, arena),
+      inverse_scales(near.columns, arena);
+  CodeSlot* to = slots.data();
   for (const uint64_t row : rows) {
     expected.Load(row);
     const uint16_t* values = near.values.data() + row * near.columns;
-    model.BeginRow(0, 0, expected.rows());
-    for (uint64_t group = 0, c = 0; group < model.groups(); ++group) {
-      model.BeginGroup(group);
-      for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++c) {
-        const ChannelModel::Expected error = model.Expect(lane);
-        slots.push_back(code.SlotOf(PlaceOf(values[c]), expected[c] + error.mean * errors.down[c],
-                                    error.inverse_scale * errors.up[c]));
-        model.Set(lane, error.mean, errors.Error(c, value_of(values[c]), expected[c]));
-      }
-      model.EndGroup();
+    for (uint64_t c = 0; c < near.columns; ++c) known[c] = expected.Error(c, values[c]);
+    model.BeginRow(0, 0, expected.hints());
+    model.KnowRow(known.data(), means.data(), inverse_scales.data());
+    for (uint64_t c = 0; c < near.columns; ++c) {
+      means[c] = expected.Mean(c, means[c]);
+      inverse_scales[c] = expected.InverseScale(c, inverse_scales[c]);
     }
+    code.SlotsOf(values, means.data(), inverse_scales.data(), near.columns, to);
+    to += near.columns;
     model.EndRow();
+    expected.Know(row, values);
   }
   WriteSlots(slots, out, arena);
   return true;
 }
 
-void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch) {
+void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& scratch,
+                             ErrorForecast* forecast) {
   ReadFactors(reader, near, scratch);
   const std::vector<uint64_t> rows = CodedRowsOf(near);
   const uint64_t head_at = reader.offset();
@@ -176,25 +206,27 @@ void DecodeNearDistributions(ByteReader& reader, NearRows& near, CodecScratch& s
   const float scale = LmsScale(largest);
   const ModelValue value_of(near.bfloat, scale);
   const LogisticCode code(near.bfloat, scale);
-  ExpectedRow expected(near, shape.rotation.distance, shape.hints, value_of);
+  if (forecast != nullptr) ++shape.hints;
+  ExpectedRow expected(near, shape, errors, value_of, forecast);
   ChannelModel model(std::move(shape), &scratch.context.arena);
   for (const uint64_t row : rows) {
     expected.Load(row);
     uint16_t* values = near.values.data() + row * near.columns;
-    model.BeginRow(0, 0, expected.rows());
+    model.BeginRow(0, 0, expected.hints());
     for (uint64_t group = 0, c = 0; group < model.groups(); ++group) {
       model.BeginGroup(group);
       for (uint64_t lane = 0; lane < model.lanes(group); ++lane, ++c) {
         const ChannelModel::Expected error = model.Expect(lane);
         CodeSlot slot;
-        values[c] = HalfAt(code.Find(slots.target(), expected[c] + error.mean * errors.down[c],
-                                     error.inverse_scale * errors.up[c], slot));
+        values[c] = HalfAt(code.Find(slots.target(), expected.Mean(c, error.mean),
+                                     expected.InverseScale(c, error.inverse_scale), slot));
         slots.Take(slot);
-        model.Set(lane, error.mean, errors.Error(c, value_of(values[c]), expected[c]));
+        model.Set(lane, error.mean, expected.Error(c, values[c]));
       }
       model.EndGroup();
     }
     model.EndRow();
+    expected.Know(row, values);
   }
   slots.CheckEnd();
   CopyEqualRows(near);
