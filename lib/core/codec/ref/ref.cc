@@ -268,13 +268,13 @@ class ByReference {
     // two ways takes as own rows are not free: they count as what they would take.
     ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
     const bool fits = EncodeNearDistributions(near_, HeadDim(shape_), scratch_, learned);
-    const bool by_neighbours = fits && ExpectByNeighbours(learned);
     EncodeNearRows(near_, own_bits_, scratch_, tables);
     const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
     const double own_bytes =
         static_cast<double>(own) * static_cast<double>(columns_) * own_bits_ / 8;
     const bool learn = fits && static_cast<double>(learned.size()) <
                                    static_cast<double>(tables.size()) + own_bytes;
+    const bool by_neighbours = learn && ExpectByNeighbours(learned);
     out.Append(learn ? learned.bytes() : tables.bytes());
     if (learn) std::replace(near_.factors.begin(), near_.factors.end(), kOwnRow, uint8_t{0});
     scratch_.Recycle(learned.Release());
