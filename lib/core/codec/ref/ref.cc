@@ -23,7 +23,10 @@ constexpr uint64_t kFewEqualRows = 8;
 constexpr uint64_t kSampledRows = 32;
 // Of longer runs than this so many rows are read before all are.
 constexpr uint64_t kLongRun = 128, kFirstRows = 12;
-constexpr double kBitsBeyondMagnitude = 1.5, kClearLoss = 0.96;
+constexpr double kBitsBeyondMagnitude = 1.5;
+// Of what literals take, this is what a sample may take if near rows are to be smaller than values
+// in the context of those above, which serves keys more. Samples promise some 6 % too much.
+constexpr double kClearLoss = 0.92, kClearLossOfKeys = 0.89;
 // Differences are expected from those of neighbours if that saves one byte in so many, and only of
 // as many rows as something can be learned from.
 constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
@@ -138,7 +141,7 @@ class ByReference {
       bits += BitsOf(one.first_row, *dtype, bytes, run.turn);
       looked += columns_;
     }
-    return looked > 0 && AreFew(bits, looked);
+    return looked > 0 && AreFew(run, bits, looked);
   }
 
   static bool IsFloat(DType dtype) {
@@ -236,7 +239,7 @@ class ByReference {
       bits += BitsOf(run.first_row + row, dtype, rows.subspan(row * theirs, theirs), run.turn);
       looked += columns_;
     }
-    return looked == 0 || AreFew(bits, looked);
+    return looked == 0 || AreFew(run, bits, looked);
   }
 
   // About what a row takes beside this one.
@@ -251,9 +254,9 @@ class ByReference {
     for (const uint8_t symbol : symbols) bits += kBitsOfSymbols[symbol];
     return bits;
   }
-  bool AreFew(uint64_t bits, uint64_t values) const {
+  bool AreFew(const ReferenceRun& run, uint64_t bits, uint64_t values) const {
     return static_cast<double>(bits) / static_cast<double>(values) + kBitsBeyondMagnitude <
-           kClearLoss * own_bits_;
+           (run.is_value ? kClearLoss : kClearLossOfKeys) * own_bits_;
   }
 
   CodecId EncodeNear(ByteWriter& out) {
