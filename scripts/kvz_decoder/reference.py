@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows by those of other caches, codecs 25 and 26: FORMAT.md in lib/core/codec/ref and ref-cdf."""
+"""Rows by those of other caches, codecs 25, 26 and 30: FORMAT.md in lib/core/codec/ref, ref_cdf and ref_sparse."""
+import heapq
 import struct
 
 import numpy
@@ -83,14 +84,114 @@ def learned_rows(payload, at, expected, bfloat):
     return values, factors
 
 
-def near_rows(payload, at, columns, expected, bfloat, learned):
+class Mean:
+    """Numbers around a mean of those before."""
+
+    def __init__(self, bits, first):
+        self.bits, self.sum, self.count = bits, first, 1
+
+    def plain(self):
+        k = 0
+        while self.count << (k + 1) <= self.sum:
+            k += 1
+        return k
+
+    def learn(self, number):
+        self.sum, self.count = self.sum + number, self.count + 1
+        if self.count == 16:
+            self.sum, self.count = self.sum // 2, self.count // 2
+
+    def zeros(self, most):
+        number = 0
+        while number < most and self.bits.take(1) == 0:
+            number += 1
+        return number
+
+    def distance(self):
+        k = self.plain()
+        quotient = self.zeros(24)
+        number = self.bits.take(16) if quotient == 24 else quotient << k | self.bits.take(k)
+        self.learn(number)
+        return number
+
+    def gap(self, left):
+        """How many values lie before the next one; `left` if there is none."""
+        k = self.plain()
+        none = ((left - 1) >> k) + 1
+        quotient = self.zeros(min(none, 24))
+        if quotient == none:
+            return left
+        number = self.bits.take(24) if quotient == 24 else quotient << k | self.bits.take(k)
+        if quotient == 24 and number == left:
+            return left
+        if number >= left:
+            raise Damaged("ref-sparse: a gap beyond the last value")
+        self.learn(number)
+        return number
+
+
+class Bits:
+    def __init__(self, payload):
+        self.stream, self.at = int.from_bytes(payload, "little"), 0
+        self.size = 8 * len(payload)
+
+    def take(self, count):
+        if self.at + count > self.size:
+            raise Damaged("ref-sparse: bits are missing")
+        value = self.stream & ((1 << count) - 1)
+        self.stream >>= count
+        self.at += count
+        return value
+
+    def finish(self):
+        if self.size - self.at >= 8 or self.stream != 0:
+            raise Damaged("ref-sparse: bits are left over")
+
+
+def listed_rows(payload, at, expected, bfloat):
+    values, start, bits = expected.reshape(-1).copy(), payload[at], Bits(payload[at + 1:])
+    if start > 23:
+        raise Damaged("ref-sparse: an impossible start")
+    exponents = (values & 0x7FFF).astype(numpy.int64) >> (7 if bfloat else 10)
+    classes = numpy.minimum(exponents.max() - exponents, 15)
+    places = [numpy.flatnonzero(classes == c) for c in range(16)]
+    means = [Mean(bits, 1 << max(start - c, 0)) for c in range(16)]
+    after, differs = [0] * 16, []  # values of each class that are done, and (place, class) of the next that differs
+
+    def look(c):
+        left = len(places[c]) - after[c]
+        if left > 0:
+            gap = means[c].gap(left)
+            if gap < left:
+                heapq.heappush(differs, (int(places[c][after[c] + gap]), c))
+            after[c] += gap + 1
+
+    for c in range(16):
+        look(c)
+    distances = Mean(bits, 0)
+    while differs:
+        i, c = heapq.heappop(differs)
+        v = int(values[i])
+        place = v ^ (0xFFFF if v & 0x8000 else 0x8000)
+        down = (bits.take(1) == 1) != (v & 0x8000 != 0)
+        distance = distances.distance() + 1
+        place += -distance if down else distance
+        if not 0 <= place <= 0xFFFF:
+            raise Damaged("ref-sparse: a value outside its type")
+        values[i] = place ^ (0x8000 if place & 0x8000 else 0xFFFF)
+        look(c)
+    bits.finish()
+    return values.reshape(expected.shape), numpy.zeros(len(expected), numpy.uint8)
+
+
+def near_rows(payload, at, columns, expected, bfloat, rows_of):
     """Values and factors; values of own rows mean nothing. `expected` is made once the turns are known."""
     distance, count = struct.unpack_from("<HH", payload, at)
     turns = struct.unpack_from(f"<{count}I", payload, at + 4)
     expected = expected(Turns(distance, turns, columns))
     at += 4 + 4 * count
-    if learned:
-        return learned_rows(payload, at, expected, bfloat)
+    if rows_of is not None:
+        return rows_of(payload, at, expected, bfloat)
     low, lanes = struct.unpack_from("<BB", payload, at)
     factors, at = factors_at(payload, at + 2, len(expected))
     values = expected.copy()
@@ -129,11 +230,11 @@ def near_rows(payload, at, columns, expected, bfloat, learned):
     return values, factors
 
 
-def ref(chunk, payload, decode_as, learned=False):
+def ref(chunk, payload, decode_as, rows_of=None):
     rows = chunk["tokens"] if chunk["order"] == 0 else 1
     size, bfloat = chunk["raw_bytes"], chunk["dtype"] == BF16
     codec, zero, zeros, own_bytes, count = struct.unpack_from("<BBHII", payload, 0)
-    if codec in (24, 25, 26) or zero or zeros or count > rows:
+    if codec in (24, 25, 26, 30) or zero or zeros or count > rows:
         raise Damaged("ref: an impossible head")
     at, runs = 12, []
     for _ in range(count):
@@ -156,7 +257,7 @@ def ref(chunk, payload, decode_as, learned=False):
         columns = size // rows // 2
         values, factors = near_rows(
             payload, at, columns,
-            lambda turns: numpy.concatenate([expected_rows(*run[:4], turns, bfloat) for run in near]), bfloat, learned)
+            lambda turns: numpy.concatenate([expected_rows(*run[:4], turns, bfloat) for run in near]), bfloat, rows_of)
         places = numpy.concatenate([run[4] for run in near])
         out[places] = numpy.frombuffer(words16(values), numpy.uint8).reshape(len(places), -1)
         is_own[places] = factors == OWN

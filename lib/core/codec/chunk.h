@@ -36,10 +36,12 @@ enum class CodecId : uint8_t {
   kLayers = 27,     // as kCdf, with rows also expected from other chunks of the archive
   kProfiled = 28,   // as kPrev, with the tables of a profile, which decoding needs
   kRefLayers = 29,  // as kRefCdf, with differences also expected from other chunks of the archive
+  kRefSparse = 30,  // as kRef, with a list of the values that differ
 };
 // Whether chunks need rows of another cache.
 constexpr bool HasReferences(CodecId codec) {
-  return codec == CodecId::kRef || codec == CodecId::kRefCdf || codec == CodecId::kRefLayers;
+  return codec == CodecId::kRef || codec == CodecId::kRefCdf || codec == CodecId::kRefLayers ||
+         codec == CodecId::kRefSparse;
 }
 // Whether chunks need other chunks of their archive.
 constexpr bool HasNeighbours(CodecId codec) {

@@ -270,12 +270,6 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kMax,
      .encode = EncodeWithoutReference,
      .decode = DecodeByReference<CodecId::kRefCdf>},
-    {.id = CodecId::kRefLayers,
-     .name = "ref-layers",
-     .takes = IsHalf,
-     .since = Effort::kMax,
-     .encode = EncodeWithoutReference,
-     .decode = DecodeByReference<CodecId::kRefLayers>},
     // Only archives hold it: no level tries it on a chunk alone.
     {.id = CodecId::kLayers,
      .name = "layers",
@@ -290,6 +284,19 @@ constexpr CodecRow kCodecs[] = {
      .since = Effort::kDefault,
      .encode = EncodeByAnyEntry,
      .decode = DecodeProfiled},
+    // As ref.
+    {.id = CodecId::kRefLayers,
+     .name = "ref-layers",
+     .takes = IsHalf,
+     .since = Effort::kMax,
+     .encode = EncodeWithoutReference,
+     .decode = DecodeByReference<CodecId::kRefLayers>},
+    {.id = CodecId::kRefSparse,
+     .name = "ref-sparse",
+     .takes = IsHalf,
+     .since = Effort::kFast,
+     .encode = EncodeWithoutReference,
+     .decode = DecodeByReference<CodecId::kRefSparse>},
 };
 
 }  // namespace

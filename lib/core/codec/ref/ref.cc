@@ -12,13 +12,15 @@
 #include "lib/core/codec/ref/runs.h"
 #include "lib/core/codec/ref_cdf/near_distributions.h"
 #include "lib/core/codec/ref_layers/ref_layers.h"
+#include "lib/core/codec/ref_sparse/near_differences.h"
 #include "lib/core/codec/rows/rows.h"
 
 namespace kv {
 namespace {
 
-// Fewer equal rows than this are near rows among others.
-constexpr uint64_t kFewEqualRows = 8;
+// Fewer equal rows than this are near rows among others; and between near rows, which a run of its
+// own takes more than, fewer than that.
+constexpr uint64_t kFewEqualRows = 8, kFewBetweenNearRows = 256;
 // A run is given up if this sample of its rows is better coded without it.
 constexpr uint64_t kSampledRows = 32;
 // Of longer runs than this so many rows are read before all are.
@@ -182,11 +184,12 @@ class ByReference {
       part.rows = static_cast<uint32_t>(end - begin);
       return part;
     };
-    uint64_t open = 0;  // rows from here on are not in a run yet
+    std::vector<Piece> pieces;
+    uint64_t open = 0;  // rows from here on are in no piece yet
     const auto near = [&](uint64_t end) {
-      if (as_floats && end > open)
-        TakeNear(piece(open, end), *dtype,
-                 ByteSpan(bytes).subspan(open * theirs, (end - open) * theirs));
+      if (!as_floats || end == open) return;
+      const ByteSpan rows = ByteSpan(bytes).subspan(open * theirs, (end - open) * theirs);
+      if (Helps(piece(open, end), *dtype, rows, theirs)) pieces.push_back({open, end, false});
     };
     for (uint64_t row = 0; same_type && run.turn == 0 && row < run.rows;) {
       uint64_t end = row;
@@ -197,14 +200,51 @@ class ByReference {
       }
       if (end - row >= std::min<uint64_t>(kFewEqualRows, run.rows)) {
         near(row);
-        ReferenceRun equal = piece(row, end);
-        equal.equal = true;
-        Add(equal, ByteSpan(bytes).subspan(row * theirs, (end - row) * theirs));
+        pieces.push_back({row, end, true});
         open = end;
       }
       row = end + 1;
     }
     near(run.rows);
+    for (const Piece& one : Joined(std::move(pieces))) {
+      const ByteSpan rows =
+          ByteSpan(bytes).subspan(one.begin * theirs, (one.end - one.begin) * theirs);
+      ReferenceRun part = piece(one.begin, one.end);
+      part.equal = one.equal;
+      one.equal ? Add(part, rows) : TakeNear(part, *dtype, rows);
+    }
+  }
+
+  // Rows of a run, counted within it.
+  struct Piece {
+    uint64_t begin = 0, end = 0;
+    bool equal = false;
+  };
+  // Makes short equal pieces beside near ones near, and one piece of near ones that meet.
+  std::vector<Piece> Joined(std::vector<Piece> pieces) const {
+    const auto is_near = [&](size_t i, uint64_t Piece::*here, uint64_t Piece::*there,
+                             size_t other) {
+      return other < pieces.size() && !pieces[other].equal &&
+             pieces[i].*here == pieces[other].*there;
+    };
+    std::vector<bool> turns(pieces.size());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      turns[i] = pieces[i].equal && pieces[i].end - pieces[i].begin < kFewBetweenNearRows &&
+                 (is_near(i, &Piece::end, &Piece::begin, i + 1) ||
+                  (i > 0 && is_near(i, &Piece::begin, &Piece::end, i - 1)));
+    }
+    std::vector<Piece> joined;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      Piece one = pieces[i];
+      if (turns[i]) one.equal = false;
+      const bool meets = !joined.empty() && joined.back().end == one.begin;
+      if (meets && !one.equal && !joined.back().equal) {
+        joined.back().end = one.end;
+      } else {
+        joined.push_back(one);
+      }
+    }
+    return joined;
   }
 
   void Add(ReferenceRun run, ByteSpan rows) {
@@ -214,8 +254,6 @@ class ByReference {
   }
 
   void TakeNear(const ReferenceRun& run, DType dtype, ByteSpan rows) {
-    const uint64_t theirs = rows.size() / run.rows;
-    if (!Helps(run, dtype, rows, theirs)) return;
     Add(run, rows);
     const uint64_t at = near_.values.size(), more = run.rows * columns_;
     if (at == 0) {
@@ -263,6 +301,31 @@ class ByReference {
     bool turned = false;
     for (const ReferenceRun& run : head_.runs) turned = turned || run.turn != 0;
     WriteRotation(turned ? rotation_ : Rotation(), out);
+    const uint64_t differences = CountDifferences(near_), values = near_.values.size();
+    if (differences * kFewDifferences >= values) return EncodeDistances(out);
+    ByteWriter list(scratch_.NewPayload()), distances(scratch_.NewPayload());
+    EncodeNearDifferences(near_, scratch_, list);
+    CodecId codec = CodecId::kRefSparse;
+    if (differences * kVeryFewDifferences >= values) {
+      codec = EncodeDistances(distances);
+      if (static_cast<double>(list.size()) <= static_cast<double>(distances.size()) + OwnBytes()) {
+        std::fill(near_.factors.begin(), near_.factors.end(), uint8_t{0});
+        codec = CodecId::kRefSparse;
+      }
+    }
+    out.Append(codec == CodecId::kRefSparse ? list.bytes() : distances.bytes());
+    scratch_.Recycle(list.Release());
+    scratch_.Recycle(distances.Release());
+    return codec;
+  }
+
+  // About what the rows take that EncodeNearRows made own rows.
+  double OwnBytes() const {
+    const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
+    return static_cast<double>(own) * static_cast<double>(columns_) * own_bits_ / 8;
+  }
+
+  CodecId EncodeDistances(ByteWriter& out) {
     if (effort_ < Effort::kMax) {
       EncodeNearRows(near_, own_bits_, scratch_, out);
       return CodecId::kRef;
@@ -272,11 +335,8 @@ class ByReference {
     ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
     const bool fits = EncodeNearDistributions(near_, HeadDim(shape_), scratch_, learned);
     EncodeNearRows(near_, own_bits_, scratch_, tables);
-    const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
-    const double own_bytes =
-        static_cast<double>(own) * static_cast<double>(columns_) * own_bits_ / 8;
     const bool learn = fits && static_cast<double>(learned.size()) <
-                                   static_cast<double>(tables.size()) + own_bytes;
+                                   static_cast<double>(tables.size()) + OwnBytes();
     const bool by_neighbours = learn && ExpectByNeighbours(learned);
     out.Append(learn ? learned.bytes() : tables.bytes());
     if (learn) std::replace(near_.factors.begin(), near_.factors.end(), kOwnRow, uint8_t{0});

@@ -11,6 +11,7 @@
 #include "lib/core/codec/ref/runs.h"
 #include "lib/core/codec/ref_cdf/near_distributions.h"
 #include "lib/core/codec/ref_layers/ref_layers.h"
+#include "lib/core/codec/ref_sparse/near_differences.h"
 
 namespace kv {
 namespace {
@@ -170,8 +171,9 @@ void DecodeByReference(const ChunkShape& shape, ByteSpan payload, std::span<std:
   if (near_rows > 0 && kByNeighbours) {
     DecodeByNeighbours(shape, errors, near_runs, rows, *references, reader, near, scratch);
   } else if (near_rows > 0) {
-    kCodec == CodecId::kRefCdf ? DecodeNearDistributions(reader, near, scratch)
-                               : DecodeNearRows(reader, near, scratch);
+    kCodec == CodecId::kRefCdf      ? DecodeNearDistributions(reader, near, scratch)
+    : kCodec == CodecId::kRefSparse ? DecodeNearDifferences(reader, near, scratch)
+                                    : DecodeNearRows(reader, near, scratch);
   }
   reader.ExpectEnd("the frame");
 
@@ -211,6 +213,8 @@ template void DecodeByReference<CodecId::kRef>(const ChunkShape&, ByteSpan, std:
 template void DecodeByReference<CodecId::kRefCdf>(const ChunkShape&, ByteSpan, std::span<std::byte>,
                                                   CodecScratch&);
 template void DecodeByReference<CodecId::kRefLayers>(const ChunkShape&, ByteSpan,
+                                                     std::span<std::byte>, CodecScratch&);
+template void DecodeByReference<CodecId::kRefSparse>(const ChunkShape&, ByteSpan,
                                                      std::span<std::byte>, CodecScratch&);
 
 }  // namespace kv

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "lib/core/base/half.h"
+#include "lib/core/codec/ref_sparse/near_differences.h"
+
+namespace kv::ref_sparse_test {
+namespace {
+
+constexpr uint64_t kColumns = 24;
+
+struct Case {
+  bool bfloat = false;
+  std::vector<uint16_t> expected, values;
+
+  explicit Case(uint64_t rows, bool is_bfloat = false) : bfloat(is_bfloat) {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    for (uint64_t i = 0; i < rows * kColumns; ++i)
+      expected.push_back(bfloat ? F32ToBF16(normal(random)) : F32ToF16(normal(random)));
+    values = expected;
+  }
+  NearRows Near(Arena& arena) const {
+    NearRows near(&arena);
+    near.bfloat = bfloat;
+    near.columns = kColumns;
+    near.expected.assign(expected.begin(), expected.end());
+    near.values.assign(values.begin(), values.end());
+    near.factors.resize(expected.size() / kColumns);
+    return near;
+  }
+  Bytes Encoded() const {
+    CodecScratch scratch;
+    ByteWriter out;
+    EncodeNearDifferences(Near(scratch.context.arena), scratch, out);
+    return Bytes(out.bytes().begin(), out.bytes().end());
+  }
+  // kInternal if the bytes decode.
+  Finding Decode(ByteSpan bytes, std::vector<uint16_t>& decoded) const {
+    CodecScratch scratch;
+    NearRows near = Near(scratch.context.arena);
+    std::fill(near.values.begin(), near.values.end(), uint16_t{0xdead});
+    std::fill(near.factors.begin(), near.factors.end(), kOwnRow);
+    ByteReader reader(bytes);
+    try {
+      DecodeNearDifferences(reader, near, scratch);
+    } catch (const Error& error) {
+      return error.finding();
+    }
+    CHECK(reader.at_end());
+    CHECK(std::ranges::count(near.factors, kOwnRow) == 0);
+    decoded.assign(near.values.begin(), near.values.end());
+    return Finding::kInternal;
+  }
+  // The bytes that it takes.
+  size_t ComesBack() const {
+    const Bytes bytes = Encoded();
+    std::vector<uint16_t> decoded;
+    CHECK(Decode(bytes, decoded) == Finding::kInternal);
+    CHECK(decoded == values);
+    return bytes.size();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("lists of differences come back", "[ref]") {
+  for (const bool bfloat : {false, true}) {
+    Case one(200, bfloat);
+    CHECK(one.ComesBack() <= 4);
+    one.values.front() ^= 1;
+    one.values.back() ^= 1;
+    CHECK(one.ComesBack() <= 16);
+    // One in a hundred, most of them by a step: twelve bits each at most.
+    std::mt19937 random(3);
+    size_t differ = 2;
+    for (uint16_t& value : one.values) {
+      if (random() % 100 != 0) continue;
+      value = static_cast<uint16_t>(value + (random() % 8 == 0 ? 5 : 1));
+      ++differ;
+    }
+    CHECK(one.ComesBack() <= differ * 12 / 8);
+    CodecScratch scratch;
+    CHECK(CountDifferences(one.Near(scratch.context.arena)) == differ);
+  }
+}
+
+TEST_CASE("differences of any size come back", "[ref]") {
+  // From the first place to the last and back; zeros of both signs; what is no number.
+  const std::vector<std::pair<uint16_t, uint16_t>> pairs = {
+      {0xffff, 0x7fff}, {0x7fff, 0xffff}, {0x0000, 0x8000}, {0x8000, 0x0000}, {0x7c00, 0x7e01},
+      {0xfc00, 0x3c00}, {0x3c00, 0xbc00}, {0x0001, 0x8001}, {0x7bff, 0x7c00}};
+  for (const bool bfloat : {false, true}) {
+    Case one(30, bfloat);
+    for (size_t i = 0; i < pairs.size(); ++i)
+      std::tie(one.expected[70 * i], one.values[70 * i]) = pairs[i];
+    for (size_t i = 0; i < one.values.size(); ++i) {
+      if (i % 70 != 0) one.values[i] = one.expected[i];
+    }
+    one.ComesBack();
+    // All of them, and none of many after one that came at once.
+    Case all(30, bfloat);
+    std::mt19937 random(5);
+    for (uint16_t& value : all.values) value = static_cast<uint16_t>(random());
+    all.ComesBack();
+    Case first(3000, bfloat);
+    for (size_t i = 0; i < 200; ++i) first.values[i] ^= 1;
+    CHECK(first.ComesBack() < 400);
+    first.values[60000] ^= 1;  // far on, by means of short gaps
+    first.ComesBack();
+  }
+}
+
+TEST_CASE("lists that no encoder writes are refused", "[ref]") {
+  Case one(60);
+  std::mt19937 random(3);
+  for (uint16_t& value : one.values) value = static_cast<uint16_t>(value ^ (random() % 64 == 0));
+  const Bytes good = one.Encoded();
+  std::vector<uint16_t> decoded;
+  REQUIRE(one.Decode(good, decoded) == Finding::kInternal);
+  for (size_t size = 0; size < good.size(); ++size)
+    CHECK(one.Decode(ByteSpan(good).first(size), decoded) != Finding::kInternal);
+  Bytes bad = good;
+  bad[0] = std::byte{24};  // a start that is none
+  CHECK(one.Decode(bad, decoded) == Finding::kBadFrame);
+  bad = good;
+  bad.push_back(std::byte{0});
+  CHECK(one.Decode(bad, decoded) == Finding::kBadPayload);
+  // Any other byte is refused or gives other values.
+  for (size_t at = 0; at < good.size(); ++at) {
+    for (const int flip : {1, 0x10, 0x80, 0xff}) {
+      bad = good;
+      bad[at] ^= static_cast<std::byte>(flip);
+      INFO(at);
+      CHECK((one.Decode(bad, decoded) != Finding::kInternal || decoded != one.values));
+    }
+  }
+  // A gap beyond the last value, and a distance beyond the last place.
+  Case few(1);
+  few.expected.assign(kColumns, 0x3c00);
+  few.values = few.expected;
+  const auto list = [](uint8_t start, std::initializer_list<std::pair<uint32_t, uint32_t>> parts) {
+    Bytes bytes(16);
+    bytes[0] = std::byte{start};
+    size_t at = 0;
+    for (const auto& [value, count] : parts) {
+      for (uint32_t bit = 0; bit < count; ++bit, ++at)
+        bytes[1 + at / 8] |= static_cast<std::byte>((value >> bit & 1) << at % 8);
+    }
+    bytes.resize(1 + (at + 7) / 8);
+    return bytes;
+  };
+  // No plain bits: 23 zeros and a one are the last value. Up by one; by 2^16.
+  REQUIRE(few.Decode(list(0, {{1u << 23, 24}, {0, 1}, {1, 1}}), decoded) == Finding::kInternal);
+  CHECK(decoded.back() == 0x3c01);
+  CHECK(std::equal(decoded.begin(), decoded.end() - 1, few.expected.begin()));
+  CHECK(few.Decode(list(0, {{1u << 23, 24}, {0, 1}, {0, 24}, {0xffff, 16}}), decoded) ==
+        Finding::kBadPayload);
+  // One plain bit: eleven zeros, a one and a plain one are a 24th of 23 values.
+  few.expected.back() = 0;
+  CHECK(few.Decode(list(1, {{1u << 11, 12}, {1, 1}}), decoded) == Finding::kBadPayload);
+}
+
+}  // namespace kv::ref_sparse_test
