@@ -31,9 +31,9 @@ COLUMNS = "archive\tarchive_sha256\tsource_bytes\tsource_sha256\tflags"
 MOST_BYTES = 1 << 20  # of one archive
 PLAIN = "f64 i8 u8 i16 u16 i32 u32 i64 u64 bool f8_e4m3 f8_e5m2".split()
 WIDTHS = {"f64": 8, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i16": 2, "u16": 2}
-# Codecs of frames alone (split), of archives that need others (ref, ref-cdf, ref-sparse; testdata/references), of joined layers
+# Codecs of frames alone (split), of archives that need others (ref, ref-cdf, ref-layers, ref-sparse; testdata/references), of joined layers
 # (testdata/layers) and of those that need a profile (testdata/profiles).
-ELSEWHERE = {"24", "25", "26", "27", "28", "30"}
+ELSEWHERE = {"24", "25", "26", "27", "28", "29", "30"}
 BLOCKS = {"q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24, "iq4_nl": 18}
 
 

@@ -192,6 +192,7 @@ class Base:
         _, _, attributes, self.chunks, _ = open_archive(self.data, False)
         extras = {"references": references, "cells": attributes["cells"]}
         self.extras = dict(extras, neighbour=neighbours_of(self.data, self.chunks, extras))
+        self.decoded = {}  # by offset, since neighbours of chunks ask for the same rows again
 
     def rows(self, layer, is_value, first, count):
         """(bytes [token][head][unit], dtype)"""
@@ -203,8 +204,10 @@ class Base:
         heads, units = max(c["head_begin"] + c["heads"] for c in mine), max(c["unit_begin"] + c["units"] for c in mine)
         out, missing = numpy.zeros((count, heads, units, size), numpy.uint8), numpy.ones((count, heads, units), bool)
         for c in mine:
-            raw = decode(dict(c, **self.extras), bytes(self.data[c["offset"]:c["offset"] + c["length"]]))
-            values = numpy.frombuffer(raw, numpy.uint8)
+            if c["offset"] not in self.decoded:
+                payload = bytes(self.data[c["offset"]:c["offset"] + c["length"]])
+                self.decoded[c["offset"]] = decode(dict(c, **self.extras), payload)
+            values = numpy.frombuffer(self.decoded[c["offset"]], numpy.uint8)
             if c["order"] == 0:
                 values = values.reshape(c["tokens"], c["heads"], c["units"], size)
             else:
@@ -227,7 +230,7 @@ def neighbours_of(data, chunks, extras):
             places.setdefault((chunk["kind"], chunk["layer"], chunk["token_begin"], chunk["tokens"]), chunk)
 
     def depth(chunk):
-        return chunk["parameter"] if chunk["codec"] == 27 else 0
+        return chunk["parameter"] if chunk["codec"] in (27, 29) else 0
 
     def neighbour(of, layer, is_value):
         """(whether it is bf16, bytes)"""

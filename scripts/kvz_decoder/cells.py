@@ -63,7 +63,7 @@ def order_of(chunk, cells):
         return None
     begin, tokens = chunk["token_begin"], chunk["tokens"]
     mine = (cells or {}).get(chunk["layer"], [])[begin:begin + tokens]
-    if chunk["by_cells"] != 1 or len(mine) != tokens or chunk["order"] != 0 or chunk["codec"] in (25, 26):
+    if chunk["by_cells"] != 1 or len(mine) != tokens or chunk["order"] != 0 or chunk["codec"] in (25, 26, 29, 30):
         raise Damaged("rows in the order of cells that are not there")
     rows = sorted(range(tokens), key=lambda row: mine[row])
     return numpy.array(rows), [mine[row][2] - mine[rows[0]][2] for row in rows]

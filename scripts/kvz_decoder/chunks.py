@@ -12,10 +12,13 @@ from kvz_decoder.layers import layers
 from kvz_decoder.prediction import lms
 from kvz_decoder.profiled import profiled
 from kvz_decoder.reference import learned_rows, listed_rows, ref
+from kvz_decoder.reference_layers import with_neighbours
 
-RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_SPARSE = (
-    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 30)
+RAW, GEAR_F16, GEAR_F32, ZSTD_PLANES, ZSTD, PREV, ROTATED, ROWS, LMS, WINDOW4, WIDENED, CDF, LIKE, SPLIT, REF, REF_CDF, LAYERS, PROFILED, REF_LAYERS, REF_SPARSE = (
+    0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)
 F16, BF16 = 1, 2
+# Those that need other caches or chunks: nothing else holds them.
+OF_OTHERS = (REF, REF_CDF, LAYERS, REF_LAYERS, REF_SPARSE)
 
 
 def window4(payload, size):
@@ -36,7 +39,7 @@ def window4(payload, size):
 
 def widened(chunk, payload):
     form, codec, _, length = struct.unpack_from("<BBHI", payload, 0)
-    if form not in (1, 2) or codec in (ROWS, SPLIT, REF, REF_CDF, REF_SPARSE):
+    if form not in (1, 2) or codec in (ROWS, SPLIT, *OF_OTHERS):
         raise Damaged(f"widened: form {form}")
     count = chunk["raw_bytes"] // 4
     inner = dict(chunk, codec=codec, raw_bytes=2 * count, unit_bytes=2, dtype=F16 if form == 1 else BF16)
@@ -57,7 +60,7 @@ def rows_of(chunk, payload):
     width = (new.bit_length() + 7) // 8
     planes = numpy.frombuffer(unzstd(payload[9:9 + length], rows * width), numpy.uint8).reshape(width, rows)
     references = sum(planes[byte].astype(numpy.int64) << (8 * byte) for byte in range(width))
-    if codec in (ROWS, SPLIT, REF, REF_CDF, REF_SPARSE) or int((references == 0).sum()) != new:
+    if codec in (ROWS, SPLIT, *OF_OTHERS) or int((references == 0).sum()) != new:
         raise Damaged("rows: the references do not fit the rows")
     inner = dict(chunk, codec=codec, raw_bytes=chunk["raw_bytes"] // rows * new, tokens=new, heads=1,
                  units=chunk["raw_bytes"] // rows // chunk["unit_bytes"], order=0)
@@ -70,7 +73,7 @@ def rows_of(chunk, payload):
 
 def split(chunk, payload):
     first, second, _, length = struct.unpack_from("<BBHI", payload, 0)
-    if {SPLIT, REF, REF_CDF, REF_SPARSE} & {first, second} or chunk["units"] % 2 != 0:
+    if {SPLIT, *OF_OTHERS} & {first, second} or chunk["units"] % 2 != 0:
         raise Damaged("split: the halves of heads")
     inner = dict(chunk, raw_bytes=chunk["raw_bytes"] // 2, units=chunk["units"] // 2)
     half = inner["units"] * chunk["unit_bytes"]
@@ -109,6 +112,8 @@ def decode_as(codec, chunk, payload):
         raw = ref(chunk, payload, decode_as)
     elif codec == REF_CDF:
         raw = ref(chunk, payload, decode_as, learned_rows)
+    elif codec == REF_LAYERS:
+        raw = ref(chunk, payload, decode_as, between=with_neighbours)
     elif codec == REF_SPARSE:
         raw = ref(chunk, payload, decode_as, listed_rows)
     elif codec == LAYERS:

@@ -300,7 +300,7 @@ class Errors(Cdf):
         self.expected = numpy.array([[self.value(int(half)) for half in row] for row in expected])
 
     def extend(self, payload, at):
-        self.hints = payload[at]
+        self.of_expected = self.hints = payload[at]
         powers = numpy.frombuffer(payload, numpy.uint8, self.columns, at + 1).astype(int) - 8
         if self.hints not in (1, 2) or (powers > 100).any():
             raise Damaged("ref-cdf: impossible hints or powers")
@@ -309,7 +309,7 @@ class Errors(Cdf):
 
     def hints_of(self, row):
         expected = self.expected[row]
-        return [expected, self.turns.partners(expected)][:self.hints]
+        return [expected, self.turns.partners(expected)][:self.of_expected]
 
     def read_value(self, row, column, m, sharpness):
         expected = self.expected[row, column]

@@ -11,22 +11,31 @@ from kvz_decoder.turns import Turns
 
 def floats(raw, bfloat, rows):
     """Rows of values as models see them."""
-    halves = numpy.frombuffer(raw, "<u2").astype(numpy.uint32).reshape(rows, -1)
+    halves = numpy.frombuffer(raw, "<u2").reshape(rows, -1)
+    return scaled(halves, bfloat, largest_exponent(halves, bfloat))
+
+
+def largest_exponent(halves, bfloat):
+    exponent = halves >> 7 & 0xff if bfloat else halves >> 10 & 0x1f
+    finite = exponent != (0xff if bfloat else 0x1f)
+    return min(max(int(exponent[finite].max(initial=0)), 1), 253)
+
+
+def scaled(halves, bfloat, largest):
+    halves = halves.astype(numpy.uint32)
     exponents = 0x7f80 if bfloat else 0x7c00
-    finite = halves & exponents != exponents
-    exponent = (halves & exponents) >> (7 if bfloat else 10)
     # Of f16 the scale is that of a float whose exponent has these five bits.
-    largest = min(max(int(exponent[finite].max(initial=0)), 1), 253)
     bits = (halves & 0x8000) << 16 | (halves & 0x7fff) << (16 if bfloat else 13)
     with numpy.errstate(over="ignore"):
         x = bits.view(f32) * numpy.ldexp(f32(1), 127 - largest)
-    return numpy.where(finite, within(x), f32(0))
+    return numpy.where(halves & exponents != exponents, within(x), f32(0))
 
 
 class Block:
     """All columns regressed on the same taps."""
 
-    def __init__(self, taps, columns):
+    def __init__(self, taps, columns, ridge=0.01):
+        self.ridge = f32(ridge)
         self.sums = numpy.zeros((taps, taps + columns), f32)
         self.weights = numpy.zeros((taps, columns), f32)
         self.rows, self.next = 0, 32
@@ -46,7 +55,7 @@ class Block:
 
     def solve(self):
         n = len(self.sums)
-        ridge = f32(0.01) * f32(n) / f32(self.rows)
+        ridge = self.ridge * f32(n) / f32(self.rows)
         least = numpy.diagonal(self.sums) * ridge + f32(1e-12)
         left, o = self.sums.copy(), numpy.empty(n, f32)
         for i in range(n):

@@ -77,10 +77,13 @@ def factors_at(payload, at, rows):
     return factors, at + 4 + size
 
 
-def learned_rows(payload, at, expected, bfloat):
+def learned_rows(payload, at, expected, bfloat, decode=None):
     factors, at = factors_at(payload, at, len(expected))
     values, coded = expected.copy(), factors < EQUAL
-    values[coded] = errors(payload[at:], bfloat, expected[coded])
+    if decode is None:
+        values[coded] = errors(payload[at:], bfloat, expected[coded])
+    else:
+        values[coded] = decode(payload[at:], bfloat, expected[coded], coded)
     return values, factors
 
 
@@ -230,35 +233,52 @@ def near_rows(payload, at, columns, expected, bfloat, rows_of):
     return values, factors
 
 
-def ref(chunk, payload, decode_as, rows_of=None):
+def check_rows(data, digest, reference):
+    if xxhash is not None and xxhash.xxh3_128_digest(data) != digest:
+        raise Damaged(f"reference {reference} has other rows than the archive needs")
+
+
+class NearRun:
+    """A run whose rows are near those of a reference."""
+
+    def __init__(self, reference, first, length, token, turn, data, dtype):
+        self.reference, self.length, self.token, self.turn = reference, length, token, turn
+        self.data, self.dtype = data, dtype
+        self.rows = numpy.arange(first, first + length)
+
+    def expected(self, turns, bfloat):
+        return expected_rows(self.data, self.dtype, self.length, self.turn, turns, bfloat)
+
+
+def ref(chunk, payload, decode_as, rows_of=None, between=None):
+    """`between` reads what codec 29 has between runs and own rows, and gives what decodes the near rows."""
     rows = chunk["tokens"] if chunk["order"] == 0 else 1
     size, bfloat = chunk["raw_bytes"], chunk["dtype"] == BF16
     codec, zero, zeros, own_bytes, count = struct.unpack_from("<BBHII", payload, 0)
-    if codec in (24, 25, 26, 30) or zero or zeros or count > rows:
+    if codec in (24, 25, 26, 27, 29, 30) or zero or zeros or count > rows:
         raise Damaged("ref: an impossible head")
-    at, runs = 12, []
-    for _ in range(count):
-        runs.append(struct.unpack_from("<HBBIIIQi16s", payload, at))
-        at += 44
-    own_chunk, at = payload[at:at + own_bytes], at + own_bytes
+    at = 12 + 44 * count
+    runs = list(struct.iter_unpack("<HBBIIIQi16s", payload[12:at]))
     out = numpy.zeros((rows, size // rows), numpy.uint8)
     is_own = numpy.ones(rows, bool)
     near = []
     for reference, is_value, equal, layer, first, length, token, turn, digest in runs:
         data, dtype = chunk["references"](reference, layer, is_value, token, length)
-        if xxhash is not None and xxhash.xxh3_128_digest(data) != digest:
-            raise Damaged(f"reference {reference} has other rows than the archive needs")
+        check_rows(data, digest, reference)
         is_own[first:first + length] = False
         if equal:
             out[first:first + length] = numpy.frombuffer(data, numpy.uint8).reshape(length, -1)
         else:
-            near.append((data, dtype, length, turn, numpy.arange(first, first + length)))
+            near.append(NearRun(reference, first, length, token, turn, data, dtype))
+    if near and between is not None:
+        rows_of, at = between(chunk, payload, at, near)
+    own_chunk, at = payload[at:at + own_bytes], at + own_bytes
     if near:
         columns = size // rows // 2
         values, factors = near_rows(
             payload, at, columns,
-            lambda turns: numpy.concatenate([expected_rows(*run[:4], turns, bfloat) for run in near]), bfloat, rows_of)
-        places = numpy.concatenate([run[4] for run in near])
+            lambda turns: numpy.concatenate([run.expected(turns, bfloat) for run in near]), bfloat, rows_of)
+        places = numpy.concatenate([run.rows for run in near])
         out[places] = numpy.frombuffer(words16(values), numpy.uint8).reshape(len(places), -1)
         is_own[places] = factors == OWN
     elif at != len(payload):
