@@ -51,7 +51,8 @@ class Scales {
         b_(near.columns),
         d_(near.columns),
         sum_(near.columns),
-        inverse_(near.columns) {}
+        inverse_(near.columns),
+        ratios_(std::max<uint64_t>(near.columns, 16)) {}
 
   // Half octaves of the errors of each channel; rows differ from it by their factors, which it
   // sets.
@@ -92,24 +93,28 @@ class Scales {
       d_[c] = distance <= kMostDistance ? distance : 0.0f;
     }
   }
-  float MeanRatio() const {
+  static void Add(const float* __restrict from, float* __restrict to, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) to[i] += from[i];
+  }
+  // Sums in memory: compilers that see sixteen numbers of their own shuffle more than they add.
+  float MeanRatio() {
     constexpr uint64_t kLanes = 16;
     constexpr float kMostRatio = 64;  // one outlier says nothing of a row
-    float lanes[kLanes] = {};
-    uint64_t c = 0;
-    for (; c + kLanes <= near_.columns; c += kLanes) {
-      for (uint64_t i = 0; i < kLanes; ++i)
-        lanes[i] += std::min(d_[c + i] * inverse_[c + i], kMostRatio);
+    for (uint64_t c = 0; c < near_.columns; ++c) {
+      const float ratio = d_[c] * inverse_[c];
+      ratios_[c] = ratio < kMostRatio ? ratio : kMostRatio;
     }
-    for (uint64_t i = 0; c < near_.columns; ++c, ++i)
-      lanes[i] += std::min(d_[c] * inverse_[c], kMostRatio);
+    uint64_t c = kLanes;
+    float* lanes = ratios_.data();
+    for (; c + kLanes <= near_.columns; c += kLanes) Add(lanes + c, lanes, kLanes);
+    for (uint64_t i = 0; c < near_.columns; ++c, ++i) lanes[i] += lanes[c];
     return std::accumulate(lanes, lanes + kLanes, 0.0f) / static_cast<float>(near_.columns);
   }
 
   static constexpr float kMostDistance = 1e30f;  // sums of more might overflow
 
   const NearRows& near_;
-  std::vector<float> a_, b_, d_, sum_, inverse_;
+  std::vector<float> a_, b_, d_, sum_, inverse_, ratios_;
 };
 
 std::vector<uint16_t> ClassOrder() {
@@ -156,20 +161,39 @@ void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t
   }
 }
 
-// Rows whose errors are so large that coding them without a reference takes less.
-void FindOwnRows(NearRows& near, const std::vector<int16_t>& scales, double own_bits) {
-  std::vector<uint8_t> classes(near.columns);
+// Rows whose errors are so large that coding them without a reference takes less, by the classes of
+// all coded rows. Returns whether there are any.
+bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
   std::vector<uint32_t> own;
   const double most = (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(near.columns);
   for (uint32_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] == kEqualRow) continue;
-    ResidualClassesOf(near.expected.data() + row * near.columns, scales.data(), near.columns,
-                      near.factors[row] - kFactorOfUsual, near.bfloat, classes.data());
-    const uint32_t sum = std::accumulate(classes.begin(), classes.end(), 0u);
+    const uint32_t sum = std::accumulate(classes, classes + near.columns, 0u);
     if (sum > most) own.push_back(row);
+    classes += near.columns;
   }
-  if (own.size() * near.columns < kFewOwnValues) return;
+  if (own.size() * near.columns < kFewOwnValues) return false;
   for (const uint32_t row : own) near.factors[row] = kOwnRow;
+  return true;
+}
+
+// How often each class has each symbol. Four by turns: the same count twice in a row would wait for
+// itself.
+void CountResiduals(const uint8_t* classes, const uint8_t* symbols, uint64_t count,
+                    ContextCounts& counts) {
+  ContextCounts others[3] = {counts, counts, counts};
+  uint32_t* const of[4] = {counts.counts.data(), others[0].counts.data(), others[1].counts.data(),
+                           others[2].counts.data()};
+  uint64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    auto c = LoadLE<uint64_t>(reinterpret_cast<const std::byte*>(classes + i));
+    auto s = LoadLE<uint64_t>(reinterpret_cast<const std::byte*>(symbols + i));
+    for (uint32_t k = 0; k < 8; ++k, c >>= 8, s >>= 8)
+      ++of[k % 4][(c & 0xff) << kResidualSymbolBits | (s & 0xff)];
+  }
+  for (; i < count; ++i) ++of[0][uint32_t{classes[i]} << kResidualSymbolBits | symbols[i]];
+  for (size_t cell = 0; cell < counts.counts.size(); ++cell)
+    counts.counts[cell] += of[1][cell] + of[2][cell] + of[3][cell];
 }
 
 }  // namespace
@@ -271,7 +295,10 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
       scales.push_back(static_cast<int16_t>(base + one + stored[c]));
     }
     base += one;
-    FindOwnRows(near, scales, own_bits);
+    scratch.tables.resize(CodedRows(near) * columns);
+    ClassesOf(near, scales, scratch.tables.data());
+    if (FindOwnRows(near, scratch.tables.data(), own_bits))
+      ClassesOf(near, scales, scratch.tables.data());
   }
   const uint64_t count = CodedRows(near) * columns;
   const ResidualGrid grid{near.bfloat, count == 0 ? 0 : LowZeros(near)};
@@ -286,7 +313,6 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
   scratch.contexts.resize(count);
   uint8_t *symbols = scratch.symbols.data(), *tables = scratch.tables.data();
   uint16_t* extras = scratch.contexts.data();
-  ClassesOf(near, scales, tables);
   uint64_t at = 0;
   for (uint64_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] >= kEqualRow) continue;
@@ -295,16 +321,9 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWr
     at += columns;
   }
   ContextCounts counts(kResidualClasses, kResidualSymbolBits, &scratch.arena);
-  ContextCounts odd = counts;  // two by turns: the same count twice in a row would wait for itself
-  for (uint64_t i = 0; i + 2 <= count; i += 2) {
-    ++counts.counts[uint32_t{tables[i]} << kResidualSymbolBits | symbols[i]];
-    ++odd.counts[uint32_t{tables[i + 1]} << kResidualSymbolBits | symbols[i + 1]];
-  }
-  if (count % 2 != 0)
-    ++counts.counts[uint32_t{tables[count - 1]} << kResidualSymbolBits | symbols[count - 1]];
+  CountResiduals(tables, symbols, count, counts);
   uint64_t raw_bits = 0;
   for (size_t i = 0; i < counts.counts.size(); ++i) {
-    counts.counts[i] += odd.counts[i];
     const uint8_t symbol = i % (1u << kResidualSymbolBits);
     raw_bits += uint64_t{counts.counts[i]} * ResidualBitCount(symbol);
   }

@@ -301,7 +301,8 @@ class ByReference {
     bool turned = false;
     for (const ReferenceRun& run : head_.runs) turned = turned || run.turn != 0;
     WriteRotation(turned ? rotation_ : Rotation(), out);
-    const uint64_t differences = CountDifferences(near_), values = near_.values.size();
+    const uint64_t values = near_.values.size();
+    const uint64_t differences = CountDifferences(near_, values / kFewDifferences);
     if (differences * kFewDifferences >= values) return EncodeDistances(out);
     ByteWriter list(scratch_.NewPayload()), distances(scratch_.NewPayload());
     EncodeNearDifferences(near_, scratch_, list);

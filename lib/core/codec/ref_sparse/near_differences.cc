@@ -203,9 +203,13 @@ uint32_t StartFor(const std::array<uint32_t, kClasses>& counts,
 
 }  // namespace
 
-uint64_t CountDifferences(const NearRows& near) {
+uint64_t CountDifferences(const NearRows& near, uint64_t most) {
+  constexpr size_t kBlock = 4096;
   uint64_t sum = 0;
-  for (size_t i = 0; i < near.values.size(); ++i) sum += near.values[i] != near.expected[i] ? 1 : 0;
+  for (size_t begin = 0; begin < near.values.size() && sum <= most; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, near.values.size());
+    for (size_t i = begin; i < end; ++i) sum += near.values[i] != near.expected[i] ? 1 : 0;
+  }
   return sum;
 }
 

@@ -13,8 +13,8 @@ constexpr uint64_t kFewDifferences = 24;
 // Below one in so many nothing takes less than a list.
 constexpr uint64_t kVeryFewDifferences = 128;
 
-// How many values are not as expected.
-uint64_t CountDifferences(const NearRows& near);
+// How many values are not as expected; any number above `most` if there are more.
+uint64_t CountDifferences(const NearRows& near, uint64_t most);
 // No row becomes an own row; factors stay.
 void EncodeNearDifferences(const NearRows& near, CodecScratch& scratch, ByteWriter& out);
 // As DecodeNearRows; all factors become 0.
