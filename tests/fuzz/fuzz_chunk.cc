@@ -5,8 +5,10 @@
 // the upper bits of the flags name.
 #include <cstdlib>
 
+#include "lib/core/base/half.h"
 #include "lib/core/codec/layers/layers.h"
 #include "lib/core/codec/ref/ref.h"
+#include "lib/core/codec/ref_layers/ref_layers.h"
 #include "lib/core/codec/table.h"
 #include "tests/fuzz/accepted.h"
 #include "tests/support/profiles.h"
@@ -85,6 +87,45 @@ void RoundTripByReference(const ChunkShape& shape, ByteSpan values, Effort effor
   if (back != near) std::abort();
 }
 
+// Rows whose errors beside the pattern are those of a neighbour, as far as the input says.
+void RoundTripByErrors(uint64_t columns, ByteSpan values, CodecScratch& scratch) {
+  if (columns == 0) return;
+  const uint64_t rows = values.size() / 2 / columns;
+  const ChunkShape shape{DType::kF16, rows, 1, columns, Order::kTokenHeadDim};
+  if (!FitsLayers(shape)) return;
+  const Pattern pattern;
+  const PatternNeighbours source(rows);
+  const ReferenceRun run{.rows = static_cast<uint32_t>(rows)};
+  const BesideNeighbours beside{
+      {{{1, false, 16}, {run}}, {{2, true, 7}, {run}}}, {0}, source, /*is_value=*/false};
+  const NeighbourChunk here = source.Read(beside.all[0].neighbour);
+  Bytes there, near;
+  pattern.Read(run, 16, there);
+  pattern.Read(run, columns, near);
+  const auto half = [](const Bytes& rows, size_t i) {
+    return F16ToF32(LoadLE<uint16_t>(rows.data() + 2 * i));
+  };
+  for (size_t i = 0; i < near.size() / 2; ++i) {
+    const auto error = [&](size_t column) {
+      const size_t at = i / columns * 16 + (i + column) % columns % 16;
+      return half(*here.raw, at) - half(there, at);
+    };
+    const float sum = (error(0) - error(3)) + (error(7) - error(12));
+    StoreLE(near.data() + 2 * i, F32ToF16(half(near, i) + sum / 16));
+    near[2 * i] ^= values[2 * i] & std::byte{0x07};
+  }
+  Rotation rotation;
+  if (columns == 16) rotation = {8, std::vector<uint32_t>(8, 0x01000000)};
+  const EncodedChunk chunk = EncodeByReference(shape, near, std::span(&run, 1), rotation, pattern,
+                                               Effort::kMax, scratch, &beside);
+  Bytes back(near.size());
+  scratch.references = &pattern;
+  scratch.neighbours = &source;
+  DecodeChunk(chunk.codec, shape, chunk.payload, back, scratch);
+  scratch.neighbours = nullptr;
+  if (back != near) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -112,6 +153,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   scratch.neighbours = nullptr;
   if (codec == CodecId::kLayers) RoundTripByLayers(columns, rest, scratch);
+  if (codec == CodecId::kRefLayers) RoundTripByErrors(columns, rest, scratch);
 
   const uint64_t unit_bytes = Info(dtype).block_bytes;
   const uint64_t width = columns == 0 ? 1 : columns;
