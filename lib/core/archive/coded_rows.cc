@@ -7,12 +7,16 @@
 namespace kv {
 namespace {
 
-bool WantsHeadsApart(const ChunkHead& head, Effort effort) {
-  constexpr uint64_t kShortChunk = 64 << 10;
-  const Effort least = head.raw_bytes <= kShortChunk ? Effort::kDefault : Effort::kHigh;
-  return head.kind != ChunkKind::kOpaque && IsBlockQuantised(head.dtype) &&
-         head.order == Order::kTokenHeadDim && head.heads_known && head.heads > 1 &&
-         !head.shares_extent() && effort >= least;
+// In short chunks, of halves where values come back; of blocks in long ones, too, at levels that
+// have the time. Of the shortest chunks, a few bytes in the headers count.
+bool WantsHeadsApart(const ChunkHead& head, const EncodedChunk& best, Effort effort) {
+  constexpr uint64_t kShort = 64 << 10, kShortest = 8 << 10;
+  if (head.kind == ChunkKind::kOpaque || head.order != Order::kTokenHeadDim || head.by_cells ||
+      !head.heads_known || head.heads < 2 || head.shares_extent() || effort < Effort::kDefault) {
+    return false;
+  }
+  if (IsBlockQuantised(head.dtype)) return effort > Effort::kDefault || head.raw_bytes <= kShort;
+  return effort < Effort::kMax && head.raw_bytes <= (best.by_matches ? kShort : kShortest);
 }
 
 }  // namespace
@@ -45,7 +49,7 @@ bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort) {
 
 std::span<std::byte> TryHeadsApart(ChunkHead& head, ByteSpan raw, Effort effort,
                                    CodecScratch& scratch, EncodedChunk& best) {
-  if (!WantsHeadsApart(head, effort)) return {};
+  if (!WantsHeadsApart(head, best, effort)) return {};
   const std::span<std::byte> apart = scratch.ordered.Get(raw.size()).first(raw.size());
   Reorder(raw, head.order, apart, Order::kHeadTokenDim, head.tokens, head.heads, head.units,
           head.unit_bytes);

@@ -33,7 +33,7 @@ ChunkHead HeadOfRows(bool is_value, const ChunkShape& shape, bool heads_known);
 // Whether a chunk's rows are coded in the order of cells.
 bool WantsOrder(const ChunkHead& head, const RowOrder& order, Effort effort);
 
-// Blocks of one head after another, coded as the engine does it: their matches within a head may be
+// Units of one head after another, coded as the engine does it: their matches within a head may be
 // worth more than those across heads. If the level wants that and it is smaller, it takes the place
 // of `best`, `head` says so, and the bytes that were coded are returned; otherwise nothing.
 std::span<std::byte> TryHeadsApart(ChunkHead& head, ByteSpan raw, Effort effort,

@@ -71,6 +71,8 @@ struct EncodedChunk {
   CodecId codec = CodecId::kRaw;
   Bytes payload;
   PlaneChoices planes;  // empty for kRaw and kZstd
+  // Levels above kFast: values come back, which in another order they may do even more.
+  bool by_matches = false;
 };
 
 // Encodes any content; stores raw bytes (kRaw) if coding does not shrink them. At kCompat the codec

@@ -17,15 +17,20 @@ namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // frames count in 32 bits
 constexpr uint64_t kShort = 64 << 10;              // a short chunk
+constexpr uint64_t kShortest = 8 << 10;            // one that takes next to no time
 
 // zstd is worth its time if one word of four values in this many was seen before. Over a long chunk
 // more words of f16 are alike by chance.
 struct OneIn {
-  uint64_t long_f16, short_f16, bf16, other;
+  uint64_t long_f16, short_f16, long_bf16, short_bf16, other;
 };
-// At the default level it takes four times as long as literals and wants half a percent for it. Of
-// bf16 words it must find so many that what it loses on literals does not matter.
-constexpr OneIn kWorthAnyTime{160, 288, 125, 48}, kWorthDefault{24, 80, 16, 48};
+// At the default level it takes four times as long as literals, of bf16 ten times, and long chunks
+// want half a percent for it. Of short ones, those are left out that it would shrink by a tenth of
+// a percent at most.
+constexpr OneIn kWorthAnyTime{160, 288, 125, 125, 48}, kWorthDefault{24, 160, 48, 100, 48};
+// A short chunk of f16 with fewer repeats than that takes the time of symbols without a context,
+// which are worth as much as those matches.
+constexpr uint64_t kWorthSymbols = 400;
 
 // Low bytes are noise if statistics save less than one byte in this many.
 constexpr uint64_t kNoiseOneIn = 64;
@@ -36,6 +41,8 @@ constexpr uint64_t kWindowLossOneIn = 50;
 // The gain, one byte in this many, after which nothing better is looked for, for which the default
 // level takes the time of contexts, and from which the row above says enough for a prediction.
 constexpr uint64_t kClearGainOneIn = 8, kDefaultGainOneIn = 100, kContextGainOneIn = 64;
+// Matches are worth nearly as much as what codes a chunk if they take one byte in this many more.
+constexpr uint64_t kNearlyOneIn = 64;
 // Repeated rows are taken out if that saves more than this many bytes per row.
 constexpr uint64_t kReferenceBytes = 8;
 
@@ -80,14 +87,17 @@ Repeats CountRepeats(ByteSpan raw, uint64_t row_bytes, DType dtype) {
 
 // Whether matches may beat statistics, that is whether zstd is worth its time: real caches with as
 // few repeats as this gained by them.
-bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, Effort effort) {
+bool WantsMatches(const Repeats& repeats, uint64_t raw_bytes, DType dtype, Effort effort) {
   const OneIn& limits = effort == Effort::kDefault ? kWorthDefault : kWorthAnyTime;
-  const Repeats repeats = CountRepeats(raw, raw.size() / rows, dtype);
-  const uint64_t f16 = raw.size() > kShort ? limits.long_f16 : limits.short_f16;
-  const uint64_t one_in = dtype == DType::kF16    ? f16
-                          : dtype == DType::kBF16 ? limits.bf16
-                                                  : limits.other;
+  const bool is_long = raw_bytes > kShort;
+  const uint64_t f16 = is_long ? limits.long_f16 : limits.short_f16,
+                 bf16 = is_long ? limits.long_bf16 : limits.short_bf16;
+  const uint64_t one_in = dtype == DType::kF16 ? f16 : dtype == DType::kBF16 ? bf16 : limits.other;
   return repeats.four * one_in > repeats.looked;
+}
+
+bool WantsMatches(ByteSpan raw, uint64_t rows, DType dtype, Effort effort) {
+  return WantsMatches(CountRepeats(raw, raw.size() / rows, dtype), raw.size(), dtype, effort);
 }
 
 // Whether they may beat a coder that knows the values above and needs `coded` bytes: what comes
@@ -126,11 +136,12 @@ bool LowIsNoise(const HalfSurvey& survey, uint64_t count) {
 
 // What byte statistics give. Where the low bytes are noise, the upper bits of long chunks come as
 // symbols without a context: a little smaller than zstd's literals and half as fast again to
-// decode. Short ones would take longer to encode for no faster decoding.
+// decode. Short ones would take longer to encode for no faster decoding, and do so if `symbols` is
+// set.
 EncodedChunk EncodeAlone(const ChunkShape& shape, ByteSpan raw, const HalfSurvey& survey,
-                         uint64_t literal, CodecScratch& scratch) {
+                         uint64_t literal, bool symbols, CodecScratch& scratch) {
   const bool noise = LowIsNoise(survey, raw.size() / 2);
-  if (noise && raw.size() > kShort) {
+  if (noise && (symbols || raw.size() > kShort)) {
     // `literal` is from a sample.
     const std::optional<ContextPlan> plan = PlanContext(
         raw, survey, 1, raw.size() / 2, literal + literal / kSampleErrorOneIn, scratch.context);
@@ -150,6 +161,7 @@ EncodedChunk EncodeMatches(ByteSpan raw, CodecScratch& scratch) {
   GearOptions options;
   options.predictors.fill({.raw = true, .delta_seq = false, .xor_seq = false});
   chunk.planes = EncodeGear(GearKind::kTwoPlanes, raw, options, scratch, chunk.payload);
+  chunk.by_matches = true;
   return chunk;
 }
 
@@ -247,38 +259,62 @@ EncodedChunk ChooseForHalves(const ChunkShape& shape, ByteSpan raw, Effort effor
   const uint64_t literal = LiteralBytes(survey, raw.size() / 2);
   std::optional<EncodedChunk> coded = EncodeInContext(shape, raw, survey, literal, effort, scratch);
   if (effort == Effort::kMax) {
-    if (!coded) coded = EncodeAlone(shape, raw, survey, literal, scratch);
+    if (!coded) coded = EncodeAlone(shape, raw, survey, literal, true, scratch);
     Keep(*coded, EncodeCompat(shape, raw, scratch), scratch);
   } else if (coded) {
-    if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size()))
-      Keep(*coded, EncodeMatches(raw, scratch), scratch);
-  } else if (WantsMatches(raw, grid.rows, shape.dtype, effort)) {
-    // zstd keeps to literals where matches do not pay; of bf16 they would be others.
-    coded = EncodeMatches(raw, scratch);
-    if (shape.dtype == DType::kBF16)
-      Keep(*coded, EncodeAlone(shape, raw, survey, literal, scratch), scratch);
+    if (WantsMatchesOver(raw, grid.rows, shape.dtype, literal, coded->payload.size())) {
+      EncodedChunk matches = EncodeMatches(raw, scratch);
+      const uint64_t bytes = coded->payload.size();
+      coded->by_matches = matches.payload.size() < bytes + bytes / kNearlyOneIn;
+      Keep(*coded, std::move(matches), scratch);
+    }
   } else {
-    coded = EncodeAlone(shape, raw, survey, literal, scratch);
+    const Repeats repeats = CountRepeats(raw, raw.size() / grid.rows, shape.dtype);
+    const bool matches = WantsMatches(repeats, raw.size(), shape.dtype, effort);
+    const bool symbols = repeats.four * kWorthSymbols > repeats.looked;
+    if (matches) coded = EncodeMatches(raw, scratch);
+    // zstd keeps to literals where matches do not pay; of bf16 they would be others.
+    if (!matches || shape.dtype == DType::kBF16) {
+      EncodedChunk alone = EncodeAlone(shape, raw, survey, literal, symbols, scratch);
+      if (!coded) return alone;
+      Keep(*coded, std::move(alone), scratch);
+    }
   }
   return *std::move(coded);
 }
 
-// Whether matches in the planes of blocks are worth more than byte statistics, by a sample: words
-// of eight bytes, at which CountRepeats looks, seldom lie alike in blocks.
-bool BlocksMatch(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
-  constexpr uint64_t kLeastSample = 8 << 10, kSampleOneIn = 16, kGainOneIn = 256;
+// Whether matches among quants are worth more than byte statistics: rows have values in common, or
+// a sample says so, since words of eight bytes, at which CountRepeats looks, seldom lie alike in
+// blocks. Where the sample takes as long as to try it, that is to be tried.
+bool QuantsMatch(const ChunkShape& shape, ByteSpan raw, CodecScratch& scratch) {
+  constexpr uint64_t kLeastSample = 8 << 10, kSampleOneIn = 16, kGainOneIn = 1000,
+                     kRepeatsOneIn = 256;
+  if (raw.size() <= 3 * kLeastSample) return true;
+  const Repeats repeats =
+      CountRepeats(raw, raw.size() / GridOf(shape, raw.size()).rows, shape.dtype);
+  if (repeats.four * kRepeatsOneIn > repeats.looked) return true;
   const uint64_t block = Info(shape.dtype).block_bytes,
                  wanted = std::max<uint64_t>(kLeastSample, raw.size() / kSampleOneIn);
-  const ByteSpan sample = raw.first(std::min<uint64_t>(wanted, raw.size()) / block * block);
-  if (sample.empty()) return false;
+  const ByteSpan sample = raw.first(wanted / block * block);
   std::array<uint64_t, 2> bytes{};
   for (const bool literals : {false, true}) {
     Bytes payload = scratch.NewPayload();
-    EncodeBlockPlanes(shape.dtype, sample, literals, scratch, payload);
-    bytes[literals ? 1 : 0] = payload.size();
+    bytes[literals ? 1 : 0] =
+        EncodeBlockPlanes(shape.dtype, sample,
+                          literals ? BlockFrames::kLiterals : BlockFrames::kMatches, scratch,
+                          payload)
+            .back()
+            .payload_bytes;
     scratch.Recycle(std::move(payload));
   }
   return bytes[0] + bytes[1] / kGainOneIn < bytes[1];
+}
+
+BlockFrames FramesOfBlocks(const ChunkShape& shape, ByteSpan raw, Effort effort,
+                           CodecScratch& scratch) {
+  if (effort == Effort::kFast) return BlockFrames::kLiterals;
+  return effort >= Effort::kHigh || QuantsMatch(shape, raw, scratch) ? BlockFrames::kSmaller
+                                                                     : BlockFrames::kSmallerNarrow;
 }
 
 // Of f16 and bf16 at the highest level: distributions first. Where they save much and values hardly
@@ -315,11 +351,6 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
                         CodecScratch& scratch) {
   if (IsHalves(shape.dtype, raw)) return EncodeHalves(shape, raw, effort, scratch);
   const bool whole = raw.size() % Info(shape.dtype).block_bytes == 0;
-  const auto matches = [&] {
-    return effort == Effort::kMax ||
-           (effort > Effort::kFast &&
-            WantsMatches(raw, GridOf(shape, raw.size()).rows, shape.dtype, effort));
-  };
   EncodedChunk best;
   if (shape.dtype == DType::kF32 && whole) {
     best = EncodeWide(shape, raw, scratch, [&](const ChunkShape& inner, ByteSpan halves) {
@@ -328,18 +359,20 @@ EncodedChunk EncodeOnce(const ChunkShape& shape, ByteSpan raw, Effort effort,
       scratch.Recycle(std::move(chunk.payload));
       return StoredRaw(halves, scratch);
     });
+    const uint64_t rows = GridOf(shape, raw.size()).rows;
+    if (effort == Effort::kMax ||
+        (effort > Effort::kFast && WantsMatches(raw, rows, shape.dtype, effort))) {
+      Keep(best, EncodeCompat(shape, raw, scratch), scratch);
+    }
   } else if (HasBlockPlanes(shape.dtype) && whole) {
     best.codec = CodecId::kZstdPlanes;
     best.payload = scratch.NewPayload();
-    best.planes = EncodeBlockPlanes(shape.dtype, raw, true, scratch, best.payload);
+    const BlockFrames frames = FramesOfBlocks(shape, raw, effort, scratch);
+    best.planes = EncodeBlockPlanes(shape.dtype, raw, frames, scratch, best.payload);
+    best.by_matches = frames == BlockFrames::kSmaller;
   } else {
     best = EncodeCompat(shape, raw, scratch);
-    TryOthers(shape, raw, effort, scratch, best);
-    return best;
   }
-  const bool blocks = effort > Effort::kFast && best.codec == CodecId::kZstdPlanes;
-  if (matches() || (blocks && (effort >= Effort::kHigh || BlocksMatch(shape, raw, scratch))))
-    Keep(best, EncodeCompat(shape, raw, scratch), scratch);
   TryOthers(shape, raw, effort, scratch, best);
   return best;
 }
@@ -361,12 +394,14 @@ EncodedChunk EncodeRows(const ChunkShape& shape, ByteSpan raw, const RowPlan& pl
   // Where rows that differ still share much, matches over all of them may need fewer bytes.
   if (effort == Effort::kMax) {
     Keep(chunk, EncodeOnce(shape, raw, effort, scratch), scratch);
-  } else if (IsHalves(shape.dtype, raw) && WantsMatches(rows, plan.unique, shape.dtype, effort)) {
+  } else if (IsHalves(shape.dtype, raw) &&
+             (raw.size() <= kShortest || WantsMatches(rows, plan.unique, shape.dtype, effort))) {
     Keep(chunk, EncodeMatches(raw, scratch), scratch);
   } else if (!IsHalves(shape.dtype, raw)) {
     // Blocks of rows that differ in few places, as those of a first layer do.
     Keep(chunk, EncodeCompat(shape, raw, scratch), scratch);
   }
+  chunk.by_matches = true;
   return chunk;
 }
 

@@ -65,7 +65,7 @@ void DecodeContainer(const ChunkShape&, ByteSpan payload, std::span<std::byte> r
 bool EncodeFields(const ChunkShape& shape, ByteSpan raw, uint64_t, CodecScratch& scratch,
                   EncodedChunk& out) {
   if (!HasBlockPlanes(shape.dtype) || !IsWhole(raw, Info(shape.dtype).block_bytes)) return false;
-  out.planes = EncodeBlockPlanes(shape.dtype, raw, false, scratch, out.payload);
+  out.planes = EncodeBlockPlanes(shape.dtype, raw, BlockFrames::kMatches, scratch, out.payload);
   return true;
 }
 

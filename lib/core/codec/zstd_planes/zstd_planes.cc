@@ -40,36 +40,63 @@ std::span<const Field> FieldsOf(DType dtype) {
   }
 }
 
+// Puts a frame behind its length at `at`, in place of all that follows.
+void PutFrame(ByteSpan frame, size_t at, Bytes& out) {
+  out.resize(at);
+  std::byte header[4];
+  StoreLE(header, static_cast<uint32_t>(frame.size()));
+  out.insert(out.end(), header, header + sizeof(header));
+  out.insert(out.end(), frame.begin(), frame.end());
+}
+
+// Appends the frame of a plane, the smaller one of those that are wanted, and returns its length.
+size_t AppendFrame(ByteSpan plane, bool matches, bool literals, CodecScratch& scratch, Bytes& out) {
+  const size_t at = out.size();
+  const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
+  size_t best = SIZE_MAX;
+  if (matches) {
+    best = scratch.zstd.Compress(plane, frame);
+    if (best == 0 || best > UINT32_MAX)
+      throw Error(Finding::kLimit, fmt::format("zstd cannot compress {} bytes", plane.size()));
+    PutFrame(frame.first(best), at, out);
+  }
+  if (!literals) return best;
+  size_t size = scratch.zstd.CompressLiterals(plane, frame);
+  const bool store = size == 0 || size >= plane.size();
+  if (store) size = Zstd::StoredSize(plane.size());
+  if (size >= best) return best;
+  if (size > UINT32_MAX)
+    throw Error(Finding::kLimit, fmt::format("zstd cannot compress {} bytes", plane.size()));
+  if (!store) {
+    PutFrame(frame.first(size), at, out);
+    return size;
+  }
+  PutFrame({}, at, out);
+  StoreLE(out.data() + at, static_cast<uint32_t>(size));
+  Zstd::Store(plane, out);
+  return size;
+}
+
 }  // namespace
 
 bool HasBlockPlanes(DType dtype) { return !FieldsOf(dtype).empty(); }
 
-PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, bool literals, CodecScratch& scratch,
+PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, BlockFrames frames, CodecScratch& scratch,
                                Bytes& out) {
   const uint32_t block_bytes = Info(dtype).block_bytes;
   const uint64_t blocks = raw.size() / block_bytes;
   KV_ASSERT(HasBlockPlanes(dtype) && blocks != 0 && raw.size() % block_bytes == 0);
   PlaneChoices choices;
-  for (const Field& field : FieldsOf(dtype)) {
+  const std::span<const Field> fields = FieldsOf(dtype);
+  for (const Field& field : fields) {
     const std::span<std::byte> plane = scratch.planes.Get(blocks * field.bytes);
     CopyStrided2D(raw.data() + field.offset, block_bytes, field.bytes, plane.data(), field.bytes,
                   field.bytes, blocks, 1, field.bytes);
-    const std::span<std::byte> frame = scratch.candidate.Get(Zstd::Bound(plane.size()));
-    size_t size = literals ? scratch.zstd.CompressLiterals(plane, frame)
-                           : scratch.zstd.Compress(plane, frame);
-    const bool store = literals && (size == 0 || size >= plane.size());
-    if (store) size = Zstd::StoredSize(plane.size());
-    if (size == 0 || size > UINT32_MAX) {
-      throw Error(Finding::kLimit, fmt::format("zstd cannot compress {} bytes", plane.size()));
-    }
-    std::byte header[4];
-    StoreLE(header, static_cast<uint32_t>(size));
-    out.insert(out.end(), header, header + sizeof(header));
-    if (store) {
-      Zstd::Store(plane, out);
-    } else {
-      out.insert(out.end(), frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
-    }
+    const bool both = frames == BlockFrames::kSmaller ||
+                      (frames == BlockFrames::kSmallerNarrow && &field != &fields.back());
+    const bool matches = both || frames == BlockFrames::kMatches;
+    const bool literals = both || frames != BlockFrames::kMatches;
+    const size_t size = AppendFrame(plane, matches, literals, scratch, out);
     choices.push_back({Predictor::kRaw, Backend::kZstd, plane.size(), size});
   }
   return choices;

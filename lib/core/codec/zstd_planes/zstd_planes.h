@@ -14,9 +14,13 @@ namespace kv {
 // Returns whether the dtype has a block struct that EncodeBlockPlanes knows.
 bool HasBlockPlanes(DType dtype);
 
-// `raw` must be one or more whole blocks. With `literals` the encoder looks for no matches, which
-// quantised values hardly have, and is done sooner.
-PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, bool literals, CodecScratch& scratch,
+// How planes become frames: by matches, as the engine has it; as literals, since quantised values
+// hardly have matches, and it is done sooner; as the smaller of both, in all planes or in those of
+// scales and high bits, which are a small part of the bytes.
+enum class BlockFrames { kMatches, kLiterals, kSmallerNarrow, kSmaller };
+
+// `raw` must be one or more whole blocks. The plane of the quants is the last one.
+PlaneChoices EncodeBlockPlanes(DType dtype, ByteSpan raw, BlockFrames frames, CodecScratch& scratch,
                                Bytes& out);
 // Throws kBadFrame, kTruncated, kTrailingBytes, kBadPayload.
 void DecodeBlockPlanes(DType dtype, ByteSpan payload, std::span<std::byte> raw,
