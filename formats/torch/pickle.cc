@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "formats/torch/pickle_machine.h"
 
@@ -12,6 +14,8 @@ namespace kv {
 namespace {
 
 constexpr size_t kMostValues = 50'000'000;
+constexpr uint32_t kMostKnownHeight = 0xff;
+constexpr size_t kMostItems = 1 << 15;  // of a page
 constexpr uint32_t kMostDepth = 1000;
 constexpr uint8_t kNewestProtocol = 5;
 constexpr uint64_t kMostRepetition = 16, kFreeRepetition = 1 << 20;  // of the stream; bytes
@@ -37,23 +41,24 @@ Pickle::Pickle(ByteSpan stream, uint64_t base) {
 
 std::string_view Pickle::ClassOf(PickleId id) const {
   const PickleValue& value = values_[id];
-  if (value.kind != PickleKind::kObject) return {};
-  const PickleValue& callable = values_[value.items[0]];
-  return callable.kind == PickleKind::kGlobal ? callable.text : std::string_view("?");
+  if (value.kind() != PickleKind::kObject) return {};
+  const PickleValue& callable = values_[value.items()[0]];
+  return callable.kind() == PickleKind::kGlobal ? callable.text() : std::string_view("?");
 }
 
 PickleId Pickle::Get(PickleId dict, std::string_view key) const {
   const PickleValue& value = values_[dict];
-  if (value.kind != PickleKind::kDict) return kPickleNone;
-  for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
-    const PickleValue& candidate = values_[value.items[i]];
-    if (candidate.kind == PickleKind::kText && candidate.text == key) return value.items[i + 1];
+  if (value.kind() != PickleKind::kDict) return kPickleNone;
+  const std::span<const PickleId> items = value.items();
+  for (size_t i = 0; i + 1 < items.size(); i += 2) {
+    const PickleValue& candidate = values_[items[i]];
+    if (candidate.kind() == PickleKind::kText && candidate.text() == key) return items[i + 1];
   }
   return kPickleNone;
 }
 
 std::string Pickle::Describe(PickleId id) const {
-  switch (values_[id].kind) {
+  switch (values_[id].kind()) {
     case PickleKind::kNone:
       return "None";
     case PickleKind::kBool:
@@ -76,7 +81,7 @@ std::string Pickle::Describe(PickleId id) const {
     case PickleKind::kDict:
       return "a dict";
     case PickleKind::kGlobal:
-      return fmt::format("the name {}", Escaped(values_[id].text));
+      return fmt::format("the name {}", Escaped(values_[id].text()));
     case PickleKind::kObject:
       return fmt::format("an object of {}", Escaped(ClassOf(id)));
     case PickleKind::kStorage:
@@ -85,10 +90,19 @@ std::string Pickle::Describe(PickleId id) const {
   return "?";
 }
 
-size_t PickleMachine::KeyHash::operator()(const Key& key) const {
-  const size_t text = std::hash<std::string_view>()(key.text);
-  const uint64_t number = (uint64_t{key.dict} << 32) ^ static_cast<uint64_t>(key.integer);
-  return text ^ std::hash<uint64_t>()(number * 0x9e3779b97f4a7c15ull);
+PickleId* PickleItems::Take(size_t count) {
+  if (count > left_) {
+    if (count > page_ / 4) {  // a page of its own, so that little is left of the other
+      pages_.push_back(std::make_unique_for_overwrite<PickleId[]>(count));
+      return pages_.back().get();
+    }
+    pages_.push_back(std::make_unique_for_overwrite<PickleId[]>(page_));
+    next_ = pages_.back().get();
+    left_ = page_;
+    page_ = std::min(2 * page_, kMostItems);
+  }
+  left_ -= count;
+  return std::exchange(next_, next_ + count);
 }
 
 void PickleMachine::Run() {
@@ -111,14 +125,14 @@ void PickleMachine::Run() {
       }
       continue;
     }
+    if (Scalar(opcode) || Memo(opcode) || Container(opcode) || Text(opcode) || Stack(opcode) ||
+        Call(opcode)) {
+      continue;
+    }
     for (const Refused& refused : kRefused) {
       if (refused.opcode == opcode) {
         Fail(fmt::format("opcode {} is never followed", refused.name), Finding::kForbiddenOpcode);
       }
-    }
-    if (Scalar(opcode) || Text(opcode) || Container(opcode) || Stack(opcode) || Memo(opcode) ||
-        Call(opcode)) {
-      continue;
     }
     Fail(first ? fmt::format("no pickle begins with byte {:#04x}", opcode)
                : fmt::format("unknown pickle opcode {:#04x}", opcode));
@@ -146,19 +160,21 @@ void PickleMachine::CheckShape() {
   while (!path.empty()) {
     Step& step = path.back();
     const PickleValue& value = out_.values_[step.id];
-    at_ = value.offset;
-    if (step.next == value.items.size()) {
+    at_ = value.offset();
+    const std::span<const PickleId> items = value.items();
+    if (step.next == items.size()) {
       const uint32_t tall = step.tallest + 1;
       height[step.id] = tall;
       path.pop_back();
       if (!path.empty()) path.back().tallest = std::max(path.back().tallest, tall);
       continue;
     }
-    const PickleId item = value.items[step.next++];
-    if (height[item] == kOpen) {
+    const PickleId item = items[step.next++];
+    if (const uint32_t known = out_.values_[item].height_; known != 0) {
+      step.tallest = std::max(step.tallest, known);  // most values; they need no visit of their own
+    } else if (height[item] == kOpen) {
       Fail(fmt::format("{} contains itself", out_.Describe(item)), Finding::kLimit);
-    }
-    if (height[item] == kNew) {
+    } else if (height[item] == kNew) {
       height[item] = kOpen;
       path.push_back({item, 0, 0});
     } else {
@@ -188,8 +204,9 @@ PickleId PickleMachine::New(PickleKind kind) {
     Fail(fmt::format("more than {} values", kMostValues), Finding::kLimit);
   }
   PickleValue& value = out_.values_.emplace_back();
-  value.kind = kind;
-  value.offset = at_;
+  value.kind_ = kind;
+  value.offset_ = at_ & ((uint64_t{1} << 48) - 1);
+  value.height_ = value.IsContainer() ? 0 : 1;
   return static_cast<PickleId>(out_.values_.size() - 1);
 }
 
@@ -211,13 +228,44 @@ PickleId PickleMachine::Pop(std::string_view what) {
   return id;
 }
 
-std::vector<PickleId> PickleMachine::PopMark() {
+std::span<const PickleId> PickleMachine::PopMark() {
   if (marks_.empty()) Fail("no MARK on the stack");
   const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
-  std::vector<PickleId> items(from, stack_.end());
+  popped_.assign(from, stack_.end());
   stack_.erase(from, stack_.end());
   marks_.pop_back();
-  return items;
+  return popped_;
+}
+
+void PickleMachine::PushInt(PickleKind kind, int64_t integer) {
+  out_.values_[Push(kind)].content_.integer = integer;
+}
+
+void PickleMachine::PushItems(PickleKind kind, std::span<const PickleId> items) {
+  PickleValue& value = out_.values_[Push(kind)];
+  if (kind != PickleKind::kTuple && kind != PickleKind::kStorage) return AddTo(value, items);
+  value.content_.items = out_.items_.Take(items.size());  // nothing is ever added
+  value.size_ = items.size();
+  std::copy(items.begin(), items.end(), value.content_.items);
+  uint32_t height = 1;
+  for (const PickleId item : items) {
+    const uint32_t below = out_.values_[item].height_;
+    if (below == 0 || below >= kMostKnownHeight) return;
+    height = std::max(height, below + 1);
+  }
+  value.height_ = height & kMostKnownHeight;
+}
+
+void PickleMachine::AddTo(PickleValue& value, std::span<const PickleId> items) {
+  const uint64_t size = value.size_ + items.size();
+  if (items.empty()) return;
+  if (value.size_ == 0 || std::bit_ceil(value.size_) < size) {
+    PickleId* const room = out_.items_.Take(std::bit_ceil(size));
+    std::copy_n(value.content_.items, value.size_, room);
+    value.content_.items = room;
+  }
+  std::copy(items.begin(), items.end(), value.content_.items + value.size_);
+  value.size_ = size;
 }
 
 }  // namespace kv

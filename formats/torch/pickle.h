@@ -2,9 +2,12 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by pickle.cc, globals.cc
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,32 +39,107 @@ enum class PickleKind : uint8_t {
   kStorage,  // items: the persistent id, a tuple
 };
 
-struct PickleValue {
-  PickleKind kind = PickleKind::kNone;
-  uint64_t offset = 0;  // of its opcode
-  union {
-    int64_t integer = 0;
-    double real;
-  };
-  std::string_view text;
-  std::vector<PickleId> items;
-};
+// One value. A file of a million tensors has some fifteen million, so they are small: what a value
+// does not have reads as empty.
+class PickleValue {
+ public:
+  PickleKind kind() const { return kind_; }
+  uint64_t offset() const { return offset_; }  // of its opcode
+  int64_t integer() const { return IsInteger() ? content_.integer : 0; }
+  double real() const { return kind_ == PickleKind::kFloat ? content_.real : 0; }
+  std::string_view text() const {
+    return IsText() ? std::string_view(content_.text, size_) : std::string_view();
+  }
+  std::span<const PickleId> items() const {
+    return IsContainer() ? std::span<const PickleId>(content_.items, size_)
+                         : std::span<const PickleId>();
+  }
 
-// Values by id. They are never moved: a file of a million tensors has some twenty million.
+ private:
+  friend class PickleMachine;
+  friend class PickleValues;
+  bool IsInteger() const { return kind_ == PickleKind::kBool || kind_ == PickleKind::kInt; }
+  bool IsText() const {
+    return kind_ == PickleKind::kText || kind_ == PickleKind::kBytes ||
+           kind_ == PickleKind::kBigInt || kind_ == PickleKind::kGlobal;
+  }
+  bool IsContainer() const {
+    return (kind_ >= PickleKind::kList && kind_ <= PickleKind::kDict) ||
+           kind_ == PickleKind::kObject || kind_ == PickleKind::kStorage;
+  }
+
+  uint64_t offset_ : 48;
+  uint64_t height_ : 8;  // with what it holds, if that cannot change any more; else 0
+  PickleKind kind_ : 8;
+  union {
+    int64_t integer;
+    double real;
+    const char* text;
+    PickleId* items;  // with room for the next power of two above size_
+  } content_;
+  uint64_t size_;  // of the text, or items
+};
+static_assert(sizeof(PickleValue) == 24);
+
+// Pages that grow from few elements, since small files have many small pickles, to many.
+inline constexpr size_t kFirstPickleValues = 32, kMostPickleValues = 8192;  // of a page
+
+// Values by id. They are never moved.
 class PickleValues {
  public:
   PickleValue& emplace_back() {
-    if (size_ % kPage == 0) pages_.push_back(std::make_unique<PickleValue[]>(kPage));
-    return (*this)[size_++];
+    if (next_ == end_) {
+      const size_t room = std::min(size_ + kFirstPickleValues, kMostPickleValues);
+      pages_.push_back(std::make_unique_for_overwrite<PickleValue[]>(room));
+      next_ = pages_.back().get();
+      end_ = next_ + room;
+    }
+    ++size_;
+    PickleValue& value = *next_++;
+    value.offset_ = 0;
+    value.height_ = 1;
+    value.kind_ = PickleKind::kNone;
+    value.content_.integer = 0;
+    value.size_ = 0;
+    return value;
   }
-  PickleValue& operator[](size_t i) { return pages_[i / kPage][i % kPage]; }
-  const PickleValue& operator[](size_t i) const { return pages_[i / kPage][i % kPage]; }
+  PickleValue& operator[](size_t i) {
+    const Place place = PlaceOf(i);
+    return pages_[place.page][place.at];
+  }
+  const PickleValue& operator[](size_t i) const {
+    const Place place = PlaceOf(i);
+    return pages_[place.page][place.at];
+  }
   size_t size() const { return size_; }
 
  private:
-  static constexpr size_t kPage = 32;  // small files have many small pickles
+  struct Place {
+    size_t page, at;
+  };
+  static Place PlaceOf(size_t i) {
+    constexpr size_t kDoubled = std::bit_width(kMostPickleValues / kFirstPickleValues) - 1;
+    const size_t at = i + kFirstPickleValues;
+    if (at < kMostPickleValues)
+      return {static_cast<size_t>(std::bit_width(at / kFirstPickleValues)) - 1,
+              at - std::bit_floor(at)};
+    return {kDoubled + at / kMostPickleValues - 1, at % kMostPickleValues};
+  }
+
   std::vector<std::unique_ptr<PickleValue[]>> pages_;
+  PickleValue *next_ = nullptr, *end_ = nullptr;  // of the last page
   size_t size_ = 0;
+};
+
+// Memory for the items of tuples, lists and dicts, which goes away as a whole.
+class PickleItems {
+ public:
+  PickleId* Take(size_t count);
+
+ private:
+  std::vector<std::unique_ptr<PickleId[]>> pages_;
+  PickleId* next_ = nullptr;
+  size_t left_ = 0, page_ = 32;  // of the newest page
 };
 
 // What a pickle stream built. Texts point into the stream; it must outlive the object.
@@ -86,6 +164,7 @@ class Pickle {
  private:
   friend class PickleMachine;
   PickleValues values_;
+  PickleItems items_;
   std::deque<std::string> texts_;  // unescaped or concatenated, where the stream has no such bytes
   PickleId root_ = kPickleNone;
   uint64_t length_ = 0;

@@ -8,6 +8,7 @@
 
 #include "formats/torch/pickle_machine.h"
 #include "formats/torch/pickle_text.h"
+#include "lib/core/base/hash.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv {
@@ -27,10 +28,10 @@ bool PickleMachine::Call(uint8_t opcode) {
     case 0x93: {  // STACK_GLOBAL
       const PickleValue& name = out_.values_[Pop("STACK_GLOBAL")];
       const PickleValue& module = out_.values_[Pop("STACK_GLOBAL")];
-      if (name.kind != PickleKind::kText || module.kind != PickleKind::kText) {
+      if (name.kind() != PickleKind::kText || module.kind() != PickleKind::kText) {
         Fail("STACK_GLOBAL without two texts");
       }
-      PushGlobal(module.text, name.text);
+      PushGlobal(module.text(), name.text());
       return true;
     }
     case 'R':     // REDUCE
@@ -44,7 +45,7 @@ bool PickleMachine::Call(uint8_t opcode) {
       const PickleId arguments = Pop("arguments");
       Reduce(Pop("callable"), arguments);
       PickleValue& made = out_.values_[stack_.back()];
-      if (made.kind == PickleKind::kObject) made.items.push_back(keywords);
+      if (made.kind() == PickleKind::kObject) AddTo(made, {&keywords, 1});
       return true;
     }
     case 'b': {  // BUILD
@@ -54,10 +55,10 @@ bool PickleMachine::Call(uint8_t opcode) {
     }
     case 'Q': {  // BINPERSID
       const PickleId id = Pop("BINPERSID");
-      if (out_.values_[id].kind != PickleKind::kTuple) {
+      if (out_.values_[id].kind() != PickleKind::kTuple) {
         Fail(fmt::format("persistent id is {}, expected a tuple", out_.Describe(id)));
       }
-      out_.values_[Push(PickleKind::kStorage)].items = {id};
+      PushItems(PickleKind::kStorage, {&id, 1});
       return true;
     }
     default:
@@ -78,22 +79,22 @@ void PickleMachine::PushGlobal(std::string_view module, std::string_view name) {
 }
 
 void PickleMachine::Reduce(PickleId callable, PickleId arguments) {
-  const PickleKind kind = out_.values_[callable].kind;
+  const PickleKind kind = out_.values_[callable].kind();
   if (kind != PickleKind::kGlobal && kind != PickleKind::kObject) {
     Fail(fmt::format("{} is called", out_.Describe(callable)));
   }
-  if (out_.values_[arguments].kind != PickleKind::kTuple) {
+  if (out_.values_[arguments].kind() != PickleKind::kTuple) {
     Fail(fmt::format("arguments are {}, expected a tuple", out_.Describe(arguments)));
   }
-  if (kind == PickleKind::kGlobal && ReduceKnown(out_.values_[callable].text, arguments)) return;
-  out_.values_[Push(PickleKind::kObject)].items = {callable, arguments, kPickleNone};
+  if (kind == PickleKind::kGlobal && ReduceKnown(out_.values_[callable].text(), arguments)) return;
+  const PickleId items[] = {callable, arguments, kPickleNone};
+  PushItems(PickleKind::kObject, items);
 }
 
 // Calls whose meaning is plain data. False leaves the call to be kept as a node.
 bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
   const PickleValue& tuple = out_.values_[arguments];
-  const std::vector<PickleId> given(tuple.items.begin(),
-                                    tuple.items.begin() + std::min<size_t>(tuple.items.size(), 2));
+  const std::span<const PickleId> given = tuple.items();
   if (global == "collections.OrderedDict" || global == "collections.defaultdict" ||
       global == "collections.Counter" || global == "builtins.dict" ||
       global == "__builtin__.dict") {
@@ -102,16 +103,16 @@ bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
     const PickleId dict = Push(PickleKind::kDict);
     if (given.size() <= first) return true;
     const PickleValue& source = out_.values_[given[first]];
-    Charge(source.items.size() * sizeof(PickleId));
-    std::vector<PickleId> items = source.items;
-    if (source.kind == PickleKind::kList || source.kind == PickleKind::kTuple) {
+    Charge(source.items().size() * sizeof(PickleId));
+    std::vector<PickleId> items(source.items().begin(), source.items().end());
+    if (source.kind() == PickleKind::kList || source.kind() == PickleKind::kTuple) {
       items.clear();
-      for (const PickleId pair : source.items) {
-        const std::vector<PickleId>& halves = out_.values_[pair].items;
+      for (const PickleId pair : source.items()) {
+        const std::span<const PickleId> halves = out_.values_[pair].items();
         if (halves.size() != 2) Fail(fmt::format("{} is given no pairs", global));
         items.insert(items.end(), halves.begin(), halves.end());
       }
-    } else if (source.kind != PickleKind::kDict) {
+    } else if (source.kind() != PickleKind::kDict) {
       Fail(fmt::format("{} is given {}", global, out_.Describe(given[first])));
     }
     SetItems(dict, items);
@@ -121,14 +122,16 @@ bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
       global == "__builtin__.frozenset") {
     const PickleId set = Push(PickleKind::kSet);
     if (given.empty()) return true;
-    Charge(out_.values_[given[0]].items.size() * sizeof(PickleId));
-    out_.values_[set].items = out_.values_[given[0]].items;
+    const std::span<const PickleId> items = out_.values_[given[0]].items();
+    Charge(items.size() * sizeof(PickleId));
+    AddTo(out_.values_[set], items);
     return true;
   }
-  if (global == "_codecs.encode" && given.size() == 2 &&
-      out_.values_[given[0]].kind == PickleKind::kText && out_.values_[given[1]].text == "latin1") {
-    Charge(out_.values_[given[0]].text.size());
-    std::optional<std::string> bytes = Latin1FromUtf8(out_.values_[given[0]].text);
+  if (global == "_codecs.encode" && given.size() >= 2 &&
+      out_.values_[given[0]].kind() == PickleKind::kText &&
+      out_.values_[given[1]].text() == "latin1") {
+    Charge(out_.values_[given[0]].text().size());
+    std::optional<std::string> bytes = Latin1FromUtf8(out_.values_[given[0]].text());
     if (!bytes) Fail("_codecs.encode is given text outside latin1");
     PushOwned(PickleKind::kBytes, std::move(*bytes));
     return true;
@@ -138,64 +141,77 @@ bool PickleMachine::ReduceKnown(std::string_view global, PickleId arguments) {
 
 void PickleMachine::Build(PickleId target, PickleId state) {
   PickleValue& value = out_.values_[target];
-  if (value.kind == PickleKind::kDict) return;  // attributes of an OrderedDict: _metadata
-  if (value.kind != PickleKind::kObject) {
+  if (value.kind() == PickleKind::kDict) return;  // attributes of an OrderedDict: _metadata
+  if (value.kind() != PickleKind::kObject) {
     Fail(fmt::format("BUILD gives a state to {}", out_.Describe(target)));
   }
-  value.items.push_back(state);
+  AddTo(value, {&state, 1});
 }
 
 PickleId PickleMachine::Content(PickleId object, PickleKind kind) {
-  PickleId content = out_.values_[object].items[kContent];
+  PickleId content = out_.values_[object].items()[kContent];
   if (content == kPickleNone) {
     content = New(kind);
-    out_.values_[object].items[kContent] = content;
+    out_.values_[object].content_.items[kContent] = content;
   }
-  if (out_.values_[content].kind != kind) Fail("an object is both a list and a dict");
+  if (out_.values_[content].kind() != kind) Fail("an object is both a list and a dict");
   return content;
 }
 
-void PickleMachine::Append(PickleId target, const std::vector<PickleId>& items) {
-  if (out_.values_[target].kind == PickleKind::kObject) target = Content(target, PickleKind::kList);
+void PickleMachine::Append(PickleId target, std::span<const PickleId> items) {
+  if (out_.values_[target].kind() == PickleKind::kObject)
+    target = Content(target, PickleKind::kList);
   PickleValue& value = out_.values_[target];
-  if (value.kind != PickleKind::kList) {
+  if (value.kind() != PickleKind::kList) {
     Fail(fmt::format("items are appended to {}", out_.Describe(target)));
   }
-  value.items.insert(value.items.end(), items.begin(), items.end());
+  AddTo(value, items);
 }
 
-void PickleMachine::AddItems(PickleId target, const std::vector<PickleId>& items) {
+void PickleMachine::AddItems(PickleId target, std::span<const PickleId> items) {
   PickleValue& value = out_.values_[target];
-  if (value.kind != PickleKind::kSet) {
+  if (value.kind() != PickleKind::kSet) {
     Fail(fmt::format("items are added to {}", out_.Describe(target)));
   }
-  value.items.insert(value.items.end(), items.begin(), items.end());
+  AddTo(value, items);
 }
 
-void PickleMachine::SetItems(PickleId target, const std::vector<PickleId>& items) {
+void PickleMachine::SetItems(PickleId target, std::span<const PickleId> items) {
   if (items.size() % 2 != 0) Fail("a dict is given a key without a value");
-  if (out_.values_[target].kind == PickleKind::kObject) target = Content(target, PickleKind::kDict);
-  std::vector<PickleId>& into = out_.values_[target].items;
-  if (out_.values_[target].kind != PickleKind::kDict) {
+  if (out_.values_[target].kind() == PickleKind::kObject)
+    target = Content(target, PickleKind::kDict);
+  PickleValue& into = out_.values_[target];
+  if (into.kind() != PickleKind::kDict) {
     Fail(fmt::format("keys are set in {}", out_.Describe(target)));
   }
   for (size_t i = 0; i < items.size(); i += 2) {
-    const PickleValue& key = out_.values_[items[i]];
-    const bool plain = key.kind == PickleKind::kText || key.kind == PickleKind::kInt ||
-                       key.kind == PickleKind::kBool;
-    if (plain) {
-      Charge(key.text.size());
-      const PickleKind kind = key.kind == PickleKind::kBool ? PickleKind::kInt : key.kind;
-      const auto [found, added] =
-          keys_.try_emplace(Key{target, kind, key.integer, key.text}, into.size() + 1);
-      if (!added) {
-        into[found->second] = items[i + 1];
-        continue;
-      }
-    }
-    into.push_back(items[i]);
-    into.push_back(items[i + 1]);
+    if (!Replace(target, items[i], items[i + 1])) AddTo(into, items.subspan(i, 2));
   }
+}
+
+bool PickleMachine::Replace(PickleId dict, PickleId key, PickleId value) {
+  const PickleValue &into = out_.values_[dict], &wanted = out_.values_[key];
+  const bool is_text = wanted.kind() == PickleKind::kText;
+  if (!is_text && wanted.kind() != PickleKind::kInt && wanted.kind() != PickleKind::kBool)
+    return false;
+  Charge(wanted.text().size());
+  if (into.size_ >= UINT32_MAX) Fail("a dict has too many keys", Finding::kLimit);
+  const uint64_t number = (uint64_t{dict} << 32) ^ static_cast<uint64_t>(wanted.integer());
+  const uint64_t hash = Hash64(AsBytes(wanted.text())) ^ (number * 0x9e3779b97f4a7c15ull) >> 32;
+  const auto same = [&](const PickleKeys::Slot& slot) {
+    if (slot.dict != dict) return false;
+    const PickleValue& other = out_.values_[into.items()[slot.place]];
+    return (other.kind() == PickleKind::kText) == is_text && other.integer() == wanted.integer() &&
+           other.text() == wanted.text();
+  };
+  const uint32_t half = static_cast<uint32_t>(hash & UINT32_MAX);
+  PickleKeys::Slot& slot = keys_.Find(half, same);
+  if (slot.dict == kPickleNone) {
+    keys_.Fill(slot, {half, dict, static_cast<uint32_t>(into.size_)});
+    return false;
+  }
+  into.content_.items[slot.place + 1] = value;
+  return true;
 }
 
 }  // namespace kv

@@ -3,40 +3,91 @@
 // Inside formats/torch: the stack machine that turns a pickle stream into values.
 #pragma once  // implemented by pickle.cc, pickle_calls.cc, pickle_opcodes.cc
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "formats/torch/pickle.h"
 
 namespace kv {
 
-// What PUT and MEMOIZE kept, by index. Pickles count theirs from 0; what is out of that order
+// What PUT and MEMOIZE kept, by index. Pickles count theirs from 0; what is far out of that order
 // stands apart, since the index may be anything.
 class PickleMemo {
  public:
   void Put(uint64_t index, PickleId id) {
-    if (index < counted_.size()) {
-      counted_[index] = id;
-    } else if (index == counted_.size()) {
-      others_.erase(index);
-      counted_.push_back(id);
-    } else {
-      others_[index] = id;
+    if (index >= near_.size() && index <= 2 * near_.size() + kReach)
+      near_.resize(index + 1, kUnset);
+    if (index >= near_.size()) {
+      far_[index] = id;
+      return;
     }
+    if (near_[index] == kUnset) {
+      ++set_;
+      if (!far_.empty()) far_.erase(index);
+    }
+    near_[index] = id;
   }
   std::optional<PickleId> Get(uint64_t index) const {
-    if (index < counted_.size()) return counted_[index];
-    const auto at = others_.find(index);
-    return at == others_.end() ? std::nullopt : std::optional(at->second);
+    if (index < near_.size() && near_[index] != kUnset) return near_[index];
+    const auto at = far_.find(index);
+    return at == far_.end() ? std::nullopt : std::optional(at->second);
   }
-  uint64_t size() const { return counted_.size() + others_.size(); }
+  uint64_t size() const { return set_ + far_.size(); }
 
  private:
-  std::vector<PickleId> counted_;
-  std::unordered_map<uint64_t, PickleId> others_;
+  static constexpr PickleId kUnset = UINT32_MAX;
+  static constexpr uint64_t kReach = 8;
+  std::vector<PickleId> near_;
+  uint64_t set_ = 0;  // of near_
+  std::unordered_map<uint64_t, PickleId> far_;
+};
+
+// The places of keys in dicts, so that a repeated key replaces its value as in Python. The table is
+// open and at most half full.
+class PickleKeys {
+ public:
+  struct Slot {
+    uint32_t hash;
+    PickleId dict;  // kPickleNone: free
+    uint32_t place;
+  };
+  // The slot of a key, or the free one that it would take. `same(slot)` tells whether a slot of
+  // this hash has this key.
+  template <typename Same>
+  Slot& Find(uint32_t hash, const Same& same) {
+    if (2 * (used_ + 1) > slots_.size()) Grow();
+    const size_t mask = slots_.size() - 1;
+    size_t at = hash & mask;
+    while (slots_[at].dict != kPickleNone && (slots_[at].hash != hash || !same(slots_[at])))
+      at = (at + 1) & mask;
+    return slots_[at];
+  }
+  void Fill(Slot& slot, const Slot& with) {
+    slot = with;
+    ++used_;
+  }
+
+ private:
+  void Grow() {
+    const std::vector<Slot> before = std::exchange(slots_, {});
+    slots_.resize(std::max<size_t>(16, 4 * before.size()), Slot{0, kPickleNone, 0});
+    const size_t mask = slots_.size() - 1;
+    for (const Slot& slot : before) {
+      if (slot.dict == kPickleNone) continue;
+      size_t at = slot.hash & mask;
+      while (slots_[at].dict != kPickleNone) at = (at + 1) & mask;
+      slots_[at] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_;
+  size_t used_ = 0;
 };
 
 class PickleMachine {
@@ -56,22 +107,27 @@ class PickleMachine {
   bool Call(uint8_t opcode);
 
   PickleId New(PickleKind kind);
+  void PushInt(PickleKind kind, int64_t integer);
+  void PushItems(PickleKind kind, std::span<const PickleId> items);
+  void AddTo(PickleValue& value, std::span<const PickleId> items);
   PickleId Push(PickleKind kind);
   void PushText(PickleKind kind, std::string_view text);
   void PushUnicode(std::string_view text);  // throws kBadPickle unless it is UTF-8
   void PushOwned(PickleKind kind, std::string text);
   PickleId Pop(std::string_view what);
   PickleId Top(std::string_view what);
-  std::vector<PickleId> PopMark();
+  std::span<const PickleId> PopMark();  // valid until the next one
   std::string_view Line(std::string_view what);
   std::string_view Counted(uint64_t size, std::string_view what);
 
   void ScalarLine(uint8_t opcode);
   void PushInteger(std::string_view bytes);
   void PushGlobal(std::string_view module, std::string_view name);
-  void Append(PickleId target, const std::vector<PickleId>& items);
-  void SetItems(PickleId target, const std::vector<PickleId>& items);
-  void AddItems(PickleId target, const std::vector<PickleId>& items);
+  void Append(PickleId target, std::span<const PickleId> items);
+  void SetItems(PickleId target, std::span<const PickleId> items);
+  // Sets the value of a key that a dict has; otherwise false, and a plain key is going to be added.
+  bool Replace(PickleId dict, PickleId key, PickleId value);
+  void AddItems(PickleId target, std::span<const PickleId> items);
   // The list or dict that an object of a subclass carries along.
   PickleId Content(PickleId object, PickleKind kind);
   void Reduce(PickleId callable, PickleId arguments);
@@ -84,18 +140,6 @@ class PickleMachine {
 
   [[noreturn]] void Fail(const std::string& message, Finding finding = Finding::kBadPickle) const;
 
-  // The place of a key in a dict, so that a repeated key replaces its value as in Python.
-  struct Key {
-    PickleId dict;
-    PickleKind kind;
-    int64_t integer;
-    std::string_view text;
-    bool operator==(const Key&) const = default;
-  };
-  struct KeyHash {
-    size_t operator()(const Key& key) const;
-  };
-
   ByteReader reader_;
   uint64_t begin_;
   Pickle& out_;
@@ -103,8 +147,9 @@ class PickleMachine {
   uint64_t at_ = 0;  // offset of the running opcode
   std::vector<PickleId> stack_;
   std::vector<size_t> marks_;  // stack heights
+  std::vector<PickleId> popped_;
   PickleMemo memo_;
-  std::unordered_map<Key, size_t, KeyHash> keys_;
+  PickleKeys keys_;
 };
 
 }  // namespace kv

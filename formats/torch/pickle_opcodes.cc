@@ -29,16 +29,16 @@ bool PickleMachine::Scalar(uint8_t opcode) {
       return true;
     case 0x88:  // NEWTRUE
     case 0x89:  // NEWFALSE
-      out_.values_[Push(PickleKind::kBool)].integer = opcode == 0x88;
+      PushInt(PickleKind::kBool, opcode == 0x88);
       return true;
     case 'J':  // BININT
-      out_.values_[Push(PickleKind::kInt)].integer = reader_.I32("BININT");
+      PushInt(PickleKind::kInt, reader_.I32("BININT"));
       return true;
     case 'K':  // BININT1
-      out_.values_[Push(PickleKind::kInt)].integer = reader_.U8("BININT1");
+      PushInt(PickleKind::kInt, reader_.U8("BININT1"));
       return true;
     case 'M':  // BININT2
-      out_.values_[Push(PickleKind::kInt)].integer = reader_.U16("BININT2");
+      PushInt(PickleKind::kInt, reader_.U16("BININT2"));
       return true;
     case 0x8a:  // LONG1
       PushInteger(Counted(reader_.U8("LONG1 size"), "LONG1"));
@@ -51,7 +51,7 @@ bool PickleMachine::Scalar(uint8_t opcode) {
     }
     case 'G': {  // BINFLOAT, the one big-endian number
       const uint64_t bits = __builtin_bswap64(reader_.U64("BINFLOAT"));
-      out_.values_[Push(PickleKind::kFloat)].real = std::bit_cast<double>(bits);
+      out_.values_[Push(PickleKind::kFloat)].content_.real = std::bit_cast<double>(bits);
       return true;
     }
     case 'I':  // INT
@@ -68,7 +68,7 @@ bool PickleMachine::Scalar(uint8_t opcode) {
 void PickleMachine::ScalarLine(uint8_t opcode) {
   std::string_view line = Line("number");
   if (opcode == 'I' && (line == "00" || line == "01")) {
-    out_.values_[Push(PickleKind::kBool)].integer = line == "01";
+    PushInt(PickleKind::kBool, line == "01");
     return;
   }
   if (opcode == 'F') {
@@ -78,7 +78,7 @@ void PickleMachine::ScalarLine(uint8_t opcode) {
     if (text.empty() || end != text.c_str() + text.size()) {
       Fail(fmt::format("'{}' is not a number", Escaped(line)));
     }
-    out_.values_[Push(PickleKind::kFloat)].real = real;
+    out_.values_[Push(PickleKind::kFloat)].content_.real = real;
     return;
   }
   if (opcode == 'L' && line.ends_with('L')) line.remove_suffix(1);
@@ -90,7 +90,7 @@ void PickleMachine::ScalarLine(uint8_t opcode) {
   if (error == std::errc::result_out_of_range) {
     PushText(PickleKind::kBigInt, line);
   } else {
-    out_.values_[Push(PickleKind::kInt)].integer = integer;
+    PushInt(PickleKind::kInt, integer);
   }
 }
 
@@ -101,7 +101,7 @@ void PickleMachine::PushInteger(std::string_view bytes) {
   const size_t unused = 64 - 8 * bytes.size();
   // Sign-extends from the topmost byte present.
   const int64_t integer = bytes.empty() ? 0 : static_cast<int64_t>(bits << unused) >> unused;
-  out_.values_[Push(PickleKind::kInt)].integer = integer;
+  PushInt(PickleKind::kInt, integer);
 }
 
 bool PickleMachine::Text(uint8_t opcode) {
@@ -172,49 +172,51 @@ bool PickleMachine::Container(uint8_t opcode) {
     case 'l':     // LIST
     case 't':     // TUPLE
     case 0x91: {  // FROZENSET
-      std::vector<PickleId> items = PopMark();
+      std::span<const PickleId> items = PopMark();
       const PickleKind kind = opcode == 'l'   ? PickleKind::kList
                               : opcode == 't' ? PickleKind::kTuple
                                               : PickleKind::kSet;
-      out_.values_[Push(kind)].items = std::move(items);
+      PushItems(kind, items);
       return true;
     }
     case 'd': {  // DICT
-      const std::vector<PickleId> items = PopMark();
+      const std::span<const PickleId> items = PopMark();
       SetItems(Push(PickleKind::kDict), items);
       return true;
     }
     case 0x85:    // TUPLE1
     case 0x86:    // TUPLE2
     case 0x87: {  // TUPLE3
-      std::vector<PickleId> items(opcode - 0x84);
-      for (size_t i = items.size(); i-- > 0;) items[i] = Pop("TUPLE");
-      out_.values_[Push(PickleKind::kTuple)].items = std::move(items);
+      PickleId items[3];
+      const size_t count = opcode - 0x84u;
+      for (size_t i = count; i-- > 0;) items[i] = Pop("TUPLE");
+      PushItems(PickleKind::kTuple, {items, count});
       return true;
     }
     case 'a': {  // APPEND
       const PickleId item = Pop("APPEND");
-      Append(Top("APPEND"), {item});
+      Append(Top("APPEND"), {&item, 1});
       return true;
     }
     case 'e': {  // APPENDS
-      const std::vector<PickleId> items = PopMark();
+      const std::span<const PickleId> items = PopMark();
       Append(Top("APPENDS"), items);
       return true;
     }
     case 's': {  // SETITEM
-      const PickleId value = Pop("SETITEM");
-      const PickleId key = Pop("SETITEM");
-      SetItems(Top("SETITEM"), {key, value});
+      PickleId pair[2];
+      pair[1] = Pop("SETITEM");
+      pair[0] = Pop("SETITEM");
+      SetItems(Top("SETITEM"), pair);
       return true;
     }
     case 'u': {  // SETITEMS
-      const std::vector<PickleId> items = PopMark();
+      const std::span<const PickleId> items = PopMark();
       SetItems(Top("SETITEMS"), items);
       return true;
     }
     case 0x90: {  // ADDITEMS
-      const std::vector<PickleId> items = PopMark();
+      const std::span<const PickleId> items = PopMark();
       AddItems(Top("ADDITEMS"), items);
       return true;
     }
@@ -307,7 +309,9 @@ void PickleMachine::PushUnicode(std::string_view text) {
 }
 
 void PickleMachine::PushText(PickleKind kind, std::string_view text) {
-  out_.values_[Push(kind)].text = text;
+  PickleValue& value = out_.values_[Push(kind)];
+  value.content_.text = text.data();
+  value.size_ = text.size();
 }
 
 void PickleMachine::PushOwned(PickleKind kind, std::string text) {

@@ -29,10 +29,12 @@ class ZipStorages : public StorageBytes {
 
  private:
   ByteSpan Record(const StorageId& id);
+  const ZipEntry* FindRecord(std::string_view key);
 
   ZipArchive& archive_;
   TensorFile& file_;
-  std::string root_;  // with its slash, or empty
+  std::string root_;                // with its slash, or empty
+  std::vector<uint32_t> numbered_;  // by key: the place of its entry, from 1
   ByteSpan pickle_;
   uint64_t pickle_offset_ = 0;
   bool big_endian_ = false;

@@ -28,14 +28,14 @@ using DeclaredStorages = std::map<std::string_view, Declared>;
 DeclaredStorages CollectStorages(const Pickle& object) {
   DeclaredStorages storages;
   for (PickleId i = 0; i < object.size(); ++i) {
-    if (object[i].kind != PickleKind::kStorage) continue;
+    if (object[i].kind() != PickleKind::kStorage) continue;
     const StorageId id = ParseStorageId(object, i);
     if (id.is_module) continue;
     if (!id.dtype) {
       throw Error(Finding::kUnsupportedDtype,
                   fmt::format("storage '{}' is a {}, so it is unknown where the next one begins",
                               Escaped(id.key), Escaped(id.type)))
-          .At(object[i].offset);
+          .At(object[i].offset());
     }
     const Declared declared{Info(*id.dtype).block_bytes, id.numel};
     const auto [found, added] = storages.emplace(id.key, declared);
@@ -45,7 +45,7 @@ DeclaredStorages CollectStorages(const Pickle& object) {
           fmt::format("storage '{}' has {} elements of {} bytes here and {} of {} elsewhere",
                       Escaped(id.key), declared.numel, declared.item, found->second.numel,
                       found->second.item))
-          .At(object[i].offset);
+          .At(object[i].offset());
     }
   }
   return storages;
@@ -63,24 +63,24 @@ LegacyStorages::LegacyStorages(ByteSpan bytes, uint64_t offset, const Pickle& ob
     : file_(file) {
   const DeclaredStorages declared = CollectStorages(object);
   const Pickle keys(bytes.subspan(offset), offset);
-  if (keys[keys.root()].kind != PickleKind::kList) {
+  if (keys[keys.root()].kind() != PickleKind::kList) {
     throw Error(Finding::kBadPickle,
                 fmt::format("the storage keys are {}, expected a list", keys.Describe(keys.root())))
         .At(offset);
   }
   offset += keys.length();
   ByteReader reader(bytes.subspan(offset), offset);
-  for (const PickleId item : keys[keys.root()].items) {
-    if (keys[item].kind != PickleKind::kText) {
-      throw Error(Finding::kBadPickle, "a storage key is not a text").At(keys[item].offset);
+  for (const PickleId item : keys[keys.root()].items()) {
+    if (keys[item].kind() != PickleKind::kText) {
+      throw Error(Finding::kBadPickle, "a storage key is not a text").At(keys[item].offset());
     }
-    const std::string key(keys[item].text);
+    const std::string key(keys[item].text());
     const auto known = declared.find(key);
     if (known == declared.end()) {
       throw Error(
           Finding::kInconsistent,
           fmt::format("storage '{}' is listed but the object does not use it", Escaped(key)))
-          .At(keys[item].offset);
+          .At(keys[item].offset());
     }
     const uint64_t at = reader.offset();
     const uint64_t numel = Swapped(reader.U64("element count"), big_endian);
@@ -132,14 +132,14 @@ LegacyHead ReadHead(ByteSpan bytes) {
     return pickle;
   };
   const auto magic = next();
-  if ((*magic)[magic->root()].kind != PickleKind::kBigInt ||
-      (*magic)[magic->root()].text != kMagic) {
+  if ((*magic)[magic->root()].kind() != PickleKind::kBigInt ||
+      (*magic)[magic->root()].text() != kMagic) {
     throw std::move(
         Error(Finding::kBadMagic, "the first pickle is not the magic number of torch").At(0));
   }
   const uint64_t protocol_at = offset;
   const auto protocol = next();
-  const int64_t version = (*protocol)[protocol->root()].integer;
+  const int64_t version = (*protocol)[protocol->root()].integer();
   if (version != kProtocol) {
     throw std::move(Error(Finding::kBadVersion,
                           fmt::format("protocol version is {}, expected {}", version, kProtocol))
@@ -147,7 +147,7 @@ LegacyHead ReadHead(ByteSpan bytes) {
   }
   const auto system = next();
   const PickleValue& little = (*system)[system->Get(system->root(), "little_endian")];
-  head.big_endian = little.kind == PickleKind::kBool && little.integer == 0;
+  head.big_endian = little.kind() == PickleKind::kBool && little.integer() == 0;
   head.object = next();
   return head;
 }
@@ -173,7 +173,7 @@ EmbeddedStorage ReadEmbedded(ByteSpan bytes, TensorFile& file) {
   }
   const LegacyHead head = ReadHead(bytes);
   const Pickle& object = *head.object;
-  if (object[object.root()].kind != PickleKind::kStorage) {
+  if (object[object.root()].kind() != PickleKind::kStorage) {
     throw Error(Finding::kBadPickle,
                 fmt::format("a storage in the pickle is {}", object.Describe(object.root())));
   }

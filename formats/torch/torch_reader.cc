@@ -41,7 +41,7 @@ class PlainStorages : public StorageBytes {
 
 void ReadPlainPickle(ByteSpan bytes, uint64_t max_bytes, TensorFile& file) {
   const Pickle pickle(bytes);
-  const PickleKind root = pickle[pickle.root()].kind;
+  const PickleKind root = pickle[pickle.root()].kind();
   // More pickles behind an integer: a legacy file whose magic number is another.
   if (pickle.length() < bytes.size() && (root == PickleKind::kInt || root == PickleKind::kBigInt)) {
     throw Error(Finding::kBadMagic, "the first pickle is an integer, but not torch's magic number")

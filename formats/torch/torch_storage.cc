@@ -90,7 +90,7 @@ void RequireKnown(std::string_view global, const PickleValue& at) {
 
 void FailAt(Finding finding, const std::string& message, const PickleValue& at) {
   Error error(finding, message);
-  throw error.At(at.offset);
+  throw error.At(at.offset());
 }
 
 std::optional<DType> TorchDType(std::string_view global) {
@@ -103,12 +103,12 @@ std::optional<DType> TorchDType(std::string_view global) {
 
 std::optional<DType> TorchDType(const Pickle& pickle, PickleId type) {
   const PickleValue& name = pickle[type];
-  if (name.kind != PickleKind::kGlobal) {
+  if (name.kind() != PickleKind::kGlobal) {
     FailAt(Finding::kBadPickle,
            fmt::format("an element type is {}, expected a name", pickle.Describe(type)), name);
   }
-  const std::optional<DType> dtype = TorchDType(name.text);
-  if (!dtype) RequireKnown(name.text, name);
+  const std::optional<DType> dtype = TorchDType(name.text());
+  if (!dtype) RequireKnown(name.text(), name);
   return dtype;
 }
 
@@ -125,46 +125,47 @@ uint64_t StorageId::bytes() const {
 }
 
 StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
-  const PickleValue& tuple = pickle[pickle[storage].items[0]];
+  const PickleValue& tuple = pickle[pickle[storage].items()[0]];
   const auto kind = [&](size_t i) {
-    return i < tuple.items.size() ? pickle[tuple.items[i]].kind : PickleKind::kNone;
+    return i < tuple.items().size() ? pickle[tuple.items()[i]].kind() : PickleKind::kNone;
   };
   StorageId id;
-  if (kind(0) == PickleKind::kText && pickle[tuple.items[0]].text == "module") {
+  if (kind(0) == PickleKind::kText && pickle[tuple.items()[0]].text() == "module") {
     id.is_module = true;
     return id;
   }
-  const bool good = (tuple.items.size() == 5 || tuple.items.size() == 6) &&
-                    kind(0) == PickleKind::kText && pickle[tuple.items[0]].text == "storage" &&
+  const bool good = (tuple.items().size() == 5 || tuple.items().size() == 6) &&
+                    kind(0) == PickleKind::kText && pickle[tuple.items()[0]].text() == "storage" &&
                     kind(1) == PickleKind::kGlobal && kind(2) == PickleKind::kText &&
                     kind(3) == PickleKind::kText && kind(4) == PickleKind::kInt;
   if (!good) {
     FailAt(Finding::kBadPickle,
            "persistent id is not ('storage', type, key, location, element count)", pickle[storage]);
   }
-  id.type = pickle[tuple.items[1]].text;
-  id.key = pickle[tuple.items[2]].text;
+  id.type = pickle[tuple.items()[1]].text();
+  id.key = pickle[tuple.items()[2]].text();
   id.untyped = Among(id.type, kUntyped);
   id.dtype = id.untyped ? DType::kU8 : TorchStorageDType(id.type);
   if (!id.dtype) RequireKnown(id.type, pickle[storage]);
-  if (pickle[tuple.items[3]].text == "meta") {
+  if (pickle[tuple.items()[3]].text() == "meta") {
     FailAt(Finding::kUnsupportedKind,
            fmt::format("storage '{}' is on the meta device and has no data", Escaped(id.key)),
            pickle[storage]);
   }
-  const int64_t numel = pickle[tuple.items[4]].integer;
+  const int64_t numel = pickle[tuple.items()[4]].integer();
   if (numel < 0) {
     FailAt(Finding::kBadField, fmt::format("storage '{}' has {} elements", Escaped(id.key), numel),
            pickle[storage]);
   }
   id.numel = static_cast<uint64_t>(numel);
-  if (tuple.items.size() == 6 && kind(5) == PickleKind::kTuple) {
-    const std::vector<PickleId>& view = pickle[tuple.items[5]].items;  // (key, offset, count)
-    if (view.size() != 3 || pickle[view[1]].kind != PickleKind::kInt ||
-        pickle[view[2]].kind != PickleKind::kInt) {
+  if (tuple.items().size() == 6 && kind(5) == PickleKind::kTuple) {
+    const std::span<const PickleId> view =
+        pickle[tuple.items()[5]].items();  // (key, offset, count)
+    if (view.size() != 3 || pickle[view[1]].kind() != PickleKind::kInt ||
+        pickle[view[2]].kind() != PickleKind::kInt) {
       FailAt(Finding::kBadPickle, "view of a storage is not (key, offset, count)", pickle[storage]);
     }
-    const int64_t first = pickle[view[1]].integer, count = pickle[view[2]].integer;
+    const int64_t first = pickle[view[1]].integer(), count = pickle[view[2]].integer();
     if (first < 0 || count < 0 || first > numel || count > numel - first) {
       FailAt(Finding::kBadOffsets,
              fmt::format("a view of {} elements from {} leaves its storage '{}' of {}", count,
@@ -178,36 +179,37 @@ StorageId ParseStorageId(const Pickle& pickle, PickleId storage) {
 
 uint64_t PickleNatural(const Pickle& pickle, PickleId id, std::string_view what) {
   const PickleValue& value = pickle[id];
-  if (value.kind == PickleKind::kBigInt) {
+  if (value.kind() == PickleKind::kBigInt) {
     FailAt(Finding::kLimit, fmt::format("{} needs more than 64 bits", what), value);
   }
-  if (value.kind != PickleKind::kInt) {
+  if (value.kind() != PickleKind::kInt) {
     FailAt(Finding::kBadPickle, fmt::format("{} is {}, expected an int", what, pickle.Describe(id)),
            value);
   }
-  if (value.integer < 0) {
-    FailAt(Finding::kBadOffsets, fmt::format("{} is {}, expected at least 0", what, value.integer),
-           value);
+  if (value.integer() < 0) {
+    FailAt(Finding::kBadOffsets,
+           fmt::format("{} is {}, expected at least 0", what, value.integer()), value);
   }
-  return static_cast<uint64_t>(value.integer);
+  return static_cast<uint64_t>(value.integer());
 }
 
 std::vector<uint64_t> PickleExtents(const Pickle& pickle, PickleId id, std::string_view what) {
-  if (pickle.ClassOf(id) == "torch.Size" && !pickle[pickle[id].items[1]].items.empty()) {
-    id = pickle[pickle[id].items[1]].items[0];
+  if (pickle.ClassOf(id) == "torch.Size" && !pickle[pickle[id].items()[1]].items().empty()) {
+    id = pickle[pickle[id].items()[1]].items()[0];
   }
   const PickleValue& value = pickle[id];
-  if (value.kind != PickleKind::kTuple && value.kind != PickleKind::kList) {
+  if (value.kind() != PickleKind::kTuple && value.kind() != PickleKind::kList) {
     FailAt(Finding::kBadPickle,
            fmt::format("{} is {}, expected a tuple", what, pickle.Describe(id)), value);
   }
-  if (value.items.size() > kMostRank) {
+  if (value.items().size() > kMostRank) {
     FailAt(Finding::kLimit,
-           fmt::format("{} has {} axes, at most {} exist", what, value.items.size(), kMostRank),
+           fmt::format("{} has {} axes, at most {} exist", what, value.items().size(), kMostRank),
            value);
   }
   std::vector<uint64_t> extents;
-  for (const PickleId item : value.items) extents.push_back(PickleNatural(pickle, item, what));
+  extents.reserve(value.items().size());
+  for (const PickleId item : value.items()) extents.push_back(PickleNatural(pickle, item, what));
   return extents;
 }
 

@@ -34,20 +34,30 @@ uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
 }  // namespace
 
 std::optional<TensorBuilder::Call> TensorBuilder::Find(PickleId id) const {
+  const PickleValue& first = pickle_[id];
+  if (rebuild_ != kPickleNone && first.kind() == PickleKind::kObject &&
+      first.items()[0] == rebuild_)
+    return Call{rebuild_name_, first.items()[1]};
   for (size_t depth = 0; depth < kMostWrappers; ++depth) {
     std::string_view function = pickle_.ClassOf(id);
     if (!StripTorch(function)) return std::nullopt;
-    PickleId arguments = pickle_[id].items[1];
+    PickleId arguments = pickle_[id].items()[1];
     if (function == kSubclass) {  // (function, type, arguments, state)
-      const std::vector<PickleId>& items = pickle_[arguments].items;
-      if (items.size() < 3 || pickle_[items[0]].kind != PickleKind::kGlobal) return std::nullopt;
-      function = pickle_[items[0]].text;
+      const std::span<const PickleId> items = pickle_[arguments].items();
+      if (items.size() < 3 || pickle_[items[0]].kind() != PickleKind::kGlobal) return std::nullopt;
+      function = pickle_[items[0]].text();
       arguments = items[2];
       if (!StripTorch(function)) return std::nullopt;
     }
-    if (Among(function, kRebuild)) return Call{function, arguments};
-    if (!Among(function, kWrappers) || pickle_[arguments].items.empty()) return std::nullopt;
-    id = pickle_[arguments].items[0];
+    if (Among(function, kRebuild)) {
+      if (depth == 0 && arguments == first.items()[1]) {
+        rebuild_ = first.items()[0];
+        rebuild_name_ = function;
+      }
+      return Call{function, arguments};
+    }
+    if (!Among(function, kWrappers) || pickle_[arguments].items().empty()) return std::nullopt;
+    id = pickle_[arguments].items()[0];
   }
   return std::nullopt;
 }
@@ -57,18 +67,17 @@ bool TensorBuilder::IsTensor(PickleId id) const {
 }
 
 std::optional<TensorView> TensorBuilder::Build(PickleId id) {
-  if (numpy_.IsArray(id)) return numpy_.Build(id);
   const std::optional<Call> call = Find(id);
-  KV_ASSERT(call.has_value());
+  if (!call) return numpy_.Build(id);
   const PickleValue& node = pickle_[id];
-  const std::vector<PickleId>& arguments = pickle_[call->arguments].items;
+  const std::span<const PickleId> arguments = pickle_[call->arguments].items();
   const bool has_dtype = call->function.ends_with("_v3");
   if (arguments.size() < (has_dtype ? 7u : 4u)) {
     FailAt(Finding::kBadPickle,
            fmt::format("{} has {} arguments", call->function, arguments.size()), node);
   }
   const std::optional<EmbeddedStorage> embedded = FindEmbedded(arguments[0]);
-  if (!embedded && pickle_[arguments[0]].kind != PickleKind::kStorage) {
+  if (!embedded && pickle_[arguments[0]].kind() != PickleKind::kStorage) {
     FailAt(Finding::kBadPickle,
            fmt::format("a tensor is made from {}", pickle_.Describe(arguments[0])), node);
   }
@@ -93,13 +102,13 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
 // pickle.dump writes a storage as a call of _load_from_bytes with what torch.save makes of it.
 std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
   if (pickle_.ClassOf(storage) != "torch.storage._load_from_bytes") return std::nullopt;
-  const std::vector<PickleId>& arguments = pickle_[pickle_[storage].items[1]].items;
-  if (arguments.size() != 1 || pickle_[arguments[0]].kind != PickleKind::kBytes) {
+  const std::span<const PickleId> arguments = pickle_[pickle_[storage].items()[1]].items();
+  if (arguments.size() != 1 || pickle_[arguments[0]].kind() != PickleKind::kBytes) {
     FailAt(Finding::kBadPickle, "_load_from_bytes is not given bytes", pickle_[storage]);
   }
   const auto known = embedded_.find(arguments[0]);
   if (known != embedded_.end()) return known->second;
-  const EmbeddedStorage found = storages_.Embedded(AsBytes(pickle_[arguments[0]].text));
+  const EmbeddedStorage found = storages_.Embedded(AsBytes(pickle_[arguments[0]].text()));
   embedded_.emplace(arguments[0], found);
   return found;
 }

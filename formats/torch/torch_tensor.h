@@ -108,6 +108,9 @@ class TensorBuilder {
   StorageBytes& storages_;
   uint64_t max_bytes_;
   NumpyArrays numpy_;
+  // The function that made the last tensor: most files call one, which needs no comparing of names.
+  mutable PickleId rebuild_ = kPickleNone;
+  mutable std::string_view rebuild_name_;
   std::map<PickleId, EmbeddedStorage> embedded_;  // by the bytes; tensors share them
 };
 

@@ -24,7 +24,6 @@ constexpr size_t kLongestText = 4096;
 struct Weight {
   uint64_t tensors = 0;
   uint64_t visits = 0;
-  bool known = false;
 };
 
 uint64_t CappedAdd(uint64_t a, uint64_t b) { return std::min(a + b, uint64_t{1} << 62); }
@@ -32,15 +31,18 @@ uint64_t CappedAdd(uint64_t a, uint64_t b) { return std::min(a + b, uint64_t{1} 
 class Walker {
  public:
   Walker(const Pickle& pickle, TensorBuilder& builder, TensorFile& file)
-      : pickle_(pickle), builder_(builder), file_(file), weights_(pickle.size()) {}
+      : pickle_(pickle), builder_(builder), file_(file), weight_at_(pickle.size()) {}
 
   void Run() {
     const Weight total = Weigh(pickle_.root());
     if (total.tensors > kMostTensors || total.visits > kMostVisits) {
       Error error(Finding::kLimit, fmt::format("more than {} tensors, or {} steps to reach them",
                                                kMostTensors, kMostVisits));
-      throw error.At(pickle_[pickle_.root()].offset);
+      throw error.At(pickle_[pickle_.root()].offset());
     }
+    file_.tensors.reserve(total.tensors);
+    names_.Reserve(total.tensors);
+    ids_.reserve(total.tensors);
     const std::string_view root_class = pickle_.ClassOf(pickle_.root());
     if (!root_class.empty() && !builder_.IsTensor(pickle_.root())) {
       file_.metadata["__class__"] = root_class;
@@ -66,17 +68,17 @@ class Walker {
   template <typename F>
   void ForEachChild(PickleId id, F with) const {
     const PickleValue& value = pickle_[id];
-    switch (value.kind) {
+    switch (value.kind()) {
       case PickleKind::kDict:
-        for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
-          with([&] { return KeyName(value.items[i], i / 2); }, value.items[i + 1]);
+        for (size_t i = 0; i + 1 < value.items().size(); i += 2) {
+          with([&] { return KeyName(value.items()[i], i / 2); }, value.items()[i + 1]);
         }
         return;
       case PickleKind::kList:
       case PickleKind::kTuple:
       case PickleKind::kSet:
-        for (size_t i = 0; i < value.items.size(); ++i)
-          with([&] { return std::to_string(i); }, value.items[i]);
+        for (size_t i = 0; i < value.items().size(); ++i)
+          with([&] { return std::to_string(i); }, value.items()[i]);
         return;
       case PickleKind::kObject:
         if (builder_.IsTensor(id) || !IsWalked(id)) return;
@@ -91,20 +93,20 @@ class Walker {
   // called with and has under a name too (ModelOutput of transformers) goes by the name.
   template <typename F>
   void ForEachPart(const PickleValue& object, F with) const {
-    const std::vector<PickleId>& arguments = pickle_[object.items[1]].items;
+    const std::span<const PickleId> arguments = pickle_[object.items()[1]].items();
     const std::unordered_set<PickleId> named =
         arguments.empty() ? std::unordered_set<PickleId>() : NamedIn(object);
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (named.count(arguments[i]) == 0)
         with([&] { return fmt::format("__args__/{}", i); }, arguments[i]);
     }
-    for (size_t i = 2; i < object.items.size(); ++i) {
-      const PickleValue& state = pickle_[object.items[i]];
-      if (state.kind == PickleKind::kTuple && state.items.size() == 2) {  // (dict, slots)
-        ForEachChild(state.items[0], with);
-        ForEachChild(state.items[1], with);
+    for (size_t i = 2; i < object.items().size(); ++i) {
+      const PickleValue& state = pickle_[object.items()[i]];
+      if (state.kind() == PickleKind::kTuple && state.items().size() == 2) {  // (dict, slots)
+        ForEachChild(state.items()[0], with);
+        ForEachChild(state.items()[1], with);
       } else {
-        ForEachChild(object.items[i], with);
+        ForEachChild(object.items()[i], with);
       }
     }
   }
@@ -112,37 +114,42 @@ class Walker {
   // The values of an object's own dicts.
   std::unordered_set<PickleId> NamedIn(const PickleValue& object) const {
     std::unordered_set<PickleId> ids;
-    for (size_t i = 2; i < object.items.size(); ++i) {
-      const PickleValue& state = pickle_[object.items[i]];
-      if (state.kind != PickleKind::kDict) continue;
-      for (size_t at = 1; at < state.items.size(); at += 2) ids.insert(state.items[at]);
+    for (size_t i = 2; i < object.items().size(); ++i) {
+      const PickleValue& state = pickle_[object.items()[i]];
+      if (state.kind() != PickleKind::kDict) continue;
+      for (size_t at = 1; at < state.items().size(); at += 2) ids.insert(state.items()[at]);
     }
     return ids;
   }
 
   std::string KeyName(PickleId key, size_t index) const {
     const PickleValue& value = pickle_[key];
-    if (value.kind == PickleKind::kText) return std::string(value.text);
-    if (value.kind == PickleKind::kInt) return std::to_string(value.integer);
+    if (value.kind() == PickleKind::kText) return std::string(value.text());
+    if (value.kind() == PickleKind::kInt) return std::to_string(value.integer());
     return fmt::format("#{}", index);
   }
 
+  // Only what has something below it is kept: most values of a file of many tensors are their
+  // parts.
   Weight Weigh(PickleId id) {
-    if (weights_[id].known) return weights_[id];
-    Weight weight{.tensors = builder_.IsTensor(id) ? uint64_t{1} : 0, .visits = 1, .known = true};
+    if (weight_at_[id] != 0) return weights_[weight_at_[id] - 1];
+    if (pickle_[id].items().empty()) return {0, 1};
+    if (builder_.IsTensor(id)) return {1, 1};
+    Weight weight{0, 1};
     ForEachChild(id, [&](const auto&, PickleId child) {
       const Weight below = Weigh(child);
       weight.tensors = CappedAdd(weight.tensors, below.tensors);
       weight.visits = CappedAdd(weight.visits, below.tensors > 0 ? below.visits : 1);
     });
-    weights_[id] = weight;
+    weights_.push_back(weight);
+    weight_at_[id] = static_cast<uint32_t>(weights_.size());
     return weight;
   }
 
   void Visit(PickleId id, size_t depth) {
     if (builder_.IsTensor(id)) return AddTensor(id);
     const PickleValue& value = pickle_[id];
-    switch (value.kind) {
+    switch (value.kind()) {
       case PickleKind::kDict:
       case PickleKind::kList:
       case PickleKind::kTuple:
@@ -151,17 +158,17 @@ class Walker {
       case PickleKind::kObject:
         if (!IsDataClass(pickle_.ClassOf(id))) return AddOpaque(id, true, false);
         if (!IsWalked(id)) return AddOpaque(id, false, true);
-        if (weights_[id].tensors == 0) return AddOpaque(id, false, IsObjectArray(id));
+        if (Weigh(id).tensors == 0) return AddOpaque(id, false, IsObjectArray(id));
         break;
       case PickleKind::kStorage:
         return AddOpaque(id, false, true);
       default:
         return AddScalar(value, depth);
     }
-    if (weights_[id].tensors == 0) {
+    if (Weigh(id).tensors == 0) {
       // Of interest for scalars near the root only; shared containers are not walked without end.
-      if (depth >= kScalarDepth || value.items.size() > scalar_budget_) return;
-      scalar_budget_ -= value.items.size();
+      if (depth >= kScalarDepth || value.items().size() > scalar_budget_) return;
+      scalar_budget_ -= value.items().size();
     }
     const size_t length = path_.size();
     ForEachChild(id, [&](const auto& name, PickleId child) {
@@ -180,7 +187,7 @@ class Walker {
       if (!names_.Insert(path_, static_cast<uint32_t>(ids_.size()), name_at)) {
         // An item may be an attribute as well.
         if (ids_[*names_.Find(path_, name_at)] == id) return;
-        throw Error(Finding::kDuplicateName, "two tensors have this name").At(pickle_[id].offset);
+        throw Error(Finding::kDuplicateName, "two tensors have this name").At(pickle_[id].offset());
       }
       ids_.push_back(id);
       file_.tensors.push_back({path_, std::move(*view), ""});
@@ -196,18 +203,18 @@ class Walker {
 
   void AddScalar(const PickleValue& value, size_t depth) {
     if (depth > kScalarDepth || path_.empty() || file_.metadata.size() >= kMostScalars) return;
-    switch (value.kind) {
+    switch (value.kind()) {
       case PickleKind::kBool:
-        file_.metadata[path_] = value.integer != 0 ? "true" : "false";
+        file_.metadata[path_] = value.integer() != 0 ? "true" : "false";
         break;
       case PickleKind::kInt:
-        file_.metadata[path_] = std::to_string(value.integer);
+        file_.metadata[path_] = std::to_string(value.integer());
         break;
       case PickleKind::kFloat:
-        file_.metadata[path_] = fmt::format("{}", value.real);
+        file_.metadata[path_] = fmt::format("{}", value.real());
         break;
       case PickleKind::kText:
-        if (value.text.size() <= kLongestText) file_.metadata[path_] = value.text;
+        if (value.text().size() <= kLongestText) file_.metadata[path_] = value.text();
         break;
       default:
         break;
@@ -217,6 +224,7 @@ class Walker {
   const Pickle& pickle_;
   TensorBuilder& builder_;
   TensorFile& file_;
+  std::vector<uint32_t> weight_at_;  // by value: its place in weights_, from 1
   std::vector<Weight> weights_;
   NameTable names_;
   std::vector<PickleId> ids_;  // of the tensors, in the file's order

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 
 #include "formats/torch/torch_container.h"
 
@@ -28,6 +30,15 @@ bool IsPlainKey(std::string_view key) {
   };
   return !key.empty() && key.find("..") == std::string_view::npos &&
          std::all_of(key.begin(), key.end(), plain);
+}
+
+// Of the keys that torch gives, counted from 0; nothing for "007" or other names.
+std::optional<uint32_t> NumberOf(std::string_view key) {
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+  if (error != std::errc() || end != key.data() + key.size()) return std::nullopt;
+  if (key.size() > 1 && key.front() == '0') return std::nullopt;
+  return number;
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -65,20 +76,38 @@ ZipStorages::ZipStorages(ZipArchive& archive, TensorFile& file) : archive_(archi
           .At(order->data_offset);
     }
   }
+  // A table of its own: names of a million members are found slowly in any order but their own.
+  const std::string folder = root_ + "data/";
+  numbered_.resize(archive.entries().size());
+  for (size_t i = 0; i < archive.entries().size(); ++i) {
+    const std::string_view name = archive.entries()[i].name;
+    const auto number =
+        name.starts_with(folder) ? NumberOf(name.substr(folder.size())) : std::optional<uint32_t>();
+    if (number && *number < numbered_.size()) numbered_[*number] = static_cast<uint32_t>(i + 1);
+  }
+
   if (archive.Find(root_ + "constants.pkl") != nullptr) {
     file.notes.emplace_back("a TorchScript archive: its code is ignored, its data read");
   }
+}
+
+const ZipEntry* ZipStorages::FindRecord(std::string_view key) {
+  const std::optional<uint32_t> number = NumberOf(key);
+  if (number && *number < numbered_.size() && numbered_[*number] != 0)
+    return &archive_.entries()[numbered_[*number] - 1];
+  return archive_.Find(fmt::format("{}data/{}", root_, key));
 }
 
 ByteSpan ZipStorages::Record(const StorageId& id) {
   if (!IsPlainKey(id.key)) {
     throw Error(Finding::kBadName, fmt::format("storage key '{}'", Escaped(id.key, 50)));
   }
-  const std::string name = fmt::format("{}data/{}", root_, id.key);
-  const ZipEntry* entry = archive_.Find(name);
+  const ZipEntry* entry = FindRecord(id.key);
   if (entry == nullptr) {
-    throw Error(Finding::kMissingRecord, fmt::format("record '{}' is missing", name));
+    throw Error(Finding::kMissingRecord,
+                fmt::format("record '{}data/{}' is missing", root_, id.key));
   }
+  const std::string_view name = entry->name;
   const uint64_t wanted = id.bytes();
   if (entry->size < wanted) {
     throw Error(Finding::kSizeMismatch,

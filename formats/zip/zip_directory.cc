@@ -231,6 +231,7 @@ std::vector<ZipEntry> ReadDirectory(ByteSpan file, NameTable& names) {
   entries.reserve(directory.entries);  // which the size of the directory bounds
   std::vector<Place> places;
   places.reserve(directory.entries);
+  names.Reserve(directory.entries);
   const auto name_at = [&](uint32_t i) { return entries[i].name; };
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const uint64_t at = reader.offset();

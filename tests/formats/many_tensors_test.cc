@@ -69,6 +69,89 @@ Source ManyMembers(size_t tensors, std::string (*name)(size_t)) {
   return Source::Open((folder / "many.npz").string());
 }
 
+void Text(ByteWriter& out, std::string_view text) {
+  out.U8('X');
+  out.U32(static_cast<uint32_t>(text.size()));
+  out.Append(text);
+}
+
+// One value at the memo's place, as torch writes what many tensors share.
+void Shared(ByteWriter& out, uint8_t place) {
+  out.U8('h');
+  out.U8(place);
+}
+
+// torch.save's dict of tensors: each has a storage of its own in the zip file. In a plain pickle,
+// which has none, they share one that lies in it.
+Bytes ManyRebuilt(size_t tensors, std::string (*name)(size_t), bool plain) {
+  ByteWriter out;
+  out.Append("\x80\x02");
+  out.Append("ctorch._utils\n_rebuild_tensor_v2\nq");
+  out.U8(0);
+  out.Append("0ctorch\nHalfStorage\nq\x01");
+  out.Append("0ccollections\nOrderedDict\nq\x02");
+  out.U8('0');
+  if (plain) {
+    ByteWriter storage;
+    storage.Append("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.");
+    storage.Append("\x80\x02}U\x0dlittle_endian\x88s.\x80\x02(U\x07storagectorch\nHalfStorage\n");
+    storage.Append(
+        "U\x01"
+        "0U\x03"
+        "cpuK\x01NtQ.\x80\x02]U\x01"
+        "0a.");
+    storage.U64(1);
+    storage.Pad(2);
+    out.Append("ctorch.storage\n_load_from_bytes\nB");
+    out.U32(static_cast<uint32_t>(storage.size()));
+    out.Append(storage.bytes());
+    out.Append("\x85Rq\x03");
+    out.U8('0');
+  }
+  out.Append("}(");
+  for (size_t i = 0; i < tensors; ++i) {
+    Text(out, name(i));
+    Shared(out, 0);
+    out.U8('(');
+    if (plain) {
+      Shared(out, 3);
+    } else {
+      out.U8('(');
+      Text(out, "storage");
+      Shared(out, 1);
+      Text(out, std::to_string(i));
+      Text(out, "cpu");
+      out.Append("K\x01tQ");
+    }
+    out.U8('K');
+    out.U8(0);
+    out.Append("K\x01K\x01K\x01\x87K\x01K\x01K\x01\x87\x89");
+    Shared(out, 2);
+    out.Append(")RtR");
+  }
+  out.Append("u.");
+  return out.Release();
+}
+
+Source ManyPickled(size_t tensors, std::string (*name)(size_t)) {
+  Source source;
+  source.path = "many.pkl";
+  source.files.push_back(
+      {source.path, FileSource::FromBytes(ManyRebuilt(tensors, name, true), source.path)});
+  return source;
+}
+
+Source ManyStorages(size_t tensors, std::string (*name)(size_t)) {
+  const test::TempDir folder;
+  AtomicFile file(folder / "many.pt", Overwrite::kRefuse);
+  ZipWriter zip(file);
+  zip.Add("a/data.pkl", ManyRebuilt(tensors, name, false));
+  for (size_t i = 0; i < tensors; ++i) zip.Add("a/data/" + std::to_string(i), Bytes(2));
+  zip.Finish();
+  file.Commit();
+  return Source::Open((folder / "many.pt").string());
+}
+
 uint64_t CostOf(Source (*make)(size_t, std::string (*)(size_t)), size_t tensors,
                 std::string (*name)(size_t)) {
   const Source source = make(tensors, name);
@@ -97,6 +180,9 @@ TEST_CASE("every tensor of a file costs a few allocations, however many there ar
   // name too long to lie in its string costs one more each time that it is kept.
   CheckFew(ManyTensors, 12);
   CheckFew(ManyMembers, 12);
+  // Nothing more for the fifteen values of its pickle, and nothing for the record of its storage.
+  CheckFew(ManyPickled, 12);
+  CheckFew(ManyStorages, 12);
 }
 
 }  // namespace

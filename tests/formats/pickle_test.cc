@@ -14,7 +14,7 @@ using std::string_literals::operator""s;
 struct Loaded {
   explicit Loaded(std::string text) : stream(std::move(text)), pickle(AsBytes(stream)) {}
   const PickleValue& root() const { return pickle[pickle.root()]; }
-  const PickleValue& item(size_t i) const { return pickle[root().items.at(i)]; }
+  const PickleValue& item(size_t i) const { return pickle[root().items()[i]]; }
 
   std::string stream;
   Pickle pickle;
@@ -38,20 +38,20 @@ TEST_CASE("scalars of every protocol read as their values") {
       "\x8a\x02\x00\xff\x8a\x00\x8b\x01\x00\x00\x00\x80G\x3f\xf8\x00\x00\x00\x00\x00\x00"
       "e."s);
   const int64_t integers[] = {0, 7, 1, -12, 0, -1, 5, 0x201, 1, 0, -256, 0, -128};
-  REQUIRE(list.root().items.size() == 14);
+  REQUIRE(list.root().items().size() == 14);
   for (size_t i = 0; i < 13; ++i) {
-    if (i != 4) CHECK(list.item(i).integer == integers[i]);
+    if (i != 4) CHECK(list.item(i).integer() == integers[i]);
   }
-  CHECK(list.item(0).kind == PickleKind::kNone);
-  CHECK(list.item(2).kind == PickleKind::kBool);
-  CHECK(list.item(4).real == 2.5);
-  CHECK(list.item(13).real == 1.5);
+  CHECK(list.item(0).kind() == PickleKind::kNone);
+  CHECK(list.item(2).kind() == PickleKind::kBool);
+  CHECK(list.item(4).real() == 2.5);
+  CHECK(list.item(13).real() == 1.5);
 }
 
 TEST_CASE("integers beyond 64 bits are kept as their bytes") {
   const Loaded big("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s);
-  CHECK(big.root().kind == PickleKind::kBigInt);
-  CHECK(big.root().text.size() == 9);
+  CHECK(big.root().kind() == PickleKind::kBigInt);
+  CHECK(big.root().text().size() == 9);
 }
 
 TEST_CASE("texts of every protocol read as UTF-8") {
@@ -59,15 +59,15 @@ TEST_CASE("texts of every protocol read as UTF-8") {
       "](S'a\\n\\x41\\''\nVna\\u00efve\nX\x03\x00\x00\x00"
       "abcU\x01zT\x01\x00\x00\x00y\x8c\x01x\x8d\x01\x00\x00\x00\x00\x00\x00\x00we."s);
   const std::string expected[] = {"a\nA'", "na\xc3\xafve", "abc", "z", "y", "x", "w"};
-  REQUIRE(list.root().items.size() == 7);
-  for (size_t i = 0; i < 7; ++i) CHECK(list.item(i).text == expected[i]);
+  REQUIRE(list.root().items().size() == 7);
+  for (size_t i = 0; i < 7; ++i) CHECK(list.item(i).text() == expected[i]);
   const Loaded bytes(
       "](B\x01\x00\x00\x00\xff"
       "C\x01\xfe\x8e\x01\x00\x00\x00\x00\x00\x00\x00\xfd\x96\x01\x00\x00\x00\x00\x00"
       "\x00\x00\xfc"
       "e."s);
-  CHECK(bytes.item(3).kind == PickleKind::kBytes);
-  CHECK(bytes.item(3).text == "\xfc");
+  CHECK(bytes.item(3).kind() == PickleKind::kBytes);
+  CHECK(bytes.item(3).text() == "\xfc");
 }
 
 TEST_CASE("containers nest, and the memo shares") {
@@ -75,10 +75,10 @@ TEST_CASE("containers nest, and the memo shares") {
       "\x80\x04}(\x8c\x01"
       "a]\x94(K\x01K\x02\x86K\x03\x85)e\x8c\x01"
       "bh\x00u."s);
-  CHECK(dict.root().kind == PickleKind::kDict);
+  CHECK(dict.root().kind() == PickleKind::kDict);
   const PickleId a = dict.pickle.Get(dict.pickle.root(), "a");
   CHECK(a == dict.pickle.Get(dict.pickle.root(), "b"));
-  CHECK(dict.pickle[a].items.size() == 3);
+  CHECK(dict.pickle[a].items().size() == 3);
   CHECK(dict.pickle.Get(dict.pickle.root(), "c") == kPickleNone);
 }
 
@@ -88,14 +88,58 @@ TEST_CASE("MEMOIZE takes the next place, even where PUT was before") {
       "0K\x07\x94"s
       "0K\x08\x94"s
       "0h\x02."s);
-  CHECK(out_of_order.root().integer == 8);  // as Python has it
+  CHECK(out_of_order.root().integer() == 8);  // as Python has it
   const Loaded far(
       "\x80\x04K\x01r\xff\xff\xff\xff"s
       "0K\x07\x94"s
       "0j\xff\xff\xff\xff"s
       "h\x01\x86."s);
-  CHECK(far.item(0).integer == 1);
-  CHECK(far.item(1).integer == 7);
+  CHECK(far.item(0).integer() == 1);
+  CHECK(far.item(1).integer() == 7);
+}
+
+TEST_CASE("memo places may have gaps and be filled later") {
+  const Loaded gap(
+      "\x80\x02K\x01q\x05"s
+      "0K\x02q\x00"s
+      "0K\x03q\x05"s  // the first one's place again
+      "0K\x04r\x00\x10\x00\x00"s
+      "0(h\x05h\x00j\x00\x10\x00\x00t."s);
+  REQUIRE(gap.root().items().size() == 3);
+  CHECK(gap.item(0).integer() == 3);
+  CHECK(gap.item(1).integer() == 2);
+  CHECK(gap.item(2).integer() == 4);
+  CHECK(Refusal("\x80\x02K\x01q\x05h\x03\x86."s).finding() == Finding::kBadPickle);
+}
+
+TEST_CASE("many values, many keys and lists that grow one by one keep what they hold") {
+  // More than two pages of values, and more keys than the first tables of them have room for.
+  std::string stream = "]";
+  for (int i = 0; i < 20'000; ++i) {
+    stream += "}M";
+    stream += static_cast<char>(i & 0xff);
+    stream += static_cast<char>(i >> 8);
+    stream += "K\x01sK\x07K\x02sa"s;
+  }
+  const Loaded list(stream + "."s);
+  REQUIRE(list.root().items().size() == 20'000);
+  for (size_t i = 0; i < 20'000; ++i) {
+    const PickleValue& dict = list.item(i);
+    REQUIRE(dict.items().size() == (i == 7 ? 2 : 4));
+    REQUIRE(list.pickle[dict.items()[0]].integer() == static_cast<int64_t>(i));
+    REQUIRE(list.pickle[dict.items()[1]].integer() == (i == 7 ? 2 : 1));
+  }
+}
+
+TEST_CASE("what a value does not have reads as empty") {
+  const Loaded list("](K\x05U\x01zG\x3f\xf8\x00\x00\x00\x00\x00\x00]e."s);
+  REQUIRE(list.root().items().size() == 4);
+  CHECK(list.item(0).text().empty());
+  CHECK(list.item(0).items().empty());
+  CHECK(list.item(1).integer() == 0);
+  CHECK(list.item(1).real() == 0);
+  CHECK(list.item(2).integer() == 0);
+  CHECK(list.item(3).text().empty());
 }
 
 TEST_CASE("a repeated key keeps its place and takes the later value, as in Python") {
@@ -104,37 +148,37 @@ TEST_CASE("a repeated key keeps its place and takes the later value, as in Pytho
       "aK\x01U\x01"
       "bK\x02U\x01"
       "aK\x03u."s);
-  REQUIRE(dict.root().items.size() == 4);
-  CHECK(dict.item(1).integer == 3);
-  CHECK(dict.item(2).text == "b");
+  REQUIRE(dict.root().items().size() == 4);
+  CHECK(dict.item(1).integer() == 3);
+  CHECK(dict.item(2).text() == "b");
 }
 
 TEST_CASE("an OrderedDict is a dict, its attributes are set aside") {
   const Loaded dict("ccollections\nOrderedDict\n)R(U\x01kK\x07u}U\x09_metadata}sb."s);
-  CHECK(dict.root().kind == PickleKind::kDict);
-  REQUIRE(dict.root().items.size() == 2);
-  CHECK(dict.item(1).integer == 7);
+  CHECK(dict.root().kind() == PickleKind::kDict);
+  REQUIRE(dict.root().items().size() == 2);
+  CHECK(dict.item(1).integer() == 7);
   const Loaded pairs(
       "ccollections\nOrderedDict\n(](](U\x01kK\x07"
       "eetR."s);
-  REQUIRE(pairs.root().items.size() == 2);
+  REQUIRE(pairs.root().items().size() == 2);
 }
 
 TEST_CASE("a call is kept as a node and nothing is called") {
   const Loaded object("cmy.module\nThing\n(K\x01tR}U\x01xK\x02sb."s);
-  CHECK(object.root().kind == PickleKind::kObject);
+  CHECK(object.root().kind() == PickleKind::kObject);
   CHECK(object.pickle.ClassOf(object.pickle.root()) == "my.module.Thing");
   CHECK(object.pickle.Describe(object.pickle.root()) == "an object of my.module.Thing");
-  REQUIRE(object.root().items.size() == 4);
-  CHECK(object.pickle.Get(object.root().items[3], "x") != kPickleNone);
+  REQUIRE(object.root().items().size() == 4);
+  CHECK(object.pickle.Get(object.root().items()[3], "x") != kPickleNone);
 }
 
 TEST_CASE("latin1 text becomes the bytes that Python 2 would have meant") {
   const Loaded bytes(
       "c_codecs\nencode\n(X\x03\x00\x00\x00\xc3\xbf"
       "aX\x06\x00\x00\x00latin1tR."s);
-  CHECK(bytes.root().kind == PickleKind::kBytes);
-  CHECK(bytes.root().text ==
+  CHECK(bytes.root().kind() == PickleKind::kBytes);
+  CHECK(bytes.root().text() ==
         "\xff"
         "a");
 }
@@ -155,10 +199,10 @@ TEST_CASE("texts are UTF-8 or refused, Python 2's are bytes then") {
   for (const std::string& stream :
        {"U\x02\xff\xfe."s, "T\x02\x00\x00\x00\xff\xfe."s, "S'\\xff\\xfe'\n."s}) {
     const Loaded old(stream);
-    CHECK(old.root().kind == PickleKind::kBytes);
-    CHECK(old.root().text == "\xff\xfe");
+    CHECK(old.root().kind() == PickleKind::kBytes);
+    CHECK(old.root().text() == "\xff\xfe");
   }
-  CHECK(Loaded("X\x04\x00\x00\x00\xf0\x9f\x98\x80."s).root().kind == PickleKind::kText);
+  CHECK(Loaded("X\x04\x00\x00\x00\xf0\x9f\x98\x80."s).root().kind() == PickleKind::kText);
 }
 
 TEST_CASE("names that no data needs are refused wherever they stand, by name and offset") {
@@ -249,13 +293,26 @@ TEST_CASE("depth and cycles are limits, sharing is not") {
   CHECK(Refusal("]q\x00h\x00"s
                 "a.")
             .finding() == Finding::kLimit);
+  // Tuples cannot change, and how high they stand is known as they are made.
+  const auto tuples = [](int count) { return "N" + std::string(count, '\x85') + "."; };
+  CHECK(Loaded(tuples(999)).root().items().size() == 1);
+  CHECK(Refusal(tuples(1000)).finding() == Finding::kLimit);
+  const auto in_lists = [](int lists) {
+    return std::string(lists, ']') + "N" + std::string(600, '\x85') + std::string(lists, 'a') + ".";
+  };
+  CHECK(Loaded(in_lists(399)).root().items().size() == 1);
+  CHECK(Refusal(in_lists(400)).finding() == Finding::kLimit);
+  // A list in a tuple in the list itself.
+  CHECK(Refusal("]q\x00h\x00\x85"s
+                "a.")
+            .finding() == Finding::kLimit);
   // A list of two of a list of two ... forty times: 2^40 leaves, 40 values.
   std::string shared = "]";
   for (int i = 0; i < 40; ++i) {
     const char slot = static_cast<char>(i);
     shared = shared + "q" + slot + "0](h" + slot + "h" + slot + "e";
   }
-  CHECK(Loaded(shared + ".").root().items.size() == 2);
+  CHECK(Loaded(shared + ".").root().items().size() == 2);
 }
 
 TEST_CASE("a short stream cannot make the reader work without end") {

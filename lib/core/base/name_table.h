@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -21,7 +22,7 @@ class NameTable {
   // False, and nothing changes, if the name was there.
   template <typename NameAt>
   bool Insert(std::string_view name, uint32_t place, const NameAt& name_at) {
-    if (2 * (names_ + 1) > slots_.size()) Grow();
+    if (2 * (names_ + 1) > slots_.size()) Grow(4 * slots_.size());
     Slot& slot = slots_[SlotOf(name, name_at)];
     if (slot.place != kFree) return false;
     slot = {HashOf(name), place};
@@ -34,6 +35,11 @@ class NameTable {
     if (slots_.empty()) return std::nullopt;
     const Slot& slot = slots_[SlotOf(name, name_at)];
     return slot.place == kFree ? std::nullopt : std::optional(slot.place);
+  }
+
+  // Makes room for as many names.
+  void Reserve(size_t names) {
+    if (2 * names > slots_.size()) Grow(std::bit_ceil(2 * names));
   }
 
  private:
@@ -58,9 +64,9 @@ class NameTable {
     return at;
   }
 
-  void Grow() {
+  void Grow(size_t slots) {
     const std::vector<Slot> before = std::exchange(slots_, {});
-    slots_.resize(std::max<size_t>(1024, 4 * before.size()));
+    slots_.resize(std::max<size_t>(1024, slots));
     const size_t mask = slots_.size() - 1;
     for (const Slot& slot : before) {
       if (slot.place == kFree) continue;
