@@ -23,6 +23,7 @@
 #include "formats/raw/presets.h"
 #include "formats/raw/raw.h"
 #include "formats/safetensors/safetensors.h"
+#include "formats/stated.h"
 #include "formats/torch/torch.h"
 #include "lib/core/snapshot/layout.h"
 
@@ -176,7 +177,9 @@ Snapshot OpenUndivided(Source source, const OpenOptions& options) {
   }
 }
 
-Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
+namespace {
+
+Snapshot OpenDivided(Source source, const OpenOptions& options, bool is_told) {
   const std::string path = source.path;
   try {
     // A file of slots is a folder of pages in all but name, and chooses them itself.
@@ -184,10 +187,17 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
     Snapshot snapshot =
         pages ? OpenPages(std::move(source), options) : OpenUndivided(std::move(source), options);
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
+    if (is_told) RequireAgreement(options, snapshot);
     return snapshot;
   } catch (Error& error) {
     throw error.File(path);
   }
+}
+
+}  // namespace
+
+Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
+  return OpenDivided(std::move(source), options, true);
 }
 
 Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
@@ -196,7 +206,7 @@ Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
   if (snapshot.heads_known() || !otherwise || options.geometry) return snapshot;
   OpenOptions with_heads = options;
   with_heads.geometry = otherwise;
-  return OpenSnapshot(source, with_heads);
+  return OpenDivided(source, with_heads, false);  // by a trace, which is compared by itself
 }
 
 bool HoldsOnlyADump(const std::string& folder) {

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/stated.h"
+
+#include <fmt/format.h>
+
+namespace kv {
+namespace {
+
+Error Contradiction(std::string message, std::string_view flag) {
+  Error error(Finding::kUsage, std::move(message));
+  error.Hint(fmt::format("leave {} out: it is for what a file does not state", flag));
+  return error;
+}
+
+// Latent attention (MLA) keeps one row for all heads, whatever their number in the model.
+bool IsLatent(const ModelGeometry& geometry, const KvTensor& k) {
+  for (const ModelGeometry::Layer& layer : geometry.layers) {
+    if (layer.latent_dim != 0 && k.heads == 1 && k.head_dim == layer.latent_dim) return true;
+  }
+  return false;
+}
+
+// A tensor that was divided by the flags agrees with them. --head-dim is K's: V's may be another.
+void CheckHeads(const ModelGeometry& geometry, const LayerKv& layer) {
+  const ModelGeometry::Layer& told = geometry.uniform;
+  if (IsLatent(geometry, layer.k)) return;
+  const auto check = [&](const KvTensor& tensor, char which) {
+    if (!tensor.heads_known) return;
+    if (told.kv_heads != 0 && tensor.heads != told.kv_heads) {
+      throw Contradiction(
+          fmt::format("--kv-heads {}, but {} of layer {} has {} heads of {}", told.kv_heads, which,
+                      layer.index, tensor.heads, tensor.head_dim),
+          "--kv-heads");
+    }
+    if (which == 'K' && told.k_dim != 0 && tensor.head_dim != told.k_dim) {
+      throw Contradiction(fmt::format("--head-dim {}, but K of layer {} has {} heads of {}",
+                                      told.k_dim, layer.index, tensor.heads, tensor.head_dim),
+                          "--head-dim");
+    }
+  };
+  if (layer.has_k()) check(layer.k, 'K');
+  if (layer.v) check(*layer.v, 'V');
+}
+
+// One that is told must be what some tensor has; those that state another keep it beside these.
+void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
+  const std::optional<DType> dtype = ParseDType(told.as_dtype);
+  if (!dtype)
+    throw Error(Finding::kUsage, fmt::format("--input-dtype '{}': no element type", told.as_dtype));
+  for (const LayerKv& layer : snapshot.layers) {
+    if ((layer.has_k() && layer.k.dtype == *dtype) || (layer.v && layer.v->dtype == *dtype)) return;
+  }
+  const LayerKv& first = snapshot.layers.front();
+  const KvTensor& tensor = first.has_k() ? first.k : *first.v;
+  throw Contradiction(fmt::format("--input-dtype {}, but {} of layer {} is {}", Name(*dtype),
+                                  first.has_k() ? 'K' : 'V', first.index, Name(tensor.dtype)),
+                      "--input-dtype");
+}
+
+}  // namespace
+
+void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
+  if (snapshot.layers.empty()) return;
+  if (told.geometry) {
+    for (const LayerKv& layer : snapshot.layers) CheckHeads(*told.geometry, layer);
+  }
+  if (!told.as_dtype.empty()) CheckDType(told, snapshot);
+}
+
+}  // namespace kv

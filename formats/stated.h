@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "formats/registry.h"
+
+namespace kv {
+
+// Flags say what a file does not. Throws kUsage, naming both values, where --kv-heads, --head-dim
+// or --input-dtype say something else than the file that was read with them.
+void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot);
+
+}  // namespace kv
