@@ -146,6 +146,7 @@ class Doctor : public EachOf<Doctor> {
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE",
                   "Anything: caches, archives, runs, traces, weights, models, folders");
+    limit_.Declare(line, "Limit on inflated or derived data (default 4GiB) and on streams");
     report_.Declare(line);
   }
 
@@ -156,7 +157,7 @@ class Doctor : public EachOf<Doctor> {
 
   ExitStatus Run(Context& context) override {
     ThreadPool pool(context.global.thread_count());
-    const Diagnosis found = Diagnose(input_, pool);
+    const Diagnosis found = Diagnose(input_, limit_.most(), pool);
     if (!report_.json) Print(found, context.console);
     if (found.error) context.console.Report(*found.error);
     report_.Emit(context.console, Document(found), RulesFor(false));
@@ -165,6 +166,9 @@ class Doctor : public EachOf<Doctor> {
 
   bool GoesOn() const override { return true; }
   bool Takes(std::string_view, bool) const override { return true; }
+
+ private:
+  SizeLimit limit_;
 };
 
 }  // namespace

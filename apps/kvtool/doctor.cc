@@ -20,7 +20,7 @@ bool AskFirstForTrace(const Source& source) {
   return !source.files.empty() && !LooksLikeTorch(source);
 }
 
-void Look(const std::string& path, ThreadPool& pool, Diagnosis& out) {
+void Look(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool, Diagnosis& out) {
   if (OpenRun(path)) return DiagnoseRun(path, pool, out);
   const bool is_there = path == "-" || std::filesystem::exists(path);
   if (!is_there) {
@@ -28,7 +28,7 @@ void Look(const std::string& path, ThreadPool& pool, Diagnosis& out) {
     stem.path = path;
     if (DiagnoseOther(stem, out)) return;
   }
-  const Source source = Source::Open(path);
+  const Source source = Source::Open(path, most);
   out.bytes = source.total_bytes();
   try {
     if (ProbeKvz(source) != Confidence::kNo) return DiagnoseArchive(source, pool, out);
@@ -51,11 +51,12 @@ void Diagnosis::Find(std::string finding) {
   status = Worse(status, kVerdict);
 }
 
-Diagnosis Diagnose(const std::string& path, ThreadPool& pool) {
+Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool) {
   Diagnosis out;
   out.file = path;
+  out.max_bytes = most.value_or(kMostUnpacked);
   try {
-    Look(path, pool, out);
+    Look(path, most, pool, out);
     if (path == "-") out.next.clear();  // a stream cannot be read again
   } catch (Error& error) {
     error.File(path);

@@ -12,6 +12,10 @@
 
 namespace kv {
 
+// What is unpacked at most of one input, unless the user says otherwise: readers of compressed
+// arrays inflate all of them, of which a small file can declare a thousand times its size.
+inline constexpr uint64_t kMostUnpacked = uint64_t{4} << 30;
+
 // What `kvtool doctor` says of one input.
 struct Diagnosis {
   // A whole line for a shell, and what it does. Where it `needs` something that only the user
@@ -22,8 +26,9 @@ struct Diagnosis {
   enum class Sound { kYes, kNo, kUnknown };
 
   std::string file;
-  std::string kind = "unknown";  // see the schema
-  std::string format;            // the registry's word, if it has one
+  uint64_t max_bytes = kMostUnpacked;  // of what is inflated or derived to look at it
+  std::string kind = "unknown";        // see the schema
+  std::string format;                  // the registry's word, if it has one
   std::string what;
   uint64_t bytes = 0;
   Sound sound = Sound::kUnknown;
@@ -40,7 +45,8 @@ struct Diagnosis {
 };
 
 // Never throws for what is wrong with the input, and never works in proportion to a large one.
-Diagnosis Diagnose(const std::string& path, ThreadPool& pool);
+// `most` limits what is unpacked, and the bytes of a stream.
+Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool);
 
 // How a shell takes a file's name as one word that is no option.
 std::string ShellWord(const std::string& path);

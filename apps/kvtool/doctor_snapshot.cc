@@ -133,6 +133,7 @@ Snapshot OpenForDoctor(const Source& source, Diagnosis& out) {
   OpenOptions options;
   options.metadata_only = true;
   options.any_batch = true;
+  options.max_bytes = out.max_bytes;
   Snapshot snapshot = OpenSnapshot(source, options);
   const bool small =
       source.total_bytes() <= kWholeFileBytes && snapshot.kv_bytes() <= kWholeFileBytes;
@@ -142,7 +143,7 @@ Snapshot OpenForDoctor(const Source& source, Diagnosis& out) {
       return snapshot;
     }
     options.metadata_only = false;
-    options.max_bytes = 4 * kWholeFileBytes;
+    options.max_bytes = std::min(4 * kWholeFileBytes, out.max_bytes);
     snapshot = OpenSnapshot(source, options);
   }
   if (small) snapshot.CheckContent();

@@ -130,8 +130,10 @@ bool IsWeights(const Source& source, Diagnosis& out) {
 }
 
 bool IsTrace(const Source& source, Diagnosis& out) {
+  OpenOptions options;
+  options.max_bytes = out.max_bytes;
   const AttentionTrace trace =
-      source.files.empty() ? OpenTrace(source.path, {}) : OpenTrace(source, {});
+      source.files.empty() ? OpenTrace(source.path, options) : OpenTrace(source, options);
   const bool has_rows = std::any_of(
       trace.layers.begin(), trace.layers.end(),
       [](const TraceLayer& layer) { return layer.queries || !layer.probabilities.empty(); });
@@ -271,8 +273,13 @@ void DiagnoseUnknown(const Source& source, const Error& error, Diagnosis& out) {
                                             "read",
                                             out.format, HumanBytes(source.total_bytes()));
       if (!known && source.total_bytes() > 0) break;
-      out.sound = Diagnosis::Sound::kNo;
       out.sound_text = fmt::format("{} [{}]", message, FindingId(error.finding()));
+      // A limit says how far it was looked at, not that something is wrong beyond.
+      if (error.finding() == Finding::kLimit) {
+        out.sound_text = "not looked at: " + out.sound_text;
+      } else {
+        out.sound = Diagnosis::Sound::kNo;
+      }
   }
   const std::string file = ShellWord(out.file);
   if (known)

@@ -87,6 +87,8 @@ for value in nan 8.7 -1; do
   refused bench none.bin --chunk="$value"
   refused bench none.bin --most="$value"
   refused inspect none.bin --max-bytes="$value"
+  refused doctor none.bin --max-bytes="$value"
+  refused trace inspect none.npz --max-bytes="$value"
   refused convert none.bin --to npz -o none.npz --sequence="$value"
   refused analyze none.bin --rope-dim="$value"
   refused analyze none.bin --offline-codec adaptive --front-n="$value"
