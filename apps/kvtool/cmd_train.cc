@@ -36,6 +36,7 @@ class Train : public Command {
   ExitStatus Run(Context& context) override {
     if (output_.path.empty() || output_.path == "-" || output_.to_stdout)
       throw Error(Finding::kUsage, "a profile is written to a file").Hint("give -o model.kvp");
+    if (name_.size() > kMostName) throw Error(Finding::kUsage, "--name has more than 255 bytes");
     const OpenOptions options = snapshot_.Resolve();
     ProfileBuilder builder;
     nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
@@ -57,7 +58,6 @@ class Train : public Command {
                            fmt::format("{} of other types than f16 and bf16 were passed over",
                                        HumanBytes(builder.passed_over())));
     }
-    if (name.size() > kMostName) throw Error(Finding::kUsage, "--name has more than 255 bytes");
     const std::shared_ptr<const Profile> profile = builder.Finish(name);
     AtomicFile file(output_.path, RulesFor(output_.force, inputs_));
     file.Write(profile->file());

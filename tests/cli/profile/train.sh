@@ -16,5 +16,7 @@ head -c 5000 "$TESTDATA/profiles/s260k.kvp" > cut.kvp
 "$KVTOOL" train "$TESTDATA/llamacpp/states/kjv3m-b8352-q8_0.seq0.bin" -o none.kvp || echo "exit $?"
 "$KVTOOL" train "$state" "$TESTDATA/profiles/s260k.kvp" -o none.kvp || echo "exit $?"
 "$KVTOOL" train "$state" || echo "exit $?"
+# A name that is too long is refused before any input is read.
+"$KVTOOL" train absent.bin --name "$(printf '%0256d' 0)" -o none.kvp || echo "exit $?"
 test -e none.kvp && echo written
 true
