@@ -31,10 +31,12 @@ void CountCells(const uint16_t* at, size_t count, size_t cells, uint32_t* counts
   for (; i < count; ++i) ++counts[at[i]];
 }
 
+// Cells that are counted at once.
+constexpr size_t kBlock = 512;
+
 template <size_t kTurns>
 void CountRows(const CountedRows& rows, const CellMaker& make_cells, size_t cells,
                uint32_t* counts) {
-  constexpr size_t kBlock = 512;
   uint16_t at[kBlock];
   // Without a step all rows are one.
   const bool all = rows.row_step == 1;
@@ -56,6 +58,33 @@ void Count(const CountedRows& rows, const uint32_t* base_of, size_t turns, size_
   count(rows, make_cells, cells, counts);
 }
 
+template <size_t kTurns>
+void CountPairs(const uint8_t* contexts, const uint8_t* symbols, size_t count, int bits,
+                size_t cells, uint32_t* counts) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::CappedTag<uint16_t, 32> d;
+  const hn::Rebind<uint8_t, decltype(d)> d8;
+  const size_t step = hn::Lanes(d);
+  uint16_t at[kBlock];
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t some = std::min(kBlock, count - begin);
+    const uint8_t *context = contexts + begin, *symbol = symbols + begin;
+    size_t i = 0;
+    for (; i + step <= some; i += step) {
+      const auto base = hn::ShiftLeftSame(hn::PromoteTo(d, hn::LoadU(d8, context + i)), bits);
+      hn::StoreU(hn::Or(base, hn::PromoteTo(d, hn::LoadU(d8, symbol + i))), d, at + i);
+    }
+    for (; i < some; ++i) at[i] = static_cast<uint16_t>(context[i] << bits | symbol[i]);
+    CountCells<kTurns>(at, some, cells, counts);
+  }
+}
+
+void CountWith(const uint8_t* contexts, const uint8_t* symbols, size_t count, int bits,
+               size_t turns, size_t cells, uint32_t* counts) {
+  const auto of_turns = turns == 4 ? CountPairs<4> : turns == 2 ? CountPairs<2> : CountPairs<1>;
+  of_turns(contexts, symbols, count, bits, cells, counts);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace kv
 HWY_AFTER_NAMESPACE();
@@ -64,10 +93,15 @@ HWY_AFTER_NAMESPACE();
 namespace kv {
 
 HWY_EXPORT(Count);
+HWY_EXPORT(CountWith);
 
 void CountInContext(const CountedRows& rows, const uint32_t* base_of, size_t turns, size_t cells,
                     uint32_t* counts) noexcept {
   HWY_DYNAMIC_DISPATCH(Count)(rows, base_of, turns, cells, counts);
+}
+void CountWithContexts(const uint8_t* contexts, const uint8_t* symbols, size_t count, int bits,
+                       size_t turns, size_t cells, uint32_t* counts) noexcept {
+  HWY_DYNAMIC_DISPATCH(CountWith)(contexts, symbols, count, bits, turns, cells, counts);
 }
 
 namespace ref {
@@ -81,6 +115,11 @@ void CountInContext(const CountedRows& rows, const uint32_t* base_of, size_t, si
       ++counts[base_of[above] + (uint32_t{symbols[c]} >> rows.cut)];
     }
   }
+}
+
+void CountWithContexts(const uint8_t* contexts, const uint8_t* symbols, size_t count, int bits,
+                       size_t, size_t, uint32_t* counts) noexcept {
+  for (size_t i = 0; i < count; ++i) ++counts[uint32_t{contexts[i]} << bits | symbols[i]];
 }
 
 }  // namespace ref

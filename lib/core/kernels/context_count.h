@@ -22,9 +22,15 @@ struct CountedRows {
 void CountInContext(const CountedRows& rows, const uint32_t* base_of, size_t turns, size_t cells,
                     uint32_t* counts) noexcept;
 
+// Adds 1 to counts[contexts[i] << bits | symbols[i]] for each of `count` symbols, in as many turns.
+void CountWithContexts(const uint8_t* contexts, const uint8_t* symbols, size_t count, int bits,
+                       size_t turns, size_t cells, uint32_t* counts) noexcept;
+
 namespace ref {
 void CountInContext(const CountedRows& rows, const uint32_t* base_of, size_t turns, size_t cells,
                     uint32_t* counts) noexcept;
+void CountWithContexts(const uint8_t* contexts, const uint8_t* symbols, size_t count, int bits,
+                       size_t turns, size_t cells, uint32_t* counts) noexcept;
 }  // namespace ref
 
 }  // namespace kv

@@ -167,16 +167,25 @@ size_t PackT(const uint8_t* symbols, const uint16_t* extras, size_t count, std::
     const auto high_bits = hn::PromoteTo(d16, hn::Load(d8_of_16, widths + 8));
     hn::Store(pairs(hn::LoadU(d16, extras + i), low_bits), d64, words);
     hn::Store(pairs(hn::LoadU(d16, extras + i + 8), high_bits), d64, words + 2);
-    uint32_t before = 0;
-    for (int k = 0; k < 4; ++k) {
-      const uint32_t end = ends[4 * k + 3], more = end - before;
-      before = end;
-      pending |= words[k] << held;
+    const auto append = [&](uint64_t word, uint32_t more) HWY_ATTR {
+      pending |= word << held;
       StoreLE(bytes + byte, pending);
       held += more;
       byte += held / 8;
       pending >>= held / 8 * 8;
       held %= 8;
+    };
+    // Each waits for the one before; mostly all are one word, which with 7 bits before it is
+    // below 64.
+    if (ends[15] <= 56) {
+      append((words[0] | words[1] << ends[3]) | (words[2] << ends[7] | words[3] << ends[11]),
+             ends[15]);
+      continue;
+    }
+    uint32_t before = 0;
+    for (int k = 0; k < 4; ++k) {
+      append(words[k], ends[4 * k + 3] - before);
+      before = ends[4 * k + 3];
     }
   }
   StoreLE(bytes + byte, static_cast<uint8_t>(pending));

@@ -55,4 +55,32 @@ TEST_CASE("symbols are counted in context as the reference counts them, on every
   }
 }
 
+TEST_CASE("symbols are counted with their contexts as the reference counts them") {
+  std::mt19937 random(19);
+  for (const size_t count : {0, 1, 3, 15, 16, 31, 33, 511, 512, 513, 2000}) {
+    for (const size_t misaligned : {0, 1}) {
+      for (const int bits : {0, 4, 7, 8}) {
+        std::vector<uint8_t> contexts(count + misaligned), symbols(count + misaligned);
+        for (size_t i = 0; i < contexts.size(); ++i) {
+          contexts[i] = static_cast<uint8_t>(random() % (bits == 8 ? 256 : 32));
+          symbols[i] = static_cast<uint8_t>(random() % (1u << bits));
+        }
+        const size_t cells = size_t{256} << bits;
+        const uint8_t *context = contexts.data() + misaligned,
+                      *symbol = symbols.data() + misaligned;
+        std::vector<uint32_t> expected(cells);
+        ref::CountWithContexts(context, symbol, count, bits, 1, cells, expected.data());
+        test::ForEachTarget([&](const std::string& target) {
+          INFO(target << ' ' << count << ' ' << bits);
+          for (const size_t turns : {1, 2, 4}) {
+            std::vector<uint32_t> counts(turns * cells);
+            CountWithContexts(context, symbol, count, bits, turns, cells, counts.data());
+            REQUIRE(Sum(counts, cells) == expected);
+          }
+        });
+      }
+    }
+  }
+}
+
 }  // namespace kv

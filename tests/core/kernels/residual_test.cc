@@ -35,6 +35,33 @@ Case MakeCase(size_t count, uint32_t low_zeros, std::mt19937& random) {
 
 }  // namespace
 
+TEST_CASE("raw bits are packed at every place, however many sixteen values have", "[residual]") {
+  std::mt19937 random(31);
+  for (uint8_t most = 16; most < kResidualMagnitudes; ++most) {
+    for (size_t begin = 0; begin < 8; ++begin) {
+      constexpr size_t kCount = 96;
+      std::vector<uint8_t> symbols(kCount);
+      std::vector<uint16_t> extras(kCount);
+      for (size_t i = 0; i < kCount; ++i) {
+        symbols[i] = static_cast<uint8_t>(random() % (most + 1u));
+        extras[i] = static_cast<uint16_t>(random() & ((1u << ResidualBitCount(symbols[i])) - 1));
+      }
+      Bytes expected(2 * kCount + 16);
+      const size_t end =
+          ref::PackResidualBits(symbols.data(), extras.data(), kCount, expected.data(), begin);
+      expected.resize((end + 7) / 8);
+      test::ForEachTarget([&](const std::string& target) {
+        INFO(target << ' ' << int{most} << ' ' << begin);
+        Bytes packed(2 * kCount + 16);
+        REQUIRE(PackResidualBits(symbols.data(), extras.data(), kCount, packed.data(), begin) ==
+                end);
+        packed.resize((end + 7) / 8);
+        REQUIRE(packed == expected);
+      });
+    }
+  }
+}
+
 TEST_CASE("residuals are those of the reference on every target", "[residual]") {
   std::mt19937 random(11);
   for (const size_t count : {0, 1, 7, 15, 16, 17, 31, 33, 64, 200, 1027}) {

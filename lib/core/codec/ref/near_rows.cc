@@ -12,8 +12,10 @@
 #include <numeric>
 
 #include "lib/core/codec/prev/frame_parts.h"
+#include "lib/core/kernels/context_count.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
+#include "lib/core/kernels/error_scale.h"
 
 namespace kv {
 namespace {
@@ -40,19 +42,16 @@ void ToFloat(bool bfloat, const uint16_t* from, float* to, uint64_t count) {
   bfloat ? BFloatToFloat(bytes, to, count) : HalfToFloat(bytes, to, count);
 }
 
-// How far the values of rows are from what is expected, and the scales that follow from it. All
-// sums are per channel or over sixteen lanes in a fixed order: the bytes of archives depend on
-// them.
+// How far the values of rows are from what is expected, and the scales that follow from it.
 class Scales {
  public:
   explicit Scales(const NearRows& near)
       : near_(near),
-        a_(near.columns),
-        b_(near.columns),
-        d_(near.columns),
+        values_(near.columns),
+        expected_(near.columns),
+        errors_(near.columns),
         sum_(near.columns),
-        inverse_(near.columns),
-        ratios_(std::max<uint64_t>(near.columns, 16)) {}
+        inverse_(near.columns) {}
 
   // Half octaves of the errors of each channel; rows differ from it by their factors, which it
   // sets.
@@ -64,19 +63,19 @@ class Scales {
     const uint64_t step = std::max<uint64_t>(1, rows.size() / kScaleRows);
     uint64_t looked = 0;
     for (uint64_t i = 0; i < rows.size(); i += step, ++looked) {
-      Distances(rows[i]);
-      for (uint64_t c = 0; c < near_.columns; ++c) sum_[c] += d_[c];
+      ErrorsOf(rows[i]);
+      AddWeighted(errors_.data(), 1.0f, near_.columns, sum_.data());
     }
     for (uint64_t c = 0; c < near_.columns; ++c)
       inverse_[c] = sum_[c] > 0 ? static_cast<float>(looked) / sum_[c] : 0.0f;
     std::fill(sum_.begin(), sum_.end(), 0.0f);
     for (const uint32_t row : rows) {
-      Distances(row);
-      const int32_t factor = std::clamp(HalfOctaves(MeanRatio()), -int32_t{kFactorOfUsual},
+      ErrorsOf(row);
+      const float mean = MeanWeighted(errors_.data(), inverse_.data(), near_.columns);
+      const int32_t factor = std::clamp(HalfOctaves(mean), -int32_t{kFactorOfUsual},
                                         int32_t{kMostFactor} - kFactorOfUsual);
       factors[row] = static_cast<uint8_t>(factor + kFactorOfUsual);
-      const float weight = FromHalfOctaves(-factor);
-      for (uint64_t c = 0; c < near_.columns; ++c) sum_[c] += d_[c] * weight;
+      AddWeighted(errors_.data(), FromHalfOctaves(-factor), near_.columns, sum_.data());
     }
     std::vector<int32_t> scales;
     for (const float sum : sum_)
@@ -85,36 +84,15 @@ class Scales {
   }
 
  private:
-  void Distances(uint64_t row) {
-    ToFloat(near_.bfloat, near_.values.data() + row * near_.columns, a_.data(), near_.columns);
-    ToFloat(near_.bfloat, near_.expected.data() + row * near_.columns, b_.data(), near_.columns);
-    for (uint64_t c = 0; c < near_.columns; ++c) {
-      const float distance = std::fabs(a_[c] - b_[c]);
-      d_[c] = distance <= kMostDistance ? distance : 0.0f;
-    }
+  void ErrorsOf(uint64_t row) {
+    ToFloat(near_.bfloat, near_.values.data() + row * near_.columns, values_.data(), near_.columns);
+    ToFloat(near_.bfloat, near_.expected.data() + row * near_.columns, expected_.data(),
+            near_.columns);
+    AbsoluteErrors(values_.data(), expected_.data(), near_.columns, errors_.data());
   }
-  static void Add(const float* __restrict from, float* __restrict to, uint64_t count) {
-    for (uint64_t i = 0; i < count; ++i) to[i] += from[i];
-  }
-  // Sums in memory: compilers that see sixteen numbers of their own shuffle more than they add.
-  float MeanRatio() {
-    constexpr uint64_t kLanes = 16;
-    constexpr float kMostRatio = 64;  // one outlier says nothing of a row
-    for (uint64_t c = 0; c < near_.columns; ++c) {
-      const float ratio = d_[c] * inverse_[c];
-      ratios_[c] = ratio < kMostRatio ? ratio : kMostRatio;
-    }
-    uint64_t c = kLanes;
-    float* lanes = ratios_.data();
-    for (; c + kLanes <= near_.columns; c += kLanes) Add(lanes + c, lanes, kLanes);
-    for (uint64_t i = 0; c < near_.columns; ++c, ++i) lanes[i] += lanes[c];
-    return std::accumulate(lanes, lanes + kLanes, 0.0f) / static_cast<float>(near_.columns);
-  }
-
-  static constexpr float kMostDistance = 1e30f;  // sums of more might overflow
 
   const NearRows& near_;
-  std::vector<float> a_, b_, d_, sum_, inverse_, ratios_;
+  std::vector<float> values_, expected_, errors_, sum_, inverse_;
 };
 
 std::vector<uint16_t> ClassOrder() {
@@ -138,7 +116,7 @@ void LookUpTables(const uint8_t* table_of, uint64_t count, uint8_t* classes) {
 // Bits that are 0 in every value.
 uint32_t LowZeros(const NearRows& near) {
   uint32_t any = 0x8000;
-  for (uint64_t row = 0; row < near.rows(); ++row) {
+  for (uint64_t row = 0; row < near.rows() && any % 2 == 0; ++row) {
     if (near.factors[row] >= kEqualRow) continue;
     const uint16_t* values = near.values.data() + row * near.columns;
     for (uint64_t c = 0; c < near.columns; ++c) any |= values[c];
@@ -177,23 +155,14 @@ bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
   return true;
 }
 
-// How often each class has each symbol. Four by turns: the same count twice in a row would wait for
-// itself.
+// How often each class has each symbol.
 void CountResiduals(const uint8_t* classes, const uint8_t* symbols, uint64_t count,
                     ContextCounts& counts) {
-  ContextCounts others[3] = {counts, counts, counts};
-  uint32_t* const of[4] = {counts.counts.data(), others[0].counts.data(), others[1].counts.data(),
-                           others[2].counts.data()};
-  uint64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    auto c = LoadLE<uint64_t>(reinterpret_cast<const std::byte*>(classes + i));
-    auto s = LoadLE<uint64_t>(reinterpret_cast<const std::byte*>(symbols + i));
-    for (uint32_t k = 0; k < 8; ++k, c >>= 8, s >>= 8)
-      ++of[k % 4][(c & 0xff) << kResidualSymbolBits | (s & 0xff)];
-  }
-  for (; i < count; ++i) ++of[0][uint32_t{classes[i]} << kResidualSymbolBits | symbols[i]];
-  for (size_t cell = 0; cell < counts.counts.size(); ++cell)
-    counts.counts[cell] += of[1][cell] + of[2][cell] + of[3][cell];
+  constexpr size_t kTurns = 4;
+  const size_t cells = counts.counts.size();
+  ArenaVector<uint32_t> in_turns(kTurns * cells, counts.counts.get_allocator());
+  CountWithContexts(classes, symbols, count, kResidualSymbolBits, kTurns, cells, in_turns.data());
+  for (size_t at = 0; at < in_turns.size(); ++at) counts.counts[at % cells] += in_turns[at];
 }
 
 }  // namespace
