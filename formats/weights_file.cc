@@ -78,7 +78,7 @@ WeightsFile OpenAny(Source source, const WeightsOpenOptions& options) {
     return file;
   }
   TensorFile tensors = file.container == WeightsContainer::kTorch
-                           ? ReadTorch(std::move(source))
+                           ? ReadTorch(std::move(source), options.max_bytes)
                            : ReadSafetensors(std::move(source), OpenOptions());
   const CheckpointOptions checkpoint = WithRemembered(options.checkpoint, tensors.metadata);
   const Bytes metadata = FromHex(Lookup(tensors.metadata, kMetadataKey));
@@ -198,7 +198,7 @@ RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer c
   return counts;
 }
 
-WeightsVerdict VerifyWeights(Source source) {
+WeightsVerdict VerifyWeights(Source source, const WeightsOpenOptions& options) {
   const std::string path = source.path;
   const std::shared_ptr<const FileSource> file = source.files.front().data;
   WeightsVerdict verdict;
@@ -209,7 +209,7 @@ WeightsVerdict VerifyWeights(Source source) {
     // fault like any other.
     const bool is_other = LooksLikeTorch(source) || ProbeSafetensors(source) != Confidence::kNo;
     if (is_other && !LooksLikeKvcm(file->bytes())) {
-      WeightsFile opened = OpenAny(std::move(source), {});
+      WeightsFile opened = OpenAny(std::move(source), options);
       verdict.container = opened.container;
       verdict.faults = CheckWeights(opened.weights);
       verdict.weights = std::move(opened.weights);

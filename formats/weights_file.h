@@ -39,9 +39,10 @@ struct WeightsFile {
 struct WeightsOpenOptions {
   CheckpointOptions checkpoint;
   KvcmReading reading = KvcmReading::kStrict;
+  uint64_t max_bytes = uint64_t{64} << 30;  // cap on inflated data, and on any one tensor
 };
 
-// Errors carry the file's name.
+// Errors carry the file's name. Throws kLimit.
 WeightsFile OpenWeights(Source source, const WeightsOpenOptions& options = {});
 
 // Writes the weights to `path`, complete or not at all. `notes` receives what the container cannot
@@ -57,6 +58,6 @@ struct WeightsVerdict {
   std::vector<WeightsFault> faults;
   LoaderVerdict csrc, legacy;
 };
-WeightsVerdict VerifyWeights(Source source);
+WeightsVerdict VerifyWeights(Source source, const WeightsOpenOptions& options = {});
 
 }  // namespace kv

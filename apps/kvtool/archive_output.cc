@@ -113,13 +113,15 @@ void ArchiveLimit::Declare(CommandLine& line) {
       .KeepAll();
   limit.Declare(line,
                 "Limit on the size of the source (default: none), on the zeros that a stream gets "
-                "for lost bytes, and on archives from a stream (default: 64GiB)");
+                "for lost bytes, on what is inflated of a cache that the archive refers to, and on "
+                "archives from a stream (default: 64GiB)");
 }
 
 Archive ArchiveLimit::Open(const std::string& path) const {
   OpenOptions options;
   options.bases = bases;
   options.profiles = profiles;
+  options.max_bytes = limit.most().value_or(options.max_bytes);
   Archive archive = Archive::Open(SizeLimit::WithHint(
       [&] { return FileSource::Open(path, limit.most(), FetchMode::kAsNeeded); }));
   limit.Require(archive.source_bytes(), path);

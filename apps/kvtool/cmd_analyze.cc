@@ -63,7 +63,7 @@ class Analyze : public EachOf<Analyze> {
     report_.Files(files);
   }
 
-  OpenOptions Reading() const override { return snapshot_.open; }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   ExitStatus Run(Context& context) override {
     const auto begin = std::chrono::steady_clock::now();

@@ -100,7 +100,7 @@ class Compress : public EachOf<Compress> {
   }
   bool HasOutputDir() const override { return true; }
   void Continue() override { output_.one.force = true; }
-  OpenOptions Reading() const override { return snapshot_.open; }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   void TakeRuns() override {
     const std::string given = input_;

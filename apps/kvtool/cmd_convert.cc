@@ -53,7 +53,7 @@ class Convert : public EachOf<Convert> {
 
   bool HasOutputDir() const override { return true; }
   void Continue() override { force_ = true; }
-  OpenOptions Reading() const override { return snapshot_.open; }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   void TakeRuns() override {
     TakeRun(input_, snapshot_);

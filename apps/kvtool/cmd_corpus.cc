@@ -16,7 +16,8 @@ namespace kv {
 namespace {
 
 // What a manifest says of one input beside its content.
-nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::string& path) {
+nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::string& path,
+                                      uint64_t max_bytes) {
   nlohmann::ordered_json line = {
       {"name", member.name}, {"bytes", member.bytes}, {"xxh3", member.xxh3}, {"kind", "snapshot"},
       {"format", nullptr},   {"engine", nullptr},     {"model", nullptr},    {"layers", nullptr},
@@ -31,6 +32,7 @@ nlohmann::ordered_json DescribeMember(const corpus::Member& member, const std::s
     const std::optional<RecordedRun> run = TakeRun(snapshot_path, reading);
     OpenOptions options = reading.Resolve();
     options.metadata_only = options.any_batch = true;
+    options.max_bytes = max_bytes;
     const Snapshot snapshot = OpenSnapshot(Source::Open(snapshot_path), options);
     line["kind"] = run ? "run" : snapshot.format == "kvz" ? "archive" : "snapshot";
     line["format"] = snapshot.format;
@@ -67,6 +69,7 @@ class Corpus : public Command {
     make_ = &line.AddVerb("make", "Write the manifest of a folder: a JSON line for each input");
     make_->Add("FOLDER", folder_, "Folder to search, as -r of other commands does").Required();
     make_->Add("-o,--output", output_, "Manifest to write (default: standard output)");
+    limit_.Declare(*make_, "Limit on inflated or derived data of each input (default 64GiB)");
     make_->AddFlag("-f,--force", force_, "Overwrite the manifest");
     check_ = &line.AddVerb("check", "Say whether all inputs of a manifest are what they were");
     check_->Add("MANIFEST", manifest_, "What 'kvtool corpus make' wrote").Required();
@@ -97,8 +100,10 @@ class Corpus : public Command {
     if (!std::filesystem::is_directory(folder_, failed)) {
       throw Error(Finding::kOpenFailed, "is no folder").File(folder_);
     }
+    OpenOptions reading;
+    if (const auto most = limit_.most()) reading.max_bytes = *most;
     const FolderRules rules{
-        {}, [](std::string_view format, bool is_run) { return is_run || !format.empty(); }};
+        reading, [](std::string_view format, bool is_run) { return is_run || !format.empty(); }};
     const FolderSearch search = SearchFolder(rules, folder_, "");
     if (search.entries.empty()) {
       throw Error(Finding::kUnknownFormat, "holds no snapshot, archive or recorded run")
@@ -123,7 +128,7 @@ class Corpus : public Command {
       const std::string name =
           entry.name.empty() ? CorpusName(std::filesystem::absolute(folder_)) : entry.name;
       manifest.members[i] = {name, BytesOf(entry.path), ContentHash(entry.path)};
-      manifest.lines[i] = DescribeMember(manifest.members[i], entry.path);
+      manifest.lines[i] = DescribeMember(manifest.members[i], entry.path, reading.max_bytes);
     });
     if (search.entries.size() == 1 && search.entries.front().name.empty()) {
       manifest.folder = (std::filesystem::path(manifest.folder) / "..").lexically_normal().string();
@@ -215,6 +220,7 @@ class Corpus : public Command {
   CommandLine *make_ = nullptr, *check_ = nullptr;
   std::string folder_, output_, manifest_, corpus_dir_;
   bool force_ = false, quick_ = false;
+  SizeLimit limit_;
   ReportOptions report_;
 };
 

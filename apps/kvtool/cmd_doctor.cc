@@ -164,6 +164,11 @@ class Doctor : public EachOf<Doctor> {
     return found.status;
   }
 
+  OpenOptions Reading() const override {
+    OpenOptions options;
+    if (const auto most = limit_.most()) options.max_bytes = *most;
+    return options;
+  }
   bool GoesOn() const override { return true; }
   bool Takes(std::string_view, bool) const override { return true; }
 

@@ -52,7 +52,7 @@ class Inspect : public EachOf<Inspect> {
 
   bool GoesOn() const override { return true; }
   bool JoinsInputs() const override { return page_.wanted(); }
-  OpenOptions Reading() const override { return snapshot_.open; }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   ExitStatus Run(Context& context) override {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -75,7 +75,7 @@ class Inspect : public EachOf<Inspect> {
         const Snapshot snapshot = OpenSnapshot(source, options);
         nlohmann::ordered_json document = ReportHeader("inspect");
         if (run && report_.wanted()) document["run"] = RunJson(*run);
-        if (run && !report_.json) context.console.Data(RunText(*run));
+        if (run && !report_.json) context.console.Data(RunText(*run, options));
         // Of a file with a million tensors the document costs more than the rest.
         if (report_.wanted()) document.update(DescribeJson(snapshot));
         if (!report_.json)

@@ -20,6 +20,7 @@ class Merge : public Command {
     line.Add("--junit-out", junit_,
              "Write JUnit XML: a suite for each input, a test for each case of a gate");
     page_.Declare(line);
+    limit_.Declare(line, "Limit on streams (default 64GiB)");
     report_.Declare(line);
   }
 
@@ -66,7 +67,8 @@ class Merge : public Command {
     corpus::Merger merger;
     for (const std::string& given : files_) {
       for (const std::string& file : MatchingPaths(given)) {
-        const auto source = FileSource::Open(file);
+        const auto source =
+            SizeLimit::WithHint([&] { return FileSource::Open(file, limit_.most()); });
         size_t dropped = 0;
         merger.Add(file, AsText(source->bytes()), [&](size_t done) {
           if (done < dropped + kStep) return;
@@ -132,6 +134,7 @@ class Merge : public Command {
   std::vector<std::string> files_;
   std::string output_, junit_;
   PageOptions page_;
+  SizeLimit limit_;
   ReportOptions report_;
 };
 

@@ -76,7 +76,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   bool Takes(std::string_view format, bool is_run) const override {
     return is_run || (!trace_.empty() && !format.empty());
   }
-  OpenOptions Reading() const override { return snapshot_.open; }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   void TakeRuns() override {
     run_ = TakeRun(input_, snapshot_);

@@ -150,7 +150,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     report_.Declare(line);
   }
 
-  OpenOptions Reading() const override { return snapshot_.open; }
+  OpenOptions Reading() const override { return snapshot_.WithLimit(); }
 
   void TakeRuns() override { TakeTrace(TakeRun(input_, snapshot_), trace_); }
 

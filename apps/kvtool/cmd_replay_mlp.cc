@@ -143,7 +143,8 @@ class ReplayMlp : public Command {
   CompressorWeights ReadWeights() const {
     WeightsOpenOptions options;
     options.reading = compat_.empty() ? KvcmReading::kStrict : KvcmReading::kCompat;
-    CompressorWeights weights = OpenWeights(Source::Open(weights_path_), options).weights;
+    options.max_bytes = snapshot_.WithLimit().max_bytes;
+    CompressorWeights weights = OpenWeights(snapshot_.Open(weights_path_), options).weights;
     if (prefix_order_.empty()) return weights;
     if (!weights.names_assumed) {
       throw Error(Finding::kUsage, "--prefix-order: these weights name their prefixes")

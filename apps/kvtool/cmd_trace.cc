@@ -86,7 +86,7 @@ class Trace : public Command {
     inspect->Add("FILE", file_, "Trace: file, folder, or DIR/STEM of an npy set").Required();
     inspect->Add("--batch", options_.batch, "Batch row of [B, ...] tensors");
     inspect->Add("--layout", options_.layout, "Order of the axes of k and v: thd or htd");
-    limit_.Declare(*inspect, "Limit on inflated or derived data (default 64GiB)");
+    limit_.Declare(*inspect, "Limit on inflated or derived data and on streams (default 64GiB)");
     report_.Declare(*inspect);
   }
 
@@ -106,7 +106,8 @@ class Trace : public Command {
 
   ExitStatus Run(Context& context) override {
     if (const auto most = limit_.most()) options_.max_bytes = *most;
-    const AttentionTrace trace = SizeLimit::WithHint([&] { return OpenTrace(file_, options_); });
+    const Source files = SizeLimit::WithHint([&] { return OpenTraceFiles(file_, options_); });
+    const AttentionTrace trace = OpenTrace(files, options_);
     nlohmann::ordered_json document = DescribeTrace(trace);
     for (const Note& note : trace.notes) context.console.Warn(file_, note.text);
     if (trace.block_scores) CountCalls(trace, document);

@@ -65,6 +65,25 @@ CheckpointOptions CheckpointFlags::Resolve() const {
   return options;
 }
 
+void WeightsLimit::Declare(CommandLine& line) {
+  limit.Declare(line, "Limit on inflated data and on streams (default 64GiB)");
+}
+
+Source WeightsLimit::OpenSource(const std::string& path) const {
+  return SizeLimit::WithHint([&] { return Source::Open(path, limit.most()); });
+}
+
+WeightsFile WeightsLimit::Open(const std::string& path, WeightsOpenOptions options) const {
+  options.max_bytes = limit.most().value_or(options.max_bytes);
+  return OpenWeights(OpenSource(path), options);
+}
+
+WeightsVerdict WeightsLimit::Verify(const Source& source) const {
+  WeightsOpenOptions options;
+  options.max_bytes = limit.most().value_or(options.max_bytes);
+  return VerifyWeights(source, options);
+}
+
 void WarnOf(const WeightsFile& file, Console& console) {
   const std::string& path = file.weights.source.path;
   WarnOf(file.weights.notes, path, console);

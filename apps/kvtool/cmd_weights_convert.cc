@@ -28,6 +28,7 @@ class ConvertVerb : public Command {
              "fp16, bf16 or fp32 (default: fp16 from a checkpoint to .bin, else as it is)");
     line.AddFlag("-f,--force", force_, "Overwrite the output");
     checkpoint_.Declare(line);
+    limit_.Declare(line);
     report_.Declare(line);
   }
 
@@ -40,8 +41,7 @@ class ConvertVerb : public Command {
   ExitStatus Run(Context& context) override {
     Console& console = context.console;
     const WeightsContainer to = Target();
-    const WeightsFile file =
-        OpenWeights(Source::Open(input_), {checkpoint_.Resolve(), KvcmReading::kStrict});
+    const WeightsFile file = limit_.Open(input_, {checkpoint_.Resolve(), KvcmReading::kStrict});
     const CompressorWeights& weights = file.weights;
     const DType dtype = TargetDType(file, to);
     console.Say(fmt::format("{}: {}", Printable(input_), ChoiceText(weights)));
@@ -116,6 +116,7 @@ class ConvertVerb : public Command {
   std::string input_, output_, to_, dtype_;
   bool force_ = false;
   CheckpointFlags checkpoint_;
+  WeightsLimit limit_;
   ReportOptions report_;
 };
 

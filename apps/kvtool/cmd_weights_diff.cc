@@ -27,6 +27,7 @@ class DiffVerb : public Command {
     line.Add("B", b_, "Weights in any container").Required();
     line.Add("--atol", atol_, "Absolute tolerance (default: 0)").NonNegative();
     line.Add("--rtol", rtol_, "Relative tolerance, of |B| (default: 0)").NonNegative();
+    limit_.Declare(line);
     report_.Declare(line);
   }
 
@@ -37,8 +38,8 @@ class DiffVerb : public Command {
 
   ExitStatus Run(Context& context) override {
     const WeightsOpenOptions compat{{}, KvcmReading::kCompat};
-    const WeightsFile a = OpenWeights(Source::Open(a_), compat);
-    const WeightsFile b = OpenWeights(Source::Open(b_), compat);
+    const WeightsFile a = limit_.Open(a_, compat);
+    const WeightsFile b = limit_.Open(b_, compat);
     WarnOf(a, context.console);
     WarnOf(b, context.console);
     const WeightsDiff diff = DiffWeights(a.weights, b.weights, atol_, rtol_);
@@ -94,6 +95,7 @@ class DiffVerb : public Command {
 
   std::string a_, b_;
   double atol_ = 0, rtol_ = 0;
+  WeightsLimit limit_;
   ReportOptions report_;
 };
 

@@ -30,6 +30,7 @@ class InspectVerb : public Command {
                  "Read every value: range, NaN, infinities, overflow on a dtype change");
     line.AddFlag("--blocks", every_block_, "One line per block even when layers are alike");
     checkpoint_.Declare(line);
+    limit_.Declare(line);
     report_.Declare(line);
   }
 
@@ -39,8 +40,7 @@ class InspectVerb : public Command {
   }
 
   ExitStatus Run(Context& context) override {
-    const WeightsFile file =
-        OpenWeights(Source::Open(file_), {checkpoint_.Resolve(), KvcmReading::kCompat});
+    const WeightsFile file = limit_.Open(file_, {checkpoint_.Resolve(), KvcmReading::kCompat});
     const CompressorWeights& weights = file.weights;
     document_ = ReportHeader("weights-inspect");
     document_["inputs"] = {InputRecord(weights.source)};
@@ -191,6 +191,7 @@ class InspectVerb : public Command {
   std::string file_;
   bool with_stats_ = false, every_block_ = false;
   CheckpointFlags checkpoint_;
+  WeightsLimit limit_;
   ReportOptions report_;
   nlohmann::ordered_json document_;
   std::set<std::string> trained_;  // prefixes of which some block left the range of the start

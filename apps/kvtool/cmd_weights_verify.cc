@@ -27,6 +27,7 @@ class VerifyVerb : public Command {
     line.Add("--head-dim", expected_.head_dim, "Head size of the model");
     line.Add("--compression-factor|--factor", expected_.factor,
              "Compression factor the caller will ask for");
+    limit_.Declare(line);
     report_.Declare(line);
   }
 
@@ -36,8 +37,8 @@ class VerifyVerb : public Command {
   }
 
   ExitStatus Run(Context& context) override {
-    const Source source = Source::Open(file_);
-    const WeightsVerdict verdict = VerifyWeights(source);
+    const Source source = limit_.OpenSource(file_);
+    const WeightsVerdict verdict = limit_.Verify(source);
     std::vector<WeightsFault> misfits;
     if (verdict.weights) misfits = CheckExpectation(*verdict.weights, expected_);
 
@@ -110,6 +111,7 @@ class VerifyVerb : public Command {
   std::string file_, compat_;
   bool strict_ = false;
   WeightsExpectation expected_;
+  WeightsLimit limit_;
   ReportOptions report_;
 };
 

@@ -36,6 +36,7 @@ struct FirstLook {
   bool is_snapshot = false;  // or might be one if it were whole
 };
 
+// What lies beyond what a look may unpack might be a snapshot.
 FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
   FirstLook look;
   Source source;
@@ -46,13 +47,16 @@ FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
     return look;
   }
   look.is_snapshot = true;
+  const uint64_t most = std::min(reading.max_bytes, kMostUnpacked);
   try {
     OpenOptions options = reading;
     options.metadata_only = options.any_batch = true;
+    options.max_bytes = most;
     OpenSnapshot(source, options);
   } catch (const Error& error) {
     // Damaged, or something else in the same container: a trace, weights, a model.
     Diagnosis other;
+    other.max_bytes = most;
     look.is_snapshot =
         error.finding() != Finding::kUnsupportedKind && !DiagnoseOther(source, other);
   }
@@ -176,8 +180,10 @@ class Searcher {
     }
     // One file, or one folder further down, is what is meant then.
     if (places.size() == 1) return false;
+    OpenOptions alone;
+    alone.max_bytes = reading_.max_bytes;
     return std::none_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
-      return used.count(file.name) == 0 && LookAt((folder / file.name).string(), {}).is_snapshot;
+      return used.count(file.name) == 0 && LookAt((folder / file.name).string(), alone).is_snapshot;
     });
   }
 

@@ -37,8 +37,7 @@ void Look(const std::string& path, std::optional<uint64_t> most, ThreadPool& poo
   } catch (Error& error) {
     error.File(path);
     if (DiagnoseOther(source, out)) return;
-    out.error = error;
-    out.status = StatusOf(error.code());
+    out.Fail(error);
     DiagnoseUnknown(source, error, out);
   }
 }
@@ -51,6 +50,11 @@ void Diagnosis::Find(std::string finding) {
   status = Worse(status, kVerdict);
 }
 
+void Diagnosis::Fail(const Error& why) {
+  error = why;
+  status = StatusOf(why.code());
+}
+
 Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, ThreadPool& pool) {
   Diagnosis out;
   out.file = path;
@@ -59,9 +63,7 @@ Diagnosis Diagnose(const std::string& path, std::optional<uint64_t> most, Thread
     Look(path, most, pool, out);
     if (path == "-") out.next.clear();  // a stream cannot be read again
   } catch (Error& error) {
-    error.File(path);
-    out.error = error;
-    out.status = StatusOf(error.code());
+    out.Fail(error.File(path));
     std::error_code ignored;
     const bool is_there = path == "-" || std::filesystem::exists(path, ignored);
     out.kind = is_there ? "unknown" : "missing";

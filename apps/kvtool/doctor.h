@@ -42,6 +42,7 @@ struct Diagnosis {
   std::optional<Error> error;  // why it cannot be read
 
   void Find(std::string finding);
+  void Fail(const Error& why);  // `error`, and the exit code of it
 };
 
 // Never throws for what is wrong with the input, and never works in proportion to a large one.

@@ -229,7 +229,9 @@ void DiagnoseSnapshot(const Source& source, ThreadPool& pool, Diagnosis& out) {
 
 void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   Archive archive = Archive::Open(source.files.front().data);
-  FindReferences(archive, out.file, OpenOptions());
+  OpenOptions options;
+  options.max_bytes = out.max_bytes;
+  FindReferences(archive, out.file, options);
   out.kind = "archive";
   out.format = "kvz";
   const uint64_t bytes = source.total_bytes(), restored = archive.source_bytes();
@@ -240,7 +242,6 @@ void DiagnoseArchive(const Source& source, ThreadPool& pool, Diagnosis& out) {
   if (out.findings.empty()) out.shrinks_text = "it is an archive: " + HumanRatio(restored, bytes);
   if (out.findings.empty() && archive.description() && bytes <= kWholeFileBytes &&
       restored <= kWholeFileBytes) {
-    OpenOptions options;
     options.any_batch = true;
     const std::string whole = out.sound_text;
     Judge(CheckUp(OpenSnapshot(source, options), Effort::kFast, pool), true, out);
@@ -264,7 +265,13 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
   SnapshotOptions told;
   std::string snapshot_path = path;
   const std::optional<RecordedRun> run = TakeRun(snapshot_path, told);
-  DiagnoseSnapshot(Source::Open(snapshot_path), pool, out);
+  const Source source = Source::Open(snapshot_path, out.max_bytes);
+  try {
+    DiagnoseSnapshot(source, pool, out);
+  } catch (Error& error) {
+    out.Fail(error.File(snapshot_path));
+    DiagnoseUnknown(source, error, out);
+  }
   out.kind = "run";
   std::string of = run->engine.empty() ? "" : " of " + Printable(run->engine);
   if (!run->model.empty()) of += fmt::format(" with {}", Printable(run->model));
@@ -272,6 +279,12 @@ void DiagnoseRun(const std::string& path, ThreadPool& pool, Diagnosis& out) {
                          Plural(run->tokens, "token"), Grouped(run->prompt_tokens),
                          run->trace.empty() ? "no trace" : "with a trace", out.what);
   out.bytes = 0;
+  if (out.error) {
+    out.next = {{"kvtool explain " + FindingId(out.error->finding()),
+                 "what this means, and what to do", ""},
+                {"kvtool doctor " + ShellWord(snapshot_path), "its snapshot alone", ""}};
+    return;
+  }
   const std::string folder = ShellWord(path);
   std::vector<Diagnosis::Step> steps;
   if (!out.findings.empty())

@@ -106,13 +106,14 @@ bool IsWeights(const Source& source, Diagnosis& out) {
   if (source.is_folder || source.files.size() != 1) return false;
   const bool by_magic = LooksLikeKvcm(source.files[0].data->bytes());
   if (source.total_bytes() > 4 * kWholeFileBytes && !by_magic) return false;
-  std::string fault;
   if (by_magic) {
     const WeightsVerdict verdict = VerifyWeights(source);
     for (const WeightsFault& found : verdict.faults) out.Find(found.ToError().message());
     out.what = "weights of a KV compressor (.bin of the engine)";
   } else {
-    const WeightsFile file = OpenWeights(source);
+    WeightsOpenOptions options;
+    options.max_bytes = out.max_bytes;
+    const WeightsFile file = OpenWeights(source, options);
     out.what =
         fmt::format("weights of a KV compressor ({}), {} layers of {} blocks", Name(file.container),
                     file.weights.header.num_layers, file.weights.header.blocks_per_layer);

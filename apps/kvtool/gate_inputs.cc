@@ -44,12 +44,12 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   std::optional<AttentionTrace> trace;
   Source trace_files;
   if (replays && !trace_path.empty()) {
-    trace_files = OpenTraceFiles(trace_path);
+    trace_files = OpenTraceFiles(trace_path, options);
     trace = OpenTrace(trace_files, options);
     for (const Note& note : trace->notes) console_.Warn(trace_path, note.text);
   }
   auto opened = std::make_unique<Pair>(Pair{
-      OpenSnapshot(Source::Open(snapshot_path), options, trace ? GeometryOf(*trace) : std::nullopt),
+      OpenSnapshot(how.Open(snapshot_path), options, trace ? GeometryOf(*trace) : std::nullopt),
       std::move(trace)});
   const Snapshot& snapshot = opened->snapshot;
   if (snapshot.layers.empty()) {
@@ -83,7 +83,7 @@ const Snapshot& GateInputs::Reference(const gate::CaseSpec& spec, OpenOptions op
     std::string path = spec.reference;
     SnapshotOptions unused;
     TakeRun(path, unused);
-    reference = std::make_unique<Snapshot>(OpenSnapshot(Source::Open(path), options));
+    reference = std::make_unique<Snapshot>(OpenSnapshot(options_.Open(path), options));
     WarnOf(reference->notes, spec.reference, console_);
     Record(reference->source);
   }

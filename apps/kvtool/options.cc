@@ -180,9 +180,14 @@ Source SnapshotOptions::Open(const std::string& path) const {
   });
 }
 
-OpenOptions SnapshotOptions::Resolve() const {
+OpenOptions SnapshotOptions::WithLimit() const {
   OpenOptions options = open;
   if (const auto most = limit.most()) options.max_bytes = *most;
+  return options;
+}
+
+OpenOptions SnapshotOptions::Resolve() const {
+  OpenOptions options = WithLimit();
   if (!gguf.empty()) options.geometry = ReadModelGeometry(gguf);
   if (kv_heads != 0 || head_dim != 0) {
     if (!options.geometry) options.geometry.emplace();

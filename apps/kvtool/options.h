@@ -64,6 +64,7 @@ struct SnapshotOptions {
 
   void Declare(CommandLine& line);
   void Files(CommandFiles& files) const;
+  OpenOptions WithLimit() const;  // `open` with --max-bytes
   // With the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve() const;
   Source Open(const std::string& path) const;  // with --max-bytes for a stream

@@ -47,7 +47,7 @@ void TakeRope(const std::optional<RecordedRun>& run, const SnapshotOptions& opti
   rope.dims = run->rope.dims;
 }
 
-std::string RunText(const RecordedRun& run) {
+std::string RunText(const RecordedRun& run, const OpenOptions& reading) {
   const auto or_unknown = [](const std::string& text) {
     return text.empty() ? std::string("unknown") : Printable(text);
   };
@@ -66,7 +66,9 @@ std::string RunText(const RecordedRun& run) {
     add("RoPE", fmt::format("{}, base {}, {} dims, scaling {}", run.rope.style, run.rope.base,
                             run.rope.dims, run.rope.scaling));
   }
-  add("trace", run.trace.empty() ? "none" : TraceText(OpenTrace(run.trace, {})));
+  OpenOptions trace;
+  trace.max_bytes = reading.max_bytes;
+  add("trace", run.trace.empty() ? "none" : TraceText(OpenTrace(run.trace, trace)));
   if (!run.sensitivity.empty()) {
     add("sensitivity", fmt::format("of {} layers", ReadSensitivity(run.sensitivity).kl.size()));
   }

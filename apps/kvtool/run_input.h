@@ -16,7 +16,7 @@ namespace kv {
 // flag does: how many kv heads there are. Throws as OpenRun does.
 std::optional<RecordedRun> TakeRun(std::string& path, SnapshotOptions& options);
 // What `inspect` shows of a run, whose trace is opened for it.
-std::string RunText(const RecordedRun& run);
+std::string RunText(const RecordedRun& run, const OpenOptions& reading);
 nlohmann::ordered_json RunJson(const RecordedRun& run);
 
 // How the run's keys are rotated, where no flag and no model file says it.

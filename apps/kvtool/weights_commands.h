@@ -6,6 +6,7 @@
 #include <string>
 
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/options.h"
 #include "formats/weights_file.h"
 
 namespace kv {
@@ -25,6 +26,16 @@ struct CheckpointFlags {
 
   void Declare(CommandLine& line);
   CheckpointOptions Resolve() const;  // throws kUsage
+};
+
+// --max-bytes of weights: what a checkpoint may inflate to, and how long a stream may be.
+struct WeightsLimit {
+  SizeLimit limit;
+
+  void Declare(CommandLine& line);
+  Source OpenSource(const std::string& path) const;
+  WeightsFile Open(const std::string& path, WeightsOpenOptions options) const;
+  WeightsVerdict Verify(const Source& source) const;
 };
 
 // Notes of the reader and hints of the checkpoint as warnings on the console.

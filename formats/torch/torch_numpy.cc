@@ -116,9 +116,8 @@ std::optional<TensorView> NumpyArrays::Build(PickleId id) {
            pickle_[id]);
   }
   if (bytes > max_bytes_) {
-    FailAt(Finding::kLimit,
-           fmt::format("an array has {} bytes, at most {} are allowed", bytes, max_bytes_),
-           pickle_[id]);
+    FailAtLimit(fmt::format("an array has {} bytes, at most {} are allowed", bytes, max_bytes_),
+                pickle_[id]);
   }
   uint64_t stride = Info(type->dtype).block_bytes;
   view.strides.assign(view.rank(), stride);

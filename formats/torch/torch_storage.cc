@@ -93,6 +93,11 @@ void FailAt(Finding finding, const std::string& message, const PickleValue& at) 
   throw error.At(at.offset());
 }
 
+void FailAtLimit(const std::string& message, const PickleValue& at) {
+  Error error(Finding::kLimit, message);
+  throw error.At(at.offset()).Hint("raise --max-bytes if the file is trusted");
+}
+
 std::optional<DType> TorchDType(std::string_view global) {
   if (!StripTorch(global)) return std::nullopt;
   for (const TypeName& known : kTypes) {

@@ -125,10 +125,9 @@ void TensorBuilder::Locate(TensorView& view, uint64_t offset, const PickleValue&
     last = SaturatingAdd(last, SaturatingMul(view.shape[axis] - 1, view.strides[axis]));
   }
   if (!empty && bytes > max_bytes_) {
-    FailAt(Finding::kLimit,
-           fmt::format("a tensor of shape [{}] has more than {} bytes", fmt::join(view.shape, ", "),
-                       max_bytes_),
-           node);
+    FailAtLimit(fmt::format("a tensor of shape [{}] has more than {} bytes",
+                            fmt::join(view.shape, ", "), max_bytes_),
+                node);
   }
   const ByteSpan data = find();
   const uint64_t numel = data.size() / item;

@@ -17,6 +17,8 @@ namespace kv {
 
 // Throws this finding, at the place of a node in its pickle.
 [[noreturn]] void FailAt(Finding finding, const std::string& message, const PickleValue& at);
+// Throws kLimit: a value is above --max-bytes.
+[[noreturn]] void FailAtLimit(const std::string& message, const PickleValue& at);
 
 // What a persistent id says about a storage.
 struct StorageId {

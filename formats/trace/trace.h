@@ -31,7 +31,7 @@ std::span<const TraceCarrier> TraceCarriers();
 // files, a JSON Lines stream of block scores. Only headers are read. Throws as FORMAT.md says.
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options);
 // The same in two steps, for callers that need the files too.
-Source OpenTraceFiles(const std::string& path);
+Source OpenTraceFiles(const std::string& path, const OpenOptions& options);
 AttentionTrace OpenTrace(Source source, const OpenOptions& options);
 
 // Makes a trace of named arrays with kvtool's names, or those of an npy set with this stem.

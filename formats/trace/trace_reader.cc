@@ -87,12 +87,12 @@ constexpr TraceCarrier kCarriers[] = {
 
 std::span<const TraceCarrier> TraceCarriers() { return kCarriers; }
 
-Source OpenTraceFiles(const std::string& path) {
-  return IsStem(path) ? NpySet(path) : Source::Open(path);
+Source OpenTraceFiles(const std::string& path, const OpenOptions& options) {
+  return IsStem(path) ? NpySet(path) : Source::Open(path, options.max_bytes);
 }
 
 AttentionTrace OpenTrace(const std::string& path, const OpenOptions& options) {
-  return OpenTrace(OpenTraceFiles(path), options);
+  return OpenTrace(OpenTraceFiles(path, options), options);
 }
 
 AttentionTrace OpenTrace(Source source, const OpenOptions& options) {
