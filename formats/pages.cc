@@ -116,8 +116,7 @@ std::vector<const SourceFile*> InOrder(const Source& folder, const std::string& 
     pages.Add(order);
     return pages.Release();
   }
-  const auto file = FileSource::Open(order, kLargestOrder);
-  if (file->size() > kLargestOrder) throw Error(Finding::kLimit, "--order: is above 64 MiB");
+  const auto file = FileSource::OpenSmall(order, kLargestOrder, "an order of pages");
   std::string_view text = AsText(file->bytes());
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));

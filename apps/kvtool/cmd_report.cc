@@ -34,12 +34,7 @@ class Report : public Command {
   ExitStatus Run(Context& context) override {
     std::vector<gate::Summary> summaries;
     for (const std::string& file : files_) {
-      const auto source = FileSource::Open(file, kMaxSummaryBytes);
-      if (source->size() > kMaxSummaryBytes) {
-        throw Error(Finding::kLimit, fmt::format("a summary of {} bytes; at most {} are read",
-                                                 source->size(), kMaxSummaryBytes))
-            .File(file);
-      }
+      const auto source = FileSource::OpenSmall(file, kMaxSummaryBytes, "a summary");
       summaries.push_back(gate::ParseSummary(AsText(source->bytes()), file));
     }
     const gate::Summary& newest = gate::Newest(summaries);

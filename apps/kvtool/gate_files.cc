@@ -35,12 +35,7 @@ bool IsGateConfig(const std::string& path) {
 }
 
 std::string ReadGateText(const std::string& path) {
-  const auto file = FileSource::Open(path, kMostConfigBytes);
-  if (file->size() > kMostConfigBytes) {
-    throw Error(Finding::kLimit, fmt::format("{} bytes; a configuration or summary has at most {}",
-                                             file->size(), kMostConfigBytes))
-        .File(path);
-  }
+  const auto file = FileSource::OpenSmall(path, kMostConfigBytes, "a configuration or summary");
   const ByteSpan bytes = file->bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

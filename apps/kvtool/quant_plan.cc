@@ -50,7 +50,7 @@ QuantPlan PlanOf(const nlohmann::json& document) {
 }  // namespace
 
 QuantPlan ReadQuantPlan(const std::string& path) {
-  const auto file = FileSource::Open(path, kMostOfList);
+  const auto file = FileSource::OpenSmall(path, run::kLargestDocument, "a plan of types");
   const nlohmann::json document = run::ReadDocument(*file, "kvtool.quant-plan/1");
   try {
     return PlanOf(document);

@@ -34,8 +34,10 @@ std::vector<double> NumbersOfText(std::string_view text) {
   return numbers;
 }
 
-std::vector<double> NumbersOfArray(const std::string& path) {
-  const TensorFile file = ReadNpy(Source::Open(path), {});
+std::vector<double> NumbersOfArray(std::shared_ptr<const FileSource> data) {
+  Source source;
+  source.files.push_back({data->name(), std::move(data)});
+  const TensorFile file = ReadNpy(std::move(source), {});
   const TensorView& view = file.tensors.at(0).view;
   if (view.rank() != 1 || (view.dtype != DType::kF32 && view.dtype != DType::kF64)) {
     throw Error(Finding::kUnsupportedKind, "holds no list of f32 or f64 numbers");
@@ -63,11 +65,10 @@ std::optional<ModelRope> ReadModelRope(const std::string& path) {
 
 std::vector<double> ReadFrequencies(const std::string& path) {
   try {
-    const auto file = FileSource::Open(path, kLargestList);
-    if (file->size() > kLargestList) throw Error(Finding::kLimit, "is above 16 MiB");
+    const auto file = FileSource::OpenSmall(path, kLargestList, "a list of frequencies");
     const std::string_view text = AsText(file->bytes());
     std::vector<double> numbers =
-        text.starts_with("\x93NUMPY") ? NumbersOfArray(path) : NumbersOfText(text);
+        text.starts_with("\x93NUMPY") ? NumbersOfArray(file) : NumbersOfText(text);
     if (numbers.empty() || numbers.size() > kMostPairs)
       throw Error(Finding::kBadField, fmt::format("holds {} frequencies", numbers.size()));
     for (const double number : numbers) {

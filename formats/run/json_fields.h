@@ -12,7 +12,10 @@
 
 namespace kv::run {
 
-// The whole of a small JSON file: an object whose "schema" is `schema`. Throws kLimit, kBadText,
+// For FileSource::OpenSmall.
+inline constexpr uint64_t kLargestDocument = 16 << 20;
+
+// The whole of a small JSON file: an object whose "schema" is `schema`. Throws kBadText,
 // kBadVersion.
 nlohmann::json ReadDocument(const FileSource& file, std::string_view schema);
 

@@ -142,7 +142,7 @@ std::optional<RecordedRun> OpenRun(const std::string& path) {
                         .Hint("wait for it, or record again; what is in trace/ can be read by "
                               "'kvtool trace inspect'"));
   }
-  return ReadRun(*FileSource::Open(index), path);
+  return ReadRun(*FileSource::OpenSmall(index, run::kLargestDocument, "a run.json"), path);
 }
 
 RecordedRun ReadRun(const FileSource& index, const std::string& folder) {

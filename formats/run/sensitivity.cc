@@ -55,7 +55,7 @@ Sensitivity ReadSensitivity(const FileSource& file) {
 }
 
 Sensitivity ReadSensitivity(const std::string& path) {
-  return ReadSensitivity(*FileSource::Open(path));
+  return ReadSensitivity(*FileSource::OpenSmall(path, run::kLargestDocument, "a sensitivity.json"));
 }
 
 }  // namespace kv

@@ -125,6 +125,15 @@ std::shared_ptr<const FileSource> FileSource::Open(const fs::path& path,
   return spool < 0 ? FromBytes({}, path.string()) : FromDescriptor(spool, path.string());
 }
 
+std::shared_ptr<const FileSource> FileSource::OpenSmall(const fs::path& path, uint64_t most,
+                                                        std::string_view what) {
+  auto file = Open(path, most);
+  if (file->size() <= most) return file;
+  throw Error(Finding::kLimit,
+              fmt::format("{} of {} bytes; at most {} are read", what, file->size(), most))
+      .File(file->name());
+}
+
 std::shared_ptr<const FileSource> FileSource::OpenRemote(std::unique_ptr<RangeReader> reader,
                                                          std::string name,
                                                          std::optional<uint64_t> most,

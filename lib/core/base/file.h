@@ -43,6 +43,10 @@ class FileSource {
   static std::shared_ptr<const FileSource> Open(
       const std::filesystem::path& path, std::optional<uint64_t> most_of_stream = std::nullopt,
       FetchMode fetch = FetchMode::kWhole);
+  // The same for what is small, such as a configuration or a list. Throws kLimit with the file's
+  // name above `most` bytes, from a stream or not; `what` it is taken for: "a summary".
+  static std::shared_ptr<const FileSource> OpenSmall(const std::filesystem::path& path,
+                                                     uint64_t most, std::string_view what);
   static std::shared_ptr<const FileSource> FromBytes(Bytes bytes, std::string name);
   // Maps an open descriptor's whole file and closes it.
   static std::shared_ptr<const FileSource> FromDescriptor(int descriptor, std::string name);
