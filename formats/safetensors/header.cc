@@ -206,9 +206,13 @@ Header ParseHeader(ByteSpan file) {
   ByteReader reader(file);
   const uint64_t length = reader.U64("header length");
   if (length > kHeaderCap) {
-    throw Error(Finding::kLimit,
-                fmt::format("header of {} bytes; the format allows {}", length, kHeaderCap))
-        .At(0);
+    throw Error(
+        Finding::kLimit,
+        fmt::format("a safetensors header of {} bytes; the format allows {}", length, kHeaderCap))
+        .At(0)
+        .Hint(
+            "no reader of safetensors takes it: save the tensors in several files, or archive "
+            "this one with --from opaque");
   }
   const std::string_view text = reader.Text(length, "header");
   if (text.empty() || text.front() != '{') {

@@ -20,11 +20,19 @@ using safetensors::TypeWord;
 
 constexpr std::string_view kFileEnding = ".safetensors";
 
+// Numbers that happen to begin so are as long as they say, too; the first name tells them apart.
+bool BeginsWithName(std::string_view header) {
+  const size_t first = header.find_first_not_of(" \t\r\n", 1);
+  return first != header.npos && header[first] == '"';
+}
+
+// A header above the cap is one, too: the reader says what is wrong with it.
 bool LooksRight(ByteSpan bytes) {
   if (bytes.size() <= safetensors::kLengthBytes) return false;
   const uint64_t length = LoadLE<uint64_t>(bytes.data());
-  return length <= safetensors::kHeaderCap && length <= bytes.size() - safetensors::kLengthBytes &&
-         bytes[safetensors::kLengthBytes] == std::byte{'{'};
+  const std::string_view text = AsText(bytes.subspan(safetensors::kLengthBytes));
+  if (length > text.size() || text.front() != '{') return false;
+  return length <= safetensors::kHeaderCap || BeginsWithName(text.substr(0, 4096));
 }
 
 std::string Stem(std::string_view name) {
