@@ -3,83 +3,36 @@
 #include "formats/tensors/mlx.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "formats/tensors/axes.h"
 #include "formats/tensors/mlx_quantised.h"
 #include "formats/tensors/mlx_state.h"
+#include "formats/tensors/mlx_used.h"
+#include "lib/core/snapshot/batch.h"
 #include "lib/core/snapshot/key_rotation.h"
 
 namespace kv::mlx {
 namespace {
 
-// Which tokens of a buffer are in use, in the order of their positions.
-struct Used {
-  struct Run {
-    uint64_t begin, end;
-  };
-  std::vector<Run> runs;
-  uint64_t tokens = 0;
-  uint64_t kept = 0;    // of them from the beginning of the text
-  uint64_t offset = 0;  // position behind the last one
-
-  int64_t PositionOf(uint64_t i) const {
-    return static_cast<int64_t>(i < kept ? i : offset - tokens + i);
-  }
-};
+constexpr uint64_t kMostViews = 1 << 20;  // of all layers and batch rows together
 
 Error Bad(std::string what) { return Error(Finding::kBadField, std::move(what)); }
 
-Used UsedOfPlain(const LayerState& layer, uint64_t room) {
-  const uint64_t offset = layer.numbers.empty() ? room : layer.numbers[0];
-  if (offset > room) throw Bad(fmt::format("offset {}, but room for {} tokens", offset, room));
-  return {{{0, offset}}, offset, offset, offset};
-}
-
-// The numbers of a ring, whose order has changed.
-struct Ring {
-  uint64_t offset, keep, most, index;
-};
-
-Ring RingOf(const LayerState& layer, bool in_arrays) {
-  const auto& n = layer.numbers;
-  if (in_arrays && n.size() == 4) return {n[0], n[1], n[2], n[3]};
-  if (!in_arrays && n.size() == 4) return {n[2], n[0], n[1], n[3]};
-  if (!in_arrays && n.size() == 5) return {n[3], n[0], n[1], n[4]};
-  throw Bad(fmt::format("a ring needs 4 or 5 numbers, not {}", n.size()));
-}
-
-Used UsedOfRing(const Ring& ring, uint64_t room) {
-  if (ring.index > room)
-    throw Bad(fmt::format("the ring's next place is {} of {}", ring.index, room));
-  Used used{{}, room, 0, ring.offset};
-  if (ring.index == room) {
-    used.runs = {{0, room}};
-  } else if (ring.index >= ring.offset) {
-    used.runs = {{0, ring.index}};
-    used.tokens = ring.index;
-  } else {
-    if (ring.keep > ring.index)
-      throw Bad(fmt::format("the ring's next place {} lies among the {} kept tokens", ring.index,
-                            ring.keep));
-    used.runs = {{0, ring.keep}, {ring.index, room}, {ring.keep, ring.index}};
-  }
-  if (used.tokens > ring.offset)
-    throw Bad(fmt::format("holds {} tokens, but saw {}", used.tokens, ring.offset));
-  used.kept = used.tokens == ring.offset ? used.tokens : std::min(ring.keep, used.tokens);
-  return used;
-}
-
+// The pieces are rows of a batch; of each the same is in use.
 void TakeRuns(const Used& used, KvTensor& tensor) {
-  const StridedPiece whole = tensor.pieces.at(0);
+  const std::vector<StridedPiece> rows = std::move(tensor.pieces);
   tensor.pieces.clear();
-  for (const Used::Run& run : used.runs) {
-    if (run.begin == run.end && used.runs.size() > 1) continue;
-    StridedPiece piece = whole;
-    if (whole.data != nullptr) piece.data = whole.data + run.begin * whole.token.step;
-    piece.tokens = run.end - run.begin;
-    tensor.pieces.push_back(piece);
+  for (const StridedPiece& row : rows) {
+    for (const Used::Run& run : used.runs) {
+      if (run.begin == run.end && used.runs.size() > 1) continue;
+      StridedPiece piece = row;
+      if (row.data != nullptr) piece.data = row.data + run.begin * row.token.step;
+      piece.tokens = run.end - run.begin;
+      tensor.pieces.push_back(piece);
+    }
   }
 }
 
@@ -89,24 +42,26 @@ class Reader {
       : file_(file), options_(options), cache_(cache), arrays_(file) {}
 
   void Read(Snapshot& snapshot) {
-    const bool rings = Any(LayerClass::kRing);
+    const bool windows = std::any_of(cache_.layers.begin(), cache_.layers.end(), IsWindow);
     for (uint32_t i = 0; i < cache_.layers.size(); ++i) {
       const LayerState& state = cache_.layers[i];
       if (state.kind == LayerClass::kStateSpace) continue;
       try {
-        const bool ring = state.kind == LayerClass::kRing;
-        const std::string group = !rings || !Mixed() ? "" : ring ? "swa" : "full";
+        const std::string group = !windows || !Mixed() ? "" : IsWindow(state) ? "swa" : "full";
         LayerKv& layer = snapshot.layers.emplace_back();
         layer.index = i;
         layer.label = fmt::format("{}.0", i);
         layer.group = group;
         const Used used = Fill(state, layer);
-        if (rings) AddCells(group, used, snapshot);
+        if (windows && !is_whole_batch()) AddCells(group, used, snapshot);
       } catch (Error& error) {
         throw error.In(fmt::format("layer {} ({})", i, state.class_name));
       }
     }
   }
+
+  // Of a batch that is read as a whole; 1 for one sequence.
+  uint64_t rows() const { return is_whole_batch() ? *rows_ : 1; }
 
   bool Any(LayerClass kind) const {
     return std::any_of(cache_.layers.begin(), cache_.layers.end(),
@@ -114,20 +69,32 @@ class Reader {
   }
 
  private:
-  bool Mixed() const { return Any(LayerClass::kPlain) || Any(LayerClass::kQuantised); }
+  // Whether it keeps the last tokens only.
+  static bool IsWindow(const LayerState& layer) {
+    return layer.kind == LayerClass::kRing || layer.kind == LayerClass::kBatchRing ||
+           layer.kind == LayerClass::kChunked;
+  }
+  bool Mixed() const {
+    return Any(LayerClass::kPlain) || Any(LayerClass::kQuantised) || Any(LayerClass::kBatch);
+  }
+  bool is_whole_batch() const { return !options_.batch && rows_.value_or(1) > 1; }
 
   Used Fill(const LayerState& state, LayerKv& layer) {
     if (state.kind == LayerClass::kQuantised) return FillQuantised(state, layer);
     const NamedTensor &k = Array(layer.index, ".0"), &v = Array(layer.index, ".1");
     layer.k = View(k);
     layer.v = View(v);
-    const uint64_t room = layer.k.tokens();
-    if (layer.v->tokens() != room)
+    const uint64_t room = layer.k.pieces.at(0).tokens;
+    if (layer.v->pieces.at(0).tokens != room)
       throw Error(Finding::kInconsistent,
-                  fmt::format("K has {} tokens, V has {}", room, layer.v->tokens()));
-    const bool in_arrays = arrays_.Find(fmt::format("{}.2", layer.index)) != nullptr;
-    const Used used = state.kind == LayerClass::kRing ? UsedOfRing(RingOf(state, in_arrays), room)
-                                                      : UsedOfPlain(state, room);
+                  fmt::format("K has {} tokens, V has {}", room, layer.v->pieces.at(0).tokens));
+    if (state.is_batch() && (state.offsets.size() != *rows_ || state.paddings.size() != *rows_)) {
+      throw Bad(fmt::format("{} offsets and {} paddings of {} sequences", state.offsets.size(),
+                            state.paddings.size(), *rows_));
+    }
+    const Used used =
+        UsedOf(state, room, cache_.in_arrays,
+               is_whole_batch() ? std::nullopt : std::optional(options_.batch.value_or(0)));
     TakeRuns(used, layer.k);
     TakeRuns(used, *layer.v);
     return used;
@@ -141,9 +108,10 @@ class Reader {
     const Quantisation how{n[first + 1], n[first + 2]};
     const auto part = [&](const char* of) {
       const std::string name = of;
-      return Decode({Array(layer.index, name + ".0").view, Array(layer.index, name + ".1").view,
-                     Array(layer.index, name + ".2").view},
-                    how, n[first], options_, file_);
+      const TensorView& numbers = Array(layer.index, name + ".0").view;
+      return Decode(
+          {numbers, Array(layer.index, name + ".1").view, Array(layer.index, name + ".2").view},
+          how, n[first], Choose(numbers), options_, file_);
     };
     layer.k = part(".0");
     layer.v = part(".1");
@@ -158,14 +126,35 @@ class Reader {
     return *tensor;
   }
 
-  KvTensor View(const NamedTensor& tensor) const {
-    const Axes axes = Axes::Parse("BHTD");
-    const uint64_t rows = tensor.view.rank() == 4 ? tensor.view.shape[0] : 1;
-    if (options_.batch ? *options_.batch >= rows : rows > 1) {
-      throw Error(Finding::kUsage, fmt::format("holds a batch of {}", rows))
+  // The rows to read: one, or all of them where the caller takes whole batches.
+  BatchRange Choose(const TensorView& array) {
+    const uint64_t rows = array.rank() == 4 ? array.shape[0] : 1;
+    if (options_.batch ? *options_.batch >= rows : rows > 1 && !options_.any_batch) {
+      throw Error(Finding::kUsage, options_.batch ? fmt::format("--batch {}: there are {} rows",
+                                                                *options_.batch, rows)
+                                                  : fmt::format("holds a batch of {}", rows))
           .Hint("choose one row with --batch");
     }
-    return axes.View(tensor.view, {.layer = 0, .part = 0, .batch = options_.batch.value_or(0)});
+    if (rows != rows_.value_or(rows)) {
+      throw Error(Finding::kInconsistent,
+                  fmt::format("a batch of {} rows, others have {}", rows, *rows_));
+    }
+    rows_ = rows;
+    views_ += rows;
+    if (rows == 0 || views_ > kMostViews)
+      throw Error(Finding::kLimit, fmt::format("a batch of {} rows", rows));
+    return options_.batch ? BatchRange{*options_.batch, 1} : BatchRange{0, rows};
+  }
+
+  KvTensor View(const NamedTensor& tensor) {
+    const Axes axes = Axes::Parse("BHTD");
+    const BatchRange range = Choose(tensor.view);
+    const auto row = [&](uint64_t i) {
+      return axes.View(tensor.view, {.layer = 0, .part = 0, .batch = range.first + i});
+    };
+    KvTensor all = row(0);
+    for (uint64_t i = 1; i < range.count; ++i) all.pieces.push_back(row(i).pieces.at(0));
+    return all;
   }
 
   static void AddCells(const std::string& group, const Used& used, Snapshot& snapshot) {
@@ -188,7 +177,24 @@ class Reader {
   const OpenOptions& options_;
   const PromptCache& cache_;
   const ArraysByName arrays_;
+  std::optional<uint64_t> rows_;  // of the file's batch
+  uint64_t views_ = 0;
 };
+
+// What comes before the shorter sequences of a batch, which is read as a whole.
+std::string PaddingText(const PromptCache& cache) {
+  constexpr size_t kShown = 8;
+  for (const LayerState& layer : cache.layers) {
+    const auto& paddings = layer.paddings;
+    if (std::none_of(paddings.begin(), paddings.end(), [](int64_t p) { return p > 0; })) continue;
+    std::string text;
+    for (size_t i = 0; i < std::min(paddings.size(), kShown); ++i)
+      text += fmt::format("{}{}", i == 0 ? "" : ", ", std::max<int64_t>(paddings[i], 0));
+    if (paddings.size() > kShown) text += " ...";
+    return text;
+  }
+  return {};
+}
 
 // "0, 1, 2 ..."
 std::string Numbers(const PromptCache& cache, LayerClass kind) {
@@ -207,10 +213,10 @@ void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
     if (cache.layers[i].kind != LayerClass::kOther) continue;
     throw std::move(
         Error(Finding::kUnsupportedKind,
-              fmt::format("layer {} is a {}, whose arrays are not K and V of one sequence", i,
+              fmt::format("layer {} is a {}, whose arrays are not known to be K and V", i,
                           Escaped(cache.layers[i].class_name, 80)))
-            .Hint("save one sequence with KVCache, RotatingKVCache or QuantizedKVCache, or archive "
-                  "the file with --from opaque"));
+            .Hint("save it with KVCache, RotatingKVCache or QuantizedKVCache, or archive the file "
+                  "with --from opaque"));
   }
   const LayerState* state = nullptr;
   bool attention = false;
@@ -241,12 +247,12 @@ Snapshot OpenPromptCache(TensorFile file, const OpenOptions& options) {
   reader.Read(snapshot);
   snapshot.engine = "MLX";
   AssumeRotated(snapshot, "MLX caches keys after RoPE, in models that have it");
-  std::string classes;
+  std::vector<std::string> classes;
   for (const LayerState& layer : cache.layers) {
-    if (classes.find(layer.class_name) == std::string::npos)
-      classes += (classes.empty() ? "" : ", ") + layer.class_name;
+    if (std::find(classes.begin(), classes.end(), layer.class_name) == classes.end())
+      classes.push_back(layer.class_name);
   }
-  snapshot.facts.emplace_back("classes", classes);
+  snapshot.facts.emplace_back("classes", fmt::format("{}", fmt::join(classes, ", ")));
   for (const auto& [key, value] : cache.user) {
     if (key == "model") snapshot.model = Escaped(value, 120);
   }
@@ -257,6 +263,16 @@ Snapshot OpenPromptCache(TensorFile file, const OpenOptions& options) {
   if (reader.Any(LayerClass::kStateSpace)) {
     snapshot.notes.push_back({fmt::format("layers {} are state-space layers and are left out",
                                           Numbers(cache, LayerClass::kStateSpace))});
+  }
+  if (reader.rows() > 1) {
+    snapshot.storage[kBatchRows] = std::to_string(reader.rows());
+    const std::string padding = PaddingText(cache);
+    if (!padding.empty()) {
+      snapshot.notes.push_back(
+          {fmt::format("rows begin with padding, of {} tokens; --batch N reads one without it",
+                       padding),
+           false});
+    }
   }
   snapshot.source = std::move(file.source);
   snapshot.spools = std::move(file.spools);

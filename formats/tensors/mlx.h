@@ -8,7 +8,8 @@
 namespace kv::mlx {
 
 // Prompt caches of mlx-lm: safetensors whose metadata name each layer's class. The reader obeys
-// what a class keeps beside K and V: used length, start of a ring. Grammar: FORMAT.md.
+// what a class keeps beside K and V: used length, start of a ring, padding of a batch. Grammar:
+// FORMAT.md.
 bool IsPromptCache(const TensorFile& file);
 
 // Throws kUnsupportedKind for state-space layers and unknown classes, kBadField, kSizeMismatch,

@@ -70,23 +70,23 @@ uint32_t NumberAt(const std::byte* row, uint64_t index, uint64_t bits) {
 }  // namespace
 
 KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t tokens,
-                const OpenOptions& options, TensorFile& file) {
+                const BatchRange& rows, const OpenOptions& options, TensorFile& file) {
   const Shape shape = ShapeOf(array, how);
   if (tokens > shape.tokens) {
     throw Error(Finding::kBadField,
                 fmt::format("offset {}, but room for {} tokens", tokens, shape.tokens));
   }
-  if (shape.rows != 1) throw Error(Finding::kUsage, fmt::format("holds a batch of {}", shape.rows));
-  const uint64_t bytes = CheckedProduct({shape.heads, tokens, shape.dims, sizeof(float)}, "values");
+  const uint64_t heads = CheckedMul(rows.count, shape.heads, "heads");
+  const uint64_t bytes = CheckedProduct({heads, tokens, shape.dims, sizeof(float)}, "values");
   if (bytes > options.max_bytes) {
     throw Error(Finding::kLimit,
                 fmt::format("{} bytes of values; --max-bytes allows {}", bytes, options.max_bytes));
   }
   Bytes values(bytes);
   const uint64_t row_bytes = shape.dims * how.bits / 8;
-  for (uint64_t head = 0; head < shape.heads; ++head) {
+  for (uint64_t head = 0; head < heads; ++head) {
     for (uint64_t token = 0; token < tokens; ++token) {
-      const uint64_t row = head * shape.tokens + token;
+      const uint64_t row = (rows.first * shape.heads + head) * shape.tokens + token;
       const std::byte* numbers = array.numbers.data + row * row_bytes;
       std::byte* out = values.data() + (head * tokens + token) * shape.dims * sizeof(float);
       for (uint64_t dim = 0; dim < shape.dims; ++dim) {
@@ -104,8 +104,10 @@ KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t t
                   .heads_known = true,
                   .pieces = {}};
   const uint64_t row = shape.dims * sizeof(float);
-  tensor.pieces.push_back(
-      {file.spools.back()->bytes().data(), tokens, {row}, {tokens * row}, {sizeof(float)}});
+  for (uint64_t i = 0; i < rows.count; ++i) {
+    const std::byte* begin = file.spools.back()->bytes().data() + i * shape.heads * tokens * row;
+    tensor.pieces.push_back({begin, tokens, {row}, {tokens * row}, {sizeof(float)}});
+  }
   return tensor;
 }
 

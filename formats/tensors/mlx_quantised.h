@@ -15,9 +15,15 @@ struct QuantisedArray {
   const TensorView &numbers, &scales, &biases;  // [B, H, T, words], [B, H, T, groups] twice
 };
 
-// Decodes the first `tokens` to f32 in a buffer of the file: scale x number + bias, rounded once.
-// Throws kBadField, kSizeMismatch, kUnsupportedDtype, kLimit above OpenOptions::max_bytes.
+// Rows of a batch that follow one another.
+struct BatchRange {
+  uint64_t first, count;
+};
+
+// Decodes the first `tokens` of each of these rows to f32 in a buffer of the file: scale x number +
+// bias, rounded once. Throws kBadField, kSizeMismatch, kUnsupportedDtype, kLimit above
+// OpenOptions::max_bytes.
 KvTensor Decode(const QuantisedArray& array, const Quantisation& how, uint64_t tokens,
-                const OpenOptions& options, TensorFile& file);
+                const BatchRange& rows, const OpenOptions& options, TensorFile& file);
 
 }  // namespace kv::mlx

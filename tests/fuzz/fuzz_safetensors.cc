@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/safetensors/safetensors.h"
 #include "formats/tensors/tensor_snapshot.h"
+#include "lib/core/snapshot/batch.h"
 #include "lib/core/snapshot/layout.h"
 #include "tests/fuzz/accepted.h"
 
@@ -12,9 +13,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const kv::TensorFile file =
         kv::ReadSafetensors({.path = "fuzz", .is_folder = false, .files = {{"fuzz", bytes}}}, {});
     for (const kv::NamedTensor& tensor : file.tensors) kv::CopyContiguous(tensor.view);
-    const kv::Snapshot snapshot = kv::SnapshotOf(file, {});
+    kv::OpenOptions options;
+    options.any_batch = true;
+    const kv::Snapshot snapshot = kv::SnapshotOf(file, options);
     for (const kv::LayerKv& layer : snapshot.layers)
       kv::Gather(layer.k, 0, layer.k.tokens(), kv::Order::kTokenHeadDim);
+    if (kv::BatchRows(snapshot) > 1) {
+      options.batch = 0;
+      kv::SnapshotOf(file, options);
+    }
     ++kv::fuzz::accepted;
   } catch (const kv::Error&) {
   }
