@@ -50,6 +50,8 @@ struct OpenOptions {
   // The caller keeps bytes regardless of their meaning: if nothing tells which axis counts tokens,
   // the reader takes the likelier one, warns, and records that in Snapshot::storage.
   bool may_guess_axes = false;
+  // The flags are for several inputs, of which some may have no use for them.
+  bool is_shared = false;
   std::optional<ModelGeometry> geometry;
 };
 
@@ -62,10 +64,20 @@ enum class PairsWanted {
 
 enum class Confidence { kNo, kMaybe, kCertain };
 
+// Flags that a format heeds, beside those of all formats.
+enum FlagsRead : unsigned {
+  kReadsLayout = 1,    // --layout
+  kReadsBatch = 2,     // --batch
+  kReadsNames = 4,     // --k-pattern, --v-pattern
+  kReadsRotation = 8,  // --rotated
+  kReadsAll = 15,
+};
+
 struct FormatEntry {
   std::string_view id;  // the word for --from and --to
   std::string_view summary;
   std::string_view needs;  // what the user must supply beyond the file, for `kvtool targets`
+  unsigned flags;          // of FlagsRead
   // Looks at content only. Null for formats that cannot be detected.
   Confidence (*probe)(const Source& source);
   // Reads metadata and maps tensor bytes. Throws Error. Null for formats without a reader.

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "formats/tensors/axes.h"
+
 namespace kv {
 namespace {
 
@@ -58,6 +60,15 @@ void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
                       "--input-dtype");
 }
 
+// Empty for words that are no axes.
+std::string AxesText(const std::string& layout) {
+  try {
+    return Axes::Parse(layout).text();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
@@ -66,6 +77,48 @@ void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
     for (const LayerKv& layer : snapshot.layers) CheckHeads(*told.geometry, layer);
   }
   if (!told.as_dtype.empty()) CheckDType(told, snapshot);
+}
+
+void RequireUse(const OpenOptions& told, const FormatEntry& format) {
+  const auto refuse = [&](std::string_view flag, const std::string& value) {
+    Error error(Finding::kUsage,
+                fmt::format("{} {}: {} has one reading, which the flag does not change", flag,
+                            value, format.id));
+    throw std::move(
+        error.Hint(fmt::format("leave {} out, or give --from where the format is "
+                               "another",
+                               flag)));
+  };
+  const auto lacks = [&](FlagsRead flag) { return (format.flags & flag) == 0; };
+  if (!told.raw.empty() && format.id != "raw") {
+    throw Error(Finding::kUsage, fmt::format("--raw {}, but --from {}", told.raw, told.from))
+        .Hint("--raw is for headerless data: leave it or --from out");
+  }
+  if (!told.layout.empty() && lacks(kReadsLayout)) refuse("--layout", told.layout);
+  if (told.batch && lacks(kReadsBatch)) refuse("--batch", std::to_string(*told.batch));
+  if (!told.k_pattern.empty() && lacks(kReadsNames)) refuse("--k-pattern", told.k_pattern);
+  if (!told.v_pattern.empty() && lacks(kReadsNames)) refuse("--v-pattern", told.v_pattern);
+  if (told.rotated == "yes" && lacks(kReadsRotation)) refuse("--rotated", told.rotated);
+}
+
+void RequireAsArchived(const OpenOptions& told, const Snapshot& described) {
+  if (told.is_shared) return;
+  if (told.batch && *told.batch != 0) {
+    throw Error(Finding::kUsage, fmt::format("--batch {}: there is 1 row", *told.batch))
+        .Hint("choose one row with --batch");
+  }
+  if (told.layout.empty()) return;
+  const std::string& version = described.format_version;
+  if (version == told.layout || version.ends_with("layout " + told.layout)) return;
+  std::string kept = version.empty() ? described.format : version;
+  for (const auto& [name, value] : described.facts) {
+    if (name != "axes") continue;
+    if (AxesText(told.layout) == value) return;
+    kept = value;
+  }
+  throw Error(Finding::kUsage,
+              fmt::format("--layout {}, but it was archived as {}", told.layout, kept))
+      .Hint("decompress it and read what comes back with --layout, or leave --layout out");
 }
 
 }  // namespace kv

@@ -10,4 +10,9 @@ namespace kv {
 // or --input-dtype say something else than the file that was read with them.
 void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot);
 
+// The same for flags that choose among readings of a file, where its format has one.
+void RequireUse(const OpenOptions& told, const FormatEntry& format);
+// The same for an archive of a snapshot that was decided when it was archived.
+void RequireAsArchived(const OpenOptions& told, const Snapshot& described);
+
 }  // namespace kv

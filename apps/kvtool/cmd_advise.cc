@@ -176,7 +176,8 @@ class AdviseCommand : public Command {
       throw Error(Finding::kUsage,
                   fmt::format("--trace: {} more than snapshots that need one", left_traces_));
     }
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options =
+        snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     std::vector<RunFiles> files;
     for (size_t i = 0; i < inputs_.size(); ++i) {
       AttentionTrace trace = OpenTrace(traces_[i], options);

@@ -69,7 +69,7 @@ class Analyze : public EachOf<Analyze> {
     const auto begin = std::chrono::steady_clock::now();
     const std::optional<mnn::offline::Options> simulated = offline_.Resolve();
     CheckOutputs();
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(flags_for());
     ThreadPool pool(context.global.thread_count());
     Inputs inputs = Open(context, options);
     const auto rope =

@@ -117,7 +117,7 @@ class Compress : public EachOf<Compress> {
   }
 
   ExitStatus Run(Context& context) override {
-    OpenOptions options = snapshot_.Resolve();
+    OpenOptions options = snapshot_.Resolve(flags_for());
     options.metadata_only = true;
     options.any_batch = options.may_guess_axes = true;
     References references;

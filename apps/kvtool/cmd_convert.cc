@@ -84,7 +84,7 @@ class Convert : public EachOf<Convert> {
                   fmt::format("{}: {} has no such choice",
                               v_order_.empty() ? "--target-version" : "--v-order", to_));
     }
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(flags_for());
     Snapshot snapshot = Select(OpenSnapshot(snapshot_.Open(input_), options), selection);
     if (sequence_) snapshot = SelectSequence(std::move(snapshot), *sequence_);
     WarnOf(snapshot.notes, input_, context.console);

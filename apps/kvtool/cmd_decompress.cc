@@ -207,7 +207,7 @@ class Decompress : public EachOf<Decompress> {
       context.console.Warn(input, fmt::format("{}: {}", Place(damage), damage.text));
     }
     ProgressLine progress(context.console, context.global.progress_when(), input);
-    OpenOptions options = geometry_.Resolve();
+    OpenOptions options = geometry_.Resolve(flags_for());
     options.max_bytes = limit_.limit.most().value_or(options.max_bytes);
     Snapshot snapshot = LoadSnapshot(archive, selection, options, pool, &progress);
     snapshot.source.path = input;

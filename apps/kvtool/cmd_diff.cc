@@ -59,7 +59,7 @@ class Diff : public Command {
     if (atol_ && !(*atol_ >= 0))
       throw Error(Finding::kUsage, fmt::format("--atol {}: expected 0 or more", *atol_));
     const Selection selection = selection_.Resolve();
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
     OpenOptions options_b = options;
     if (!from_b_.empty() || !layout_b_.empty()) {
       options_b.from = from_b_ == "auto" ? "" : from_b_;

@@ -64,7 +64,7 @@ class Inspect : public EachOf<Inspect> {
         std::string path = file;
         SnapshotOptions reading = snapshot_;
         const std::optional<RecordedRun> run = TakeRun(path, reading);
-        OpenOptions options = reading.Resolve();
+        OpenOptions options = reading.Resolve(flags_for());
         options.metadata_only = !with_stats;
         options.any_batch = true;
         const Source source = reading.Open(path);

@@ -111,7 +111,7 @@ class ReplayBlend : public Command {
   ExitStatus Run(Context& context) override {
     const blend::Request request = ParseRequest();
     if (!blended_out_.empty()) WritableFormat(to_);
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
     OpenOptions old_options = options;
     if (!old_layout_.empty()) old_options.layout = old_layout_;
     AttentionTrace trace;

@@ -95,7 +95,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
 
   ExitStatus Run(Context& context) override {
     RequireTrace(trace_, input_);
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(flags_for());
     const AttentionTrace trace = OpenTrace(trace_, options);
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
     if (snapshot.layers.empty()) {

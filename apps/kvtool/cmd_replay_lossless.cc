@@ -163,7 +163,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
   }
 
   ExitStatus Run(Context& context) override {
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(flags_for());
     std::optional<AttentionTrace> trace;
     if (!trace_.empty()) trace = OpenTrace(trace_, options);
     Snapshot snapshot =

@@ -110,7 +110,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     CheckUsage();
     if (!against_.empty()) return RunAgainst(context);
     RequireTrace(trace_, input_);
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options = snapshot_.Resolve(flags_for());
     const AttentionTrace trace = OpenTrace(trace_, options);
     const Snapshot snapshot = OpenSnapshot(snapshot_.Open(input_), options, GeometryOf(trace));
     if (snapshot.layers.empty()) {
@@ -168,7 +168,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
 
  private:
   ExitStatus RunAgainst(Context& context) const {
-    OpenOptions options = snapshot_.Resolve();
+    OpenOptions options = snapshot_.Resolve(FlagsFor::kSeveral);
     const Snapshot quantised = OpenSnapshot(snapshot_.Open(input_), options);
     const Snapshot full = OpenSnapshot(snapshot_.Open(against_), options);
     if (quantised.layers.empty() || full.layers.empty()) {

@@ -44,7 +44,8 @@ class StoreAdd : public Command {
   ExitStatus Run(Context& context) override {
     if (!name_.empty() && inputs_.size() > 1)
       throw Error(Finding::kUsage, "--name names one state, but there are several inputs");
-    OpenOptions options = snapshot_.Resolve();
+    OpenOptions options =
+        snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     options.metadata_only = true;
     options.any_batch = options.may_guess_axes = true;
     store::AddOptions add;

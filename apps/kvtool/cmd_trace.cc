@@ -104,10 +104,24 @@ class Trace : public Command {
     report_.Files(files);
   }
 
+  // Attentions of torch have batches, and named arrays K and V in one of two orders.
+  void RequireUse(const AttentionTrace& trace) const {
+    const auto refuse = [&](std::string_view flag, std::string_view what) {
+      throw Error(Finding::kUsage, fmt::format("{}: {}", flag, what))
+          .File(file_)
+          .Hint(fmt::format("leave {} out", flag));
+    };
+    const bool is_torch = trace.format.starts_with("torch") || trace.format == "pickle";
+    if (options_.batch && !is_torch) refuse("--batch", "this trace holds no batch");
+    if (!options_.layout.empty() && (is_torch || trace.block_scores))
+      refuse("--layout", "this trace holds no K and V");
+  }
+
   ExitStatus Run(Context& context) override {
     if (const auto most = limit_.most()) options_.max_bytes = *most;
     const Source files = SizeLimit::WithHint([&] { return OpenTraceFiles(file_, options_); });
     const AttentionTrace trace = OpenTrace(files, options_);
+    RequireUse(trace);
     nlohmann::ordered_json document = DescribeTrace(trace);
     for (const Note& note : trace.notes) context.console.Warn(file_, note.text);
     if (trace.block_scores) CountCalls(trace, document);

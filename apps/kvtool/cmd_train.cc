@@ -37,7 +37,8 @@ class Train : public Command {
     if (output_.path.empty() || output_.path == "-" || output_.to_stdout)
       throw Error(Finding::kUsage, "a profile is written to a file").Hint("give -o model.kvp");
     if (name_.size() > kMostName) throw Error(Finding::kUsage, "--name has more than 255 bytes");
-    const OpenOptions options = snapshot_.Resolve();
+    const OpenOptions options =
+        snapshot_.Resolve(inputs_.size() > 1 ? FlagsFor::kSeveral : FlagsFor::kOne);
     ProfileBuilder builder;
     nlohmann::ordered_json inputs = nlohmann::ordered_json::array();
     std::string name = name_;

@@ -50,7 +50,7 @@ FirstLook LookAt(const std::string& path, const OpenOptions& reading) {
   const uint64_t most = std::min(reading.max_bytes, kMostUnpacked);
   try {
     OpenOptions options = reading;
-    options.metadata_only = options.any_batch = true;
+    options.metadata_only = options.any_batch = options.is_shared = true;
     options.max_bytes = most;
     OpenSnapshot(source, options);
   } catch (const Error& error) {
@@ -165,7 +165,7 @@ class Searcher {
     std::set<std::string> used, places;
     try {
       OpenOptions options = reading_;
-      options.metadata_only = options.any_batch = true;
+      options.metadata_only = options.any_batch = options.is_shared = true;
       const Snapshot snapshot = OpenSnapshot(source, options);
       for (const Region& region : RegionsOf(snapshot)) {
         const std::string& file = snapshot.source.files[region.file].name;

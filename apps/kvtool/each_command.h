@@ -69,6 +69,12 @@ class EachCommand : public Command {
   virtual std::vector<std::string> Words() const { return {}; }
   void TakeAll(const std::vector<CorpusEntry>& entries);
 
+  // A pattern may have matched several, so one that is not named itself counts as one of them.
+  FlagsFor flags_for() const {
+    const bool is_one =
+        inputs_.given.size() == 1 && !inputs_.searches() && input_ == inputs_.given.front();
+    return is_one ? FlagsFor::kOne : FlagsFor::kSeveral;
+  }
   const InputOptions& inputs() const { return inputs_; }
   // Place of the inputs, as messages call it.
   const std::string& place() const { return place_; }

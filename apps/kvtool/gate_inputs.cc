@@ -40,7 +40,7 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
   SnapshotOptions how = OptionsFor(reading);
   std::string snapshot_path = spec.snapshot, trace_path = spec.trace;
   TakeTrace(TakeRun(snapshot_path, how), trace_path);
-  const OpenOptions options = how.Resolve();
+  const OpenOptions options = how.Resolve(FlagsFor::kSeveral);
   std::optional<AttentionTrace> trace;
   Source trace_files;
   if (replays && !trace_path.empty()) {

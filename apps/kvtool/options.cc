@@ -120,7 +120,7 @@ void SnapshotOptions::Declare(CommandLine& line) {
   line.Add("--v-pattern", open.v_pattern, "Name of V tensors, {i} = layer").Group(group);
   line.Add("--layout", open.layout,
            "Axes of arrays, outermost first (thd, htd, bhtd, 2lthd ...); also chooses if two "
-           "layouts fit")
+           "layouts fit. Of several inputs each takes the flags that its format has")
       .Group(group);
   line.Add("--input-dtype|--as", open.as_dtype,
            "Element type of untyped 16- or 8-bit arrays: bf16, f8_e4m3")
@@ -186,8 +186,9 @@ OpenOptions SnapshotOptions::WithLimit() const {
   return options;
 }
 
-OpenOptions SnapshotOptions::Resolve() const {
+OpenOptions SnapshotOptions::Resolve(FlagsFor inputs) const {
   OpenOptions options = WithLimit();
+  options.is_shared = inputs == FlagsFor::kSeveral;
   if (!gguf.empty()) options.geometry = ReadModelGeometry(gguf);
   if (kv_heads != 0 || head_dim != 0) {
     if (!options.geometry) options.geometry.emplace();

@@ -55,6 +55,9 @@ struct SizeLimit {
   }
 };
 
+// One input has to have a use for every flag; of several, each takes those that it has a use for.
+enum class FlagsFor { kOne, kSeveral };
+
 // How to read snapshots: --from, --raw, geometry, patterns, limits.
 struct SnapshotOptions {
   OpenOptions open;
@@ -66,7 +69,7 @@ struct SnapshotOptions {
   void Files(CommandFiles& files) const;
   OpenOptions WithLimit() const;  // `open` with --max-bytes
   // With the geometry from the flags and the GGUF file filled in.
-  OpenOptions Resolve() const;
+  OpenOptions Resolve(FlagsFor inputs = FlagsFor::kOne) const;
   Source Open(const std::string& path) const;  // with --max-bytes for a stream
 };
 

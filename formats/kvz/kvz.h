@@ -31,6 +31,10 @@ void FindProfile(Archive& archive, const std::string& path, const OpenOptions& o
 // Throws as Profile::Read, with the file's name.
 std::shared_ptr<const Profile> OpenProfile(const std::string& path);
 
+// Whether the source was archived without a decision, which flags can take when its tensors are
+// read: which row of a batch, which axis counts tokens.
+bool IsUndecided(const Archive& archive);
+
 // Calls LoadTensors. If a wanted tensor has no chunks of its own (packed tiles, deflated members),
 // it restores the whole source into an unnamed temporary file and calls that format's reader.
 Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/kvz/kvz.h"
+#include "formats/stated.h"
 #include "lib/core/archive/archive.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/hash.h"
@@ -132,8 +133,13 @@ Snapshot OpenKvz(Source source, const OpenOptions& options) {
   }
   Archive archive = Archive::Open(source.files[0].data);
   Snapshot snapshot;
-  if (options.metadata_only) {
-    if (archive.description()) snapshot = *archive.description();
+  // What its flags decide is not in the description of an archive.
+  const bool decides = IsUndecided(archive) && (options.batch || !options.layout.empty());
+  if (options.metadata_only && !decides) {
+    if (archive.description()) {
+      snapshot = *archive.description();
+      RequireAsArchived(options, snapshot);
+    }
   } else {
     FindReferences(archive, source.path, options);
     std::optional<ThreadPool> own;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "formats/kvz/kvz.h"
+#include "formats/stated.h"
 #include "lib/core/archive/archive.h"
 #include "lib/core/snapshot/batch.h"
 
@@ -81,6 +82,7 @@ Snapshot ReadAgain(const Source& source, const Snapshot& described, OpenOptions 
   Snapshot snapshot = OpenSnapshot(source, options);
   if (snapshot.format_version != described.format_version && options.layout.empty()) {
     options.layout = described.format_version;
+    options.is_shared = true;
     snapshot = OpenSnapshot(source, options);
   }
   if (snapshot.format_version == described.format_version) return snapshot;
@@ -131,14 +133,20 @@ Snapshot LoadSource(const Archive& archive, const OpenOptions& options, ThreadPo
 
 }  // namespace
 
+bool IsUndecided(const Archive& archive) {
+  const auto& described = archive.description();
+  return described && (BatchRows(*described) > 1 || described->storage.count(kAxesGuessed) != 0);
+}
+
 Snapshot LoadSnapshot(const Archive& archive, const Selection& wanted, const OpenOptions& options,
                       ThreadPool& pool, Progress* progress) {
-  // What was archived without a decision is decided when its tensors are read.
-  const bool is_open =
-      archive.description() &&
-      (BatchRows(*archive.description()) > 1 || archive.description()->storage.count(kAxesGuessed));
   if (!archive.description() ||
-      (!is_open && (!archive.damage().empty() || HoldsAll(archive, wanted)))) {
+      (!IsUndecided(archive) && (!archive.damage().empty() || HoldsAll(archive, wanted)))) {
+    try {
+      if (archive.description()) RequireAsArchived(options, *archive.description());
+    } catch (Error& error) {
+      throw error.File(archive.data().name());
+    }
     RequireAllowed("K and V that are wanted have", WantedBytes(archive, wanted), archive, options);
     return LoadTensors(archive, wanted, pool, progress);
   }

@@ -1,0 +1,59 @@
+# A flag that tells how to read a file is refused by a format that has no such choice, by an archive that was made with another
+# and beside a flag that says the opposite. Of several inputs each takes the flags that it has a use for.
+states="$TESTDATA/llamacpp/states"
+cp "$states/s260k-v050-f16.seq0.bin" state.bin
+try() { echo "$ $*"; "$KVTOOL" "$@" -q 2>&1 > out.txt || echo "exit $?"; }
+"$KVTOOL" convert state.bin --kv-heads 4 --to npz -o cache.npz -qq
+for format in mnn-dump infinilm-dump safetensors; do
+  "$KVTOOL" convert cache.npz --rope-pairs keep --to $format -o cache.$format -qq
+done
+head -c 32768 /dev/zero > plain.raw
+raw="--raw f16:2LTHD:2,2,?,4,8"
+for file in state.bin cache.mnn-dump cache.infinilm-dump "plain.raw $raw"; do
+  try inspect $file --layout htd
+  try inspect $file --batch 0
+  try inspect $file --k-pattern 'k_{i}' --v-pattern 'v_{i}'
+  try inspect $file --rotated yes
+done
+# What a format has, it takes.
+try inspect cache.npz --layout thd --k-pattern 'k_{i}' --v-pattern 'v_{i}' --rotated no
+try inspect cache.mnn-dump --layout logical
+try inspect state.bin --layout E
+# Two words about one thing.
+try inspect cache.npz --from npz $raw
+# An archive states how it was read, and its flags have to agree.
+for file in cache.npz cache.mnn-dump state.bin; do "$KVTOOL" compress $file -o $file.kvz -qq; done
+try inspect cache.npz.kvz --layout thd
+try inspect cache.npz.kvz --layout htd
+try convert cache.npz.kvz --layout htd --to npy -o never
+try decompress cache.npz.kvz --layout htd --to npy -o never
+try inspect cache.npz.kvz --batch 0
+try inspect cache.npz.kvz --batch 1
+try inspect cache.mnn-dump.kvz --layout logical
+try inspect cache.mnn-dump.kvz --layout packed
+try inspect state.bin.kvz --layout E
+test ! -e never
+# A batch in an archive is decided when it is read, also where it is only looked at.
+"$PYTHON" -c 'import numpy
+k = numpy.random.default_rng(1).normal(size=(3, 2, 40, 8)).astype("f2")
+numpy.savez("batch.npz", **{"key_cache.0": k, "value_cache.0": k + 1})'
+"$KVTOOL" compress batch.npz -qq
+"$KVTOOL" inspect batch.npz.kvz --batch 1 | grep -e batch -e layer
+try inspect batch.npz.kvz --batch 3
+# Of several, each takes what its format has; a value that its own file contradicts is refused as ever.
+names="--k-pattern k_{i} --v-pattern v_{i}"
+try inspect cache.npz state.bin cache.mnn-dump $names
+try inspect batch.npz state.bin --batch 1
+try inspect 'cache.[ns]*' $names
+try inspect batch.npz state.bin --batch 3
+mkdir folder && cp cache.npz state.bin folder
+try inspect -r folder $names
+try compress -r folder $names --output-dir archives
+try diff cache.npz cache.mnn-dump $names
+# A trace is one thing of one form.
+cp "$TESTDATA/golden/blend/pt/attentions.zip.pt" attentions.pt
+cp -r "$TESTDATA/trace" .
+try trace inspect attentions.pt --batch 0
+try trace inspect attentions.pt --layout thd
+try trace inspect trace/s260k --batch 0
+try trace inspect trace/s260k --layout thd
