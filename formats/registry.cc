@@ -66,17 +66,17 @@ constexpr FormatEntry kFormats[] = {
     {"torch-dict", "the same; written: a dict with kvtool's names", "K/V names or --k-pattern",
      kReadsAll, nullptr, OpenTorch, WriteTorchSnapshot, nullptr, BesideArrays},
     {"llama-state", "llama.cpp session and sequence files; writes sequence files",
-     "heads: --model, --kv-heads or --head-dim", kReadsLayout | kReadsRotation, llama_state::Probe,
+     "heads: --model, --kv-heads or --head-dim", kReadsLayout, llama_state::Probe,
      llama_state::Open, llama_state::WriteSequence, nullptr, llama_state::NotKept, true, nullptr,
      PairsWanted::kOfModel},
     {"llama-session", "llama.cpp session files, written (read as llama-state)",
-     "the architecture: --model", kReadsLayout | kReadsRotation, nullptr, llama_state::Open,
+     "the architecture: --model", kReadsLayout, nullptr, llama_state::Open,
      llama_state::WriteSession, nullptr, llama_state::NotKept, true, nullptr,
      PairsWanted::kOfModel},
     {"llama-seq-blob", "llama_state_seq_get_data in memory", "--from; heads as llama-state",
-     kReadsLayout | kReadsRotation, nullptr, llama_state::OpenSeqBlob, nullptr},
+     kReadsLayout, nullptr, llama_state::OpenSeqBlob, nullptr},
     {"llama-ctx-blob", "llama_state_get_data in memory", "--from; heads as llama-state",
-     kReadsLayout | kReadsRotation, nullptr, llama_state::OpenCtxBlob, nullptr},
+     kReadsLayout, nullptr, llama_state::OpenCtxBlob, nullptr},
     {"mnn-dump", "MNN dump folders, logical and packed", "", kReadsLayout, mnn::ProbeDump,
      mnn::OpenDump, mnn::WriteDump, nullptr, BesideTensors, false, mnn::ReadDumpEntries},
     {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
@@ -189,7 +189,7 @@ Snapshot OpenDivided(Source source, const OpenOptions& options, bool is_told) {
         pages ? OpenPages(std::move(source), options) : OpenUndivided(std::move(source), options);
     if (options.geometry) ApplyGeometry(*options.geometry, snapshot);
     if (is_told) RequireAgreement(options, snapshot);
-    if (is_told && !options.is_shared) RequireUse(options, *FindFormat(snapshot.format));
+    if (is_told && !options.is_shared) RequireUse(options, snapshot);
     return snapshot;
   } catch (Error& error) {
     throw error.File(path);

@@ -66,11 +66,10 @@ enum class Confidence { kNo, kMaybe, kCertain };
 
 // Flags that a format heeds, beside those of all formats.
 enum FlagsRead : unsigned {
-  kReadsLayout = 1,    // --layout
-  kReadsBatch = 2,     // --batch
-  kReadsNames = 4,     // --k-pattern, --v-pattern
-  kReadsRotation = 8,  // --rotated
-  kReadsAll = 15,
+  kReadsLayout = 1,  // --layout
+  kReadsBatch = 2,   // --batch
+  kReadsNames = 4,   // --k-pattern, --v-pattern
+  kReadsAll = 7,
 };
 
 struct FormatEntry {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "formats/tensors/axes.h"
 
 namespace kv {
@@ -45,6 +47,17 @@ void CheckHeads(const ModelGeometry& geometry, const LayerKv& layer) {
   if (layer.v) check(*layer.v, 'V');
 }
 
+// Of K or of V: only one of them may be quantised.
+void CheckRotation(const std::string& told, const Snapshot& snapshot) {
+  const HadamardState state = told == "yes" ? HadamardState::kYes : HadamardState::kNo;
+  const HadamardState k = snapshot.k_hadamard, v = snapshot.v_hadamard;
+  if (state == k || state == v) return;
+  if (k == HadamardState::kUnknown && v == HadamardState::kUnknown) return;
+  throw Contradiction(
+      fmt::format("--rotated {}, but the file states {}", told, told == "yes" ? "no" : "yes"),
+      "--rotated");
+}
+
 // One that is told must be what some tensor has; those that state another keep it beside these.
 void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
   const std::optional<DType> dtype = ParseDType(told.as_dtype);
@@ -58,6 +71,18 @@ void CheckDType(const OpenOptions& told, const Snapshot& snapshot) {
   throw Contradiction(fmt::format("--input-dtype {}, but {} of layer {} is {}", Name(*dtype),
                                   first.has_k() ? 'K' : 'V', first.index, Name(tensor.dtype)),
                       "--input-dtype");
+}
+
+bool IsRotationKnown(const Snapshot& snapshot) {
+  return snapshot.k_hadamard != HadamardState::kUnknown ||
+         snapshot.v_hadamard != HadamardState::kUnknown;
+}
+
+bool HoldsQuantised(const Snapshot& snapshot) {
+  return std::any_of(snapshot.layers.begin(), snapshot.layers.end(), [](const LayerKv& layer) {
+    return (layer.has_k() && IsBlockQuantised(layer.k.dtype)) ||
+           (layer.v && IsBlockQuantised(layer.v->dtype));
+  });
 }
 
 // Empty for words that are no axes.
@@ -77,17 +102,19 @@ void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
     for (const LayerKv& layer : snapshot.layers) CheckHeads(*told.geometry, layer);
   }
   if (!told.as_dtype.empty()) CheckDType(told, snapshot);
+  if (told.rotated == "yes" || told.rotated == "no") CheckRotation(told.rotated, snapshot);
 }
 
-void RequireUse(const OpenOptions& told, const FormatEntry& format) {
+void RequireUse(const OpenOptions& told, const Snapshot& snapshot) {
+  const FormatEntry& format = *FindFormat(snapshot.format);
   const auto refuse = [&](std::string_view flag, const std::string& value) {
     Error error(Finding::kUsage,
                 fmt::format("{} {}: {} has one reading, which the flag does not change", flag,
                             value, format.id));
-    throw std::move(
-        error.Hint(fmt::format("leave {} out, or give --from where the format is "
-                               "another",
-                               flag)));
+    throw std::move(error.Hint(
+        format.id == "kvz"
+            ? fmt::format("leave {0} out, or decompress it and read what comes back with {0}", flag)
+            : fmt::format("leave {} out, or give --from where the format is another", flag)));
   };
   const auto lacks = [&](FlagsRead flag) { return (format.flags & flag) == 0; };
   if (!told.raw.empty() && format.id != "raw") {
@@ -98,7 +125,10 @@ void RequireUse(const OpenOptions& told, const FormatEntry& format) {
   if (told.batch && lacks(kReadsBatch)) refuse("--batch", std::to_string(*told.batch));
   if (!told.k_pattern.empty() && lacks(kReadsNames)) refuse("--k-pattern", told.k_pattern);
   if (!told.v_pattern.empty() && lacks(kReadsNames)) refuse("--v-pattern", told.v_pattern);
-  if (told.rotated == "yes" && lacks(kReadsRotation)) refuse("--rotated", told.rotated);
+  if (told.rotated != "auto" && !IsRotationKnown(snapshot) &&
+      (told.rotated == "yes" || HoldsQuantised(snapshot))) {
+    refuse("--rotated", told.rotated);
+  }
 }
 
 void RequireAsArchived(const OpenOptions& told, const Snapshot& described) {

@@ -89,17 +89,6 @@ HadamardState HadamardOf(const std::string& word) {
                         : HadamardState::kUnknown;
 }
 
-// --rotated is for caches that do not say it themselves.
-void CheckRotated(const std::string& told, const Snapshot& snapshot) {
-  const HadamardState state = HadamardOf(told);  // unknown: auto
-  const HadamardState k = snapshot.k_hadamard, v = snapshot.v_hadamard;
-  if (state == HadamardState::kUnknown || state == k || state == v) return;
-  if (k == HadamardState::kUnknown && v == HadamardState::kUnknown) return;
-  throw Error(Finding::kUsage, fmt::format("--rotated {}, but the file states {}", told,
-                                           told == "yes" ? "no" : "yes"))
-      .Hint("leave --rotated out: it is for what a file does not state");
-}
-
 // "key_cache.0, value_cache.0 ...": what the pattern found.
 std::string SampleNames(const KvTensors& found) {
   const KvTensors::Layer& layer = found.layers.begin()->second;
@@ -253,7 +242,6 @@ Snapshot SnapshotOf(TensorFile file, const OpenOptions& options) {
   snapshot.model = Lookup(file.metadata, kModelKey);
   snapshot.k_hadamard = HadamardOf(Lookup(file.metadata, kKHadamardKey));
   snapshot.v_hadamard = HadamardOf(Lookup(file.metadata, kVHadamardKey));
-  CheckRotated(options.rotated, snapshot);
   for (const auto& [key, value] : file.metadata) {
     if (key.compare(0, kStoragePrefix.size(), kStoragePrefix) == 0)
       snapshot.storage[key.substr(kStoragePrefix.size())] = value;

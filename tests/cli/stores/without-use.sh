@@ -33,6 +33,15 @@ try inspect cache.mnn-dump.kvz --layout logical
 try inspect cache.mnn-dump.kvz --layout packed
 try inspect state.bin.kvz --layout E
 test ! -e never
+# Whether a cache is rotated is stated by an archive, too, or nothing is.
+rotated="$states/kjv3m-v050-q4_0-rotated.seq0.bin"
+"$KVTOOL" compress "$rotated" -o open.kvz -qq
+"$KVTOOL" compress "$rotated" -o rotated.kvz --head-dim 64 -qq
+try inspect open.kvz --rotated no
+try inspect rotated.kvz --rotated yes
+try inspect rotated.kvz --rotated no
+try inspect cache.npz --rotated yes
+try diff cache.npz state.bin --kv-heads 4 --rotated no
 # A batch in an archive is decided when it is read, also where it is only looked at.
 "$PYTHON" -c 'import numpy
 k = numpy.random.default_rng(1).normal(size=(3, 2, 40, 8)).astype("f2")
