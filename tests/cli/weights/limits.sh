@@ -35,6 +35,8 @@ numpy.savez_compressed("folder/cache.npz", k_0=numpy.ones((200, 1, 8), "f4"), v_
 rm folder/bomb.pth
 "$KVTOOL" corpus make folder -q | jq -c 'select(.name) | [.name, .layers, .problem]'
 "$KVTOOL" corpus make folder --max-bytes 256 -q | jq -c 'select(.name) | [.name, .layers, .problem]'
+try replay-mlp folder/cache.npz --weights weights.pth --max-bytes 20KiB
+stream replay-mlp folder/cache.npz --weights - --max-bytes 1MiB
 # So is a recorded run: its trace, and its snapshot.
 "$PYTHON" "$SHARED_SUITE/../runs/made_run.py" "$TESTDATA" run
 cp folder/attentions.pt folder/cache.npz run
