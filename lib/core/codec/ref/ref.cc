@@ -9,10 +9,8 @@
 
 #include "lib/core/codec/chunk_levels.h"
 #include "lib/core/codec/prev/prev.h"
+#include "lib/core/codec/ref/near_choice.h"
 #include "lib/core/codec/ref/runs.h"
-#include "lib/core/codec/ref_cdf/near_distributions.h"
-#include "lib/core/codec/ref_layers/ref_layers.h"
-#include "lib/core/codec/ref_sparse/near_differences.h"
 #include "lib/core/codec/rows/rows.h"
 
 namespace kv {
@@ -29,9 +27,6 @@ constexpr double kBitsBeyondMagnitude = 1.5;
 // Of what literals take, this is what a sample may take if near rows are to be smaller than values
 // in the context of those above, which serves keys more. Samples promise some 6 % too much.
 constexpr double kClearLoss = 0.92, kClearLossOfKeys = 0.89;
-// Differences are expected from those of neighbours if that saves one byte in so many, and only of
-// as many rows as something can be learned from.
-constexpr uint64_t kLeastGainByNeighbours = 200, kLeastRowsToLearn = 64;
 // How much smaller than literals a level may get; below that both ways are tried.
 constexpr double kBestOfContexts = 0.7;
 
@@ -92,14 +87,19 @@ class ByReference {
     if (head_.runs.empty()) return EncodeChunk(shape_, raw_, effort_, scratch_);
     EncodedChunk chunk{CodecId::kRef, scratch_.NewPayload(), {}};
     ByteWriter near(scratch_.NewPayload());
-    if (!near_.factors.empty()) chunk.codec = EncodeNear(near);
+    ErrorsHead errors;
+    if (!near_.factors.empty()) {
+      const NearChunk whole{shape_,   rows_,     own_bits_,   effort_,    head_.runs,
+                            near_of_, rotation_, references_, neighbours_};
+      chunk.codec = EncodeNear(whole, near_, scratch_, errors, near);
+    }
     for (uint64_t at = 0; at < near_.factors.size(); ++at) {
       if (near_.factors[at] == kOwnRow) is_own_[near_row_[at]] = 1;
     }
     EncodedChunk own = EncodeOwn();
     ByteWriter start;
     WriteReferenceHead(head_, start);
-    if (chunk.codec == CodecId::kRefLayers) WriteErrorsHead(errors_, start);
+    if (chunk.codec == CodecId::kRefLayers) WriteErrorsHead(errors, start);
     chunk.payload.reserve(start.size() + own.payload.size() + near.size());
     for (const ByteSpan bytes : {start.bytes(), ByteSpan(own.payload), near.bytes()})
       chunk.payload.insert(chunk.payload.end(), bytes.begin(), bytes.end());
@@ -297,104 +297,6 @@ class ByReference {
            (run.is_value ? kClearLoss : kClearLossOfKeys) * own_bits_;
   }
 
-  CodecId EncodeNear(ByteWriter& out) {
-    bool turned = false;
-    for (const ReferenceRun& run : head_.runs) turned = turned || run.turn != 0;
-    WriteRotation(turned ? rotation_ : Rotation(), out);
-    const uint64_t values = near_.values.size();
-    const uint64_t differences = CountDifferences(near_, values / kFewDifferences);
-    if (differences * kFewDifferences >= values) return EncodeDistances(out);
-    ByteWriter list(scratch_.NewPayload()), distances(scratch_.NewPayload());
-    EncodeNearDifferences(near_, scratch_, list);
-    CodecId codec = CodecId::kRefSparse;
-    if (differences * kVeryFewDifferences >= values) {
-      codec = EncodeDistances(distances);
-      if (static_cast<double>(list.size()) <= static_cast<double>(distances.size()) + OwnBytes()) {
-        std::fill(near_.factors.begin(), near_.factors.end(), uint8_t{0});
-        codec = CodecId::kRefSparse;
-      }
-    }
-    out.Append(codec == CodecId::kRefSparse ? list.bytes() : distances.bytes());
-    scratch_.Recycle(list.Release());
-    scratch_.Recycle(distances.Release());
-    return codec;
-  }
-
-  // About what the rows take that EncodeNearRows made own rows.
-  double OwnBytes() const {
-    const auto own = std::count(near_.factors.begin(), near_.factors.end(), kOwnRow);
-    return static_cast<double>(own) * static_cast<double>(columns_) * own_bits_ / 8;
-  }
-
-  CodecId EncodeDistances(ByteWriter& out) {
-    if (effort_ < Effort::kMax) {
-      EncodeNearRows(near_, own_bits_, scratch_, out);
-      return CodecId::kRef;
-    }
-    // Tables are better where nearly all values are equal or lie on a grid. Rows that one of the
-    // two ways takes as own rows are not free: they count as what they would take.
-    ByteWriter learned(scratch_.NewPayload()), tables(scratch_.NewPayload());
-    const bool fits = EncodeNearDistributions(near_, HeadDim(shape_), scratch_, learned);
-    EncodeNearRows(near_, own_bits_, scratch_, tables);
-    const bool learn = fits && static_cast<double>(learned.size()) <
-                                   static_cast<double>(tables.size()) + OwnBytes();
-    const bool by_neighbours = learn && ExpectByNeighbours(learned);
-    out.Append(learn ? learned.bytes() : tables.bytes());
-    if (learn) std::replace(near_.factors.begin(), near_.factors.end(), kOwnRow, uint8_t{0});
-    scratch_.Recycle(learned.Release());
-    scratch_.Recycle(tables.Release());
-    if (!learn) return CodecId::kRef;
-    return by_neighbours ? CodecId::kRefLayers : CodecId::kRefCdf;
-  }
-
-  // Replaces `learned` if the differences of neighbours say enough more of those here.
-  bool ExpectByNeighbours(ByteWriter& learned) {
-    if (neighbours_ == nullptr || neighbours_->all.empty() || near_.rows() < kLeastRowsToLearn ||
-        !FitsLayers(shape_)) {
-      return false;
-    }
-    errors_ = ErrorsHeadHere();
-    const std::unique_ptr<NeighbourErrors> forecast = Forecast();
-    if (forecast == nullptr) return false;
-    for (size_t i = 0; i < errors_.neighbours.size(); ++i)
-      errors_.neighbours[i].hash = forecast->hashes()[i];
-    ByteWriter better(scratch_.NewPayload());
-    EncodeNearDistributions(near_, HeadDim(shape_), scratch_, better, forecast.get());
-    const bool gains = better.size() < learned.size() - learned.size() / kLeastGainByNeighbours;
-    if (gains) std::swap(better, learned);
-    scratch_.Recycle(better.Release());
-    return gains;
-  }
-
-  // Null if a reference has no such rows for a neighbour as it has for the chunk.
-  std::unique_ptr<NeighbourErrors> Forecast() const {
-    std::vector<ReferenceRun> runs;
-    for (const ReferenceRun& run : head_.runs) {
-      if (!run.equal) runs.push_back(run);
-    }
-    try {
-      return std::make_unique<NeighbourErrors>(errors_, runs, rows_, columns_, references_,
-                                               neighbours_->source);
-    } catch (const Error& error) {
-      if (error.finding() == Finding::kReferenceDiffers || error.finding() == Finding::kBadFrame)
-        return nullptr;
-      throw;
-    }
-  }
-
-  ErrorsHead ErrorsHeadHere() const {
-    ErrorsHead head;
-    head.turns = !neighbours_->is_value;
-    for (const BesideNeighbours::One& one : neighbours_->all) {
-      ErrorNeighbour neighbour{.neighbour = one.neighbour, .layers = {}};
-      for (const size_t place : near_of_) neighbour.layers.push_back(one.runs[place].layer);
-      head.neighbours.push_back(std::move(neighbour));
-    }
-    head.rotation = rotation_;
-    for (const size_t place : near_of_) head.turns_of_runs.push_back(neighbours_->turns[place]);
-    return head;
-  }
-
   EncodedChunk EncodeOwn() {
     const auto own = static_cast<uint64_t>(std::count(is_own_.begin(), is_own_.end(), uint8_t{1}));
     if (own == 0) return {};
@@ -430,7 +332,6 @@ class ByReference {
   std::vector<uint32_t> near_row_;
   size_t taken_ = 0;             // which of the proposed runs is looked at
   std::vector<size_t> near_of_;  // per near run: which of them it is part of
-  ErrorsHead errors_;
   NearRows near_;
   ReferenceHead head_;
   uint64_t literal_ = 0;
