@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "apps/kvtool/commands.h"
+#include "apps/kvtool/document_schema.h"
 #include "apps/kvtool/document_version.h"
 #include "apps/kvtool/schemas.h"
 

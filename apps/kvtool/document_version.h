@@ -11,7 +11,7 @@ namespace kv {
 
 // A command makes its documents in one form. Version 1 is that form, less what it did not have.
 // Version 2 puts the documents of a run, as results, into one envelope, and names what version 1
-// named badly by the table in document_version.cc, by which its schemas are made as well.
+// named badly by the tables in document_names.h, by which its schemas are made as well.
 
 // Of a command's words, as "weights inspect", the name of its documents; empty: it has none.
 std::string_view DocumentName(std::string_view command);
@@ -23,7 +23,5 @@ bool HasEnvelope(std::string_view name);
 nlohmann::ordered_json FirstVersion(nlohmann::ordered_json made);
 // `made`, as an element of "results".
 nlohmann::ordered_json ResultOf(nlohmann::ordered_json made);
-// The schema of the envelope of `name`, from the text of the schema of version 1.
-nlohmann::ordered_json EnvelopeSchema(std::string_view name, std::string_view first_version);
 
 }  // namespace kv
