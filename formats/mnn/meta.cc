@@ -34,6 +34,8 @@ Json ParseObject(ByteSpan bytes) {
     json = Json::parse(AsText(bytes).begin(), AsText(bytes).end(), on_event);
   } catch (const Json::parse_error& error) {
     throw Error(Finding::kBadText, "not valid JSON").At(error.byte == 0 ? 0 : error.byte - 1);
+  } catch (const Json::exception&) {
+    throw Error(Finding::kBadText, "a number of the JSON document is out of range");
   }
   if (!json.is_object()) throw Error(Finding::kBadText, "expected a JSON object");
   if (!twice.empty()) {

@@ -332,6 +332,8 @@ TEST_CASE("meta fields are read strictly", "[mnn]") {
   const std::string good = LogicalMeta(0, 4).dump();
   CHECK(refuse("[]") != "");
   CHECK(refuse(good + "x") != "");
+  CHECK(refuse(good.substr(0, good.size() - 1) + ",\"run_id\":1e999}").find("out of range") !=
+        std::string::npos);
   CHECK(refuse(good.substr(0, good.size() - 1)) != "");
   CHECK(
       refuse(good.substr(0, good.size() - 1) + ",\"seq_len\":4}").find("'seq_len' occurs twice") !=

@@ -202,6 +202,8 @@ OfflineRatio ParseOfflineRatio(std::string_view json, std::string_view path) {
 }
 
 void ForEachInvalidLine(std::string_view text, const std::function<void(std::string_view)>& use) {
+  const std::string clean = OnlyUtf8(text);
+  text = clean;
   // A text file's lines: they end with \n, \r or both.
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\n\r"), text.size());

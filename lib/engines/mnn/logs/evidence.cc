@@ -117,7 +117,8 @@ std::string LastWords(std::string_view log) {
     words = FirstCodePoints(OnlyUtf8(Strip(line.substr(0, 4 * kMaxWords))), kMaxWords);
   };
   ForEachInvalidLine(log, keep);
-  ForEachLine(log, [&](std::string_view line) {
+  const std::string clean = OnlyUtf8(log);
+  ForEachLine(clean, [&](std::string_view line) {
     const bool dies = std::any_of(kDeaths.begin(), kDeaths.end(), [&](std::string_view death) {
       return ContainsIgnoringCase(line, death);
     });

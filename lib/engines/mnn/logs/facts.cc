@@ -310,7 +310,8 @@ AnalyzerOptions OptionsOfReport(const GateBullets& bullets, AnalyzerOptions opti
 }
 
 void ScanLosslessLines(std::string_view text, LosslessLines& lines) {
-  ForEachLine(text, [&](std::string_view line) {
+  const std::string clean = OnlyUtf8(text);
+  ForEachLine(clean, [&](std::string_view line) {
     if (!Contains(line, "[H2O-LOSSLESS]")) return;
     ++lines.count;
     if (Field(line, "tokens=") == kOldGroupTokens) ++lines.of_192_tokens;

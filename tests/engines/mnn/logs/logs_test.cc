@@ -341,6 +341,10 @@ TEST_CASE("the engine's own lines are held against it", "[gate]") {
   ScanInvalidLines("a\r  invalid kv REALLOC x\r\nfree(): double free\n", "f.log", invalid);
   CHECK(invalid.count == 2);
   CHECK(invalid.examples[0] == "f.log: invalid kv REALLOC x");
+  // Bytes that are not UTF-8 are left out before words are looked for, as the tools read logs.
+  ScanInvalidLines("invalid k\x86v real\xffloc y\n", "g.log", invalid);
+  CHECK(invalid.count == 3);
+  CHECK(invalid.examples[2] == "g.log: invalid kv realloc y");
 }
 
 }  // namespace kv::mnn::logs::logs_test
