@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "formats/tensors/axes.h"
+#include "formats/tensors/batch_rows.h"
 #include "formats/tensors/mlx_quantised.h"
 #include "formats/tensors/mlx_state.h"
 #include "formats/tensors/mlx_used.h"
@@ -16,8 +17,6 @@
 
 namespace kv::mlx {
 namespace {
-
-constexpr uint64_t kMostViews = 1 << 20;  // of all layers and batch rows together
 
 Error Bad(std::string what) { return Error(Finding::kBadField, std::move(what)); }
 
@@ -61,7 +60,7 @@ class Reader {
   }
 
   // Of a batch that is read as a whole; 1 for one sequence.
-  uint64_t rows() const { return is_whole_batch() ? *rows_ : 1; }
+  uint64_t rows() const { return is_whole_batch() ? *batch_.rows() : 1; }
 
   bool Any(LayerClass kind) const {
     return std::any_of(cache_.layers.begin(), cache_.layers.end(),
@@ -77,7 +76,7 @@ class Reader {
   bool Mixed() const {
     return Any(LayerClass::kPlain) || Any(LayerClass::kQuantised) || Any(LayerClass::kBatch);
   }
-  bool is_whole_batch() const { return !options_.batch && rows_.value_or(1) > 1; }
+  bool is_whole_batch() const { return !options_.batch && batch_.rows().value_or(1) > 1; }
 
   Used Fill(const LayerState& state, LayerKv& layer) {
     if (state.kind == LayerClass::kQuantised) return FillQuantised(state, layer);
@@ -88,9 +87,10 @@ class Reader {
     if (layer.v->pieces.at(0).tokens != room)
       throw Error(Finding::kInconsistent,
                   fmt::format("K has {} tokens, V has {}", room, layer.v->pieces.at(0).tokens));
-    if (state.is_batch() && (state.offsets.size() != *rows_ || state.paddings.size() != *rows_)) {
+    const uint64_t rows = *batch_.rows();
+    if (state.is_batch() && (state.offsets.size() != rows || state.paddings.size() != rows)) {
       throw Bad(fmt::format("{} offsets and {} paddings of {} sequences", state.offsets.size(),
-                            state.paddings.size(), *rows_));
+                            state.paddings.size(), rows));
     }
     const Used used =
         UsedOf(state, room, cache_.in_arrays,
@@ -129,20 +129,8 @@ class Reader {
   // The rows to read: one, or all of them where the caller takes whole batches.
   BatchRange Choose(const TensorView& array) {
     const uint64_t rows = array.rank() == 4 ? array.shape[0] : 1;
-    if (options_.batch ? *options_.batch >= rows : rows > 1 && !options_.any_batch) {
-      throw Error(Finding::kUsage, options_.batch ? fmt::format("--batch {}: there are {} rows",
-                                                                *options_.batch, rows)
-                                                  : fmt::format("holds a batch of {}", rows))
-          .Hint("choose one row with --batch");
-    }
-    if (rows != rows_.value_or(rows)) {
-      throw Error(Finding::kInconsistent,
-                  fmt::format("a batch of {} rows, others have {}", rows, *rows_));
-    }
-    rows_ = rows;
-    views_ += rows;
-    if (rows == 0 || views_ > kMostViews)
-      throw Error(Finding::kLimit, fmt::format("a batch of {} rows", rows));
+    RequireRow(options_, rows, true, "choose one row with --batch");
+    batch_.Add(rows);
     return options_.batch ? BatchRange{*options_.batch, 1} : BatchRange{0, rows};
   }
 
@@ -177,8 +165,7 @@ class Reader {
   const OpenOptions& options_;
   const PromptCache& cache_;
   const ArraysByName arrays_;
-  std::optional<uint64_t> rows_;  // of the file's batch
-  uint64_t views_ = 0;
+  BatchOfFile batch_;
 };
 
 // What comes before the shorter sequences of a batch, which is read as a whole.

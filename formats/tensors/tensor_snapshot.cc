@@ -8,6 +8,7 @@
 #include <set>
 
 #include "formats/tensors/axes.h"
+#include "formats/tensors/batch_rows.h"
 #include "formats/tensors/cells.h"
 #include "formats/tensors/metadata.h"
 #include "formats/tensors/mlx.h"
@@ -21,7 +22,6 @@ namespace kv {
 namespace {
 
 constexpr uint64_t kMostLayers = 1 << 16;  // an empty array may claim any number
-constexpr uint64_t kMostViews = 1 << 20;   // of all layers and batch rows together
 constexpr size_t kNotesShown = 8;          // the same thing may hold for a million tensors
 
 // Gives the values the type they really have: kvtool's metadata, or --input-dtype for integers.
@@ -152,7 +152,7 @@ class Assembler {
   }
 
   // Of a batch that is read as a whole; 1 for one sequence.
-  uint64_t rows() const { return rows_.value_or(1); }
+  uint64_t rows() const { return batch_.rows().value_or(1); }
 
  private:
   LayerKv Layer(uint32_t index, uint64_t at, const KvTensors::Layer& tensors) {
@@ -178,22 +178,10 @@ class Assembler {
   KvTensor View(const NamedTensor& tensor, uint64_t layer, uint64_t part) {
     try {
       const uint64_t rows = tensor.view.rank() == axes_.rank() ? axes_.Extent(tensor.view, 'B') : 1;
-      if (options_.batch ? !axes_.Has('B') || *options_.batch >= rows
-                         : rows > 1 && !options_.any_batch) {
-        throw Error(Finding::kUsage, options_.batch ? fmt::format("--batch {}: there are {} rows",
-                                                                  *options_.batch, rows)
-                                                    : fmt::format("holds a batch of {}", rows))
-            .Hint("choose one row with --batch; if the axis is something else give --layout");
-      }
+      RequireRow(options_, rows, axes_.Has('B'),
+                 "choose one row with --batch; if the axis is something else give --layout");
       if (options_.batch) return Row(tensor, {layer, part, *options_.batch});
-      if (rows != rows_.value_or(rows)) {
-        throw Error(Finding::kInconsistent,
-                    fmt::format("a batch of {} rows, others have {}", rows, *rows_));
-      }
-      rows_ = rows;
-      views_ += rows;
-      if (rows == 0 || views_ > kMostViews)
-        throw Error(Finding::kLimit, fmt::format("a batch of {} rows", rows));
+      batch_.Add(rows);
       KvTensor all = Row(tensor, {layer, part, 0});
       for (uint64_t row = 1; row < rows; ++row)
         all.pieces.push_back(Row(tensor, {layer, part, row}).pieces.at(0));
@@ -224,8 +212,7 @@ class Assembler {
   const OpenOptions& options_;
   const KvTensors& found_;
   const Axes& axes_;
-  std::optional<uint64_t> rows_;
-  uint64_t views_ = 0;
+  BatchOfFile batch_;
 };
 
 }  // namespace

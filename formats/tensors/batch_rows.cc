@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "formats/tensors/batch_rows.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "lib/core/base/error.h"
+
+namespace kv {
+namespace {
+
+constexpr uint64_t kMostViews = 1 << 20;  // of all layers and batch rows together
+
+}  // namespace
+
+void BatchOfFile::Add(uint64_t rows) {
+  if (rows != rows_.value_or(rows)) {
+    throw Error(Finding::kInconsistent,
+                fmt::format("a batch of {} rows, others have {}", rows, *rows_));
+  }
+  rows_ = rows;
+  views_ += rows;
+  if (rows == 0 || views_ > kMostViews)
+    throw Error(Finding::kLimit, fmt::format("a batch of {} rows", rows));
+}
+
+void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
+                std::string_view hint) {
+  const bool wrong =
+      options.batch ? !has_batch_axis || *options.batch >= rows : rows > 1 && !options.any_batch;
+  if (!wrong) return;
+  throw std::move(Error(Finding::kUsage,
+                        options.batch
+                            ? fmt::format("--batch {}: there are {} rows", *options.batch, rows)
+                            : fmt::format("holds a batch of {}", rows))
+                      .Hint(std::string(hint)));
+}
+
+}  // namespace kv
