@@ -33,6 +33,12 @@ std::string_view WordOf(char role) {
   }
 }
 
+// Whether an axis is of this role, or joined of it and others. One letter is the rule, and every
+// tensor asks several times.
+bool Holds(const std::string& axis, char role) {
+  return axis.size() == 1 ? axis[0] == role : axis.find(role) != axis.npos;
+}
+
 }  // namespace
 
 Axes Axes::Parse(std::string_view text) {
@@ -82,7 +88,7 @@ Axes Axes::Parse(std::string_view text) {
 
 bool Axes::Has(char role) const {
   return std::any_of(axes_.begin(), axes_.end(),
-                     [&](const std::string& axis) { return axis.find(role) != axis.npos; });
+                     [&](const std::string& axis) { return Holds(axis, role); });
 }
 
 std::string Axes::text() const {
@@ -101,9 +107,9 @@ std::string Axes::text() const {
 Axes::Axis Axes::Find(const TensorView& array, char role, const HeadSizes& heads) const {
   for (size_t i = 0; i < axes_.size(); ++i) {
     const std::string& axis = axes_[i];
-    const size_t at = axis.find(role);
-    if (at == axis.npos) continue;
+    if (!Holds(axis, role)) continue;
     if (axis.size() == 1) return {array.shape[i], array.strides[i]};
+    const size_t at = axis.find(role);
     uint64_t known = 1, inner = 1, own = 0;
     size_t open = axis.npos;
     const auto size_of = [&](char part) {
@@ -149,7 +155,7 @@ KvTensor Axes::View(const TensorView& array, const Place& place, const HeadSizes
   };
   if (array.rank() != rank()) throw refuse(fmt::format("it has {} axes", array.rank()));
   for (size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i].find('2') == std::string::npos) continue;
+    if (!Holds(axes_[i], '2')) continue;
     const uint64_t extent = array.shape[i];
     if (axes_[i].size() == 1 ? extent != 2 : extent % 2 != 0)
       throw refuse(fmt::format("axis {} does not hold K and V", i));

@@ -85,7 +85,8 @@ bool MatchesWord(std::string_view pattern, std::string_view name, NameMatch& mat
 // Takes what stands before the next placeholder. Every pattern sees every name of a file, and most
 // differ here.
 bool TakeLiteral(std::string_view& pattern, std::string_view& name) {
-  const size_t literal = std::min(pattern.find_first_of("{*"), pattern.size());
+  size_t literal = 0;
+  while (literal < pattern.size() && pattern[literal] != '{' && pattern[literal] != '*') ++literal;
   if (!Take(name, pattern.substr(0, literal))) return false;
   pattern.remove_prefix(literal);
   return true;

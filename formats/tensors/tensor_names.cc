@@ -43,7 +43,11 @@ std::optional<std::string_view> SeenName(const Naming& naming, const NamedTensor
 }
 
 void Insert(KvTensors& found, const NameMatch& match, const NamedTensor& tensor) {
-  KvTensors::Layer& layer = found.layers[match.layer];
+  // K and V of a layer mostly follow each other, and layers come in order.
+  auto at = found.layers.empty() ? found.layers.end() : std::prev(found.layers.end());
+  if (at == found.layers.end() || at->first != match.layer)
+    at = found.layers.try_emplace(found.layers.end(), match.layer);
+  KvTensors::Layer& layer = at->second;
   const NamedTensor*& place = match.part == Part::kValue ? layer.v : layer.k;
   if (place != nullptr) {
     Error error(Finding::kDuplicateName,
@@ -247,9 +251,10 @@ void RequirePairs(const TensorFile& file, const KvTensors& found) {
 }  // namespace
 
 bool IsSideTensor(std::string_view name) {
+  if (name.empty()) return false;
   for (const std::string_view side :
        {"positions", "streams", "extensions", "tokens", "input_ids"}) {
-    if (name.substr(0, side.size()) == side &&
+    if (name.front() == side.front() && name.starts_with(side) &&
         (name.size() == side.size() || name[side.size()] == '.')) {
       return true;
     }

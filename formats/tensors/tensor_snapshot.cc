@@ -27,7 +27,8 @@ constexpr size_t kNotesShown = 8;          // the same thing may hold for a mill
 // Gives the values the type they really have: kvtool's metadata, or --input-dtype for integers.
 void Retype(const TensorFile& file, const NamedTensor& tensor, const OpenOptions& options,
             KvTensor& view) {
-  const std::string told = Lookup(file.metadata, std::string(kDtypePrefix) + tensor.name);
+  const std::string told =
+      file.metadata.empty() ? "" : Lookup(file.metadata, std::string(kDtypePrefix) + tensor.name);
   std::optional<DType> dtype;
   if (!told.empty()) {
     dtype = ParseDType(told);

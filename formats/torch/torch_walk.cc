@@ -41,13 +41,13 @@ class Walker {
       throw error.At(pickle_[pickle_.root()].offset());
     }
     file_.tensors.reserve(total.tensors);
-    names_.Reserve(total.tensors);
     ids_.reserve(total.tensors);
     const std::string_view root_class = pickle_.ClassOf(pickle_.root());
     if (!root_class.empty() && !builder_.IsTensor(pickle_.root())) {
       file_.metadata["__class__"] = root_class;
     }
     Visit(pickle_.root(), 0);
+    DropRepeated();
   }
 
  private:
@@ -111,13 +111,16 @@ class Walker {
     }
   }
 
-  // The values of an object's own dicts.
+  // The values of an object's own dicts, but for numbers: 2 here and 2 there is no name for it.
   std::unordered_set<PickleId> NamedIn(const PickleValue& object) const {
     std::unordered_set<PickleId> ids;
     for (size_t i = 2; i < object.items().size(); ++i) {
       const PickleValue& state = pickle_[object.items()[i]];
       if (state.kind() != PickleKind::kDict) continue;
-      for (size_t at = 1; at < state.items().size(); at += 2) ids.insert(state.items()[at]);
+      for (size_t at = 1; at < state.items().size(); at += 2) {
+        const PickleKind kind = pickle_[state.items()[at]].kind();
+        if (kind != PickleKind::kInt && kind != PickleKind::kBool) ids.insert(state.items()[at]);
+      }
     }
     return ids;
   }
@@ -183,17 +186,36 @@ class Walker {
     try {
       std::optional<TensorView> view = builder_.Build(id);
       if (!view) return AddOpaque(id, false, true);
-      const auto name_at = [&](uint32_t i) -> const std::string& { return file_.tensors[i].name; };
-      if (!names_.Insert(path_, static_cast<uint32_t>(ids_.size()), name_at)) {
-        // An item may be an attribute as well.
-        if (ids_[*names_.Find(path_, name_at)] == id) return;
-        throw Error(Finding::kDuplicateName, "two tensors have this name").At(pickle_[id].offset());
-      }
       ids_.push_back(id);
       file_.tensors.push_back({path_, std::move(*view), ""});
     } catch (Error& error) {
       throw error.In(fmt::format("tensor '{}'", Escaped(path_)));
     }
+  }
+
+  // An item may be an attribute as well; two tensors of one name are refused.
+  void DropRepeated() {
+    NameTable names;
+    const auto name_at = [&](uint32_t i) -> const std::string& { return file_.tensors[i].name; };
+    std::vector<uint32_t> repeated;
+    names.InsertAll(static_cast<uint32_t>(ids_.size()), name_at, [&](uint32_t i, uint32_t earlier) {
+      if (ids_[i] != ids_[earlier]) {
+        throw Error(Finding::kDuplicateName, "two tensors have this name")
+            .At(pickle_[ids_[i]].offset())
+            .In(fmt::format("tensor '{}'", Escaped(file_.tensors[i].name)));
+      }
+      repeated.push_back(i);
+    });
+    if (repeated.empty()) return;
+    size_t kept = repeated.front(), next = 0;
+    for (size_t i = kept; i < file_.tensors.size(); ++i) {
+      if (next < repeated.size() && repeated[next] == i) {
+        ++next;
+      } else {
+        file_.tensors[kept++] = std::move(file_.tensors[i]);
+      }
+    }
+    file_.tensors.resize(kept);
   }
 
   void AddOpaque(PickleId id, bool is_foreign, bool is_tensor) {
@@ -226,7 +248,6 @@ class Walker {
   TensorFile& file_;
   std::vector<uint32_t> weight_at_;  // by value: its place in weights_, from 1
   std::vector<Weight> weights_;
-  NameTable names_;
   std::vector<PickleId> ids_;  // of the tensors, in the file's order
   std::string path_;
   size_t scalar_budget_ = kMostScalarVisits;

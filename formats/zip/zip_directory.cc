@@ -231,10 +231,7 @@ std::vector<ZipEntry> ReadDirectory(ByteSpan file, NameTable& names) {
   entries.reserve(directory.entries);  // which the size of the directory bounds
   std::vector<Place> places;
   places.reserve(directory.entries);
-  names.Reserve(directory.entries);
-  const auto name_at = [&](uint32_t i) { return entries[i].name; };
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    const uint64_t at = reader.offset();
     Central central;
     const std::string_view& name = central.entry.name;
     try {
@@ -244,13 +241,16 @@ std::vector<ZipEntry> ReadDirectory(ByteSpan file, NameTable& names) {
       throw error.In(name.empty() ? fmt::format("member {}", i)
                                   : fmt::format("member '{}'", Escaped(name)));
     }
-    if (!names.Insert(name, static_cast<uint32_t>(i), name_at)) {
-      throw Error(Finding::kDuplicateName, fmt::format("two members '{}'", Escaped(name))).At(at);
-    }
     places.push_back({central.local_offset, static_cast<uint32_t>(i)});
     entries.push_back(central.entry);
   }
   reader.ExpectEnd("the last directory entry");
+  const auto name_at = [&](uint32_t i) { return entries[i].name; };
+  names.InsertAll(static_cast<uint32_t>(entries.size()), name_at, [&](uint32_t i, uint32_t) {
+    const std::string_view name = entries[i].name;
+    throw Error(Finding::kDuplicateName, fmt::format("two members '{}'", Escaped(name)))
+        .At(static_cast<uint64_t>(AsBytes(name).data() - file.data()) - kCentralBytes);
+  });
   RefuseOverlaps(entries, std::move(places));
   return entries;
 }

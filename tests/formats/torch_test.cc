@@ -281,6 +281,31 @@ TEST_CASE("what a model returns has its cache once, by its name") {
   CHECK(file.tensors[1].name == "past_key_values/0/1");
 }
 
+TEST_CASE("a tensor reached twice by one name is one, two of one name are refused") {
+  const std::string first = PickleTensor(PickleStorage("FloatStorage", "0", 2), 0, {2}, {1});
+  const auto read = [&](const std::string& second) {
+    TorchArchive archive;
+    archive
+        .Add("a/data.pkl", Cat({"\x80\x02}(", PickleText("a"), "}", PickleText("b"), first,
+                                "q\x01s", PickleText("c"), "h\x01", PickleText("a/b"), second,
+                                PickleText("d"), first, "u."}))
+        .Add("a/data/0", RawBytes<float>({0, 1}));
+    return ReadTorch(archive.Open());
+  };
+  const TensorFile file = read("h\x01");
+  REQUIRE(file.tensors.size() == 3);
+  CHECK(file.tensors[0].name == "a/b");
+  CHECK(file.tensors[1].name == "c");
+  CHECK(file.tensors[2].name == "d");
+  try {
+    read(first);
+    FAIL("two tensors 'a/b' were accepted");
+  } catch (const Error& error) {
+    CHECK(error.finding() == Finding::kDuplicateName);
+    CHECK_THAT(error.what(), Catch::Contains("tensor 'a/b'"));
+  }
+}
+
 TEST_CASE("quantised tensors and caches are refused by their kind") {
   const auto finding = [](const std::string& root) {
     TorchArchive archive;

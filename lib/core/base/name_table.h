@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -23,17 +25,39 @@ class NameTable {
   template <typename NameAt>
   bool Insert(std::string_view name, uint32_t place, const NameAt& name_at) {
     if (2 * (names_ + 1) > slots_.size()) Grow(4 * slots_.size());
-    Slot& slot = slots_[SlotOf(name, name_at)];
+    const uint32_t hash = HashOf(name);
+    Slot& slot = slots_[SlotOf(name, hash, name_at)];
     if (slot.place != kFree) return false;
-    slot = {HashOf(name), place};
+    slot = {hash, place};
     ++names_;
     return true;
+  }
+
+  // Inserts places 0 to `count`, of which none was there, and calls `repeated(place, earlier)` for
+  // those whose name an earlier one has. Slots of a large table lie in memory that no cache holds,
+  // so they are asked for some names ahead.
+  template <typename NameAt, typename Repeated>
+  void InsertAll(uint32_t count, const NameAt& name_at, const Repeated& repeated) {
+    Reserve(count);
+    std::array<uint32_t, kAhead> hashes;
+    for (uint32_t i = 0; i < std::min(count, kAhead); ++i) hashes[i] = Ask(name_at(i));
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t hash = hashes[i % kAhead];
+      Slot& slot = slots_[SlotOf(name_at(i), hash, name_at)];
+      if (i + kAhead < count) hashes[i % kAhead] = Ask(name_at(i + kAhead));
+      if (slot.place != kFree) {
+        repeated(i, slot.place);
+        continue;
+      }
+      slot = {hash, i};
+      ++names_;
+    }
   }
 
   template <typename NameAt>
   std::optional<uint32_t> Find(std::string_view name, const NameAt& name_at) const {
     if (slots_.empty()) return std::nullopt;
-    const Slot& slot = slots_[SlotOf(name, name_at)];
+    const Slot& slot = slots_[SlotOf(name, HashOf(name), name_at)];
     return slot.place == kFree ? std::nullopt : std::optional(slot.place);
   }
 
@@ -48,13 +72,19 @@ class NameTable {
     uint32_t hash = 0, place = kFree;
   };
 
+  static constexpr uint32_t kAhead = 16;
+  uint32_t Ask(std::string_view name) const {
+    const uint32_t hash = HashOf(name);
+    __builtin_prefetch(&slots_[hash & (slots_.size() - 1)], 1);
+    return hash;
+  }
+
   static uint32_t HashOf(std::string_view name) {
     return static_cast<uint32_t>(Hash64(AsBytes(name)));
   }
 
   template <typename NameAt>
-  size_t SlotOf(std::string_view name, const NameAt& name_at) const {
-    const uint32_t hash = HashOf(name);
+  size_t SlotOf(std::string_view name, uint32_t hash, const NameAt& name_at) const {
     const size_t mask = slots_.size() - 1;
     size_t at = hash & mask;
     while (slots_[at].place != kFree &&
