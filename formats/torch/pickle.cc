@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 #include "formats/torch/pickle_machine.h"
@@ -125,10 +126,7 @@ void PickleMachine::Run() {
       }
       continue;
     }
-    if (Scalar(opcode) || Memo(opcode) || Container(opcode) || Text(opcode) || Stack(opcode) ||
-        Call(opcode)) {
-      continue;
-    }
+    if (RunGrouped(opcode)) continue;
     for (const Refused& refused : kRefused) {
       if (refused.opcode == opcode) {
         Fail(fmt::format("opcode {} is never followed", refused.name), Finding::kForbiddenOpcode);
@@ -145,11 +143,28 @@ void PickleMachine::Run() {
   CheckShape();
 }
 
+// Which group an opcode belongs to is learned when it is first met: a file of a million tensors has
+// thirty million opcodes.
+bool PickleMachine::RunGrouped(uint8_t opcode) {
+  constexpr bool (PickleMachine::*kGroups[])(uint8_t) = {
+      &PickleMachine::Memo, &PickleMachine::Scalar, &PickleMachine::Container,
+      &PickleMachine::Text, &PickleMachine::Stack,  &PickleMachine::Call};
+  uint8_t& group = group_of_[opcode];
+  if (group != kUnmet) return (this->*kGroups[group])(opcode);
+  for (uint8_t i = 0; i < std::size(kGroups); ++i) {
+    if (!(this->*kGroups[i])(opcode)) continue;
+    group = i;
+    return true;
+  }
+  return false;
+}
+
 // Nothing contains itself and nothing is nested too deeply, from the root down: what walks the
 // values later may rely on it. Shared values are visited once.
 void PickleMachine::CheckShape() {
-  constexpr uint32_t kNew = 0, kOpen = UINT32_MAX;
-  std::vector<uint32_t> height(out_.values_.size(), kNew);
+  constexpr uint16_t kNew = 0, kOpen = UINT16_MAX;
+  static_assert(kMostDepth < kOpen);
+  std::vector<uint16_t> height(out_.values_.size(), kNew);
   struct Step {
     PickleId id;
     size_t next;
@@ -164,7 +179,7 @@ void PickleMachine::CheckShape() {
     const std::span<const PickleId> items = value.items();
     if (step.next == items.size()) {
       const uint32_t tall = step.tallest + 1;
-      height[step.id] = tall;
+      height[step.id] = static_cast<uint16_t>(tall);
       path.pop_back();
       if (!path.empty()) path.back().tallest = std::max(path.back().tallest, tall);
       continue;
@@ -178,7 +193,7 @@ void PickleMachine::CheckShape() {
       height[item] = kOpen;
       path.push_back({item, 0, 0});
     } else {
-      step.tallest = std::max(step.tallest, height[item]);
+      step.tallest = std::max<uint32_t>(step.tallest, height[item]);
     }
     if (path.size() + path.back().tallest > kMostDepth) {
       Fail(fmt::format("values are nested deeper than {}", kMostDepth), Finding::kLimit);
@@ -238,10 +253,29 @@ std::span<const PickleId> PickleMachine::PopMark() {
 }
 
 void PickleMachine::PushInt(PickleKind kind, int64_t integer) {
-  out_.values_[Push(kind)].content_.integer = integer;
+  const std::span<PickleId> known =
+      kind == PickleKind::kBool ? std::span<PickleId>(bools_) : std::span<PickleId>(small_ints_);
+  if (integer < 0 || static_cast<uint64_t>(integer) >= known.size()) {
+    out_.values_[Push(kind)].content_.integer = integer;
+    return;
+  }
+  PickleId& id = known[static_cast<size_t>(integer)];
+  if (id == kPickleNone) {
+    id = New(kind);
+    out_.values_[id].content_.integer = integer;
+  }
+  stack_.push_back(id);
 }
 
 void PickleMachine::PushItems(PickleKind kind, std::span<const PickleId> items) {
+  if (kind == PickleKind::kTuple && items.empty()) {
+    if (empty_tuple_ == kPickleNone) {
+      empty_tuple_ = New(kind);
+      out_.values_[empty_tuple_].height_ = 1;
+    }
+    stack_.push_back(empty_tuple_);
+    return;
+  }
   PickleValue& value = out_.values_[Push(kind)];
   if (kind != PickleKind::kTuple && kind != PickleKind::kStorage) return AddTo(value, items);
   value.content_.items = out_.items_.Take(items.size());  // nothing is ever added

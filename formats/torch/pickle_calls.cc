@@ -15,6 +15,7 @@ namespace kv {
 namespace {
 
 constexpr size_t kContent = 2;  // of an object's items: its own list or dict
+constexpr size_t kAhead = 32;   // keys and values between asking for a key's slot and using it
 
 }  // namespace
 
@@ -185,29 +186,36 @@ void PickleMachine::SetItems(PickleId target, std::span<const PickleId> items) {
     Fail(fmt::format("keys are set in {}", out_.Describe(target)));
   }
   for (size_t i = 0; i < items.size(); i += 2) {
+    if (i + kAhead < items.size()) {
+      if (const auto hash = HashOfKey(target, items[i + kAhead])) keys_.Ask(*hash);
+    }
     if (!Replace(target, items[i], items[i + 1])) AddTo(into, items.subspan(i, 2));
   }
 }
 
-bool PickleMachine::Replace(PickleId dict, PickleId key, PickleId value) {
-  const PickleValue &into = out_.values_[dict], &wanted = out_.values_[key];
-  const bool is_text = wanted.kind() == PickleKind::kText;
-  if (!is_text && wanted.kind() != PickleKind::kInt && wanted.kind() != PickleKind::kBool)
-    return false;
-  Charge(wanted.text().size());
-  if (into.size_ >= UINT32_MAX) Fail("a dict has too many keys", Finding::kLimit);
+std::optional<uint32_t> PickleMachine::HashOfKey(PickleId dict, PickleId key) const {
+  const PickleValue& wanted = out_.values_[key];
+  if (wanted.kind() != PickleKind::kText && !wanted.IsInteger()) return std::nullopt;
   const uint64_t number = (uint64_t{dict} << 32) ^ static_cast<uint64_t>(wanted.integer());
   const uint64_t hash = Hash64(AsBytes(wanted.text())) ^ (number * 0x9e3779b97f4a7c15ull) >> 32;
+  return static_cast<uint32_t>(hash & UINT32_MAX);
+}
+
+bool PickleMachine::Replace(PickleId dict, PickleId key, PickleId value) {
+  const std::optional<uint32_t> hash = HashOfKey(dict, key);
+  if (!hash) return false;
+  const PickleValue &into = out_.values_[dict], &wanted = out_.values_[key];
+  Charge(wanted.text().size());
+  if (into.size_ >= UINT32_MAX) Fail("a dict has too many keys", Finding::kLimit);
   const auto same = [&](const PickleKeys::Slot& slot) {
     if (slot.dict != dict) return false;
     const PickleValue& other = out_.values_[into.items()[slot.place]];
-    return (other.kind() == PickleKind::kText) == is_text && other.integer() == wanted.integer() &&
+    return other.IsText() == wanted.IsText() && other.integer() == wanted.integer() &&
            other.text() == wanted.text();
   };
-  const uint32_t half = static_cast<uint32_t>(hash & UINT32_MAX);
-  PickleKeys::Slot& slot = keys_.Find(half, same);
+  PickleKeys::Slot& slot = keys_.Find(*hash, same);
   if (slot.dict == kPickleNone) {
-    keys_.Fill(slot, {half, dict, static_cast<uint32_t>(into.size_)});
+    keys_.Fill(slot, {*hash, dict, static_cast<uint32_t>(into.size_)});
     return false;
   }
   into.content_.items[slot.place + 1] = value;

@@ -4,6 +4,7 @@
 #pragma once  // implemented by pickle.cc, pickle_calls.cc, pickle_opcodes.cc
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,6 +69,11 @@ class PickleKeys {
       at = (at + 1) & mask;
     return slots_[at];
   }
+  // Asks the memory for the slot of a key that is going to be looked for. Inlined by force, since
+  // GCC 12 takes a function that does nothing else for one without effect, and drops its calls.
+  [[gnu::always_inline]] void Ask(uint32_t hash) const {
+    if (!slots_.empty()) __builtin_prefetch(&slots_[hash & (slots_.size() - 1)], 1);
+  }
   void Fill(Slot& slot, const Slot& with) {
     slot = with;
     ++used_;
@@ -76,7 +82,8 @@ class PickleKeys {
  private:
   void Grow() {
     const std::vector<Slot> before = std::exchange(slots_, {});
-    slots_.resize(std::max<size_t>(16, 4 * before.size()), Slot{0, kPickleNone, 0});
+    const size_t times = before.size() < kLarge ? 4 : 2;
+    slots_.resize(std::max<size_t>(16, times * before.size()), Slot{0, kPickleNone, 0});
     const size_t mask = slots_.size() - 1;
     for (const Slot& slot : before) {
       if (slot.dict == kPickleNone) continue;
@@ -86,6 +93,7 @@ class PickleKeys {
     }
   }
 
+  static constexpr size_t kLarge = 1 << 20;  // clearing the pages of slots costs more than filling
   std::vector<Slot> slots_;
   size_t used_ = 0;
 };
@@ -93,12 +101,15 @@ class PickleKeys {
 class PickleMachine {
  public:
   PickleMachine(ByteSpan stream, uint64_t base, Pickle& out)
-      : reader_(stream, base), begin_(base), out_(out) {}
+      : reader_(stream, base), begin_(base), out_(out) {
+    group_of_.fill(kUnmet);
+  }
 
   void Run();
 
  private:
-  // These run one opcode, by kind; each returns false if the opcode is not of its kind.
+  // These run one opcode, by group; each returns false if the opcode is not of its group.
+  bool RunGrouped(uint8_t opcode);  // of any
   bool Scalar(uint8_t opcode);
   bool Text(uint8_t opcode);
   bool Container(uint8_t opcode);
@@ -125,6 +136,8 @@ class PickleMachine {
   void PushGlobal(std::string_view module, std::string_view name);
   void Append(PickleId target, std::span<const PickleId> items);
   void SetItems(PickleId target, std::span<const PickleId> items);
+  // Of a key in a dict; nothing unless it is a text or an integer.
+  std::optional<uint32_t> HashOfKey(PickleId dict, PickleId key) const;
   // Sets the value of a key that a dict has; otherwise false, and a plain key is going to be added.
   bool Replace(PickleId dict, PickleId key, PickleId value);
   void AddItems(PickleId target, std::span<const PickleId> items);
@@ -145,11 +158,18 @@ class PickleMachine {
   Pickle& out_;
   uint64_t charged_ = 0;
   uint64_t at_ = 0;  // offset of the running opcode
+  static constexpr uint8_t kUnmet = UINT8_MAX;
+  std::array<uint8_t, 256> group_of_;  // by opcode
   std::vector<PickleId> stack_;
   std::vector<size_t> marks_;  // stack heights
   std::vector<PickleId> popped_;
   PickleMemo memo_;
   PickleKeys keys_;
+  // By value, once made: these are one object in Python too, and sizes, strides and flags would be
+  // half of the values of a file of many tensors.
+  std::array<PickleId, 256> small_ints_{};
+  std::array<PickleId, 2> bools_{};
+  PickleId empty_tuple_ = kPickleNone;
 };
 
 }  // namespace kv

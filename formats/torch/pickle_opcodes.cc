@@ -164,7 +164,7 @@ bool PickleMachine::Container(uint8_t opcode) {
       Push(PickleKind::kDict);
       return true;
     case ')':  // EMPTY_TUPLE
-      Push(PickleKind::kTuple);
+      PushItems(PickleKind::kTuple, {});
       return true;
     case 0x8f:  // EMPTY_SET
       Push(PickleKind::kSet);

@@ -31,6 +31,22 @@ uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
 }
 
+bool IsEmpty(const TensorView& view) {
+  return std::find(view.shape.begin(), view.shape.end(), 0) != view.shape.end();
+}
+
+// Sets data and byte strides of a view whose strides count elements of `storage`.
+void Locate(TensorView& view, uint64_t offset, ByteSpan storage) {
+  const uint64_t item = Info(view.dtype).block_bytes;
+  const bool empty = IsEmpty(view);
+  view.data = storage.data() + (empty ? 0 : offset * item);
+  for (size_t axis = 0; axis < view.rank(); ++axis) {
+    // Strides that are never followed may be anything.
+    const bool followed = !empty && view.shape[axis] > 1;
+    view.strides[axis] = followed ? view.strides[axis] * item : item;
+  }
+}
+
 }  // namespace
 
 std::optional<TensorBuilder::Call> TensorBuilder::Find(PickleId id) const {
@@ -94,8 +110,19 @@ std::optional<TensorView> TensorBuilder::Build(PickleId id) {
            fmt::format("a tensor has {} sizes and {} strides", shape.size(), strides.size()), node);
   }
   TensorView view{*dtype, std::move(shape), std::move(strides), nullptr};
-  const auto find = [&] { return embedded ? embedded->data : storages_.Find(storage); };
-  Locate(view, offset, node, find, embedded ? "in the pickle" : storage.key);
+  const uint64_t last = LastElement(view, offset, node);
+  const ByteSpan data = embedded ? embedded->data : storages_.Find(storage);
+  const uint64_t item = Info(view.dtype).block_bytes, numel = data.size() / item;
+  if (last >= numel && !IsEmpty(view)) {
+    FailAt(
+        Finding::kBadOffsets,
+        fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
+                    "elements",
+                    fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
+                    embedded ? "in the pickle" : Escaped(storage.key), numel),
+        node);
+  }
+  Locate(view, offset, data);
   return view;
 }
 
@@ -113,39 +140,21 @@ std::optional<EmbeddedStorage> TensorBuilder::FindEmbedded(PickleId storage) {
   return found;
 }
 
-// Sets data and byte strides after checking that the last value lies in the storage.
-void TensorBuilder::Locate(TensorView& view, uint64_t offset, const PickleValue& node,
-                           const std::function<ByteSpan()>& find, std::string_view key) const {
-  const uint64_t item = Info(view.dtype).block_bytes;
-  const bool empty = std::find(view.shape.begin(), view.shape.end(), 0) != view.shape.end();
+uint64_t TensorBuilder::LastElement(const TensorView& view, uint64_t offset,
+                                    const PickleValue& node) const {
+  if (IsEmpty(view)) return offset;
   // An expanded view can claim more values than exist; nobody may have to visit them all.
-  uint64_t bytes = item, last = offset;
-  for (size_t axis = 0; axis < view.rank() && !empty; ++axis) {
+  uint64_t bytes = Info(view.dtype).block_bytes, last = offset;
+  for (size_t axis = 0; axis < view.rank(); ++axis) {
     bytes = SaturatingMul(bytes, view.shape[axis]);
     last = SaturatingAdd(last, SaturatingMul(view.shape[axis] - 1, view.strides[axis]));
   }
-  if (!empty && bytes > max_bytes_) {
+  if (bytes > max_bytes_) {
     FailAtLimit(fmt::format("a tensor of shape [{}] has more than {} bytes",
                             fmt::join(view.shape, ", "), max_bytes_),
                 node);
   }
-  const ByteSpan data = find();
-  const uint64_t numel = data.size() / item;
-  if (!empty && last >= numel) {
-    FailAt(
-        Finding::kBadOffsets,
-        fmt::format("a tensor of shape [{}], strides [{}], offset {} leaves its storage '{}' of {} "
-                    "elements",
-                    fmt::join(view.shape, ", "), fmt::join(view.strides, ", "), offset,
-                    Escaped(key), numel),
-        node);
-  }
-  view.data = data.data() + (empty ? 0 : offset * item);
-  for (size_t axis = 0; axis < view.rank(); ++axis) {
-    // Strides that are never followed may be anything.
-    const bool followed = !empty && view.shape[axis] > 1;
-    view.strides[axis] = followed ? view.strides[axis] * item : item;
-  }
+  return last;
 }
 
 }  // namespace kv

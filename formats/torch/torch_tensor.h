@@ -3,7 +3,6 @@
 // Inside formats/torch: from the nodes of a pickle to tensors.
 #pragma once  // implemented by torch_tensor.cc, torch_numpy.cc, torch_storage.cc, torch_walk.cc
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -103,8 +102,9 @@ class TensorBuilder {
   // The innermost rebuild call, through parameters and tensor subclasses.
   std::optional<Call> Find(PickleId id) const;
   std::optional<EmbeddedStorage> FindEmbedded(PickleId storage);
-  void Locate(TensorView& view, uint64_t offset, const PickleValue& node,
-              const std::function<ByteSpan()>& find, std::string_view key) const;
+  // The farthest element of its storage that a view reaches, saturated; throws kLimit if the view
+  // claims more bytes than may be read.
+  uint64_t LastElement(const TensorView& view, uint64_t offset, const PickleValue& node) const;
 
   const Pickle& pickle_;
   StorageBytes& storages_;

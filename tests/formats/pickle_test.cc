@@ -48,6 +48,24 @@ TEST_CASE("scalars of every protocol read as their values") {
   CHECK(list.item(13).real() == 1.5);
 }
 
+TEST_CASE("small integers, flags and the empty tuple are one object each, as in Python") {
+  // [5, 5, INT 5, True, True, 1, 255, 256, 256, (), ()]
+  const Loaded list("\x80\x02](K\x05K\x05I5\n\x88\x88K\x01K\xffM\x00\x01M\x00\x01))e."s);
+  const std::span<const PickleId> ids = list.root().items();
+  REQUIRE(ids.size() == 11);
+  CHECK(ids[0] == ids[1]);
+  CHECK(ids[0] == ids[2]);
+  CHECK(ids[3] == ids[4]);
+  CHECK(ids[3] != ids[5]);  // True is no 1
+  CHECK(list.item(3).kind() == PickleKind::kBool);
+  CHECK(list.item(5).kind() == PickleKind::kInt);
+  CHECK(list.item(6).integer() == 255);
+  CHECK(ids[7] != ids[8]);
+  CHECK(list.item(8).integer() == 256);
+  CHECK(ids[9] == ids[10]);
+  CHECK(list.item(9).items().empty());
+}
+
 TEST_CASE("integers beyond 64 bits are kept as their bytes") {
   const Loaded big("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."s);
   CHECK(big.root().kind() == PickleKind::kBigInt);

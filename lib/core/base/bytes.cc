@@ -13,19 +13,10 @@ namespace kv {
 
 static_assert(std::endian::native == std::endian::little, "kvtool runs on little-endian hosts");
 
-const std::byte* ByteReader::Need(uint64_t count, std::string_view field) const {
-  if (count > remaining()) {
-    throw Error(Finding::kTruncated,
-                fmt::format("{} needs {} bytes, {} left", field, count, remaining()))
-        .At(offset());
-  }
-  return bytes_.data() + position_;
-}
-
-ByteSpan ByteReader::Take(uint64_t count, std::string_view field) {
-  const std::byte* begin = Need(count, field);
-  position_ += count;
-  return {begin, static_cast<size_t>(count)};
+void ByteReader::FailShort(uint64_t count, std::string_view field) const {
+  throw std::move(Error(Finding::kTruncated,
+                        fmt::format("{} needs {} bytes, {} left", field, count, remaining()))
+                      .At(offset()));
 }
 
 ByteSpan ByteReader::TakeArray(uint64_t count, uint64_t item_bytes, std::string_view field) {

@@ -61,7 +61,11 @@ class ByteReader {
   float F32(std::string_view field) { return Read<float>(field); }
 
   // The next `count` bytes, without a copy.
-  ByteSpan Take(uint64_t count, std::string_view field);
+  ByteSpan Take(uint64_t count, std::string_view field) {
+    const std::byte* begin = Need(count, field);
+    position_ += count;
+    return {begin, static_cast<size_t>(count)};
+  }
   // `count` items of `item_bytes` each; the product is overflow-checked.
   ByteSpan TakeArray(uint64_t count, uint64_t item_bytes, std::string_view field);
   std::string_view Text(uint64_t count, std::string_view field) {
@@ -77,7 +81,11 @@ class ByteReader {
   bool at_end() const { return remaining() == 0; }
 
  private:
-  const std::byte* Need(uint64_t count, std::string_view field) const;
+  const std::byte* Need(uint64_t count, std::string_view field) const {
+    if (count > remaining()) FailShort(count, field);
+    return bytes_.data() + position_;
+  }
+  [[noreturn]] void FailShort(uint64_t count, std::string_view field) const;
 
   ByteSpan bytes_;
   uint64_t base_;
