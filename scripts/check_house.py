@@ -112,10 +112,19 @@ def check_thread_locals(root):
                     yield f"{source}:{number}: an object of a thread: lease one from a Reuse (lib/core/base/reuse.h)"
 
 
+def check_braced_json(root):
+    """`json = {value}` is an array of one to GCC 12, and the value itself to clang."""
+    for top in ("lib", "formats", "apps"):
+        for source in sorted((root / top).rglob("*.cc")):
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                if re.search(r'\["[^"]+"\] = \{(?!")[^{},]*(\([^{}]*\))?\};', line):
+                    yield f"{source}:{number}: one JSON value in braces: say json::array({{value}}), or leave the braces out"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
-              check_thread_locals]
+              check_thread_locals, check_braced_json]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)

@@ -75,7 +75,7 @@ class Analyze : public EachOf<Analyze> {
     const auto rope =
         rope_.ResolveOrWarn(options, nullptr, "K is not measured with it undone", context.console);
     Json document = ReportHeader("analyze");
-    document["inputs"] = nlohmann::ordered_json::array({InputRecord(inputs.source())});
+    document["inputs"] = InputRecords(inputs.source());
     ExitStatus status = kDone;
     report::Page page("What compresses", input_);
     if (!reports_only_) status = AddLayers(context, inputs, options, rope, pool, document, page);

@@ -271,7 +271,7 @@ class Bench : public Command {
                                   const std::vector<ContestResult>& results, uint64_t chunk_bytes,
                                   bool timing) const {
     nlohmann::ordered_json document = ReportHeader("bench");
-    document["inputs"] = {InputRecord(snapshot.source)};
+    document["inputs"] = InputRecords(snapshot.source);
     document["params"] = {{"chunk_bytes", chunk_bytes}, {"rounds", rounds_}};
     document["chunks"] = chunks.size();
     document["contestants"] = nlohmann::ordered_json::array();

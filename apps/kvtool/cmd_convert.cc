@@ -113,7 +113,7 @@ class Convert : public EachOf<Convert> {
       context.console.Say(fmt::format("{}: not kept: {}", Printable(output_), Printable(what)));
 
     nlohmann::ordered_json document = ReportHeader("convert");
-    document["inputs"] = {InputRecord(snapshot.source)};
+    document["inputs"] = InputRecords(snapshot.source);
     document["params"] = {{"to", to_}, {"layers", snapshot.layers.size()}};
     document["output"] = output_;
     document["kv_bytes"] = snapshot.kv_bytes();

@@ -99,7 +99,7 @@ class Diff : public Command {
   nlohmann::ordered_json Document(const Snapshot& a, const Snapshot& b,
                                   const SnapshotDiff& diff) const {
     nlohmann::ordered_json document = ReportHeader("diff");
-    document["inputs"] = {InputRecord(a.source), InputRecord(b.source)};
+    document["inputs"] = InputRecords(a.source, b.source);
     document["inputs"][0]["format"] = a.format;
     document["inputs"][1]["format"] = b.format;
     document["params"]["atol"] = atol_ ? nlohmann::ordered_json(*atol_) : nlohmann::ordered_json();

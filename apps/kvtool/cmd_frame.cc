@@ -174,7 +174,7 @@ class Frame : public Command {
     const GearLayout layout = Read(container);
     const bool two = layout.planes.size() == PlanesOf(GearKind::kTwoPlanes);
     nlohmann::ordered_json document = ReportHeader("frame");
-    document["inputs"] = {InputRecord(source)};
+    document["inputs"] = InputRecords(source);
     document["dtypes"] =
         two ? nlohmann::ordered_json{"f16", "bf16"} : nlohmann::ordered_json{"f32"};
     document["words"] = layout.words;

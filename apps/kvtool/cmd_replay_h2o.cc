@@ -232,7 +232,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
                     const mnn::h2o::ReplayRequest& request,
                     const mnn::h2o::ReplayResult& result) const {
     nlohmann::ordered_json document = ReportHeader("h2o");
-    document["inputs"] = {InputRecord(snapshot.source)};
+    document["inputs"] = InputRecords(snapshot.source);
     document.update(mnn::h2o::ReportJson(snapshot, trace, request, result, detail_));
     if (!jsonl_.empty()) {
       AtomicFile file(jsonl_, RulesFor(force_));

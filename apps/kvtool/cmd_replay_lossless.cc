@@ -216,7 +216,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
                     const mnn::runtime::ReplayResult& result) const {
     const bool timing = !context.global.deterministic;
     nlohmann::ordered_json document = ReportHeader("replay-lossless");
-    document["inputs"] = nlohmann::ordered_json::array({InputRecord(snapshot.source)});
+    document["inputs"] = InputRecords(snapshot.source);
     document["trace"] = nullptr;
     if (trace) document["trace"] = {{"file", trace_}, {"level", Name(trace->level)}};
     if (limit_ >= 0) document["limited"] = true;

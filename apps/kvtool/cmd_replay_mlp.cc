@@ -88,7 +88,7 @@ class ReplayMlp : public Command {
     const std::optional<CsrcOutcome> csrc = AskCsrc(cache, weights);
     const StepPlan plan = Plan(context.console, cache, weights, csrc);
     nlohmann::ordered_json document = ReportHeader("replay-mlp");
-    document["inputs"] = {InputRecord(cache.source), InputRecord(weights.source)};
+    document["inputs"] = InputRecords(cache.source, weights.source);
     document["params"] = Params(weights);
     document["plan"] = PlanJson(plan);
     document["csrc"] = csrc ? CsrcJson(*csrc) : nlohmann::ordered_json();

@@ -138,7 +138,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
     const std::vector<std::string> warnings = QuantWarnings(snapshot, request, result);
     for (const std::string& warning : warnings) context.console.Warn(input_, warning);
     nlohmann::ordered_json document = ReportHeader("quant");
-    document["inputs"] = nlohmann::ordered_json::array({InputRecord(snapshot.source)});
+    document["inputs"] = InputRecords(snapshot.source);
     document.update(quantisation::ReportJson(snapshot, trace, request, result, detail_));
     document["plan"] = plan ? PlanOutcomeJson(*plan, request, result) : nullptr;
     document["advice"] = found ? AdviceJson(limits, request, result, *found) : nullptr;
@@ -182,7 +182,7 @@ class ReplayQuant : public EachOf<ReplayQuant> {
           .File(input_);
     }
     nlohmann::ordered_json document = ReportHeader("quant-origin");
-    document["inputs"] = {InputRecord(quantised.source), InputRecord(full.source)};
+    document["inputs"] = InputRecords(quantised.source, full.source);
     document.update(OriginJson(origin));
     report_.Emit(context.console, document, RulesFor(force_));
     if (!report_.json) PrintOrigin(context.console, origin);

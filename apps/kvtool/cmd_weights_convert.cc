@@ -90,7 +90,7 @@ class ConvertVerb : public Command {
   void Report(const CompressorWeights& weights, WeightsContainer to, DType dtype,
               const RoundingCounts& counts, Console& console) const {
     nlohmann::ordered_json document = ReportHeader("weights-convert");
-    document["inputs"] = {InputRecord(weights.source)};
+    document["inputs"] = InputRecords(weights.source);
     document["params"] = {{"to", Name(to)}, {"dtype", Name(dtype)}};
     document["output"] = output_;
     document["header"] = HeaderJson(weights);

@@ -45,7 +45,7 @@ class DiffVerb : public Command {
     const WeightsDiff diff = DiffWeights(a.weights, b.weights, atol_, rtol_);
 
     nlohmann::ordered_json document = ReportHeader("weights-diff");
-    document["inputs"] = {InputRecord(a.weights.source), InputRecord(b.weights.source)};
+    document["inputs"] = InputRecords(a.weights.source, b.weights.source);
     document["params"] = {{"atol", atol_}, {"rtol", rtol_}};
     document["verdict"] = diff.equal() ? "equal" : "different";
     document["structure"] = diff.structure;

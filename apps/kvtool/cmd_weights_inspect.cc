@@ -43,7 +43,7 @@ class InspectVerb : public Command {
     const WeightsFile file = limit_.Open(file_, {checkpoint_.Resolve(), KvcmReading::kCompat});
     const CompressorWeights& weights = file.weights;
     document_ = ReportHeader("weights-inspect");
-    document_["inputs"] = {InputRecord(weights.source)};
+    document_["inputs"] = InputRecords(weights.source);
     document_["format"] = weights.format;
     document_["header"] = HeaderJson(weights);
     if (!report_.json) context.console.Data(HeaderText(file));

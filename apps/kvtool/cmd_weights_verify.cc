@@ -44,7 +44,7 @@ class VerifyVerb : public Command {
 
     const ExitStatus status = StatusOf(verdict, misfits);
     nlohmann::ordered_json document = ReportHeader("weights-verify");
-    document["inputs"] = {InputRecord(source)};
+    document["inputs"] = InputRecords(source);
     document["params"] = {{"reading", compat_.empty() ? "strict" : compat_}};
     document["verdict"] = status == kDone ? "pass" : "fail";
     document["container"] = Name(verdict.container);

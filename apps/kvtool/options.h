@@ -71,6 +71,9 @@ struct SnapshotOptions {
   // With the geometry from the flags and the GGUF file filled in.
   OpenOptions Resolve(FlagsFor inputs = FlagsFor::kOne) const;
   Source Open(const std::string& path) const;  // with --max-bytes for a stream
+
+ private:
+  mutable std::shared_ptr<const FileSource> model_;  // once read: options are resolved again
 };
 
 // One output file or folder: -o, -c, -f.
@@ -126,5 +129,10 @@ void WriteText(const std::string& path, std::string_view text, const OutputRules
 nlohmann::ordered_json ReportHeader(std::string_view name);
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
+// Of several, a list. (`json = {record}` is a list of one to GCC 12, and the record itself to clang.)
+template <typename... Sources>
+nlohmann::ordered_json InputRecords(const Sources&... sources) {
+  return nlohmann::ordered_json::array({InputRecord(sources)...});
+}
 
 }  // namespace kv
