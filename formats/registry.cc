@@ -231,12 +231,14 @@ bool HoldsOnlyADump(const std::string& folder) {
   }
 }
 
-ModelGeometry ReadModelGeometry(const std::string& path) {
+ModelGeometry ReadModelGeometry(std::shared_ptr<const FileSource> file) {
   try {
-    const auto file = FileSource::Open(path);
-    return LooksLikeConfig(file->bytes()) ? ReadConfigGeometry(*file) : ReadGgufGeometry(*file);
+    ModelGeometry geometry =
+        LooksLikeConfig(file->bytes()) ? ReadConfigGeometry(*file) : ReadGgufGeometry(*file);
+    geometry.file = std::move(file);
+    return geometry;
   } catch (Error& error) {
-    throw error.File(path);
+    throw error.File(file->name());
   }
 }
 

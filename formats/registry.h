@@ -120,6 +120,6 @@ Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
 bool HoldsOnlyADump(const std::string& folder);
 
 // Heads and head sizes from a model file: a GGUF header or a config.json.
-ModelGeometry ReadModelGeometry(const std::string& path);
+ModelGeometry ReadModelGeometry(std::shared_ptr<const FileSource> file);
 
 }  // namespace kv

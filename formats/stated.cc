@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "formats/tensors/axes.h"
+#include "formats/tensors/name_patterns.h"
 
 namespace kv {
 namespace {
@@ -131,12 +132,42 @@ void RequireUse(const OpenOptions& told, const Snapshot& snapshot) {
   }
 }
 
+namespace {
+
+// Which names K and V had was decided then; patterns that fit them change nothing.
+void RequireNames(const OpenOptions& told, const Snapshot& described) {
+  std::string names;
+  for (const auto& [name, value] : described.facts) {
+    if (name == "names") names = value;
+  }
+  const size_t comma = std::min(names.find(", "), names.size());
+  const std::string k = names.substr(0, comma), v = names.substr(std::min(comma + 2, names.size()));
+  const auto check = [&](std::string_view flag, const std::string& pattern,
+                         std::string_view archived) {
+    constexpr std::string_view kMore = " ...";
+    if (archived.ends_with(kMore)) archived.remove_suffix(kMore.size());
+    if (pattern.empty() || MatchName(pattern, archived)) return;
+    throw Error(Finding::kUsage,
+                archived.empty()
+                    ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,
+                                  described.format)
+                    : fmt::format("{} {}, but it was archived as {}", flag, pattern, archived))
+        .Hint(
+            fmt::format("decompress it and read what comes back with {0}, or leave {0} out", flag));
+  };
+  check("--k-pattern", told.k_pattern, k);
+  check("--v-pattern", told.v_pattern, v);
+}
+
+}  // namespace
+
 void RequireAsArchived(const OpenOptions& told, const Snapshot& described) {
   if (told.is_shared) return;
   if (told.batch && *told.batch != 0) {
     throw Error(Finding::kUsage, fmt::format("--batch {}: there is 1 row", *told.batch))
         .Hint("choose one row with --batch");
   }
+  RequireNames(told, described);
   if (told.layout.empty()) return;
   const std::string& version = described.format_version;
   if (version == told.layout || version.ends_with("layout " + told.layout)) return;

@@ -171,6 +171,7 @@ void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& i
 }  // namespace
 
 void CommandFiles::Reads(const std::string& path) {
+  if (path == "-") ++streams_;
   if (path.empty() || path == "-") return;
   std::error_code failed;
   if (fs::exists(path, failed)) {
@@ -198,6 +199,7 @@ void CommandFiles::Writes(const std::string& path, std::string_view flag) {
 
 void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_dir) {
   inputs_.insert(inputs_.end(), one.inputs_.begin(), one.inputs_.end());
+  streams_ = std::max(streams_, one.streams_);
   for (const Output& output : one.outputs_) {
     if (output.flag.starts_with('-')) {
       // A flag names the same file in every run.
@@ -215,6 +217,10 @@ void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_d
 }
 
 void CommandFiles::Check() const {
+  if (streams_ > 1) {
+    throw Error(Finding::kUsage,
+                fmt::format("{} inputs are standard input, which can be read once", streams_));
+  }
   const InputPlaces places(inputs_);
   for (const Output& output : outputs_) CheckAgainstInputs(output, places);
   CheckAgainstOutputs();

@@ -16,8 +16,8 @@ namespace kv {
 // input, or another output, by whatever name, and nothing is lost that -f was not meant for.
 class CommandFiles {
  public:
-  // "" and "-" are no files. What does not exist is not an input (yet); of DIR/STEM all files whose
-  // names begin so are.
+  // "" and "-" are no files, but standard input is read once. What does not exist is not an input
+  // (yet); of DIR/STEM all files whose names begin so are.
   void Reads(const std::string& path);
   void Reads(const std::vector<std::string>& paths);
   // `flag` is how a message calls it. "-" is standard output.
@@ -41,6 +41,7 @@ class CommandFiles {
   void CheckAgainstOutputs() const;
 
   std::vector<std::string> inputs_;
+  size_t streams_ = 0;  // how many inputs of a run are standard input
   std::vector<Output> outputs_;
   std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
 };

@@ -189,7 +189,10 @@ OpenOptions SnapshotOptions::WithLimit() const {
 OpenOptions SnapshotOptions::Resolve(FlagsFor inputs) const {
   OpenOptions options = WithLimit();
   options.is_shared = inputs == FlagsFor::kSeveral;
-  if (!gguf.empty()) options.geometry = ReadModelGeometry(gguf);
+  if (!gguf.empty()) {
+    if (model_ == nullptr || model_->name() != gguf) model_ = FileSource::Open(gguf);
+    options.geometry = ReadModelGeometry(model_);
+  }
   if (kv_heads != 0 || head_dim != 0) {
     if (!options.geometry) options.geometry.emplace();
     options.geometry->source = gguf.empty() ? (kv_heads != 0 ? "--kv-heads" : "--head-dim") : gguf;

@@ -73,7 +73,7 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
       break;
   }
   // A GGUF has the order of llama.cpp's caches, a config.json that of transformers.
-  const bool is_told = options.geometry && !options.geometry->source.starts_with("--");
+  const bool is_told = options.geometry && options.geometry->file != nullptr;
   if (!is_told || !options.geometry->rope_style.empty() || keys->engine != "llama.cpp")
     return std::nullopt;
   throw Error(Finding::kUsage,
@@ -99,9 +99,9 @@ std::optional<ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,
 }
 
 bool RopeOptions::FromModel(const OpenOptions& options, ModelRope& model) const {
-  if (!options.geometry || options.geometry->source.starts_with("--")) return false;
+  if (!options.geometry || options.geometry->file == nullptr) return false;
   try {
-    const auto told = ReadModelRope(options.geometry->source);
+    const auto told = ReadModelRope(*options.geometry->file);
     if (told) model = *told;
     return told.has_value();
   } catch (const Error&) {

@@ -213,6 +213,7 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
   none->name = archive.reference_names()[place];
   const std::string file = Printable(none->name.file);
   std::optional<Error> why;
+  bool is_limited = false;
   for (const Candidate& candidate : CandidatesFor(none->name, path, options)) {
     try {
       const auto found = candidate.opened ? candidate.opened : OpenOnce(candidate.path, options);
@@ -226,6 +227,7 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
       if (!why || why->finding() != Finding::kReferenceDiffers) {
         const bool lacks = error.finding() == Finding::kReferenceMissing ||
                            error.finding() == Finding::kProfileMissing;
+        is_limited = error.finding() == Finding::kLimit;
         why = Error(lacks ? error.finding() : Finding::kReferenceDiffers,
                     fmt::format("'{}' does not serve as the reference '{}': {}",
                                 Printable(candidate.path), file, error.message()));
@@ -238,7 +240,9 @@ std::shared_ptr<const Reference> Find(const Archive& archive, NeededRuns& needed
                             file, Printable(none->name.format), none->name.source_bytes,
                             HashText(none->name.source_hash)));
   }
-  why->Hint("--base FILE names the cache that the archive was coded against, or an archive of it");
+  why->Hint(is_limited ? "--max-bytes raises the limit"
+                       : "--base FILE names the cache that the archive was coded against, or an "
+                         "archive of it");
   none->missing = std::move(why);
   return none;
 }

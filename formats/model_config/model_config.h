@@ -18,7 +18,7 @@ ModelGeometry ReadConfigGeometry(const FileSource& file);
 
 // How the keys of the model are rotated, from its config.json or GGUF. Nothing if the file does not
 // say. Throws kUnsupportedKind for M-RoPE, kBadField.
-std::optional<ModelRope> ReadModelRope(const std::string& path);
+std::optional<ModelRope> ReadModelRope(const FileSource& file);
 
 // Reads frequencies from a .npy array or a text file with one number per pair.
 std::vector<double> ReadFrequencies(const std::string& path);

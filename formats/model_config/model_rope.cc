@@ -52,14 +52,13 @@ std::vector<double> NumbersOfArray(std::shared_ptr<const FileSource> data) {
 
 }  // namespace
 
-std::optional<ModelRope> ReadModelRope(const std::string& path) {
+std::optional<ModelRope> ReadModelRope(const FileSource& file) {
   try {
-    const auto file = FileSource::Open(path);
-    if (LooksLikeConfig(file->bytes()))
-      return model_config::RopeOf(model_config::Config(file->bytes()));
-    return ReadGgufRope(*file);
+    if (LooksLikeConfig(file.bytes()))
+      return model_config::RopeOf(model_config::Config(file.bytes()));
+    return ReadGgufRope(file);
   } catch (Error& error) {
-    throw error.File(path);
+    throw error.File(file.name());
   }
 }
 

@@ -34,7 +34,8 @@ void RequireRow(const OpenOptions& options, uint64_t rows, bool has_batch_axis,
   if (!wrong) return;
   throw std::move(Error(Finding::kUsage,
                         options.batch
-                            ? fmt::format("--batch {}: there are {} rows", *options.batch, rows)
+                            ? fmt::format("--batch {}: there {}", *options.batch,
+                                          rows == 1 ? "is 1 row" : fmt::format("are {} rows", rows))
                             : fmt::format("holds a batch of {}", rows))
                       .Hint(std::string(hint)));
 }

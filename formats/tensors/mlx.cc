@@ -211,7 +211,15 @@ void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
     if (layer.kind == LayerClass::kStateSpace) state = &layer;
     attention = attention || layer.kind != LayerClass::kStateSpace;
   }
-  if (state == nullptr || (attention && !options.k_pattern.empty())) return;
+  const bool has_pattern = !options.k_pattern.empty() || !options.v_pattern.empty();
+  if (state == nullptr && has_pattern && !options.is_shared) {
+    throw Error(Finding::kUsage,
+                fmt::format("--k-pattern {}: the file names the class of every layer, which says "
+                            "which arrays are K and V",
+                            options.k_pattern))
+        .Hint("leave --k-pattern and --v-pattern out");
+  }
+  if (state == nullptr || (attention && has_pattern)) return;
   Error error(Finding::kUnsupportedKind,
               fmt::format("layers {} are state-space layers ({}): their arrays are a recurrent "
                           "state, not K and V of tokens",

@@ -41,7 +41,7 @@ GgufBuilder Llama(uint32_t layers = 3) {
 
 TEST_CASE("real model files say heads, sizes and RoPE", "[gguf]") {
   const std::string folder = KVTOOL_TESTDATA "/llamacpp/";
-  const ModelGeometry small = ReadModelGeometry(folder + "s260k-header.gguf");
+  const ModelGeometry small = ReadModelGeometry(FileSource::Open(folder + "s260k-header.gguf"));
   CHECK(small.architecture == "llama");
   REQUIRE(small.layers.size() == 5);
   CHECK(small.query_heads == 8);
@@ -55,7 +55,7 @@ TEST_CASE("real model files say heads, sizes and RoPE", "[gguf]") {
   CHECK(small.rope_base == 10000.0);
   CHECK(small.rope_dims == 8);
   CHECK(small.rope_style == "gptj");
-  const ModelGeometry large = ReadModelGeometry(folder + "kjv3m-header.gguf");
+  const ModelGeometry large = ReadModelGeometry(FileSource::Open(folder + "kjv3m-header.gguf"));
   CHECK(large.layers.size() == 4);
   CHECK(large.layers[3].k_dim == 64);
 }

@@ -21,7 +21,8 @@ using test::TempDir;
 
 ModelRope RopeOf(const json& config) {
   const TempDir temp;
-  return ReadModelRope(temp.WriteFile("config.json", AsBytes(config.dump())).string()).value();
+  return ReadModelRope(*FileSource::Open(temp.WriteFile("config.json", AsBytes(config.dump()))))
+      .value();
 }
 
 Finding Refusal(const json& config) {
@@ -89,7 +90,7 @@ TEST_CASE("layers with a window may have a base of their own") {
       .Text("gemma3.rope.scaling.type", "linear")
       .F32("gemma3.rope.scaling.factor", 8);
   const TempDir temp;
-  check(ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value());
+  check(ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", gguf.Write()))).value());
 }
 
 // A model file with one tensor of four f32 values.
@@ -127,16 +128,16 @@ TEST_CASE("a GGUF's tensor of factors divides the frequencies") {
   GgufBuilder gguf = Small();
   Bytes bytes = WithTensor(gguf, "rope_freqs.weight");
   const TempDir temp;
-  const auto model = ReadModelRope(temp.WriteFile("m.gguf", bytes).string());
+  const auto model = ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", bytes)));
   REQUIRE(model);
   CHECK(InverseFrequencies(model->rope, 8).at(3) == Approx(1e-3 / 8));
   CHECK(InverseFrequencies(model->rope, 8).at(0) == 1);
   bytes.resize(bytes.size() - 1);
-  CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("m.gguf", bytes).string()), Error);
+  CHECK_THROWS_AS(ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", bytes))), Error);
   // LongRoPE's go by the size of the engine's context, which is not known here.
   GgufBuilder longer = Small();
   bytes = WithTensor(longer, "rope_factors_long.weight");
-  CHECK_THROWS_WITH(ReadModelRope(temp.WriteFile("m.gguf", bytes).string()),
+  CHECK_THROWS_WITH(ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", bytes))),
                     Catch::Contains("LongRoPE") && Catch::Contains("2048"));
 }
 
@@ -144,14 +145,14 @@ TEST_CASE("a GGUF's factor on keys and original context are the engine's") {
   const TempDir temp;
   GgufBuilder gguf = Small();
   gguf.F32("llama.rope.scaling.attn_factor", 1.25F);
-  Rope rope = ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value().rope;
+  Rope rope = ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", gguf.Write()))).value().rope;
   CHECK(AttentionFactor(rope.scaling) == 1.25);
   gguf.Text("llama.rope.scaling.type", "yarn").F32("llama.rope.scaling.factor", 4);
-  rope = ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value().rope;
+  rope = ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", gguf.Write()))).value().rope;
   CHECK(rope.scaling.original == 2048);
   CHECK(AttentionFactor(rope.scaling) == Approx(1.25 * (0.1 * std::log(4.0) + 1)));
   gguf.U32("llama.rope.scaling.original_context_length", 512);
-  rope = ReadModelRope(temp.WriteFile("m.gguf", gguf.Write()).string()).value().rope;
+  rope = ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", gguf.Write()))).value().rope;
   CHECK(rope.scaling.original == 512);
 }
 
@@ -193,7 +194,8 @@ TEST_CASE("layers without RoPE are not turned") {
     const std::byte flag{finetuned};
     file.Raw(name + ".rope.scaling.finetuned", 7, {&flag, 1});
     const TempDir temp;
-    return Unrotated(ReadModelRope(temp.WriteFile("m.gguf", file.Write()).string()).value());
+    return Unrotated(
+        ReadModelRope(*FileSource::Open(temp.WriteFile("m.gguf", file.Write()))).value());
   };
   CHECK(gguf("smollm3", true) == "rrr-rr");
   CHECK(gguf("cohere2", true) == "rrr-rr");
@@ -250,7 +252,7 @@ TEST_CASE("what a config cannot say is refused, M-RoPE with a way out") {
   latent["kv_lora_rank"] = 512;
   CHECK(Refusal(latent) == Finding::kUnsupportedKind);
   const TempDir temp;
-  CHECK_THROWS_AS(ReadModelRope(temp.WriteFile("c", AsBytes("{\"a\":")).string()), Error);
+  CHECK_THROWS_AS(ReadModelRope(*FileSource::Open(temp.WriteFile("c", AsBytes("{\"a\":")))), Error);
 }
 
 TEST_CASE("heads and layers come from config.json too") {
@@ -259,7 +261,7 @@ TEST_CASE("heads and layers come from config.json too") {
   config["layer_types"] = {"linear_attention", "full_attention",   "linear_attention",
                            "full_attention",   "linear_attention", "full_attention"};
   const ModelGeometry geometry =
-      ReadModelGeometry(temp.WriteFile("config.json", AsBytes(config.dump())).string());
+      ReadModelGeometry(FileSource::Open(temp.WriteFile("config.json", AsBytes(config.dump()))));
   REQUIRE(geometry.layers.size() == 6);
   CHECK(geometry.layers[0].kv_heads == 2);
   CHECK(geometry.layers[0].k_dim == 64);

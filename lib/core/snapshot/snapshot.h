@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -143,6 +144,7 @@ struct Snapshot {
 // Heads and head sizes from flags or a model file, for formats that store rows only.
 struct ModelGeometry {
   std::string source;  // who says so: "--kv-heads", "model.gguf"
+  std::shared_ptr<const FileSource> file;  // the model's, if one says so: a pipe is read but once
   std::string architecture;
   struct Layer {
     uint32_t kv_heads = 0, k_dim = 0, v_dim = 0;  // 0 = unknown
