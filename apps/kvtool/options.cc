@@ -190,8 +190,10 @@ OpenOptions SnapshotOptions::Resolve(FlagsFor inputs) const {
   OpenOptions options = WithLimit();
   options.is_shared = inputs == FlagsFor::kSeveral;
   if (!gguf.empty()) {
-    if (model_ == nullptr || model_->name() != gguf) model_ = FileSource::Open(gguf);
-    options.geometry = ReadModelGeometry(model_);
+    const std::lock_guard lock(models_->mutex);
+    std::shared_ptr<const FileSource>& model = models_->files[gguf];
+    if (model == nullptr) model = FileSource::Open(gguf);
+    options.geometry = ReadModelGeometry(model);
   }
   if (kv_heads != 0 || head_dim != 0) {
     if (!options.geometry) options.geometry.emplace();

@@ -2,6 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,7 +76,12 @@ struct SnapshotOptions {
   Source Open(const std::string& path) const;  // with --max-bytes for a stream
 
  private:
-  mutable std::shared_ptr<const FileSource> model_;  // once read: options are resolved again
+  // By name. Every input has a copy of the options, and a pipe can be read once.
+  struct Models {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<const FileSource>> files;
+  };
+  std::shared_ptr<Models> models_ = std::make_shared<Models>();
 };
 
 // One output file or folder: -o, -c, -f.

@@ -32,7 +32,15 @@ try inspect cache.npz.kvz --batch 1
 try inspect cache.mnn-dump.kvz --layout logical
 try inspect cache.mnn-dump.kvz --layout packed
 try inspect state.bin.kvz --layout E
+try inspect cache.npz.kvz --k-pattern 'k_{i}' --v-pattern 'v_{i}'
+try inspect cache.npz.kvz --k-pattern 'key_cache.{i}'
+try inspect cache.npz.kvz --k-pattern 'k_{i}' --v-pattern 'w_{i}'
+try inspect state.bin.kvz --k-pattern 'k_{i}'
 test ! -e never
+# An MLX cache names the class of every layer, which says what its arrays are.
+cp "$TESTDATA/engines/mlx/0.32.2/plain.safetensors" mlx.safetensors
+try inspect mlx.safetensors --k-pattern '{i}.0' --v-pattern '{i}.1'
+try inspect mlx.safetensors cache.npz --k-pattern 'k_{i}' --v-pattern 'v_{i}'
 # Whether a cache is rotated is stated by an archive, too, or nothing is.
 rotated="$states/kjv3m-v050-q4_0-rotated.seq0.bin"
 "$KVTOOL" compress "$rotated" -o open.kvz -qq
