@@ -5,123 +5,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
-#include "lib/core/codec/prev/frame_parts.h"
-#include "lib/core/kernels/context_count.h"
 #include "lib/core/kernels/convert.h"
 #include "lib/core/kernels/dequantise.h"
-#include "lib/core/kernels/error_scale.h"
 
 namespace kv {
-namespace {
 
-// Classes are octaves above 2^-kOctavesBelow steps of the expected value.
-constexpr int32_t kOctavesBelow = 8;
-// What a value takes beyond the octaves that its error has, on average.
-constexpr double kBitsBeyond = 2.2;
-// Rows that first estimates of the channels' scales look at.
-constexpr uint64_t kScaleRows = 128;
-// Own rows are a chunk of their own, which does not pay for fewer values.
-constexpr uint64_t kFewOwnValues = 2048;
-
-// Twice the logarithm to base 2, near enough, and its inverse.
-int32_t HalfOctaves(float x) {
-  return static_cast<int32_t>(std::bit_cast<uint32_t>(x) >> 22) - 254;
-}
-float FromHalfOctaves(int32_t n) {
-  return std::bit_cast<float>(static_cast<uint32_t>(n + 254) << 22);
-}
-
-void ToFloat(bool bfloat, const uint16_t* from, float* to, uint64_t count) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(from);
-  bfloat ? BFloatToFloat(bytes, to, count) : HalfToFloat(bytes, to, count);
-}
-
-// How far the values of rows are from what is expected, and the scales that follow from it.
-class Scales {
- public:
-  explicit Scales(const NearRows& near)
-      : near_(near),
-        values_(near.columns),
-        expected_(near.columns),
-        errors_(near.columns),
-        sum_(near.columns),
-        inverse_(near.columns) {}
-
-  // Half octaves of the errors of each channel; rows differ from it by their factors, which it
-  // sets.
-  std::vector<int32_t> Find(ArenaVector<uint8_t>& factors) {
-    std::vector<uint32_t> rows;
-    for (uint32_t row = 0; row < near_.rows(); ++row) {
-      if (factors[row] != kEqualRow) rows.push_back(row);
-    }
-    const uint64_t step = std::max<uint64_t>(1, rows.size() / kScaleRows);
-    uint64_t looked = 0;
-    for (uint64_t i = 0; i < rows.size(); i += step, ++looked) {
-      ErrorsOf(rows[i]);
-      AddWeighted(errors_.data(), 1.0f, near_.columns, sum_.data());
-    }
-    for (uint64_t c = 0; c < near_.columns; ++c)
-      inverse_[c] = sum_[c] > 0 ? static_cast<float>(looked) / sum_[c] : 0.0f;
-    std::fill(sum_.begin(), sum_.end(), 0.0f);
-    for (const uint32_t row : rows) {
-      ErrorsOf(row);
-      const float mean = MeanWeighted(errors_.data(), inverse_.data(), near_.columns);
-      const int32_t factor = std::clamp(HalfOctaves(mean), -int32_t{kFactorOfUsual},
-                                        int32_t{kMostFactor} - kFactorOfUsual);
-      factors[row] = static_cast<uint8_t>(factor + kFactorOfUsual);
-      AddWeighted(errors_.data(), FromHalfOctaves(-factor), near_.columns, sum_.data());
-    }
-    std::vector<int32_t> scales;
-    for (const float sum : sum_)
-      scales.push_back(HalfOctaves(sum / static_cast<float>(rows.size())));
-    return scales;
-  }
-
- private:
-  void ErrorsOf(uint64_t row) {
-    ToFloat(near_.bfloat, near_.values.data() + row * near_.columns, values_.data(), near_.columns);
-    ToFloat(near_.bfloat, near_.expected.data() + row * near_.columns, expected_.data(),
-            near_.columns);
-    AbsoluteErrors(values_.data(), expected_.data(), near_.columns, errors_.data());
-  }
-
-  const NearRows& near_;
-  std::vector<float> values_, expected_, errors_, sum_, inverse_;
-};
-
-std::vector<uint16_t> ClassOrder() {
+std::vector<uint16_t> ResidualClassOrder() {
   std::vector<uint16_t> order(kResidualClasses);
   std::iota(order.begin(), order.end(), uint16_t{0});
   return order;
-}
-
-// The same with a table for each class, which saves the encoder a look-up per value.
-ContextModel ByClass(const ContextModel& model) {
-  ContextModel by_class = model;
-  by_class.tables.clear();
-  for (const uint8_t table : model.table_of) by_class.tables.push_back(model.tables[table]);
-  return by_class;
-}
-
-void LookUpTables(const uint8_t* table_of, uint64_t count, uint8_t* classes) {
-  for (uint64_t i = 0; i < count; ++i) classes[i] = table_of[classes[i]];
-}
-
-// Bits that are 0 in every value.
-uint32_t LowZeros(const NearRows& near) {
-  uint32_t any = 0x8000;
-  for (uint64_t row = 0; row < near.rows() && any % 2 == 0; ++row) {
-    if (near.factors[row] >= kEqualRow) continue;
-    const uint16_t* values = near.values.data() + row * near.columns;
-    for (uint64_t c = 0; c < near.columns; ++c) any |= values[c];
-  }
-  return static_cast<uint32_t>(std::countr_zero(any));
 }
 
 uint64_t CodedRows(const NearRows& near) {
@@ -129,7 +26,6 @@ uint64_t CodedRows(const NearRows& near) {
                                              [](uint8_t factor) { return factor <= kMostFactor; }));
 }
 
-// The classes of all coded rows, one after another.
 void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes) {
   for (uint64_t row = 0; row < near.rows(); ++row) {
     if (near.factors[row] >= kEqualRow) continue;
@@ -138,34 +34,6 @@ void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t
     classes += near.columns;
   }
 }
-
-// Rows whose errors are so large that coding them without a reference takes less, by the classes of
-// all coded rows. Returns whether there are any.
-bool FindOwnRows(NearRows& near, const uint8_t* classes, double own_bits) {
-  std::vector<uint32_t> own;
-  const double most = (own_bits - kBitsBeyond + kOctavesBelow) * static_cast<double>(near.columns);
-  for (uint32_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] == kEqualRow) continue;
-    const uint32_t sum = std::accumulate(classes, classes + near.columns, 0u);
-    if (sum > most) own.push_back(row);
-    classes += near.columns;
-  }
-  if (own.size() * near.columns < kFewOwnValues) return false;
-  for (const uint32_t row : own) near.factors[row] = kOwnRow;
-  return true;
-}
-
-// How often each class has each symbol.
-void CountResiduals(const uint8_t* classes, const uint8_t* symbols, uint64_t count,
-                    ContextCounts& counts) {
-  constexpr size_t kTurns = 4;
-  const size_t cells = counts.counts.size();
-  ArenaVector<uint32_t> in_turns(kTurns * cells, counts.counts.get_allocator());
-  CountWithContexts(classes, symbols, count, kResidualSymbolBits, kTurns, cells, in_turns.data());
-  for (size_t at = 0; at < in_turns.size(); ++at) counts.counts[at % cells] += in_turns[at];
-}
-
-}  // namespace
 
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out) {
   const ByteSpan bytes = std::as_bytes(std::span(factors));
@@ -240,145 +108,6 @@ void ExpectedRows::Make(DType dtype, ByteSpan from, int32_t turn, uint16_t* expe
     auto* to = reinterpret_cast<std::byte*>(expected);
     bfloat_ ? FloatToBFloat(x_.data(), to, columns_) : FloatToHalf(x_.data(), to, columns_);
   }
-}
-
-void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& codec, ByteWriter& out) {
-  ContextScratch& scratch = codec.context;
-  const uint64_t columns = near.columns;
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    const uint64_t at = row * columns;
-    const bool same =
-        std::memcmp(near.values.data() + at, near.expected.data() + at, 2 * columns) == 0;
-    near.factors[row] = same ? kEqualRow : 0;
-  }
-  std::vector<int16_t> scales;
-  std::vector<uint8_t> stored(columns);
-  int32_t base = 0;
-  if (CodedRows(near) > 0) {
-    const std::vector<int32_t> found = Scales(near).Find(near.factors);
-    // In half octaves of the exponent's field, as classes want them.
-    const int32_t one = 2 * ((near.bfloat ? 127 + 7 : 15 + 10) + kOctavesBelow);
-    base = *std::max_element(found.begin(), found.end()) - UINT8_MAX;
-    for (uint64_t c = 0; c < columns; ++c) {
-      stored[c] = static_cast<uint8_t>(std::max(found[c] - base, 0));
-      scales.push_back(static_cast<int16_t>(base + one + stored[c]));
-    }
-    base += one;
-    scratch.tables.resize(CodedRows(near) * columns);
-    ClassesOf(near, scales, scratch.tables.data());
-    if (FindOwnRows(near, scratch.tables.data(), own_bits))
-      ClassesOf(near, scales, scratch.tables.data());
-  }
-  const uint64_t count = CodedRows(near) * columns;
-  const ResidualGrid grid{near.bfloat, count == 0 ? 0 : LowZeros(near)};
-  const uint32_t lanes = RansLanesFor({1, count}, 1 << 14, 1 << 16);
-  out.U8(static_cast<uint8_t>(grid.low_zeros));
-  out.U8(static_cast<uint8_t>(std::countr_zero(lanes / kRansLanes)));
-  WriteFactors(near.factors, codec, out);
-  if (count == 0) return;
-
-  scratch.symbols.resize(count);
-  scratch.tables.resize(count);
-  scratch.contexts.resize(count);
-  uint8_t *symbols = scratch.symbols.data(), *tables = scratch.tables.data();
-  uint16_t* extras = scratch.contexts.data();
-  uint64_t at = 0;
-  for (uint64_t row = 0; row < near.rows(); ++row) {
-    if (near.factors[row] >= kEqualRow) continue;
-    ResidualSymbols(near.values.data() + row * columns, near.expected.data() + row * columns,
-                    columns, grid, symbols + at, extras + at);
-    at += columns;
-  }
-  ContextCounts counts(kResidualClasses, kResidualSymbolBits, &scratch.arena);
-  CountResiduals(tables, symbols, count, counts);
-  uint64_t raw_bits = 0;
-  for (size_t i = 0; i < counts.counts.size(); ++i) {
-    const uint8_t symbol = i % (1u << kResidualSymbolBits);
-    raw_bits += uint64_t{counts.counts[i]} * ResidualBitCount(symbol);
-  }
-  const std::vector<uint16_t> order = ClassOrder();
-  const ContextGroups groups = MergeContexts(counts, order, 1, false);
-  ContextCounts grouped(groups.groups, kResidualSymbolBits, &scratch.arena);
-  for (uint32_t c = 0; c < kResidualClasses; ++c) {
-    for (uint32_t s = 0; s < 1u << kResidualSymbolBits; ++s)
-      grouped.Of(groups.group_of[c])[s] += counts.Of(c)[s];
-  }
-  const ContextModel model = MakeModel(groups, grouped);
-  MakeEncoderSymbols(ByClass(model), scratch.encoder_symbols);
-  scratch.words.resize(count + kRansRoom);
-  RansStates states;
-  states.fill(kRansLow);
-  uint16_t* end = scratch.words.data() + count + kRansRoom;
-  const uint16_t* begin = RansEncode(symbols, {1, count, lanes}, {.tables = tables},
-                                     scratch.encoder_symbols.data(), end, states);
-
-  out.Write(static_cast<int16_t>(base));
-  out.Append(std::as_bytes(std::span(stored)));
-  WriteModel(model, order, out);
-  const uint64_t raw_bytes = (raw_bits + 7) / 8;
-  out.U32(static_cast<uint32_t>(raw_bytes));
-  ArenaVector<std::byte> raw(raw_bytes + 16, &scratch.arena);
-  PackResidualBits(symbols, extras, count, raw.data(), 0);
-  out.Append(ByteSpan(raw).first(raw_bytes));
-  out.Append(std::as_bytes(std::span(states).first(lanes)));
-  out.Append(std::as_bytes(std::span(begin, end)));
-}
-
-void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& codec) {
-  ContextScratch& scratch = codec.context;
-  const uint64_t columns = near.columns;
-  const uint64_t grid_at = reader.offset();
-  const ResidualGrid grid{near.bfloat, reader.U8("low zeros")};
-  const uint32_t lane_code = reader.U8("lanes");
-  if (grid.low_zeros > 15 || lane_code > 2)
-    throw Error(Finding::kBadFrame, "the grid or the number of lanes is impossible").At(grid_at);
-  ReadFactors(reader, near, codec);
-  const uint64_t count = CodedRows(near) * columns;
-  if (count > 0) {
-    const int32_t base = reader.Read<int16_t>("base of the scales");
-    const ByteSpan stored = reader.Take(columns, "scales");
-    std::vector<int16_t> scales;
-    for (const std::byte scale : stored) {
-      const int32_t sum = base + std::to_integer<int32_t>(scale);
-      if (sum > INT16_MAX - kFactorOfUsual)
-        throw Error(Finding::kBadFrame, "a scale is impossible").At(grid_at);
-      scales.push_back(static_cast<int16_t>(sum));
-    }
-    const ContextModel model = ReadModel(reader, kResidualSymbolBits, ClassOrder(), &scratch.arena);
-    ResidualBits bits;
-    bits.size = reader.U32("length of the raw bits");
-    bits.bytes = reader.Take(bits.size, "raw bits").data();
-    CodedPart coded;
-    ReadStates(reader, kRansLanes << lane_code, coded);
-
-    MakeSlots(model, scratch.slots);
-    scratch.symbols.resize(count);
-    scratch.tables.resize(count);
-    ClassesOf(near, scales, scratch.tables.data());
-    LookUpTables(model.table_of.data(), count, scratch.tables.data());
-    RansStates states = coded.states;
-    const size_t used = RansDecode(scratch.symbols.data(), {1, count, kRansLanes << lane_code},
-                                   {.tables = scratch.tables.data()}, scratch.slots.data(),
-                                   coded.words.data(), coded.word_count(), states);
-    CheckCodedEnd(coded, used, states, 0);
-    const uint8_t* symbols = scratch.symbols.data();
-    bool good = true;
-    for (uint64_t row = 0, end = 0; row < near.rows(); row = end) {
-      const bool is_coded = near.factors[row] < kEqualRow;
-      for (end = row; end < near.rows() && (near.factors[end] < kEqualRow) == is_coded;) ++end;
-      if (!is_coded) continue;
-      const uint64_t at = row * columns, more = (end - row) * columns;
-      good = good && ResidualValues(symbols, near.expected.data() + at, more, grid, bits,
-                                    near.values.data() + at);
-      symbols += more;
-    }
-    if (!good || (bits.at + 7) / 8 != bits.size) {
-      throw Error(Finding::kBadPayload, "the distances do not lead to values, or bits are left")
-          .At(coded.words_at);
-    }
-  }
-  CopyEqualRows(near);
-  reader.ExpectEnd("the near rows");
 }
 
 }  // namespace kv

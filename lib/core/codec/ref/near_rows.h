@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once
+#pragma once  // implemented by near_rows.cc, near_encode.cc, near_decode.cc
 
 #include <optional>
 
@@ -49,6 +49,13 @@ void EncodeNearRows(NearRows& near, double own_bits, CodecScratch& scratch, Byte
 // Reads that into `values` and `factors`, which have their final sizes; values of own rows stay.
 // Throws kBadFrame, kBadPayload, kTruncated, kTrailingBytes.
 void DecodeNearRows(ByteReader& reader, NearRows& near, CodecScratch& scratch);
+
+// What both directions share: residuals are coded by the classes of what is expected, in this
+// order.
+std::vector<uint16_t> ResidualClassOrder();
+uint64_t CodedRows(const NearRows& near);  // neither equal nor own
+// The classes of all coded rows, one after another.
+void ClassesOf(const NearRows& near, const std::vector<int16_t>& scales, uint8_t* classes);
 
 // What this has in common with other ways to code near rows.
 void WriteFactors(const ArenaVector<uint8_t>& factors, CodecScratch& scratch, ByteWriter& out);

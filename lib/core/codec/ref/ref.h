@@ -12,7 +12,7 @@
 // Codes rows of a chunk by rows of another cache: as a copy where they are equal, by their
 // distances where they are near. Other rows are a chunk of their own in another codec. FORMAT.md in
 // this folder is the grammar. ref.cc encodes, near_choice.cc chooses among the ways to code near
-// rows, ref_decode.cc decodes, near_rows.cc has the residuals.
+// rows, ref_decode.cc decodes, near_encode.cc and near_decode.cc have the residuals.
 namespace kv {
 
 // Consecutive rows of a chunk and the tokens of another cache that stand for them.
