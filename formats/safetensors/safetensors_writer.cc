@@ -33,17 +33,25 @@ size_t WordIndex(DType dtype) {
 
 Bytes SafetensorsHead(const std::vector<const TensorToWrite*>& order,
                       const TensorMetadata& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  const auto dump = [](const nlohmann::json& value) {
+    return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  // As text at once: an object that keeps its order looks through all names for each new one.
+  std::string text = "{";
+  const auto add = [&](const std::string& name, std::string_view value) {
+    if (text.size() > 1) text += ',';
+    text.append(dump(name)).append(":").append(value);
+  };
+  if (!metadata.empty()) add("__metadata__", dump(metadata));
   uint64_t position = 0;
   for (const TensorToWrite* tensor : order) {
     const uint64_t end = CheckedAdd(position, tensor->bytes(), "size of the file");
-    header[tensor->name] = {{"dtype", safetensors::kTypeWords[WordIndex(tensor->dtype)].name},
-                            {"shape", tensor->shape},
-                            {"data_offsets", {position, end}}};
+    add(tensor->name, fmt::format(R"({{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                                  safetensors::kTypeWords[WordIndex(tensor->dtype)].name,
+                                  fmt::join(tensor->shape, ","), position, end));
     position = end;
   }
-  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text += '}';
   text.resize(RoundUp(text.size(), kHeaderAlignment), ' ');
   if (text.size() > safetensors::kHeaderCap) {
     throw Error(Finding::kLimit, fmt::format("header of {} bytes; the format allows {}",
