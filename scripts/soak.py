@@ -48,6 +48,8 @@ class Soak:
         self.archived = {}  # archive name -> state name
         self.store = folder / "store"
         self.stored = {}  # name in the store -> state name
+        # Of adds that were cut short: a repair lists what is whole on the disk, a collection removes it.
+        self.unfinished = collections.defaultdict(list)  # name in the store -> state names
         # Outputs whose writer was killed, or said that it could not remove what it replaced: the next one cleans up.
         self.uncleaned = set()
         self.states.mkdir()
@@ -181,6 +183,8 @@ class Soak:
                         self.random.choice(LEVELS[1:4]), f"-T{self.random.randrange(1, 4)}", *opaque,
                         faults=self.some_fault())
         self.stored[name] = self.newest(name, [state] if code == 0 else [before, state])
+        if code != 0:
+            self.unfinished[name].append(state)
 
     def store_get(self):
         name = self.random.choice(sorted(name for name, state in self.stored.items() if state is not None))
@@ -196,6 +200,10 @@ class Soak:
         verb = self.random.choice([["gc"], ["prune", "--keep-last", "1"], ["verify", "--repair"], ["verify"]])
         self.counts[f"store {verb[0]}"] += 1
         self.run("store", verb[0], "-q", self.store, *verb[1:], faults=self.some_fault())
+        if "--repair" in verb:
+            for name, states in self.unfinished.items():
+                self.stored[name] = self.newest(name, [self.stored.get(name), *states])
+            self.unfinished.clear()
         if self.run("store", "verify", "-q", self.store) != 0:
             raise Wrong("the store is damaged")
 

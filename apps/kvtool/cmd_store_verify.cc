@@ -19,6 +19,12 @@ nlohmann::ordered_json ProblemsJson(const store::CheckReport& report) {
   return problems;
 }
 
+nlohmann::ordered_json RowsJson(const std::vector<store::StateRow>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const store::StateRow& row : rows) list.push_back({{"state", row.id}, {"name", row.name}});
+  return list;
+}
+
 class StoreVerify : public Command {
  public:
   void Declare(CommandLine& line) override {
@@ -59,9 +65,8 @@ class StoreVerify : public Command {
     document["leftover_files"] = report.leftover_files;
     document["leftover_bytes"] = report.leftover_bytes;
     document["problems"] = ProblemsJson(report);
-    document["damaged"] = nlohmann::ordered_json::array();
-    for (const store::StateRow& row : report.damaged)
-      document["damaged"].push_back({{"state", row.id}, {"name", row.name}});
+    document["damaged"] = RowsJson(report.damaged);
+    document["relisted"] = RowsJson(report.relisted);
     report_.Emit(context.console, document, RulesFor(report_.force));
     return is_whole ? kDone : kInvalid;
   }
@@ -70,6 +75,12 @@ class StoreVerify : public Command {
   void Print(const store::CheckReport& report, bool is_whole, Console& console) const {
     for (const store::StateRow& row : report.damaged) {
       console.Line(fmt::format("  damaged: @{} {}", row.id, Printable(row.name)));
+    }
+    for (const store::StateRow& row : report.relisted) {
+      console.Line(
+          fmt::format("  listed again: @{} {}, which the index before did not name: its adding or "
+                      "its removal was cut short",
+                      row.id, Printable(row.name)));
     }
     if (report.leftover_files > 0) {
       console.Line(

@@ -171,6 +171,22 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
   return report;
 }
 
+// States that were removed, or whose adding was cut short, but whose records are whole: the index
+// did not name them. Without a sound index nobody knows which these are.
+std::vector<StateRow> Store::Unlisted(const Index::Contents& contents) const {
+  std::set<uint64_t> listed;
+  try {
+    for (const StateRow& row : Index(IndexPath()).States()) listed.insert(row.id);
+  } catch (const Error&) {
+    return {};
+  }
+  std::vector<StateRow> unlisted;
+  for (const Index::Contents::Listed& state : contents.states) {
+    if (!listed.contains(state.record.id)) unlisted.push_back(RowFor(state.record, state.bytes));
+  }
+  return unlisted;
+}
+
 CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
   CheckReport report;
   Index::Contents contents;
@@ -226,6 +242,7 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
       report.problems.push_back(ProblemOf(RecordPath(number), error));
     }
   }
+  for (const StateRow& row : Unlisted(contents)) report.relisted.push_back(row);
   const std::string fresh = IndexPath() + ".new";
   for (const std::string& old : {fresh, fresh + "-journal"}) ::unlink(old.c_str());
   Index::Create(fresh);

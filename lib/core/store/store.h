@@ -61,7 +61,8 @@ struct CheckReport {
   uint64_t states = 0, objects = 0, raw_bytes = 0, stored_bytes = 0;
   uint64_t leftover_files = 0, leftover_bytes = 0;  // of runs that were killed, or are under way
   std::vector<Problem> problems;
-  std::vector<StateRow> damaged;  // states that cannot be restored
+  std::vector<StateRow> damaged;   // states that cannot be restored
+  std::vector<StateRow> relisted;  // that a sound index did not name, and the new one does
 };
 
 struct CollectReport {
@@ -138,6 +139,7 @@ class Store {
   std::optional<Problem> CheckObject(const ObjectId& id, const Place& place);
   uint64_t DecodedBytes(const std::map<ObjectId, Place>& objects);
   std::set<ObjectId> LiveObjects();
+  std::vector<StateRow> Unlisted(const Index::Contents& contents) const;
   uint64_t RemoveLeftFiles(const std::map<uint64_t, uint64_t>& packs);
 
   class Adder;
