@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
+#include "lib/engines/mnn/gate/row_figures.h"
 #include "lib/engines/mnn/gate/why_nothing.h"
 
 namespace kv::mnn {
@@ -18,57 +18,6 @@ using runtime::Event;
 using runtime::EventKind;
 using runtime::LayerResult;
 using runtime::ReplayResult;
-
-using Rows = std::vector<ReplayedRow>;
-using Value = std::function<double(const ReplayResult&)>;
-
-constexpr char kNeedsEngine[] = "tokens/s of a whole model: only an engine can measure it";
-constexpr char kTimeless[] = "a time: --deterministic omits times";
-
-const ReplayedRow& RowWithMost(const Rows& rows, const Value& value) {
-  return *std::max_element(rows.begin(), rows.end(),
-                           [&](const ReplayedRow& a, const ReplayedRow& b) {
-                             return value(a.replay) < value(b.replay);
-                           });
-}
-
-const ReplayedRow& RowWithLeast(const Rows& rows, const Value& value) {
-  return RowWithMost(rows, [&](const ReplayResult& row) { return -value(row); });
-}
-
-double MeanOf(const Rows& rows, const Value& value) {
-  double sum = 0;
-  for (const ReplayedRow& row : rows) sum += value(row.replay);
-  return sum / static_cast<double>(rows.size());
-}
-
-Where TokensOf(uint32_t layer, uint64_t begin, uint64_t end) {
-  Where where;
-  where.layer = layer;
-  where.token_begin = begin;
-  where.token_end = end;
-  return where;
-}
-
-const Event* Last(const ReplayResult& row, EventKind kind) {
-  const auto found = std::find_if(row.events.rbegin(), row.events.rend(),
-                                  [&](const Event& event) { return event.kind == kind; });
-  return found == row.events.rend() ? nullptr : &*found;
-}
-
-// The engine's ratio is that of its last plan: one layer, as long as it was then.
-Where LastPlan(const ReplayResult& row) {
-  const Event* event = Last(row, EventKind::kEvict);
-  return event == nullptr ? Where{} : TokensOf(event->layer, 0, event->length);
-}
-
-Where FirstEvent(const ReplayResult& row, EventKind kind) {
-  const auto found = std::find_if(row.events.begin(), row.events.end(),
-                                  [&](const Event& event) { return event.kind == kind; });
-  return found == row.events.end()
-             ? Where{}
-             : TokensOf(found->layer, found->begin, found->begin + found->tokens);
-}
 
 // The layer of which the largest share is still resident.
 Where HeaviestLayer(const ReplayResult& row) {
@@ -83,118 +32,6 @@ Where HeaviestLayer(const ReplayResult& row) {
     worst = &layer;
   }
   return worst == nullptr ? Where{} : TokensOf(worst->layer, 0, row.end);
-}
-
-bool LosslessActive(const ReplayResult& row) { return row.lossless.active(); }
-
-void MeasureEngine(const Rows& rows, const CaseResult& result, Measurements& out) {
-  const auto set_most = [&](std::string_view name, const Value& value,
-                            Where (*where)(const ReplayResult&), const std::string& note = {}) {
-    const ReplayResult& row = RowWithMost(rows, value).replay;
-    out.Set(name, value(row), where == nullptr ? Where{} : where(row), note);
-  };
-  const Value lossy = [](const ReplayResult& row) { return row.h2o_metrics.lossy_ratio; };
-  set_most("lossy_best", lossy, LastPlan, WhyNothingEvicted(RowWithMost(rows, lossy).replay));
-  set_most(
-      "runtime_queue_peak_best",
-      [](const ReplayResult& row) { return row.metrics.queue_depth_peak; }, nullptr);
-  set_most(
-      "runtime_fallback_best",
-      [](const ReplayResult& row) { return row.metrics.sums.fallback_count; },
-      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kFallback); });
-  set_most(
-      "runtime_backpressure_skip_best",
-      [](const ReplayResult& row) { return row.metrics.sums.backpressure_skip_count; },
-      [](const ReplayResult& row) { return FirstEvent(row, EventKind::kBackpressure); });
-  set_most(
-      "runtime_decode_cache_hit_best",
-      [](const ReplayResult& row) { return row.metrics.decode_cache_hit; }, nullptr);
-  set_most(
-      "runtime_decode_cache_miss_best",
-      [](const ReplayResult& row) { return row.metrics.decode_cache_miss; }, nullptr);
-
-  const Value ratio = [](const ReplayResult& row) { return row.metrics.ratio; };
-  out.Set("candidate_lossy_ratio_avg", MeanOf(rows, lossy));
-  out.Set("candidate_lossless_ratio_avg", MeanOf(rows, ratio));
-  out.Set("candidate_runtime_total_ratio_avg",
-          MeanOf(rows, [&](const ReplayResult& row) { return lossy(row) * ratio(row); }));
-  for (const char* name :
-       {"decode_gate_tps", "decode_best", "decode_baseline", "decode_drop_ratio"}) {
-    out.Missing(name, kNeedsEngine);
-  }
-  out.Missing("kv_invalid_log_count", "a replay writes no engine log");
-
-  // The original's test: required in full and store only, and about activity, not about content.
-  const bool required = result.spec.mode != "probe" && LosslessActive(rows.front().replay);
-  const auto any = [&](auto test) {
-    return std::any_of(rows.begin(), rows.end(),
-                       [&](const ReplayedRow& r) { return test(r.replay); });
-  };
-  const bool fallbacks =
-      any([](const ReplayResult& r) { return r.metrics.sums.fallback_count > 0; });
-  const bool queued = any([](const ReplayResult& r) {
-    return r.lossless.async_threads <= 0 || r.metrics.async_queue_peak > 0 ||
-           r.metrics.async_wait_us > 0;
-  });
-  const bool restored = any([](const ReplayResult& r) { return r.metrics.sums.decompress_us > 0; });
-  std::string note;
-  if (fallbacks) note = "fallbacks";
-  if (!queued) note += std::string(note.empty() ? "" : ", ") + "workers were never used";
-  if (!restored) note += std::string(note.empty() ? "" : ", ") + "nothing was decoded";
-  const std::string why = WhyNothingCompressed(rows.front().replay);
-  if (!why.empty() && !note.empty()) note += "; " + why;
-  out.Set("kv_content_consistency_pass", !required || (!fallbacks && queued && restored) ? 1 : 0,
-          fallbacks ? FirstEvent(rows.front().replay, EventKind::kFallback) : Where{}, note);
-}
-
-void MeasureTimes(const Rows& rows, bool deterministic, const CaseResult& result,
-                  Measurements& out) {
-  constexpr std::string_view kTimes[] = {"runtime_decomp_best_us",
-                                         "runtime_async_wait_best_us",
-                                         "runtime_async_wait_headroom_us",
-                                         "runtime_async_wait_headroom_ratio",
-                                         "attention_tps",
-                                         "attention_drop_ratio"};
-  if (deterministic) {
-    for (const std::string_view name : kTimes) out.Missing(name, kTimeless);
-    return;
-  }
-  const Value decode = [](const ReplayResult& row) { return row.metrics.sums.decompress_us; };
-  const ReplayResult& slowest = RowWithMost(rows, decode).replay;
-  out.Set("runtime_decomp_best_us", decode(slowest), {}, WhyNothingCompressed(slowest));
-  const Value wait = [](const ReplayResult& row) { return row.metrics.async_wait_us; };
-  const double longest = wait(RowWithMost(rows, wait).replay);
-  out.Set("runtime_async_wait_best_us", longest);
-  const auto limit =
-      std::find_if(result.spec.rules.begin(), result.spec.rules.end(), [](const Rule& rule) {
-        return rule.metric == "runtime_async_wait_best_us" && rule.op == Op::kAtMost;
-      });
-  if (limit != result.spec.rules.end() && limit->limit > 0) {
-    out.Set("runtime_async_wait_headroom_us", limit->limit - longest);
-    out.Set("runtime_async_wait_headroom_ratio", (limit->limit - longest) / limit->limit);
-  } else {
-    out.Missing("runtime_async_wait_headroom_us", "no limit on runtime_async_wait_best_us");
-    out.Missing("runtime_async_wait_headroom_ratio", "no limit on runtime_async_wait_best_us");
-  }
-
-  const ReplayResult& first = rows.front().replay;
-  if (!first.speed || !(first.speed->tokens_per_second() > 0)) {
-    const std::string why =
-        first.no_speed_reason.empty() ? "no queries were recorded" : first.no_speed_reason;
-    out.Missing("attention_tps", why);
-    out.Missing("attention_drop_ratio", why);
-    return;
-  }
-  const gate::Noise& noise = result.noise;
-  if (noise.candidate_tps.empty()) {
-    out.Set("attention_tps", first.speed->tokens_per_second());
-    out.Missing("attention_drop_ratio", "no rule asks for it, so no baseline was replayed");
-  } else {
-    out.Set("attention_tps", noise.candidate());
-    out.Set("attention_drop_ratio", (noise.baseline() - noise.candidate()) / noise.baseline(), {},
-            fmt::format("{:.4g} attention steps/s, baseline {:.4g}", noise.candidate(),
-                        noise.baseline()));
-  }
 }
 
 std::optional<double> Ratio(uint64_t raw, uint64_t stored) {
@@ -299,86 +136,6 @@ void MeasureResident(const Rows& rows, CaseResult& result) {
   if ((row.steps.size() - 1) % stride != 0) {
     result.resident_over_time.push_back({row.steps.back().token, row.steps.back().total()});
   }
-}
-
-// The layer, head and step of the largest error.
-Where WorstStep(const ReplayedRow& row) {
-  Where where;
-  double most = -1;
-  for (const eviction::LayerQuality& layer : row.attention.layers) {
-    for (size_t step = 0; step < layer.step_output_error.size(); ++step) {
-      if (!(layer.step_output_error[step] > most)) continue;
-      most = layer.step_output_error[step];
-      const uint64_t token = row.replay.prompt + step;
-      where = TokensOf(layer.layer, token, token + 1);
-      double head_most = -1;
-      for (size_t head = 0; head < layer.heads.size(); ++head) {
-        if (!(layer.heads[head].output_error.max > head_most)) continue;
-        head_most = layer.heads[head].output_error.max;
-        where.head = static_cast<uint32_t>(head);
-      }
-    }
-  }
-  return where;
-}
-
-// Over the queries that lost a key: a longer prompt, or a trigger that comes late, adds queries
-// that lose nothing and so makes the mean of all look better.
-void MeasureEvictingError(const Rows& rows, Measurements& out) {
-  const ReplayedRow* worst = nullptr;
-  for (const ReplayedRow& row : rows) {
-    const AttentionSummary& evicting = *row.attention.evicting;
-    if (evicting.rows == 0) continue;
-    if (worst == nullptr ||
-        evicting.output_error.mean > worst->attention.evicting->output_error.mean) {
-      worst = &row;
-    }
-  }
-  if (worst == nullptr) {
-    const std::string why = WhyNothingEvicted(rows.front().replay);
-    for (const char* name : {"attention_error.evicting_mean", "attention_error.evicting_p95"}) {
-      out.Missing(name, "no query lost a key" + (why.empty() ? "" : ": " + why));
-    }
-    return;
-  }
-  const AttentionSummary& evicting = *worst->attention.evicting;
-  Where where;
-  where.token_begin = worst->replay.prompt;
-  where.token_end = worst->replay.end;
-  const std::string note =
-      fmt::format("{} of {} queries lost a key", evicting.rows, worst->attention.summary->rows);
-  out.Set("attention_error.evicting_mean", evicting.output_error.mean, where, note);
-  out.Set("attention_error.evicting_p95", evicting.output_error.p95, where, note);
-}
-
-void MeasureAttentionError(const Rows& rows, Measurements& out) {
-  const ReplayedRow* worst = nullptr;
-  for (const ReplayedRow& row : rows) {
-    if (!row.attention.missing.empty()) {
-      for (const char* name :
-           {"attention_error.mean", "attention_error.p95", "attention_error.worst",
-            "attention_error.evicting_mean", "attention_error.evicting_p95"}) {
-        out.Missing(name, row.attention.missing);
-      }
-      return;
-    }
-    if (worst == nullptr ||
-        row.attention.summary->output_error.mean > worst->attention.summary->output_error.mean) {
-      worst = &row;
-    }
-  }
-  const Distribution& error = worst->attention.summary->output_error;
-  const eviction::LayerQuality& layer =
-      *std::max_element(worst->attention.layers.begin(), worst->attention.layers.end(),
-                        [](const auto& a, const auto& b) {
-                          return a.summary.output_error.mean < b.summary.output_error.mean;
-                        });
-  const Where where = TokensOf(layer.layer, worst->replay.prompt, worst->replay.end);
-  const std::string note = fmt::format("mean of layer {:.4g}", layer.summary.output_error.mean);
-  out.Set("attention_error.mean", error.mean, where, note);
-  out.Set("attention_error.p95", error.p95, where, note);
-  out.Set("attention_error.worst", error.max, WorstStep(*worst));
-  MeasureEvictingError(rows, out);
 }
 
 void MeasureTrue(const Rows& rows, CaseResult& result) {
