@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
 #include <utility>
 
 #include "formats/torch/pickle_machine.h"
@@ -146,14 +145,28 @@ void PickleMachine::Run() {
 // Which group an opcode belongs to is learned when it is first met: a file of a million tensors has
 // thirty million opcodes.
 bool PickleMachine::RunGrouped(uint8_t opcode) {
-  constexpr bool (PickleMachine::*kGroups[])(uint8_t) = {
-      &PickleMachine::Memo, &PickleMachine::Scalar, &PickleMachine::Container,
-      &PickleMachine::Text, &PickleMachine::Stack,  &PickleMachine::Call};
-  uint8_t& group = group_of_[opcode];
-  if (group != kUnmet) return (this->*kGroups[group])(opcode);
-  for (uint8_t i = 0; i < std::size(kGroups); ++i) {
-    if (!(this->*kGroups[i])(opcode)) continue;
-    group = i;
+  constexpr uint8_t kGroups = 6;
+  const auto run = [&](uint8_t group) {
+    switch (group) {
+      case 0:
+        return Memo(opcode);
+      case 1:
+        return Scalar(opcode);
+      case 2:
+        return Container(opcode);
+      case 3:
+        return Text(opcode);
+      case 4:
+        return Stack(opcode);
+      default:
+        return Call(opcode);
+    }
+  };
+  uint8_t& known = group_of_[opcode];
+  if (known != kUnmet) return run(known);
+  for (uint8_t group = 0; group < kGroups; ++group) {
+    if (!run(group)) continue;
+    known = group;
     return true;
   }
   return false;
