@@ -77,7 +77,11 @@ class Inspect : public EachOf<Inspect> {
         if (run && report_.wanted()) document["run"] = RunJson(*run);
         if (run && !report_.json) context.console.Data(RunText(*run, options));
         // Of a file with a million tensors the document costs more than the rest.
-        if (report_.wanted()) document.update(DescribeJson(snapshot));
+        if (report_.wanted()) {
+          nlohmann::ordered_json described = DescribeJson(snapshot);
+          for (auto& [key, value] : described.get_ref<nlohmann::ordered_json::object_t&>())
+            document[key] = std::move(value);
+        }
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
         if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
@@ -89,8 +93,9 @@ class Inspect : public EachOf<Inspect> {
         status = Worse(status, StatusOf(error.code()));
       }
     }
-    if (!all.empty()) report_.Emit(context.console, all, RulesFor(false));
-    if (!all.empty() && page_.wanted()) {
+    const bool shown = !all.empty();
+    if (shown) report_.Emit(context.console, std::move(all), RulesFor(false));
+    if (shown && page_.wanted()) {
       page.Footer(MadeBy());
       page_.Write(page, *this, context.console, RulesFor(report_.force));
     }

@@ -59,18 +59,20 @@ void MakeSayable(nlohmann::ordered_json& value) {
     for (auto& child : value) MakeSayable(child);
   }
   if (!value.is_object()) return;
-  bool sayable = true;
-  for (const auto& [key, child] : value.items()) sayable &= IsUtf8(key);
-  if (sayable) return;
+  auto& members = value.get_ref<nlohmann::ordered_json::object_t&>();
+  if (std::all_of(members.begin(), members.end(),
+                  [](const auto& member) { return IsUtf8(member.first); }))
+    return;
   nlohmann::ordered_json renamed = nlohmann::ordered_json::object();
-  for (auto& [key, child] : value.items()) {
+  for (auto& [key, child] : members) {
     renamed[IsUtf8(key) ? key : AsUtf8(key)] = std::move(child);
   }
   value = std::move(renamed);
 }
 
 // Terminals take some characters of Unicode for commands, which JSON need not escape.
-std::string WithoutC1(const std::string& json) {
+std::string WithoutC1(std::string json) {
+  if (json.find('\x7f') == json.npos && json.find('\xc2') == json.npos) return json;
   std::string out;
   for (size_t at = 0; at < json.size(); ++at) {
     const auto byte = static_cast<unsigned char>(json[at]);
@@ -95,10 +97,9 @@ std::string RandomWord() {
 
 }  // namespace
 
-std::string JsonText(const nlohmann::ordered_json& document, int indent, bool ascii) {
-  nlohmann::ordered_json sayable = document;
-  MakeSayable(sayable);
-  return WithoutC1(sayable.dump(indent, ' ', ascii));
+std::string JsonText(nlohmann::ordered_json document, int indent, bool ascii) {
+  MakeSayable(document);
+  return WithoutC1(document.dump(indent, ' ', ascii));
 }
 
 Console::Console(Embedding* embedding)
@@ -177,9 +178,12 @@ std::string Console::Styled(std::string_view code, std::string_view text) const 
 
 void Console::Line(std::string_view text) { Data(fmt::format("{}\n", text)); }
 
-void Console::Json(const nlohmann::ordered_json& document) {
+void Console::Json(nlohmann::ordered_json document) {
   if (embedding_ != nullptr) return embedding_->Document(document);
-  Product(JsonText(document) + "\n");
+  if (verbosity < -1) return;
+  std::string text = JsonText(std::move(document));  // in which nothing is left to be escaped
+  text += '\n';
+  Print(text);
 }
 
 void Console::Say(std::string_view text, int level) {

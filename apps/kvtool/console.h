@@ -46,8 +46,8 @@ class Console {
   void Line(std::string_view text);  // the same, with a newline
   // stdout, for programs, and what was asked for as such: lines as they are, nothing with -qq.
   void Product(std::string_view text);
-  void Json(const nlohmann::ordered_json& document);  // a product; non-finite numbers are null
-  void Say(std::string_view text, int level = 0);     // stderr, from this verbosity on
+  void Json(nlohmann::ordered_json document);      // a product; non-finite numbers are null
+  void Say(std::string_view text, int level = 0);  // stderr, from this verbosity on
   void Warn(std::string_view file, std::string_view text);
   void Report(const Error& error);
   // Call at the end: what was printed has reached stdout, or nobody reads it any more. Throws
@@ -109,7 +109,7 @@ class Table {
 
 // A document as it is printed and written: non-finite numbers are null. A string that is not UTF-8,
 // such as a file name, has its wrong bytes as \xNN and its backslashes doubled.
-std::string JsonText(const nlohmann::ordered_json& document, int indent = 2, bool ascii = false);
+std::string JsonText(nlohmann::ordered_json document, int indent = 2, bool ascii = false);
 
 // "1.234 MiB", IEC units, 4 significant digits.
 std::string HumanBytes(uint64_t bytes);

@@ -91,7 +91,8 @@ class EachRun {
     }
     if (!entries_.empty()) RunAll();
     if (results_) results_->Finish();
-    if (!documents_.empty()) command_.report().Emit(context_.console, documents_, rules_);
+    if (!documents_.empty())
+      command_.report().Emit(context_.console, std::move(documents_), rules_);
     total_.Tell(entries_.size(), inputs_.searches() || inputs_.keep_going, context_.console);
     return static_cast<ExitStatus>(status_);
   }

@@ -225,18 +225,18 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
       .Group("Everywhere");
 }
 
-void ReportOptions::Emit(Console& console, const nlohmann::ordered_json& document,
+void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
                          const OutputRules& rules) const {
   if (CapturedRun* captured = console.captured()) {
     // A command over one input makes one, in an array or not.
-    captured->document = document.is_array() ? document.at(0) : document;
+    captured->document = std::move(document.is_array() ? document.at(0) : document);
     captured->rules = force ? RulesFor(true) : rules;
     return;
   }
   if (!wanted()) return;
   const OutputRules overwriting = force ? RulesFor(true) : rules;
   if (json_version != 1 && console.embedding() == nullptr) {
-    return console.document().Hold(document, json, json_out, overwriting);
+    return console.document().Hold(std::move(document), json, json_out, overwriting);
   }
   const nlohmann::ordered_json first = FirstVersion(document);
   if (json) console.Json(first);

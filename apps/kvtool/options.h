@@ -106,8 +106,7 @@ struct ReportOptions {
   bool wanted() const { return json || !json_out.empty() || collects; }
   // Prints and writes the document, or an array of one for each input, as asked. The table on
   // stdout is suppressed by --json alone.
-  void Emit(Console& console, const nlohmann::ordered_json& document,
-            const OutputRules& rules) const;
+  void Emit(Console& console, nlohmann::ordered_json document, const OutputRules& rules) const;
   void Files(CommandFiles& files) const { files.Writes(json_out, "--json-out"); }
 };
 
@@ -137,7 +136,8 @@ void WriteText(const std::string& path, std::string_view text, const OutputRules
 nlohmann::ordered_json ReportHeader(std::string_view name);
 // {"file", "bytes", "xxh3"} of an input.
 nlohmann::ordered_json InputRecord(const Source& source);
-// Of several, a list. (`json = {record}` is a list of one to GCC 12, and the record itself to clang.)
+// Of several, a list. (`json = {record}` is a list of one to GCC 12, and the record itself to
+// clang.)
 template <typename... Sources>
 nlohmann::ordered_json InputRecords(const Sources&... sources) {
   return nlohmann::ordered_json::array({InputRecord(sources)...});

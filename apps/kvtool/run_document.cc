@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/document_version.h"
@@ -81,24 +82,27 @@ void RunDocument::Hold(nlohmann::ordered_json made, bool print, const std::strin
   rules_ = rules;
 }
 
-nlohmann::ordered_json RunDocument::Envelope(ExitStatus status, const Console& console) const {
+nlohmann::ordered_json RunDocument::Envelope(ExitStatus status, const Console& console,
+                                             nlohmann::ordered_json results) const {
   nlohmann::ordered_json document = ReportHeader(name_);
   document["schema"] = fmt::format("kvtool.{}/{}", name_, kJsonVersion);
   document["exit_code"] = static_cast<int>(status);
   document["errors"] = nlohmann::ordered_json::array();
   for (const Error& error : failures_) document["errors"].push_back(ErrorJson(error));
   document["warnings"] = console.warning_texts();
-  document["results"] = results_;
+  document["results"] = std::move(results);
   return document;
 }
 
 void RunDocument::Write(ExitStatus status, Console& console) {
   if (path_.empty()) return;
-  WriteText(path_, JsonText(Envelope(status, console)) + "\n", rules_);
+  WriteText(path_, JsonText(Envelope(status, console, results_)) + "\n", rules_);
 }
 
 void RunDocument::Print(ExitStatus status, Console& console) {
-  if (print_ && version_ != 1) console.Json(Envelope(status, console));
+  if (print_ && version_ != 1)
+    console.Json(
+        Envelope(status, console, std::exchange(results_, nlohmann::ordered_json::array())));
 }
 
 }  // namespace kv

@@ -45,7 +45,8 @@ class RunDocument {
   void Print(ExitStatus status, Console& console);
 
  private:
-  nlohmann::ordered_json Envelope(ExitStatus status, const Console& console) const;
+  nlohmann::ordered_json Envelope(ExitStatus status, const Console& console,
+                                  nlohmann::ordered_json results) const;
 
   std::string name_ = "failure";  // of the command's documents; none: the line was wrong before
   int version_ = kJsonVersion;
