@@ -146,7 +146,8 @@ void RequireNames(const OpenOptions& told, const Snapshot& described) {
                          std::string_view archived) {
     constexpr std::string_view kMore = " ...";
     if (archived.ends_with(kMore)) archived.remove_suffix(kMore.size());
-    if (pattern.empty() || MatchName(pattern, archived)) return;
+    const bool is_cut = archived.ends_with("...");  // too long to be told whole
+    if (pattern.empty() || is_cut || MatchName(pattern, archived)) return;
     throw Error(Finding::kUsage,
                 archived.empty()
                     ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,

@@ -214,9 +214,10 @@ void RefuseWhatIsNoKv(const PromptCache& cache, const OpenOptions& options) {
   const bool has_pattern = !options.k_pattern.empty() || !options.v_pattern.empty();
   if (state == nullptr && has_pattern && !options.is_shared) {
     throw Error(Finding::kUsage,
-                fmt::format("--k-pattern {}: the file names the class of every layer, which says "
+                fmt::format("--{}-pattern {}: the file names the class of every layer, which says "
                             "which arrays are K and V",
-                            options.k_pattern))
+                            options.k_pattern.empty() ? "v" : "k",
+                            options.k_pattern.empty() ? options.v_pattern : options.k_pattern))
         .Hint("leave --k-pattern and --v-pattern out");
   }
   if (state == nullptr || (attention && has_pattern)) return;
