@@ -19,6 +19,8 @@ struct SymbolShape {
   uint32_t raw_bits() const { return (bfloat ? 13 : 16) - symbol_bits; }
   bool has_escapes() const { return bfloat && exponent_base > 0; }
   uint32_t field_mask() const { return 31u << (symbol_bits - 6); }  // of the exponent in a symbol
+  // Without a list of exponents.
+  bool CanDecode(uint32_t symbol) const { return !has_escapes() || (symbol & field_mask()) != 0; }
 };
 
 // Writes the symbols of `count` values at any alignment. An exponent outside the range gets field

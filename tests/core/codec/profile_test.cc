@@ -81,6 +81,27 @@ TEST_CASE("pages coded with a profile come back, whatever is in them", "[profile
   }
 }
 
+// Learnt of zeros, field 0 of a symbol stands for exponent 0 and for all above 31.
+TEST_CASE("pages come back by a profile that saw zeros, alone or first", "[profile]") {
+  const Bytes zeros(64 * kColumns * 2), raw = ModelRows(DType::kBF16, true, 300, kColumns, 7);
+  const auto trained = [&](const std::vector<ByteSpan>& pages) {
+    ProfileTrainer trainer(0, true, DType::kBF16, kColumns);
+    for (const ByteSpan page : pages) trainer.Add(page);
+    std::vector<ProfileEntry> entries;
+    entries.push_back(trainer.Finish());
+    return Profile::Make("zeros", std::move(entries));
+  };
+  const auto alone = trained({zeros}), first = trained({zeros, raw}), without = trained({raw});
+  CHECK(alone->entries()[0].shape.exponent_base == 0);
+  CHECK(first->entries()[0].shape.exponent_base == without->entries()[0].shape.exponent_base);
+  RoundTrip(*alone, 0, DType::kBF16, kColumns, zeros);
+  RoundTrip(*alone, 0, DType::kBF16, kColumns, raw);
+  const size_t size = RoundTrip(*without, 0, DType::kBF16, kColumns, raw).size();
+  CHECK(RoundTrip(*first, 0, DType::kBF16, kColumns, raw).size() <= size + size / 100);
+  // Read again, it is the same profile.
+  RoundTrip(*Profile::Read(alone->file()), 0, DType::kBF16, kColumns, raw);
+}
+
 TEST_CASE("rows that a profile lists cost next to nothing", "[profile]") {
   const auto profile = TrainedProfile();
   const ProfileEntry& entry = profile->entries()[2];

@@ -70,6 +70,11 @@ ProfileEntry ReadEntry(ByteReader& reader) {
     if (entry.first.back() >> entry.shape.symbol_bits != 0) BadEntry("such a first row", at);
   }
   entry.model = ReadModel(reader, entry.shape.symbol_bits, SignedOrder(entry.shape.symbol_bits));
+  for (const auto& table : entry.model.tables) {
+    bool any = false;
+    for (uint32_t s = 0; s < table.size(); ++s) any |= table[s] != 0 && entry.shape.CanDecode(s);
+    if (!any) BadEntry("a table none of whose symbols has an exponent", at);
+  }
   const ByteSpan bytes = reader.TakeArray(rows, entry.row_bytes(), "rows");
   entry.rows.assign(bytes.begin(), bytes.end());
   return entry;

@@ -23,7 +23,10 @@ ProfileCoder::ProfileCoder(const ProfileEntry& entry) {
   nearest.resize(model.tables.size() * 256);
   cost.assign(nearest.size(), kExceptionCost);
   for (size_t t = 0; t < model.tables.size(); ++t) {
-    const auto& table = model.tables[t];
+    auto table = model.tables[t];
+    for (uint32_t s = 0; s < table.size(); ++s) {
+      if (!entry.shape.CanDecode(s)) table[s] = 0;
+    }
     // From below, then from above where that is nearer.
     int64_t last = -1;
     std::array<int64_t, 256> below;

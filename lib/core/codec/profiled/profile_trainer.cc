@@ -23,8 +23,7 @@ constexpr size_t kProfileSymbols = 256;
 
 struct ProfileTrainer::State {
   ProfileEntry entry;
-  std::array<uint64_t, 256> exponents{};  // of bf16, of the first rows
-  bool has_base = false;
+  bool has_base = false;  // of bf16, from the first rows that are not all zeros
   ContextCounts joint{kProfileSymbols, kProfileSymbolBits};
   std::vector<uint32_t> by_column;  // [column << 8 | symbol]
   struct Seen {
@@ -59,8 +58,13 @@ void ProfileTrainer::Add(ByteSpan rows) {
     uint64_t escapes = 0;
     const SymbolShape window = ChooseWindow(SurveyHalves(rows, true, true), escapes);
     state.entry.shape.exponent_base = window.exponent_base;
+    state.has_base = window.exponent_base > 0;
+    // Rows of zeros before the first others tell nothing of where these have their exponents.
+    if (state.has_base && state.rows > 0) {
+      std::ranges::fill(state.by_column, 0);
+      std::ranges::fill(state.joint.counts, 0);
+    }
   }
-  state.has_base = true;
   state.above.clear();
   state.here.resize(state.entry.columns);
   const uint32_t field = state.entry.shape.has_escapes() ? 31u << (kProfileSymbolBits - 6) : 0;

@@ -87,9 +87,18 @@ const uint8_t* FirstRow(const ProfileEntry& entry, uint32_t columns, ArenaVector
   return own.data();
 }
 
-// Makes every symbol one that its table has, and lists the values for which it was another.
-void ReplaceMissing(const ProfileCoder& coder, const uint8_t* first, RansGrid grid, ByteSpan values,
-                    uint8_t* symbols, ByteWriter& exceptions, uint32_t& count) {
+// The bits of a value's exponent that no symbol can have: of bf16 with base 0, whose field 0 stands
+// for exponent 0 and for all above 31. Above other bases no table has field 0.
+uint16_t BeyondWindow(const SymbolShape& shape) {
+  return shape.bfloat && shape.exponent_base == 0 ? 0x7000 : 0;
+}
+
+// Makes every symbol one that its table has, and lists the values for which it was another, or that
+// have no symbol.
+void ReplaceMissing(const ProfileCoder& coder, const SymbolShape& shape, const uint8_t* first,
+                    RansGrid grid, ByteSpan values, uint8_t* symbols, ByteWriter& exceptions,
+                    uint32_t& count) {
+  const uint16_t beyond = BeyondWindow(shape);
   size_t next = 0;  // the first value that no gap counts yet
   const uint8_t* above = first;
   for (size_t row = 0; row < grid.rows; ++row) {
@@ -97,15 +106,16 @@ void ReplaceMissing(const ProfileCoder& coder, const uint8_t* first, RansGrid gr
     uint32_t any = 0;
     for (size_t c = 0; c < grid.columns; ++c)
       any |= uint32_t{here[c]} ^ coder.nearest[size_t{coder.table_of[above[c]]} << 8 | here[c]];
-    if (any != 0) {
+    if (any != 0 || beyond != 0) {
       for (size_t c = 0; c < grid.columns; ++c) {
         const uint8_t nearest = coder.nearest[size_t{coder.table_of[above[c]]} << 8 | here[c]];
-        if (nearest == here[c]) continue;
-        here[c] = nearest;
         const size_t at = row * grid.columns + c;
+        const auto value = LoadLE<uint16_t>(values.data() + 2 * at);
+        if (nearest == here[c] && (value & beyond) == 0) continue;
+        here[c] = nearest;
         AppendNumber(at - next, exceptions);
         next = at + 1;
-        exceptions.U16(LoadLE<uint16_t>(values.data() + 2 * at));
+        exceptions.U16(value);
         ++count;
       }
     }
@@ -218,7 +228,8 @@ void EncodeProfiled(const Profile& profile, size_t entry_number, uint32_t column
   const uint8_t* first = FirstRow(entry, columns, own_first);
   ByteWriter exceptions;
   uint32_t exception_count = 0;
-  ReplaceMissing(coder, first, grid, values, context.symbols.data(), exceptions, exception_count);
+  ReplaceMissing(coder, entry.shape, first, grid, values, context.symbols.data(), exceptions,
+                 exception_count);
   const size_t hidden = HiddenBytes(grid.lanes);
   const bool hides = RawPlaneBytes(count, entry.shape.raw_bits()) >= hidden;
 
