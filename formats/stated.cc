@@ -95,6 +95,32 @@ std::string AxesText(const std::string& layout) {
   }
 }
 
+// Which names K and V had was decided then; patterns that fit them change nothing.
+void RequireNames(const OpenOptions& told, const Snapshot& described) {
+  std::string names;
+  for (const auto& [name, value] : described.facts) {
+    if (name == "names") names = value;
+  }
+  const size_t comma = std::min(names.find(", "), names.size());
+  const std::string k = names.substr(0, comma), v = names.substr(std::min(comma + 2, names.size()));
+  const auto check = [&](std::string_view flag, const std::string& pattern,
+                         std::string_view archived) {
+    constexpr std::string_view kMore = " ...";
+    if (archived.ends_with(kMore)) archived.remove_suffix(kMore.size());
+    const bool is_cut = archived.ends_with("...");  // too long to be told whole
+    if (pattern.empty() || is_cut || MatchName(pattern, archived)) return;
+    throw Error(Finding::kUsage,
+                archived.empty()
+                    ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,
+                                  described.format)
+                    : fmt::format("{} {}, but it was archived as {}", flag, pattern, archived))
+        .Hint(
+            fmt::format("decompress it and read what comes back with {0}, or leave {0} out", flag));
+  };
+  check("--k-pattern", told.k_pattern, k);
+  check("--v-pattern", told.v_pattern, v);
+}
+
 }  // namespace
 
 void RequireAgreement(const OpenOptions& told, const Snapshot& snapshot) {
@@ -131,36 +157,6 @@ void RequireUse(const OpenOptions& told, const Snapshot& snapshot) {
     refuse("--rotated", told.rotated);
   }
 }
-
-namespace {
-
-// Which names K and V had was decided then; patterns that fit them change nothing.
-void RequireNames(const OpenOptions& told, const Snapshot& described) {
-  std::string names;
-  for (const auto& [name, value] : described.facts) {
-    if (name == "names") names = value;
-  }
-  const size_t comma = std::min(names.find(", "), names.size());
-  const std::string k = names.substr(0, comma), v = names.substr(std::min(comma + 2, names.size()));
-  const auto check = [&](std::string_view flag, const std::string& pattern,
-                         std::string_view archived) {
-    constexpr std::string_view kMore = " ...";
-    if (archived.ends_with(kMore)) archived.remove_suffix(kMore.size());
-    const bool is_cut = archived.ends_with("...");  // too long to be told whole
-    if (pattern.empty() || is_cut || MatchName(pattern, archived)) return;
-    throw Error(Finding::kUsage,
-                archived.empty()
-                    ? fmt::format("{} {}: it was archived as {}, without names", flag, pattern,
-                                  described.format)
-                    : fmt::format("{} {}, but it was archived as {}", flag, pattern, archived))
-        .Hint(
-            fmt::format("decompress it and read what comes back with {0}, or leave {0} out", flag));
-  };
-  check("--k-pattern", told.k_pattern, k);
-  check("--v-pattern", told.v_pattern, v);
-}
-
-}  // namespace
 
 void RequireAsArchived(const OpenOptions& told, const Snapshot& described) {
   if (told.is_shared) return;

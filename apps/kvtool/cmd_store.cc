@@ -93,6 +93,12 @@ nlohmann::ordered_json StateJson(const store::StateRow& row) {
           {"xxh3", fmt::format("{:016x}", row.source_hash)}};
 }
 
+nlohmann::ordered_json StateNamesJson(const std::vector<store::StateRow>& rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const store::StateRow& row : rows) list.push_back({{"state", row.id}, {"name", row.name}});
+  return list;
+}
+
 nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
                                   const OpenOptions& options, const store::AddOptions& add,
                                   ThreadPool& pool, Context& context) {

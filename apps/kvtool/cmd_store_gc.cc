@@ -71,11 +71,10 @@ class StorePrune : public Command {
     nlohmann::ordered_json document = ReportHeader("store-prune");
     document["store"] = folder_;
     document["params"] = {{"keep_last", keep_last_}, {"names", names_}};
-    document["removed"] = nlohmann::ordered_json::array();
+    document["removed"] = StateNamesJson(removed);
     for (const store::StateRow& row : removed) {
       context.console.Say(fmt::format("removed {}, @{}, {}", Printable(row.name), row.id,
                                       HumanBytes(row.source_bytes)));
-      document["removed"].push_back({{"state", row.id}, {"name", row.name}});
     }
     CollectInto(store, document, context.console);
     report_.Emit(context.console, document, RulesFor(report_.force));

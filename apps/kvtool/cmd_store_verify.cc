@@ -19,12 +19,6 @@ nlohmann::ordered_json ProblemsJson(const store::CheckReport& report) {
   return problems;
 }
 
-nlohmann::ordered_json RowsJson(const std::vector<store::StateRow>& rows) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const store::StateRow& row : rows) list.push_back({{"state", row.id}, {"name", row.name}});
-  return list;
-}
-
 class StoreVerify : public Command {
  public:
   void Declare(CommandLine& line) override {
@@ -65,8 +59,8 @@ class StoreVerify : public Command {
     document["leftover_files"] = report.leftover_files;
     document["leftover_bytes"] = report.leftover_bytes;
     document["problems"] = ProblemsJson(report);
-    document["damaged"] = RowsJson(report.damaged);
-    document["relisted"] = RowsJson(report.relisted);
+    document["damaged"] = StateNamesJson(report.damaged);
+    document["relisted"] = StateNamesJson(report.relisted);
     report_.Emit(context.console, document, RulesFor(report_.force));
     return is_whole ? kDone : kInvalid;
   }

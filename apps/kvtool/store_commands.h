@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/kvtool/command.h"
 #include "lib/core/store/store.h"
@@ -33,5 +34,7 @@ nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,
 std::string TimeText(int64_t microseconds);
 int64_t NowMicroseconds(const GlobalOptions& global);
 nlohmann::ordered_json StateJson(const store::StateRow& row);
+// {"state", "name"} of each: which states are meant, without what they are.
+nlohmann::ordered_json StateNamesJson(const std::vector<store::StateRow>& rows);
 
 }  // namespace kv

@@ -143,7 +143,7 @@ struct Snapshot {
 
 // Heads and head sizes from flags or a model file, for formats that store rows only.
 struct ModelGeometry {
-  std::string source;  // who says so: "--kv-heads", "model.gguf"
+  std::string source;                      // who says so: "--kv-heads", "model.gguf"
   std::shared_ptr<const FileSource> file;  // the model's, if one says so: a pipe is read but once
   std::string architecture;
   struct Layer {

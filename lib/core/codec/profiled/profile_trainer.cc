@@ -23,7 +23,6 @@ constexpr size_t kProfileSymbols = 256;
 
 struct ProfileTrainer::State {
   ProfileEntry entry;
-  bool has_base = false;  // of bf16, from the first rows that are not all zeros
   ContextCounts joint{kProfileSymbols, kProfileSymbolBits};
   std::vector<uint32_t> by_column;  // [column << 8 | symbol]
   struct Seen {
@@ -54,20 +53,20 @@ void ProfileTrainer::Add(ByteSpan rows) {
   State& state = *state_;
   const uint64_t row_bytes = state.entry.row_bytes();
   if (rows.empty()) return;
-  if (!state.has_base && state.entry.shape.bfloat) {
+  // By the first rows that are not all zeros.
+  if (state.entry.shape.bfloat && !state.entry.shape.has_escapes()) {
     uint64_t escapes = 0;
     const SymbolShape window = ChooseWindow(SurveyHalves(rows, true, true), escapes);
     state.entry.shape.exponent_base = window.exponent_base;
-    state.has_base = window.exponent_base > 0;
-    // Rows of zeros before the first others tell nothing of where these have their exponents.
-    if (state.has_base && state.rows > 0) {
+    // Zeros before these tell nothing of where they have their exponents.
+    if (window.has_escapes() && state.rows > 0) {
       std::ranges::fill(state.by_column, 0);
       std::ranges::fill(state.joint.counts, 0);
     }
   }
   state.above.clear();
   state.here.resize(state.entry.columns);
-  const uint32_t field = state.entry.shape.has_escapes() ? 31u << (kProfileSymbolBits - 6) : 0;
+  const SymbolShape shape = state.entry.shape;
   for (uint64_t at = 0; at + row_bytes <= rows.size(); at += row_bytes) {
     const ByteSpan row = rows.subspan(at, row_bytes);
     ++state.rows;
@@ -86,7 +85,7 @@ void ProfileTrainer::Add(ByteSpan rows) {
     ToSymbols(row.data(), state.entry.columns, state.entry.shape, state.here.data());
     for (uint32_t c = 0; c < state.entry.columns; ++c) {
       const uint8_t symbol = state.here[c];
-      if (field != 0 && (symbol & field) == 0) continue;  // an exception
+      if (!shape.CanDecode(symbol)) continue;  // an exception
       ++state.by_column[size_t{c} << 8 | symbol];
       if (!state.above.empty()) ++state.joint.Of(state.above[c])[symbol];
     }
