@@ -215,7 +215,7 @@ TEST_CASE("What is no result is named with its file and line", "[corpus]") {
     files[1].insert(at, line + "\n");
     return Failure(files);
   };
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   CHECK_THAT(with("nonsense", 0), Contains("file1: line 1: is no JSON object"));
   CHECK_THAT(with("{}", 0), Contains("file1: line 1: is no kvtool.results/1"));
   CHECK_THAT(with("[1]", 2), Contains("file1: line 3: is no JSON object"));
