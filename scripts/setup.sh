@@ -1,8 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that building and testing need; does nothing when they are there.
-# Sourced or run; with --tests also what only the tests use.
+# Installs what building needs, and with --tests also what only the tests use, on Debian 12 and 13 and Ubuntu 24.04: their
+# packages have the same names. Does nothing when they are there. A system without apt-get gets the list to install from.
 set -euo pipefail
+
+if ! command -v apt-get >/dev/null; then
+  cat >&2 <<'END'
+This system has no apt-get, so nothing was installed. Building needs
+  a C++20 compiler (GCC 12 or clang 14 and later), CMake 3.25, Ninja, pkg-config, git
+  CLI11, fmt, nlohmann_json, Highway, zstd, zlib, SQLite, xxHash, the headers of libcurl: each with headers, found by CMake or pkg-config
+  OpenBLAS without threads, as an archive (libopenblas.a; set KVTOOL_BLAS_LIBRARY and KVTOOL_BLAS_INCLUDE to where it is)
+and the tests also Catch2 2 or 3, Google Benchmark, doxygen, jq, and Python 3.10 with its headers, numpy, zstandard and jsonschema.
+vcpkg.json names the libraries for vcpkg. CMake says which of them it does not find.
+END
+  exit 0
+fi
 
 packages=(
   g++ cmake ninja-build pkg-config git

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every test, as CI runs them: the whole suite in the release build, unit tests and fuzz corpora under
 # ASan+UBSan, and the tests where threads meet under TSan. Ends with ctest's summary.
-#   scripts/test.sh            all of it
-#   scripts/test.sh --quick    the release build only
+#   scripts/test.sh              all of it
+#   scripts/test.sh --quick      the release build only
+#   PRESET=ci scripts/test.sh    warnings are errors, which only CI asks for
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh --tests
-jobs=$(nproc)
+jobs=$(nproc) release=${PRESET:-release}
 
 build() { # preset, targets...
   local preset=$1
@@ -28,8 +29,8 @@ slowest() { # preset
 }
 
 # A quickstart before this may have configured without the tests.
-cmake --preset release -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=ON >/dev/null
-build release all
+cmake --preset "$release" -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=ON >/dev/null
+build "$release" all
 slowest release
 if [ "${1:-}" != --quick ]; then
   # Leaks are checked too; a wrong size in a reader shows as an allocation beyond the limit.
@@ -40,4 +41,4 @@ if [ "${1:-}" != --quick ]; then
   ctest --preset tsan -j "$jobs" -L threads --quiet || ctest --preset tsan --rerun-failed
 fi
 build/release/bin/golden_tests "golden vectors agree" | grep '^golden' || true
-ctest --preset release -j "$jobs"
+ctest --preset "$release" -j "$jobs"
