@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks what the recipes in CONTRIBUTING.md ("Adding things") promise: that every row of a table has its files, every
-such file its row, and every header says which sources implement it.
+such file its row, and every header says which sources implement it. The other checks are of lines that compilers let pass.
 
   check_house.py ROOT
 """
 import pathlib
 import re
+import subprocess
 import sys
 
 # Sources here carry the name of the header they implement, or a header of their folder names them.
@@ -14,6 +15,10 @@ HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/evictio
 FIRST_OWN_CODEC = 16  # codecs below are the engine's, and formats/gear/FORMAT.md specifies them
 # Folders of formats whose grammar or fuzz target belongs to something else.
 NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
+# Hosts of package registries: packages come through npm, pip and apt-get, the way these are set up on a machine.
+REGISTRY = re.compile(
+    rb"//[\w.-]*(npmjs\.|yarnpkg\.|pypi\.|pythonhosted\.|anaconda\.|(deb|ftp|security|snapshot|archive)\.(debian|ubuntu)\.|crates\.io"
+    rb"|rubygems\.|maven\.|nuget\.|golang\.org|alpinelinux\.)[\w./-]*")
 # Kernels whose tests are those of their only users: snapshot layouts, and every test of SIMD targets.
 TESTED_BY_USERS = {"reorder", "targets"}
 
@@ -121,10 +126,22 @@ def check_braced_json(root):
                     yield f"{source}:{number}: one JSON value in braces: say json::array({{value}}), or leave the braces out"
 
 
+def check_registries(root):
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
+    files = [root / name for name in listed.stdout.split("\0")[:-1]] or root.rglob("*")  # an archive has no index
+    for path in files:
+        if not path.is_file() or path.is_symlink():
+            continue
+        data = path.read_bytes()
+        for found in REGISTRY.finditer(data):
+            yield (f"{path}:{data.count(10, 0, found.start()) + 1}: {found[0].decode()}: the address of a registry; "
+                   "fetch the package with npm, pip or apt-get")
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
-              check_thread_locals, check_braced_json]
+              check_thread_locals, check_braced_json, check_registries]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)

@@ -9,13 +9,16 @@ do in the engine what they say.
 * The example in docs/examples removes what plans say, and nothing for a plan that keeps everything.
 * A full disk, an interrupt and folders that hold something end as promised and leave nothing.
 
+  check_llama_capture.py build/release/bin/kvtool --fetch ENGINES
   check_llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --sources LLAMA_CPP --data DATA_DIR
   check_llama_capture.py build/release/bin/kvtool --engine ENGINES/3.22.1 --program kvtool-capture-llama --data DATA_DIR
 
---engine is a folder of prebuilt libraries, as check_llama_restore.py fetches them; --sources a checkout of the same
-release, from which the program is built by the line in apps/capture-llama/README.md; --program one that is built
-already. DATA_DIR holds models/kjv3m-f16.gguf and llamacpp/prompt-p0.txt; --model and --text name others.
-Exit status: 0 all as it should be, 1 not, 77 no engine or no data.
+--engine is a folder of prebuilt libraries; --sources a checkout of the same release, from which the program is built by
+the line in apps/capture-llama/README.md, and the example likewise; --program and --example are ones that are built
+already. --fetch has npm download libraries and sources, as check_llama_restore.py does. DATA_DIR holds
+models/kjv3m-f16.gguf and llamacpp/prompt-p0.txt, or else models/stories260K-f32.gguf, as testdata does (the default
+after $LLAMA_DATA), and the text is the beginning of LICENSE; --model and --text name others. Exit status: 0 all as it
+should be, 1 not, 77 no engine or no data.
 """
 import argparse
 import ctypes
@@ -33,18 +36,37 @@ import sys
 import tempfile
 import time
 
-SKIP = 77
+from check_llama_restore import DATA, Engine, Setup, fetch, pack, skip
+
+RELEASE = "3.22.1"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROMPT, DECODED = 600, 64
 POLICIES = "streaming,window,h2o,tova"
 
 
-def build(sources, libraries, program):
-    """By the line in the README, word for word."""
+def unpack_sources(folder):
+    """A checkout of the release that RELEASE was built from, out of npm's node-llama-cpp."""
+    target = os.path.join(folder, f"{RELEASE}-sources")
+    if not os.path.isdir(target):
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            bundle, sources = "package/llama/gitRelease.bundle", os.path.join(work, "sources")
+            subprocess.run(["tar", "-xzf", pack(f"node-llama-cpp@{RELEASE}", work), "-C", work, bundle], check=True)
+            subprocess.run(["git", "-c", "advice.detachedHead=false", "clone", "--quiet", os.path.join(work, bundle), sources],
+                           check=True)
+            os.rename(sources, target)
+    return target
+
+
+def build(sources, libraries, folder):
+    """The program by the line in the README, word for word, and the example."""
     page = (ROOT / "apps/capture-llama/README.md").read_text(encoding="utf-8")
     line = re.search(r"^g\+\+ .*?-o kvtool-capture-llama$", page, re.M | re.S)[0]
-    line = line.replace("-o kvtool-capture-llama", f"-o {program}")
-    subprocess.run(line, shell=True, check=True, cwd=ROOT, env={**os.environ, "LLAMA": sources, "LIBS": libraries})
+    program, example = (os.path.join(folder, name) for name in ("kvtool-capture-llama", "example"))
+    for command in (line.replace("-o kvtool-capture-llama", f"-o {program}"),
+                    re.sub("apps/capture-llama/.*cc", "docs/examples/apply_plan_llama.cc", line).replace(
+                        "-o kvtool-capture-llama", f"-o {example}")):
+        subprocess.run(command, shell=True, check=True, cwd=ROOT, env={**os.environ, "LLAMA": sources, "LIBS": libraries})
+    return program, example
 
 
 def tensors(path):
@@ -65,8 +87,10 @@ class Checker:
         self.kvtool, self.program = os.path.abspath(arguments.kvtool), os.path.abspath(arguments.program)
         self.engine, self.folder = os.path.abspath(arguments.engine), folder
         data = pathlib.Path(arguments.data)
-        self.model = arguments.model or str(data / "models/kjv3m-f16.gguf")
-        self.text = arguments.text or str(data / "llamacpp/prompt-p0.txt")
+        self.model = arguments.model or first(data / "models/kjv3m-f16.gguf", data / "models/stories260K-f32.gguf")
+        excerpt = folder / "excerpt.txt"
+        excerpt.write_text((ROOT / "LICENSE").read_text(encoding="utf-8")[:2000], encoding="utf-8")
+        self.text = arguments.text or first(data / "llamacpp/prompt-p0.txt", excerpt)
         self.failures = 0
 
     def say(self, good, text):
@@ -100,7 +124,7 @@ class Checker:
             self.say(facts["attention"]["flash"] == (flash == "on") and facts["tokens"] == PROMPT + DECODED,
                      f"flash attention {flash}: {done.stdout.strip()}")
             self.nll(run, facts, flash == "on")
-        figures = {run: list(numbers(self.replay(run, "--policy", POLICIES)["runs"])) for run in ("on", "off")}
+        figures = {run: list(numbers(self.replay(run, "--policy", POLICIES)["results"][0]["runs"])) for run in ("on", "off")}
         far = max((abs(a[1] - b[1]), a[0]) for a, b in zip(figures["on"], figures["off"]))
         same = [a[0] for a in figures["on"]] == [b[0] for b in figures["off"]]
         self.say(same and figures["on"] and far[0] < 0.01,
@@ -150,8 +174,9 @@ class Checker:
         def left():
             return sorted(path.name for path in self.folder.iterdir() if path.name.startswith((".", "bad")))
 
-        # Writes fail beyond so many bytes of a file, without the signal that this gives: the queries', or the state's.
-        for size, what in ((100_000, "queries"), (700_000, "state")):
+        # Writes fail beyond so many bytes of a file, without the signal that this gives: of the queries, or of the larger state.
+        queries, state = ((self.folder / "on" / name).stat().st_size for name in ("trace/q.0.safetensors", "prefill.bin"))
+        for size, what in ((queries // 2, "queries"), ((queries + state) // 2, "state")):
             full = self.capture("bad", restore_signals=False,
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
             self.say(full.returncode == 4 and not left(), f"no room for the {what}: status {full.returncode}, {full.stderr.strip()}")
@@ -179,6 +204,13 @@ class Checker:
         return self.failures
 
 
+def first(*paths):
+    found = next((path for path in paths if path.exists()), None)
+    if found is None:
+        skip(f"none of {', '.join(map(str, paths))} exists")
+    return str(found)
+
+
 def numbers(value, name=""):
     """Masses and output errors of a report, by their path."""
     if isinstance(value, dict):
@@ -192,7 +224,6 @@ def numbers(value, name=""):
 
 
 def drive(engine_folder, model_file, run, flash):
-    from check_llama_restore import Engine, Setup
     engine = Engine(engine_folder)
     model = engine.model(model_file)
     tokens = tensors(os.path.join(run, "trace/trace.safetensors"))["tokens"]
@@ -218,22 +249,25 @@ def main():
         return drive(*sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kvtool")
-    parser.add_argument("--engine", metavar="DIR", required=True, help="folder with the engine's libraries")
-    parser.add_argument("--sources", metavar="DIR", help="checkout of the same release, to build the program with")
+    parser.add_argument("--fetch", metavar="DIR", help="download engine and sources below this folder first")
+    parser.add_argument("--engine", metavar="DIR", help="folder with the engine's libraries")
+    parser.add_argument("--sources", metavar="DIR", help="checkout of the same release, to build the programs with")
     parser.add_argument("--program", metavar="FILE", help="kvtool-capture-llama, built for this engine")
     parser.add_argument("--example", metavar="FILE", help="docs/examples/apply_plan_llama.cc, built for this engine")
-    parser.add_argument("--data", metavar="DIR", required=True, help="folder with models/ and llamacpp/")
+    parser.add_argument("--data", metavar="DIR", default=DATA, help="folder with models/ and llamacpp/")
     parser.add_argument("--model", metavar="FILE")
     parser.add_argument("--text", metavar="FILE")
     arguments = parser.parse_args()
-    there = glob.glob(os.path.join(arguments.engine, "libllama.*so")) and os.path.isdir(arguments.data)
-    if not there or not (arguments.sources or arguments.program):
-        print("skipped: no engine, no data, or neither sources nor a program")
-        return SKIP
+    if arguments.fetch:
+        arguments.engine, arguments.sources = fetch(arguments.fetch, [RELEASE])[0], unpack_sources(arguments.fetch)
+    if not arguments.engine or not glob.glob(os.path.join(arguments.engine, "libllama.*so")):
+        skip("no engine")
+    if not arguments.sources and not arguments.program:
+        skip("neither sources nor a program")
     with tempfile.TemporaryDirectory(prefix="kvtool-capture-") as folder:
         if arguments.sources:
-            arguments.program = os.path.join(folder, "program")
-            build(os.path.abspath(arguments.sources), os.path.abspath(arguments.engine), arguments.program)
+            places = (os.path.abspath(place) for place in (arguments.sources, arguments.engine))
+            arguments.program, arguments.example = build(*places, folder)
         runs = pathlib.Path(folder, "runs")
         runs.mkdir()
         return 1 if Checker(arguments, runs).all(arguments.example) else 0

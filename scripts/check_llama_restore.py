@@ -17,32 +17,35 @@ its own types have changed.
 Caches of transformers (transformers_cache.py computes them without kvtool) are written as states: the newest
 engine must go on as after its own reading of the prompt, which it does not when K is not reordered.
 
-  check_llama_restore.py build/release/bin/kvtool --fetch ENGINES --data DATA_DIR
+  check_llama_restore.py build/release/bin/kvtool --fetch ENGINES
+  check_llama_restore.py build/release/bin/kvtool --fetch ENGINES --release all --data DATA_DIR
   check_llama_restore.py build/release/bin/kvtool --engine ENGINES/3.22.1 --data DATA_DIR
 
 Each engine folder holds the prebuilt CPU libraries of one release of the npm package
-@node-llama-cpp/linux-x64; --fetch downloads those of RELEASES (some 11 MB each). DATA_DIR holds models/*.gguf
-and llamacpp/states/*.bin. Exit status: 0 all equal, 1 something differs, 77 no engine or no data.
+@node-llama-cpp/linux-x64; --fetch has npm download those that ENGINES lacks (some 11 MB each), of the newest release
+or of each --release.
+DATA_DIR holds models/*.gguf and llamacpp/states/*.bin; the cases of a missing model or state are left out, and it is
+named. Without --data it is $LLAMA_DATA or else testdata, which has one model, stories260K. Exit status: 0 all equal, 1 something differs, 77 no engine or no data.
 """
 import argparse
 import ctypes
 import glob
 import hashlib
-import io
 import json
 import os
 import pathlib
+import platform
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.request
 
 import numpy as np
 
 import transformers_cache
 
-PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{}.tgz"
+PACKAGE = "@node-llama-cpp/linux-x64"
 # v0.5.0, b10361, b8352, b6673, b6122, b5640, b4753
 RELEASES = ["3.22.1", "3.20.0", "3.18.0", "3.14.0", "3.12.0", "3.10.0", "3.6.0"]
 TOKENS = 16  # decoded after each restore
@@ -51,6 +54,8 @@ LEVELS = ["compat", "fast", "default", "high", "max"]
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20}  # ggml's numbers
 NEAR = 1e-4  # nats, where a type loses nothing
 SKIP = 77
+# testdata has one small model and some states of it.
+DATA = os.environ.get("LLAMA_DATA") or str(pathlib.Path(__file__).resolve().parent.parent / "testdata")
 
 
 class Params(ctypes.Structure):
@@ -219,7 +224,17 @@ class Checker:
         self.states = pathlib.Path(arguments.data) / "llamacpp/states"
         self.models = pathlib.Path(arguments.data) / "models"
         self.engine = Engine(arguments.engine)
-        self.failures = 0
+        self.failures, self.tried, self.left_out = 0, 0, set()
+
+    def lacks(self, setup, state):
+        """True if the model or the state is missing; says so."""
+        model = self.models / (setup.model + ".gguf")
+        missing = tuple(path.name for path in (model, state) if not path.exists())
+        if missing and missing not in self.left_out:
+            print(f"left out: --data lacks {' and '.join(missing)}")
+        self.left_out.add(missing)
+        self.tried += not missing
+        return bool(missing)
 
     def tool(self, *arguments):
         subprocess.run([self.kvtool, *map(str, arguments), "-qq"], check=True)
@@ -245,6 +260,8 @@ class Checker:
 
     def compare(self, name, setup, state, ways, *final, other=None, exact=True):
         """`other`: the engine's set-up for the file that came back, where it is not that of the original."""
+        if self.lacks(setup, state):
+            return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
             original = Run(self.engine, self.models, setup, state, folder)
@@ -264,6 +281,8 @@ class Checker:
 
     def levels(self, setup, state):
         """An archive of every level: the same file, and the engine goes on with the same bits."""
+        if self.lacks(setup, state):
+            return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
             original = Run(self.engine, self.models, setup, state, folder, count=LONG_TOKENS)
@@ -282,6 +301,8 @@ class Checker:
 
     def control(self, setup, state):
         """That the comparison sees a difference: one bit of the first K turned."""
+        if self.lacks(setup, state):
+            return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
             data = bytearray(state.read_bytes())
@@ -296,6 +317,8 @@ class Checker:
 
     def older(self, setup, state, *final):
         """The newest engine's state, written for this one, against this one's own reading of the prompt."""
+        if self.lacks(setup, state):
+            return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
             back = self.trip(state, "safetensors", folder, "--target-version", self.engine.version, *final)
@@ -312,6 +335,8 @@ class Checker:
     def transformers(self, setup, state):
         """A cache as transformers computes it, taken over: the engine must go on as after its own reading of the
         prompt, and must not where K is left in the order of transformers. And back."""
+        if self.lacks(setup, state):
+            return
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
             model, made = self.models / (setup.model + ".gguf"), folder / "hf.npz"
@@ -339,6 +364,8 @@ class Checker:
         """The full cache in each type, as `replay-quant --output` writes it, against the engine's own reading of the
         prompt with -ctk and -ctv. The two are near, not equal: what the engine stores of a layer comes from states that
         the types of earlier layers have changed. Written for another rotation, a cache is noise to the engine."""
+        if self.lacks(Setup(model), state):
+            return
         vocabulary = self.engine.vocab_n_tokens(self.engine.model_get_vocab(self.engine.model(str(self.models / f"{model}.gguf"))))
         with tempfile.TemporaryDirectory(prefix="kvtool-engine-") as folder:
             folder = pathlib.Path(folder)
@@ -412,23 +439,49 @@ def distance(a, b):
     return max(abs(x - y) for x, y in zip(memoryview(a.logits).cast("f"), memoryview(b.logits).cast("f")))
 
 
-def fetch(folder, releases=tuple(RELEASES)):
-    """Unpacks the libraries of each release into a folder of its own."""
-    engines = []
-    for release in releases:
-        address = PACKAGE.format(release)
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            archive = answer.read()
-        print(f"{address}: {len(archive)} bytes, sha256 {hashlib.sha256(archive).hexdigest()}")
-        target = os.path.join(folder, release)
-        os.makedirs(target, exist_ok=True)
-        with tarfile.open(fileobj=io.BytesIO(archive)) as package:
-            for member in package.getmembers():
-                name = os.path.basename(member.name)
-                if member.isfile() and (name.endswith(".so") or name == "_nlcBuildMetadata.json"):
-                    with package.extractfile(member) as data, open(os.path.join(target, name), "wb") as out:
-                        out.write(data.read())
-        engines.append(target)
+def pack(package, folder):
+    """The archive of an npm package, which npm gets the way it is set up on this machine. Ends the script as skipped
+    where npm cannot."""
+    if not shutil.which("npm"):
+        skip(f"npm, which would fetch {package}, is not installed")
+    done = subprocess.run(["npm", "pack", package, "--pack-destination", folder, "--prefer-offline", "--fetch-retries=1",
+                           "--fetch-timeout=60000", "--loglevel=error"], capture_output=True, text=True)
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if " code " not in line and line.startswith("npm")]
+        skip(f"npm pack {package}: {max(said, key=len, default='failed')}")
+    return pathlib.Path(folder, done.stdout.split()[-1])
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(SKIP)
+
+
+def fetch(folder, releases):
+    """Unpacks the libraries of each release into a folder of its own, where that is missing."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        skip(f"{PACKAGE} has libraries for Linux on x86-64 alone")
+    engines = [os.path.join(folder, release) for release in releases]
+    os.makedirs(folder, exist_ok=True)
+    for release, target in zip(releases, engines):
+        if os.path.isdir(target):
+            continue
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            archive = pack(f"{PACKAGE}@{release}", work)
+            print(f"{PACKAGE}@{release}: sha256 {hashlib.sha256(archive.read_bytes()).hexdigest()}")
+            unpacked = os.path.join(work, release)
+            os.mkdir(unpacked)
+            with tarfile.open(archive) as package:
+                for member in package.getmembers():
+                    name = os.path.basename(member.name)
+                    if member.isfile() and (name.endswith(".so") or name == "_nlcBuildMetadata.json"):
+                        with package.extractfile(member) as data, open(os.path.join(unpacked, name), "wb") as out:
+                            shutil.copyfileobj(data, out)
+            try:
+                os.rename(unpacked, target)
+            except OSError:
+                if not os.path.isdir(target):  # unless another process was faster
+                    raise
     return engines
 
 
@@ -436,19 +489,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kvtool")
     parser.add_argument("--engine", metavar="DIR", action="append", default=[], help="folder with an engine's libraries")
-    parser.add_argument("--fetch", metavar="DIR", help="download all engines below this folder first")
-    parser.add_argument("--data", metavar="DIR", required=True, help="folder with models/ and llamacpp/states/")
+    parser.add_argument("--fetch", metavar="DIR", help="download engines below this folder first")
+    parser.add_argument("--release", action="append", choices=["all", *RELEASES], help=f"of --fetch (default: {RELEASES[0]})")
+    parser.add_argument("--data", metavar="DIR", default=DATA, help="folder with models/ and llamacpp/states/")
     arguments = parser.parse_args()
-    engines = arguments.engine + (fetch(arguments.fetch) if arguments.fetch else [])
+    releases = arguments.release or RELEASES[:1]
+    engines = list(arguments.engine)
+    if arguments.fetch:
+        engines += fetch(arguments.fetch, RELEASES if "all" in releases else releases)
     if not engines or not all(glob.glob(os.path.join(engine, "libllama.*so")) for engine in engines):
-        print("skipped: no engine")
-        return SKIP
-    if not os.path.isdir(os.path.join(arguments.data, "llamacpp/states")):
-        print("skipped: no states")
-        return SKIP
+        skip("no engine")
     if len(engines) == 1:
         arguments.engine = engines[0]
-        return 1 if Checker(arguments).all() else 0
+        checker = Checker(arguments)
+        failures = checker.all()
+        if not checker.tried:
+            skip(f"{arguments.data} has no state together with its model")
+        return 1 if failures else 0
     # One process each: two builds of a library do not share one.
     return max(subprocess.run([sys.executable, __file__, arguments.kvtool, "--engine", engine, "--data",
                                arguments.data]).returncode for engine in engines)

@@ -94,13 +94,15 @@ debs() {
 
 # Debian has Highway and fmt as shared libraries alone: archives are built from its sources, of the same version.
 static_dependencies() { # PREFIX
-  local work=$out/sources apt name
+  local work=$out/sources apt name file
   if [ -e "$1/complete" ] && [ -s "$1/sources.txt" ]; then return 0; fi
   rm -rf "$work" "$1"
-  mkdir -p "$work/lists/partial"
-  # shellcheck disable=SC1091
-  echo "deb-src http://deb.debian.org/debian $(. /etc/os-release && echo "$VERSION_CODENAME") main" >"$work/sources.list"
-  apt=(-qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$work/lists")
+  mkdir -p "$work/lists/partial" "$work/parts"
+  # The machine's own entries, as entries of source packages, which few machines have enabled.
+  for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
+    [ ! -e "$file" ] || sed 's/^deb /deb-src /; s/^Types:.*/Types: deb-src/' "$file" >"$work/parts/${file##*/}"
+  done
+  apt=(-qq -o Dir::Etc::SourceList=- -o "Dir::Etc::SourceParts=$work/parts" -o "Dir::State::Lists=$work/lists")
   apt-get "${apt[@]}" update
   (cd "$work" && apt-get "${apt[@]}" source highway fmtlib >/dev/null)
   for name in highway fmtlib; do
