@@ -5,6 +5,7 @@ such file its row, and every header says which sources implement it. The other c
 
   check_house.py ROOT
 """
+import json
 import pathlib
 import re
 import subprocess
@@ -126,6 +127,13 @@ def check_braced_json(root):
                     yield f"{source}:{number}: one JSON value in braces: say json::array({{value}}), or leave the braces out"
 
 
+def check_presets(root):
+    """A warning of a compiler newer than ours must not end what a user runs."""
+    for preset in json.loads((root / "CMakePresets.json").read_text())["configurePresets"]:
+        if preset.get("cacheVariables", {}).get("KVTOOL_WERROR") == "ON" and not preset["name"].startswith("ci"):
+            yield f"CMakePresets.json: {preset['name']} sets KVTOOL_WERROR, which belongs to CI's presets (ci*) alone"
+
+
 def check_registries(root):
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
     files = [root / name for name in listed.stdout.split("\0")[:-1]] or root.rglob("*")  # an archive has no index
@@ -141,7 +149,7 @@ def check_registries(root):
 def main():
     root = pathlib.Path(sys.argv[1])
     checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
-              check_thread_locals, check_braced_json, check_registries]
+              check_thread_locals, check_braced_json, check_presets, check_registries]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)
