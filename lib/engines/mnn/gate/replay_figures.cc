@@ -110,9 +110,8 @@ void MeasureContent(const Rows& rows, Measurements& out) {
 }
 
 void MeasureResident(const Rows& rows, CaseResult& result) {
-  const ReplayResult& row = RowWithMost(rows, [](const ReplayResult& r) {
-                              return static_cast<double>(r.peak_bytes);
-                            }).replay;
+  const Value peak = [](const ReplayResult& r) { return static_cast<double>(r.peak_bytes); };
+  const ReplayResult& row = RowWithMost(rows, peak).replay;
   if (row.steps.empty()) return;
   Measurements& out = result.measured;
   const auto most =
@@ -183,8 +182,8 @@ void DescribeRows(const Rows& rows, CaseResult& result) {
     }
     result.rows.push_back(figures);
   }
-  const ReplayedRow& worst =
-      RowWithLeast(rows, [](const ReplayResult& row) { return row.whole_model_ratio(); });
+  const Value whole = [](const ReplayResult& row) { return row.whole_model_ratio(); };
+  const ReplayedRow& worst = RowWithLeast(rows, whole);
   for (const LayerResult& layer : worst.replay.layers) {
     LayerFigures figures;
     figures.layer = layer.layer;

@@ -21,14 +21,14 @@ const Event* Last(const ReplayResult& row, EventKind kind) {
 
 }  // namespace
 
-const ReplayedRow& RowWithMost(const Rows& rows, Value value) {
+const ReplayedRow& RowWithMost(const Rows& rows, const Value& value) {
   return *std::max_element(rows.begin(), rows.end(),
                            [&](const ReplayedRow& a, const ReplayedRow& b) {
                              return value(a.replay) < value(b.replay);
                            });
 }
 
-const ReplayedRow& RowWithLeast(const Rows& rows, Value value) {
+const ReplayedRow& RowWithLeast(const Rows& rows, const Value& value) {
   return RowWithMost(rows, [&](const ReplayResult& row) { return -value(row); });
 }
 

@@ -14,9 +14,8 @@ namespace kv::mnn {
 using Rows = std::vector<ReplayedRow>;
 using Value = std::function<double(const runtime::ReplayResult&)>;
 
-// The reference is to an element of `rows`; `value` is taken by value so that it does not look borrowed.
-const ReplayedRow& RowWithMost(const Rows& rows, Value value);
-const ReplayedRow& RowWithLeast(const Rows& rows, Value value);
+const ReplayedRow& RowWithMost(const Rows& rows, const Value& value);
+const ReplayedRow& RowWithLeast(const Rows& rows, const Value& value);
 double MeanOf(const Rows& rows, const Value& value);
 
 gate::Where TokensOf(uint32_t layer, uint64_t begin, uint64_t end);
