@@ -46,7 +46,7 @@ THIRD_PARTY = {
     "curl/": ["lib/remote/"],
     "sqlite3.h": ["lib/core/store/database.cc", "apps/kvtool/cmd_targets.cc"],
     "zstd": ["lib/core/codec/", "lib/engines/mnn/offline/", "lib/api/library.cc", "apps/kvtool/cmd_targets.cc"],
-    "nlohmann/": ["lib/study/", "lib/engines/", "formats/", "apps/"],
+    "nlohmann/": ["lib/core/base/json.", "lib/study/", "lib/engines/", "formats/", "apps/"],
     "nanobind/": ["apps/python/src/"],
     "CLI/": ["apps/kvtool/command_line.cc"],
 }

@@ -6,6 +6,7 @@
 
 #include "formats/infinilm_dump/infinilm_dump.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/json.h"
 #include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
 
@@ -17,8 +18,7 @@ nlohmann::json ParseObject(ByteSpan json) {
     throw Error(Finding::kLimit, fmt::format("meta.json has {} bytes, expected at most {}",
                                              json.size(), kMostMetaBytes));
   }
-  const std::string_view text = AsText(json);
-  nlohmann::json object = nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
+  nlohmann::json object = ReadJson(AsText(json), {.bytes = kMostMetaBytes});
   if (!object.is_object()) throw Error(Finding::kBadText, "meta.json is not a JSON object");
   return object;
 }
@@ -30,8 +30,7 @@ uint64_t Number(const nlohmann::json& object, const char* key, uint64_t least, u
   }
   if (!found->is_number_unsigned() || *found < least || *found > most) {
     throw Error(Finding::kBadField,
-                fmt::format("{} is {}, expected {} to {}", key,
-                            Escaped(found->dump(-1, ' ', true), 40), least, most));
+                fmt::format("{} is {}, expected {} to {}", key, ShowJson(*found), least, most));
   }
   return found->get<uint64_t>();
 }

@@ -64,7 +64,7 @@ uint64_t Count(const json& object, const char* key) {
 }
 
 json Parsed(const Checkpoint& checkpoint) {
-  json index = json::parse(checkpoint.text, nullptr, /*allow_exceptions=*/false);
+  json index = ReadJson(checkpoint.text, {.bytes = kLargestIndex, .keys = kLargestIndex});
   if (!index.is_object()) throw Error(Finding::kBadText, "index: is not a JSON object");
   return index;
 }

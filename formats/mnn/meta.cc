@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/base/json.h"
 
 namespace kv::mnn {
 namespace {
@@ -20,27 +20,20 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 Json ParseObject(ByteSpan bytes) {
-  std::set<std::string> keys;
-  std::string twice;
-  const auto on_event = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::key && depth == 1) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!keys.insert(key).second && twice.empty()) twice = key;
+  JsonMistake mistake;
+  Json json = ReadJson(AsText(bytes), {.bytes = kMaxMetaBytes, .unique_keys = true}, &mistake);
+  if (json.is_discarded()) {
+    switch (mistake.kind) {
+      case JsonMistake::Kind::kSyntax:
+        throw Error(Finding::kBadText, "not valid JSON").At(mistake.at == 0 ? 0 : mistake.at - 1);
+      case JsonMistake::Kind::kRange:
+        throw Error(Finding::kBadText, "a number of the JSON document is out of range");
+      case JsonMistake::Kind::kTwice:
+        throw Error(Finding::kBadText,
+                    fmt::format("key '{}' occurs twice", Escaped(mistake.text, 40)));
     }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(AsText(bytes).begin(), AsText(bytes).end(), on_event);
-  } catch (const Json::parse_error& error) {
-    throw Error(Finding::kBadText, "not valid JSON").At(error.byte == 0 ? 0 : error.byte - 1);
-  } catch (const Json::exception&) {
-    throw Error(Finding::kBadText, "a number of the JSON document is out of range");
   }
   if (!json.is_object()) throw Error(Finding::kBadText, "expected a JSON object");
-  if (!twice.empty()) {
-    throw Error(Finding::kBadText, fmt::format("key '{}' occurs twice", Escaped(twice, 40)));
-  }
   return json;
 }
 
@@ -58,7 +51,7 @@ class Fields {
     if (!value.is_number_unsigned() || value.get<uint64_t>() < least ||
         value.get<uint64_t>() > most) {
       throw Error(Finding::kBadField,
-                  fmt::format("{} {} is not in {}..{}", key, value.dump(), least, most));
+                  fmt::format("{} {} is not in {}..{}", key, ShowJson(value), least, most));
     }
     return value.get<uint64_t>();
   }
@@ -197,12 +190,16 @@ bool LooksLikeMeta(ByteSpan bytes) {
   const std::string_view text = AsText(bytes);
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || text[first] != '{') return false;
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
-  if (!json.is_object()) return false;
-  for (const char* key : {"layer_id", "kv_heads", "head_dim", "bytes_per_elem", "k_file"}) {
-    if (!json.contains(key)) return false;
+  try {
+    const Json json = ReadJson(text, {.bytes = kMaxMetaBytes});
+    if (!json.is_object()) return false;
+    for (const char* key : {"layer_id", "kv_heads", "head_dim", "bytes_per_elem", "k_file"}) {
+      if (!json.contains(key)) return false;
+    }
+    return json.contains("seq_len") || json.contains("used_seq_len");
+  } catch (const Error&) {
+    return false;  // nests too deep for a meta
   }
-  return json.contains("seq_len") || json.contains("used_seq_len");
 }
 
 DumpMeta ParseMeta(ByteSpan bytes) {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/base/json.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv::mnn {
@@ -151,8 +152,11 @@ std::string_view FolderOf(const SourceFile& file) {
 }
 
 Json ParseMetaText(const SourceFile& file) {
-  const std::string_view text = AsText(file.data->bytes());
-  return Json::parse(text.begin(), text.end(), nullptr, false);
+  try {
+    return ReadJson(AsText(file.data->bytes()));
+  } catch (const Error&) {
+    return Json(Json::value_t::discarded);  // nests too deep: as if it were no JSON
+  }
 }
 
 DumpEntry ReadEntry(const Source& source, const SourceFile& file) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/model_config/model_config.h"
+#include "lib/core/base/json.h"
 
 namespace kv {
 namespace model_config {
@@ -19,7 +20,8 @@ constexpr uint32_t kMostLayers = 4096, kMostHeads = 1 << 16, kWidest = 1 << 20;
 
 Config::Config(ByteSpan bytes) {
   if (bytes.size() > kLargestConfig) throw Error(Finding::kLimit, "is above 16 MiB");
-  json whole = json::parse(AsText(bytes), nullptr, /*allow_exceptions=*/false);
+  // Models that classify name tens of thousands of labels.
+  json whole = ReadJson(AsText(bytes), {.bytes = kLargestConfig, .keys = 1 << 16});
   if (!whole.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
   const auto text = whole.find("text_config");
   text_ = text != whole.end() && text->is_object() ? *text : std::move(whole);

@@ -8,6 +8,7 @@
 
 #include "formats/plan/plan.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 
 namespace kv {
 namespace {
@@ -21,8 +22,8 @@ uint64_t Count(const json& object, const char* key, uint64_t below) {
   const auto found = object.find(key);
   if (found == object.end()) throw Error(Finding::kBadField, fmt::format("'{}' is missing", key));
   if (found->is_number_unsigned() && found->get<uint64_t>() < below) return found->get<uint64_t>();
-  throw Error(Finding::kBadField, fmt::format("'{}' is {}, expected a count below {}", key,
-                                              Escaped(found->dump(), 40), below));
+  throw Error(Finding::kBadField,
+              fmt::format("'{}' is {}, expected a count below {}", key, ShowJson(*found), below));
 }
 
 KeepPlan Ranges(const json& event) {
@@ -39,7 +40,7 @@ KeepPlan Ranges(const json& event) {
         });
     if (!is_pair) {
       throw Error(Finding::kBadField,
-                  fmt::format("'kept' has {}, expected [begin, count]", Escaped(range.dump(), 40)));
+                  fmt::format("'kept' has {}, expected [begin, count]", ShowJson(range)));
     }
     ranges.push_back({range[0].get<uint32_t>(), range[1].get<uint32_t>()});
   }
@@ -63,9 +64,8 @@ PlanEvent EventOf(const json& object) {
 void RequireWord(const json& document, const char* key, std::string_view word, Finding finding) {
   const auto found = document.find(key);
   if (found != document.end() && *found == word) return;
-  throw Error(finding,
-              fmt::format("\"{}\" is {}, expected \"{}\"", key,
-                          found == document.end() ? "missing" : Escaped(found->dump(), 40), word));
+  throw Error(finding, fmt::format("\"{}\" is {}, expected \"{}\"", key,
+                                   found == document.end() ? "missing" : ShowJson(*found), word));
 }
 
 std::string Word(const json& object, const char* key) {
@@ -103,6 +103,9 @@ class EventReader {
   bool found() const { return found_; }
 
   bool operator()(int depth, Kind kind, json& value) {
+    if (static_cast<size_t>(depth) > kDeepestJson) {
+      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kDeepestJson));
+    }
     switch (kind) {
       case Kind::key:
         return TakesKey(depth, value.get_ref<const std::string&>());

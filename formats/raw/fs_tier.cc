@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lib/core/base/json.h"
+
 namespace kv::raw {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr std::string_view kGroupMark = "_g";
 
 json ParseConfig(const SourceFile& file) {
   if (file.data->size() > kLargestConfig) throw Error(Finding::kLimit, "is above 1 MiB");
-  json config = json::parse(AsText(file.data->bytes()), nullptr, /*allow_exceptions=*/false);
+  json config = ReadJson(AsText(file.data->bytes()), {.bytes = kLargestConfig});
   if (!config.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
   return config;
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 
 namespace kv::run {
 namespace {
@@ -19,7 +20,7 @@ const json* Given(const json& object, const char* key) {
 
 Error WrongField(const char* key, const json& value, std::string_view expected) {
   return Error(Finding::kBadField,
-               fmt::format("'{}' is {}, expected {}", key, Escaped(value.dump(), 40), expected));
+               fmt::format("'{}' is {}, expected {}", key, ShowJson(value), expected));
 }
 
 }  // namespace
@@ -28,14 +29,13 @@ json ReadDocument(const FileSource& file, std::string_view schema) {
   const auto refused = [&](Finding finding, std::string message) {
     return std::move(Error(finding, std::move(message)).File(file.name()));
   };
-  json document = json::parse(AsText(file.bytes()), nullptr, /*allow_exceptions=*/false);
+  json document = ReadJson(AsText(file.bytes()), {.bytes = kLargestDocument});
   if (!document.is_object()) throw refused(Finding::kBadText, "is not a JSON object");
   const auto found = document.find("schema");
   if (found == document.end() || *found != schema) {
-    throw refused(
-        Finding::kBadVersion,
-        fmt::format("\"schema\" is {}, expected \"{}\"",
-                    found == document.end() ? "missing" : Escaped(found->dump(), 40), schema));
+    throw refused(Finding::kBadVersion,
+                  fmt::format("\"schema\" is {}, expected \"{}\"",
+                              found == document.end() ? "missing" : ShowJson(*found), schema));
   }
   return document;
 }

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lib/core/base/json.h"
+
 namespace kv {
 
 std::string Lookup(const TensorMetadata& metadata, std::string_view key) {
@@ -16,7 +18,7 @@ bool IsKvtoolFile(const TensorMetadata& metadata) {
 }
 
 std::optional<TensorMetadata> ParseMetadata(std::string_view json) {
-  const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto document = ReadJson(json, {.keys = 1 << 16});
   if (!document.is_object()) return std::nullopt;
   TensorMetadata metadata;
   for (const auto& [key, value] : document.items()) {

@@ -7,6 +7,7 @@
 
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 
 namespace kv {
 namespace {
@@ -39,11 +40,13 @@ class Lines {
   }
 
   json Parse(std::string_view line) const {
-    json value = json::parse(line, nullptr, false);
-    if (value.is_discarded() || !value.is_object()) {
-      throw Failure(Finding::kBadText, "not a JSON object");
+    try {
+      json value = ReadJson(line, {.bytes = kLineCap});
+      if (value.is_object()) return value;
+    } catch (const Error& error) {
+      throw Failure(error.finding(), error.message());
     }
-    return value;
+    throw Failure(Finding::kBadText, "not a JSON object");
   }
 
   uint64_t number() const { return number_; }
@@ -71,7 +74,7 @@ uint64_t CountOf(const Lines& lines, const json& object, const char* key, uint64
   throw lines.Failure(
       Finding::kBadField,
       fmt::format("'{}' is {}, expected a count from {} to {}", key,
-                  found == object.end() ? "missing" : Escaped(found->dump(), 40), least, most));
+                  found == object.end() ? "missing" : ShowJson(*found), least, most));
 }
 
 BlockScoreStream ReadHeader(const Lines& lines, const json& header, uint64_t& prompt) {

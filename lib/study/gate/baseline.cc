@@ -10,6 +10,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 #include "lib/study/gate/engine.h"
 
 namespace kv::gate {
@@ -113,12 +114,8 @@ RuleOutcome Compare(const DeltaRule& rule, Op op, double limit, double older,
 Baseline ParseBaseline(std::string_view text, std::string file, Engines engines) {
   Baseline baseline;
   baseline.file = std::move(file);
-  Document json;
-  try {
-    json = Document::parse(text.begin(), text.end());
-  } catch (const Document::exception&) {
-    throw Error(Finding::kBadText, "expected a JSON document");
-  }
+  const Document json = ReadJson(text);
+  if (json.is_discarded()) throw Error(Finding::kBadText, "expected a JSON document");
   if (!json.is_object())
     throw Error(Finding::kBadField, "this is not a summary of a gate: it is not an object");
   const std::string schema = WordOr(json, "schema");

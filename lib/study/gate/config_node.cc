@@ -6,39 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/json.h"
 #include "lib/core/base/nearest.h"
 
 namespace kv::gate {
 
 using Json = nlohmann::ordered_json;
-
-namespace {
-
-// nlohmann keeps the last of equal keys; a threshold given twice is a mistake.
-class DuplicateKeys {
- public:
-  bool operator()(int depth, Json::parse_event_t event, Json& value) {
-    const auto level = static_cast<size_t>(depth);
-    if (event == Json::parse_event_t::object_start) {
-      if (seen_.size() <= level + 1) seen_.resize(level + 2);
-      seen_[level + 1].clear();
-    } else if (event == Json::parse_event_t::key) {
-      const auto key = value.get<std::string>();
-      if (!seen_[level].insert(key).second) {
-        throw Error(Finding::kConfig, fmt::format("key '{}' is given twice", Escaped(key)));
-      }
-    }
-    return true;
-  }
-
- private:
-  std::vector<std::set<std::string>> seen_;
-};
-
-}  // namespace
 
 std::string Suggest(std::string_view word, const std::vector<std::string>& known) {
   const std::string nearest = Nearest(word, known);
@@ -84,7 +59,7 @@ uint64_t ConfigNode::Whole(double least, double most) const {
   const double value = Number();
   if (!(value >= least && value <= most) || value != std::floor(value)) {
     throw Wrong(fmt::format("expected a whole number from {:.0f} to {:.0f}, found {}", least, most,
-                            json.dump()));
+                            ShowJson(json)));
   }
   return static_cast<uint64_t>(value);
 }
@@ -114,24 +89,27 @@ ConfigNode ConfigNode::At(const std::string& key) const {
 ConfigNode ConfigNode::At(size_t i) const { return {json.at(i), fmt::format("{}[{}]", path, i)}; }
 
 Json ParseConfigText(std::string_view text) {
-  DuplicateKeys duplicates;
+  constexpr size_t kMostKeys = 256;  // the largest object has fewer than 100
+  // nlohmann keeps the last of equal keys; a threshold given twice is a mistake.
+  constexpr JsonLimits kLimits{.keys = kMostKeys, .comments = true, .unique_keys = true};
+  JsonMistake mistake;
+  Json json;
   try {
-    return Json::parse(
-        text.begin(), text.end(),
-        [&](int depth, Json::parse_event_t event, Json& value) {
-          return duplicates(depth, event, value);
-        },
-        true, true);
-  } catch (const nlohmann::json::parse_error& error) {
-    const size_t at = std::min(error.byte, text.size());
-    const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1;
-    const std::string what = error.what();
-    throw Error(Finding::kConfig,
-                fmt::format("line {}: not valid JSON: {}", line, what.substr(what.find("] ") + 2)))
-        .At(at);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(Finding::kConfig, fmt::format("not valid JSON: {}", error.what()));
+    json = ReadOrderedJson(text, kLimits, &mistake);
+  } catch (const Error& error) {
+    throw Error(Finding::kConfig, error.message());
   }
+  if (!json.is_discarded()) return json;
+  if (mistake.kind == JsonMistake::Kind::kTwice) {
+    throw Error(Finding::kConfig, fmt::format("key '{}' is given twice", Escaped(mistake.text)));
+  }
+  const std::string what = mistake.text.substr(mistake.text.find("] ") + 2);
+  if (mistake.kind == JsonMistake::Kind::kRange) {
+    throw Error(Finding::kConfig, fmt::format("not valid JSON: {}", what));
+  }
+  const size_t at = std::min<size_t>(mistake.at, text.size());
+  const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1;
+  throw Error(Finding::kConfig, fmt::format("line {}: not valid JSON: {}", line, what)).At(at);
 }
 
 }  // namespace kv::gate

@@ -7,15 +7,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <vector>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 
 namespace kv::gate {
 namespace {
 
-constexpr int kMaxDepth = 64;
-constexpr size_t kMaxKeys = 4096;
 constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
 
 // Whether a word is a number beyond the range of a double.
@@ -60,31 +58,21 @@ std::string QuoteNonFinite(std::string_view json) {
 }  // namespace
 
 Json ParseJson(std::string_view text, std::string_view file) {
-  // Keys are found by walking an object: wide objects would take quadratic time.
-  std::vector<size_t> keys(kMaxDepth + 2);
-  const auto bounded = [&](int depth, Json::parse_event_t event, Json&) {
-    if (depth > kMaxDepth) {
-      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kMaxDepth))
-          .File(file);
-    }
-    const auto level = static_cast<size_t>(depth);
-    if (event == Json::parse_event_t::object_start) keys[level + 1] = 0;
-    if (event == Json::parse_event_t::key && ++keys[level] > kMaxKeys) {
-      throw Error(Finding::kLimit, fmt::format("a JSON object has more than {} keys", kMaxKeys))
-          .File(file);
-    }
-    return true;
-  };
+  const std::string quoted = QuoteNonFinite(text);
+  JsonMistake mistake;
+  Json json;
   try {
-    const std::string quoted = QuoteNonFinite(text);
-    return Json::parse(quoted, bounded);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw Error(Finding::kBadText, "expected a JSON document")
-        .At(std::min(error.byte > 0 ? error.byte - 1 : 0, text.size()))
-        .File(file);
-  } catch (const nlohmann::json::exception&) {
+    json = ReadOrderedJson(quoted, {.bytes = UINT64_MAX}, &mistake);
+  } catch (Error& error) {
+    throw error.File(file);
+  }
+  if (!json.is_discarded()) return json;
+  if (mistake.kind == JsonMistake::Kind::kRange) {
     throw Error(Finding::kBadText, "a number of the JSON document is out of range").File(file);
   }
+  throw Error(Finding::kBadText, "expected a JSON document")
+      .At(std::min<size_t>(mistake.at > 0 ? mistake.at - 1 : 0, text.size()))
+      .File(file);
 }
 
 const Json* Find(const Json& object, std::string_view key) {

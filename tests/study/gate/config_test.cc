@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/gate/config.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "lib/core/base/error.h"
@@ -120,6 +122,12 @@ TEST_CASE("Gate configs that mean nothing are refused") {
   CHECK(Says(MessageOf("{"), "line 1: not valid JSON"));
   CHECK(Says(MessageOf("{\n\"schema\": nil}"), "line 2: not valid JSON"));
   CHECK(Says(MessageOf("[]"), "expected an object"));
+  const std::string deep(100000, '[');
+  CHECK(Says(MessageOf("{\"schema\": " + deep), "deeper than 64 levels"));
+  CHECK(Says(MessageOf("{\"a\": 1, // \"\n\"b\": " + deep), "deeper than 64 levels"));
+  std::string wide = "{\"k\": 0";
+  for (int i = 0; i < 80000; ++i) wide += fmt::format(", \"k{}\": 0", i);
+  CHECK(Says(MessageOf(wide + "}"), "more than 256 keys"));
   CHECK(Says(MessageOf("{}"), "expected \"schema\""));
   CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/2", "cases": []})"), "schema: expected"));
   CHECK(Says(MessageOf(R"({"schema": "kvtool.gate-config/1"})"), "expected 'cases'"));

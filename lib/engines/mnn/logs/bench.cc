@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -113,8 +114,8 @@ void BenchLogs::AddManifest(const LogFolder& folder, Evidence& evidence) {
     const Json& run = list[i];
     const Json code = run.is_object() ? run.value("return_code", Json()) : Json();
     if (!code.is_number()) {
-      evidence.gaps.Add(fmt::format("{}: run {} has return_code {}", shown, NameOf(run, i),
-                                    OnlyUtf8(code.dump())));
+      evidence.gaps.Add(
+          fmt::format("{}: run {} has return_code {}", shown, NameOf(run, i), ShowJson(code)));
     } else if (code.get<double>() != 0) {
       ++failed_runs;
       if (failures.size() < kMaxFailures) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 #include "lib/engines/mnn/logs/case.h"
 #include "lib/engines/mnn/logs/demo.h"
 
@@ -87,7 +88,7 @@ void CheckSummary(const LogFolder& folder, const std::string& tag,
       if (code.is_number() && code.get<double>() == 0) continue;
       evidence.gaps.Add(fmt::format("{}: a run of {} with returncode {}", place.Shown(name),
                                     OnlyUtf8(TextAt(row, "prompt_file", "no name")),
-                                    OnlyUtf8(code.dump())));
+                                    ShowJson(code)));
     }
     return;
   }

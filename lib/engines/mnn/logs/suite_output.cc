@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -82,7 +83,7 @@ void ReadSummary(const std::string& text, const std::string& shown, SuiteOutput&
   const auto total = document.find("total_cases");
   if (total != document.end() && *total != rows->size()) {
     output.evidence.gaps.Add(fmt::format("{}: total_cases is {}, but it has {} rows", shown,
-                                         OnlyUtf8(total->dump()), rows->size()));
+                                         ShowJson(*total), rows->size()));
   }
   // Where a row says no, that case fails by itself.
   if (all && !IsTrue(document, "overall_pass")) {

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/json.h"
 #include "lib/engines/mnn/logs/text.h"
 
 namespace kv::mnn::logs {
@@ -236,17 +237,21 @@ size_t BenchTable::AddJson(std::string_view text, std::string_view log_file) {
     if (!document.is_object()) return size_t{0};
     const auto results = document.find("results");
     if (results == document.end() || !results->is_array()) return size_t{0};
+    // Every row repeats these: a long text would take its length times the rows.
+    constexpr size_t kMaxWord = 256;
+    const auto word = [&](const char* key) {
+      const auto found = document.find(key);
+      if (found == document.end()) return std::string();
+      if (!found->is_string()) return ShowJson(*found);
+      return std::string(FirstCodePoints(found->get_ref<const std::string&>(), kMaxWord));
+    };
+    const std::string model = word("model"), backend = word("backend"), threads = word("threads");
     for (const Json& result : *results) {
       Row& row = NewRow();
-      const auto word = [&](const char* key) {
-        const auto found = document.find(key);
-        if (found == document.end()) return std::string();
-        return found->is_string() ? OnlyUtf8(found->get<std::string>()) : found->dump();
-      };
-      Put(row, "model", word("model"));
+      Put(row, "model", model);
       Put(row, "modelSize", fmt::format("{} GiB", Fixed(NumberAt(document, "modelSize"), 2)));
-      Put(row, "backend", word("backend"));
-      Put(row, "threads", word("threads"));
+      Put(row, "backend", backend);
+      Put(row, "threads", threads);
       Put(row, "llm_demo",
           fmt::format("prompt={:.0f}<br>decode={:.0f}", NumberAt(result, "prompt_len"),
                       NumberAt(result, "generate_len")));
@@ -261,7 +266,7 @@ size_t BenchTable::AddJson(std::string_view text, std::string_view log_file) {
         Put(row, column.column,
             is_number
                 ? PlusMinus(NumberAt(result, key), NumberAt(result, key + "_std"), column.digits)
-                : OnlyUtf8(result[key].dump()));
+                : ShowJson(result[key]));
       }
       Put(row, "log_file", log_file);
     }

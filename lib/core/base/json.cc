@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#include "lib/core/base/json.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "lib/core/base/bytes.h"
+#include "lib/core/base/error.h"
+
+namespace kv {
+namespace {
+
+// Builds the tree as the parser meets its parts, so that the limits hold before anything nests. The
+// library's own callback would search all earlier elements of an array after each object in it.
+template <typename Json>
+class TreeBuilder {
+ public:
+  explicit TreeBuilder(const JsonLimits& limits) : limits_(limits) {}
+
+  Json Take() { return std::move(root_); }
+  JsonMistake& mistake() { return mistake_; }
+
+  bool null() { return Add(nullptr); }
+  bool boolean(bool value) { return Add(value); }
+  bool number_integer(typename Json::number_integer_t value) { return Add(value); }
+  bool number_unsigned(typename Json::number_unsigned_t value) { return Add(value); }
+  bool number_float(typename Json::number_float_t value, const std::string&) { return Add(value); }
+  bool string(std::string& value) { return Add(std::move(value)); }
+  bool binary(typename Json::binary_t&) { return false; }  // JSON text has none
+
+  bool start_object(size_t) { return Open(Json::object()); }
+  bool end_object() { return Close(); }
+  bool start_array(size_t) { return Open(Json::array()); }
+  bool end_array() { return Close(); }
+
+  bool key(std::string& name) {
+    const Json& object = *open_.back();
+    if (limits_.unique_keys && object.contains(name)) {
+      mistake_ = {JsonMistake::Kind::kTwice, 0, std::move(name)};
+      return false;
+    }
+    if (object.size() == limits_.keys) {
+      throw Error(Finding::kLimit,
+                  fmt::format("a JSON object has more than {} keys", limits_.keys));
+    }
+    key_ = std::move(name);
+    return true;
+  }
+
+  bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& failure) {
+    constexpr int kOutOfRange = 406;
+    mistake_ = {failure.id == kOutOfRange ? JsonMistake::Kind::kRange : JsonMistake::Kind::kSyntax,
+                at, failure.what()};
+    return false;
+  }
+
+ private:
+  Json* Place(Json value) {
+    if (open_.empty()) return &(root_ = std::move(value));
+    Json& parent = *open_.back();
+    if (parent.is_object()) return &(parent[key_] = std::move(value));
+    parent.push_back(std::move(value));
+    return &parent.back();
+  }
+  bool Add(Json value) {
+    Place(std::move(value));
+    return true;
+  }
+  bool Open(Json value) {
+    if (open_.size() == kDeepestJson) {
+      throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kDeepestJson));
+    }
+    open_.push_back(Place(std::move(value)));
+    return true;
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  const JsonLimits& limits_;
+  Json root_;
+  std::vector<Json*> open_;  // the outermost first; none moves while it is open
+  std::string key_;
+  JsonMistake mistake_;
+};
+
+template <typename Json>
+Json Read(std::string_view text, const JsonLimits& limits, JsonMistake* mistake) {
+  if (text.size() > limits.bytes) {
+    throw Error(Finding::kLimit,
+                fmt::format("JSON of {} bytes; at most {} are read", text.size(), limits.bytes));
+  }
+  TreeBuilder<Json> builder(limits);
+  if (Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json,
+                      /*strict=*/true, limits.comments)) {
+    return builder.Take();
+  }
+  if (mistake != nullptr) *mistake = std::move(builder.mistake());
+  return Json(Json::value_t::discarded);
+}
+
+template <typename Json>
+std::string Show(const Json& value) {
+  if (value.is_structured()) return value.is_object() ? "an object" : "an array";
+  return Escaped(value.dump(-1, ' ', false, Json::error_handler_t::replace), 40);
+}
+
+}  // namespace
+
+nlohmann::json ReadJson(std::string_view text, const JsonLimits& limits, JsonMistake* mistake) {
+  return Read<nlohmann::json>(text, limits, mistake);
+}
+
+nlohmann::ordered_json ReadOrderedJson(std::string_view text, const JsonLimits& limits,
+                                       JsonMistake* mistake) {
+  return Read<nlohmann::ordered_json>(text, limits, mistake);
+}
+
+std::string ShowJson(const nlohmann::json& value) { return Show(value); }
+std::string ShowJson(const nlohmann::ordered_json& value) { return Show(value); }
+
+}  // namespace kv
