@@ -168,6 +168,32 @@ void CheckAgainstInputs(const CommandFiles::Output& output, const InputPlaces& i
       .File(output.path);
 }
 
+// Appends the files whose paths begin with one of `stems`, each once. A folder is listed once,
+// however many stems are in it: a list may name thousands of files that are missing.
+void AppendFilesOfStems(const std::vector<std::string>& stems, std::vector<std::string>& files) {
+  std::map<fs::path, std::set<std::string>> by_folder;
+  for (const std::string& path : stems) {
+    const fs::path stem(path);
+    by_folder[stem.has_parent_path() ? stem.parent_path() : fs::path(".")].insert(
+        stem.filename().string());
+  }
+  for (const auto& [folder, names] : by_folder) {
+    std::set<std::string> listed;
+    std::error_code failed;
+    for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+         entry.increment(failed)) {
+      listed.insert(entry->path().filename().string());
+    }
+    const std::string* covering = nullptr;  // the files of "ab" are among those of "a"
+    for (const std::string& name : names) {
+      if (covering != nullptr && name.starts_with(*covering)) continue;
+      covering = &name;
+      for (auto at = listed.lower_bound(name); at != listed.end() && at->starts_with(name); ++at)
+        files.push_back((folder / *at).string());
+    }
+  }
+}
+
 }  // namespace
 
 void CommandFiles::Reads(const std::string& path) {
@@ -178,19 +204,17 @@ void CommandFiles::Reads(const std::string& path) {
     inputs_.push_back(path);
     return;
   }
-  const fs::path stem(path);
-  if (!stem.has_filename()) return;
-  const fs::path folder = stem.has_parent_path() ? stem.parent_path() : fs::path(".");
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    if (entry->path().filename().string().starts_with(stem.filename().string())) {
-      inputs_.push_back(entry->path().string());
-    }
-  }
+  if (fs::path(path).has_filename()) stems_.push_back(path);
 }
 
 void CommandFiles::Reads(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) Reads(path);
+}
+
+std::vector<std::string> CommandFiles::inputs() const {
+  std::vector<std::string> all = inputs_;
+  AppendFilesOfStems(stems_, all);
+  return all;
 }
 
 void CommandFiles::Writes(const std::string& path, std::string_view flag) {
@@ -199,6 +223,7 @@ void CommandFiles::Writes(const std::string& path, std::string_view flag) {
 
 void CommandFiles::Add(const CommandFiles& one, size_t inputs, bool has_output_dir) {
   inputs_.insert(inputs_.end(), one.inputs_.begin(), one.inputs_.end());
+  stems_.insert(stems_.end(), one.stems_.begin(), one.stems_.end());
   streams_ = std::max(streams_, one.streams_);
   for (const Output& output : one.outputs_) {
     if (output.flag.starts_with('-')) {
@@ -221,7 +246,8 @@ void CommandFiles::Check() const {
     throw Error(Finding::kUsage,
                 fmt::format("{} inputs are standard input, which can be read once", streams_));
   }
-  const InputPlaces places(inputs_);
+  const std::vector<std::string> all = inputs();
+  const InputPlaces places(all);
   for (const Output& output : outputs_) CheckAgainstInputs(output, places);
   CheckAgainstOutputs();
 }
@@ -232,7 +258,7 @@ std::vector<std::string> CommandFiles::Sizes() const {
     const auto size = SizeOf(path);
     if (size) lines.push_back(fmt::format("{} {}: {} bytes", verb, Printable(path), *size));
   };
-  for (const std::string& input : inputs_) add("read", input);
+  for (const std::string& input : inputs()) add("read", input);
   for (const Output& output : outputs_) add("wrote", output.path);
   return lines;
 }

@@ -31,7 +31,7 @@ class CommandFiles {
   // Those of one of `inputs` runs. Throws kUsage where two runs would write the same file; what a
   // JSON document of all of them goes to counts once.
   void Add(const CommandFiles& one, size_t inputs, bool has_output_dir);
-  const std::vector<std::string>& inputs() const { return inputs_; }
+  std::vector<std::string> inputs() const;
   // Throws kUsage.
   void Check() const;
   // What was read and written, to the byte, a line each: for -v. Streams have no lines.
@@ -40,8 +40,8 @@ class CommandFiles {
  private:
   void CheckAgainstOutputs() const;
 
-  std::vector<std::string> inputs_;
-  size_t streams_ = 0;  // how many inputs of a run are standard input
+  std::vector<std::string> inputs_, stems_;  // what is there, and what may be DIR/STEM
+  size_t streams_ = 0;                       // how many inputs of a run are standard input
   std::vector<Output> outputs_;
   std::set<std::pair<std::string, std::string>> flagged_;  // of outputs_ that were added
 };
