@@ -217,10 +217,19 @@ std::vector<std::string> ListedPaths(const InputOptions& inputs) {
         .Hint("-0 is for lists that 'find -print0' makes");
   }
   std::vector<std::string> paths;
+  size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
+    ++number;
     const size_t end = std::min(text.find(separator, begin), text.size());
     std::string path(text.substr(begin, end - begin));
-    if (remote::IsUrl(path)) path = remote::NameOfUrl(path);
+    if (remote::IsUrl(path)) {
+      if (!inputs.fetch_listed) {
+        throw Error(Finding::kUsage, fmt::format("--files-from: entry {} is a URL", number))
+            .File(inputs.files_from)
+            .Hint("--fetch-listed fetches the URLs of a list");
+      }
+      path = remote::NameOfUrl(path);
+    }
     if (!path.empty()) paths.push_back(std::move(path));
     begin = end + 1;
   }

@@ -20,6 +20,7 @@ void InputOptions::DeclareRest(CommandLine& line, const std::string& keep_going_
       .Group(group);
   line.AddFlag("-0,--null", null, "In that list NULs stand between names, as of 'find -print0'")
       .Group(group);
+  line.AddFlag("--fetch-listed", fetch_listed, "Fetch URLs that the list names, too").Group(group);
   line.Add("--corpus", corpus, "Also the inputs of a manifest, which 'kvtool corpus make' wrote")
       .ValueName("FILE")
       .Group(group);

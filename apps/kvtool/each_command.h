@@ -27,7 +27,7 @@ struct InputOptions {
   std::vector<std::string> given;  // files, folders, patterns, "-"
   std::string files_from, corpus, corpus_dir;
   std::string results, shard, balance = "hash";
-  bool recursive = false, null = false, keep_going = false;
+  bool recursive = false, null = false, fetch_listed = false, keep_going = false;
   int jobs = 0;
 
   // `place` and `text` are of the inputs themselves. A command for which --keep-going means more

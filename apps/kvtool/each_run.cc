@@ -26,11 +26,13 @@ namespace {
 
 // Options that no result depends on.
 const std::set<std::string_view> kOfTheRunAlone = {
-    "--recursive", "--files-from", "--null",     "--corpus",   "--corpus-dir",   "--results",
-    "--shard",     "--balance",    "--jobs",     "--threads",  "--progress",     "--no-progress",
-    "--color",     "--no-color",   "--verbose",  "--quiet",    "--json",         "--json-out",
-    "--force",     "--config",     "--simd",     "--keep",     "--json-version", "--deterministic",
-    "--output",    "--output-dir", "--plan-out", "--html-out", "--svg-out",      "--annotations"};
+    "--recursive",  "--files-from", "--null",        "--fetch-listed", "--corpus",
+    "--corpus-dir", "--results",    "--shard",       "--balance",      "--jobs",
+    "--threads",    "--progress",   "--no-progress", "--color",        "--no-color",
+    "--verbose",    "--quiet",      "--json",        "--json-out",     "--force",
+    "--config",     "--simd",       "--keep",        "--json-version", "--deterministic",
+    "--output",     "--output-dir", "--plan-out",    "--html-out",     "--svg-out",
+    "--annotations"};
 
 // How one input went.
 struct EachOutcome {

@@ -321,6 +321,7 @@ int RunProgram(int argc, char** argv) {
   int status;
   try {
     NamedUrls named(argc, argv);
+    remote::SetWaitNotice([&](const std::string& line) { console.Say("kvtool: " + line); });
     status = Dispatch(console, argc, named.words());
   } catch (...) {
     status = StatusOfFailure(console);

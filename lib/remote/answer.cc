@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace kv::remote {
 namespace {
@@ -79,7 +80,9 @@ void Answer::TakeLine(std::string_view line) {
   if (name == "etag") etag = value;
   if (name == "last-modified") last_modified = value;
   if (name == "retry-after") {
-    retry_after_s = static_cast<double>(std::min<uint64_t>(WholeNumber(value).value_or(0), 3600));
+    // The other form, a date, is not read; a number beyond 64 bits is as good as none too large.
+    const bool is_number = !value.empty() && value.find_first_not_of("0123456789") == value.npos;
+    retry_after_s = is_number ? WholeNumber(value).value_or(UINT64_MAX) : 0;
   }
 }
 
@@ -89,6 +92,12 @@ bool Version::Differs(const Answer& answer) const {
   if (answer.range && answer.range->total != bytes) return true;
   if (!etag.empty() || !answer.etag.empty()) return answer.etag != etag;
   return answer.last_modified != last_modified;
+}
+
+double Patience::WaitAfter(int failures, double by_chance, uint64_t retry_after_s) const {
+  const double doubled = first_wait_s * std::exp2(failures - 1) * by_chance;
+  return std::max(std::min(doubled, longest_wait_s),
+                  std::min(static_cast<double>(retry_after_s), longest_asked_s));
 }
 
 bool IsTransient(int status) {

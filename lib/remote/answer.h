@@ -24,7 +24,7 @@ struct Answer {
   std::optional<ContentRange> range;
   std::optional<uint64_t> content_length;
   std::string etag, last_modified;
-  double retry_after_s = 0;  // 0 if the server does not say
+  uint64_t retry_after_s = 0;  // as long as the server says; 0 if it does not
 
   // Takes a line of the header. A status line starts anew: a redirection has an answer of its own.
   void TakeLine(std::string_view line);
@@ -39,6 +39,16 @@ struct Version {
   bool can_be_asked_for() const;
   // Whether an answer is of another version, as far as it says.
   bool Differs(const Answer& answer) const;
+};
+
+// How long to go on asking. Waiting doubles from first_wait_s to longest_wait_s, each a little
+// longer or shorter by chance; a server's Retry-After counts, up to longest_asked_s.
+struct Patience {
+  int tries = 6;  // one after another that bring nothing
+  double first_wait_s = 0.2, longest_wait_s = 20, longest_asked_s = 60;
+
+  // Seconds to wait after so many failures; `by_chance` is about 1.
+  double WaitAfter(int failures, double by_chance, uint64_t retry_after_s) const;
 };
 
 // Whether asking again may help.

@@ -230,11 +230,14 @@ size_t HttpReader::OnBody(char* data, size_t size, size_t count, void* user) {
   return bytes;
 }
 
-void HttpReader::Wait(int failures, double asked_s) const {
+void HttpReader::Wait(int failures, uint64_t retry_after_s) const {
   std::minstd_rand random(std::random_device{}());
-  const double doubled = patience_.first_wait_s * std::exp2(failures - 1);
   const double by_chance = std::uniform_real_distribution(0.5, 1.5)(random);
-  const double seconds = std::min(std::max(doubled * by_chance, asked_s), patience_.longest_wait_s);
+  const double seconds = patience_.WaitAfter(failures, by_chance, retry_after_s);
+  if (retry_after_s > 0) {
+    SayWait(fmt::format("{}: the server asks to wait {} s; trying again in {:.0f} s",
+                        NameOfUrl(url_), retry_after_s, seconds));
+  }
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 

@@ -15,13 +15,6 @@
 
 namespace kv::remote {
 
-// How long to go on asking. Waiting doubles from first_wait_s to longest_wait_s, each a little
-// longer or shorter by chance; a server's Retry-After counts, up to longest_wait_s.
-struct Patience {
-  int tries = 6;  // one after another that bring nothing
-  double first_wait_s = 0.2, longest_wait_s = 20;
-};
-
 // One object behind a URL. Its version is the one met first; an answer of another one is an error.
 // Asks with GET alone, as presigned URLs allow nothing else, and for one range at a time.
 class HttpReader : public RangeReader {
@@ -47,7 +40,7 @@ class HttpReader : public RangeReader {
   // Makes one request. Returns whether the transfer is complete; otherwise trying again may help.
   bool Perform(Transfer& transfer);
   void CheckAnswer(Transfer& transfer) const;
-  void Wait(int failures, double asked_s) const;
+  void Wait(int failures, uint64_t retry_after_s) const;
 
   CURL* TakeHandle();
   void GiveHandle(CURL* handle);

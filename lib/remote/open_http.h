@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#pragma once  // implemented by http.cc or without_http.cc
+#pragma once  // implemented by http.cc or without_http.cc, and by url.cc
 
 #include <memory>
 #include <string>
@@ -11,5 +11,8 @@ namespace kv::remote {
 
 // Throws kOpenFailed, and without libcurl always.
 std::unique_ptr<RangeReader> OpenHttp(std::string url);
+
+// Hands a line to what SetWaitNotice has set.
+void SayWait(const std::string& line);
 
 }  // namespace kv::remote

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "lib/core/base/error.h"
 #include "lib/remote/open_http.h"
 
 namespace kv::remote {
@@ -22,6 +23,16 @@ struct Names {
 Names& AllNames() {
   static Names names;
   return names;
+}
+
+struct Notice {
+  std::mutex mutex;
+  std::function<void(const std::string&)> say;
+};
+
+Notice& WaitNotice() {
+  static Notice notice;
+  return notice;
 }
 
 bool StartsWithScheme(std::string_view text, std::string_view scheme) {
@@ -60,14 +71,29 @@ std::string NameOfUrl(const std::string& url) {
   return at->second;
 }
 
+void SetWaitNotice(std::function<void(const std::string& line)> say) {
+  const std::lock_guard lock(WaitNotice().mutex);
+  WaitNotice().say = std::move(say);
+}
+
+void SayWait(const std::string& line) {
+  const std::lock_guard lock(WaitNotice().mutex);
+  if (WaitNotice().say) WaitNotice().say(line);
+}
+
 std::unique_ptr<RangeReader> OpenUrl(const std::string& name) {
   if (!IsUrl(name)) return nullptr;
-  std::string url = name;
+  std::string url;
   {
     Names& names = AllNames();
     const std::lock_guard lock(names.mutex);
     const auto known = names.url_of.find(name);
-    if (known != names.url_of.end()) url = known->second;
+    if (known == names.url_of.end()) {
+      throw std::move(Error(Finding::kOpenFailed, "is a URL that the command line does not name")
+                          .Hint("a file that names a URL is not followed: give the URL itself")
+                          .File(WithoutSecrets(name)));
+    }
+    url = known->second;
   }
   return OpenHttp(std::move(url));
 }

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by url.cc, and by http.cc or without_http.cc
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,12 +21,16 @@ bool IsUrl(std::string_view text);
 // name gets a number behind it.
 std::string NameOfUrl(const std::string& url);
 
-// For SetUrlOpener. `name` is a URL or what NameOfUrl returned; null if it is neither. Asks the
-// server for the size. Throws kOpenFailed, kReadFailed.
+// For SetUrlOpener. `name` is what NameOfUrl returned; null if it is no URL. Asks the server for
+// the size. Throws kReadFailed, and kOpenFailed also for a URL that NameOfUrl has not named: one
+// that a file names is not fetched.
 std::unique_ptr<RangeReader> OpenUrl(const std::string& name);
 
 // Whether this program was built with what URLs need; without it OpenUrl refuses them.
 bool CanOpenUrls();
+
+// Calls `say` with a line before a wait that a server has asked for, from any thread.
+void SetWaitNotice(std::function<void(const std::string& line)> say);
 
 // What this process has asked for and got.
 struct Traffic {

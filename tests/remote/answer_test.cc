@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "lib/core/base/error.h"
 #include "lib/remote/url.h"
 
 namespace kv::remote::answer_test {
@@ -38,10 +39,24 @@ TEST_CASE("The last answer of several counts") {
   CHECK(answer.retry_after_s == 3);
   answer.TakeLine("Retry-After: Wed, 21 Oct 2026 07:28:00 GMT\r\n");
   CHECK(answer.retry_after_s == 0);
+  answer.TakeLine("Retry-After: 999999999999\r\n");
+  CHECK(answer.retry_after_s == 999999999999);
+  answer.TakeLine("Retry-After: 99999999999999999999999999\r\n");
+  CHECK(answer.retry_after_s == UINT64_MAX);
   for (const char* line : {"HTTP/1.1", "HTTP/1.1 ", "HTTP/1.1 99999 Odd", "HTTP/1.1 x"}) {
     answer.TakeLine(line);
     CHECK(answer.status == 0);
   }
+}
+
+TEST_CASE("A server's wish to wait counts up to a minute") {
+  const Patience patience;
+  CHECK(patience.WaitAfter(1, 1, 0) == 0.2);
+  CHECK(patience.WaitAfter(30, 1.5, 0) == 20);
+  CHECK(patience.WaitAfter(1, 1, 45) == 45);
+  CHECK(patience.WaitAfter(6, 1, 1) == 6.4);
+  CHECK(patience.WaitAfter(1, 1, 999999999999) == 60);
+  CHECK(patience.WaitAfter(1, 1, UINT64_MAX) == 60);
 }
 
 TEST_CASE("Versions are told apart by tag, else by time, and always by size") {
@@ -77,6 +92,16 @@ TEST_CASE("The name of a URL holds no secret and opens it") {
   CHECK_FALSE(IsUrl("http://"));
   CHECK_FALSE(IsUrl("s3://bucket/a"));
   CHECK(OpenUrl("slot0.bin") == nullptr);
+}
+
+TEST_CASE("A URL that the command line does not name is not opened") {
+  try {
+    OpenUrl("http://user:secret@192.0.2.1/a.kvz?key=secret");
+    FAIL("it was opened");
+  } catch (const Error& error) {
+    CHECK(error.finding() == Finding::kOpenFailed);
+    CHECK(std::string(error.what()).starts_with("http://192.0.2.1/a.kvz: is a URL that"));
+  }
 }
 
 }  // namespace kv::remote::answer_test

@@ -37,9 +37,21 @@ wrong "private/slot0.kvz?key=wrong"
 "$KVTOOL" compress -vv "$url/private/slot0.bin?key=hunter2" --json -o secret.kvz >> out.json 2>> told
 "$KVTOOL" inspect "http://user:hunter2@127.0.0.1:1/slot0.bin" >> out.json 2>> told || echo "nobody there: $?"
 ! grep -l hunter2 out.json told page.html secret.kvz
+# What a file names is not fetched, be it a list, a gate's config or a config of options.
+: > log
+printf '%s\n' slot0.bin "$url/slot0.bin?key=hunter2" > list
+quietly_named "$KVTOOL" analyze --files-from list || echo "$?"
+echo '{"schema": "kvtool.gate-config/1", "cases": [{"name": "a", "mode": "full", "snapshot": "'$url'/slot0.bin?key=hunter2"}]}' > gate.json
+quietly_named "$KVTOOL" gate gate.json > told || echo "$?"
+printf 'model="%s/slot0.bin"\n' "$url" > defaults.toml
+quietly_named "$KVTOOL" inspect served/slot0.bin --config defaults.toml > told || echo "$?"
+grep -o 'is a URL that.*' told | head -1
+test ! -s log && echo "nothing was fetched"
+# A server that asks for half an eternity is given a minute, and one is told.
+quietly_named timeout 5 "$KVTOOL" inspect "$url/slot0.bin?retry_after=999999999999" || echo "$?"
 # A list of URLs is a corpus, and keeps its secrets, too.
 printf '%s\n' "$url/private/slot0.bin?key=hunter2" "$url/slot0.bin?key=hunter2" > list
-"$KVTOOL" analyze --files-from list --json > corpus.json 2> told || { sed "s#$url#URL#" told; echo "$?"; }
+"$KVTOOL" analyze --files-from list --fetch-listed --json > corpus.json 2> told || { sed "s#$url#URL#" told; echo "$?"; }
 jq -r '.results[].inputs[0].file' corpus.json | sed "s#$url#URL#"
 ! grep hunter2 corpus.json told
 # Two URLs of one name are told apart.

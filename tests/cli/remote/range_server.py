@@ -7,6 +7,7 @@ If-Match. Faults (?NAME=N, of the requests of one path and query the N-th, or ev
 
   key=SECRET      nothing but a secret; without it files below /private answer 403
   busy=N          the first N answers are 503, with Retry-After: 0
+  retry_after=S   every answer is 503, with Retry-After: S
   every_cut=N     every N-th answer with a body ends after half of it
   every_reset=N   every N-th answer is cut by a reset of the connection
   change=N        from the N-th answer on the file is another one, as large, with another tag
@@ -72,6 +73,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(404, b"nothing here")
         if turn <= number.get("busy", 0):
             return self.answer(503, b"slow down", Retry_After="0")
+        if "retry_after" in faults:
+            return self.answer(503, b"slow down", Retry_After=faults["retry_after"])
         data, version = file.read_bytes(), 1
         since = number.get("change", number.get("forget", 0))
         if since and turn >= since:
