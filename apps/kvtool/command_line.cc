@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 
 #include "apps/kvtool/numbers.h"
 #include "lib/core/base/bytes.h"
@@ -15,6 +16,23 @@
 
 namespace kv {
 namespace {
+
+// A device or a pipe may have no end.
+class BoundedConfig : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    constexpr size_t kMostBytes = 1 << 20;
+    std::string text(kMostBytes + 1, '\0');
+    input.read(text.data(), static_cast<std::streamsize>(text.size()));
+    if (static_cast<size_t>(input.gcount()) > kMostBytes) {
+      throw Error(Finding::kConfig, "--config: the file is larger than 1 MiB")
+          .Hint("KVTOOL_CONFIG names it where no --config is given");
+    }
+    text.resize(static_cast<size_t>(input.gcount()));
+    std::istringstream bounded(std::move(text));
+    return CLI::ConfigTOML::from_config(bounded);
+  }
+};
 
 CLI::Validator WholeNumber(bool is_signed) {
   return {[is_signed](std::string& text) {
@@ -320,6 +338,7 @@ CommandLine::CommandLine(const std::string& program)
                    "Read option defaults from a file (TOML or INI)")
       ->type_name("FILE")
       ->envname("KVTOOL_CONFIG");
+  app_->config_formatter(std::make_shared<BoundedConfig>());
   app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt key is no default
   app_->option_defaults()->take_last();
 }

@@ -119,6 +119,17 @@ void FillStandardDescriptors() {
   }
 }
 
+// Threads get stacks of this size, too, and would die of SIGSEGV at the end of them.
+void RequireStack() {
+  constexpr rlim_t kLeastStack = 512 << 10;
+  struct rlimit limit;
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeastStack) return;
+  throw Error(Finding::kNoResources,
+              fmt::format("the stack is limited to {} KiB, but kvtool needs {}",
+                          limit.rlim_cur >> 10, kLeastStack >> 10))
+      .Hint("'ulimit -s 8192' sets the usual limit");
+}
+
 void Configure(Console& console, const GlobalOptions& global) {
   console.verbosity = global.verbose - global.quiet;
   console.colour = global.colour == "always"  ? When::kAlways
@@ -320,6 +331,7 @@ int RunProgram(int argc, char** argv) {
   Console console;
   int status;
   try {
+    RequireStack();
     NamedUrls named(argc, argv);
     remote::SetWaitNotice([&](const std::string& line) { console.Say("kvtool: " + line); });
     status = Dispatch(console, argc, named.words());
