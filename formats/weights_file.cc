@@ -200,15 +200,15 @@ RoundingCounts WriteWeights(const CompressorWeights& weights, WeightsContainer c
 
 WeightsVerdict VerifyWeights(Source source, const WeightsOpenOptions& options) {
   const std::string path = source.path;
-  const std::shared_ptr<const FileSource> file = source.files.front().data;
   WeightsVerdict verdict;
-  verdict.csrc = CsrcLoader(file->bytes(), path);
-  verdict.legacy = LegacyLoader(file->bytes(), path);
   try {
+    const ByteSpan bytes = OnlyFile(source).bytes();
+    verdict.csrc = CsrcLoader(bytes, path);
+    verdict.legacy = LegacyLoader(bytes, path);
     // What is no other container is held against the rules of a .bin: a damaged magic number is a
     // fault like any other.
     const bool is_other = LooksLikeTorch(source) || ProbeSafetensors(source) != Confidence::kNo;
-    if (is_other && !LooksLikeKvcm(file->bytes())) {
+    if (is_other && !LooksLikeKvcm(bytes)) {
       WeightsFile opened = OpenAny(std::move(source), options);
       verdict.container = opened.container;
       verdict.faults = CheckWeights(opened.weights);
