@@ -133,6 +133,9 @@ class Corpus : public Command {
     if (search.entries.size() == 1 && search.entries.front().name.empty()) {
       manifest.folder = (std::filesystem::path(manifest.folder) / "..").lexically_normal().string();
     }
+    if (manifest.folder.starts_with("..") || manifest.folder.starts_with('/')) {
+      context.console.Say("the inputs are not below the manifest: commands need --corpus-dir");
+    }
     const std::string text = corpus::ManifestText(manifest);
     if (output_.empty() || output_ == "-") {
       context.console.Product(text);

@@ -276,8 +276,15 @@ std::vector<std::string> MatchingPaths(const std::string& given) {
 std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
                          const corpus::Manifest& manifest) {
   if (!given.empty()) return given;
+  const fs::path folder = fs::path(manifest.folder).lexically_normal();
+  if (folder.is_absolute() || (!folder.empty() && *folder.begin() == "..")) {
+    throw Error(Finding::kUnsafeName, fmt::format("its folder '{}' is not below the manifest",
+                                                  Printable(manifest.folder)))
+        .File(manifest_path)
+        .Hint("--corpus-dir FOLDER says where the inputs are, if this one is right");
+  }
   const fs::path beside = manifest_path == "-" ? fs::path() : fs::path(manifest_path).parent_path();
-  return (beside / manifest.folder).lexically_normal().string();
+  return (beside / folder).lexically_normal().string();
 }
 
 std::string CorpusName(const std::string& path) {

@@ -23,7 +23,8 @@ std::vector<std::string> MatchingPaths(const std::string& given);
 // How results call a path: without "." and "..", and where it is absolute, without its folders.
 std::string CorpusName(const std::string& path);
 
-// Where the inputs of a manifest are; `given` is --corpus-dir.
+// Where the inputs of a manifest are; `given` is --corpus-dir. Throws kUnsafeName if that is empty
+// and the manifest says a folder that is not below its own.
 std::string CorpusFolder(const std::string& manifest_path, const std::string& given,
                          const corpus::Manifest& manifest);
 

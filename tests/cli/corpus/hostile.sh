@@ -26,8 +26,18 @@ printf precious > notes; fails inspect -r all/pair --results notes; cat notes; e
 printf 'more\nprecious\n' > notes; fails inspect -r all/pair --results notes; cat notes
 fails inspect -r all/pair --results /dev/null
 mkfifo pipe; fails inspect -r all/pair --results pipe
+# What begins as many files do is no torn line of results.
+for begin in '{' '{"sch'; do printf '%s' "$begin" > notes; fails inspect -r all/pair --results notes; cat notes; echo; done
+# The folder of a manifest is below it, unless the command line says another.
+"$KVTOOL" corpus make all/pair -o inside.jsonl -q
+for folder in "$PWD/all/pair" ../elsewhere all/../../elsewhere all/pair ./all//pair/. ; do
+  jq -c --arg folder "$folder" 'if .schema == "kvtool.corpus/1" then .folder = $folder else . end' inside.jsonl > folder.jsonl
+  echo "$folder" | sed "s,$PWD,HERE," >&2; fails inspect --corpus folder.jsonl -q; fails corpus check folder.jsonl
+  fails inspect --corpus folder.jsonl -q --corpus-dir all/pair
+done
+mkdir beside; "$KVTOOL" corpus make all/pair -o beside/outside.jsonl
 # Of a first line that was torn all is made anew.
-for bytes in 0 5 40; do
+for bytes in 0 28 40; do
   head -c $bytes all.jsonl > torn.jsonl
   "$KVTOOL" inspect -r all/pair --results torn.jsonl --deterministic -q
   diff <(sort all.jsonl) <(sort torn.jsonl)
