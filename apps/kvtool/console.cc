@@ -71,20 +71,19 @@ void MakeSayable(nlohmann::ordered_json& value) {
 }
 
 // Terminals take some characters of Unicode for commands, which JSON need not escape.
-std::string WithoutC1(std::string json) {
-  if (json.find('\x7f') == json.npos && json.find('\xc2') == json.npos) return json;
+std::string WithoutControls(std::string json) {
+  const auto is_suspect = [](char c) { return static_cast<unsigned char>(c) >= 0x7f; };
+  if (std::none_of(json.begin(), json.end(), is_suspect)) return json;
   std::string out;
-  for (size_t at = 0; at < json.size(); ++at) {
-    const auto byte = static_cast<unsigned char>(json[at]);
-    const auto next = at + 1 < json.size() ? static_cast<unsigned char>(json[at + 1]) : 0u;
-    if (byte == 0x7f) {
-      out += "\\u007f";
-    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {
-      out += fmt::format("\\u{:04x}", next);
-      ++at;
+  for (size_t at = 0; at < json.size();) {
+    const std::string_view rest = std::string_view(json).substr(at);
+    const size_t control = is_suspect(json[at]) ? ControlLength(rest) : 0;
+    if (control > 0) {
+      out += fmt::format("\\u{:04x}", CodePoint(rest.substr(0, control)));
     } else {
       out += json[at];
     }
+    at += std::max<size_t>(control, 1);
   }
   return out;
 }
@@ -99,7 +98,7 @@ std::string RandomWord() {
 
 std::string JsonText(nlohmann::ordered_json document, int indent, bool ascii) {
   MakeSayable(document);
-  return WithoutC1(document.dump(indent, ' ', ascii));
+  return WithoutControls(document.dump(indent, ' ', ascii));
 }
 
 Console::Console(Embedding* embedding)

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "lib/core/base/checked.h"
@@ -41,18 +42,17 @@ void ByteWriter::Pad(uint64_t count, std::byte value) { bytes_.insert(bytes_.end
 
 std::string Printable(std::string_view text, bool lines) {
   std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = Utf8Length(text.substr(at));
-    const auto byte = static_cast<unsigned char>(text[at]);
-    const bool plain = length == 1 && ((byte >= 0x20 && byte != 0x7f) || (lines && byte == '\n'));
-    const bool c1 = length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[at + 1]) < 0xa0;
-    if (plain || (length > 1 && !c1)) {
-      out += text.substr(at, length);
-      at += length;
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text), control = ControlLength(text);
+    const size_t taken = std::max<size_t>(length, 1);
+    if (length > 0 && (control == 0 || (lines && text[0] == '\n'))) {
+      out += text.substr(0, taken);
     } else {
-      out += fmt::format("\\x{:02x}", byte);
-      ++at;
+      for (const char c : text.substr(0, taken)) {
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      }
     }
+    text.remove_prefix(taken);
   }
   return out;
 }

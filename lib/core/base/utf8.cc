@@ -20,6 +20,25 @@ size_t Utf8Length(std::string_view text) {
   return length;
 }
 
+size_t ControlLength(std::string_view text) {
+  const size_t length = Utf8Length(text);
+  if (length == 0 || length == 4) return 0;
+  const uint32_t code = CodePoint(text.substr(0, length));
+  const auto in = [&](uint32_t first, uint32_t last) { return code >= first && code <= last; };
+  const bool is_control = code < 0x20 || in(0x7f, 0x9f) || code == 0x61c || in(0x200e, 0x200f) ||
+                          in(0x2028, 0x202e) || in(0x2066, 0x2069) || in(0xfffe, 0xffff);
+  return is_control ? length : 0;
+}
+
+uint32_t CodePoint(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first;
+  uint32_t code = first & (0x7fu >> character.size());
+  for (const char c : character.substr(1))
+    code = code << 6 | (static_cast<unsigned char>(c) & 0x3fu);
+  return code;
+}
+
 bool IsUtf8(std::string_view text) {
   while (!text.empty()) {
     const size_t length = Utf8Length(text);

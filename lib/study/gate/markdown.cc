@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lib/core/base/bytes.h"
 #include "lib/study/gate/engine.h"
 
 namespace kv::gate {
@@ -128,7 +129,7 @@ std::string OwnMarkdown(const GateResult& result, const OutputNames& outputs) {
 }  // namespace
 
 std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs) {
-  if (!IsOfEngine(result)) return OwnMarkdown(result, outputs);
+  if (!IsOfEngine(result)) return Printable(OwnMarkdown(result, outputs), true);
   const Json summary = SummaryJson(result, "", outputs);
   std::string text = fmt::format("# {}\n\n", result.engines.front()->report.title);
   std::vector<std::string> keys = {"overall_pass", "total_cases"};
@@ -142,7 +143,7 @@ std::string SummaryMarkdown(const GateResult& result, const OutputNames& outputs
   Rules(result, text);
   TrueFigures(result, text);
   Outputs(outputs, text);
-  return text;
+  return Printable(text, true);
 }
 
 }  // namespace kv::gate

@@ -15,18 +15,6 @@ namespace {
 
 bool IsFollowing(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-// Whether a character that is no control character would still change how others are read: marks
-// and overrides of direction, line and paragraph separators, U+FFFE and U+FFFF.
-bool Misleads(std::string_view text) {
-  if (text.size() < 3) return false;
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) == 0xe2 && byte(1) == 0x80) {
-    return (byte(2) >= 0x8e && byte(2) <= 0x8f) || (byte(2) >= 0xa8 && byte(2) <= 0xae);
-  }
-  if (byte(0) == 0xe2 && byte(1) == 0x81) return byte(2) >= 0xa6 && byte(2) <= 0xa9;
-  return byte(0) == 0xef && byte(1) == 0xbf && byte(2) >= 0xbe;
-}
-
 }  // namespace
 
 std::string Coordinate(double value) {
@@ -127,15 +115,8 @@ std::string ShortBytes(double bytes) {
 
 std::string EscapeMarkup(std::string_view text) {
   std::string out;
-  const std::string printable = Printable(text, true);
-  for (size_t at = 0; at < printable.size(); ++at) {
-    const char c = printable[at];
-    if (Misleads(std::string_view(printable).substr(at, 3))) {
-      for (const size_t end = at + 3; at < end; ++at) {
-        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(printable[at]));
-      }
-      --at;
-    } else if (c == '&') {
+  for (const char c : Printable(text, true)) {
+    if (c == '&') {
       out += "&amp;";
     } else if (c == '<') {
       out += "&lt;";

@@ -1,5 +1,5 @@
 # Names are shown with control characters escaped, on one line, wherever text is printed.
-name=$(printf 'a\033[31mred\nkvtool: fine\r\302\233b\377.bin')
+name=$(printf 'a\033[31mred\nkvtool: fine\r\302\233b\342\200\256\342\201\246\330\234\377.bin')
 head -c 1000 /dev/zero > "$name"
 {
   "$KVTOOL" compress --from opaque "$name"
@@ -40,7 +40,9 @@ grep -c -e . said | "$PYTHON" -c 'assert int(input()) > 60'
 "$PYTHON" - <<'END'
 said = open("said", "rb").read()
 said.decode()  # UTF-8
+reorders = {0x61c, 0x200e, 0x200f, *range(0x202a, 0x202f), *range(0x2066, 0x206a)}
 for text in said.decode().split("\n"):
+    assert not reorders & set(map(ord, text)), repr(text)
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text), repr(text)
     assert not text.startswith("kvtool: fine"), repr(text)
 END

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <thread>
@@ -314,6 +315,19 @@ TEST_CASE("text from outside is printed without control characters", "[output]")
   CHECK(Printable("\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82") ==
         "\\xff\\xc0\\x80\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80\\xe2\\x82");
   CHECK(Printable(std::string_view("a\0b", 3)) == "a\\x00b");
+  // What reorders the text around it: U+061C, U+200E, U+200F, U+202A..202E, U+2066..2069.
+  for (const char* mark :
+       {"\xd8\x9c", "\xe2\x80\x8e", "\xe2\x80\x8f", "\xe2\x80\xaa", "\xe2\x80\xab", "\xe2\x80\xac",
+        "\xe2\x80\xad", "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x81\xa7", "\xe2\x81\xa8",
+        "\xe2\x81\xa9", "\xe2\x80\xa8", "\xe2\x80\xa9"}) {
+    const std::string shown = Printable(std::string("a") + mark + "b");
+    CHECK(shown.starts_with("a\\x"));
+    CHECK(shown.ends_with("b"));
+    CHECK(std::all_of(shown.begin(), shown.end(), [](char c) { return c > 0; }));
+  }
+  CHECK(Printable("\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9") ==
+        "\xd8\x9b\xe2\x80\x8d\xe2\x80\xb0\xe2\x81\xaa\xd7\xa9");  // their neighbours, and Hebrew,
+                                                                  // stay
   const Error error = Error(Finding::kWriteFailed, "m\x1bsg").File("f\ni").In("c\x9b");
   CHECK(std::string(error.what()) == "f\\x0ai: c\\x9b: m\\x1bsg [KV0103]");
 }

@@ -196,7 +196,9 @@ std::string PythonText(std::string_view text) {
   const bool doubled = Contains(text, "'") && !Contains(text, "\"");
   const char quote = doubled ? '"' : '\'';
   std::string out(1, quote);
-  for (const char c : text) {
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    const size_t control = ControlLength(text.substr(at));
     if (c == '\\' || c == quote) {
       out += {'\\', c};
     } else if (c == '\n') {
@@ -205,8 +207,10 @@ std::string PythonText(std::string_view text) {
       out += "\\r";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else if (control > 0) {
+      const uint32_t code = CodePoint(text.substr(at, control));
+      out += code < 0x100 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
+      at += control - 1;
     } else {
       out += c;
     }
