@@ -144,6 +144,8 @@ def check_registries(root):
         for found in REGISTRY.finditer(data):
             yield (f"{path}:{data.count(10, 0, found.start()) + 1}: {found[0].decode()}: the address of a registry; "
                    "fetch the package with npm, pip or apt-get")
+
+
 def check_json_readers(root):
     """nlohmann's parser has no limits: what comes from outside goes through lib/core/base/json.h."""
     bounded = {"formats/plan/plan_reader.cc",  # its callback bounds the depth and keeps no more than an event
@@ -162,8 +164,7 @@ def check_json_readers(root):
 def main():
     root = pathlib.Path(sys.argv[1])
     checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
-              check_thread_locals, check_braced_json, check_presets, check_registries]
-              check_thread_locals, check_braced_json, check_json_readers]
+              check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)
