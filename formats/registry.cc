@@ -46,6 +46,17 @@ std::vector<std::string> BesideTensors(const Snapshot& snapshot) {
   return lost;
 }
 
+// The same, of formats that count layers from 0.
+std::vector<std::string> BesideNumberedTensors(const Snapshot& snapshot) {
+  std::vector<std::string> lost = BesideTensors(snapshot);
+  for (size_t i = 0; i < snapshot.layers.size(); ++i) {
+    if (snapshot.layers[i].index == i) continue;
+    lost.emplace_back("layer numbers: stored layers are counted from 0");
+    break;
+  }
+  return lost;
+}
+
 // One line per format; detection asks them in this order.
 constexpr FormatEntry kFormats[] = {
     {"kvz", "archive of any of these, by kvtool compress, byte for byte", "", kReadsAll, ProbeKvz,
@@ -81,7 +92,7 @@ constexpr FormatEntry kFormats[] = {
      mnn::OpenDump, mnn::WriteDump, nullptr, BesideTensors, false, mnn::ReadDumpEntries},
     {"infinilm-dump", "InfiniLM compression test: input_kv.bin, output_kv.bin, meta.json", "",
      kReadsLayout, infinilm::ProbeDump, infinilm::OpenDump, infinilm::WriteDump,
-     infinilm::WriteDumpPair, BesideTensors},
+     infinilm::WriteDumpPair, BesideNumberedTensors},
     {"lmcache", "LMCache chunks with their header (.data), one or more groups of layers",
      "heads: --kv-heads or --head-dim; --order for several", kReadsBatch, lmcache::ProbeChunk,
      lmcache::OpenChunk, nullptr},
@@ -209,6 +220,26 @@ Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
   OpenOptions with_heads = options;
   with_heads.geometry = otherwise;
   return OpenDivided(source, with_heads, false);  // by a trace, which is compared by itself
+}
+
+std::optional<Snapshot> OpenToKeep(const Source& source, const OpenOptions& options,
+                                   std::string& why) {
+  if (options.from == "opaque") return std::nullopt;
+  std::optional<Snapshot> snapshot;
+  try {
+    snapshot = OpenSnapshot(source, options);
+  } catch (const Error& error) {
+    if (error.finding() != Finding::kUnsupportedKind) throw;
+    why = error.message();
+    return std::nullopt;
+  }
+  try {
+    RegionsOf(*snapshot);
+  } catch (const Error& error) {
+    why = error.message();
+    return std::nullopt;
+  }
+  return snapshot;
 }
 
 bool HoldsOnlyADump(const std::string& folder) {

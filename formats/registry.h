@@ -116,6 +116,12 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options);
 Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
                       const std::optional<ModelGeometry>& otherwise);
 
+// Opens what is kept byte for byte, in an archive or a store. Nothing where bytes are all that can
+// be kept: by --from opaque or, with the reason in `why`, because no reader makes a snapshot of it
+// or its tensors share bytes, as torch's expand() leaves them.
+std::optional<Snapshot> OpenToKeep(const Source& source, const OpenOptions& options,
+                                   std::string& why);
+
 // Whether a folder is a dump that some reader knows and holds nothing else.
 bool HoldsOnlyADump(const std::string& folder);
 

@@ -26,19 +26,17 @@ constexpr std::string_view kKindKeys[] = {"other", "k", "v"};
 // What a reader makes of the source, or nothing where its bytes are archived as they are.
 std::optional<Snapshot> Describe(const Source& source, const OpenOptions& options,
                                  Console& console) {
-  if (options.from == "opaque") return std::nullopt;
   try {
-    Snapshot snapshot = OpenSnapshot(source, options);
-    for (const Note& note : snapshot.notes) {
+    std::string why;
+    std::optional<Snapshot> snapshot = OpenToKeep(source, options, why);
+    if (!why.empty()) console.Warn(source.path, fmt::format("{}; archived as opaque bytes", why));
+    if (!snapshot) return snapshot;
+    for (const Note& note : snapshot->notes) {
       if (note.is_warning)
         console.Say(fmt::format("kvtool: {}: {}", Printable(source.path), Printable(note.text)), 1);
     }
     return snapshot;
   } catch (Error& error) {
-    if (error.finding() == Finding::kUnsupportedKind) {
-      console.Warn(source.path, fmt::format("{}; archived as opaque bytes", error.message()));
-      return std::nullopt;
-    }
     if (error.code() == ErrorCode::kUnsupported && error.hint().empty()) {
       error.Hint("--from opaque archives the bytes as they are");
     }
@@ -77,7 +75,7 @@ class Compress : public EachOf<Compress> {
     DeclareInputs(line, "FILE", "Snapshots: files, folders, '-' for stdin");
     output_.Declare(line, "Archive to write (default: FILE.kvz; for '-': standard output)");
     line.Add("--level", level_,
-             "Trades time for size: fast, default, high, max; compat: exactly the engine's choices")
+             "Trades time for size: fast, default, high, max; compat: exactly MNN's choices")
         .OneOf({"compat", "fast", "default", "high", "max"})
         .ShowDefault();
     line.Add("--joined-layers", joined_layers_,

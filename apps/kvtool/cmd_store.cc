@@ -32,15 +32,12 @@ constexpr Verb kStoreVerbs[] = {
 // What a reader makes of a source, or nothing where its bytes are stored as they are.
 std::optional<Snapshot> SnapshotFor(const Source& source, const OpenOptions& options,
                                     Console& console) {
-  if (options.from == "opaque") return std::nullopt;
   try {
-    Snapshot snapshot = OpenSnapshot(source, options);
+    std::string why;
+    std::optional<Snapshot> snapshot = OpenToKeep(source, options, why);
+    if (!why.empty()) console.Warn(source.path, fmt::format("{}; stored as opaque bytes", why));
     return snapshot;
   } catch (Error& error) {
-    if (error.finding() == Finding::kUnsupportedKind) {
-      console.Warn(source.path, fmt::format("{}; stored as opaque bytes", error.message()));
-      return std::nullopt;
-    }
     if (error.hint().empty()) error.Hint("--from opaque stores the bytes as they are");
     throw;
   }

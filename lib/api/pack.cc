@@ -52,7 +52,8 @@ std::optional<Snapshot> Understood(const Source& source) {
   OpenOptions options = WithReferences({});
   options.metadata_only = options.any_batch = options.may_guess_axes = true;
   try {
-    return OpenSnapshot(source, options);
+    std::string why;  // bytes are all that a caller of the library asks for
+    return OpenToKeep(source, options, why);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal) throw;
     return std::nullopt;

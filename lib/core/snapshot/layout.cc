@@ -142,7 +142,8 @@ void ExpectDisjoint(const Snapshot& snapshot, const std::vector<Region>& regions
     const Region& b = regions[i];
     if (a.file == b.file && a.offset + a.size > b.offset) {
       throw Error(Finding::kInconsistent,
-                  fmt::format("layers {} and {} share bytes", a.layer, b.layer))
+                  fmt::format("{} of layer {} and {} of layer {} share bytes",
+                              a.is_value ? 'V' : 'K', a.layer, b.is_value ? 'V' : 'K', b.layer))
           .At(b.offset)
           .File(snapshot.source.path);
     }
