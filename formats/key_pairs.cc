@@ -10,15 +10,30 @@
 namespace kv {
 namespace {
 
-bool IsLlama(const Snapshot& snapshot) { return snapshot.engine == "llama.cpp"; }
+bool IsLlama(const Snapshot& snapshot) { return snapshot.engine == kPairsOfLlama; }
 
-// What the keys have now, or kUnknown: as recorded, else as their engine has them for the model.
-KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& order) {
+// The order that the snapshot records by name, if it does.
+std::optional<KeyPairs> RecordedPairs(const Snapshot& snapshot) {
   const auto at = snapshot.storage.find(kRopePairs);
-  if (at != snapshot.storage.end()) return ParseRopePairs(at->second).value_or(KeyPairs::kUnknown);
-  if (IsLlama(snapshot)) return order ? order->llama : KeyPairs::kUnknown;
-  if (snapshot.engine == "InfiniLM") return KeyPairs::kUnknown;  // its pairs are its own
-  return order ? order->transformers : KeyPairs::kUnknown;
+  return at == snapshot.storage.end() ? std::nullopt : ParseRopePairs(at->second);
+}
+
+// What the keys have now, or kUnknown: as recorded, else as their owner has them for the model.
+KeyPairs PairsNow(const Snapshot& snapshot, const std::optional<RopeOrder>& order) {
+  if (const auto recorded = RecordedPairs(snapshot)) return *recorded;
+  if (!order) return KeyPairs::kUnknown;
+  switch (FindPairsOwner(snapshot)) {
+    case PairsOwner::kLlama:
+      return order->llama;
+    case PairsOwner::kTransformers:
+      return order->transformers;
+    case PairsOwner::kUnknown:
+      break;
+  }
+  // MNN runs what was exported from transformers, unless an older kvtool wrote the dump from a
+  // state of llama.cpp: no matter where both have the same order.
+  const bool is_same = order->llama == order->transformers;
+  return is_same && snapshot.engine == "MNN" ? order->llama : KeyPairs::kUnknown;
 }
 
 struct Turn {
@@ -44,14 +59,15 @@ Turn ByFlag(const std::string& flag, KeyPairs now, const Snapshot& snapshot) {
     return {parse(std::string_view(flag).substr(0, colon)),
             parse(std::string_view(flag).substr(colon + 1))};
   const KeyPairs to = parse(flag);
-  // All but llama.cpp keep the halves of transformers unless something says otherwise.
-  if (now == KeyPairs::kUnknown && !IsLlama(snapshot)) now = KeyPairs::kHalves;
+  if (now == KeyPairs::kUnknown && FindPairsOwner(snapshot) == PairsOwner::kTransformers)
+    now = KeyPairs::kHalves;
   if (now == KeyPairs::kUnknown) {
     throw Error(
         Finding::kGeometryMissing,
         fmt::format("--rope-pairs {}: the present order of the keys' pairs is unknown", flag))
-        .Hint(fmt::format("give --model MODEL, or both orders: --rope-pairs neighbours:{}",
-                          Name(to)));
+        .Hint(fmt::format(
+            "give {}both orders: --rope-pairs neighbours:{}",
+            FindPairsOwner(snapshot) == PairsOwner::kLlama ? "--model MODEL, or " : "", Name(to)));
   }
   return {now, to};
 }
@@ -71,6 +87,18 @@ Error Unknown(const std::string& architecture) {
   return error;
 }
 
+// For dumps of engines whose order no architecture tells.
+Error Unrecorded(const Snapshot& snapshot) {
+  Error error(Finding::kGeometryMissing,
+              fmt::format("no record says which pairs of K RoPE rotates in this cache of {}",
+                          snapshot.engine));
+  error.Hint(
+      "give both orders, kvtool convert --rope-pairs FROM:TO: halves (i, i+dim/2; transformers) or "
+      "neighbours "
+      "(2i, 2i+1; llama, mistral ... in llama.cpp); keep leaves K as it is");
+  return error;
+}
+
 }  // namespace
 
 std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
@@ -82,20 +110,25 @@ std::string FitKeyPairs(PairsWanted wanted, const std::string& flag,
   if (architecture.empty() && IsLlama(snapshot)) architecture = snapshot.model;
   const std::optional<RopeOrder> order = RopeOrderOf(architecture);
   const KeyPairs now = PairsNow(snapshot, order);
-  const bool is_recorded = snapshot.storage.count(kRopePairs) != 0;
+  const PairsOwner at_home =
+      wanted == PairsWanted::kOfModel ? PairsOwner::kLlama : PairsOwner::kTransformers;
   Turn turn;
   if (!flag.empty()) {
     turn = ByFlag(flag, now, snapshot);
   } else if (wanted == PairsWanted::kAsSource ||
-             (!is_recorded && IsLlama(snapshot) == (wanted == PairsWanted::kOfModel))) {
+             (!RecordedPairs(snapshot) && FindPairsOwner(snapshot) == at_home)) {
     return {};  // as the reader expects them by nature
   } else {
     turn = {now, !order                            ? KeyPairs::kUnknown
                  : wanted == PairsWanted::kOfModel ? order->llama
                                                    : order->transformers};
+    const bool needs_record =
+        !RecordedPairs(snapshot) && FindPairsOwner(snapshot) == PairsOwner::kUnknown;
+    if (turn.from == KeyPairs::kUnknown && needs_record) throw Unrecorded(snapshot);
     if (turn.from == KeyPairs::kUnknown || turn.to == KeyPairs::kUnknown)
       throw Unknown(architecture);
   }
+  if (flag.find(':') != flag.npos) snapshot.storage[kRopePairs] = Name(turn.to);  // now known
   if (turn.from == turn.to) return {};
   if (geometry && geometry->rope_dims != 0 && !snapshot.layers.empty() &&
       geometry->rope_dims != snapshot.layers.front().k.head_dim) {
@@ -123,7 +156,11 @@ KeyPairs KeyPairsOf(const Snapshot& snapshot, const std::optional<ModelGeometry>
 void RequireKeyPairs(PairsWanted wanted, const std::optional<ModelGeometry>& geometry,
                      const Snapshot& snapshot) {
   Snapshot fitted = snapshot;
-  if (FitKeyPairs(wanted, "", geometry, fitted).empty()) return;
+  try {
+    if (FitKeyPairs(wanted, "", geometry, fitted).empty()) return;
+  } catch (Error& error) {
+    throw error.Hint("kvtool convert --to safetensors --rope-pairs FROM:TO records the order");
+  }
   throw Error(Finding::kUnsupportedLayout,
               "readers of this format expect another order of K's RoPE pairs")
       .Hint("write safetensors, and convert that");

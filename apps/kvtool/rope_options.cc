@@ -68,19 +68,24 @@ std::optional<RopePairs> RopeOptions::PairsFor(const OpenOptions& options,
       return RopePairs::kHalves;
     case KeyPairs::kNeighbours:
       return RopePairs::kNeighbours;
-    case KeyPairs::kUnknown:
     case KeyPairs::kNone:
+      return std::nullopt;
+    case KeyPairs::kUnknown:
       break;
   }
   // A GGUF has the order of llama.cpp's caches, a config.json that of transformers.
   const bool is_told = options.geometry && options.geometry->file != nullptr;
-  if (!is_told || !options.geometry->rope_style.empty() || keys->engine != "llama.cpp")
+  const bool has_owner = FindPairsOwner(*keys) != PairsOwner::kUnknown;
+  if (!is_told ||
+      (has_owner && (!options.geometry->rope_style.empty() || keys->engine != kPairsOfLlama)))
     return std::nullopt;
   throw Error(Finding::kUsage,
-              "which values of a head RoPE turns together in llama.cpp's caches of "
-              "this model is not known")
+              fmt::format("which values of a head RoPE turns together in {}'s caches of this model "
+                          "is not known",
+                          keys->engine))
       .File(keys->source.path)
-      .Hint("give the GGUF as --model, or --rope-style");
+      .Hint(has_owner ? "give the GGUF as --model, or --rope-style"
+                      : "give --rope-style: neox (halves) or gptj (neighbours)");
 }
 
 std::optional<ModelRope> RopeOptions::ResolveOrWarn(const OpenOptions& options,

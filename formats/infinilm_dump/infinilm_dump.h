@@ -20,6 +20,7 @@ struct DumpMeta {
   uint64_t layers = 0, heads = 0, head_dim = 0;
   uint64_t seq_len_in = 0, seq_len_out = 0;
   uint64_t compression_factor = 0, min_seq_len = 0, image_len = 0;
+  std::string rope_pairs;  // kvtool's own record of K's RoPE pairs; InfiniLM writes none
 };
 
 // Throws kBadText, kMissingRecord, kBadField, kLimit.

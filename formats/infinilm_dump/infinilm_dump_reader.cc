@@ -9,6 +9,7 @@
 #include "lib/core/base/json.h"
 #include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv::infinilm {
 namespace {
@@ -65,6 +66,11 @@ DumpMeta ParseDumpMeta(ByteSpan json) {
     throw Error(Finding::kBadField, "it_len is not a list of two numbers, [image, 0]");
   }
   meta.image_len = (*it_len)[0].get<uint64_t>();
+  const auto pairs = object.find("rope_pairs");
+  if (pairs != object.end()) {
+    if (!pairs->is_string()) throw Error(Finding::kBadField, "rope_pairs is not a word");
+    meta.rope_pairs = pairs->get<std::string>();
+  }
   return meta;
 }
 
@@ -118,6 +124,7 @@ Snapshot OpenDump(Source source, const OpenOptions& options) {
                     {"compression_factor", fmt::to_string(meta.compression_factor)},
                     {"min_seq_len", fmt::to_string(meta.min_seq_len)},
                     {"image_tokens", fmt::to_string(meta.image_len)}};
+  TakeRecordedPairs(meta.rope_pairs, snapshot);
   if (source.Find(kInputName) != nullptr && source.Find(kOutputName) != nullptr) {
     snapshot.notes.push_back({fmt::format("read {}; --layout {} reads the other file", name,
                                           is_output ? "input" : "output"),

@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/infinilm_dump/infinilm_dump.h"
+#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
+#include "lib/core/snapshot/rope_pairs.h"
 #include "lib/core/snapshot/select.h"
 
 namespace kv::infinilm {
@@ -14,6 +16,7 @@ namespace {
 // The one geometry that both files share.
 DumpMeta MetaOf(const Snapshot& snapshot) {
   RequireHeads(snapshot, "an InfiniLM dump");
+  RequireRotatedKeys(snapshot, "an InfiniLM dump");
   if (snapshot.layers.empty() || snapshot.layers.size() > kMostLayers) {
     throw Error(Finding::kUnsupportedLayout,
                 fmt::format("an InfiniLM dump holds 1 to {} layers, the snapshot has {}",
@@ -41,6 +44,7 @@ DumpMeta MetaOf(const Snapshot& snapshot) {
   meta.head_dim = first.head_dim;
   meta.seq_len_in = meta.seq_len_out = first.tokens();
   meta.compression_factor = 1;
+  meta.rope_pairs = PairsToRecord(snapshot);
   return meta;
 }
 
@@ -63,11 +67,12 @@ void WriteMeta(const DumpMeta& meta, AtomicFolder& folder) {
 }  // namespace
 
 std::string DumpMetaText(const DumpMeta& meta) {
-  const nlohmann::ordered_json object = {
+  nlohmann::ordered_json object = {
       {"layers", meta.layers},           {"heads", meta.heads},
       {"head_dim", meta.head_dim},       {"seq_len_in", meta.seq_len_in},
       {"seq_len_out", meta.seq_len_out}, {"compression_factor", meta.compression_factor},
       {"min_seq_len", meta.min_seq_len}, {"it_len", {meta.image_len, 0}}};
+  if (!meta.rope_pairs.empty()) object["rope_pairs"] = meta.rope_pairs;
   return object.dump(2);
 }
 

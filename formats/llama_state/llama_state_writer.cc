@@ -10,6 +10,7 @@
 #include "formats/llama_state/token_list.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/snapshot/hadamard.h"
+#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/residency.h"
 #include "lib/core/snapshot/select.h"
@@ -316,8 +317,7 @@ class Writer {
 void Write(const Snapshot& snapshot, const std::string& path, const OutputRules& rules,
            Scope scope) {
   const Target target = TargetOf(StorageOf(snapshot, "version"));
-  if (snapshot.key_rotation == KeyRotation::kUnrotated)
-    throw Refused("keys without RoPE; llama.cpp keeps them rotated");
+  RequireRotatedKeys(snapshot, "a state of llama.cpp");
   if (snapshot.tokens.size() > UINT32_MAX / 2)
     throw Error(Finding::kLimit, fmt::format("{} token ids", snapshot.tokens.size()));
   std::vector<CacheToWrite> caches = CachesOf(snapshot);

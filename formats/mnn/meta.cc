@@ -216,6 +216,7 @@ DumpMeta ParseMeta(ByteSpan bytes) {
   meta.dtype = DTypeOf(fields);
   meta.stage = fields.TextOr("stage", "");
   meta.run_id = fields.TextOr("run_id", "");
+  meta.rope_pairs = fields.TextOr("rope_pairs", "");
   meta.k_file = FileName(fields, "k_file");
   meta.v_file = FileName(fields, "v_file");
   if (meta.k_file == meta.v_file) {
@@ -235,7 +236,7 @@ DumpMeta ParseMeta(ByteSpan bytes) {
 }
 
 std::string LogicalMetaText(const DumpMeta& meta) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"layer_id", meta.layer},
       {"seq_start", meta.begin},
       {"seq_len", meta.tokens},
@@ -254,6 +255,7 @@ std::string LogicalMetaText(const DumpMeta& meta) {
       {"k_file", meta.k_file},
       {"v_file", meta.v_file},
   };
+  if (!meta.rope_pairs.empty()) json["rope_pairs"] = meta.rope_pairs;
   // Run ids come from folder names, which need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

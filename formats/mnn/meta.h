@@ -22,6 +22,7 @@ struct DumpMeta {
   bool quantised_cache = false;  // the engine's own cache was quantised; the dump holds its input
   std::string stage, run_id;
   std::string k_file, v_file;  // plain names in the folder of the meta
+  std::string rope_pairs;      // kvtool's own record of K's RoPE pairs; the engine writes none
 
   // packed only
   PackGeometry pack;

@@ -11,6 +11,7 @@
 #include "formats/mnn/mnn.h"
 #include "formats/mnn/run_folder.h"
 #include "lib/core/snapshot/key_rotation.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv::mnn {
 namespace {
@@ -133,7 +134,7 @@ struct Counts {
 void AddFacts(const std::map<uint32_t, LayerDumps>& layers, bool any_logical_read,
               bool any_packed_read, Snapshot& snapshot) {
   Counts logical, packed;
-  std::set<std::string> run_ids, stages, packs;
+  std::set<std::string> run_ids, stages, packs, pairs;
   bool quantised_cache = false;
   for (const auto& [index, layer] : layers) {
     logical.Add(layer.logical.size());
@@ -143,6 +144,7 @@ void AddFacts(const std::map<uint32_t, LayerDumps>& layers, bool any_logical_rea
         if (!dump.meta.run_id.empty()) run_ids.insert(Escaped(dump.meta.run_id, 60));
         if (!dump.meta.stage.empty()) stages.insert(Escaped(dump.meta.stage, 20));
         quantised_cache |= dump.meta.quantised_cache;
+        pairs.insert(dump.meta.rope_pairs);
         const PackGeometry& p = dump.meta.pack;
         if (dump.meta.is_packed) {
           packs.insert(
@@ -167,6 +169,9 @@ void AddFacts(const std::map<uint32_t, LayerDumps>& layers, bool any_logical_rea
   }
   facts.emplace_back("dumps", fmt::format("{}", fmt::join(dumps, "; ")));
   if (!packs.empty()) facts.emplace_back("packing", Listed({packs.begin(), packs.end()}));
+  if (pairs.size() > 1)
+    throw Error(Finding::kInconsistent, "the metas record different rope_pairs");
+  if (!pairs.empty()) TakeRecordedPairs(*pairs.begin(), snapshot);
   if (quantised_cache) {
     facts.emplace_back("engine cache", "quantised; the dump holds its float input");
   }

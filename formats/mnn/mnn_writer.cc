@@ -7,8 +7,10 @@
 
 #include "formats/mnn/meta.h"
 #include "formats/mnn/mnn.h"
+#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/residency.h"
+#include "lib/core/snapshot/rope_pairs.h"
 
 namespace kv::mnn {
 namespace {
@@ -57,6 +59,7 @@ void WriteRows(const Snapshot& snapshot, const KvTensor& tensor, FolderFile& fil
 
 void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRules& rules) {
   RequireHeads(snapshot, "an MNN dump");
+  RequireRotatedKeys(snapshot, "an MNN dump");
   snapshot.CheckContent();
   std::set<uint32_t> indices;
   for (const LayerKv& layer : snapshot.layers) {
@@ -78,6 +81,7 @@ void WriteDump(const Snapshot& snapshot, const std::string& path, const OutputRu
     meta.dtype = layer.k.dtype;
     meta.stage = meta.tokens == 1 ? "decode" : "prefill";
     meta.run_id = name.filename().string();
+    meta.rope_pairs = PairsToRecord(snapshot);
     meta.k_file = fmt::format("k_t0_{}.bin", meta.tokens);
     meta.v_file = fmt::format("v_t0_{}.bin", meta.tokens);
     const std::string where = fmt::format("layer_{}/", layer.index);

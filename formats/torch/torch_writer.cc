@@ -7,6 +7,7 @@
 #include "formats/torch/torch.h"
 #include "formats/zip/zip_writer.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/snapshot/key_rotation.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/snapshot/residency.h"
 
@@ -180,7 +181,7 @@ void CheckTuple(const Snapshot& snapshot, const std::string& path) {
         .File(path)
         .Hint("--to torch-dict or safetensors can");
   };
-  if (snapshot.key_rotation == KeyRotation::kUnrotated) throw refuse("keys are from before RoPE");
+  RequireRotatedKeys(snapshot, "a tuple of (K, V)");
   for (size_t i = 0; i < snapshot.layers.size(); ++i) {
     const LayerKv& layer = snapshot.layers[i];
     if (layer.index != i) throw refuse(fmt::format("layer {} is at place {}", layer.index, i));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "formats/key_pairs.h"
 #include "formats/registry.h"
 #include "lib/core/snapshot/diff.h"
 #include "tests/support/temp_dir.h"
@@ -87,7 +88,8 @@ bool IsRefusal(Finding finding) {
 
 // Writes and reads again; nothing if the format refused before it wrote anything.
 std::optional<Snapshot> Through(const FormatEntry& format, const Snapshot& snapshot,
-                                const fs::path& folder) {
+                                const fs::path& folder,
+                                const std::optional<ModelGeometry>& geometry = std::nullopt) {
   static int count = 0;
   const fs::path path = folder / (std::to_string(++count) + "." + std::string(format.id));
   try {
@@ -100,6 +102,7 @@ std::optional<Snapshot> Through(const FormatEntry& format, const Snapshot& snaps
   }
   OpenOptions options;
   if (format.probe == nullptr && format.open != nullptr) options.from = format.id;
+  options.geometry = geometry;
   return OpenSnapshot(Source::Open(path), options);
 }
 
@@ -121,7 +124,83 @@ void ExpectSame(const Snapshot& a, const Snapshot& b) {
   CHECK(diff.verdict() == DiffVerdict::kIdentical);
 }
 
+// As `convert` does it: RoPE pairs as the format has them for the model, then written and read.
+// Nothing if it refuses, which must say what to pass.
+std::optional<Snapshot> Convert(const FormatEntry& format, Snapshot snapshot,
+                                const std::optional<ModelGeometry>& model, const fs::path& folder) {
+  snapshot.storage.erase("version");
+  try {
+    FitKeyPairs(format.pairs, "", model, snapshot);
+  } catch (const Error& error) {
+    INFO(error.what());
+    CHECK(IsRefusal(error.finding()));
+    CHECK(error.hint().find("--") != std::string::npos);
+    return std::nullopt;
+  }
+  return Through(format, snapshot, folder, model);
+}
+
+// The keys in the order of transformers, if the model tells what that is.
+std::optional<Snapshot> InHalves(Snapshot snapshot, const std::optional<ModelGeometry>& model) {
+  try {
+    FitKeyPairs(PairsWanted::kHalves, "", model, snapshot);
+    return snapshot;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
+
+TEST_CASE("no format changes values unless it records what it did", "[matrix]") {
+  const test::TempDir folder;
+  size_t compared = 0, dumps = 0;
+  for (const auto& [name, source] : Sources()) {
+    const FormatEntry* own = FindFormat(source.format);
+    if (own == nullptr || own->write == nullptr || !source.heads_known()) continue;
+    for (const char* architecture : {"", "llama", "qwen2"}) {
+      ModelGeometry model;
+      model.source = "test";
+      model.architecture = architecture;
+      model.uniform.kv_heads = source.layers[0].k.heads;
+      for (const FormatEntry& format : Formats()) {
+        if (format.write == nullptr) continue;
+        INFO(name << " of '" << architecture << "' through " << format.id);
+        const auto there = Convert(format, source, model, folder.path());
+        if (!there) continue;
+        INFO("and back");
+        const auto back = Convert(*own, *there, model, folder.path());
+        if (!back) continue;
+        const auto was = InHalves(source, model), is = InHalves(*back, model);
+        const bool both = was && is;
+        ExpectSame(Expected(*own, Expected(format, both ? *was : source)), both ? *is : *back);
+        ++compared;
+        dumps += format.id == "mnn-dump" || format.id == "infinilm-dump";
+      }
+    }
+  }
+  CHECK(compared > 100);
+  CHECK(dumps > 20);
+}
+
+TEST_CASE("a cache of an engine whose RoPE pairs are not recorded is asked about", "[matrix]") {
+  for (const char* engine : {"MNN", "InfiniLM"}) {
+    Snapshot snapshot;
+    snapshot.engine = engine;
+    ModelGeometry model;
+    model.architecture = "llama";
+    for (const PairsWanted wanted : {PairsWanted::kHalves, PairsWanted::kOfModel}) {
+      CHECK_THROWS_AS(FitKeyPairs(wanted, "", model, snapshot), Error);
+      CHECK_THROWS_AS(FitKeyPairs(wanted, "", std::nullopt, snapshot), Error);
+      CHECK_THROWS_AS(FitKeyPairs(wanted, "halves", model, snapshot), Error);
+      Snapshot told = snapshot;
+      CHECK_FALSE(FitKeyPairs(wanted, "halves:neighbours", model, told).empty());
+      CHECK(PairsToRecord(told) == "neighbours");
+    }
+    CHECK(FitKeyPairs(PairsWanted::kAsSource, "", model, snapshot).empty());
+    CHECK(PairsToRecord(snapshot).empty());
+  }
+}
 
 TEST_CASE("a cache survives every format that takes it, and the way back", "[matrix]") {
   const test::TempDir folder;

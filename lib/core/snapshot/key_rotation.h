@@ -3,7 +3,9 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "lib/core/base/error.h"
 #include "lib/core/snapshot/snapshot.h"
 
 namespace kv {
@@ -22,6 +24,14 @@ inline void AssumeRotated(Snapshot& snapshot, std::string reason) {
 inline std::string RotationAssumption(const Snapshot& snapshot) {
   const auto at = snapshot.storage.find(kRotationAssumed);
   return at == snapshot.storage.end() ? std::string() : at->second;
+}
+
+// For formats whose readers take every key for rotated.
+inline void RequireRotatedKeys(const Snapshot& snapshot, std::string_view what) {
+  if (snapshot.key_rotation != KeyRotation::kUnrotated) return;
+  Error error(Finding::kUnsupportedLayout,
+              "keys are from before RoPE, which " + std::string(what) + " cannot express");
+  throw error.Hint("--to torch-dict or safetensors can");
 }
 
 }  // namespace kv

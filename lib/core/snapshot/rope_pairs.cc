@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lib/core/base/bytes.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv {
@@ -68,6 +69,45 @@ std::optional<KeyPairs> ParseRopePairs(std::string_view word) {
     if (word == known) return KeyPairs::kHalves;
   }
   return std::nullopt;
+}
+
+PairsOwner FindPairsOwner(const Snapshot& snapshot) {
+  const auto recorded = snapshot.storage.find(kRopePairs);
+  const bool is_recorded = recorded != snapshot.storage.end();
+  const std::string& owner = is_recorded ? recorded->second : snapshot.engine;
+  if (owner == kPairsOfLlama) return PairsOwner::kLlama;
+  if (is_recorded)
+    return owner == kPairsOfTransformers ? PairsOwner::kTransformers : PairsOwner::kUnknown;
+  // InfiniLM reorders weights as it loads them, and MNN keeps what its exporter made of them.
+  return owner == "InfiniLM" || owner == "MNN" ? PairsOwner::kUnknown : PairsOwner::kTransformers;
+}
+
+std::string PairsToRecord(const Snapshot& snapshot) {
+  const auto recorded = snapshot.storage.find(kRopePairs);
+  if (recorded != snapshot.storage.end()) return recorded->second;
+  switch (FindPairsOwner(snapshot)) {
+    case PairsOwner::kLlama:
+      return std::string(kPairsOfLlama);
+    case PairsOwner::kTransformers:
+      return std::string(kPairsOfTransformers);
+    case PairsOwner::kUnknown:
+      break;
+  }
+  return {};
+}
+
+void TakeRecordedPairs(const std::string& word, Snapshot& snapshot) {
+  if (word.empty()) return;
+  const bool is_known =
+      word == kPairsOfLlama || word == kPairsOfTransformers || ParseRopePairs(word).has_value();
+  if (!is_known) {
+    throw Error(Finding::kBadField,
+                fmt::format("rope_pairs '{}' is neither an order nor an engine that has one",
+                            Escaped(word, 40)));
+  }
+  snapshot.storage[kRopePairs] = word;
+  snapshot.facts.emplace_back("RoPE pairs",
+                              ParseRopePairs(word) ? word : fmt::format("as {} has them", word));
 }
 
 void ReorderKeys(KeyPairs from, KeyPairs to, Snapshot& snapshot) {

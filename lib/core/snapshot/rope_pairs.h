@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "lib/core/snapshot/snapshot.h"
@@ -18,8 +19,21 @@ std::string_view Name(KeyPairs pairs);
 // Also the words in use elsewhere: interleaved, gptj, norm; half, neox ...
 std::optional<KeyPairs> ParseRopePairs(std::string_view word);
 
-// The key in Snapshot::storage of the order of the keys' pairs, if it is not that of their engine.
+// The key in Snapshot::storage of the order of the keys' pairs, if it is not that of the snapshot's
+// engine: an order by name, or the engine that has this order for the model (the two words below).
 inline constexpr const char* kRopePairs = "rope_pairs";
+inline constexpr std::string_view kPairsOfLlama = "llama.cpp";
+inline constexpr std::string_view kPairsOfTransformers = "transformers";
+
+// Whose order the keys have, where none is recorded by name. Each engine decides by the model.
+enum class PairsOwner { kUnknown, kLlama, kTransformers };
+PairsOwner FindPairsOwner(const Snapshot& snapshot);
+
+// The word that a format which names its own engine must record, so that its reader knows what the
+// keys have. Empty where that is unknown.
+std::string PairsToRecord(const Snapshot& snapshot);
+// Takes such a word from a file; empty records nothing. Throws kBadField for other words.
+void TakeRecordedPairs(const std::string& word, Snapshot& snapshot);
 
 // Reorders the values of each head of K for other pairs; uses views if strides can express it.
 // Throws kGeometryMissing without heads, kUnsupportedDtype for blocks, kInconsistent for odd heads.
