@@ -106,6 +106,13 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
     warnings.push_back(fmt::format("the trace has no queries of layers {}: they count in full",
                                    fmt::join(result.missing_layers, ", ")));
   }
+  for (const bool is_key : {true, false}) {
+    const auto& types = is_key ? request.store.k_types : request.store.v_types;
+    for (uint32_t i = 1; i < types.size(); ++i) {  // the first is the cache as it came
+      std::string why = WhyUnchanged(request, result, i, is_key);
+      if (!why.empty()) warnings.push_back(std::move(why));
+    }
+  }
   const auto count = [&](const auto& types, const auto& of_layer, char side) {
     for (size_t i = 0; i < types.size(); ++i) {
       uint64_t values = 0;

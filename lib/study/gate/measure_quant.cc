@@ -71,6 +71,11 @@ void MeasureQuant(const Subject& subject, CaseResult& result) {
   try {
     const auto replayed =
         quantisation::Replay(subject.snapshot, *subject.trace, request, subject.pool, nullptr);
+    if (quantisation::IsUnchanged(request, replayed, request.pairs[1])) {
+      const std::string k = WhyUnchanged(request, replayed, 1, true);
+      const std::string v = WhyUnchanged(request, replayed, 1, false);
+      return missing(k.empty() || v.empty() ? k + v : k + "; " + v);
+    }
     SetQuant(replayed, fmt::format("K {}, V {}", types.k, types.v), result.measured);
   } catch (const Error& error) {
     if (error.finding() != Finding::kUnsupportedKind && error.finding() != Finding::kUsage) throw;

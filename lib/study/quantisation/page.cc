@@ -34,6 +34,7 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
   chart.log_x = true;
   report::ChartSeries pairs{"", {}, false, false, false};
   for (size_t pair = 1; pair < result.pairs.size(); ++pair) {
+    if (IsUnchanged(request, result, result.pairs[pair])) continue;
     const Outcome outcome = EvaluatePair(result, pair);
     pairs.points.push_back(
         {outcome.ratio(), LossOf(outcome), PairText(request, result.pairs[pair])});
@@ -43,7 +44,7 @@ void AddChart(const ReplayRequest& request, const ReplayResult& result, report::
   chart.series = {best, pairs};
   page.Figure(Render(chart),
               "Each point is a type of K and one of V for all layers. The line joins those that no "
-              "other one beats.");
+              "other one beats. Pairs that store nothing of this cache are left out.");
 }
 
 void AddLayers(const ReplayRequest& request, const ReplayResult& result, report::Page& page) {
@@ -54,6 +55,7 @@ void AddLayers(const ReplayRequest& request, const ReplayResult& result, report:
   chart.whole_x = chart.markers = true;
   constexpr size_t kMostLines = 8;
   for (size_t pair = 1; pair < std::min(result.pairs.size(), kMostLines + 1); ++pair) {
+    if (IsUnchanged(request, result, result.pairs[pair])) continue;
     report::ChartSeries series{PairText(request, result.pairs[pair]), {}, false, false, false};
     for (const LayerFigures& layer : result.layers) {
       series.points.push_back({static_cast<double>(layer.layer), layer.all[pair].output_error});

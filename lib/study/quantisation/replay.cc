@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/quantisation/replay.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -197,6 +199,42 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
         .File(trace.path);
   }
   return result;
+}
+
+std::string WhyUnchanged(const ReplayRequest& request, const ReplayResult& result, uint32_t type,
+                         bool is_key) {
+  const StoreRequest& store = request.store;
+  const auto bytes = is_key ? &LayerFigures::k_bytes : &LayerFigures::v_bytes;
+  const bool is_same =
+      std::all_of(result.layers.begin(), result.layers.end(), [&](const LayerFigures& layer) {
+        return (layer.*bytes).empty() || (layer.*bytes)[type] == (layer.*bytes)[0];
+      });
+  if (!is_same) return {};
+  const quant::CacheType& of = *(is_key ? store.k_types : store.v_types)[type];
+  const char side = is_key ? 'K' : 'V';
+  if (of.full_at_ends) {
+    return fmt::format(
+        "{}: {} of every measured layer stays in 16 bits, as that of a model's first two and last "
+        "two layers always does",
+        of.name, side);
+  }
+  if (of.has_tail) {
+    return fmt::format("{}: {} of all {} tokens stays in 16 bits: the type leaves {} in full",
+                       of.name, side, result.tokens,
+                       is_key ? fmt::format("up to {} of the last tokens", quant::kTailTokens - 1)
+                              : fmt::format("the last {}", quant::kTailTokens));
+  }
+  if (store.keep_first + store.keep_last < result.tokens) return {};
+  return fmt::format("{}: --keep-first and --keep-last leave {} of all {} tokens in 16 bits",
+                     of.name, side, result.tokens);
+}
+
+bool IsUnchanged(const ReplayRequest& request, const ReplayResult& result, const TypePair& pair) {
+  const auto is_full = [&](uint32_t type, bool is_key) {
+    return type == TypePair::kFull || type == 0 ||
+           !WhyUnchanged(request, result, type, is_key).empty();
+  };
+  return (pair.k != 0 || pair.v != 0) && is_full(pair.k, true) && is_full(pair.v, false);
 }
 
 Outcome Evaluate(const ReplayResult& result, const std::vector<size_t>& choice) {

@@ -62,6 +62,13 @@ struct ReplayResult {
 ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
                     const ReplayRequest& request, ThreadPool& pool, Progress* progress);
 
+// Says why a type stores no token of this cache, so that its figures are those of the whole cache.
+// Empty if it stores some, or keeps this side by its nature.
+std::string WhyUnchanged(const ReplayRequest& request, const ReplayResult& result, uint32_t type,
+                         bool is_key);
+// True if neither side of the pair stores a token, for one of these reasons.
+bool IsUnchanged(const ReplayRequest& request, const ReplayResult& result, const TypePair& pair);
+
 // What a choice of a pair for each measured layer leaves of the whole cache.
 struct Outcome {
   double bytes = 0, full_bytes = 0;  // layers that were not measured count in full
