@@ -213,6 +213,8 @@ Advice Advise(const Runs& runs, const AdviceRequest& request, ThreadPool& pool,
       "ratios are of the K and V of all layers at the end, whole cache over kept; budgets are of "
       "all tokens seen, so nothing compounds");
   advice.notes.push_back("open loop: hidden states of later layers do not react to what is gone");
+  std::string windows = RemarkOnWindows(runs.front()->trace(), runs.front()->end());
+  if (!windows.empty()) advice.notes.push_back(std::move(windows));
   return advice;
 }
 

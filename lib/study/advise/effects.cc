@@ -71,11 +71,13 @@ uint32_t UnitsPerLayer(const MeasureRequest& request, const LayerAttention& atte
 struct Held {
   double at_end = 0, over_steps = 0;
 };
-Held HeldBy(const RunOf& run, const eviction::LayerPlan& plan, uint32_t unit) {
+Held HeldBy(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan, uint32_t unit) {
   uint64_t at_end = 0, over_steps = 0;
+  const uint64_t window = TokensSeen(run.trace(), layer, run.end() - 1);
   for (uint64_t position = 0; position < run.end(); ++position) {
-    // Gone at the end of the step whose row is the last to see it.
-    const uint64_t gone = plan.last_seen(unit, position);
+    // Gone at the end of the step whose row is the last to see it, or once outside the window.
+    const uint64_t gone = std::min<uint64_t>(plan.last_seen(unit, position),
+                                             window < run.end() ? position + window : UINT64_MAX);
     at_end += gone >= run.end();
     const uint64_t from = std::max(position, run.prompt()), to = std::min(gone, run.end());
     over_steps += to - std::min(from, to);
@@ -83,10 +85,19 @@ Held HeldBy(const RunOf& run, const eviction::LayerPlan& plan, uint32_t unit) {
   return {static_cast<double>(at_end), static_cast<double>(over_steps)};
 }
 
-// Tokens times steps of a cache that loses nothing.
-double WholeSteps(const RunOf& run) {
-  const auto first = static_cast<double>(run.prompt() + 1), last = static_cast<double>(run.end());
-  return (first + last) / 2 * (last - first + 1);
+// What a cache that loses nothing holds: tokens of a layer, and the mean over all bytes of a token.
+Held WholeLayer(const RunOf& run, uint32_t layer) { return HeldBy(run, layer, {}, 0); }
+Held WholeCache(const RunOf& run) {
+  Held sum;
+  double bytes = 0;
+  for (const LayerKv& layer : run.snapshot().layers) {
+    const auto of_layer = static_cast<double>(TokenBytes(layer));
+    const Held whole = WholeLayer(run, layer.index);
+    bytes += of_layer;
+    sum.at_end += of_layer * whole.at_end;
+    sum.over_steps += of_layer * whole.over_steps;
+  }
+  return {sum.at_end / bytes, sum.over_steps / bytes};
 }
 
 void RequireLossOf(const MeasureRequest& request, const RunOf& run) {
@@ -187,13 +198,21 @@ class Measurer {
     if (request_.kind != LossKind::kFisher) {
       rows.norm2.assign(effects_.measured.groups, std::vector<float>(rows.rows));
     }
-    double chosen = 0;
+    whole_ = WholeCache(run);
+    bytes_ = 0;
+    for (const LayerKv& layer : run.snapshot().layers)
+      bytes_ += static_cast<double>(TokenBytes(layer));
+    Held chosen;
     for (const LayerAttention& attention : run.layers()) {
-      chosen += static_cast<double>(TokenBytes(attention.kv()));
+      const auto of_layer = static_cast<double>(TokenBytes(attention.kv()));
+      const Held whole = WholeLayer(run, attention.layer());
+      chosen.at_end += of_layer * (whole.at_end / whole_.at_end);
+      chosen.over_steps += of_layer * (whole.over_steps / whole_.over_steps);
     }
-    rows.fixed_kept = 1 - chosen / static_cast<double>(run.bytes_per_token());
-    if (run.missing_layers().empty()) rows.fixed_kept = 0;
-    rows.fixed_held = rows.fixed_kept;
+    if (!run.missing_layers().empty()) {
+      rows.fixed_kept = 1 - chosen.at_end / bytes_;
+      rows.fixed_held = 1 - chosen.over_steps / bytes_;
+    }
     effects_.measured.runs.push_back(std::move(rows));
     first_unit_ = 0;
   }
@@ -202,23 +221,24 @@ class Measurer {
     KV_ASSERT(alternatives.size() == candidates_);
     const LayerAttention& attention = run.layers()[layer];
     const uint32_t units = UnitsPerLayer(request_, attention);
+    const Held whole = WholeLayer(run, attention.layer());
     for (uint32_t u = 0; u < units; ++u) {
       Unit& unit = effects_.measured.units[first_unit_ + u];
-      const double share = run.head_bytes_per_token(layer) * attention.kv_heads() / units /
-                           static_cast<double>(run.bytes_per_token());
-      AddOption(share, share, {}, false, unit.options[0]);
+      const double share = run.head_bytes_per_token(layer) * attention.kv_heads() / units / bytes_;
+      AddOption(share * (whole.at_end / whole_.at_end),
+                share * (whole.over_steps / whole_.over_steps), {}, false, unit.options[0]);
       unit.options[0].error2.resize(unit.options[0].effect.size());
       for (size_t c = 0; c < alternatives.size(); ++c) {
         const Alternative& alternative = alternatives[c];
-        const Held held = HeldOfUnit(run, alternative.plan, u, units);
+        const Held held = HeldOfUnit(run, attention.layer(), alternative.plan, u, units);
         const double bytes = share * alternative.bytes;
         const std::span<const AttentionRows> heads(alternative.heads);
         const size_t count = heads.size() / units;
         const HeadSums sums = SumHeads(request_.kind, effects_.measured.runs.back().channels,
                                        heads.subspan(u * count, count));
-        AddOption(bytes * held.at_end / static_cast<double>(run.end()),
-                  bytes * held.over_steps / WholeSteps(run), Narrowed(sums.effect),
-                  DropsFirst(alternative.plan, u, units), unit.options[c + 1]);
+        AddOption(bytes * held.at_end / whole_.at_end, bytes * held.over_steps / whole_.over_steps,
+                  Narrowed(sums.effect), DropsFirst(alternative.plan, u, units),
+                  unit.options[c + 1]);
         if (request_.kind == LossKind::kFisher) {
           unit.options[c + 1].error2.push_back(Narrowed(sums.error2));
         }
@@ -236,13 +256,13 @@ class Measurer {
   }
 
   // The mean over kv heads, if the unit is a layer and they differ.
-  static Held HeldOfUnit(const RunOf& run, const eviction::LayerPlan& plan, uint32_t unit,
-                         uint32_t units) {
-    if (plan.units == 1) return HeldBy(run, plan, 0);
-    if (units > 1) return HeldBy(run, plan, unit);
+  static Held HeldOfUnit(const RunOf& run, uint32_t layer, const eviction::LayerPlan& plan,
+                         uint32_t unit, uint32_t units) {
+    if (plan.units == 1) return HeldBy(run, layer, plan, 0);
+    if (units > 1) return HeldBy(run, layer, plan, unit);
     Held mean;
     for (uint32_t head = 0; head < plan.units; ++head) {
-      const Held held = HeldBy(run, plan, head);
+      const Held held = HeldBy(run, layer, plan, head);
       mean.at_end += held.at_end / plan.units;
       mean.over_steps += held.over_steps / plan.units;
     }
@@ -273,6 +293,8 @@ class Measurer {
   const MeasureRequest& request_;
   Effects effects_;
   size_t first_unit_ = 0;  // of the layer at hand
+  Held whole_;             // of the run at hand: tokens, as WholeCache has them
+  double bytes_ = 0;       // of a token in all layers
 };
 
 std::vector<Alternative> AlternativesOfPlans(const LayerAttention& attention,

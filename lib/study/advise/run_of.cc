@@ -35,8 +35,9 @@ std::vector<uint32_t> RunOf::missing_layers() const {
 
 uint64_t RunOf::bytes_per_token() const {
   uint64_t bytes = 0;
-  for (const LayerKv& layer : snapshot_.layers) bytes += TokenBytes(layer);
-  return bytes;
+  for (const LayerKv& layer : snapshot_.layers)
+    bytes += TokenBytes(layer) * TokensSeen(trace_, layer.index, end() - 1);
+  return bytes / end();
 }
 
 double RunOf::head_bytes_per_token(size_t i) const {

@@ -28,7 +28,8 @@ class RunOf {
   uint64_t end() const { return trace_.end_position(); }
   const std::vector<LayerAttention>& layers() const { return layers_; }  // those with rows
   std::vector<uint32_t> missing_layers() const;
-  uint64_t bytes_per_token() const;  // of all layers, K and V
+  // Of all layers, K and V; layers with sliding windows hold no more than these at the end.
+  uint64_t bytes_per_token() const;
   // Of one kv head of layers()[i].
   double head_bytes_per_token(size_t i) const;
   eviction::LayerPlace PlaceOf(size_t i) const;

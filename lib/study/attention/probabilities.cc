@@ -2,6 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/attention/probabilities.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -15,6 +18,29 @@ constexpr double kUnseen = -std::numeric_limits<double>::infinity();  // the log
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
+
+uint64_t TokensSeen(const AttentionTrace& trace, uint32_t layer, uint64_t position) {
+  const TraceLayer* rows = trace.Find(layer);
+  const AttentionRule rule =
+      rows != nullptr ? RuleOf(trace, *rows) : AttentionRule{0, 0, trace.window};
+  return position + 1 - rule.FirstSeen(position);
+}
+
+std::string RemarkOnWindows(const AttentionTrace& trace, uint64_t end) {
+  std::vector<uint32_t> layers;
+  uint64_t least = end;
+  for (const TraceLayer& layer : trace.layers) {
+    const uint64_t seen = TokensSeen(trace, layer.layer, end - 1);
+    if (seen == end) continue;
+    layers.push_back(layer.layer);
+    least = std::min(least, seen);
+  }
+  if (layers.empty()) return {};
+  return fmt::format(
+      "{} {} with a sliding window (of at least {} tokens): tokens outside count neither as held "
+      "nor as saved",
+      layers.size() == 1 ? "layer" : "layers", fmt::join(layers, ", "), least);
+}
 
 void DotProducts(const FloatMatrix& queries, uint64_t begin, uint64_t count,
                  const FloatMatrix& keys, std::vector<float>& out) {

@@ -57,6 +57,13 @@ inline AttentionRule RuleOf(const AttentionTrace& trace, const TraceLayer& layer
           layer.rule.window.value_or(trace.window)};
 }
 
+// How many keys a layer's query at `position` sees: no engine with sliding windows need hold more.
+// Layers without rows follow what the trace says of all.
+uint64_t TokensSeen(const AttentionTrace& trace, uint32_t layer, uint64_t position);
+// Says which layers see less than `end` tokens, and that what they do not see is not counted. Empty
+// if there are none.
+std::string RemarkOnWindows(const AttentionTrace& trace, uint64_t end);
+
 // The cache as one head sees it. Without V (empty) there are no outputs.
 struct HeadCache {
   FloatMatrix k, v;

@@ -136,6 +136,24 @@ TEST_CASE("a candidate for all layers costs what replay-h2o says", "[advise]") {
   }
 }
 
+TEST_CASE("advice counts no token outside a sliding window as saved", "[advise]") {
+  const auto made = MakeAttentionCase({}, 31);
+  for (TraceLayer& layer : made->trace.layers) layer.rule.window = 40;
+  ThreadPool pool(1);
+  const Runs runs = RunsOf({made.get()}, pool);
+  AdviceRequest request = SmallRequest(LossKind::kOutput, eviction::Granularity::kLayer);
+  request.candidates.policies = {"window"};
+  request.candidates.budgets = {{80, 0, false}, {20, 0, false}};
+  const Advice advice = Advise(runs, request, pool);
+  REQUIRE(advice.found.uniform.size() == 2);
+  CHECK(advice.found.uniform[0].outcome.ratio() == Approx(1));
+  CHECK(advice.found.uniform[1].outcome.ratio() == Approx(2));
+  CHECK(runs.front()->bytes_per_token() == 3 * 2 * 2 * 16 * 2 * 40 / 160);
+  CHECK(std::any_of(advice.notes.begin(), advice.notes.end(), [](const std::string& note) {
+    return note.find("with a sliding window") != std::string::npos;
+  }));
+}
+
 TEST_CASE("sensitivities weigh the mean cosine of each layer", "[advise]") {
   const auto made = MakeAttentionCase({}, 32);
   ThreadPool pool(1);

@@ -349,8 +349,9 @@ class Replayer {
       StepBytes step{token, 0, 0, 0};
       for (size_t i = 0; i < snapshot_.layers.size(); ++i) {
         const uint64_t row = RowBytes(snapshot_.layers[i]);
-        step.full += (token + 1) * row;
-        step.kept += walks[i].At(token) * row;
+        const uint64_t seen = TokensSeen(trace_, snapshot_.layers[i].index, token);
+        step.full += seen * row;
+        step.kept += std::min(walks[i].At(token), seen) * row;
       }
       step.allocated = step.kept;
       if (run.mnn) {

@@ -160,6 +160,8 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
   }
   std::vector<std::string> texts = notes.Texts();
   if (auto diluted = WhichEvict(result)) texts.push_back(std::move(*diluted));
+  std::string windows = RemarkOnWindows(trace, result.end);
+  if (!windows.empty()) texts.push_back(std::move(windows));
   std::string prediction = PredictionText(result);
   if (!prediction.empty()) texts.push_back(std::move(prediction));
   if (late) {

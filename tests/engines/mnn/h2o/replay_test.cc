@@ -391,4 +391,28 @@ TEST_CASE("sinks turned to their places in the cache attend as if nothing lay be
   CHECK(row.changed_norm2[0] == Approx(norm2).epsilon(1e-4));
 }
 
+TEST_CASE("tokens outside a sliding window are neither held nor saved", "[h2o]") {
+  const auto made = MakeAttentionCase({}, 41);
+  for (TraceLayer& layer : made->trace.layers) layer.rule.window = 40;
+  ReplayRequest request = SmallRequest();
+  request.clock = Clock::kPaper;
+  request.config.layer_start = 0;
+  request.targets.clear();
+  request.policies = {"window"};
+  const auto ratio_of = [&](uint64_t tokens) {
+    request.budgets = {{tokens, 0, false}};
+    const ReplayResult result = RunOn(*made, request);
+    CHECK(std::count_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
+            return note.find("layers 0, 1, 2 with a sliding window (of at least 40 tokens)") == 0;
+          }) == 1);
+    return result.runs.front().ratio();
+  };
+  CHECK(ratio_of(80) == 1);
+  CHECK(ratio_of(20) == Approx(2));
+  for (TraceLayer& layer : made->trace.layers) layer.rule.window.reset();
+  request.budgets = {{80, 0, false}};
+  const ReplayResult whole = RunOn(*made, request);
+  CHECK(whole.runs.front().ratio() == Approx(2));
+}
+
 }  // namespace kv::mnn::h2o::replay_test
