@@ -45,18 +45,18 @@ uint64_t MostTokens(const Analysis& analysis) {
   return most;
 }
 
-// "1.151x" of the engine's codec, and " 1.234x" of ours where it was asked.
-std::string BothRatios(double engine, double own, bool with_own) {
-  return with_own ? Ratio(engine) + ", " + Ratio(own) : Ratio(engine);
+// "1.151x" of MNN's codec, and " 1.234x" of ours where it was asked.
+std::string BothRatios(double mnn, double own, bool with_own) {
+  return with_own ? Ratio(mnn) + ", " + Ratio(own) : Ratio(mnn);
 }
 
-// "1.151x, 1.234x   12.97 of 16 bits per value, entropy bound 12.71 (1.259x)"
+// "1.151x, 1.234x   12.97 of 16 bits per value, order-0/1 entropy 12.71 (1.259x)"
 std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
   const Totals& totals = values ? analysis.v : analysis.k;
   if (totals.raw_bytes == 0) return "not in the snapshot";
   const double raw = 8.0 * static_cast<double>(totals.raw_bytes) / totals.values;
   std::string line =
-      fmt::format("{:<{}} {:.2f} of {:.4g} bits per value, entropy bound {:.2f} ({})",
+      fmt::format("{:<{}} {:.2f} of {:.4g} bits per value, order-0/1 entropy {:.2f} ({})",
                   BothRatios(totals.ratio(), totals.own_ratio(), with_own), with_own ? 16 : 8,
                   totals.reached(), raw, totals.bound(), Ratio(totals.bound_ratio()));
   if (totals.reached() >= totals.bound()) return line;
@@ -65,8 +65,8 @@ std::string TotalsLine(const Analysis& analysis, bool values, bool with_own) {
         const auto& tensor = values ? layer.v : layer.k;
         return tensor && tensor->structure.repeated_rows > 0;
       });
-  return line +
-         fmt::format(": {}, which no entropy sees, beat it", repeats ? "repeated rows" : "matches");
+  return line + fmt::format(": beaten by {}, which no such model sees",
+                            repeats ? "repeated rows" : "what the codec takes from rows before");
 }
 
 // The layers in their order, from the ratio 1 up to the best.
@@ -111,10 +111,10 @@ std::string WorstAndBestHead(const TensorAnalysis& tensor) {
 
 Table LayersTable(const Analysis& analysis, const std::string& level, bool per_head) {
   const bool with_own = level != "compat";
-  std::vector<std::string> header = {"layer", "kv", "engine"};
+  std::vector<std::string> header = {"layer", "kv", "mnn"};
   if (with_own) header.push_back(level);
   header.insert(header.end(),
-                {"bits", "bound", "best model", "high to low plane", "zero rows", "repeated"});
+                {"bits", "entropy", "best model", "high to low plane", "zero rows", "repeated"});
   if (per_head) header.push_back("heads, worst .. best");
   Table table(header);
   for (const LayerAnalysis& layer : analysis.layers) {
@@ -180,7 +180,7 @@ std::string AnalysisText(const Snapshot& snapshot, const Analysis& analysis,
   if (total.raw_bytes == 0) return text;
   std::string overall = HumanRatio(total.raw_bytes, total.coded_bytes);
   if (with_own) {
-    overall += fmt::format(" as the engine codes it, {} at level {}",
+    overall += fmt::format(" by MNN's codec, {} at level {}",
                            HumanRatio(total.raw_bytes, total.own_bytes), level);
   }
   overall += total.decodes ? "; decoded again and equal by hash"

@@ -30,7 +30,7 @@ class Analyze : public EachOf<Analyze> {
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "FILE", "Snapshots or folders of dumps: files, folders, '-' for stdin");
     line.Add("--level", level_,
-             "Level of compress to measure beside the engine's codec (default: default; compat: "
+             "Level of compress to measure beside MNN's codec (default: default; compat: "
              "none)")
         .OneOf({"compat", "fast", "default", "high", "max"});
     line.AddFlag("--per-head", per_head_, "Also code every head on its own (takes twice as long)");

@@ -45,7 +45,7 @@ void AddCharts(const Analysis& analysis, const std::string& level, report::Page&
         ratios);
   }
   AddPoints(
-      analysis, " engine", !with_own,
+      analysis, " mnn", !with_own,
       [](const TensorAnalysis& tensor) { return tensor.measured.ratio(); }, ratios);
   page.Figure(Render(ratios),
               "Measured: coded, decoded again and compared. Higher is better; 1 saves nothing.");
@@ -57,11 +57,12 @@ void AddCharts(const Analysis& analysis, const std::string& level, report::Page&
   AddPoints(
       analysis, "", true, [](const TensorAnalysis& tensor) { return tensor.reached_bits(); }, bits);
   AddPoints(
-      analysis, " bound", false,
+      analysis, " entropy", false,
       [](const TensorAnalysis& tensor) { return tensor.bound().total_bits(); }, bits);
-  page.Figure(Render(bits),
-              "What the better codec needs, and the best entropy model of the values. Matches with "
-              "earlier rows, which no entropy sees, go below it.");
+  page.Figure(
+      Render(bits),
+      "What the better codec needs, and the best entropy model of order 0 or 1. A codec that "
+      "draws on earlier rows, which such models do not see, goes below it.");
   std::vector<LayerStats> stats;
   for (const LayerAnalysis& layer : analysis.layers) {
     LayerStats& of = stats.emplace_back(LayerStats{layer.layer});
@@ -72,9 +73,9 @@ void AddCharts(const Analysis& analysis, const std::string& level, report::Page&
 }
 
 std::vector<std::vector<std::string>> Rows(const Analysis& analysis, const std::string& level) {
-  std::vector<std::vector<std::string>> rows = {{"layer", "part", "engine", level, "bits per value",
-                                                 "bound", "best model", "byte planes, high to low",
-                                                 "zero rows", "repeated rows", "tokens"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"layer", "part", "mnn", level, "bits per value", "entropy", "best model",
+       "byte planes, high to low", "zero rows", "repeated rows", "tokens"}};
   for (const LayerAnalysis& layer : analysis.layers) {
     for (const auto& [part, name] : {std::pair{&layer.k, "K"}, {&layer.v, "V"}}) {
       if (!*part) continue;
@@ -103,9 +104,9 @@ void AddAnalysis(const Analysis& analysis, const std::string& level, report::Pag
   if (total.raw_bytes == 0) return page.Paragraph("There are no keys and values.");
   std::vector<std::pair<std::string, std::string>> facts = {
       {"K and V", report::ShortBytes(static_cast<double>(total.raw_bytes))},
-      {"as the engine codes it", Times(total.ratio())}};
+      {"by MNN's codec", Times(total.ratio())}};
   if (level != "compat") facts.push_back({"at level " + level, Times(total.own_ratio())});
-  facts.push_back({"entropy bound", Times(total.bound_ratio())});
+  facts.push_back({"order-0/1 entropy", Times(total.bound_ratio())});
   facts.push_back({"decoded again", total.decodes ? "equal by hash" : "DIFFERENT"});
   page.Facts(facts);
   AddCharts(analysis, level, page);

@@ -54,7 +54,7 @@ struct TensorAnalysis {
   uint64_t tokens = 0;
   uint32_t heads = 0, head_dim = 0;
   bool heads_known = false;
-  Measured measured;               // by the engine's codec (level compat)
+  Measured measured;               // by MNN's codec (level compat)
   std::optional<Measured> own;     // by kvtool's codecs at the level asked for
   std::vector<Coded> heads_coded;  // each head coded on its own, if asked for
   TensorStats stats;
