@@ -38,6 +38,8 @@ class Inspect : public EachOf<Inspect> {
     line.AddFlag("--stats", with_stats_,
                  "Read every value: ranges, NaNs, entropy per byte plane, predicted ratio");
     line.AddFlag("--tensors", with_tensors_, "One line per layer even when all are alike");
+    line.AddFlag("--cells", with_cells_,
+                 "Every cell of the cache: its position, and the sequences that it belongs to");
     snapshot_.Declare(line);
     page_.Declare(line, " of the statistics, which implies --stats");
     report_.Declare(line);
@@ -78,12 +80,13 @@ class Inspect : public EachOf<Inspect> {
         if (run && !report_.json) context.console.Data(RunText(*run, options));
         // Of a file with a million tensors the document costs more than the rest.
         if (report_.wanted()) {
-          nlohmann::ordered_json described = DescribeJson(snapshot);
+          nlohmann::ordered_json described = DescribeJson(snapshot, with_cells_);
           for (auto& [key, value] : described.get_ref<nlohmann::ordered_json::object_t&>())
             document[key] = std::move(value);
         }
         if (!report_.json)
           context.console.Data(DescribeText(snapshot, context.console, with_tensors_));
+        if (!report_.json && with_cells_) context.console.Data("\n" + CellsText(snapshot));
         if (joined_.size() > 1 && page_.wanted()) page.Heading(file);
         if (with_stats) AddFileStats(snapshot, context.console, document, page);
         WarnOf(snapshot.notes, path, context.console);
@@ -144,7 +147,7 @@ class Inspect : public EachOf<Inspect> {
     if (page_.wanted()) AddStats(layers, page);
   }
 
-  bool with_stats_ = false, with_tensors_ = false;
+  bool with_stats_ = false, with_tensors_ = false, with_cells_ = false;
   SnapshotOptions snapshot_;
   PageOptions page_;
 };

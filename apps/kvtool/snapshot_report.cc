@@ -3,6 +3,7 @@
 #include "apps/kvtool/snapshot_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -215,7 +216,32 @@ std::string DescribeText(const Snapshot& snapshot, const Console& console, bool 
   return text;
 }
 
-nlohmann::ordered_json DescribeJson(const Snapshot& snapshot) {
+std::string CellsText(const Snapshot& snapshot) {
+  Table table({"cells", "cell", "position", "stream", "sequences"});
+  for (const CellGroup& group : snapshot.cell_groups) {
+    for (size_t begin = 0, end; begin < group.cells.size(); begin = end) {
+      const Cell& first = group.cells[begin];
+      for (end = begin + 1; end < group.cells.size(); ++end) {
+        const Cell& next = group.cells[end];
+        if (next.stream != first.stream || !(next.sequences == first.sequences) ||
+            next.position != first.position + static_cast<int64_t>(end - begin))
+          break;
+      }
+      const auto range = [&](int64_t from) {
+        const auto more = static_cast<int64_t>(end - begin) - 1;
+        return more == 0 ? fmt::format("{}", from) : fmt::format("{}-{}", from, from + more);
+      };
+      table.Row({group.group.empty() ? "-" : group.group, range(static_cast<int64_t>(begin)),
+                 range(first.position), std::to_string(first.stream),
+                 first.sequences.empty()
+                     ? "none"
+                     : fmt::format("{}", fmt::join(first.sequences.ids(), ", "))});
+    }
+  }
+  return snapshot.cell_groups.empty() ? "  the file records no cells\n" : table.Text("  ");
+}
+
+nlohmann::ordered_json DescribeJson(const Snapshot& snapshot, bool every_cell) {
   nlohmann::ordered_json json;
   json["inputs"] = {{{"file", snapshot.source.path}, {"bytes", snapshot.source.total_bytes()}}};
   json["format"] = snapshot.format;
@@ -243,6 +269,15 @@ nlohmann::ordered_json DescribeJson(const Snapshot& snapshot) {
                              {"last_position", summary.last},
                              {"sequences", summary.sequences},
                              {"order_inversions", summary.inversions}});
+    if (!every_cell) continue;
+    nlohmann::ordered_json& records = json["cells"].back()["records"];
+    records = nlohmann::ordered_json::array();
+    for (const Cell& cell : group.cells) {
+      records.push_back(
+          {{"position", cell.position},
+           {"stream", cell.stream},
+           {"sequences", std::vector<int32_t>(cell.sequences.begin(), cell.sequences.end())}});
+    }
   }
   json["facts"] = nlohmann::ordered_json::object();
   for (const auto& [name, value] : snapshot.facts) json["facts"][name] = value;
