@@ -48,6 +48,11 @@ GateInputs::Pair& GateInputs::Open(const gate::CaseSpec& spec, ThreadPool& pool)
     trace = OpenTrace(trace_files, options);
     for (const Note& note : trace->notes) console_.Warn(trace_path, note.text);
   }
+  const std::string beside = replays && trace_path.empty() ? TraceBeside(snapshot_path) : "";
+  if (!beside.empty()) {
+    console_.Say(fmt::format("{}: no trace is given, and --trace {} lies beside it",
+                             Printable(snapshot_path), Printable(beside)));
+  }
   auto opened = std::make_unique<Pair>(Pair{
       OpenSnapshot(how.Open(snapshot_path), options, trace ? GeometryOf(*trace) : std::nullopt),
       std::move(trace)});

@@ -109,12 +109,31 @@ void TakeTrace(const std::optional<RecordedRun>& run, std::string& trace) {
   if (run && trace.empty()) trace = run->trace;
 }
 
+std::string TraceBeside(const std::string& snapshot) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  const fs::path folder = fs::path(snapshot).parent_path();
+  const std::string name = fs::path(snapshot).filename().string();
+  std::string longest;
+  for (fs::directory_iterator entry(folder.empty() ? "." : folder, failed), end;
+       !failed && entry != end; entry.increment(failed)) {
+    const std::string file = entry->path().filename().string();
+    const size_t layer = file.rfind("-L");
+    if (layer == file.npos || !(file.ends_with("-Q.npy") || file.ends_with("-A.npy"))) continue;
+    const std::string stem = file.substr(0, layer);
+    if (stem.size() > longest.size() && name.starts_with(stem + ".")) longest = stem;
+  }
+  return longest.empty() ? longest : (folder / longest).string();
+}
+
 void RequireTrace(const std::string& trace, const std::string& input) {
   if (!trace.empty()) return;
   std::error_code ignored;
   if (input != "-" && !std::filesystem::exists(input, ignored)) Source::Open(input);
-  throw Error(Finding::kUsage, "--trace is missing: only a recorded run brings its own")
-      .File(input);
+  Error error(Finding::kUsage, "--trace is missing: only a recorded run brings its own");
+  const std::string beside = TraceBeside(input);
+  if (!beside.empty()) error.Hint(fmt::format("--trace {} lies beside it", Printable(beside)));
+  throw std::move(error.File(input));
 }
 
 }  // namespace kv
