@@ -119,6 +119,15 @@ std::string Choice(const Result& result) {
     text += selection.ties > 0 ? fmt::format("; {} tokens tie at the cut", selection.ties)
                                : fmt::format("; margin {:.3g}", *selection.margin);
   }
+  for (const blend::Filtered& later : result.filtered) {
+    text += fmt::format("\nlayer {}, ratio {}: {} of these stay", later.filter.layer,
+                        later.filter.ratio, later.topk);
+  }
+  if (!result.filtered.empty()) {
+    text += fmt::format("; so filtered {} of V and {} of K is left, for {} of the prefill",
+                        Percent(result.filtered_left.v), Percent(result.filtered_left.k),
+                        Percent(result.filtered_compute_share));
+  }
   return text;
 }
 

@@ -60,10 +60,13 @@ class ReplayBlend : public Command {
         .OneOf({"cacheblend", "lmcache"});
     line.Add("--score", score_, "What is compared: v, k or k+v (default: as the engine does)")
         .OneOf({"v", "k", "k+v"});
-    line.Add("--recompute-share|--ratio", ratio_, "Share of tokens to recompute (0.16)");
+    line.Add("--recompute-share|--recomp-ratios,--ratio", shares_,
+             "Share of tokens to recompute, one for each check layer: 0.18,0.15 (0.16)");
     line.Add("--curve-shares|--ratios", ratios_,
              "Shares of the curve: 0.1,0.15,0.2 or 0.05-0.5+0.05");
-    line.Add("--check-layer", check_layer_, "Layer at which tokens are chosen (1)");
+    line.Add("--check-layer|--check-layers", check_layers_,
+             "Layer at which tokens are chosen; later ones filter what was chosen: 1,8 (1)")
+        .Separator(',');
     line.Add("--mask", mask_, "What recomputed queries see: exact, or bottom-right as in engines")
         .OneOf({"exact", "bottom-right"});
     line.Add("--emulate-dtype", emulate_, "Round scores as a model in f16 or bf16 does")
@@ -212,8 +215,21 @@ class ReplayBlend : public Command {
     request.score = score == "k+v" ? blend::ScoreRule::kKAndV
                     : score == "k" ? blend::ScoreRule::kK
                                    : blend::ScoreRule::kV;
-    request.check_layer = check_layer_;
-    request.ratio = ratio_;
+    const std::vector<double> shares = ParseRatios(shares_, "--recompute-share");
+    if (shares.size() != check_layers_.size()) {
+      throw Error(Finding::kUsage,
+                  fmt::format("--check-layer has {} layers, --recompute-share {} shares: give one "
+                              "share for each layer",
+                              check_layers_.size(), shares.size()));
+    }
+    for (const uint64_t layer : check_layers_) {
+      if (layer > UINT32_MAX)
+        throw Error(Finding::kUsage, fmt::format("--check-layer {}: no model has it", layer));
+    }
+    request.check_layer = static_cast<uint32_t>(check_layers_.front());
+    request.ratio = shares.front();
+    for (size_t i = 1; i < shares.size(); ++i)
+      request.filters.push_back({static_cast<uint32_t>(check_layers_[i]), shares[i]});
     request.mask = mask_ == "exact" ? blend::Mask::kExact : blend::Mask::kBottomRight;
     request.seed = seed_;
     if (!emulate_.empty()) {
@@ -224,8 +240,8 @@ class ReplayBlend : public Command {
       request.emulate = emulate_ == "f16" ? DType::kF16 : DType::kBF16;
     }
     request.ratios.assign(std::begin(kCurve), std::end(kCurve));
-    if (!ratios_.empty()) request.ratios = ParseRatios(ratios_);
-    request.ratios.push_back(ratio_);
+    if (!ratios_.empty()) request.ratios = ParseRatios(ratios_, "--curve-shares");
+    request.ratios.push_back(request.ratio);
     for (const std::string& text : gates_) {
       parsed_gates_.push_back(blend::ParseGate(text));
       request.ratios.push_back(parsed_gates_.back().ratio);
@@ -241,7 +257,7 @@ class ReplayBlend : public Command {
   }
 
   // A list as in every command, or the older FIRST:LAST[:STEP], in steps of 0.05.
-  static std::vector<double> ParseRatios(const std::string& text) {
+  static std::vector<double> ParseRatios(const std::string& text, std::string_view flag) {
     std::string sweep = text;
     if (const size_t colon = text.find(':'); colon != text.npos) {
       sweep[colon] = '-';
@@ -254,12 +270,12 @@ class ReplayBlend : public Command {
     }
     std::vector<double> ratios;
     try {
-      ratios = ParseSweep(sweep, "--curve-shares");
+      ratios = ParseSweep(sweep, flag);
     } catch (const Error&) {
       throw Error(Finding::kUsage,
-                  fmt::format("--curve-shares '{}': expected shares such as 0.1,0.15,0.2 or ranges "
+                  fmt::format("{} '{}': expected shares such as 0.1,0.15,0.2 or ranges "
                               "that rise, such as 0.05-0.5+0.05",
-                              text));
+                              flag, Escaped(text, 60)));
     }
     // 0.05 + 2 * 0.05 is 0.15000000000000002: the ratio a user would write is meant.
     for (double& ratio : ratios) ratio = std::round(ratio * 1e9) / 1e9;
@@ -326,8 +342,9 @@ class ReplayBlend : public Command {
   std::vector<blend::Gate> parsed_gates_;
   std::vector<uint64_t> lengths_;
   std::optional<uint64_t> suffix_;
-  double ratio_ = 0.16, prefill_ms_ = 0, load_gbps_ = 0;
-  uint32_t check_layer_ = 1;
+  std::string shares_ = "0.16";
+  std::vector<uint64_t> check_layers_ = {1};
+  double prefill_ms_ = 0, load_gbps_ = 0;
   uint64_t seed_ = 0;
   bool detail_ = false, force_ = false;
   RopeFlags rope_;

@@ -58,7 +58,7 @@ std::vector<uint8_t> RecomputedIn(const CachePair& caches, const Result& result,
   if (!is_lmcache && layer <= result.check_place) {
     std::fill(recomputed.begin(), recomputed.end(), 1);
   } else if (layer >= result.check_place) {
-    for (const uint64_t t : result.selection.indices) recomputed[t] = 1;
+    for (const uint64_t t : result.IndicesAt(layer)) recomputed[t] = 1;
   }
   return recomputed;
 }

@@ -20,12 +20,12 @@ double Left(const std::vector<double>& deviation, const std::vector<uint8_t>& re
 
 double Share(double part, double whole) { return part == 0 ? 0 : part / whole; }
 
+}  // namespace
+
 Remaining RemainingOf(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed) {
   return {Share(Left(layer.v.tokens, recomputed), layer.v.sum),
           Share(Left(layer.k.tokens, recomputed), layer.k.sum)};
 }
-
-}  // namespace
 
 std::vector<uint32_t> RandomOrder(uint64_t scored, uint64_t seed) {
   std::vector<uint32_t> order(scored);

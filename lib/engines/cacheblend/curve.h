@@ -19,6 +19,9 @@ std::vector<uint32_t> FirstOfChunkOrder(const std::vector<Chunk>& chunks, uint64
 std::vector<uint8_t> Recomputed(std::span<const uint32_t> order, uint64_t k, uint64_t scored,
                                 uint64_t tokens);
 
+// Returns the shares of a layer's deviation in tokens that are not recomputed (one byte each).
+Remaining RemainingOf(const LayerDeviation& layer, const std::vector<uint8_t>& recomputed);
+
 // Measures, for every ratio asked for, how much of each blended layer's deviation is left;
 // attention figures are left out. `rankings` has one entry per layer. `first_blended` is the place
 // of the first layer that blending touches.

@@ -34,6 +34,7 @@ class Replayer {
     result_.curve = MeasureCurve(result_.layers, rankings_, caches_.old().chunks, request(),
                                  result_.check_place, first_blended_, result_.tokens, pool_);
     CheckEnds();
+    if (!request().filters.empty()) FilterOn();
     if (trace_ != nullptr) AddAttention();
     AddFaults();
     for (std::string& text : DiagnoseFirstLayer(caches_, result_.layers.front())) {
@@ -132,6 +133,74 @@ class Replayer {
     }
     result_.chunk_selected.resize(caches_.old().chunks.size());
     for (uint64_t i = 0; i < k; ++i) ++result_.chunk_selected[ChunkOf(check.order()[i])];
+  }
+
+  void FilterOn() {
+    const auto check = rankings_[result_.check_place].order();
+    std::vector<uint32_t> kept(check.begin(),
+                               check.begin() + static_cast<std::ptrdiff_t>(result_.selection.topk));
+    size_t before = result_.check_place;
+    double ratio = request().ratio;
+    for (const Filter& filter : request().filters) {
+      const auto place = caches_.Place(filter.layer);
+      if (!place || *place <= before || *place + 1 == result_.layers.size()) {
+        throw Error(Finding::kUsage,
+                    fmt::format("--check-layer {}: later check layers rise from layer {} and leave "
+                                "a layer after them",
+                                filter.layer, result_.layers[before].layer));
+      }
+      if (filter.ratio > ratio) {
+        throw Error(Finding::kUsage,
+                    fmt::format("--recompute-share {} at layer {}: a later check layer keeps no "
+                                "more than the one before, {}",
+                                filter.ratio, filter.layer, ratio));
+      }
+      const auto order = rankings_[*place].order();
+      std::vector<uint8_t> is_kept(scored_);
+      for (const uint32_t token : kept) is_kept[token] = 1;
+      kept.clear();
+      const uint64_t topk = TopCount(scored_, filter.ratio);
+      for (size_t i = 0; i < order.size() && kept.size() < topk; ++i) {
+        if (is_kept[order[i]] != 0) kept.push_back(order[i]);
+      }
+      std::vector<uint64_t> indices(kept.begin(), kept.end());
+      std::sort(indices.begin(), indices.end());
+      const uint64_t last = is_lmcache() ? scored_ : result_.tokens;
+      for (uint64_t t = scored_; t < last; ++t) indices.push_back(t);
+      result_.filtered.push_back({filter, *place, kept.size(), std::move(indices)});
+      before = *place;
+      ratio = filter.ratio;
+    }
+    MeasureFiltered();
+  }
+
+  void MeasureFiltered() {
+    const auto layers = static_cast<double>(result_.layers.size());
+    double rows = static_cast<double>(result_.check_place + 1);
+    for (size_t i = first_blended_; i < result_.layers.size(); ++i) {
+      std::vector<uint8_t> recomputed(result_.tokens);
+      for (const uint64_t t : result_.IndicesAt(i)) recomputed[t] = 1;
+      const auto uncovered = recomputed.begin() + static_cast<std::ptrdiff_t>(scored_);
+      std::fill(uncovered, recomputed.end(), 1);
+      const Remaining left = RemainingOf(result_.layers[i], recomputed);
+      const auto blended = static_cast<double>(result_.layers.size() - first_blended_);
+      result_.filtered_left.v += left.v / blended;
+      result_.filtered_left.k += left.k / blended;
+      if (i > result_.check_place) {
+        rows += static_cast<double>(std::count(recomputed.begin(), recomputed.end(), 1)) /
+                static_cast<double>(result_.tokens);
+      }
+    }
+    result_.filtered_compute_share = rows / layers;
+    result_.faults.push_back(
+        {"later_check_layers",
+         "check_layers: at a second check layer the original compares rows of unequal number and "
+         "stops, and LMCache reads only the first of each list; here later layers filter, as in "
+         "the paper",
+         std::nullopt});
+    if (trace_ != nullptr) {
+      result_.warnings.push_back("attention figures are those of the first check layer's choice");
+    }
   }
 
   size_t ChunkOf(uint64_t token) const {
@@ -298,6 +367,14 @@ std::string_view VariantName(const Request& request) {
 }
 
 std::string_view Name(Mask mask) { return mask == Mask::kExact ? "exact" : "bottom-right"; }
+
+const std::vector<uint64_t>& Result::IndicesAt(size_t place) const {
+  const std::vector<uint64_t>* indices = &selection.indices;
+  for (const Filtered& later : filtered) {
+    if (later.place < place) indices = &later.indices;
+  }
+  return *indices;
+}
 
 const CurvePoint& Result::main() const {
   for (const CurvePoint& point : curve) {

@@ -22,13 +22,21 @@ enum class Engine {
 // The tensor whose deviation scores tokens at the check layer.
 enum class ScoreRule { kV, kK, kKAndV };
 
+// A later check layer, which keeps the best of the tokens chosen so far: the gradual filtering of
+// the paper, for which both engines have lists and neither has code.
+struct Filter {
+  uint32_t layer = 0;  // as the snapshot numbers it
+  double ratio = 0;    // of the scored tokens
+};
+
 struct Request {
   Engine engine = Engine::kCacheBlend;
   ScoreRule score = ScoreRule::kV;
   uint32_t check_layer = 1;  // as the snapshot numbers it
   double ratio = 0.16;
-  std::vector<double> ratios;  // of the curve, ascending; `ratio` is among them
-  uint64_t suffix = 0;         // number of last tokens that are the question
+  std::vector<Filter> filters;  // at rising layers, by ratios that do not rise
+  std::vector<double> ratios;   // of the curve, ascending; `ratio` is among them
+  uint64_t suffix = 0;          // number of last tokens that are the question
   Mask mask = Mask::kExact;
   uint64_t seed = 0;
   std::optional<DType> emulate;  // 16-bit model dtype in which scores are computed
@@ -68,6 +76,14 @@ struct LayerLeak {
   LeakError error;
 };
 
+// What a later check layer keeps, for the layers after it.
+struct Filtered {
+  Filter filter;
+  size_t place = 0;  // of the check layer among the layers
+  uint64_t topk = 0;
+  std::vector<uint64_t> indices;  // ascending; the forced suffix is last
+};
+
 // Something that the original would do wrong with this prompt.
 struct Fault {
   std::string name, text;
@@ -81,6 +97,10 @@ struct Result {
   std::vector<LayerDeviation> layers;
   std::vector<LayerRanks> ranks;
   Selection selection;
+  std::vector<Filtered> filtered;
+  // With the filters: over the blended layers, and of the whole prefill.
+  Remaining filtered_left;
+  double filtered_compute_share = 0;
   uint64_t nonfinite = 0;                // scores of the check layer
   std::vector<uint64_t> chunk_selected;  // HKVD tokens by chunk, the forced suffix not counted
   std::vector<CurvePoint> curve;
@@ -91,6 +111,8 @@ struct Result {
   std::vector<std::string> warnings;
 
   const CurvePoint& main() const;  // at request.ratio
+  // The tokens that are recomputed in a blended layer, by its place.
+  const std::vector<uint64_t>& IndicesAt(size_t place) const;
 };
 
 std::string_view Name(Engine engine);

@@ -76,6 +76,18 @@ Json SelectionJson(const Result& result, const ReportExtras& extras) {
                       {"dropped_max", FloatOrNull(selection.dropped_max)},
                       {"margin", OrNull(selection.margin)},
                       {"ties", selection.ties}};
+  if (!result.filtered.empty()) {
+    json["filters"] = Json::array();
+    for (const Filtered& later : result.filtered) {
+      json["filters"].push_back({{"check_layer", later.filter.layer},
+                                 {"ratio", later.filter.ratio},
+                                 {"topk", later.topk},
+                                 {"indices", later.indices}});
+    }
+    json["filtered"] = {{"compute_share", result.filtered_compute_share},
+                        {"dev_v_remaining_frac", result.filtered_left.v},
+                        {"dev_k_remaining_frac", result.filtered_left.k}};
+  }
   json["nonfinite"] = result.nonfinite;
   if (extras.indices_file.empty()) {
     json["indices"] = selection.indices;

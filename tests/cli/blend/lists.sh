@@ -1,0 +1,21 @@
+# Lists of check layers and shares, as both engines have them: later layers filter what was chosen.
+replay="$TESTDATA/golden/blend/replay"
+run() { "$KVTOOL" replay-blend --full "$replay/full.safetensors" --chunks "$replay"/chunk?.safetensors --layout thd --rope-base 1e4 "$@"; }
+run --check-layers 1,2 --recomp-ratios 0.5,0.16 | sed -n 2,3p
+run --check-layers 1,2 --recomp-ratios 0.5,0.16 --json -q > two.json
+$VALIDATE < two.json
+# Every token that stays was chosen before, and what is computed lies between both shares alone.
+jq -c '.results[0].selection | (.filters[0].indices - .indices), .filters[0].topk, (.indices | length)' two.json
+jq -c '.results[0].faults[] | select(.name == "later_check_layers") | .name' two.json
+# A later layer that drops nothing changes nothing.
+run --check-layers 1,2 --recomp-ratios 0.5,0.5 --json -q > same.json
+jq -e '.results[0] | (.selection.filtered.dev_v_remaining_frac - (.curve[] | select(.recomputed_fraction == 0.5) | .mean.dev_v_remaining_frac)) | fabs < 1e-12' same.json
+run --check-layers 1,2 --recomp-ratios 0.5,0.16 --blended-out two.safetensors -qq
+run --check-layers 1 --recomp-ratios 0.5 --blended-out one.safetensors -qq
+"$KVTOOL" diff one.safetensors two.safetensors | tail -n 1
+echo "--- refused"
+try() { run "$@" > /dev/null || echo "exit $?"; }
+try --check-layers 1,2
+try --check-layers 2,1 --recomp-ratios 0.5,0.2
+try --check-layers 1,2 --recomp-ratios 0.2,0.5
+try --check-layers 1,3 --recomp-ratios 0.5,0.2
