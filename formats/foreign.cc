@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "formats/kvcm/kvcm.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -48,16 +48,14 @@ bool IsTar(const Source& source) {
   constexpr size_t kHeader = 512, kChecksum = 148, kChecksumBytes = 8, kMagic = 257;
   const string_view head = Head(source, kHeader);
   if (head.size() < kHeader || head.substr(kMagic, 5) != "ustar") return false;
-  unsigned sum = 0, told = 0;
+  unsigned sum = 0;
   for (size_t i = 0; i < kHeader; ++i) {
     const bool own = i >= kChecksum && i < kChecksum + kChecksumBytes;
     sum += own ? ' ' : static_cast<unsigned char>(head[i]);
   }
-  const char* text = head.data() + kChecksum;
-  const char* end = text + kChecksumBytes;
-  while (text != end && *text == ' ') ++text;
-  std::from_chars(text, end, told, 8);
-  return sum == told;
+  string_view digits = head.substr(kChecksum, kChecksumBytes);
+  digits.remove_prefix(std::min(digits.find_first_not_of(' '), digits.size()));
+  return TakeNumber<unsigned>(digits, 8) == sum;
 }
 
 // Torch before 0.1.10 wrote tar files whose members have fixed names.

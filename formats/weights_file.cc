@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <filesystem>
 
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -35,11 +35,7 @@ const FileSource& OnlyFile(const Source& source) {
 }
 
 std::optional<uint32_t> Number(const TensorMetadata& metadata, std::string_view key) {
-  const std::string text = Lookup(metadata, key);
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return ParseNumber<uint32_t>(Lookup(metadata, key));
 }
 
 std::string Hex(ByteSpan bytes) {
@@ -50,10 +46,15 @@ std::string Hex(ByteSpan bytes) {
 
 Bytes FromHex(std::string_view hex) {
   Bytes out;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    unsigned value = 0;
-    std::from_chars(hex.data() + i, hex.data() + i + 2, value, 16);
-    out.push_back(static_cast<std::byte>(value));
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    const std::string_view digits = hex.substr(i, 2);
+    const auto value = ParseNumber<uint8_t>(digits, 16);
+    if (!value || digits.size() != 2) {
+      throw Error(Finding::kBadField,
+                  fmt::format("metadata '{}': '{}' is not a byte in hexadecimal", kMetadataKey,
+                              Escaped(digits)));
+    }
+    out.push_back(static_cast<std::byte>(*value));
   }
   return out;
 }

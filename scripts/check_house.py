@@ -159,12 +159,24 @@ def check_json_readers(root):
             for number, line in enumerate(source.read_text().splitlines(), 1):
                 if re.search(r"(json|Json|Document)::(parse|sax_parse|accept)\(", line):
                     yield f"{source}:{number}: a JSON parser without limits: say ReadJson or ReadOrderedJson"
+def check_numbers(root):
+    """strtod and its kin read by the locale of the program that loaded the library, and each takes other texts for
+    numbers. kvtool-capture-llama, which includes nothing of the house, calls from_chars itself."""
+    kin = r"strto(?:d|f|ld|l|ll|ul|ull|imax|umax)|sto(?:d|f|ld|i|l|ll|ul|ull)|ato(?:f|i|ll)|v?[fs]?scanf|setlocale"
+    for top in ("lib", "formats", "apps"):
+        for source in sorted((root / top).rglob("*.cc")) + sorted((root / top).rglob("*.h")):
+            is_own = source.is_relative_to(root / "apps/capture-llama") or source.stem == "number"
+            words = re.compile(rf"\b({kin}{'' if is_own else '|from_chars'})\(")
+            for number, line in enumerate(source.read_text().splitlines(), 1):
+                if found := words.search(line):
+                    yield f"{source}:{number}: {found[1]}: call ParseNumber or TakeNumber (lib/core/base/number.h)"
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
     checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
               check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers]
+              check_thread_locals, check_braced_json, check_numbers]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/capture-llama/attention_nodes.h"
 
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 #include "apps/capture-llama/failure.h"
@@ -22,7 +22,11 @@ const ggml_tensor* Behind(const ggml_tensor* tensor) {
 int32_t LayerOfCache(const ggml_tensor* tensor, const char* name) {
   for (int i = 0; tensor != nullptr && i < kFarthest; ++i, tensor = Behind(tensor)) {
     const char* const at = std::strstr(tensor->name, name);
-    if (at != nullptr) return std::atoi(at + std::strlen(name));
+    if (at == nullptr) continue;
+    const char* const digits = at + std::strlen(name);
+    int32_t layer = 0;
+    std::from_chars(digits, tensor->name + sizeof tensor->name, layer);
+    return layer;
   }
   return -1;
 }

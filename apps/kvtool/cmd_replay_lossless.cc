@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/each_command.h"
@@ -14,6 +13,7 @@
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "formats/trace/trace.h"
+#include "lib/core/base/number.h"
 #include "lib/core/snapshot/trace_rows.h"
 #include "lib/engines/mnn/runtime/report.h"
 
@@ -101,17 +101,14 @@ class ParameterFlags {
       eviction::SetParameter(name, text == "static" ? 0 : 1, request.h2o);
       return;
     }
-    double number = 0;
-    const char* end = text.data() + text.size();
-    const auto [at, error] = std::from_chars(text.data(), end, number);
-    const bool is_number = error == std::errc() && at == end && !text.empty();
+    const auto number = ParseNumber<double>(text);
     if (name.starts_with(kLosslessPrefix)) {
       mnn::runtime::ParameterValue value = std::string_view(text);
-      if (is_number) value = number;
+      if (number) value = *number;
       if (mnn::runtime::SetParameter(name, value, request.lossless) ==
           mnn::runtime::SetResult::kSet)
         return;
-    } else if (is_number && eviction::SetParameter(name, number, request.h2o)) {
+    } else if (number && eviction::SetParameter(name, *number, request.h2o)) {
       return;
     }
     throw Error(Finding::kUsage, fmt::format("{} is a number, not '{}'", name, Escaped(text)));

@@ -3,12 +3,12 @@
 // `kvtool weights VERB`: the verbs, and what they share.
 #include <fmt/format.h>
 
-#include <charconv>
 
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "apps/kvtool/verbs.h"
 #include "apps/kvtool/weights_commands.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -21,12 +21,11 @@ constexpr Verb kWeightsVerbs[] = {
 };
 
 uint32_t Whole(const std::string& text, std::string_view flag) {
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  const auto value = ParseNumber<uint32_t>(text);
+  if (!value) {
     throw Error(Finding::kUsage, fmt::format("{} '{}': expected a whole number", flag, text));
   }
-  return value;
+  return *value;
 }
 
 }  // namespace

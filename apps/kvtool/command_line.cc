@@ -13,6 +13,7 @@
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/nearest.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -274,14 +275,15 @@ Option& Option::Between(uint32_t least, uint32_t most) {
 
 Option& Option::Positive() {
   return Check([](const std::string& text) {
-    return std::strtod(text.c_str(), nullptr) > 0 ? "" : fmt::format("{}: must be above 0", text);
+    const bool is_good = ParseNumber<double>(text).value_or(0) > 0;
+    return is_good ? "" : fmt::format("{}: must be above 0", text);
   });
 }
 
 Option& Option::NonNegative() {
   return Check([](const std::string& text) {
-    return std::strtod(text.c_str(), nullptr) >= 0 ? ""
-                                                   : fmt::format("{}: must not be negative", text);
+    const bool is_good = ParseNumber<double>(text).value_or(-1) >= 0;
+    return is_good ? "" : fmt::format("{}: must not be negative", text);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "lib/core/base/number.h"
 #include "lib/engines/mnn/h2o/advised_settings.h"
 
 namespace kv {
@@ -25,7 +26,7 @@ ordered_json MnnParameters(const eviction::BlockConfig& config) {
     } else if (value == std::floor(value)) {
       json[key] = static_cast<int64_t>(value);
     } else {
-      json[key] = std::stod(fmt::format("{}", static_cast<float>(value)));
+      json[key] = ShortestDouble(static_cast<float>(value));
     }
   });
   return json;

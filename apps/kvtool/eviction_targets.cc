@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "apps/kvtool/options.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 #include "lib/study/eviction/policy.h"
 
 namespace kv {
@@ -60,12 +60,8 @@ std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text, std::strin
     const std::string_view part = text.substr(begin, end - begin);
     begin = end + 1;
     if (part.ends_with('t')) {
-      uint64_t tokens = 0;
-      const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), tokens);
-      if (error != std::errc() || rest + 1 != part.data() + part.size() || tokens == 0 ||
-          tokens > UINT32_MAX) {
-        refuse(part);
-      }
+      const auto tokens = ParseNumber<uint64_t>(part.substr(0, part.size() - 1)).value_or(0);
+      if (tokens == 0 || tokens > UINT32_MAX) refuse(part);
       budgets.push_back({tokens, 1, false});
       continue;
     }

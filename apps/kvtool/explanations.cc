@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "apps/kvtool/exit_status.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -214,9 +214,7 @@ std::optional<FindingInfo> ParseFinding(std::string_view text) {
   const bool has_letters =
       text.size() > 2 && (text[0] == 'K' || text[0] == 'k') && (text[1] == 'V' || text[1] == 'v');
   if (has_letters) text.remove_prefix(2);
-  unsigned number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  const auto number = ParseNumber<unsigned>(text);
   for (const FindingInfo& info : AllFindings()) {
     if (static_cast<unsigned>(info.finding) == number) return info;
   }

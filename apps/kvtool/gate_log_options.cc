@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "apps/kvtool/engines.h"
 #include "apps/kvtool/parameter_texts.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -22,15 +22,14 @@ std::string FlagOf(std::string_view name) {
 // "runtime_full=1" to its place in the codes.
 void AddReturnCode(const std::string& item, std::map<std::string, int64_t>& codes) {
   const size_t equals = item.find('=');
-  const char* end = item.data() + item.size();
-  int64_t code = 0;
-  const bool has_both = equals != item.npos && equals != 0 && equals + 1 != item.size();
-  const auto parsed = std::from_chars(item.data() + (has_both ? equals + 1 : 0), end, code);
-  if (!has_both || parsed.ptr != end || parsed.ec != std::errc()) {
+  const bool has_both = equals != item.npos && equals != 0;
+  const auto code =
+      has_both ? ParseNumber<int64_t>(std::string_view(item).substr(equals + 1)) : std::nullopt;
+  if (!code) {
     throw Error(Finding::kUsage,
                 fmt::format("--return-codes '{}': expected CASE=N,CASE=N", Escaped(item)));
   }
-  if (!codes.emplace(item.substr(0, equals), code).second) {
+  if (!codes.emplace(item.substr(0, equals), *code).second) {
     throw Error(Finding::kUsage, fmt::format("--return-codes: two codes for case '{}'",
                                              Escaped(item.substr(0, equals))));
   }

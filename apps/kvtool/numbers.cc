@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -20,19 +20,13 @@ constexpr double kMostTokens = 1099511627776.0;  // 2^40: far beyond any cache
 constexpr double kMost = std::numeric_limits<float>::max();
 
 std::optional<double> FiniteNumber(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_read = !text.empty() && error == std::errc() && end == text.data() + text.size();
-  return is_read && std::isfinite(value) ? std::optional(value) : std::nullopt;
+  const auto value = ParseNumber<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 // Of what 64 bits hold: the parser behind would silently take the largest value for any larger one.
 bool IsWhole(std::string_view text) {
-  const auto fits = [&](auto value) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() && end == text.data() + text.size();
-  };
-  return fits(int64_t{}) || fits(uint64_t{});
+  return ParseNumber<int64_t>(text) || ParseNumber<uint64_t>(text);
 }
 
 struct ParameterRange {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 
@@ -14,6 +13,7 @@
 #include "formats/kvz/kvz.h"
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/parallel.h"
 #include "version.h"
 
@@ -33,13 +33,10 @@ Error BadValue(std::string_view flag, std::string_view text, std::string_view ex
   return Error(Finding::kUsage, fmt::format("{} '{}': expected {}", flag, text, expected));
 }
 
-uint64_t ParseNumber(std::string_view text, std::string_view flag, std::string_view whole) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw BadValue(flag, whole, "whole numbers");
-  }
-  return value;
+uint64_t ParseWhole(std::string_view text, std::string_view flag, std::string_view whole) {
+  const auto value = ParseNumber<uint64_t>(text);
+  if (!value) throw BadValue(flag, whole, "whole numbers");
+  return *value;
 }
 
 }  // namespace
@@ -284,11 +281,11 @@ std::vector<TokenRange> ParseRanges(std::string_view text, std::string_view flag
     const std::string_view first = item.substr(0, sign);
     if (first.empty() && !is_old) throw BadValue(flag, text, kExpected);
     TokenRange range;
-    range.begin = first.empty() ? 0 : ParseNumber(first, flag, text);
+    range.begin = first.empty() ? 0 : ParseWhole(first, flag, text);
     const std::string_view last = sign == item.npos ? first : item.substr(sign + 1);
     range.end = UINT64_MAX;
     if (!last.empty()) {
-      const uint64_t number = ParseNumber(last, flag, text);
+      const uint64_t number = ParseWhole(last, flag, text);
       range.end = is_old || number == UINT64_MAX ? number : number + 1;
     }
     if (range.begin >= range.end) {
@@ -322,13 +319,11 @@ std::vector<uint32_t> ParseIndexList(std::string_view text, std::string_view fla
 namespace {
 
 double ParseReal(std::string_view text, std::string_view flag, std::string_view whole) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
-      !std::isfinite(value)) {
+  const auto value = ParseNumber<double>(text);
+  if (!value || !std::isfinite(*value)) {
     throw BadValue(flag, whole, "numbers like 2,3,3.5 or ranges like 2-4+0.5 and 2-16*2");
   }
-  return value;
+  return *value;
 }
 
 // FIRST-LAST+STEP or FIRST-LAST*FACTOR; the end belongs to the range up to rounding.
@@ -387,11 +382,10 @@ uint64_t ParseSize(std::string_view text, std::string_view flag) {
     }
     scale = uint64_t{1} << (10 * (power + 1));
   }
-  const std::string number(text.substr(0, digits));
-  char* end = nullptr;
-  const double value = std::strtod(number.c_str(), &end);
+  const auto number = ParseNumber<double>(text.substr(0, digits));
+  const double value = number.value_or(0);
   const bool is_whole = scale > 1 || value == std::floor(value);
-  if (number.empty() || *end != '\0' || !is_whole || value * static_cast<double>(scale) >= 0x1p63) {
+  if (!number || !is_whole || value * static_cast<double>(scale) >= 0x1p63) {
     throw BadValue(flag, text, "a size such as 64KiB");
   }
   return static_cast<uint64_t>(std::llround(value * static_cast<double>(scale)));

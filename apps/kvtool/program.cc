@@ -24,6 +24,7 @@
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/help.h"
 #include "apps/kvtool/options_document.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/temporary.h"
 #include "lib/core/kernels/targets.h"
 #include "lib/remote/url.h"
@@ -324,6 +325,7 @@ int StatusOfFailure(Console& console, const std::string& file) {
 }
 
 int RunProgram(int argc, char** argv) {
+  const CLocale locale;
   FillStandardDescriptors();
   InstallSignals();
   std::set_new_handler(OnNoMemory);
@@ -354,6 +356,7 @@ int RunProgram(int argc, char** argv) {
 
 ExitStatus RunEmbedded(std::string_view name, Command& command,
                        const std::vector<std::string>& arguments, Embedding& embedding) {
+  const CLocale locale;
   Console console(&embedding);
   GlobalOptions global;
   CommandLine line(fmt::format("kvtool {}", name));

@@ -9,6 +9,8 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "lib/core/base/number.h"
+
 namespace kv {
 namespace {
 
@@ -75,7 +77,7 @@ size_t ColumnsOf(int descriptor) {
   if (::ioctl(descriptor, TIOCGWINSZ, &window) == 0) columns = window.ws_col;
   if (columns == 0) {
     const char* told = std::getenv("COLUMNS");
-    if (told != nullptr) columns = std::strtoul(told, nullptr, 10);
+    if (told != nullptr) columns = ParseNumber<size_t>(told).value_or(0);
   }
   return columns == 0 ? kUsualColumns : std::max(columns, kFewestColumns);
 }

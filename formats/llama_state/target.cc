@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/number.h"
 
 namespace kv::llama_state {
 namespace {
@@ -34,11 +34,12 @@ Error Unknown(std::string_view version) {
 
 // "v0.4.0" and later, whatever follows.
 bool IsRelease(std::string_view version) {
-  uint32_t major = 0, minor = 0;
-  const char* const end = version.data() + version.size();
-  const auto [dot, error] = std::from_chars(version.data() + 1, end, major);
-  if (error != std::errc() || dot == end || *dot != '.') return false;
-  return std::from_chars(dot + 1, end, minor).ec == std::errc() && (major > 0 || minor >= 4);
+  version.remove_prefix(1);
+  const auto major = TakeNumber<uint32_t>(version);
+  if (!major || !version.starts_with('.')) return false;
+  version.remove_prefix(1);
+  const auto minor = TakeNumber<uint32_t>(version);
+  return minor && (*major > 0 || *minor >= 4);
 }
 
 }  // namespace
@@ -52,10 +53,9 @@ Target TargetOf(std::string_view version) {
     throw Unknown(version);
   }
   if (version[0] == 'v' && IsRelease(version)) return std::end(kEras)[-1].target;
-  uint32_t build = 0;
-  const char* const end = version.data() + version.size();
-  const auto [stop, error] = std::from_chars(version.data() + 1, end, build);
-  if (version[0] != 'b' || error != std::errc() || stop != end) throw Unknown(version);
+  const auto number = ParseNumber<uint32_t>(version.substr(1));
+  if (version[0] != 'b' || !number) throw Unknown(version);
+  const uint32_t build = *number;
   const Era* before = nullptr;
   for (const Era& era : kEras) {
     if (era.first_build <= build && build <= era.last_build) return era.target;

@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "formats/lmcache/chunk_arrays.h"
 #include "formats/lmcache/key_name.h"
 #include "formats/zip/crc32.h"
 #include "lib/core/base/blake2b.h"
+#include "lib/core/base/number.h"
 
 namespace kv::lmcache {
 namespace {
@@ -99,8 +99,7 @@ std::optional<uint64_t> IdentityOf(const std::string& key) {
   const bool negative = digits.starts_with('-');
   if (negative) digits.remove_prefix(1);
   if (digits.size() > 16) digits.remove_prefix(digits.size() - 16);
-  uint64_t hash = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), hash, 16);
+  const uint64_t hash = ParseNumber<uint64_t>(digits, 16).value_or(0);
   return negative ? 0 - hash : hash;
 }
 

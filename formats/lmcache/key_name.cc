@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/number.h"
 
 namespace kv::lmcache {
 namespace {
@@ -22,13 +22,6 @@ std::vector<string_view> Words(string_view text) {
     if (at == text.npos) return words;
     text.remove_prefix(at + 1);
   }
-}
-
-std::optional<uint32_t> Number(string_view text, int base) {
-  uint32_t value = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (failed != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 bool IsHash(string_view text) {
@@ -63,7 +56,8 @@ std::optional<KeyName> ParseMultiprocess(const std::vector<string_view>& words) 
       words[1].size() != 10 || !IsHash(words[3])) {
     return std::nullopt;
   }
-  const auto rank = Number(words[1].substr(2), 16), group = Number(words[2], 16);
+  const auto rank = ParseNumber<uint32_t>(words[1].substr(2), 16);
+  const auto group = ParseNumber<uint32_t>(words[2], 16);
   if (!rank || !group) return std::nullopt;
   KeyName name;
   name.model = ModelOf(words[0]);
@@ -81,7 +75,7 @@ std::optional<KeyName> ParseKeyName(string_view key) {
   const std::vector<string_view> words = Words(key);
   if (auto name = ParseMultiprocess(words)) return name;
   if (words.size() < 5 || !IsHash(words[3])) return std::nullopt;
-  const auto world = Number(words[1], 10), worker = Number(words[2], 10);
+  const auto world = ParseNumber<uint32_t>(words[1]), worker = ParseNumber<uint32_t>(words[2]);
   if (!world || !worker) return std::nullopt;
   KeyName name;
   name.model = ModelOf(words[0]);
@@ -89,7 +83,7 @@ std::optional<KeyName> ParseKeyName(string_view key) {
   name.dtype = ParseDType(words[4]);
   if (*world > 1) name.facts.emplace_back("rank", fmt::format("{} of {}", *worker, *world));
   for (size_t i = 5; i < words.size(); ++i) {
-    const auto layer = i == 5 ? Number(words[i], 10) : std::nullopt;
+    const auto layer = i == 5 ? ParseNumber<uint32_t>(words[i]) : std::nullopt;
     if (layer && *layer <= UINT16_MAX) {
       name.layer = layer;
     } else {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 
 #include "formats/lmcache/chunk_arrays.h"
 #include "formats/lmcache/chunk_header.h"
@@ -11,6 +10,7 @@
 #include "formats/lmcache/lmcache.h"
 #include "formats/lmcache/memory_format.h"
 #include "formats/tensors/probe.h"
+#include "lib/core/base/number.h"
 
 namespace kv::lmcache {
 namespace {
@@ -170,12 +170,11 @@ const MemoryFormat& MemoryFormatOf(int64_t number) {
 }
 
 const MemoryFormat& MemoryFormatOf(std::string_view number) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (error != std::errc() || end != number.data() + number.size()) {
+  const auto value = ParseNumber<int64_t>(number);
+  if (!value) {
     throw Error(Finding::kBadField, fmt::format("fmt '{}' is not a number", Escaped(number, 40)));
   }
-  return CacheFormat(MemoryFormatOf(value));
+  return CacheFormat(MemoryFormatOf(*value));
 }
 
 Confidence ProbeChunk(const Source& source) {

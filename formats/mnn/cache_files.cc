@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <set>
 
 #include "formats/mnn/packed.h"
 #include "formats/mnn/run_folder.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/number.h"
 #include "lib/core/snapshot/key_rotation.h"
 
 namespace kv::mnn {
@@ -52,11 +52,10 @@ std::optional<FileName> ParseName(std::string_view path) {
     path.remove_suffix(kMarker.size());
   }
   const size_t bar = path.rfind('_');
-  if (bar == path.npos || bar + 1 == path.size()) return std::nullopt;
-  const auto [end, failed] =
-      std::from_chars(path.data() + bar + 1, path.data() + path.size(), parsed.layer);
-  if (failed != std::errc() || end != path.data() + path.size() || parsed.layer > UINT16_MAX)
-    return std::nullopt;
+  if (bar == path.npos) return std::nullopt;
+  const auto layer = ParseNumber<uint16_t>(path.substr(bar + 1));
+  if (!layer) return std::nullopt;
+  parsed.layer = *layer;
   parsed.name = std::string(path.substr(0, bar));
   return parsed;
 }

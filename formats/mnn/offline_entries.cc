@@ -3,7 +3,6 @@
 #include "formats/mnn/offline_entries.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
 #include "lib/core/snapshot/layout.h"
 
 namespace kv::mnn {
@@ -49,11 +49,7 @@ std::optional<int64_t> AsInt(const Json& value) {
     return static_cast<int64_t>(number);
   }
   if (!value.is_string()) return std::nullopt;
-  const auto& text = value.get_ref<const std::string&>();
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return ParseNumber<int64_t>(value.get_ref<const std::string&>());
 }
 
 std::optional<int64_t> IntOr(const Json& meta, const char* key, int64_t otherwise) {

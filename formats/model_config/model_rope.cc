@@ -2,13 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 
 #include "formats/gguf/rope.h"
 #include "formats/model_config/config_json.h"
 #include "formats/model_config/model_config.h"
 #include "formats/npy/npy.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -22,13 +22,12 @@ std::vector<double> NumbersOfText(std::string_view text) {
   for (size_t at = text.find_first_not_of(kBetween); at != text.npos;
        at = text.find_first_not_of(kBetween, at)) {
     const size_t end = std::min(text.find_first_of(kBetween, at), text.size());
-    double value = 0;
-    const auto [last, failed] = std::from_chars(text.data() + at, text.data() + end, value);
-    if (failed != std::errc() || last != text.data() + end) {
+    const auto value = ParseNumber<double>(text.substr(at, end - at));
+    if (!value || !std::isfinite(*value)) {
       throw Error(Finding::kBadText,
                   fmt::format("'{}' is not a number", Escaped(text.substr(at, end - at), 40)));
     }
-    numbers.push_back(value);
+    numbers.push_back(*value);
     at = end;
   }
   return numbers;

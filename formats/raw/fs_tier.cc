@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
 
 namespace kv::raw {
 namespace {
@@ -54,11 +55,8 @@ std::set<uint64_t> GroupsOf(const Source& folder) {
     if (mark == std::string::npos) continue;
     const std::string digits =
         file.name.substr(mark + kGroupMark.size(), slash - mark - kGroupMark.size());
-    if (digits.empty() || digits.size() > 6 ||
-        digits.find_first_not_of("0123456789") != std::string::npos) {
-      continue;
-    }
-    groups.insert(std::stoull(digits));
+    const auto group = ParseNumber<uint64_t>(digits);
+    if (group && digits.size() <= 6) groups.insert(*group);
   }
   return groups;
 }

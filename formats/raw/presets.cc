@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
-#include <charconv>
 
 #include "formats/lmcache/key_name.h"
 #include "formats/mnn/cache_files.h"
+#include "lib/core/base/number.h"
 
 namespace kv::raw {
 namespace {
@@ -73,10 +73,8 @@ void ParseSize(const Preset& preset, std::string_view item, Sizes& sizes) {
   const size_t equals = item.find('=');
   const std::string_view key = item.substr(0, equals);
   const std::string_view text = equals == item.npos ? "" : item.substr(equals + 1);
-  uint64_t size = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), size);
-  if (equals == item.npos || failed != std::errc() || end != text.data() + text.size() ||
-      size == 0 || size > UINT32_MAX) {
+  const uint64_t size = ParseNumber<uint64_t>(text).value_or(0);
+  if (equals == item.npos || size == 0 || size > UINT32_MAX) {
     throw Wrong(preset, fmt::format("'{}' is not KEY=NUMBER", Escaped(item, 40)));
   }
   if (!IsKey(preset, key)) {

@@ -2,11 +2,11 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
-#include <charconv>
 #include <limits>
 
 #include "formats/raw/raw.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/number.h"
 
 namespace kv::raw {
 namespace {
@@ -72,9 +72,8 @@ void CheckOrder(std::string_view order) {
 
 Axis ParseAxis(char letter, std::string_view text) {
   if (text == "?") return {letter, std::nullopt};
-  uint64_t size = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), size);
-  if (failed != std::errc() || end != text.data() + text.size() || size == 0) {
+  const uint64_t size = ParseNumber<uint64_t>(text).value_or(0);
+  if (size == 0) {
     throw Wrong(fmt::format("SIZES: '{}' for {} is neither a positive number nor '?'",
                             Escaped(text, 40), letter));
   }

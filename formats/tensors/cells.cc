@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "formats/tensors/metadata.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -35,11 +35,9 @@ std::string CachesText(const Snapshot& snapshot) {
 }
 
 int64_t Number(std::string_view text, std::string_view what) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size())
-    throw Error(Finding::kBadField, fmt::format("{} '{}'", what, Escaped(text, 40)));
-  return value;
+  const auto value = ParseNumber<int64_t>(text);
+  if (!value) throw Error(Finding::kBadField, fmt::format("{} '{}'", what, Escaped(text, 40)));
+  return *value;
 }
 
 // Takes what stands before `mark` (or all) off the front of `text`.

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/base/number.h"
 
 namespace kv::mlx {
 namespace {
@@ -53,13 +53,12 @@ const string* Find(const TensorFile& file, const string& key) {
 }
 
 uint64_t Number(string_view text, const string& where) {
-  uint64_t value = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc() || end != text.data() + text.size()) {
+  const auto value = ParseNumber<uint64_t>(text);
+  if (!value) {
     throw Error(Finding::kBadField,
                 fmt::format("metadata '{}' is '{}', not a count", where, Escaped(text, 40)));
   }
-  return value;
+  return *value;
 }
 
 // An array of one integer.

@@ -5,11 +5,10 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <charconv>
-#include <cstdlib>
 
 #include "formats/torch/pickle_machine.h"
 #include "formats/torch/pickle_text.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv {
@@ -72,26 +71,21 @@ void PickleMachine::ScalarLine(uint8_t opcode) {
     return;
   }
   if (opcode == 'F') {
-    const std::string text(line);
-    char* end = nullptr;
-    const double real = std::strtod(text.c_str(), &end);
-    if (text.empty() || end != text.c_str() + text.size()) {
-      Fail(fmt::format("'{}' is not a number", Escaped(line)));
-    }
-    out_.values_[Push(PickleKind::kFloat)].content_.real = real;
+    const auto real = ParseNumber<double>(line);
+    if (!real) Fail(fmt::format("'{}' is not a number", Escaped(line)));
+    out_.values_[Push(PickleKind::kFloat)].content_.real = *real;
     return;
   }
   if (opcode == 'L' && line.ends_with('L')) line.remove_suffix(1);
-  int64_t integer = 0;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), integer);
-  if (end != line.data() + line.size() || error == std::errc::invalid_argument) {
+  if (const auto integer = ParseNumber<int64_t>(line)) {
+    PushInt(PickleKind::kInt, *integer);
+    return;
+  }
+  const std::string_view digits = line.substr(line.starts_with('-') ? 1 : 0);
+  if (digits.empty() || digits.find_first_not_of("0123456789") != digits.npos) {
     Fail(fmt::format("'{}' is not an integer", Escaped(line)));
   }
-  if (error == std::errc::result_out_of_range) {
-    PushText(PickleKind::kBigInt, line);
-  } else {
-    PushInt(PickleKind::kInt, integer);
-  }
+  PushText(PickleKind::kBigInt, line);
 }
 
 void PickleMachine::PushInteger(std::string_view bytes) {
@@ -250,12 +244,9 @@ bool PickleMachine::Stack(uint8_t opcode) {
 
 bool PickleMachine::Memo(uint8_t opcode) {
   const auto index = [&](std::string_view line) {
-    uint64_t value = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-    if (error != std::errc() || end != line.data() + line.size()) {
-      Fail(fmt::format("'{}' is not a memo index", Escaped(line)));
-    }
-    return value;
+    const auto value = ParseNumber<uint64_t>(line);
+    if (!value) Fail(fmt::format("'{}' is not a memo index", Escaped(line)));
+    return *value;
   };
   const auto get = [&](uint64_t key) {
     const std::optional<PickleId> found = memo_.Get(key);

@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "formats/torch/pickle_text.h"
 
-#include <charconv>
 #include <cstdint>
+
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -11,10 +12,7 @@ namespace {
 // Exactly `digits` hexadecimal digits at the start of `text`.
 std::optional<uint32_t> Hex(std::string_view text, size_t digits) {
   if (text.size() < digits) return std::nullopt;
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + digits, value, 16);
-  if (error != std::errc() || end != text.data() + digits) return std::nullopt;
-  return value;
+  return ParseNumber<uint32_t>(text.substr(0, digits), 16);
 }
 
 std::optional<char> SimpleEscape(char letter) {

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "formats/torch/torch_container.h"
+
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -34,11 +35,8 @@ bool IsPlainKey(std::string_view key) {
 
 // Of the keys that torch gives, counted from 0; nothing for "007" or other names.
 std::optional<uint32_t> NumberOf(std::string_view key) {
-  uint32_t number = 0;
-  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
-  if (error != std::errc() || end != key.data() + key.size()) return std::nullopt;
   if (key.size() > 1 && key.front() == '0') return std::nullopt;
-  return number;
+  return ParseNumber<uint32_t>(key);
 }
 
 std::string_view Trimmed(std::string_view text) {

@@ -4,21 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
-
-template <typename T>
-std::optional<T> WholeNumber(std::string_view text) {
-  T value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 Error BadValue(const std::string& key, const std::string& text, std::string_view expected) {
   return Error(Finding::kBadField, fmt::format("metadata '{}' is '{}', expected {}",
@@ -41,14 +33,14 @@ class Values {
   std::optional<uint64_t> Count(const std::string& key) const {
     const std::string* text = Find(key);
     if (text == nullptr || text->empty()) return std::nullopt;
-    const auto value = WholeNumber<uint64_t>(*text);
+    const auto value = ParseNumber<uint64_t>(*text);
     if (!value || *value > kMostTracePositions) throw BadValue(key, *text, "a count up to 2^31");
     return value;
   }
   std::optional<double> Real(const std::string& key) const {
     const std::string* text = Find(key);
     if (text == nullptr || text->empty()) return std::nullopt;
-    const auto value = WholeNumber<double>(*text);
+    const auto value = ParseNumber<double>(*text);
     if (!value || !(*value >= 0) || *value > 1e30) throw BadValue(key, *text, "a number >= 0");
     return value;
   }
@@ -79,7 +71,7 @@ std::map<uint32_t, LayerRule> ReadRules(const std::map<std::string, std::string>
 }  // namespace
 
 std::optional<uint32_t> TraceLayerNumber(std::string_view text) {
-  const auto layer = WholeNumber<uint32_t>(text);
+  const auto layer = ParseNumber<uint32_t>(text);
   return layer && *layer < kMostTraceLayers ? layer : std::nullopt;
 }
 

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -15,13 +15,8 @@ namespace {
 constexpr uint64_t kMostIndex = 1 << 24;
 
 std::optional<uint64_t> ParseIndex(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
-      value >= kMostIndex) {
-    return std::nullopt;
-  }
-  return value;
+  const auto value = ParseNumber<uint64_t>(text);
+  return value && *value < kMostIndex ? value : std::nullopt;
 }
 
 // The numbers that end a tensor's path: "attentions/3/1" has 3 and 1.

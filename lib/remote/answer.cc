@@ -3,25 +3,12 @@
 #include "lib/remote/answer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+
+#include "lib/core/base/number.h"
 
 namespace kv::remote {
 namespace {
-
-// A whole number at the start of `text`, which loses it.
-std::optional<uint64_t> TakeNumber(std::string_view& text) {
-  uint64_t number = 0;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (failure != std::errc()) return std::nullopt;
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
-  return number;
-}
-
-std::optional<uint64_t> WholeNumber(std::string_view text) {
-  const std::optional<uint64_t> number = TakeNumber(text);
-  return text.empty() ? number : std::nullopt;
-}
 
 bool TakePrefix(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
@@ -49,15 +36,15 @@ std::optional<ContentRange> ParseContentRange(std::string_view text) {
   text = Trimmed(text);
   if (!TakePrefix(text, "bytes ")) return std::nullopt;
   if (TakePrefix(text, "*/")) {
-    const std::optional<uint64_t> total = WholeNumber(text);
+    const std::optional<uint64_t> total = ParseNumber<uint64_t>(text);
     if (!total) return std::nullopt;
     return ContentRange{0, 0, *total};
   }
-  const std::optional<uint64_t> first = TakeNumber(text);
+  const std::optional<uint64_t> first = TakeNumber<uint64_t>(text);
   if (!first || !TakePrefix(text, "-")) return std::nullopt;
-  const std::optional<uint64_t> last = TakeNumber(text);
+  const std::optional<uint64_t> last = TakeNumber<uint64_t>(text);
   if (!last || !TakePrefix(text, "/")) return std::nullopt;
-  const std::optional<uint64_t> total = WholeNumber(text);
+  const std::optional<uint64_t> total = ParseNumber<uint64_t>(text);
   if (!total || *first > *last || *last >= *total) return std::nullopt;
   return ContentRange{*first, *last - *first + 1, *total};
 }
@@ -67,7 +54,7 @@ void Answer::TakeLine(std::string_view line) {
     *this = {};
     const size_t space = line.find(' ');
     std::string_view rest = space == line.npos ? "" : line.substr(space + 1);
-    const uint64_t code = TakeNumber(rest).value_or(0);
+    const uint64_t code = TakeNumber<uint64_t>(rest).value_or(0);
     status = code < 1000 ? static_cast<int>(code) : 0;
     return;
   }
@@ -76,13 +63,13 @@ void Answer::TakeLine(std::string_view line) {
   const std::string name = Lower(line.substr(0, colon));
   const std::string_view value = Trimmed(line.substr(colon + 1));
   if (name == "content-range") range = ParseContentRange(value);
-  if (name == "content-length") content_length = WholeNumber(value);
+  if (name == "content-length") content_length = ParseNumber<uint64_t>(value);
   if (name == "etag") etag = value;
   if (name == "last-modified") last_modified = value;
   if (name == "retry-after") {
     // The other form, a date, is not read; a number beyond 64 bits is as good as none too large.
     const bool is_number = !value.empty() && value.find_first_not_of("0123456789") == value.npos;
-    retry_after_s = is_number ? WholeNumber(value).value_or(UINT64_MAX) : 0;
+    retry_after_s = is_number ? ParseNumber<uint64_t>(value).value_or(UINT64_MAX) : 0;
   }
 }
 

@@ -9,10 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/output_system.h"
 
 namespace kv {
@@ -150,10 +150,8 @@ std::optional<int> DescriptorNamed(const fs::path& path) {
   if (name == "/dev/stderr") return STDERR_FILENO;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     if (!name.starts_with(folder)) continue;
-    int number = -1;
-    const char* end = name.data() + name.size();
-    const auto [stop, error] = std::from_chars(name.data() + folder.size(), end, number);
-    if (error == std::errc() && stop == end && number >= 0) return number;
+    const auto number = ParseNumber<int>(std::string_view(name).substr(folder.size()));
+    if (number && *number >= 0) return number;
   }
   return std::nullopt;
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/stop.h"
 
 namespace kv {
@@ -32,10 +33,10 @@ int UsableCpus() {
   int cpus = 1;
   if (::sched_getaffinity(0, sizeof(set), &set) == 0) cpus = CPU_COUNT(&set);
   std::ifstream file("/sys/fs/cgroup/cpu.max");  // "QUOTA PERIOD" or "max PERIOD"
-  std::string quota;
-  double period = 0;
-  if (file >> quota >> period && quota != "max" && period > 0) {
-    const double allowed = std::strtod(quota.c_str(), nullptr) / period;
+  std::string quota, period;
+  if (file >> quota >> period) {
+    const double allowed =
+        ParseNumber<double>(quota).value_or(0) / ParseNumber<double>(period).value_or(1);
     if (allowed > 0) cpus = std::min(cpus, std::max(1, static_cast<int>(allowed + 0.5)));
   }
   return std::max(1, cpus);
@@ -78,6 +79,7 @@ bool ThreadPool::RunOne(std::unique_lock<std::mutex>& lock) {
 }
 
 void ThreadPool::WorkerLoop(const std::stop_token& stop) {
+  const CLocale locale;
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return !jobs_.empty(); })) RunOne(lock);
 }

@@ -4,7 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include "lib/core/base/number.h"
+
 
 namespace kv {
 
@@ -12,9 +13,8 @@ uint64_t BatchRows(const Snapshot& snapshot) {
   const auto at = snapshot.storage.find(kBatchRows);
   if (at == snapshot.storage.end()) return 1;
   const std::string& text = at->second;
-  uint64_t rows = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
-  bool divides = error == std::errc() && end == text.data() + text.size() && rows > 0;
+  const uint64_t rows = ParseNumber<uint64_t>(text).value_or(0);
+  bool divides = rows > 0;
   for (const LayerKv& layer : snapshot.layers)
     divides =
         divides && layer.k.tokens() % rows == 0 && (!layer.v || layer.v->tokens() % rows == 0);

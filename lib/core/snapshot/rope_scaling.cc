@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numbers>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 #include "lib/core/snapshot/rope.h"
 
 namespace kv {
@@ -33,12 +33,9 @@ std::vector<double> ParseNumbers(std::string_view list, std::string_view whole) 
   std::vector<double> numbers;
   for (size_t begin = 0; begin <= list.size();) {
     const size_t end = std::min(list.find(',', begin), list.size());
-    double value = 0;
-    const auto [last, error] = std::from_chars(list.data() + begin, list.data() + end, value);
-    if (error != std::errc() || last != list.data() + end || !(value > 0) || value > 1e12) {
-      throw BadScaling(whole);
-    }
-    numbers.push_back(value);
+    const auto value = ParseNumber<double>(list.substr(begin, end - begin));
+    if (!value || !(*value > 0) || *value > 1e12) throw BadScaling(whole);
+    numbers.push_back(*value);
     begin = end + 1;
   }
   return numbers;

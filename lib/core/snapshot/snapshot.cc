@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -110,11 +110,8 @@ StoredLayers InStoredOrder(const ModelGeometry& geometry, const Snapshot& snapsh
 uint32_t ModelNumber(const LayerKv& layer) {
   constexpr std::string_view kLabel = "blk.";
   const std::string_view label = layer.label;
-  uint32_t number = 0;
   if (!label.starts_with(kLabel)) return layer.index;
-  const char* end = label.data() + label.size();
-  const auto [last, failed] = std::from_chars(label.data() + kLabel.size(), end, number);
-  return failed == std::errc() && last == end ? number : layer.index;
+  return ParseNumber<uint32_t>(label.substr(kLabel.size())).value_or(layer.index);
 }
 
 uint64_t KvTensor::tokens() const {

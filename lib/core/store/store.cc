@@ -10,10 +10,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
 #include "lib/core/base/hash.h"
+#include "lib/core/base/number.h"
 #include "lib/core/base/output.h"
 #include "lib/core/base/output_system.h"
 
@@ -50,14 +50,6 @@ bool IsThere(const std::string& path) {
   if (::lstat(path.c_str(), &status) == 0) return S_ISREG(status.st_mode);
   if (errno == ENOENT || errno == ENOTDIR) return false;
   throw SystemError(Finding::kOpenFailed, "cannot open", path);
-}
-
-std::optional<uint64_t> NumberOf(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || failed != std::errc() || end != text.data() + text.size())
-    return std::nullopt;
-  return number;
 }
 
 }  // namespace
@@ -158,7 +150,7 @@ std::map<uint64_t, uint64_t> Store::FilesIn(const std::string& folder,
     std::string name = entry->path().filename().string();
     if (!name.ends_with(ending)) continue;
     name.resize(name.size() - ending.size());
-    const auto number = NumberOf(name);
+    const auto number = ParseNumber<uint64_t>(name);
     if (!number || !IsThere(entry->path().string())) continue;
     struct stat status;
     if (::lstat(entry->path().c_str(), &status) != 0) continue;  // removed meanwhile
@@ -182,7 +174,7 @@ StateRow Store::Find(const std::string& what) {
   const size_t at = what.rfind('@');
   const std::string_view behind =
       at == std::string::npos ? "" : std::string_view(what).substr(at + 1);
-  const std::optional<uint64_t> parsed = NumberOf(behind);
+  const std::optional<uint64_t> parsed = ParseNumber<uint64_t>(behind);
   const bool by_number = parsed.has_value();
   const uint64_t number = parsed.value_or(0);
   uint64_t place = 0;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -21,12 +20,6 @@ struct Key {
   uint32_t slot = 0;
   bool is_bias = false;
 };
-
-template <typename T>
-bool ParseWhole(std::string_view text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 // Cuts the last dot-separated part off.
 std::string_view CutPart(std::string_view& text) {

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv::blend {
 namespace {
@@ -119,13 +119,9 @@ KeyStateFlag ParseKeyState(std::string_view text, std::string_view flag) {
   KeyStateFlag at{KeyState::kAt, {}};
   for (size_t begin = 3; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    int64_t value = 0;
-    const auto [last, error] = std::from_chars(text.data() + begin, text.data() + end, value);
-    if (error != std::errc() || last != text.data() + end || value > INT32_MAX ||
-        value < -INT32_MAX) {
-      throw bad();
-    }
-    at.at.push_back(value);
+    const auto value = ParseNumber<int64_t>(text.substr(begin, end - begin));
+    if (!value || *value > INT32_MAX || *value < -INT32_MAX) throw bad();
+    at.at.push_back(*value);
     begin = end + 1;
   }
   return at;

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv::blend {
 namespace {
@@ -53,24 +53,16 @@ Error BadGate(std::string_view text) {
 }
 
 double ParseReal(std::string_view number, std::string_view whole) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (number.empty() || error != std::errc() || end != number.data() + number.size() ||
-      !std::isfinite(value)) {
-    throw BadGate(whole);
-  }
-  return value;
+  const std::optional<double> value = ParseNumber<double>(number);
+  if (!value || !std::isfinite(*value)) throw BadGate(whole);
+  return *value;
 }
 
 // "layer12": with the word, since "@0.1" would else be ratio 0, layer 1.
 std::optional<uint32_t> LayerNumber(std::string_view text) {
   constexpr std::string_view kWord = "layer";
   if (!text.starts_with(kWord)) return std::nullopt;
-  text.remove_prefix(kWord.size());
-  uint32_t layer = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layer);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return layer;
+  return ParseNumber<uint32_t>(text.substr(kWord.size()));
 }
 
 }  // namespace

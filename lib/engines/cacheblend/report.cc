@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lib/core/base/number.h"
+
 namespace kv::blend {
 namespace {
 
@@ -17,8 +19,7 @@ Json OrNull(const auto& value) { return value ? Json(*value) : Json(nullptr); }
 
 // As float prints, so that a score of 0.1f is 0.1.
 Json FloatOrNull(const std::optional<float>& value) {
-  return value && std::isfinite(*value) ? Json(std::stod(fmt::format("{}", *value)))
-                                        : Json(nullptr);
+  return value && std::isfinite(*value) ? Json(ShortestDouble(*value)) : Json(nullptr);
 }
 
 Json ModelJson(const CachePair& caches, const ReportExtras& extras) {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <set>
 
@@ -13,6 +12,7 @@
 #include "lib/core/base/error.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/number.h"
 #include "lib/study/corpus/lines.h"
 
 namespace kv::corpus {
@@ -54,9 +54,10 @@ std::string CorpusHash(std::span<const Member> members) {
 Shard ParseShard(std::string_view text, std::string_view from) {
   Shard shard;
   const size_t slash = text.find('/');
-  const auto parse = [](std::string_view number, uint32_t& value) {
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-    return !number.empty() && error == std::errc() && end == number.data() + number.size();
+  const auto parse = [](std::string_view digits, uint32_t& value) {
+    const auto number = ParseNumber<uint32_t>(digits);
+    value = number.value_or(0);
+    return number.has_value();
   };
   if (slash == text.npos || !parse(text.substr(0, slash), shard.index) ||
       !parse(text.substr(slash + 1), shard.count) || shard.count == 0) {

@@ -10,6 +10,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 #include "lib/core/quant/cache_type.h"
 #include "lib/study/gate/config_node.h"
 #include "lib/study/gate/engine.h"
@@ -184,12 +185,10 @@ Tolerance ToleranceOf(const Node& node) {
   for (const auto& item : layers.json.items()) {
     const Node of = layers.At(item.key());
     const std::string& name = item.key();
-    const bool is_number = !name.empty() && name.size() <= 9 &&
-                           name.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number) throw of.Wrong("expected the number of a layer");
+    const auto layer = ParseNumber<uint32_t>(name);
+    if (!layer) throw of.Wrong("expected the number of a layer");
     if (of.json.is_object()) of.RequireKeys({"k", "v"});
-    tolerance.layers.emplace_back(static_cast<uint32_t>(std::stoul(name)),
-                                  AtolsOf(of, tolerance.all));
+    tolerance.layers.emplace_back(*layer, AtolsOf(of, tolerance.all));
   }
   return tolerance;
 }

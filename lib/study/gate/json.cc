@@ -5,27 +5,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
 
 namespace kv::gate {
 namespace {
 
 constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
 
-// Whether a word is a number beyond the range of a double.
+// Returns whether a word is a number beyond the range of a double.
 bool Overflows(std::string_view word) {
-  const char* begin = word.data() + (word[0] == '-' ? 1 : 0);
-  const char* end = word.data() + word.size();
-  if (begin == end || *begin < '0' || *begin > '9') return false;
-  double value = 0;
-  const auto parsed = std::from_chars(begin, end, value);
-  if (parsed.ptr != end || parsed.ec != std::errc::result_out_of_range) return false;
-  const size_t exponent = word.find_first_of("eE");
-  return exponent == std::string_view::npos || word[exponent + 1] != '-';  // else it vanishes
+  if (word[0] == '-') word.remove_prefix(1);
+  const bool is_digits = !word.empty() && word[0] >= '0' && word[0] <= '9';
+  return is_digits && std::isinf(ParseNumber<double>(word).value_or(0));
 }
 
 // Writes what no strict parser takes for a number as a text.

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/number.h"
+
 namespace kv::gate {
 namespace {
 
@@ -62,7 +64,7 @@ double Outward(double limit, Op op) {
   const double unit = std::pow(10.0, std::floor(std::log10(std::abs(limit))) - 3);
   const double steps = op == Op::kAtLeast ? std::floor(limit / unit) : std::ceil(limit / unit);
   // Read back from its decimal text, or a unit below 1 would leave digits behind it.
-  return std::stod(fmt::format("{:.4g}", steps * unit));
+  return ParseNumber<double>(fmt::format("{:.4g}", steps * unit)).value();
 }
 
 std::vector<double> Known(std::string_view metric, std::span<const CaseResult* const> results) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "lib/core/base/number.h"
 #include "lib/study/report/html.h"
 #include "lib/study/report/html_style.h"
 
@@ -120,7 +121,8 @@ std::string TableCell(const TableColumn& column, const std::string& cell, bool i
   if (number.unit != nullptr && column.unit != nullptr) {
     shown = shown.substr(0, number.length);
   } else if (number.unit != nullptr && column.has_units) {
-    const double value = std::strtod(cell.c_str(), nullptr);
+    std::string_view digits = shown.substr(shown.starts_with('+') ? 1 : 0);
+    const double value = TakeNumber<double>(digits).value_or(0);
     attributes += fmt::format(" data-v=\"{:.6g}\"", value * number.unit->factor);
   }
   return is_first ? fmt::format("<th scope=\"row\"{}>{}</th>", attributes, EscapeMarkup(shown))

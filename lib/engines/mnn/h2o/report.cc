@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/number.h"
 #include "lib/engines/mnn/h2o/quality_report.h"
 
 namespace kv::mnn::h2o {
@@ -22,8 +23,7 @@ Json ConfigJson(const eviction::BlockConfig& config) {
     } else if (value == static_cast<double>(static_cast<int64_t>(value))) {
       json[std::string(name)] = static_cast<int64_t>(value);
     } else {
-      // As float prints: 0.9, not 0.89999997615814209.
-      json[std::string(name)] = std::stod(fmt::format("{}", static_cast<float>(value)));
+      json[std::string(name)] = ShortestDouble(static_cast<float>(value));
     }
   });
   return json;

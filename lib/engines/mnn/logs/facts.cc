@@ -8,6 +8,8 @@
 
 #include "lib/engines/mnn/logs/truth.h"
 
+#include "lib/core/base/number.h"
+
 namespace kv::mnn::logs {
 namespace {
 
@@ -163,7 +165,7 @@ std::optional<uint64_t> Field(std::string_view line, std::string_view key) {
     const std::string_view rest = line.substr(at + key.size());
     const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
     if (digits == 0 || digits > kMaxDigits) return std::nullopt;
-    return static_cast<uint64_t>(std::stoull(std::string(rest.substr(0, digits))));
+    return ParseNumber<uint64_t>(rest.substr(0, digits));
   }
   return std::nullopt;
 }

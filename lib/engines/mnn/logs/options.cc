@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <variant>
 
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 #include "lib/engines/mnn/logs/analyzer.h"
 #include "lib/engines/mnn/logs/text.h"
 
@@ -59,12 +59,9 @@ void Set(const OptionEntry& entry, std::string_view value, AnalyzerOptions& opti
     if (!parsed || !std::isfinite(*parsed)) Refuse(entry.name, "a number", value);
     options.*(*number) = *parsed;
   } else if (const auto* whole = std::get_if<int64_t O::*>(&entry.member)) {
-    int64_t parsed = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
-    if (value.empty() || error != std::errc() || end != value.data() + value.size()) {
-      Refuse(entry.name, "a whole number", value);
-    }
-    options.*(*whole) = parsed;
+    const auto parsed = ParseNumber<int64_t>(value);
+    if (!parsed) Refuse(entry.name, "a whole number", value);
+    options.*(*whole) = *parsed;
   } else if (const auto* flag = std::get_if<bool O::*>(&entry.member)) {
     const bool on = value.empty() || value == "1" || value == "true";
     if (!on && value != "0" && value != "false") Refuse(entry.name, "true or false", value);

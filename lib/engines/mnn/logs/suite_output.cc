@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
 
 namespace kv::mnn::logs {
 namespace {
@@ -102,10 +102,7 @@ void ReadLine(std::string_view line, const std::string& shown, SuiteOutput& outp
     return std::string(rest.substr(0, rest.find(',')));
   };
   Json row = {{"case", field(". case=")}, {"overall_pass", field(" pass=") == "true"}};
-  const std::string code = field(" rc=");
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(code.data(), code.data() + code.size(), value);
-  if (error == std::errc() && end == code.data() + code.size()) row["return_code"] = value;
+  if (const auto code = ParseNumber<int64_t>(field(" rc="))) row["return_code"] = *code;
   AddRow(row, shown, output);
 }
 

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
+#include "lib/core/base/number.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv::mnn::logs {
@@ -25,18 +25,8 @@ size_t Digits(std::string_view text, size_t from) {
 }
 
 double ToDouble(std::string_view digits) {
-  if (!digits.empty() && digits[0] == '+') digits.remove_prefix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  // from_chars leaves the value alone where it overflows; Python says inf, and 0 where it vanishes.
-  if (error == std::errc::result_out_of_range) {
-    const bool negative = !digits.empty() && digits[0] == '-';
-    const size_t exponent = digits.find_first_of("eE");
-    const bool tiny = exponent != std::string_view::npos && digits[exponent + 1] == '-';
-    value = tiny ? 0 : HUGE_VAL;
-    return negative ? -value : value;
-  }
-  return value;
+  if (digits.starts_with('+')) digits.remove_prefix(1);
+  return TakeNumber<double>(digits).value_or(0);
 }
 
 struct Match {
@@ -152,10 +142,7 @@ std::optional<double> FirstNumber(std::string_view text) {
 std::optional<double> WholeNumber(std::string_view text) {
   text = Strip(text);
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return ParseNumber<double>(text);
 }
 
 bool IsNonFinite(std::string_view word) {

@@ -6,13 +6,14 @@
 
 #include <algorithm>
 
+#include "lib/core/base/number.h"
+
 namespace kv::mnn::runtime {
 namespace {
 
 Json NumberJson(double value) {
   if (value == static_cast<double>(static_cast<int64_t>(value))) return static_cast<int64_t>(value);
-  // As float prints: 0.9, not 0.89999997615814209.
-  return std::stod(fmt::format("{}", static_cast<float>(value)));
+  return ShortestDouble(static_cast<float>(value));
 }
 
 Json ParamsJson(const ReplayResult& result) {

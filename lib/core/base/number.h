@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <locale.h>
+
+#include <charconv>
+#include <concepts>
+#include <optional>
+#include <string_view>
+
+// Numbers in text. strtod and its kin read by the locale of the process, which belongs to the
+// program that loaded the library: under de_DE they read "1.5" as 1 and report no error.
+namespace kv {
+
+std::optional<double> TakeReal(std::string_view& text);
+
+// Takes a number off the front of `text`: no blank, no '+'. Returns nothing, and leaves the text,
+// if none is there or an integer does not fit T. A double beyond its range is infinite, and one too
+// small for it 0, as in C and in Python.
+template <typename T>
+  requires std::integral<T> || std::same_as<T, double>
+std::optional<T> TakeNumber(std::string_view& text, [[maybe_unused]] int base = 10) {
+  if constexpr (std::same_as<T, double>) {
+    return TakeReal(text);
+  } else {
+    T number = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number, base);
+    if (error != std::errc()) return std::nullopt;
+    text.remove_prefix(static_cast<size_t>(stop - text.data()));
+    return number;
+  }
+}
+
+// Returns the number that the whole text is, or nothing.
+template <typename T>
+std::optional<T> ParseNumber(std::string_view text, int base = 10) {
+  const std::optional<T> number = TakeNumber<T>(text, base);
+  return text.empty() ? number : std::nullopt;
+}
+
+// Returns the double that prints as the float does: 0.9 and not 0.89999997615814209.
+double ShortestDouble(float value);
+
+// Gives the calling thread the locale "C" while it lives, for libraries that ask the locale how to
+// read numbers: CLI11 and nlohmann/json.
+class CLocale {
+ public:
+  CLocale();
+  ~CLocale();
+  CLocale(const CLocale&) = delete;
+  CLocale& operator=(const CLocale&) = delete;
+
+ private:
+  locale_t own_, before_;
+};
+
+}  // namespace kv
