@@ -191,7 +191,7 @@ struct kvt_reader {
   void Need(uint64_t offset, uint64_t bytes) {
     if (whole || offset >= file.size()) return;
     bytes = std::min(bytes, file.size() - offset);
-    Fetch(source, offset, file.Range(offset, bytes));
+    Fetch(*ctx, source, offset, file.Range(offset, bytes));
   }
   void Drop(uint64_t offset, uint64_t bytes) {
     if (!whole) file.Drop(offset, bytes);
@@ -302,7 +302,7 @@ void ReadTokens(kvt_reader& reader, const ArchivePart& part, uint64_t begin, uin
   const Threads threads(reader.ctx);
   const size_t together = static_cast<size_t>((*threads).threads());
   for (size_t first = 0; first < chunks.size(); first += together) {
-    if (reader.ctx->cancelled.load()) throw Error(Finding::kCancelled, "the call was cancelled");
+    reader.ctx->state.StopIfCancelled();
     const std::span some(chunks.data() + first, std::min(together, chunks.size() - first));
     std::set<const ArchivedChunk*> brought;
     for (const ArchivedChunk* chunk : some) {

@@ -28,14 +28,25 @@ inline const kvt_source& CheckedSource(const kvt_source* source) {
   return *source;
 }
 
-// A piece at a time, so that a file is not asked for at once.
-inline void Fetch(const kvt_source& source, uint64_t offset, std::span<std::byte> to) {
+// Ends the call unless a function of the caller's returned 0. A status of the library's would be
+// taken for what the library found, so that those are refused.
+inline void RequireDone(kvt_status returned) {
+  constexpr kvt_status kLeast = -39999, kMost = -30000;
+  if (returned == 0) return;
+  if (returned >= kLeast && returned <= kMost) throw CallbackFailure{returned};
+  throw Error(Finding::kBadArgument,
+              fmt::format("a callback returned {}: neither 0 nor a status from {} to {}", returned,
+                          kLeast, kMost));
+}
+
+// Reads a piece at a time, so that a call can be cancelled in between.
+inline void Fetch(const kvt_ctx& ctx, const kvt_source& source, uint64_t offset,
+                  std::span<std::byte> to) {
   constexpr uint64_t kMostRead = 16 << 20;
   while (!to.empty()) {
+    ctx.state.StopIfCancelled();
     const size_t step = std::min<uint64_t>(to.size(), kMostRead);
-    if (const kvt_status status = source.read_at(source.user, offset, to.data(), step)) {
-      throw CallbackFailure{status};
-    }
+    RequireDone(source.read_at(source.user, offset, to.data(), step));
     to = to.subspan(step);
     offset += step;
   }
@@ -59,9 +70,7 @@ class CancelWatch : public Progress {
  public:
   explicit CancelWatch(const kvt_ctx& ctx) : ctx_(ctx) {}
   void Begin(uint64_t) override { Advance(0); }
-  void Advance(uint64_t) override {
-    if (ctx_.cancelled.load()) throw Error(Finding::kCancelled, "the call was cancelled");
-  }
+  void Advance(uint64_t) override { ctx_.state.StopIfCancelled(); }
 
  private:
   const kvt_ctx& ctx_;
@@ -71,10 +80,7 @@ class CallbackSink : public Sink {
  public:
   explicit CallbackSink(const kvt_sink& sink) : sink_(sink) {}
   void Write(ByteSpan bytes) override {
-    if (bytes.empty()) return;
-    if (const kvt_status status = sink_.write(sink_.user, bytes.data(), bytes.size())) {
-      throw CallbackFailure{status};
-    }
+    if (!bytes.empty()) RequireDone(sink_.write(sink_.user, bytes.data(), bytes.size()));
   }
 
  private:

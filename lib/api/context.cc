@@ -94,7 +94,7 @@ uint64_t kvt_ctx_bytes(const kvt_params* params) {
 }
 
 void kvt_ctx_cancel(kvt_ctx* ctx) {
-  if (ctx != nullptr && ctx->busy.load(std::memory_order_acquire)) ctx->cancelled.store(true);
+  if (ctx != nullptr) ctx->state.Cancel();
 }
 
 void kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out) {

@@ -4,11 +4,15 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <new>
+#include <stdexcept>
 #include <string_view>
+#include <vector>
 
 #include "lib/api/kvtool.h"
 #include "lib/core/archive/archive.h"
+#include "lib/core/base/call_state.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/frame/frame.h"
 
@@ -34,13 +38,13 @@ struct kvt_profile {
 
 struct kvt_ctx {
   kvt_ctx(kv::Effort level_, uint64_t max_raw_bytes_, kvt_pool* pool_)
-      : level(level_), max_raw_bytes(max_raw_bytes_), pool(pool_), coder(level_, &cancelled) {}
+      : level(level_), max_raw_bytes(max_raw_bytes_), pool(pool_), coder(level_, &state) {}
 
   const kv::Effort level;
   const uint64_t max_raw_bytes;
   kvt_pool* const pool;
 
-  std::atomic<bool> busy{false}, cancelled{false};
+  kv::CallState state;
   std::shared_ptr<const kv::Profile> profile;
   uint32_t joined_layers = kv::kJoinedLayers;
   kv::FrameCoder coder;  // of calls on one object
@@ -49,6 +53,12 @@ struct kvt_ctx {
     kv::Bytes raw;  // gathered
   };
   kv::Reuse<BatchWorker> batch_workers;
+  struct BatchRange {
+    uintptr_t begin, end;
+    size_t item;
+    bool is_written;
+  };
+  std::vector<BatchRange> batch_ranges;
 
   struct LastError {
     kvt_status status = 0;
@@ -107,6 +117,8 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
     return failure.first.status;
   } catch (const CallbackFailure& failure) {
     return note(failure.status, UINT64_MAX, "a callback failed", "");
+  } catch (const std::length_error&) {  // of a container: more than there can be
+    return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
   } catch (const std::bad_alloc&) {
     return note(StatusOf(Finding::kNoMemory), UINT64_MAX, "out of memory", "");
   } catch (const std::exception& failure) {
@@ -120,11 +132,10 @@ kvt_status Caught(kvt_ctx::LastError* error, F&& f) noexcept {
 template <typename F>
 kvt_status Call(kvt_ctx* ctx, F&& f) noexcept {
   if (ctx == nullptr) return StatusOf(Finding::kBadArgument);
-  if (ctx->busy.exchange(true, std::memory_order_acquire)) return StatusOf(Finding::kBusy);
-  ctx->cancelled.store(false, std::memory_order_relaxed);
+  if (!ctx->state.Begin()) return StatusOf(Finding::kBusy);
   ctx->last_error = {};
   const kvt_status status = Caught(&ctx->last_error, f);
-  ctx->busy.store(false, std::memory_order_release);
+  ctx->state.End();
   return status;
 }
 
@@ -135,11 +146,12 @@ inline void Require(bool holds, std::string_view what) {
 
 inline ByteSpan Span(const void* data, size_t bytes) {
   Require(data != nullptr || bytes == 0, "a buffer is null");
+  Require(bytes <= UINTPTR_MAX - reinterpret_cast<uintptr_t>(data), "a buffer ends beyond memory");
   return {static_cast<const std::byte*>(data), bytes};
 }
 inline std::span<std::byte> Span(void* data, size_t bytes) {
-  Require(data != nullptr || bytes == 0, "a buffer is null");
-  return {static_cast<std::byte*>(data), bytes};
+  const ByteSpan checked = Span(static_cast<const void*>(data), bytes);
+  return {static_cast<std::byte*>(data), checked.size()};
 }
 
 // What a caller says about bytes. Throws kBadArgument for what no description can say.
@@ -150,9 +162,12 @@ inline ThreadPool* PoolOf(kvt_ctx* ctx) {
   return ctx->pool == nullptr || ctx->pool->threads == 1 ? nullptr : &ctx->pool->Get();
 }
 
-inline bool Overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-  const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
-  return from_a < from_b + b_bytes && from_b < from_a + a_bytes;
+// Throws kBadArgument, which says `what`, if a buffer that is read and one that is written overlap.
+inline void RequireApart(ByteSpan read, ByteSpan written, std::string_view what) {
+  const std::less<const std::byte*> before;
+  const bool overlap = before(read.data(), written.data() + written.size()) &&
+                       before(written.data(), read.data() + read.size());
+  Require(!overlap || read.empty() || written.empty(), what);
 }
 
 }  // namespace kv::api

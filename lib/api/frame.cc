@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <ranges>
 
 #include "lib/api/context.h"
 #include "lib/core/frame/estimate.h"
@@ -95,6 +97,41 @@ FrameHeader DecodeOne(kvt_ctx* ctx, FrameCoder& coder, ByteSpan frame, const Has
   return Counted(ctx, [&] { return coder.Decode(frame, context, raw); });
 }
 
+// Sets the status of each item: KV0010 if a buffer of it overlaps one that the batch writes, else
+// 0. Ranges are compared with their neighbours by address, so that n buffers cost n log n.
+void RefuseOverlaps(kvt_ctx* ctx, std::span<kvt_item> items, bool writes_frames) {
+  std::vector<kvt_ctx::BatchRange>& ranges = ctx->batch_ranges;
+  ranges.clear();
+  const auto add = [&](const void* data, size_t bytes, size_t item, bool is_written) {
+    if (data == nullptr || bytes == 0) return;
+    const auto begin = reinterpret_cast<uintptr_t>(data);
+    const uintptr_t end = begin + std::min<size_t>(bytes, UINTPTR_MAX - begin);
+    ranges.push_back({begin, end, item, is_written});
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].status = 0;
+    const size_t pieces = items[i].pieces == nullptr ? 0 : items[i].piece_count;
+    for (size_t p = 0; p < pieces; ++p)
+      add(items[i].pieces[p].data, items[i].pieces[p].bytes, i, !writes_frames);
+    add(items[i].frame, items[i].frame_bytes, i, writes_frames);
+  }
+  std::ranges::sort(ranges, {}, &kvt_ctx::BatchRange::begin);
+  const auto refuse = [&](size_t item) { items[item].status = StatusOf(Finding::kBadArgument); };
+  // Where the ranges before this one end, and then where those after it begin.
+  uintptr_t any = 0, written = 0;
+  for (const kvt_ctx::BatchRange& range : ranges) {
+    if (range.begin < (range.is_written ? any : written)) refuse(range.item);
+    any = std::max(any, range.end);
+    if (range.is_written) written = std::max(written, range.end);
+  }
+  any = written = UINTPTR_MAX;
+  for (const kvt_ctx::BatchRange& range : std::views::reverse(ranges)) {
+    if ((range.is_written ? any : written) < range.end) refuse(range.item);
+    any = range.begin;
+    if (range.is_written) written = range.begin;
+  }
+}
+
 // The raw object of an item: its only piece, or `memory` of the size of all pieces.
 std::span<std::byte> RawOf(const kvt_item& item, Bytes& memory) {
   Require(item.pieces != nullptr || item.piece_count == 0, "item->pieces");
@@ -128,16 +165,21 @@ void Scatter(std::span<const std::byte> raw, const kvt_item& item) {
 // Every item through `one`, each on one thread, or a single item on all of them. The first failure
 // in the items' order is the call's.
 template <typename F>
-void ForEachItem(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size, F&& one) {
+void ForEachItem(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size, bool writes_frames,
+                 F&& one) {
   Require(items != nullptr || count == 0, "items");
   Require(item_size == sizeof *items, "item_size");
+  RefuseOverlaps(ctx, {items, count}, writes_frames);
   std::mutex mutex;
   size_t first_failed = count;
   kvt_ctx::LastError first;
   const auto run = [&](size_t index, FrameCoder& coder, Bytes& memory) {
     kvt_ctx::LastError error;
     items[index].written = 0;
-    items[index].status = Caught(&error, [&] { one(items[index], coder, memory); });
+    items[index].status = Caught(&error, [&] {
+      Require(items[index].status == 0, "a buffer of the item overlaps one that the batch writes");
+      one(items[index], coder, memory);
+    });
     if (items[index].status == 0) return;
     const std::lock_guard lock(mutex);
     if (index >= first_failed) return;
@@ -147,7 +189,7 @@ void ForEachItem(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size, 
   const auto run_with_own_coder = [&](uint64_t index) {
     const Reuse<kvt_ctx::BatchWorker>::Lease worker(ctx->batch_workers);
     kvt_ctx::BatchWorker& own = *worker;
-    if (!own.coder) own.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->cancelled);
+    if (!own.coder) own.coder = std::make_unique<FrameCoder>(ctx->level, &ctx->state);
     own.coder->UseProfile(ctx->profile);
     run(static_cast<size_t>(index), *own.coder, own.raw);
   };
@@ -176,7 +218,9 @@ kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_
                       size_t cap, size_t* written) {
   return Call(ctx, [&] {
     if (written != nullptr) *written = 0;
-    Require(!Overlap(src, n, dst, cap), "src and dst overlap");
+    const ByteSpan raw = Span(src, n);
+    const std::span<std::byte> frame = Span(dst, cap);
+    RequireApart(raw, frame, "src and dst overlap");
     uint64_t needed = 0;
     ctx->coder.UsePool(PoolOf(ctx));
     const struct Report {
@@ -186,7 +230,7 @@ kvt_status kvt_encode(kvt_ctx* ctx, const kvt_desc* desc, const void* src, size_
         if (written != nullptr) *written = needed;
       }
     } report{needed, written};
-    EncodeOne(ctx, ctx->coder, desc, Span(src, n), Span(dst, cap), &needed);
+    EncodeOne(ctx, ctx->coder, desc, raw, frame, &needed);
   });
 }
 
@@ -219,11 +263,12 @@ kvt_status kvt_frame_info(const void* src, size_t n, kvt_info* out) {
 kvt_status kvt_decode(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16], void* dst,
                       size_t raw_bytes) {
   return Call(ctx, [&] {
-    Require(!Overlap(src, n, dst, raw_bytes), "src and dst overlap");
+    const ByteSpan frame = Span(src, n);
+    const std::span<std::byte> raw = Span(dst, raw_bytes);
+    RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
     const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
-    DecodeOne(ctx, ctx->coder, Span(src, n), context == nullptr ? nullptr : &wanted,
-              Span(dst, raw_bytes));
+    DecodeOne(ctx, ctx->coder, frame, context == nullptr ? nullptr : &wanted, raw);
   });
 }
 
@@ -232,12 +277,14 @@ kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n, const uint
                              size_t* written) {
   return Call(ctx, [&] {
     if (written != nullptr) *written = 0;
-    Require(!Overlap(src, n, dst, cap), "src and dst overlap");
+    const ByteSpan frame = Span(src, n);
+    const std::span<std::byte> raw = Span(dst, cap);
+    RequireApart(frame, raw, "src and dst overlap");
     ctx->coder.UsePool(PoolOf(ctx));
     const Hash128Bytes wanted = context == nullptr ? Hash128Bytes{} : HashOf(context);
     const uint64_t size = Counted(ctx, [&] {
-      return ctx->coder.DecodeTokens(Span(src, n), context == nullptr ? nullptr : &wanted, begin,
-                                     count, Span(dst, cap));
+      return ctx->coder.DecodeTokens(frame, context == nullptr ? nullptr : &wanted, begin, count,
+                                     raw);
     });
     if (written != nullptr) *written = size;
   });
@@ -256,10 +303,9 @@ kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t con
 kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size) {
   return Call(ctx, [&] {
     ForEachItem(
-        ctx, items, count, item_size, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
+        ctx, items, count, item_size, true, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
           const std::span<std::byte> raw = RawOf(item, memory);
           Gather(item, raw);
-          Require(!Overlap(raw.data(), raw.size(), item.frame, item.frame_bytes), "item overlaps");
           uint64_t needed = 0;
           item.written =
               EncodeOne(ctx, coder, item.desc, raw, Span(item.frame, item.frame_bytes), &needed);
@@ -270,9 +316,8 @@ kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t 
 kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size) {
   return Call(ctx, [&] {
     ForEachItem(
-        ctx, items, count, item_size, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
+        ctx, items, count, item_size, false, [&](kvt_item& item, FrameCoder& coder, Bytes& memory) {
           const std::span<std::byte> raw = RawOf(item, memory);
-          Require(!Overlap(raw.data(), raw.size(), item.frame, item.frame_bytes), "item overlaps");
           const Hash128Bytes wanted = DescriptionOf(item.desc).context;
           DecodeOne(ctx, coder, Span(static_cast<const void*>(item.frame), item.frame_bytes),
                     item.desc == nullptr ? nullptr : &wanted, raw);

@@ -113,8 +113,10 @@ kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call) 
   return Caught(nullptr, [&] {
     RequireCall(h2o, call);
     Require(!h2o->in_call, "begin follows begin");
-    Require(new_tokens <= kMostTokens && h2o->engine.length(h2o->next_layer) <= kMostTokens,
-            "new_tokens");
+    const uint32_t layer = h2o->next_layer;
+    Require(new_tokens <= kMostTokens && h2o->engine.length(layer) <= kMostTokens, "new_tokens");
+    // Nothing fails once the engine has begun, so that a call can be made again after any failure.
+    h2o->ranges.reserve(h2o->engine.pending(layer).size());
     h2o->next_layer = (h2o->next_layer + 1) % h2o->engine.geometry().layers;
     h2o->start = h2o->engine.Begin(new_tokens);
     h2o->in_call = true;
@@ -129,6 +131,7 @@ kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks, 
   return Caught(nullptr, [&] {
     RequireCall(h2o, call);
     Require(h2o->in_call, "finish without begin");
+    Require(query_rows <= kMostTokens, "query_rows");
     const bool scored = h2o->start.in_range;
     Require(!scored || (block_sums != nullptr && blocks == h2o->engine.blocks(h2o->start.length)),
             "blocks");

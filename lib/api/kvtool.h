@@ -6,7 +6,8 @@
  * Rules for every function, stated once:
  *  - A status is 0, or -N where KVN is a finding that `kvtool explain KVN` describes: -1103 is
  *    KV1103. Functions that can fail return one; on failure their output must not be used.
- *  - Buffers may lie at any alignment. The buffers of one call must not overlap (KV0010).
+ *  - Buffers may lie at any alignment. A buffer that a call writes must not overlap another one of
+ * that call (KV0010). NULL stands for a buffer of 0 bytes, and with a size is refused (KV0010).
  *  - What an encoder writes depends on the bytes, the description, the level and the version of the
  *    library: never on the number of threads, the CPU or earlier calls.
  *  - One thread at a time per object. A context that is busy answers KV0007; only kvt_ctx_cancel
@@ -176,7 +177,7 @@ KVT_API const char* kvt_explain(kvt_status status, int part);
 KVT_API int kvt_fault(kvt_status status);
 
 /* XXH3, 128 bits, seed 0, canonical byte order: what contexts are made with, so that all engines
- * agree. It finds accidents, not attackers. */
+ * agree. It finds accidents, not attackers. Zeros where src is NULL and n is not 0. */
 KVT_API void kvt_hash128(const void* src, size_t n, uint8_t out[16]);
 
 /* ---- threads and contexts ---- */
@@ -195,13 +196,15 @@ KVT_API kvt_status kvt_ctx_create(const kvt_params* params, kvt_ctx** out);
 KVT_API void kvt_ctx_free(kvt_ctx* ctx);
 
 /* The most memory, in bytes, that a context of these parameters holds and uses while it encodes,
- * decodes and verifies, its pool's threads included but not their stacks. 0 where nothing bounds
- * it: max_raw_bytes is 0, or the sum overflows; and for parameters that kvt_ctx_create refuses. Any
- * thread. */
+ * decodes and verifies, its pool's threads included but not their stacks. A batch takes up to 64
+ * bytes more for each of its buffers. 0 where nothing bounds it: max_raw_bytes is 0, or the sum
+ * overflows; and for parameters that kvt_ctx_create refuses. Any thread. */
 KVT_API uint64_t kvt_ctx_bytes(const kvt_params* params);
 
-/* Any thread. The call that runs on the context returns KV0008 within one segment (at most 4 MiB of
- * raw bytes). Without a running call nothing happens. */
+/* Any thread, and signal handlers. Stops the call that runs on the context at this moment, and no
+ * later one: it returns KV0008 within one segment (at most 4 MiB of raw bytes) and one use of a
+ * callback, or its own status if it was done by then. A request while no call runs does nothing.
+ * kvt_analyze, kvt_reference_create and those of policies and kvt_h2o run to their end. */
 KVT_API void kvt_ctx_cancel(kvt_ctx* ctx);
 /* Any thread; does not wait. Sums since the context was created. */
 KVT_API void kvt_ctx_stats(const kvt_ctx* ctx, kvt_stats* out);
@@ -244,8 +247,9 @@ KVT_API kvt_status kvt_decode_tokens(kvt_ctx* ctx, const void* src, size_t n,
 KVT_API kvt_status kvt_verify(kvt_ctx* ctx, const void* src, size_t n, const uint8_t context[16]);
 
 /* Many objects in one call, spread over the pool's threads; each is gathered from, or scattered to,
- * its pieces. One bad item changes no other. Returns the status of the first failed item.
- * item_size: sizeof(kvt_item). */
+ * its pieces. One bad item changes no other. Items with a buffer that overlaps one that the batch
+ * writes are refused (KV0010), all of them; several may read the same bytes. Returns the status of
+ * the first failed item. item_size: sizeof(kvt_item). */
 KVT_API kvt_status kvt_encode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
 /* The reverse, with the rules of kvt_decode for each item. */
 KVT_API kvt_status kvt_decode_batch(kvt_ctx* ctx, kvt_item* items, size_t count, size_t item_size);
@@ -284,7 +288,8 @@ KVT_API kvt_status kvt_frame_profile(const void* src, size_t n, uint8_t out[16])
 /* ---- callbacks ---- */
 
 /* Functions of the caller's. They are called on the calling thread alone, and return 0 or a status
- * from -39999 to -30000 of their own, which the running call then returns unchanged. */
+ * from -39999 to -30000 of their own, which the running call then returns unchanged. Any other
+ * number ends the call with KV0010. */
 /* Fills all n bytes at dst from `offset` on. */
 typedef kvt_status (*kvt_read_at)(void* user, uint64_t offset, void* dst, size_t n);
 /* Takes the next n bytes. */
@@ -519,7 +524,7 @@ KVT_API void kvt_h2o_free(kvt_h2o* h2o);
 KVT_API kvt_status kvt_h2o_begin(kvt_h2o* h2o, uint64_t new_tokens, kvt_h2o_call* call);
 /* Takes the block sums of the layer's cache (kvt_block_scores; ignored where in_range is 0) and
  * says whether a decision was taken; call->plan is then the pending plan, due at this layer's next
- * begin. */
+ * begin. query_rows: those of this call, below 2^31. After a failure it may be called again. */
 KVT_API kvt_status kvt_h2o_finish(kvt_h2o* h2o, const float* block_sums, size_t blocks,
                                   uint64_t query_rows, kvt_h2o_call* call);
 /* A layer's cache was cut outside, by a draft that was rolled back: a pending plan that no longer
@@ -546,6 +551,7 @@ KVT_API kvt_status kvt_policy_create(kvt_ctx* ctx, const char* name, const kvt_g
                                      uint32_t layer, kvt_policy** out);
 /* After the last call. */
 KVT_API void kvt_policy_free(kvt_policy* policy);
+/* Both of the following: after a failure other than KV0010 the policy can only be freed. */
 /* Query rows of this layer, in order and each once: rows->tokens tokens are in the cache, and the
  * rows are those of the last ones (rows->visible = tokens - rows + 1). Where the policy needs no
  * rows the rest may be zero. Keys that are new are copied where the policy needs rows; nothing is

@@ -90,6 +90,8 @@ int kvt_fault(kvt_status status) {
 }
 
 void kvt_hash128(const void* src, size_t n, uint8_t out[16]) {
-  const kv::Hash128Bytes hash = kv::Hash128({static_cast<const std::byte*>(src), n});
+  if (out == nullptr) return;
+  kv::Hash128Bytes hash{};
+  if (src != nullptr || n == 0) hash = kv::Hash128({static_cast<const std::byte*>(src), n});
   std::memcpy(out, hash.data(), hash.size());
 }

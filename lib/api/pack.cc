@@ -26,19 +26,19 @@ OpenOptions WithReferences(std::span<const kvt_reference* const> references) {
 
 namespace {
 
-Bytes ReadAll(const kvt_source& source) {
+Bytes ReadAll(const kvt_ctx& ctx, const kvt_source& source) {
   Bytes bytes(source.bytes);
-  Fetch(source, 0, bytes);
+  Fetch(ctx, source, 0, bytes);
   return bytes;
 }
 
-Source SourceOf(std::span<const kvt_file> files) {
+Source SourceOf(const kvt_ctx& ctx, std::span<const kvt_file> files) {
   Source source;
   source.is_folder = files.size() > 1;
   for (const kvt_file& file : files) {
     Require(file.name != nullptr && IsSafeRelativePath(file.name), "file->name");
     source.files.push_back(
-        {file.name, FileSource::FromBytes(ReadAll(CheckedSource(file.source)), file.name)});
+        {file.name, FileSource::FromBytes(ReadAll(ctx, CheckedSource(file.source)), file.name)});
   }
   std::ranges::sort(source.files, {}, &SourceFile::name);
   const auto twice = std::ranges::adjacent_find(source.files, {}, &SourceFile::name);
@@ -69,9 +69,7 @@ class CallbackTarget : public RestoreTarget {
   Sink& Begin(size_t file) override {
     const ArchivedFile& begun = archive_.files()[file];
     kvt_sink sink = {sizeof sink, 0, nullptr, nullptr};
-    if (const kvt_status status = open_(user_, begun.name.c_str(), begun.size, &sink)) {
-      throw CallbackFailure{status};
-    }
+    RequireDone(open_(user_, begun.name.c_str(), begun.size, &sink));
     return sink_.emplace(CheckedSink(&sink));
   }
   void End(size_t) override { sink_.reset(); }
@@ -99,7 +97,7 @@ kvt_status kvt_reference_create(kvt_ctx* ctx, const kvt_file* files, size_t coun
     OpenOptions options = WithReferences(Given(references, reference_count));
     options.pool = &*threads;
     options.profile = ctx->profile;
-    *out = new kvt_reference{OpenReference(SourceOf({files, count}), options)};
+    *out = new kvt_reference{OpenReference(SourceOf(*ctx, {files, count}), options)};
   });
 }
 
@@ -132,7 +130,7 @@ kvt_status kvt_pack_beside(kvt_ctx* ctx, const kvt_file* files, size_t count,
       RequireShortChain(*given->reference);
       options.references.push_back(given->reference);
     }
-    const Source source = SourceOf({files, count});
+    const Source source = SourceOf(*ctx, {files, count});
     const std::optional<Snapshot> snapshot = Understood(source);
     const Threads threads(ctx);
     WriteArchive(source, snapshot ? &*snapshot : nullptr, options, *threads, out);
@@ -151,7 +149,7 @@ kvt_status kvt_unpack_beside(kvt_ctx* ctx, const kvt_source* archive,
     OpenOptions given = WithReferences(Given(references, count));
     given.profile = ctx->profile;
     Archive opened =
-        Archive::Open(FileSource::FromBytes(ReadAll(CheckedSource(archive)), "archive"));
+        Archive::Open(FileSource::FromBytes(ReadAll(*ctx, CheckedSource(archive)), "archive"));
     FindReferences(opened, "archive", given);
     RequireReferences(opened);
     CallbackTarget target(opened, open, user);

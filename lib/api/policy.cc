@@ -49,6 +49,7 @@ struct kvt_policy {
   // pyramid: what this layer keeps beyond the mean of all layers, from the first choice on.
   std::optional<int64_t> beyond_mean;
 
+  bool failed = false;  // a call ended amid its changes
   std::vector<std::vector<kvt_range>> ranges;  // of the plans that were lent
   std::vector<kvt_plan> plans;
 };
@@ -81,6 +82,7 @@ DType KeyDType(uint32_t dtype) {
 }
 
 void CheckCache(const kvt_policy& policy, const kvt_scores& in, bool with_rows) {
+  Require(!policy.failed, "policy: it failed");
   Require(in.struct_size == sizeof in, "scores->struct_size");
   constexpr uint64_t kMostTokens = UINT32_MAX / 2;  // indices into a cache have 32 bits
   Require(in.tokens > 0 && in.tokens <= kMostTokens, "scores->tokens");
@@ -238,10 +240,12 @@ kvt_status kvt_policy_observe(kvt_policy* policy, const kvt_scores* rows) {
     Require(rows != nullptr, "rows");
     const bool with_rows = policy->info.needs_rows;
     CheckCache(*policy, *rows, with_rows);
+    policy->failed = true;
     Append(*policy, *rows, with_rows);
     if (with_rows) {
       policy->rule->Observe(*policy->caches, policy->positions - rows->rows, policy->positions);
     }
+    policy->failed = false;
   });
 }
 
@@ -256,6 +260,7 @@ kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64
     Require(!policy->info.needs_rows ||
                 (cache->tokens == held && policy->rows_end == policy->positions),
             "cache: its last rows were not observed");
+    policy->failed = true;
     Append(*policy, *cache, false);
     std::vector<KeepPlan> chosen;
     keep = KeptBy(*policy, cache->tokens, keep);
@@ -270,5 +275,6 @@ kvt_status kvt_policy_choose(kvt_policy* policy, const kvt_scores* cache, uint64
     Lend(*policy, chosen);
     *plans = policy->plans.data();
     *count = policy->plans.size();
+    policy->failed = false;
   });
 }

@@ -77,7 +77,7 @@ kvt_status kvt_train(kvt_ctx* ctx, const kvt_part* parts, const void* const* val
     CallbackSink out(CheckedSink(sink));
     ProfileBuilder builder;
     for (size_t i = 0; i < count; ++i) {
-      if (ctx->cancelled.load()) throw Error(Finding::kCancelled, "the call was cancelled");
+      ctx->state.StopIfCancelled();
       builder.Add(CacheOfPart(parts[i], Span(values[i], sizes[i])));
     }
     out.Write(builder.Finish(model)->file());

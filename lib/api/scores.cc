@@ -16,7 +16,7 @@ KeyType TypeOf(uint32_t dtype) {
   return dtype == KVT_F32 ? KeyType::kF32 : dtype == KVT_F16 ? KeyType::kF16 : KeyType::kBF16;
 }
 
-void Check(const kvt_scores& in, size_t blocks) {
+void Check(const kvt_scores& in, float* sums, size_t blocks) {
   Require(in.struct_size == sizeof in, "scores->struct_size");
   Require(in.geometry != nullptr && in.geometry->struct_size == sizeof *in.geometry,
           "scores->geometry");
@@ -30,6 +30,22 @@ void Check(const kvt_scores& in, size_t blocks) {
   Require(in.block_tokens > 0 && in.visible > 0 && in.visible <= in.tokens,
           "scores->block_tokens, visible");
   Require(blocks == CeilDiv(in.tokens, in.block_tokens), "blocks");
+  const auto times = [](uint64_t a, uint64_t b) {
+    uint64_t product;
+    Require(!__builtin_mul_overflow(a, b, &product), "scores: the sizes overflow");
+    return product;
+  };
+  const std::span<std::byte> written = Span(static_cast<void*>(sums), times(blocks, sizeof *sums));
+  const uint64_t row_bytes = uint64_t{g.query_heads} * g.head_dim * sizeof *in.queries;
+  const ByteSpan queries = Span(static_cast<const void*>(in.queries), times(in.rows, row_bytes));
+  const uint64_t last_token = times(in.tokens - 1, in.key_token_stride);
+  const uint64_t last_head = times(g.kv_heads - 1, in.key_head_stride);
+  uint64_t key_bytes = uint64_t{g.head_dim} * (in.key_dtype == KVT_F32 ? 4 : 2);
+  Require(!__builtin_add_overflow(key_bytes, last_token, &key_bytes) &&
+              !__builtin_add_overflow(key_bytes, last_head, &key_bytes),
+          "scores: the sizes overflow");
+  RequireApart(queries, written, "scores->queries and sums overlap");
+  RequireApart(Span(in.keys, key_bytes), written, "scores->keys and sums overlap");
 }
 
 }  // namespace
@@ -39,13 +55,14 @@ kvt_status kvt_block_scores(kvt_ctx* ctx, const kvt_scores* in, float* sums, siz
   using namespace kv;  // NOLINT: the library's outermost layer
   return api::Call(ctx, [&] {
     api::Require(in != nullptr && sums != nullptr, "scores");
-    api::Check(*in, blocks);
+    api::Check(*in, sums, blocks);
     const kvt_geometry& g = *in->geometry;
     const size_t stride = size_t{g.query_heads} * g.head_dim, group = g.query_heads / g.kv_heads;
     std::fill_n(sums, blocks, 0.0f);
     std::vector<float> scratch(BlockSumScratchFloats(g.head_dim, in->tokens));
     // Tile by tile, head by head, always in this order: the sums are the same on every machine.
     for (uint64_t first = 0; first < in->rows; first += kTileRows) {
+      ctx->state.StopIfCancelled();
       for (size_t head = 0; head < g.query_heads; ++head) {
         const auto* keys =
             static_cast<const std::byte*>(in->keys) + head / group * in->key_head_stride;

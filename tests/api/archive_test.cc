@@ -222,6 +222,45 @@ TEST_CASE("Misuse of a writer is refused") {
   kvt_reader_free(nullptr);
 }
 
+TEST_CASE("A callback's own status comes back, and any other number is KV0010") {
+  const Context ctx;
+  const Cache cache;
+  const Buffer archive = Write(ctx, cache);
+  for (const kvt_status given : {-39999, -30000, 1, -1, -10, -1103, -29999, -40000, INT32_MIN}) {
+    const kvt_status expected = given <= -30000 && given >= -39999 ? given : -10;
+    INFO(given);
+    Memory failing{archive, 0, given};
+    const kvt_source source = failing.Source();
+    const kvt_sink sink = failing.Sink();
+    const kvt_file file = {"a", &source};
+    kvt_reader* reader = nullptr;
+    CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == expected);
+    CHECK(kvt_pack(ctx, &file, 1, &sink) == expected);
+    kvt_reference* reference = nullptr;
+    CHECK(kvt_reference_create(ctx, &file, 1, nullptr, 0, &reference) == expected);
+    kvt_writer* writer = nullptr;
+    REQUIRE(kvt_writer_create(ctx, cache.parts.data(), cache.parts.size(), sizeof(kvt_part), &sink,
+                              &writer) == 0);
+    CHECK(kvt_writer_add(writer, 0, cache.raw[0].data(), cache.raw[0].size()) == expected);
+    kvt_writer_free(writer);
+    Memory whole{archive};
+    const kvt_source sound = whole.Source();
+    kvt_status opened = given;
+    const auto open = [](void* user, const char*, uint64_t, kvt_sink*) {
+      return *static_cast<kvt_status*>(user);
+    };
+    CHECK(kvt_unpack(ctx, &sound, open, &opened) == expected);
+  }
+  Memory vast;
+  kvt_source source = vast.Source();
+  source.bytes = UINT64_MAX;  // more than there can be is no bug of the library's
+  kvt_reader* reader = nullptr;
+  CHECK(kvt_reader_open(ctx, &source, &reader, nullptr) == -9);
+  const kvt_file file = {"a", &source};
+  const kvt_sink sink = vast.Sink();
+  CHECK(kvt_pack(ctx, &file, 1, &sink) == -9);
+}
+
 TEST_CASE("kvtool.hpp writes and reads archives, and lets a callback's exception out") {
   Cache cache;
   const kvtool::Context context(KVT_FAST);

@@ -45,7 +45,12 @@ void RunWatched(const std::function<void()>& work, const std::function<void()>& 
     }
   } catch (...) {
     const nb::gil_scoped_release released;
-    stop();
+    {
+      // More than once, because a call that has not begun yet is not stopped.
+      std::unique_lock lock(mutex);
+      do stop();
+      while (!finished.wait_for(lock, kInterval, [&] { return done; }));
+    }
     worker.join();
     throw;
   }

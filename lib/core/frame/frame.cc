@@ -24,16 +24,10 @@ uint64_t FrameBound(uint64_t raw_bytes) {
   return __builtin_add_overflow(raw_bytes, kFrameHeaderBytes, &bound) ? 0 : bound;
 }
 
-void FrameCoder::StopIfCancelled() const {
-  if (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed)) {
-    throw Error(Finding::kCancelled, "the call was cancelled");
-  }
-}
-
 void FrameCoder::ForEachSegment(size_t count, const Profile* profile,
                                 const std::function<void(size_t, Worker&)>& body) {
   const auto one = [&](uint64_t index) {
-    StopIfCancelled();
+    if (state_ != nullptr) state_->StopIfCancelled();
     const Reuse<Worker>::Lease worker(workers_);
     (*worker).scratch.profile = profile;
     body(static_cast<size_t>(index), *worker);

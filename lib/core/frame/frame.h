@@ -2,13 +2,13 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "lib/core/base/call_state.h"
 #include "lib/core/base/hash.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/reuse.h"
@@ -77,10 +77,9 @@ FrameHeader ReadFrameHeader(ByteSpan frame);
 // encoder writes depends on the bytes, the description and the level, never on the threads.
 class FrameCoder {
  public:
-  // `cancelled` may be set from any thread: the running call then throws kCancelled within one
-  // segment.
-  explicit FrameCoder(Effort level, const std::atomic<bool>* cancelled = nullptr)
-      : level_(level), cancelled_(cancelled) {}
+  // A call of `state` that is cancelled throws kCancelled within one segment.
+  explicit FrameCoder(Effort level, const CallState* state = nullptr)
+      : level_(level), state_(state) {}
 
   // The threads of the calls that follow; null: the calling thread alone. Borrowed.
   void UsePool(ThreadPool* pool) { pool_ = pool; }
@@ -123,12 +122,11 @@ class FrameCoder {
   const Profile* ProfileOf(const FrameHeader& header) const;
   void ForEachSegment(size_t count, const Profile* profile,
                       const std::function<void(size_t, Worker&)>& body);
-  void StopIfCancelled() const;
 
   Effort level_;
   ThreadPool* pool_ = nullptr;
   std::shared_ptr<const Profile> profile_;
-  const std::atomic<bool>* cancelled_;
+  const CallState* state_;
   Reuse<Worker> workers_;
   // Of the running call; kept for their memory.
   std::vector<EncodedChunk> encoded_;

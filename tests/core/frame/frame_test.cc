@@ -264,7 +264,7 @@ TEST_CASE("Headers that contradict themselves are refused, their hash right or n
 TEST_CASE("Frames that exist decode for ever") {
   FrameCoder coder(Effort::kDefault);
   size_t frames = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("testdata/fuzz/frame")) {
+  for (const auto& entry : std::filesystem::directory_iterator(KVTOOL_TESTDATA "/fuzz/frame")) {
     const std::string name = entry.path().filename().string();
     if (name.rfind("content", 0) != 0) continue;
     INFO(name);
@@ -276,8 +276,10 @@ TEST_CASE("Frames that exist decode for ever") {
 }
 
 TEST_CASE("A cancelled call stops") {
-  std::atomic<bool> cancelled{true};
-  FrameCoder coder(Effort::kFast, &cancelled);
+  CallState state;
+  REQUIRE(state.Begin());
+  state.Cancel();
+  FrameCoder coder(Effort::kFast, &state);
   const Bytes raw = Channels(64, 64);
   Bytes out(FrameBound(raw.size()));
   CHECK(FindingOf([&] { coder.Encode(Described(64, 1, 64), raw, out); }) == Finding::kCancelled);

@@ -90,8 +90,9 @@ CallStart MnnEngine::Begin(uint64_t new_tokens) {
   return start;
 }
 
-void MnnEngine::Accumulate(std::span<const float> block_sums, uint64_t query_rows, uint32_t layer) {
-  std::vector<float>& scores = ScoresOf(layer);
+std::vector<float> MnnEngine::Accumulated(std::span<const float> block_sums, uint64_t query_rows,
+                                          uint32_t layer) const {
+  std::vector<float> scores = ScoresOf(layer);
   scores.resize(block_sums.size());  // new blocks start at 0, surplus ones are forgotten
   const auto norm = static_cast<float>(
       std::max<uint64_t>(1, CheckedMul(geometry_.query_heads, query_rows, "heads x rows")));
@@ -99,18 +100,20 @@ void MnnEngine::Accumulate(std::span<const float> block_sums, uint64_t query_row
   for (size_t i = 0; i < scores.size(); ++i) {
     scores[i] = alpha * scores[i] + (1.0f - alpha) * (block_sums[i] / norm);
   }
+  return scores;
 }
 
-void MnnEngine::Trigger(uint32_t index, CallEnd& end) {
+void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end) {
   Layer& layer = layers_[index];
-  std::vector<float>& scores = ScoresOf(index);
   const uint64_t n = layer.length;
-  end.triggered = true;
-  last_trigger_step_ = cursor_;
   end.decision =
       eviction::ChooseBlocks(config_, n, std::vector<double>(scores.begin(), scores.end()),
                              revision_ == MnnRevision::kR6 ? eviction::FloorRule::kKeepFloor
                                                            : eviction::FloorRule::kKeepAll);
+  layer.pending = end.decision.plan;
+  // Nothing above changes the engine unless all of it succeeds.
+  end.triggered = true;
+  last_trigger_step_ = cursor_;
   const eviction::BlockChoice& decision = end.decision;
   const bool keeps_all_by_floor = decision.budget.floor_dominates && revision_ != MnnRevision::kR6;
 
@@ -126,7 +129,6 @@ void MnnEngine::Trigger(uint32_t index, CallEnd& end) {
     metrics_.keep_ratio = Ratio(decision.kept, n);
     metrics_.lossy_ratio = Ratio(n * token_bytes, decision.kept * token_bytes + plan_bytes);
   }
-  layer.pending = decision.plan;
   layer.pending_ready = !decision.plan.empty();
   layer.pending_remove = layer.pending_ready ? n : 0;
   metrics_.total_evict_tokens += decision.evicted;
@@ -140,26 +142,27 @@ void MnnEngine::Trigger(uint32_t index, CallEnd& end) {
 
 CallEnd MnnEngine::Finish(std::span<const float> block_sums, uint64_t query_rows) {
   KV_ASSERT(in_call_);
-  in_call_ = false;
   const auto index = static_cast<uint32_t>((cursor_ - 1) % geometry_.layers);
   Layer& layer = layers_[index];
   CallEnd end;
   end.final_keep_tokens = layer.length;
   if (range_.Contains(index)) {
     KV_ASSERT(block_sums.size() == blocks(layer.length));
-    Accumulate(block_sums, query_rows, index);
-    end.ema_scores = ScoresOf(index);
+    std::vector<float> scores = Accumulated(block_sums, query_rows, index);
+    end.ema_scores = scores;
     const bool long_enough = layer.length >= static_cast<uint64_t>(config_.trigger_min_tokens);
     const bool due = cursor_ - last_trigger_step_ >= static_cast<uint64_t>(config_.update_interval);
     if (long_enough && due) {
-      Trigger(index, end);
+      Trigger(index, scores, end);
       end.final_keep_tokens = end.decision.kept;
     } else {
       // The last plan's ratio, also for layers that it was not made for.
       const float kept = std::round(metrics_.keep_ratio * static_cast<float>(layer.length));
       end.final_keep_tokens = std::max<uint64_t>(1, static_cast<uint64_t>(kept));
     }
+    ScoresOf(index) = std::move(scores);
   }
+  in_call_ = false;
   if (index + 1 == geometry_.layers) {
     meta_previous_ = meta_previous_ + call_added_ - call_removed_ + call_reserved_;
   }

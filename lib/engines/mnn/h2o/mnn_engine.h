@@ -109,8 +109,9 @@ class MnnEngine {
     return layers_[revision_ == MnnRevision::kR6 ? 0 : layer].scores;
   }
   void ApplyPending(Layer& layer, CallStart& start);
-  void Accumulate(std::span<const float> block_sums, uint64_t query_rows, uint32_t layer);
-  void Trigger(uint32_t index, CallEnd& end);
+  std::vector<float> Accumulated(std::span<const float> block_sums, uint64_t query_rows,
+                                 uint32_t layer) const;
+  void Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end);
 
   eviction::BlockConfig config_;
   MnnGeometry geometry_;
