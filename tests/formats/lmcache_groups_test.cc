@@ -95,7 +95,7 @@ TEST_CASE("BLAKE2b of eight bytes is Python's hashlib.blake2b(digest_size=8)") {
 }
 
 Bytes Store() {
-  std::ifstream file("testdata/engines/lmcache/object.rawblock", std::ios::binary);
+  std::ifstream file(KVTOOL_TESTDATA "/engines/lmcache/object.rawblock", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   REQUIRE(text.size() == 16384);
   const ByteSpan bytes = AsBytes(text);

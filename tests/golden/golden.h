@@ -19,6 +19,9 @@ std::filesystem::path Root();
 // A reader that is given a damaged file must not take more memory than this.
 inline constexpr uint64_t kMostMemory = uint64_t{256} << 20;
 
+// What an absent manifest or section has.
+inline const nlohmann::json kNone = nlohmann::json::array();
+
 // The name, from the root, of a file that InfiniLM's manifest names.
 inline std::string InInfinilm(const nlohmann::json& name) {
   return "infinilm/" + name.get<std::string>();
@@ -31,6 +34,10 @@ class Run {
   void Checked(int vectors = 1) { checked_ += vectors; }
   // The path of a file the manifest names, or nothing (counted as absent) if this set lacks it.
   std::optional<std::filesystem::path> File(const std::string& name);
+  // Q, K or V of a layer of a shared trace: in $KVTOOL_SHARED_DATA, in `data` beside this set, or
+  // in testdata. Nothing, counted as absent, if it is in none of them.
+  std::optional<std::filesystem::path> Trace(const std::string& trace, uint32_t layer, char side);
+  // An empty object if the set lacks the file.
   nlohmann::json Json(const std::string& name);
   Bytes Load(const std::string& name);
 
@@ -42,15 +49,16 @@ class Run {
 };
 
 // One line per area: which files below the root it covers and, where a manifest mixes several kinds
-// in one array, which kind. `check` is null for vectors whose command does not exist yet; `later`
-// then says what will bring it.
+// in one array, which kind. The repository's own set has at least `least` vectors of it. `check` is
+// null for manifests, and for files that nothing compares yet: `later`, which is printed, says why.
 struct Row {
   std::string_view area;  // as printed
   std::string_view
       files;  // glob patterns below the root, separated by spaces; '*' also matches '/'
   std::string_view kinds;  // "MANIFEST#SECTION=KIND" patterns, separated by spaces
   void (*check)(Run&);
-  std::string_view later;
+  int least = 0;
+  std::string_view later = {};
 };
 std::span<const Row> Table();
 

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
@@ -14,9 +15,12 @@
 
 namespace kv::golden {
 
-// Arrays of the quantisers' vectors.
+using Shape = std::vector<uint64_t>;
+
+// Arrays of the quantisers' vectors. Each is read with the shape that its vector gives it, so that
+// one of another set fails here and is not read beyond its end.
 struct Npy {
-  std::vector<uint64_t> shape;
+  Shape shape;
   Bytes bytes;
   DType dtype = DType::kU8;
 
@@ -27,12 +31,21 @@ struct Npy {
     dtype = view.dtype;
     bytes = CopyContiguous(view);
   }
+  uint64_t size() const { return bytes.size() / Info(dtype).block_bytes; }
   std::vector<float> Floats() const {
-    std::vector<float> values(bytes.size() / Info(dtype).block_bytes);
+    std::vector<float> values(size());
     ToFloats(dtype, bytes, values);
     return values;
   }
+  // Of bit patterns: 16-bit floats that the array keeps as integers.
+  std::vector<float> Floats(DType pattern) const {
+    REQUIRE(Info(dtype).block_bytes == Info(pattern).block_bytes);
+    std::vector<float> values(size());
+    ToFloats(pattern, bytes, values);
+    return values;
+  }
   std::vector<uint8_t> Codes() const {
+    REQUIRE(Info(dtype).block_bytes == 1);
     std::vector<uint8_t> codes;
     for (const std::byte b : bytes) codes.push_back(static_cast<uint8_t>(b));
     return codes;
@@ -42,17 +55,83 @@ struct Npy {
 inline Npy QuantArray(const nlohmann::json& name) {
   return Npy(Root() / "quant" / name.get<std::string>());
 }
-
-// The first tokens of K or V of the shared trace, [token][2 heads][64].
-inline std::vector<float> TraceSide(const char* side, size_t tokens) {
-  const std::string name = std::string("trace/kjv3m-L0-") + side + ".npy";
-  std::vector<float> values = Npy(std::filesystem::path(KVTOOL_TESTDATA) / name).Floats();
-  values.resize(tokens * 128);
-  return values;
+inline Npy QuantArray(const nlohmann::json& name, const Shape& shape) {
+  Npy array = QuantArray(name);
+  INFO(name);
+  REQUIRE(array.shape == shape);
+  return array;
 }
 
-inline quant::Side TraceSideOf(std::span<const float> values, bool is_key) {
-  return {values, values.size() / 128, 2, 64, is_key, 2, 8, DType::kF16};
+// The names that manifests give to 8-bit floats and to the types of models.
+inline DType FloatNamed(const std::string& name) {
+  if (name == "e4m3fn" || name == "e4m3") return DType::kF8E4M3;
+  if (name == "e5m2") return DType::kF8E5M2;
+  if (name == "f16") return DType::kF16;
+  if (name == "bf16") return DType::kBF16;
+  if (name == "f32") return DType::kF32;
+  FAIL("no row knows the element type '" << name << "'");
+  return DType::kU8;
+}
+
+inline float RoundedTo(DType dtype, float value) {
+  if (dtype == DType::kF32) return value;
+  return dtype == DType::kBF16 ? BF16ToF32(F32ToBF16(value)) : F16ToF32(F32ToF16(value));
+}
+
+// K or V of the tokens that a vector's `source` names, [token][head][dim].
+struct TraceSide {
+  std::vector<float> values;
+  uint64_t tokens = 0;
+  uint32_t heads = 0, dim = 0;
+  DType dtype = DType::kF16;
+  bool is_key = true;
+
+  uint64_t row() const { return uint64_t{heads} * dim; }
+  Shape shape() const { return {tokens, heads, dim}; }
+  quant::Side Side(std::span<const float> instead = {}) const {
+    return {instead.empty() ? std::span<const float>(values) : instead,
+            tokens, heads, dim, is_key, 2, 8, DType::kF16};
+  }
+};
+
+// Nothing, counted as absent, if the trace is neither beside the set nor in testdata.
+inline std::optional<TraceSide> SideOfTrace(const nlohmann::json& vector, bool is_key, Run& run) {
+  REQUIRE(vector.contains("source"));
+  const nlohmann::json& source = vector["source"];
+  const auto path = run.Trace(source.at("trace"), source.at("layer"), is_key ? 'K' : 'V');
+  if (!path) return std::nullopt;
+  const Npy array(*path);
+  REQUIRE(array.shape.size() == 3);
+  const nlohmann::json all = {0, array.shape[0]};
+  const nlohmann::json range = source.value("tokens", all);
+  const uint64_t from = range.at(0), to = range.at(1);
+  REQUIRE(from < to);
+  REQUIRE(to <= array.shape[0]);
+  TraceSide side;
+  side.tokens = to - from;
+  side.heads = static_cast<uint32_t>(array.shape[1]);
+  side.dim = static_cast<uint32_t>(array.shape[2]);
+  side.dtype = array.dtype;
+  side.is_key = is_key;
+  const std::vector<float> values = array.Floats();
+  side.values.assign(values.begin() + static_cast<std::ptrdiff_t>(from * side.row()),
+                     values.begin() + static_cast<std::ptrdiff_t>(to * side.row()));
+  return side;
+}
+
+// One kind of vector of quant/manifest.json, and what checks a vector of it.
+struct KindCheck {
+  std::string_view kind;
+  void (*check)(const nlohmann::json& vector, Run& run);
+};
+inline void CheckKinds(std::span<const KindCheck> kinds, Run& run) {
+  for (const nlohmann::json& vector : run.Json("quant/manifest.json").value("vectors", kNone)) {
+    const std::string kind = vector.at("kind"), name = vector.at("name");
+    INFO(name);
+    for (const KindCheck& known : kinds) {
+      if (known.kind == kind) known.check(vector, run);
+    }
+  }
 }
 
 // Equal bits, but a NaN equals any other.

@@ -19,11 +19,16 @@ struct TracedLayer {
   TraceLayer rows;
   LayerKv kv;
 
-  static std::filesystem::path PathOf(const std::string& layer, const char* side) {
-    return std::filesystem::path(KVTOOL_TESTDATA) / "trace" / (layer + "-" + side + ".npy");
-  }
-  explicit TracedLayer(const std::string& layer)
-      : q(PathOf(layer, "Q")), k(PathOf(layer, "K")), v(PathOf(layer, "V")) {
+  TracedLayer(const std::filesystem::path& queries, const std::filesystem::path& keys,
+              const std::filesystem::path& values)
+      : q(queries), k(keys), v(values) {
+    REQUIRE(q.shape.size() == 3);
+    REQUIRE(k.shape.size() == 3);
+    REQUIRE(v.shape == k.shape);
+    REQUIRE(q.shape[0] == k.shape[0]);
+    REQUIRE(q.shape[2] == k.shape[2]);
+    REQUIRE(k.shape[1] > 0);
+    REQUIRE(q.shape[1] % k.shape[1] == 0);
     const auto dim = static_cast<uint32_t>(k.shape[2]), heads = static_cast<uint32_t>(k.shape[1]);
     trace.query_heads = static_cast<uint32_t>(q.shape[1]);
     trace.head_dim = dim;
@@ -83,6 +88,8 @@ void CheckCase(const TracedLayer& traced, const json& wanted, Run& run) {
   const quant::CacheType& type = quant::ParseCacheType(name, "golden");
   request.k_types = request.v_types = {&type};
   const std::string mode = wanted.at("mode");
+  REQUIRE((mode == "k" || mode == "v" || mode == "kv"));
+  REQUIRE(wanted.at("heads").size() == traced.trace.query_heads);
   const TypePair pair{mode == "v" ? TypePair::kFull : 0, mode == "k" ? TypePair::kFull : 0};
   const LayerAttention attention(traced.trace, traced.rows, traced.kv);
   ThreadPool pool(1);
@@ -104,19 +111,23 @@ void CheckCase(const TracedLayer& traced, const json& wanted, Run& run) {
   run.Checked();
 }
 
+void CheckLayer(const json& vector, Run& run) {
+  REQUIRE(vector.contains("source"));
+  const std::string trace = vector["source"].at("trace");
+  const uint32_t layer = vector["source"].at("layer");
+  const auto q = run.Trace(trace, layer, 'Q'), k = run.Trace(trace, layer, 'K'),
+             v = run.Trace(trace, layer, 'V');
+  if (!q || !k || !v) return;
+  const TracedLayer traced(*q, *k, *v);
+  for (const json& wanted : run.Json("quant/" + vector.at("expect_file").get<std::string>()))
+    CheckCase(traced, wanted, run);
+}
+
 }  // namespace
 
 void CheckQuantAttention(Run& run) {
-  for (const json& vector : run.Json("quant/manifest.json").value("vectors", json::array())) {
-    if (vector.at("kind") != "attention") continue;
-    const std::string name = vector.at("name");
-    const std::string layer = name.substr(name.find('/') + 1);
-    if (!std::filesystem::exists(TracedLayer::PathOf(layer, "V"))) continue;
-    INFO(name);
-    const TracedLayer traced(layer);
-    for (const json& wanted : run.Json("quant/" + vector.at("expect_file").get<std::string>()))
-      CheckCase(traced, wanted, run);
-  }
+  constexpr KindCheck kKinds[] = {{"attention", CheckLayer}};
+  CheckKinds(kKinds, run);
 }
 
 }  // namespace kv::golden

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // Caches with scales beside their codes, against vLLM's, LMCache's and the papers' arithmetic.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
 #include "lib/core/base/bytes.h"
 #include "lib/core/quant/groups.h"
 #include "lib/core/quant/token_head.h"
@@ -12,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<float> Stored(const char* type, const quant::Side& side,
+std::vector<float> Stored(const std::string& type, const quant::Side& side,
                           const quant::StoreOptions& options = {}) {
   std::vector<float> out(side.values.size());
   const quant::CacheType& row = quant::ParseCacheType(type, "golden");
@@ -20,58 +24,78 @@ std::vector<float> Stored(const char* type, const quant::Side& side,
   return out;
 }
 
+// The side that an entry of `expect` names.
+std::optional<TraceSide> SideNamed(const json& name, const json& vector, Run& run) {
+  INFO("side " << name);
+  REQUIRE((name == "k" || name == "v"));
+  return SideOfTrace(vector, name == "k", run);
+}
+
 void CheckFp8(const json& vector, Run& run) {
   for (const json& expected : vector.at("expect")) {
-    const bool is_key = expected.at("side") == "k";
     const std::string scale = expected.at("scale");
     INFO(expected.at("side") << " " << scale);
-    const std::vector<float> values = TraceSide(is_key ? "K" : "V", 48);
+    const auto side = SideNamed(expected.at("side"), vector, run);
+    if (!side) return;
+    const DType dtype = FloatNamed(expected.value("code", vector.value("code", "e4m3fn")));
     const std::vector<float> scales = QuantArray(expected.at("scales")).Floats();
-    std::vector<uint8_t> codes(values.size());
-    std::vector<float> back(values.size());
-    for (size_t at = 0; at < values.size(); at += 64) {
-      const float one = scales[at / 64 % scales.size()];
-      QuantiseFloat8(DType::kF8E4M3, std::span(values).subspan(at, 64), one,
-                     Float8Overflow::kSaturate, &codes[at]);
-      DequantiseFloat8(DType::kF8E4M3, std::span(codes).subspan(at, 64), one, &back[at]);
+    REQUIRE((scales.size() == 1 || scales.size() == side->heads));
+    std::vector<uint8_t> codes(side->values.size());
+    std::vector<float> back(side->values.size());
+    for (size_t at = 0; at < codes.size(); at += side->dim) {
+      const float one = scales[at / side->dim % scales.size()];
+      const std::span<uint8_t> vector_codes(&codes[at], side->dim);
+      QuantiseFloat8(dtype, std::span(side->values).subspan(at, side->dim), one,
+                     Float8Overflow::kSaturate, vector_codes.data());
+      DequantiseFloat8(dtype, vector_codes, one, &back[at]);
     }
-    for (float& value : back) value = F16ToF32(F32ToF16(value));
-    CHECK(codes == QuantArray(expected.at("codes")).Codes());
-    const std::vector<float> deq = QuantArray(expected.at("deq_f16")).Floats();
+    for (float& value : back) value = RoundedTo(DType::kF16, value);
+    CHECK(codes == QuantArray(expected.at("codes"), side->shape()).Codes());
+    const std::vector<float> deq = QuantArray(expected.at("deq_f16"), side->shape()).Floats();
     CHECK(EqualBits(back, deq));
     // The named types choose these scales themselves.
-    const char* type = scale == "scale1"     ? "fp8_e4m3"
-                       : scale == "amax448"  ? "fp8_amax"
-                       : scale == "per_head" ? "fp8_head"
-                                             : nullptr;
-    if (type != nullptr) CHECK(EqualBits(Stored(type, TraceSideOf(values, is_key)), deq));
+    const bool is_e4m3 = dtype == DType::kF8E4M3;
+    const std::string type = scale == "scale1" ? is_e4m3 ? "fp8_e4m3" : "fp8_e5m2"
+                             : scale == "amax448" && is_e4m3  ? "fp8_amax"
+                             : scale == "per_head" && is_e4m3 ? "fp8_head"
+                                                              : "";
+    if (!type.empty()) CHECK(EqualBits(Stored(type, side->Side()), deq));
     run.Checked(2);
   }
 }
 
 void CheckTokenHead(const json& vector, Run& run) {
-  const bool is_key = vector.at("name").get<std::string>().ends_with("-k");
-  const std::vector<float> values = TraceSide(is_key ? "K" : "V", 48);
+  const std::string name = vector.at("name");
+  REQUIRE((name.ends_with("-k") || name.ends_with("-v")));
+  const auto side = SideOfTrace(vector, name.ends_with("-k"), run);
+  if (!side) return;
+  const std::vector<float>& values = side->values;
+  const uint32_t dim = side->dim;
   for (const json& expected : vector.at("expect")) {
     const std::string type = expected.at("type");
     INFO(type);
     std::vector<float> back(values.size()), signs;
     quant::TokenHeadCodes stored;
-    if (type.starts_with("int8")) {
-      stored = quant::StoreInt8(values, 64);
-      quant::ReadInt8(stored, 64, back);
-    } else if (type.starts_with("fp8")) {
-      stored = quant::StoreFloat8(values, 64);
-      quant::ReadFloat8(stored, 64, back);
+    Shape codes = side->shape();
+    if (type == "int8_per_token_head") {
+      stored = quant::StoreInt8(values, dim);
+      quant::ReadInt8(stored, dim, back);
+    } else if (type == "fp8_per_token_head") {
+      stored = quant::StoreFloat8(values, dim);
+      quant::ReadFloat8(stored, dim, back);
     } else {
-      signs = quant::VllmSigns(64);
-      CHECK(EqualBits(signs, QuantArray(expected.at("signs")).Floats()));
-      stored = quant::StoreInt4(values, 64, signs);
-      quant::ReadInt4(stored, 64, signs, back);
+      REQUIRE(type == "int4_per_token_head");
+      REQUIRE(dim % 2 == 0);
+      codes[2] /= 2;
+      signs = quant::VllmSigns(dim);
+      CHECK(EqualBits(signs, QuantArray(expected.at("signs"), {dim}).Floats()));
+      stored = quant::StoreInt4(values, dim, signs);
+      quant::ReadInt4(stored, dim, signs, back);
     }
-    CHECK(stored.codes == QuantArray(expected.at("codes")).Codes());
-    CHECK(EqualBits(stored.scales, QuantArray(expected.at("scales")).Floats()));
-    const std::vector<float> deq = QuantArray(expected.at("deq_f32")).Floats();
+    CHECK(stored.codes == QuantArray(expected.at("codes"), codes).Codes());
+    CHECK(EqualBits(stored.scales,
+                    QuantArray(expected.at("scales"), {side->tokens, side->heads}).Floats()));
+    const std::vector<float> deq = QuantArray(expected.at("deq_f32"), side->shape()).Floats();
     if (signs.empty()) {
       CHECK(EqualBits(back, deq));
     } else {
@@ -81,44 +105,79 @@ void CheckTokenHead(const json& vector, Run& run) {
   }
 }
 
-void CheckLmcache(const json& vector, Run& run) {
-  if (vector.at("kind") == "lmcache_fp8") {
-    for (const json& expected : vector.at("expect")) {
-      const Npy input = QuantArray(expected.at("input_bits"));
-      const bool is_bf16 = expected.at("dtype") == "bf16";
-      const DType dtype = expected.at("fp8") == "e5m2" ? DType::kF8E5M2 : DType::kF8E4M3;
-      std::vector<float> values(input.bytes.size() / 2);
-      ToFloats(is_bf16 ? DType::kBF16 : DType::kF16, input.bytes, values);
-      std::vector<uint8_t> codes(values.size());
-      QuantiseFloat8(dtype, values, 1, Float8Overflow::kCast, codes.data());
-      INFO(expected);
-      CHECK(codes == QuantArray(expected.at("bytes")).Codes());
-      run.Checked();
-    }
-    return;
-  }
+void CheckLmcacheCast(const json& vector, Run& run) {
   for (const json& expected : vector.at("expect")) {
-    if (!expected.contains("v_deq_bits")) continue;
     INFO(expected);
-    const bool is_bf16 = expected.at("dtype") == "bf16";
-    std::vector<float> values = TraceSide("V", 32);
-    if (is_bf16) {
-      for (float& value : values) value = BF16ToF32(F32ToBF16(value));
+    const DType input = FloatNamed(expected.at("dtype")), dtype = FloatNamed(expected.at("fp8"));
+    const Npy bits = QuantArray(expected.at("input_bits"));
+    const std::vector<float> values = bits.Floats(input);
+    std::vector<uint8_t> codes(values.size());
+    QuantiseFloat8(dtype, values, 1, Float8Overflow::kCast, codes.data());
+    CHECK(codes == QuantArray(expected.at("bytes"), {values.size()}).Codes());
+    std::vector<float> back(values.size());
+    DequantiseFloat8(dtype, codes, 1, back.data());
+    CHECK(EqualBits(back, QuantArray(expected.at("deq_bits"), bits.shape).Floats(input)));
+    run.Checked(2);
+  }
+}
+
+// The end of a blob: the bytes of K, the codes of V, and one scale for each head or for all.
+void CheckBlob(const json& expected, DType dtype, std::span<const float> k,
+               std::span<const float> v, const TraceSide& side, bool by_head, Run& run) {
+  const Bytes blob = run.Load("quant/" + expected.at("blob").get<std::string>());
+  const size_t scales = by_head ? side.heads : 1;
+  const size_t payload = k.size() * 2 + v.size() + scales * sizeof(float);
+  REQUIRE(blob.size() > payload);
+  const ByteSpan end = ByteSpan(blob).last(payload);
+  std::vector<float> keys(k.size());
+  ToFloats(dtype, end.first(k.size() * 2), keys);
+  CHECK(EqualBits(keys, k));
+  size_t wrong = 0;
+  for (size_t at = 0; at < v.size(); at += side.dim) {
+    const size_t head = by_head ? at / side.dim % side.heads : 0;
+    float scale;
+    std::memcpy(&scale, &end[payload - (scales - head) * sizeof scale], sizeof scale);
+    std::vector<uint8_t> codes(side.dim);
+    QuantiseFloat8(DType::kF8E4M3, v.subspan(at, side.dim), scale, Float8Overflow::kSaturate,
+                   codes.data());
+    for (size_t d = 0; d < side.dim; ++d)
+      wrong += static_cast<std::byte>(codes[d]) != end[k.size() * 2 + at + d];
+  }
+  CHECK(wrong == 0);
+  run.Checked(2);
+}
+
+void CheckK16V8(const json& vector, Run& run) {
+  const auto k = SideOfTrace(vector, true, run), v = SideOfTrace(vector, false, run);
+  if (!k || !v) return;
+  REQUIRE(k->shape() == v->shape());
+  for (const json& expected : vector.at("expect")) {
+    INFO(expected);
+    const DType dtype = FloatNamed(expected.at("dtype"));
+    const std::string scope = expected.at("scope");
+    REQUIRE((scope == "PER_TENSOR" || scope == "PER_LAYER_HEAD"));
+    const bool by_head = scope == "PER_LAYER_HEAD";
+    std::vector<float> keys = k->values, values = v->values;
+    for (float& key : keys) key = RoundedTo(dtype, key);
+    for (float& value : values) value = RoundedTo(dtype, value);
+    if (expected.contains("case")) {
+      REQUIRE(expected["case"].get<std::string>().starts_with("V all zero"));
+      std::fill(values.begin(), values.end(), 0.0f);
     }
-    quant::Side side = TraceSideOf(values, false);
-    if (is_bf16) side.model = DType::kBF16;
-    const bool by_head = expected.at("scope") == "PER_LAYER_HEAD";
+    if (expected.contains("blob") && run.File("quant/" + expected["blob"].get<std::string>()))
+      CheckBlob(expected, dtype, keys, values, *v, by_head, run);
+    if (!expected.contains("v_deq_bits")) continue;
+    quant::Side side = v->Side(values);
+    side.model = dtype;
     const std::vector<float> got = Stored(by_head ? "k16v8_head" : "k16v8", side);
-    const Npy bits = QuantArray(expected.at("v_deq_bits"));
-    std::vector<float> deq(values.size());
-    ToFloats(is_bf16 ? DType::kBF16 : DType::kF16, bits.bytes, deq);
-    CHECK(EqualBits(got, deq));
+    CHECK(EqualBits(got, QuantArray(expected["v_deq_bits"], v->shape()).Floats(dtype)));
     run.Checked();
   }
 }
 
 // Codes packed 32 / bits to a word, first in the low bits.
 std::vector<uint8_t> Unpacked(const Npy& words, uint32_t bits) {
+  REQUIRE(Info(words.dtype).block_bytes == 4);
   std::vector<uint8_t> codes;
   for (size_t i = 0; i < words.bytes.size(); i += 4) {
     const auto word = LoadLE<uint32_t>(&words.bytes[i]);
@@ -128,66 +187,88 @@ std::vector<uint8_t> Unpacked(const Npy& words, uint32_t bits) {
   return codes;
 }
 
-void CheckKivi(const json& vector, Run& run) {
-  const json& expected = vector.at("expect").at(0);
-  const uint32_t bits = expected.at("bits");
-  const uint64_t k_tokens = expected.at("k_tokens_quantised");
-  const uint64_t v_tokens = expected.at("v_tokens_quantised");
-  std::vector<float> k = TraceSide("K", 96), v = TraceSide("V", 96), k_out = k, v_out = v;
-  std::vector<uint8_t> k_codes, v_codes;
-  std::vector<float> k_scales, k_least;
-  for (uint64_t channel = 0; channel < 128; ++channel) {
-    for (uint64_t t = 0; t < k_tokens; t += 32) {
-      const auto group =
-          quant::StoreKivi(&k[t * 128 + channel], 32, 128, bits, &k_out[t * 128 + channel]);
-      k_codes.insert(k_codes.end(), group.codes.begin(), group.codes.end());
-      k_scales.push_back(group.scale);
-      k_least.push_back(group.shift);
-    }
+// Groups as the engine made them, and the array with the tokens of them read back.
+struct KiviGroups {
+  std::vector<uint8_t> codes;
+  std::vector<float> scales, least, out;
+
+  void Add(const quant::GroupCodes& group) {
+    codes.insert(codes.end(), group.codes.begin(), group.codes.end());
+    scales.push_back(group.scale);
+    least.push_back(group.shift);
   }
-  for (uint64_t head = 0; head < 2; ++head) {
-    for (uint64_t t = 0; t < v_tokens; ++t) {
-      for (uint64_t d = 0; d < 64; d += 32) {
-        const uint64_t at = t * 128 + head * 64 + d;
-        const auto group = quant::StoreKivi(&v[at], 32, 1, bits, &v_out[at]);
-        v_codes.insert(v_codes.end(), group.codes.begin(), group.codes.end());
+  void Check(const json& expected, const std::string& side, uint32_t bits, const TraceSide& trace,
+             Run& run) const {
+    INFO(side);
+    CHECK(EqualBits(out, QuantArray(expected.at(side + "_deq"), trace.shape()).Floats()));
+    run.Checked();
+    if (!expected.contains(side + "_codes")) return;
+    CHECK(codes == Unpacked(QuantArray(expected.at(side + "_codes")), bits));
+    CHECK(EqualBits(scales, QuantArray(expected.at(side + "_scale")).Floats()));
+    CHECK(EqualBits(least, QuantArray(expected.at(side + "_min")).Floats()));
+    run.Checked(3);
+  }
+};
+
+void CheckKivi(const json& vector, Run& run) {
+  const auto k = SideOfTrace(vector, true, run), v = SideOfTrace(vector, false, run);
+  if (!k || !v) return;
+  for (const json& expected : vector.at("expect")) {
+    const uint32_t bits = expected.at("bits");
+    REQUIRE((bits == 2 || bits == 4 || bits == 8));
+    const uint64_t k_group = expected.at("group_k_tokens");
+    const uint64_t v_group = expected.at("group_v_channels");
+    const uint64_t k_tokens = expected.at("k_tokens_quantised");
+    const uint64_t v_tokens = expected.at("v_tokens_quantised");
+    REQUIRE((k_group > 0 && v_group > 0 && k_tokens % k_group == 0 && v->dim % v_group == 0));
+    REQUIRE((k_tokens <= k->tokens && v_tokens <= v->tokens));
+    KiviGroups keys, values;
+    keys.out = k->values, values.out = v->values;
+    for (uint64_t channel = 0; channel < k->row(); ++channel) {
+      for (uint64_t at = channel; at < k_tokens * k->row(); at += k_group * k->row())
+        keys.Add(quant::StoreKivi(&k->values[at], k_group, k->row(), bits, &keys.out[at]));
+    }
+    for (uint64_t head = 0; head < v->heads; ++head) {
+      for (uint64_t t = 0; t < v_tokens; ++t) {
+        for (uint64_t d = 0; d < v->dim; d += v_group) {
+          const uint64_t at = t * v->row() + head * v->dim + d;
+          values.Add(quant::StoreKivi(&v->values[at], v_group, 1, bits, &values.out[at]));
+        }
       }
     }
+    keys.Check(expected, "k", bits, *k, run);
+    values.Check(expected, "v", bits, *v, run);
   }
-  CHECK(EqualBits(k_out, QuantArray(expected.at("k_deq")).Floats()));
-  CHECK(EqualBits(v_out, QuantArray(expected.at("v_deq")).Floats()));
-  run.Checked(2);
-  if (!expected.contains("k_codes")) return;
-  CHECK(k_codes == Unpacked(QuantArray(expected.at("k_codes")), bits));
-  CHECK(v_codes == Unpacked(QuantArray(expected.at("v_codes")), bits));
-  CHECK(EqualBits(k_scales, QuantArray(expected.at("k_scale")).Floats()));
-  CHECK(EqualBits(k_least, QuantArray(expected.at("k_min")).Floats()));
-  run.Checked(4);
 }
 
 void CheckKvQuant(const json& vector, Run& run) {
-  const std::vector<float> pre = QuantArray(vector.at("pre_rope_k")).Floats();
-  const std::vector<float> k = TraceSide("K", 96), v = TraceSide("V", 96);
+  const auto k = SideOfTrace(vector, true, run), v = SideOfTrace(vector, false, run);
+  if (!k || !v) return;
+  const std::vector<float> pre = QuantArray(vector.at("pre_rope_k"), k->shape()).Floats();
+  const std::string input = vector.at("input");  // says how the keys were rotated
+  REQUIRE(input.find("base 10000, neighbouring pairs") != input.npos);
   const Rope rope{.pairs = RopePairs::kNeighbours, .theta = 10000};
   for (const json& expected : vector.at("expect")) {
-    const bool sparse = expected.at("outliers") != "dense";
+    const std::string outliers = expected.at("outliers");
+    REQUIRE((outliers == "dense" || outliers == "sparse1pct"));
+    const bool sparse = outliers == "sparse1pct";
     const uint32_t bits = expected.at("bits");
     INFO(bits << " bits, sparse " << sparse);
     std::vector<float> got(pre.size());
-    uint64_t outliers = 0;
-    for (uint64_t c = 0; c < 128; ++c)
-      outliers += quant::StoreKvQuant(&pre[c], 96, 128, bits, sparse, &got[c]);
-    CHECK(outliers == expected.at("k_outliers").get<uint64_t>());
-    CHECK(WorstError(got, QuantArray(expected.at("k_deq_pre_rope")).Floats()) < 1e-4);
+    uint64_t kept = 0;
+    for (uint64_t c = 0; c < k->row(); ++c)
+      kept += quant::StoreKvQuant(&pre[c], k->tokens, k->row(), bits, sparse, &got[c]);
+    CHECK(kept == expected.at("k_outliers").get<uint64_t>());
+    CHECK(WorstError(got, QuantArray(expected.at("k_deq_pre_rope"), k->shape()).Floats()) < 1e-4);
     const std::string type = "kvquant" + std::to_string(bits) + (sparse ? "_sparse" : "");
     const quant::StoreOptions options{.rope = &rope};
-    const auto v_got = Stored(type.c_str(), TraceSideOf(v, false), options);
-    CHECK(WorstError(v_got, QuantArray(expected.at("v_deq")).Floats()) < 1e-4);
+    const auto v_got = Stored(type, v->Side(), options);
+    CHECK(WorstError(v_got, QuantArray(expected.at("v_deq"), v->shape()).Floats()) < 1e-4);
     run.Checked(3);
     if (!expected.contains("k_deq_post_rope")) continue;
     // Un-turning rounds otherwise here and there: a value may land on the next step, rarely.
-    const auto k_got = Stored(type.c_str(), TraceSideOf(k, true), options);
-    const auto post = QuantArray(expected["k_deq_post_rope"]).Floats();
+    const auto k_got = Stored(type, k->Side(), options);
+    const auto post = QuantArray(expected["k_deq_post_rope"], k->shape()).Floats();
     size_t beyond = 0;
     for (size_t i = 0; i < post.size(); ++i) beyond += std::fabs(k_got[i] - post[i]) > 1e-3f;
     CHECK(beyond < post.size() / 500);
@@ -198,24 +279,34 @@ void CheckKvQuant(const json& vector, Run& run) {
 void CheckQuanto(const json& vector, Run& run) {
   for (const json& expected : vector.at("expect")) {
     INFO(expected);
-    const std::vector<float> side = TraceSide(expected.at("side") == "k" ? "K" : "V", 40);
+    const auto side = SideNamed(expected.at("side"), vector, run);
+    if (!side) return;
+    const DType dtype = FloatNamed(expected.at("dtype"));
+    REQUIRE((dtype == DType::kF16 || dtype == DType::kF32));
+    REQUIRE(expected.at("axis") == 0);
+    const uint64_t group = expected.at("group");
+    REQUIRE((group > 0 && side->dim % group == 0));
     const auto arithmetic =
-        expected.at("dtype") == "f16" ? quant::Arithmetic::kHalf : quant::Arithmetic::kFloat;
+        dtype == DType::kF16 ? quant::Arithmetic::kHalf : quant::Arithmetic::kFloat;
     std::vector<uint8_t> codes;
-    std::vector<float> scales, shifts, back(64), all;
-    for (uint64_t row = 0; row < 80; ++row) {  // [head][token]
-      const uint64_t at = row % 40 * 128 + row / 40 * 64;
-      const auto group = quant::StoreQuanto(&side[at], 64, 1, expected.at("bits").get<uint32_t>(),
-                                            arithmetic, back.data());
-      codes.insert(codes.end(), group.codes.begin(), group.codes.end());
-      scales.push_back(group.scale);
-      shifts.push_back(group.shift);
-      all.insert(all.end(), back.begin(), back.end());
+    std::vector<float> scales, shifts, back(group), all;
+    for (uint64_t head = 0; head < side->heads; ++head) {
+      for (uint64_t i = 0; i < side->tokens * side->dim; i += group) {
+        const uint64_t at = i / side->dim * side->row() + head * side->dim + i % side->dim;
+        const auto stored = quant::StoreQuanto(
+            &side->values[at], group, 1, expected.at("bits").get<uint32_t>(), arithmetic,
+            back.data());
+        codes.insert(codes.end(), stored.codes.begin(), stored.codes.end());
+        scales.push_back(stored.scale);
+        shifts.push_back(stored.shift);
+        all.insert(all.end(), back.begin(), back.end());
+      }
     }
-    CHECK(codes == QuantArray(expected.at("codes")).Codes());
-    CHECK(EqualBits(scales, QuantArray(expected.at("scale")).Floats()));
-    CHECK(EqualBits(shifts, QuantArray(expected.at("shift")).Floats()));
-    CHECK(WorstError(all, QuantArray(expected.at("deq")).Floats()) < 1e-3);
+    const Shape rows = {scales.size(), group}, each = {scales.size(), 1};
+    CHECK(codes == QuantArray(expected.at("codes"), rows).Codes());
+    CHECK(EqualBits(scales, QuantArray(expected.at("scale"), each).Floats()));
+    CHECK(EqualBits(shifts, QuantArray(expected.at("shift"), each).Floats()));
+    CHECK(WorstError(all, QuantArray(expected.at("deq"), rows).Floats()) < 1e-3);
     run.Checked(3);
   }
 }
@@ -227,37 +318,57 @@ uint32_t IndexAt(const uint8_t* packed, uint32_t d, uint32_t bits) {
   return word >> at % 8 & ((1u << bits) - 1);
 }
 
+struct TurboBits {
+  std::string_view name;
+  uint32_t k, v;
+};
+
 void CheckTurbo(const json& vector, Run& run) {
+  constexpr TurboBits kTypes[] = {
+      {"turboquant_k8v4", 8, 4}, {"turboquant_4bit_nc", 4, 4},
+      {"turboquant_k3v4_nc", 3, 4}, {"turboquant_3bit_nc", 3, 3}};
   const std::string name = vector.at("name");
+  const auto type = std::ranges::find_if(
+      kTypes, [&](const TurboBits& row) { return name.find(row.name) != name.npos; });
+  REQUIRE(type != std::end(kTypes));
+  const auto k_side = SideOfTrace(vector, true, run), v_side = SideOfTrace(vector, false, run);
+  if (!k_side || !v_side) return;
+  REQUIRE(k_side->shape() == v_side->shape());
+  const std::vector<float>&k = k_side->values, &v = v_side->values;
+  const uint32_t dim = k_side->dim;
+  REQUIRE(std::has_single_bit(dim));
+  REQUIRE(dim % 8 == 0);
+  const bool is_cast = type->k == 8;
+  const uint32_t v_at = dim * type->k / 8 + (is_cast ? 0 : 2);
+  const uint32_t slot = v_at + dim * type->v / 8 + 4;
   const json& expected = vector.at("expect").at(0);
-  const Npy slots = QuantArray(expected.at("slots"));
-  const std::vector<uint8_t> bytes = slots.Codes();
-  const std::vector<float> k = TraceSide("K", 32), v = TraceSide("V", 32);
-  const uint32_t slot = static_cast<uint32_t>(slots.shape[2]);
-  const bool is_cast = name.find("k8v4") != name.npos;
-  const uint32_t k_bits = name.find("4bit") != name.npos ? 4 : 3;
-  const uint32_t v_bits = name.find("3bit") != name.npos ? 3 : 4;
+  const std::vector<uint8_t> bytes =
+      QuantArray(expected.at("slots"), {k_side->tokens, k_side->heads, slot}).Codes();
   std::vector<float> signs;
   if (expected.contains("signs")) {
-    signs = quant::LmcacheSigns(64, 2);
-    CHECK(EqualBits(signs, QuantArray(expected["signs"]).Floats()));
-    const quant::TurboTable table = quant::LloydMax(64, is_cast ? 4 : k_bits);
+    const std::string input = vector.at("input");
+    constexpr std::string_view kSeed = "seed layer index ";
+    REQUIRE(input.find(kSeed) != input.npos);
+    const auto layer = std::stoul(input.substr(input.find(kSeed) + kSeed.size()));
+    signs = quant::LmcacheSigns(dim, static_cast<uint32_t>(layer));
+    CHECK(EqualBits(signs, QuantArray(expected["signs"], {dim}).Floats()));
+    const quant::TurboTable table = quant::LloydMax(dim, is_cast ? 4 : type->k);
     CHECK(EqualBits(table.centroids, QuantArray(expected.at("centroids")).Floats()));
     CHECK(WorstError(table.midpoints, QuantArray(expected.at("midpoints")).Floats()) < 1e-15);
     run.Checked(3);
   }
-  const uint32_t v_at = is_cast ? 64 : 64 * k_bits / 8 + 2;
-  const auto values = quant::StoreTurboValues(v, 64, v_bits);
-  const auto keys = quant::StoreTurboKeys(k, 64, k_bits, signs);
+  const auto values = quant::StoreTurboValues(v, dim, type->v);
+  quant::TurboKeys keys;
+  if (!is_cast) keys = quant::StoreTurboKeys(k, dim, type->k, signs);
   size_t wrong = 0, wrong_keys = 0;
-  for (size_t i = 0; i < 64; ++i) {
+  for (size_t i = 0; i < k.size() / dim; ++i) {
     const uint8_t* one = &bytes[i * slot];
-    for (uint32_t d = 0; d < 64; ++d) {
-      wrong += IndexAt(one + v_at, d, v_bits) != values.codes[i * 64 + d];
-      if (!is_cast) wrong_keys += IndexAt(one, d, k_bits) != keys.indices[i * 64 + d];
-      if (is_cast) wrong_keys += one[d] != F32ToE4M3(k[i * 64 + d], Float8Overflow::kCast);
+    for (uint32_t d = 0; d < dim; ++d) {
+      wrong += IndexAt(one + v_at, d, type->v) != values.codes[i * dim + d];
+      if (!is_cast) wrong_keys += IndexAt(one, d, type->k) != keys.indices[i * dim + d];
+      if (is_cast) wrong_keys += one[d] != F32ToE4M3(k[i * dim + d], Float8Overflow::kCast);
     }
-    const uint8_t* tail = one + v_at + 64 * v_bits / 8;
+    const uint8_t* tail = one + v_at + dim * type->v / 8;
     wrong += (tail[0] | tail[1] << 8) != values.scales[i];
     wrong += (tail[2] | tail[3] << 8) != values.least[i];
     if (!is_cast) wrong += (one[v_at - 2] | one[v_at - 1] << 8) != keys.norms[i];
@@ -266,27 +377,30 @@ void CheckTurbo(const json& vector, Run& run) {
   // Values within a rounding of a midpoint may go either way.
   CHECK(wrong_keys <= (is_cast ? 0 : 2));
   run.Checked(2);
+  std::vector<float> back(v.size());
+  if (expected.contains("v_deq")) {
+    quant::ReadTurboValues(values, dim, back);
+    CHECK(WorstError(back, QuantArray(expected["v_deq"], v_side->shape()).Floats()) < 1e-2);
+    run.Checked();
+  }
   if (is_cast || wrong_keys > 0) return;
-  std::vector<float> back(k.size());
-  quant::ReadTurboKeys(keys, 64, k_bits, signs, back);
-  CHECK(WorstError(back, QuantArray(expected.at("k_deq")).Floats()) < 1e-2);
+  quant::ReadTurboKeys(keys, dim, type->k, signs, back);
+  CHECK(WorstError(back, QuantArray(expected.at("k_deq"), k_side->shape()).Floats()) < 1e-2);
   run.Checked();
 }
 
 }  // namespace
 
 void CheckQuantScales(Run& run) {
-  for (const json& vector : run.Json("quant/manifest.json").value("vectors", json::array())) {
-    const std::string kind = vector.at("kind"), name = vector.at("name");
-    INFO(name);
-    if (kind == "vllm_fp8") CheckFp8(vector, run);
-    if (kind == "vllm_per_token_head") CheckTokenHead(vector, run);
-    if (kind.starts_with("lmcache")) CheckLmcache(vector, run);
-    if (kind == "kivi") CheckKivi(vector, run);
-    if (kind == "kvquant") CheckKvQuant(vector, run);
-    if (kind == "hf_quanto") CheckQuanto(vector, run);
-    if (kind == "turboquant") CheckTurbo(vector, run);
-  }
+  constexpr KindCheck kKinds[] = {{"vllm_fp8", CheckFp8},
+                                  {"vllm_per_token_head", CheckTokenHead},
+                                  {"lmcache_fp8", CheckLmcacheCast},
+                                  {"lmcache_k16v8", CheckK16V8},
+                                  {"kivi", CheckKivi},
+                                  {"kvquant", CheckKvQuant},
+                                  {"hf_quanto", CheckQuanto},
+                                  {"turboquant", CheckTurbo}};
+  CheckKinds(kKinds, run);
 }
 
 }  // namespace kv::golden

@@ -155,8 +155,12 @@ void CheckWeightConversions(Run& run) {
     INFO(name << " " << item.at("args").dump());
     const std::optional<Bytes> bytes = Convert(*path, *conversion);
     const std::string expects = item.value("product_expects", "");
-    if (expects.starts_with("refuse")) {
+    INFO("product_expects '" << expects << "'");
+    if (expects.starts_with("refuse") || expects.starts_with("error: ")) {
       CHECK_FALSE(bytes.has_value());
+    } else if (const size_t file = expects.find("bin/"); file != expects.npos) {
+      REQUIRE(bytes.has_value());
+      CHECK(*bytes == run.Load("infinilm/" + expects.substr(file)));
     } else if (item.at("exit") == 0) {
       REQUIRE(bytes.has_value());
       CHECK(test::Sha256(*bytes) == item.at("sha256"));
