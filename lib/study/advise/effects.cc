@@ -18,7 +18,7 @@ struct HeadSums {
   std::vector<double> norm2;   // [row]
   std::vector<double> effect;  // [channel][row]
   std::vector<double> error2;  // [row]
-  uint64_t undefined = 0;      // rows that count as unchanged
+  std::vector<uint8_t> is_defined;  // [row]: whether the figures above are finite
 };
 
 bool IsDefined(LossKind kind, std::span<const AttentionRows> heads, uint64_t row) {
@@ -33,12 +33,9 @@ bool IsDefined(LossKind kind, std::span<const AttentionRows> heads, uint64_t row
 HeadSums SumHeads(LossKind kind, uint64_t channels, std::span<const AttentionRows> heads) {
   const uint64_t rows = heads.front().rows();
   HeadSums sums{std::vector<double>(rows), std::vector<double>(channels * rows),
-                std::vector<double>(rows), 0};
+                std::vector<double>(rows), std::vector<uint8_t>(rows)};
   for (uint64_t row = 0; row < rows; ++row) {
-    if (!IsDefined(kind, heads, row)) {
-      ++sums.undefined;
-      continue;
-    }
+    sums.is_defined[row] = IsDefined(kind, heads, row);
     for (const AttentionRows& head : heads) {
       sums.norm2[row] += head.norm2[row];
       sums.error2[row] += head.error2[row];
@@ -148,6 +145,7 @@ class Measurer {
           progress->Advance(TokenBytes(run->layers()[layer].kv()) * run->end());
         }
       }
+      LeaveUndefinedRowsOut();
       measured.runs.back().norm2_sum = SumOfNorm2(measured.runs.back());
     }
     return std::move(effects_);
@@ -185,6 +183,7 @@ class Measurer {
     }
     effects_.rows.push_back(eviction::ChooseRows(begin, end, request_.rows, request_.seed));
     effects_.undefined_rows.push_back(0);
+    is_undefined_.assign(effects_.rows.back().positions.size(), 0);
     RunRows rows;
     rows.rows = effects_.rows.back().positions.size();
     rows.population = effects_.rows.back().population;
@@ -228,6 +227,7 @@ class Measurer {
       AddOption(share * (whole.at_end / whole_.at_end),
                 share * (whole.over_steps / whole_.over_steps), {}, false, unit.options[0]);
       unit.options[0].error2.resize(unit.options[0].effect.size());
+      std::vector<double> norm2(is_undefined_.size(), NAN);
       for (size_t c = 0; c < alternatives.size(); ++c) {
         const Alternative& alternative = alternatives[c];
         const Held held = HeldOfUnit(run, attention.layer(), alternative.plan, u, units);
@@ -242,8 +242,11 @@ class Measurer {
         if (request_.kind == LossKind::kFisher) {
           unit.options[c + 1].error2.push_back(Narrowed(sums.error2));
         }
-        if (c == 0) AddNorm(sums, unit.group);
+        for (size_t row = 0; row < norm2.size(); ++row) {
+          if (std::isnan(norm2[row]) && sums.is_defined[row]) norm2[row] = sums.norm2[row];
+        }
       }
+      AddNorm(norm2, unit.group);
     }
     first_unit_ += units;
   }
@@ -279,14 +282,26 @@ class Measurer {
     return false;
   }
 
-  // The outputs of the whole cache are the same whatever the candidate.
-  void AddNorm(const HeadSums& sums, uint32_t group) {
-    effects_.undefined_rows.back() += sums.undefined;
+  // The outputs of the whole cache are the same whatever the alternative. A row that is defined
+  // under none of them has queries, keys, values or gradients that are not finite.
+  void AddNorm(const std::vector<double>& norm2, uint32_t group) {
     RunRows& run = effects_.measured.runs.back();
-    if (run.norm2.empty()) return;
     for (uint64_t row = 0; row < run.rows; ++row) {
-      run.norm2[group][row] += static_cast<float>(sums.norm2[row]);
+      is_undefined_[row] |= std::isnan(norm2[row]);
+      if (!run.norm2.empty()) run.norm2[group][row] += static_cast<float>(norm2[row]);
     }
+  }
+
+  // A row that is undefined in one part of the model says nothing of a mixture: the mean is over
+  // the others.
+  void LeaveUndefinedRowsOut() {
+    std::vector<uint64_t> defined;
+    for (uint64_t row = 0; row < is_undefined_.size(); ++row) {
+      if (!is_undefined_[row]) defined.push_back(row);
+    }
+    effects_.undefined_rows.back() = is_undefined_.size() - defined.size();
+    if (defined.size() == is_undefined_.size()) return;
+    KeepRows(defined, effects_.measured.runs.size() - 1, effects_.measured);
   }
 
   uint32_t candidates_;
@@ -295,6 +310,7 @@ class Measurer {
   size_t first_unit_ = 0;  // of the layer at hand
   Held whole_;             // of the run at hand: tokens, as WholeCache has them
   double bytes_ = 0;       // of a token in all layers
+  std::vector<uint8_t> is_undefined_;  // [row] of the run at hand, in some part of the model
 };
 
 std::vector<Alternative> AlternativesOfPlans(const LayerAttention& attention,
@@ -325,7 +341,7 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
   for (const auto& run : runs) all.push_back(run.get());
   std::vector<const Candidate*> each;
   for (const Candidate& candidate : candidates) each.push_back(&candidate);
-  return MeasureAlternatives(
+  Effects effects = MeasureAlternatives(
       all, static_cast<uint32_t>(candidates.size()),
       [&](const RunOf& run, size_t layer, const eviction::MeasuredRows& rows) {
         return AlternativesOfPlans(run.layers()[layer],
@@ -333,6 +349,15 @@ Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidate
                                    rows, pool);
       },
       request, progress);
+  for (size_t r = 0; r < runs.size(); ++r) {
+    if (effects.measured.runs[r].rows > 0) continue;
+    throw Error(Finding::kBadField,
+                fmt::format("all {} measured rows are undefined, by NaN or Inf in queries, keys, "
+                            "values or gradients: nothing is left to advise by",
+                            effects.undefined_rows[r]))
+        .File(runs[r]->name());
+  }
+  return effects;
 }
 
 std::vector<Outcome> MeasurePlans(const RunOf& run, std::span<const PlansOfRun> alternatives,

@@ -27,7 +27,7 @@ struct MeasureRequest {
 struct Effects {
   Measured measured;
   std::vector<eviction::MeasuredRows> rows;  // [run]
-  std::vector<uint64_t> undefined_rows;      // [run]: rows of layers that count as unchanged
+  std::vector<uint64_t> undefined_rows;      // [run]: of these rows, those left out
 };
 
 // What becomes of a layer: the outputs of its query heads, what it holds, and in how many bytes.
@@ -45,7 +45,8 @@ Effects MeasureAlternatives(std::span<const RunOf* const> runs, uint32_t count,
                             Progress* progress);
 
 // Replays every candidate in every layer of every run and measures what it does. Throws
-// kTraceMismatch if runs are not of one geometry, kUsage if the loss lacks what it needs.
+// kTraceMismatch if runs are not of one geometry, kUsage if the loss lacks what it needs, kBadField
+// if no row of a run is defined.
 Effects MeasureEffects(const Runs& runs, const std::vector<Candidate>& candidates,
                        const MeasureRequest& request, ThreadPool& pool,
                        Progress* progress = nullptr);

@@ -3,30 +3,26 @@
 #include "lib/study/advise/measured.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace kv::advise {
 namespace {
 
-struct RowSpan {
-  uint64_t begin = 0, end = 0;
-  uint64_t count() const { return end - begin; }
-};
-
-std::vector<float> Cut(const std::vector<float>& values, uint64_t rows, const RowSpan& span) {
+// The values of some rows, [channel][row].
+std::vector<float> Select(const std::vector<float>& values, uint64_t rows,
+                          const std::vector<uint64_t>& some) {
   std::vector<float> out;
   for (uint64_t from = 0; from < values.size(); from += rows) {
-    const auto at = values.begin() + static_cast<std::ptrdiff_t>(from);
-    out.insert(out.end(), at + static_cast<std::ptrdiff_t>(span.begin),
-               at + static_cast<std::ptrdiff_t>(span.end));
+    for (const uint64_t row : some) out.push_back(values[from + row]);
   }
   return out;
 }
 
-RunRows Cut(const RunRows& run, const RowSpan& span) {
+RunRows Select(const RunRows& run, const std::vector<uint64_t>& some) {
   RunRows part = run;
-  part.rows = span.count();
-  part.population = run.population * span.count() / std::max<uint64_t>(1, run.rows);
-  for (auto& of_group : part.norm2) of_group = Cut(of_group, run.rows, span);
+  part.rows = some.size();
+  part.population = run.population * some.size() / std::max<uint64_t>(1, run.rows);
+  for (auto& of_group : part.norm2) of_group = Select(of_group, run.rows, some);
   part.norm2_sum = SumOfNorm2(part);
   return part;
 }
@@ -72,26 +68,40 @@ Measured OfRuns(const Measured& measured, const std::vector<size_t>& runs) {
   return part;
 }
 
+void KeepRows(const std::vector<uint64_t>& some, size_t run, Measured& measured) {
+  const uint64_t rows = measured.runs[run].rows;
+  for (Unit& unit : measured.units) {
+    for (Option& option : unit.options) {
+      option.effect[run] = Select(option.effect[run], rows, some);
+      if (!option.error2.empty()) option.error2[run] = Select(option.error2[run], rows, some);
+    }
+  }
+  measured.runs[run] = Select(measured.runs[run], some);
+}
+
 Measured InHalves(const Measured& measured) {
   Measured halves{measured.kind, measured.groups, {}, {}, measured.independent};
-  std::vector<std::pair<size_t, RowSpan>> parts;  // run, rows
+  std::vector<std::pair<size_t, std::vector<uint64_t>>> parts;  // run, rows
   for (size_t run = 0; run < measured.runs.size(); ++run) {
     const uint64_t rows = measured.runs[run].rows;
-    parts.push_back({run, {0, rows / 2}});
-    parts.push_back({run, {rows / 2, rows}});
+    for (const bool second : {false, true}) {
+      std::vector<uint64_t> half(second ? rows - rows / 2 : rows / 2);
+      std::iota(half.begin(), half.end(), second ? rows / 2 : 0);
+      parts.emplace_back(run, std::move(half));
+    }
   }
-  for (const auto& [run, span] : parts) halves.runs.push_back(Cut(measured.runs[run], span));
+  for (const auto& [run, half] : parts) halves.runs.push_back(Select(measured.runs[run], half));
   for (const Unit& unit : measured.units) {
     halves.units.push_back({unit.layer, unit.kv_head, unit.group, {}});
     for (const Option& option : unit.options) {
       Option& cut = halves.units.back().options.emplace_back();
       cut.candidate = option.candidate;
-      for (const auto& [run, span] : parts) {
+      for (const auto& [run, half] : parts) {
         cut.kept.push_back(option.kept[run]);
         cut.held.push_back(option.held[run]);
-        cut.effect.push_back(Cut(option.effect[run], measured.runs[run].rows, span));
+        cut.effect.push_back(Select(option.effect[run], measured.runs[run].rows, half));
         if (option.error2.empty()) continue;
-        cut.error2.push_back(Cut(option.error2[run], measured.runs[run].rows, span));
+        cut.error2.push_back(Select(option.error2[run], measured.runs[run].rows, half));
       }
     }
   }

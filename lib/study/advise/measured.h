@@ -71,6 +71,8 @@ struct Measured {
 double SumOfNorm2(const RunRows& run);
 // Returns what was measured in some of the runs.
 Measured OfRuns(const Measured& measured, const std::vector<size_t>& runs);
+// Leaves only these rows of a run, ascending, as if no others had been measured.
+void KeepRows(const std::vector<uint64_t>& some, size_t run, Measured& measured);
 // Returns the same with each run cut at its middle row into two.
 Measured InHalves(const Measured& measured);
 

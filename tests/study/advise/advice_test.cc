@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "lib/engines/mnn/h2o/replay.h"
@@ -296,6 +297,62 @@ TEST_CASE("runs of different models are refused", "[advise]") {
     FAIL("passed");
   } catch (const Error& error) {
     CHECK(error.finding() == Finding::kTraceMismatch);
+  }
+}
+
+TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice", "[advise]") {
+  constexpr uint64_t kDefined = 48;  // decode rows, the first of 96
+  const auto poison = [](AttentionCase& made, const TensorView& view, uint64_t axis, uint64_t row) {
+    (void)made;
+    std::byte* at = const_cast<std::byte*>(view.data) +
+                    static_cast<int64_t>(row) * view.strides[axis];
+    StoreLE(at, std::numeric_limits<float>::quiet_NaN());
+  };
+  ThreadPool pool(2);
+  for (const LossKind kind : {LossKind::kOutput, LossKind::kSensitivity, LossKind::kFisher}) {
+    AdviceRequest request = SmallRequest(kind, eviction::Granularity::kKvHead);
+    request.candidates.policies = {"streaming", "h2o", "tova"};
+    for (const bool in_gradients : {false, true}) {
+      if (in_gradients && kind != LossKind::kFisher) continue;
+      INFO(Name(kind) << (in_gradients ? ", gradients" : ", queries"));
+      const auto whole = MakeAttentionCase({}, 40), part = MakeAttentionCase({}, 40);
+      for (AttentionCase* made : {whole.get(), part.get()}) AddGradients(*made, {kPrompt, 96, 2}, 6);
+      // A trace that ends where the other one's rows become undefined, in one layer.
+      part->trace.rows = kPrompt + kDefined;
+      part->trace.gradients->rows = kDefined;
+      for (TraceLayer& layer : part->trace.layers) {
+        layer.queries->shape[0] = part->trace.rows;
+        layer.gradients->shape[1] = kDefined;
+      }
+      const TraceLayer& broken = whole->trace.layers[1];
+      for (uint64_t row = kDefined; row < 96; ++row) {
+        in_gradients ? poison(*whole, *broken.gradients, 1, row)
+                     : poison(*whole, *broken.queries, 0, kPrompt + row);
+      }
+      const Runs runs = RunsOf({whole.get()}, pool), few = RunsOf({part.get()}, pool);
+      const Advice advice = Advise(runs, request, pool), expected = Advise(few, request, pool);
+      REQUIRE(advice.found.uniform.size() == expected.found.uniform.size());
+      for (size_t i = 0; i < expected.found.uniform.size(); ++i) {
+        CHECK(expected.found.uniform[i].outcome.loss[0] > 0);
+        CHECK(advice.found.uniform[i].outcome.loss[0] ==
+              Approx(expected.found.uniform[i].outcome.loss[0]).epsilon(1e-6));
+      }
+      CHECK(advice.effects.undefined_rows == std::vector<uint64_t>{96 - kDefined});
+      CHECK(std::any_of(advice.warnings.begin(), advice.warnings.end(), [](const auto& text) {
+        return text.find("48 of 96 measured rows are undefined") != std::string::npos;
+      }));
+      for (uint64_t row = 0; row < kDefined; ++row) {
+        in_gradients ? poison(*whole, *broken.gradients, 1, row)
+                     : poison(*whole, *broken.queries, 0, kPrompt + row);
+      }
+      try {
+        Advise(runs, request, pool);
+        FAIL("advice from no row");
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::kInvalidData);
+        CHECK(std::string(error.what()).find("all 96 measured rows") != std::string::npos);
+      }
+    }
   }
 }
 
