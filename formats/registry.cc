@@ -215,8 +215,13 @@ Snapshot OpenSnapshot(Source source, const OpenOptions& options) {
 
 Snapshot OpenSnapshot(const Source& source, const OpenOptions& options,
                       const std::optional<ModelGeometry>& otherwise) {
-  Snapshot snapshot = OpenSnapshot(source, options);
-  if (snapshot.heads_known() || !otherwise || options.geometry) return snapshot;
+  try {
+    Snapshot snapshot = OpenSnapshot(source, options);
+    if (snapshot.heads_known() || !otherwise || options.geometry) return snapshot;
+  } catch (const Error& error) {
+    const bool may_tell = otherwise && !options.geometry;
+    if (error.finding() != Finding::kAmbiguousFormat || !may_tell) throw;
+  }
   OpenOptions with_heads = options;
   with_heads.geometry = otherwise;
   return OpenDivided(source, with_heads, false);  // by a trace, which is compared by itself

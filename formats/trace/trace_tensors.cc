@@ -167,7 +167,11 @@ class Builder {
       return trace_.kv_heads != 0 ? heads == trace_.kv_heads
                                   : trace_.query_heads % heads == 0 && heads <= trace_.query_heads;
     };
-    const bool as_is = may_be_heads(view.shape[1]), as_turned = may_be_heads(view.shape[0]);
+    const auto may_be = [&](uint64_t tokens, uint64_t heads) {
+      return tokens >= trace_.end_position() && may_be_heads(heads);
+    };
+    const bool as_is = may_be(view.shape[0], view.shape[1]);
+    const bool as_turned = may_be(view.shape[1], view.shape[0]);
     if (as_is != as_turned) return as_is ? view : turned;
     const TokenAxis evidence = FindTokenAxis(view);
     if (const auto axis = evidence.axis()) return *axis == 0 ? view : turned;
