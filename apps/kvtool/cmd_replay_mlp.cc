@@ -82,6 +82,7 @@ class ReplayMlp : public Command {
       quality.queries = QueriesOf(trace);
     }
     if (!dtype_.empty()) cache = CastSnapshot(std::move(cache), ParseCacheDType(), pool);
+    RequireImageWithin(cache);
     const CompressorWeights weights = ReadWeights();
     WarnAbout(context.console, cache, weights);
 
@@ -160,6 +161,15 @@ class ReplayMlp : public Command {
     weights.prefixes = prefixes;
     weights.names_assumed = false;
     return weights;
+  }
+
+  void RequireImageWithin(const Snapshot& cache) const {
+    uint64_t tokens = settings_.seq_len.value_or(UINT64_MAX);
+    for (const LayerKv& layer : cache.layers) tokens = std::min(tokens, layer.k.tokens());
+    if (settings_.image_len <= tokens) return;
+    throw Error(Finding::kUsage, fmt::format("--image-tokens {}: there are {} tokens to compress",
+                                             settings_.image_len, tokens))
+        .File(input_);
   }
 
   void WarnAbout(Console& console, const Snapshot& cache, const CompressorWeights& weights) const {

@@ -9,4 +9,6 @@ run "$G/dump_kv" --weights "$W" -o out --to nothing
 run "$G/dump_kv" --weights "$W" -o out --to infinilm-dump --dry-run
 run "$G/dump_kv" --weights "$W" --dtype q8_0
 run "$G/dump_kv" --weights "$W" --positions new-len
+run "$G/dump_kv" --weights "$W" --image-tokens 100000 --dry-run
+run "$G/dump_kv" --weights "$W" --image-tokens 11 --first-tokens 10 --dry-run
 ls
