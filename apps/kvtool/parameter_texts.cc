@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "apps/kvtool/parameter_texts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 
@@ -12,7 +14,7 @@ namespace {
 
 constexpr ParameterText kRuntime[] = {
     {"h2o_lossless_enable", "INT", "1: the lossless path is on"},
-    {"h2o_lossless_scope", "TEXT", "Layers that are compressed"},
+    {"h2o_lossless_scope", "TEXT", "Layers that are compressed, by name or by the engine's number"},
     {"h2o_lossless_front_n", "INT", "First layers that are compressed whole"},
     {"h2o_lossless_codec", "TEXT", "Codec of what is compressed"},
     {"h2o_lossless_runtime_enable", "INT", "1: compress while decoding"},
@@ -101,12 +103,19 @@ const ParameterText& RuntimeParameterText(std::string_view name) {
 const ParameterText& AnalyzerOptionText(std::string_view name) { return FindText(kAnalyzer, name); }
 
 std::string FlagNames(const ParameterText& parameter, std::string_view prefix) {
-  if (!parameter.flag.empty()) return std::string(parameter.flag);
+  const auto with_dashes = [](std::string_view name) {
+    std::string flag = fmt::format("--{}", name);
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    return flag;
+  };
   const std::string_view name = parameter.name;
-  std::string flag = "--";
-  flag += name.starts_with(prefix) ? name.substr(prefix.size()) : name;
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return flag;
+  const bool is_short = name.starts_with(prefix);
+  std::string flags(parameter.flag);
+  if (flags.empty()) flags = with_dashes(is_short ? name.substr(prefix.size()) : name);
+  if (!prefix.empty() && is_short) {  // the engine's own name works as well
+    flags += (flags.find('|') == flags.npos ? '|' : ',') + with_dashes(name);
+  }
+  return flags;
 }
 
 }  // namespace kv

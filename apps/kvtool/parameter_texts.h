@@ -21,8 +21,8 @@ const ParameterText& RuntimeParameterText(std::string_view name);
 // Of the analyzer that judges the engine's logs.
 const ParameterText& AnalyzerOptionText(std::string_view name);
 
-// "--hot-sink|--hot-sink-tokens" of a parameter: the names to declare it by. `prefix` is what the
-// engine's names begin with and flags do not.
+// Returns the names to declare a parameter by, "--hot-sink|--hot-sink-tokens,...". `prefix` begins
+// the engine's names, which work as well, and not the flags.
 std::string FlagNames(const ParameterText& parameter, std::string_view prefix);
 
 }  // namespace kv

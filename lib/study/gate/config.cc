@@ -110,7 +110,10 @@ ParamValue ParamOf(const ParamInfo& info, const Node& node) {
     return node.Number();
   }
   if (info.words == "*") return node.Text();
-  return node.OneOf(Split(info.words, '|'));
+  std::vector<std::string> words = Split(info.words, '|');
+  // The engine's number of a word is its place.
+  if (info.most && node.json.is_number()) return words[node.Whole(0, static_cast<double>(*info.most))];
+  return node.OneOf(words);
 }
 
 void AddParams(const Node& node, const Engine& engine, Params& params) {

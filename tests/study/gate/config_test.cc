@@ -100,6 +100,22 @@ TEST_CASE("Rules of the defaults hold for cases that have none, but not for the 
   CHECK(config.cases[2].rules.size() == 1);
 }
 
+TEST_CASE("A scope is a word or the engine's number of it") {
+  const auto scope = [](const std::string& value) {
+    const Config config = ParseConfig(
+        WithCase(R"("name": "a", "mode": "full", "params": {"h2o_lossless_scope": )" + value + "}"), "",
+        test::Engines());
+    return std::get<std::string>(*Find(config.cases[0].params, "h2o_lossless_scope"));
+  };
+  CHECK(scope("0") == "none");
+  CHECK(scope("1") == "front_n");
+  CHECK(scope("2") == "h2o_kept");
+  CHECK(scope("3") == "front_n_and_h2o_kept");
+  CHECK(scope("\"h2o_kept\"") == "h2o_kept");
+  CHECK_THROWS_AS(scope("4"), Error);
+  CHECK_THROWS_AS(scope("1.5"), Error);
+}
+
 TEST_CASE("A typo in a gate config is named with its place and the nearest word") {
   CHECK(Says(MessageOf(WithCase(R"("name": "a", "mode": "probe", "snapshto": "x")")),
              "cases[0]: unknown key 'snapshto'; did you mean 'snapshot'?"));

@@ -39,6 +39,7 @@ constexpr gate::ParamInfo kParams[] = {
     {.name = "h2o_lossless_enable", .word = "compress"},
     {.name = "h2o_lossless_scope",
      .words = "none|front_n|h2o_kept|front_n_and_h2o_kept|front_n+h2o_kept",
+     .most = 3,
      .word = "compress_scope"},
     {.name = "h2o_lossless_front_n", .word = "compress_front_layers"},
     {.name = "h2o_lossless_codec", .words = "none|gear_delta", .word = "compress_codec"},

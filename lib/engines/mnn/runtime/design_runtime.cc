@@ -26,9 +26,12 @@ DesignRuntime::DesignRuntime(const RuntimeSetup& setup) : setup_(setup), cache_(
 
 bool DesignRuntime::IsInScope(uint32_t layer) const {
   const Config& config = setup_.config;
-  const bool front = layer < static_cast<uint64_t>(config.front_n) &&
+  // A probe takes one layer to stand for each kind.
+  const bool probe = config.mode == Mode::kProbe;
+  const bool front = layer < static_cast<uint64_t>(config.front_n) && (!probe || layer == 0) &&
                      !(config.mode == Mode::kStore && config.store_disable_front);
-  const bool kept = setup_.h2o_range.Contains(layer);
+  const bool kept =
+      setup_.h2o_range.Contains(layer) && (!probe || layer == setup_.h2o_range.first);
   if (config.scope == Scope::kFrontN) return front;
   if (config.scope == Scope::kH2oKept) return kept;
   return config.scope == Scope::kFrontNAndH2oKept && (front || kept);

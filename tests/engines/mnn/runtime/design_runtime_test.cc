@@ -223,4 +223,25 @@ TEST_CASE("a replay needs a prompt that leaves something to decode", "[lossless]
   CHECK(result.content.equal());
 }
 
+TEST_CASE("a probe of the design takes one layer of each scope", "[lossless]") {
+  const auto made = MakeAttentionCase(
+      {.layers = 5, .query_heads = 4, .kv_heads = 2, .dim = 16, .tokens = 200}, 10);
+  const auto encoded = [&](Scope scope, Mode mode) {
+    ReplayRequest request = SmallRequest(Engine::kDesign, mode);
+    request.lossless.scope = scope;
+    request.lossless.front_n = 2;
+    request.h2o.layer_start = 2;
+    std::vector<uint32_t> layers;
+    for (const LayerResult& layer : RunCase(*made, request).layers) {
+      if (layer.measured.encode_calls > 0) layers.push_back(layer.layer);
+    }
+    return layers;
+  };
+  using Layers = std::vector<uint32_t>;
+  CHECK(encoded(Scope::kFrontN, Mode::kProbe) == Layers{0});
+  CHECK(encoded(Scope::kH2oKept, Mode::kProbe) == Layers{2});
+  CHECK(encoded(Scope::kFrontNAndH2oKept, Mode::kProbe) == Layers{0, 2});
+  CHECK(encoded(Scope::kFrontNAndH2oKept, Mode::kFull) == Layers{0, 1, 2, 3, 4});
+}
+
 }  // namespace kv::mnn::runtime::design_runtime_test
