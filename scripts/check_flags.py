@@ -90,7 +90,7 @@ def faults(kvtool, document):
     shown = {command: {name for c, option in all_options(document) if c == command for name in option["names"]}
              for command in ("replay-h2o", "replay-lossless")}
     for name in shown["replay-lossless"]:
-        own = {"--h2o-enable", "--h2o-keep-share"}
+        own = {"--h2o-enable"}
         if name.startswith("--h2o-") and name not in own and name.replace("--h2o-", "--", 1) not in shown["replay-h2o"]:
             yield f"replay-lossless {name}: replay-h2o has no {name.replace('--h2o-', '--', 1)}"
     yield from explanation_faults(kvtool)

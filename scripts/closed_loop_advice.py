@@ -48,7 +48,7 @@ def follow(choices, run, path, scratch):
         layers_of.setdefault((choice["policy"], choice["budget"], *parameter_flags(choice)), set()).add(choice["layer"])
     events, head = [], None
     for (policy, budget, *flags), layers in layers_of.items():
-        kvtool("replay-h2o", run, "--policy", policy, "--budget", budget, *flags, "--no-quality", "--plan-out", scratch, "-f")
+        kvtool("replay-h2o", run, "--policy", policy, "--budget", budget, *flags, "--after-prompt", "hold", "--no-quality", "--plan-out", scratch, "-f")
         plan = json.loads(scratch.read_text())
         events += [event for event in plan["events"] if event["layer"] in layers]
         head = head or {key: value for key, value in plan.items() if key != "events"}
@@ -78,7 +78,7 @@ def measure(model, work, text, chosen_on, ratio):
     for policy in POLICIES:
         plans[policy] = folder / f"{text}-{policy}-{ratio}.json"
         made(plans[policy], lambda: kvtool("replay-h2o", run, "--policy", policy, "--budget", f"{share:.4f}", "--no-quality",
-                                           "--plan-out", plans[policy]))
+                                           "--after-prompt", "hold", "--plan-out", plans[policy]))
     result = folder / f"{text}-{ratio}.real.json"
     document = made(result, lambda: subprocess.run(
         [sys.executable, "-m", "kvtool.closed_loop", run, "--model", model, "--plan", *plans.values(), "-o", result, "-q"],

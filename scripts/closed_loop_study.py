@@ -131,7 +131,7 @@ def more_samples(model_path, work, names):
         run = MoreGradients(work / "runs" / name, model) if plans else None
         for policy, budget in plans:
             with tempfile.TemporaryDirectory(prefix="kvtool-study-") as folder:
-                whole = _loop_measure.make_case(run, _loop_measure.Wanted(policy, budget), folder).plan
+                whole = _loop_measure.make_case(run, _loop_measure.Wanted(policy, budget), folder, after_prompt="hold").plan
             rows = [row for row in todo if (row["policy"], row["budget"]) == (policy, budget)]
             layers = [range(row["layers"][0], row["layers"][1] + 1) if row["layers"] else range(run.shape.layers) for row in rows]
             for row, predicted in zip(rows, _loop_measure.predict(run, [whole.on_layers(of) for of in layers])):
@@ -156,7 +156,7 @@ def measure_run(model, run, records, parts):
         for budget, part in wanted:
             if not cases or cases[-1].budget != budget:
                 with tempfile.TemporaryDirectory(prefix="kvtool-study-") as folder:
-                    whole = _loop_measure.make_case(run, _loop_measure.Wanted(policy, budget), folder)
+                    whole = _loop_measure.make_case(run, _loop_measure.Wanted(policy, budget), folder, after_prompt="hold")
             layers = range(part[0], part[1] + 1) if part else range(run.shape.layers)
             cases.append(whole._replace(plan=whole.plan.on_layers(layers), layers=part or None))
         figures = _loop_measure.predict(run, [case.plan for case in cases])

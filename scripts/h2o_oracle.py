@@ -7,7 +7,8 @@ per rule. `make` draws a random snapshot and trace, `plan` prints what each rule
 kvtool.h2o-plan/1's events, and `compare` reads a plan of kvtool's and says where it differs.
 
   h2o_oracle.py make --seed 7 --out DIR [--layers 3 --heads 4 --kv-heads 2 --dim 16 --tokens 160 --prompt 64]
-  h2o_oracle.py compare DIR PLAN.json --engine exact|mnn|mnn-r6 --policy P [--schedule paper|mnn] [--budget B]
+  h2o_oracle.py real SNAPSHOT.npz STEM --prompt N --out DIR      a snapshot (kvtool convert --to npz) and STEM-L*-Q.npy
+  h2o_oracle.py compare DIR PLAN.json --engine exact|design|mnn|mnn-r6 --policy P [--schedule paper|mnn] [--budget B]
       [--scores exact|flash] [--NAME VALUE ...]
 """
 import argparse
@@ -25,7 +26,7 @@ PARAMETERS = {
     "layer_start": 2, "layer_end": -1, "block_tokens": 64, "sink": 32, "recent": 256, "target_ratio": 3.0,
     "ema_alpha": 0.9, "update_interval": 16, "trigger_min": 512,
 }
-PAPERS = {"snapkv_window": 64, "snapkv_kernel": 5, "pyramid_beta": 20, "sinks": 4, "h2o_heavy": 0.5}
+PAPERS = {"snapkv_window": 64, "snapkv_kernel": 5, "pyramid_beta": 20, "sinks": 4, "h2o_heavy": 0.5, "after_prompt": "grow"}
 
 
 def make(args):
@@ -46,6 +47,19 @@ def make(args):
     np.savez(os.path.join(args.out, "probabilities.npz"), **{n: a.astype(f32) for n, a in probabilities.items()})
     with open(os.path.join(args.out, "shape.json"), "w") as file:
         json.dump({"layers": args.layers, "prompt": args.prompt, "tokens": args.tokens}, file)
+
+
+def real(args):
+    """Renames what was recorded; layers without queries stay without."""
+    os.makedirs(args.out, exist_ok=True)
+    snapshot = dict(np.load(args.snapshot))
+    layers = sum(name.startswith("k_") for name in snapshot)
+    queries = {layer: f"{args.stem}-L{layer}-Q.npy" for layer in range(layers)}
+    np.savez(os.path.join(args.out, "trace.npz"),
+             **{f"q.{layer}": np.load(path) for layer, path in queries.items() if os.path.exists(path)})
+    np.savez(os.path.join(args.out, "snapshot.npz"), **snapshot)
+    with open(os.path.join(args.out, "shape.json"), "w") as file:
+        json.dump({"layers": layers, "prompt": args.prompt, "tokens": len(snapshot["k_0"])}, file)
 
 
 def scores_of(snapshot, trace, layer):
@@ -276,9 +290,10 @@ def paper_rule(p, shape, snapshot, trace, name, budget, weights, per_head):
     events = []
     end, prompt = shape["tokens"], shape["prompt"]
     first = max(prompt, p["trigger_min"]) - 1
-    while first < end and budget(first + 1) >= first + 1:
+    once = name in ("snapkv", "pyramid") and p["after_prompt"] == "grow"
+    while not once and first < end and budget(first + 1) >= first + 1:
         first += 1
-    if first + 1 >= end:
+    if first + 1 >= end or budget(first + 1) >= first + 1:
         return events
     evicting = [layer for layer in range(shape["layers"]) if in_range(p, layer, shape["layers"])]
     own = pyramid(p, budget(first + 1), first + 1, len(evicting)) if name == "pyramid" else None
@@ -305,7 +320,7 @@ def paper_rule(p, shape, snapshot, trace, name, budget, weights, per_head):
                     mass = new[h].mean(axis=0) if per_head else np.concatenate(new).mean(axis=0)
                     heavy[h] = p["ema_alpha"] * heavy[h] + (1 - p["ema_alpha"]) * mass
             n = len(cache[0])
-            if token < first or (name != "block" and budget(token + 1) + more >= n):
+            if token < first or (name != "block" and budget(token + 1) + more >= n) or (once and token > first):
                 continue
             keep = min(n, max(1, budget(token + 1) + more))
             chosen = []
@@ -356,7 +371,9 @@ def mnn(p, shape, snapshot, trace, weights, r6):
     cache = [list(range(shape["prompt"])) for _ in range(layers)]
     scores = [np.zeros(0, f32) for _ in range(layers)]
     pending = [None] * layers
-    s = [scores_of(snapshot, trace, layer) for layer in range(layers)]
+    # Layers without queries keep the engine's clock; which tokens they keep is unknown.
+    s = [scores_of(snapshot, trace, layer) if f"q.{layer}" in trace else None for layer in range(layers)]
+    heads = next(each for each in s if each is not None).shape[0]
     alpha, size = f32(p["ema_alpha"]), p["block_tokens"]
     calls = last = 0
     events = []
@@ -370,12 +387,12 @@ def mnn(p, shape, snapshot, trace, weights, r6):
             if not in_range(p, layer, layers):
                 continue
             n = len(cache[layer])
-            w = weights(s[layer][:, token][:, cache[layer]]).sum(axis=0)
+            w = np.zeros(n) if s[layer] is None else weights(s[layer][:, token][:, cache[layer]]).sum(axis=0)
             acc = np.array([w[b:b + size].sum() for b in range(0, n, size)], f32)
             slot = 0 if r6 else layer
             old = np.zeros(len(acc), f32)
             old[:min(len(acc), len(scores[slot]))] = scores[slot][:len(acc)]
-            scores[slot] = alpha * old + (f32(1) - alpha) * (acc / f32(s[layer].shape[0]))
+            scores[slot] = alpha * old + (f32(1) - alpha) * (acc / f32(heads))
             if n < p["trigger_min"] or calls - last < p["update_interval"]:
                 continue
             last = calls
@@ -384,7 +401,38 @@ def mnn(p, shape, snapshot, trace, weights, r6):
                 continue
             scores[slot] = scores[slot][kept]
             pending[layer] = [t for b in kept for t in range(b * size, min(n, (b + 1) * size))]
-            events.append(event(token, layer, None, [cache[layer][i] for i in pending[layer]], n))
+            if s[layer] is not None:
+                events.append(event(token, layer, None, [cache[layer][i] for i in pending[layer]], n))
+    return events
+
+
+def design(p, shape, snapshot, trace, weights):
+    """The published text: each layer has its own scores and its own clock, which counts decode steps."""
+    alpha, size = f32(p["ema_alpha"]), p["block_tokens"]
+    events = []
+    for layer in range(shape["layers"]):
+        if not in_range(p, layer, shape["layers"]) or f"q.{layer}" not in trace:
+            continue
+        s = scores_of(snapshot, trace, layer)
+        cache, ema, plan, last = list(range(shape["prompt"])), np.zeros(0, f32), None, 0
+        for step, token in enumerate(range(shape["prompt"], shape["tokens"]), 1):
+            if plan is not None:  # made a step ago
+                cache, plan = [cache[i] for i in plan], None
+            cache.append(token)
+            n = len(cache)
+            w = weights(s[:, token][:, cache]).sum(axis=0)
+            mass = np.array([w[b:b + size].sum() for b in range(0, n, size)], f32) / f32(s.shape[0])
+            ema = np.concatenate([ema, np.zeros(len(mass), f32)])[:len(mass)]
+            ema = alpha * ema + (f32(1) - alpha) * mass
+            if n < p["trigger_min"] or step - last < p["update_interval"]:
+                continue
+            last = step
+            kept = decide(p, n, ema, True)
+            if kept is None:
+                continue
+            ema = ema[kept]
+            plan = [t for b in kept for t in range(b * size, min(n, (b + 1) * size))]
+            events.append(event(token, layer, None, [cache[i] for i in plan], n))
     return events
 
 
@@ -396,7 +444,9 @@ def compare(args, p):
     with open(args.plan) as file:
         theirs = json.load(file)["events"]
     weights = flash if args.scores == "flash" else softmax
-    if args.engine != "exact":
+    if args.engine == "design":
+        ours = design(p, shape, snapshot, trace, weights)
+    elif args.engine != "exact":
         ours = mnn(p, shape, snapshot, trace, weights, args.engine == "mnn-r6")
     elif args.schedule == "paper":
         ours = paper_rule(p, shape, snapshot, trace, args.policy, budget_of(args), weights,
@@ -425,6 +475,11 @@ def main():
     maker.add_argument("--out", required=True)
     for name, value in {"seed": 0, "layers": 3, "heads": 4, "kv-heads": 2, "dim": 16, "tokens": 160, "prompt": 64}.items():
         maker.add_argument(f"--{name}", type=int, default=value)
+    reader = commands.add_parser("real")
+    reader.add_argument("snapshot")
+    reader.add_argument("stem")
+    reader.add_argument("--prompt", type=int, required=True)
+    reader.add_argument("--out", required=True)
     checker = commands.add_parser("compare")
     checker.add_argument("folder")
     checker.add_argument("plan")
@@ -434,14 +489,15 @@ def main():
     checker.add_argument("--granularity", default="layer")
     checker.add_argument("--schedule", default="paper")
     checker.add_argument("--budget")
-    checker.add_argument("--target-ratio", dest="target_ratio_text", default="3")
+    checker.add_argument("--target-ratio", dest="target_ratio_text")
     for name, value in {**PARAMETERS, **PAPERS}.items():
         if name != "target_ratio":
             checker.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     args = parser.parse_args()
-    if args.command == "make":
-        make(args)
+    if args.command in ("make", "real"):
+        {"make": make, "real": real}[args.command](args)
     else:
+        args.target_ratio_text = args.target_ratio_text or ("3.5" if args.engine == "design" else "3")
         args.target_ratio = float(args.target_ratio_text)
         compare(args, {name: getattr(args, name) for name in {**PARAMETERS, **PAPERS}})
 

@@ -270,9 +270,10 @@ class AdviseCommand : public Command {
 
   void ResolveCandidates(advise::CandidateRequest& candidates) const {
     if (!policies_.empty()) candidates.policies = ParsePolicies(policies_, "--policy");
+    const bool all = !policies_.empty() && candidates.policies == ParsePolicies("all");
     std::erase(candidates.policies, "full");  // everything is there to begin with
     if (std::count(candidates.policies.begin(), candidates.policies.end(), "oracle-mass") != 0) {
-      if (policies_ != "all") {
+      if (!all) {
         throw Error(Finding::kUsage,
                     "--policy oracle-mass: it knows the rows to come, which no engine does");
       }

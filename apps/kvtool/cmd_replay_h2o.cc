@@ -30,17 +30,18 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
     line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)");
-    line.Add("--engine", engine_, "exact (the design), mnn (its code), mnn-r6 (its old code)")
-        .OneOf({"exact", "mnn", "mnn-r6"});
+    line.Add("--engine", engine_, "exact (policies as their papers have them), design (MNN's published text), mnn (its code) "
+             "or mnn-r6 (its old code)")
+        .OneOf({"exact", "design", "mnn", "mnn-r6"});
     line.Add("--policy", policies_, "What to keep: block (the engine's rule), a comma list, or all")
         .Suggest(PolicyWords());
-    line.Add("--target-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3)")
+    line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3; design: 3.5)")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
     line.Add("--budget", budgets_,
              "Budgets of what may stay: shares 0.5,0.25 or tokens 512t (exact)");
     line.Add("--schedule", schedule_,
-             "With --engine exact: paper (a budget at every step) or mnn (a ratio at intervals) "
-             "(paper)")
+             "With --engine exact: paper (a budget at every step) or mnn (a ratio at intervals, by the "
+             "floor rule of engine mnn) (paper)")
         .OneOf({"paper", "mnn"});
     line.Add("--scores", scores_, "exact or flash: how attention becomes scores")
         .OneOf({"exact", "flash"});
@@ -133,14 +134,14 @@ class ReplayH2o : public EachOf<ReplayH2o> {
                                      const Snapshot& snapshot) const {
     mnn::h2o::ReplayRequest request;
     request.engine = mnn::h2o::ParseEngine(engine_).value_or(mnn::h2o::Engine::kExact);
-    request.config = config_.Resolve(trace);
+    request.config = config_.Resolve(trace, mnn::h2o::DefaultsOf(request.engine));
     if (!targets_.empty()) {
       for (const double ratio : ParseRatios(targets_)) {
         request.targets.push_back(ratio);
       }
     }
-    ResolveSchedule(request);
     request.chosen = config_.Chosen();
+    ResolveSchedule(request);
     request.paper = papers_.Resolve();
     request.policies = ParsePolicies(policies_);
     if (re_rotate_) ResolveRotation(trace, options, snapshot, request);
@@ -186,6 +187,16 @@ class ReplayH2o : public EachOf<ReplayH2o> {
 
   void ResolveSchedule(mnn::h2o::ReplayRequest& request) const {
     const bool exact = request.engine == mnn::h2o::Engine::kExact;
+    if (request.chosen.contains("h2o_target_keep_ratio")) {
+      const bool is_read = request.config.target_mode == eviction::TargetMode::kStatic &&
+                           (!exact || schedule_ == "mnn") && targets_.empty();
+      if (!is_read) {
+        throw Error(Finding::kUsage,
+                    "--keep-share: with --target-mode static and a schedule of MNN's, in place of "
+                    "--target-ratio")
+            .Hint("--budget keeps a share of all tokens seen");
+      }
+    }
     if (!exact && schedule_ == "paper") {
       throw Error(Finding::kUsage,
                   fmt::format("--schedule paper: engine {} has a schedule of its own", engine_));
@@ -207,8 +218,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   void AddWarnings(Console& console, mnn::h2o::ReplayResult& result) const {
     if (!result.missing_layers.empty()) {
       result.warnings.push_back(
-          fmt::format("the trace has no rows of layers {}: only their lengths are replayed, not "
-                      "which tokens they keep, and --snapshot-out leaves them whole",
+          fmt::format("the trace has no rows of layers {}: they keep everything",
                       fmt::join(result.missing_layers, ", ")));
     }
     for (const mnn::h2o::ReplayRun& run : result.runs) {
@@ -282,7 +292,7 @@ class ReplayH2o : public EachOf<ReplayH2o> {
     console.Line(fmt::format(
         "{}: {} of {} layers, positions {} to {} decoded, engine {}, scores {}, open loop",
         Printable(trace_), Name(trace.level), result.traced_layers.size(), result.prompt,
-        result.end - 1, mnn::h2o::Name(result.engine), mnn::h2o::Name(result.weights)));
+        result.end - 1, mnn::h2o::EngineText(result), mnn::h2o::Name(result.weights)));
     if (result.clock == mnn::h2o::Clock::kPaper) console.Line(ScheduleText(result));
     if (result.measured.is_sample()) {
       console.Line(fmt::format(

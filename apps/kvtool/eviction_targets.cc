@@ -85,14 +85,16 @@ std::vector<double> ParseRatios(const std::string& text, std::string_view flag) 
 
 std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag) {
   std::vector<std::string> names;
-  if (text == "all") {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (lower == "all") {
     names = PolicyWords();
     names.pop_back();
     return names;
   }
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    names.emplace_back(text.substr(begin, end - begin));
+  for (size_t begin = 0; begin <= lower.size();) {
+    const size_t end = std::min(lower.find(',', begin), lower.size());
+    names.push_back(lower.substr(begin, end - begin));
     begin = end + 1;
     if (eviction::FindPolicy(names.back()) != nullptr) continue;
     std::string known = "all";

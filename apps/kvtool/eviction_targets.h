@@ -22,7 +22,7 @@ std::vector<eviction::KeepBudget> ParseBudgets(std::string_view text,
                                                std::string_view flag = "--budget");
 // --target-ratio: a sweep of ratios from 1 on.
 std::vector<double> ParseRatios(const std::string& text, std::string_view flag = "--target-ratio");
-// --policy: names separated by commas, or "all".
+// --policy: names in upper or lower case, separated by commas, or "all".
 std::vector<std::string> ParsePolicies(std::string_view text, std::string_view flag = "--policy");
 // The names, and "all" as the last.
 std::vector<std::string> PolicyWords();

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "apps/kvtool/numbers.h"
+#include "apps/kvtool/parameter_texts.h"
 
 namespace kv {
 
@@ -16,7 +17,7 @@ void H2oFlags::Declare(CommandLine& line) {
     line.OnNumber(
             flag, [this, name](const double& value) { given.emplace_back(name, value); }, text)
         .Check(ParameterCheck(name))
-        .ValueName(std::string_view(name) == "h2o_ema_alpha" ? "NUMBER" : "INT")
+        .ValueName(std::string(RuntimeParameterText(name).value))
         .Group(group);
   };
   add("--block-tokens|--h2o-block-tokens", "h2o_block_tokens",
@@ -27,20 +28,22 @@ void H2oFlags::Declare(CommandLine& line) {
       "Last tokens that block keeps (256; budget/4)");
   add("--ema-alpha|--h2o-ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
   add("--update-interval|--h2o-update-interval", "h2o_update_interval",
-      "Tokens (exact) or layer calls (mnn) between decisions (16; with a budget: every step)");
+      "Tokens (exact, design) or layer calls (mnn) between decisions (16; with a budget: every step)");
   add("--trigger-min|--h2o-trigger-min-tokens,--h2o-trigger-min", "h2o_trigger_min_tokens",
       "Shortest cache that is evicted from (512; 1)");
   add("--layer-start|--h2o-layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");
   add("--layer-end|--h2o-layer-end", "h2o_layer_end",
       "Last layer that evicts, -1 = the last one (-1)");
+  add("--keep-share|--h2o-keep-share,--h2o-target-keep-ratio", "h2o_target_keep_ratio",
+      "With --target-mode static: share of the cache that stays at each trigger (0.5)");
   line.Add("--target-mode|--h2o-target-mode", target_mode,
            "adaptive or static: how the engine reads the target (adaptive)")
       .OneOf({"adaptive", "static"})
       .Group(group);
 }
 
-eviction::BlockConfig H2oFlags::Resolve(const AttentionTrace& trace) const {
-  eviction::BlockConfig config;
+eviction::BlockConfig H2oFlags::Resolve(const AttentionTrace& trace,
+                                        eviction::BlockConfig config) const {
   if (trace.block_scores) {
     for (const auto& [name, value] : trace.block_scores->parameters) {
       eviction::SetParameter(name, value, config);
@@ -77,8 +80,8 @@ void PaperFlags::Declare(CommandLine& line) {
            "Share of h2o's budget for heavy hitters, the rest is recent (0.5)")
       .Group(group);
   line.Add("--after-prompt", after_prompt,
-           "snapkv, pyramid: hold the budget, or grow as published (hold)")
-      .OneOf({"hold", "grow"})
+           "snapkv, pyramid: grow as published, or hold the budget (grow)")
+      .OneOf({"grow", "hold"})
       .Group(group);
 }
 

@@ -20,14 +20,15 @@ struct H2oFlags {
   std::string target_mode;
 
   void Declare(CommandLine& line);
-  eviction::BlockConfig Resolve(const AttentionTrace& trace) const;
+  // `config` has the values of what is neither given nor recorded in the trace.
+  eviction::BlockConfig Resolve(const AttentionTrace& trace, eviction::BlockConfig config) const;
   std::set<std::string, std::less<>> Chosen() const;
 };
 
 // The parameters of the papers' rules.
 struct PaperFlags {
   eviction::PaperParameters paper;
-  std::string after_prompt = "hold";
+  std::string after_prompt = "grow";
 
   void Declare(CommandLine& line);
   eviction::PaperParameters Resolve() const;

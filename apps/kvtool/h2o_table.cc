@@ -20,7 +20,7 @@ std::string Text(const eviction::PredictedKl& kl) {
 
 std::vector<std::string> RowOf(const mnn::h2o::ReplayRun& run, bool engine, bool predicts) {
   std::vector<std::string> row = {
-      run.policy, run.target_text(), fmt::format("{:.3f}x", run.ratio()),
+      run.policy_text(), run.target_text(), fmt::format("{:.3f}x", run.ratio()),
       fmt::format("{:.3f}x", run.mean_ratio()), std::to_string(run.evictions())};
   if (engine) {
     row.push_back(run.mnn ? fmt::format("{:.4f}x", run.mnn->metrics.lossy_ratio)

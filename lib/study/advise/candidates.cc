@@ -14,6 +14,7 @@ Candidate OnBudget(const std::string& policy, const eviction::KeepBudget& budget
   Candidate candidate;
   candidate.policy = policy;
   candidate.budget = budget;
+  candidate.paper.grow = false;  // a part's share of the cache is its budget at every step
   return candidate;
 }
 

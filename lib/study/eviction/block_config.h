@@ -24,7 +24,7 @@ struct BlockConfig {
   float target_keep_ratio = 0.5f;   // read in static mode
   float target_lossy_ratio = 3.0f;  // read in adaptive mode
   float ema_alpha = 0.9f;
-  int64_t update_interval = 16;  // layer calls in engine mnn, tokens in engine exact
+  int64_t update_interval = 16;  // layer calls in engine mnn, tokens in exact and design
   int64_t trigger_min_tokens = 512;
 
   bool operator==(const BlockConfig&) const = default;

@@ -47,7 +47,7 @@ uint64_t FirstShort(const KeepBudget& budget, const BudgetSteps& steps) {
 }
 
 // `offset`: what a layer keeps beyond the common budget.
-void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offset, bool once,
+void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offset,
                 LayerSchedule& schedule) {
   uint64_t length = steps.first;
   for (uint64_t token = steps.first; token < steps.end; ++token) {
@@ -58,7 +58,6 @@ void HoldTokens(const KeepBudget& budget, const BudgetSteps& steps, int64_t offs
     if (static_cast<uint64_t>(keep) == length) continue;
     schedule.evictions.push_back({token, length, static_cast<uint64_t>(keep)});
     length = static_cast<uint64_t>(keep);
-    if (once) return;
   }
 }
 
@@ -180,7 +179,10 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
   schedule.in_range = place.in_range;
   schedule.within_step = true;
   if (!place.in_range || policy.spending == Spending::kNone) return schedule;
-  const BudgetSteps from{FirstShort(budget, steps), steps.end};
+  // As published, a prompt within its budget stays whole, however long the cache grows.
+  const bool once = policy.at_prompt_end && options.paper.grow;
+  const BudgetSteps from = once ? BudgetSteps{steps.first, std::min(steps.first + 1, steps.end)}
+                                : BudgetSteps{FirstShort(budget, steps), steps.end};
   if (policy.spending == Spending::kWholeBlocks) {
     HoldBlocks(options.config, budget, from, schedule);
   } else {
@@ -190,7 +192,7 @@ LayerSchedule BudgetSchedule(const PolicyInfo& policy, const PolicyOptions& opti
       const auto own = PyramidBudget(options.paper, place, keep, from.first + 1);
       if (own) offset = static_cast<int64_t>(*own) - static_cast<int64_t>(keep);
     }
-    HoldTokens(budget, from, offset, policy.at_prompt_end && options.paper.grow, schedule);
+    HoldTokens(budget, from, offset, schedule);
   }
   // What goes after the last row alone is missed by none: no eviction to speak of.
   if (!schedule.evictions.empty() && schedule.evictions.front().token + 1 >= steps.end) {

@@ -51,7 +51,7 @@ struct PaperParameters {
   uint64_t pyramid_beta = 20;  // pyramid: mean budget over that of the last layer
   uint64_t sinks = 4;          // streaming: first tokens, which always stay
   double heavy_share = 0.5;    // h2o: share of the budget for heavy hitters; the rest is recent
-  bool grow = false;           // snapkv, pyramid: nothing is evicted after the end of the prompt
+  bool grow = true;            // snapkv, pyramid: nothing is evicted after the end of the prompt
 
   bool operator==(const PaperParameters&) const = default;
 };

@@ -15,7 +15,7 @@ namespace kv::report {
 namespace {
 
 constexpr double kRow = 14;           // height of a label
-constexpr size_t kMostLetters = 20;   // of a label beside the plot
+constexpr size_t kMostLetters = 28;   // of a label beside the plot
 constexpr size_t kMostNamed = 60;     // points of one chart: more names hide each other
 constexpr size_t kMostPoints = 2000;  // of a series: more than a screen shows
 constexpr size_t kMostLabels = 40;    // beside the plot

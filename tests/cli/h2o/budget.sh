@@ -1,6 +1,6 @@
 # A budget means what it says: kept tokens at every step, every policy alike, ratios that rise with the target.
 replay() {
-  "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --no-quality "$@"
+  "$KVTOOL" replay-h2o "$TESTDATA/trace/s260k.seq0.bin" --trace "$TESTDATA/trace/s260k" --prompt-tokens 64 --no-quality --after-prompt hold "$@"
 }
 replay --target-ratio 8,2,1.5,4,3 --json | jq -c '.results[0] | [.runs[] | [.target_ratio, .ratio]]'
 every='[.runs[] | select(.policy != "full" and .policy != "block" and .policy != "pyramid")]'

@@ -14,6 +14,8 @@ for seed in 1 2; do
       replay random $trace $params --engine exact --scores $scores
       replay random $trace $mnn --engine mnn --scores $scores --update-interval 5
       replay random $trace $mnn --engine mnn-r6 --scores $scores --layer-start 0
+      replay random $trace $mnn --engine design --scores $scores --update-interval 5
+      replay random $trace $mnn --engine design --scores $scores --target-ratio 6  # the floor decides
     done
     replay random $trace $params --granularity kv-head
     for policy in h2o tova snapkv knorm keydiff oracle-mass window streaming; do
@@ -31,6 +33,10 @@ for policy in $all; do
   replay random trace --layer-start 1 --trigger-min 80 --budget 70t --snapkv-window 3 --snapkv-kernel 7 \
     --pyramid-beta 5 --sinks 9 --h2o-heavy 0.3 --policy $policy
 done
+for policy in snapkv pyramid; do  # they would grow after the prompt
+  replay random trace --layer-start 0 --trigger-min 1 --budget 0.4 --snapkv-window 6 --after-prompt hold --policy $policy
+  replay random trace --layer-start 1 --trigger-min 80 --budget 70t --snapkv-window 3 --after-prompt hold --policy $policy
+done
 for trace in trace probabilities; do
   replay random $trace $blocks --target-ratio 3
   replay random $trace $blocks --budget 0.3 --granularity kv-head
@@ -42,5 +48,15 @@ replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigg
 replay long trace --schedule mnn --block-tokens 16 --sink 16 --recent 64 --trigger-min 210 --target-ratio 1.6 --layer-start 0
 for policy in $all; do
   replay long trace --layer-start 0 --trigger-min 1 --budget 0.6 --snapkv-window 16 --policy $policy
+done
+# Real caches, one of them with two layers of four in its trace.
+for model in s260k:4:64 kjv3m:2:40; do
+  IFS=: read -r name heads prompt <<< "$model"
+  "$KVTOOL" convert "$TESTDATA/trace/$name.seq0.bin" --kv-heads "$heads" --to npz -o "$name.npz" -q
+  $PYTHON "$SCRIPTS/h2o_oracle.py" real "$name.npz" "$TESTDATA/trace/$name" --prompt "$prompt" --out "$name"
+  for flags in "--target-ratio 1.5" "--target-ratio 2 --scores exact" "--block-tokens 16 --recent 40" "--update-interval 3 --ema-alpha 0.5"; do
+    replay "$name" trace --engine design --block-tokens 8 --sink 4 --recent 16 --trigger-min 48 --layer-start 0 --scores flash $flags
+  done
+  replay "$name" trace --engine mnn --scores flash --block-tokens 8 --sink 4 --recent 16 --trigger-min 48 --layer-start 0 --target-ratio 2
 done
 echo "every plan agrees"

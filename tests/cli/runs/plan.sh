@@ -3,7 +3,8 @@ $PYTHON "$SHARED_SUITE/made_run.py" "$TESTDATA" run
 check() { status=0; "$KVTOOL" plan check plan.json --snapshot run --json > check.json || status=$?; $VALIDATE check.json > /dev/null; }
 for flags in "--policy h2o --budget 0.3" "--policy streaming --budget 50t" "--policy tova --granularity kv-head --target-ratio 3" \
   "--policy pyramid --snapkv-window 16 --target-ratio 2" "--engine exact --schedule mnn --block-tokens 8 --sink 4 --recent 16 --trigger-min 64" \
-  "--engine mnn --block-tokens 8 --sink 4 --recent 16 --trigger-min 64" "--engine mnn-r6 --block-tokens 8 --sink 4 --recent 16 --trigger-min 64"; do
+  "--engine mnn --block-tokens 8 --sink 4 --recent 16 --trigger-min 64" "--engine mnn-r6 --block-tokens 8 --sink 4 --recent 16 --trigger-min 64" \
+  "--engine design --block-tokens 8 --sink 4 --recent 16 --trigger-min 64"; do
   "$KVTOOL" replay-h2o run $flags --no-quality --plan-out plan.json -f -q --json > replay.json 2> /dev/null
   check
   jq -nc --slurpfile a replay.json --slurpfile b check.json '[$b[0].results[0].verdict, $b[0].results[0].common, ($b[0].results[0].ratio * 1000 | round), ($a[0].results[0].runs[0].ratio * 1000 | round)]'

@@ -107,4 +107,23 @@ TEST_CASE("parameters that nobody chose fit the budget", "[h2o][budget]") {
   CHECK(engine.recent_tokens == 256);
 }
 
+TEST_CASE("snapkv and pyramid compress the prompt alone, as published", "[h2o][budget]") {
+  PolicyOptions options;
+  options.on_budget = true;
+  for (const char* name : {"snapkv", "pyramid"}) {
+    const LayerSchedule once =
+        BudgetSchedule(Policy(name), options, Share(0.5), {199, 400}, {true, 0, 1});
+    REQUIRE(once.evictions.size() == 1);
+    CHECK(once.evictions[0] == Eviction{199, 200, 100});
+    CHECK(LengthWalk(once).At(399) == 300);
+    // A prompt that fits its budget stays whole, however long the cache grows.
+    CHECK(BudgetSchedule(Policy(name), options, Tokens(250), {199, 400}, {true, 0, 1})
+              .evictions.empty());
+  }
+  options.paper.grow = false;
+  CHECK(BudgetSchedule(Policy("snapkv"), options, Tokens(250), {199, 400}, {true, 0, 1})
+            .evictions.front()
+            .token == 250);
+}
+
 }  // namespace kv::eviction::budget_test

@@ -79,6 +79,7 @@ CallStart MnnEngine::Begin(uint64_t new_tokens) {
   call_added_ = new_tokens;
   call_removed_ = call_reserved_ = 0;
   Layer& layer = layers_[start.layer];
+  ++layer.steps;
   start.length_before = layer.length;
   ApplyPending(layer, start);
   start.length_compacted = layer.length;
@@ -103,19 +104,27 @@ std::vector<float> MnnEngine::Accumulated(std::span<const float> block_sums, uin
   return scores;
 }
 
+bool MnnEngine::IsDue(const Layer& layer) const {
+  const uint64_t since = revision_ == MnnRevision::kDesign ? layer.steps - layer.last_trigger_step
+                                                           : cursor_ - last_trigger_step_;
+  return layer.length >= static_cast<uint64_t>(config_.trigger_min_tokens) &&
+         since >= static_cast<uint64_t>(config_.update_interval);
+}
+
 void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end) {
   Layer& layer = layers_[index];
   const uint64_t n = layer.length;
   end.decision =
       eviction::ChooseBlocks(config_, n, std::vector<double>(scores.begin(), scores.end()),
-                             revision_ == MnnRevision::kR6 ? eviction::FloorRule::kKeepFloor
-                                                           : eviction::FloorRule::kKeepAll);
+                             revision_ == MnnRevision::kFinal ? eviction::FloorRule::kKeepAll
+                                                              : eviction::FloorRule::kKeepFloor);
   layer.pending = end.decision.plan;
   // Nothing above changes the engine unless all of it succeeds.
   end.triggered = true;
   last_trigger_step_ = cursor_;
+  layer.last_trigger_step = layer.steps;
   const eviction::BlockChoice& decision = end.decision;
-  const bool keeps_all_by_floor = decision.budget.floor_dominates && revision_ != MnnRevision::kR6;
+  const bool keeps_all_by_floor = decision.budget.floor_dominates && revision_ == MnnRevision::kFinal;
 
   metrics_.last_evict_tokens = decision.evicted;
   metrics_.target_keep_effective = Ratio(decision.budget.target, n);
@@ -125,7 +134,8 @@ void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end
   if (!keeps_all_by_floor) {
     const uint64_t ranges = decision.plan.empty() ? 1 : decision.plan.size();
     const uint64_t token_bytes = geometry_.bytes_per_token();
-    const uint64_t plan_bytes = 4 * 2 * ranges;
+    // The text counts tokens alone, the code its plan as well.
+    const uint64_t plan_bytes = revision_ == MnnRevision::kDesign ? 0 : 4 * 2 * ranges;
     metrics_.keep_ratio = Ratio(decision.kept, n);
     metrics_.lossy_ratio = Ratio(n * token_bytes, decision.kept * token_bytes + plan_bytes);
   }
@@ -150,9 +160,7 @@ CallEnd MnnEngine::Finish(std::span<const float> block_sums, uint64_t query_rows
     KV_ASSERT(block_sums.size() == blocks(layer.length));
     std::vector<float> scores = Accumulated(block_sums, query_rows, index);
     end.ema_scores = scores;
-    const bool long_enough = layer.length >= static_cast<uint64_t>(config_.trigger_min_tokens);
-    const bool due = cursor_ - last_trigger_step_ >= static_cast<uint64_t>(config_.update_interval);
-    if (long_enough && due) {
+    if (IsDue(layer)) {
       Trigger(index, scores, end);
       end.final_keep_tokens = end.decision.kept;
     } else {

@@ -21,6 +21,9 @@ namespace kv::mnn::h2o {
 enum class MnnRevision {
   kFinal,  // the final branch
   kR6,     // the measured build: one score vector for all layers, and the floor evicts
+  // The published text, which neither build follows: scores and a clock of decode steps for each
+  // layer, and where sink and recent blocks exceed the target they alone stay.
+  kDesign,
 };
 
 struct MnnGeometry {
@@ -100,6 +103,7 @@ class MnnEngine {
     KeepPlan pending;
     uint64_t pending_remove = 0;
     bool pending_ready = false;
+    uint64_t steps = 0, last_trigger_step = 0;  // the layer's own clock, read by the design
   };
 
   std::vector<float>& ScoresOf(uint32_t layer) {
@@ -111,6 +115,7 @@ class MnnEngine {
   void ApplyPending(Layer& layer, CallStart& start);
   std::vector<float> Accumulated(std::span<const float> block_sums, uint64_t query_rows,
                                  uint32_t layer) const;
+  bool IsDue(const Layer& layer) const;
   void Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end);
 
   eviction::BlockConfig config_;

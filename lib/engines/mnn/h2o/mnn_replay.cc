@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "lib/core/base/error.h"
@@ -41,6 +42,11 @@ class FromTrace : public BlockSumSource {
       AddSums(layer, position, sums);
     }
     return sums;
+  }
+
+  bool knows(uint32_t layer) const override {
+    return std::any_of(layers_.begin(), layers_.end(),
+                       [&](const Layer& known) { return known.place == layer; });
   }
 
  private:
@@ -116,6 +122,8 @@ class FromStream : public BlockSumSource {
     return sums;
   }
 
+  bool knows(uint32_t /*layer*/) const override { return true; }
+
  private:
   Error Differs(std::string message) const {
     return Error(Finding::kTraceMismatch, std::move(message))
@@ -167,10 +175,12 @@ MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geom
       replay.plans_dropped += call.start.plan_dropped;
       eviction::LayerSchedule& schedule = replay.schedules[l];
       const eviction::BlockChoice& decision = call.end.decision;
-      schedule.triggers += call.end.triggered;
-      schedule.floor_dominated +=
-          call.end.triggered && decision.budget.floor_dominates && revision == MnnRevision::kFinal;
-      if (!decision.plan.empty()) {
+      const bool is_known = source.knows(l);
+      schedule.triggers += call.end.triggered && is_known;
+      schedule.floor_dominated += call.end.triggered && is_known &&
+                                  decision.budget.floor_dominates &&
+                                  revision == MnnRevision::kFinal;
+      if (!decision.plan.empty() && is_known) {
         const eviction::Eviction eviction{token, call.start.length, decision.kept};
         call.planned = Select(held[l], decision.plan);
         schedule.evictions.push_back(eviction);
@@ -184,7 +194,8 @@ MnnReplay ReplayMnn(const eviction::BlockConfig& config, const MnnGeometry& geom
     uint64_t allocated = 0;
     replay.capacities.resize(geometry.layers);
     for (uint32_t l = 0; l < geometry.layers; ++l) {
-      allocated += replay.capacities[l] = engine.capacity(l);
+      replay.capacities[l] = std::max(engine.capacity(l), source.knows(l) ? 0 : token + 1);
+      allocated += replay.capacities[l];
     }
     replay.allocated_tokens.push_back(allocated);
     replay.metrics = engine.metrics();

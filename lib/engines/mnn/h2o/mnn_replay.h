@@ -25,14 +25,15 @@ struct MnnCall {
 };
 
 struct MnnReplay {
-  std::vector<eviction::LayerSchedule> schedules;  // of every layer, from its plans
+  std::vector<eviction::LayerSchedule> schedules;  // of every layer; of unknown ones empty
   std::vector<eviction::LayerPlan> plans;          // of every layer
   std::vector<MnnCall> calls;
   MnnMetrics metrics;
   uint64_t meta_previous = 0;
   uint64_t plans_dropped = 0;
-  std::vector<uint64_t> allocated_tokens;  // per step: capacity of all buffers together
-  std::vector<uint64_t> capacities;        // per layer, at the end
+  // Per step: capacity of all buffers together; those of unknown layers hold every token.
+  std::vector<uint64_t> allocated_tokens;
+  std::vector<uint64_t> capacities;  // per layer, at the end
 };
 
 // Supplies the block sums of one call over the layer's cache as it is then.
@@ -43,6 +44,9 @@ class BlockSumSource {
   // Returns nothing if there are no more calls.
   virtual std::optional<std::vector<float>> Sums(const CallStart& start, uint64_t blocks,
                                                  uint64_t position) = 0;
+  // False for layers whose sums are unknown. The engine's clock counts their calls, but they have
+  // no plan: nothing says which of their tokens would go.
+  virtual bool knows(uint32_t layer) const = 0;
 };
 
 // Computes block sums from the rows of a trace. `layers` are the traced layers, places[i] is the

@@ -57,7 +57,7 @@ std::vector<std::vector<std::string>> RunTable(const ReplayResult& result) {
     rows[0].push_back(name);
   }
   for (const ReplayRun& run : result.runs) {
-    std::vector<std::string> row = {run.policy, run.target_text(), Times(run.ratio()),
+    std::vector<std::string> row = {run.policy_text(), run.target_text(), Times(run.ratio()),
                                     Times(run.mean_ratio())};
     if (engine) {
       row.push_back(run.mnn ? Times(static_cast<double>(run.mnn->metrics.lossy_ratio))
@@ -94,9 +94,17 @@ std::vector<ChartSeries> ByPolicy(const ReplayResult& result, const RunValue& x,
       series.push_back({run.policy, {}, run.policy == "block", run.policy == "oracle-mass"});
       found = std::prev(series.end());
     }
-    found->points.push_back({x(run), y(run)});
+    found->points.push_back(
+        {x(run), y(run), run.same_as.empty() ? std::string() : run.policy_text()});
   }
   for (ChartSeries& s : series) {
+    // What all points amount to is said once, beside the line.
+    const std::string name = s.points.front().name;
+    if (!name.empty() && std::all_of(s.points.begin(), s.points.end(),
+                                     [&](const auto& point) { return point.name == name; })) {
+      s.name = name;
+      for (report::ChartPoint& point : s.points) point.name.clear();
+    }
     std::stable_sort(s.points.begin(), s.points.end(),
                      [](const auto& a, const auto& b) { return a.x < b.x; });
   }
@@ -140,7 +148,8 @@ std::vector<Loss> LossesOf(const ReplayResult& result) {
   }
   losses.push_back({"Attention mass lost", "mass lost, mean of evicting rows",
                     "Every policy keeps as many tokens at the same moments, save that block keeps "
-                    "whole blocks; oracle-mass knows the future.",
+                    "whole blocks, and that snapkv and pyramid may compress the prompt alone; "
+                    "oracle-mass knows the future.",
                     [](const ReplayRun& run) { return 1 - run.evicting->mass.mean; }});
   return losses;
 }
@@ -259,7 +268,7 @@ StripRow LayerRow(const ReplayResult& result, const eviction::LayerPlan& plan, u
 }
 
 void AddMap(const ReplayResult& result, const ReplayRun& run, report::Page& page) {
-  page.Heading(fmt::format("What stays: {} at target {}", run.policy, run.target_text()));
+  page.Heading(fmt::format("What stays: {} at target {}", run.policy_text(), run.target_text()));
   StripMap map;
   map.title = "Kept tokens by layer and position";
   map.x_label = fmt::format("position (prefill ends at {})", result.prompt);
@@ -335,7 +344,7 @@ void AddHeads(const ReplayRun& run, report::Page& page) {
 std::string Subtitle(const Snapshot& snapshot, const AttentionTrace& trace,
                      const ReplayResult& result) {
   return fmt::format("{} with {} of {} ({}); engine {}, scores {}", snapshot.source.path,
-                     Name(trace.level), trace.path, trace.format, Name(result.engine),
+                     Name(trace.level), trace.path, trace.format, EngineText(result),
                      Name(result.weights));
 }
 

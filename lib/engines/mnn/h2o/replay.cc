@@ -61,8 +61,12 @@ class Replayer {
     } else {
       for (const eviction::BlockConfig& config : Configs()) ScheduleTarget(config);
     }
+    for (ReplayRun& run : result_.runs) KeepUntraced(run);
     PlanLayers();
-    for (ReplayRun& run : result_.runs) CountBytes(run);
+    for (ReplayRun& run : result_.runs) {
+      CountBytes(run);
+      run.same_as = SamePolicy(run);
+    }
     if (on_budget()) SortByRatio();
     if (request_.measure_quality) Measure();
     result_.notes = NotesOf(result_, trace_);
@@ -173,6 +177,15 @@ class Replayer {
     result_.runs.push_back(std::move(run));
   }
 
+  // Layers without rows have no plan, so that their tokens count as kept.
+  void KeepUntraced(ReplayRun& run) const {
+    for (eviction::LayerSchedule& schedule : run.schedules) {
+      if (trace_.Find(schedule.layer) != nullptr) continue;
+      schedule.evictions.clear();
+      schedule.triggers = schedule.floor_dominated = 0;
+    }
+  }
+
   void ScheduleTarget(const eviction::BlockConfig& config) {
     if (request_.engine != Engine::kExact) {
       PlanMnn(config);
@@ -259,6 +272,11 @@ class Replayer {
                      [](const ReplayRun& a, const ReplayRun& b) { return a.ratio() < b.ratio(); });
   }
 
+  MnnRevision revision_of_engine() const {
+    if (request_.engine == Engine::kDesign) return MnnRevision::kDesign;
+    return request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
+  }
+
   MnnGeometry GeometryOfModel() const {
     const KvTensor& k = snapshot_.layers.front().k;
     // Block types have no whole bytes per element; the engine knows fp16 and fp32.
@@ -267,15 +285,16 @@ class Replayer {
   }
 
   void PlanMnn(const eviction::BlockConfig& config) {
-    const auto revision =
-        request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
+    const MnnRevision revision = revision_of_engine();
     if (revision == MnnRevision::kR6 && result_.runs.empty()) {
       result_.warnings.push_back(
           "mnn-r6 also moved V rows to wrong places when it compacted under flash attention; the "
           "figures here are of its plans, with V where it belongs");
     }
     if (request_.granularity != eviction::Granularity::kLayer) {
-      throw Error(Finding::kUsage, "--granularity kv-head: the mnn engines decide per layer");
+      throw Error(Finding::kUsage,
+                  fmt::format("--granularity kv-head: engine {} decides per layer",
+                              Name(request_.engine)));
     }
     const eviction::LayerRange range = eviction::EvictedLayers(config, layer_count());
     for (uint32_t i = range.first; revision == MnnRevision::kR6 && i <= range.last; ++i) {
@@ -316,7 +335,7 @@ class Replayer {
   void RunStream() {
     const BlockScoreStream& stream = *trace_.block_scores;
     if (request_.engine == Engine::kExact) {
-      throw Error(Finding::kUsage, "a stream of block scores replays with --engine mnn or mnn-r6");
+      throw Error(Finding::kUsage, "a stream of block scores replays with --engine mnn, mnn-r6 or design");
     }
     if (request_.policies != std::vector<std::string>{"block"}) {
       throw Error(Finding::kUsage,
@@ -326,8 +345,7 @@ class Replayer {
       throw Refused(trace_, fmt::format("the stream has {} layers, the snapshot {}", stream.layers,
                                         layer_count()));
     }
-    const auto revision =
-        request_.engine == Engine::kMnnR6 ? MnnRevision::kR6 : MnnRevision::kFinal;
+    const MnnRevision revision = revision_of_engine();
     for (const eviction::BlockConfig& config : Configs()) {
       const auto source = StreamBlockSums(stream.open(), stream.layers, result_.prompt);
       MnnReplay replay =

@@ -21,9 +21,12 @@
 namespace kv::mnn::h2o {
 
 // replay_run.cc implements the methods of ReplayRun, replay.cc everything else here.
-enum class Engine { kExact, kMnn, kMnnR6 };
+enum class Engine { kExact, kDesign, kMnn, kMnnR6 };
 std::string_view Name(Engine engine);
 std::optional<Engine> ParseEngine(std::string_view name);
+// Returns the parameters that an engine starts from: MNN's defaults, and the published target of
+// 3.5 where the text is followed.
+eviction::BlockConfig DefaultsOf(Engine engine);
 
 // When the policies of engine exact evict.
 enum class Clock {
@@ -34,7 +37,7 @@ std::string_view Name(Clock clock);
 
 struct ReplayRequest {
   Engine engine = Engine::kExact;
-  Clock clock = Clock::kPaper;   // of engine exact; the mnn engines have their own
+  Clock clock = Clock::kPaper;   // of engine exact; the others have their own
   eviction::BlockConfig config;  // its target is replaced by each of `targets`
   // Parameters of `config` that the user chose. On a budget the others follow the trace's length.
   std::set<std::string, std::less<>> chosen;
@@ -45,7 +48,7 @@ struct ReplayRequest {
   std::vector<double> targets;                // ratios, >= 1
   std::vector<eviction::KeepBudget> budgets;  // instead of ratios
   std::vector<std::string> policies = {"block"};
-  std::optional<WeightRule> weights;  // default: that of the engine (exact: softmax, mnn: flash)
+  std::optional<WeightRule> weights;  // default: that of the engine (exact: softmax, others: flash)
   eviction::Granularity granularity = eviction::Granularity::kLayer;
   uint64_t seed = 0;
   std::optional<uint64_t> prompt_tokens;  // needed if the trace does not say
@@ -71,7 +74,9 @@ struct ReplayRun {
   uint64_t end = 0;                                // of the decode positions, exclusive
   std::vector<eviction::LayerSchedule> schedules;  // of every layer
   std::vector<eviction::LayerPlan> plans;          // of the traced layers
-  std::optional<MnnReplay> mnn;                    // policy "block" of the mnn engines
+  std::optional<MnnReplay> mnn;                    // policy "block" of engines other than exact
+  // The policy that this one amounts to here: what it keeps is what that one would; else empty.
+  std::string_view same_as;
   std::vector<StepBytes> steps;
   std::vector<eviction::LayerQuality> layers;  // of the traced layers; empty without quality
   std::optional<AttentionSummary> quality;     // over all rows of the traced layers
@@ -84,6 +89,8 @@ struct ReplayRun {
   // The ratio that the user asked for; NaN for a fixed number of tokens.
   double target_ratio() const;
   std::string target_text() const;
+  // The policy, with what it amounts to: "snapkv (= window here)".
+  std::string policy_text() const;
   // Full bytes over kept bytes of all layers, at the last step.
   double ratio() const;
   // The same over all steps together. Quality figures are means over steps, so they belong with
@@ -110,6 +117,9 @@ struct ReplayResult {
   std::vector<std::string> warnings;
   std::vector<std::string> notes;  // how to read the figures
 };
+
+// Returns the engine with the rule that its schedule follows, for titles.
+std::string EngineText(const ReplayResult& result);
 
 // Returns the number of prompt tokens, as the trace or the request says. Throws kUsage, naming the
 // flag, if neither does.

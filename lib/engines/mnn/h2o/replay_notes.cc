@@ -55,6 +55,24 @@ const eviction::LayerSchedule* LastEvicting(const ReplayRun& run) {
   return found == run.schedules.rend() ? nullptr : &*found;
 }
 
+// Whether the oldest tokens go first, from every kv head.
+bool KeepsRecent(const eviction::LayerPlan& plan) {
+  for (uint32_t unit = 0; unit < plan.units; ++unit) {
+    uint32_t previous = 0;
+    for (uint64_t position = 0; position <= plan.events.back().token; ++position) {
+      const uint32_t last = plan.last_seen(unit, position);
+      if (last < previous) return false;
+      previous = last;
+    }
+  }
+  return true;
+}
+
+// Whether pyramid gives all layers the same.
+bool SpreadsEvenly(const ReplayRun& run) {
+  return FirstEvicting(run)->evictions == LastEvicting(run)->evictions;
+}
+
 void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const AttentionTrace& trace,
                 Notes& notes) {
   const eviction::Eviction first = FirstEvicting(run)->evictions.front();
@@ -66,7 +84,7 @@ void NoteSnapKv(const ReplayRun& run, const ReplayResult& result, const Attentio
   }
   // The last layer has the least, if they differ.
   const std::vector<eviction::Eviction>& least = LastEvicting(run)->evictions;
-  const bool even = first.kept == least.front().kept;
+  const bool even = SpreadsEvenly(run);
   const std::string_view where = even ? "" : "in its last layer ";
   if (least.front().kept <= window) {
     notes.Add(run, fmt::format("{}keeps the most recent tokens, as window does: the budget is not "
@@ -122,9 +140,11 @@ void NoteBlock(const ReplayRun& run, const ReplayResult& result, Notes& notes) {
 std::optional<std::string> WhichEvict(const ReplayResult& result) {
   for (const ReplayRun& run : result.runs) {
     if (!run.budget || run.policy == "full") continue;
-    const auto in_range =
-        std::count_if(run.schedules.begin(), run.schedules.end(),
-                      [](const eviction::LayerSchedule& s) { return s.in_range; });
+    const std::vector<uint32_t>& traced = result.traced_layers;
+    const auto in_range = std::count_if(
+        run.schedules.begin(), run.schedules.end(), [&](const eviction::LayerSchedule& s) {
+          return s.in_range && std::count(traced.begin(), traced.end(), s.layer) != 0;
+        });
     if (in_range == static_cast<std::ptrdiff_t>(run.schedules.size())) return std::nullopt;
     return fmt::format("budgets are of the {} layers that evict; true and mean ratio are of all {}",
                        in_range, run.schedules.size());
@@ -144,11 +164,24 @@ uint64_t FloorDecided(const ReplayRun& run) {
 
 }  // namespace
 
+std::string_view SamePolicy(const ReplayRun& run) {
+  bool evicts = false, recent = true;
+  for (const eviction::LayerPlan& plan : run.plans) {
+    if (plan.events.empty()) continue;
+    evicts = true;
+    recent = recent && KeepsRecent(plan);
+  }
+  if (!evicts) return {};
+  if (recent && run.policy != "window") return "window";
+  return !recent && run.policy == "pyramid" && SpreadsEvenly(run) ? "snapkv" : "";
+}
+
 std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace) {
   Notes notes;
-  bool late = false;
+  bool late = false, grows = false;
   for (const ReplayRun& run : result.runs) {
     if (!run.budget || FirstEvicting(run) == nullptr) continue;
+    grows |= eviction::FindPolicy(run.policy)->at_prompt_end && result.paper.grow;
     late |= trace.q_start >= result.prompt && result.prompt > 0;
     if (run.policy == "block") NoteBlock(run, result, notes);
     if (run.policy == "snapkv" || run.policy == "pyramid") NoteSnapKv(run, result, trace, notes);
@@ -159,6 +192,11 @@ std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrac
     }
   }
   std::vector<std::string> texts = notes.Texts();
+  if (grows) {
+    texts.push_back(
+        "snapkv and pyramid compress the prompt once, as published, and keep every later token; "
+        "--after-prompt hold holds the budget at every step");
+  }
   if (auto diluted = WhichEvict(result)) texts.push_back(std::move(*diluted));
   std::string windows = RemarkOnWindows(trace, result.end);
   if (!windows.empty()) texts.push_back(std::move(windows));

@@ -14,6 +14,9 @@ namespace kv::mnn::h2o {
 // budget that is only met in whole blocks, rows that the trace lacks.
 std::vector<std::string> NotesOf(const ReplayResult& result, const AttentionTrace& trace);
 
+// Returns the policy that a run amounts to: what it keeps is what that one would. Empty if none.
+std::string_view SamePolicy(const ReplayRun& run);
+
 // Returns one line about targets that are ratios of the cache as it is at each trigger: it names
 // those that end elsewhere, because the ratio was applied more than once or because the floor
 // decided.

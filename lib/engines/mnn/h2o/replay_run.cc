@@ -14,6 +14,8 @@ std::string_view Name(Engine engine) {
   switch (engine) {
     case Engine::kExact:
       return "exact";
+    case Engine::kDesign:
+      return "design";
     case Engine::kMnn:
       return "mnn";
     case Engine::kMnnR6:
@@ -23,10 +25,16 @@ std::string_view Name(Engine engine) {
 }
 
 std::optional<Engine> ParseEngine(std::string_view name) {
-  for (const Engine engine : {Engine::kExact, Engine::kMnn, Engine::kMnnR6}) {
+  for (const Engine engine : {Engine::kExact, Engine::kDesign, Engine::kMnn, Engine::kMnnR6}) {
     if (name == Name(engine)) return engine;
   }
   return std::nullopt;
+}
+
+eviction::BlockConfig DefaultsOf(Engine engine) {
+  eviction::BlockConfig config;
+  if (engine == Engine::kDesign) config.target_lossy_ratio = 3.5f;
+  return config;
 }
 
 uint64_t ReplayRun::triggers() const {
@@ -59,6 +67,10 @@ std::string ReplayRun::target_text() const {
   return budget ? budget->Text() : fmt::format("{:.4g}x", target_ratio());
 }
 
+std::string ReplayRun::policy_text() const {
+  return same_as.empty() ? policy : fmt::format("{} (= {} here)", policy, same_as);
+}
+
 double ReplayRun::ratio() const {
   if (steps.empty() || steps.back().kept == 0) return 1;
   return static_cast<double>(steps.back().full) / static_cast<double>(steps.back().kept);
@@ -74,6 +86,12 @@ double ReplayRun::mean_ratio() const {
 }
 
 std::string_view Name(Clock clock) { return clock == Clock::kPaper ? "paper" : "mnn"; }
+
+std::string EngineText(const ReplayResult& result) {
+  const bool is_mnn = result.engine == Engine::kExact && result.clock == Clock::kMnn;
+  return fmt::format("{}{}", Name(result.engine),
+                     is_mnn ? " on the schedule of mnn's final revision" : "");
+}
 
 uint64_t PromptTokens(const AttentionTrace& trace, const ReplayRequest& request) {
   if (trace.prompt_tokens && request.prompt_tokens &&

@@ -105,7 +105,9 @@ Json BudgetJson(const ReplayRun& run) {
 }
 
 Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
-  Json json = {{"policy", run.policy},        {"target_ratio", run.target_ratio()},
+  Json json = {{"policy", run.policy},
+               {"same_as", run.same_as.empty() ? Json(nullptr) : Json(run.same_as)},
+               {"target_ratio", run.target_ratio()},
                {"budget", BudgetJson(run)},   {"params", ConfigJson(run.config)},
                {"triggers", run.triggers()},  {"floor_dominated_triggers", run.floor_dominated()},
                {"evictions", run.evictions()}};
@@ -258,7 +260,8 @@ Json CallJson(const ReplayRun& run, const MnnCall& call) {
   json["floor_dominates"] = decision.budget.floor_dominates;
   json["kept_tokens"] = decision.kept;
   json["evicted_tokens"] = decision.evicted;
-  json["kept"] = RangesJson(call.planned);
+  // A layer without rows has a length, but nothing says which tokens make it up.
+  if (decision.plan.empty() || !call.planned.empty()) json["kept"] = RangesJson(call.planned);
   json.update(MetricsJson(call.metrics));
   return json;
 }
@@ -310,11 +313,20 @@ std::string WhyNothing(const ReplayResult& result, const ReplayRun& run) {
   if (run.budget && run.budget->At(result.end) >= result.end) {
     return fmt::format("the budget of {} holds all {} tokens", run.target_text(), result.end);
   }
-  const bool in_range = std::any_of(run.schedules.begin(), run.schedules.end(),
-                                    [](const eviction::LayerSchedule& s) { return s.in_range; });
-  if (!in_range) {
-    return fmt::format("no layer is in the range: h2o_layer_start {}, h2o_layer_end {}",
+  bool in_range = false, traced = false;
+  for (const eviction::LayerSchedule& schedule : run.schedules) {
+    in_range |= schedule.in_range;
+    traced |= schedule.in_range && std::count(result.traced_layers.begin(),
+                                              result.traced_layers.end(), schedule.layer) != 0;
+  }
+  if (!traced) {
+    return fmt::format("no layer {}: h2o_layer_start {}, h2o_layer_end {}",
+                       in_range ? "with rows in the trace is in the range" : "is in the range",
                        config.layer_start, config.layer_end);
+  }
+  if (run.budget && eviction::FindPolicy(run.policy)->at_prompt_end && result.paper.grow) {
+    return fmt::format("{} compresses the prompt alone, of which {} holds all {} tokens",
+                       run.policy, run.target_text(), result.prompt);
   }
   if (run.budget && result.end >= static_cast<uint64_t>(config.trigger_min_tokens)) {
     return fmt::format("{} is above the budget after the last row only, and no query follows it",

@@ -146,4 +146,31 @@ TEST_CASE("without a trigger the lossless budget follows the last ratio of any l
         static_cast<uint64_t>(std::lround(engine.metrics().keep_ratio * 512)));
 }
 
+TEST_CASE("the published text evicts down to its floor, each layer by its own steps", "[h2o]") {
+  eviction::BlockConfig published;  // 64, 32, 256
+  published.target_lossy_ratio = 3.5f;
+  MnnEngine text(published, {32, 4, 4, 64, 2}, MnnRevision::kDesign, 1000);
+  std::vector<Triggered> expected;
+  for (uint32_t layer = 2; layer < 32; ++layer) expected.push_back({16, layer});
+  // Sixteen decode steps, and then every layer of the range at once: 1,016 tokens, of which one
+  // sink block and the blocks of the last 256 tokens stay, more than the 291 of the target.
+  CHECK(Decode(text, 16) == expected);
+  for (uint32_t layer = 2; layer < 32; ++layer) {
+    CHECK(text.length(layer) == 1016);
+    CHECK(KeptTokens(text.pending(layer)) == 376);
+  }
+  CHECK(text.metrics().lossy_ratio == 1016.0f / 376.0f);  // tokens alone
+  Decode(text, 1);
+  CHECK(text.length(1) == 1017);
+  CHECK(text.length(2) == 377);
+  // The code that came after keeps everything there; the one before it evicts, by another clock.
+  MnnEngine code(published, {32, 4, 4, 64, 2}, MnnRevision::kFinal, 1000);
+  Decode(code, 40);
+  CHECK(code.metrics().total_evict_tokens == 0);
+  MnnEngine measured(published, {32, 4, 4, 64, 2}, MnnRevision::kR6, 1000);
+  const Triggered first{1, 15};
+  CHECK(Decode(measured, 1).front() == first);
+  CHECK(measured.metrics().total_evict_tokens > 0);
+}
+
 }  // namespace kv::mnn::h2o::mnn_engine_test
