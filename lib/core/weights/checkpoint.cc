@@ -9,6 +9,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "lib/core/base/number.h"
+
 namespace kv {
 namespace {
 
@@ -35,8 +37,11 @@ std::optional<Key> ParseKey(std::string_view name) {
   const std::string_view kind = CutPart(name);
   if (kind != "weight" && kind != "bias") return std::nullopt;
   key.is_bias = kind == "bias";
-  if (!ParseWhole(CutPart(name), key.slot)) return std::nullopt;
-  if (!ParseWhole(CutPart(name), key.layer)) return std::nullopt;
+  const auto slot = ParseNumber<decltype(key.slot)>(CutPart(name));
+  const auto layer = ParseNumber<decltype(key.layer)>(CutPart(name));
+  if (!slot || !layer) return std::nullopt;
+  key.slot = *slot;
+  key.layer = *layer;
   const size_t begin = name.find_last_of("./");
   key.prefix = begin == std::string_view::npos ? name : name.substr(begin + 1);
   key.container = name.substr(0, name.size() - key.prefix.size());
@@ -325,8 +330,8 @@ std::vector<std::string> UntrainedPrefixes(
   for (const NamedTensor& tensor : file.tensors) {
     if (!IsOptimizer(tensor.name) || !tensor.name.ends_with("/exp_avg")) continue;
     const std::string_view path = std::string_view(tensor.name).substr(0, tensor.name.size() - 8);
-    uint64_t index = 0;
-    if (ParseWhole(path.substr(path.rfind('/') + 1), index)) moments[index] = &tensor;
+    const auto index = ParseNumber<uint64_t>(path.substr(path.rfind('/') + 1));
+    if (index) moments[*index] = &tensor;
   }
   std::vector<std::string> order;
   std::map<std::string, uint64_t> states;
@@ -376,10 +381,12 @@ std::vector<std::string> ParsePrefixOrder(std::string_view list) {
 std::vector<uint32_t> ParseSlotOrder(std::string_view list) {
   std::vector<uint32_t> slots;
   for (const std::string_view item : ItemsOf(list)) {
-    if (!ParseWhole(item, slots.emplace_back())) {
+    const auto slot = ParseNumber<uint32_t>(item);
+    if (!slot) {
       throw Error(Finding::kUsage,
                   fmt::format("--slot-order '{}': expected whole numbers", Escaped(item)));
     }
+    slots.push_back(*slot);
   }
   return slots;
 }
