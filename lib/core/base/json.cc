@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -38,12 +40,13 @@ class TreeBuilder {
   bool end_array() { return Close(); }
 
   bool key(std::string& name) {
-    const Json& object = *open_.back();
-    if (limits_.unique_keys && object.contains(name)) {
+    Level& level = open_.back();
+    level.is_new = level.Insert(name);
+    if (limits_.unique_keys && !level.is_new) {
       mistake_ = {JsonMistake::Kind::kTwice, 0, std::move(name)};
       return false;
     }
-    if (object.size() == limits_.keys) {
+    if (level.value->size() == limits_.keys) {
       throw Error(Finding::kLimit,
                   fmt::format("a JSON object has more than {} keys", limits_.keys));
     }
@@ -59,12 +62,41 @@ class TreeBuilder {
   }
 
  private:
+  // An array or object whose end has not come. An ordered object finds a key by walking all of its
+  // keys, so that wide ones have a set of them here: 4,096 keys would cost 8 million comparisons.
+  struct Level {
+    Json* value;
+    bool is_new = true;  // the key that came last
+    std::unordered_set<std::string> keys = {};
+
+    bool Insert(const std::string& name) {
+      constexpr size_t kFew = 16;
+      if constexpr (!kIsOrdered) return !value->contains(name);
+      if (value->size() < kFew) return !value->contains(name);
+      if (keys.empty()) {
+        for (const auto& member : value->items()) keys.insert(member.key());
+      }
+      return keys.insert(name).second;
+    }
+  };
+
+  static constexpr bool kIsOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
+
   Json* Place(Json value) {
     if (open_.empty()) return &(root_ = std::move(value));
-    Json& parent = *open_.back();
-    if (parent.is_object()) return &(parent[key_] = std::move(value));
-    parent.push_back(std::move(value));
-    return &parent.back();
+    Json& parent = *open_.back().value;
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    if constexpr (kIsOrdered) {
+      if (open_.back().is_new) {
+        auto& members = parent.template get_ref<typename Json::object_t&>();
+        members.emplace_back(key_, std::move(value));
+        return &members.back().second;
+      }
+    }
+    return &(parent[key_] = std::move(value));
   }
   bool Add(Json value) {
     Place(std::move(value));
@@ -74,7 +106,7 @@ class TreeBuilder {
     if (open_.size() == kDeepestJson) {
       throw Error(Finding::kLimit, fmt::format("JSON nests deeper than {} levels", kDeepestJson));
     }
-    open_.push_back(Place(std::move(value)));
+    open_.push_back({Place(std::move(value))});
     return true;
   }
   bool Close() {
@@ -84,7 +116,7 @@ class TreeBuilder {
 
   const JsonLimits& limits_;
   Json root_;
-  std::vector<Json*> open_;  // the outermost first; none moves while it is open
+  std::vector<Level> open_;  // the outermost first; none of the values moves while it is open
   std::string key_;
   JsonMistake mistake_;
 };

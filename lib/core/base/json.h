@@ -13,8 +13,8 @@ namespace kv {
 // Copies, comparisons and dumps of a tree recurse once a level: 64 levels fit on any stack.
 inline constexpr size_t kDeepestJson = 64;
 
-// How much of a document is read. An object finds a key by walking all of its keys where it keeps
-// their order, so that reading a wide one would take quadratic time.
+// How much of a document is read. An object that keeps the order of its keys finds one by walking
+// all of them, so that whoever looks up each key of a wide one takes quadratic time.
 struct JsonLimits {
   uint64_t bytes = 16 << 20;
   size_t keys = 4096;     // in one object
