@@ -18,15 +18,15 @@
 namespace kv {
 namespace {
 
-// A device or a pipe may have no end.
+// A device or a pipe may have no end, and the parser takes quadratic time for some texts.
 class BoundedConfig : public CLI::ConfigTOML {
  public:
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    constexpr size_t kMostBytes = 1 << 20;
+    constexpr size_t kMostBytes = 64 << 10;
     std::string text(kMostBytes + 1, '\0');
     input.read(text.data(), static_cast<std::streamsize>(text.size()));
     if (static_cast<size_t>(input.gcount()) > kMostBytes) {
-      throw Error(Finding::kConfig, "--config: the file is larger than 1 MiB")
+      throw Error(Finding::kConfig, "--config: the file is larger than 64 KiB")
           .Hint("KVTOOL_CONFIG names it where no --config is given");
     }
     text.resize(static_cast<size_t>(input.gcount()));

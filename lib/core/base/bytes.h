@@ -123,7 +123,7 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-// Makes untrusted text safe to print: control characters (of ASCII and of Unicode's C1) and bytes
+// Makes untrusted text safe to print: control characters (ControlLength in utf8.h) and bytes
 // that are not UTF-8 become \xNN, all else stays. Newlines stay only if `lines` is set.
 std::string Printable(std::string_view text, bool lines = false);
 
