@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "lib/core/archive/fields.h"
 #include "lib/core/archive/records.h"
 #include "lib/core/base/checked.h"
+#include "lib/core/base/stored_names.h"
 
 namespace kv::kvz {
 namespace {
@@ -27,19 +27,6 @@ void CheckName(const std::string& name, const std::string* before) {
   }
 }
 
-// A name cannot be that of a file, or of an empty folder, and lead to others, too.
-void CheckNoneIsAFolder(const std::set<std::string_view>& names) {
-  for (const std::string_view name : names) {
-    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/', slash + 1)) {
-      const std::string_view above = name.substr(0, slash);
-      if (names.count(above) == 0) continue;
-      throw Error(Finding::kDuplicateName,
-                  fmt::format("the stored name '{}' is also the folder of '{}'", Escaped(above),
-                              Escaped(name)));
-    }
-  }
-}
-
 void CheckNames(const SourceTable& table) {
   if (!table.is_folder) {
     if (table.files.size() != 1 || !table.files[0].name.empty() || table.has_attributes()) {
@@ -47,20 +34,25 @@ void CheckNames(const SourceTable& table) {
     }
     return;
   }
-  std::set<std::string_view> names;
+  std::vector<std::string_view> names;
   const std::string* before = nullptr;
   for (const ArchivedFile& file : table.files) {
     CheckName(file.name, std::exchange(before, &file.name));
-    names.insert(file.name);
+    names.push_back(file.name);
   }
   before = nullptr;
   for (const std::string& folder : table.empty_folders) {
     CheckName(folder, std::exchange(before, &folder));
-    if (names.insert(folder).second) continue;
-    throw Error(Finding::kDuplicateName,
-                fmt::format("the stored name '{}' is a file and a folder", Escaped(folder)));
+    names.push_back(folder);
   }
-  CheckNoneIsAFolder(names);
+  // A name cannot be that of a file, or of an empty folder, and lead to others, too.
+  const auto clash = FindNameClash(std::move(names));
+  if (!clash) return;
+  throw Error(Finding::kDuplicateName,
+              clash->above == clash->name
+                  ? fmt::format("the stored name '{}' is a file and a folder", Escaped(clash->name))
+                  : fmt::format("the stored name '{}' is also the folder of '{}'",
+                                Escaped(clash->above), Escaped(clash->name)));
 }
 
 constexpr uint32_t kIsFolder = 1, kHasDescription = 2, kHasAttributes = 4, kHasReferences = 8,

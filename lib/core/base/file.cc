@@ -16,6 +16,7 @@
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/ranges.h"
+#include "lib/core/base/stored_names.h"
 
 namespace kv {
 namespace fs = std::filesystem;
@@ -272,6 +273,25 @@ bool IsSafeRelativePath(std::string_view name) {
     begin = end + 1;
   }
   return true;
+}
+
+std::optional<NameClash> FindNameClash(std::vector<std::string_view> names, uint64_t* compared) {
+  uint64_t looked_at = 0;
+  // A slash sorts before all else, so what lies below a name follows right behind it.
+  std::sort(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
+    const auto [in_a, in_b] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+    looked_at += static_cast<uint64_t>(in_a - a.begin()) + 1;
+    if (in_a == a.end() || in_b == b.end()) return in_a == a.end() && in_b != b.end();
+    const auto rank = [](char c) { return c == '/' ? 0 : 1 + static_cast<unsigned char>(c); };
+    return rank(*in_a) < rank(*in_b);
+  });
+  if (compared != nullptr) *compared = looked_at;
+  for (size_t i = 1; i < names.size(); ++i) {
+    const std::string_view above = names[i - 1], name = names[i];
+    if (name.starts_with(above) && (name.size() == above.size() || name[above.size()] == '/'))
+      return NameClash{above, name};
+  }
+  return std::nullopt;
 }
 
 }  // namespace kv

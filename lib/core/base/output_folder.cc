@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "lib/core/base/error.h"
 #include "lib/core/base/output_system.h"
@@ -153,19 +154,28 @@ std::unique_ptr<FolderFile> AtomicFolder::Create(const std::string& name, bool e
   return std::make_unique<FolderFile>(descriptor, shown);
 }
 
+// From the deepest folder up to one that exists, and down again: files of one folder cost one call
+// each, however deep it is.
 void AtomicFolder::MakeFolder(const std::string& name) {
   WaitIfEnding();
-  fs::path path = working_.name();
-  for (const fs::path& part : fs::path(name)) {
-    path /= part;
-    if (::mkdir(path.c_str(), rules_.like ? 0700 : 0777) != 0) {
-      if (errno == EEXIST) continue;
+  std::vector<size_t> missing;
+  for (size_t end = name.size();;) {
+    const std::string path = working_.name() + "/" + name.substr(0, end);
+    if (::mkdir(path.c_str(), rules_.like ? 0700 : 0777) == 0) {
+      const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+      if (descriptor < 0) throw IoError("cannot create the folder", (path_ / name).string());
+      SetFolderMode(descriptor);
+      ::close(descriptor);
+    } else if (errno == ENOENT && name.rfind('/', end - 1) != name.npos) {
+      missing.push_back(end);
+      end = name.rfind('/', end - 1);
+      continue;
+    } else if (errno != EEXIST) {
       throw IoError("cannot create the folder", (path_ / name).string());
     }
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (descriptor < 0) throw IoError("cannot create the folder", (path_ / name).string());
-    SetFolderMode(descriptor);
-    ::close(descriptor);
+    if (missing.empty()) return;
+    end = missing.back();
+    missing.pop_back();
   }
 }
 

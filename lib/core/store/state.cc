@@ -5,10 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <utility>
 
 #include "lib/core/base/checked.h"
 #include "lib/core/base/hash.h"
+#include "lib/core/base/stored_names.h"
 #include "lib/core/base/utf8.h"
 
 namespace kv::store {
@@ -143,17 +144,11 @@ StoredFile ReadFile(ByteReader& in, bool is_folder) {
 
 // A name cannot be that of a file, or of an empty folder, and lead to others, too.
 void CheckNames(const StateRecord& record) {
-  std::set<std::string_view> names;
-  for (const StoredFile& file : record.files) names.insert(file.name);
-  for (const std::string& folder : record.empty_folders) {
-    if (names.insert(folder).second) continue;
-    throw Error(Finding::kDuplicateName, "a name of the state comes twice");
-  }
-  for (const std::string_view name : names) {
-    for (size_t slash = name.find('/'); slash != name.npos; slash = name.find('/', slash + 1)) {
-      if (names.count(name.substr(0, slash)) == 0) continue;
-      throw Error(Finding::kDuplicateName, "a file of the state is also the folder of another");
-    }
+  std::vector<std::string_view> names(record.empty_folders.begin(), record.empty_folders.end());
+  for (const StoredFile& file : record.files) names.push_back(file.name);
+  if (FindNameClash(std::move(names))) {
+    throw Error(Finding::kDuplicateName,
+                "a name of the state comes twice, or a file is also the folder of another");
   }
 }
 
