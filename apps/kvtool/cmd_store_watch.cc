@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "apps/kvtool/store_commands.h"
 
@@ -26,7 +28,23 @@ struct Watched {
   Look look;
   std::chrono::steady_clock::time_point since;  // it has looked so
   bool is_done = false;
+  // After a failure: when to try again, how long to wait then, and what was said.
+  std::chrono::steady_clock::time_point next_try;
+  std::chrono::milliseconds pause{0};
+  std::string said;
 };
+
+// True if `slots` is the folder of the store or lies in it: what is added would be watched in turn.
+bool IsWithin(const std::string& slots, const std::string& store) {
+  std::error_code failed;
+  std::filesystem::path folder = std::filesystem::canonical(slots, failed);
+  while (!failed) {
+    if (std::filesystem::equivalent(folder, store, failed)) return true;
+    if (!folder.has_relative_path()) return false;
+    folder = folder.parent_path();
+  }
+  return false;  // there is no store yet
+}
 
 // Whether some program has the file open for writing, as far as the system tells.
 bool IsBeingWritten(const std::string& path) {
@@ -61,6 +79,11 @@ class StoreWatch : public Command {
     if (!std::filesystem::is_directory(slots_, failed)) {
       throw Error(Finding::kOpenFailed, "is no folder").File(slots_);
     }
+    if (IsWithin(slots_, folder_)) {
+      throw Error(Finding::kUsage,
+                  "--slots is the store or lies in it: a folder of its own is needed")
+          .File(slots_);
+    }
     // Made now, so that `list` knows it before the first save.
     store::Store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
     context.console.Say(fmt::format("{} -> {}: watching", Printable(slots_), Printable(folder_)));
@@ -87,15 +110,15 @@ class StoreWatch : public Command {
       struct stat status;
       if (name.starts_with(".") || ::lstat(path.c_str(), &status) != 0) continue;
       if (!S_ISREG(status.st_mode) || status.st_size == 0) continue;
-      Watched file{{status.st_ino, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
-                    status.st_mtim.tv_nsec},
-                   now};
+      Watched file;
+      file.look = {status.st_ino, static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec,
+                   status.st_mtim.tv_nsec};
+      file.since = now;
       const auto before = seen_.find(name);
       if (before != seen_.end() && before->second.look == file.look) file = before->second;
       const bool is_settled = now - file.since >= std::chrono::milliseconds(settle_ms_);
-      if (!file.is_done && is_settled && !IsBeingWritten(path)) {
-        Add(path, name, pool, context);
-        file.is_done = true;
+      if (!file.is_done && is_settled && now >= file.next_try && !IsBeingWritten(path)) {
+        file.is_done = Add(path, file, pool, context) || once_;
       }
       is_pending |= !file.is_done;
       found.emplace(name, file);
@@ -104,22 +127,32 @@ class StoreWatch : public Command {
     return is_pending;
   }
 
-  // A failure ends nothing: the next save may be sound.
-  void Add(const std::string& path, const std::string& name, ThreadPool& pool, Context& context) {
+  // A failure ends nothing: the next save may be sound, and a store that is full or damaged may be
+  // mended. Until then the file is tried again, with pauses that double up to a minute. Returns
+  // true if it is in the store.
+  bool Add(const std::string& path, Watched& file, ThreadPool& pool, Context& context) {
     try {
       OpenOptions options;
       options.metadata_only = options.any_batch = options.may_guess_axes = true;
       if (const auto most = limit_.most()) options.max_bytes = *most;
       store::AddOptions add;
-      add.name = name;
+      add.name = std::filesystem::path(path).filename().string();
       add.effort = *ParseEffort(level_);
       add.added_us = NowMicroseconds(context.global);
       store::Store store(folder_, store::Store::Use::kAdd, Waiting(folder_, context));
       AddToStore(store, Source::Open(path), options, add, pool, context);
+      return true;
     } catch (Error& error) {
-      context.console.Report(error.File(path));
+      error.File(path);
+      // Once for each reason.
+      if (std::exchange(file.said, error.what()) != error.what()) context.console.Report(error);
       status_ = Worse(status_, StatusOf(error.code()));
     }
+    constexpr std::chrono::milliseconds kLongestPause = std::chrono::minutes(1);
+    const std::chrono::milliseconds shortest(settle_ms_);
+    file.pause = std::clamp(2 * file.pause, std::min(shortest, kLongestPause), kLongestPause);
+    file.next_try = std::chrono::steady_clock::now() + file.pause;
+    return false;
   }
 
   std::string slots_, folder_, level_ = "default";
