@@ -44,7 +44,7 @@ THIRD_PARTY = {
     "cblas.h": ["lib/study/dense/"],
     "zlib.h": ["formats/zip/"],
     "curl/": ["lib/remote/"],
-    "sqlite3.h": ["lib/core/store/database.cc", "apps/kvtool/cmd_targets.cc"],
+    "sqlite3.h": ["lib/core/store/database.cc", "lib/core/store/index_files.cc", "apps/kvtool/cmd_targets.cc"],
     "zstd": ["lib/core/codec/", "lib/engines/mnn/offline/", "lib/api/library.cc", "apps/kvtool/cmd_targets.cc"],
     "nlohmann/": ["lib/core/base/json.", "lib/study/", "lib/engines/", "formats/", "apps/"],
     "nanobind/": ["apps/python/src/"],

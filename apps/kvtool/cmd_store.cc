@@ -3,6 +3,7 @@
 // `kvtool store VERB`: the verbs, and what they share.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -94,6 +95,19 @@ nlohmann::ordered_json StateNamesJson(const std::vector<store::StateRow>& rows) 
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const store::StateRow& row : rows) list.push_back({{"state", row.id}, {"name", row.name}});
   return list;
+}
+
+void WarnUnlisted(const std::vector<store::StateRow>& rows, const std::string& folder,
+                  Console& console) {
+  if (rows.empty()) return;
+  constexpr size_t kMostNamed = 8;
+  std::string names;
+  for (size_t i = 0; i < std::min(rows.size(), kMostNamed); ++i)
+    names += fmt::format("{}@{} {}", i == 0 ? "" : ", ", rows[i].id, Printable(rows[i].name));
+  if (rows.size() > kMostNamed) names += fmt::format(" and {} more", rows.size() - kMostNamed);
+  console.Warn(folder, fmt::format("not in the index though the record is whole: {}; 'kvtool store "
+                                   "verify --repair' lists it again",
+                                   names));
 }
 
 nlohmann::ordered_json AddToStore(store::Store& store, const Source& source,

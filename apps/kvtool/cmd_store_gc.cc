@@ -16,12 +16,14 @@ void CollectInto(store::Store& store, nlohmann::ordered_json& document, Console&
       "killed runs",
       Printable(store.folder()), HumanBytes(report.before_bytes), HumanBytes(report.after_bytes),
       report.removed_objects, report.removed_packs, report.rewritten_packs, report.leftover_files));
+  WarnUnlisted(report.unlisted, store.folder(), console);
   document["before_bytes"] = report.before_bytes;
   document["after_bytes"] = report.after_bytes;
   document["removed_objects"] = report.removed_objects;
   document["removed_packs"] = report.removed_packs;
   document["rewritten_packs"] = report.rewritten_packs;
   document["leftover_files"] = report.leftover_files;
+  document["unlisted"] = StateNamesJson(report.unlisted);
 }
 
 class StoreGc : public Command {

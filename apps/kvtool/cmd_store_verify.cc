@@ -47,6 +47,7 @@ class StoreVerify : public Command {
     for (const store::Problem& problem : report.problems) {
       context.console.Report(Error(problem.finding, problem.text).File(problem.where));
     }
+    WarnUnlisted(report.unlisted, folder_, context.console);
     if (!report_.json) Print(report, is_whole, context.console);
     nlohmann::ordered_json document = ReportHeader("store-verify");
     document["store"] = folder_;
@@ -60,6 +61,7 @@ class StoreVerify : public Command {
     document["leftover_bytes"] = report.leftover_bytes;
     document["problems"] = ProblemsJson(report);
     document["damaged"] = StateNamesJson(report.damaged);
+    document["unlisted"] = StateNamesJson(report.unlisted);
     document["relisted"] = StateNamesJson(report.relisted);
     report_.Emit(context.console, document, RulesFor(report_.force));
     return is_whole ? kDone : kInvalid;

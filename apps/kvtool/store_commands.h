@@ -36,5 +36,8 @@ int64_t NowMicroseconds(const GlobalOptions& global);
 nlohmann::ordered_json StateJson(const store::StateRow& row);
 // {"state", "name"} of each: which states are meant, without what they are.
 nlohmann::ordered_json StateNamesJson(const std::vector<store::StateRow>& rows);
+// Names states that the index lacks though their records are whole, and says what lists them again.
+void WarnUnlisted(const std::vector<store::StateRow>& rows, const std::string& folder,
+                  Console& console);
 
 }  // namespace kv

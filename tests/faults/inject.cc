@@ -130,6 +130,26 @@ struct Setup {
   }
 } setup;
 
+// Where a name in an open folder is, for the log.
+class Shown {
+ public:
+  Shown(int folder, const char* name) {
+    const int saved = errno;
+    char link[64];
+    std::snprintf(link, sizeof(link), "/proc/self/fd/%d", folder);
+    const ssize_t size =
+        folder == AT_FDCWD || name[0] == '/' ? -1 : ::readlink(link, path_, kMostOfFolder);
+    const int begun = size < 0 ? 0 : static_cast<int>(size);
+    std::snprintf(path_ + begun, sizeof(path_) - begun, "%s%s", begun > 0 ? "/" : "", name);
+    errno = saved;
+  }
+  const char* path() const { return path_; }
+
+ private:
+  static constexpr size_t kMostOfFolder = 4000;
+  char path_[2 * kMostOfFolder];
+};
+
 int OpenCounted(int folder, const char* path, int flags, mode_t mode) {
   NEXT(openat);
   if (Denied(path)) {
@@ -146,7 +166,8 @@ int OpenCounted(int folder, const char* path, int flags, mode_t mode) {
   if (descriptor >= 0 && (is_unnamed || (flags & (O_CREAT | O_TRUNC)) != 0)) {
     const FileId id = IdOf(descriptor);
     if (id.regular)
-      Log("%s %lu:%lu %s\n", is_unnamed ? "unnamed" : "create", id.device, id.inode, path);
+      Log("%s %lu:%lu %s\n", is_unnamed ? "unnamed" : "create", id.device, id.inode,
+          Shown(folder, path).path());
   }
   return descriptor;
 }
@@ -231,6 +252,12 @@ int mkdir(const char* path, mode_t mode) {
   if (done == 0) Log("mkdir %s\n", path);
   return done;
 }
+int mkdirat(int folder, const char* path, mode_t mode) {
+  NEXT(mkdirat);
+  const int done = next(folder, path, mode);
+  if (done == 0) Log("mkdir %s\n", Shown(folder, path).path());
+  return done;
+}
 int ftruncate(int descriptor, off_t size) {
   NEXT(ftruncate);
   if (Fails(kTruncate)) return -1;
@@ -245,6 +272,13 @@ int rename(const char* from, const char* to) {
   if (Fails(kRename)) return -1;
   return Renamed(deny_nfs, next(from, to), from, to, "rename");
 }
+int renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  NEXT(renameat);
+  if (Fails(kRename)) return -1;
+  const Shown before(from_folder, from), after(to_folder, to);
+  return Renamed(deny_nfs, next(from_folder, from, to_folder, to), before.path(), after.path(),
+                 "rename");
+}
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
   NEXT(renameat2);
   if (deny_exchange && flags != 0) {
@@ -252,8 +286,9 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to, 
     return -1;
   }
   if (Fails(kRename)) return -1;
-  return Renamed(deny_nfs && flags == 0, next(from_folder, from, to_folder, to, flags), from, to,
-                 flags == 2 ? "exchange" : "rename");
+  const Shown before(from_folder, from), after(to_folder, to);
+  return Renamed(deny_nfs && flags == 0, next(from_folder, from, to_folder, to, flags),
+                 before.path(), after.path(), flags == 2 ? "exchange" : "rename");
 }
 int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
   NEXT(linkat);
@@ -265,9 +300,9 @@ int linkat(int from_folder, const char* from, int to_folder, const char* to, int
   const int done = next(from_folder, from, to_folder, to, flags);
   if (done == 0) {
     struct stat status;
-    if (::stat(to, &status) == 0) {
+    if (::fstatat(to_folder, to, &status, 0) == 0) {
       Log("link %lu:%lu\t%s\n", static_cast<unsigned long>(status.st_dev),
-          static_cast<unsigned long>(status.st_ino), to);
+          static_cast<unsigned long>(status.st_ino), Shown(to_folder, to).path());
     }
   }
   return done;

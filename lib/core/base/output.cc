@@ -23,14 +23,6 @@ namespace {
 constexpr uint32_t kReadBits = 0444;
 constexpr uint64_t kCopyBytes = 1 << 20;
 
-// Unnamed files get their name through /proc.
-bool HasProc() { return ::access("/proc/self/fd", X_OK) == 0; }
-
-int LinkDescriptor(int descriptor, const std::string& name) {
-  const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor);
-  return ::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW);
-}
-
 Error NoOutput(const fs::path& path, std::string_view what) {
   return Error(Finding::kUsage, fmt::format("is {}, which no output replaces", what))
       .File(path.string());
@@ -82,15 +74,26 @@ void RefuseExisting(const fs::path& path, Overwrite overwrite) {
   throw Error(Finding::kExists, "exists").File(path.string()).Hint("use -f/--force to overwrite");
 }
 
-int RenameNoReplace(const std::string& from, const std::string& to) {
-  const int done = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
+bool HasProc() { return ::access("/proc/self/fd", X_OK) == 0; }
+
+bool LacksUnnamedFiles(int error) {
+  return error == EOPNOTSUPP || error == EISDIR || error == ENOENT || error == EINVAL;
+}
+
+int LinkDescriptor(int descriptor, int folder, const std::string& name) {
+  const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor);
+  return ::linkat(AT_FDCWD, unnamed.c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW);
+}
+
+int RenameNoReplace(const std::string& from, const std::string& to, int folder) {
+  const int done = ::renameat2(folder, from.c_str(), folder, to.c_str(), RENAME_NOREPLACE);
   if (done == 0 || (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)) return done;
   struct stat status;
-  if (::lstat(to.c_str(), &status) == 0) {
+  if (::fstatat(folder, to.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
     errno = EEXIST;
     return -1;
   }
-  return ::rename(from.c_str(), to.c_str());
+  return ::renameat(folder, from.c_str(), folder, to.c_str());
 }
 
 void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name) {
@@ -188,9 +191,7 @@ void AtomicFile::OpenForReplacing() {
   if (HasProc()) {
     descriptor_ = ::open(ParentOf(path_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
     if (descriptor_ >= 0) return;
-    if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL) {
-      throw IoError("cannot create", path_.string());
-    }
+    if (!LacksUnnamedFiles(errno)) throw IoError("cannot create", path_.string());
   }
   do {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -260,11 +261,12 @@ void AtomicFile::Place() {
     throw IoError("cannot name the finished file", path_.string());
   };
   if (!temporary_) {
-    if (LinkDescriptor(descriptor_, path_.string()) == 0) return SyncFolder(ParentOf(path_));
+    if (LinkDescriptor(descriptor_, AT_FDCWD, path_.string()) == 0)
+      return SyncFolder(ParentOf(path_));
     if (errno != EEXIST || rules_.overwrite == Overwrite::kRefuse) fail();
     temporary_ = Temporary(path_);
     temporary_.Claim(descriptor_);
-    if (LinkDescriptor(descriptor_, temporary_.name()) != 0) {
+    if (LinkDescriptor(descriptor_, AT_FDCWD, temporary_.name()) != 0) {
       const int why = errno;
       temporary_.Release();
       errno = why;

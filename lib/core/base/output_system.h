@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once  // implemented by output.cc, temporary.cc
 
+#include <fcntl.h>
+
 #include <csignal>
 #include <system_error>
 
@@ -19,8 +21,14 @@ void SyncNameOf(const std::filesystem::path& path);
 // Makes a folder and those above it that are missing, so that a power cut does not take them.
 void MakeFolders(const std::filesystem::path& path, std::error_code& failed);
 void RefuseExisting(const std::filesystem::path& path, Overwrite overwrite);
-// Like rename, but fails with EEXIST if something has the name.
-int RenameNoReplace(const std::string& from, const std::string& to);
+// Like rename, but fails with EEXIST if something has the name. Relative names are those of
+// `folder`.
+int RenameNoReplace(const std::string& from, const std::string& to, int folder = AT_FDCWD);
+// Unnamed files get their name through /proc.
+bool HasProc();
+// True if creating an unnamed file failed because the file system has none.
+bool LacksUnnamedFiles(int error);
+int LinkDescriptor(int descriptor, int folder, const std::string& name);
 void PwriteAll(int descriptor, uint64_t offset, ByteSpan bytes, const std::string& name);
 void EndAt(int descriptor, uint64_t size, const std::string& name);
 // Sets the owner as far as permitted, and a mode that lets nobody read more than the source's did.

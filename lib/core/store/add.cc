@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/base/output.h"
 #include "lib/core/base/reuse.h"
 #include "lib/core/store/cut.h"
 #include "lib/core/store/store.h"
@@ -118,7 +117,7 @@ class Store::Adder {
     const Guide guide = GuideOf(source_, state.files);
     state.guide = guide.id;
     if (guide.extent != nullptr) TakePrefix(guide);
-    state.id = store_.index_->NextNumber();
+    state.id = store_.NewNumber();
     StoreRest();
     Commit();
     return std::move(report_);
@@ -354,7 +353,7 @@ class Store::Adder {
     extent.pieces.push_back({head.id, object.cut.count});
     if (object.is_known || !written_.insert(head.id).second) return Shared(head.raw_bytes);
     if (!pack_) {
-      pack_.emplace(store_.PackPath(report_.state.id), Overwrite::kRefuse);
+      pack_.emplace(store_.packs(), PackName(report_.state.id));
       pack_->Write(PackHeader());
     }
     objects_.push_back({head.id, pack_->size(), head.stored_bytes(), head.raw_bytes, head.level});
@@ -383,7 +382,7 @@ class Store::Adder {
       pack = state.id;
     }
     const Bytes bytes = kv::store::Encode(state);
-    AtomicFile record(store_.RecordPath(state.id), Overwrite::kRefuse);
+    NewFile record(store_.states(), RecordName(state.id));
     record.Write(bytes);
     record.Commit();
     store_.index_->Add(state, bytes.size(), Hash64(bytes), pack, state.own_bytes, objects_);
@@ -398,7 +397,7 @@ class Store::Adder {
   Cut next_;
   bool is_begun_ = false;
   Reuse<Workspace> workspaces_;
-  std::optional<AtomicFile> pack_;
+  std::optional<NewFile> pack_;
   std::set<ObjectId> written_;
   std::vector<NewObject> objects_;
 };

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/base/output_system.h"
 #include "lib/core/base/reuse.h"
 #include "lib/core/store/store.h"
 
@@ -151,24 +149,53 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
     report.damaged.push_back(row);
   }
   const std::map<uint64_t, uint64_t> packs = index_->Packs();
-  for (const auto& [number, bytes] : FilesIn("packs", ".pack")) {
+  for (const auto& [number, bytes] : PackFiles()) {
     const auto known = packs.find(number);
-    if (known == packs.end()) {
-      ++report.leftover_files;
-      report.leftover_bytes += bytes;
-    } else if (known->second != bytes) {
-      report.problems.push_back(
-          {PackPath(number),
-           fmt::format("the pack has {} bytes, {} were written", bytes, known->second),
-           Finding::kSizeMismatch});
+    if (known == packs.end() || known->second == bytes) continue;
+    report.problems.push_back(
+        {PackPath(number),
+         fmt::format("the pack has {} bytes, {} were written", bytes, known->second),
+         Finding::kSizeMismatch});
+  }
+  Leftovers left = FindLeftovers(!report.damaged.empty());
+  report.leftover_files = left.packs.size() + left.records.size();
+  report.leftover_bytes = left.bytes;
+  report.unlisted = std::move(left.unlisted);
+  return report;
+}
+
+Leftovers Store::FindLeftovers(bool any_missing) {
+  Leftovers left;
+  // Files first: what is added meanwhile is in the index by the time that this is asked.
+  const std::map<uint64_t, uint64_t> pack_files = PackFiles(), record_files = RecordFiles();
+  const std::map<uint64_t, uint64_t> packs = index_->Packs();
+  std::set<uint64_t> listed;
+  for (const StateRow& row : States()) listed.insert(row.id);
+  for (const auto& [number, bytes] : record_files) {
+    if (listed.contains(number)) continue;
+    try {
+      const auto file = states().OpenFile(RecordName(number));
+      if (file == nullptr) continue;  // removed meanwhile
+      const StateRecord record = DecodeState(file->bytes());
+      for (const StoredFile& stored : record.files) {
+        for (const Extent& extent : stored.extents) {
+          for (const Piece& piece : extent.pieces) left.needed.insert(piece.id);
+        }
+      }
+      left.unlisted.push_back(RowFor(record, bytes));
+    } catch (const Error& error) {
+      ProblemOf(RecordPath(number), error);  // throws what may be read another time
+      left.records.push_back(number);
+      left.bytes += bytes;
     }
   }
-  for (const auto& [number, bytes] : FilesIn("states", ".kvs")) {
-    if (states.contains(number)) continue;
-    ++report.leftover_files;
-    report.leftover_bytes += bytes;
+  if (any_missing || !left.unlisted.empty()) return left;
+  for (const auto& [number, bytes] : pack_files) {
+    if (packs.contains(number)) continue;
+    left.packs.push_back(number);
+    left.bytes += bytes;
   }
-  return report;
+  return left;
 }
 
 // States that were removed, or whose adding was cut short, but whose records are whole: the index
@@ -176,7 +203,9 @@ CheckReport Store::Check(ThreadPool& pool, Progress* progress, uint64_t most) {
 std::vector<StateRow> Store::Unlisted(const Index::Contents& contents) const {
   std::set<uint64_t> listed;
   try {
-    for (const StateRow& row : Index(IndexPath()).States()) listed.insert(row.id);
+    for (const StateRow& row :
+         Index(*root_, std::string(kIndexName), Database::Use::kRead).States())
+      listed.insert(row.id);
   } catch (const Error&) {
     return {};
   }
@@ -191,7 +220,7 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
   CheckReport report;
   Index::Contents contents;
   std::vector<Claim> claims;
-  for (const auto& [number, bytes] : FilesIn("packs", ".pack")) {
+  for (const auto& [number, bytes] : PackFiles()) {
     contents.packs[number] = bytes;
     try {
       Walk(Pack(number), number, claims, report.problems);
@@ -229,9 +258,10 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
     report.raw_bytes += head.raw_bytes;
     report.stored_bytes += head.stored_bytes();
   }
-  for (const auto& [number, bytes] : FilesIn("states", ".kvs")) {
+  for (const auto& [number, bytes] : RecordFiles()) {
     try {
-      const auto file = FileSource::Open(RecordPath(number));
+      const auto file = states().OpenFile(RecordName(number));
+      if (file == nullptr) throw Error(Finding::kMissingRecord, "the record is not there");
       Index::Contents::Listed listed{DecodeState(file->bytes()), bytes, Hash64(file->bytes())};
       if (listed.record.id != number)
         throw Error(Finding::kInconsistent, "the record is that of another state");
@@ -243,19 +273,8 @@ CheckReport Store::Mend(ThreadPool& pool, uint64_t most) {
     }
   }
   for (const StateRow& row : Unlisted(contents)) report.relisted.push_back(row);
-  const std::string fresh = IndexPath() + ".new";
-  for (const std::string& old : {fresh, fresh + "-journal"}) ::unlink(old.c_str());
-  Index::Create(fresh);
-  {
-    Index index(fresh);
-    index.Fill(contents);
-  }
-  // What an old journal says is not of the new index.
-  for (const char* ending : {"-journal", "-wal", "-shm"}) ::unlink((IndexPath() + ending).c_str());
-  if (::rename(fresh.c_str(), IndexPath().c_str()) != 0)
-    throw output::IoError("cannot name the index", IndexPath());
-  output::SyncFolder(folder_);
-  index_ = std::make_unique<Index>(IndexPath());
+  NameIndex(contents);
+  index_ = std::make_unique<Index>(*root_, std::string(kIndexName), Database::Use::kWrite);
   return report;
 }
 

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "lib/core/base/hash.h"
-#include "lib/core/base/output.h"
 #include "lib/core/store/store.h"
 
 namespace kv::store {
-namespace fs = std::filesystem;
 namespace {
 
 // A pack is written anew where more than one byte in so many is of no use.
@@ -41,62 +37,59 @@ std::set<ObjectId> Store::LiveObjects() {
   return live;
 }
 
-// Files that the index does not name, of runs that were killed.
-uint64_t Store::RemoveLeftFiles(const std::map<uint64_t, uint64_t>& packs) {
-  uint64_t removed = 0;
-  std::set<uint64_t> states;
-  for (const StateRow& row : States()) states.insert(row.id);
-  for (const auto& [number, bytes] : FilesIn("packs", ".pack")) {
-    if (!packs.contains(number) && ::unlink(PackPath(number).c_str()) == 0) ++removed;
+// An index that names packs which are not there is another time's: what it does not name may be
+// all that is left.
+void Store::RequirePacks(const std::map<uint64_t, uint64_t>& packs,
+                         const std::set<uint64_t>& needed) const {
+  const std::map<uint64_t, uint64_t> files = PackFiles();
+  for (const uint64_t pack : needed) {
+    const auto known = packs.find(pack), file = files.find(pack);
+    if (known != packs.end() && file != files.end() && known->second == file->second) continue;
+    throw Error(Finding::kLostChunk, "a pack that states need is missing or has another size")
+        .File(PackPath(pack))
+        .Hint("nothing is removed from such a store; " + std::string(kRepairHint));
   }
-  for (const auto& [number, bytes] : FilesIn("states", ".kvs")) {
-    if (!states.contains(number) && ::unlink(RecordPath(number).c_str()) == 0) ++removed;
-  }
-  for (const char* folder : {"packs", "states"}) {
-    std::error_code failed;
-    for (fs::directory_iterator entry(folder_ + "/" + folder, failed), end; !failed && entry != end;
-         entry.increment(failed)) {
-      const std::string name = entry->path().filename().string();
-      if (name.starts_with(".") && name.ends_with(".tmp") && ::unlink(entry->path().c_str()) == 0)
-        ++removed;
-    }
-  }
-  return removed;
 }
 
 CollectReport Store::Collect() {
   CollectReport report;
-  const auto disk = [&] {
-    return SumOf(FilesIn("packs", ".pack")) + SumOf(FilesIn("states", ".kvs")) + IndexBytes();
-  };
+  const auto disk = [&] { return SumOf(PackFiles()) + SumOf(RecordFiles()) + IndexBytes(); };
   report.before_bytes = disk();
-  const std::set<ObjectId> live = LiveObjects();
-  std::map<uint64_t, uint64_t> packs = index_->Packs();
+  std::set<ObjectId> live = LiveObjects();
+  const std::map<ObjectId, Place> objects = index_->Objects();
+  const bool any_missing = std::any_of(live.begin(), live.end(),
+                                       [&](const ObjectId& id) { return !objects.contains(id); });
+  Leftovers left = FindLeftovers(any_missing);
+  live.merge(left.needed);
+  const std::map<uint64_t, uint64_t> packs = index_->Packs();
   std::map<uint64_t, std::vector<std::pair<ObjectId, Place>>> kept;
+  std::set<uint64_t> needed_packs;
   Index::Change change;
-  for (const auto& [id, place] : index_->Objects()) {
+  for (const auto& [id, place] : objects) {
     if (live.contains(id)) {
       kept[place.pack].emplace_back(id, place);
+      needed_packs.insert(place.pack);
     } else {
       change.gone.push_back(id);
     }
   }
-  std::optional<AtomicFile> fresh;
-  const uint64_t number = index_->NextNumber();
+  RequirePacks(packs, needed_packs);
+  std::optional<NewFile> fresh;
+  const uint64_t number = NewNumber();
   for (const auto& [pack, bytes] : packs) {
-    const auto objects = kept.find(pack);
+    const auto needed = kept.find(pack);
     uint64_t used = 0;
-    if (objects != kept.end()) {
-      for (const auto& [id, place] : objects->second) used += place.stored_bytes;
+    if (needed != kept.end()) {
+      for (const auto& [id, place] : needed->second) used += place.stored_bytes;
     }
     if (used > 0 && bytes - std::min(used, bytes) <= bytes / kRewriteOneIn) continue;
     if (used > 0) {
       if (!fresh) {
-        fresh.emplace(PackPath(number), Overwrite::kRefuse);
+        fresh.emplace(this->packs(), PackName(number));
         fresh->Write(PackHeader());
       }
       const auto from = Pack(pack);
-      for (const auto& [id, place] : objects->second) {
+      for (const auto& [id, place] : needed->second) {
         const ObjectHead head = ReadObjectHead(*from, place.offset);
         const ByteSpan all = from->bytes().subspan(place.offset, head.stored_bytes());
         if (head.id != id || Hash64(all.subspan(kObjectHeadBytes)) != head.payload_hash) {
@@ -121,10 +114,18 @@ CollectReport Store::Collect() {
   }
   report.removed_objects = change.gone.size();
   index_->Apply(change);
-  packs_.clear();
-  report.leftover_files = RemoveLeftFiles(index_->Packs());
-  const uint64_t expected = report.removed_packs + report.rewritten_packs;
-  report.leftover_files -= std::min(report.leftover_files, expected);
+  opened_.clear();
+  for (const uint64_t pack : change.packs_gone) this->packs().Remove(PackName(pack));
+  for (const uint64_t pack : left.packs)
+    report.leftover_files += this->packs().Remove(PackName(pack));
+  for (const uint64_t record : left.records)
+    report.leftover_files += states().Remove(RecordName(record));
+  for (const Folder* folder : {&this->packs(), &states()}) {
+    for (const std::string& name : folder->Names()) {
+      if (IsTemporaryName(name)) report.leftover_files += folder->Remove(name);
+    }
+  }
+  report.unlisted = std::move(left.unlisted);
   report.after_bytes = disk();
   return report;
 }
@@ -147,7 +148,7 @@ std::vector<StateRow> Store::Prune(uint64_t keep_last, const std::set<std::strin
     }
   }
   index_->RemoveStates(ids);
-  for (const uint64_t id : ids) ::unlink(RecordPath(id).c_str());
+  for (const uint64_t id : ids) states().Remove(RecordName(id));
   return removed;
 }
 

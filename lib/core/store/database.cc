@@ -4,9 +4,8 @@
 
 #include <fmt/format.h>
 #include <sqlite3.h>
-#include <sys/stat.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace kv::store {
 namespace {
@@ -20,21 +19,16 @@ constexpr uint64_t kMostWorkPerByte = 16, kWorkOfAny = uint64_t{1} << 22;
 constexpr int kWorkBetweenLooks = 4096;
 // Four texts of at most 4096 bytes, a guide and numbers.
 constexpr int kMostRowBytes = 1 << 16;
-
-// Bytes that are there; holes are not.
-uint64_t BytesAt(const std::string& path) {
-  constexpr uint64_t kBlock = 512;
-  struct stat status;
-  if (::stat(path.c_str(), &status) != 0) return 0;
-  return std::min(static_cast<uint64_t>(status.st_size),
-                  static_cast<uint64_t>(status.st_blocks) * kBlock);
-}
+// The longest text of our own, a table's definition, takes some 500 bytes; a file may bring others.
+constexpr int kMostTextBytes = 1 << 13, kMostColumns = 64;
 
 }  // namespace
 
 Statement::Statement(Database& database, std::string_view text) : database_(database) {
-  const int result = sqlite3_prepare_v2(database.handle_, text.data(),
-                                        static_cast<int>(text.size()), &statement_, nullptr);
+  const int result = database.Try([&] {
+    return sqlite3_prepare_v2(database.handle_, text.data(), static_cast<int>(text.size()),
+                              &statement_, nullptr);
+  });
   if (result != SQLITE_OK) database.Fail(result);
 }
 
@@ -72,9 +66,14 @@ void Statement::RequireRead() const {
 }
 
 bool Statement::Step() {
-  if (!is_running_) database_.work_ = 0;
-  is_running_ = true;
-  const int result = sqlite3_step(statement_);
+  const auto step = [&] {
+    const int result = sqlite3_step(statement_);
+    if (result != SQLITE_ROW && result != SQLITE_DONE) sqlite3_reset(statement_);
+    return result;
+  };
+  const bool is_first = !std::exchange(is_running_, true);
+  if (is_first) database_.work_ = 0;
+  const int result = is_first ? database_.Try(step) : step();
   if (result == SQLITE_ROW) return true;
   Reset();
   if (result != SQLITE_DONE) database_.Fail(result);
@@ -112,24 +111,16 @@ Bytes Statement::Blob(int column) const {
   return {blob, blob + sqlite3_column_bytes(statement_, column)};
 }
 
-Database::Database(const std::string& path, Use use) : path_(path) {
-  const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_FULLMUTEX |
-                    (use == Use::kCreate ? SQLITE_OPEN_CREATE : 0);
-  const int result = sqlite3_open_v2(path.c_str(), &handle_, flags, nullptr);
+Database::Database(const Folder& folder, const std::string& name, Use use)
+    : files_(folder, name), use_(use) {
+  const int flags = use == Use::kCreate ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE
+                    : use == Use::kRead ? SQLITE_OPEN_READONLY
+                                        : SQLITE_OPEN_READWRITE;
+  const int result =
+      sqlite3_open_v2(name.c_str(), &handle_, flags | SQLITE_OPEN_FULLMUTEX, files_.vfs_name());
   try {
     if (result != SQLITE_OK) Fail(result);
-    sqlite3_busy_timeout(handle_, kBusyMilliseconds);
-    sqlite3_progress_handler(handle_, kWorkBetweenLooks, CountWork, this);
-    sqlite3_limit(handle_, SQLITE_LIMIT_LENGTH, kMostRowBytes);
-    // The file may come from anywhere: nothing in it is to be run, and no page is trusted.
-    for (const int option : {SQLITE_DBCONFIG_TRUSTED_SCHEMA, SQLITE_DBCONFIG_ENABLE_TRIGGER,
-                             SQLITE_DBCONFIG_ENABLE_VIEW}) {
-      sqlite3_db_config(handle_, option, 0, nullptr);
-    }
-    sqlite3_db_config(handle_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
-    // A rollback journal, not WAL: that needs memory shared between processes, which network file
-    // systems do not have, and a folder that readers may write to. EXTRA also syncs the folder.
-    Do("PRAGMA synchronous=EXTRA; PRAGMA temp_store=MEMORY; PRAGMA cell_size_check=ON");
+    Configure();
     if (use == Use::kCreate) {
       Do(fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplicationId,
                      kSchemaVersion)
@@ -149,47 +140,91 @@ Database::Database(const std::string& path, Use use) : path_(path) {
     }
   } catch (Error& error) {
     sqlite3_close_v2(handle_);
-    error.File(path_);
+    error.File(path());
     throw;
   }
+}
+
+// The file may come from anywhere: nothing in it is to be run, and no page is trusted.
+void Database::Configure() {
+  sqlite3_extended_result_codes(handle_, 1);
+  sqlite3_busy_timeout(handle_, kBusyMilliseconds);
+  sqlite3_progress_handler(handle_, kWorkBetweenLooks, CountWork, this);
+  for (const auto& [limit, most] :
+       {std::pair(SQLITE_LIMIT_LENGTH, kMostRowBytes),
+        std::pair(SQLITE_LIMIT_SQL_LENGTH, kMostTextBytes),
+        std::pair(SQLITE_LIMIT_COLUMN, kMostColumns), std::pair(SQLITE_LIMIT_ATTACHED, 0),
+        std::pair(SQLITE_LIMIT_TRIGGER_DEPTH, 0)}) {
+    sqlite3_limit(handle_, limit, most);
+  }
+  for (const int option :
+       {SQLITE_DBCONFIG_TRUSTED_SCHEMA, SQLITE_DBCONFIG_ENABLE_TRIGGER, SQLITE_DBCONFIG_ENABLE_VIEW,
+        SQLITE_DBCONFIG_WRITABLE_SCHEMA, SQLITE_DBCONFIG_DQS_DDL, SQLITE_DBCONFIG_DQS_DML}) {
+    sqlite3_db_config(handle_, option, 0, nullptr);
+  }
+  sqlite3_db_config(handle_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  // A rollback journal, not WAL: that needs memory shared between processes, which network file
+  // systems do not have, and a folder that readers may write to. EXTRA also syncs the folder. The
+  // size of the cache would else be what the file says.
+  Do("PRAGMA synchronous=EXTRA; PRAGMA temp_store=MEMORY; PRAGMA cell_size_check=ON; "
+     "PRAGMA cache_size=-2000; PRAGMA mmap_size=0");
+}
+
+int Database::Try(const std::function<int()>& call) {
+  const int result = call();
+  if (result != SQLITE_READONLY_ROLLBACK || use_ != Use::kRead) return result;
+  // Whoever reads the file with the right to write it undoes the change.
+  Database(files_.folder(), files_.name(), Use::kWrite);
+  return call();
 }
 
 int Database::CountWork(void* self) {
   Database& database = *static_cast<Database*>(self);
   const uint64_t work = database.work_ += kWorkBetweenLooks;
-  return work > kWorkOfAny && work > kMostWorkPerByte * BytesAt(database.path_) ? 1 : 0;
+  return work > kWorkOfAny && work > kMostWorkPerByte * database.files_.CountBytes() ? 1 : 0;
 }
 
 Database::~Database() { sqlite3_close_v2(handle_); }
 
 void Database::Do(const char* text) {
-  const int result = sqlite3_exec(handle_, text, nullptr, nullptr, nullptr);
+  const int result = Try([&] { return sqlite3_exec(handle_, text, nullptr, nullptr, nullptr); });
   if (result != SQLITE_OK) Fail(result);
 }
 
 void Database::Fail(int result) const {
   const std::string text = handle_ == nullptr ? sqlite3_errstr(result) : sqlite3_errmsg(handle_);
+  const auto damaged = [&](const std::string& how) {
+    return Error(Finding::kInconsistent, "the index is damaged: " + how)
+        .File(path())
+        .Hint(std::string(kRepairHint));
+  };
   constexpr int kPrimary = 0xff;
-  switch (result & kPrimary) {
+  const int primary = result & kPrimary;
+  if (primary == SQLITE_CANTOPEN || result == SQLITE_IOERR_ACCESS ||
+      result == SQLITE_IOERR_DELETE) {
+    if (const std::optional<Error> refusal = files_.refusal()) throw *refusal;
+  }
+  if (result == SQLITE_READONLY_ROLLBACK) {
+    throw Error(Finding::kWriteFailed, "a change was cut short, and this user may not undo it")
+        .File(path())
+        .Hint("whoever may write to the store undoes it with any command, such as 'store list'");
+  }
+  switch (primary) {
     case SQLITE_INTERRUPT:
-      throw Error(Finding::kInconsistent, "the index is damaged: its pages lead in circles")
-          .File(path_)
-          .Hint(std::string(kRepairHint));
+      throw damaged("its pages lead in circles");
     case SQLITE_CANTOPEN:
-      throw Error(Finding::kOpenFailed, "cannot open the index: " + text).File(path_);
+      throw damaged("it wants a write-ahead log, which no store has");
     case SQLITE_NOMEM:
-      throw Error(Finding::kNoMemory, "no memory for the index").File(path_);
+      throw Error(Finding::kNoMemory, "no memory for the index").File(path());
     case SQLITE_FULL:
     case SQLITE_IOERR:
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      throw Error(Finding::kWriteFailed, "the index: " + text).File(path_);
+      throw Error(Finding::kWriteFailed, "the index: " + text).File(path());
     default:
-      throw Error(Finding::kInconsistent, "the index is damaged: " + text)
-          .File(path_)
-          .Hint(std::string(kRepairHint));
+      throw damaged(text);
   }
 }
 

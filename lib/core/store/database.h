@@ -3,10 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <string_view>
 
 #include "lib/core/base/bytes.h"
+#include "lib/core/store/index_files.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
@@ -52,20 +54,24 @@ class Statement {
 inline constexpr std::string_view kRepairHint =
     "'kvtool store verify --repair' makes a new one of what the store holds";
 
-// A database file. Throws kInconsistent where the file is damaged, kBadMagic where it is none of
-// ours, kOpenFailed and kWriteFailed for what the system refuses. A file whose pages lead in
+// A database file in the folder of a store. Throws kInconsistent where the file is damaged,
+// kBadMagic where it is none of ours, kUnsafeName where its folder holds something that IndexFiles
+// refuses, kOpenFailed and kWriteFailed for what the system refuses. A file whose pages lead in
 // circles counts as damaged: a statement may do only so much work for each byte of the file.
 class Database {
  public:
-  enum class Use { kOpen, kCreate };
+  // kRead opens the file for reading only. A change that a killed run left unfinished is undone all
+  // the same, by a second connection.
+  enum class Use { kRead, kWrite, kCreate };
 
-  Database(const std::string& path, Use use);
+  // Keeps a reference to the folder.
+  Database(const Folder& folder, const std::string& name, Use use);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
   void Do(const char* text);
-  const std::string& path() const { return path_; }
+  std::string path() const { return files_.path(); }
   // What SQLite says of a result that is no success.
   [[noreturn]] void Fail(int result) const;
 
@@ -73,8 +79,12 @@ class Database {
   friend class Statement;
 
   static int CountWork(void* self);
+  // Returns the result of `call`, of a second call where the first met an unfinished change.
+  int Try(const std::function<int()>& call);
+  void Configure();
 
-  std::string path_;
+  IndexFiles files_;
+  Use use_;
   sqlite3* handle_ = nullptr;
   std::atomic<uint64_t> work_ = 0;  // of the statement that runs
 };

@@ -42,15 +42,16 @@ ObjectId IdOf(const Bytes& blob) {
 
 }  // namespace
 
-void Index::Create(const std::string& path) {
-  Database database(path, Database::Use::kCreate);
+void Index::Create(const Folder& folder, const std::string& name) {
+  Database database(folder, name, Database::Use::kCreate);
   Transaction transaction(database);
   for (const std::string_view text : kSchema) Statement(database, text).Run();
   Statement(database, "INSERT INTO numbers VALUES(1)").Run();
   transaction.Commit();
 }
 
-Index::Index(const std::string& path) : database_(path, Database::Use::kOpen) {
+Index::Index(const Folder& folder, const std::string& name, Database::Use use)
+    : database_(folder, name, use) {
   RequireSchema();
   find_.emplace(database_, "SELECT pack, offset, stored FROM objects WHERE id = ?");
 }
@@ -72,12 +73,19 @@ Error Index::Damaged(std::string_view how) const {
       .Hint(std::string(kRepairHint));
 }
 
-uint64_t Index::NextNumber() {
+uint64_t Index::RequireNumber(int64_t number) const {
+  if (number >= 1 && static_cast<uint64_t>(number) <= kMostNumber)
+    return static_cast<uint64_t>(number);
+  throw Damaged(fmt::format("it has the number {}, 1..{} are possible", number, kMostNumber));
+}
+
+uint64_t Index::NextNumber(uint64_t least) {
   Transaction transaction(database_);
-  Statement read(database_, "SELECT next FROM numbers");
-  if (!read.Step()) throw Error(Finding::kInconsistent, "the index has no next number");
-  const uint64_t number = read.Number(0);
+  Statement read(database_, "SELECT next, (SELECT COUNT(*) FROM numbers) FROM numbers");
+  if (!read.Step() || read.Number(1) != 1) throw Damaged("it has no next number, or several");
+  const uint64_t number = std::max(RequireNumber(read.Signed(0)), least);
   read.Reset();
+  RequireNumber(static_cast<int64_t>(number + 1));
   Statement(database_, "UPDATE numbers SET next = ?").Bind(1, number + 1).Run();
   transaction.Commit();
   return number;
@@ -123,14 +131,22 @@ void Index::Add(const StateRecord& record, uint64_t record_bytes, uint64_t recor
 std::optional<Place> Index::Find(const ObjectId& id) {
   const std::lock_guard lock(mutex_);
   if (!find_->Bind(1, ByteSpan(id)).Step()) return std::nullopt;
-  const Place place{find_->Number(0), find_->Number(1), find_->Number(2)};
+  const int64_t pack = find_->Signed(0);
+  const uint64_t offset = find_->Number(1), stored_bytes = find_->Number(2);
   find_->Reset();
-  return place;
+  return MakePlace(pack, offset, stored_bytes);
 }
 
-StateRow Index::RowOf(const Statement& row) {
+Place Index::MakePlace(int64_t pack, uint64_t offset, uint64_t stored_bytes) const {
+  // Sums of these are compared with the sizes of packs.
+  if (stored_bytes > kObjectHeadBytes + kMaxObjectBytes)
+    throw Damaged(fmt::format("it has an object of {} bytes", stored_bytes));
+  return {RequireNumber(pack), offset, stored_bytes};
+}
+
+StateRow Index::ReadRow(const Statement& row) const {
   StateRow state;
-  state.id = row.Number(0);
+  state.id = RequireNumber(row.Signed(0));
   state.name = row.Text(1);
   state.added_us = row.Signed(2);
   state.format = row.Text(3);
@@ -151,7 +167,7 @@ std::vector<StateRow> Index::States() {
   Statement rows(database_, fmt::format("SELECT {} FROM states ORDER BY state", kColumns));
   std::vector<StateRow> states;
   while (rows.Step()) {
-    StateRow row = RowOf(rows);
+    StateRow row = ReadRow(rows);
     if (!states.empty() && row.id <= states.back().id) throw Damaged("states are out of order");
     states.push_back(std::move(row));
   }
@@ -166,7 +182,7 @@ std::vector<StateRow> Index::Candidates(const ObjectId& guide, std::string_view 
                              kColumns));
   rows.Bind(1, ByteSpan(guide)).Bind(2, name).Bind(3, most);
   std::vector<StateRow> states;
-  while (rows.Step()) states.push_back(RowOf(rows));
+  while (rows.Step()) states.push_back(ReadRow(rows));
   return states;
 }
 
@@ -174,7 +190,8 @@ std::map<uint64_t, uint64_t> Index::Packs() {
   Statement rows(database_, "SELECT pack, bytes FROM packs");
   std::map<uint64_t, uint64_t> packs;
   while (rows.Step()) {
-    if (!packs.emplace(rows.Number(0), rows.Number(1)).second) throw Damaged("a pack comes twice");
+    if (!packs.emplace(RequireNumber(rows.Signed(0)), rows.Number(1)).second)
+      throw Damaged("a pack comes twice");
   }
   return packs;
 }
@@ -183,8 +200,10 @@ std::map<ObjectId, Place> Index::Objects() {
   Statement rows(database_, "SELECT id, pack, offset, stored FROM objects");
   std::map<ObjectId, Place> objects;
   while (rows.Step()) {
-    const Place place{rows.Number(1), rows.Number(2), rows.Number(3)};
-    if (!objects.emplace(IdOf(rows.Blob(0)), place).second) throw Damaged("an object comes twice");
+    if (!objects
+             .emplace(IdOf(rows.Blob(0)), MakePlace(rows.Signed(1), rows.Number(2), rows.Number(3)))
+             .second)
+      throw Damaged("an object comes twice");
   }
   return objects;
 }
@@ -233,6 +252,7 @@ void Index::Fill(const Contents& contents) {
     Insert(listed.record, listed.bytes, listed.hash);
     next = std::max(next, listed.record.id + 1);
   }
+  RequireNumber(static_cast<int64_t>(next));
   Statement(database_, "UPDATE numbers SET next = ?").Bind(1, next).Run();
   transaction.Commit();
 }

@@ -41,14 +41,19 @@ struct LevelRow {
   uint64_t objects = 0, raw_bytes = 0, stored_bytes = 0;
 };
 
+// States and packs have numbers from 1 to below this one, which JSON can say exactly.
+constexpr uint64_t kMostNumber = (uint64_t{1} << 53) - 1;
+
 class Index {
  public:
   // Makes an empty one.
-  static void Create(const std::string& path);
-  explicit Index(const std::string& path);
+  static void Create(const Folder& folder, const std::string& name);
+  // Keeps a reference to the folder.
+  Index(const Folder& folder, const std::string& name, Database::Use use);
 
-  // Numbers are never used again.
-  uint64_t NextNumber();
+  // Numbers are never used again; `least` is above those of all files, which an index from a backup
+  // does not know.
+  uint64_t NextNumber(uint64_t least);
   // One transaction: a state, with the pack that came with it, if any.
   void Add(const StateRecord& record, uint64_t record_bytes, uint64_t record_hash,
            std::optional<uint64_t> pack, uint64_t pack_bytes,
@@ -89,7 +94,9 @@ class Index {
   void Insert(const StateRecord& record, uint64_t bytes, uint64_t hash);
   void InsertPack(uint64_t pack, uint64_t bytes);
   void InsertObjects(uint64_t pack, const std::vector<NewObject>& objects, bool replace);
-  static StateRow RowOf(const Statement& row);
+  StateRow ReadRow(const Statement& row) const;
+  Place MakePlace(int64_t pack, uint64_t offset, uint64_t stored_bytes) const;
+  uint64_t RequireNumber(int64_t number) const;
   void RequireSchema();
   Error Damaged(std::string_view how) const;
 

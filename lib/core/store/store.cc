@@ -18,7 +18,6 @@
 #include "lib/core/base/output_system.h"
 
 namespace kv::store {
-namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMarker = "kvtool-store", kMarkerText = "kvtool store 1\n";
@@ -27,16 +26,9 @@ Error SystemError(Finding finding, std::string_view action, const std::string& p
   return Error(finding, fmt::format("{}: {}", action, std::strerror(errno))).File(path);
 }
 
-void MakeFolder(const std::string& path) {
-  // What was said in the chat is in it.
-  constexpr mode_t kOnlyOwner = 0700;
-  if (::mkdir(path.c_str(), kOnlyOwner) != 0 && errno != EEXIST)
-    throw SystemError(Finding::kWriteFailed, "cannot make the folder", path);
-}
-
-void WriteMarker(const std::string& path) {
+void WriteMarker(const Folder& folder) {
   try {
-    AtomicFile file(path, Overwrite::kRefuse);
+    NewFile file(folder, std::string(kMarker));
     file.Write(AsBytes(kMarkerText));
     file.Commit();
   } catch (const Error& error) {
@@ -44,129 +36,175 @@ void WriteMarker(const std::string& path) {
   }
 }
 
-// Whether there is a regular file, not whether it can be opened just now.
-bool IsThere(const std::string& path) {
-  struct stat status;
-  if (::lstat(path.c_str(), &status) == 0) return S_ISREG(status.st_mode);
-  if (errno == ENOENT || errno == ENOTDIR) return false;
-  throw SystemError(Finding::kOpenFailed, "cannot open", path);
-}
-
 }  // namespace
 
-StoreLock::StoreLock(const std::string& path, bool alone, const std::function<void()>& waiting)
-    : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) {
-  if (descriptor_ < 0) throw SystemError(Finding::kOpenFailed, "cannot open", path);
-  const int how = alone ? LOCK_EX : LOCK_SH;
-  if (::flock(descriptor_, how | LOCK_NB) == 0) return;
-  if (waiting) waiting();
-  while (::flock(descriptor_, how) != 0) {
-    if (errno == EINTR) continue;
-    const Error error = SystemError(Finding::kOpenFailed, "cannot lock", path);
+StoreLock::StoreLock(int descriptor, std::string path, bool alone,
+                     const std::function<void()>& waiting)
+    : descriptor_(descriptor), path_(std::move(path)) {
+  try {
+    Lock(alone ? LOCK_EX : LOCK_SH, waiting);
+  } catch (const Error&) {
     ::close(descriptor_);
-    throw error;
+    throw;
   }
 }
 
 StoreLock::~StoreLock() { ::close(descriptor_); }
 
-void StoreLock::Share() {
-  while (::flock(descriptor_, LOCK_SH) != 0) {
+void StoreLock::Lock(int how, const std::function<void()>& waiting) {
+  if (::flock(descriptor_, how | LOCK_NB) == 0) return;
+  if (waiting) waiting();
+  while (::flock(descriptor_, how) != 0) {
     if (errno != EINTR) throw SystemError(Finding::kOpenFailed, "cannot lock", path_);
   }
 }
 
+void StoreLock::BeAlone(const std::function<void()>& waiting) {
+  ::flock(descriptor_, LOCK_UN);  // two that keep their share would wait for each other
+  Lock(LOCK_EX, waiting);
+}
+
+void StoreLock::Share() { Lock(LOCK_SH, {}); }
+
+// Opens the folder of the store and, to add, makes it.
+void Store::OpenRoot(Use use) {
+  root_ = Folder::Open(folder_);
+  if (root_ && root_->Find(std::string(kMarker))) return;
+  if (use != Use::kAdd) {
+    throw Error(Finding::kOpenFailed, root_ ? "is no store" : "there is no such store")
+        .File(folder_)
+        .Hint("'kvtool store add DIR FILE' makes one");
+  }
+  std::vector<std::string> names;
+  if (root_) names = root_->Names();
+  // The temporary name is the marker's, which another run is about to make or could not.
+  if (!std::all_of(names.begin(), names.end(), IsTemporaryName))
+    throw Error(Finding::kExists, "something else than a store is there").File(folder_);
+  if (!root_) {
+    // Mode 0700: the store contains conversation content.
+    constexpr mode_t kOnlyOwner = 0700;
+    if (::mkdir(folder_.c_str(), kOnlyOwner) != 0 && errno != EEXIST)
+      throw SystemError(Finding::kWriteFailed, "cannot make the folder", folder_);
+    root_ = Folder::Open(folder_);
+    if (!root_) throw SystemError(Finding::kOpenFailed, "cannot open", folder_);
+  }
+  output::SyncNameOf(folder_);
+  WriteMarker(*root_);
+}
+
 Store::Store(std::string folder, Use use, const std::function<void()>& waiting)
     : folder_(std::move(folder)) {
-  const std::string marker = folder_ + "/" + std::string(kMarker);
-  struct stat status;
-  if (::lstat(marker.c_str(), &status) != 0) {
-    std::error_code failed;
-    const bool there = fs::exists(folder_, failed);
-    if (use != Use::kAdd) {
-      throw Error(Finding::kOpenFailed, there ? "is no store" : "there is no such store")
-          .File(folder_)
-          .Hint("'kvtool store add DIR FILE' makes one");
-    }
-    if (there && (!fs::is_directory(folder_, failed) || !fs::is_empty(folder_, failed)))
-      throw Error(Finding::kExists, "something else than a store is there").File(folder_);
-    MakeFolder(folder_);
-    output::SyncNameOf(folder_);
-    WriteMarker(marker);
-  }
-  const auto text = FileSource::Open(marker);
-  if (AsText(text->bytes()) != kMarkerText) {
-    throw Error(Finding::kUnsupportedVersion, "this is no store of version 1").File(marker);
+  OpenRoot(use);
+  const std::string marker(kMarker), index(kIndexName);
+  const auto text = root_->OpenFile(marker);
+  if (text == nullptr || AsText(text->bytes()) != kMarkerText) {
+    throw Error(Finding::kUnsupportedVersion, "this is no store of version 1")
+        .File(root_->Join(marker));
   }
   const bool alone = use == Use::kAlone || use == Use::kMend;
-  lock_ = std::make_unique<StoreLock>(marker, alone, waiting);
-  if (use == Use::kMend) return;
-  if (::lstat(IndexPath().c_str(), &status) != 0) {
-    if (!alone) {
-      lock_ = nullptr;
-      lock_ = std::make_unique<StoreLock>(marker, true, waiting);
-    }
-    Make();
+  const int descriptor = root_->OpenDescriptor(marker);
+  if (descriptor < 0) throw SystemError(Finding::kOpenFailed, "cannot open", root_->Join(marker));
+  lock_ = std::make_unique<StoreLock>(descriptor, root_->Join(marker), alone, waiting);
+  const auto has_index = [&] {
+    struct stat status;
+    return ::fstatat(root_->descriptor(), index.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  };
+  if (use != Use::kMend && !has_index()) {
+    if (!alone) lock_->BeAlone(waiting);
+    if (!has_index()) Make();  // or somebody else did meanwhile
     if (!alone) lock_->Share();
   }
-  index_ = std::make_unique<Index>(IndexPath());
+  for (const auto& [part, name] : {std::pair(&packs_, "packs"), std::pair(&states_, "states")}) {
+    if (use == Use::kRead) {
+      *part = root_->Below(name);
+      if (*part) continue;
+      throw Error(Finding::kMissingRecord, "the store lacks this folder")
+          .File(root_->Join(name))
+          .Hint("'kvtool store verify --repair' mends what can be mended");
+    }
+    *part = root_->MakeBelow(name);
+  }
+  if (use == Use::kMend) return;
+  index_ = std::make_unique<Index>(
+      *root_, index, use == Use::kRead ? Database::Use::kRead : Database::Use::kWrite);
 }
 
-std::string Store::PackPath(uint64_t pack) const {
-  return fmt::format("{}/packs/{:08}.pack", folder_, pack);
-}
+std::string Store::PackName(uint64_t pack) { return fmt::format("{:08}.pack", pack); }
 
-std::string Store::RecordPath(uint64_t state) const {
-  return fmt::format("{}/states/{:08}.kvs", folder_, state);
-}
-
-std::string Store::IndexPath() const { return folder_ + "/index.sqlite"; }
+std::string Store::RecordName(uint64_t state) { return fmt::format("{:08}.kvs", state); }
 
 // Makes the index of a store that is new, or whose maker was killed.
 void Store::Make() {
-  struct stat status;
-  if (::lstat(IndexPath().c_str(), &status) == 0) return;  // somebody else did
-  if (!FilesIn("packs", ".pack").empty() || !FilesIn("states", ".kvs").empty()) {
+  const Folder packs = root_->MakeBelow("packs"), states = root_->MakeBelow("states");
+  if (!FilesIn(packs, PackName).empty() || !FilesIn(states, RecordName).empty()) {
     throw Error(Finding::kMissingRecord, "the store has no index")
         .File(folder_)
         .Hint("'kvtool store verify --repair' makes a new one of what the store holds");
   }
-  MakeFolder(folder_ + "/packs");
-  MakeFolder(folder_ + "/states");
-  const std::string fresh = IndexPath() + ".new";
-  ::unlink(fresh.c_str());
-  ::unlink((fresh + "-journal").c_str());
-  Index::Create(fresh);
-  if (::rename(fresh.c_str(), IndexPath().c_str()) != 0)
-    throw SystemError(Finding::kWriteFailed, "cannot name the index", IndexPath());
+  NameIndex({});
 }
 
-std::map<uint64_t, uint64_t> Store::FilesIn(const std::string& folder,
-                                            const std::string& ending) const {
-  std::map<uint64_t, uint64_t> files;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder_ + "/" + folder, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    std::string name = entry->path().filename().string();
-    if (!name.ends_with(ending)) continue;
-    name.resize(name.size() - ending.size());
-    const auto number = ParseNumber<uint64_t>(name);
-    if (!number || !IsThere(entry->path().string())) continue;
-    struct stat status;
-    if (::lstat(entry->path().c_str(), &status) != 0) continue;  // removed meanwhile
-    files[*number] = static_cast<uint64_t>(status.st_size);
+void Store::NameIndex(const Index::Contents& contents) {
+  const std::string index(kIndexName), fresh = index + ".new";
+  for (const std::string& old : {fresh, fresh + "-journal"}) root_->Remove(old);
+  Index::Create(*root_, fresh);
+  Index(*root_, fresh, Database::Use::kWrite).Fill(contents);
+  // An old journal would be rolled back into the new index.
+  for (const char* ending : {"-journal", "-wal", "-shm"}) {
+    const std::string name = index + ending;
+    if (!root_->Remove(name) && errno != ENOENT)
+      throw SystemError(Finding::kWriteFailed, "cannot be removed", root_->Join(name));
   }
-  // A list that ends early would tell a repair that the rest is gone.
-  if (failed && failed != std::errc::no_such_file_or_directory) {
-    throw Error(Finding::kOpenFailed, fmt::format("cannot be read: {}", failed.message()))
-        .File(folder_ + "/" + folder);
+  root_->Rename(fresh, index);
+  root_->Sync();
+}
+
+std::map<uint64_t, uint64_t> Store::FilesIn(const Folder& folder,
+                                            std::string (*name)(uint64_t number)) {
+  std::map<uint64_t, uint64_t> files;
+  for (const std::string& entry : folder.Names()) {
+    const auto number = ParseNumber<uint64_t>(std::string_view(entry).substr(0, entry.find('.')));
+    // The one spelling that this program gives.
+    if (!number || *number == 0 || *number >= kMostNumber || entry != name(*number)) continue;
+    if (const auto status = folder.Find(entry))
+      files[*number] = static_cast<uint64_t>(status->st_size);
   }
   return files;
 }
 
+uint64_t Store::NewNumber() {
+  uint64_t least = 1;
+  for (const auto& files : {PackFiles(), RecordFiles()}) {
+    if (!files.empty()) least = std::max(least, files.rbegin()->first + 1);
+  }
+  return index_->NextNumber(least);
+}
+
+Permissions Store::permissions() const {
+  struct stat store, packs;
+  if (::fstat(root_->descriptor(), &store) != 0 || ::fstat(packs_->descriptor(), &packs) != 0)
+    throw SystemError(Finding::kOpenFailed, "cannot open", folder_);
+  constexpr mode_t kReadAndWrite = 0666;
+  return {store.st_mode & packs.st_mode & kReadAndWrite, store.st_uid, store.st_gid};
+}
+
+uint64_t Store::CountBytes() const {
+  constexpr uint64_t kBlock = 512;
+  uint64_t sum = 0;
+  for (const Folder* folder : {&packs(), &states()}) {
+    for (const std::string& name : folder->Names()) {
+      const auto status = folder->Find(name);
+      if (!status) continue;
+      sum += std::min(static_cast<uint64_t>(status->st_size),
+                      static_cast<uint64_t>(status->st_blocks) * kBlock);
+    }
+  }
+  return sum;
+}
+
 uint64_t Store::IndexBytes() const {
-  struct stat status;
-  return ::stat(IndexPath().c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_size) : 0;
+  const auto status = root_->Find(std::string(kIndexName));
+  return status ? static_cast<uint64_t>(status->st_size) : 0;
 }
 
 StateRow Store::Find(const std::string& what) {
@@ -194,9 +232,9 @@ StateRow Store::Find(const std::string& what) {
 StateRecord Store::Load(const StateRow& row) const {
   const std::string path = RecordPath(row.id);
   try {
-    if (!IsThere(path))
+    const auto file = states().OpenFile(RecordName(row.id));
+    if (file == nullptr)
       throw Error(Finding::kMissingRecord, "the record of the state is not there");
-    const auto file = FileSource::Open(path);
     if (file->size() != row.record_bytes || Hash64(file->bytes()) != row.record_hash) {
       throw Error(Finding::kChecksum, "the record of the state is not the one that was added");
     }
@@ -211,13 +249,13 @@ StateRecord Store::Load(const StateRow& row) const {
 }
 
 std::shared_ptr<const FileSource> Store::Pack(uint64_t pack) {
-  const std::lock_guard lock(packs_mutex_);
-  std::shared_ptr<const FileSource>& file = packs_[pack];
+  const std::lock_guard lock(opened_mutex_);
+  std::shared_ptr<const FileSource>& file = opened_[pack];
   if (file == nullptr) {
     const std::string path = PackPath(pack);
-    if (!IsThere(path))
+    auto opened = packs().OpenFile(PackName(pack));
+    if (opened == nullptr)
       throw Error(Finding::kLostChunk, "a pack of the store is not there").File(path);
-    auto opened = FileSource::Open(path);
     try {
       CheckPackHeader(*opened);
     } catch (Error& error) {
@@ -283,7 +321,7 @@ StoreStats Store::Stats() {
   }
   stats.names = names.size();
   stats.objects = objects.size();
-  for (const auto& [pack, bytes] : FilesIn("packs", ".pack")) {
+  for (const auto& [pack, bytes] : PackFiles()) {
     stats.pack_bytes += bytes;
     ++stats.packs;
   }

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "lib/core/archive/archive.h"
+#include "lib/core/base/output.h"
 #include "lib/core/base/parallel.h"
 #include "lib/core/base/progress.h"
 #include "lib/core/snapshot/snapshot.h"
+#include "lib/core/store/folder.h"
 #include "lib/core/store/index.h"
 
 // A folder of states in which what they have in common is stored once (FORMAT.md). store.cc opens
@@ -21,18 +23,24 @@
 // frees what no state needs.
 namespace kv::store {
 
+constexpr std::string_view kIndexName = "index.sqlite";
+
 // Held while a store is used. Whoever removes or mends something is alone; all others share.
 class StoreLock {
  public:
-  StoreLock(const std::string& path, bool alone, const std::function<void()>& waiting);
+  // Takes over the descriptor of the file that is locked; `path` is for messages.
+  StoreLock(int descriptor, std::string path, bool alone, const std::function<void()>& waiting);
   ~StoreLock();
   StoreLock(const StoreLock&) = delete;
   StoreLock& operator=(const StoreLock&) = delete;
-  void Share();  // from now on
+  void BeAlone(const std::function<void()>& waiting);  // from now on
+  void Share();                                        // from now on
 
  private:
+  void Lock(int how, const std::function<void()>& waiting);
+
+  int descriptor_;
   std::string path_;
-  int descriptor_ = -1;
 };
 
 struct AddOptions {
@@ -60,15 +68,27 @@ struct Problem {
 struct CheckReport {
   uint64_t states = 0, objects = 0, raw_bytes = 0, stored_bytes = 0;
   uint64_t leftover_files = 0, leftover_bytes = 0;  // of runs that were killed, or are under way
+  std::vector<StateRow> unlisted;                   // as Leftovers has them
   std::vector<Problem> problems;
   std::vector<StateRow> damaged;   // states that cannot be restored
   std::vector<StateRow> relisted;  // that a sound index did not name, and the new one does
+};
+
+// What the index does not name.
+struct Leftovers {
+  // States whose records are whole: their adding or removal was cut short, or the index comes from
+  // a backup. A repair lists them again.
+  std::vector<StateRow> unlisted;
+  std::set<ObjectId> needed;             // objects of these
+  std::vector<uint64_t> packs, records;  // files that nothing needs
+  uint64_t bytes = 0;                    // in these
 };
 
 struct CollectReport {
   uint64_t removed_states = 0, removed_objects = 0, removed_packs = 0, rewritten_packs = 0;
   uint64_t leftover_files = 0;
   uint64_t before_bytes = 0, after_bytes = 0;  // of the whole store
+  std::vector<StateRow> unlisted;              // which stay, with all packs
 };
 
 struct StoreStats {
@@ -96,8 +116,8 @@ class Store {
     kMend,   // the same, without an index
   };
   // `waiting` is called once if somebody else has to finish first. Throws kOpenFailed where there
-  // is no store, kExists where something else is, kMissingRecord, kInconsistent,
-  // kUnsupportedVersion.
+  // is no store, kExists where something else is, kUnsafeName where links lead out of it,
+  // kMissingRecord, kInconsistent, kUnsupportedVersion.
   Store(std::string folder, Use use, const std::function<void()>& waiting = {});
 
   std::vector<StateRow> States() { return index_->States(); }
@@ -123,15 +143,29 @@ class Store {
   std::vector<StateRow> Prune(uint64_t keep_last, const std::set<std::string>& names);
 
   const std::string& folder() const { return folder_; }
+  // Those of who may look into the store and into its packs.
+  Permissions permissions() const;
+  // Bytes that packs and records take on the disk; holes take none.
+  uint64_t CountBytes() const;
 
  private:
-  std::string PackPath(uint64_t pack) const;
-  std::string RecordPath(uint64_t state) const;
-  std::string IndexPath() const;
+  static std::string PackName(uint64_t pack);
+  static std::string RecordName(uint64_t state);
+  std::string PackPath(uint64_t pack) const { return packs().Join(PackName(pack)); }
+  std::string RecordPath(uint64_t state) const { return states().Join(RecordName(state)); }
+  const Folder& packs() const { return *packs_; }
+  const Folder& states() const { return *states_; }
+  void OpenRoot(Use use);
   void Make();
-  // Of files that a number names.
-  std::map<uint64_t, uint64_t> FilesIn(const std::string& folder, const std::string& ending) const;
+  // Makes an index of these contents in place of the one that is there.
+  void NameIndex(const Index::Contents& contents);
   uint64_t IndexBytes() const;
+  // Sizes of the files in a folder that `name` gives a number.
+  static std::map<uint64_t, uint64_t> FilesIn(const Folder& folder,
+                                              std::string (*name)(uint64_t number));
+  std::map<uint64_t, uint64_t> PackFiles() const { return FilesIn(packs(), PackName); }
+  std::map<uint64_t, uint64_t> RecordFiles() const { return FilesIn(states(), RecordName); }
+  uint64_t NewNumber();
   std::shared_ptr<const FileSource> Pack(uint64_t pack);
   // Decodes an object and checks that it is the one asked for.
   void LoadObject(const ObjectId& id, uint64_t bytes, CodecScratch& scratch, Bytes& raw);
@@ -140,15 +174,20 @@ class Store {
   uint64_t DecodedBytes(const std::map<ObjectId, Place>& objects);
   std::set<ObjectId> LiveObjects();
   std::vector<StateRow> Unlisted(const Index::Contents& contents) const;
-  uint64_t RemoveLeftFiles(const std::map<uint64_t, uint64_t>& packs);
+  // Throws kLostChunk unless the packs that are needed are there as the index has them.
+  void RequirePacks(const std::map<uint64_t, uint64_t>& packs,
+                    const std::set<uint64_t>& needed) const;
+  // `any_missing`: a listed state lacks objects, which packs that the index does not name may have.
+  Leftovers FindLeftovers(bool any_missing);
 
   class Adder;
 
   std::string folder_;
+  std::optional<Folder> root_, packs_, states_;
   std::unique_ptr<StoreLock> lock_;
   std::unique_ptr<Index> index_;
-  std::mutex packs_mutex_;
-  std::map<uint64_t, std::shared_ptr<const FileSource>> packs_;
+  std::mutex opened_mutex_;
+  std::map<uint64_t, std::shared_ptr<const FileSource>> opened_;
 };
 
 }  // namespace kv::store

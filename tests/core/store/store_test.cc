@@ -2,9 +2,17 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/core/store/store.h"
 
-#include <catch2/catch.hpp>
-#include <random>
+#include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "lib/core/base/stored_names.h"
 #include "lib/core/snapshot/layout.h"
 #include "lib/core/store/cut.h"
 #include "lib/core/store/index.h"
@@ -176,9 +184,9 @@ TEST_CASE("names of states can be names of files", "[store]") {
 
 TEST_CASE("a value that the index cannot take is an error, not NULL", "[store]") {
   const test::TempDir folder;
-  const std::string path = (folder.path() / "index.sqlite").string();
-  Index::Create(path);
-  Database database(path, Database::Use::kOpen);
+  const std::optional<Folder> opened = Folder::Open(folder.path().string());
+  Index::Create(*opened, "index.sqlite");
+  Database database(*opened, "index.sqlite", Database::Use::kRead);
   Statement statement(database, "SELECT ?");
   // Longer than SQLite takes, which it says before it looks at the text, as it says that there is
   // no memory.
@@ -186,6 +194,103 @@ TEST_CASE("a value that the index cannot take is an error, not NULL", "[store]")
   CHECK_THROWS_AS(statement.Bind(1, std::string_view(text.data(), size_t{1} << 31)), Error);
   CHECK(statement.Bind(1, text).Step());
   CHECK(statement.Text(0) == text);
+}
+
+TEST_CASE("connections of one process exclude each other, and the last writer is read", "[store]") {
+  const test::TempDir folder;
+  const std::optional<Folder> opened = Folder::Open(folder.path().string());
+  Index::Create(*opened, "index.sqlite");
+  std::vector<std::jthread> threads;
+  constexpr uint64_t kThreads = 4, kEach = 8;
+  for (uint64_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      Index index(*opened, "index.sqlite", Database::Use::kWrite);
+      for (uint64_t turn = 0; turn < kEach; ++turn) index.NextNumber(1);
+    });
+  }
+  threads.clear();
+  Index reader(*opened, "index.sqlite", Database::Use::kRead);
+  CHECK_THROWS_AS(reader.NextNumber(1), Error);  // it is open for reading only
+  Index writer(*opened, "index.sqlite", Database::Use::kWrite);
+  CHECK(writer.NextNumber(1) == kThreads * kEach + 1);
+  CHECK(writer.NextNumber(1000) == 1000);
+  CHECK(writer.NextNumber(1) == 1001);
+  CHECK(writer.NextNumber(kMostNumber - 1) == kMostNumber - 1);
+  CHECK_THROWS_AS(writer.NextNumber(1), Error);
+}
+
+TEST_CASE("a reader undoes what another connection left unfinished", "[store]") {
+  const test::TempDir folder;
+  const std::optional<Folder> opened = Folder::Open(folder.path().string());
+  Index::Create(*opened, "index.sqlite");
+  Index reader(*opened, "index.sqlite", Database::Use::kRead);
+  CHECK(reader.States().empty());
+  // A journal without pages: magic, their number, nonce, pages of the index, sector and page size.
+  const std::string journal = folder / "index.sqlite-journal";
+  const auto pages = std::filesystem::file_size(folder / "index.sqlite") / 4096;
+  std::string head("\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", 8);
+  for (const uint64_t field :
+       {uint64_t{0}, uint64_t{1}, uint64_t{pages}, uint64_t{512}, uint64_t{4096}}) {
+    for (int shift = 24; shift >= 0; shift -= 8) head.push_back(static_cast<char>(field >> shift));
+  }
+  head.resize(512);
+  std::ofstream(journal) << head;
+  CHECK(reader.States().empty());
+  CHECK_FALSE(std::filesystem::exists(journal));
+}
+
+TEST_CASE("folders of a store hold regular files of their own", "[store]") {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder.path();
+  std::filesystem::create_directory(path / "packs");
+  std::ofstream(path / "file") << "text";
+  std::filesystem::create_symlink("packs", path / "link");
+  std::filesystem::create_symlink("file", path / "alias");
+  ::mkfifo((path / "fifo").c_str(), 0600);
+  const std::optional<Folder> opened = Folder::Open(path.string());
+  CHECK(opened->Below("packs").has_value());
+  CHECK_FALSE(opened->Below("nothing").has_value());
+  CHECK_THROWS_AS(opened->Below("link"), Error);
+  CHECK_THROWS_AS(opened->Below("file"), Error);
+  CHECK_THROWS_AS(opened->MakeBelow("link"), Error);
+  CHECK(AsText(opened->OpenFile("file")->bytes()) == "text");
+  for (const char* name : {"alias", "fifo", "packs", "nothing"}) {
+    CHECK(opened->OpenFile(name) == nullptr);
+    CHECK_FALSE(opened->Find(name).has_value());
+  }
+  CHECK_FALSE(opened->Remove("packs"));
+  {
+    NewFile never(*opened, "new");
+    never.Write(AsBytes("x"));
+  }
+  for (const char* name : {"file", "alias", "packs"}) {
+    NewFile refused(*opened, name);
+    CHECK_THROWS_AS(refused.Commit(), Error);
+  }
+  NewFile written(*opened, "new");
+  written.Write(AsBytes("yes"));
+  written.Commit();
+  CHECK(AsText(opened->OpenFile("new")->bytes()) == "yes");
+  CHECK(opened->Names().size() == 6);
+}
+
+TEST_CASE("deep names are compared in time of their length", "[store]") {
+  const auto clashes = [](std::vector<std::string_view> names) {
+    return FindNameClash(std::move(names)).has_value();
+  };
+  CHECK(clashes({"a/b", "a"}));
+  CHECK(clashes({"a/b", "a!", "a", "a.b"}));  // '!' and '.' sort before '/'
+  CHECK(clashes({"a", "b", "a"}));
+  CHECK_FALSE(clashes({"a/b", "a/c", "ab", "a!"}));
+  CHECK_FALSE(clashes({"a\x01", "a/b"}));
+  std::string deep;
+  for (int i = 0; i < 2000; ++i) deep += "a/";
+  std::vector<std::string> names;
+  for (int i = 0; i < 64; ++i) names.push_back(deep + fmt::format("{:02}", i));
+  uint64_t compared = 0;
+  CHECK_FALSE(FindNameClash(std::vector<std::string_view>(names.begin(), names.end()), &compared));
+  // Each name meets some log2(64) others; each of its 2,000 folders was looked up before.
+  CHECK(compared < 16 * names.size() * names[0].size());
 }
 
 TEST_CASE("BLAKE2b of 32 bytes is that of other programs", "[store]") {
