@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -47,13 +46,10 @@ class WholeFolder : public RestoreTarget {
   std::unique_ptr<FolderFile> file_;
 };
 
-// Who may not look into the store, or into its packs, may not read what comes out of it.
-std::optional<Permissions> PermissionsOf(const std::string& store) {
-  struct stat status, packs;
-  if (::stat(store.c_str(), &status) != 0 || ::stat((store + "/packs").c_str(), &packs) != 0)
-    return std::nullopt;
-  return Permissions{status.st_mode & packs.st_mode & 0666, status.st_uid, status.st_gid};
-}
+// A record may name one object as often as it likes, so that a forged store of some kilobytes would
+// fill memory and disk. Sound states take at most some 20 times what they are stored in, but for
+// runs of zeros.
+constexpr uint64_t kAlwaysGiven = uint64_t{256} << 20, kMostTimesStored = 100;
 
 class StoreGet : public Command {
  public:
@@ -64,7 +60,9 @@ class StoreGet : public Command {
              "state with that number")
         .Required();
     output_.Declare(line, "File or folder to write (default: the name of the state)");
-    limit_.Declare(line, "Limit on the size of the state (default: none)");
+    limit_.Declare(line,
+                   "Limit on the size of the state (default: 256MiB, or 100 times what packs and "
+                   "records take, if that is more)");
     report_.Declare(line);
   }
 
@@ -79,13 +77,14 @@ class StoreGet : public Command {
     store::Store store(folder_, store::Store::Use::kRead, Waiting(folder_, context));
     const store::StateRow row = store.Find(state_);
     const store::StateRecord record = store.Load(row);
-    limit_.Require(record.source_bytes, folder_);
+    RequireWithinLimit(store, record.source_bytes);
     const std::string path = PathFor(record, context.console);
     CheckPath(path);
     ProgressLine progress(context.console, context.global.progress_when(), row.name);
     ThreadPool pool(context.global.thread_count());
     OutputRules rules = RulesFor(output_.force);
-    rules.like = PermissionsOf(folder_);
+    // Who may not look into the store, or into its packs, may not read what comes out of it.
+    rules.like = store.permissions();
     if (record.is_folder) {
       WholeFolder target(record, path, rules);
       store.Restore(record, target, pool, &progress);
@@ -114,6 +113,18 @@ class StoreGet : public Command {
   }
 
  private:
+  void RequireWithinLimit(const store::Store& store, uint64_t bytes) const {
+    limit_.Require(bytes, folder_);
+    if (limit_.most() || bytes <= kAlwaysGiven) return;
+    const uint64_t stored = store.CountBytes();
+    if (bytes / kMostTimesStored < stored) return;
+    throw Error(Finding::kLimit,
+                fmt::format("the state has {} bytes, more than {} times what the store holds, {}",
+                            bytes, kMostTimesStored, stored))
+        .File(folder_)
+        .Hint(fmt::format("--max-bytes {} allows it", bytes));
+  }
+
   std::string PathFor(const store::StateRecord& record, const Console& console) const {
     const bool is_stream = output_.to_stdout || DescriptorNamed(output_.path) == STDOUT_FILENO;
     if (!is_stream) return output_.path.empty() ? record.name : output_.path;

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/core/base/hash.h"
 #include "lib/core/base/reuse.h"
 #include "lib/core/store/cut.h"
@@ -34,6 +36,15 @@ std::vector<Step> StepsOf(const StoredFile& file) {
     }
   }
   return steps;
+}
+
+// Bytes of the largest object; at least 1.
+uint64_t FindLargest(const std::vector<Step>& steps) {
+  uint64_t largest = 1;
+  for (const Step& step : steps) {
+    if (step.piece != nullptr) largest = std::max(largest, step.extent->BytesOf(*step.piece));
+  }
+  return largest;
 }
 
 // Writes what was loaded, in order. Tensors that are not stored token by token are put together
@@ -72,14 +83,18 @@ void Store::Restore(const StateRecord& record, RestoreTarget& target, ThreadPool
                     Progress* progress) {
   if (progress != nullptr) progress->Begin(record.source_bytes);
   Reuse<CodecScratch> scratches;
-  constexpr uint64_t kWindowPerThread = 4;
+  constexpr uint64_t kWindowPerThread = 4, kWindowBytes = uint64_t{256} << 20;
+  const auto threads = static_cast<uint64_t>(pool.threads());
   for (size_t i = 0; i < record.files.size(); ++i) {
     const StoredFile& file = record.files[i];
     const std::vector<Step> steps = StepsOf(file);
     size_t next = 0;
+    // Objects may be of 16 MiB each, and a few bytes on the disk.
+    const uint64_t window =
+        std::max(threads, std::min(kWindowPerThread * threads, kWindowBytes / FindLargest(steps)));
     FileWriter writer(target.Begin(i));
     pool.RunOrdered<Step, Loaded>(
-        kWindowPerThread * static_cast<uint64_t>(pool.threads()),
+        window,
         [&]() -> std::optional<Step> {
           if (next == steps.size()) return std::nullopt;
           return steps[next++];
