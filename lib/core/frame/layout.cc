@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "lib/core/base/checked.h"
+#include "lib/core/codec/table.h"
 
 namespace kv {
 namespace {
@@ -133,6 +134,19 @@ SegmentGrid GridOfHeader(const FrameHeader& header) {
   return grid;
 }
 
+namespace {
+
+// A codec that this library does not have belongs to a newer one: such a frame is sound, and whoever
+// keeps frames must not take it for damage.
+void RequireCodec(CodecId codec) {
+  if (FindCodec(codec) != nullptr) return;
+  throw Error(Finding::kUnsupportedKind,
+              fmt::format("the frame needs codec {}, which this version does not have",
+                          static_cast<unsigned>(codec)));
+}
+
+}  // namespace
+
 SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
   if (frame.size() - kFrameHeaderBytes < header.payload_bytes) {
     throw Error(Finding::kTruncated,
@@ -141,6 +155,7 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
   ByteReader reader(frame.subspan(kFrameHeaderBytes, header.payload_bytes), kFrameHeaderBytes);
   SegmentTable table{GridOfHeader(header), {}};
   if (header.segmentation == Segmentation::kNone) {
+    RequireCodec(header.codec);
     table.segments.push_back({header.codec, reader.rest(), 0});
     return table;
   }
@@ -152,6 +167,7 @@ SegmentTable ReadSegments(const FrameHeader& header, ByteSpan frame) {
     const uint32_t size = entries.U32("segment size"), codec = entries.U32("segment codec");
     const uint64_t hash = entries.U64("segment hash");
     if (codec > 0xff) throw Error(Finding::kBadFrame, fmt::format("there is no codec {}", codec));
+    RequireCodec(static_cast<CodecId>(codec));
     table.segments.push_back({static_cast<CodecId>(codec), reader.Take(size, "segment"), hash});
   }
   reader.ExpectEnd("frame");
@@ -237,13 +253,14 @@ FrameHeader ReadFrameHeader(ByteSpan frame) {
   if (std::memcmp(head.data(), kMagic.data(), kMagic.size()) != 0) {
     throw Error(Finding::kBadMagic, "the bytes are no frame");
   }
+  // The hash keeps its place in every version, so that damage is not taken for a newer version.
+  if (LoadLE<uint64_t>(&head[kAtHeaderHash]) != Hash64(head.first(kAtHeaderHash))) {
+    throw Error(Finding::kChecksum, "the frame's header is damaged");
+  }
   const auto version = LoadLE<uint16_t>(&head[kAtVersion]);
   if (version != kVersion) {
     throw Error(Finding::kUnsupportedVersion,
                 fmt::format("the frame has version {}; this library reads {}", version, kVersion));
-  }
-  if (LoadLE<uint64_t>(&head[kAtHeaderHash]) != Hash64(head.first(kAtHeaderHash))) {
-    throw Error(Finding::kChecksum, "the frame's header is damaged");
   }
   if (LoadLE<uint16_t>(&head[kAtHeaderBytes]) != kFrameHeaderBytes) Contradiction("header size");
   if (!IsZero(head.subspan(kAtReference, 16)))

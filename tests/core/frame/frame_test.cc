@@ -261,6 +261,27 @@ TEST_CASE("Headers that contradict themselves are refused, their hash right or n
   }
 }
 
+TEST_CASE("A frame of a newer version is told from a damaged one") {
+  FrameCoder coder(Effort::kFast);
+  const auto change = [](Bytes frame, size_t at, uint8_t value, bool right_hash) {
+    frame[at] = std::byte{value};
+    if (right_hash) StoreLE<uint64_t>(&frame[120], Hash64(ByteSpan(frame).first(120)));
+    return frame;
+  };
+  const auto finding_of = [&](const Bytes& frame) {
+    return FindingOf([&] { coder.Verify(frame, nullptr); });
+  };
+  constexpr uint8_t kNewCodec = 250;
+  const Bytes one = Encode(Described(1'000, 1, 32), Channels(1'000, 32), Effort::kFast);
+  CHECK(finding_of(change(one, 8, 2, true)) == Finding::kUnsupportedVersion);
+  CHECK(finding_of(change(one, 8, 2, false)) == Finding::kChecksum);
+  CHECK(finding_of(change(one, 99, kNewCodec, true)) == Finding::kUnsupportedKind);
+  CHECK(finding_of(change(one, 99, kNewCodec, false)) == Finding::kChecksum);
+  const Bytes several = Encode(Described(30'000, 1, 32), Channels(30'000, 32), Effort::kFast);
+  CHECK(ReadFrameHeader(several).segmentation == Segmentation::kRows);
+  CHECK(finding_of(change(several, 128 + 4, kNewCodec, false)) == Finding::kUnsupportedKind);
+}
+
 TEST_CASE("Frames that exist decode for ever") {
   FrameCoder coder(Effort::kDefault);
   size_t frames = 0;
