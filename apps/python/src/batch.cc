@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "apps/python/src/context.h"
@@ -8,52 +9,46 @@
 namespace kvtool_python {
 namespace {
 
-nb::object At(nb::handle sequence, size_t index) {
-  return nb::steal(PySequence_GetItem(sequence.ptr(), static_cast<Py_ssize_t>(index)));
-}
-
-// Everything that the items of one batch point to.
+// Everything that the items of one batch point to. It grows item by item, so that a sequence which
+// lies about its length takes no memory.
 class Batch {
  public:
-  explicit Batch(size_t count)
-      : items_(count, kvt_item{}), descs_(count, kvt_desc{}), pieces_(count) {}
-
   size_t count() const { return items_.size(); }
   std::span<kvt_item> items() { return items_; }
-  kvt_desc& desc(size_t index) { return descs_[index]; }
-
-  // One buffer, or a list or tuple of them; nullptr: an object in several pieces. Bytes and memory
-  // that merely can be iterated are one piece.
-  const Buffer* SetPieces(size_t index, nb::handle object, Buffer::Access access) {
-    auto& pieces = pieces_[index];
-    const Buffer* only = nullptr;
-    const auto add = [&](nb::handle piece) {
-      const Buffer& buffer = buffers_.emplace_back(piece, access);
-      pieces.push_back({buffer.data(), buffer.bytes()});
-      raw_bytes_ += buffer.bytes();
-      return &buffer;
-    };
-    if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
-      for (nb::handle piece : nb::borrow(object)) add(piece);
-    } else {
-      only = add(object);
-    }
-    items_[index].pieces = pieces.data();
-    items_[index].piece_count = pieces.size();
-    return only;
+  kvt_item& Add() {
+    pieces_.emplace_back();
+    return items_.emplace_back(kvt_item{});
   }
-  void SetPiece(size_t index, void* data, size_t bytes) {
-    pieces_[index] = {{data, bytes}};
-    raw_bytes_ += bytes;
-    items_[index].pieces = pieces_[index].data();
-    items_[index].piece_count = 1;
+  // Describes the last item.
+  void AddDescription(const kvt_desc& desc) { items_.back().desc = &descs_.emplace_back(desc); }
+
+  // The pieces of the last item: one buffer, or a list or tuple of them. Bytes and memory that can
+  // be iterated are one piece.
+  std::vector<const Buffer*> SetPieces(nb::handle object, Buffer::Access access) {
+    std::vector<const Buffer*> buffers;
+    if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
+      const Sequence list(object, "pieces");
+      for (size_t i = 0; i < list.size(); ++i) buffers.push_back(&AddBuffer(list[i], access));
+    } else {
+      buffers.push_back(&AddBuffer(object, access));
+    }
+    std::vector<kvt_piece> pieces;
+    for (const Buffer* buffer : buffers) pieces.push_back({buffer->data(), buffer->bytes()});
+    SetPieces(std::move(pieces));
+    return buffers;
+  }
+  void SetPieces(std::vector<kvt_piece> pieces) {
+    for (const kvt_piece& piece : pieces) raw_bytes_ += piece.bytes;
+    pieces_.back() = std::move(pieces);
+    items_.back().pieces = pieces_.back().data();
+    items_.back().piece_count = pieces_.back().size();
   }
   const Buffer& AddBuffer(nb::handle object, Buffer::Access access) {
     return buffers_.emplace_back(object, access);
   }
-  void SetFrame(size_t index, void* data, size_t bytes) {
-    items_[index].frame = data;
-    items_[index].frame_bytes = bytes;
+  static void SetFrame(kvt_item& item, void* data, size_t bytes) {
+    item.frame = data;
+    item.frame_bytes = bytes;
   }
   size_t PieceBytes(size_t index) const {
     size_t bytes = 0;
@@ -64,18 +59,31 @@ class Batch {
 
  private:
   std::vector<kvt_item> items_;
-  std::vector<kvt_desc> descs_;
-  std::vector<std::vector<kvt_piece>> pieces_;
+  std::deque<kvt_desc> descs_;
+  std::deque<std::vector<kvt_piece>> pieces_;
   std::deque<Buffer> buffers_;
   size_t raw_bytes_ = 0;
 };
 
-void RequireCount(nb::handle sequence, size_t count, const char* what) {
-  if (sequence.is_none() || nb::len(sequence) == count) return;
-  throw nb::value_error(
-      (std::string(what) + ": expected one for each of the " + std::to_string(count) + " items")
-          .c_str());
-}
+// One entry for each item, or None.
+class Entries {
+ public:
+  Entries(nb::handle given, size_t count, const char* what) {
+    if (given.is_none()) return;
+    sequence_.emplace(given, what);
+    if (sequence_->size() == count) return;
+    throw nb::value_error(
+        (std::string(what) + ": expected one for each of the " + std::to_string(count) + " items")
+            .c_str());
+  }
+  bool given() const { return sequence_.has_value(); }
+  nb::object Get(size_t index, nb::handle otherwise) const {
+    return given() ? (*sequence_)[index] : nb::borrow(otherwise);
+  }
+
+ private:
+  std::optional<Sequence> sequence_;
+};
 
 // A call that none of the items is to blame for raises; what items failed of is theirs to say.
 void RaiseUnlessOfItems(kvt_status status, kvt_ctx* ctx, std::span<const kvt_item> items) {
@@ -90,33 +98,35 @@ void RaiseUnlessOfItems(kvt_status status, kvt_ctx* ctx, std::span<const kvt_ite
 
 BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArguments& common,
                         nb::handle contexts, nb::handle tags, nb::handle outs) {
-  Batch batch(nb::len(objects));
-  RequireCount(contexts, batch.count(), "contexts");
-  RequireCount(tags, batch.count(), "tags");
-  RequireCount(outs, batch.count(), "outs");
-  std::vector<size_t> offsets(batch.count());  // of frames in the room
+  Batch batch;
+  const Sequence given(objects, "objects");
+  const Entries context_entries(contexts, given.size(), "contexts");
+  const Entries tag_entries(tags, given.size(), "tags");
+  const Entries out_entries(outs, given.size(), "outs");
+  std::vector<size_t> offsets;  // of frames in the room
   size_t room_bytes = 0;
-  for (size_t i = 0; i < batch.count(); ++i) {
-    const nb::object object = At(objects, i);
-    const Buffer* only = batch.SetPieces(i, object, Buffer::Access::kRead);
+  for (size_t i = 0; i < given.size(); ++i) {
+    const nb::object object = given[i];
+    const nb::object context = context_entries.Get(i, nb::none()),
+                     tag = tag_entries.Get(i, common.tag);
+    kvt_item& item = batch.Add();
+    const std::vector<const Buffer*> pieces = batch.SetPieces(object, Buffer::Access::kRead);
     DescriptionArguments own = common;
-    const nb::object context = contexts.is_none() ? nb::none() : At(contexts, i);
-    const nb::object tag = tags.is_none() ? nb::borrow(common.tag) : At(tags, i);
     own.context = context;
     own.tag = tag;
-    batch.desc(i) = Describe(own, only);
-    batch.items()[i].desc = &batch.desc(i);
-    if (outs.is_none()) {
-      offsets[i] = room_bytes;
+    batch.AddDescription(Describe(own, pieces));
+    offsets.push_back(room_bytes);
+    if (!out_entries.given()) {
       room_bytes += kvt_encode_bound(batch.PieceBytes(i));
     } else {
-      const Buffer& out = batch.AddBuffer(At(outs, i), Buffer::Access::kWrite);
-      batch.SetFrame(i, out.data(), out.bytes());
+      const Buffer& out = batch.AddBuffer(out_entries.Get(i, nb::none()), Buffer::Access::kWrite);
+      Batch::SetFrame(item, out.data(), out.bytes());
     }
   }
   const Room room(room_bytes);
-  for (size_t i = 0; outs.is_none() && i < batch.count(); ++i) {
-    batch.SetFrame(i, room.data() + offsets[i], kvt_encode_bound(batch.PieceBytes(i)));
+  for (size_t i = 0; !out_entries.given() && i < batch.count(); ++i) {
+    Batch::SetFrame(batch.items()[i], room.data() + offsets[i],
+                    kvt_encode_bound(batch.PieceBytes(i)));
   }
   const kvt_status status = RunCall(ctx, batch.raw_bytes(), [&] {
     return kvt_encode_batch(ctx, batch.items().data(), batch.count(), sizeof(kvt_item));
@@ -125,7 +135,7 @@ BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArgum
   BatchResult result;
   for (size_t i = 0; i < batch.count(); ++i) {
     const kvt_item& item = batch.items()[i];
-    const bool whole = item.status == 0 && outs.is_none();
+    const bool whole = item.status == 0 && !out_entries.given();
     result.objects.append(whole ? room.Bytes(offsets[i], item.written) : nb::object(nb::none()));
     result.sizes.append(item.status == 0 ? item.written : 0);
     result.status.append(item.status);
@@ -134,24 +144,29 @@ BatchResult EncodeBatch(kvt_ctx* ctx, nb::handle objects, const DescriptionArgum
 }
 
 BatchResult DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb::handle outs) {
-  Batch batch(nb::len(frames));
-  RequireCount(contexts, batch.count(), "contexts");
-  RequireCount(outs, batch.count(), "outs");
-  std::vector<nb::object> raws(batch.count());
-  std::vector<kvt_status> refused(batch.count(), 0);
-  for (size_t i = 0; i < batch.count(); ++i) {
-    const Buffer& frame = batch.AddBuffer(At(frames, i), Buffer::Access::kRead);
-    batch.SetFrame(i, frame.data(), frame.bytes());
-    const nb::object context = contexts.is_none() ? nb::none() : At(contexts, i);
+  Batch batch;
+  const Sequence given(frames, "frames");
+  const Entries context_entries(contexts, given.size(), "contexts");
+  const Entries out_entries(outs, given.size(), "outs");
+  std::vector<nb::object> raws;
+  std::vector<kvt_status> refused;
+  for (size_t i = 0; i < given.size(); ++i) {
+    kvt_item& item = batch.Add();
+    const Buffer& frame = batch.AddBuffer(given[i], Buffer::Access::kRead);
+    Batch::SetFrame(item, frame.data(), frame.bytes());
+    const nb::object context = context_entries.Get(i, nb::none());
     if (!context.is_none()) {
-      batch.desc(i).struct_size = sizeof(kvt_desc);
-      batch.desc(i).dtype = KVT_U8;
-      batch.desc(i).order = KVT_ORDER_UNKNOWN;
-      ParseContext(context, batch.desc(i).context);
-      batch.items()[i].desc = &batch.desc(i);
+      kvt_desc desc = {};
+      desc.struct_size = sizeof(kvt_desc);
+      desc.dtype = KVT_U8;
+      desc.order = KVT_ORDER_UNKNOWN;
+      ParseContext(context, desc.context);
+      batch.AddDescription(desc);
     }
-    if (!outs.is_none()) {
-      batch.SetPieces(i, At(outs, i), Buffer::Access::kWrite);
+    raws.emplace_back();
+    refused.push_back(0);
+    if (out_entries.given()) {
+      batch.SetPieces(out_entries.Get(i, nb::none()), Buffer::Access::kWrite);
       continue;
     }
     // What cannot be read, or claims more than its bytes hold, gets no memory.
@@ -159,8 +174,9 @@ BatchResult DecodeBatch(kvt_ctx* ctx, nb::handle frames, nb::handle contexts, nb
     info.struct_size = sizeof info;
     refused[i] = kvt_frame_info(frame.data(), frame.bytes(), &info);
     if (refused[i] == 0) refused[i] = CheckClaim(ctx, frame, info);
-    raws[i] = NewBytes(refused[i] == 0 ? info.raw_bytes : 0);
-    batch.SetPiece(i, BytesData(raws[i]), refused[i] == 0 ? info.raw_bytes : 0);
+    const uint64_t raw_bytes = refused[i] == 0 ? info.raw_bytes : 0;
+    raws[i] = NewBytes(raw_bytes);
+    batch.SetPieces({{BytesData(raws[i]), raw_bytes}});
   }
   const kvt_status status = RunCall(ctx, batch.raw_bytes(), [&] {
     return kvt_decode_batch(ctx, batch.items().data(), batch.count(), sizeof(kvt_item));

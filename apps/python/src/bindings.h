@@ -27,7 +27,8 @@ inline constexpr char kEncodeDoc[] =
     R"(Compress one page, chunk or tensor into a frame that is complete in itself.
 
 data: any contiguous memory: bytes, memoryview, a NumPy array (ml_dtypes too), a tensor on the CPU.
-dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16.
+dtype: what its values are, where the object cannot say: "bf16", "f16", ...; integers of two bytes count as bf16. Values of
+    a type that no frame has are a TypeError; "u8" keeps their bytes alone.
 shape: in values, (tokens, heads, head_dim) in the order given; the array's own by default. Axes before the last
     three count as tokens; with two axes there is one head. A shape that does not fit is dropped.
 order: "token_head_dim" or "head_token_dim"; "unknown" for none.
@@ -54,7 +55,7 @@ inline constexpr char kEncodeBatchDoc[] =
 
 objects: one entry per object: a buffer, or a list or tuple of buffers (pieces) that together are one object, in order.
 contexts, tags, outs: None, or one entry per object. dtype, shape, order and role hold for all; an object in pieces has
-    the shape given or none.
+    the shape given or none, and without dtype the type of its pieces, which have to agree.
 outs: writable buffers of bound(raw bytes) bytes each; then result.objects holds None.
 
 Failures are values in result.status; one bad object changes no other.)";

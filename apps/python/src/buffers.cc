@@ -38,37 +38,71 @@ const DtypeRow* FindDtype(std::string_view name) {
   return nullptr;
 }
 
-std::string Text(nb::handle object) {
-  return nb::cast<std::string>(nb::steal(PyObject_Str(object.ptr())));
-}
-
 // "bfloat16" of dtype('bfloat16'), of the class ml_dtypes.bfloat16 and of torch.bfloat16.
 std::string NameOfDtype(nb::handle dtype) {
   for (const char* attribute : {"name", "__name__"}) {
     const nb::object name = nb::getattr(dtype, attribute, nb::none());
-    if (nb::isinstance<nb::str>(name)) return nb::cast<std::string>(name);
+    if (nb::isinstance<nb::str>(name)) return Text(name);
   }
   return Text(dtype);
 }
 
-std::string TypeName(nb::handle object) { return Text(object.type().attr("__name__")); }
+bool HasByteOrder(std::string_view format) {
+  return !format.empty() && std::string_view("@=<>!").find(format[0]) != format.npos;
+}
 
-// By the letters of Python's struct module.
+// The values have several bytes and are big-endian.
+bool IsSwapped(std::string_view format, size_t item_bytes) {
+  return item_bytes > 1 && !format.empty() && (format[0] == '>' || format[0] == '!');
+}
+
+// By the letters of Python's struct module. Integers of two bytes and opaque pairs of bytes are how
+// bf16 often travels.
 std::optional<uint8_t> DtypeOfFormat(std::string_view format, size_t item_bytes) {
-  if (!format.empty() && (format[0] == '@' || format[0] == '=' || format[0] == '<'))
-    format.remove_prefix(1);
+  if (IsSwapped(format, item_bytes)) return std::nullopt;
+  if (HasByteOrder(format)) format.remove_prefix(1);
   if (format == "f" && item_bytes == 4) return KVT_F32;
-  if (format == "e") return KVT_F16;
+  if (format == "e" && item_bytes == 2) return KVT_F16;
+  if ((format == "H" || format == "h" || format == "2x") && item_bytes == 2) return KVT_BF16;
+  if (item_bytes != 1) return std::nullopt;
   if (format == "b") return KVT_I8;
-  if (format == "B" || format == "c" || format == "?" || format.empty()) return KVT_U8;
+  if (format == "B" || format == "c" || format.empty()) return KVT_U8;
   return std::nullopt;
+}
+
+// True if a format of the struct module, NumPy or ctypes has a pointer in it. Names of fields,
+// which stand between colons, may have any letters; Z before f, d or g is a complex number.
+bool HasPointers(std::string_view format) {
+  bool in_name = false;
+  for (size_t i = 0; i < format.size(); ++i) {
+    if (format[i] == ':') in_name = !in_name;
+    if (in_name) continue;
+    const bool complex = i + 1 < format.size() &&
+                         std::string_view("fdg").find(format[i + 1]) != std::string_view::npos;
+    if (std::string_view("OPXz&").find(format[i]) != std::string_view::npos) return true;
+    if (format[i] == 'Z' && !complex) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
+std::string Text(nb::handle object) {
+  const nb::str text(object);  // raises what __str__ raises
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) throw nb::python_error();
+  return {data, static_cast<size_t>(size)};
+}
+
+std::string TypeName(nb::handle object) { return Text(object.type().attr("__name__")); }
+
 uint8_t ParseDtype(nb::handle dtype) {
-  const std::string name =
-      nb::isinstance<nb::str>(dtype) ? nb::cast<std::string>(dtype) : NameOfDtype(dtype);
+  // numpy.dtype(">f2") has the name "float16", too.
+  const bool is_text = nb::isinstance<nb::str>(dtype);
+  const nb::object order = nb::getattr(dtype, "byteorder", nb::none());
+  const bool swapped = !is_text && nb::isinstance<nb::str>(order) && Text(order) == ">";
+  const std::string name = is_text || swapped ? Text(dtype) : NameOfDtype(dtype);
   if (const DtypeRow* row = FindDtype(name)) return row->dtype;
   std::string known;
   for (const DtypeRow& row : kDtypes) known += (known.empty() ? "" : ", ") + std::string(row.name);
@@ -89,52 +123,73 @@ size_t DtypeBytes(uint8_t dtype) {
   return 1;
 }
 
+bool Buffer::View::Take(nb::handle object, int flags) {
+  Release();
+  held_ = PyObject_GetBuffer(object.ptr(), &view_, flags) == 0;
+  if (!held_) PyErr_Clear();
+  return held_;
+}
+
+void Buffer::View::Release() {
+  if (held_) PyBuffer_Release(&view_);
+  held_ = false;
+}
+
 Buffer::Buffer(nb::handle object, Access access) {
-  if (TakeBuffer(object, access) || TakeView(object, access) || TakeTensor(object, access)) return;
-  throw nb::type_error(("'" + TypeName(object) +
-                        "' has no memory that can be used: pass bytes, a memoryview, a NumPy " +
-                        "array or a tensor on the CPU; of other arrays, array.view(numpy.uint16) "
-                        "or .view(numpy.uint8)")
+  if (!TakeBuffer(object, access) && !TakeView(object, access) && !TakeTensor(object, access)) {
+    throw nb::type_error(("'" + TypeName(object) +
+                          "' has no memory that can be used: pass bytes, a memoryview, a NumPy " +
+                          "array or a tensor on the CPU; of other arrays, " +
+                          "array.view(numpy.uint16) or .view(numpy.uint8)")
+                             .c_str());
+  }
+  if (dtype_) return;
+  element_ = nb::hasattr(object, "dtype") ? Text(object.attr("dtype")) : "'" + element_ + "'";
+  if (swapped_ && access == Access::kWrite) RefuseSwapped();
+}
+
+void Buffer::RefuseSwapped() const {
+  throw nb::type_error(("values of type " + element_ +
+                        " are big-endian: pass array.astype(array.dtype.newbyteorder('<'))")
                            .c_str());
 }
 
-Buffer::~Buffer() {
-  if (view_) PyBuffer_Release(&*view_);
+uint8_t Buffer::ChooseDtype(nb::handle given) const {
+  const std::optional<uint8_t> dtype = given.is_none() ? dtype_ : ParseDtype(given);
+  if (swapped_ && (!dtype || DtypeBytes(*dtype) != 1)) RefuseSwapped();
+  if (dtype) return *dtype;
+  throw nb::type_error(("values of type " + element_ +
+                        " have no type that caches have: convert them, or pass dtype=\"u8\" to "
+                        "keep their bytes alone")
+                           .c_str());
 }
 
 bool Buffer::TakeBuffer(nb::handle object, Access access) {
   if (!PyObject_CheckBuffer(object.ptr())) return false;
-  view_.emplace();
-  const int writable = access == Access::kWrite ? PyBUF_WRITABLE : 0;
-  if (PyObject_GetBuffer(object.ptr(), &*view_, PyBUF_STRIDES | PyBUF_FORMAT | writable) != 0) {
-    view_.reset();
-    PyErr_Clear();
+  constexpr int kFlags = PyBUF_STRIDES | PyBUF_FORMAT;
+  if (!view_.Take(object, access == Access::kWrite ? kFlags | PyBUF_WRITABLE : kFlags)) {
     // An array whose element type the protocol cannot name may still be looked at as integers.
-    Py_buffer readable;
-    if (writable != 0 &&
-        PyObject_GetBuffer(object.ptr(), &readable, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
-      PyBuffer_Release(&readable);
-      throw nb::value_error(
-          ("'" + TypeName(object) + "' is read-only: pass a bytearray or another writable buffer")
-              .c_str());
-    }
-    PyErr_Clear();
-    return false;
+    if (access == Access::kRead || !view_.Take(object, kFlags)) return false;
+    throw nb::value_error(
+        ("'" + TypeName(object) + "' is read-only: pass a bytearray or another writable buffer")
+            .c_str());
   }
-  const Py_buffer& view = *view_;
+  const Py_buffer& view = view_.get();
   if (PyBuffer_IsContiguous(&view, 'C') == 0) {
-    PyBuffer_Release(&*view_);
-    view_.reset();
     throw nb::value_error("the array is not contiguous: pass numpy.ascontiguousarray(array)");
+  }
+  const std::string_view format = view.format == nullptr ? "" : view.format;
+  if (HasPointers(format)) {
+    throw nb::type_error(
+        ("'" + TypeName(object) + "' holds pointers to objects, not values").c_str());
   }
   data_ = view.buf;
   bytes_ = static_cast<size_t>(view.len);
   item_bytes_ = static_cast<size_t>(view.itemsize);
-  dtype_ = DtypeOfFormat(view.format == nullptr ? "" : view.format, item_bytes_);
-  for (int i = 0; i < view.ndim; ++i) {
-    shape_.push_back(view.shape == nullptr ? bytes_ / item_bytes_
-                                           : static_cast<uint64_t>(view.shape[i]));
-  }
+  dtype_ = DtypeOfFormat(format, item_bytes_);
+  swapped_ = IsSwapped(format, item_bytes_);
+  element_ = format;
+  for (int i = 0; i < view.ndim; ++i) shape_.push_back(static_cast<uint64_t>(view.shape[i]));
   return true;
 }
 
@@ -170,17 +225,22 @@ void Buffer::Describe(const Tensor& tensor) {
     }
   }
   const nb::dlpack::dtype type = tensor.dtype();
+  constexpr uint8_t kOpaqueHandle = 3;  // of DLPack: pointers
+  if (type.code == kOpaqueHandle || type.bits == 0 || type.bits % 8 != 0) {
+    throw nb::type_error("the tensor's values are not whole bytes: pass a view as torch.uint8");
+  }
   const auto is = [&](Code code, unsigned bits) {
-    return type.code == static_cast<uint8_t>(code) && type.bits == bits;
+    return type.code == static_cast<uint8_t>(code) && type.bits == bits && type.lanes == 1;
   };
   item_bytes_ = type.bits / 8u * type.lanes;
   if (is(Code::Float, 32)) dtype_ = KVT_F32;
   if (is(Code::Float, 16)) dtype_ = KVT_F16;
-  if (is(Code::Bfloat, 16)) dtype_ = KVT_BF16;
+  if (is(Code::Bfloat, 16) || is(Code::Int, 16) || is(Code::UInt, 16)) dtype_ = KVT_BF16;
   if (is(Code::Int, 8)) dtype_ = KVT_I8;
-  if (is(Code::UInt, 8) || is(Code::Bool, 8)) dtype_ = KVT_U8;
+  if (is(Code::UInt, 8)) dtype_ = KVT_U8;
   if (is(Code::Float8_E4M3FN, 8)) dtype_ = KVT_F8_E4M3;
   if (is(Code::Float8_E5M2, 8)) dtype_ = KVT_F8_E5M2;
+  element_ = "DLPack " + std::to_string(type.code) + ", " + std::to_string(type.bits) + " bits";
   data_ = const_cast<void*>(static_cast<const void*>(tensor.data()));
   bytes_ = tensor.size() * item_bytes_;
   for (size_t i = 0; i < tensor.ndim(); ++i) shape_.push_back(tensor.shape(i));

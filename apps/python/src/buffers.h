@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,36 +24,59 @@ namespace nb = nanobind;
 class Buffer {
  public:
   enum class Access { kRead, kWrite };
-  // Throws TypeError for objects without memory, ValueError for memory that is not contiguous or
-  // read-only.
+  // Throws TypeError for objects without memory and for memory that holds pointers, ValueError for
+  // memory that is not contiguous or read-only.
   Buffer(nb::handle object, Access access);
-  ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   size_t item_bytes() const { return item_bytes_; }
-  // KVT_*, as the object says; none for integers of two bytes, which are how bf16 often travels.
-  std::optional<uint8_t> dtype() const { return dtype_; }
+  // KVT_* of the values: `given`, unless it is None, or what the object says. Throws TypeError if
+  // frames have no such type: encoding other values as bytes would lose what they are.
+  uint8_t ChooseDtype(nb::handle given) const;
   const std::vector<uint64_t>& shape() const { return shape_; }
 
  private:
+  // A view by the buffer protocol, or none.
+  class View {
+   public:
+    View() = default;
+    ~View() { Release(); }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    bool Take(nb::handle object, int flags);
+    void Release();
+    const Py_buffer& get() const { return view_; }
+
+   private:
+    Py_buffer view_ = {};
+    bool held_ = false;
+  };
+
+  [[noreturn]] void RefuseSwapped() const;
   bool TakeBuffer(nb::handle object, Access access);
   bool TakeView(nb::handle object, Access access);
   bool TakeTensor(nb::handle object, Access access);
   template <typename Tensor>
   void Describe(const Tensor& tensor);
 
-  std::optional<Py_buffer> view_;
+  View view_;
   nb::object owner_;                     // of a view that was made here
   std::optional<nb::ndarray<>> tensor_;  // by DLPack
   std::optional<nb::ndarray<nb::ro>> read_tensor_;
   void* data_ = nullptr;
   size_t bytes_ = 0, item_bytes_ = 1;
   std::optional<uint8_t> dtype_;
+  std::string element_;   // name of an element type that frames do not have
+  bool swapped_ = false;  // values are big-endian
   std::vector<uint64_t> shape_;
 };
+
+// The text of str(object); raises what __str__ raises.
+std::string Text(nb::handle object);
+std::string TypeName(nb::handle object);
 
 // KVT_* of "bf16", "bfloat16", numpy.float16, ml_dtypes.bfloat16 or torch.bfloat16; ValueError if
 // there is none.

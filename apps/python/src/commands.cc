@@ -7,6 +7,7 @@
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/help.h"
 #include "apps/kvtool/program.h"
+#include "apps/python/src/description.h"
 #include "apps/python/src/interrupt.h"
 #include "lib/core/base/file.h"
 #include "lib/core/base/stop.h"
@@ -108,8 +109,11 @@ void RunInterruptibly(nb::handle progress, const std::function<void(kv::Embeddin
 
 std::vector<std::string> Words(nb::handle sequence) {
   std::vector<std::string> words;
-  for (nb::handle word : nb::borrow(sequence)) {
-    const auto bytes = nb::cast<nb::bytes>(word);
+  const Sequence given(sequence, "arguments");
+  for (size_t i = 0; i < given.size(); ++i) {
+    const nb::object word = given[i];
+    if (!nb::isinstance<nb::bytes>(word)) throw nb::type_error("arguments: expected bytes");
+    const auto bytes = nb::borrow<nb::bytes>(word);
     words.emplace_back(bytes.c_str(), bytes.size());
   }
   return words;

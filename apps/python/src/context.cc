@@ -105,7 +105,7 @@ Room::~Room() {
 
 nb::object Encode(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments) {
   const Buffer raw(data, Buffer::Access::kRead);
-  const kvt_desc desc = Describe(arguments, &raw);
+  const kvt_desc desc = Describe(arguments, raw);
   const size_t size = kvt_encode_bound(raw.bytes());
   const Room room(size);
   size_t written = 0;
@@ -119,7 +119,7 @@ nb::object Encode(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arg
 size_t EncodeInto(kvt_ctx* ctx, nb::handle data, const DescriptionArguments& arguments,
                   nb::handle out) {
   const Buffer raw(data, Buffer::Access::kRead), to(out, Buffer::Access::kWrite);
-  const kvt_desc desc = Describe(arguments, &raw);
+  const kvt_desc desc = Describe(arguments, raw);
   size_t written = 0;
   const kvt_status status = RunCall(ctx, raw.bytes(), [&] {
     return kvt_encode(ctx, &desc, raw.data(), raw.bytes(), to.data(), to.bytes(), &written);
@@ -239,12 +239,13 @@ nb::dict FrameInfo(nb::handle frame) {
 nb::list Estimate(kvt_ctx* ctx, nb::handle data, nb::handle levels,
                   const DescriptionArguments& arguments) {
   const Buffer raw(data, Buffer::Access::kRead);
-  const kvt_desc desc = Describe(arguments, &raw);
+  const kvt_desc desc = Describe(arguments, raw);
   std::vector<kvt_rate> rates;
-  for (nb::handle level : nb::borrow(levels)) {
+  const Sequence wanted(levels, "levels");
+  for (size_t i = 0; i < wanted.size(); ++i) {
     kvt_rate rate = {};
     rate.struct_size = sizeof rate;
-    rate.level = ParseLevel(level);
+    rate.level = ParseLevel(wanted[i]);
     rates.push_back(rate);
   }
   const kvt_status status = RunCall(ctx, 0, [&] {

@@ -3,7 +3,6 @@
 #include "apps/python/src/description.h"
 
 #include <cstring>
-#include <span>
 #include <string>
 
 namespace kvtool_python {
@@ -22,11 +21,14 @@ constexpr Word kRoles[] = {
     {KVT_ROLE_UNKNOWN, "unknown"}, {KVT_K, "k"}, {KVT_V, "v"}, {KVT_KV, "kv"}};
 
 uint8_t ParseWord(nb::handle text, std::span<const Word> words, const char* what) {
-  Py_ssize_t size = 0;
-  const char* given = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (given == nullptr) throw nb::python_error();
+  if (!nb::isinstance<nb::str>(text)) {
+    throw nb::type_error((std::string(what) + ": expected a word such as '" + words[0].name +
+                          "', not '" + TypeName(text) + "'")
+                             .c_str());
+  }
+  const std::string given = Text(text);
   for (const Word& word : words) {
-    if (std::string_view(given, static_cast<size_t>(size)) == word.name) return word.value;
+    if (given == word.name) return word.value;
   }
   std::string message = std::string(what) + " '" + given + "': expected one of";
   for (const Word& word : words)
@@ -42,16 +44,36 @@ const char* NameOf(uint8_t value, std::span<const Word> words) {
 }
 
 std::vector<uint64_t> ParseShape(nb::handle shape) {
-  std::vector<uint64_t> axes;
-  for (nb::handle axis : nb::borrow(shape)) axes.push_back(nb::cast<uint64_t>(axis));
-  return axes;
+  const Sequence axes(shape, "shape");
+  constexpr size_t kMostAxes = 64;  // of NumPy's arrays and torch's tensors
+  if (axes.size() > kMostAxes) throw nb::value_error("shape: expected at most 64 axes");
+  std::vector<uint64_t> sizes(axes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = ParseInteger<uint64_t>(axes[i], "shape");
+  return sizes;
 }
 
 }  // namespace
 
+Sequence::Sequence(nb::handle object, const char* what) : object_(object) {
+  if (PySequence_Check(object.ptr()) == 0) {
+    throw nb::type_error((std::string(what) + ": expected a list, a tuple or another sequence, " +
+                          "not '" + TypeName(object) + "'")
+                             .c_str());
+  }
+  const Py_ssize_t size = PySequence_Size(object.ptr());
+  if (size < 0) throw nb::python_error();
+  size_ = static_cast<size_t>(size);
+}
+
+nb::object Sequence::operator[](size_t index) const {
+  nb::object element = nb::steal(PySequence_GetItem(object_.ptr(), static_cast<Py_ssize_t>(index)));
+  if (!element.is_valid()) throw nb::python_error();
+  return element;
+}
+
 uint32_t ParseLevel(nb::handle level) {
   if (!PyLong_Check(level.ptr())) return ParseWord(level, kLevels, "level");
-  const auto number = nb::cast<int64_t>(level);
+  const auto number = ParseInteger<int64_t>(level, "level");
   if (number < KVT_FAST || number > KVT_MAX)
     throw nb::value_error("level: expected a number from 1 to 4");
   return static_cast<uint32_t>(number);
@@ -92,25 +114,28 @@ void SetShape(kvt_desc& desc, const std::vector<uint64_t>& shape) {
   desc.head_dim = static_cast<uint32_t>(shape[axes - 1]);
 }
 
-kvt_desc Describe(const DescriptionArguments& arguments, const Buffer* buffer) {
+kvt_desc Describe(const DescriptionArguments& arguments, std::span<const Buffer* const> pieces) {
   kvt_desc desc = {};
   desc.struct_size = sizeof desc;
   desc.dtype = KVT_U8;
-  size_t buffer_item = 0;
-  if (buffer != nullptr) {
-    buffer_item = buffer->item_bytes();
-    // Integers of two bytes are how bf16 travels where its name does not exist.
-    desc.dtype = buffer->dtype().value_or(buffer_item == 2 ? KVT_BF16 : KVT_U8);
+  if (pieces.empty() && !arguments.dtype.is_none()) desc.dtype = ParseDtype(arguments.dtype);
+  for (const Buffer* piece : pieces) {
+    const uint8_t dtype = piece->ChooseDtype(arguments.dtype);
+    if (piece != pieces.front() && dtype != desc.dtype) {
+      throw nb::type_error((std::string("an object has pieces of ") + DtypeName(desc.dtype) +
+                            " and of " + DtypeName(dtype) + ": pass dtype=")
+                               .c_str());
+    }
+    desc.dtype = dtype;
   }
-  if (!arguments.dtype.is_none()) desc.dtype = ParseDtype(arguments.dtype);
   desc.order = ParseWord(arguments.order, kOrders, "order");
   desc.role = ParseWord(arguments.role, kRoles, "role");
-  desc.tag = nb::cast<uint32_t>(arguments.tag);
+  desc.tag = ParseInteger<uint32_t>(arguments.tag, "tag");
   if (!arguments.context.is_none()) ParseContext(arguments.context, desc.context);
   if (!arguments.shape.is_none()) {
     SetShape(desc, ParseShape(arguments.shape));
-  } else if (buffer != nullptr && buffer_item == DtypeBytes(desc.dtype)) {
-    SetShape(desc, buffer->shape());
+  } else if (pieces.size() == 1 && pieces[0]->item_bytes() == DtypeBytes(desc.dtype)) {
+    SetShape(desc, pieces[0]->shape());
   } else {
     desc.order = KVT_ORDER_UNKNOWN;
   }

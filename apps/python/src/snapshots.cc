@@ -8,7 +8,7 @@
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/program.h"
 #include "apps/kvtool/snapshot_report.h"
-#include "apps/python/src/buffers.h"
+#include "apps/python/src/description.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
 #include "lib/core/base/parallel.h"
@@ -214,7 +214,8 @@ nb::tuple OpenedSnapshot::Array(size_t layer, bool is_value) {
   LayerValues values;
   WithoutGil([&] { values = Values(layer); });
   const kv::LayerKv& from = *values.layer;
-  const kv::KvTensor& tensor = is_value ? from.v.value() : from.k;
+  if (is_value && !from.v) throw nb::value_error("the layer has no V");
+  const kv::KvTensor& tensor = is_value ? *from.v : from.k;
   const nb::dlpack::dtype element = ElementOf(tensor.dtype);
   const uint64_t element_bytes = element.bits / 8u;
   const uint64_t row = tensor.units_per_head() * tensor.unit_bytes() / element_bytes;
@@ -240,9 +241,7 @@ nb::tuple OpenedSnapshot::Array(size_t layer, bool is_value) {
 namespace {
 
 kv::KvTensor TensorOf(const Buffer& buffer, nb::handle dtype) {
-  const uint8_t chosen = dtype.is_none()
-                             ? buffer.dtype().value_or(buffer.item_bytes() == 2 ? KVT_BF16 : KVT_U8)
-                             : ParseDtype(dtype);
+  const uint8_t chosen = buffer.ChooseDtype(dtype);
   if (buffer.shape().size() != 3 || buffer.item_bytes() != DtypeBytes(chosen)) {
     throw nb::value_error("layers: expected arrays [token][head][dim] of a type that caches have");
   }
@@ -261,32 +260,39 @@ void SaveSnapshot(const std::string& path, const std::string& format, nb::handle
   kv::Snapshot snapshot;
   snapshot.source.path = "arrays";
   snapshot.format = "arrays";
-  for (nb::handle pair : nb::borrow(layers)) {
+  const Sequence pairs(layers, "layers");
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const nb::object given = pairs[i];
+    const Sequence pair(given, "layers");
+    if (pair.size() != 2) throw nb::value_error("layers: expected pairs (K, V)");
     const auto tensor = [&](nb::handle array) {
       return TensorOf(buffers.emplace_back(array, Buffer::Access::kRead), dtype);
     };
     kv::LayerKv layer;
     layer.index = static_cast<uint32_t>(snapshot.layers.size());
-    const nb::object k = nb::borrow(pair)[0], v = nb::borrow(pair)[1];
+    const nb::object k = pair[0], v = pair[1];
     layer.k = tensor(k);
     if (!v.is_none()) layer.v = tensor(v);
     snapshot.layers.push_back(std::move(layer));
   }
   if (!positions.is_none()) {
     kv::CellGroup group;
-    for (nb::handle position : nb::borrow(positions)) {
-      group.cells.push_back({.position = nb::cast<int64_t>(position), .sequences = {0}});
-    }
+    const Sequence given(positions, "positions");
     for (const kv::LayerKv& layer : snapshot.layers) {
-      if (layer.k.tokens() != group.cells.size()) {
+      if (layer.k.tokens() != given.size()) {
         throw nb::value_error("positions: expected one for each token");
       }
+    }
+    for (size_t i = 0; !snapshot.layers.empty() && i < given.size(); ++i) {
+      const auto position = ParseInteger<int64_t>(given[i], "positions");
+      group.cells.push_back({.position = position, .sequences = {0}});
     }
     snapshot.cell_groups.push_back(std::move(group));
   }
   if (!tokens.is_none()) {
-    for (nb::handle token : nb::borrow(tokens)) {
-      snapshot.tokens.push_back(nb::cast<int32_t>(token));
+    const Sequence given(tokens, "tokens");
+    for (size_t i = 0; i < given.size(); ++i) {
+      snapshot.tokens.push_back(ParseInteger<int32_t>(given[i], "tokens"));
     }
   }
   WithoutGil([&] {
