@@ -19,7 +19,7 @@ if [ ! -e "$venv/complete" ]; then
   # What their storage code imports. Where an index has PyTorch for CPUs, PIP_EXTRA_INDEX_URL saves most of the space.
   "$python" -m pip install --quiet torch==2.14.0 'numpy<=2.2.6' pytest sortedcontainers cryptography cffi aiofiles msgspec \
     prometheus_client psutil pyzmq py-cpuinfo opentelemetry-api opentelemetry-sdk opentelemetry-exporter-prometheus \
-    opentelemetry-exporter-otlp numba importlib_metadata deprecated wrapt pydantic pydantic-settings cachetools redis PyYAML
+    opentelemetry-exporter-otlp numba importlib_metadata deprecated wrapt pydantic pydantic-settings cachetools redis PyYAML xxhash
   "$python" -m pip install --quiet --no-deps lmcache==0.5.6 vllm==0.33.0 sglang==0.5.23
   touch "$venv/complete"
 fi

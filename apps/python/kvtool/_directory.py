@@ -7,6 +7,7 @@ killed writer leaves nothing but a temporary file, which the next start removes.
 power loss can leave the right size and the wrong bytes, so readers check the hash in the frame.
 """
 
+import errno
 import fcntl
 import os
 import threading
@@ -17,6 +18,11 @@ from collections import OrderedDict
 SUFFIX = ".kvf"
 _TEMPORARY = "tmp"
 _ABANDONED_SECONDS = 24 * 3600  # where there are no locks to ask
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_SPARE_BYTES = 16 << 10  # freed on a full disk beside the object's own size: folders grow, too
+_MOST_READ_ERRORS = 3
+# Neither waits for the writer of a pipe nor follows a link to another folder.
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
 class FrameDirectory:
@@ -33,13 +39,20 @@ class FrameDirectory:
         self.max_bytes = max_bytes
         self._durable = durable
         self._on_evict = on_evict
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the figures below; never held while the disk is waited for
+        self._moves = threading.Lock()  # of names: a file that is removed is not the one that was just put
         self._sizes = OrderedDict()  # name -> bytes, the least recently used first
         self._total = 0
         self._unscanned = 0  # bytes written since other processes' files were counted
-        self._refused = set()  # damaged files that could not be removed
+        self._scanning = threading.Lock()
+        self._changed = set()  # names put and removed while the folder is counted
+        self._hidden = set()  # files that nobody is told of: damaged and not removable, or never readable
+        self._read_errors = {}  # name -> failed reads since the last good one
         self.evicted = 0
-        os.makedirs(os.path.join(self.root, _TEMPORARY), exist_ok=True)
+        self._temporary = os.path.join(self.root, _TEMPORARY)
+        os.makedirs(self._temporary, exist_ok=True)
+        if os.path.islink(self._temporary):
+            raise ValueError(f"{self._temporary} is a symbolic link: files elsewhere would be removed; delete the link")
         self._remove_abandoned()
         self._scan()
 
@@ -55,12 +68,17 @@ class FrameDirectory:
         with self._lock:
             return len(self._sizes)
 
+    def __contains__(self, name):
+        """Whether the file counts, and is offered."""
+        with self._lock:
+            return name in self._sizes and name not in self._hidden
+
     def open(self, name):
         """A file descriptor and its status, or None where there is no such file. It counts as used."""
-        if name in self._refused:
+        if name in self._hidden:
             return None
         try:
-            fd = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path(name), _OPEN_FLAGS)
         except FileNotFoundError:
             self._forget(name)
             return None
@@ -71,7 +89,7 @@ class FrameDirectory:
         except OSError:
             os.close(fd)
             return None
-        self._note(name, status.st_size)
+        self._note_used(name, status.st_size)
         return fd, status
 
     def touch(self, fd):
@@ -81,28 +99,37 @@ class FrameDirectory:
         except OSError:
             pass  # not our file: recency is then this process's own
 
+    def note_read(self, name, succeeded):
+        """One failed read proves nothing about a file, which stays. One that fails again and again is not offered until
+        it is stored anew: otherwise it would be found and missed for ever."""
+        if succeeded and name not in self._read_errors:
+            return
+        with self._lock:
+            failed = 0 if succeeded else self._read_errors.pop(name, 0) + 1
+            if failed >= _MOST_READ_ERRORS:
+                self._hidden.add(name)
+            elif failed:
+                self._read_errors[name] = failed
+            else:
+                self._read_errors.pop(name, None)
+
     def put(self, name, data):
-        """Publishes `data` under `name`, in place of what was there. Returns its size; raises OSError."""
+        """Publishes `data` under `name`, in place of what was there. Returns its size; raises OSError.
+
+        Where the disk is full, the least recently used files make way.
+        """
         size = len(data)
         if self.max_bytes and size > self.max_bytes:
-            raise OSError(f"{size} bytes are more than the folder may hold")
-        self._make_room(size - self._sizes.get(name, 0), name)
-        temporary, fd = self._new_temporary()
+            raise OSError(errno.EFBIG, f"{size} bytes are more than the folder may hold")
+        self._make_room(size, name)
         try:
-            try:
-                view = memoryview(data).cast("B")
-                while len(view):
-                    view = view[os.write(fd, view) :]
-                if self._durable:
-                    os.fsync(fd)
-                self._publish(temporary, self.path(name))
-            finally:
-                os.close(fd)
-        except BaseException:
-            _unlink(temporary)
-            raise
-        self._refused.discard(name)
-        self._note(name, size)
+            self._write(name, data)
+        except OSError as error:
+            wanted = size + _SPARE_BYTES
+            # What is too little to help is kept.
+            if error.errno not in FULL or self.total_bytes < wanted or not self._evict(lambda: wanted, name):
+                raise
+            self._write(name, data)
         with self._lock:
             self._unscanned += size
             crowded = self.max_bytes and self._unscanned * 8 > self.max_bytes
@@ -111,23 +138,46 @@ class FrameDirectory:
         self._make_room(0, name)  # what other threads and processes stored meanwhile
         return size
 
+    def _write(self, name, data):
+        temporary, fd = self._new_temporary()
+        try:
+            try:
+                view = memoryview(data).cast("B")
+                while len(view):
+                    view = view[os.write(fd, view) :]
+                if self._durable:
+                    os.fsync(fd)
+                with self._moves:
+                    self._publish(temporary, self.path(name))
+                    self._note(name, len(data))
+                    with self._lock:
+                        self._hidden.discard(name)
+                        self._read_errors.pop(name, None)
+            finally:
+                os.close(fd)
+        except BaseException:
+            _unlink(temporary)
+            raise
+
     def discard(self, name, status=None):
         """Removes a file; with the status of the file that was read, only if it is still that one, because another
         process may have stored the object anew. Returns the bytes freed."""
         path = self.path(name)
-        try:
-            there = os.stat(path)
-            if status is not None and (there.st_dev, there.st_ino) != (status.st_dev, status.st_ino):
+        with self._moves:
+            try:
+                there = os.stat(path, follow_symlinks=False)
+                if status is not None and (there.st_dev, there.st_ino) != (status.st_dev, status.st_ino):
+                    return 0
+                os.unlink(path)
+            except FileNotFoundError:
+                self._forget(name)
                 return 0
-            os.unlink(path)
-        except FileNotFoundError:
+            except OSError:
+                with self._lock:
+                    self._hidden.add(name)  # it stays, but nobody is told that it is there
+                self._forget(name)
+                return 0
             self._forget(name)
-            return 0
-        except OSError:
-            self._refused.add(name)  # it stays, but nobody is told that it is there
-            self._forget(name)
-            return 0
-        self._forget(name)
         return there.st_size
 
     def clear(self):
@@ -138,8 +188,13 @@ class FrameDirectory:
     def _new_temporary(self):
         """A file that is locked while it is written, so that no start of another process takes it for abandoned."""
         while True:
-            path = os.path.join(self.root, _TEMPORARY, uuid.uuid4().hex)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            path = os.path.join(self._temporary, uuid.uuid4().hex)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            try:
+                fd = os.open(path, flags, 0o644)
+            except FileNotFoundError:  # somebody has emptied the folder
+                os.makedirs(self._temporary, exist_ok=True)
+                fd = os.open(path, flags, 0o644)
             if _lock_file(fd) is not False and os.fstat(fd).st_nlink:
                 return path, fd
             os.close(fd)  # one has, between the two calls
@@ -156,58 +211,96 @@ class FrameDirectory:
             self._total += size - self._sizes.get(name, 0)
             self._sizes[name] = size
             self._sizes.move_to_end(name)
+            self._mark_changed(name)
+
+    def _mark_changed(self, name):
+        if self._scanning.locked():
+            self._changed.add(name)
+
+    def _note_used(self, name, size):
+        with self._lock:
+            if name in self._sizes:
+                self._sizes.move_to_end(name)
+                return
+        with self._moves:  # of another process, or evicted since it was opened
+            if os.path.lexists(self.path(name)):
+                self._note(name, size)
 
     def _forget(self, name):
         with self._lock:
             self._total -= self._sizes.pop(name, 0)
+            self._mark_changed(name)
 
-    def _make_room(self, size, keep=None):
-        if not self.max_bytes:
-            return
-        gone = []
-        with self._lock:
-            for name in list(self._sizes):
-                if self._total + size <= self.max_bytes:
-                    break
-                if name == keep:
-                    continue
-                old = self._sizes.pop(name)
-                self._total -= old
-                gone.append((name, old))
-        for name, _ in gone:
-            _unlink(self.path(name))
-        self.evicted += len(gone)
+    def _make_room(self, size, keep):
+        """Keeps to the limit when `keep` becomes a file of `size` bytes, or with size 0 as it is."""
+        if self.max_bytes:
+            self._evict(lambda: self._total - self.max_bytes + (size - self._sizes.get(keep, 0) if size else 0), keep)
+
+    def _evict(self, excess, keep):
+        """Removes the least recently used files until excess() bytes are gone, but never `keep`. Returns the bytes."""
+        gone, freed = [], 0
+        with self._moves:
+            with self._lock:
+                wanted = excess()
+                for name in list(self._sizes):
+                    if freed >= wanted:
+                        break
+                    if name == keep:
+                        continue
+                    old = self._sizes.pop(name)
+                    self._mark_changed(name)
+                    freed += old
+                    gone.append((name, old))
+                self._total -= freed
+                self.evicted += len(gone)
+            for name, _ in gone:
+                _unlink(self.path(name))
         if gone and self._on_evict:
             self._on_evict(gone)
+        return freed
 
     def _scan(self):
         """Counts what is there, oldest first; what this process used lately stays newest."""
+        if not self._scanning.acquire(blocking=False):
+            return  # another thread does it
+        try:
+            self._count()
+        finally:
+            self._scanning.release()
+
+    def _count(self):
+        with self._lock:
+            self._changed.clear()
         found = []
         for folder in _entries(self.root):
-            if len(folder.name) != 2:
+            if len(folder.name) != 2 or folder.is_symlink():
                 continue
             for entry in _entries(folder.path):
                 if not entry.name.endswith(SUFFIX):
                     continue
                 try:
-                    status = entry.stat()
+                    status = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
                 found.append((status.st_mtime_ns, entry.name[: -len(SUFFIX)], status.st_size))
         found.sort()
         with self._lock:
-            used = [name for name in self._sizes]
-            self._sizes = OrderedDict((name, size) for _, name, size in found)
-            for name in used:
-                if name in self._sizes:
+            used = self._sizes
+            # Of what changed while the folder was read, this process knows better.
+            self._sizes = OrderedDict((name, size) for _, name, size in found if name not in self._changed)
+            for name, size in used.items():
+                if name in self._changed:
+                    self._sizes[name] = size
+                elif name in self._sizes:
                     self._sizes.move_to_end(name)
             self._total = sum(self._sizes.values())
             self._unscanned = 0
+            self._changed.clear()
 
     def _remove_abandoned(self):
-        for entry in _entries(os.path.join(self.root, _TEMPORARY)):
+        for entry in _entries(self._temporary):
             try:
-                fd = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(entry.path, _OPEN_FLAGS)
             except OSError:
                 continue
             try:

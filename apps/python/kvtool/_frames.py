@@ -5,6 +5,7 @@
 import collections
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import threading
@@ -12,6 +13,7 @@ import time
 
 import kvtool
 from kvtool._configuration import level_option
+from kvtool._directory import FULL
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +29,33 @@ TORCH_DTYPES = {
 }
 
 _HEADER_BYTES = 128
-# Findings below KV1000 are about the call, not about the frame.
-_FIRST_DATA_FINDING = -1000
-# Findings of refused frames, as metrics name them.
+# Findings below 1000 are about the call, not about the frame.
+_FIRST_DATA_FINDING = 1000
+# Findings of refused frames, as metrics name them. Those of "version" are sound frames that a newer version of kvtool
+# wrote: an element type, codec or profile that this one does not have.
 _REASONS = {
-    "KV1001": "short",
-    "KV1003": "not_a_frame",
-    "KV1006": "damaged",
-    "KV1008": "size",
-    "KV1010": "damaged",
-    "KV1103": "hash",
-    "KV1106": "context",
-    "KV1301": "version",
-    "KV1302": "version",
+    1001: "short",
+    1003: "not_a_frame",
+    1008: "size",
+    1010: "version",
+    1103: "hash",
+    1106: "context",
+    1109: "version",
+    1301: "version",
+    1302: "version",
+    1303: "version",
+    1304: "version",
 }
+# After a full disk stores wait this long, and are then tried with one object.
+PAUSE_SECONDS = 30
+_PAUSING = (*FULL, errno.EROFS)
+
+
+def reason_for(finding):
+    """How metrics name a finding (its number, or a word); None where the call failed and not the frame."""
+    if isinstance(finding, str):
+        return finding
+    return _REASONS.get(finding, "damaged") if finding >= _FIRST_DATA_FINDING else None
 
 
 class Counters:
@@ -57,6 +72,46 @@ class Counters:
     def snapshot(self):
         with self._lock:
             return dict(self._sums)
+
+
+class _Stores:
+    """Whether storing is worth a try. A full disk fails every store, so they wait, and the log says so once."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._said = set()  # errors that the log has had since the last good store
+        self._next_try = 0.0
+        self.problem = None
+
+    def may_try(self):
+        with self._lock:
+            if self.problem is None:
+                return True
+            now = time.monotonic()
+            if now < self._next_try:
+                return False
+            self._next_try = now + PAUSE_SECONDS  # the others wait for the outcome of this one
+            return True
+
+    def failed(self, error):
+        with self._lock:
+            level = logging.DEBUG if error.errno in self._said else logging.WARNING
+            self._said.add(error.errno)
+            if error.errno not in _PAUSING:
+                logger.log(level, "kvtool: objects are not stored: %s", error)
+                return
+            self.problem = str(error)
+            self._next_try = time.monotonic() + PAUSE_SECONDS
+            logger.log(level, "kvtool: nothing is stored until this is mended: %s", error)
+
+    def succeeded(self):
+        if not self._said:
+            return
+        with self._lock:
+            if self.problem is not None:
+                logger.warning("kvtool: objects are stored again")
+            self._said.clear()
+            self.problem = None
 
 
 @dataclasses.dataclass
@@ -132,19 +187,30 @@ class FrameStore:
         self.directory = directory
         self.coder = Coder(level, threads)
         self.counters = Counters()
+        self._stores = _Stores()
+        self._newer = {}  # name -> header of a frame that only a newer version can decode
         self._group_bytes = group_bytes
 
     def header(self, name):
         """frame_info of a file that is a whole frame by its header; None for anything else, without a word."""
+        return self._look(name)[0]
+
+    def _look(self, name):
+        """The header or None, and whether a sound frame is there that only a newer version of kvtool can read."""
         opened = self.directory.open(name)
         if opened is None:
-            return None
+            return None, False
         fd, status = opened
         try:
-            info = kvtool.frame_info(os.pread(fd, _HEADER_BYTES, 0))
-            return info if info["frame_bytes"] == status.st_size else None
-        except (OSError, kvtool.Error):
-            return None
+            header = os.pread(fd, _HEADER_BYTES, 0)
+            if header == self._newer.get(name):
+                return None, True
+            info = kvtool.frame_info(header)
+            return (info if info["frame_bytes"] == status.st_size else None), False
+        except kvtool.Error as error:
+            return None, reason_for(error.finding) == "version"
+        except OSError:
+            return None, False
         finally:
             os.close(fd)
 
@@ -153,6 +219,12 @@ class FrameStore:
         info = self.header(name)
         return info is not None and info["context"] == context
 
+    def is_settled(self, name, context):
+        """Whether there is nothing to store: there is a frame of this context, or one of a newer version, which other
+        processes can read."""
+        info, newer = self._look(name)
+        return newer or (info is not None and info["context"] == context)
+
     # ---- storing ----
 
     def store(self, items, shape):
@@ -160,12 +232,15 @@ class FrameStore:
         results = [None] * len(items)
         missing = []
         for index, item in enumerate(items):
-            if self.has(item.name, item.context):
+            if self.is_settled(item.name, item.context):
                 results[index] = 0
             else:
                 missing.append(index)
         self.counters.add(already_stored=len(items) - len(missing))
         for group in self._groups(items, missing):
+            if not self._stores.may_try():
+                self.counters.add(store_failures=len(group))
+                continue
             with self.coder.lease() as lease:
                 self._store_group(lease, [(index, items[index]) for index in group], shape, results)
         return results
@@ -189,20 +264,31 @@ class FrameStore:
         self.counters.add(encode_seconds=time.perf_counter() - start)
         for (index, item), size, status, out in zip(group, coded.sizes, coded.status, outs):
             if status == 0:
-                results[index] = self.write(item.name, out[:size])
+                results[index] = self._write(item.name, out[:size])
             else:
                 self.counters.add(store_failures=1)
 
-    def write(self, name, frame):
-        """Publishes a whole frame. Returns its size, or None."""
+    def store_frame(self, name, frame):
+        """Stores a whole frame as it is. Returns its size, 0 where it was there, None on failure."""
+        if self.is_settled(name, kvtool.frame_info(frame)["context"]):
+            return 0
+        if self._stores.may_try():
+            return self._write(name, frame)
+        self.counters.add(store_failures=1)
+        return None
+
+    def _write(self, name, frame):
+        """Publishes a frame. Returns its size, or None."""
         raw_bytes = kvtool.frame_info(frame[:_HEADER_BYTES])["raw_bytes"]
         start = time.perf_counter()
         try:
             size = self.directory.put(name, frame)
         except OSError as error:
-            logger.warning("kvtool: an object was not stored: %s", error)
+            self._stores.failed(error)
             self.counters.add(store_failures=1)
             return None
+        self._stores.succeeded()
+        self._newer.pop(name, None)
         self.counters.add(
             stored=1,
             raw_bytes=raw_bytes,
@@ -216,7 +302,7 @@ class FrameStore:
 
     def load(self, items):
         """Fills item.raw of each. Returns per item the frame's tag, or None: then raw holds garbage, and a file that
-        was there and refused is gone."""
+        was there and damaged is gone."""
         results = [None] * len(items)
         for group in self._groups(items, range(len(items))):
             with self.coder.lease() as lease:
@@ -257,14 +343,12 @@ class FrameStore:
             if code == 0:
                 results[index] = tag
                 self.counters.add(loaded=1, loaded_bytes=len(frame), loaded_raw_bytes=_bytes_of(item.raw))
-            elif code <= _FIRST_DATA_FINDING:
-                self.refuse(item.name, status, f"KV{-code}")
-            else:  # memory, threads: not the file's fault
-                self.counters.add(load_failures=1)
+            else:
+                self.refuse(item.name, status, -code)
 
     def read(self, name, room):
-        """The bytes of a file, in `room`, and its status; None where there is none or it can be no frame of the size
-        expected."""
+        """The bytes of a file, in `room`, and its status; None where there is none, where it can be no frame of the size
+        expected, and where only a newer version can decode it."""
         opened = self.directory.open(name)
         if opened is None:
             return None
@@ -272,7 +356,7 @@ class FrameStore:
         start = time.perf_counter()
         try:
             if status.st_size > len(room):
-                self.refuse(name, status, "length")
+                self.refuse(name, status, _finding_in(os.pread(fd, _HEADER_BYTES, 0)) or "length")
                 return None
             count = 0
             while count < status.st_size:
@@ -281,21 +365,46 @@ class FrameStore:
                     break
                 count += got
             self.directory.touch(fd)
-        except OSError as error:
-            logger.warning("kvtool: a file could not be read: %s", error)
-            self.refuse(name, status, "io")
+        except OSError as error:  # memory, descriptors, a network: the file stays
+            logger.warning("kvtool: %s could not be read: %s", self.directory.path(name), error)
+            self.counters.add(load_failures=1, read_errors=1)
+            self.directory.note_read(name, succeeded=False)
             return None
         finally:
             os.close(fd)
+        self.directory.note_read(name, succeeded=True)
         self.counters.add(read_seconds=time.perf_counter() - start)
-        return room[:count], status
+        frame = room[:count]
+        if name in self._newer and frame[:_HEADER_BYTES] == self._newer.get(name):
+            return None
+        return frame, status
 
     def refuse(self, name, status, finding):
-        """Counts a file that does not hold what it should, and removes it, so that the next store repairs it."""
-        reason = _REASONS.get(finding, finding if finding in ("length", "io") else "damaged")
+        """Counts a file that cannot be served. A damaged one is removed, so that the next store repairs it; a frame of a
+        newer version stays for those who can read it, and a call that failed for want of memory says nothing of a file.
+        """
+        reason = reason_for(finding)
+        if reason is None:
+            self.counters.add(load_failures=1)
+            return
         self.counters.add(**{"refused": 1, "refused_" + reason: 1})
         logger.warning("kvtool: refused %s (%s)", self.directory.path(name), reason)
-        self.directory.discard(name, status)
+        if reason == "version":
+            self._remember_newer(name)
+        else:
+            self.directory.discard(name, status)
+
+    def _remember_newer(self, name):
+        """Not every header says that its frame is of a newer version; the codec of a segment, for example, is not there."""
+        opened = self.directory.open(name)
+        if opened is None:
+            return
+        try:
+            self._newer[name] = os.pread(opened[0], _HEADER_BYTES, 0)
+        except OSError:
+            pass  # it will be looked at again
+        finally:
+            os.close(opened[0])
 
     def _groups(self, items, indices):
         """Consecutive indices whose objects together need no more memory than a group may, at least one each."""
@@ -320,9 +429,20 @@ class FrameStore:
             "folder_bytes": self.directory.total_bytes,
             "folder_objects": len(self.directory),
             "evicted": self.directory.evicted,
+            "storing": self._stores.problem is None,
+            "store_problem": self._stores.problem,
             "ratio": raw / stored if stored else None,
             **sums,
         }
+
+
+def _finding_in(header):
+    """What is wrong with the header of a frame; None if nothing is."""
+    try:
+        kvtool.frame_info(header)
+    except kvtool.Error as error:
+        return error.finding
+    return None
 
 
 def _bytes_of(raw):

@@ -5,7 +5,7 @@
 import weakref
 
 import kvtool
-from kvtool._frames import Coder
+from kvtool._frames import Coder, reason_for
 from kvtool._lmcache_objects import ObjectIdentity, bytes_of_layout, memory_of, shape_of
 
 from lmcache.v1.distributed.serde import (
@@ -60,9 +60,10 @@ class KvtoolDeserializer(Deserializer):
         try:
             with self._coder.lease() as lease:
                 lease.context.decode(memory_of(src), context=context, out=memory_of(dst))
-        except kvtool.Error:
-            for adapter in list(_adapters):
-                adapter.delete([key])  # or it would be found, refused and kept for ever
+        except kvtool.Error as error:
+            if reason_for(error.finding) not in (None, "version"):
+                for adapter in list(_adapters):
+                    adapter.delete([key])  # or it would be found, refused and kept for ever
             raise
 
 

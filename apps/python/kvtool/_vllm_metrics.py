@@ -18,12 +18,14 @@ _COUNTERS = {
     "already_stored": "KV blocks that were there already.",
     "stored_raw": "KV blocks that did not shrink.",
     "store_failures": "KV blocks that could not be stored.",
-    "refused": "Files that were refused and removed: damaged, short, or of another configuration.",
+    "load_failures": "KV blocks that could not be loaded, though their files may be sound: errors of reading, no memory.",
+    "refused": "Files that were refused: damaged, short, of another configuration, or of a newer version.",
     "evicted": "Files that the limit of the folder removed.",
 }
 _GAUGES = {
     "folder_bytes": "Bytes of all files in the folder.",
     "folder_objects": "Files in the folder.",
+    "storing": "1, or 0 while a full disk makes stores wait.",
 }
 
 
@@ -57,5 +59,5 @@ class TierMetrics:
             if amount:
                 stats.increase_counter(_PREFIX + name, amount, self._labels)
         for name in _GAUGES:
-            stats.set_gauge(_PREFIX + name, report[name], self._labels)
+            stats.set_gauge(_PREFIX + name, int(report[name]), self._labels)
         return stats

@@ -10,6 +10,7 @@ memory is taken from L1, and one bad object is one miss. Under the serde it stor
 files are the same. See docs/engines/lmcache.md. Made for LMCache 0.5.6.
 """
 
+import collections
 import logging
 import threading
 from types import MappingProxyType
@@ -52,7 +53,11 @@ class KvtoolAdapter(L2AdapterInterface):
         super().__init__(max_capacity_bytes=config.max_bytes)
         self._config = config
         self._identity = ObjectIdentity(config.revision)
+        # What LMCache is told of files: in the order in which it is true, and with no lock held, because a listener may
+        # wait for a thread that waits for one.
+        self._news_lock = threading.Lock()
         self._known = {}  # file name -> (key, size): what LMCache was told of
+        self._news, self._telling = collections.deque(), False
         self._frames = FrameStore(
             FrameDirectory(config.base_path, config.max_bytes, config.durable, self._on_evict),
             config.level,
@@ -108,14 +113,10 @@ class KvtoolAdapter(L2AdapterInterface):
             return self._loaded.pop(task_id, None)
 
     def delete(self, keys):
-        gone = []
-        for key in keys:
-            name = self._identity.name(key)
-            size = self._frames.directory.discard(name)
-            told = self._known.pop(name, (key, size))
-            if size or told[1]:
-                gone.append(told)
-        self._tell_deleted(gone)
+        names = [self._identity.name(key) for key in keys]
+        for name in names:
+            self._frames.directory.discard(name)
+        self._forget_gone(names)
 
     def get_usage(self):
         """Of the whole folder: also of what earlier processes left."""
@@ -127,7 +128,9 @@ class KvtoolAdapter(L2AdapterInterface):
         )
 
     def report_status(self):
-        return {"is_healthy": not self._closed, "type": "KvtoolAdapter", **self._frames.report()}
+        """Not healthy while nothing can be stored, as on a full disk: "store_problem" then says why."""
+        report = self._frames.report()
+        return {"is_healthy": not self._closed and report["storing"], "type": "KvtoolAdapter", **report}
 
     def close(self):
         if self._closed:
@@ -173,9 +176,9 @@ class KvtoolAdapter(L2AdapterInterface):
         written = [None] * len(keys)
         groups = {}
         for i, obj in enumerate(objects):
-            frame = _frame_in(memory_of(obj))
+            frame = _frame_in(memory_of(obj))  # as a serde made it
             if frame is not None:
-                written[i] = self._store_frame(keys[i], frame)
+                written[i] = self._frames.store_frame(self._identity.name(keys[i]), frame)
                 continue
             shape = shape_of(obj, self._config.head_dim)
             groups.setdefault(repr(shape), (shape, []))[1].append(i)
@@ -186,24 +189,17 @@ class KvtoolAdapter(L2AdapterInterface):
         return written
 
     def _finish_store(self, number, keys, written):
-        new = [(key, size) for key, size in zip(keys, written) if size]
-        replaced = []
-        for key, size in new:
-            name = self._identity.name(key)
-            replaced.append(self._known.pop(name, None))
-            self._known[name] = (key, size)
-        self._tell_deleted(replaced)
-        self._tell(self._notify_keys_stored, [key for key, _ in new], [size for _, size in new])
+        new = {self._identity.name(key): (key, size) for key, size in zip(keys, written) if size}
+        with self._news_lock:
+            # What this or another store has evicted since then was never there as far as LMCache knows.
+            there = {name: entry for name, entry in new.items() if name in self._frames.directory}
+            self._add_deleted([self._known.pop(name, None) for name in there])
+            self._known.update(there)
+            self._add_news(self._notify_keys_stored, *map(list, zip(*there.values())))
+        self._tell()
         with self._lock:
-            self._stored[number] = L2StoreResult(None not in written, sum(size for _, size in new))
+            self._stored[number] = L2StoreResult(None not in written, sum(size for size in written if size))
         self._store_notifier.notify()
-
-    def _store_frame(self, key, frame):
-        """A frame that a serde made, as it is."""
-        name = self._identity.name(key)
-        if self._frames.has(name, kvtool.frame_info(frame)["context"]):
-            return 0
-        return self._frames.write(name, frame)
 
     def _lookup(self, keys, layouts):
         """Whether there is a whole frame of the key and, where the engine says it, of the layout."""
@@ -242,9 +238,9 @@ class KvtoolAdapter(L2AdapterInterface):
 
     def _finish_load(self, number, keys, loaded):
         done = [key for key, there in zip(keys, loaded) if there]
-        self._tell(self._notify_keys_accessed, done)
-        names = [self._identity.name(key) for key, there in zip(keys, loaded) if not there]
-        self._tell_deleted([self._known.pop(name, None) for name in names])
+        with self._news_lock:
+            self._add_news(self._notify_keys_accessed, done)
+        self._forget_gone([self._identity.name(key) for key, there in zip(keys, loaded) if not there])
         with self._lock:
             self._loaded[number] = _bitmap(loaded)
         self._load_notifier.notify()
@@ -271,20 +267,38 @@ class KvtoolAdapter(L2AdapterInterface):
         return Item(self._identity.name(key), context, memory_of(obj))
 
     def _on_evict(self, gone):
-        self._tell_deleted([self._known.pop(name, None) for name, _ in gone])
+        self._forget_gone([name for name, _ in gone])
 
-    def _tell_deleted(self, gone):
+    def _forget_gone(self, names):
+        """Tells LMCache of files that are not in the folder any more; one that was stored anew meanwhile is."""
+        with self._news_lock:
+            gone = [name for name in names if name not in self._frames.directory]
+            self._add_deleted([self._known.pop(name, None) for name in gone])
+        self._tell()
+
+    def _add_deleted(self, gone):
         gone = [known for known in gone if known is not None]
-        self._tell(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
+        self._add_news(self._notify_keys_deleted, [key for key, _ in gone], [size for _, size in gone])
 
-    @staticmethod
-    def _tell(notify, keys, *sizes):
-        """A listener that fails must not keep a task from ending."""
-        try:
-            if keys:
-                notify(keys, *sizes)
-        except Exception:
-            logger.exception("kvtool: a listener of LMCache failed")
+    def _add_news(self, notify, keys=(), *sizes):
+        if keys:
+            self._news.append((notify, keys, *sizes))
+
+    def _tell(self):
+        """One thread at a time tells everything; a listener that fails must not keep a task from ending."""
+        while True:
+            with self._news_lock:
+                if self._telling or not self._news:
+                    return
+                self._telling = True
+                notify, *news = self._news.popleft()
+            try:
+                notify(*news)
+            except Exception:
+                logger.exception("kvtool: a listener of LMCache failed")
+            finally:
+                with self._news_lock:
+                    self._telling = False
 
 
 def _bitmap(bits):

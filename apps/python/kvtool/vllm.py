@@ -206,7 +206,11 @@ class KvtoolTier(SecondaryTierManager):
 
     def _store(self, part):
         """Returns the keys that could not be stored."""
-        missing = [(key, chunk) for key, chunk in part if not self.exists(key)]
+        missing = [
+            (key, chunk)
+            for key, chunk in part
+            if not self._frames.is_settled(self._identity.name(key), self._identity.context(key))
+        ]
         self._frames.counters.add(already_stored=len(part) - len(missing))
         part = missing
         if not part:

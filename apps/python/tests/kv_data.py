@@ -60,3 +60,31 @@ def damage(path, how):
 
 
 DAMAGES = ("flip", "flip_header", "cut", "grow", "empty", "zeros", "garbage")
+
+
+def make_newer(path, what):
+    """Makes a frame one that a later version of kvtool wrote: sound, and not readable here."""
+    import xxhash
+
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    if what == "version":
+        data[8] = 2
+    elif what == "larger":
+        data[8] = 2
+        data += b"x" * 100_000
+    elif what == "dtype":
+        data[96] = 99
+    elif what == "codec":
+        data[99] = 250
+    elif what == "profile":
+        data[64:80] = b"p" * 16
+        data[99] = 28
+    else:
+        raise ValueError(what)
+    data[120:128] = xxhash.xxh3_64_intdigest(bytes(data[:120])).to_bytes(8, "little")
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+NEWER = ("version", "larger", "dtype", "codec", "profile")

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import engines
-from kv_data import DAMAGES, damage, frames_in, noise, plane
+from kv_data import DAMAGES, NEWER, damage, frames_in, make_newer, noise, plane
 
 reason = engines.prepare("lmcache")
 if reason:
@@ -379,6 +379,135 @@ def test_folder_keeps_to_its_limit(l1, tmp_path):
     assert usage.total_bytes_used == 4 * (RAW + 128) == usage.bytes_by_cache_salt[""]
     assert 0.8 < usage.usage_fraction < 1
     adapter.close()
+
+
+class Ledger:
+    """What LMCache believes is stored, from what it is told: a key may not be stored twice, nor removed before."""
+
+    def __init__(self):
+        self.sizes, self.wrong = {}, []
+
+    def on_l2_keys_stored(self, keys, sizes):
+        self.wrong += [key for key in keys if key in self.sizes]
+        self.sizes.update(zip(keys, sizes))
+
+    def on_l2_keys_accessed(self, keys):
+        pass
+
+    def on_l2_keys_deleted(self, keys):
+        self.wrong += [key for key in keys if self.sizes.pop(key, None) is None]
+
+
+def test_what_a_store_evicted_is_not_told_of(l1, tmp_path):
+    """A task of more objects than the folder holds: its own writes evict its first ones."""
+    adapter = Adapter(l1, tmp_path, max_gb=4.5 * RAW / (1 << 30))
+    ledger = Ledger()
+    adapter.adapter.register_listener(ledger)
+    keys, objects = adapter.objects(10)
+    for i, obj in enumerate(objects):
+        memoryview(obj.byte_array).cast("B")[:] = noise(RAW, i).tobytes()
+    assert adapter.store(keys, objects).is_successful()
+    assert [key in ledger.sizes for key in keys] == adapter.lookup(keys) and len(ledger.sizes) == 4
+    adapter.store([keys[0], keys[0]], [objects[0], objects[0]])  # evicts another; the same key twice
+    assert [key in ledger.sizes for key in keys] == adapter.lookup(keys)
+    usage = adapter.adapter.get_usage()
+    assert usage.bytes_by_cache_salt[""] == usage.total_bytes_used == sum(ledger.sizes.values()) == 4 * (RAW + 128)
+    assert not ledger.wrong
+    adapter.close()
+
+
+def test_lmcache_is_told_the_truth_by_many_threads(l1, tmp_path):
+    """Stores, loads and deletions of the same keys at once: in the end LMCache believes what the folder holds."""
+    adapter = Adapter(l1, tmp_path, max_gb=6.5 * RAW / (1 << 30), workers=4)
+    ledger = Ledger()
+    adapter.adapter.register_listener(ledger)
+    keys, objects = adapter.objects(12)
+    for i, obj in enumerate(objects):
+        memoryview(obj.byte_array).cast("B")[:] = noise(RAW, i).tobytes()
+    _, targets = adapter.objects(12)
+
+    def run(seed):
+        for step in range(40):
+            chosen = [(seed * 5 + step * 7 + i) % 12 for i in range(3)]
+            kind = (seed + step) % 4
+            if kind < 2:
+                adapter.adapter.submit_store_task([keys[i] for i in chosen], [objects[i] for i in chosen])
+            elif kind == 2:
+                adapter.adapter.submit_load_task([keys[i] for i in chosen], [targets[i] for i in chosen])
+            else:
+                adapter.adapter.delete([keys[i] for i in chosen])
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    for workers in adapter.inner._workers.values():
+        workers.wait_idle()
+    assert not ledger.wrong
+    assert [key in ledger.sizes for key in keys] == adapter.lookup(keys) and any(adapter.lookup(keys))
+    assert sum(ledger.sizes.values()) == sum(map(os.path.getsize, frames_in(tmp_path)))
+    assert adapter.adapter.get_usage().bytes_by_cache_salt[""] == sum(ledger.sizes.values())
+    adapter.close()
+
+
+def test_a_listener_may_wait_for_a_thread_that_tells(l1, tmp_path):
+    """An eviction policy with a lock of its own, which it also holds when it deletes."""
+    adapter = Adapter(l1, tmp_path)
+    lock = threading.Lock()
+
+    class Policy(Ledger):
+        def on_l2_keys_stored(self, keys, sizes):
+            with lock:
+                super().on_l2_keys_stored(keys, sizes)
+
+    adapter.adapter.register_listener(Policy())
+    keys, objects = adapter.objects(2, seed=0)
+
+    def delete():
+        for _ in range(200):
+            with lock:
+                adapter.adapter.delete(keys)
+
+    thread = threading.Thread(target=delete, daemon=True)
+    thread.start()
+    for _ in range(50):
+        adapter.store(keys, objects)
+    thread.join(timeout=30)
+    assert not thread.is_alive(), "a deadlock"
+    adapter.close()
+
+
+@pytest.mark.parametrize("what", NEWER)
+def test_objects_of_a_newer_version_are_misses_and_stay(adapter, what):
+    keys, objects = adapter.objects(3, seed=0)
+    adapter.store(keys, objects)
+    path = adapter.inner._frames.directory.path(adapter.inner._identity.name(keys[1]))
+    make_newer(path, what)
+    newer = open(path, "rb").read()
+    _, targets = adapter.objects(3)
+    for _ in range(2):
+        assert adapter.load(keys, targets) == [True, False, True]
+        assert adapter.lookup(keys) == [True, False, True]
+        again = adapter.store(keys, objects)
+        assert again.is_successful() and again.bytes_transferred() == 0
+        assert open(path, "rb").read() == newer
+
+
+def test_a_full_disk_shows_in_the_status(adapter, monkeypatch):
+    keys, objects = adapter.objects(2, seed=0)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    assert not adapter.store(keys, objects).is_successful()
+    status = adapter.adapter.report_status()
+    assert not status["is_healthy"] and "No space left" in status["store_problem"]
+    monkeypatch.undo()
+    assert not adapter.store(keys, objects).is_successful(), "stores wait"
+    adapter.inner._frames._stores._next_try = 0
+    assert adapter.store(keys, objects).is_successful() and adapter.adapter.report_status()["is_healthy"]
+    _, targets = adapter.objects(2)
+    assert adapter.load(keys, targets) == [True, True]
 
 
 def test_status(adapter, tmp_path):

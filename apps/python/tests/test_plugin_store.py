@@ -2,9 +2,12 @@
 # SPDX-FileCopyrightText: The kvtool authors
 """What the plug-ins for LMCache, vLLM and SGLang share; no engine is needed here."""
 
+import errno
 import fcntl
+import logging
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +17,8 @@ import numpy as np
 import pytest
 
 import kvtool
-from kv_data import DAMAGES, damage, frames_in, noise, plane
+from kv_data import DAMAGES, NEWER, damage, frames_in, make_newer, noise, plane
+from kvtool import _frames
 from kvtool._configuration import Identity, size_option
 from kvtool._directory import FrameDirectory
 from kvtool._frames import FrameStore, Item, Shape
@@ -146,7 +150,7 @@ def test_failed_write_leaves_nothing_and_keeps_what_was(tmp_path, monkeypatch):
 
     def full(fd, data):
         real(fd, bytes(data)[:2])
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.EFBIG, "File too large")
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError):
@@ -200,6 +204,8 @@ def test_folder_that_vanishes_is_made_again(tmp_path):
     os.rmdir(os.path.dirname(folder.path(name_of(1))))
     assert folder.open(name_of(1)) is None and folder.total_bytes == 0
     assert folder.put(name_of(1), b"x") == 1
+    os.rmdir(tmp_path / "tmp")
+    assert folder.put(name_of(2), b"x") == 1
 
 
 # ---- frames ----
@@ -273,6 +279,279 @@ def test_every_cut_and_every_header_bit(tmp_path):
         with open(path, "wb") as file:
             file.write(case)
         assert store.load(targets_of([item])) == [None]
+
+
+# The reason that metrics give, for damage in the middle of a file, which the codec may find before the hash does.
+REASONS = {
+    "flip": {"hash", "damaged"},
+    "flip_header": {"hash"},
+    "cut": {"length"},
+    "grow": {"length"},
+    "empty": {"short"},
+    "zeros": {"not_a_frame"},
+    "garbage": {"not_a_frame"},
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_reasons_of_refusals(tmp_path, how):
+    store = FrameStore(FrameDirectory(tmp_path))
+    (item,) = items_of(1)
+    store.store([item], SHAPE)
+    damage(store.directory.path(item.name), how)
+    assert store.load(targets_of([item])) == [None]
+    reasons = {key for key in store.report() if key.startswith("refused_")}
+    assert reasons <= {"refused_" + reason for reason in REASONS[how]} and len(reasons) == 1
+
+
+@pytest.mark.parametrize("what", NEWER)
+def test_frames_of_a_newer_version_stay(tmp_path, what):
+    """In a rolling upgrade old and new processes share the folder: what the old ones cannot read is theirs to miss, and
+    not theirs to remove or to write over."""
+    pytest.importorskip("xxhash")
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(2)
+    store.store(items, SHAPE)
+    path = store.directory.path(items[0].name)
+    make_newer(path, what)
+    with open(path, "rb") as file:
+        newer = file.read()
+    for _ in range(2):
+        assert store.load(targets_of(items)) == [None, 0]
+        assert not store.has(items[0].name, items[0].context)
+        assert store.store(items, SHAPE) == [0, 0]
+        with open(path, "rb") as file:
+            assert file.read() == newer
+    assert store.report()["refused_version"] == store.report()["refused"] > 0
+    # Written anew by a process that this one understands.
+    os.unlink(path)
+    assert FrameStore(FrameDirectory(tmp_path)).store(items[:1], SHAPE)[0] > 0
+    assert store.has(items[0].name, items[0].context) and store.load(targets_of(items)) == [0, 0]
+
+
+def test_damage_of_a_version_is_damage(tmp_path):
+    """A flipped bit in the version is no newer version: the file is repaired."""
+    store = FrameStore(FrameDirectory(tmp_path))
+    (item,) = items_of(1)
+    store.store([item], SHAPE)
+    path = store.directory.path(item.name)
+    with open(path, "r+b") as file:
+        file.seek(8)
+        file.write(b"\x03")
+    assert store.load(targets_of([item])) == [None] and not os.path.exists(path)
+    assert store.store([item], SHAPE)[0] > 0 and store.load(targets_of([item])) == [0]
+
+
+def fail_once(monkeypatch, name, code, times=1):
+    """os.NAME fails so often, then works. A list of what is left."""
+    real, left = getattr(os, name), [times]
+
+    def fail(*arguments, **keywords):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(os, name, fail)
+    return left
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE, errno.EINTR, errno.EACCES])
+@pytest.mark.parametrize("name", ["open", "fstat", "preadv", "pread", "utime"])
+def test_one_failed_call_costs_no_file(tmp_path, monkeypatch, name, code):
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(3)
+    store.store(items, SHAPE)
+    before = [open(path, "rb").read() for path in frames_in(tmp_path)]
+    left = fail_once(monkeypatch, name, code)
+    store.has(items[0].name, items[0].context)
+    loaded = store.load(targets_of(items))
+    assert left == [0] and loaded.count(None) <= 1
+    assert [open(path, "rb").read() for path in frames_in(tmp_path)] == before
+    assert store.load(targets_of(items)) == [0] * 3 and "refused" not in store.report()
+
+
+def test_a_file_that_can_never_be_read_is_stored_anew(tmp_path, monkeypatch):
+    """A bad sector: the file is found, and cannot be read. Some misses later it is not found either."""
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(1)
+    store.store(items, SHAPE)
+    fail_once(monkeypatch, "preadv", errno.EIO, times=3)
+    for _ in range(3):
+        assert store.has(items[0].name, items[0].context) and store.load(targets_of(items)) == [None]
+    assert not store.has(items[0].name, items[0].context) and len(frames_in(tmp_path)) == 1
+    assert store.store(items, SHAPE)[0] > 0 and store.load(targets_of(items)) == [0]
+    assert store.report()["read_errors"] == 3
+
+
+def test_calls_that_fail_say_nothing_of_a_file(tmp_path):
+    store = FrameStore(FrameDirectory(tmp_path))
+    (item,) = items_of(1)
+    store.store([item], SHAPE)
+    for finding in (2, 7, 8, 9, 106):
+        store.refuse(item.name, os.stat(store.directory.path(item.name)), finding)
+    assert store.load(targets_of([item])) == [0] and "refused" not in store.report()
+
+
+# ---- a full disk ----
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_makes_room(small_disk, caplog):
+    """Without a limit of its own the folder keeps to what the disk has: the least recently used objects go."""
+    gone = []
+    store = FrameStore(FrameDirectory(small_disk, on_evict=gone.extend))
+    items = items_of(150)
+    with caplog.at_level(logging.WARNING, logger="kvtool"):
+        sizes = [store.store([item], SHAPE)[0] for item in items]
+    assert None not in sizes and sum(sizes) > 1 << 20 and not caplog.records
+    assert len(frames_in(small_disk)) == len(store.directory) == 150 - len(gone)
+    assert store.load(targets_of(items[-3:])) == [0] * 3 and store.load(targets_of(items[:1])) == [None]
+    assert store.report()["storing"] and store.report()["evicted"] == len(gone) > 0
+    assert os.listdir(small_disk / "tmp") == []
+
+
+def test_a_disk_that_others_have_filled(small_disk, caplog, monkeypatch):
+    store = FrameStore(FrameDirectory(small_disk))
+    items = items_of(40)
+    with open(small_disk / "other", "wb", buffering=0) as other, caplog.at_level(logging.DEBUG, logger="kvtool"):
+        try:
+            while other.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
+        assert store.store(items[:20], SHAPE) == [None] * 20
+        report = store.report()
+        assert not report["storing"] and "No space left" in report["store_problem"]
+        # Stores wait: nothing is tried, and the log has one line.
+        monkeypatch.setattr(os, "write", lambda *_: pytest.fail("a store was tried"))
+        assert store.store(items, SHAPE) == [None] * 40
+        monkeypatch.undo()
+        assert store.report()["store_failures"] == 60
+        assert [r.levelname for r in caplog.records if r.levelno >= logging.WARNING] == ["WARNING"]
+        # One try after the pause, and no new line.
+        store._stores._next_try = 0
+        assert store.store(items, SHAPE) == [None] * 40
+        assert [r.levelname for r in caplog.records if r.levelno >= logging.WARNING] == ["WARNING"]
+        other.truncate(0)
+        assert store.store(items, SHAPE) == [None] * 40, "the pause is not over"
+        store._stores._next_try = 0
+        assert None not in store.store(items, SHAPE)
+    assert store.report()["storing"] and store.report()["store_problem"] is None
+    assert [r.levelname for r in caplog.records if r.levelno >= logging.WARNING] == ["WARNING"] * 2
+    assert store.load(targets_of(items)) == [0] * 40
+
+
+def full_disk(monkeypatch, name, code, is_full):
+    """os.NAME fails while is_full()."""
+    real = getattr(os, name)
+
+    def fail(*arguments, **keywords):
+        writes = name != "open" or arguments[1] & os.O_CREAT
+        if writes and is_full():
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(os, name, fail)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("name", ["open", "write", "fsync", "replace"])
+def test_wherever_the_disk_is_full(tmp_path, monkeypatch, name, code):
+    """No room for a name, for bytes, for bytes that were written late, or in the folder."""
+    store = FrameStore(FrameDirectory(tmp_path, durable=True))
+    items = items_of(8)
+    store.store(items[:6], SHAPE)
+    full_disk(monkeypatch, name, code, lambda: len(frames_in(tmp_path)) > 3)
+    assert store.store(items[6:], SHAPE) != [None, None]
+    assert store.report()["storing"] and 0 < len(frames_in(tmp_path)) < 6
+    assert os.listdir(tmp_path / "tmp") == []
+    monkeypatch.undo()
+    monkeypatch.setattr(_frames, "PAUSE_SECONDS", 0.2)
+    full_disk(monkeypatch, name, code, lambda: True)
+    kept = frames_in(tmp_path)
+    assert store.store(items, SHAPE).count(None) >= 1 and not store.report()["storing"]
+    assert len(frames_in(tmp_path)) <= len(kept)
+    monkeypatch.undo()
+    time.sleep(0.25)
+    assert None not in store.store(items, SHAPE) and store.report()["storing"]
+    assert store.load(targets_of(items)) == [0] * 8
+
+
+def test_other_errors_of_a_store_are_said_once_and_pause_nothing(tmp_path, monkeypatch, caplog):
+    store = FrameStore(FrameDirectory(tmp_path))
+    items = items_of(10)
+    left = fail_once(monkeypatch, "replace", errno.EIO, times=8)
+    with caplog.at_level(logging.WARNING, logger="kvtool"):
+        assert store.store(items, SHAPE).count(None) == 8 and left == [0]
+    assert len(caplog.records) == 1 and store.report()["storing"]
+    assert None not in store.store(items, SHAPE)
+
+
+def test_names_and_files_agree_after_a_crowd_of_threads(tmp_path):
+    """Evictions, removals and stores of the same names: what counts as there is there."""
+    folder = FrameDirectory(tmp_path, max_bytes=900)
+    names = [name_of(number) for number in range(12)]
+
+    def run(seed):
+        random = np.random.default_rng(seed)
+        for _ in range(300):
+            name = names[random.integers(12)]
+            if random.random() < 0.2:
+                folder.discard(name)
+            elif random.random() < 0.3:
+                opened = folder.open(name)
+                if opened is not None:
+                    os.close(opened[0])
+            else:
+                folder.put(name, b"x" * int(random.integers(50, 150)))
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    there = {os.path.basename(path)[:-4]: os.path.getsize(path) for path in frames_in(tmp_path)}
+    assert there == dict(folder._sizes) and folder.total_bytes == sum(there.values()) <= 900
+
+
+def test_links_and_pipes_in_the_folder(tmp_path):
+    """Somebody who may write into the folder makes no start remove files elsewhere, and no load wait."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter").write_bytes(b"dear")
+    root = tmp_path / "root"
+    root.mkdir()
+    os.symlink(mine, root / "tmp")
+    with pytest.raises(ValueError, match="symbolic link"):
+        FrameDirectory(root)
+    os.unlink(root / "tmp")
+    folder = FrameDirectory(root, max_bytes=10)
+    os.symlink(mine / "letter", root / "tmp" / "link")
+    os.mkfifo(root / "tmp" / "pipe")
+    (mine / (name_of(0) + ".kvf")).write_bytes(b"x" * 100)
+    os.symlink(mine, root / "00")
+    folder = FrameDirectory(root, max_bytes=10)
+    folder.put("ff" + name_of(1)[2:], b"x" * 10)
+    assert sorted(os.listdir(mine)) == [name_of(0) + ".kvf", "letter"]
+    os.unlink(root / "00")
+    os.makedirs(root / "00")
+    os.mkfifo(folder.path(name_of(5)))
+    store = FrameStore(folder)
+    assert store.load([Item(name_of(5), b"c" * 16, bytearray(RAW))]) == [None]
 
 
 def test_another_identity_is_a_miss(tmp_path):

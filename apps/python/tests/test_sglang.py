@@ -437,6 +437,11 @@ def test_a_full_disk_is_false_and_no_more(tmp_path, monkeypatch):
     assert store(backend, pool, keys_of(1), 0, "generic") == [False]
     monkeypatch.undo()
     assert frames_in(tmp_path) == [] and os.listdir(tmp_path / "tmp") == []
+    report = backend.report()
+    assert not report["storing"] and "No space left" in report["store_problem"]
+    assert store(backend, pool, keys_of(1), 0, "v1") == [False], "stores wait"
+    backend._frames._stores._next_try = 0
+    assert store(backend, pool, keys_of(1), 0, "v1") == [True] and backend.report()["storing"]
 
 
 def test_injected_failures(tmp_path):

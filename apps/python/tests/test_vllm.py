@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import engines
-from kv_data import DAMAGES, bf16, damage, frames_in, noise, plane
+from kv_data import DAMAGES, NEWER, bf16, damage, frames_in, make_newer, noise, plane
 
 reason = engines.prepare("vllm")
 if reason:
@@ -222,6 +222,20 @@ def test_block_that_cannot_be_removed_is_a_miss(tier, tmp_path, monkeypatch):
     assert tier.lookup(keys) == [False]
 
 
+@pytest.mark.parametrize("what", NEWER)
+def test_blocks_of_a_newer_version_are_misses_and_stay(tier, tmp_path, what):
+    keys = fill(tier, 2)
+    path = tier.tier._frames.directory.path(tier.tier._identity.name(keys[0]))
+    make_newer(path, what)
+    with open(path, "rb") as file:
+        newer = file.read()
+    result = tier.load(keys, [8, 9])
+    assert not result.success and tuple(result.successful_keys) == (keys[1],)
+    assert tier.lookup(keys) == [False, True] and tier.store(keys, [0, 1]).success
+    with open(path, "rb") as file:
+        assert file.read() == newer
+
+
 def test_files_swapped_are_misses(tier, tmp_path):
     keys = fill(tier, 2)
     first, second = frames_in(tmp_path)
@@ -354,6 +368,8 @@ def test_a_full_disk_loses_the_copy_only(tier, monkeypatch):
     assert not tier.store(keys[:1], [0]).success
     monkeypatch.undo()
     assert tier.lookup(keys) == [False, False]
+    assert not tier.store(keys[:1], [0]).success, "stores wait"
+    tier.tier._frames._stores._next_try = 0
     assert tier.store(keys[:1], [0]).success and tier.lookup(keys) == [True, False]
     assert os.listdir(os.path.join(tier.tier._frames.directory.root, "tmp")) == []
 
