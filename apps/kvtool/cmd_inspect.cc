@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "apps/kvtool/commands.h"
@@ -16,6 +17,11 @@
 
 namespace kv {
 namespace {
+
+// A figure of no finite value is none.
+std::string FigureText(double value, int digits) {
+  return std::isnan(value) ? std::string(1, '-') : fmt::format("{:.{}g}", value, digits);
+}
 
 std::string StatsCells(const TensorStats& stats) {
   std::string planes;
@@ -133,9 +139,9 @@ class Inspect : public EachOf<Inspect> {
         const TensorStats stats = StatsOf(snapshot, tensor, is_value);
         if (page_.wanted()) (is_value ? layers.back().v : layers.back().k) = stats;
         if (report_.wanted()) document["layers"][i][which]["stats"] = StatsJson(stats);
-        table.Row({std::to_string(layer.index), which, fmt::format("{:.4g}", stats.min),
-                   fmt::format("{:.4g}", stats.max), fmt::format("{:.3g}", stats.mean),
-                   fmt::format("{:.3g}", stats.standard_deviation), std::to_string(stats.nan_count),
+        table.Row({std::to_string(layer.index), which, FigureText(stats.min, 4),
+                   FigureText(stats.max, 4), FigureText(stats.mean, 3),
+                   FigureText(stats.standard_deviation, 3), std::to_string(stats.nan_count),
                    std::to_string(stats.infinite_count), std::to_string(stats.zero_count),
                    StatsCells(stats), fmt::format("{:.3f}x", stats.predicted_ratio)});
       };

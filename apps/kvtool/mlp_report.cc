@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace kv {
 namespace {
@@ -83,6 +84,9 @@ ordered_json MethodJson(const MethodQuality& method, uint64_t bytes_full) {
   }
   return json;
 }
+
+// A figure of nothing is no 0.
+std::string Four(double value) { return std::isnan(value) ? "-" : fmt::format("{:.4f}", value); }
 
 size_t WorstHead(const MethodQuality::Layer& layer) {
   size_t worst = 0;
@@ -194,11 +198,9 @@ std::string QualityText(const StepQuality& quality) {
   for (const MethodQuality& method : quality.methods) {
     const AttentionSummary& all = method.all;
     methods.Row({method.name, fmt::to_string(method.tokens), HumanBytes(method.bytes),
-                 fmt::format("{:.4f}", all.output_error_frobenius),
-                 fmt::format("{:.4f}", 1 - all.output_cosine.mean),
-                 fmt::format("{:.4f}", all.output_error.p95), fmt::format("{:.4f}", all.kl.mean),
-                 fmt::format("{:.4f}", all.mass.mean),
-                 fmt::format("{:.4f}", all.changed_mass.mean)});
+                 Four(all.output_error_frobenius), Four(1 - all.output_cosine.mean),
+                 Four(all.output_error.p95), Four(all.kl.mean), Four(all.mass.mean),
+                 Four(all.changed_mass.mean)});
   }
   Table layers({"layer", "output error", "error p95", "worst head", "its error", "raw mass",
                 "after", "|K'|/|K|", "|V'|/|V|"});
@@ -207,11 +209,9 @@ std::string QualityText(const StepQuality& quality) {
     const MethodQuality::Layer& layer = step.layers[i];
     const size_t worst = WorstHead(layer);
     layers.Row({fmt::to_string(layer.layer),
-                fmt::format("{:.4f}", layer.all.output_error_frobenius),
-                fmt::format("{:.4f}", layer.all.output_error.p95), fmt::to_string(worst),
-                fmt::format("{:.4f}", layer.heads[worst].output_error.mean),
-                fmt::format("{:.4f}", layer.all.mass.mean),
-                fmt::format("{:.4f}", layer.all.changed_mass.mean),
+                Four(layer.all.output_error_frobenius), Four(layer.all.output_error.p95),
+                fmt::to_string(worst), Four(layer.heads[worst].output_error.mean),
+                Four(layer.all.mass.mean), Four(layer.all.changed_mass.mean),
                 fmt::format("{:.3f}", quality.norm_ratios[i].k),
                 fmt::format("{:.3f}", quality.norm_ratios[i].v)});
   }

@@ -47,11 +47,14 @@ void Summarise(const std::vector<Chunk>& chunks, const std::vector<double>& full
       sum += relative[t];
       ++finite;
     }
-    out.chunk_means.push_back(finite == 0 ? 0 : sum / static_cast<double>(finite));
+    out.chunk_means.push_back(finite == 0 ? NAN : sum / static_cast<double>(finite));
   }
   std::erase_if(relative, [](double value) { return !std::isfinite(value); });
   out.nonfinite = out.tokens.size() - relative.size();
-  if (relative.empty()) return;
+  if (relative.empty()) {  // a deviation of nothing is no 0
+    out.rel_mean = out.rel_p50 = out.rel_p90 = out.rel_p99 = out.rel_max = NAN;
+    return;
+  }
   for (const double value : relative) out.rel_mean += value;
   out.rel_mean /= static_cast<double>(relative.size());
   std::sort(relative.begin(), relative.end());

@@ -107,6 +107,10 @@ GateResult Judge(const Gate& gate, const Result& result) {
       found = true;
       const std::optional<double> value = figure.of(layer);
       if (!value) continue;
+      if (std::isnan(*value)) {  // neither less nor more than a limit: the gate fails
+        judged.value = value;
+        break;
+      }
       const double so_far = judged.value.value_or(*value);
       judged.value = gate.over == "min" ? std::min(so_far, *value) : std::max(so_far, *value);
     }

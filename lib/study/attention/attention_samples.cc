@@ -93,6 +93,7 @@ void AttentionSamples::Pool::AddRow(std::span<const AttentionRows> heads, uint64
     const bool is_measured = std::isfinite(row_error2) && std::isfinite(row_norm2);
     undefined |= !is_measured;
     if (is_measured) {
+      ++finite_outputs;
       error2 += row_error2;
       norm2 += row_norm2;
       squared_error.Add(row, row_error2, row_norm2);
@@ -114,7 +115,10 @@ AttentionSummary AttentionSamples::Of(const Pool& pool) const {
   for (size_t i = 0; i < kTopK.size(); ++i) out.top_k[i] = Describe(pool.top_k[i]);
   out.output_error = Describe(pool.output_error);
   out.output_cosine = Describe(pool.output_cosine);
-  out.output_error_frobenius = std::sqrt(pool.error2) / std::max(std::sqrt(pool.norm2), kOutputEps);
+  if (pool.finite_outputs > 0) {
+    out.output_error_frobenius =
+        std::sqrt(pool.error2) / std::max(std::sqrt(pool.norm2), kOutputEps);
+  }
   const auto error = [&](const ClusterError& of) { return of.Get(clusters_, population_); };
   out.standard_error = {
       error(pool.mass_error),

@@ -26,7 +26,8 @@ struct AttentionSummary {
   std::array<Distribution, kTopK.size()> top_k;
   Distribution output_error;          // |o - o'| / max(|o|, 1e-12), heads concatenated
   Distribution output_cosine;         // o.o' / (|o| |o'|), heads concatenated
-  double output_error_frobenius = 0;  // |O - O'| / |O| over all rows
+  // |O - O'| / |O| over all rows; NaN if no row has a figure.
+  double output_error_frobenius = Distribution::kNone;
   // Standard errors of the means if the rows are a random sample; 0 if they are all there are.
   struct StandardErrors {
     double mass = 0, kl = 0, js = 0, output_error = 0, output_cosine = 0;
@@ -73,6 +74,7 @@ class AttentionSamples {
  private:
   struct Pool {
     uint64_t rows = 0, evicting_rows = 0, undefined_rows = 0;
+    uint64_t finite_outputs = 0;  // rows of error2 and norm2
     bool has_output = false;
     std::vector<double> mass, changed_mass, kl, js, output_error, output_cosine;
     std::array<std::vector<double>, kTopK.size()> top_k;

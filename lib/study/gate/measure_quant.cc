@@ -47,8 +47,19 @@ void SetQuant(const quantisation::ReplayResult& replayed, const std::string& not
   out.Set("quant.mass_moved", outcome.mean.mass_moved, worst, note);
   if (outcome.kl) {
     out.Set("quant.predicted_kl", outcome.kl->nats, {}, note);
+  } else if (replayed.kl_method) {
+    out.Undefined("quant.predicted_kl", "a layer has no figures: NaN or infinite values");
   } else {
     out.Missing("quant.predicted_kl", "the trace has no gradients");
+  }
+  if (outcome.mean.undefined_rows > 0) {
+    const std::string why =
+        fmt::format("{} of {} rows of queries have no figures: NaN or infinite values",
+                    outcome.mean.undefined_rows, outcome.mean.rows);
+    for (const std::string_view name : kQuantFigures) {
+      const std::optional<double> least = name == "quant.ratio" ? std::nullopt : out.Value(name);
+      if (least) out.SetRange(name, {*least, HUGE_VAL, why});
+    }
   }
 }
 

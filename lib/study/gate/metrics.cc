@@ -104,13 +104,23 @@ std::string Text(const Where& where, bool always_range) {
 }
 
 void Measurements::Set(std::string_view name, double value, Where where, std::string note) {
-  if (!std::isfinite(value)) return Missing(name, "not a finite number");
+  if (!std::isfinite(value)) return Undefined(name, "not a finite number");
   by_name_.insert_or_assign(std::string(name),
-                            Measurement{value, std::move(note), std::move(where), {}});
+                            Measurement{value, std::move(note), std::move(where)});
 }
 
 void Measurements::Missing(std::string_view name, std::string reason) {
-  by_name_.insert_or_assign(std::string(name), Measurement{{}, std::move(reason), {}, {}});
+  by_name_.insert_or_assign(std::string(name), Measurement{{}, std::move(reason)});
+}
+
+void Measurements::Undefined(std::string_view name, std::string reason) {
+  Missing(name, std::move(reason));
+  by_name_.find(name)->second.undefined = true;
+}
+
+void Measurements::SetRange(std::string_view name, const FigureRange& range) {
+  const auto found = by_name_.find(name);
+  if (found != by_name_.end()) found->second.range = range;
 }
 
 void Measurements::SetNoise(std::string_view name, double noise) {

@@ -56,20 +56,32 @@ struct Where {
 // token reads "token 16", or "tokens 16:17" with `always_range`.
 std::string Text(const Where& where, bool always_range = false);
 
+// The values that a figure may have where a replay cannot know it more closely. A rule that holds
+// for some of them only is inconclusive.
+struct FigureRange {
+  double least = 0, most = 0;
+  std::string why;
+};
+
 // One figure: a value, or the reason why it is not known.
 struct Measurement {
   std::optional<double> value;
   std::string reason;  // with a value: what explains it, should its rule fail
   Where where = {};
-  std::optional<double> noise = {};  // how far the figure varies when nothing is changed
+  std::optional<double> noise = {};        // how far the figure varies when nothing is changed
+  std::optional<FigureRange> range = {};   // nothing: `value` is exact
+  bool undefined = false;  // it was measured, but no number came of it: every rule on it fails
 };
 
 class Measurements {
  public:
-  // A value that is not finite becomes a reason.
+  // A value that is not finite makes the figure undefined.
   void Set(std::string_view name, double value, Where where = {}, std::string note = {});
   void Missing(std::string_view name, std::string reason);
-  void SetNoise(std::string_view name, double noise);  // no effect on a figure that is not there
+  void Undefined(std::string_view name, std::string reason);
+  // These have no effect on a figure that is not there.
+  void SetNoise(std::string_view name, double noise);
+  void SetRange(std::string_view name, const FigureRange& range);
   void Copy(std::string_view name, const Measurements& from);  // `from` must have the figure
   // Null if nothing was ever said about the figure.
   const Measurement* Find(std::string_view name) const;

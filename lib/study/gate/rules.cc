@@ -73,6 +73,17 @@ void JudgeSpeed(const Rule& rule, double value, const Noise* noise, RuleOutcome&
   }
 }
 
+// Passes if every value of the range keeps the rule, and fails if none does.
+Status JudgeRange(const Rule& rule, const FigureRange& range) {
+  const bool is_exact = rule.op == Op::kEqual || rule.op == Op::kDiffers;
+  const bool inside = range.least < rule.limit && rule.limit < range.most;
+  const bool holds = Holds(range.least, rule.op, rule.limit);
+  if (holds != Holds(range.most, rule.op, rule.limit) || (is_exact && inside)) {
+    return Status::kInconclusive;
+  }
+  return holds ? Status::kPass : Status::kFail;
+}
+
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -156,8 +167,9 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
   const Measurement* measurement = measured.Find(rule.metric);
   if (measurement == nullptr || !measurement->value) {
     outcome.reason = measurement == nullptr ? "not measured in this case" : measurement->reason;
-    outcome.status = rule.required ? Status::kFail : Status::kNotRun;
-    if (rule.required) outcome.reason = "required, but not known: " + outcome.reason;
+    const bool is_undefined = measurement != nullptr && measurement->undefined;
+    outcome.status = rule.required || is_undefined ? Status::kFail : Status::kNotRun;
+    if (rule.required && !is_undefined) outcome.reason = "required, but not known: " + outcome.reason;
     return outcome;
   }
   const double value = *measurement->value;
@@ -167,6 +179,10 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
   if (rule.metric == "attention_drop_ratio") {
     JudgeSpeed(rule, value, noise, outcome);
     if (!outcome.reason.empty()) return outcome;
+  } else if (measurement->range) {
+    outcome.status = JudgeRange(rule, *measurement->range);
+    if (outcome.status != Status::kPass) outcome.reason = measurement->range->why;
+    return outcome;
   } else {
     outcome.status = Holds(value, rule.op, rule.limit) ? Status::kPass : Status::kFail;
   }

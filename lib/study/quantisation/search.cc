@@ -73,13 +73,14 @@ class FisherLoss : public LossOfChoice {
     }
   }
   double With(size_t layer, size_t from, size_t to) const override {
+    if (sum_.empty()) return kNever;  // no row has gradients: nothing says what a type costs
     const std::vector<double>&old = change_[layer][from], &other = change_[layer][to];
     double squares = 0;
     for (size_t i = 0; i < sum_.size(); ++i) {
       const double change = sum_[i] - old[i] + other[i];
       squares += change * change;
     }
-    const double loss = squares / (2 * static_cast<double>(std::max<size_t>(1, sum_.size())));
+    const double loss = squares / (2 * static_cast<double>(sum_.size()));
     return std::isfinite(loss) ? loss : kNever;
   }
   void Move(size_t layer, size_t from, size_t to) override {
@@ -122,7 +123,7 @@ std::vector<SearchPoint> Path(const ReplayResult& result) {
         if (saved <= 0) continue;
         const double loss = losses->With(l, at.choice[l], pair);
         const double price = (loss - at.loss) / saved;
-        if (price >= best_price) continue;
+        if (!(price < best_price)) continue;  // NaN: neither loss is known
         best_price = price;
         best_loss = loss;
         best_bytes = saved;

@@ -3,20 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace kv {
 
 // Describes many values. Quantiles interpolate linearly between the two nearest ranks, as numpy's
-// default does. NaNs are counted and otherwise left out; infinities stay in.
+// default does. NaNs are counted and otherwise left out; infinities stay in. All figures of no
+// values are NaN, which JSON shows as null: a 0 would look like a perfect result.
 struct Distribution {
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
   uint64_t count = 0;  // without NaNs
   uint64_t nans = 0;
-  double mean = 0, min = 0, p1 = 0, p5 = 0, p50 = 0, p95 = 0, p99 = 0, max = 0;
+  double mean = kNone, min = kNone, p1 = kNone, p5 = kNone, p50 = kNone, p95 = kNone, p99 = kNone,
+         max = kNone;
 };
 
-// Without values, all figures are zero. Sums run in the order given, so equal inputs give equal
-// bits.
+// Sums run in the order given, so equal inputs give equal bits.
 Distribution Describe(std::vector<double> values);
 
 }  // namespace kv

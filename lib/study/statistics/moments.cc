@@ -41,9 +41,8 @@ void Moments::Add(double value, uint64_t count) {
 
 ValueSummary Moments::Finish() const {
   ValueSummary summary = summary_;
-  if (finite_ > 0) {
-    summary.standard_deviation = std::sqrt(squares_ / static_cast<double>(finite_));
-  }
+  if (finite_ == 0) summary.min = summary.max = summary.mean = NAN;
+  summary.standard_deviation = std::sqrt(squares_ / static_cast<double>(finite_));
   return summary;
 }
 

@@ -7,7 +7,8 @@
 
 namespace kv {
 
-// Summarises many values. Range, mean and (population) deviation are over the finite ones.
+// Summarises many values. Range, mean and (population) deviation are over the finite ones, and NaN
+// (null in JSON) if there are none.
 struct ValueSummary {
   uint64_t values = 0, nan_count = 0, infinite_count = 0, zero_count = 0;
   double min = 0, max = 0, mean = 0, standard_deviation = 0;

@@ -3,6 +3,7 @@
 #include "lib/engines/cacheblend/gates.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "lib/core/base/error.h"
 #include "tests/support/blend_case.h"
@@ -38,7 +39,7 @@ TEST_CASE("a gate passes by the figure of the report, and fails where nothing wa
   request.ratio = 0.5;
   request.ratios = {0.5};
   request.suffix = 6;
-  const Result result = Replay(caches, nullptr, request, pool, nullptr);
+  Result result = Replay(caches, nullptr, request, pool, nullptr);
   const std::vector<CurveLayer>& layers = result.curve[0].layers;
   REQUIRE(layers.size() == 2);
   const auto value = [&](const std::string& over) {
@@ -55,6 +56,12 @@ TEST_CASE("a gate passes by the figure of the report, and fails where nothing wa
   CHECK(!missing.value);
   CHECK(!missing.pass);
   CHECK_THROWS_AS(Judge(ParseGate("dev_v_remaining_frac@0.5.layer1<=1"), result), Error);
+  // A layer without a figure is not left out of the largest.
+  result.curve[0].layers[1].selected.v = NAN;
+  for (const char* over : {"max<=1", "max>=0", "min>=0"}) {
+    INFO(over);
+    CHECK(!Judge(ParseGate(std::string("dev_v_remaining_frac@0.5.") + over), result).pass);
+  }
 }
 
 TEST_CASE("the controller hides recomputation behind loading, but not less than 15%", "[blend]") {

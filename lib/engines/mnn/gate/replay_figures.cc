@@ -177,7 +177,7 @@ void DescribeRows(const Rows& rows, CaseResult& result) {
     figures.whole_model_ratio = row.replay.whole_model_ratio();
     figures.measured_ratio =
         Ratio(row.replay.measured.verified_raw_bytes, row.replay.measured.verified_blob_bytes);
-    if (row.attention.missing.empty()) {
+    if (row.attention.summary && row.attention.summary->output_error.count > 0) {
       figures.attention_error_mean = row.attention.summary->output_error.mean;
     }
     result.rows.push_back(figures);
@@ -190,7 +190,7 @@ void DescribeRows(const Rows& rows, CaseResult& result) {
     figures.k_ratio = VerifiedRatio(layer.measured, 0);
     figures.v_ratio = VerifiedRatio(layer.measured, 1);
     for (const eviction::LayerQuality& quality : worst.attention.layers) {
-      if (quality.layer == layer.layer && quality.summary.has_output) {
+      if (quality.layer == layer.layer && quality.summary.output_error.count > 0) {
         figures.attention_error = quality.summary.output_error.mean;
       }
     }

@@ -60,7 +60,7 @@ Json QualityJson(const AttentionSummary& s) {
         {"p95", Figure(s.output_error, &D::p95)},
         {"max", Figure(s.output_error, &D::max)},
         {"standard_error", s.standard_error.output_error},
-        {"frobenius", s.output_error.count == 0 ? Json(nullptr) : Json(s.output_error_frobenius)},
+        {"frobenius", s.output_error_frobenius},
         {"frobenius_standard_error", s.standard_error.output_error_frobenius}};
     json["output_cosine"] = {{"mean", Figure(s.output_cosine, &D::mean)},
                              {"p5", Figure(s.output_cosine, &D::p5)},
