@@ -126,8 +126,10 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     line.Add("--mode|--h2o-lossless-runtime-mode", mode_, "What the engine does with a range: probe, full or store")
         .Required()
         .OneOf({"probe", "full", "store"});
-    line.Add("--engine", engine_, "mnn (its code) or design (what its documentation promises)")
-        .OneOf({"mnn", "design"});
+    line.Add("--engine", engine_,
+             "mnn (its code), mnn-r6 (with its old eviction) or design (what its documentation "
+             "promises)")
+        .OneOf({"mnn", "mnn-r6", "design"});
     line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set");
     line.Add("--preset", preset_, "Parameters to start from: the engine's or its gate's")
         .OneOf({"engine", "gate"});
@@ -171,7 +173,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
       for (const Note& note : trace->notes) context.console.Warn(trace_, note.text);
     }
     const AttentionTrace* const rows = trace ? &*trace : nullptr;
-    const mnn::runtime::ReplayRequest request = RequestFor(context, rows);
+    const mnn::runtime::ReplayRequest request = RequestFor(rows);
     ThreadPool pool(context.global.thread_count());
     mnn::runtime::ReplayResult result;
     try {
@@ -194,8 +196,7 @@ class ReplayLossless : public EachOf<ReplayLossless> {
   }
 
  private:
-  mnn::runtime::ReplayRequest RequestFor(const Context& context,
-                                         const AttentionTrace* trace) const {
+  mnn::runtime::ReplayRequest RequestFor(const AttentionTrace* trace) const {
     mnn::runtime::ReplayRequest request;
     request.engine = *mnn::runtime::ParseEngine(engine_);
     request.lossless.mode = *mnn::runtime::ParseMode(mode_);
@@ -204,7 +205,6 @@ class ReplayLossless : public EachOf<ReplayLossless> {
     if (prompt_ >= 0) request.prompt_tokens = static_cast<uint64_t>(prompt_);
     if (limit_ >= 0) request.decode_tokens = static_cast<uint64_t>(limit_);
     if (!cache_size_.empty()) request.cache_bytes = ParseSize(cache_size_, "--cache-bytes");
-    request.deterministic = context.global.deterministic;
     request.keep_events = !jsonl_.empty();
     return request;
   }

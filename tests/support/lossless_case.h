@@ -55,7 +55,6 @@ inline mnn::runtime::ReplayRequest SmallRequest(mnn::runtime::Engine engine,
   request.h2o.trigger_min_tokens = 32;
   request.h2o.update_interval = 4;
   request.prompt_tokens = 96;
-  request.deterministic = true;
   request.keep_events = true;
   return request;
 }

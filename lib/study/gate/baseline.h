@@ -16,7 +16,8 @@ namespace kv::gate {
 struct DeltaRule {
   std::string_view metric;
   std::optional<double> max_drop, max_rise;
-  bool is_flag = false;  // the metric is true (1) or false (0)
+  bool is_flag = false;   // the metric is true (1) or false (0)
+  bool is_asked = false;  // by a config: it must compare something
 };
 
 struct BaselineCase {
@@ -26,12 +27,14 @@ struct BaselineCase {
   std::vector<std::string> snapshot_hashes;  // the older run may state one, or the same twice
   bool states_trace = false;  // whether it says which trace it was of, or that it had none
   std::string trace_hash;     // empty without a trace
+  // Parameters and lengths that a replay ran with, as JSON texts.
+  std::map<std::string, std::string> settings;
 };
 
 // An older summary.json, as far as this run is compared with it.
 struct Baseline {
   std::string file;
-  std::string generated_at, verdict, commit;
+  std::string generated_at, verdict, commit, version;
   bool is_ours = false;  // written by kvtool, not by the engine's suite
   bool passed = false;   // the summary says so, and no case of it failed
   std::map<std::string, BaselineCase, std::less<>> cases;

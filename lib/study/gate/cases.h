@@ -57,6 +57,7 @@ struct CaseSpec {
   std::optional<QuantTypes> quant;      // figures quant.* are measured
   std::string runtime;                  // one of the engine's; empty: its first
   std::vector<uint64_t> prompt_tokens;  // one row each; if empty, the trace says
+  std::optional<uint64_t> decode_tokens;  // of each row; nothing: to the end of the cache
   uint64_t repeat = 5;                  // equal baselines that are run to find the noise of speeds
   Params params;                        // over those that the engine's mode sets
   std::vector<Rule> rules;

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include "lib/study/gate/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace kv::gate {
@@ -12,6 +14,16 @@ bool Has(std::span<const std::string_view> names, std::string_view name) {
 }
 
 }  // namespace
+
+std::string Beside(const EngineReport& report, std::string_view metric,
+                   const std::function<std::optional<double>(std::string_view truth)>& figure) {
+  for (const FigurePair& pair : report.pairs) {
+    if (!pair.is_verdict || pair.engine != metric) continue;
+    const std::optional<double> value = figure(pair.truth);
+    return fmt::format(" ({} {})", pair.truth, value ? NumberText(*value) : "not measured");
+  }
+  return {};
+}
 
 void ForEachSuite(Engines engines, const std::function<void(const SuiteInfo&)>& visit) {
   for (const Engine* engine : engines) {

@@ -28,6 +28,7 @@ struct SuiteInfo {
 struct FigurePair {
   std::string_view question, engine, truth;
   std::string_view suite = {};  // cases of other suites do not show the pair; empty: all do
+  bool is_verdict = false;      // the truth stands beside every verdict on the engine's figure
 };
 
 // A figure that a page draws over several runs.
@@ -86,6 +87,10 @@ struct Engine {
   EngineReport report;
 };
 
+// Returns what a report shows beside a verdict on this figure, such as " (measured_ratio 1.27)". The
+// caller looks up the `truth`, the figure that answers the question. Empty for figures without one.
+std::string Beside(const EngineReport& report, std::string_view metric,
+                   const std::function<std::optional<double>(std::string_view truth)>& figure);
 // Visits the suites of all engines in their order.
 void ForEachSuite(Engines engines, const std::function<void(const SuiteInfo&)>& visit);
 // The key of a summary that counts the suite's cases.

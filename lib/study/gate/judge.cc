@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lib/core/base/bytes.h"
+#include "lib/study/gate/engine.h"
 #include "lib/study/gate/judge_baseline.h"
 
 namespace kv::gate {
@@ -94,11 +95,22 @@ void RequireFinite(CaseResult& result) {
   result.rules.push_back(Evaluate({metric, Op::kAtMost, 0, false, true}, result.measured));
 }
 
+// The clock of a replay is this machine's, with whatever else runs on it: a suite's thresholds on
+// the times of an engine say nothing about it, and a rule that a config gives is asked for.
+void LeaveTimesOpen(const GateResult& gate, const CaseResult& result, RuleOutcome& rule) {
+  if (result.origin != Origin::kReplay || result.spec.own_rules || !rule.value) return;
+  const MetricInfo* info = FindMetric(gate.engines, rule.rule.metric);
+  if (info == nullptr || info->needs != Needs::kClock) return;
+  rule.status = Status::kNotRun;
+  rule.reason = "a time of this machine, not of the engine: a config's own rule judges it";
+}
+
 void JudgeCase(const GateResult& gate, const JudgeOptions& options, CaseResult& result) {
   for (const Rule& rule : result.spec.rules) {
     if (result.origin != Origin::kNone) {
       result.rules.push_back(Evaluate(rule, result.measured, &result.noise));
       MindNoise(result, result.rules.back());
+      LeaveTimesOpen(gate, result, result.rules.back());
       continue;
     }
     RuleOutcome outcome;

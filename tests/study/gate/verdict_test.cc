@@ -22,6 +22,7 @@ CaseResult Case(const std::string& name, std::vector<Rule> rules, Measurements m
   result.spec.name = name;
   if (result.spec.mode.empty()) result.spec.mode = "full";
   result.spec.rules = std::move(rules);
+  result.spec.own_rules = true;
   result.origin = Origin::kReplay;
   result.measured = std::move(measured);
   return result;
@@ -64,8 +65,53 @@ TEST_CASE("A rule passes, fails or is not run, and its margin is negative outsid
   const RuleOutcome required = Evaluate({"decode_gate_tps", Op::kAbove, 0, true}, measured);
   CHECK(required.status == Status::kFail);
   CHECK(required.reason == "required, but not known: needs an engine");
-  CHECK(StatusOf({"measured_ratio", Op::kBelow, 9}, measured) == Status::kNotRun);
+  // Measured, and no number came of it.
+  const RuleOutcome undefined = Evaluate({"measured_ratio", Op::kBelow, 9}, measured);
+  CHECK(undefined.status == Status::kFail);
+  CHECK_FALSE(undefined.value);
+  CHECK(undefined.reason == "not a finite number");
   CHECK(StatusOf({"evictions", Op::kBelow, 9}, measured) == Status::kNotRun);
+}
+
+TEST_CASE("A limit within the range of a figure is not decided") {
+  Measurements measured;
+  measured.Set("runtime_queue_peak_best", 28);
+  measured.SetRange("runtime_queue_peak_best", {1, 28, "between 1 and 28"});
+  const auto status = [&](Op op, double limit) {
+    return StatusOf({"runtime_queue_peak_best", op, limit}, measured);
+  };
+  CHECK(status(Op::kAtMost, 28) == Status::kPass);
+  CHECK(status(Op::kAtMost, 8) == Status::kInconclusive);
+  CHECK(status(Op::kAtMost, 1) == Status::kInconclusive);
+  CHECK(status(Op::kAtMost, 0) == Status::kFail);
+  CHECK(status(Op::kAtLeast, 1) == Status::kPass);
+  CHECK(status(Op::kAbove, 28) == Status::kFail);
+  CHECK(status(Op::kBelow, 28) == Status::kInconclusive);
+  CHECK(status(Op::kEqual, 8) == Status::kInconclusive);
+  CHECK(status(Op::kEqual, 28) == Status::kInconclusive);
+  CHECK(status(Op::kEqual, 29) == Status::kFail);
+  CHECK(status(Op::kDiffers, 8) == Status::kInconclusive);
+  CHECK(status(Op::kDiffers, 0) == Status::kPass);
+  CHECK(Evaluate({"runtime_queue_peak_best", Op::kAtMost, 8}, measured).reason ==
+        "between 1 and 28");
+}
+
+TEST_CASE("Times of a replay decide only by rules that a config asks for") {
+  Measurements measured;
+  measured.Set("runtime_decomp_best_us", 90000);
+  measured.Set("lossy_best", 4);
+  for (const bool own : {false, true}) {
+    GateResult gate = test::NewGate();
+    gate.cases = {Case("runtime_store",
+                       {{"runtime_decomp_best_us", Op::kAtMost, 70000},
+                        {"lossy_best", Op::kAtLeast, 3}},
+                       measured)};
+    gate.cases[0].spec.own_rules = own;
+    Judge({}, gate);
+    CHECK(gate.cases[0].rules[0].status == (own ? Status::kFail : Status::kNotRun));
+    CHECK(gate.cases[0].rules[0].value == 90000);
+    CHECK(gate.passed() == !own);
+  }
 }
 
 TEST_CASE("A speed is judged only beyond the noise of equal baselines") {

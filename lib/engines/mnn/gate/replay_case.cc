@@ -103,11 +103,20 @@ runtime::ReplayRequest RequestOf(const CaseSpec& spec, const Subject& subject) {
   }
   request.h2o_enable = IsOn(spec.params, "h2o_enable");
   if (!spec.runtime.empty()) request.engine = runtime::ParseEngine(spec.runtime).value();
-  request.deterministic = subject.deterministic;
-  request.skips_of_slowest = true;  // what is compressed must not change from run to run
+  request.decode_tokens = spec.decode_tokens;
   request.keep_events = true;
   request.damage = subject.damage;
   return request;
+}
+
+// A shorter row would be another measurement than the one asked for.
+void RequireLength(const CaseSpec& spec, const runtime::ReplayResult& row) {
+  if (!spec.decode_tokens || row.end - row.prompt == *spec.decode_tokens) return;
+  throw Error(Finding::kUsage,
+              fmt::format("decode_tokens {}: after a prompt of {} the cache or its trace holds {} "
+                          "more tokens",
+                          *spec.decode_tokens, row.prompt, row.end - row.prompt))
+      .In(fmt::format("case '{}'", spec.name));
 }
 
 bool AsksForSpeed(const CaseSpec& spec) {
@@ -134,6 +143,7 @@ CaseResult ReplayCase(const CaseSpec& spec, const Subject& subject, Progress* pr
     request.prompt_tokens = prompt;
     ReplayedRow row;
     row.replay = runtime::Replay(subject.snapshot, subject.trace, request, subject.pool, progress);
+    RequireLength(spec, row.replay);
     row.attention = MeasureAttention(row.replay, subject);
     for (const std::string& warning : row.replay.warnings) {
       if (std::count(result.warnings.begin(), result.warnings.end(), warning) == 0) {

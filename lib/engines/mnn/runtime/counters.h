@@ -35,7 +35,9 @@ struct EngineMetrics {
   double ratio = 1.0;    // h2o_lossless_ratio
   int64_t codec_us = 0;  // h2o_codec_us: of the last result
   LayerCounters sums;    // h2o_lossless_raw_bytes ...
-  uint64_t queue_depth_peak = 0;
+  // With workers as slow as they may be: a real engine's lie between these and the least, which are
+  // of workers that take no time.
+  uint64_t queue_depth_peak = 0, queue_depth_peak_least = 0;
   uint64_t async_queue_peak = 0;
   int64_t async_wait_us = 0;
   uint64_t decode_cache_hit = 0, decode_cache_miss = 0;

@@ -138,8 +138,8 @@ void DesignRuntime::SubmitBlocks(uint32_t index, Layer& layer) {
       task.raw.tensors[is_value] = block.tensors[is_value].raw;
     }
     const uint64_t raw = task.raw.size();
-    // Where luck must not count, results not yet taken still fill the queue.
-    const bool is_full = workers_ != nullptr && setup_.skips_of_slowest &&
+    // Results not yet taken still fill the queue, however quick a worker was.
+    const bool is_full = workers_ != nullptr &&
                          workers_->untaken() >= static_cast<uint64_t>(setup_.config.max_queue);
     if (is_full || (workers_ != nullptr && !workers_->TrySubmit(task))) {
       // Later then; until then it is raw.
@@ -151,15 +151,9 @@ void DesignRuntime::SubmitBlocks(uint32_t index, Layer& layer) {
     block.state = State::kQueued;
     in_flight_bytes_ += raw;
     largest_task_bytes_ = std::max(largest_task_bytes_, raw);
-    if (workers_ != nullptr) NotePeak();
+    if (workers_ != nullptr) queue_peak_ = std::max(queue_peak_, workers_->untaken());
     if (workers_ == nullptr) Apply(RunEncoder(setup_.codec, std::move(task), scratch_));
   }
-}
-
-void DesignRuntime::NotePeak() {
-  const uint64_t pending = setup_.deterministic ? workers_->untaken() : workers_->unfinished();
-  // What was submitted was pending, even if a quick worker is done with it already.
-  queue_peak_ = std::max({queue_peak_, pending, uint64_t{1}});
 }
 
 void DesignRuntime::Apply(EncodeResult result) {
@@ -252,6 +246,7 @@ EngineMetrics DesignRuntime::Metrics() const {
   }
   metrics.codec_us = last_codec_us_;
   metrics.queue_depth_peak = metrics.async_queue_peak = queue_peak_;
+  metrics.queue_depth_peak_least = std::min<uint64_t>(queue_peak_, 1);
   metrics.async_wait_us = wait_us_;
   return metrics;
 }

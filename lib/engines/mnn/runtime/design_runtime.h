@@ -84,7 +84,6 @@ class DesignRuntime : public Runtime {
   };
 
   bool IsInScope(uint32_t layer) const;
-  void NotePeak();
   void CutBlocks(Layer& layer);
   void AddBlock(Layer& layer, uint64_t tokens);
   void SubmitBlocks(uint32_t index, Layer& layer);

@@ -25,20 +25,17 @@ MnnRuntime::MnnRuntime(const RuntimeSetup& setup)
   }
 }
 
-uint64_t MnnRuntime::AsyncPending(bool of_slowest) const {
-  if (!is_async()) return 0;
-  return of_slowest ? workers_->untaken() : workers_->unfinished();
-}
-
 uint64_t MnnRuntime::CountPending(const Layer& layer) const {
   return static_cast<uint64_t>(std::count_if(
       layer.blocks.begin(), layer.blocks.end(),
       [&](const Block& block) { return is_store() ? block.raw_dropped : !block.decoded_once; }));
 }
 
-void MnnRuntime::NotePeaks(const Layer& layer, uint64_t async) {
+void MnnRuntime::NotePeaks(const Layer& layer, uint64_t submitted) {
+  const uint64_t async = AsyncPending() + submitted;
   async_peak_ = std::max(async_peak_, async);
   queue_peak_ = std::max(queue_peak_, layer.blocks.size() + async);
+  queue_peak_least_ = std::max(queue_peak_least_, layer.blocks.size() + submitted);
 }
 
 void MnnRuntime::Start(uint32_t layer, uint64_t token) {
@@ -99,7 +96,7 @@ void MnnRuntime::Encode(uint32_t index, const EncodeRange& range, const ColdRang
     Advance(setup_.config, cold, range, call.token_step, layer.clock);
     layer.counters.update_count = layer.clock.updates;
   };
-  const uint64_t pending = CountPending(layer) + AsyncPending(setup_.skips_of_slowest);
+  const uint64_t pending = CountPending(layer) + AsyncPending();
   if (pending >= static_cast<uint64_t>(setup_.config.max_queue)) {
     ++layer.counters.backpressure_skip_count;
     ++layer.measured.backpressure;
@@ -121,10 +118,8 @@ void MnnRuntime::Encode(uint32_t index, const EncodeRange& range, const ColdRang
   advance();
   if (is_async()) {
     in_flight_bytes_ += task.raw.size();
-    // Counted before a quick worker is done with it: what was submitted was pending.
-    const uint64_t with_this = AsyncPending(setup_.deterministic) + 1;
+    NotePeaks(layer, 1);
     KV_ASSERT(workers_->TrySubmit(task));  // `pending` was below the bound
-    NotePeaks(layer, with_this);
     return;
   }
   in_flight_bytes_ += task.raw.size();
@@ -168,7 +163,7 @@ void MnnRuntime::Apply(EncodeResult result) {
   } else {
     AddBlock(layer, result);
   }
-  NotePeaks(layer, AsyncPending(setup_.deterministic));
+  NotePeaks(layer, 0);
 }
 
 void MnnRuntime::AddBlock(Layer& layer, EncodeResult& result) {
@@ -243,6 +238,7 @@ void MnnRuntime::Export() {
   metrics_.ratio = static_cast<double>(sums.raw_bytes) / static_cast<double>(sums.compressed_bytes);
   metrics_.codec_us = last_codec_us_;
   metrics_.queue_depth_peak = queue_peak_;
+  metrics_.queue_depth_peak_least = queue_peak_least_;
   metrics_.async_queue_peak = async_peak_;
   metrics_.async_wait_us = wait_us_;
   metrics_.decode_cache_hit = cache_hits_;

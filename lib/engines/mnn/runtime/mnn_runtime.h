@@ -82,11 +82,12 @@ class MnnRuntime : public Runtime {
 
   bool is_store() const { return setup_.config.mode == Mode::kStore; }
   bool is_async() const { return workers_ != nullptr; }
-  // How many tasks are queued or running. Of the slowest workers (`of_slowest`), which finish as
-  // late as they may, that is all that were submitted.
-  uint64_t AsyncPending(bool of_slowest) const;
+  // Counts the tasks that are queued or running with the slowest workers: all that were submitted
+  // and not yet taken.
+  uint64_t AsyncPending() const { return is_async() ? workers_->untaken() : 0; }
   uint64_t CountPending(const Layer& layer) const;
-  void NotePeaks(const Layer& layer, uint64_t async);
+  // `submitted` is 1 where a task is handed over: no worker is so quick that it never waited.
+  void NotePeaks(const Layer& layer, uint64_t submitted);
 
   void WaitForWorkers();
   void Encode(uint32_t index, const EncodeRange& range, const ColdRange& cold,
@@ -120,7 +121,8 @@ class MnnRuntime : public Runtime {
   uint64_t next_task_ = 0, token_ = 0;
   uint64_t in_flight_bytes_ = 0;
   int64_t last_codec_us_ = 0;
-  uint64_t cache_hits_ = 0, cache_misses_ = 0, queue_peak_ = 0, async_peak_ = 0;
+  uint64_t cache_hits_ = 0, cache_misses_ = 0, queue_peak_ = 0, queue_peak_least_ = 0,
+           async_peak_ = 0;
   int64_t wait_us_ = 0;
   double audit_seconds_ = 0;
   std::unique_ptr<EncodeWorkers> workers_;

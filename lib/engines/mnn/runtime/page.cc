@@ -48,11 +48,11 @@ void AddMemory(const ReplayResult& result, report::Page& page) {
   chart.series = {resident, full, raw, blobs, caches};
   page.Heading("Memory and ratio");
   page.Figure(Render(chart),
-              result.engine == Engine::kMnn
-                  ? "The engine's buffers never shrink: blobs and decoded copies come on top of "
-                    "the raw rows they stand for."
-                  : "Raw rows give way to blobs once a blob was decoded again and found equal; "
-                    "copies are bounded by the cache's capacity.");
+              result.engine == Engine::kDesign
+                  ? "Raw rows give way to blobs once a blob was decoded again and found equal; "
+                    "copies are bounded by the cache's capacity."
+                  : "The engine's buffers never shrink: blobs and decoded copies come on top of "
+                    "the raw rows they stand for.");
 }
 
 // Beside the memory: figures that follow each other share a row.

@@ -56,7 +56,7 @@ class Replayer {
     }
     const GearRangeCodec gear(result_.lossless);
     const RuntimeSetup setup = SetupFor(request_.codec != nullptr ? *request_.codec : gear);
-    runtime_ = request_.engine == Engine::kMnn ? MakeMnnRuntime(setup) : MakeDesignRuntime(setup);
+    runtime_ = request_.engine == Engine::kDesign ? MakeDesignRuntime(setup) : MakeMnnRuntime(setup);
     Decode();
     if (request_.damage && !runtime_->Damage()) {
       throw Error(Finding::kUsage, "a fault was to be injected, but layer 0 holds no raw row");
@@ -104,6 +104,13 @@ class Replayer {
       if (trace_->Find(layer.index) == nullptr) missing.push_back(layer.index);
     }
     if (missing.empty()) return;
+    if (request_.engine == Engine::kMnnR6 && request_.h2o_enable) {
+      throw Error(Finding::kTraceMismatch,
+                  fmt::format("the trace has no rows of layers {}: mnn-r6 folds all layers into one "
+                              "score vector and needs every one",
+                              fmt::join(missing, ", ")))
+          .File(trace_->path);
+    }
     Warn(
         fmt::format("the trace has no rows of layers {}: their attention is not computed, and H2O "
                     "is assumed to keep their lowest blocks",
@@ -160,8 +167,6 @@ class Replayer {
             .update_interval = static_cast<uint64_t>(result_.h2o.update_interval),
             .prompt = result_.prompt,
             .cache_bytes = result_.cache_bytes,
-            .deterministic = request_.deterministic,
-            .skips_of_slowest = request_.deterministic || request_.skips_of_slowest,
             .codec = codec,
             .events = request_.keep_events ? &result_.events : nullptr};
   }
@@ -173,7 +178,8 @@ class Replayer {
     if (!request_.h2o_enable) config.trigger_min_tokens = kNever;
     return {config,
             {layer_count(), query_heads, k.heads, k.head_dim, k.unit_bytes()},
-            request_.revision,
+            request_.engine == Engine::kMnnR6 ? mnn::h2o::MnnRevision::kR6
+                                              : mnn::h2o::MnnRevision::kFinal,
             result_.prompt};
   }
 
@@ -329,10 +335,12 @@ class Replayer {
 
 }  // namespace
 
-std::string_view Name(Engine engine) { return engine == Engine::kMnn ? "mnn" : "design"; }
+std::string_view Name(Engine engine) {
+  return engine == Engine::kMnn ? "mnn" : engine == Engine::kMnnR6 ? "mnn-r6" : "design";
+}
 
 std::optional<Engine> ParseEngine(std::string_view name) {
-  for (const Engine engine : {Engine::kMnn, Engine::kDesign}) {
+  for (const Engine engine : {Engine::kMnn, Engine::kMnnR6, Engine::kDesign}) {
     if (name == Name(engine)) return engine;
   }
   return std::nullopt;

@@ -22,9 +22,10 @@ namespace kv::mnn::runtime {
 
 class RangeCodec;  // lib/engines/mnn/runtime/range_codec.h
 
-// The runtime that a replay runs on: MNN's own, event for event, or the design behind it, which
-// design_runtime.h describes.
-enum class Engine { kMnn, kDesign };
+// A replay runs on MNN's own runtime, event for event, with the eviction of its code today or of the
+// build that its authors measured (kMnnR6), or on the design behind it, which design_runtime.h
+// describes.
+enum class Engine { kMnn, kDesign, kMnnR6 };
 std::string_view Name(Engine engine);
 std::optional<Engine> ParseEngine(std::string_view name);
 
@@ -34,19 +35,15 @@ struct ReplayRequest {
   bool h2o_enable = false;
   // The lossless path uses the interval and the trigger length even without H2O.
   eviction::BlockConfig h2o;
-  mnn::h2o::MnnRevision revision = mnn::h2o::MnnRevision::kFinal;
   WeightRule weights = WeightRule::kFlashLocal;
   std::optional<uint64_t> prompt_tokens;  // needed if the trace does not say
   std::optional<uint64_t> decode_tokens;  // stop after so many; the default is the cache's end
   // On the design's runtime, the room for decoded ranges; a sixteenth of the whole cache by
   // default.
   std::optional<uint64_t> cache_bytes;
-  // Results of workers are taken where the engine waits for them, at the end of each token, so no
-  // byte count depends on when a worker finished. Queue figures do depend on it, and so does which
-  // range a full queue skips. `deterministic` replays both as if the workers were as slow as they
-  // may be; `skips_of_slowest` does so for the skips alone.
-  bool deterministic = false;
-  bool skips_of_slowest = false;
+  // Results of workers are taken where the engine waits for them, at the end of each token, and the
+  // queue is replayed as if the workers were as slow as they may be. So neither a byte count nor a
+  // queue figure depends on when a worker finished.
   bool keep_events = false;
   const RangeCodec* codec = nullptr;  // null means the gear codec
   bool damage = false;                // flips a bit of what is held at the end; for tests

@@ -61,8 +61,6 @@ struct RuntimeSetup {
   uint64_t trigger_min = 1, update_interval = 1;  // H2O's
   uint64_t prompt = 0;
   uint64_t cache_bytes = 0;
-  bool deterministic = false;
-  bool skips_of_slowest = false;  // whether the queue counts as full as with the slowest workers
   const RangeCodec& codec;
   std::vector<Event>* events = nullptr;
 };

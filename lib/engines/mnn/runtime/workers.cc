@@ -135,11 +135,6 @@ std::vector<EncodeResult> EncodeWorkers::WaitAll(int64_t& wait_us) {
   return TakeReady();
 }
 
-uint64_t EncodeWorkers::unfinished() const {
-  const std::lock_guard lock(mutex_);
-  return queued_.size() + running_;
-}
-
 uint64_t EncodeWorkers::untaken() const {
   const std::lock_guard lock(mutex_);
   return queued_.size() + running_ + finished_.size();

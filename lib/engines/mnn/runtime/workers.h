@@ -61,8 +61,7 @@ class EncodeWorkers {
   // Waits for all tasks, adds the time waited to `wait_us`, and takes all results.
   std::vector<EncodeResult> WaitAll(int64_t& wait_us);
 
-  uint64_t unfinished() const;  // queued and running
-  uint64_t untaken() const;     // submitted and not yet taken, finished or not
+  uint64_t untaken() const;  // submitted and not yet taken, finished or not
 
  private:
   void Loop(const std::stop_token& stop);

@@ -74,7 +74,7 @@ TEST_CASE("the queue is bounded and its destruction does not wait for it", "[thr
     EncodeTask rest = TaskOf(3);
     CHECK_FALSE(workers.TrySubmit(rest));
     CHECK(rest.raw.tensors[0] != nullptr);
-    CHECK(workers.unfinished() == 3);
+    CHECK(workers.untaken() == 3);
     release.count_down();
   }
   CHECK(encoded <= 3);
@@ -85,7 +85,6 @@ TEST_CASE("replays with real threads lose nothing", "[threads]") {
   for (const Engine engine : {Engine::kMnn, Engine::kDesign}) {
     for (const Mode mode : {Mode::kFull, Mode::kStore}) {
       ReplayRequest request = test::SmallRequest(engine, mode);
-      request.deterministic = false;
       request.lossless.async_threads = 3;
       request.h2o_enable = true;
       request.h2o.layer_start = 1;
@@ -120,10 +119,8 @@ TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]")
         request.lossless.async_threads = 3;
         request.lossless.max_queue = queue;
         request.lossless.decode_cache_blocks = 3;
-        request.skips_of_slowest = true;
         const ReplayResult steady = test::RunCase(*made, request);
-        request.deterministic = false;
-        for (const int delay : {0, 1, 2}) {
+          for (const int delay : {0, 1, 2}) {
           test::FaultyCodec codec;
           codec.before_encode = [delay](uint64_t call) {
             const bool slow = delay == 1 ? call % 2 == 0 : delay == 2;
@@ -134,6 +131,10 @@ TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]")
           CHECK(result.peak_bytes == steady.peak_bytes);
           // However quick a worker was, it was used.
           CHECK(result.metrics.async_queue_peak > 0);
+          CHECK(result.metrics.async_queue_peak == steady.metrics.async_queue_peak);
+          CHECK(result.metrics.queue_depth_peak == steady.metrics.queue_depth_peak);
+          CHECK(result.metrics.queue_depth_peak_least == steady.metrics.queue_depth_peak_least);
+          CHECK(result.metrics.queue_depth_peak_least <= steady.metrics.queue_depth_peak);
           CHECK(result.measured.verified_blob_bytes == steady.measured.verified_blob_bytes);
           CHECK(result.measured.backpressure == steady.measured.backpressure);
           REQUIRE(result.steps.size() == steady.steps.size());
