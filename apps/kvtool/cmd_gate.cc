@@ -45,6 +45,7 @@ class Gate : public EachOf<Gate> {
              "Cache that the snapshot must equal, for cases that name none; without CONFIG nothing "
              "else is checked");
     line.Add("--prompt-tokens", prompts_, "Lengths of the prompt, one row each, e.g. 512,1024");
+    line.Add("--decode-tokens", decode_, "Tokens decoded after each prompt, e.g. 128 (to the end)");
     line.Add("--case", only_, "Run this case only; may be repeated").KeepAll();
     line.Add("-o,--output", outputs_.summary_json,
              "Write summary.json, with summary.md and cases.jsonl beside it");
@@ -173,6 +174,9 @@ class Gate : public EachOf<Gate> {
       throw Error(Finding::kUsage, "--inject-fault: expected 'content'");
     }
     CheckBaselineFlags();
+    if (decode_ == uint64_t{0}) {
+      throw Error(Finding::kUsage, "--decode-tokens: expected at least 1");
+    }
     gate::Config config = ResolveConfig();
     CheckCases(config);
     outputs_ = PlaceOutputs(outputs_);
@@ -194,7 +198,8 @@ class Gate : public EachOf<Gate> {
     GateCases{logs_, only_, !fault_.empty()}.Run(context, config, inputs, result);
     gate::Judge(
         {config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules), strict_,
-         lenient_, new_recordings_, config.pinned_commit, !only_.empty(), config.expected},
+         lenient_, new_recordings_, ReportHeader("gate")["tool"]["version"], config.pinned_commit,
+         !only_.empty(), config.expected},
         result);
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
@@ -213,7 +218,7 @@ class Gate : public EachOf<Gate> {
     const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
                         !pinned_.empty() || !snapshot_path_.empty() || page_.wanted() ||
                         !junit_.empty() || !outputs_.summary_md.empty() ||
-                        !outputs_.cases_jsonl.empty() || logs_.given() || report_.json || strict_;
+                        !outputs_.cases_jsonl.empty() || logs_.given() || report_.json || strict_ || decode_;
     if (judges) {
       throw Error(Finding::kUsage,
                   "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "
@@ -268,6 +273,7 @@ class Gate : public EachOf<Gate> {
         gate::RequireReference(spec);
       }
       if (!prompts.empty()) spec.prompt_tokens = prompts;
+      if (decode_) spec.decode_tokens = decode_;
     }
     return config;
   }
@@ -311,6 +317,7 @@ class Gate : public EachOf<Gate> {
     }
     add("--reference", reference_);
     add("--prompt-tokens", prompts_);
+    if (decode_) add("--decode-tokens", std::to_string(*decode_));
     add("--from", reading_.open.from);
     add("--model", reading_.gguf);
     logs_.AddWords(words);
@@ -362,6 +369,7 @@ class Gate : public EachOf<Gate> {
   std::shared_ptr<const gate::Config> shared_config_;  // of all inputs
   std::vector<std::string> only_;
   gate::OutputNames outputs_;
+  std::optional<uint64_t> decode_;
   bool force_ = false, list_metrics_ = false, strict_ = false, lenient_ = false,
        new_recordings_ = false, init_ = false;
   EngineLogOptions logs_;

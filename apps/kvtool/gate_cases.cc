@@ -23,11 +23,12 @@ std::vector<gate::CaseResult> GateCases::ReadLogs(gate::Config& config,
     item.spec.on_not_run = config.on_not_run;
     config.cases.push_back(item.spec);
   }
-  // The engine's suite may be run in part; expected_cases asks for all of it.
+  // A suite that was run in part passes only for who says so: by expected_cases, on_not_run or
+  // --case.
   for (const std::string& name : read.absent_cases) {
     auto spec = gate::FindSuiteCase(Engines(), name);
     if (!spec) continue;
-    spec->on_not_run = gate::OnNotRun::kWarn;
+    spec->on_not_run = config.expected.any() ? gate::OnNotRun::kWarn : config.on_not_run;
     config.cases.push_back(std::move(*spec));
   }
   gate::KeepCases(only, config);
@@ -42,7 +43,8 @@ std::optional<gate::CaseResult> GateCases::FromLogs(const gate::CaseSpec& spec,
   }
   std::optional<gate::CaseResult> taken = gate::TakeCase(spec, of_logs);
   if (taken) return taken;
-  return gate::NotRun(spec, "the engine logs have no such case");
+  return gate::NotRun(spec, "the engine logs have no such case: expected_cases or --case "
+                            "name the part of a suite that is meant");
 }
 
 gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec& spec,

@@ -67,6 +67,22 @@ std::map<std::string, std::string> HashesOf(const Document& json) {
   return hashes;
 }
 
+std::map<std::string, std::string> ReadSettings(const Document& item) {
+  std::map<std::string, std::string> settings;
+  if (item.contains("params") && item["params"].is_object()) {
+    for (const auto& [name, value] : item["params"].items()) settings[name] = value.dump();
+  }
+  if (!item.contains("rows") || !item["rows"].is_array()) return settings;
+  for (const char* key : {"prompt_tokens", "decode_tokens"}) {
+    for (const Document& row : item["rows"]) {
+      if (!row.is_object() || !row.contains(key)) continue;
+      std::string& lengths = settings[key];
+      lengths += (lengths.empty() ? "" : ",") + row[key].dump();
+    }
+  }
+  return settings;
+}
+
 void ReadCase(const Document& item, const std::map<std::string, std::string>& hashes,
               Engines engines, BaselineCase& of) {
   for (const char* part : {"engine", "true_figures"}) {
@@ -87,6 +103,7 @@ void ReadCase(const Document& item, const std::map<std::string, std::string>& ha
   }
   of.trace_hash = WordOr(item, "trace_xxh3");
   of.states_trace = item.contains("trace_xxh3");
+  of.settings = ReadSettings(item);
 }
 
 // A baseline passed if it says so and nothing in it says otherwise.
@@ -127,12 +144,17 @@ Baseline ParseBaseline(std::string_view text, std::string file, Engines engines)
   baseline.verdict = WordOr(json, "verdict");
   baseline.commit = WordOr(json, "commit");
   baseline.is_ours = !schema.empty();
+  if (json.contains("tool") && json["tool"].is_object()) {
+    baseline.version = WordOr(json["tool"], "version");
+  }
   for (const Document& row : ArrayAt(json, "rows")) {
     const std::string name = row.is_object() ? WordOr(row, "case") : std::string();
     if (name.empty()) throw Error(Finding::kBadField, "a row has no 'case'");
     BaselineCase& of = baseline.cases[name];
     Collect(row, "", engines, of.figures);
-    if (!baseline.is_ours) Conclude(IsTrue(row, "overall_pass") ? "pass" : "fail", of);
+    if (baseline.is_ours) continue;
+    of.origin = "engine_logs";
+    Conclude(IsTrue(row, "overall_pass") ? "pass" : "fail", of);
   }
   if (baseline.is_ours) {
     const std::map<std::string, std::string> hashes = HashesOf(json);

@@ -16,6 +16,7 @@ struct JudgeOptions {
   bool strict = false;            // rules and cases that were not decided fail
   bool lenient_baseline = false;  // problems of the baselines only warn
   bool new_recordings = false;    // the baselines are of other recordings, and need not be of these
+  std::string version = {};        // of the program that judges
   std::string pinned_commit = {};  // the commit that the pinned baseline must be of; empty: any
   bool partial = false;            // some cases were left out on purpose
   ExpectedCases expected = {};
@@ -26,8 +27,8 @@ struct JudgeOptions {
 // that somebody asked for passes; else it was not run. Outcomes that a case already has, such as
 // those of engine logs, count too. Whatever else keeps the gate from passing goes into `reasons`: a
 // case that was not decided, unless it only warns; an expected case that is missing; a baseline
-// that failed itself, is empty, is of another snapshot or has cases that this run lacks; and a gate
-// that decided nothing.
+// that failed itself, is empty, is of another snapshot, has cases that this run lacks or compares
+// nothing; and a gate that decided nothing.
 void Judge(const JudgeOptions& options, GateResult& result);
 
 }  // namespace kv::gate

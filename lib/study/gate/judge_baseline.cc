@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <set>
 
 #include "lib/core/base/bytes.h"
 #include "lib/study/gate/engine.h"
@@ -47,9 +49,9 @@ std::string OtherTrace(const BaselineCase& older, const CaseResult& result) {
                      result.trace_hash);
 }
 
-std::string OtherData(const JudgeOptions& options, const Baseline& baseline,
-                      const BaselineCase& older, const CaseResult& result) {
-  if (!baseline.is_ours || options.new_recordings) return {};
+std::string OtherData(const JudgeOptions& options, const BaselineCase& older,
+                      const CaseResult& result) {
+  if (options.new_recordings) return {};
   const std::string snapshot = OtherSnapshot(older, result);
   return snapshot.empty() ? OtherTrace(older, result) : snapshot;
 }
@@ -104,7 +106,7 @@ void CheckCases(const JudgeOptions& options, const Baseline& baseline, GateResul
     } else if (now->status == Status::kNotRun && older.passed) {
       found.problems.push_back(
           fmt::format("case '{}' passed in it, but was not run now", Escaped(name)));
-    } else if (const std::string other = OtherData(options, baseline, older, *now);
+    } else if (const std::string other = OtherData(options, older, *now);
                !other.empty()) {
       found.problems.push_back(fmt::format("case '{}' {}", Escaped(name), other));
     } else if (LacksTraceHash(options, baseline, older, *now)) {
@@ -116,6 +118,93 @@ void CheckCases(const JudgeOptions& options, const Baseline& baseline, GateResul
       "baseline {} does not say of which trace it was, as newer ones do: its figures of attention "
       "may be of another one (case{} {})",
       Escaped(baseline.file), hashless.size() == 1 ? "" : "s", fmt::join(hashless, ", ")));
+}
+
+// Finds a baseline of which nothing at all was compared, and rules of the config whose figure no case
+// has in both runs.
+void RequireCompared(const JudgeOptions& options, const Baseline& baseline, const GateResult& gate,
+                     BaselineFindings& found) {
+  const bool is_pinned = IsPinned(gate, baseline);
+  const std::vector<DeltaRule>& rules = is_pinned ? options.pinned_rules : options.baseline_rules;
+  if (rules.empty()) return;
+  std::set<std::string_view> compared;
+  for (const CaseResult& item : gate.cases) {
+    for (const RuleOutcome& rule : item.rules) {
+      if (rule.baseline && rule.pinned == is_pinned) compared.insert(rule.rule.metric);
+    }
+  }
+  if (compared.empty()) {
+    found.problems.emplace_back("nothing was compared with it: no case has a figure in both that "
+                                "a rule on baselines names");
+    return;
+  }
+  for (const DeltaRule& rule : rules) {
+    if (!rule.is_asked || options.partial || compared.contains(rule.metric)) continue;
+    found.problems.push_back(
+        fmt::format("its rule on {} compared nothing: no case has the figure in both runs",
+                    rule.metric));
+  }
+}
+
+// Lists the parameters and lengths of a replay that differ from those of the older run.
+std::string OtherSettings(const BaselineCase& older, const CaseResult& result) {
+  std::map<std::string, std::string> now;
+  for (const auto& [name, value] : result.spec.params) {
+    const auto* number = std::get_if<double>(&value);
+    now[name] =
+        (number != nullptr ? FigureJson(*number, false) : Json(std::get<std::string>(value))).dump();
+  }
+  const auto add = [&](const char* key, uint64_t tokens) {
+    std::string& lengths = now[key];
+    lengths += (lengths.empty() ? "" : ",") + std::to_string(tokens);
+  };
+  for (const RowFigures& row : result.rows) {
+    add("prompt_tokens", row.prompt_tokens);
+    add("decode_tokens", row.decode_tokens);
+  }
+  std::string text;
+  for (const auto& [name, value] : older.settings) {
+    const auto found = now.find(name);
+    if (found == now.end() || found->second == value) continue;
+    text += fmt::format("{}{} was {}, is {}", text.empty() ? "" : ", ", name,
+                        Escaped(value), found->second);
+  }
+  return text;
+}
+
+// Warns of comparisons that may not mean what a reader takes them for. Cases that the baseline lacks
+// fail with --strict.
+void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult& gate) {
+  const std::string name = fmt::format("{} {}: ", IsPinned(gate, baseline) ? "pinned baseline" : "baseline",
+                                       Escaped(baseline.file));
+  if (baseline.is_ours && baseline.version != options.version) {
+    gate.warnings.push_back(fmt::format(
+        "{}it was made by kvtool {}, this is {}: a difference may be the program's", name,
+        baseline.version.empty() ? "of an unknown version" : Escaped(baseline.version),
+        options.version));
+  }
+  std::vector<std::string> unknown;
+  bool replays = false;
+  for (const CaseResult& item : gate.cases) {
+    if (item.origin == Origin::kNone) continue;
+    replays |= item.origin == Origin::kReplay;
+    const auto older = baseline.cases.find(item.spec.name);
+    if (older == baseline.cases.end()) {
+      unknown.push_back(Escaped(item.spec.name));
+    } else if (const std::string other = OtherSettings(older->second, item); !other.empty()) {
+      gate.warnings.push_back(fmt::format("{}case '{}' ran with other settings: {}", name,
+                                          Escaped(item.spec.name), other));
+    }
+  }
+  if (!baseline.is_ours && replays) {
+    gate.warnings.push_back(name + "it is an engine's own summary: figures of its runs are compared "
+                                   "with those of a replay");
+  }
+  if (unknown.empty() || baseline.cases.empty()) return;
+  const bool fails = options.strict && !options.lenient_baseline;
+  (fails ? gate.reasons : gate.warnings)
+      .push_back(fmt::format("{}it has no case {}: nothing of {} was compared", name,
+                             fmt::join(unknown, ", "), unknown.size() == 1 ? "it" : "them"));
 }
 
 void CheckBaseline(const JudgeOptions& options, const Baseline& baseline, GateResult& gate,
@@ -134,6 +223,8 @@ void CheckBaseline(const JudgeOptions& options, const Baseline& baseline, GateRe
                     Escaped(options.pinned_commit)));
   }
   CheckCases(options, baseline, gate, found);
+  if (!baseline.cases.empty()) RequireCompared(options, baseline, gate, found);
+  AddDoubts(options, baseline, gate);
   const bool lenient = options.lenient_baseline;
   if (lenient) {
     for (const CaseResult& item : gate.cases) AddUnmeasured(item, is_pinned, found.problems);

@@ -69,6 +69,8 @@ results "a wait" 's/"h2o_lossless_async_wait_us": 9/"h2o_lossless_async_wait_us"
 results "a wait that is null" 's/"h2o_lossless_async_wait_us": 9/"h2o_lossless_async_wait_us": null/'
 echo "--- beside an older report"
 cheat "a report" "cp '$golden/gate_pass_store.md' summary.md"
+echo '{"schema": "kvtool.gate-config/1", "expected_cases": ["runtime_store"]}' > part.json
+config=part.json
 older() { title=$1; rm -rf suite bench; mkdir -p suite; cp -r good suite/runtime_store; (cd suite/runtime_store; cp "$golden/gate_pass_store.md" summary.md; cp "$golden/online_ok.json" offline_lossless_online_grouped.json; chmod u+w ./*; eval "$2"); judge suite; }
 older "nothing" ":"
 older "damage beside it" "mv logs/*.log .; echo 'Segmentation fault (core dumped)' > run_0002.stderr.log"

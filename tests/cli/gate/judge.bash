@@ -1,8 +1,8 @@
 # Sourced by the cases on engine logs.
-# Exit status and the rules that fail, once each.
+# Exit status and the rules that fail, once each. $config, where it is set, names the cases that a suite was meant to run.
 judge() {
   status=0
-  "$KVTOOL" gate --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
+  "$KVTOOL" gate ${config:+"$config"} --deterministic --json -q --engine-logs "$@" > out.json 2> err.txt || status=$?
   echo "$title: exit $status"
   if [ $status = 1 ]; then
     jq -r '[.results[0].cases[].rules[] | select(.status == "fail") | "  \(.metric): \(.reason)"] | unique[]' out.json
