@@ -8,6 +8,7 @@
 
 #include "apps/kvtool/console.h"
 #include "apps/kvtool/doctor.h"
+#include "apps/kvtool/engines.h"
 #include "formats/gguf/gguf.h"
 #include "formats/model_config/model_config.h"
 #include "formats/plan/plan.h"
@@ -17,6 +18,8 @@
 #include "formats/trace/trace.h"
 #include "formats/weights_file.h"
 #include "lib/core/codec/gear/gear_container.h"
+#include "lib/study/gate/engine.h"
+#include "lib/study/gate/summary_view.h"
 #include "lib/study/statistics/tensor_stats.h"
 
 namespace kv {
@@ -98,6 +101,53 @@ bool IsDocument(const Source& source, Diagnosis& out) {
   } else if (std::all_of(name.begin(), name.end(),
                          [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; })) {
     out.next.push_back({"kvtool schema " + name, "what its keys mean", ""});
+  }
+  return true;
+}
+
+// Counts the cases of a summary.json that an engine's suite wrote; empty for other documents.
+std::string SuiteCases(const SourceFile& file) {
+  const std::string_view text = AsText(file.data->bytes());
+  if (text.size() > kWholeFileBytes || !text.starts_with('{') ||
+      text.find("\"overall_pass\"") == text.npos) {
+    return {};
+  }
+  const gate::SummaryView view = gate::ViewOf(gate::ParseSummary(text, file.name), Engines());
+  const bool has_names = std::all_of(view.cases.begin(), view.cases.end(), [](const auto& one) {
+    return !one.suite.empty() && !one.mode.empty();
+  });
+  if (!view.is_original || view.cases.empty() || !has_names) return {};
+  return fmt::format("{} cases, {} passed by its own word", view.cases.size(),
+                     view.Count(gate::Status::kPass));
+}
+
+// Recognises the summary.json of an engine's test suite, and the folder around it.
+bool IsSuite(const Source& source, Diagnosis& out) {
+  const SourceFile* summary = source.is_folder ? source.Find("summary.json") : &source.files.at(0);
+  std::string cases = summary == nullptr ? std::string() : SuiteCases(*summary);
+  if (cases.empty() && source.is_folder) {
+    uint64_t found = 0;
+    for (const gate::Engine* engine : Engines()) {
+      for (const std::string_view name : engine->case_names) {
+        found += std::any_of(source.files.begin(), source.files.end(), [&](const SourceFile& file) {
+          return file.name.starts_with(std::string(name) + "/") ||
+                 file.name.starts_with(std::string(name) + ".console.log");
+        });
+      }
+    }
+    if (found > 0) cases = fmt::format("{} cases, no summary.json", found);
+  }
+  if (cases.empty()) return false;
+  out.kind = "document";
+  out.what = fmt::format("the {} of an engine's test suite: {}",
+                         source.is_folder ? "output folder" : "summary.json", cases);
+  out.sound_text = "not looked at: the gate judges it";
+  const std::string file = ShellWord(out.file);
+  out.next.push_back({"kvtool gate --engine-logs " + file,
+                      "judges every rule of the suite by what is there", ""});
+  if (!source.is_folder) {
+    out.next.push_back({"kvtool report " + file,
+                        "shows it as it is; several summaries make a history", ""});
   }
   return true;
 }
@@ -242,7 +292,7 @@ void DiagnoseIncomplete(const Error& error, Diagnosis& out) {
 
 bool DiagnoseOther(const Source& source, Diagnosis& out) {
   const Diagnosis before = out;
-  for (const auto is_one : {IsModel, IsDocument, IsWeights, IsTrace, IsGear}) {
+  for (const auto is_one : {IsModel, IsDocument, IsSuite, IsWeights, IsTrace, IsGear}) {
     try {
       if (source.files.empty() && is_one != IsTrace) continue;
       if (is_one(source, out)) return true;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
@@ -14,6 +15,7 @@
 namespace kv::gate {
 namespace {
 
+constexpr size_t kShownKey = 80;
 constexpr double kLargestExact = 9007199254740992.0;  // 2^53: every smaller integer is a double
 
 // Returns whether a word is a number beyond the range of a double.
@@ -57,11 +59,16 @@ Json ParseJson(std::string_view text, std::string_view file) {
   JsonMistake mistake;
   Json json;
   try {
-    json = ReadOrderedJson(quoted, {.bytes = UINT64_MAX}, &mistake);
+    json = ReadOrderedJson(quoted, {.bytes = UINT64_MAX, .unique_keys = true}, &mistake);
   } catch (Error& error) {
     throw error.File(file);
   }
   if (!json.is_discarded()) return json;
+  if (mistake.kind == JsonMistake::Kind::kTwice) {
+    throw Error(Finding::kBadText, fmt::format("a JSON object has two keys '{}'",
+                                               Escaped(mistake.text, kShownKey)))
+        .File(file);
+  }
   if (mistake.kind == JsonMistake::Kind::kRange) {
     throw Error(Finding::kBadText, "a number of the JSON document is out of range").File(file);
   }

@@ -105,12 +105,28 @@ void CheckReportRows(const SuiteCase& c, CaseLogs& logs) {
                   rows, logs.bench.table.size()));
 }
 
+// Notes where a report is cut or contradicts itself.
+void CheckReport(const SuiteCase& c, const std::string& shown, const GateBullets& bullets,
+                 Evidence& evidence) {
+  if (bullets.empty()) return;
+  for (const std::string& key : Contradictions(*c.summary_text)) {
+    evidence.gaps.Add(fmt::format("{} contradicts itself: {}", shown, key));
+  }
+  std::vector<std::string> missing = MissingBullets(bullets);
+  if (!ReportAverages(*c.summary_text).contains("Rows")) missing.emplace_back("Rows");
+  if (missing.empty()) return;
+  evidence.gaps.Add(fmt::format(
+      "{} was cut: it lacks {}{}", shown, missing.front(),
+      missing.size() == 1 ? "" : fmt::format(" and {} more figures", missing.size() - 1)));
+}
+
 // The report of a case and the logs beside it: both are judged, and where they differ the worse.
 void ReadReportAndLogs(const LogFolder& folder, const std::optional<OfflineRatio>& upper,
                        const std::optional<OfflineRatio>& online, CaseLogs& logs) {
   SuiteCase& c = logs.suite_case;
   const std::string shown = folder.exists() ? folder.Shown("summary.md") : folder.shown();
   CheckFigures(logs.bullets, shown, logs.evidence);
+  CheckReport(c, shown, logs.bullets, logs.evidence);
   AddDenial(DeniedBy(logs.bullets), shown, logs.evidence);
   logs.notes.insert(logs.notes.end(), logs.bench.failures.begin(), logs.bench.failures.end());
   if (logs.bench.table.size() == 0) {

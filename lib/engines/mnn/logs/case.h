@@ -14,7 +14,7 @@
 namespace kv::mnn::logs {
 
 // Everything in the folder of one case, read and ready to be judged. Implemented by case.cc,
-// case_demo.cc (runs of llm_demo) and case_rules.cc.
+// case_demo.cc (runs of llm_demo), case_row.cc (a row without a folder) and case_rules.cc.
 struct CaseLogs {
   SuiteCase suite_case;
   AnalyzerOptions options;   // what the suite, or the case's own report, applied
@@ -24,6 +24,7 @@ struct CaseLogs {
   Json report = Json::object();  // for llm_demo: the engine's report, or one made from its runs
   bool report_missing = false;
   std::string report_trouble = {};  // why a report that is there cannot be read
+  std::optional<Json> row = {};     // as the suite wrote it, if nothing else is there
   std::string code_place = {};      // the document that says the return code
   Evidence evidence = {};
   std::vector<std::string> notes = {};
@@ -42,6 +43,8 @@ CaseLogs ReadBenchLogs(const std::filesystem::path& path, const std::string& sho
                        SuiteCase suite_case, const LooseOptions& loose);
 // Reads a report alone, without the folder that it was written into.
 CaseLogs ReadDemoReport(std::string text, const std::string& shown, SuiteCase suite_case);
+// Reads a row of the suite's summary.json, without the folder of its case.
+CaseLogs ReadRow(const Json& row, SuiteCase suite_case);
 bool IsDemoReport(std::string_view text);
 // Whether a folder holds what llm_demo's runner writes.
 bool HoldsDemo(const LogFolder& folder);

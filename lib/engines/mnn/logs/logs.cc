@@ -133,14 +133,14 @@ CaseResult Judge(const CaseLogs& logs, const EngineLogsInput& input, const Basel
   for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, options);
   if (IsDemoName(c.spec.name)) {
     c.spec.suite = "llm_demo";
-    c.logs->row = DemoRow(suite_case);
+    c.logs->row = logs.row ? *logs.row : DemoRow(suite_case);
     if (!logs.report.empty()) {
       c.rules = DemoRules(logs.report, options, noise, IsAsked("lossy_target", input));
       c.logs->true_figures = DemoFigures(logs.report, noise);
     }
   } else {
     c.spec.suite = "runtime";
-    c.logs->row = RuntimeRow(suite_case);
+    c.logs->row = logs.row ? *logs.row : RuntimeRow(suite_case);
     if (logs.facts) {
       c.rules = RuntimeRules(*logs.facts, logs.bullets, options, noise);
       c.logs->true_figures = RuntimeFigures(*logs.facts, noise);

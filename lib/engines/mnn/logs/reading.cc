@@ -91,6 +91,7 @@ void AddConsoleVerdict(bool code_known, CaseLogs& logs) {
 std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& output,
                                 const EngineLogsInput& input) {
   std::vector<CaseLogs> all;
+  const bool is_folder = folder.exists();  // else the suite's summary.json alone
   for (const std::string& name : CasesIn(folder, output)) {
     SuiteCase c;
     c.name = name;
@@ -108,8 +109,9 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& outp
       c.return_code = written->second.return_code.value_or(0);
       code_place = written->second.code_place;
     }
-    all.push_back(IsDemoName(name) ? ReadDemoCase(folder.Sub(name), std::move(c))
-                                   : ReadRuntimeCase(folder.Sub(name), std::move(c)));
+    all.push_back(!is_folder         ? ReadRow(written->second.row, std::move(c))
+                  : IsDemoName(name) ? ReadDemoCase(folder.Sub(name), std::move(c))
+                                     : ReadRuntimeCase(folder.Sub(name), std::move(c)));
     CaseLogs& logs = all.back();
     logs.code_place = std::move(code_place);
     const bool code_written = written != output.cases.end() && written->second.return_code;
@@ -122,6 +124,13 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& outp
 Error NoCase(const std::string& name) {
   return Error(Finding::kUsage,
                fmt::format("return codes: no case '{}' in the logs", Escaped(name)));
+}
+
+// Reads what the suite wrote about its cases: the documents of a folder, or one summary.json.
+SuiteOutput ReadSuiteWords(const LogFolder& folder, const fs::path& path) {
+  if (folder.exists() || !EndsWith(folder.shown(), ".json")) return ReadSuiteOutput(folder);
+  const std::string text = ReadLog(path, folder.shown());
+  return IsSuiteSummary(text) ? ReadSuiteSummary(text, folder.shown()) : SuiteOutput{};
 }
 
 // A folder or file of logs without a suite around it, as one case.
@@ -172,8 +181,8 @@ LogsRead ReadEngineLogs(const EngineLogsInput& input) {
   AnalyzerOptions checked;
   for (const auto& [name, value] : input.options) SetAnalyzerOption(name, value, checked);
   const LogFolder folder(input.path, read.shown);
-  const SuiteOutput output = ReadSuiteOutput(folder);
-  if (!folder.exists() || CasesIn(folder, output).empty()) {
+  const SuiteOutput output = ReadSuiteWords(folder, input.path);
+  if (CasesIn(folder, output).empty()) {
     read.cases.push_back(ReadLooseLogs(input, read.shown));
     return read;
   }

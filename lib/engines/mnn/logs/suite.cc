@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <functional>
 
 #include "lib/core/base/error.h"
 
@@ -30,6 +31,26 @@ bool IsTrue(const GateBullets& bullets, std::string_view key) {
   std::transform(word.begin(), word.end(), word.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   return word == "true";
+}
+
+// Visits the bullets below each "## Quality Gate". A report has one such section, and its readers
+// look at the first.
+void ForEachBullet(
+    std::string_view markdown,
+    const std::function<void(bool in_first, const std::string& key, const std::string& value)>&
+        use) {
+  bool inside = false, is_first = true;
+  const std::string clean = OnlyUtf8(markdown);
+  ForEachLine(clean, [&](std::string_view raw) {
+    const std::string_view line = Strip(raw);
+    const bool begins = line == "## Quality Gate";
+    if (inside && !begins && StartsWith(line, "## ")) is_first = false;
+    inside = begins || (inside && !StartsWith(line, "## "));
+    const size_t colon = line.find(':', 2);
+    if (!inside || !StartsWith(line, "- ") || colon == std::string_view::npos) return;
+    use(is_first, std::string(Strip(line.substr(2, colon - 2))),
+        std::string(StripAll(Strip(line.substr(colon + 1)), '`')));
+  });
 }
 
 std::string ReturnFailure(const SuiteCase& c) {
@@ -97,21 +118,46 @@ std::string DemoLine(const Json& row) {
 
 GateBullets ParseGateBullets(std::string_view markdown) {
   GateBullets bullets;
-  bool inside = false, done = false;
-  const std::string clean = OnlyUtf8(markdown);
-  ForEachLine(clean, [&](std::string_view raw) {
-    const std::string_view line = Strip(raw);
-    if (line == "## Quality Gate") {
-      inside = true;
-      return;
-    }
-    done |= inside && StartsWith(line, "## ");
-    const size_t colon = line.find(':', 2);
-    if (!inside || done || !StartsWith(line, "- ") || colon == std::string_view::npos) return;
-    bullets[std::string(Strip(line.substr(2, colon - 2)))] =
-        StripAll(Strip(line.substr(colon + 1)), '`');
+  ForEachBullet(markdown, [&](bool in_first, const std::string& key, const std::string& value) {
+    if (in_first) bullets[key] = value;
   });
   return bullets;
+}
+
+std::vector<std::string> Contradictions(std::string_view markdown) {
+  GateBullets seen;
+  std::vector<std::string> found;
+  ForEachBullet(markdown, [&](bool, const std::string& key, const std::string& value) {
+    const auto [before, is_new] = seen.emplace(key, value);
+    if (is_new || before->second == value) return;
+    found.push_back(fmt::format("{} ({}, {})", key, FirstCodePoints(before->second, kShownCell),
+                                FirstCodePoints(value, kShownCell)));
+  });
+  return found;
+}
+
+std::vector<std::string> MissingBullets(const GateBullets& bullets) {
+  const auto limit = [&](std::string_view enabled) {
+    return Bullet(bullets, enabled) == "true" ? 0.0 : -1.0;
+  };
+  GateFigures asked;
+  AnalyzerOptions& options = asked.options;
+  options.decode_baseline = limit("decode_gate_enabled") + 1;
+  options.max_lossless_decomp_us = limit("runtime_decomp_gate_enabled");
+  options.max_lossless_async_wait_us = limit("runtime_async_wait_gate_enabled");
+  options.max_lossless_queue_peak = limit("runtime_queue_peak_gate_enabled");
+  options.max_lossless_fallback = limit("runtime_fallback_gate_enabled");
+  options.max_lossless_backpressure_skip = limit("runtime_backpressure_skip_gate_enabled");
+  const std::string source = Bullet(bullets, "lossless_selected_source");
+  if (source == "offline_online_sim") asked.online.emplace();
+  if (source == "offline_upper_bound" || bullets.contains("upper_selected_entries")) {
+    asked.upper.emplace();
+  }
+  std::vector<std::string> missing;
+  for (const auto& [key, value] : GateBulletsOf(asked)) {
+    if (!bullets.contains(key)) missing.push_back(key);
+  }
+  return missing;
 }
 
 std::string ConsoleFailure(std::string_view console_log) {

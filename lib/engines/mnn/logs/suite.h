@@ -17,6 +17,10 @@ namespace kv::mnn::logs {
 // The bullets below "## Quality Gate" in a report: keys to values without back-quotes.
 using GateBullets = std::map<std::string, std::string, std::less<>>;
 GateBullets ParseGateBullets(std::string_view markdown);
+// The keys to which a report gives two values, such as "overall_pass (true, false)".
+std::vector<std::string> Contradictions(std::string_view markdown);
+// The keys that the analyzer always writes, given what these bullets say, and that they lack.
+std::vector<std::string> MissingBullets(const GateBullets& bullets);
 // The bullets that the analyzer would write of these figures, with its decimals.
 GateBullets GateBulletsOf(const GateFigures& figures);
 

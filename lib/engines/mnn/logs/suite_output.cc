@@ -18,6 +18,10 @@ constexpr const char *kSummary = "summary.json", *kRows = "cases.jsonl", *kText 
 constexpr size_t kMaxName = 200;
 constexpr size_t kHeader = 4096;  // bytes of a summary that hold its schema
 
+bool IsOurs(const std::string& text) {
+  return Contains(text.substr(0, kHeader), "\"kvtool.gate/");
+}
+
 bool IsTrue(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_boolean() && found->get<bool>();
@@ -57,6 +61,12 @@ void AddRow(const Json& row, const std::string& place, SuiteOutput& output) {
   const auto code = row.find("return_code");
   PutCode(code == row.end() ? Json() : *code, place, of_case);
   CheckFigures(row, place, of_case.evidence);
+  if (of_case.row.is_null()) {
+    of_case.row = row;
+    of_case.row_place = place;
+  } else if (of_case.row_place == place) {
+    of_case.evidence.gaps.Add(fmt::format("{} has two rows of {}", place, name));
+  }
   std::vector<std::string> denied;
   if (!IsTrue(row, "overall_pass")) denied.emplace_back("overall_pass");
   for (const char* key : {"decode_pass", "kv_content_consistency_pass"}) {
@@ -91,10 +101,11 @@ void ReadSummary(const std::string& text, const std::string& shown, SuiteOutput&
   }
 }
 
-// "1. case=runtime_full, mode=full, pass=false, rc=1, decode=..."
-void ReadLine(std::string_view line, const std::string& shown, SuiteOutput& output) {
+// "1. case=runtime_full, mode=full, pass=false, rc=1, decode=..." Returns whether the line passes;
+// nothing for other lines.
+std::optional<bool> ReadLine(std::string_view line, const std::string& shown, SuiteOutput& output) {
   const size_t at = line.find(". case=");
-  if (at == std::string_view::npos || line.find_first_not_of("0123456789") != at) return;
+  if (at == std::string_view::npos || line.find_first_not_of("0123456789") != at) return {};
   const auto field = [&](std::string_view key) {
     const size_t begin = line.find(key);
     if (begin == std::string_view::npos) return std::string();
@@ -104,9 +115,60 @@ void ReadLine(std::string_view line, const std::string& shown, SuiteOutput& outp
   Json row = {{"case", field(". case=")}, {"overall_pass", field(" pass=") == "true"}};
   if (const auto code = ParseNumber<int64_t>(field(" rc="))) row["return_code"] = *code;
   AddRow(row, shown, output);
+  return row["overall_pass"].get<bool>();
+}
+
+// The suite's summary.md: a line for each case between a head that counts them and an end.
+void ReadText(const std::string& text, const std::string& shown, SuiteOutput& output) {
+  uint64_t lines = 0;
+  bool all = true, denied = false, ended = false;
+  std::string total;
+  ForEachLine(text, [&](std::string_view raw) {
+    const std::string_view line = Strip(raw);
+    if (const std::optional<bool> pass = ReadLine(line, shown, output)) {
+      ++lines;
+      all &= *pass;
+    }
+    const auto value = [&](std::string_view key) {
+      return StartsWith(line, key) ? std::string(Strip(line.substr(key.size()))) : std::string();
+    };
+    const std::string pass = value("- overall_pass:");
+    denied |= !pass.empty() && pass != "true";
+    if (total.empty()) total = value("- total_cases:");
+    ended |= StartsWith(line, "- cases_jsonl:");
+  });
+  if (!ended || total != std::to_string(lines)) {
+    output.evidence.gaps.Add(fmt::format("{} was cut: total_cases is {}, it has lines of {}, and its "
+                                         "end is {}",
+                                         shown, total.empty() ? "missing" : OnlyUtf8(total), lines,
+                                         ended ? "there" : "missing"));
+  }
+  if (all && denied) AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
 }
 
 }  // namespace
+
+bool IsSuiteSummary(std::string_view text) {
+  try {
+    const Json document = ParseJson(OnlyUtf8(text), kSummary);
+    if (!document.is_object() || !document.contains("overall_pass")) return false;
+    const auto rows = document.find("rows");
+    return rows != document.end() && rows->is_array();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+SuiteOutput ReadSuiteSummary(const std::string& text, const std::string& shown) {
+  if (IsOurs(text)) {
+    throw Error(Finding::kMissingRecord, "kvtool wrote this summary, not the engine's suite")
+        .File(shown)
+        .Hint("'kvtool report' shows it");
+  }
+  SuiteOutput output;
+  ReadSummary(text, shown, output);
+  return output;
+}
 
 SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
   SuiteOutput output;
@@ -120,7 +182,7 @@ SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
   };
   bool is_ours = false;
   read(kSummary, [&](const std::string& text, const std::string& shown) {
-    is_ours = Contains(text.substr(0, kHeader), "\"kvtool.gate/");
+    is_ours = IsOurs(text);
     if (!is_ours) ReadSummary(text, shown, output);
   });
   if (is_ours) {
@@ -134,7 +196,7 @@ SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
     });
   });
   read(kText, [&](const std::string& text, const std::string& shown) {
-    ForEachLine(text, [&](std::string_view line) { ReadLine(Strip(line), shown, output); });
+    ReadText(text, shown, output);
   });
   return output;
 }

@@ -109,7 +109,7 @@ RuleOutcome ConsistencyRule(const Reported& reported, const AnalyzerOptions& o) 
                              "kv_restore_activity_pass", "kv_fallback_clean_pass"}) {
       if (reported.Pass(part) == false) failed += (failed.empty() ? "" : ", ") + std::string(part);
     }
-    rule.reason = "the engine itself reports trouble: " + failed;
+    rule.reason = "the engine itself reports trouble" + (failed.empty() ? "" : ": " + failed);
   } else if (!o.require_kv_content_consistency) {
     rule.reason += "; for this case not even that was required, and it passed";
   }
@@ -128,12 +128,15 @@ RuleOutcome InvalidLineRule(const Reported& reported, const AnalyzerOptions& o) 
 
 RuleOutcome LossyRule(const RuntimeFacts& facts, const Reported& reported,
                       const AnalyzerOptions& o) {
-  const bool worst_known = facts.lossy.least.has_value();
-  RuleOutcome rule =
-      Decide("lossy_best", Op::kAtLeast, o.lossy_target,
-             worst_known ? facts.lossy.least : facts.lossy.mean, facts.lossy.least_log,
-             worst_known ? "the worst row; the engine takes the best one"
-                         : "the mean of the rows; the engine takes the best one");
+  const Spread& lossy = facts.lossy;
+  RuleOutcome rule = Decide("lossy_best", Op::kAtLeast, o.lossy_target,
+                            lossy.least  ? lossy.least
+                            : lossy.mean ? lossy.mean
+                                         : lossy.most,
+                            lossy.least_log,
+                            lossy.least  ? "the worst row; the engine takes the best one"
+                            : lossy.mean ? "the mean of the rows; the engine takes the best one"
+                                         : "even the best row");
   rule.engine_value = reported.Value("lossy_best");
   rule.engine_pass = reported.Pass("lossy_pass");
   return rule;
@@ -141,6 +144,12 @@ RuleOutcome LossyRule(const RuntimeFacts& facts, const Reported& reported,
 
 RuleOutcome LosslessRule(const RuntimeFacts& facts, const Reported& reported,
                          const AnalyzerOptions& o) {
+  if (facts.selected_lossless) {
+    RuleOutcome rule = Decide("lossless_selected_value", Op::kAtLeast, o.lossless_target,
+                              facts.selected_lossless, {}, "the engine's offline estimate");
+    rule.engine_value = facts.selected_lossless;
+    return rule;
+  }
   const bool worst_known = facts.measured.least.has_value();
   const auto measured = worst_known ? facts.measured.least : facts.measured_ratio_mean();
   RuleOutcome rule =

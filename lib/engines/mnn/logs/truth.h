@@ -30,6 +30,7 @@ struct RuntimeFacts {
   Spread lossy, lossless, decode, decomp_us, async_wait_us, queue_peak, fallback, backpressure_skip,
       cache_hit, cache_activity, async_queue_peak;
   Spread measured;                           // raw over compressed bytes, of rows that have any
+  std::optional<double> selected_lossless;   // the engine's estimate, if it is all there is
   std::optional<double> raw_mb, comp_mb;     // means over the rows
   std::optional<double> repeat_deviation;    // relative, of the decode speed over repetitions
   std::optional<double> like_for_like_drop;  // against baseline rows of the same lengths
