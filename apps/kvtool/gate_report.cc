@@ -43,16 +43,23 @@ std::string RuleCounts(const CaseResult& item) {
                      count(Status::kNotRun) + count(Status::kInconclusive));
 }
 
+// The offline estimate decides as it does in the engine's suite; the ratio of the runtime's codec is
+// shown beside it.
+std::string DescribeRule(const RuleOutcome& rule, const CaseResult& item) {
+  const auto figure = [&](std::string_view name) { return item.measured.Value(name); };
+  return Text(rule) + gate::Beside(item.spec.engine->report, rule.rule.metric, figure);
+}
+
 std::string DecidedBy(const CaseResult& item) {
   const RuleOutcome* rule = gate::DecidingRule(item);
   if (rule == nullptr) return item.status == Status::kNotRun ? "-" : "flags only";
-  return std::isnan(rule->rule.limit) ? rule->reason : Text(*rule);
+  return std::isnan(rule->rule.limit) ? rule->reason : DescribeRule(*rule, item);
 }
 
 void PrintFailures(Console& console, const CaseResult& item) {
   for (const RuleOutcome& rule : item.rules) {
     if (rule.status != Status::kFail && rule.status != Status::kInconclusive) continue;
-    std::string line = fmt::format("{}: {}", item.spec.name, Text(rule));
+    std::string line = fmt::format("{}: {}", item.spec.name, DescribeRule(rule, item));
     if (rule.baseline) {
       line += fmt::format(" (was {}{})", gate::NumberText(*rule.baseline),
                           rule.pinned ? " in the pinned baseline" : "");

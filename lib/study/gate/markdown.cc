@@ -59,6 +59,7 @@ void Rules(const GateResult& result, std::string& text) {
   text +=
       "## Rules\n\n| case | rule | value | margin | status |\n| --- | --- | ---: | ---: | --- |\n";
   for (const CaseResult& item : result.cases) {
+    const auto figure = [&](std::string_view name) { return item.measured.Value(name); };
     for (const RuleOutcome& rule : item.rules) {
       const bool is_flag = rule.rule.is_flag;
       std::string status(Name(rule.status));
@@ -71,7 +72,8 @@ void Rules(const GateResult& result, std::string& text) {
                           rule.pinned     ? " (pinned)"
                           : rule.baseline ? " (baseline)"
                                           : "",
-                          rule.value ? NumberText(*rule.value, is_flag) : "-",
+                          (rule.value ? NumberText(*rule.value, is_flag) : "-") +
+                              Beside(item.spec.engine->report, rule.rule.metric, figure),
                           rule.margin ? NumberText(*rule.margin) : "-", Cell(status));
     }
   }

@@ -31,22 +31,26 @@ std::string Pretty(std::string text) {
   return text;
 }
 
-std::string DecidingText(const CaseView& c) {
+std::string BesideRule(const CaseView& c, const RuleOutcome& rule, const EngineReport& report) {
+  return Beside(report, rule.rule.metric, [&](std::string_view name) { return c.Figure(name); });
+}
+
+std::string DecidingText(const CaseView& c, const EngineReport& report) {
   const RuleOutcome* rule = c.Deciding();
   if (c.status == Status::kNotRun || rule == nullptr || rule->status != c.status) {
     return c.reason;
   }
-  return rule->rule.shown() + ": " + Pretty(Sentence(*rule));
+  return rule->rule.shown() + ": " + Pretty(Sentence(*rule)) + BesideRule(c, *rule, report);
 }
 
-void AddVerdict(const SummaryView& view, Page& page) {
+void AddVerdict(const SummaryView& view, const EngineReport& report, Page& page) {
   std::string text = CountText(view);
   const auto failed = std::find_if(view.cases.begin(), view.cases.end(),
                                    [](const CaseView& c) { return c.status == Status::kFail; });
   if (!view.reason.empty()) {
     text += ". " + view.reason;
   } else if (failed != view.cases.end()) {
-    text += ". " + failed->name + ": " + DecidingText(*failed);
+    text += ". " + failed->name + ": " + DecidingText(*failed, report);
   }
   page.Verdict(view.pass ? Tone::kGood : Tone::kBad, view.pass ? "Pass" : "Fail", text);
 }
@@ -79,13 +83,13 @@ void AddAbsent(const std::vector<SummaryView>& history, Page& page) {
   page.Records({"", "case", "mode", "why"}, records);
 }
 
-void AddOverview(const SummaryView& view, Page& page) {
+void AddOverview(const SummaryView& view, const EngineReport& report, Page& page) {
   page.Heading("Cases");
   std::vector<Record> records;
   for (const CaseView& c : view.cases) {
     records.push_back({ToneOf(c.status),
                        std::string(Text(c.status)),
-                       {c.name, c.mode, DecidingText(c)},
+                       {c.name, c.mode, DecidingText(c, report)},
                        DecidingGauge(c)});
   }
   page.Records({"", "case", "mode", "decided by"}, records, true);
@@ -114,7 +118,7 @@ std::string RemarkOf(const RuleOutcome& rule) {
   return remark;
 }
 
-void AddRules(const CaseView& c, Page& page) {
+void AddRules(const CaseView& c, const EngineReport& report, Page& page) {
   if (c.rules.empty()) return;
   const bool engine = std::any_of(c.rules.begin(), c.rules.end(), [](const RuleOutcome& rule) {
     return rule.engine_value || rule.engine_pass;
@@ -123,7 +127,7 @@ void AddRules(const CaseView& c, Page& page) {
   for (const RuleOutcome& rule : c.rules) {
     Record record{ToneOf(rule.status),
                   std::string(Text(rule.status)),
-                  {rule.rule.shown(), ValueCell(rule)},
+                  {rule.rule.shown(), ValueCell(rule) + BesideRule(c, rule, report)},
                   rule.status == Status::kNotRun ? std::nullopt : Gauge(rule),
                   RemarkOf(rule)};
     if (engine) record.cells.push_back(EngineWord(rule));
@@ -224,7 +228,7 @@ void AddCase(const CaseView& c, const EngineReport& report, Page& page) {
   }
   page.Entry(ToneOf(c.status), Text(c.status), c.name, remark);
   if (!c.reason.empty()) page.Paragraph(c.reason);
-  AddRules(c, page);
+  AddRules(c, report, page);
   AddPairs(c, report, page);
   AddLayers(c, page);
   AddBytes(c, page);
@@ -286,9 +290,9 @@ report::Page SummaryPage(std::span<const Summary> summaries, std::string_view fo
   if (newest.is_original) subtitle += ", by the engine's suite";
   if (!newest.baseline_file.empty()) subtitle += ", against " + newest.baseline_file;
   Page page("KV cache gate", subtitle);
-  AddVerdict(newest, page);
+  AddVerdict(newest, report, page);
   AddAbsent(history, page);
-  AddOverview(newest, page);
+  AddOverview(newest, report, page);
   for (const CaseView& c : newest.cases) AddCase(c, report, page);
   AddHistory(history, engines, page);
   page.Notes("How to read this", Remarks(newest, report));
