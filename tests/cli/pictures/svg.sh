@@ -15,8 +15,8 @@ mkdir out
 replay --svg-out out --html-out out/bytes-of-k-and-v-held-at-each-decode-step.svg || echo "exit $?"
 ls out
 # The picture in docs/eviction.md is what its command draws: the same marks in the same order, whatever the figures.
-"$KVTOOL" replay-h2o "$trace.seq0.bin" --trace "$trace" --prompt-tokens 64 --policy streaming,h2o,tova,snapkv \
-  --budget 0.5,0.25 --svg-out frontier -q > table
+"$KVTOOL" replay-h2o "$trace.seq0.bin" --trace "$trace" --prompt-tokens 128 \
+  --policy window,streaming,h2o,tova,snapkv --snapkv-window 16 --budget 0.5,0.25 --svg-out frontier -q > table
 marks() { sed 's/[-0-9.]*[0-9]//g' "$1"; }
 diff <(marks "$TESTDATA/../docs/eviction/frontier.svg") <(marks frontier/attention-output-error-against-the-achieved-ratio.svg) &&
   echo "as in the documents"
