@@ -30,17 +30,21 @@ class ReplayH2o : public EachOf<ReplayH2o> {
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
     line.Add("--trace", trace_, "Trace: file, folder, or DIR/STEM of an npy set (a run's own)");
-    line.Add("--engine", engine_, "exact (policies as their papers have them), design (MNN's published text), mnn (its code) "
+    line.Add("--engine", engine_,
+             "exact (policies as their papers have them), design (MNN's published text), mnn (its "
+             "code) "
              "or mnn-r6 (its old code)")
         .OneOf({"exact", "design", "mnn", "mnn-r6"});
     line.Add("--policy", policies_, "What to keep: block (the engine's rule), a comma list, or all")
         .Suggest(PolicyWords());
-    line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_, "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3; design: 3.5)")
+    line.Add("--target-ratio|--h2o-target-ratio,--h2o-target-lossy-ratio", targets_,
+             "Ratios: 2,3,3.5 or 2-4+0.5 or 2-16*2 (3; design: 3.5)")
         .Check(CheckedBy([](const std::string& text) { ParseRatios(text); }));
     line.Add("--budget", budgets_,
              "Budgets of what may stay: shares 0.5,0.25 or tokens 512t (exact)");
     line.Add("--schedule", schedule_,
-             "With --engine exact: paper (a budget at every step) or mnn (a ratio at intervals, by the "
+             "With --engine exact: paper (a budget at every step) or mnn (a ratio at intervals, by "
+             "the "
              "floor rule of engine mnn) (paper)")
         .OneOf({"paper", "mnn"});
     line.Add("--scores", scores_, "exact or flash: how attention becomes scores")

@@ -84,8 +84,8 @@ class ParameterFlags {
         fmt::format("{} ({}; {})", told.text, fallback, name));
     option.Group(group);
     if (name == "h2o_lossless_scope") {
-      option.OneOf({"none", "front_n", "h2o_kept", "front_n_and_h2o_kept", "front_n+h2o_kept", "0", "1",
-                    "2", "3"});
+      option.OneOf({"none", "front_n", "h2o_kept", "front_n_and_h2o_kept", "front_n+h2o_kept", "0",
+                    "1", "2", "3"});
     } else if (name == "h2o_lossless_codec") {
       option.OneOf({"none", "gear_delta"});
     } else if (name == "h2o_target_mode") {
@@ -123,7 +123,8 @@ class ReplayLossless : public EachOf<ReplayLossless> {
  public:
   void Declare(CommandLine& line) override {
     DeclareInputs(line, "SNAPSHOT", "Snapshots, or recorded runs: files, folders, '-' for stdin");
-    line.Add("--mode|--h2o-lossless-runtime-mode", mode_, "What the engine does with a range: probe, full or store")
+    line.Add("--mode|--h2o-lossless-runtime-mode", mode_,
+             "What the engine does with a range: probe, full or store")
         .Required()
         .OneOf({"probe", "full", "store"});
     line.Add("--engine", engine_,

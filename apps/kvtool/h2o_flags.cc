@@ -28,7 +28,8 @@ void H2oFlags::Declare(CommandLine& line) {
       "Last tokens that block keeps (256; budget/4)");
   add("--ema-alpha|--h2o-ema-alpha", "h2o_ema_alpha", "Weight of the old score (0.9)");
   add("--update-interval|--h2o-update-interval", "h2o_update_interval",
-      "Tokens (exact, design) or layer calls (mnn) between decisions (16; with a budget: every step)");
+      "Tokens (exact, design) or layer calls (mnn) between decisions (16; with a budget: every "
+      "step)");
   add("--trigger-min|--h2o-trigger-min-tokens,--h2o-trigger-min", "h2o_trigger_min_tokens",
       "Shortest cache that is evicted from (512; 1)");
   add("--layer-start|--h2o-layer-start", "h2o_layer_start", "First layer that evicts (2; 0)");

@@ -70,10 +70,9 @@ void NoteRows(const Runs& runs, const Advice& advice, std::vector<std::string>& 
                                      runs[r]->name(), fmt::join(missing, ", ")));
     }
     if (advice.effects.undefined_rows[r] > 0) {
-      warnings.push_back(
-          fmt::format("{}: {} of {} measured rows are undefined, by NaN or Inf, and left out",
-                      runs[r]->name(), advice.effects.undefined_rows[r],
-                      advice.effects.rows[r].positions.size()));
+      warnings.push_back(fmt::format(
+          "{}: {} of {} measured rows are undefined, by NaN or Inf, and left out", runs[r]->name(),
+          advice.effects.undefined_rows[r], advice.effects.rows[r].positions.size()));
     }
     if (runs[r]->trace().q_start > 0) {
       warnings.push_back(fmt::format(

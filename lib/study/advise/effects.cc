@@ -15,9 +15,9 @@ namespace {
 
 // What the rows of some query heads of a layer say, summed: an effect under construction.
 struct HeadSums {
-  std::vector<double> norm2;   // [row]
-  std::vector<double> effect;  // [channel][row]
-  std::vector<double> error2;  // [row]
+  std::vector<double> norm2;        // [row]
+  std::vector<double> effect;       // [channel][row]
+  std::vector<double> error2;       // [row]
   std::vector<uint8_t> is_defined;  // [row]: whether the figures above are finite
 };
 

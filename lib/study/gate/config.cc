@@ -112,7 +112,8 @@ ParamValue ParamOf(const ParamInfo& info, const Node& node) {
   if (info.words == "*") return node.Text();
   std::vector<std::string> words = Split(info.words, '|');
   // The engine's number of a word is its place.
-  if (info.most && node.json.is_number()) return words[node.Whole(0, static_cast<double>(*info.most))];
+  if (info.most && node.json.is_number())
+    return words[node.Whole(0, static_cast<double>(*info.most))];
   return node.OneOf(words);
 }
 

@@ -302,10 +302,9 @@ TEST_CASE("runs of different models are refused", "[advise]") {
 
 TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice", "[advise]") {
   constexpr uint64_t kDefined = 48;  // decode rows, the first of 96
-  const auto poison = [](AttentionCase& made, const TensorView& view, uint64_t axis, uint64_t row) {
-    (void)made;
-    std::byte* at = const_cast<std::byte*>(view.data) +
-                    static_cast<int64_t>(row) * view.strides[axis];
+  const auto poison = [](const TensorView& view, uint64_t axis, uint64_t row) {
+    std::byte* at =
+        const_cast<std::byte*>(view.data) + static_cast<int64_t>(row) * view.strides[axis];
     StoreLE(at, std::numeric_limits<float>::quiet_NaN());
   };
   ThreadPool pool(2);
@@ -316,7 +315,8 @@ TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice"
       if (in_gradients && kind != LossKind::kFisher) continue;
       INFO(Name(kind) << (in_gradients ? ", gradients" : ", queries"));
       const auto whole = MakeAttentionCase({}, 40), part = MakeAttentionCase({}, 40);
-      for (AttentionCase* made : {whole.get(), part.get()}) AddGradients(*made, {kPrompt, 96, 2}, 6);
+      for (AttentionCase* made : {whole.get(), part.get()})
+        AddGradients(*made, {kPrompt, 96, 2}, 6);
       // A trace that ends where the other one's rows become undefined, in one layer.
       part->trace.rows = kPrompt + kDefined;
       part->trace.gradients->rows = kDefined;
@@ -326,8 +326,8 @@ TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice"
       }
       const TraceLayer& broken = whole->trace.layers[1];
       for (uint64_t row = kDefined; row < 96; ++row) {
-        in_gradients ? poison(*whole, *broken.gradients, 1, row)
-                     : poison(*whole, *broken.queries, 0, kPrompt + row);
+        in_gradients ? poison(*broken.gradients, 1, row)
+                     : poison(*broken.queries, 0, kPrompt + row);
       }
       const Runs runs = RunsOf({whole.get()}, pool), few = RunsOf({part.get()}, pool);
       const Advice advice = Advise(runs, request, pool), expected = Advise(few, request, pool);
@@ -342,8 +342,8 @@ TEST_CASE("undefined rows leave the mean; a run of nothing else gives no advice"
         return text.find("48 of 96 measured rows are undefined") != std::string::npos;
       }));
       for (uint64_t row = 0; row < kDefined; ++row) {
-        in_gradients ? poison(*whole, *broken.gradients, 1, row)
-                     : poison(*whole, *broken.queries, 0, kPrompt + row);
+        in_gradients ? poison(*broken.gradients, 1, row)
+                     : poison(*broken.queries, 0, kPrompt + row);
       }
       try {
         Advise(runs, request, pool);

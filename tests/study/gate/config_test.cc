@@ -103,8 +103,8 @@ TEST_CASE("Rules of the defaults hold for cases that have none, but not for the 
 TEST_CASE("A scope is a word or the engine's number of it") {
   const auto scope = [](const std::string& value) {
     const Config config = ParseConfig(
-        WithCase(R"("name": "a", "mode": "full", "params": {"h2o_lossless_scope": )" + value + "}"), "",
-        test::Engines());
+        WithCase(R"("name": "a", "mode": "full", "params": {"h2o_lossless_scope": )" + value + "}"),
+        "", test::Engines());
     return std::get<std::string>(*Find(config.cases[0].params, "h2o_lossless_scope"));
   };
   CHECK(scope("0") == "none");

@@ -124,7 +124,8 @@ void MnnEngine::Trigger(uint32_t index, std::vector<float>& scores, CallEnd& end
   last_trigger_step_ = cursor_;
   layer.last_trigger_step = layer.steps;
   const eviction::BlockChoice& decision = end.decision;
-  const bool keeps_all_by_floor = decision.budget.floor_dominates && revision_ == MnnRevision::kFinal;
+  const bool keeps_all_by_floor =
+      decision.budget.floor_dominates && revision_ == MnnRevision::kFinal;
 
   metrics_.last_evict_tokens = decision.evicted;
   metrics_.target_keep_effective = Ratio(decision.budget.target, n);

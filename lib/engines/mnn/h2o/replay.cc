@@ -292,9 +292,8 @@ class Replayer {
           "figures here are of its plans, with V where it belongs");
     }
     if (request_.granularity != eviction::Granularity::kLayer) {
-      throw Error(Finding::kUsage,
-                  fmt::format("--granularity kv-head: engine {} decides per layer",
-                              Name(request_.engine)));
+      throw Error(Finding::kUsage, fmt::format("--granularity kv-head: engine {} decides per layer",
+                                               Name(request_.engine)));
     }
     const eviction::LayerRange range = eviction::EvictedLayers(config, layer_count());
     for (uint32_t i = range.first; revision == MnnRevision::kR6 && i <= range.last; ++i) {
@@ -335,7 +334,8 @@ class Replayer {
   void RunStream() {
     const BlockScoreStream& stream = *trace_.block_scores;
     if (request_.engine == Engine::kExact) {
-      throw Error(Finding::kUsage, "a stream of block scores replays with --engine mnn, mnn-r6 or design");
+      throw Error(Finding::kUsage,
+                  "a stream of block scores replays with --engine mnn, mnn-r6 or design");
     }
     if (request_.policies != std::vector<std::string>{"block"}) {
       throw Error(Finding::kUsage,

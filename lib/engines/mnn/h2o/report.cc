@@ -108,8 +108,10 @@ Json RunJson(const ReplayResult& result, const ReplayRun& run, bool detail) {
   Json json = {{"policy", run.policy},
                {"same_as", run.same_as.empty() ? Json(nullptr) : Json(run.same_as)},
                {"target_ratio", run.target_ratio()},
-               {"budget", BudgetJson(run)},   {"params", ConfigJson(run.config)},
-               {"triggers", run.triggers()},  {"floor_dominated_triggers", run.floor_dominated()},
+               {"budget", BudgetJson(run)},
+               {"params", ConfigJson(run.config)},
+               {"triggers", run.triggers()},
+               {"floor_dominated_triggers", run.floor_dominated()},
                {"evictions", run.evictions()}};
   const std::string why = WhyNothing(result, run);
   json["nothing_evicted_because"] = why.empty() ? Json(nullptr) : Json(why);

@@ -30,8 +30,7 @@ bool DesignRuntime::IsInScope(uint32_t layer) const {
   const bool probe = config.mode == Mode::kProbe;
   const bool front = layer < static_cast<uint64_t>(config.front_n) && (!probe || layer == 0) &&
                      !(config.mode == Mode::kStore && config.store_disable_front);
-  const bool kept =
-      setup_.h2o_range.Contains(layer) && (!probe || layer == setup_.h2o_range.first);
+  const bool kept = setup_.h2o_range.Contains(layer) && (!probe || layer == setup_.h2o_range.first);
   if (config.scope == Scope::kFrontN) return front;
   if (config.scope == Scope::kH2oKept) return kept;
   return config.scope == Scope::kFrontNAndH2oKept && (front || kept);

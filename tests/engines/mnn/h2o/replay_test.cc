@@ -431,9 +431,8 @@ TEST_CASE("layers without rows count as kept, as the run's own plan has it", "[h
       INFO(Name(engine) << " " << Name(clock) << " " << run.policy);
       uint64_t kept = 0;  // by what the plan says before the last row, or after it on a budget
       for (const LayerKv& layer : made->snapshot.layers) {
-        const auto plan = std::find_if(run.plans.begin(), run.plans.end(), [&](const auto& each) {
-          return each.layer == layer.index;
-        });
+        const auto plan = std::find_if(run.plans.begin(), run.plans.end(),
+                                       [&](const auto& each) { return each.layer == layer.index; });
         const uint64_t row = layer.k.row_bytes() + layer.v->row_bytes();
         const bool within = run.budget.has_value();
         kept += row * (plan == run.plans.end() || plan->events.empty()
@@ -468,8 +467,8 @@ TEST_CASE("a policy that amounts to another one says so", "[h2o]") {
   };
   CHECK(names(64) == std::vector<std::string>{"pyramid (= window here)", "snapkv (= window here)",
                                               "streaming", "window"});
-  CHECK(names(20) == std::vector<std::string>{"pyramid (= snapkv here)", "snapkv", "streaming",
-                                              "window"});
+  CHECK(names(20) ==
+        std::vector<std::string>{"pyramid (= snapkv here)", "snapkv", "streaming", "window"});
   CHECK(names(1) == std::vector<std::string>{"pyramid", "snapkv", "streaming", "window"});
   request.paper.sinks = 0;
   CHECK(names(1)[2] == "streaming (= window here)");
