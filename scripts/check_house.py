@@ -175,8 +175,8 @@ def check_numbers(root):
 def main():
     root = pathlib.Path(sys.argv[1])
     checks = [check_policies, check_codecs, check_formats, check_commands, check_kernels, check_sources,
-              check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers]
-              check_thread_locals, check_braced_json, check_numbers]
+              check_thread_locals, check_braced_json, check_presets, check_registries, check_json_readers,
+              check_numbers]
     wrong = [line for check in checks for line in check(root)]
     for line in wrong:
         print(line)
