@@ -47,7 +47,7 @@ void CheckLlamaFiles(Run& run) {
       for (char& c : dtype) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
       CHECK(ParseDType(dtype) == tensor->dtype);
       const Bytes values = Gather(*tensor, 0, tensor->tokens(), Order::kTokenHeadDim);
-      CHECK(test::Sha256(values) == expected.at("sha256"));
+      CHECK(expected.at("sha256") == test::Sha256(values));
       run.Checked();
     }
   }

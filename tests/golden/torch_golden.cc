@@ -41,10 +41,10 @@ void CheckTorchFiles(Run& run) {
       REQUIRE(tensor != nullptr);
       CHECK(tensor->view.dtype == DTypeOf(expected.at("dtype")));
       CHECK(tensor->view.shape == expected.at("shape").get<std::vector<uint64_t>>());
-      CHECK(test::Sha256(CopyContiguous(tensor->view)) == expected.at("sha256"));
+      CHECK(expected.at("sha256") == test::Sha256(CopyContiguous(tensor->view)));
     }
     for (const auto& check : file.checks) CHECK_NOTHROW(check());
-    if (item.contains("object")) CHECK(file.metadata.at("__class__") == item.at("object"));
+    if (item.contains("object")) CHECK(item.at("object") == file.metadata.at("__class__"));
     run.Checked();
   }
 }
