@@ -78,11 +78,11 @@ Snapshot WithTurnedKeys(Snapshot snapshot, const TwoRopes& ropes, bool halves, d
   return snapshot;
 }
 
-const MethodQuality& Find(const StepQuality& quality, const std::string& name) {
+const MethodQuality& Find(const StepQuality& quality, std::string_view name) {
   for (const MethodQuality& method : quality.methods) {
     if (method.name == name) return method;
   }
-  throw std::runtime_error("no method " + name);
+  throw std::runtime_error("no method " + std::string(name));
 }
 
 }  // namespace
