@@ -159,6 +159,8 @@ def check_json_readers(root):
             for number, line in enumerate(source.read_text().splitlines(), 1):
                 if re.search(r"(json|Json|Document)::(parse|sax_parse|accept)\(", line):
                     yield f"{source}:{number}: a JSON parser without limits: say ReadJson or ReadOrderedJson"
+
+
 def check_numbers(root):
     """strtod and its kin read by the locale of the program that loaded the library, and each takes other texts for
     numbers. kvtool-capture-llama, which includes nothing of the house, calls from_chars itself."""
