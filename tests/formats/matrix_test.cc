@@ -124,6 +124,16 @@ void ExpectSame(const Snapshot& a, const Snapshot& b) {
   CHECK(diff.verdict() == DiffVerdict::kIdentical);
 }
 
+// Positions and sequences aside, which not every format keeps.
+void ExpectSameValues(const Snapshot& a, const Snapshot& b) {
+  ThreadPool pool(1);
+  const SnapshotDiff diff = DiffSnapshots(a, b, {}, pool);
+  CHECK(diff.layers.size() == a.layers.size());
+  CHECK(diff.layers.size() == b.layers.size());
+  CHECK(diff.Total().values > 0);
+  CHECK(diff.Total().different == 0);
+}
+
 // As `convert` does it: RoPE pairs as the format has them for the model, then written and read.
 // Nothing if it refuses, which must say what to pass.
 std::optional<Snapshot> Convert(const FormatEntry& format, Snapshot snapshot,
@@ -159,6 +169,8 @@ TEST_CASE("no format changes values unless it records what it did", "[matrix]") 
     const FormatEntry* own = FindFormat(source.format);
     if (own == nullptr || own->write == nullptr || !source.heads_known()) continue;
     for (const char* architecture : {"", "llama", "qwen2"}) {
+      const bool is_another = !source.model.empty() && source.model != architecture;
+      if (is_another && *architecture != '\0') continue;
       ModelGeometry model;
       model.source = "test";
       model.architecture = architecture;
@@ -173,7 +185,8 @@ TEST_CASE("no format changes values unless it records what it did", "[matrix]") 
         if (!back) continue;
         const auto was = InHalves(source, model), is = InHalves(*back, model);
         const bool both = was && is;
-        ExpectSame(Expected(*own, Expected(format, both ? *was : source)), both ? *is : *back);
+        ExpectSameValues(Expected(*own, Expected(format, both ? *was : source)),
+                         both ? *is : *back);
         ++compared;
         dumps += format.id == "mnn-dump" || format.id == "infinilm-dump";
       }

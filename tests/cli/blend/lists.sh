@@ -12,7 +12,7 @@ run --check-layers 1,2 --recomp-ratios 0.5,0.5 --json -q > same.json
 jq -e '.results[0] | (.selection.filtered.dev_v_remaining_frac - (.curve[] | select(.recomputed_fraction == 0.5) | .mean.dev_v_remaining_frac)) | fabs < 1e-12' same.json
 run --check-layers 1,2 --recomp-ratios 0.5,0.16 --blended-out two.safetensors -qq
 run --check-layers 1 --recomp-ratios 0.5 --blended-out one.safetensors -qq
-"$KVTOOL" diff one.safetensors two.safetensors | tail -n 1
+"$KVTOOL" diff one.safetensors two.safetensors | tail -n 1 || true
 echo "--- refused"
 try() { run "$@" > /dev/null || echo "exit $?"; }
 try --check-layers 1,2
