@@ -1,4 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#define CATCH_CONFIG_MAIN
+#include <unistd.h>
+
+#include <cstdio>
+
+#define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
+
+// Test data is named from the top of the tree, wherever a test program is started.
+int main(int argc, char** argv) {
+  if (::chdir(KVTOOL_SOURCE) != 0) {
+    std::perror(KVTOOL_SOURCE);
+    return 1;
+  }
+  return Catch::Session().run(argc, argv);
+}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
 // What quantised caches do to attention, against figures computed in double.
+#include <algorithm>
+
 #include "lib/core/snapshot/layout.h"
 #include "lib/study/quantisation/stored_layer.h"
 #include "tests/golden/quant_arrays.h"
@@ -62,7 +64,7 @@ Sums FiguresOf(const PairRows& rows) {
           sums.mass_moved / count, sums.top8 / top};
 }
 
-void CheckFigures(const Sums& got, const json& wanted, double tolerance) {
+void CheckFigures(const Sums& got, const json& wanted, double tolerance, uint64_t rows) {
   const auto near = [&](double value, const char* name) {
     const double expected = wanted.at(name);
     INFO(name << ": " << value << " instead of " << expected);
@@ -72,8 +74,10 @@ void CheckFigures(const Sums& got, const json& wanted, double tolerance) {
   near(got.one_minus_cos, "one_minus_cos");
   near(got.attn_kl, "attn_kl");
   near(got.mass_moved, "mass_moved");
-  // A rounding may swap neighbours among the largest.
-  CHECK(std::fabs(got.top8 - wanted.at("top8").get<double>()) <= (tolerance > 1e-5 ? 1e-3 : 1e-9));
+  // In single precision a rounding may swap two neighbours among the largest, in one of the rows.
+  const double swap = 1.0 / (8.0 * static_cast<double>(rows - std::min<uint64_t>(rows - 1, 8)));
+  CHECK(std::fabs(got.top8 - wanted.at("top8").get<double>()) <=
+        (tolerance > 1e-5 ? 1.5 * swap : 1e-9));
 }
 
 void CheckCase(const TracedLayer& traced, const json& wanted, Run& run) {
@@ -101,8 +105,9 @@ void CheckCase(const TracedLayer& traced, const json& wanted, Run& run) {
     const json& of_head = wanted.at("heads").at(head);
     CheckFigures(
         FiguresOf(quantisation::ref::MeasurePair(attention, stored, request, pair, rows, head)),
-        of_head, 2e-6);
-    CheckFigures(FiguresOf(fast.at(0).at(head)), of_head, 5e-4);
+        of_head, 2e-6, traced.trace.rows);
+    // On heads of 8 values a divergence of 1.08 nats is off by 6e-4 of it in single precision.
+    CheckFigures(FiguresOf(fast.at(0).at(head)), of_head, 1e-3, traced.trace.rows);
   }
   if (!wanted.at("snr_k_db").is_null())
     CHECK(stored.k_stored[0].snr_db() == Approx(wanted["snr_k_db"].get<double>()).epsilon(1e-6));
