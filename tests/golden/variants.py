@@ -105,7 +105,7 @@ def main():
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(SET / "quant", folder / "quant")
             spoil(folder)
-            done = subprocess.run([program], capture_output=True, text=True, timeout=300, cwd=ROOT,
+            done = subprocess.run([program], capture_output=True, text=True, errors="replace", timeout=300, cwd=ROOT,
                                   env=os.environ | {"KVTOOL_GOLDEN_DIR": str(folder)})
             # Catch's status is the number of assertions that failed; a signal is negative, and Catch names it.
             crashed = done.returncode < 0 or "fatal error condition" in done.stdout or "terminate" in done.stderr
