@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <type_traits>
 #include <unordered_set>
 #include <utility>
@@ -24,7 +25,7 @@ class TreeBuilder {
   explicit TreeBuilder(const JsonLimits& limits) : limits_(limits) {}
 
   Json Take() { return std::move(root_); }
-  JsonMistake& mistake() { return mistake_; }
+  std::optional<JsonMistake>& mistake() { return mistake_; }
 
   bool null() { return Add(nullptr); }
   bool boolean(bool value) { return Add(value); }
@@ -42,9 +43,9 @@ class TreeBuilder {
   bool key(std::string& name) {
     Level& level = open_.back();
     level.is_new = level.Insert(name);
-    if (limits_.unique_keys && !level.is_new) {
-      mistake_ = {JsonMistake::Kind::kTwice, 0, std::move(name)};
-      return false;
+    if (limits_.unique_keys && !level.is_new && !mistake_) {
+      mistake_ =
+          JsonMistake{JsonMistake::Kind::kTwice, 0, name};  // said unless what follows is not JSON
     }
     if (level.value->size() == limits_.keys) {
       throw Error(Finding::kLimit,
@@ -56,8 +57,9 @@ class TreeBuilder {
 
   bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& failure) {
     constexpr int kOutOfRange = 406;
-    mistake_ = {failure.id == kOutOfRange ? JsonMistake::Kind::kRange : JsonMistake::Kind::kSyntax,
-                at, failure.what()};
+    mistake_ = JsonMistake{
+        failure.id == kOutOfRange ? JsonMistake::Kind::kRange : JsonMistake::Kind::kSyntax, at,
+        failure.what()};
     return false;
   }
 
@@ -118,7 +120,7 @@ class TreeBuilder {
   Json root_;
   std::vector<Level> open_;  // the outermost first; none of the values moves while it is open
   std::string key_;
-  JsonMistake mistake_;
+  std::optional<JsonMistake> mistake_;
 };
 
 template <typename Json>
@@ -128,11 +130,10 @@ Json Read(std::string_view text, const JsonLimits& limits, JsonMistake* mistake)
                 fmt::format("JSON of {} bytes; at most {} are read", text.size(), limits.bytes));
   }
   TreeBuilder<Json> builder(limits);
-  if (Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json,
-                      /*strict=*/true, limits.comments)) {
-    return builder.Take();
-  }
-  if (mistake != nullptr) *mistake = std::move(builder.mistake());
+  Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, /*strict=*/true,
+                  limits.comments);
+  if (!builder.mistake()) return builder.Take();
+  if (mistake != nullptr) *mistake = *std::move(builder.mistake());
   return Json(Json::value_t::discarded);
 }
 

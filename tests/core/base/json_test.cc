@@ -51,6 +51,9 @@ TEST_CASE("A text that is not JSON says where and why") {
             .is_discarded());
   CHECK(mistake.kind == JsonMistake::Kind::kTwice);
   CHECK(mistake.text == "b");
+  CHECK(
+      ReadJson(R"({"a": 1, "a": 2, "b": 1e999})", {.unique_keys = true}, &mistake).is_discarded());
+  CHECK(mistake.kind == JsonMistake::Kind::kRange);
 }
 
 TEST_CASE("Depth, keys and bytes of a document are bounded") {
