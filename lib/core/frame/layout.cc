@@ -136,8 +136,8 @@ SegmentGrid GridOfHeader(const FrameHeader& header) {
 
 namespace {
 
-// A codec that this library does not have belongs to a newer one: such a frame is sound, and whoever
-// keeps frames must not take it for damage.
+// A codec that this library does not have belongs to a newer one: such a frame is sound, and
+// whoever keeps frames must not take it for damage.
 void RequireCodec(CodecId codec) {
   if (FindCodec(codec) != nullptr) return;
   throw Error(Finding::kUnsupportedKind,
