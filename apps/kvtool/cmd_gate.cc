@@ -196,11 +196,10 @@ class Gate : public EachOf<Gate> {
     }
     GateInputs inputs(context.console, reading_);
     GateCases{logs_, only_, !fault_.empty()}.Run(context, config, inputs, result);
-    gate::Judge(
-        {config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules), strict_,
-         lenient_, new_recordings_, ReportHeader("gate")["tool"]["version"], config.pinned_commit,
-         !only_.empty(), config.expected},
-        result);
+    gate::Judge({config.baseline_rules, config.pinned_rules.value_or(config.baseline_rules),
+                 strict_, lenient_, new_recordings_, ReportHeader("gate")["tool"]["version"],
+                 config.pinned_commit, !only_.empty(), config.expected},
+                result);
     gate::AddReproduction(CommandWords(context), result);
     for (const std::string& text : result.warnings) context.console.Warn(config_, text);
     WriteOutputs(context, inputs, result, files);
@@ -218,7 +217,8 @@ class Gate : public EachOf<Gate> {
     const bool judges = !reference_.empty() || !only_.empty() || !baseline_.empty() ||
                         !pinned_.empty() || !snapshot_path_.empty() || page_.wanted() ||
                         !junit_.empty() || !outputs_.summary_md.empty() ||
-                        !outputs_.cases_jsonl.empty() || logs_.given() || report_.json || strict_ || decode_;
+                        !outputs_.cases_jsonl.empty() || logs_.given() || report_.json || strict_ ||
+                        decode_;
     if (judges) {
       throw Error(Finding::kUsage,
                   "--init judges nothing: it takes runs, --trace, --prompt-tokens, -o and how to "

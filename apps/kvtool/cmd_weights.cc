@@ -3,7 +3,6 @@
 // `kvtool weights VERB`: the verbs, and what they share.
 #include <fmt/format.h>
 
-
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/snapshot_report.h"
 #include "apps/kvtool/verbs.h"

@@ -143,11 +143,11 @@ bool IsSuite(const Source& source, Diagnosis& out) {
                          source.is_folder ? "output folder" : "summary.json", cases);
   out.sound_text = "not looked at: the gate judges it";
   const std::string file = ShellWord(out.file);
-  out.next.push_back({"kvtool gate --engine-logs " + file,
-                      "judges every rule of the suite by what is there", ""});
+  out.next.push_back(
+      {"kvtool gate --engine-logs " + file, "judges every rule of the suite by what is there", ""});
   if (!source.is_folder) {
-    out.next.push_back({"kvtool report " + file,
-                        "shows it as it is; several summaries make a history", ""});
+    out.next.push_back(
+        {"kvtool report " + file, "shows it as it is; several summaries make a history", ""});
   }
   return true;
 }

@@ -43,8 +43,9 @@ std::optional<gate::CaseResult> GateCases::FromLogs(const gate::CaseSpec& spec,
   }
   std::optional<gate::CaseResult> taken = gate::TakeCase(spec, of_logs);
   if (taken) return taken;
-  return gate::NotRun(spec, "the engine logs have no such case: expected_cases or --case "
-                            "name the part of a suite that is meant");
+  return gate::NotRun(spec,
+                      "the engine logs have no such case: expected_cases or --case "
+                      "name the part of a suite that is meant");
 }
 
 gate::CaseResult GateCases::Replay(const Context& context, const gate::CaseSpec& spec,

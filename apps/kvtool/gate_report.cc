@@ -43,8 +43,8 @@ std::string RuleCounts(const CaseResult& item) {
                      count(Status::kNotRun) + count(Status::kInconclusive));
 }
 
-// The offline estimate decides as it does in the engine's suite; the ratio of the runtime's codec is
-// shown beside it.
+// The offline estimate decides as it does in the engine's suite; the ratio of the runtime's codec
+// is shown beside it.
 std::string DescribeRule(const RuleOutcome& rule, const CaseResult& item) {
   const auto figure = [&](std::string_view name) { return item.measured.Value(name); };
   return Text(rule) + gate::Beside(item.spec.engine->report, rule.rule.metric, figure);

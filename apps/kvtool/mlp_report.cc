@@ -208,11 +208,10 @@ std::string QualityText(const StepQuality& quality) {
   for (size_t i = 0; i < step.layers.size(); ++i) {
     const MethodQuality::Layer& layer = step.layers[i];
     const size_t worst = WorstHead(layer);
-    layers.Row({fmt::to_string(layer.layer),
-                Four(layer.all.output_error_frobenius), Four(layer.all.output_error.p95),
-                fmt::to_string(worst), Four(layer.heads[worst].output_error.mean),
-                Four(layer.all.mass.mean), Four(layer.all.changed_mass.mean),
-                fmt::format("{:.3f}", quality.norm_ratios[i].k),
+    layers.Row({fmt::to_string(layer.layer), Four(layer.all.output_error_frobenius),
+                Four(layer.all.output_error.p95), fmt::to_string(worst),
+                Four(layer.heads[worst].output_error.mean), Four(layer.all.mass.mean),
+                Four(layer.all.changed_mass.mean), fmt::format("{:.3f}", quality.norm_ratios[i].k),
                 fmt::format("{:.3f}", quality.norm_ratios[i].v)});
   }
   return fmt::format(

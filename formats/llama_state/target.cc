@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/number.h"
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-
 #include "formats/lmcache/chunk_arrays.h"
 #include "formats/lmcache/chunk_header.h"
 #include "formats/lmcache/key_name.h"

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
-
 #include "formats/lmcache/key_name.h"
 #include "formats/mnn/cache_files.h"
 #include "lib/core/base/number.h"

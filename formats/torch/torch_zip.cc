@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "formats/torch/torch_container.h"
-
 #include "lib/core/base/number.h"
 
 namespace kv {

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-
 #include "formats/trace/trace.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/number.h"

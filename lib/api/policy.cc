@@ -49,7 +49,7 @@ struct kvt_policy {
   // pyramid: what this layer keeps beyond the mean of all layers, from the first choice on.
   std::optional<int64_t> beyond_mean;
 
-  bool failed = false;  // a call ended amid its changes
+  bool failed = false;                         // a call ended amid its changes
   std::vector<std::vector<kvt_range>> ranges;  // of the plans that were lent
   std::vector<kvt_plan> plans;
 };

@@ -368,8 +368,8 @@ TEST_CASE("Items whose buffers overlap are refused, and the others are right") {
   set_up_decoding();
   items[3].frame = items[0].frame;
   REQUIRE(statuses(kvt_decode_batch) == Statuses{0, 0, 0, 0});
-  CHECK(std::equal(back.begin(), back.begin() + static_cast<std::ptrdiff_t>(3 * bytes),
-                   raw.begin()));
+  CHECK(
+      std::equal(back.begin(), back.begin() + static_cast<std::ptrdiff_t>(3 * bytes), raw.begin()));
   CHECK(std::equal(raw.begin(), raw.begin() + static_cast<std::ptrdiff_t>(bytes),
                    back.end() - static_cast<std::ptrdiff_t>(bytes)));
   set_up_decoding();

@@ -45,7 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     begin = end + 1;
   }
   Require(answer.status >= 0 && answer.status < 1000);
-  Require(answer.retry_after_s >= 0 && answer.retry_after_s <= 3600);
+  const double waits = remote::Patience().WaitAfter(1, 1, answer.retry_after_s);
+  Require(waits > 0 && waits <= 60);
   if (answer.range) {
     const remote::ContentRange& range = *answer.range;
     Require(range.first <= range.total && range.bytes <= range.total - range.first);

@@ -90,7 +90,13 @@ struct TraceSide {
   Shape shape() const { return {tokens, heads, dim}; }
   quant::Side Side(std::span<const float> instead = {}) const {
     return {instead.empty() ? std::span<const float>(values) : instead,
-            tokens, heads, dim, is_key, 2, 8, DType::kF16};
+            tokens,
+            heads,
+            dim,
+            is_key,
+            2,
+            8,
+            DType::kF16};
   }
 };
 

@@ -148,8 +148,7 @@ void CheckEngine(const json& vector, Run& run) {
     const auto piece = vector.at("n_rot").get<uint32_t>();
     REQUIRE(std::has_single_bit(piece));
     REQUIRE(stored.shape[1] % piece == 0);
-    std::vector<float> rotated =
-        QuantArray(expected["before_rotation_f32"], stored.shape).Floats();
+    std::vector<float> rotated = QuantArray(expected["before_rotation_f32"], stored.shape).Floats();
     HadamardScaledFirst(rotated.data(), rotated.size(), piece);
     CHECK(EqualBits(rotated, stored.Floats()));
     run.Checked();
@@ -192,9 +191,9 @@ void CheckGgml(const json& vector, Run& run) {
 }  // namespace
 
 void CheckQuantBlocks(Run& run) {
-  constexpr KindCheck kKinds[] = {{"engine", CheckEngine},     {"hadamard", CheckHadamard},
-                                  {"fp8_table", CheckTable},   {"fp8_decode", CheckDecoding},
-                                  {"fp8_f32", CheckFloats},    {"ggml", CheckGgml}};
+  constexpr KindCheck kKinds[] = {{"engine", CheckEngine},   {"hadamard", CheckHadamard},
+                                  {"fp8_table", CheckTable}, {"fp8_decode", CheckDecoding},
+                                  {"fp8_f32", CheckFloats},  {"ggml", CheckGgml}};
   CheckKinds(kKinds, run);
 }
 

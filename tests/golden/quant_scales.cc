@@ -55,7 +55,7 @@ void CheckFp8(const json& vector, Run& run) {
     CHECK(EqualBits(back, deq));
     // The named types choose these scales themselves.
     const bool is_e4m3 = dtype == DType::kF8E4M3;
-    const std::string type = scale == "scale1" ? is_e4m3 ? "fp8_e4m3" : "fp8_e5m2"
+    const std::string type = scale == "scale1"                ? is_e4m3 ? "fp8_e4m3" : "fp8_e5m2"
                              : scale == "amax448" && is_e4m3  ? "fp8_amax"
                              : scale == "per_head" && is_e4m3 ? "fp8_head"
                                                               : "";
@@ -136,8 +136,8 @@ struct Blob {
     const auto k_bytes = LoadLE<uint64_t>(&bytes[at]), v_bytes = LoadLE<uint64_t>(&bytes[at + 8]),
                scale_bytes = LoadLE<uint64_t>(&bytes[at + 16]);
     const uint64_t room = bytes.size() - at - kLengths;
-    REQUIRE((k_bytes <= room && v_bytes <= room - k_bytes &&
-             scale_bytes <= room - k_bytes - v_bytes));
+    REQUIRE(
+        (k_bytes <= room && v_bytes <= room - k_bytes && scale_bytes <= room - k_bytes - v_bytes));
     const ByteSpan end = ByteSpan(bytes).last(k_bytes + v_bytes + scale_bytes);
     k = end.first(k_bytes);
     v = end.subspan(k_bytes, v_bytes);
@@ -319,9 +319,9 @@ void CheckQuanto(const json& vector, Run& run) {
     for (uint64_t head = 0; head < side->heads; ++head) {
       for (uint64_t i = 0; i < side->tokens * side->dim; i += group) {
         const uint64_t at = i / side->dim * side->row() + head * side->dim + i % side->dim;
-        const auto stored = quant::StoreQuanto(
-            &side->values[at], group, 1, expected.at("bits").get<uint32_t>(), arithmetic,
-            back.data());
+        const auto stored =
+            quant::StoreQuanto(&side->values[at], group, 1, expected.at("bits").get<uint32_t>(),
+                               arithmetic, back.data());
         codes.insert(codes.end(), stored.codes.begin(), stored.codes.end());
         scales.push_back(stored.scale);
         shifts.push_back(stored.shift);
@@ -350,9 +350,10 @@ struct TurboBits {
 };
 
 void CheckTurbo(const json& vector, Run& run) {
-  constexpr TurboBits kTypes[] = {
-      {"turboquant_k8v4", 8, 4}, {"turboquant_4bit_nc", 4, 4},
-      {"turboquant_k3v4_nc", 3, 4}, {"turboquant_3bit_nc", 3, 3}};
+  constexpr TurboBits kTypes[] = {{"turboquant_k8v4", 8, 4},
+                                  {"turboquant_4bit_nc", 4, 4},
+                                  {"turboquant_k3v4_nc", 3, 4},
+                                  {"turboquant_3bit_nc", 3, 3}};
   const std::string name = vector.at("name");
   const auto type = std::ranges::find_if(
       kTypes, [&](const TurboBits& row) { return name.find(row.name) != name.npos; });

@@ -59,7 +59,8 @@ constexpr Row kTable[] = {
      CheckStoreFiles, 28},
     {"quant blocks", "quant/ggml/* quant/engine/* quant/hadamard/* quant/fp8/*",
      "quant#ggml quant#engine quant#hadamard "
-     "quant#fp8_table quant#fp8_decode quant#fp8_f32", CheckQuantBlocks, 33},
+     "quant#fp8_table quant#fp8_decode quant#fp8_f32",
+     CheckQuantBlocks, 33},
     {"quant scales",
      "quant/vllm/fp8-* quant/vllm/[fi][48]-* quant/vllm/rht-* quant/vllm/turboquant_* "
      "quant/lmcache/* quant/kivi/* quant/kvquant/* quant/hf/quanto-*",

@@ -23,8 +23,8 @@ bool IsLarge(std::string_view number) {
   if (mark < number.size()) {
     std::string_view text = number.substr(mark + 1);
     if (text.starts_with('+')) text.remove_prefix(1);
-    exponent = TakeNumber<int64_t>(text).value_or(text.starts_with('-') ? -kFarExponent
-                                                                        : kFarExponent);
+    exponent =
+        TakeNumber<int64_t>(text).value_or(text.starts_with('-') ? -kFarExponent : kFarExponent);
   }
   return point - first + std::clamp(exponent, -kFarExponent, kFarExponent) > 0;
 }

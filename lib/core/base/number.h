@@ -19,8 +19,8 @@ std::optional<double> TakeReal(std::string_view& text);
 // if none is there or an integer does not fit T. A double beyond its range is infinite, and one too
 // small for it 0, as in C and in Python.
 template <typename T>
-  requires std::integral<T> || std::same_as<T, double>
-std::optional<T> TakeNumber(std::string_view& text, [[maybe_unused]] int base = 10) {
+requires std::integral<T> || std::same_as<T, double> std::optional<T> TakeNumber(
+    std::string_view& text, [[maybe_unused]] int base = 10) {
   if constexpr (std::same_as<T, double>) {
     return TakeReal(text);
   } else {

@@ -6,7 +6,6 @@
 
 #include "lib/core/base/number.h"
 
-
 namespace kv {
 
 uint64_t BatchRows(const Snapshot& snapshot) {

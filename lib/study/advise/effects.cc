@@ -307,9 +307,9 @@ class Measurer {
   uint32_t candidates_;
   const MeasureRequest& request_;
   Effects effects_;
-  size_t first_unit_ = 0;  // of the layer at hand
-  Held whole_;             // of the run at hand: tokens, as WholeCache has them
-  double bytes_ = 0;       // of a token in all layers
+  size_t first_unit_ = 0;              // of the layer at hand
+  Held whole_;                         // of the run at hand: tokens, as WholeCache has them
+  double bytes_ = 0;                   // of a token in all layers
   std::vector<uint8_t> is_undefined_;  // [row] of the run at hand, in some part of the model
 };
 

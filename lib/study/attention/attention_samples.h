@@ -24,8 +24,8 @@ struct AttentionSummary {
   // The values of all heads, pooled: rows x heads samples.
   Distribution mass, changed_mass, kl, js;
   std::array<Distribution, kTopK.size()> top_k;
-  Distribution output_error;          // |o - o'| / max(|o|, 1e-12), heads concatenated
-  Distribution output_cosine;         // o.o' / (|o| |o'|), heads concatenated
+  Distribution output_error;   // |o - o'| / max(|o|, 1e-12), heads concatenated
+  Distribution output_cosine;  // o.o' / (|o| |o'|), heads concatenated
   // |O - O'| / |O| over all rows; NaN if no row has a figure.
   double output_error_frobenius = Distribution::kNone;
   // Standard errors of the means if the rows are a random sample; 0 if they are all there are.

@@ -54,12 +54,12 @@ struct CaseSpec {
   std::string reference;  // a cache that this one must equal; may be empty
   std::string reference_from;
   Tolerance tolerance;
-  std::optional<QuantTypes> quant;      // figures quant.* are measured
-  std::string runtime;                  // one of the engine's; empty: its first
-  std::vector<uint64_t> prompt_tokens;  // one row each; if empty, the trace says
+  std::optional<QuantTypes> quant;        // figures quant.* are measured
+  std::string runtime;                    // one of the engine's; empty: its first
+  std::vector<uint64_t> prompt_tokens;    // one row each; if empty, the trace says
   std::optional<uint64_t> decode_tokens;  // of each row; nothing: to the end of the cache
-  uint64_t repeat = 5;                  // equal baselines that are run to find the noise of speeds
-  Params params;                        // over those that the engine's mode sets
+  uint64_t repeat = 5;  // equal baselines that are run to find the noise of speeds
+  Params params;        // over those that the engine's mode sets
   std::vector<Rule> rules;
   bool own_rules = false;  // given by the config, not by the engine
   OnNotRun on_not_run = OnNotRun::kFail;

@@ -251,7 +251,8 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
     }
     if (spec.prompt_tokens.empty()) throw prompts.Wrong("expected at least one length");
   }
-  if (node.Has("decode_tokens")) spec.decode_tokens = node.At("decode_tokens").Whole(1, kMostTokens);
+  if (node.Has("decode_tokens"))
+    spec.decode_tokens = node.At("decode_tokens").Whole(1, kMostTokens);
   if (node.Has("reference")) spec.reference = Resolved(node.At("reference").Text(), folder);
   if (node.Has("reference_from")) spec.reference_from = node.At("reference_from").Text();
   if (node.Has("tolerance")) spec.tolerance = ToleranceOf(node.At("tolerance"));
@@ -262,9 +263,9 @@ void ApplyShared(const Node& node, const std::filesystem::path& folder, Engines 
 
 const std::vector<std::string>& SharedKeys() {
   static const std::vector<std::string> keys = {
-      "mode",       "snapshot",  "trace",          "from",      "gguf",          "kv_heads",
-      "head_dim",   "engine",    "repeat",         "params",    "prompt_tokens", "decode_tokens",
-      "rules",      "on_not_run", "reference",     "reference_from", "tolerance",     "quant"};
+      "mode",     "snapshot",   "trace",     "from",           "gguf",          "kv_heads",
+      "head_dim", "engine",     "repeat",    "params",         "prompt_tokens", "decode_tokens",
+      "rules",    "on_not_run", "reference", "reference_from", "tolerance",     "quant"};
   return keys;
 }
 

@@ -87,8 +87,9 @@ struct Engine {
   EngineReport report;
 };
 
-// Returns what a report shows beside a verdict on this figure, such as " (measured_ratio 1.27)". The
-// caller looks up the `truth`, the figure that answers the question. Empty for figures without one.
+// Returns what a report shows beside a verdict on this figure, such as " (measured_ratio 1.27)".
+// The caller looks up the `truth`, the figure that answers the question. Empty for figures without
+// one.
 std::string Beside(const EngineReport& report, std::string_view metric,
                    const std::function<std::optional<double>(std::string_view truth)>& figure);
 // Visits the suites of all engines in their order.

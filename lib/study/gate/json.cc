@@ -65,8 +65,8 @@ Json ParseJson(std::string_view text, std::string_view file) {
   }
   if (!json.is_discarded()) return json;
   if (mistake.kind == JsonMistake::Kind::kTwice) {
-    throw Error(Finding::kBadText, fmt::format("a JSON object has two keys '{}'",
-                                               Escaped(mistake.text, kShownKey)))
+    throw Error(Finding::kBadText,
+                fmt::format("a JSON object has two keys '{}'", Escaped(mistake.text, kShownKey)))
         .File(file);
   }
   if (mistake.kind == JsonMistake::Kind::kRange) {

@@ -16,7 +16,7 @@ struct JudgeOptions {
   bool strict = false;            // rules and cases that were not decided fail
   bool lenient_baseline = false;  // problems of the baselines only warn
   bool new_recordings = false;    // the baselines are of other recordings, and need not be of these
-  std::string version = {};        // of the program that judges
+  std::string version = {};       // of the program that judges
   std::string pinned_commit = {};  // the commit that the pinned baseline must be of; empty: any
   bool partial = false;            // some cases were left out on purpose
   ExpectedCases expected = {};

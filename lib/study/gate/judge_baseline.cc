@@ -106,8 +106,7 @@ void CheckCases(const JudgeOptions& options, const Baseline& baseline, GateResul
     } else if (now->status == Status::kNotRun && older.passed) {
       found.problems.push_back(
           fmt::format("case '{}' passed in it, but was not run now", Escaped(name)));
-    } else if (const std::string other = OtherData(options, older, *now);
-               !other.empty()) {
+    } else if (const std::string other = OtherData(options, older, *now); !other.empty()) {
       found.problems.push_back(fmt::format("case '{}' {}", Escaped(name), other));
     } else if (LacksTraceHash(options, baseline, older, *now)) {
       hashless.push_back(Escaped(name));
@@ -120,8 +119,8 @@ void CheckCases(const JudgeOptions& options, const Baseline& baseline, GateResul
       Escaped(baseline.file), hashless.size() == 1 ? "" : "s", fmt::join(hashless, ", ")));
 }
 
-// Finds a baseline of which nothing at all was compared, and rules of the config whose figure no case
-// has in both runs.
+// Finds a baseline of which nothing at all was compared, and rules of the config whose figure no
+// case has in both runs.
 void RequireCompared(const JudgeOptions& options, const Baseline& baseline, const GateResult& gate,
                      BaselineFindings& found) {
   const bool is_pinned = IsPinned(gate, baseline);
@@ -134,15 +133,15 @@ void RequireCompared(const JudgeOptions& options, const Baseline& baseline, cons
     }
   }
   if (compared.empty()) {
-    found.problems.emplace_back("nothing was compared with it: no case has a figure in both that "
-                                "a rule on baselines names");
+    found.problems.emplace_back(
+        "nothing was compared with it: no case has a figure in both that "
+        "a rule on baselines names");
     return;
   }
   for (const DeltaRule& rule : rules) {
     if (!rule.is_asked || options.partial || compared.contains(rule.metric)) continue;
-    found.problems.push_back(
-        fmt::format("its rule on {} compared nothing: no case has the figure in both runs",
-                    rule.metric));
+    found.problems.push_back(fmt::format(
+        "its rule on {} compared nothing: no case has the figure in both runs", rule.metric));
   }
 }
 
@@ -152,7 +151,8 @@ std::string OtherSettings(const BaselineCase& older, const CaseResult& result) {
   for (const auto& [name, value] : result.spec.params) {
     const auto* number = std::get_if<double>(&value);
     now[name] =
-        (number != nullptr ? FigureJson(*number, false) : Json(std::get<std::string>(value))).dump();
+        (number != nullptr ? FigureJson(*number, false) : Json(std::get<std::string>(value)))
+            .dump();
   }
   const auto add = [&](const char* key, uint64_t tokens) {
     std::string& lengths = now[key];
@@ -166,17 +166,17 @@ std::string OtherSettings(const BaselineCase& older, const CaseResult& result) {
   for (const auto& [name, value] : older.settings) {
     const auto found = now.find(name);
     if (found == now.end() || found->second == value) continue;
-    text += fmt::format("{}{} was {}, is {}", text.empty() ? "" : ", ", name,
-                        Escaped(value), found->second);
+    text += fmt::format("{}{} was {}, is {}", text.empty() ? "" : ", ", name, Escaped(value),
+                        found->second);
   }
   return text;
 }
 
-// Warns of comparisons that may not mean what a reader takes them for. Cases that the baseline lacks
-// fail with --strict.
+// Warns of comparisons that may not mean what a reader takes them for. Cases that the baseline
+// lacks fail with --strict.
 void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult& gate) {
-  const std::string name = fmt::format("{} {}: ", IsPinned(gate, baseline) ? "pinned baseline" : "baseline",
-                                       Escaped(baseline.file));
+  const std::string name = fmt::format(
+      "{} {}: ", IsPinned(gate, baseline) ? "pinned baseline" : "baseline", Escaped(baseline.file));
   if (baseline.is_ours && baseline.version != options.version) {
     gate.warnings.push_back(fmt::format(
         "{}it was made by kvtool {}, this is {}: a difference may be the program's", name,
@@ -197,8 +197,9 @@ void AddDoubts(const JudgeOptions& options, const Baseline& baseline, GateResult
     }
   }
   if (!baseline.is_ours && replays) {
-    gate.warnings.push_back(name + "it is an engine's own summary: figures of its runs are compared "
-                                   "with those of a replay");
+    gate.warnings.push_back(name +
+                            "it is an engine's own summary: figures of its runs are compared "
+                            "with those of a replay");
   }
   if (unknown.empty() || baseline.cases.empty()) return;
   const bool fails = options.strict && !options.lenient_baseline;

@@ -68,8 +68,8 @@ struct Measurement {
   std::optional<double> value;
   std::string reason;  // with a value: what explains it, should its rule fail
   Where where = {};
-  std::optional<double> noise = {};        // how far the figure varies when nothing is changed
-  std::optional<FigureRange> range = {};   // nothing: `value` is exact
+  std::optional<double> noise = {};       // how far the figure varies when nothing is changed
+  std::optional<FigureRange> range = {};  // nothing: `value` is exact
   bool undefined = false;  // it was measured, but no number came of it: every rule on it fails
 };
 

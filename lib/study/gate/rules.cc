@@ -169,7 +169,8 @@ RuleOutcome Evaluate(const Rule& rule, const Measurements& measured, const Noise
     outcome.reason = measurement == nullptr ? "not measured in this case" : measurement->reason;
     const bool is_undefined = measurement != nullptr && measurement->undefined;
     outcome.status = rule.required || is_undefined ? Status::kFail : Status::kNotRun;
-    if (rule.required && !is_undefined) outcome.reason = "required, but not known: " + outcome.reason;
+    if (rule.required && !is_undefined)
+      outcome.reason = "required, but not known: " + outcome.reason;
     return outcome;
   }
   const double value = *measurement->value;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-// The tests are written to Catch2 2 (Debian 12). This header maps the names that they use to Catch2 3
-// (Debian 13, Ubuntu 24.04), which has no catch.hpp of its own.
+// The tests are written to Catch2 2 (Debian 12). This header maps the names that they use to Catch2
+// 3 (Debian 13, Ubuntu 24.04), which has no catch.hpp of its own.
 #pragma once
 #include <catch2/catch_all.hpp>
 #include <string>

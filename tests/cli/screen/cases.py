@@ -52,7 +52,7 @@ CALLS = [
     ["store", "get", "store", os.path.basename(STATE), "-o", "got.bin", "-f"],
     ["store", "prune", "store", "--keep-last", "1"],
     ["store", "gc", "store"],
-    ["corpus", "make", str(DATA / "frames"), "-o", "corpus.jsonl", "-f"],
+    ["corpus", "make", "frames", "-o", "corpus.jsonl", "-f"],
     ["corpus", "check", "corpus.jsonl"],
     ["inspect", "--corpus", "corpus.jsonl", "--results", "results.jsonl", "-f"],
     ["merge", "results.jsonl"],

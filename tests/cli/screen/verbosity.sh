@@ -1,3 +1,3 @@
 # -qq, -q, -v and -vv on every command.
-export KVTOOL
+export KVTOOL; cp -r "$TESTDATA/frames" frames
 "$PYTHON" "$SHARED_SUITE/check_verbosity.py"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The kvtool authors
-#include "lib/core/base/call_state.h"
-
 #include <catch2/catch.hpp>
 #include <thread>
+
+#include "lib/core/base/call_state.h"
 
 namespace kv::call_state_test {
 

@@ -102,10 +102,10 @@ TEST_CASE("Times of a replay decide only by rules that a config asks for") {
   measured.Set("lossy_best", 4);
   for (const bool own : {false, true}) {
     GateResult gate = test::NewGate();
-    gate.cases = {Case("runtime_store",
-                       {{"runtime_decomp_best_us", Op::kAtMost, 70000},
-                        {"lossy_best", Op::kAtLeast, 3}},
-                       measured)};
+    gate.cases = {
+        Case("runtime_store",
+             {{"runtime_decomp_best_us", Op::kAtMost, 70000}, {"lossy_best", Op::kAtLeast, 3}},
+             measured)};
     gate.cases[0].spec.own_rules = own;
     Judge({}, gate);
     CHECK(gate.cases[0].rules[0].status == (own ? Status::kFail : Status::kNotRun));

@@ -36,8 +36,8 @@ AttentionCost MeasureAttention(const runtime::ReplayResult& row, const Subject& 
                      [&](const eviction::LayerPlan& p) { return p.layer == rows.layer; });
     KV_ASSERT(plan != row.plans.end());
     const eviction::LayerPlan* const plans[] = {&*plan};
-    const eviction::MeasuredRows measured =
-        eviction::ChooseRows(row.prompt, std::min(attention.end_row(), row.end), 0, 0);  // a verdict rests on all rows
+    const eviction::MeasuredRows measured = eviction::ChooseRows(
+        row.prompt, std::min(attention.end_row(), row.end), 0, 0);  // a verdict rests on all rows
     cost.layers.push_back(
         eviction::MeasureLayer(attention, plans, measured, {&pooled, 1}, subject.pool).front());
   }

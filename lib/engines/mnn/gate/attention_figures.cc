@@ -41,8 +41,8 @@ struct QueryCounts {
   uint64_t all = 0, undefined = 0;
 
   std::string Text() const {
-    return fmt::format("{} of {} queries have no attention error: NaN or infinite values", undefined,
-                       all);
+    return fmt::format("{} of {} queries have no attention error: NaN or infinite values",
+                       undefined, all);
   }
 };
 
@@ -88,9 +88,9 @@ void MeasureEvictingError(const Rows& rows, const QueryCounts& queries, Measurem
 }  // namespace
 
 void MeasureAttentionError(const Rows& rows, Measurements& out) {
-  constexpr std::string_view kFigures[] = {
-      "attention_error.mean", "attention_error.p95", "attention_error.worst",
-      "attention_error.evicting_mean", "attention_error.evicting_p95"};
+  constexpr std::string_view kFigures[] = {"attention_error.mean", "attention_error.p95",
+                                           "attention_error.worst", "attention_error.evicting_mean",
+                                           "attention_error.evicting_p95"};
   QueryCounts queries;
   for (const ReplayedRow& row : rows) {
     if (!row.attention.missing.empty()) {

@@ -55,13 +55,12 @@ Json QualityJson(const AttentionSummary& s) {
                   {"min", Figure(s.mass, &D::min)},
                   {"standard_error", s.standard_error.mass}};
   if (s.has_output) {
-    json["output_error"] = {
-        {"mean", Figure(s.output_error, &D::mean)},
-        {"p95", Figure(s.output_error, &D::p95)},
-        {"max", Figure(s.output_error, &D::max)},
-        {"standard_error", s.standard_error.output_error},
-        {"frobenius", s.output_error_frobenius},
-        {"frobenius_standard_error", s.standard_error.output_error_frobenius}};
+    json["output_error"] = {{"mean", Figure(s.output_error, &D::mean)},
+                            {"p95", Figure(s.output_error, &D::p95)},
+                            {"max", Figure(s.output_error, &D::max)},
+                            {"standard_error", s.standard_error.output_error},
+                            {"frobenius", s.output_error_frobenius},
+                            {"frobenius_standard_error", s.standard_error.output_error_frobenius}};
     json["output_cosine"] = {{"mean", Figure(s.output_cosine, &D::mean)},
                              {"p5", Figure(s.output_cosine, &D::p5)},
                              {"min", Figure(s.output_cosine, &D::min)},

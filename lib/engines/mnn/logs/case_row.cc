@@ -68,9 +68,9 @@ CaseLogs ReadRow(const Json& row, SuiteCase suite_case) {
   logs.options.decode_baseline = NumberAt(row, "decode_baseline");
   const double target = NumberAt(row, "decode_drop_target", logs.options.decode_drop_target);
   if (target > logs.options.decode_drop_target) {
-    logs.notes.push_back(fmt::format(
-        "the suite was run with decode_drop_target {:.6g}, but its own is {:.6g}", target,
-        logs.options.decode_drop_target));
+    logs.notes.push_back(
+        fmt::format("the suite was run with decode_drop_target {:.6g}, but its own is {:.6g}",
+                    target, logs.options.decode_drop_target));
   }
   logs.options.decode_drop_target = target;
   logs.facts = FactsOfRow(row);

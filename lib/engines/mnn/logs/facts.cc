@@ -6,9 +6,8 @@
 #include <cmath>
 #include <functional>
 
-#include "lib/engines/mnn/logs/truth.h"
-
 #include "lib/core/base/number.h"
+#include "lib/engines/mnn/logs/truth.h"
 
 namespace kv::mnn::logs {
 namespace {

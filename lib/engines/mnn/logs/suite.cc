@@ -35,10 +35,9 @@ bool IsTrue(const GateBullets& bullets, std::string_view key) {
 
 // Visits the bullets below each "## Quality Gate". A report has one such section, and its readers
 // look at the first.
-void ForEachBullet(
-    std::string_view markdown,
-    const std::function<void(bool in_first, const std::string& key, const std::string& value)>&
-        use) {
+void ForEachBullet(std::string_view markdown,
+                   const std::function<void(bool in_first, const std::string& key,
+                                            const std::string& value)>& use) {
   bool inside = false, is_first = true;
   const std::string clean = OnlyUtf8(markdown);
   ForEachLine(clean, [&](std::string_view raw) {

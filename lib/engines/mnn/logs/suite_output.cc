@@ -18,9 +18,7 @@ constexpr const char *kSummary = "summary.json", *kRows = "cases.jsonl", *kText 
 constexpr size_t kMaxName = 200;
 constexpr size_t kHeader = 4096;  // bytes of a summary that hold its schema
 
-bool IsOurs(const std::string& text) {
-  return Contains(text.substr(0, kHeader), "\"kvtool.gate/");
-}
+bool IsOurs(const std::string& text) { return Contains(text.substr(0, kHeader), "\"kvtool.gate/"); }
 
 bool IsTrue(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -138,10 +136,10 @@ void ReadText(const std::string& text, const std::string& shown, SuiteOutput& ou
     ended |= StartsWith(line, "- cases_jsonl:");
   });
   if (!ended || total != std::to_string(lines)) {
-    output.evidence.gaps.Add(fmt::format("{} was cut: total_cases is {}, it has lines of {}, and its "
-                                         "end is {}",
-                                         shown, total.empty() ? "missing" : OnlyUtf8(total), lines,
-                                         ended ? "there" : "missing"));
+    output.evidence.gaps.Add(fmt::format(
+        "{} was cut: total_cases is {}, it has lines of {}, and its "
+        "end is {}",
+        shown, total.empty() ? "missing" : OnlyUtf8(total), lines, ended ? "there" : "missing"));
   }
   if (all && denied) AddDenial({"overall_pass"}, shown + ", of the whole suite,", output.evidence);
 }
@@ -195,9 +193,8 @@ SuiteOutput ReadSuiteOutput(const LogFolder& folder) {
       if (!Strip(line).empty()) AddRow(ParseJson(OnlyUtf8(line), shown), shown, output);
     });
   });
-  read(kText, [&](const std::string& text, const std::string& shown) {
-    ReadText(text, shown, output);
-  });
+  read(kText,
+       [&](const std::string& text, const std::string& shown) { ReadText(text, shown, output); });
   return output;
 }
 

@@ -56,7 +56,8 @@ class Replayer {
     }
     const GearRangeCodec gear(result_.lossless);
     const RuntimeSetup setup = SetupFor(request_.codec != nullptr ? *request_.codec : gear);
-    runtime_ = request_.engine == Engine::kDesign ? MakeDesignRuntime(setup) : MakeMnnRuntime(setup);
+    runtime_ =
+        request_.engine == Engine::kDesign ? MakeDesignRuntime(setup) : MakeMnnRuntime(setup);
     Decode();
     if (request_.damage && !runtime_->Damage()) {
       throw Error(Finding::kUsage, "a fault was to be injected, but layer 0 holds no raw row");
@@ -105,10 +106,11 @@ class Replayer {
     }
     if (missing.empty()) return;
     if (request_.engine == Engine::kMnnR6 && request_.h2o_enable) {
-      throw Error(Finding::kTraceMismatch,
-                  fmt::format("the trace has no rows of layers {}: mnn-r6 folds all layers into one "
-                              "score vector and needs every one",
-                              fmt::join(missing, ", ")))
+      throw Error(
+          Finding::kTraceMismatch,
+          fmt::format("the trace has no rows of layers {}: mnn-r6 folds all layers into one "
+                      "score vector and needs every one",
+                      fmt::join(missing, ", ")))
           .File(trace_->path);
     }
     Warn(

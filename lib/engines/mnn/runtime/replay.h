@@ -22,8 +22,8 @@ namespace kv::mnn::runtime {
 
 class RangeCodec;  // lib/engines/mnn/runtime/range_codec.h
 
-// A replay runs on MNN's own runtime, event for event, with the eviction of its code today or of the
-// build that its authors measured (kMnnR6), or on the design behind it, which design_runtime.h
+// A replay runs on MNN's own runtime, event for event, with the eviction of its code today or of
+// the build that its authors measured (kMnnR6), or on the design behind it, which design_runtime.h
 // describes.
 enum class Engine { kMnn, kDesign, kMnnR6 };
 std::string_view Name(Engine engine);

@@ -120,7 +120,7 @@ TEST_CASE("resident bytes do not depend on when a worker was done", "[threads]")
         request.lossless.max_queue = queue;
         request.lossless.decode_cache_blocks = 3;
         const ReplayResult steady = test::RunCase(*made, request);
-          for (const int delay : {0, 1, 2}) {
+        for (const int delay : {0, 1, 2}) {
           test::FaultyCodec codec;
           codec.before_encode = [delay](uint64_t call) {
             const bool slow = delay == 1 ? call % 2 == 0 : delay == 2;
