@@ -409,7 +409,8 @@ TEST_CASE("A baseline must be able to say something about this run") {
   idle.cases = {NotRun(same.cases[0].spec, "no engine"), Case("b", {rules[0]}, figures)};
   idle.cases[0].spec.on_not_run = OnNotRun::kWarn;
   CHECK(against(good, idle, false).reason() ==
-        "baseline old.json: case 'a' passed in it, but was not run now");
+        "baseline old.json: case 'a' passed in it, but was not run now; baseline old.json: nothing "
+        "was compared with it: no case has a figure in both that a rule on baselines names");
 }
 
 TEST_CASE("Small steps pass the last baseline and add up against the pinned one") {
