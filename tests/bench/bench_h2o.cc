@@ -76,7 +76,7 @@ void B9(benchmark::State& state) {
   double own = 1e9, floor = 1e9, widened = 1e9;
   for (auto _ : state) {
     KeepBest(floor, [&] {
-      const uint64_t sum = ReadAll(keys);
+      uint64_t sum = ReadAll(keys);
       benchmark::DoNotOptimize(sum);
     });
     KeepBest(own, [&] {
