@@ -181,7 +181,7 @@ Bytes ElementsOf(const json& item, const std::filesystem::path& path, DType dtyp
 }
 
 void CheckStore(const json& item, const std::filesystem::path& path, Run& run) {
-  const json& expected = item.at("tensors").begin().value();
+  const json& expected = item.at("tensors").front();
   const std::optional<DType> dtype = ParseDType(Lower(expected.at("dtype")));
   REQUIRE(dtype);
   const Truth truth(item.at("layout"), expected.at("shape").get<std::vector<uint64_t>>(),
