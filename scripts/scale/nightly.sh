@@ -11,16 +11,16 @@
 set -euo pipefail
 [ $# -eq 3 ] || { echo "usage: nightly.sh DUMPS GATE_CONFIG OUT" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
-config=$(realpath "$2")
+dumps=$(realpath "$1") config=$(realpath "$2")
 mkdir -p "$3"
 out=$(realpath "$3")
 export KVTOOL_SHARDS=${KVTOOL_SHARDS:-16}
 
-"${KVTOOL:-kvtool}" corpus make "$1" -o "$out/corpus.jsonl" -f
+"${KVTOOL:-kvtool}" corpus make "$dumps" -o "$out/corpus.jsonl" -f
 cd "$out"
 tasks=0-$((KVTOOL_SHARDS - 1))
 for _ in 1 2 3; do
-  array=$(sbatch --parsable --array="$tasks" "$here/kvtool-array.sbatch" corpus.jsonl results gate "$config")
+  array=$(sbatch --parsable --array="$tasks" "$here/kvtool-array.sbatch" corpus.jsonl results gate "$config" --corpus-dir "$dumps")
   status=0
   sbatch --wait --dependency=afterany:"$array" --open-mode=truncate --output=merge.log "$here/kvtool-merge.sbatch" results -f \
     -o merged.json --html-out corpus.html --junit-out junit.xml || status=$?
