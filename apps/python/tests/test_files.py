@@ -257,7 +257,9 @@ def test_replay(state, data, caplog):
     assert event["length_before"] == 64 and event["kept"][:, 1].sum() <= 48
     by_file = kvtool.replay_h2o(
         snapshot, trace=data / "trace" / "kjv3m", policy="h2o", budget=0.5, prompt_tokens=64)
-    assert document["runs"] == by_file["runs"] and document["runs"][0]["ratio"] > 1.5
+    assert document["runs"] == by_file["runs"]
+    # Half of the two layers with rows; the other two keep everything.
+    assert document["runs"][0]["ratio"] == pytest.approx(4 / 3, rel=0.01)
     several = kvtool.replay_h2o(
         snapshot, queries=queries(data), policy=["h2o", "streaming"], target_ratio=2, prompt_tokens=64)
     assert "plan" not in several and len(several["runs"]) == 2

@@ -35,7 +35,7 @@ def gate():
     text = text.replace("../trace", str(data / "trace")).replace('"limit": 1.8}', '"limit": 2.36}')
     assert "2.36" in text
     (folder / "gate.json").write_text(text)
-    return kvtool.run("gate", folder / "gate.json")
+    return kvtool.run("gate", folder / "gate.json", deterministic=True)
 
 def rounded(document):
     # Without what a clock says.
@@ -54,7 +54,7 @@ CALLS = {
     "target ratio as text": replay(target_ratio="1.5,2.25"),
     "budget": replay(budget=0.55),
     "pickle": lambda: kvtool.open(folder / "number.pt").layers[0].k.tolist(),
-    "lossless": lambda: rounded(kvtool.run("replay-lossless", state, kv_heads=2, mode="full", trace=trace, prompt_tokens=64)),
+    "lossless": lambda: rounded(kvtool.run("replay-lossless", state, kv_heads=2, mode="full", trace=trace, prompt_tokens=64, deterministic=True)),
     "quantisers": lambda: rounded(kvtool.run("replay-quant", state, kv_heads=2, trace=trace)),
     "analysis": lambda: rounded(kvtool.analyze(state, kv_heads=2)),
     "gate": lambda: rounded(gate()),
