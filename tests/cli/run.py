@@ -25,6 +25,7 @@ import tempfile
 # Below ctest's own limit, which would end this script and leave what it started.
 LIMIT_SECONDS = 240
 SKIPPED = "77"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def matches(lines, patterns):
@@ -74,18 +75,21 @@ def rewrite(kind, got, path, places):
     path.write_text(got if got.endswith("\n") else got + "\n")
 
 
+def environment(kvtool, case):
+    """The variables that the script of a case sees."""
+    python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+    env = {name: value for name, value in os.environ.items() if not name.startswith("KVTOOL_")}
+    return dict(env, KVTOOL=os.path.abspath(kvtool), TESTDATA=str(ROOT / "testdata"), PYTHON=python,
+                PYTHONPATH=str(ROOT / "tests/cli/python"), SCRIPTS=str(ROOT / "scripts"),
+                VALIDATE=f"{python} {ROOT / 'tests/cli/validate.py'}", SHARED_SUITE=str(case.parent), NO_COLOR="1",
+                LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1")
+
+
 def main():
     update = sys.argv[1] == "--update"
     kvtool, case = sys.argv[-2:]
     case = pathlib.Path(case).resolve()
-    root = pathlib.Path(__file__).resolve().parents[2]
-    python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
-    env = dict(os.environ, KVTOOL=os.path.abspath(kvtool), TESTDATA=str(root / "testdata"), PYTHON=python,
-               PYTHONPATH=str(root / "tests/cli/python"), SCRIPTS=str(root / "scripts"),
-               VALIDATE=f"{python} {root / 'tests/cli/validate.py'}", SHARED_SUITE=str(case.parent), NO_COLOR="1",
-               LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1")
-    for name in [name for name in env if name.startswith("KVTOOL_")]:
-        del env[name]
+    env = environment(kvtool, case)
     with tempfile.TemporaryDirectory(prefix="kvtool-cli-") as folder:
         status = run_limited(["bash", "-euo", "pipefail", str(case)], folder, env)
     if status["exit"] == SKIPPED:
@@ -95,7 +99,7 @@ def main():
     for kind in broken:
         path = case.with_suffix("." + kind)
         if update:
-            rewrite(kind, status[kind], path, [folder, str(root), os.path.realpath(folder), env["KVTOOL"], python])
+            rewrite(kind, status[kind], path, [folder, str(ROOT), os.path.realpath(folder), env["KVTOOL"], env["PYTHON"]])
         else:
             print(f"--- {kind} differs from {path.name}; got:\n{status[kind]}")
     if broken and not update:
