@@ -57,9 +57,16 @@ class TreeBuilder {
 
   bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& failure) {
     constexpr int kOutOfRange = 406;
+    constexpr size_t kMostWords = 240;  // the parser repeats the whole token, however long it is
+    std::string words = failure.what();
+    if (words.size() > kMostWords) {
+      size_t end = kMostWords;
+      while ((static_cast<unsigned char>(words[end]) & 0xc0) == 0x80) --end;
+      words.replace(end, words.npos, "...");
+    }
     mistake_ = JsonMistake{
         failure.id == kOutOfRange ? JsonMistake::Kind::kRange : JsonMistake::Kind::kSyntax, at,
-        failure.what()};
+        std::move(words)};
     return false;
   }
 

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "lib/core/base/utf8.h"
 #include "tests/support/refusal.h"
 
 namespace kv::json_test {
@@ -54,6 +55,18 @@ TEST_CASE("A text that is not JSON says where and why") {
   CHECK(
       ReadJson(R"({"a": 1, "a": 2, "b": 1e999})", {.unique_keys = true}, &mistake).is_discarded());
   CHECK(mistake.kind == JsonMistake::Kind::kRange);
+}
+
+TEST_CASE("A mistake in a long token is told in few words") {
+  const std::string digits(1000000, '9');
+  std::string letters = "\"";
+  for (int i = 0; i < 500000; ++i) letters += "\u00e9";
+  for (const std::string& text : {digits, "1" + digits + "e9", letters, "a" + letters}) {
+    JsonMistake mistake;
+    CHECK(ReadJson(text, {}, &mistake).is_discarded());
+    CHECK(mistake.text.size() < 300);
+    CHECK(IsUtf8(mistake.text));
+  }
 }
 
 TEST_CASE("Depth, keys and bytes of a document are bounded") {
