@@ -25,8 +25,7 @@ void Check(const kvt_scores& in, float* sums, size_t blocks) {
   const kvt_geometry& g = *in.geometry;
   constexpr uint32_t kMostHeads = 1 << 16, kMostDim = 1 << 16;
   Require(g.kv_heads > 0 && g.query_heads > 0 && g.query_heads <= kMostHeads &&
-              g.query_heads % g.kv_heads == 0 &&
-              g.head_dim > 0 && g.head_dim <= kMostDim,
+              g.query_heads % g.kv_heads == 0 && g.head_dim > 0 && g.head_dim <= kMostDim,
           "geometry");
   Require(in.queries != nullptr && in.keys != nullptr && in.rows > 0 && in.tokens > 0,
           "scores->queries, keys, rows, tokens");

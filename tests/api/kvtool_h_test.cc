@@ -464,9 +464,8 @@ TEST_CASE("A busy context says so, and one that is cancelled stops") {
   const kvt_sink sink = {sizeof sink, 0, nullptr,
                          [](void*, const void*, size_t) { return kvt_status{0}; }};
   result = 1;
-  std::thread trainer([&] {
-    result = kvt_train(ctx, &part, &values, &size, 1, sizeof part, "model", &sink);
-  });
+  std::thread trainer(
+      [&] { result = kvt_train(ctx, &part, &values, &size, 1, sizeof part, "model", &sink); });
   was_busy = false;
   while (result == 1 && !was_busy) {
     was_busy = kvt_verify(ctx, frame.data(), 0, nullptr) == -7;
