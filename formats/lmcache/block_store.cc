@@ -11,6 +11,7 @@
 #include "formats/lmcache/key_name.h"
 #include "formats/zip/crc32.h"
 #include "lib/core/base/blake2b.h"
+#include "lib/core/base/json.h"
 #include "lib/core/base/number.h"
 
 namespace kv::lmcache {
@@ -150,7 +151,10 @@ BlockStore::Entry ParseEntry(const json& object, const Slots& slots, ByteSpan fi
 }  // namespace
 
 BlockStore::BlockStore(Source source) : source_(std::move(source)) {
-  const ByteSpan file = source_.files.at(0).data->bytes();
+  if (source_.files.size() != 1) {
+    throw Error(Finding::kUnsupportedKind, "LMCache's raw blocks are one file, not a folder");
+  }
+  const ByteSpan file = source_.files[0].data->bytes();
   const json index = NewestIndex(file);
   const Slots slots = {Count(index, "data_base_offset"), Count(index, "header_bytes"),
                        Count(index, "slot_bytes")};

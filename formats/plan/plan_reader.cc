@@ -10,6 +10,7 @@
 #include "formats/plan/plan.h"
 #include "lib/core/base/error.h"
 #include "lib/core/base/json.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -197,6 +198,7 @@ PlanHeader ReadPlan(const FileSource& file,
   try {
     EventReader reader(on_event);
     const std::string_view text = AsText(file.bytes());
+    const CLocale locale;  // as ReadJson
     const json document = json::parse(text.begin(), text.end(), std::ref(reader));
     if (!document.is_object()) throw Error(Finding::kBadText, "is not a JSON object");
     const PlanHeader header = HeaderOf(document);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lib/core/base/name_table.h"
+#include "lib/core/base/number.h"
 
 namespace kv::safetensors {
 namespace {
@@ -232,6 +233,7 @@ Header ParseHeader(ByteSpan file) {
   const auto braces = static_cast<size_t>(std::count(text.begin(), text.end(), '{'));
   header.tensors.reserve(std::min(braces, text.size() / kShortestTensor));
   HeaderBuilder builder(header);
+  const CLocale locale;  // as ReadJson
   nlohmann::json::sax_parse(text, &builder);
   return header;
 }

@@ -13,6 +13,7 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/base/error.h"
+#include "lib/core/base/number.h"
 
 namespace kv {
 namespace {
@@ -136,6 +137,9 @@ Json Read(std::string_view text, const JsonLimits& limits, JsonMistake* mistake)
     throw Error(Finding::kLimit,
                 fmt::format("JSON of {} bytes; at most {} are read", text.size(), limits.bytes));
   }
+  // The parser writes the locale's decimal point into a number, but only its first byte: under
+  // ps_AF.UTF-8, which has two, 1.5 would be 1.
+  const CLocale locale;
   TreeBuilder<Json> builder(limits);
   Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, /*strict=*/true,
                   limits.comments);

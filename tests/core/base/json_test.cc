@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/core/base/utf8.h"
+#include "tests/support/host_locale.h"
 #include "tests/support/refusal.h"
 
 namespace kv::json_test {
@@ -100,6 +101,20 @@ TEST_CASE("A message shows values, and of objects and arrays the kind alone") {
   CHECK(ShowJson(nlohmann::json()) == "null");
   CHECK(ShowJson(ReadJson(Nested(64, '[', ']'))) == "an array");
   CHECK(ShowJson(ReadOrderedJson("{\"a\":1}")) == "an object");
+}
+
+TEST_CASE("JSON's numbers are the same whatever decimal point the host has", "[json]") {
+  for (const char* territory : {"de_DE", "ps_AF"}) {
+    const test::HostLocale host(territory);
+    INFO(territory);
+    if (!host.is_set()) {
+      WARN("skipped: neither setlocale nor localedef has the locale here");
+      continue;
+    }
+    CHECK(ReadJson("[1.5, -0.125, 2.25e1]") == nlohmann::json::array({1.5, -0.125, 22.5}));
+    CHECK(ReadOrderedJson("{\"a\": 2.36}")["a"] == 2.36);
+    CHECK(host.is_set());
+  }
 }
 
 }  // namespace kv::json_test
