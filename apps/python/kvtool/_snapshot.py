@@ -103,7 +103,7 @@ class Snapshot:
         return numpy.array(self._get().tokens(), dtype=numpy.int32)
 
     def describe(self) -> dict[str, Any]:
-        """What inspect() returns of it, without header."""
+        """What inspect() returns of it."""
         described: dict[str, Any] = json.loads(self._get().description())
         return described
 
