@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every test, as CI runs them: the whole suite in the release build, unit tests and fuzz corpora under
-# ASan+UBSan, and the tests where threads meet under TSan. Ends with ctest's summary.
-#   scripts/test.sh              all of it
-#   scripts/test.sh --quick      the release build only
+# Builds kvtool in release and runs its tests. Ends with ctest's summary.
+#   scripts/test.sh              what a newcomer runs: no sanitizer, no wheel, no engine from a package registry
+#   scripts/test.sh --all        everything, as CI runs it: also the wheel's and the engines' tests, unit tests and fuzz
+#                                corpora under ASan+UBSan, and the tests where threads meet under TSan
 #   PRESET=ci scripts/test.sh    warnings are errors, which only CI asks for
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/setup.sh --tests
-jobs=$(nproc) release=${PRESET:-release}
+jobs=$(nproc) release=${PRESET:-release} all= bench=OFF tests=(-LE 'python|llama')
+case "${1:-}" in
+  --all) all=1 bench=ON tests=() ;;
+  --quick | "") ;; # the older name of the default
+  *) sed -n '3,7s/^# //p' "$0" >&2; exit 2 ;;
+esac
 
 build() { # preset, targets...
   local preset=$1
@@ -29,10 +34,10 @@ slowest() { # preset
 }
 
 # A quickstart before this may have configured without the tests.
-cmake --preset "$release" -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=ON >/dev/null
+cmake --preset "$release" -DKVTOOL_DEVELOPER=ON -DKVTOOL_BENCH=$bench >/dev/null
 build "$release" all
 slowest release
-if [ "${1:-}" != --quick ]; then
+if [ -n "$all" ]; then
   # Leaks are checked too; a wrong size in a reader shows as an allocation beyond the limit.
   export ASAN_OPTIONS=allocator_may_return_null=0:max_allocation_size_mb=2048
   build asan unit_tests fuzz_targets
@@ -41,4 +46,4 @@ if [ "${1:-}" != --quick ]; then
   ctest --preset tsan -j "$jobs" -L threads --quiet || ctest --preset tsan --rerun-failed
 fi
 build/release/bin/golden_tests "golden vectors agree" | grep '^golden' || true
-ctest --preset "$release" -j "$jobs"
+ctest --preset "$release" -j "$jobs" "${tests[@]}"
