@@ -114,12 +114,12 @@ def normal(text, places):
     lines = []
     try:
         return json.dumps(without_measures(json.loads(text)), sort_keys=True)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     for line in text.splitlines():
         try:
             line = json.dumps(without_measures(json.loads(line)), sort_keys=True) if line.startswith("{") else line
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         line = re.sub(r"\b\d+(\.\d+)? ?(B|kB|MB|GB|KiB|MiB|GiB)/s", "*/s", line)
         lines.append(re.sub(r"\b\d+(\.\d+)? ?(ms|us|s)\b", "* s", line))
