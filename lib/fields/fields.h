@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+#include "lib/fields/format.h"
+#include "lib/fields/value.h"
+
+// A result is a value, and its fields are one table: JSON, its schema, console tables, CSV and the
+// tables of pages all come from it. A table is made once and lives as long as the program:
+//
+//   const Fields<Damage>& DamageFields() {
+//     static const Fields<Damage> fields = {
+//         {"part", "The part of the archive", [](const Damage& damage) { return Place(damage); }},
+//         {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
+//         {"chunk", "The chunk that is damaged", &Damage::chunk, ChunkFields(), {.absent = true}}};
+//     return fields;
+//   }
+//
+// A getter is a pointer to a member or a function of the result. The type that it returns is the
+// type in the schema: bool; a count (unsigned) or an integer; a number; text; std::optional is null
+// (or, with .absent, leaves the key out) where empty; std::vector is a list, std::map an object of
+// any keys. A class of its own is an object and comes with its own table.
+namespace kv {
+
+struct FieldOptions {
+  bool absent = false;           // an empty optional leaves the key out instead of being null
+  std::vector<Value> choices{};  // the only values; nullptr among them for null
+  const char* pattern = nullptr;
+  double least = std::numeric_limits<double>::quiet_NaN();
+  double most = std::numeric_limits<double>::quiet_NaN();
+  bool nullable = false;       // a number is null where it is not finite; a Value may be null
+  const char* item = nullptr;  // a sentence about each element of a list
+  std::string_view column{};   // heading in tables of text; empty: no column
+  Format format = format::Plain;
+  Value schema{};  // the whole schema of what a getter of type Value returns
+};
+
+class FieldTable;
+
+// The type of a field's values as schemas know it.
+struct FieldShape {
+  enum class Kind { kAny, kBool, kCount, kInteger, kNumber, kText, kList, kMap, kObject };
+  Kind kind = Kind::kAny;
+  bool nullable = false;
+  std::vector<FieldShape> of{};        // the element of a list or map
+  const FieldTable* fields = nullptr;  // of an object
+};
+
+// What all tables share, whatever they are of: names, sentences and shapes.
+class FieldTable {
+ public:
+  struct Entry {
+    std::string_view name, text;
+    FieldShape shape;
+    FieldOptions options;
+
+    bool is_inline() const { return name.empty(); }
+  };
+  const std::deque<Entry>& entries() const { return entries_; }
+  // The schema of an object with these fields.
+  Value Schema() const;
+
+ protected:
+  std::deque<Entry> entries_;
+
+ private:
+  void AddTo(bool is_required, Value::List& required, Value::Object& properties) const;
+};
+
+namespace fields_internal {
+
+template <typename T>
+struct Wrapped : std::false_type {};
+template <typename T>
+struct Wrapped<std::optional<T>> : std::true_type {
+  using Inner = T;
+};
+template <typename T>
+struct Listed : std::false_type {};
+template <typename T, typename A>
+struct Listed<std::vector<T, A>> : std::true_type {
+  using Inner = T;
+};
+template <typename T, size_t N>
+struct Listed<std::array<T, N>> : std::true_type {
+  using Inner = T;
+};
+template <typename T>
+struct Listed<std::span<T>> : std::true_type {
+  using Inner = std::remove_cv_t<T>;
+};
+template <typename T>
+struct Mapped : std::false_type {};
+template <typename T>
+struct Mapped<std::map<std::string, T>> : std::true_type {
+  using Inner = T;
+};
+
+template <typename R>
+FieldShape ShapeOf(const FieldTable* nested) {
+  using Kind = FieldShape::Kind;
+  if constexpr (Wrapped<R>::value) {
+    FieldShape shape = ShapeOf<typename Wrapped<R>::Inner>(nested);
+    shape.nullable = true;
+    return shape;
+  } else if constexpr (std::is_pointer_v<R> && std::is_class_v<std::remove_pointer_t<R>>) {
+    FieldShape shape = ShapeOf<std::remove_cv_t<std::remove_pointer_t<R>>>(nested);
+    shape.nullable = true;
+    return shape;
+  } else if constexpr (Listed<R>::value) {
+    return {Kind::kList, false, {ShapeOf<typename Listed<R>::Inner>(nested)}};
+  } else if constexpr (Mapped<R>::value) {
+    return {Kind::kMap, false, {ShapeOf<typename Mapped<R>::Inner>(nested)}};
+  } else if constexpr (std::same_as<R, Value>) {
+    return {Kind::kAny};
+  } else if constexpr (std::same_as<R, bool>) {
+    return {Kind::kBool};
+  } else if constexpr (std::unsigned_integral<R>) {
+    return {Kind::kCount};
+  } else if constexpr (std::signed_integral<R>) {
+    return {Kind::kInteger};
+  } else if constexpr (std::floating_point<R>) {
+    return {Kind::kNumber};
+  } else if constexpr (std::convertible_to<R, std::string_view>) {
+    return {Kind::kText};
+  } else {
+    return {Kind::kObject, false, {}, nested};
+  }
+}
+
+}  // namespace fields_internal
+
+// The fields of T, in the order in which they are written.
+template <typename T>
+class Fields : public FieldTable {
+ public:
+  struct Field {
+    Entry entry;
+    std::function<Value(const T&)> get;
+
+    template <typename Getter>
+    Field(std::string_view name, std::string_view text, Getter getter, FieldOptions options = {})
+        : entry{name, text, fields_internal::ShapeOf<Result<Getter>>(nullptr), std::move(options)},
+          get([getter](const T& of) { return Value(std::invoke(getter, of)); }) {}
+
+    template <typename Getter, typename U>
+    Field(std::string_view name, std::string_view text, Getter getter, const Fields<U>& nested,
+          FieldOptions options = {})
+        : entry{name, text, fields_internal::ShapeOf<Result<Getter>>(&nested), std::move(options)},
+          get([getter, &nested](const T& of) { return Nested(std::invoke(getter, of), nested); }) {}
+  };
+
+  // The fields of a part, written among those of the whole; none of them where the part is missing.
+  template <typename Getter, typename U>
+  static Field Inline(Getter getter, const Fields<U>& part) {
+    return Field("", "", getter, part);
+  }
+
+  Fields(std::initializer_list<Field> fields) {
+    for (const Field& field : fields) Add(field);
+  }
+  void Add(Field field) {
+    entries_.push_back(std::move(field.entry));
+    getters_.push_back(std::move(field.get));
+  }
+
+  // The JSON object of a result.
+  Value Object(const T& of) const {
+    Value::Object object;
+    object.reserve(getters_.size());
+    for (size_t i = 0; i < getters_.size(); ++i) {
+      Value value = getters_[i](of);
+      if (entries_[i].is_inline()) {
+        if (auto* part = value.get_if<Value::Object>()) {
+          object.insert(object.end(), std::make_move_iterator(part->begin()),
+                        std::make_move_iterator(part->end()));
+        }
+      } else if (!value.is_null() || !entries_[i].options.absent) {
+        object.emplace_back(entries_[i].name, std::move(value));
+      }
+    }
+    return object;
+  }
+  // The value of one field, for what shows it elsewhere.
+  Value Get(size_t field, const T& of) const { return getters_[field](of); }
+
+ private:
+  template <typename Getter>
+  using Result = std::remove_cvref_t<std::invoke_result_t<Getter, const T&>>;
+
+  template <typename R, typename U>
+  static Value Nested(const R& result, const Fields<U>& fields) {
+    using Plain = std::remove_cvref_t<R>;
+    if constexpr (fields_internal::Wrapped<Plain>::value || std::is_pointer_v<Plain>) {
+      return result ? Nested(*result, fields) : Value();
+    } else if constexpr (fields_internal::Listed<Plain>::value) {
+      Value::List list;
+      for (const auto& element : result) list.push_back(Nested(element, fields));
+      return list;
+    } else if constexpr (fields_internal::Mapped<Plain>::value) {
+      Value::Object object;
+      for (const auto& [key, element] : result) object.emplace_back(key, Nested(element, fields));
+      return object;
+    } else {
+      return fields.Object(result);
+    }
+  }
+
+  std::vector<std::function<Value(const T&)>> getters_;
+};
+
+// Rows of text with a heading for each column: what the console, CSV and a page show of a list of
+// results.
+struct TextTable {
+  std::vector<std::string> head;
+  std::vector<std::vector<std::string>> rows;
+};
+
+// Appends a row for a result. Columns are the fields that have a heading; a null is "-".
+template <typename T>
+std::vector<std::string> TextRow(const Fields<T>& fields, const T& of) {
+  std::vector<std::string> row;
+  for (size_t i = 0; i < fields.entries().size(); ++i) {
+    const FieldOptions& options = fields.entries()[i].options;
+    if (options.column.empty()) continue;
+    const Value value = fields.Get(i, of);
+    row.push_back(value.is_null() ? "-" : options.format(value));
+  }
+  return row;
+}
+
+// Leaves out columns in which no row has a value.
+TextTable WithoutEmptyColumns(TextTable table);
+std::vector<std::string> TextHead(const FieldTable& fields);
+
+template <typename T>
+TextTable TextTableOf(const Fields<T>& fields, std::span<const std::type_identity_t<T>> results) {
+  TextTable table = {TextHead(fields), {}};
+  for (const T& result : results) table.rows.push_back(TextRow(fields, result));
+  return WithoutEmptyColumns(std::move(table));
+}
+
+// RFC 4180: a cell with a comma, a quote or a line break is quoted.
+std::string Csv(const TextTable& table);
+
+}  // namespace kv
