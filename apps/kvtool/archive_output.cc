@@ -156,38 +156,86 @@ std::string Place(const Damage& damage) {
   return damage.chunk ? Describe(*damage.chunk) : damage.part;
 }
 
-nlohmann::ordered_json ChunkJson(const ChunkHead& head) {
-  if (head.kind == ChunkKind::kOpaque) return {{"kv", nullptr}};
-  return {{"kv", head.kind == ChunkKind::kKey ? "k" : "v"},
-          {"layer", head.layer},
-          {"token_begin", head.token_begin},
-          {"token_end", head.token_begin + head.tokens},
-          {"head_begin", head.head_begin},
-          {"heads", head.heads}};
+namespace {
+
+// A part of K or V; nothing for the bytes of a file that are neither.
+template <typename Number>
+auto OfCache(Number number) {
+  return [number](const ChunkHead& head) -> std::optional<uint64_t> {
+    if (head.kind == ChunkKind::kOpaque) return std::nullopt;
+    return std::invoke(number, head);
+  };
 }
 
-nlohmann::ordered_json HashJson(const RestoreReport& report) {
-  if (!report.source_hash) return nullptr;
+std::optional<std::string_view> KeyOrValue(const ChunkHead& head) {
+  if (head.kind == ChunkKind::kOpaque) return std::nullopt;
+  return head.kind == ChunkKind::kKey ? "k" : "v";
+}
+
+}  // namespace
+
+const Fields<ChunkHead>& ChunkFields() {
+  static const Fields<ChunkHead> fields = {
+      {"kv",
+       "K or V; null: bytes of the file that are neither",
+       KeyOrValue,
+       {.choices = {"k", "v"}}},
+      {"layer", "Number of the layer", OfCache(&ChunkHead::layer), {.absent = true}},
+      {"token_begin", "First token", OfCache(&ChunkHead::token_begin), {.absent = true}},
+      {"token_end",
+       "One past the last token",
+       OfCache([](const ChunkHead& head) { return head.token_begin + head.tokens; }),
+       {.absent = true}},
+      {"head_begin", "First head", OfCache(&ChunkHead::head_begin), {.absent = true}},
+      {"heads", "Number of heads", OfCache(&ChunkHead::heads), {.absent = true}}};
+  return fields;
+}
+
+const Fields<Damage>& DamageFields() {
+  static const Fields<Damage> fields = {
+      {"part", "The part of the archive", &Damage::part},
+      {"finding",
+       "Its number; 'kvtool explain KV1001' documents it",
+       [](const Damage& damage) { return FindingId(damage.finding); },
+       {.pattern = kFindingPattern}},
+      {"text", "What is wrong", &Damage::text},
+      {"archive_offset", "Where in the archive, in bytes from its beginning", &Damage::offset},
+      {"chunk",
+       "The chunk that is damaged; absent where it is none",
+       &Damage::chunk,
+       ChunkFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<Lost>& LostFields() {
+  static const Fields<Lost> fields = {
+      {"file", "File of the original; empty where there is only one", &Lost::file},
+      {"offset", "Where in that file the first run begins, in bytes",
+       [](const Lost& lost) { return lost.range.offset; }},
+      {"run_bytes", "Bytes of a run", [](const Lost& lost) { return lost.range.run_bytes; }},
+      {"runs", "Number of runs", [](const Lost& lost) { return lost.range.runs; }},
+      {"run_step_bytes", "Bytes from the beginning of one run to that of the next",
+       [](const Lost& lost) { return lost.range.run_step; }},
+      {"chunk",
+       "The chunk that held them; absent where it was none",
+       [](const Lost& lost) { return lost.range.chunk; },
+       ChunkFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+std::optional<std::string> RestoredHash(const RestoreReport& report) {
+  if (!report.source_hash) return std::nullopt;
   return fmt::format("{:016x}", *report.source_hash);
 }
 
-nlohmann::ordered_json DamageJson(const Damage& damage) {
-  nlohmann::ordered_json json = {{"part", damage.part},
-                                 {"finding", FindingId(damage.finding)},
-                                 {"text", damage.text},
-                                 {"archive_offset", damage.offset}};
-  if (damage.chunk) json["chunk"] = ChunkJson(*damage.chunk);
-  return json;
-}
-
-nlohmann::ordered_json LostJson(const Archive& archive, const LostRange& lost) {
-  nlohmann::ordered_json json = {{"file", archive.files()[lost.file].name},
-                                 {"offset", lost.offset},
-                                 {"run_bytes", lost.run_bytes},
-                                 {"runs", lost.runs},
-                                 {"run_step_bytes", lost.run_step}};
-  if (lost.chunk) json["chunk"] = ChunkJson(*lost.chunk);
-  return json;
+std::vector<Lost> LostIn(const Archive& archive, const RestoreReport& report) {
+  std::vector<Lost> all;
+  for (const LostRange& range : report.lost) {
+    all.push_back({archive.files()[range.file].name, range});
+  }
+  return all;
 }
 
 std::string LostText(const Archive& archive, const LostRange& lost) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/kvtool/command.h"
+#include "apps/kvtool/document_fields.h"
 #include "lib/core/archive/archive.h"
 
 namespace kv {
@@ -63,11 +64,18 @@ std::unique_ptr<OutputTarget> MakeOutputTarget(const Archive& archive, const std
 
 // "layer 3 K tokens 0:512" or the name of the archive's damaged part.
 std::string Place(const Damage& damage);
-// Of all that was restored; null where too much is lost for its zeros to be counted in.
-nlohmann::ordered_json HashJson(const RestoreReport& report);
-nlohmann::ordered_json DamageJson(const Damage& damage);
-nlohmann::ordered_json LostJson(const Archive& archive, const LostRange& lost);
-nlohmann::ordered_json ChunkJson(const ChunkHead& head);
+// A range of the source that is lost, and the name of the file that it was in.
+struct Lost {
+  std::string file;
+  LostRange range;
+};
+std::vector<Lost> LostIn(const Archive& archive, const RestoreReport& report);
+
+const Fields<ChunkHead>& ChunkFields();
+const Fields<Damage>& DamageFields();
+const Fields<Lost>& LostFields();
+// The hash of everything that was restored; nothing if too much is lost for its zeros to be hashed.
+std::optional<std::string> RestoredHash(const RestoreReport& report);
 std::string LostText(const Archive& archive, const LostRange& lost);
 
 }  // namespace kv

@@ -8,6 +8,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/result_fields.h"
 #include "apps/kvtool/verify.h"
 #include "formats/key_pairs.h"
 #include "formats/kvz/kvz.h"
@@ -24,6 +25,89 @@ std::string RestoredName(const std::string& name) {
     return name.substr(0, name.size() - kSuffix.size());
   }
   throw Error(Finding::kUsage, fmt::format("'{}' does not end in {}: give -o", name, kSuffix));
+}
+
+// What the document says: of a restored source, or of the tensors that --to wrote.
+struct Decompressed {
+  struct Params {
+    bool keep_going = false;
+    std::optional<std::string> to;
+  };
+  struct Source {
+    RestoreReport report;
+    std::vector<Lost> lost;
+    bool identical = false;
+  };
+  struct Tensors {
+    uint64_t layers = 0, kv_bytes = 0;
+  };
+  std::vector<SizedFile> inputs;
+  Params params;
+  std::string output;
+  std::optional<Source> restored;
+  std::optional<Tensors> written;
+  std::optional<RunEnvironment> environment;
+  std::optional<Timing> timing;
+};
+
+const Fields<Decompressed::Params>& DecompressParamsFields() {
+  using Params = Decompressed::Params;
+  static const Fields<Params> fields = {
+      {"keep_going", "Whether what is damaged was to become zeros, rather than end the run",
+       &Params::keep_going},
+      {"to",
+       "Name of the format that the tensors were written in; null: the source itself was restored",
+       &Params::to}};
+  return fields;
+}
+
+const Fields<Decompressed::Source>& RestoredSourceFields() {
+  using Source = Decompressed::Source;
+  static const Fields<Source> fields = {
+      {"restored_bytes", "Size in bytes of the source as restored, zeros for what is lost included",
+       [](const Source& source) { return source.report.bytes; }},
+      {"lost_bytes", "Bytes of the source that could not be restored",
+       [](const Source& source) { return source.report.lost_bytes; }},
+      {"xxh3",
+       "XXH3 hash (64 bits, 16 hex digits) of what was restored; null: so much is lost that it was "
+       "not "
+       "computed",
+       [](const Source& source) { return RestoredHash(source.report); },
+       {.pattern = kHashPattern}},
+      {"identical", "Whether nothing is lost and the hash is that of the source",
+       &Source::identical},
+      {"damage", "What is damaged in the archive",
+       [](const Source& source) { return source.report.damage; }, DamageFields()},
+      {"lost", "Ranges of the source that could not be restored", &Source::lost, LostFields()}};
+  return fields;
+}
+
+const Fields<Decompressed::Tensors>& WrittenTensorsFields() {
+  using Tensors = Decompressed::Tensors;
+  static const Fields<Tensors> fields = {
+      {"layers", "With --to: number of layers that were written", &Tensors::layers},
+      {"kv_bytes", "With --to: bytes of K and V that were written", &Tensors::kv_bytes}};
+  return fields;
+}
+
+const Fields<Decompressed>& DecompressedFields() {
+  static const Fields<Decompressed> fields = {
+      {"inputs", "The archive that was read", &Decompressed::inputs, SizedFileFields()},
+      {"params", "What was asked for", &Decompressed::params, DecompressParamsFields()},
+      {"output", "File or folder that was written; -: standard output", &Decompressed::output},
+      Fields<Decompressed>::Inline(&Decompressed::restored, RestoredSourceFields()),
+      Fields<Decompressed>::Inline(&Decompressed::written, WrittenTensorsFields()),
+      {"environment",
+       "What the run had; absent in deterministic output",
+       &Decompressed::environment,
+       RunEnvironmentFields(),
+       {.absent = true}},
+      {"timing",
+       "How long it took; absent in deterministic output",
+       &Decompressed::timing,
+       TimingFields(),
+       {.absent = true}}};
+  return fields;
 }
 
 class Decompress : public EachOf<Decompress> {
@@ -137,8 +221,10 @@ class Decompress : public EachOf<Decompress> {
                           -1);
     }
     Tell(context, input, path, archive, report, seconds);
-    report_.Emit(context.console, Document(context, input, path, archive, report, seconds),
-                 RulesFor(output_.one.force));
+    Decompressed result = MakeResult(context, input, path, archive, report.bytes, seconds);
+    result.restored = {report, LostIn(archive, report),
+                       report.lost_bytes == 0 && archive.source_hash() == report.source_hash};
+    Emit(result, context);
     return report.intact() ? kDone : kInvalid;
   }
 
@@ -167,31 +253,23 @@ class Decompress : public EachOf<Decompress> {
     context.console.Say(text);
   }
 
-  nlohmann::ordered_json Document(Context& context, const std::string& input,
-                                  const std::string& path, const Archive& archive,
-                                  const RestoreReport& report, double seconds) const {
-    nlohmann::ordered_json document = ReportHeader("decompress");
-    document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
-    document["params"] = {{"keep_going", inputs_.keep_going}, {"to", nullptr}};
-    document["output"] = path;
-    document["restored_bytes"] = report.bytes;
-    document["lost_bytes"] = report.lost_bytes;
-    document["xxh3"] = HashJson(report);
-    document["identical"] = report.lost_bytes == 0 && archive.source_hash() == report.source_hash;
-    document["damage"] = nlohmann::ordered_json::array();
-    for (const Damage& damage : report.damage) document["damage"].push_back(DamageJson(damage));
-    document["lost"] = nlohmann::ordered_json::array();
-    for (const LostRange& lost : report.lost) document["lost"].push_back(LostJson(archive, lost));
-    AddTiming(context, report.bytes, seconds, document);
-    return document;
+  Decompressed MakeResult(const Context& context, const std::string& input, const std::string& path,
+                          const Archive& archive, uint64_t bytes, double seconds) const {
+    Decompressed result;
+    result.inputs = {{input, archive.data().size()}};
+    result.params.keep_going = inputs_.keep_going;
+    if (!to_.empty()) result.params.to = to_;
+    result.output = path;
+    if (!context.global.deterministic) {
+      result.environment = RunEnvironment{context.global.thread_count()};
+      result.timing = Timing::Of(bytes, seconds);
+    }
+    return result;
   }
 
-  static void AddTiming(Context& context, uint64_t bytes, double seconds,
-                        nlohmann::ordered_json& document) {
-    if (context.global.deterministic) return;
-    document["environment"] = {{"threads", context.global.thread_count()}};
-    document["timing"] = {{"elapsed_us", static_cast<uint64_t>(seconds * 1e6)},
-                          {"mb_per_s", static_cast<double>(bytes) / 1e6 / std::max(seconds, 1e-9)}};
+  void Emit(const Decompressed& result, Context& context) const {
+    report_.Emit(context.console, "decompress", DecompressedFields().Object(result),
+                 RulesFor(output_.one.force));
   }
 
   ExitStatus ExtractOne(const std::string& input, const Selection& selection, ThreadPool& pool,
@@ -227,14 +305,9 @@ class Decompress : public EachOf<Decompress> {
                                     Printable(path), snapshot.layers.size(),
                                     snapshot.layers.size() == 1 ? "" : "s", HumanBytes(bytes),
                                     HumanRate(bytes, seconds)));
-    nlohmann::ordered_json document = ReportHeader("decompress");
-    document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
-    document["params"] = {{"keep_going", inputs_.keep_going}, {"to", to_}};
-    document["output"] = path;
-    document["layers"] = snapshot.layers.size();
-    document["kv_bytes"] = bytes;
-    AddTiming(context, bytes, seconds, document);
-    report_.Emit(context.console, document, RulesFor(output_.one.force));
+    Decompressed result = MakeResult(context, input, path, archive, bytes, seconds);
+    result.written = {snapshot.layers.size(), bytes};
+    Emit(result, context);
     return kDone;
   }
 
@@ -247,6 +320,8 @@ class Decompress : public EachOf<Decompress> {
 };
 
 }  // namespace
+
+const FieldTable& DecompressFields() { return DecompressedFields(); }
 
 std::unique_ptr<Command> MakeDecompress() { return std::make_unique<Decompress>(); }
 

@@ -7,7 +7,6 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/document_names.h"
 #include "apps/kvtool/document_schema.h"
-#include "apps/kvtool/schemas.h"
 
 namespace kv {
 namespace {
@@ -16,7 +15,7 @@ class Schema : public Command {
  public:
   void Declare(CommandLine& line) override {
     std::vector<std::string> names;
-    for (const EmbeddedSchema& schema : EmbeddedSchemas()) names.emplace_back(schema.name);
+    for (const KnownSchema& schema : KnownSchemas()) names.emplace_back(schema.name);
     line.Add("NAME", name_, "Document, e.g. inspect or inspect/2; none lists all").Suggest(names);
     line.Add("--output-dir", folder_, "Write every schema to a folder, as NAME.schema.json");
     line.AddFlag("-f,--force", force_, "Overwrite schemas");
@@ -27,9 +26,9 @@ class Schema : public Command {
 
   ExitStatus Run(Context& context) override {
     if (!folder_.empty()) return WriteAll();
-    for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
+    for (const KnownSchema& schema : KnownSchemas()) {
       if (name_.empty()) context.console.Product(fmt::format("{}\n", schema.name));
-      if (!IsAsked(schema.name)) continue;
+      if (!IsAsked(schema)) continue;
       context.console.Product(TextOf(schema));
       return kDone;
     }
@@ -39,12 +38,10 @@ class Schema : public Command {
   }
 
  private:
-  std::string TextOf(const EmbeddedSchema& schema) const {
-    if (!HasEnvelope(schema.name)) return std::string(schema.text);
+  std::string TextOf(const KnownSchema& schema) const {
+    if (schema.document == nullptr) return std::string(schema.text);
     const bool is_file = !name_.empty() && Asked() == kSummary;
-    return (is_file ? SummarySchema(schema.text) : EnvelopeSchema(schema.name, schema.text))
-               .dump(2) +
-           "\n";
+    return (is_file ? SummarySchema(schema) : EnvelopeSchema(schema)).dump(2) + "\n";
   }
 
   ExitStatus WriteAll() const {
@@ -53,7 +50,7 @@ class Schema : public Command {
     }
     std::error_code ignored;  // a folder that is missing is said when the first schema is written
     std::filesystem::create_directories(folder_, ignored);
-    for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
+    for (const KnownSchema& schema : KnownSchemas()) {
       WriteText(fmt::format("{}/{}.schema.json", folder_, schema.name), TextOf(schema),
                 RulesFor(force_));
     }
@@ -67,12 +64,13 @@ class Schema : public Command {
   }
 
   // By its name, with its version or without. Files have version 1.
-  bool IsAsked(std::string_view name) const {
+  bool IsAsked(const KnownSchema& schema) const {
+    const std::string_view name = schema.name;
     const std::string_view asked = Asked();
     if (!asked.starts_with(name)) return false;
     const std::string_view version = asked.substr(name.size());
     if (version.empty() || asked == kSummary) return true;
-    if (!HasEnvelope(name)) return version == "/1";
+    if (schema.document == nullptr) return version == "/1";
     if (version == "/1") {
       throw Error(Finding::kUsage, fmt::format("'{}': {}", Escaped(name_), WrongJsonVersion("1")))
           .Hint(fmt::format("'kvtool schema {}'", name));

@@ -6,6 +6,7 @@
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/each_command.h"
 #include "apps/kvtool/progress.h"
+#include "apps/kvtool/result_fields.h"
 #include "apps/kvtool/run_input.h"
 #include "apps/kvtool/verify.h"
 #include "formats/kvz/kvz.h"
@@ -51,6 +52,19 @@ Findings Look(const Archive& archive, const std::string& against, const SizeLimi
   return findings;
 }
 
+// What the document says of an archive.
+struct Verified {
+  struct Params {
+    std::optional<std::string> against;
+  };
+  std::vector<SizedFile> inputs;
+  Params params;
+  std::string verdict;
+  uint64_t chunks = 0;
+  std::vector<Lost> lost;
+  Findings found;
+};
+
 std::string DifferenceText(const SourceComparer::Difference& difference,
                            const std::string& against) {
   std::string text = Printable(against);
@@ -92,34 +106,69 @@ void Print(const Findings& findings, const Archive& archive, const std::string& 
   console.Line(fmt::format("{}: {}", input, verdict));
 }
 
-nlohmann::ordered_json Document(const Findings& findings, const Archive& archive,
-                                const std::string& input, const std::string& against) {
-  const RestoreReport& restored = findings.restored;
-  nlohmann::ordered_json document = ReportHeader("verify");
-  document["inputs"] = {{{"file", input}, {"bytes", archive.data().size()}}};
-  document["params"] = {
-      {"against", against.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(against)}};
-  document["verdict"] = findings.good()      ? (against.empty() ? "intact" : "identical")
-                        : !restored.intact() ? "damaged"
-                                             : "different";
-  document["chunks"] = archive.chunks().size();
-  document["source_bytes"] = restored.bytes;
-  document["lost_bytes"] = restored.lost_bytes;
-  document["xxh3"] = HashJson(restored);
-  document["damage"] = nlohmann::ordered_json::array();
-  for (const Damage& damage : restored.damage) document["damage"].push_back(DamageJson(damage));
-  document["lost"] = nlohmann::ordered_json::array();
-  for (const LostRange& lost : restored.lost) document["lost"].push_back(LostJson(archive, lost));
-  document["missing"] = nlohmann::ordered_json::array();
-  for (const ChunkHead& head : findings.missing) document["missing"].push_back(ChunkJson(head));
-  document["differences"] = nlohmann::ordered_json::array();
-  for (const SourceComparer::Difference& difference : findings.differences) {
-    nlohmann::ordered_json entry = {
-        {"file", difference.file}, {"offset", difference.offset}, {"text", difference.text}};
-    if (difference.chunk) entry["chunk"] = ChunkJson(*difference.chunk);
-    document["differences"].push_back(std::move(entry));
-  }
-  return document;
+Verified MakeResult(Findings findings, const Archive& archive, const std::string& input,
+                    const std::string& against) {
+  Verified result;
+  result.inputs = {{input, archive.data().size()}};
+  if (!against.empty()) result.params.against = against;
+  result.verdict = findings.good()               ? (against.empty() ? "intact" : "identical")
+                   : !findings.restored.intact() ? "damaged"
+                                                 : "different";
+  result.chunks = archive.chunks().size();
+  result.lost = LostIn(archive, findings.restored);
+  result.found = std::move(findings);
+  return result;
+}
+
+const Fields<SourceComparer::Difference>& SourceDifferenceFields() {
+  using Difference = SourceComparer::Difference;
+  static const Fields<Difference> fields = {
+      {"file", "File of the original; empty where there is only one", &Difference::file},
+      {"offset", "Where in that file, in bytes from its beginning", &Difference::offset},
+      {"text", "What differs", &Difference::text},
+      {"chunk",
+       "The chunk that it is in; absent where it is in none",
+       &Difference::chunk,
+       ChunkFields(),
+       {.absent = true}}};
+  return fields;
+}
+
+const Fields<Verified::Params>& VerifyParamsFields() {
+  static const Fields<Verified::Params> fields = {
+      {"against", "File or folder that the archive had to restore to; null: none was given",
+       &Verified::Params::against}};
+  return fields;
+}
+
+const Fields<Verified>& VerifiedFields() {
+  static const Fields<Verified> fields = {
+      {"inputs", "The archive", &Verified::inputs, SizedFileFields()},
+      {"params", "What was asked for", &Verified::params, VerifyParamsFields()},
+      {"verdict",
+       "intact: every chunk decodes and the whole has its hash; identical: so, and equal to "
+       "--against; "
+       "damaged: something is lost; different: intact, but not equal",
+       &Verified::verdict,
+       {.choices = {"intact", "identical", "damaged", "different"}}},
+      {"chunks", "Chunks of the archive", &Verified::chunks},
+      {"source_bytes", "Bytes of what was compressed",
+       [](const Verified& of) { return of.found.restored.bytes; }},
+      {"lost_bytes", "Of these, bytes that cannot be restored",
+       [](const Verified& of) { return of.found.restored.lost_bytes; }},
+      {"xxh3",
+       "XXH3-64 of the restored bytes, 16 hexadecimal digits; null where something is lost",
+       [](const Verified& of) { return RestoredHash(of.found.restored); },
+       {.pattern = kHashPattern}},
+      {"damage", "What is damaged in the archive",
+       [](const Verified& of) { return of.found.restored.damage; }, DamageFields()},
+      {"lost", "Byte ranges of the original that cannot be restored", &Verified::lost,
+       LostFields()},
+      {"missing", "Chunks that the archive should have and lacks",
+       [](const Verified& of) { return of.found.missing; }, ChunkFields()},
+      {"differences", "Where what was restored differs from --against",
+       [](const Verified& of) { return of.found.differences; }, SourceDifferenceFields()}};
+  return fields;
 }
 
 void RequireOneAgainst(const InputOptions& inputs, const std::string& against) {
@@ -163,6 +212,8 @@ class Verify : public EachOf<Verify> {
 
 }  // namespace
 
+const FieldTable& VerifyFields() { return VerifiedFields(); }
+
 ExitStatus VerifyArchive(const std::string& input, const std::string& against,
                          const ArchiveLimit& limit, const ReportOptions& report, Context& context) {
   ThreadPool pool(context.global.thread_count());
@@ -176,12 +227,14 @@ ExitStatus VerifyArchive(const std::string& input, const std::string& against,
   if (!report.json && context.console.verbosity > -1) {
     Print(findings, archive, input, against, context.console);
   }
-  report.Emit(context.console, Document(findings, archive, input, against), RulesFor(false));
   // A chunk of a codec from the future is whole, only not for this program.
   const bool unsupported = std::any_of(
       findings.restored.damage.begin(), findings.restored.damage.end(),
       [](const Damage& damage) { return InfoOf(damage.finding).code == ErrorCode::kUnsupported; });
-  return unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
+  const ExitStatus status = unsupported ? kUnsupported : findings.good() ? kDone : kVerdict;
+  const Verified result = MakeResult(std::move(findings), archive, input, against);
+  report.Emit(context.console, "verify", VerifiedFields().Object(result), RulesFor(false));
+  return status;
 }
 
 std::unique_ptr<Command> MakeVerify() { return std::make_unique<Verify>(); }

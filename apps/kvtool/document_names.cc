@@ -3,16 +3,14 @@
 #include "apps/kvtool/document_names.h"
 
 #include <algorithm>
-#include <iterator>
+
+#include "apps/kvtool/result_fields.h"
+#include "apps/kvtool/schemas.h"
 
 namespace kv {
 namespace {
 
-struct Documented {
-  std::string_view command, name;
-};
-
-constexpr Documented kDocumented[] = {
+constexpr DocumentKind kDocuments[] = {
     {"advise", "advise"},
     {"analyze", "analyze"},
     {"bench", "bench"},
@@ -20,7 +18,8 @@ constexpr Documented kDocumented[] = {
     {"convert", "convert"},
     {"corpus check", "corpus-check"},
     {"train", "train"},
-    {"decompress", "decompress"},
+    {"decompress", "decompress", DecompressFields,
+     "kvtool decompress --json; with --to, of the tensors written"},
     {"diff", "diff"},
     {"doctor", "doctor"},
     {"formats", "formats"},
@@ -44,7 +43,7 @@ constexpr Documented kDocumented[] = {
     {"store verify", "store-verify"},
     {"targets", "targets"},
     {"trace inspect", "trace"},
-    {"verify", "verify"},
+    {"verify", "verify", VerifyFields, "kvtool verify --json"},
     {"weights convert", "weights-convert"},
     {"weights diff", "weights-diff"},
     {"weights inspect", "weights-inspect"},
@@ -55,16 +54,31 @@ constexpr Documented kDocumented[] = {
 
 }  // namespace
 
-std::string_view DocumentName(std::string_view command) {
-  for (const Documented& documented : kDocumented) {
-    if (documented.command == command) return documented.name;
+const DocumentKind* FindDocument(std::string_view command) {
+  for (const DocumentKind& kind : kDocuments) {
+    if (kind.command == command) return &kind;
   }
-  return {};
+  return nullptr;
 }
 
-bool HasEnvelope(std::string_view name) {
-  return std::any_of(std::begin(kDocumented), std::end(kDocumented),
-                     [&](const Documented& documented) { return documented.name == name; });
+const DocumentKind* DocumentNamed(std::string_view name) {
+  for (const DocumentKind& kind : kDocuments) {
+    if (kind.name == name) return &kind;
+  }
+  return nullptr;
+}
+
+std::vector<KnownSchema> KnownSchemas() {
+  std::vector<KnownSchema> all;
+  for (const EmbeddedSchema& schema : EmbeddedSchemas()) {
+    all.push_back({schema.name, schema.text, DocumentNamed(schema.name)});
+  }
+  for (const DocumentKind& kind : kDocuments) {
+    if (kind.fields != nullptr) all.push_back({kind.name, {}, &kind});
+  }
+  std::sort(all.begin(), all.end(),
+            [](const KnownSchema& a, const KnownSchema& b) { return a.name < b.name; });
+  return all;
 }
 
 }  // namespace kv

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "apps/kvtool/run_document.h"
+#include "lib/fields/fields.h"
 
 namespace kv {
 
@@ -89,10 +90,18 @@ Json EnvelopeProperties(std::string_view name) {
             {"items", {{"$ref", "#/$defs/result"}}}}}};
 }
 
+// The title and the definitions, "result" among them.
+Json Definitions(const KnownSchema& schema) {
+  if (schema.document->fields == nullptr) return Json::parse(schema.text);
+  return {{"title", schema.document->title},
+          {"$defs", {{"result", ToJson(schema.document->fields().Schema())}}}};
+}
+
 }  // namespace
 
-Json EnvelopeSchema(std::string_view name, std::string_view text) {
-  Json made = Json::parse(text);
+Json EnvelopeSchema(const KnownSchema& schema) {
+  const std::string_view name = schema.document->name;
+  Json made = Definitions(schema);
   Json properties = EnvelopeProperties(name);
   Json required = Json::array();
   for (const auto& [key, value] : properties.items()) required.push_back(key);
@@ -106,8 +115,8 @@ Json EnvelopeSchema(std::string_view name, std::string_view text) {
           {"$defs", std::move(made["$defs"])}};
 }
 
-Json SummarySchema(std::string_view text) {
-  const Json made = Json::parse(text);
+Json SummarySchema(const KnownSchema& schema) {
+  const Json made = Definitions(schema);
   const Json& result = made["$defs"]["result"];
   Json required = {"schema", "tool"};
   Json properties = {{"schema", SchemaSchema("gate", 1)}, {"tool", ToolSchema()}};

@@ -3,15 +3,14 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string_view>
+
+#include "apps/kvtool/document_names.h"
 
 namespace kv {
 
-// The schema of the documents called `name`. `text` is a file of apps/kvtool/schema: a title, and
-// as
-// "$defs" what an element of "results" is; the envelope around it is the same for all.
-nlohmann::ordered_json EnvelopeSchema(std::string_view name, std::string_view text);
-// The schema of the gate's summary.json, kvtool.gate/1: a result of its document as a file.
-nlohmann::ordered_json SummarySchema(std::string_view text);
+// Returns the schema of a document: the envelope of a run, and an element of its "results".
+nlohmann::ordered_json EnvelopeSchema(const KnownSchema& schema);
+// Returns the schema of the gate's summary.json, kvtool.gate/1: a result of its document as a file.
+nlohmann::ordered_json SummarySchema(const KnownSchema& schema);
 
 }  // namespace kv

@@ -221,6 +221,14 @@ void ReportOptions::DeclareVersion(CommandLine& line) {
       .Group("Everywhere");
 }
 
+void ReportOptions::Emit(Console& console, std::string_view name, const Value& result,
+                         const OutputRules& rules) const {
+  nlohmann::ordered_json document = ReportHeader(name);
+  nlohmann::ordered_json members = ToJson(result);
+  for (auto& [key, value] : members.items()) document.emplace(key, std::move(value));
+  Emit(console, std::move(document), rules);
+}
+
 void ReportOptions::Emit(Console& console, nlohmann::ordered_json document,
                          const OutputRules& rules) const {
   if (CapturedRun* captured = console.captured()) {

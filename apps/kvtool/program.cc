@@ -245,8 +245,10 @@ int Dispatch(Console& console, int argc, char** argv) {
     return kUsageError;
   }
 
-  console.document().Name(DocumentName(entry->name));
-  if (argc > 2) console.document().Name(DocumentName(fmt::format("{} {}", entry->name, argv[2])));
+  console.document().Name(FindDocument(entry->name));
+  if (argc > 2) {
+    console.document().Name(FindDocument(fmt::format("{} {}", entry->name, argv[2])));
+  }
   const std::unique_ptr<Command> command = entry->make();
   GlobalOptions global;
   CommandLine line(fmt::format("kvtool {}", entry->name));

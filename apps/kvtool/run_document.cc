@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/kvtool/console.h"
+#include "apps/kvtool/document_names.h"
 #include "apps/kvtool/options.h"
 #include "lib/core/base/bytes.h"
 
@@ -71,8 +72,8 @@ void RunDocument::Guess(int argc, char** argv) {
   }
 }
 
-void RunDocument::Name(std::string_view name) {
-  if (!name.empty()) name_ = name;
+void RunDocument::Name(const DocumentKind* kind) {
+  if (kind != nullptr) name_ = kind->name;
 }
 
 void RunDocument::Take(const CommandLine& line) { print_ = line.Given("--json"); }

@@ -15,6 +15,7 @@
 namespace kv {
 
 class Console;
+struct DocumentKind;
 
 // A failure as documents have it.
 nlohmann::ordered_json ErrorJson(const Error& error);
@@ -33,7 +34,7 @@ class RunDocument {
  public:
   // What the words ask for, as long as nobody has parsed them.
   void Guess(int argc, char** argv);
-  void Name(std::string_view name);
+  void Name(const DocumentKind* kind);  // null: the words name none
   // What the command line asks for.
   void Take(const CommandLine& line);
   // Nothing is asked for: help was.

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once
+
+#include "lib/fields/fields.h"
+
+// Parts that the documents of several commands share.
+namespace kv {
+
+inline constexpr const char* kFindingPattern = "^KV[0-9]{4}$";
+inline constexpr const char* kHashPattern = "^[0-9a-f]{16}$";
+
+// An input whose content the document does not name.
+struct SizedFile {
+  std::string file;
+  uint64_t bytes = 0;
+};
+const Fields<SizedFile>& SizedFileFields();
+
+// How fast a command was; documents of deterministic runs have neither of these.
+struct Timing {
+  uint64_t elapsed_us = 0;
+  double mb_per_s = 0;
+
+  static Timing Of(uint64_t bytes, double seconds);
+};
+const Fields<Timing>& TimingFields();
+
+struct RunEnvironment {
+  int threads = 0;
+};
+const Fields<RunEnvironment>& RunEnvironmentFields();
+
+}  // namespace kv

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The kvtool authors
+#pragma once  // implemented by the cmd_*.cc files
+
+#include "lib/fields/fields.h"
+
+// The fields of each command's result, from which its schema is made.
+namespace kv {
+
+const FieldTable& DecompressFields();
+const FieldTable& VerifyFields();
+
+}  // namespace kv
