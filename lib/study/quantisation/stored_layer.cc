@@ -40,6 +40,7 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
     stored.signal += static_cast<double>(side.values[i]) * static_cast<double>(side.values[i]);
   }
   const uint64_t full = FullTokens(request, type.TailOf(side.is_key), side.tokens);
+  if (full == side.tokens) stored.noise = 0;  // no token is stored by this type
   const double share = static_cast<double>(full) / static_cast<double>(side.tokens);
   stored.bytes = (1 - share) * bytes + share * 2 * static_cast<double>(side.values.size());
   return stored;
