@@ -15,6 +15,8 @@ namespace kv::golden {
 
 // The vectors under test: $KVTOOL_GOLDEN_DIR, else testdata/golden.
 std::filesystem::path Root();
+// Whether these are the repository's own, where every kind has a vector.
+bool IsOwnSet();
 
 // A reader that is given a damaged file must not take more memory than this.
 inline constexpr uint64_t kMostMemory = uint64_t{256} << 20;
