@@ -104,7 +104,8 @@ std::set<std::string> KindsInManifests() {
   }
   const fs::path quant = Root() / "quant/manifest.json";
   if (fs::exists(quant)) {
-    for (const auto& vector : nlohmann::json::parse(std::ifstream(quant)).at("vectors"))
+    const auto manifest = nlohmann::json::parse(std::ifstream(quant));
+    for (const auto& vector : manifest.at("vectors"))
       kinds.insert("quant#" + vector.at("kind").get<std::string>());
   }
   const fs::path infinilm = Root() / "infinilm/manifest.json";
