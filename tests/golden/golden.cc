@@ -34,7 +34,7 @@ std::optional<fs::path> Run::File(const std::string& name) {
 std::optional<fs::path> Run::Trace(const std::string& trace, uint32_t layer, char side) {
   const std::string name = fmt::format("{}-L{}-{}.npy", trace, layer, side);
   std::vector<fs::path> folders = {fs::weakly_canonical(Root()).parent_path() / "data",
-                                   fs::path(KVTOOL_TESTDATA)};
+                                   fs::path("../shared/data"), fs::path(KVTOOL_TESTDATA)};
   const char* shared = std::getenv("KVTOOL_SHARED_DATA");
   if (shared != nullptr) folders.insert(folders.begin(), shared);
   for (const fs::path& folder : folders) {

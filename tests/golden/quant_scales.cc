@@ -193,6 +193,12 @@ void CheckK16V8(const json& vector, Run& run) {
         values.assign(blob.v.size(), 0);
       }
       CheckBlob(blob, dtype, keys, values, *v, by_head, run);
+      if (expected.contains("scales")) {
+        const auto scales = expected["scales"].get<std::vector<float>>();
+        REQUIRE(scales.size() * sizeof(float) == blob.scales.size());
+        CHECK(std::memcmp(scales.data(), blob.scales.data(), blob.scales.size()) == 0);
+        run.Checked();
+      }
     }
     if (!expected.contains("v_deq_bits")) continue;
     quant::Side side = v->Side(values);
