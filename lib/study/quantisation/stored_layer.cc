@@ -29,7 +29,7 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
                  const StoreRequest& request) {
   StoredSide stored;
   stored.difference.resize(side.values.size());
-  quant::StoreOptions options{request.rounding, request.rotate, nullptr};
+  quant::StoreOptions options{request.rounding, request.rotate, nullptr, request.first_tokens};
   if (request.rope != nullptr) options.rope = &request.rope->Of(side.layer);
   const double bytes = type.store(type, side, options, stored.difference);
   for (uint64_t i = 0; i < side.values.size(); ++i) {
