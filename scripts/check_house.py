@@ -16,10 +16,13 @@ HEADERS_NAME_SOURCES = ["lib/core/codec", "lib/core/archive", "lib/study/evictio
 FIRST_OWN_CODEC = 16  # codecs below are the engine's, and formats/gear/FORMAT.md specifies them
 # Folders of formats whose grammar or fuzz target belongs to something else.
 NO_GRAMMAR = {"kvz": "lib/core/archive/FORMAT.md"}
-# Hosts of package registries: packages come through npm, pip and apt-get, the way these are set up on a machine.
+# Hosts of package registries and their mirrors, with or without a scheme: packages come through npm, pip and apt-get, the way
+# these are set up on a machine.
 REGISTRY = re.compile(
-    rb"//[\w.-]*(npmjs\.|yarnpkg\.|pypi\.|pythonhosted\.|anaconda\.|(deb|ftp|security|snapshot|archive)\.(debian|ubuntu)\.|crates\.io"
-    rb"|rubygems\.|maven\.|nuget\.|golang\.org|alpinelinux\.)[\w./-]*")
+    rb"(?<![\w.-])(?:[\w-]+\.)*(?:(?:npmjs|npmmirror|yarnpkg|pypi|pythonhosted|anaconda|rubygems|maven|nuget|golang|nodesource)\.(?:org|com|dev)"
+    rb"|crates\.io|alpinelinux\.org|pypi\.\w+\.\w+|(?:deb|ftp|security|snapshot|archive|packages|ports|https?|httpredir|mirrors?)(?:\.\w\w)?\."
+    rb"(?:debian|ubuntu)\.(?:org|com|net)|pkg\.(?:dev|github\.com)|ghcr\.io|docker\.(?:io|com)|jfrog\.io"
+    rb"|[\w.-]+/(?:pypi/simple|api/(?:npm|pypi)|artifactory))\b[\w./@%-]*")
 # Kernels whose tests are those of their only users: snapshot layouts, and every test of SIMD targets.
 TESTED_BY_USERS = {"reorder", "targets"}
 

@@ -4,15 +4,20 @@
 # packages have the same names. Does nothing when they are there. A system without apt-get gets the list to install from.
 set -euo pipefail
 
-if ! command -v apt-get >/dev/null; then
+say_needs() {
   cat >&2 <<'END'
-This system has no apt-get, so nothing was installed. Building needs
+Building needs
   a C++20 compiler (GCC 12 or clang 14 and later), CMake 3.25, Ninja, pkg-config, git
   CLI11, fmt, nlohmann_json, Highway, zstd, zlib, SQLite, xxHash, the headers of libcurl: each with headers, found by CMake or pkg-config
   OpenBLAS without threads, as an archive (libopenblas.a; set KVTOOL_BLAS_LIBRARY and KVTOOL_BLAS_INCLUDE to where it is)
 and the tests also Catch2 2 or 3, Google Benchmark, doxygen, jq, and Python 3.10 with its headers, numpy, zstandard and jsonschema.
 vcpkg.json names the libraries for vcpkg. CMake says which of them it does not find.
 END
+}
+
+if ! command -v apt-get >/dev/null; then
+  echo "This system has no apt-get, so nothing was installed." >&2
+  say_needs
   exit 0
 fi
 
@@ -39,4 +44,8 @@ fi
 echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null || {
+  echo "apt-get could not install them; these are the names of Debian 12 and 13 and Ubuntu 24.04." >&2
+  say_needs
+  exit 1
+}

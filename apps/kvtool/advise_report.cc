@@ -77,7 +77,8 @@ void PrintAdvice(Console& console, const advise::Runs& runs, const advise::Advic
   console.Line(fmt::format("{} prompt{}, {} candidates for each of {} parts; {}, {} of {} rows{}",
                            runs.size(), runs.size() == 1 ? "" : "s", advice.candidates.size(),
                            effects.measured.units.size(), advise::LossName(kind),
-                           effects.rows.front().positions.size(), effects.rows.front().population,
+                           effects.rows.front().positions.size() - effects.undefined_rows.front(),
+                           effects.rows.front().population,
                            runs.size() == 1 ? "" : " of the first"));
   PrintBest(console, request, advice);
   Table table({"plan", "ratio", "mean ratio", "worst prompt", "median prompt", "no first token"});

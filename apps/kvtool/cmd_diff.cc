@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "apps/kvtool/commands.h"
 #include "apps/kvtool/page_options.h"
 #include "apps/kvtool/progress.h"
@@ -135,9 +137,9 @@ class Diff : public Command {
         any = true;
         table.Row({std::to_string(layer.layer), name, std::to_string(of.values),
                    std::to_string(of.different), std::to_string(of.beyond),
-                   fmt::format("{:.3g}", of.max_abs), fmt::format("{:.3g}", of.mean_abs()),
-                   fmt::format("{:.3g}", of.max_rel),
-                   of.has_ulp() ? std::to_string(of.max_ulp) : "-", PlaceText(of)});
+                   DistanceText(of.largest_abs()), DistanceText(of.mean_abs()),
+                   DistanceText(of.largest_rel()), of.has_ulp() ? std::to_string(of.max_ulp) : "-",
+                   PlaceText(of)});
       }
     }
     if (any) console.Data(table.Text("  "));
@@ -152,6 +154,11 @@ class Diff : public Command {
     }
     console.Line(
         fmt::format("{} and {}: {}", Printable(a_), Printable(b_), VerdictText(diff, console)));
+  }
+
+  // Where every pair has a NaN or infinity on one side, no distance is known.
+  static std::string DistanceText(double value) {
+    return std::isnan(value) ? "-" : fmt::format("{:.3g}", value);
   }
 
   static std::string VerdictText(const SnapshotDiff& diff, Console& console) {

@@ -290,8 +290,8 @@ class ReplayMlp : public Command {
   // A trained MLP gives tokens about as long as those it stands for.
   void WarnAboutNorms(Console& console, const StepQuality& quality) const {
     constexpr double kFar = 3;
-    const auto is_far = [](double ratio) {
-      return ratio != 0 && !(ratio < kFar && ratio > 1 / kFar);
+    const auto is_far = [](const std::optional<double>& ratio) {
+      return ratio && !(*ratio<kFar&& * ratio> 1 / kFar);
     };
     const auto count =
         std::count_if(quality.norm_ratios.begin(), quality.norm_ratios.end(),

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <sstream>
 
 #include "apps/kvtool/numbers.h"
@@ -143,6 +144,10 @@ std::string ValueWord(const CLI::Option& option) {
 
 OptionDescription DescriptionOf(const CLI::Option& option, const Option::NotesOf& notes) {
   OptionDescription description;
+  if (const auto found = notes.find(&option); found != notes.end()) {
+    for (const char letter : found->second.letters)
+      description.names.push_back(std::string("-") + letter);
+  }
   for (const std::string& name : option.get_snames()) description.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) {
     const bool is_alias = IsAlias(option, "--" + name, notes);
@@ -228,6 +233,60 @@ std::string ParserNames(const std::string& names, std::vector<std::string>& alia
     begin = end + 1;
   }
   return names.substr(0, bar) + "," + older;
+}
+
+// Takes the short names out of `names` whose letter is a long name of another option, as -v beside
+// --v: CLI11 2.4 takes them for one name and refuses the second.
+std::string TakeLetters(const CLI::App& app, std::string& names) {
+  std::string letters, others;
+  std::istringstream parts(names);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const bool is_short = part.size() == 2 && part[0] == '-' && part[1] != '-';
+    if (is_short && app.get_option_no_throw("-" + part) != nullptr) {
+      letters += part[1];
+    } else {
+      others += (others.empty() ? "" : ",") + part;
+    }
+  }
+  names = others;
+  return letters;
+}
+
+// The words with long names in place of the letters that the parser is not told. Of a bundle such
+// as -qv every letter must be a flag: the last of -ov is a value.
+std::vector<std::string> WithLongNames(const CLI::App& app, const Option::NotesOf& notes,
+                                       std::vector<std::string> words) {
+  std::map<char, std::string> long_names;
+  for (const CLI::Option* option : app.get_options()) {
+    const auto found = notes.find(option);
+    if (found == notes.end() || option->get_lnames().empty()) continue;
+    for (const char letter : found->second.letters)
+      long_names[letter] = "--" + option->get_lnames().front();
+  }
+  const auto is_flag = [&](char letter) {
+    const CLI::Option* option = app.get_option_no_throw(std::string("-") + letter);
+    return long_names.contains(letter) || (option != nullptr && option->get_expected_max() == 0);
+  };
+  std::vector<std::string> all;
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (*word == "--") {
+      all.insert(all.end(), word, words.end());
+      break;
+    }
+    const std::string letters = word->starts_with('-') ? word->substr(1) : std::string();
+    const bool is_bundle = std::any_of(letters.begin(), letters.end(),
+                                       [&](char letter) { return long_names.contains(letter); }) &&
+                           std::all_of(letters.begin(), letters.end(), is_flag);
+    if (!is_bundle) {
+      all.push_back(*word);
+      continue;
+    }
+    for (const char letter : letters) {
+      const auto found = long_names.find(letter);
+      all.push_back(found != long_names.end() ? found->second : std::string("-") + letter);
+    }
+  }
+  return all;
 }
 
 }  // namespace
@@ -353,8 +412,11 @@ CommandLine::~CommandLine() = default;
 template <typename AddTo>
 Option CommandLine::Declared(const std::string& names, AddTo add) {
   std::vector<std::string> aliases;
-  CLI::Option* option = add(ParserNames(names, aliases));
+  std::string parser_names = ParserNames(names, aliases);
+  std::string letters = TakeLetters(*app_, parser_names);
+  CLI::Option* option = add(parser_names);
   (*notes_)[option].aliases = std::move(aliases);
+  (*notes_)[option].letters = std::move(letters);
   return {option, notes_.get()};
 }
 
@@ -429,9 +491,11 @@ std::vector<std::string> CommandLine::Parameters() const {
 void CommandLine::RequireNumbers() { RequireNumbersOf(*app_); }
 
 CommandLine::Asked CommandLine::Parse(int argc, char** argv) {
-  given_.assign(argv, argv + argc);
+  given_ = WithLongNames(*app_, *notes_, {argv, argv + argc});
+  std::vector<const char*> words;
+  for (const std::string& word : given_) words.push_back(word.c_str());
   try {
-    app_->parse(argc, argv);
+    app_->parse(static_cast<int>(words.size()), words.data());
     return Asked::kRun;
   } catch (const CLI::CallForHelp&) {
     return Asked::kShortHelp;

@@ -35,6 +35,7 @@ class Option {
     bool closed = false;               // no others may be given
     bool needed = false;               // though the parser does without
     std::vector<std::string> aliases;  // names that work but are not shown, with their dashes
+    std::string letters;               // short names that the parser is not told
   };
   using NotesOf = std::map<const CLI::Option*, Notes>;
 

@@ -87,11 +87,18 @@ ordered_json MethodJson(const MethodQuality& method, uint64_t bytes_full) {
 
 // A figure of nothing is no 0.
 std::string Four(double value) { return std::isnan(value) ? "-" : fmt::format("{:.4f}", value); }
+std::string Three(const std::optional<double>& value) {
+  return value ? fmt::format("{:.3f}", *value) : "-";
+}
 
 size_t WorstHead(const MethodQuality::Layer& layer) {
   size_t worst = 0;
   for (size_t h = 1; h < layer.heads.size(); ++h) {
-    if (layer.heads[h].output_error.mean > layer.heads[worst].output_error.mean) worst = h;
+    // A head without an error, by NaN, loses against every other one.
+    if (!(layer.heads[h].output_error.mean <= layer.heads[worst].output_error.mean) &&
+        layer.heads[h].output_error.count > 0) {
+      worst = h;
+    }
   }
   return worst;
 }
@@ -183,7 +190,11 @@ ordered_json QualityJson(const StepQuality& quality) {
                        {"bytes_full", quality.bytes_full}};
   json["relative_norms"] = ordered_json::array();
   for (const NormRatio& ratio : quality.norm_ratios) {
-    json["relative_norms"].push_back({{"layer", ratio.layer}, {"k", ratio.k}, {"v", ratio.v}});
+    const auto shown = [](const std::optional<double>& value) {
+      return value ? ordered_json(*value) : ordered_json();
+    };
+    json["relative_norms"].push_back(
+        {{"layer", ratio.layer}, {"k", shown(ratio.k)}, {"v", shown(ratio.v)}});
   }
   json["methods"] = ordered_json::array();
   for (const MethodQuality& method : quality.methods) {
@@ -208,11 +219,12 @@ std::string QualityText(const StepQuality& quality) {
   for (size_t i = 0; i < step.layers.size(); ++i) {
     const MethodQuality::Layer& layer = step.layers[i];
     const size_t worst = WorstHead(layer);
+    const double its_error = layer.heads[worst].output_error.mean;
     layers.Row({fmt::to_string(layer.layer), Four(layer.all.output_error_frobenius),
-                Four(layer.all.output_error.p95), fmt::to_string(worst),
-                Four(layer.heads[worst].output_error.mean), Four(layer.all.mass.mean),
-                Four(layer.all.changed_mass.mean), fmt::format("{:.3f}", quality.norm_ratios[i].k),
-                fmt::format("{:.3f}", quality.norm_ratios[i].v)});
+                Four(layer.all.output_error.p95),
+                std::isnan(its_error) ? "-" : fmt::to_string(worst), Four(its_error),
+                Four(layer.all.mass.mean), Four(layer.all.changed_mass.mean),
+                Three(quality.norm_ratios[i].k), Three(quality.norm_ratios[i].v)});
   }
   return fmt::format(
       "attention against the full cache: {} query rows x {} heads ({}), positions {}, open loop\n"

@@ -106,6 +106,22 @@ std::vector<std::string> QuantWarnings(const Snapshot& snapshot, const ReplayReq
     warnings.push_back(fmt::format("the trace has no queries of layers {}: they count in full",
                                    fmt::join(result.missing_layers, ", ")));
   }
+  uint64_t rows = 0, undefined = 0;
+  std::vector<uint32_t> lost;
+  for (const quantisation::LayerFigures& layer : result.layers) {
+    const quantisation::PairFigures& whole = layer.all.front();  // of the cache as it came
+    rows += whole.rows;
+    undefined += whole.undefined_rows;
+    if (whole.rows > 0 && whole.rows == whole.undefined_rows) lost.push_back(layer.layer);
+  }
+  if (undefined > 0) {
+    warnings.push_back(fmt::format(
+        "{} of {} measured rows are undefined, by NaN or Inf, and left out{}", undefined, rows,
+        lost.empty()
+            ? ""
+            : fmt::format("; no other row is left in layers {}, so the model has no figures",
+                          fmt::join(lost, ", "))));
+  }
   for (const bool is_key : {true, false}) {
     const auto& types = is_key ? request.store.k_types : request.store.v_types;
     for (uint32_t i = 1; i < types.size(); ++i) {  // the first is the cache as it came

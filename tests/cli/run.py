@@ -93,8 +93,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="kvtool-cli-") as folder:
         status = run_limited(["bash", "-euo", "pipefail", str(case)], folder, env)
     if status["exit"] == SKIPPED:
-        print(status["stdout"], end="")
-        return int(SKIPPED)
+        print(status["stdout"] or f"{case}: exits with {SKIPPED} and does not say why")
+        return int(SKIPPED) if status["stdout"] else 1
     broken = [kind for kind, got in status.items() if not holds(kind, got, expectation(kind, case.with_suffix("." + kind)))]
     for kind in broken:
         path = case.with_suffix("." + kind)

@@ -70,10 +70,12 @@ Snapshot OpenFile(const fs::path& path, OpenOptions options = {}) {
 }
 
 TEST_CASE("every state of a real engine reads, and all its K and V are regions", "[llama]") {
+  size_t files = 0;
   for (const fs::path& root : Roots()) {
     for (const auto& entry : fs::directory_iterator(root / "states")) {
       const std::string name = entry.path().filename().string();
       INFO(name);
+      ++files;
       if (Has(name, "recurrent")) {
         try {
           OpenFile(entry.path());
@@ -107,6 +109,7 @@ TEST_CASE("every state of a real engine reads, and all its K and V are regions",
       }
     }
   }
+  CHECK(files >= 5);
 }
 
 TEST_CASE("cells tell streams, shared prefixes, windows and holes", "[llama]") {

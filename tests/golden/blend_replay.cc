@@ -66,6 +66,7 @@ void CheckLayers(const blend::Result& result, const json& expected, Run& run) {
   for (const json& layer : expected.at("per_layer")) {
     const size_t l = layer.at("layer");
     INFO("layer " << l);
+    REQUIRE(l < std::min(result.layers.size(), result.ranks.size()));
     const double tolerance = expected.at("tolerances").at("sums_rel");
     CheckNear(result.layers[l].v.sum, layer.at("dev_v_sum"), tolerance);
     CheckNear(result.layers[l].k.sum, layer.at("dev_k_sum"), tolerance);

@@ -93,9 +93,11 @@ class RopeFile {
 
   std::vector<float> Turned(const std::string& name, const Positions& from,
                             const Positions& to) const {
+    REQUIRE(from.size() == to.size());
     Positions turns(to);
     for (size_t t = 0; t < turns.size(); ++t) turns[t] -= from[t];
     std::vector<float> values = tensors_.Floats(name);
+    REQUIRE(values.size() == turns.size() * heads_ * head_dim_);
     const RopeTable table(rope_, head_dim_, turns);
     for (size_t t = 0; t < turns.size(); ++t) {
       table.Rotate(t, heads_, &values[t * heads_ * head_dim_]);
@@ -163,6 +165,7 @@ class RopeFile {
     if (!tensors_.Has("k_at_new_f64")) return;
     // The reference's own values, but where they lie in the middle of two to a float's precision.
     const std::vector<double> doubles = tensors_.Doubles("k_at_new_f64");
+    REQUIRE(doubles.size() == expected.size());
     const std::vector<float> once = rounded({doubles.begin(), doubles.end()});
     for (size_t i = 0; i < once.size(); ++i) {
       const double middle = (double{once[i]} + double{expected[i]}) / 2;

@@ -27,10 +27,13 @@ struct Pair {
 
   Pair(const Tensors& tensors, const std::string& kind)
       : full(tensors.Floats(kind + "_new")), old(tensors.Floats(kind + "_old")) {
-    tokens = tensors.View(kind + "_new").shape[0];
+    REQUIRE(tensors.View(kind + "_old").shape == tensors.View(kind + "_new").shape);
+    REQUIRE(!full.empty());
+    tokens = tensors.View(kind + "_new").shape.at(0);
     channels = full.size() / tokens;
   }
   std::vector<float> Scores(uint64_t count, std::optional<DType> dtype = {}) const {
+    REQUIRE(count <= tokens);
     std::vector<float> scores(count);
     for (uint64_t t = 0; t < count; ++t) {
       const float* a = &full[t * channels];

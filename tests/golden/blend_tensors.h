@@ -37,6 +37,7 @@ struct Tensors {
     return values;
   }
   std::vector<int64_t> Integers(const std::string& name) const {
+    REQUIRE(View(name).dtype == DType::kI64);
     const Bytes raw = CopyContiguous(View(name));
     std::vector<int64_t> values(View(name).elements());
     for (size_t i = 0; i < values.size(); ++i) values[i] = LoadLE<int64_t>(raw.data() + 8 * i);

@@ -15,6 +15,8 @@ namespace kv::golden {
 
 // The vectors under test: $KVTOOL_GOLDEN_DIR, else testdata/golden.
 std::filesystem::path Root();
+// Whether these are the repository's own, where every kind has a vector.
+bool IsOwnSet();
 
 // A reader that is given a damaged file must not take more memory than this.
 inline constexpr uint64_t kMostMemory = uint64_t{256} << 20;
@@ -34,8 +36,9 @@ class Run {
   void Checked(int vectors = 1) { checked_ += vectors; }
   // The path of a file the manifest names, or nothing (counted as absent) if this set lacks it.
   std::optional<std::filesystem::path> File(const std::string& name);
-  // Q, K or V of a layer of a shared trace: in $KVTOOL_SHARED_DATA, in `data` beside this set, or
-  // in testdata. Nothing, counted as absent, if it is in none of them.
+  // Q, K or V of a layer of a shared trace: in $KVTOOL_SHARED_DATA, in `data` beside this set, in
+  // ../shared/data of the checkout, or in testdata. Nothing, counted as absent, if it is in none of
+  // them.
   std::optional<std::filesystem::path> Trace(const std::string& trace, uint32_t layer, char side);
   // An empty object if the set lacks the file.
   nlohmann::json Json(const std::string& name);

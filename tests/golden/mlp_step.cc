@@ -30,7 +30,9 @@ struct FloatArray {
 
   explicit FloatArray(const std::filesystem::path& path) : file(FileSource::Open(path)) {
     const ByteSpan bytes = file->bytes();
+    REQUIRE(bytes.size() >= 10);
     const uint64_t header = LoadLE<uint16_t>(bytes.data() + 8);
+    REQUIRE(bytes.size() >= 10 + header);
     const std::string text(AsText(bytes.subspan(10, header)));
     std::smatch match;
     REQUIRE(text.find("'<f4'") != std::string::npos);
@@ -41,12 +43,22 @@ struct FloatArray {
     for (std::sregex_iterator it(list.begin(), list.end(), number), end; it != end; ++it) {
       shape.push_back(std::stoull(it->str()));
     }
+    REQUIRE(shape.size() == 5);
+    uint64_t left = (bytes.size() - 10 - header) / sizeof(float);  // divided by each extent
+    for (const uint64_t extent : shape) {
+      REQUIRE(extent > 0);
+      REQUIRE(left % extent == 0);
+      left /= extent;
+    }
+    REQUIRE(left == 1);
     data = reinterpret_cast<const float*>(bytes.data() + 10 + header);
   }
 };
 
 // One batch row of [layers][batch][heads][capacity][head_dim] arrays as a cache.
 Snapshot CacheOf(const FloatArray& k, const FloatArray& v, uint64_t batch, uint64_t tokens) {
+  REQUIRE(k.shape[0] == v.shape[0]);
+  REQUIRE(batch < std::min(k.shape[1], v.shape[1]));
   Snapshot snapshot;
   const auto tensor = [&](const FloatArray& array, uint64_t layer) {
     const uint64_t heads = array.shape[2], capacity = array.shape[3], dim = array.shape[4];
@@ -69,6 +81,8 @@ Snapshot CacheOf(const FloatArray& k, const FloatArray& v, uint64_t batch, uint6
 double MaxDifference(const Snapshot& got, const FloatArray& expected, uint64_t batch,
                      bool is_value) {
   double worst = 0;
+  REQUIRE(got.layers.size() == expected.shape[0]);
+  REQUIRE(batch < expected.shape[1]);
   const uint64_t row = expected.shape[2] * expected.shape[3] * expected.shape[4];
   for (size_t layer = 0; layer < got.layers.size(); ++layer) {
     const KvTensor& tensor = is_value ? *got.layers[layer].v : got.layers[layer].k;

@@ -29,8 +29,8 @@ uint64_t HexNumber(const json& value) { return std::stoull(value.get<std::string
 // zstd promises no stable output between versions: payloads are compared with the same one only.
 bool SameZstd(Run& run) {
   const json manifest = run.Json("mnn/manifest.json");
-  if (!manifest.is_object()) return false;
-  const std::string made_with = manifest.at("toolchain").at("zstd");
+  const auto made_with =
+      manifest.value(nlohmann::json::json_pointer("/toolchain/zstd"), std::string());
   return made_with.rfind(std::string(ZSTD_versionString()) + " ", 0) == 0;
 }
 

@@ -90,8 +90,9 @@ void CheckEvent(const json& event, const Call& call, const MnnEngine& engine, bo
   if (event.contains("token_ids_after")) CHECK(event["token_ids_after"] == Runs(call.positions));
 }
 
-void CheckFinal(const json& expected, const MnnEngine& engine, bool any_choice) {
-  for (size_t layer = 0; layer < expected.at("layer_kv_len").size(); ++layer) {
+void CheckFinal(const json& expected, const MnnEngine& engine, size_t layers, bool any_choice) {
+  REQUIRE(expected.at("layer_kv_len").size() == layers);
+  for (size_t layer = 0; layer < layers; ++layer) {
     CHECK(expected["layer_kv_len"][layer] == engine.length(static_cast<uint32_t>(layer)));
   }
   CHECK(expected.at("meta_previous") == engine.meta_previous());
@@ -144,16 +145,18 @@ int CheckScenario(const json& scenario) {
     }
   }
   CHECK(next == events.size());
-  CheckFinal(scenario.at("final"), engine, any_choice);
+  CheckFinal(scenario.at("final"), engine, geometry.layers, any_choice);
   return static_cast<int>(next);
 }
 
 void CheckAccumulation(const json& item) {
   const size_t block = item.at("h2o_block_tokens");
+  REQUIRE(block > 0);
   const auto rule = item.at("flash").get<bool>() ? WeightRule::kFlashLocal : WeightRule::kSoftmax;
   std::vector<float> sums(CeilDiv(item.at("kv_len").get<size_t>(), block));
   for (const json& head : item.at("logits")) {
     std::vector<float> row = head.get<std::vector<float>>();
+    REQUIRE(row.size() <= sums.size() * block);
     WeighRow(row.data(), row.size(), rule);
     AddInOrder(row.data(), row.size(), block, sums.data());
   }

@@ -97,13 +97,13 @@ void CheckMnnOffline(Run& run) {
   if (!std::filesystem::exists(root / "dump")) return;
   const json manifest = run.Json("mnn/manifest.json");
   const bool same_library =
-      manifest.at("toolchain")
-          .at("python")
-          .get<std::string>()
+      manifest.value(nlohmann::json::json_pointer("/toolchain/python"), std::string())
           .find(fmt::format("libzstd {})", ZSTD_versionString())) != std::string::npos;
   const Source source = Source::Open(root / "dump");
   const std::vector<DumpEntry> entries = mnn::ReadOfflineEntries(source);
-  for (const auto& [name, command] : manifest.at("files").at("offline/").at("commands").items()) {
+  const json commands =
+      manifest.value(nlohmann::json::json_pointer("/files/offline~1/commands"), json::object());
+  for (const auto& [name, command] : commands.items()) {
     const auto path = run.File("mnn/offline/" + name);
     if (!path) continue;
     INFO(*path);

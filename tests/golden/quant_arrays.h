@@ -5,6 +5,7 @@
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -131,12 +132,21 @@ struct KindCheck {
   void (*check)(const nlohmann::json& vector, Run& run);
 };
 inline void CheckKinds(std::span<const KindCheck> kinds, Run& run) {
+  std::set<std::string_view> seen;
   for (const nlohmann::json& vector : run.Json("quant/manifest.json").value("vectors", kNone)) {
     const std::string kind = vector.at("kind"), name = vector.at("name");
     INFO(name);
     for (const KindCheck& known : kinds) {
-      if (known.kind == kind) known.check(vector, run);
+      if (known.kind != kind) continue;
+      seen.insert(known.kind);
+      const int before = run.checked() + run.absent();
+      known.check(vector, run);
+      CHECK(run.checked() + run.absent() > before);  // an empty `expect` compares nothing
     }
+  }
+  for (const KindCheck& known : kinds) {
+    INFO("no vector of the kind " << known.kind);
+    CHECK((seen.contains(known.kind) || !IsOwnSet()));
   }
 }
 

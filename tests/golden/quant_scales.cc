@@ -7,8 +7,10 @@
 
 #include "lib/core/base/bytes.h"
 #include "lib/core/quant/groups.h"
+#include "lib/core/quant/octave.h"
 #include "lib/core/quant/token_head.h"
 #include "lib/core/quant/turbo.h"
+#include "lib/core/quant/ultraquant.h"
 #include "tests/golden/quant_arrays.h"
 
 namespace kv::golden {
@@ -191,6 +193,12 @@ void CheckK16V8(const json& vector, Run& run) {
         values.assign(blob.v.size(), 0);
       }
       CheckBlob(blob, dtype, keys, values, *v, by_head, run);
+      if (expected.contains("scales")) {
+        const auto scales = expected["scales"].get<std::vector<float>>();
+        REQUIRE(scales.size() * sizeof(float) == blob.scales.size());
+        CHECK(std::memcmp(scales.data(), blob.scales.data(), blob.scales.size()) == 0);
+        run.Checked();
+      }
     }
     if (!expected.contains("v_deq_bits")) continue;
     quant::Side side = v->Side(values);
@@ -416,6 +424,108 @@ void CheckTurbo(const json& vector, Run& run) {
   run.Checked();
 }
 
+// Indices of one vector in a slot: two bits (of three) or four of each value, four values a group
+// of as many bytes, the first values low; then the third bits, the same way.
+std::vector<uint8_t> OctaveIndices(std::span<const uint8_t> packed, uint32_t bits) {
+  const uint32_t low = bits == 3 ? 2 : 4, values = quant::kOctaveDim;
+  const auto plane = [](std::span<const uint8_t> bytes, uint32_t d, uint32_t width) {
+    const uint32_t in_group = 32 / width, at = d % in_group;  // of four bytes
+    return bytes[d / in_group * 4 + at % 4] >> (at / 4 * width) & ((1u << width) - 1);
+  };
+  std::vector<uint8_t> indices(values);
+  for (uint32_t d = 0; d < values; ++d) {
+    uint32_t index = plane(packed, d, low);
+    if (bits == 3) index |= plane(packed.subspan(values * low / 8), d, 1) << 2;
+    indices[d] = static_cast<uint8_t>(index);
+  }
+  return indices;
+}
+
+void CheckOctave(const json& vector, Run& run) {
+  constexpr TurboBits kTypes[] = {
+      {"octave_k3v4", 4, 4}, {"octave_k3v3_compact", 3, 3}, {"octave_k3v3", 4, 3}};
+  const std::string name = vector.at("name");
+  const auto type = std::ranges::find_if(
+      kTypes, [&](const TurboBits& row) { return name.find(row.name) != name.npos; });
+  REQUIRE(type != std::end(kTypes));
+  const auto k = SideOfTrace(vector, true, run), v = SideOfTrace(vector, false, run);
+  if (!k || !v) return;
+  REQUIRE(k->shape() == v->shape());
+  constexpr uint32_t kDim = quant::kOctaveDim;
+  REQUIRE(k->dim == kDim);
+  for (const json& expected : vector.at("expect")) {
+    CHECK(EqualBits(quant::OctaveSigns(), QuantArray(expected.at("signs"), {kDim}).Floats()));
+    const uint64_t size = expected.at("slot_bytes"), v_at = type->k * kDim / 8,
+                   scales = v_at + type->v * kDim / 8;
+    REQUIRE(scales + 4 <= size);
+    const std::vector<uint8_t> slots =
+        QuantArray(expected.at("slots"), {k->tokens, k->heads, size}).Codes();
+    for (const bool is_key : {true, false}) {
+      const TraceSide& side = is_key ? *k : *v;
+      const uint32_t bits = is_key ? type->k : type->v;
+      const quant::OctaveCodes stored = quant::StoreOctave(side.values, bits);
+      size_t wrong = 0, wrong_scales = 0;
+      for (size_t i = 0; i < stored.scales.size(); ++i) {
+        const std::span<const uint8_t> slot = std::span(slots).subspan(i * size, size);
+        const auto indices = OctaveIndices(slot.subspan(is_key ? 0 : v_at, bits * kDim / 8), bits);
+        for (uint32_t d = 0; d < kDim; ++d) wrong += indices[d] != stored.indices[i * kDim + d];
+        const uint8_t* at = &slot[scales + (is_key ? 0 : 2)];
+        wrong_scales += std::abs((at[0] | at[1] << 8) - stored.scales[i]) > 1;
+      }
+      INFO((is_key ? "K" : "V"));
+      // Values within a rounding of a boundary may go either way, and take their scale with them.
+      CHECK(wrong <= 2);
+      CHECK(wrong_scales == 0);
+      const auto got = Stored(std::string(type->name), side.Side());
+      const auto deq = QuantArray(expected.at(is_key ? "k_deq" : "v_deq"), side.shape()).Floats();
+      if (wrong == 0) CHECK(WorstError(got, deq) < 1e-5);
+      run.Checked(3);
+    }
+  }
+}
+
+void CheckUltra(const json& vector, Run& run) {
+  const std::string name = vector.at("name");
+  REQUIRE((name.ends_with("-k") || name.ends_with("-v")));
+  for (const json& expected : vector.at("expect")) {
+    const Npy input = QuantArray(expected.at("input_f32"));
+    REQUIRE(input.shape.size() == 3);
+    const uint64_t dim = input.shape[2];
+    REQUIRE((std::has_single_bit(dim) && dim % quant::kUltraGroup == 0));
+    // The vectors of both sides are rotated; the engine rotates those of keys alone.
+    const auto stored = quant::StoreUltra(input.Floats(), static_cast<uint32_t>(dim), true);
+    Shape codes = input.shape, groups = input.shape;
+    codes[2] = dim / 2;
+    groups[2] = dim / quant::kUltraGroup;
+    CHECK(stored.codes == QuantArray(expected.at("codes_packed"), codes).Codes());
+    CHECK(stored.exponents == QuantArray(expected.at("scale_bytes"), groups).Codes());
+    std::vector<float> back(input.size());
+    quant::ReadUltra(stored, back);
+    CHECK(EqualBits(back, QuantArray(expected.at("deq"), input.shape).Floats()));
+    run.Checked(3);
+  }
+}
+
+void CheckFrozenFp8(const json& vector, Run& run) {
+  for (const json& expected : vector.at("expect")) {
+    const auto side = SideNamed(expected.at("side"), vector, run);
+    if (!side) return;
+    const uint64_t first = expected.at("scale_from_tokens");
+    REQUIRE((first > 0 && first <= side->tokens));
+    float most = 0;
+    for (uint64_t i = 0; i < first * side->row(); ++i)
+      most = std::max(most, std::fabs(side->values[i]));
+    const auto scale = static_cast<float>(expected.at("scale").get<double>());
+    CHECK(most / 448.0f == scale);
+    std::vector<uint8_t> codes(side->values.size());
+    QuantiseFloat8(DType::kF8E4M3, side->values, scale, Float8Overflow::kCast, codes.data());
+    CHECK(codes == QuantArray(expected.at("codes"), side->shape()).Codes());
+    const auto got = Stored("transformers_fp8", side->Side(), {.first_tokens = first});
+    CHECK(EqualBits(got, QuantArray(expected.at("deq_f16"), side->shape()).Floats()));
+    run.Checked(3);
+  }
+}
+
 }  // namespace
 
 void CheckQuantScales(Run& run) {
@@ -426,7 +536,10 @@ void CheckQuantScales(Run& run) {
                                   {"kivi", CheckKivi},
                                   {"kvquant", CheckKvQuant},
                                   {"hf_quanto", CheckQuanto},
-                                  {"turboquant", CheckTurbo}};
+                                  {"turboquant", CheckTurbo},
+                                  {"octave", CheckOctave},
+                                  {"ultraquant", CheckUltra},
+                                  {"hf_fp8", CheckFrozenFp8}};
   CheckKinds(kKinds, run);
 }
 

@@ -48,6 +48,13 @@ class Truth {
         bytes_(std::move(bytes)),
         unit_(Info(dtype).block_bytes) {
     REQUIRE(axes_.size() == shape_.size());
+    uint64_t left = bytes_.size() / unit_;  // elements, divided by each extent
+    for (const uint64_t extent : shape_) {
+      REQUIRE(extent > 0);
+      REQUIRE(left % extent == 0);
+      left /= extent;
+    }
+    REQUIRE(left == 1);
   }
 
   uint64_t Extent(char role) const {
@@ -102,6 +109,7 @@ class Truth {
                           : axis == "2D"                ? part * dims + channel % dims
                           : axis == "HD" || axis == "C" ? channel
                                                         : 0;
+      if (at >= shape_[i]) FAIL("axis " << axis << " has no element " << at);
       index = index * shape_[i] + at;
     }
     return index;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the golden tests on variants of the repository's set whose manifest and arrays disagree: each must fail in the
-test that reads it, and none may end the program, whatever the arrays hold.
+"""Runs the golden tests on variants of the repository's set whose manifest and files disagree: each must fail in the
+test that reads it, and none may end the program, whatever the arrays hold. Sets that agree, of another trace, another layer
+or a part of the areas, must pass.
 
   variants.py GOLDEN_TESTS [--all]   --all: every array of the quantisers, spoilt in four ways
 """
@@ -59,6 +60,16 @@ def edit(name, **changes):
     return spoil
 
 
+def conversion(name, expects):
+    """Sets what the product does with a checkpoint: `product_expects` of its first conversion."""
+    def spoil(folder):
+        path = folder / "infinilm/manifest.json"
+        manifest = json.loads(path.read_text())
+        next(item for item in manifest["conversions"] if item["input"] == name)["product_expects"] = expects
+        path.write_text(json.dumps(manifest))
+    return spoil
+
+
 def source(name, **changes):
     return edit(name, source={"trace": "kjv3m", "layer": 0, "tokens": [0, 48]} | changes)
 
@@ -81,7 +92,40 @@ VARIANTS = {
     "an odd number of bits": edit("kivi/a-2bit-R32", expect_bits=3),
     "groups that do not divide heads": edit("hf/quanto-a", expect_group=48),
     "an unknown side": edit("vllm/fp8-a", expect_side="q"),
+    "nothing expected": edit("hadamard/n64", expect=[]),
+    "no manifest of the quantisers": lambda folder: (folder / "quant/manifest.json").unlink(),
+    "no vectors": lambda folder: (folder / "quant/manifest.json").write_text('{"vectors": []}'),
+    "no manifest of the weights": lambda folder: (folder / "infinilm/manifest.json").unlink(),
+    "a conversion that gives another file": conversion("pth/proto4.pth", "bin/special_f2_as_fp16.bin"),
+    "a conversion that gives another conversion": conversion("pth/proto4.pth", "identical to that of pth/full_f5_fp32_flat.pth"),
+    "a conversion that is no refusal": conversion("pth/proto4.pth", "error: storage 0 has fewer bytes than needed"),
+    "a conversion that gives what nothing reads": conversion("pth/proto4.pth", "as you like"),
     "an absent array": lambda folder: (folder / "quant/vllm/i8-a-k.codes.npy").unlink(),
+}
+
+
+def rename_trace(folder):
+    """The vectors come from a trace of another name and layer."""
+    path = folder / "quant/manifest.json"
+    manifest = json.loads(path.read_text())
+    for vector in manifest["vectors"]:
+        if "source" in vector:
+            vector["source"] |= {"trace": f"{vector['source']['trace']}-again", "layer": vector["source"]["layer"] + 7}
+    path.write_text(json.dumps(manifest))
+    traces = folder.parent / "data/llamacpp/trace"
+    traces.mkdir(parents=True)
+    for array in (ROOT / "testdata/trace").glob("*-L*-?.npy"):
+        name, layer, side = array.stem.rsplit("-", 2)
+        shutil.copy(array, traces / f"{name}-again-L{int(layer[1:]) + 7}-{side}.npy")
+
+
+SOUND = {
+    "the same vectors": lambda folder: None,
+    "quantisers alone": lambda folder: shutil.rmtree(folder / "infinilm"),
+    "weights alone": lambda folder: shutil.rmtree(folder / "quant"),
+    "a trace of another name and layer": rename_trace,
+    "another spelling of a code": edit("fp8/f16-to-e4m3fn", code="e4m3"),
+    "a conversion that gives this file": conversion("pth/full_f5_fp32_flat.pth", "identical bytes to bin/full_f5_textonly_export_as_fp32.bin"),
 }
 
 
@@ -101,18 +145,21 @@ def main():
     wrong = 0
     with tempfile.TemporaryDirectory() as work:
         folder = pathlib.Path(work) / "golden"
-        for what, spoil in variants.items():
+        for what, spoil in [*SOUND.items(), *variants.items()]:
+            shutil.rmtree(pathlib.Path(work) / "data", ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(SET / "quant", folder / "quant")
+            for area in ("quant", "infinilm"):
+                shutil.copytree(SET / area, folder / area)
             spoil(folder)
             done = subprocess.run([program], capture_output=True, text=True, errors="replace", timeout=300, cwd=ROOT,
                                   env=os.environ | {"KVTOOL_GOLDEN_DIR": str(folder)})
             # Catch's status is the number of assertions that failed; a signal is negative, and Catch names it.
             crashed = done.returncode < 0 or "fatal error condition" in done.stdout or "terminate" in done.stderr
-            if crashed or done.returncode == 0:
+            if crashed or (done.returncode == 0) != (what in SOUND):
                 wrong += 1
-                print(f"{what}: {'crashed' if crashed else 'passed'}\n{done.stdout[-800:]}{done.stderr[-400:]}")
-    print(f"{len(variants)} variants, {wrong} not refused")
+                print(f"{what}: {'crashed' if crashed else 'refused' if done.returncode else 'passed'}\n"
+                      f"{done.stdout[-800:]}{done.stderr[-400:]}")
+    print(f"{len(SOUND)} sound variants, {len(variants)} others, {wrong} not as they should")
     return 1 if wrong else 0
 
 

@@ -158,9 +158,17 @@ void CheckWeightConversions(Run& run) {
     INFO("product_expects '" << expects << "'");
     if (expects.starts_with("refuse") || expects.starts_with("error: ")) {
       CHECK_FALSE(bytes.has_value());
-    } else if (const size_t file = expects.find("bin/"); file != expects.npos) {
+    } else if (!expects.empty()) {
+      // A file of weights, or of a checkpoint whose conversion gives the same bytes.
+      const size_t weights = expects.find("bin/"), checkpoint = expects.find("pth/");
+      REQUIRE((weights != expects.npos || checkpoint != expects.npos));
       REQUIRE(bytes.has_value());
-      CHECK(*bytes == run.Load("infinilm/" + expects.substr(file)));
+      if (weights != expects.npos) {
+        CHECK(*bytes == run.Load("infinilm/" + expects.substr(weights)));
+      } else if (const auto other = run.File("infinilm/" + expects.substr(checkpoint))) {
+        CHECK(bytes == Convert(*other, *conversion));
+        CHECK(item.at("sha256") == test::Sha256(*bytes));
+      }
     } else if (item.at("exit") == 0) {
       REQUIRE(bytes.has_value());
       CHECK(item.at("sha256") == test::Sha256(*bytes));

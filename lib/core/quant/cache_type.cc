@@ -11,9 +11,11 @@
 #include "lib/core/kernels/dequantise.h"
 #include "lib/core/kernels/hadamard.h"
 #include "lib/core/quant/groups.h"
+#include "lib/core/quant/octave.h"
 #include "lib/core/quant/rows.h"
 #include "lib/core/quant/token_head.h"
 #include "lib/core/quant/turbo.h"
+#include "lib/core/quant/ultraquant.h"
 #include "lib/core/snapshot/hadamard.h"
 
 namespace kv::quant {
@@ -49,15 +51,18 @@ struct Float8Rule {
   DType dtype = DType::kF8E4M3;
   Float8Overflow overflow = Float8Overflow::kSaturate;
   bool is_scaled = false, by_head = false, only_values = false, counts_scales = false;
+  bool is_frozen = false;  // the scale is that of the tokens stored first
 };
 
 Float8Rule RuleOf(std::string_view name) {
   Float8Rule rule;
   if (name.ends_with("e5m2")) rule.dtype = DType::kF8E5M2;
-  if (name.starts_with("lmcache")) rule.overflow = Float8Overflow::kCast;
+  rule.is_frozen = name.starts_with("transformers");
+  if (name.starts_with("lmcache") || rule.is_frozen) rule.overflow = Float8Overflow::kCast;
   rule.by_head = name.ends_with("head");
-  rule.only_values = rule.counts_scales = name.starts_with("k16v8");
-  rule.is_scaled = rule.by_head || rule.only_values || name.ends_with("amax");
+  rule.only_values = name.starts_with("k16v8");
+  rule.counts_scales = rule.only_values || rule.is_frozen;
+  rule.is_scaled = rule.by_head || rule.only_values || rule.is_frozen || name.ends_with("amax");
   return rule;
 }
 
@@ -117,13 +122,16 @@ double StoreBlocks(const CacheType& type, const Side& side, const StoreOptions& 
   return static_cast<double>(packed.size());
 }
 
-double StoreFp8(const CacheType& type, const Side& side, const StoreOptions&,
+double StoreFp8(const CacheType& type, const Side& side, const StoreOptions& options,
                 std::span<float> out) {
   const Float8Rule rule = RuleOf(type.name);
   if (rule.only_values && side.is_key) return KeepFull(side, out);
+  const uint64_t scaled = rule.is_frozen && options.first_tokens > 0
+                              ? std::min(options.first_tokens, side.tokens) * side.row()
+                              : side.values.size();
   // Scales are of a tensor, or of each kv head.
   std::vector<float> most(side.heads, 0.0f);
-  for (uint64_t i = 0; i < side.values.size(); ++i) {
+  for (uint64_t i = 0; i < scaled; ++i) {
     float& of_head = most[i / side.dim % side.heads];
     of_head = std::max(of_head, std::fabs(side.values[i]));
   }
@@ -258,6 +266,31 @@ double StoreTurbo(const CacheType& type, const Side& side, const StoreOptions&,
   }
   ReadTurboValues(StoreTurboValues(side.values, side.dim, bits), side.dim, out);
   return vectors * (codes + 2 * kHalfBytes);
+}
+
+double StoreUltraSide(const CacheType& type, const Side& side, const StoreOptions&,
+                      std::span<float> out) {
+  RequirePowerOfTwo(type, side);
+  if (side.dim % kUltraGroup != 0)
+    throw Refused(type, fmt::format("heads of {} values; it goes by {}", side.dim, kUltraGroup));
+  ReadUltra(StoreUltra(side.values, side.dim, side.is_key), out);
+  if (side.is_key) HadamardScaledFirst(out.data(), out.size(), side.dim);
+  return static_cast<double>(side.values.size()) * (0.5 + 1.0 / kUltraGroup);
+}
+
+double StoreOctaveSide(const CacheType& type, const Side& side, const StoreOptions&,
+                       std::span<float> out) {
+  if (side.dim != kOctaveDim) {
+    throw Refused(type, fmt::format("heads of {} values; only the signs of {} are known", side.dim,
+                                    kOctaveDim));
+  }
+  const bool is_compact = type.name.ends_with("compact");
+  const bool is_three = is_compact || (!side.is_key && type.name.ends_with("v3"));
+  const uint32_t bits = is_three ? 3 : 4;
+  ReadOctave(StoreOctave(side.values, bits), bits, out);
+  // Slots of K and V have 72, 64 or 52 bytes: half of each filler is counted with either side.
+  const double codes = kOctaveDim * bits / 8.0, scale = is_compact ? kHalfBytes : 2 * kHalfBytes;
+  return static_cast<double>(side.tokens * side.heads) * (codes + scale);
 }
 
 }  // namespace kv::quant

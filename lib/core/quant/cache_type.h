@@ -35,6 +35,8 @@ struct StoreOptions {
   bool rotate = true;  // llama.cpp since 2026-04, where head sizes allow it
   // For types that quantise keys before RoPE: how they were rotated. Token j is at position j.
   const Rope* rope = nullptr;
+  // For types whose scale is that of the tokens stored first (a prompt): how many; 0: all.
+  uint64_t first_tokens = 0;
 };
 
 // Which tokens a query still sees in full: the engine stores them later.
@@ -85,5 +87,7 @@ double StoreKiviSide(const CacheType&, const Side&, const StoreOptions&, std::sp
 double StoreKvQuantSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
 double StoreQuantoSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
 double StoreTurbo(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
+double StoreUltraSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
+double StoreOctaveSide(const CacheType&, const Side&, const StoreOptions&, std::span<float>);
 
 }  // namespace kv::quant

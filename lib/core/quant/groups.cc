@@ -38,7 +38,7 @@ GroupCodes StoreKivi(const float* values, size_t count, size_t step, uint32_t bi
       const float scaled = ToHalf(ToHalf(values[i * step] - group.shift) / group.scale);
       code = std::nearbyint(std::clamp(scaled, 0.0f, top));
     }
-    group.codes[i] = static_cast<uint8_t>(code);
+    group.codes[i] = static_cast<uint8_t>(IntegerCode(code));
     out[i * step] = ToHalf(ToHalf(code * group.scale) + group.shift);
   }
   return group;
@@ -58,7 +58,7 @@ GroupCodes StoreQuanto(const float* values, size_t count, size_t step, uint32_t 
     }
     const float scaled = round(round(values[i * step] + group.shift) / group.scale);
     const float code = std::clamp(std::nearbyint(scaled), 0.0f, top);
-    group.codes[i] = static_cast<uint8_t>(code);
+    group.codes[i] = static_cast<uint8_t>(IntegerCode(code));
     out[i * step] = round(round(code * group.scale) - group.shift);
   }
   return group;
@@ -68,11 +68,15 @@ uint64_t StoreKvQuant(const float* values, size_t count, size_t step, uint32_t b
                       float* out) {
   float low = -INFINITY, high = INFINITY;  // outliers are at them or beyond
   if (sparse) {
-    std::vector<float> sorted(count);
-    for (size_t i = 0; i < count; ++i) sorted[i] = values[i * step];
+    std::vector<float> sorted;  // without NaN, which has no order
+    for (size_t i = 0; i < count; ++i) {
+      if (!std::isnan(values[i * step])) sorted.push_back(values[i * step]);
+    }
     std::sort(sorted.begin(), sorted.end());
-    low = static_cast<float>(Quantile(sorted, kSparseShare));
-    high = static_cast<float>(Quantile(sorted, 1 - kSparseShare));
+    if (!sorted.empty()) {
+      low = static_cast<float>(Quantile(sorted, kSparseShare));
+      high = static_cast<float>(Quantile(sorted, 1 - kSparseShare));
+    }
   }
   const auto is_outlier = [&](float value) { return value <= low || value >= high; };
   Range range{INFINITY, -INFINITY};

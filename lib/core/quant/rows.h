@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <span>
 
 #include "lib/core/base/half.h"
@@ -31,6 +32,11 @@ inline float LargestMagnitude(std::span<const float> values) {
   float most = 0;
   for (const float value : values) most = std::max(most, std::fabs(value));
   return most;
+}
+
+// An integer code that was computed in float; 0 for a NaN, which values that are not finite give.
+inline uint32_t IntegerCode(float code) {
+  return std::isnan(code) ? 0 : static_cast<uint32_t>(code);
 }
 
 // Rounds halves away from zero, by adding 0.5 and cutting, as several engines do.

@@ -29,7 +29,8 @@ TokenHeadCodes StoreInt8(std::span<const float> values, uint32_t dim) {
     stored.scales.push_back(scale);
     for (size_t j = i; j < i + dim; ++j) {
       const float code = std::clamp(RoundByHalf(values[j] * inverse), -128.0f, 127.0f);
-      stored.codes[j] = static_cast<uint8_t>(static_cast<int8_t>(code));
+      const int whole = std::isnan(code) ? 0 : static_cast<int>(code);
+      stored.codes[j] = static_cast<uint8_t>(static_cast<int8_t>(whole));
     }
   }
   return stored;
@@ -71,10 +72,10 @@ TokenHeadCodes StoreInt4(std::span<const float> values, uint32_t dim,
     const float zero = std::clamp(RoundByHalf(-range.least / scale), 0.0f, 15.0f);
     const float inverse = 1.0f / scale;
     const uint32_t bits = std::bit_cast<uint32_t>(scale) & ~kZeroPointBits;
-    stored.scales.push_back(std::bit_cast<float>(bits | static_cast<uint32_t>(zero)));
+    stored.scales.push_back(std::bit_cast<float>(bits | IntegerCode(zero)));
     for (uint32_t d = 0; d < dim; ++d) {
-      const auto code =
-          static_cast<uint8_t>(std::clamp(RoundByHalf(r[d] * inverse + zero), 0.0f, 15.0f));
+      const auto code = static_cast<uint8_t>(
+          IntegerCode(std::clamp(RoundByHalf(r[d] * inverse + zero), 0.0f, 15.0f)));
       stored.codes[(i + d) / 2] |= static_cast<uint8_t>(d % 2 == 0 ? code : code << 4);
     }
   }

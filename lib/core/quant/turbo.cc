@@ -110,7 +110,7 @@ TurboValues StoreTurboValues(std::span<const float> values, uint32_t dim, uint32
     stored.least.push_back(F32ToF16(range.least));
     for (uint32_t d = 0; d < dim; ++d) {
       const float code = std::trunc((values[i + d] - range.least) / scale + 0.5f);
-      stored.codes[i + d] = static_cast<uint8_t>(std::clamp(code, 0.0f, top));
+      stored.codes[i + d] = static_cast<uint8_t>(IntegerCode(std::clamp(code, 0.0f, top)));
     }
   }
   return stored;

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <string>
@@ -52,7 +53,13 @@ struct TensorDiff {
 
   bool same_dtype() const { return a_dtype == b_dtype; }
   bool has_ulp() const;
-  double mean_abs() const { return values == 0 ? 0 : sum_abs / static_cast<double>(values); }
+  // Distances are of pairs without a NaN or infinity on one side alone; of no pair they are NaN.
+  uint64_t measured() const { return values - not_finite; }
+  double largest_abs() const { return measured() == 0 ? NAN : max_abs; }
+  double largest_rel() const { return measured() == 0 ? NAN : max_rel; }
+  double mean_abs() const {
+    return measured() == 0 ? NAN : sum_abs / static_cast<double>(measured());
+  }
   // Adds the result for later tokens of the same tensors.
   void Add(const TensorDiff& later);
 };

@@ -277,8 +277,8 @@ class Measurement {
     return options_.queries ? options_.queries->rule_of(index) : AttentionRule();
   }
 
-  double NormRatioOf(const LayerValues& full, const LayerValues& small, uint32_t heads,
-                     bool is_value) const {
+  std::optional<double> NormRatioOf(const LayerValues& full, const LayerValues& small,
+                                    uint32_t heads, bool is_value) const {
     const uint64_t dim = is_value ? full.v_dim : full.k_dim;
     const auto norm = [&](const FloatMatrix& m, uint64_t row) {
       double sum = 0;
@@ -304,7 +304,8 @@ class Measurement {
         }
       }
     }
-    return count == 0 ? 0 : total / static_cast<double>(count);
+    if (count == 0) return std::nullopt;
+    return total / static_cast<double>(count);
   }
 
   const Snapshot& cache_;

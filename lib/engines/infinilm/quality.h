@@ -67,7 +67,7 @@ struct MethodQuality {
 // untrained.
 struct NormRatio {
   uint32_t layer = 0;
-  double k = 0, v = 0;  // 0: nothing was compressed
+  std::optional<double> k, v;  // empty: nothing with a norm above 0 was compressed
 };
 
 struct StepQuality {

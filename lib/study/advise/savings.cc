@@ -64,8 +64,10 @@ std::vector<Alternative> MeasureLayer(const RunOf& run, size_t layer, const Savi
                                       const eviction::MeasuredRows& rows, ThreadPool& pool,
                                       Broken* broken) {
   const LayerAttention& attention = run.layers()[layer];
+  quantisation::StoreRequest store = request.store;
+  store.first_tokens = run.prompt();
   const StoredLayer stored = quantisation::StoreLayer(
-      attention, static_cast<uint32_t>(run.snapshot().layers.size()), request.store, pool);
+      attention, static_cast<uint32_t>(run.snapshot().layers.size()), store, pool);
   if (broken != nullptr) {
     for (uint32_t i = 0; i < stored.k_stored.size(); ++i) {
       if (stored.k_stored[i].not_finite > 0) broken->k.insert(i);
@@ -78,7 +80,7 @@ std::vector<Alternative> MeasureLayer(const RunOf& run, size_t layer, const Savi
   for (const Measure& measure : measures) {
     kept.push_back({measure.plan, measure.types ? request.pairs[*measure.types] : TypePair{}});
   }
-  auto measured = quantisation::MeasureKept(attention, stored, request.store, kept, rows, pool);
+  auto measured = quantisation::MeasureKept(attention, stored, store, kept, rows, pool);
   std::vector<Alternative> alternatives;
   for (size_t i = 0; i < measures.size(); ++i) {
     Alternative& alternative = alternatives.emplace_back();

@@ -172,6 +172,8 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
   } else if (trace.gradients) {
     result.kl_method = eviction::KlMethod::kGradients;
   }
+  StoreRequest store = request.store;
+  store.first_tokens = request.prompt_tokens;
   if (progress != nullptr) progress->Begin(snapshot.kv_bytes());
   for (const LayerKv& layer : snapshot.layers) {
     const uint64_t bytes = layer.k.bytes() + (layer.v ? layer.v->bytes() : 0);
@@ -184,11 +186,11 @@ ReplayResult Replay(const Snapshot& snapshot, const AttentionTrace& trace,
     } else {
       const LayerAttention attention(trace, *rows, layer);
       const StoredLayer stored =
-          StoreLayer(attention, static_cast<uint32_t>(snapshot.layers.size()), request.store, pool);
+          StoreLayer(attention, static_cast<uint32_t>(snapshot.layers.size()), store, pool);
       result.tokens = std::max(result.tokens, stored.tokens);
-      result.layers.push_back(Describe(
-          attention, stored, request.pairs,
-          MeasurePairs(attention, stored, request.store, request.pairs, result.measured, pool)));
+      result.layers.push_back(
+          Describe(attention, stored, request.pairs,
+                   MeasurePairs(attention, stored, store, request.pairs, result.measured, pool)));
       if (result.kl_method == eviction::KlMethod::kGradients && !eviction::HasChanges(attention))
         result.kl_method.reset();
     }

@@ -29,7 +29,7 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
                  const StoreRequest& request) {
   StoredSide stored;
   stored.difference.resize(side.values.size());
-  quant::StoreOptions options{request.rounding, request.rotate, nullptr};
+  quant::StoreOptions options{request.rounding, request.rotate, nullptr, request.first_tokens};
   if (request.rope != nullptr) options.rope = &request.rope->Of(side.layer);
   const double bytes = type.store(type, side, options, stored.difference);
   for (uint64_t i = 0; i < side.values.size(); ++i) {
@@ -40,6 +40,7 @@ StoredSide Store(const quant::CacheType& type, const quant::Side& side,
     stored.signal += static_cast<double>(side.values[i]) * static_cast<double>(side.values[i]);
   }
   const uint64_t full = FullTokens(request, type.TailOf(side.is_key), side.tokens);
+  if (full == side.tokens) stored.noise = 0;  // no token is stored by this type
   const double share = static_cast<double>(full) / static_cast<double>(side.tokens);
   stored.bytes = (1 - share) * bytes + share * 2 * static_cast<double>(side.values.size());
   return stored;

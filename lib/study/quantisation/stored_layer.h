@@ -31,6 +31,7 @@ struct StoreRequest {
   bool rotate = true;
   const ModelRope* rope = nullptr;
   uint64_t keep_first = 0, keep_last = 0;  // tokens that each query still sees in full
+  uint64_t first_tokens = 0;               // quant::StoreOptions::first_tokens
 };
 
 // Types of K and V at once: indices into the request's lists; kFull leaves a side as it is.

@@ -106,6 +106,10 @@ LineChart DiffByLayer(const SnapshotDiff& diff, std::string title, std::string y
   return chart;
 }
 
+std::string Distance(double value) {
+  return std::isnan(value) ? "-" : fmt::format("{:.3g}", value);
+}
+
 std::vector<std::vector<std::string>> DiffRows(const SnapshotDiff& diff) {
   std::vector<std::vector<std::string>> rows = {{"layer", "part", "values", "differ", "beyond",
                                                  "max abs", "mean abs", "max rel", "max ulp",
@@ -116,9 +120,8 @@ std::vector<std::vector<std::string>> DiffRows(const SnapshotDiff& diff) {
       const TensorDiff& of = **part;
       rows.push_back({std::to_string(layer.layer), name, std::to_string(of.values),
                       std::to_string(of.different), std::to_string(of.beyond),
-                      fmt::format("{:.3g}", of.max_abs), fmt::format("{:.3g}", of.mean_abs()),
-                      fmt::format("{:.3g}", of.max_rel),
-                      of.has_ulp() ? std::to_string(of.max_ulp) : "-",
+                      Distance(of.largest_abs()), Distance(of.mean_abs()),
+                      Distance(of.largest_rel()), of.has_ulp() ? std::to_string(of.max_ulp) : "-",
                       of.first ? std::to_string(of.first->token) : "-"});
     }
   }

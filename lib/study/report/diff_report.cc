@@ -31,9 +31,9 @@ Json TensorJson(const TensorDiff& diff) {
                {"different_count", diff.different},
                {"beyond_tolerance_count", diff.beyond},
                {"not_finite_count", diff.not_finite},
-               {"max_abs", diff.max_abs},
+               {"max_abs", diff.largest_abs()},
                {"mean_abs", diff.mean_abs()},
-               {"max_rel", diff.max_rel}};
+               {"max_rel", diff.largest_rel()}};
   json["max_ulp"] = diff.has_ulp() ? Json(diff.max_ulp) : Json();
   if (diff.first) json["first"] = FirstJson(diff);
   return json;

@@ -10,7 +10,7 @@ for page in range(64):
 names = [f"{(page * 37) % 64:02}.data" for page in range(64)]
 pathlib.Path("order.txt").write_text("\n".join(names) + "\n")
 PY
-"$PYTHON" -c 'import numpy' 2>&- || exit 77
+"$PYTHON" -c 'import numpy' 2>&- || { echo "$PYTHON has no numpy"; exit 77; }
 "$PYTHON" make.py
 raw="--raw f16:L2THD:2,2,4,2,16 --order order.txt"
 "$KVTOOL" compress pages $raw -q -o solid.kvz --json-out said.json

@@ -33,6 +33,11 @@ try "consistency" ".rows[1].kv_content_consistency_pass = false"
 try "a return code" ".rows[1].return_code = 1"
 try "a given return code" . --return-codes runtime_store=1
 try "no summary" ".rows[1].summary_exists = false"
+# A figure that the suite always writes was cut out.
+try "no ratio" "del(.rows[1].lossy_best)"
+try "no baseline" "del(.rows[1].decode_baseline)"
+try "no lines counted" "del(.rows[0].kv_invalid_log_count, .rows[0].kv_content_consistency_pass)"
+try "real prompts, no speed" "del(.rows[2].candidate_decode_tps_avg)"
 try "real prompts, nothing evicted" ".rows[2].candidate_lossy_ratio_avg = 1"
 try "real prompts, too slow" ".rows[2].candidate_decode_tps_avg = 4"
 config=
@@ -40,6 +45,8 @@ config=
 "$KVTOOL" gate --engine-logs ours.json || echo "exit $?"
 head -c 900 summary.json > cut.json
 "$KVTOOL" gate --engine-logs cut.json || echo "exit $?"
+sed '0,/"overall_pass": false/s//"overall_pass": true, &/' summary.json > twice.json
+"$KVTOOL" gate --engine-logs twice.json || echo "exit $?"
 # What doctor says of it, of the folder, and of what is no summary.
 cp -r "$golden" suite; chmod -R u+w suite
 for file in summary.json suite; do "$KVTOOL" doctor $file; done

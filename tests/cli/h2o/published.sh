@@ -10,7 +10,7 @@ replay --policy snapkv --snapkv-window 16 --budget 0.5 --no-quality --plan-out p
 jq -c '.events | [.[].token] | unique' plan.json
 replay --policy snapkv --budget 100t --no-quality --json -q | jq -c '.results[0].runs[0] | [.ratio, .nothing_evicted_because]'
 # A policy that amounts to another one says so in its row, in the legend and in the picture.
-replay --policy snapkv,pyramid,window --budget 0.25,0.5 --snapkv-window 24 --svg-out pictures -f | cut -c1-60
+replay --policy snapkv,pyramid,window --budget 0.25,0.5 --snapkv-window 24 --svg-out pictures -f | sed "s,$TESTDATA/,," | cut -c1-60
 grep -ho 'snapkv (= window here)\|pyramid (= window here)\|pyramid (= snapkv here)' pictures/attention-output-error-against-the-achieved-ratio.svg | sort | uniq -c
 # The published text as an engine: sink and recent blocks alone stay where they exceed the target.
 mnn="--block-tokens 8 --sink 4 --recent 64 --trigger-min 64 --layer-start 1 --no-quality"

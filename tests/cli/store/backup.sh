@@ -1,5 +1,5 @@
 # A copy of a store in use, or an index from a backup: what the index lacks is named and kept until a repair lists it.
-"$PYTHON" -c 'import sqlite3' 2>&- || exit 77
+"$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 for n in 1 2 3; do "$KVTOOL" convert -q "$state" --to llama-state --tokens "0:$((100 * n))" -o "save$n"; done
 "$KVTOOL" store add -q s save1 --name chat

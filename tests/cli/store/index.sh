@@ -1,5 +1,5 @@
 # An index that somebody made: other tables, pages that lead in circles. It ends, soon, and can be mended.
-"$PYTHON" -c 'import sqlite3' 2>&- || exit 77
+"$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save
 fresh() { rm -rf s; cp -r sound s; }

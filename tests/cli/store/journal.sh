@@ -1,5 +1,5 @@
 # A received index brings a rollback journal: its names are never followed, whatever it is, and no file elsewhere is touched.
-"$PYTHON" -c 'import sqlite3' 2>&- || exit 77
+"$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save
 echo "precious, and longer than the sixteen bytes at the end of a journal" >outside

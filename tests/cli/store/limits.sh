@@ -25,7 +25,7 @@ index = sqlite3.connect("forged/index.sqlite")
 index.execute("update states set record = ?, record_hash = ?, source = ?", (len(record), value - (value >> 63 << 64), size * times))
 index.commit()
 PY
-"$PYTHON" -c 'import sqlite3' 2>&- || exit 77
+"$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 "$PYTHON" forge.py "$KVTOOL"
 "$KVTOOL" store list forged --json | jq -c '.results[0].states[] | [.name, .source_bytes]'
 ulimit -t 60

@@ -1,5 +1,5 @@
 # Numbers that somebody forged: refused, or passed over; never an index that nothing reads.
-"$PYTHON" -c 'import sqlite3' 2>&- || exit 77
+"$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin"
 "$KVTOOL" store add -q sound "$state" --name save
 cp "$state" other

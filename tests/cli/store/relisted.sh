@@ -1,5 +1,5 @@
 # A repair lists every state whose record is whole. One that the index did not name, since its adding was cut short, is said.
-"$PYTHON" -c "import sqlite3" 2>&- || exit 77
+"$PYTHON" -c 'import sqlite3' 2>&- || { echo "$PYTHON has no sqlite3"; exit 77; }
 state="$TESTDATA/llamacpp/states/s260k-v050-f16.seq0.bin"
 cp "$TESTDATA/llamacpp/states/s260k-v050-holes.seq0.bin" holes.bin
 "$KVTOOL" store add -q s "$state" --name save

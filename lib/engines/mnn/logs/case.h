@@ -43,8 +43,8 @@ CaseLogs ReadBenchLogs(const std::filesystem::path& path, const std::string& sho
                        SuiteCase suite_case, const LooseOptions& loose);
 // Reads a report alone, without the folder that it was written into.
 CaseLogs ReadDemoReport(std::string text, const std::string& shown, SuiteCase suite_case);
-// Reads a row of the suite's summary.json, without the folder of its case.
-CaseLogs ReadRow(const Json& row, SuiteCase suite_case);
+// Reads a row of the suite's summary.json at `place`, without the folder of its case.
+CaseLogs ReadRow(const Json& row, const std::string& place, SuiteCase suite_case);
 bool IsDemoReport(std::string_view text);
 // Whether a folder holds what llm_demo's runner writes.
 bool HoldsDemo(const LogFolder& folder);

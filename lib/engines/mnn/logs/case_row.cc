@@ -2,12 +2,52 @@
 // SPDX-FileCopyrightText: The kvtool authors
 #include <fmt/format.h>
 
+#include <span>
+
 #include "lib/engines/mnn/logs/case.h"
 #include "lib/engines/mnn/logs/demo.h"
 #include "lib/engines/mnn/logs/reading.h"
 
 namespace kv::mnn::logs {
 namespace {
+
+// The suite writes each of these into every row of its kind, as 0 where a report lacks it. A row
+// without one was cut or edited, and no rule could judge it.
+constexpr const char* kRuntimeKeys[] = {
+    "quality_status",
+    "lossy_best",
+    "lossless_selected_value",
+    "decode_gate_tps",
+    "decode_best",
+    "decode_baseline",
+    "decode_drop_ratio",
+    "decode_drop_target",
+    "runtime_decomp_best_us",
+    "runtime_async_wait_best_us",
+    "runtime_queue_peak_best",
+    "runtime_fallback_best",
+    "runtime_backpressure_skip_best",
+    "runtime_decode_cache_hit_best",
+    "kv_content_consistency_pass",
+    "kv_invalid_log_count",
+};
+constexpr const char* kDemoKeys[] = {
+    "baseline_decode_tps_avg", "candidate_decode_tps_avg",  "decode_drop_ratio",
+    "decode_drop_target",      "candidate_lossy_ratio_avg", "candidate_lossless_ratio_avg",
+    "runtime_decomp_best_us",  "decode_cache_hit_best",     "decode_pass",
+};
+
+void RequireKeys(std::span<const char* const> keys, const Json& row, const std::string& place,
+                 Evidence& evidence) {
+  std::vector<std::string_view> missing;
+  for (const char* key : keys) {
+    if (!row.contains(key) || row[key].is_null()) missing.emplace_back(key);
+  }
+  if (missing.empty()) return;
+  evidence.gaps.Add(fmt::format(
+      "{}: the row of {} was cut: it lacks {}{}", place, TextAt(row, "case"), missing.front(),
+      missing.size() == 1 ? "" : fmt::format(" and {} more figures", missing.size() - 1)));
+}
 
 // The suite keeps the largest of the rows alone.
 Spread LargestOnly(const Json& row, const char* key) {
@@ -48,11 +88,12 @@ GateBullets BulletsOfRow(const Json& row) {
 
 }  // namespace
 
-CaseLogs ReadRow(const Json& row, SuiteCase suite_case) {
+CaseLogs ReadRow(const Json& row, const std::string& place, SuiteCase suite_case) {
   CaseLogs logs{std::move(suite_case), {}};
   logs.row = row;
   const SuiteCase& c = logs.suite_case;
   if (IsDemoName(c.name)) {
+    RequireKeys(kDemoKeys, row, place, logs.evidence);
     logs.report = row;
     // The suite asks for these; its rows do not repeat it.
     const DemoOptions asked;
@@ -64,6 +105,7 @@ CaseLogs ReadRow(const Json& row, SuiteCase suite_case) {
   logs.options = SuiteOptions(c.name);
   logs.report_missing = !TruthAt(row, "summary_exists") || !TruthAt(row, "quality_gate_found");
   if (logs.report_missing) return logs;
+  RequireKeys(kRuntimeKeys, row, place, logs.evidence);
   logs.bullets = BulletsOfRow(row);
   logs.options.decode_baseline = NumberAt(row, "decode_baseline");
   const double target = NumberAt(row, "decode_drop_target", logs.options.decode_drop_target);

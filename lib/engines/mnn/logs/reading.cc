@@ -115,7 +115,7 @@ std::vector<CaseLogs> ReadSuite(const LogFolder& folder, const SuiteOutput& outp
       c.return_code = written->second.return_code.value_or(0);
       code_place = written->second.code_place;
     }
-    all.push_back(!is_folder         ? ReadRow(written->second.row, std::move(c))
+    all.push_back(!is_folder ? ReadRow(written->second.row, written->second.row_place, std::move(c))
                   : IsDemoName(name) ? ReadDemoCase(folder.Sub(name), std::move(c))
                                      : ReadRuntimeCase(folder.Sub(name), std::move(c)));
     CaseLogs& logs = all.back();
@@ -136,7 +136,11 @@ Error NoCase(const std::string& name) {
 SuiteOutput ReadSuiteWords(const LogFolder& folder, const fs::path& path) {
   if (folder.exists() || !EndsWith(folder.shown(), ".json")) return ReadSuiteOutput(folder);
   const std::string text = ReadLog(path, folder.shown());
-  return IsSuiteSummary(text) ? ReadSuiteSummary(text, folder.shown()) : SuiteOutput{};
+  if (IsSuiteSummary(text)) return ReadSuiteSummary(text, folder.shown());
+  // A cut document says so itself; its first line is no log either. Other logs may be JSON lines.
+  if (StartsWith(text, "{\n") || StartsWith(text, "{\r\n"))
+    ParseJson(OnlyUtf8(text), folder.shown());
+  return {};
 }
 
 // A folder or file of logs without a suite around it, as one case.

@@ -136,8 +136,12 @@ std::vector<RuleOutcome> DemoRules(const Json& report, const AnalyzerOptions& op
 
 Json DemoFigures(const Json& report, const BaselineNoise& noise) {
   const auto buckets = Buckets(report);
-  Json figures = {{"lossy_mean", NumberAt(report, "candidate_lossy_ratio_avg")},
-                  {"lossless_mean", NumberAt(report, "candidate_lossless_ratio_avg")}};
+  const auto mean = [&](const char* key) {
+    const auto value = Figure(report, key);
+    return value ? Json(*value) : Json(nullptr);
+  };
+  Json figures = {{"lossy_mean", mean("candidate_lossy_ratio_avg")},
+                  {"lossless_mean", mean("candidate_lossless_ratio_avg")}};
   if (!buckets.empty()) {
     double lossy = HUGE_VAL, drop = -HUGE_VAL;
     for (const auto& [name, bucket] : buckets) {

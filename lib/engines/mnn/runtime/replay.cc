@@ -80,6 +80,7 @@ class Replayer {
     RequireHeads(snapshot_, "a replay");
     if (trace_ != nullptr) {
       RequireMatch(*trace_, snapshot_);
+      AddWindowWarning();
       AddTraceWarnings();
     } else if (request_.h2o_enable) {
       Warn(
@@ -96,6 +97,22 @@ class Replayer {
     if (AllStorable(snapshot_)) return;
     Warn("the cache is quantised: it is replayed as f16, which an engine would have held");
     snapshot_ = CastSnapshot(std::move(snapshot_), DType::kF16, pool_);
+  }
+
+  // MNN knows no windows: its buffers hold, and its ratios count, what no query sees any more.
+  void AddWindowWarning() {
+    std::vector<uint32_t> windowed;
+    for (const LayerKv& layer : snapshot_.layers) {
+      const uint64_t tokens = layer.k.tokens();
+      if (tokens > 0 && TokensSeen(*trace_, layer.index, tokens - 1) < tokens) {
+        windowed.push_back(layer.index);
+      }
+    }
+    if (windowed.empty()) return;
+    Warn(fmt::format(
+        "sliding windows in layers {}: this runtime holds tokens outside them, too, and "
+        "what it drops there counts as saved; replay-h2o leaves both out",
+        fmt::join(windowed, ", ")));
   }
 
   void AddTraceWarnings() {
