@@ -233,7 +233,7 @@ def test_documents_are_the_program_s(command, state):
 
 def test_any_command(data):
     document = kvtool.run("weights inspect", data / "golden/infinilm/bin/full_f5_from_fp32_as_fp16.bin")
-    assert document["inputs"] and document["tensors"]
+    assert document["inputs"] and document["format"]
     assert kvtool.run("trace inspect", data / "trace" / "kjv3m")["level"] == "queries"
     states = [data / "trace" / f"{name}.seq0.bin" for name in ("kjv3m", "s260k")]
     assert [each["inputs"][0]["file"] for each in kvtool.run("inspect", *states)] == [str(state) for state in states]
