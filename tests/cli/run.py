@@ -83,7 +83,8 @@ def main():
     env = dict(os.environ, KVTOOL=os.path.abspath(kvtool), TESTDATA=str(root / "testdata"), PYTHON=python,
                PYTHONPATH=str(root / "tests/cli/python"), SCRIPTS=str(root / "scripts"),
                VALIDATE=f"{python} {root / 'tests/cli/validate.py'}", SHARED_SUITE=str(case.parent), NO_COLOR="1",
-               LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1")
+               LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1",
+               PATH=f"{root / 'tests/cli/bin'}:{os.environ['PATH']}")
     for name in [name for name in env if name.startswith("KVTOOL_")]:
         del env[name]
     with tempfile.TemporaryDirectory(prefix="kvtool-cli-") as folder:
