@@ -82,7 +82,7 @@ def environment(kvtool, case):
     return dict(env, KVTOOL=os.path.abspath(kvtool), TESTDATA=str(ROOT / "testdata"), PYTHON=python,
                 PYTHONPATH=str(ROOT / "tests/cli/python"), SCRIPTS=str(ROOT / "scripts"),
                 VALIDATE=f"{python} {ROOT / 'tests/cli/validate.py'}", SHARED_SUITE=str(case.parent), NO_COLOR="1",
-                LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1")
+                LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1", PATH=f"{ROOT / 'tests/cli/bin'}:{os.environ['PATH']}")
 
 
 def main():

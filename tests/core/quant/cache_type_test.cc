@@ -74,7 +74,8 @@ TEST_CASE("no cache type ends the program on values that are not finite or of an
         INFO(type.name << ", heads of " << dim);
         const Case given(dim, is_key, 1);
         try {
-          CHECK(Stored(type, given.side, Options(rope)).size() == given.values.size());
+          const std::vector<float> out = Stored(type, given.side, Options(rope));
+          CHECK(out.size() == given.values.size());
         } catch (const Error& error) {
           CHECK(error.finding() == Finding::kUnsupportedKind);
         }
@@ -107,7 +108,8 @@ TEST_CASE("ultraquant rounds ties down, and scales go by half binary places") {
     values.assign(kUltraGroup, std::ldexp(1.0f, exponent));
     const UltraCodes stored = StoreUltra(values, kUltraGroup, false);
     ReadUltra(stored, out);
-    if (exponent > -120) CHECK(out[0] == values[0]);
+    // The scale is an eighth of a power of two, and codes end at 6.
+    if (exponent > -120) CHECK(out[0] == 0.75f * values[0]);
     CHECK(stored.exponents.size() == 1);
   }
 }
